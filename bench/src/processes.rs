@@ -111,7 +111,7 @@ pub(crate) fn wait_until_idle(processes: &[u32]) -> u64 {
 pub(crate) fn has_tap(space: &Namespace) -> bool {
     space.enter(|| {
         let index =
-            RouteSocket::open().and_then(|links| links.named(SERVER_DEVICE)).map(|it| it.index);
+            RouteSocket::open().and_then(|links| links.by_name(SERVER_DEVICE)).map(|it| it.index);
         let chain = index.and_then(|index| tcx_chain(index, Side::Ingress));
         chain.is_ok_and(|chain| !chain.members.is_empty())
     })

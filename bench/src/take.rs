@@ -124,7 +124,7 @@ fn observe(floods: &mut Floods, folder: &TempDirectory, line: &str) -> Result<Ta
 fn has_xdp_program(pair: &Pair) -> bool {
     pair.server.enter(|| {
         let links = sys::net::RouteSocket::open().ok();
-        let found = links.and_then(|links| links.named(SERVER_DEVICE).ok());
+        let found = links.and_then(|links| links.by_name(SERVER_DEVICE).ok());
         found.is_some_and(|interface| interface.xdp.is_some())
     })
 }

@@ -95,7 +95,7 @@ fn o9_thousand_program_loads_leak_nothing() {
         .collect();
     let mut made = Vec::new();
     pair.server.enter(|| {
-        let index = RouteSocket::open().unwrap().named(SERVER_DEVICE).unwrap().index;
+        let index = RouteSocket::open().unwrap().by_name(SERVER_DEVICE).unwrap().index;
         for round in 0..LOADS {
             let (chain, target) = &all[round % all.len()];
             let prepared = Prepared::new(chain, *target).unwrap();
@@ -111,7 +111,7 @@ fn o9_thousand_program_loads_leak_nothing() {
             made.extend(link.map(|link| (ObjectKind::Links, link.info().unwrap().id)));
         }
         assert!(tcx_chain(index, Side::Egress).unwrap().members.is_empty());
-        assert_eq!(RouteSocket::open().unwrap().indexed(index).unwrap().xdp, None);
+        assert_eq!(RouteSocket::open().unwrap().by_index(index).unwrap().xdp, None);
     });
     assert!(made.len() > 2 * LOADS, "{} things were made", made.len());
     // The kernel frees them after a grace period.

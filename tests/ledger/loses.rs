@@ -82,7 +82,7 @@ fn ledger_finds_losses_between_kernel_and_process() {
     let mut rest = vec![frame.as_slice(); usize::try_from(FRAMES).expect("few")];
     pair.client.enter(|| {
         let links = sys::net::RouteSocket::open().expect("links");
-        let index = links.named(CLIENT_DEVICE).expect("the device").index;
+        let index = links.by_name(CLIENT_DEVICE).expect("the device").index;
         let mut sender = PacketSender::open(index, Qdisc::Through).expect("root may send");
         until("all frames are sent", || {
             let sent = sender.send(&rest).frames;

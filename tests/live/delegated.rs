@@ -328,15 +328,15 @@ fn try_to_write(layout: &DelegatedLayout, [records, pointers, bell]: [&OwnedFd; 
     let copy = |fd: BorrowedFd<'_>| fd.try_clone_to_owned().expect("a descriptor");
     let mut refused = 0;
     for fd in [records, pointers] {
-        let map = Map::received(copy(fd.as_fd())).expect("a map");
+        let map = Map::from_received(copy(fd.as_fd())).expect("a map");
         map.map().expect_err("mapped for writing");
         let info = map.info().expect("what it is");
         map.set(0, &vec![0; info.value_size as usize]).expect_err("set by key");
         refused += 2;
     }
-    let other = Rings::received(copy(bell.as_fd()), layout.shape.of_line());
+    let other = Rings::from_received(copy(bell.as_fd()), layout.shape.pointers_only());
     other.expect_err("a bell is no ring");
-    let other = Rings::received(copy(records.as_fd()), layout.shape.of_line());
+    let other = Rings::from_received(copy(records.as_fd()), layout.shape.pointers_only());
     other.expect_err("frames are no pointers");
     eprintln!("refused {refused}");
 }

@@ -312,7 +312,7 @@ fn chain(pair: &Pair, side: Side) -> Chain {
 
 /// Returns the interface index of the server's device in its namespace.
 fn index() -> u32 {
-    RouteSocket::open().expect("links").named(SERVER_DEVICE).expect("the device").index
+    RouteSocket::open().expect("links").by_name(SERVER_DEVICE).expect("the device").index
 }
 
 #[test]

@@ -225,7 +225,7 @@ fn g2_frame_with_removed_tag_is_decided_with_it() {
     }
     let Some(pair) = silent(1500) else { return };
     let _push = pair.client.enter(|| {
-        let index = RouteSocket::open().expect("root may ask").named(CLIENT_DEVICE);
+        let index = RouteSocket::open().expect("root may ask").by_name(CLIENT_DEVICE);
         let index = index.expect("it is there").index;
         let program = Program::load(ProgramKind::Tc, "push", &PUSH.concat()).expect("it is right");
         Link::tcx(&program, index, Side::Egress, Anchor::Head, None).expect("it is there")

@@ -29,7 +29,8 @@ impl Foreign {
         let chained = program(ProgramKind::Tc, "foreign_tcx", -1);
         let express = program(ProgramKind::Xdp, "foreign_xdp", 2);
         let (links, socket) = pair.server.enter(|| {
-            let index = RouteSocket::open().expect("links").named(SERVER_DEVICE).expect("it").index;
+            let index =
+                RouteSocket::open().expect("links").by_name(SERVER_DEVICE).expect("it").index;
             let tcx = |side| Link::tcx(&chained, index, side, Anchor::Head, None).expect("tcx");
             let links = vec![
                 tcx(Side::Ingress),

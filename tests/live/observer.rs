@@ -281,7 +281,7 @@ impl Source {
 pub(crate) fn has_xdp_program(space: &Namespace, device: &str) -> bool {
     space.enter(|| {
         let links = sys::net::RouteSocket::open().expect("root may ask");
-        links.named(device).is_ok_and(|interface| interface.xdp.is_some())
+        links.by_name(device).is_ok_and(|interface| interface.xdp.is_some())
     })
 }
 

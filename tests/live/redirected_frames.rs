@@ -222,7 +222,7 @@ fn g2_tags_are_inline_wherever_the_driver_puts_them() {
         return;
     }
     let _push = pair.client.enter(|| {
-        let index = RouteSocket::open().expect("root may ask").named(CLIENT_DEVICE);
+        let index = RouteSocket::open().expect("root may ask").by_name(CLIENT_DEVICE);
         let index = index.expect("it is there").index;
         let program = Program::load(ProgramKind::Tc, "push", &PUSH.concat()).expect("it is right");
         Link::tcx(&program, index, Side::Egress, Anchor::Head, None).expect("it is there")
@@ -249,7 +249,7 @@ const PASS: [u8; 16] = [0xb7, 0, 0, 0, 2, 0, 0, 0, 0x95, 0, 0, 0, 0, 0, 0, 0];
 fn index(pair: &Pair) -> u32 {
     pair.server.enter(|| {
         let links = RouteSocket::open().expect("root may ask");
-        links.named(SERVER_DEVICE).expect("it is there").index
+        links.by_name(SERVER_DEVICE).expect("it is there").index
     })
 }
 

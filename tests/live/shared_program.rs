@@ -79,7 +79,7 @@ pub(crate) fn reports(outcome: &Outcome) -> BTreeMap<String, Vec<(String, u64)>>
 }
 
 fn index() -> u32 {
-    RouteSocket::open().expect("links").named(SERVER_DEVICE).expect("the device").index
+    RouteSocket::open().expect("links").by_name(SERVER_DEVICE).expect("the device").index
 }
 
 /// Returns the ids of the programs at the server's device.
@@ -194,7 +194,7 @@ fn failed_addition_of_a_request_changes_nothing() {
     let own = descriptors();
     for step in 0.. {
         let shows = program_status(&points);
-        let steps = Steps::with(InjectedFault::Fail(step));
+        let steps = Steps::with_fault(InjectedFault::Fail(step));
         send_all(&pair, &datagrams(40));
         match build_with_steps(&pair, &points, &text, &steps) {
             Err(why) => assert!(why.to_string().contains("a test"), "{step}: {why}"),
@@ -234,7 +234,7 @@ pub(crate) fn send_until(pair: &Pair, apart_us: u64, stop: &AtomicBool) -> u64 {
     const FRAMES_PER_BATCH: u64 = 20;
     pair.client.enter(|| {
         let index =
-            RouteSocket::open().expect("links").named(CLIENT_DEVICE).expect("a device").index;
+            RouteSocket::open().expect("links").by_name(CLIENT_DEVICE).expect("a device").index;
         let mut sender = PacketSender::open(index, Qdisc::Through).expect("root may send");
         let (begin, mut sent) = (Instant::now(), 0);
         while !stop.load(Ordering::Relaxed) {

@@ -54,7 +54,7 @@ impl Sockets {
 /// Returns the number of programs at the ingress of the server's device.
 fn programs(pair: &Pair) -> usize {
     pair.server.enter(|| {
-        let index = RouteSocket::open().expect("links").named(SERVER_DEVICE).expect("it").index;
+        let index = RouteSocket::open().expect("links").by_name(SERVER_DEVICE).expect("it").index;
         tcx_chain(index, Side::Ingress).expect("a chain").members.len()
     })
 }

@@ -127,10 +127,10 @@ impl Trial {
         let mut base = self.settled_resources();
         loop {
             let number = failed + survived;
-            let steps = Steps::with(InjectedFault::Fail(number));
+            let steps = Steps::with_fault(InjectedFault::Fail(number));
             let before = self.live.request_text();
             let changed = self.change(edit, &steps);
-            let taken = steps.taken();
+            let taken = steps.announced_steps();
             self.assert_receives();
             let Some(step) = taken.get(number as usize) else {
                 changed.unwrap_or_else(|why| panic!("{edit:?}: {why}"));

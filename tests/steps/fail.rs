@@ -85,9 +85,9 @@ impl Trial {
         let (mut failed, mut survived) = (0, 0);
         loop {
             let number = failed + survived;
-            let steps = Steps::with(InjectedFault::Fail(number));
+            let steps = Steps::with_fault(InjectedFault::Fail(number));
             let attempted = self.attempt(shape, &line, &steps);
-            let taken = steps.taken();
+            let taken = steps.announced_steps();
             let Some(step) = taken.get(number as usize) else {
                 attempted.unwrap_or_else(|why| panic!("{line}: {why}"));
                 assert!(number > 0, "{line}: no step at all");

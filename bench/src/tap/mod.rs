@@ -83,7 +83,7 @@ impl Tap {
 
     /// Returns the descriptors for a reader.
     fn descriptors(&self) -> Result<(BorrowedFd<'_>, std::os::fd::OwnedFd), String> {
-        let bell = self.bell.map().read_only().map_err(|why| why.to_string())?;
+        let bell = self.bell.map().open_read_only().map_err(|why| why.to_string())?;
         Ok((self.rings.as_fd(), bell))
     }
 }

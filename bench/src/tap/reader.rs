@@ -99,11 +99,12 @@ pub(crate) fn serve(arguments: &[String]) -> Result<(), String> {
         std::array::from_fn(|at| u32::try_from(word(&message, at)).unwrap_or(0));
     let shape = RingsLayout { cpus, sinks, pointers, bytes, record_max };
     let (bell, rings) = (descriptors.pop(), descriptors.pop());
-    let rings = Rings::received(rings.ok_or("rings")?, shape).map_err(|why| why.to_string())?;
+    let rings =
+        Rings::from_received(rings.ok_or("rings")?, shape).map_err(|why| why.to_string())?;
     // Listening ends when the descriptor is closed.
     let bell = bell.ok_or("a bell")?;
     let readable = [bell.as_fd(), socket.as_fd()];
-    let listener = Listener::to(&readable).map_err(|why| why.to_string())?;
+    let listener = Listener::new(&readable).map_err(|why| why.to_string())?;
     let mut walk = ReaderState::new(shape);
     let reply = |numbers: &[u64]| {
         descriptor::send(&socket, &words(numbers), &[]).map_err(|why| why.to_string())

@@ -25,7 +25,7 @@ fn main() -> sys::Result<()> {
     let small = median(|| touch(&Mapping::anonymous(MAPPING_SIZE)?))?;
     let huge = median(|| {
         let mapping = Mapping::anonymous(MAPPING_SIZE)?;
-        mapping.huge()?;
+        mapping.request_huge_pages()?;
         touch(&mapping)
     })?;
     let ratio = |time: Duration| shared.as_secs_f64() / time.as_secs_f64();

@@ -107,7 +107,7 @@ impl Choice {
     pub fn apply(&self, mapping: &Mapping) {
         if self.pages == Pages::Transparent {
             // Refused by kernels without huge pages: the pages are then small.
-            let _refused = mapping.huge();
+            let _refused = mapping.request_huge_pages();
         }
         if self.local
             && let Ok(node) = sys::pages::node()

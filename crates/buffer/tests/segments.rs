@@ -319,7 +319,7 @@ fn announce(lie: &str, doorbell: &SocketDoorbell) {
 }
 
 /// Ignores the result of a send; the tests check only the receiver.
-const fn ignore(_: sys::doorbell::Sent) {}
+const fn ignore(_: sys::doorbell::SendResult) {}
 
 /// Creates the files of a segment with these records, followed by a switch.
 fn segment(

@@ -118,7 +118,7 @@ impl Directory {
             });
         }
         steps.take(Resource::Descriptor, "the directory of a daemon")?;
-        let directory = local_socket::directory(path).map_err(|error| match error.errno {
+        let directory = local_socket::open_directory(path).map_err(|error| match error.errno {
             ELOOP | ENOTDIR => unsafe_directory(path, "it is no directory, or a link to one"),
             _ => DirectoryError::System(error),
         })?;
@@ -131,8 +131,8 @@ impl Directory {
     /// Creates and locks the lock file, and writes the process number into it.
     fn lock_file(path: &Path, directory: &OwnedFd) -> Result<File, DirectoryError> {
         loop {
-            let file = local_socket::private_file(directory, LOCK)?;
-            if !local_socket::lock(&file)? {
+            let file = local_socket::open_private_file(directory, LOCK)?;
+            if !local_socket::try_lock(&file)? {
                 let mut text = String::new();
                 // The holder of the lock may not have written its number yet.
                 let _ = File::from(file).take(32).read_to_string(&mut text);

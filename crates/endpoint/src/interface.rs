@@ -57,7 +57,7 @@ pub(crate) fn within<T: Send>(
 /// Returns the interface with this name or alternative name in the network namespace of this
 /// thread, and the link type of its frames.
 pub(crate) fn named(call: &'static str, name: &str) -> Result<(Interface, LinkType), Failure> {
-    let all = RouteSocket::open().and_then(|links| links.all());
+    let all = RouteSocket::open().and_then(|links| links.list());
     let all = all.map_err(|error| failed(call, name, &error))?;
     let called = |interface: &&Interface| {
         interface.name == name || interface.alternative.iter().any(|other| other == name)
@@ -74,7 +74,7 @@ pub(crate) fn named(call: &'static str, name: &str) -> Result<(Interface, LinkTy
 /// interface apart, and the link type of its frames.
 pub(crate) fn only(call: &'static str) -> Result<(Interface, LinkType), Failure> {
     const TARGET: &str = "an interface";
-    let all = RouteSocket::open().and_then(|links| links.all());
+    let all = RouteSocket::open().and_then(|links| links.list());
     let all = all.map_err(|error| failed(call, TARGET, &error))?;
     let is_up = |interface: &&Interface| interface.flags.up() && !interface.flags.loopback();
     let up: Vec<&Interface> = all.iter().filter(is_up).collect();
@@ -106,7 +106,7 @@ fn with_link(call: &'static str, found: &Interface) -> Result<(Interface, LinkTy
 /// Returns a note if the interface with this index no longer has this name; `None` if it cannot be
 /// looked up.
 pub(crate) fn renamed(links: &RouteSocket, index: u32, name: &str) -> Option<String> {
-    let now = links.indexed(index).ok()?;
+    let now = links.by_index(index).ok()?;
     let same = now.name == name || now.alternative.iter().any(|other| other == name);
     (!same).then(|| format!("{name} is called {} now", now.name))
 }
@@ -124,7 +124,7 @@ pub fn sees_one_way(source: &Description, arguments: &Arguments) -> Option<Strin
     let interface = arguments.text("interface");
     let found = within(arguments.text("netns"), || {
         let of_links = |links: RouteSocket| {
-            let one = interface.map(|name| links.named(name)).transpose()?;
+            let one = interface.map(|name| links.by_name(name)).transpose()?;
             Ok((one, links.addresses()?))
         };
         RouteSocket::open()

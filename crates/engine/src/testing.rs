@@ -3,7 +3,7 @@
 
 use filter::StateFacts;
 use filter::prelude::*;
-use sys::hostile_syscalls::{HOSTILE_SYSCALLS, HostileSyscall};
+use sys::hostile_syscalls::{HOSTILE_ACTS, HostileAct};
 
 pub(crate) const PANICS: Description = Description {
     name: "panics",
@@ -26,7 +26,7 @@ pub(crate) const HOSTILE: Description = Description {
     details: "Leaves blocks as they are, until it does what its name says.",
     example: "replay web.pcap | hostile fork untrusted=yes | discard",
     kind: FilterKind::Inspection,
-    parameters: &[Parameter::needed("deed", Type::OneOf(HOSTILE_SYSCALLS), "what it does")],
+    parameters: &[Parameter::needed("deed", Type::OneOf(HOSTILE_ACTS), "what it does")],
     user: Some(make_hostile),
     ..Description::EMPTY
 };
@@ -35,12 +35,12 @@ pub(crate) const HOSTILE: Description = Description {
 const HUNDREDTH: u32 = 100;
 
 struct Hostile {
-    deed: HostileSyscall,
+    deed: HostileAct,
     left: u32,
 }
 
 fn make_hostile(arguments: &Arguments) -> Result<Filter, Mistake> {
-    let deed = HostileSyscall::prepare(arguments.text("deed").unwrap_or_default());
+    let deed = HostileAct::prepare(arguments.text("deed").unwrap_or_default());
     Ok(Filter::classify(Hostile { deed, left: HUNDREDTH }))
 }
 
@@ -91,13 +91,13 @@ const LIES: &[&str] = &[
 
 struct Liar {
     lie: String,
-    deed: HostileSyscall,
+    deed: HostileAct,
     blocks: u64,
 }
 
 fn make_liar(arguments: &Arguments) -> Result<Filter, Mistake> {
     let lie = arguments.text("lie").unwrap_or_default().to_owned();
-    let deed = HostileSyscall::prepare(lie.trim_start_matches("taught-"));
+    let deed = HostileAct::prepare(lie.trim_start_matches("taught-"));
     Ok(Filter::classify(Liar { lie, deed, blocks: 0 }))
 }
 

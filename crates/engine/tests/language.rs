@@ -142,12 +142,12 @@ fn o5_spaces_are_activated_from_the_sinks_to_the_sources() {
     let (graph, _) = pipeline::read(text, &MachineRegistry::Local);
     let plan = plan(graph, &MachineRegistry::Local, &Machine::example()).expect("a plan");
     // The log records steps only if a fault is to be injected; this one never occurs.
-    let steps = Steps::with(InjectedFault::Fail(u32::MAX));
+    let steps = Steps::with_fault(InjectedFault::Fail(u32::MAX));
     let extras = Extras { steps: steps.clone(), ..Extras::default() };
     let host = engine::kernel::point::Points::default();
     let paths = build_with(&plan, Settings::default(), &host, &extras).expect("spaces");
     run(paths, Until::default()).expect("a run");
-    let taken = steps.taken();
+    let taken = steps.announced_steps();
     let active: Vec<_> = taken.iter().filter_map(|t| t.strip_prefix("Nothing thread")).collect();
     assert_eq!(active, ["3", "2", "1", "0"], "{taken:#?}");
     let first = taken.iter().position(|step| step == "Nothing thread3");

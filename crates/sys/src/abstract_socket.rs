@@ -1,10 +1,10 @@
 //! Abstract Unix sockets, and the credentials of their peers. (RELIABILITY T10, T13)
 //!
 //! An abstract name lives as long as a process holds the listening socket, leaves nothing in a file
-//! system, and is visible in one network namespace. The first claimant gets it, so both ends ask
-//! the kernel for the peer's credentials, never the peer.
+//! system, and is visible in one network namespace. The first claimant gets the name, so both ends
+//! query the peer's credentials from the kernel, never from the peer.
 
-use crate::error::{Error, Named as _, Result};
+use crate::error::{Error, ErrorContext as _, Result};
 use crate::local_socket::{Framing, accept_as, open, set_timeouts};
 use crate::packet::option;
 use rustix::net::sockopt;
@@ -24,8 +24,8 @@ pub fn claim(name: &[u8], backlog: i32, takes: Accepts) -> Result<OwnedFd> {
     if takes == Accepts::Bytes {
         refuse_descriptors(&socket)?;
     }
-    bind(&socket, &address(name)?).named("bind", printable(name))?;
-    listen(&socket, backlog).named("listen", printable(name))?;
+    bind(&socket, &address(name)?).context("bind", format_name(name))?;
+    listen(&socket, backlog).context("listen", format_name(name))?;
     Ok(socket)
 }
 
@@ -39,12 +39,12 @@ pub enum Accepts {
     Descriptors,
 }
 
-/// Connects to a name and blocks for at most `limit` while its queue is full. Sends and receives on
+/// Connects to a name. Blocks for at most `limit` while its queue is full. Sends and receives on
 /// the socket time out after `limit` too.
 pub fn connect_to(name: &[u8], limit: Duration) -> Result<OwnedFd> {
     let socket = open(Framing::Packets, SocketFlags::CLOEXEC)?;
     set_timeouts(&socket, limit)?;
-    connect(&socket, &address(name)?).named("connect", printable(name))?;
+    connect(&socket, &address(name)?).context("connect", format_name(name))?;
     Ok(socket)
 }
 
@@ -53,10 +53,10 @@ pub fn try_connect(name: &[u8], limit: Duration) -> Result<Option<OwnedFd>> {
     let socket = open(Framing::Packets, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?;
     match connect(&socket, &address(name)?) {
         Err(rustix::io::Errno::AGAIN) => return Ok(None),
-        connected => connected.named("connect", printable(name))?,
+        connected => connected.context("connect", format_name(name))?,
     }
     set_timeouts(&socket, limit)?;
-    rustix::io::ioctl_fionbio(&socket, false).named("ioctl", printable(name))?;
+    rustix::io::ioctl_fionbio(&socket, false).context("ioctl", format_name(name))?;
     Ok(Some(socket))
 }
 
@@ -80,7 +80,7 @@ pub struct PeerCredentials {
 
 /// Returns the peer's credentials, as recorded by the kernel.
 pub fn peer(socket: impl AsFd) -> Result<PeerCredentials> {
-    let who = sockopt::socket_peercred(&socket).named("getsockopt", "SO_PEERCRED")?;
+    let who = sockopt::socket_peercred(&socket).context("getsockopt", "SO_PEERCRED")?;
     let groups = groups(&socket)?;
     Ok(PeerCredentials {
         process: who.pid.as_raw_nonzero().get(),
@@ -117,11 +117,11 @@ fn refuse_descriptors(socket: &OwnedFd) -> Result<()> {
 }
 
 fn address(name: &[u8]) -> Result<SocketAddrUnix> {
-    SocketAddrUnix::new_abstract_name(name).named("bind", printable(name))
+    SocketAddrUnix::new_abstract_name(name).context("bind", format_name(name))
 }
 
 /// Formats the name as `/proc/net/unix` does.
-fn printable(name: &[u8]) -> String {
+fn format_name(name: &[u8]) -> String {
     format!("@{}", String::from_utf8_lossy(name))
 }
 

@@ -1,8 +1,9 @@
 //! Forwarding of signals to child programs in our own process group.
 //!
-//! Without job control a shell puts a whole pipeline into one group. A signal from the terminal
-//! reaches every member by itself, so it is not forwarded, and it does not end this process: like a
-//! shell it waits until its children have ended. A signal sent to this process alone is forwarded.
+//! Without job control a shell puts a whole pipeline into one group. The kernel delivers a signal
+//! from the terminal to every member, so this process neither forwards such a signal nor ends: like
+//! a shell, it waits until its children have ended. A signal sent to this process alone is
+//! forwarded.
 
 use crate::error::{Error, Result};
 use std::mem::MaybeUninit;
@@ -11,11 +12,11 @@ use std::process::Child;
 use std::ptr;
 use std::sync::atomic::{AtomicI32, Ordering};
 
-/// Most children that receive forwarded signals.
-const MANY: usize = 64;
-static CHILDREN: [AtomicI32; MANY] = [const { AtomicI32::new(0) }; MANY];
+/// Maximum number of children that receive forwarded signals.
+const CHILDREN_MAX: usize = 64;
+static CHILDREN: [AtomicI32; CHILDREN_MAX] = [const { AtomicI32::new(0) }; CHILDREN_MAX];
 /// The last forwarded signal, or 0. A child added later receives it at once.
-static PASSED: AtomicI32 = AtomicI32::new(0);
+static LAST_FORWARDED: AtomicI32 = AtomicI32::new(0);
 
 /// Installs handlers that forward SIGINT, SIGTERM, SIGHUP and SIGQUIT, when sent by a process, to
 /// the children.
@@ -23,7 +24,8 @@ pub fn forward_signals() -> Result<()> {
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT] {
         // SAFETY: all-zero bytes are a valid `sigaction`: an empty mask and no flags.
         let mut action: libc::sigaction = unsafe { MaybeUninit::zeroed().assume_init() };
-        let handler: extern "C" fn(libc::c_int, *const libc::siginfo_t, *const libc::c_void) = pass;
+        let handler: extern "C" fn(libc::c_int, *const libc::siginfo_t, *const libc::c_void) =
+            on_signal;
         action.sa_sigaction = handler as *const () as libc::sighandler_t;
         action.sa_flags = libc::SA_RESTART | libc::SA_SIGINFO;
         // SAFETY: `action` is whole and lives through the call; its handler is signal-safe (below).
@@ -36,7 +38,11 @@ pub fn forward_signals() -> Result<()> {
 }
 
 /// Signal handler: atomics and kill(2) only, which signal-safety(7) allows.
-extern "C" fn pass(signal: libc::c_int, about: *const libc::siginfo_t, _: *const libc::c_void) {
+extern "C" fn on_signal(
+    signal: libc::c_int,
+    about: *const libc::siginfo_t,
+    _: *const libc::c_void,
+) {
     // SAFETY: with SA_SIGINFO the kernel gives a structure that lives as long as the handler runs.
     let from_terminal = unsafe { (*about).si_code } > 0;
     if from_terminal {
@@ -44,7 +50,7 @@ extern "C" fn pass(signal: libc::c_int, about: *const libc::siginfo_t, _: *const
     }
     // SYNC POINT: forwarding; pairs with the load in `add`. SeqCst on both sides: either this loop
     // sees the new child, or `add` sees the signal.
-    PASSED.store(signal, Ordering::SeqCst);
+    LAST_FORWARDED.store(signal, Ordering::SeqCst);
     for child in CHILDREN.iter().map(|child| child.load(Ordering::SeqCst)).filter(|pid| *pid > 0) {
         send_signal(child, signal);
     }
@@ -56,7 +62,8 @@ fn send_signal(child: i32, signal: libc::c_int) {
     unsafe { libc::kill(child, signal) };
 }
 
-/// Adds a child that receives forwarded signals.
+/// Adds a child that receives forwarded signals, if the table has room. It receives the last
+/// forwarded signal at once.
 pub fn add(child: &Child) {
     let pid = i32::try_from(child.id()).unwrap_or(0);
     for place in &CHILDREN {
@@ -64,15 +71,15 @@ pub fn add(child: &Child) {
             break;
         }
     }
-    // SYNC POINT: forwarding; pairs with the store in `pass`.
-    let signal = PASSED.load(Ordering::SeqCst);
+    // SYNC POINT: forwarding; pairs with the store in `on_signal`.
+    let signal = LAST_FORWARDED.load(Ordering::SeqCst);
     if signal != 0 && pid > 0 {
         send_signal(pid, signal);
     }
 }
 
 /// Waits for a child and returns its status as a shell reports it: the exit status, or 128 plus the
-/// signal number. 127: it could not be waited for.
+/// signal number. 127: waiting failed.
 pub fn wait(child: &mut Child) -> u8 {
     use std::os::unix::process::ExitStatusExt as _;
     let pid = i32::try_from(child.id()).unwrap_or(0);

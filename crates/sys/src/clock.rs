@@ -1,4 +1,4 @@
-//! Clocks, in nanoseconds. The data path reads the monotonic one alone (CONTRACT 11).
+//! Clocks, in nanoseconds. The data path reads only the monotonic clock (CONTRACT 11).
 
 use rustix::time::{ClockId, clock_gettime};
 

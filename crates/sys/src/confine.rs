@@ -6,16 +6,16 @@
 //! are already open (seccomp).
 //!
 //! A refused call ends the process after its number has been sent over a report socket
-//! ([`set_report_socket`]), which also carries the process's other reports about its end. Receivers
-//! treat these as allegations.
+//! ([`set_report_socket`]), which also carries other reports about the end of the process.
+//! Receivers treat these as allegations.
 //!
 //! seccomp uses an allow list. Landlock forbids nothing that the list allows; it is a second line
-//! for kernels in which an allowed call learns to do more. Without Landlock seccomp stands alone;
-//! without seccomp nothing runs.
+//! of defense in case a later kernel extends an allowed call. Without Landlock the process runs
+//! under seccomp alone; without seccomp [`confine`] fails.
 //!
 //! docs/book/decisions/0030-untrusted-filters.md
 
-use crate::error::{Error, Named as _, Result};
+use crate::error::{Error, ErrorContext as _, Result};
 use landlock::{
     ABI, Access as _, AccessFs, AccessNet, Ruleset, RulesetAttr as _, RulesetStatus, Scope,
 };
@@ -38,8 +38,8 @@ pub const REFUSED_CALL: u8 = b'S';
 /// First byte of a report in text, which follows.
 pub const REPORT_TEXT: u8 = b'T';
 
-/// The newest Landlock ABI in use; older kernels enforce a part of it.
-const RULES: ABI = ABI::V6;
+/// The newest Landlock ABI in use; older kernels enforce a part of its rules.
+const LANDLOCK_ABI: ABI = ABI::V6;
 
 /// Descriptor of the report socket; -1 if none.
 static REPORT_SOCKET: AtomicI32 = AtomicI32::new(-1);
@@ -47,23 +47,24 @@ static REPORT_SOCKET: AtomicI32 = AtomicI32::new(-1);
 /// Extent of the Landlock rules in force.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Landlock {
-    /// All rules of [`RULES`].
+    /// All rules are in force.
     Whole,
-    /// The rules that this kernel knows.
+    /// Only the rules that this kernel knows are in force.
     Partly,
-    /// None: Landlock is missing or disabled.
+    /// No rules are in force: Landlock is missing or disabled.
     Missing,
 }
 
 /// Makes the kernel kill this process when the thread that started it ends.
 pub fn end_with_parent() -> Result<()> {
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))
-        .named("prctl", "PR_SET_PDEATHSIG")
+        .context("prctl", "PR_SET_PDEATHSIG")
 }
 
 /// Closes every descriptor but the three standard ones.
 ///
-/// For the start of a program only: it closes descriptors whoever owns them.
+/// For the start of a program only, because it also closes descriptors that have an owner in this
+/// process.
 pub fn close_all_but_standard() -> Result<()> {
     let (first, last, flags) = (3u32, u32::MAX, 0u32);
     // SAFETY: close_range(2) takes any numbers; at the start of a program no value owns one of
@@ -74,8 +75,8 @@ pub fn close_all_but_standard() -> Result<()> {
     }
 }
 
-/// Sets the socket for reports about the end of this process. It stays open as long as the process
-/// lives.
+/// Sets the socket for reports about the end of this process. The socket stays open as long as the
+/// process lives.
 pub fn set_report_socket(socket: OwnedFd) {
     REPORT_SOCKET.store(socket.as_raw_fd(), Ordering::Release);
     // Never closed: the number must stay this socket's.
@@ -92,12 +93,13 @@ pub fn report(text: &str) {
     send_report(&message[..=length]);
 }
 
-/// Sends `words` unprefixed, to report that the process is ready.
+/// Sends `words` without a prefix, to report that the process is ready.
 pub fn report_ready(words: &[u8]) {
     send_report(words);
 }
 
-/// An atomic and send(2) only, which signal-safety(7) allows.
+/// Sends a message over the report socket. Uses only an atomic and send(2), which signal-safety(7)
+/// allows.
 fn send_report(message: &[u8]) {
     let socket = REPORT_SOCKET.load(Ordering::Acquire);
     let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
@@ -105,25 +107,25 @@ fn send_report(message: &[u8]) {
     unsafe { libc::send(socket, message.as_ptr().cast(), message.len(), flags) };
 }
 
-/// Confines this process, whose only thread must be the caller. `memory` bounds its address space,
-/// in bytes beyond the present use.
+/// Confines this process, whose only thread must be the caller. `memory` bounds the growth of its
+/// address space in bytes.
 pub fn confine(memory: u64) -> Result<Landlock> {
-    give_up_rights()?;
+    drop_privileges()?;
     // A change of user clears the parent-death signal (prctl(2)).
     end_with_parent()?;
-    rustix::thread::set_no_new_privs(true).named("prctl", "PR_SET_NO_NEW_PRIVS")?;
+    rustix::thread::set_no_new_privs(true).context("prctl", "PR_SET_NO_NEW_PRIVS")?;
     let hidden = DumpableBehavior::NotDumpable;
-    rustix::process::set_dumpable_behavior(hidden).named("prctl", "PR_SET_DUMPABLE")?;
-    limit(memory)?;
-    let landlock = landlocked()?;
-    die_plainly()?;
+    rustix::process::set_dumpable_behavior(hidden).context("prctl", "PR_SET_DUMPABLE")?;
+    set_resource_limits(memory)?;
+    let landlock = enforce_landlock()?;
+    restore_fault_actions()?;
     report_refused_calls()?;
-    let program = program()?;
-    seccompiler::apply_filter(&program).map_err(|error| refused("seccomp", &error))?;
+    let program = seccomp_filter()?;
+    seccompiler::apply_filter(&program).map_err(|error| library_error("seccomp", &error))?;
     Ok(landlock)
 }
 
-/// Returns the extent of Landlock that this kernel would enforce, without using it.
+/// Returns the extent to which this kernel would enforce Landlock, without enforcing it.
 #[must_use]
 pub fn landlock() -> Landlock {
     let (none, size, version) = (ptr::null::<u8>(), 0usize, 1u32);
@@ -136,24 +138,24 @@ pub fn landlock() -> Landlock {
     }
 }
 
-/// Becomes user nobody without capabilities.
-fn give_up_rights() -> Result<()> {
+/// Drops all capabilities; root also becomes user nobody, without supplementary groups.
+fn drop_privileges() -> Result<()> {
     use rustix::fs::{Gid, Uid};
     if rustix::process::geteuid().is_root() {
         let (group, user) = (
             Gid::from_raw(crate::process::OVERFLOW_ID),
             Uid::from_raw(crate::process::OVERFLOW_ID),
         );
-        rustix::thread::set_thread_groups(&[]).named("setgroups", "none")?;
-        rustix::thread::set_thread_res_gid(group, group, group).named("setresgid", "nobody")?;
-        rustix::thread::set_thread_res_uid(user, user, user).named("setresuid", "nobody")?;
+        rustix::thread::set_thread_groups(&[]).context("setgroups", "none")?;
+        rustix::thread::set_thread_res_gid(group, group, group).context("setresgid", "nobody")?;
+        rustix::thread::set_thread_res_uid(user, user, user).context("setresuid", "nobody")?;
     }
     let none = CapabilitySet::empty();
     let none = CapabilitySets { effective: none, permitted: none, inheritable: none };
-    rustix::thread::set_capabilities(None, none).named("capset", "none")
+    rustix::thread::set_capabilities(None, none).context("capset", "none")
 }
 
-fn limit(memory: u64) -> Result<()> {
+fn set_resource_limits(memory: u64) -> Result<()> {
     let used = used_address_space();
     let most = [
         (Resource::As, used.saturating_add(memory)),
@@ -166,7 +168,8 @@ fn limit(memory: u64) -> Result<()> {
     ];
     for (resource, most) in most {
         let limit = Rlimit { current: Some(most), maximum: Some(most) };
-        rustix::process::setrlimit(resource, limit).named("setrlimit", format!("{resource:?}"))?;
+        rustix::process::setrlimit(resource, limit)
+            .context("setrlimit", format!("{resource:?}"))?;
     }
     Ok(())
 }
@@ -179,14 +182,16 @@ fn used_address_space() -> u64 {
 }
 
 /// Forbids files, connections, abstract sockets and signals to other processes.
-fn landlocked() -> Result<Landlock> {
+fn enforce_landlock() -> Result<Landlock> {
     let rules = || {
-        let rules = Ruleset::default().handle_access(AccessFs::from_all(RULES))?;
-        let rules =
-            rules.handle_access(AccessNet::from_all(RULES))?.scope(Scope::from_all(RULES))?;
+        let rules = Ruleset::default().handle_access(AccessFs::from_all(LANDLOCK_ABI))?;
+        let rules = rules
+            .handle_access(AccessNet::from_all(LANDLOCK_ABI))?
+            .scope(Scope::from_all(LANDLOCK_ABI))?;
         rules.create()?.restrict_self()
     };
-    let status = rules().map_err(|error: landlock::RulesetError| refused("landlock", &error))?;
+    let status =
+        rules().map_err(|error: landlock::RulesetError| library_error("landlock", &error))?;
     Ok(match status.ruleset {
         RulesetStatus::FullyEnforced => Landlock::Whole,
         RulesetStatus::PartiallyEnforced => Landlock::Partly,
@@ -194,8 +199,8 @@ fn landlocked() -> Result<Landlock> {
     })
 }
 
-/// Converts a library's error: to its errno if it has one, else to its text.
-fn refused(call: &'static str, error: &(dyn std::error::Error + 'static)) -> Error {
+/// Converts a library's error to one with its errno, else with its text and EINVAL.
+fn library_error(call: &'static str, error: &(dyn std::error::Error + 'static)) -> Error {
     let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
     while let Some(found) = cause {
         let number = found.downcast_ref::<std::io::Error>().and_then(std::io::Error::raw_os_error);
@@ -211,7 +216,8 @@ fn refused(call: &'static str, error: &(dyn std::error::Error + 'static)) -> Err
 fn report_refused_calls() -> Result<()> {
     // SAFETY: all-zero bytes are a valid `sigaction`: an empty mask and no flags.
     let mut action: libc::sigaction = unsafe { MaybeUninit::zeroed().assume_init() };
-    let handler: extern "C" fn(libc::c_int, *const libc::siginfo_t, *const libc::c_void) = ends;
+    let handler: extern "C" fn(libc::c_int, *const libc::siginfo_t, *const libc::c_void) =
+        on_sigsys;
     action.sa_sigaction = handler as *const () as libc::sighandler_t;
     action.sa_flags = libc::SA_SIGINFO;
     // SAFETY: `action` is whole and lives through the call; its handler is signal-safe (below).
@@ -222,8 +228,8 @@ fn report_refused_calls() -> Result<()> {
 }
 
 /// Restores the default action of SIGSEGV and SIGBUS: the standard library's handler, which reports
-/// stack overflows, makes calls that are refused here.
-fn die_plainly() -> Result<()> {
+/// stack overflows, makes system calls that the filter refuses.
+fn restore_fault_actions() -> Result<()> {
     for signal in [libc::SIGSEGV, libc::SIGBUS] {
         // SAFETY: all-zero bytes are a valid `sigaction`, and say SIG_DFL.
         let action: libc::sigaction = unsafe { MaybeUninit::zeroed().assume_init() };
@@ -235,12 +241,13 @@ fn die_plainly() -> Result<()> {
     Ok(())
 }
 
-/// Offset of the system call number in a `siginfo_t` of SIGSYS: behind three integers and the
+/// Offset of the system call number in a `siginfo_t` of SIGSYS: after three integers and the
 /// aligned call address (sigaction(2), `si_syscall`).
 const SI_SYSCALL: usize = 24;
 
-/// SIGSYS handler: send(2) and _exit(2) only, which signal-safety(7) allows.
-extern "C" fn ends(_: libc::c_int, about: *const libc::siginfo_t, _: *const libc::c_void) {
+/// SIGSYS handler: reports the refused call and exits. Uses only send(2) and _exit(2), which
+/// signal-safety(7) allows.
+extern "C" fn on_sigsys(_: libc::c_int, about: *const libc::siginfo_t, _: *const libc::c_void) {
     let place = about.cast::<u8>().wrapping_add(SI_SYSCALL).cast::<u32>();
     // SAFETY: with SA_SIGINFO the kernel gives a structure of 128 bytes that lives as long as the
     // handler runs; of SIGSYS these four are the number of the call.
@@ -251,7 +258,7 @@ extern "C" fn ends(_: libc::c_int, about: *const libc::siginfo_t, _: *const libc
 }
 
 /// System calls allowed with any arguments: traffic over open descriptors, memory, time, exit.
-const ALLOWED: &[libc::c_long] = &[
+const ALLOWED_CALLS: &[libc::c_long] = &[
     libc::SYS_read,
     libc::SYS_write,
     libc::SYS_writev,
@@ -284,9 +291,9 @@ const ALLOWED: &[libc::c_long] = &[
 ];
 
 /// Builds the seccomp filter.
-fn program() -> Result<BpfProgram> {
+fn seccomp_filter() -> Result<BpfProgram> {
     let mut rules: BTreeMap<i64, Vec<SeccompRule>> =
-        ALLOWED.iter().map(|call| (*call, Vec::new())).collect();
+        ALLOWED_CALLS.iter().map(|call| (*call, Vec::new())).collect();
     let bits = |number: libc::c_int| u64::try_from(number).unwrap_or(0);
     let (exec, anonymous) = (bits(libc::PROT_EXEC), bits(libc::MAP_ANONYMOUS));
     let own = u64::from(std::process::id());
@@ -299,7 +306,7 @@ fn program() -> Result<BpfProgram> {
         // Called by abort(3).
         (libc::SYS_tgkill, vec![(0, Is::Eq, own), (2, Is::Eq, bits(libc::SIGABRT))]),
     ];
-    let wrong = |error: seccompiler::BackendError| refused("seccomp", &error);
+    let wrong = |error: seccompiler::BackendError| library_error("seccomp", &error);
     for (call, conditions) in rest {
         let conditions: std::result::Result<Vec<_>, _> = conditions
             .into_iter()

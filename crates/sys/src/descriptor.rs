@@ -3,7 +3,7 @@
 //! A receive of 0 bytes means that the peer has closed its end (RELIABILITY T10). Received
 //! descriptors are allegations: the receiver checks seals and size before it maps anything.
 
-use crate::error::{Error, Named as _, Result};
+use crate::error::{Error, ErrorContext as _, Result};
 use rustix::io::{Errno, retry_on_intr};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
@@ -13,32 +13,34 @@ use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// Most descriptors in one message.
+/// Maximum number of descriptors in one message.
 pub const DESCRIPTORS_MAX: usize = 64;
 
 /// Creates a connected pair of Unix SEQPACKET sockets, closed on exec (unless duplicated to a
 /// standard stream of a child).
 pub fn pair() -> Result<(OwnedFd, OwnedFd)> {
     let (kind, flags) = (SocketType::SEQPACKET, SocketFlags::CLOEXEC);
-    rustix::net::socketpair(AddressFamily::UNIX, kind, flags, None).named("socketpair", "")
+    rustix::net::socketpair(AddressFamily::UNIX, kind, flags, None).context("socketpair", "")
 }
 
 /// Returns effective user and group of the process that created or connected the peer socket, as
-/// recorded by the kernel. For a [`pair`] that is its creator, wherever the other end is now.
+/// recorded by the kernel. For a [`pair`] that is the creator of the pair, whichever process holds
+/// the other end now.
 pub fn peer_identity(socket: impl AsFd) -> Result<(u32, u32)> {
-    let peer = rustix::net::sockopt::socket_peercred(socket).named("getsockopt", "SO_PEERCRED")?;
+    let peer =
+        rustix::net::sockopt::socket_peercred(socket).context("getsockopt", "SO_PEERCRED")?;
     Ok((peer.uid.as_raw(), peer.gid.as_raw()))
 }
 
-/// Returns the owner of a file. For a memfd that is the effective user of its creator, unless root
-/// changes it.
+/// Returns the owner of a file. The owner of a memfd is the effective user of its creator, unless
+/// root changes it.
 pub fn owner_uid(file: impl AsFd) -> Result<u32> {
-    Ok(rustix::fs::fstat(file).named("fstat", "a file")?.st_uid)
+    Ok(rustix::fs::fstat(file).context("fstat", "a file")?.st_uid)
 }
 
 /// Creates a pipe, closed on exec; returns the read end, then the write end.
 pub fn pipe() -> Result<(OwnedFd, OwnedFd)> {
-    rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).named("pipe2", "")
+    rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).context("pipe2", "")
 }
 
 /// Sends one message with duplicates of `descriptors`. Blocks while the socket is full. The message
@@ -46,7 +48,7 @@ pub fn pipe() -> Result<(OwnedFd, OwnedFd)> {
 pub fn send(socket: impl AsFd, message: &[u8], descriptors: &[BorrowedFd<'_>]) -> Result<()> {
     // See `receive_with`.
     let sent = retry_on_intr(|| send_with(&socket, message, descriptors, SendFlags::NOSIGNAL));
-    sent.map_err(refused).map(drop)
+    sent.map_err(send_error).map(drop)
 }
 
 /// Sends one message with duplicates of `descriptors`; E2BIG: there are more than
@@ -65,14 +67,14 @@ pub(crate) fn send_with(
     rustix::net::sendmsg(socket, &[IoSlice::new(message)], &mut control, flags)
 }
 
-/// Names a refusal of [`send_with`].
-pub(crate) fn refused(errno: Errno) -> Error {
+/// Converts an errno of [`send_with`] to an error.
+pub(crate) fn send_error(errno: Errno) -> Error {
     let target = if errno == Errno::TOOBIG { "too many descriptors" } else { "a socket" };
     Error::new("sendmsg", target, errno.raw_os_error())
 }
 
 /// Returns the descriptors of a received message.
-pub(crate) fn rights(control: &mut RecvAncillaryBuffer<'_>) -> Vec<OwnedFd> {
+pub(crate) fn take_descriptors(control: &mut RecvAncillaryBuffer<'_>) -> Vec<OwnedFd> {
     let mut descriptors = Vec::new();
     for part in control.drain() {
         if let RecvAncillaryMessage::ScmRights(rights) = part {
@@ -107,8 +109,8 @@ fn receive_with(
     // A socket with a timeout is not restarted after a signal (signal(7)), so retry here.
     let flags = RecvFlags::CMSG_CLOEXEC | flags;
     let got = retry_on_intr(|| rustix::net::recvmsg(&socket, &mut parts, &mut control, flags));
-    let got = got.named("recvmsg", "a socket")?;
-    let descriptors = rights(&mut control);
+    let got = got.context("recvmsg", "a socket")?;
+    let descriptors = take_descriptors(&mut control);
     if got.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) {
         return Err(Error::new("recvmsg", "a message longer than agreed", libc::EMSGSIZE));
     }
@@ -119,7 +121,7 @@ fn receive_with(
 /// stay with the message. 0 bytes: the peer has closed.
 pub fn peek(socket: impl AsFd, message: &mut [u8]) -> Result<usize> {
     let got = retry_on_intr(|| rustix::net::recv(&socket, &mut *message, RecvFlags::PEEK));
-    got.map(|(bytes, _)| bytes).named("recv", "a socket")
+    got.map(|(bytes, _)| bytes).context("recv", "a socket")
 }
 
 /// Returns true for a Unix SEQPACKET socket.

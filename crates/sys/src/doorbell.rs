@@ -1,9 +1,8 @@
 //! Doorbells between processes that do not trust each other. (CONTRACT 24, RELIABILITY T8, T10)
 //!
-//! A pair of connected sockets that carry only bytes without meaning. Neither end can make the
-//! other one wait: each call passes `MSG_DONTWAIT`, which a shared eventfd could not do (its owner
-//! may fill the counter and clear `O_NONBLOCK`). When a process ends, for any reason, the other
-//! side sees it.
+//! A pair of connected sockets. Neither end can make the other wait: each call passes
+//! `MSG_DONTWAIT`, for which a shared eventfd has no equivalent (its owner may fill the counter and
+//! clear `O_NONBLOCK`). When a process ends for any reason, the other end is told by the kernel.
 
 use crate::descriptor;
 use crate::error::Result;
@@ -16,12 +15,12 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 #[derive(Debug)]
 pub struct SocketDoorbell(OwnedFd);
 
-/// Most bytes and descriptors that one notification carries.
+/// Maximum number of bytes and of descriptors that one notification carries.
 const NOTE_MAX: (usize, usize) = (16, 4);
 
 /// A result of [`SocketDoorbell::drain`].
 #[derive(Debug)]
-pub enum Drained {
+pub enum DrainResult {
     /// No notification is pending.
     Nothing,
     /// A notification with its bytes and descriptors, all of them unchecked.
@@ -32,10 +31,11 @@ pub enum Drained {
 
 /// A result of [`SocketDoorbell::send`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Sent {
+pub enum SendResult {
     /// The notification is queued at the other end.
     Yes,
-    /// The queue of the other end is full.
+    /// The notification is not queued: the queue of the other end is full, memory is short, or
+    /// there are too many descriptors.
     Full,
     /// The other end is closed.
     Gone,
@@ -51,12 +51,13 @@ pub enum Peer {
 }
 
 impl SocketDoorbell {
-    /// Makes two connected ends.
+    /// Creates two connected ends.
     pub fn pair() -> Result<(Self, Self)> {
         descriptor::pair().map(|(one, other)| (Self(one), Self(other)))
     }
 
-    /// Notifies the other end. A queue full of pending notifications is as good.
+    /// Notifies the other end. Has no effect if the queue is full, because notifications are then
+    /// pending.
     pub fn notify(&self) -> Peer {
         match send(&self.0, &[1], SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
             Ok(_) | Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => Peer::Here,
@@ -64,53 +65,53 @@ impl SocketDoorbell {
         }
     }
 
-    /// Notifies with a few bytes and descriptors. The first byte must not be 1.
-    pub fn send(&self, note: &[u8], descriptors: &[BorrowedFd<'_>]) -> Sent {
+    /// Sends a notification with a few bytes and descriptors. The first byte must not be 1.
+    pub fn send(&self, note: &[u8], descriptors: &[BorrowedFd<'_>]) -> SendResult {
         use rustix::io::Errno;
         if descriptors.len() > NOTE_MAX.1 {
-            return Sent::Full;
+            return SendResult::Full;
         }
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
         match descriptor::send_with(&self.0, note, descriptors, flags) {
-            Ok(_) => Sent::Yes,
+            Ok(_) => SendResult::Yes,
             Err(Errno::AGAIN | Errno::INTR | Errno::TOOMANYREFS | Errno::NOBUFS | Errno::NOMEM) => {
-                Sent::Full
+                SendResult::Full
             }
-            Err(_) => Sent::Gone,
+            Err(_) => SendResult::Gone,
         }
     }
 
-    /// Takes one pending notification out, with what it carries.
-    pub fn drain(&self) -> Drained {
+    /// Removes one pending notification and returns it with its bytes and descriptors.
+    pub fn drain(&self) -> DrainResult {
         match self.drain_once() {
             // Reported once, before what is queued here, if the other end was closed with unread
             // bytes (unix(7)).
             Err(rustix::io::Errno::CONNRESET) => self.drain_once(),
             drained => drained,
         }
-        .unwrap_or(Drained::Gone)
+        .unwrap_or(DrainResult::Gone)
     }
 
-    fn drain_once(&self) -> rustix::io::Result<Drained> {
+    fn drain_once(&self) -> rustix::io::Result<DrainResult> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(NOTE_MAX.1))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let mut note = vec![0; NOTE_MAX.0];
         let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
         let received = recvmsg(&self.0, &mut [IoSliceMut::new(&mut note)], &mut control, flags);
-        let descriptors = descriptor::rights(&mut control);
+        let descriptors = descriptor::take_descriptors(&mut control);
         match received {
-            Ok(got) if got.bytes == 0 => Ok(Drained::Gone),
+            Ok(got) if got.bytes == 0 => Ok(DrainResult::Gone),
             Ok(got) => {
                 note.truncate(got.bytes);
-                Ok(Drained::Notification(note, descriptors))
+                Ok(DrainResult::Notification(note, descriptors))
             }
-            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => Ok(Drained::Nothing),
+            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => Ok(DrainResult::Nothing),
             Err(error) => Err(error),
         }
     }
 
-    /// Discards up to eight pending notifications; mostly there is one. After more of them the end
-    /// stays readable until the next call.
+    /// Discards up to eight pending notifications, usually one. If there were more, the end stays
+    /// readable.
     pub fn clear(&self) -> Peer {
         match recv(&self.0, &mut [0; 8], RecvFlags::DONTWAIT) {
             Ok((0, _)) => Peer::Gone,
@@ -164,27 +165,30 @@ mod tests {
         let (here, there) = SocketDoorbell::pair().unwrap();
         let file = crate::memory::Memfd::create("sys-test", 4096).unwrap();
         assert_eq!(here.notify(), Peer::Here);
-        assert_eq!(here.send(b"\x02note", &[file.as_fd(), file.as_fd()]), Sent::Yes);
-        let Drained::Notification(note, files) = there.drain() else { panic!("a notification") };
+        assert_eq!(here.send(b"\x02note", &[file.as_fd(), file.as_fd()]), SendResult::Yes);
+        let DrainResult::Notification(note, files) = there.drain() else {
+            panic!("a notification")
+        };
         assert_eq!((note.as_slice(), files.len()), (&[1][..], 0));
-        let Drained::Notification(note, files) = there.drain() else { panic!("a note") };
+        let DrainResult::Notification(note, files) = there.drain() else { panic!("a note") };
         assert_eq!((note.as_slice(), files.len()), (&b"\x02note"[..], 2));
-        assert!(matches!(there.drain(), Drained::Nothing));
-        let full = (0..100_000).map(|_| here.send(&[2], &[file.as_fd()])).find(|t| *t != Sent::Yes);
-        assert_eq!(full, Some(Sent::Full), "never blocks");
+        assert!(matches!(there.drain(), DrainResult::Nothing));
+        let full =
+            (0..100_000).map(|_| here.send(&[2], &[file.as_fd()])).find(|t| *t != SendResult::Yes);
+        assert_eq!(full, Some(SendResult::Full), "never blocks");
         drop(there);
         testkit::wait_until_closed(&here);
-        assert_eq!(here.send(&[2], &[]), Sent::Gone);
+        assert_eq!(here.send(&[2], &[]), SendResult::Gone);
         let (here, there) = SocketDoorbell::pair().unwrap();
         there.notify();
         here.send(&[7], &[]);
         drop(here);
         testkit::wait_until_closed(&there);
         assert!(
-            matches!(there.drain(), Drained::Notification(note, _) if note == [7]),
+            matches!(there.drain(), DrainResult::Notification(note, _) if note == [7]),
             "and is not lost"
         );
-        assert!(matches!(there.drain(), Drained::Gone));
+        assert!(matches!(there.drain(), DrainResult::Gone));
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! The crate's error: the refused call, its target, the errno, and advice.
 //!
-//! One type for all modules, so that every front end prints refusals alike.
+//! One type for all modules, so that every front end prints refusals in the same way.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -36,7 +36,7 @@ impl Error {
         self.errno == libc::E2BIG
     }
 
-    /// Returns advice for the user, if there is any.
+    /// Returns advice for the user; `None` if there is none.
     #[must_use]
     pub fn advice(&self) -> Option<&'static str> {
         match (self.call, self.errno) {
@@ -100,13 +100,13 @@ impl From<Error> for std::io::Error {
 }
 
 /// Adds call and target to an error of `rustix` or of the standard library.
-pub(crate) trait Named<T> {
+pub(crate) trait ErrorContext<T> {
     /// Converts the error, naming `call` and `target`.
-    fn named(self, call: &'static str, target: impl Into<Cow<'static, str>>) -> Result<T>;
+    fn context(self, call: &'static str, target: impl Into<Cow<'static, str>>) -> Result<T>;
 }
 
-impl<T, E: Into<std::io::Error>> Named<T> for std::result::Result<T, E> {
-    fn named(self, call: &'static str, target: impl Into<Cow<'static, str>>) -> Result<T> {
+impl<T, E: Into<std::io::Error>> ErrorContext<T> for std::result::Result<T, E> {
+    fn context(self, call: &'static str, target: impl Into<Cow<'static, str>>) -> Result<T> {
         self.map_err(|error| Error::new(call, target, error.into().raw_os_error().unwrap_or(0)))
     }
 }

@@ -20,14 +20,14 @@ impl EventFd {
             .map_err(|e| Error::new("eventfd", "", e.raw_os_error()))
     }
 
-    /// Makes the descriptor readable; has no effect if it is already, which includes a counter that
-    /// a hostile peer has filled.
+    /// Makes the descriptor readable. Has no effect if the descriptor is readable already, for
+    /// example because a hostile peer has filled the counter.
     pub fn notify(&self) {
         let full = rustix::io::write(&self.0, &1u64.to_ne_bytes());
         debug_assert!(matches!(full, Ok(8) | Err(rustix::io::Errno::AGAIN)), "{full:?}");
     }
 
-    /// Resets the counter and returns whether it was above 0.
+    /// Resets the counter. Returns true if it was above 0.
     pub fn clear(&self) -> bool {
         let mut count = [0; 8];
         rustix::io::read(&self.0, &mut count).is_ok()

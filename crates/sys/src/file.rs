@@ -3,9 +3,10 @@
 //!
 //! A process that reads a mapped page beyond a truncated file's end dies of SIGBUS; a system call
 //! given the same address returns EFAULT. A [`FileMapping`] therefore hides its bytes: it passes
-//! its address to `write`, `writev` and `vmsplice` and reports how far they got.
+//! its address to `write`, `writev` and `vmsplice` and returns the number of bytes that they
+//! processed.
 
-use crate::error::{Error, Named as _, Result};
+use crate::error::{Error, ErrorContext as _, Result};
 use crate::memory::ReadMapping;
 use rustix::io::retry_on_intr;
 use std::ffi::c_void;
@@ -39,7 +40,7 @@ pub enum FileKind {
 
 /// Queries the status of a descriptor.
 pub fn status(file: impl AsFd) -> Result<FileStatus> {
-    let stat = rustix::fs::fstat(file).named("fstat", "")?;
+    let stat = rustix::fs::fstat(file).context("fstat", "")?;
     let kind = match rustix::fs::FileType::from_raw_mode(stat.st_mode) {
         rustix::fs::FileType::RegularFile => FileKind::Regular,
         rustix::fs::FileType::Fifo => FileKind::Pipe,
@@ -70,7 +71,7 @@ pub enum Access {
 /// Returns the access mode of a descriptor.
 pub fn access(file: impl AsFd) -> Result<Access> {
     use rustix::fs::OFlags;
-    let flags = rustix::fs::fcntl_getfl(file).named("fcntl", "F_GETFL")?;
+    let flags = rustix::fs::fcntl_getfl(file).context("fcntl", "F_GETFL")?;
     Ok(match flags & OFlags::ACCMODE {
         _ if flags.contains(OFlags::PATH) => Access::None,
         OFlags::RDONLY => Access::Read,
@@ -80,11 +81,11 @@ pub fn access(file: impl AsFd) -> Result<Access> {
 }
 
 /// Opens a path without opening the file behind it (O_PATH), for [`status`] followed by
-/// [`reopen_read_only`]. Never waits for a pipe and never activates a device.
+/// [`reopen_read_only`]. Never waits for the peer of a pipe and never activates a device.
 pub fn open_path(path: &std::path::Path) -> Result<OwnedFd> {
     use rustix::fs::{Mode, OFlags};
     let printable = path.display().to_string();
-    rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).named("open", printable)
+    rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).context("open", printable)
 }
 
 /// Reopens a descriptor's file for reading, whatever the descriptor's own access mode. Needs
@@ -93,14 +94,14 @@ pub fn reopen_read_only(file: BorrowedFd<'_>) -> Result<OwnedFd> {
     use rustix::fs::{Mode, OFlags};
     let path = format!("/proc/self/fd/{}", file.as_raw_fd());
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
-    rustix::fs::open(&path, flags, Mode::empty()).named("open", path)
+    rustix::fs::open(&path, flags, Mode::empty()).context("open", path)
 }
 
 /// Returns true if the file system is FUSE, whose server may be unprivileged and may block readers
-/// for good.
+/// indefinitely.
 pub fn is_in_user_space(file: impl AsFd) -> Result<bool> {
     const FUSE_SUPER_MAGIC: i64 = 0x6573_5546;
-    let stat = rustix::fs::fstatfs(file).named("fstatfs", "")?;
+    let stat = rustix::fs::fstatfs(file).context("fstatfs", "")?;
     Ok(stat.f_type == FUSE_SUPER_MAGIC)
 }
 
@@ -128,36 +129,38 @@ impl FileMapping {
         self.0.len()
     }
 
-    /// Writes a range (`write(2)`) and returns the bytes written; 0 if its first byte is beyond the
-    /// end of the file.
+    /// Writes a range (`write(2)`) and returns the number of bytes written; 0 if the first byte is
+    /// beyond the end of the file.
     pub fn write_to(&self, at: usize, len: usize, to: impl AsFd) -> Result<usize> {
         let (to, from) = (to.as_fd().as_raw_fd(), self.address(at, len)?);
         // SAFETY: the kernel reads the range, which lies in this mapping (`address`), and answers
         // EFAULT where the file has no such page (write(2), mmap(2)).
-        answered("write", || unsafe { libc::write(to, from, len) })
+        retry_interrupted("write", || unsafe { libc::write(to, from, len) })
     }
 
-    /// Writes ranges (offset, length) with one call (`writev(2)`) and returns the bytes written. At
-    /// most [`RANGES_MAX`] ranges are used.
+    /// Writes ranges (offset, length) with one call (`writev(2)`) and returns the number of bytes
+    /// written. At most [`RANGES_MAX`] ranges are used.
     pub fn write_ranges(&self, pieces: &[(usize, usize)], to: impl AsFd) -> Result<usize> {
         let vectors = self.vectors(pieces)?;
-        let (to, count) = (to.as_fd().as_raw_fd(), small(vectors.len()));
+        let (to, count) = (to.as_fd().as_raw_fd(), to_int(vectors.len()));
         // SAFETY: as in `write_to`; the list lives through the call.
-        answered("writev", || unsafe { libc::writev(to, vectors.as_ptr(), count) })
+        retry_interrupted("writev", || unsafe { libc::writev(to, vectors.as_ptr(), count) })
     }
 
-    /// Maps ranges into a pipe without copying (`vmsplice(2)`) and returns the bytes. The pipe may
-    /// show later writes to the file.
+    /// Maps ranges into a pipe without copying (`vmsplice(2)`) and returns the number of bytes.
+    /// Later writes to the file may become visible in the pipe.
     pub fn splice_to(&self, pieces: &[(usize, usize)], pipe: impl AsFd) -> Result<usize> {
         let vectors = self.vectors(pieces)?;
         let pipe = pipe.as_fd().as_raw_fd();
         // SAFETY: as in `write_ranges`; the pages are not given away (no SPLICE_F_GIFT), so the
         // pipe only reads them.
-        answered("vmsplice", || unsafe { libc::vmsplice(pipe, vectors.as_ptr(), vectors.len(), 0) })
+        retry_interrupted("vmsplice", || unsafe {
+            libc::vmsplice(pipe, vectors.as_ptr(), vectors.len(), 0)
+        })
     }
 
-    /// Reads a range from disk and maps it ahead of use. Pages beyond the end of the file are
-    /// skipped without an error.
+    /// Reads a range from disk and maps its pages ahead of use. Pages beyond the end of the file
+    /// are skipped without an error.
     pub fn populate(&self, at: usize, len: usize) -> Result<()> {
         self.address(at, len)?;
         match self.0.populate(at, len) {
@@ -185,22 +188,22 @@ impl FileMapping {
     }
 }
 
-/// Most ranges per call (IOV_MAX).
+/// Maximum number of ranges per call (IOV_MAX).
 pub const RANGES_MAX: usize = 1024;
 
 /// Sends bytes of a file that cannot be mapped (`sendfile(2)`) and returns their number.
 pub fn send(from: impl AsFd, at: u64, len: usize, to: impl AsFd) -> Result<usize> {
     let done = retry_on_intr(|| rustix::fs::sendfile(&to, &from, Some(&mut at.clone()), len));
-    done.named("sendfile", format!("{len} bytes of a file"))
+    done.context("sendfile", format!("{len} bytes of a file"))
 }
 
-/// Reads from offset `at` until `out` is full or the file ends (`pread(2)`); returns the bytes
-/// read.
+/// Reads from offset `at` until `out` is full or the file ends (`pread(2)`); returns the number of
+/// bytes read.
 pub fn read_at(from: impl AsFd, mut at: u64, mut out: &mut [u8]) -> Result<usize> {
     let mut count = 0;
     while !out.is_empty() {
         let read = retry_on_intr(|| rustix::io::pread(&from, &mut *out, at));
-        match read.named("pread", "a file")? {
+        match read.context("pread", "a file")? {
             0 => break,
             read => {
                 count += read;
@@ -212,12 +215,12 @@ pub fn read_at(from: impl AsFd, mut at: u64, mut out: &mut [u8]) -> Result<usize
     Ok(count)
 }
 
-fn small(count: usize) -> i32 {
+fn to_int(count: usize) -> i32 {
     i32::try_from(count).unwrap_or(i32::MAX)
 }
 
 /// Repeats an interrupted call and returns its count; EFAULT counts as 0.
-fn answered(call: &'static str, mut make: impl FnMut() -> isize) -> Result<usize> {
+fn retry_interrupted(call: &'static str, mut make: impl FnMut() -> isize) -> Result<usize> {
     loop {
         if let Ok(count) = usize::try_from(make()) {
             return Ok(count);

@@ -1,10 +1,11 @@
-//! A helper process: this executable or another command, killed when we end, however we end.
+//! A helper process: this executable or another command, killed when this process ends for any
+//! reason.
 //!
 //! The kernel sends the parent-death signal when the *thread* that started the child ends
-//! (prctl(2), PR_SET_PDEATHSIG), so a dedicated thread starts it and waits for it. A pidfd names
-//! the process, so a signal never reaches another one.
+//! (prctl(2), PR_SET_PDEATHSIG), so a dedicated thread starts the child and waits for it. A pidfd
+//! names the child, so a signal never reaches another process.
 
-use crate::error::{Error, Named as _, Result};
+use crate::error::{Error, ErrorContext as _, Result};
 use crate::process_group::ProcessEnd;
 use rustix::process::{Pid, PidfdFlags, Signal, WaitIdOptions};
 use std::os::fd::OwnedFd;
@@ -19,19 +20,19 @@ use std::time::Duration;
 pub struct HelperProcess {
     handle: OwnedFd,
     id: Pid,
-    end: Arc<End>,
+    end: Arc<HelperOutcome>,
 }
 
 /// The outcome, once known; until then the process id is not reused.
 #[derive(Debug, Default)]
-struct End {
+struct HelperOutcome {
     known: Mutex<Option<ProcessEnd>>,
     ended: Condvar,
 }
 
 impl HelperProcess {
-    /// Starts this executable with `words` as arguments, an empty environment, `socket` as standard
-    /// input, no output, and a process group of its own.
+    /// Starts `program`, or this executable if it is `None`, with `words` as arguments, an empty
+    /// environment, `socket` as standard input, no output, and a process group of its own.
     pub fn start(program: Option<&Path>, words: &[&str], socket: OwnedFd) -> Result<Self> {
         // The running image, even if the file has been replaced.
         let mut command = Command::new(program.unwrap_or_else(|| Path::new("/proc/self/exe")));
@@ -43,7 +44,7 @@ impl HelperProcess {
     /// Starts a command. The command itself must request to end with its parent thread
     /// ([`crate::confine::end_with_parent`]).
     pub fn spawn_command(mut command: Command) -> Result<Self> {
-        let end = Arc::new(End::default());
+        let end = Arc::new(HelperOutcome::default());
         let (sender, receiver) = mpsc::channel();
         let ends = Arc::clone(&end);
         let body = move || {
@@ -58,7 +59,7 @@ impl HelperProcess {
             }
         };
         let named = std::thread::Builder::new().name("keeper".to_owned());
-        named.spawn(body).named("clone", "a thread")?;
+        named.spawn(body).context("clone", "a thread")?;
         let gone = || Error::new("clone", "a thread that ended", libc::ECHILD);
         let (handle, id) = receiver.recv().map_err(|_| gone())??;
         Ok(Self { handle, id, end })
@@ -70,16 +71,16 @@ impl HelperProcess {
         self.id.as_raw_nonzero().get().unsigned_abs()
     }
 
-    /// Returns the outcome; `None` while it runs.
+    /// Returns the outcome; `None` while the process runs.
     #[must_use]
     pub fn ended(&self) -> Option<ProcessEnd> {
-        *self.end.known()
+        *self.end.lock_outcome()
     }
 
     /// Waits up to `limit` for the outcome.
     #[must_use]
     pub fn wait(&self, limit: Duration) -> Option<ProcessEnd> {
-        let known = self.end.known();
+        let known = self.end.lock_outcome();
         let waits = self.end.ended.wait_timeout_while(known, limit, |known| known.is_none());
         *waits.unwrap_or_else(PoisonError::into_inner).0
     }
@@ -93,13 +94,13 @@ impl HelperProcess {
     /// Returns the CPU time used, in ns; `None` once the process has ended.
     #[must_use]
     pub fn processor_ns(&self) -> Option<u64> {
-        let known = self.end.known();
+        let known = self.end.lock_outcome();
         if known.is_some() {
             return None;
         }
         let mut clock = 0;
         // SAFETY: clock_getcpuclockid(3) writes the number of a clock, which lives; the process was
-        // not waited for yet (`known`), so the number is its own.
+        // not waited for yet (`lock_outcome`), so the number is its own.
         if unsafe { libc::clock_getcpuclockid(self.id.as_raw_nonzero().get(), &raw mut clock) } != 0
         {
             return None;
@@ -122,15 +123,15 @@ impl Drop for HelperProcess {
     }
 }
 
-impl End {
-    fn known(&self) -> MutexGuard<'_, Option<ProcessEnd>> {
+impl HelperOutcome {
+    fn lock_outcome(&self) -> MutexGuard<'_, Option<ProcessEnd>> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Blocks until the process has ended, records its outcome, then reaps it.
     fn wait_for(&self, mut child: Child, id: Pid) {
         let ended = ProcessEnd::observe(id, WaitIdOptions::empty()).ok().flatten();
-        let mut known = self.known();
+        let mut known = self.lock_outcome();
         *known = Some(ended.unwrap_or(ProcessEnd::Status(0)));
         // The status is known already; an error would concern that alone.
         let _ = child.wait();
@@ -142,7 +143,7 @@ impl End {
 fn spawn(command: &mut Command) -> Result<(Child, OwnedFd, Pid)> {
     let mut child = crate::process::spawn(command)?;
     let id = Pid::from_child(&child);
-    match rustix::process::pidfd_open(id, PidfdFlags::empty()).named("pidfd_open", "a process") {
+    match rustix::process::pidfd_open(id, PidfdFlags::empty()).context("pidfd_open", "a process") {
         Ok(handle) => Ok((child, handle, id)),
         Err(error) => {
             // The child is ours and not yet reaped, so its id is valid.

@@ -1,8 +1,8 @@
 //! Processes that hold sockets and BPF objects open, by `/proc/PID/fd`.
 //!
-//! In: the sockets and programs in question. Out: their holders. Descriptors of other users'
-//! processes are readable only with CAP_SYS_PTRACE; [`Holders::hidden`] counts the processes that
-//! were not.
+//! Input: sockets and programs. Output: their holders. Descriptors of other users' processes are
+//! readable only with CAP_SYS_PTRACE; [`Holders::hidden`] counts the processes whose descriptors
+//! were not readable.
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
@@ -30,8 +30,8 @@ pub struct Holders {
 }
 
 impl Holders {
-    /// Finds the holders of sockets (by inode) and BPF programs (by id): processes with the program
-    /// itself or a link to it. Reads the descriptors of every process on the machine.
+    /// Finds the holders of sockets (by inode) and BPF programs (by id): processes that hold the
+    /// program itself or a link to it. Reads the descriptors of every process on the machine.
     #[must_use]
     pub fn find(sockets: &HashSet<u64>, programs: &HashSet<u32>) -> Self {
         let mut found = Self::default();
@@ -41,7 +41,7 @@ impl Holders {
         for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
             let number = entry.file_name().to_str().and_then(|name| name.parse().ok());
             let Some(process) = number else { continue };
-            found.look_into(process, &entry.path(), (sockets, programs));
+            found.read_descriptors(process, &entry.path(), (sockets, programs));
         }
         let lists = found.sockets.values_mut().chain(found.programs.values_mut());
         for list in lists {
@@ -63,7 +63,7 @@ impl Holders {
         self.programs.get(&id).map_or(&[], Vec::as_slice)
     }
 
-    fn look_into(
+    fn read_descriptors(
         &mut self,
         process: u32,
         folder: &Path,
@@ -105,7 +105,7 @@ fn socket(target: &str) -> Option<u64> {
     target.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok()
 }
 
-/// Finds the program id among the facts of a descriptor of a program or link (proc_pid_fdinfo(5)).
+/// Parses the program id in the text about a descriptor of a program or link (proc_pid_fdinfo(5)).
 fn program(facts: &str) -> Option<u32> {
     let id = |line: &str| line.strip_prefix("prog_id:")?.trim().parse().ok();
     facts.lines().find_map(id)

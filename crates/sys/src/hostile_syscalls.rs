@@ -6,7 +6,7 @@ use std::net::TcpStream;
 use std::ptr;
 
 /// Names of the acts.
-pub const HOSTILE_SYSCALLS: &[&str] = &[
+pub const HOSTILE_ACTS: &[&str] = &[
     "abort", "allocate", "connect", "cursor", "exec", "exit", "flood", "fork", "hang", "kill",
     "memfd", "open", "panic", "ptrace", "ring", "segment", "setuid", "signal", "sleep", "spoof",
     "thread",
@@ -14,7 +14,7 @@ pub const HOSTILE_SYSCALLS: &[&str] = &[
 
 /// An act, prepared while the process was still unconfined.
 #[derive(Debug)]
-pub struct HostileSyscall {
+pub struct HostileAct {
     name: String,
     /// Shared mappings: address, length, writable, file name.
     shared: Vec<(usize, usize, bool, String)>,
@@ -22,8 +22,9 @@ pub struct HostileSyscall {
     parent: libc::pid_t,
 }
 
-impl HostileSyscall {
-    /// Collects mappings and parent, as code that ran before the confinement could.
+impl HostileAct {
+    /// Records the shared mappings of this process and the id of its parent, as code that ran
+    /// before the confinement could.
     #[must_use]
     pub fn prepare(name: &str) -> Self {
         let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
@@ -58,7 +59,7 @@ impl HostileSyscall {
             #[expect(clippy::panic, reason = "a deed")]
             "panic" => panic!("this filter panics on purpose"),
             "ptrace" => ptrace(self.parent),
-            "ring" => self.write_into_what_is_read(),
+            "ring" => self.write_read_only_ring(),
             "segment" => write(8),
             "setuid" => setuid(),
             "signal" => kill(self.parent, libc::SIGTERM),
@@ -69,8 +70,8 @@ impl HostileSyscall {
         }
     }
 
-    /// Makes a read-only ring writable and writes to it.
-    fn write_into_what_is_read(&self) {
+    /// Makes a ring that is mapped read-only writable, and writes to it.
+    fn write_read_only_ring(&self) {
         let found = self
             .shared
             .iter()
@@ -83,8 +84,8 @@ impl HostileSyscall {
         }
     }
 
-    /// Fills the first page of each writable mapping named `file` with nonsense (positions, counts,
-    /// sleep flags), then writes nothing valid any more.
+    /// Fills the first page of each writable mapping named `file` with arbitrary values (positions,
+    /// counts, sleep flags), then loops forever.
     fn spoof(&self, file: &str) {
         for (address, length, ..) in
             self.shared.iter().filter(|(.., writes, name)| *writes && name.contains(file))
@@ -119,7 +120,7 @@ fn sleep() {
     }
 }
 
-/// Notifies through every open socket.
+/// Sends one byte over every open socket, forever.
 fn flood() {
     loop {
         for socket in 0..64 {

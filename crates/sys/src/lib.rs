@@ -2,7 +2,7 @@
 //! processes, network interfaces, packet sockets, bpf(2).
 //!
 //! No other crate of the product uses `libc`. Results are owned values that release on drop; an
-//! [`Error`] names the call, its target and what to do. Each unsafe block holds one operation, with
+//! [`Error`] names the call, its target and a remedy. Each unsafe block holds one operation, with
 //! the manual page's promise that it relies on.
 
 pub mod abstract_socket;

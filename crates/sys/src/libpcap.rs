@@ -48,7 +48,7 @@ struct RawInstruction {
 }
 
 /// Serializes compilation: before 1.8 libpcap kept its state in globals (pcap_compile(3)).
-static COMPILING: Mutex<()> = Mutex::new(());
+static COMPILE_LOCK: Mutex<()> = Mutex::new(());
 
 /// `PCAP_NETMASK_UNKNOWN`.
 const NETMASK_UNKNOWN: u32 = 0xffff_ffff;
@@ -99,7 +99,7 @@ impl Libpcap {
         let handle = NonNull::new(handle).ok_or_else(|| "pcap_open_dead failed".to_owned())?;
         let mut program = CompiledProgram { length: 0, instructions: std::ptr::null_mut() };
         let optimise = c_int::from(optimise);
-        let one_at_a_time = COMPILING.lock().unwrap_or_else(PoisonError::into_inner);
+        let one_at_a_time = COMPILE_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
         let (at, text) = (&raw mut program, text.as_ptr());
         // SAFETY: the handle is open, `program` and `text` live through the call (pcap_compile(3)).
         let status =

@@ -3,7 +3,7 @@
 //! The directory is held open, so a later change of its path has no effect. A pidfd names a process
 //! unambiguously even after its id has been reused.
 
-use crate::error::{Error, Named as _, Result};
+use crate::error::{Error, ErrorContext as _, Result};
 use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags};
 use rustix::io::{Errno, retry_on_intr};
 use rustix::net::sockopt::{self, Timeout};
@@ -16,7 +16,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::path::Path;
 use std::time::Duration;
 
-use crate::descriptor::{refused, send_with};
+use crate::descriptor::{send_error, send_with};
 use crate::packet::option;
 
 /// Framing of a Unix socket.
@@ -29,20 +29,21 @@ pub enum Framing {
 }
 
 /// Opens a directory without following a symbolic link at the end of the path.
-pub fn directory(path: &Path) -> Result<OwnedFd> {
+pub fn open_directory(path: &Path) -> Result<OwnedFd> {
     let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::RDONLY | OFlags::CLOEXEC;
-    rustix::fs::open(path, flags, Mode::empty()).named("open", path.display().to_string())
+    rustix::fs::open(path, flags, Mode::empty()).context("open", path.display().to_string())
 }
 
 /// Opens a file of a directory with mode 0600, creating it if missing.
-pub fn private_file(directory: &OwnedFd, name: &str) -> Result<OwnedFd> {
+pub fn open_private_file(directory: &OwnedFd, name: &str) -> Result<OwnedFd> {
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     rustix::fs::openat(directory, name, flags, Mode::from_raw_mode(0o600))
-        .named("open", name.to_owned())
+        .context("open", name.to_owned())
 }
 
-/// Locks a file until it is closed; false if another holder has it.
-pub fn lock(file: &OwnedFd) -> Result<bool> {
+/// Locks a file until it is closed. Returns false, without blocking, if another holder has the
+/// lock.
+pub fn try_lock(file: &OwnedFd) -> Result<bool> {
     match rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(true),
         Err(Errno::WOULDBLOCK) => Ok(false),
@@ -78,11 +79,11 @@ pub fn listen_at(
 ) -> Result<OwnedFd> {
     let socket = open(form, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?;
     let path = format!("/proc/self/fd/{}/{name}", directory.as_raw_fd());
-    let address = SocketAddrUnix::new(path.as_str()).named("bind", name.to_owned())?;
-    bind(&socket, &address).named("bind", name.to_owned())?;
+    let address = SocketAddrUnix::new(path.as_str()).context("bind", name.to_owned())?;
+    bind(&socket, &address).context("bind", name.to_owned())?;
     rustix::fs::chmodat(directory, name, Mode::from_raw_mode(mode), AtFlags::empty())
-        .named("chmod", name.to_owned())?;
-    listen(&socket, backlog).named("listen", name.to_owned())?;
+        .context("chmod", name.to_owned())?;
+    listen(&socket, backlog).context("listen", name.to_owned())?;
     Ok(socket)
 }
 
@@ -91,19 +92,19 @@ pub fn connect_to(path: &Path, form: Framing, limit: Duration) -> Result<OwnedFd
     let socket = open(form, SocketFlags::CLOEXEC)?;
     set_timeouts(&socket, limit)?;
     let shown = path.display().to_string();
-    let named = |path: &Path| SocketAddrUnix::new(path).named("connect", shown.clone());
+    let named = |path: &Path| SocketAddrUnix::new(path).context("connect", shown.clone());
     // A socket path has at most 107 bytes: connect to a longer one through its directory.
     let (address, _folder) = match (named(path), path.parent().zip(path.file_name())) {
         (Err(error), Some((folder, name))) if error.errno == libc::ENAMETOOLONG => {
             let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
             let folder = rustix::fs::open(folder, flags, Mode::empty())
-                .named("open", folder.display().to_string())?;
+                .context("open", folder.display().to_string())?;
             let short = Path::new("/proc/self/fd").join(folder.as_raw_fd().to_string()).join(name);
             (named(&short)?, Some(folder))
         }
         (address, _) => (address?, None),
     };
-    retry_on_intr(|| connect(&socket, &address)).named("connect", shown.clone())?;
+    retry_on_intr(|| connect(&socket, &address)).context("connect", shown.clone())?;
     Ok(socket)
 }
 
@@ -111,7 +112,7 @@ pub fn connect_to(path: &Path, form: Framing, limit: Duration) -> Result<OwnedFd
 pub fn set_timeouts(socket: &OwnedFd, limit: Duration) -> Result<()> {
     for which in [Timeout::Send, Timeout::Recv] {
         sockopt::set_socket_timeout(socket, which, Some(limit))
-            .named("setsockopt", "a limit in time")?;
+            .context("setsockopt", "a limit in time")?;
     }
     Ok(())
 }
@@ -130,14 +131,14 @@ pub(crate) fn accept_as(listener: impl AsFd, flags: SocketFlags) -> Result<Optio
     }
 }
 
-/// Returns the framing of a Unix socket; EPROTOTYPE for any other.
+/// Returns the framing of a Unix socket. EPROTOTYPE: the socket is of another kind.
 pub fn framing(socket: impl AsFd) -> Result<Framing> {
-    let refused = |errno| Err(Error::new("getsockopt", "SO_TYPE", errno));
+    let send_error = |errno| Err(Error::new("getsockopt", "SO_TYPE", errno));
     match (sockopt::socket_domain(&socket), sockopt::socket_type(&socket)) {
         (Ok(AddressFamily::UNIX), Ok(SocketType::SEQPACKET)) => Ok(Framing::Packets),
         (Ok(AddressFamily::UNIX), Ok(SocketType::STREAM)) => Ok(Framing::Stream),
-        (Err(errno), _) | (_, Err(errno)) => refused(errno.raw_os_error()),
-        _ => refused(libc::EPROTOTYPE),
+        (Err(errno), _) | (_, Err(errno)) => send_error(errno.raw_os_error()),
+        _ => send_error(libc::EPROTOTYPE),
     }
 }
 
@@ -152,7 +153,7 @@ pub fn send_now(
     match send_with(socket, bytes, descriptors, flags) {
         Ok(sent) => Ok(Some(sent)),
         Err(Errno::AGAIN | Errno::INTR | Errno::NOBUFS) => Ok(None),
-        Err(errno) => Err(refused(errno)),
+        Err(errno) => Err(send_error(errno)),
     }
 }
 
@@ -168,7 +169,8 @@ pub fn is_gone(socket: impl AsFd) -> bool {
 }
 
 /// Opens a pidfd of the process that created the peer socket; it becomes readable when that process
-/// ends. Kernels before 6.5 are asked by process id, with a small window for reuse.
+/// ends. On kernels before 6.5 the pidfd is opened by process id, which may have been reused in the
+/// meantime.
 pub fn peer_process(socket: impl AsFd) -> Result<OwnedFd> {
     const PEER_PROCESS: option::Name = (77, "SO_PEERPIDFD");
     match option::get::<c_int>(socket.as_fd(), libc::SOL_SOCKET, PEER_PROCESS) {
@@ -177,23 +179,23 @@ pub fn peer_process(socket: impl AsFd) -> Result<OwnedFd> {
         Err(Error { errno: libc::ENOPROTOOPT, .. }) => {}
         Err(error) => return Err(error),
     }
-    let who = sockopt::socket_peercred(socket).named("getsockopt", "SO_PEERCRED")?;
+    let who = sockopt::socket_peercred(socket).context("getsockopt", "SO_PEERCRED")?;
     open_process(who.pid.as_raw_nonzero().get())
 }
 
 /// Opens a pidfd by process id; it becomes readable when the process ends.
 pub fn open_process(number: i32) -> Result<OwnedFd> {
     let shown = format!("process {number}");
-    let refused = || Error::new("pidfd_open", shown.clone(), libc::ESRCH);
-    let pid = rustix::process::Pid::from_raw(number).ok_or_else(refused)?;
+    let send_error = || Error::new("pidfd_open", shown.clone(), libc::ESRCH);
+    let pid = rustix::process::Pid::from_raw(number).ok_or_else(send_error)?;
     rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty())
-        .named("pidfd_open", shown)
+        .context("pidfd_open", shown)
 }
 
 /// Kills a process.
 pub fn kill(process: impl AsFd) -> Result<()> {
     rustix::process::pidfd_send_signal(process, rustix::process::Signal::KILL)
-        .named("pidfd_send_signal", "a process")
+        .context("pidfd_send_signal", "a process")
 }
 
 pub(crate) fn open(form: Framing, flags: SocketFlags) -> Result<OwnedFd> {
@@ -201,7 +203,7 @@ pub(crate) fn open(form: Framing, flags: SocketFlags) -> Result<OwnedFd> {
         Framing::Packets => SocketType::SEQPACKET,
         Framing::Stream => SocketType::STREAM,
     };
-    socket_with(AddressFamily::UNIX, kind, flags, None).named("socket", "AF_UNIX")
+    socket_with(AddressFamily::UNIX, kind, flags, None).context("socket", "AF_UNIX")
 }
 
 #[cfg(test)]
@@ -211,9 +213,9 @@ mod tests {
     use std::path::PathBuf;
 
     /// A temporary directory, removed on drop.
-    struct SocketFolder(PathBuf);
+    struct TempDirectory(PathBuf);
 
-    impl SocketFolder {
+    impl TempDirectory {
         fn new(name: &str) -> Self {
             let path = std::env::temp_dir().join(format!("{name}-{}", std::process::id()));
             std::fs::create_dir(&path).unwrap();
@@ -221,7 +223,7 @@ mod tests {
         }
     }
 
-    impl Drop for SocketFolder {
+    impl Drop for TempDirectory {
         fn drop(&mut self) {
             let _ = std::fs::remove_dir_all(&self.0);
         }
@@ -231,8 +233,8 @@ mod tests {
 
     #[test]
     fn peer_process_of_a_local_socket_is_known() {
-        let folder = SocketFolder::new("sys-local");
-        let held = directory(&folder.0).unwrap();
+        let folder = TempDirectory::new("sys-local");
+        let held = open_directory(&folder.0).unwrap();
         for (form, name) in [(Framing::Packets, "packets"), (Framing::Stream, "stream")] {
             let listener = listen_at(&held, name, 0o666, form, 4).unwrap();
             assert!(accept(&listener).unwrap().is_none());
@@ -258,19 +260,19 @@ mod tests {
 
     #[test]
     fn file_lock_has_one_holder() {
-        let folder = SocketFolder::new("sys-lock");
-        let held = directory(&folder.0).unwrap();
-        let one = private_file(&held, "lock").unwrap();
-        let other = private_file(&held, "lock").unwrap();
-        assert!(lock(&one).unwrap() && !lock(&other).unwrap());
+        let folder = TempDirectory::new("sys-lock");
+        let held = open_directory(&folder.0).unwrap();
+        let one = open_private_file(&held, "lock").unwrap();
+        let other = open_private_file(&held, "lock").unwrap();
+        assert!(try_lock(&one).unwrap() && !try_lock(&other).unwrap());
         assert!(is_same_file(&held, "lock", &one));
         drop(one);
-        testkit::until("no child has a copy of the lock", || lock(&other).unwrap());
+        testkit::until("no child has a copy of the lock", || try_lock(&other).unwrap());
         remove(&held, "lock").unwrap();
         assert!(!is_same_file(&held, "lock", &other));
         std::os::unix::fs::symlink("elsewhere", folder.0.join("link")).unwrap();
-        assert_eq!(private_file(&held, "link").unwrap_err().errno, libc::ELOOP);
-        assert_eq!(directory(&folder.0.join("link")).unwrap_err().errno, libc::ENOTDIR);
+        assert_eq!(open_private_file(&held, "link").unwrap_err().errno, libc::ELOOP);
+        assert_eq!(open_directory(&folder.0.join("link")).unwrap_err().errno, libc::ENOTDIR);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! Read once per plan and handed to the planner as a value. A missing file (in a container, on an
 //! unusual CPU) yields `None`, never a guess.
 
-use crate::error::Named as _;
+use crate::error::ErrorContext as _;
 use std::fs;
 use std::path::Path;
 
@@ -56,20 +56,20 @@ pub fn current_processor() -> usize {
     rustix::thread::sched_getcpu()
 }
 
-/// Returns the CPUs that share `processor`'s nearest shared cache, itself included; empty if
-/// unknown or if it shares none.
+/// Returns the CPUs that share `processor`'s nearest shared cache, `processor` included; empty if
+/// that is unknown or if no cache is shared.
 #[must_use]
 pub fn cache_sharers(processor: usize) -> Vec<usize> {
     cache_sharers_below(&Path::new("/sys/devices/system/cpu").join(format!("cpu{processor}/cache")))
 }
 
-fn cache_sharers_below(folder: &Path) -> Vec<usize> {
+fn cache_sharers_below(directory: &Path) -> Vec<usize> {
     let shared = |index: &Path| {
         let all = processors(&fs::read_to_string(index.join("shared_cpu_list")).ok()?)?;
         let level: u32 = fs::read_to_string(index.join("level")).ok()?.trim().parse().ok()?;
         (all.len() > 1).then_some((level, all))
     };
-    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
     let nearest = entries.filter_map(|entry| shared(&entry.path())).min();
     nearest.map_or_else(Vec::new, |(_, all)| all)
 }
@@ -85,11 +85,11 @@ fn processors(list: &str) -> Option<Vec<usize>> {
     Some(ranges?.into_iter().flatten().collect())
 }
 
-/// Returns the number of possible CPUs, offline ones included. CPU numbers are below it, and a
-/// per-CPU map holds this many values.
+/// Returns the number of possible CPUs, including offline ones. CPU numbers are below this number,
+/// and a per-CPU map holds this many values.
 pub fn possible_processors() -> crate::Result<usize> {
     const FILE: &str = "/sys/devices/system/cpu/possible";
-    let text = fs::read_to_string(FILE).named("open", FILE)?;
+    let text = fs::read_to_string(FILE).context("open", FILE)?;
     // Ascending ranges, such as "0-3,8-11".
     let last = text.trim().rsplit(['-', ',']).next().and_then(|word| word.parse::<usize>().ok());
     last.and_then(|last| last.checked_add(1))
@@ -126,8 +126,8 @@ impl Capabilities {
 }
 
 /// Reads data and unified cache sizes from a sysfs directory, level 1 first.
-fn caches(folder: &Path) -> Vec<usize> {
-    let mut found: Vec<(u32, usize)> = fs::read_dir(folder)
+fn caches(directory: &Path) -> Vec<usize> {
+    let mut found: Vec<(u32, usize)> = fs::read_dir(directory)
         .into_iter()
         .flatten()
         .filter_map(|entry| {
@@ -136,7 +136,7 @@ fn caches(folder: &Path) -> Vec<usize> {
             if field("type")?.trim() == "Instruction" {
                 return None;
             }
-            Some((field("level")?.trim().parse().ok()?, size(field("size")?.trim())?))
+            Some((field("level")?.trim().parse().ok()?, parse_size(field("size")?.trim())?))
         })
         .collect();
     found.sort_unstable();
@@ -145,7 +145,7 @@ fn caches(folder: &Path) -> Vec<usize> {
 }
 
 /// Parses a size of sysfs, such as `48K` or `32M`, into bytes.
-fn size(text: &str) -> Option<usize> {
+fn parse_size(text: &str) -> Option<usize> {
     let (number, unit) = match text.strip_suffix('K') {
         Some(number) => (number, 1 << 10),
         None => match text.strip_suffix('M') {
@@ -171,9 +171,9 @@ mod tests {
 
     #[test]
     fn kernel_files_are_parsed() {
-        assert_eq!(size("48K"), Some(49152));
-        assert_eq!(size("32M"), Some(1 << 25));
-        assert_eq!(size("lots"), None);
+        assert_eq!(parse_size("48K"), Some(49152));
+        assert_eq!(parse_size("32M"), Some(1 << 25));
+        assert_eq!(parse_size("lots"), None);
         assert_eq!(memory("MemTotal:       24585032 kB\nMemFree: 1 kB\n"), Some(24585032 << 10));
         let caps = Capabilities::parse("Name:\tx\nCapEff:\t000000c000003000\n", "CapEff:").unwrap();
         assert!(caps.has(Capabilities::NET_ADMIN) && caps.has(Capabilities::BPF));
@@ -185,26 +185,26 @@ mod tests {
     fn k9_nearest_cache_sharers_are_found() {
         assert_eq!(processors("0-3,8\n"), Some(vec![0, 1, 2, 3, 8]));
         assert!(processors("").is_none() && processors("0-99999999").is_none());
-        let folder = std::env::temp_dir().join(format!("caches-{}", std::process::id()));
+        let directory = std::env::temp_dir().join(format!("caches-{}", std::process::id()));
         let cache = |index: &str, level: &str, list: &str| {
-            let path = folder.join(index);
+            let path = directory.join(index);
             fs::create_dir_all(&path).unwrap();
             fs::write(path.join("level"), level).unwrap();
             fs::write(path.join("shared_cpu_list"), list).unwrap();
         };
         cache("index0", "1\n", "4\n");
         cache("index1", "1\n", "4\n");
-        assert_eq!(cache_sharers_below(&folder), []);
+        assert_eq!(cache_sharers_below(&directory), []);
         cache("index3", "3\n", "0-7\n");
-        assert_eq!(cache_sharers_below(&folder), [0, 1, 2, 3, 4, 5, 6, 7]);
+        assert_eq!(cache_sharers_below(&directory), [0, 1, 2, 3, 4, 5, 6, 7]);
         cache("index2", "2\n", "4,6\n");
         assert_eq!(
-            cache_sharers_below(&folder),
+            cache_sharers_below(&directory),
             [4, 6],
             "the second level is nearer than the third"
         );
-        fs::remove_dir_all(&folder).unwrap();
-        assert_eq!(cache_sharers_below(&folder), []);
+        fs::remove_dir_all(&directory).unwrap();
+        assert_eq!(cache_sharers_below(&directory), []);
     }
 
     #[test]

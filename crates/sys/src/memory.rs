@@ -3,14 +3,14 @@
 //! A dbuf is one memfd (DESIGN, memory; RELIABILITY facts 1 to 4): created, mapped, sealed, and
 //! only then shared. [`Seals::READER`] makes a descriptor harmless; the receiver checks seals, size
 //! and geometry before its first access. A mapping yields an address, never a reference: `buffer`
-//! argues who may access the bytes and when. Memory that the kernel fills and takes back (a packet
-//! ring) is a [`Lender`].
+//! argues who may access the bytes and when. Memory whose segments the kernel fills and gets back
+//! (a packet ring) is a [`Lender`].
 
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 pub mod foreign;
 mod words;
 
-use crate::error::{Named as _, Result};
+use crate::error::{ErrorContext as _, Result};
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags};
 use std::any::Any;
@@ -42,7 +42,7 @@ impl Seals {
         Self(Self::SHRINK.0 | Self::GROW.0 | Self::FUTURE_WRITE.0 | Self::SEAL.0);
     /// Seals of a descriptor given to a writer: the size is fixed.
     pub const SIZE: Self = Self(Self::SHRINK.0 | Self::GROW.0 | Self::SEAL.0);
-    /// Seals of a file that must never change again.
+    /// Seals of a file that can never change again.
     pub const FROZEN: Self = Self(Self::SHRINK.0 | Self::GROW.0 | Self::WRITE.0 | Self::SEAL.0);
 
     /// Returns true if all seals of `other` are set.
@@ -72,8 +72,8 @@ impl Memfd {
         Self::create_with(name, len, MemfdFlags::empty())
     }
 
-    /// Creates a file of reserved 2 MB huge pages and allocates them; `len` is a multiple of that
-    /// size. Fails if too few are reserved.
+    /// Creates a file of reserved 2 MB huge pages and allocates them; `len` is a multiple of 2 MB.
+    /// Fails if too few are reserved.
     pub fn create_huge(name: &str, len: usize) -> Result<Self> {
         let file = Self::create_with(name, len, MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB)?;
         file.allocate(0, len)?;
@@ -82,14 +82,14 @@ impl Memfd {
 
     fn create_with(name: &str, len: usize, kind: MemfdFlags) -> Result<Self> {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING | kind;
-        let fd = rustix::fs::memfd_create(name, flags).named("memfd_create", name.to_owned())?;
-        rustix::fs::ftruncate(&fd, len as u64).named("ftruncate", format!("{len} bytes"))?;
+        let fd = rustix::fs::memfd_create(name, flags).context("memfd_create", name.to_owned())?;
+        rustix::fs::ftruncate(&fd, len as u64).context("ftruncate", format!("{len} bytes"))?;
         Ok(Self { fd, len })
     }
 
     /// Adopts a received file; the kernel reports its size.
     pub fn from_fd(fd: OwnedFd) -> Result<Self> {
-        let stat = rustix::fs::fstat(&fd).named("fstat", "a received descriptor")?;
+        let stat = rustix::fs::fstat(&fd).context("fstat", "a received descriptor")?;
         Ok(Self { fd, len: usize::try_from(stat.st_size).unwrap_or(0) })
     }
 
@@ -100,11 +100,12 @@ impl Memfd {
         self.len
     }
 
-    /// Allocates the pages of a range, so that a shortage is an error here and no SIGBUS later.
+    /// Allocates the pages of a range, so that a shortage of memory is an error here and no SIGBUS
+    /// later.
     pub fn allocate(&self, offset: usize, len: usize) -> Result<()> {
         let mode = rustix::fs::FallocateFlags::empty();
         rustix::fs::fallocate(&self.fd, mode, offset as u64, len as u64)
-            .named("fallocate", format!("{len} bytes of memory"))
+            .context("fallocate", format!("{len} bytes of memory"))
     }
 
     /// Frees the pages of a range, which then reads as zeros. Refused under [`Seals::WRITE`], and
@@ -112,25 +113,25 @@ impl Memfd {
     pub fn punch(&self, offset: usize, len: usize) -> Result<()> {
         let mode = rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
         rustix::fs::fallocate(&self.fd, mode, offset as u64, len as u64)
-            .named("fallocate", format!("to give back {len} bytes of memory"))
+            .context("fallocate", format!("to give back {len} bytes of memory"))
     }
 
-    /// Returns the number of bytes that have pages now.
+    /// Returns the number of bytes that are allocated now.
     pub fn resident(&self) -> Result<u64> {
-        let stat = rustix::fs::fstat(&self.fd).named("fstat", "a memfd")?;
+        let stat = rustix::fs::fstat(&self.fd).context("fstat", "a memfd")?;
         Ok(u64::try_from(stat.st_blocks).unwrap_or(0) * 512)
     }
 
     /// Adds seals.
     pub fn seal(&self, seals: Seals) -> Result<()> {
         rustix::fs::fcntl_add_seals(&self.fd, SealFlags::from_bits_retain(seals.0))
-            .named("fcntl", "F_ADD_SEALS")
+            .context("fcntl", "F_ADD_SEALS")
     }
 
     /// Returns the seals. A descriptor that cannot be sealed is an error.
     pub fn seals(&self) -> Result<Seals> {
         let seals =
-            rustix::fs::fcntl_get_seals(&self.fd).named("fcntl", "F_GET_SEALS: not a memfd?")?;
+            rustix::fs::fcntl_get_seals(&self.fd).context("fcntl", "F_GET_SEALS: not a memfd?")?;
         Ok(Seals(seals.bits()))
     }
 
@@ -178,7 +179,7 @@ impl Mapping {
         // replaced.
         let base =
             unsafe { rustix::mm::mmap_anonymous(ptr::null_mut(), len, access, MapFlags::PRIVATE) };
-        let base = address(base.named("mmap", format!("{len} bytes"))?)?;
+        let base = address(base.context("mmap", format!("{len} bytes"))?)?;
         Ok(Self(ReadMapping(Span { base, len })))
     }
 
@@ -204,7 +205,7 @@ impl Mapping {
     }
 
     /// Requests transparent huge pages.
-    pub fn huge(&self) -> Result<()> {
+    pub fn request_huge_pages(&self) -> Result<()> {
         self.0.0.advise(0, self.len(), Advice::LinuxHugepage)
     }
 }
@@ -239,7 +240,7 @@ impl ReadMapping {
         // SAFETY: the range is this mapping, which nobody else can write meanwhile: it is ours
         // alone.
         let changed = unsafe { rustix::mm::mprotect(at, self.0.len, access) };
-        changed.named("mprotect", format!("{} bytes", self.0.len))?;
+        changed.context("mprotect", format!("{} bytes", self.0.len))?;
         Ok(Mapping(self))
     }
 
@@ -253,20 +254,21 @@ impl ReadMapping {
 ///
 /// # Safety
 /// 1. `segment() * segments()` bytes from `base()` on stay mapped for reading and writing as long
-///    as the value lives, and begin at a page; the three answers never change.
-/// 2. From the moment at which `arrived(slot)` answers true until `give_back(slot)` is called the
-///    other party neither writes nor reads that segment.
+///    as the value lives, and begin at a page; the three results never change.
+/// 2. From the moment at which `has_arrived(slot)` returns true until `give_back(slot)` is called,
+///    the other party does not write that segment.
 pub unsafe trait Lender: Any + fmt::Debug + Send + Sync {
     /// Returns the address of the first byte.
     fn base(&self) -> NonNull<u8>;
-    /// Returns the bytes of a segment: a power of two, at least a page.
+    /// Returns the size of a segment in bytes: a power of two, at least a page.
     fn segment(&self) -> usize;
     /// Returns the number of segments: a power of two.
     fn segments(&self) -> usize;
-    /// Returns true if the segment has been filled and is ours. Acquire: writes made before are
-    /// visible.
-    fn arrived(&self, slot: usize) -> bool;
-    /// Returns an arrived segment to the other party. Release: our reads come before it.
+    /// Returns true if the segment has been filled and belongs to this process. Acquire: writes
+    /// made before are visible.
+    fn has_arrived(&self, slot: usize) -> bool;
+    /// Returns an arrived segment to the other party. Release: earlier reads by this process happen
+    /// before the return.
     fn give_back(&self, slot: usize);
 }
 
@@ -295,7 +297,7 @@ impl Span {
         // replaced (mmap(2): "if addr is NULL, then the kernel chooses").
         let base =
             unsafe { rustix::mm::mmap(ptr::null_mut(), len, access, MapFlags::SHARED, fd, offset) };
-        Ok(Self { base: address(base.named("mmap", format!("{len} bytes of {what}"))?)?, len })
+        Ok(Self { base: address(base.context("mmap", format!("{len} bytes of {what}"))?)?, len })
     }
 
     fn advise(&self, offset: usize, len: usize, advice: Advice) -> Result<()> {
@@ -307,7 +309,7 @@ impl Span {
         // SAFETY: the range lies in this mapping (checked above), and the kinds of advice used here
         // keep its contents (madvise(2): MADV_POPULATE_*, MADV_HUGEPAGE).
         let result = unsafe { rustix::mm::madvise(at, len, advice) };
-        result.named("madvise", format!("{len} bytes"))
+        result.context("madvise", format!("{len} bytes"))
     }
 }
 

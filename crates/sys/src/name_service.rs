@@ -22,9 +22,9 @@ unsafe extern "C" {
 }
 
 /// Serializes lookups: the C library returns static memory that the next lookup overwrites.
-static ASKING: Mutex<()> = Mutex::new(());
+static LOOKUP_LOCK: Mutex<()> = Mutex::new(());
 
-/// Resolves a host name to addresses, without duplicates. Blocks while name servers are asked.
+/// Resolves a host name to addresses, without duplicates. Blocks while name servers are queried.
 pub fn host(name: &str) -> Result<Vec<IpAddr>, String> {
     let found = (name, 0).to_socket_addrs().map_err(|error| error.to_string())?;
     let mut addresses = Vec::new();
@@ -39,7 +39,7 @@ pub fn host(name: &str) -> Result<Vec<IpAddr>, String> {
 /// Returns the number of a network (networks(5)): up to four bytes, right-aligned.
 pub fn network(name: &str) -> Option<u32> {
     let name = CString::new(name).ok()?;
-    let _one_at_a_time = ASKING.lock().unwrap_or_else(PoisonError::into_inner);
+    let _one_at_a_time = LOOKUP_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
     // SAFETY: the name is a C string; the result is null or valid until the next lookup (lock
     // held).
     let found = unsafe { getnetbyname(name.as_ptr()) };
@@ -53,7 +53,7 @@ pub fn network(name: &str) -> Option<u32> {
 pub fn ethernet(name: &str) -> Option<[u8; 6]> {
     let name = CString::new(name).ok()?;
     let mut address = [0; 6];
-    let _one_at_a_time = ASKING.lock().unwrap_or_else(PoisonError::into_inner);
+    let _one_at_a_time = LOOKUP_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
     // SAFETY: ether_hostton(3): reads a C string, writes six bytes.
     let failed = unsafe { ether_hostton(name.as_ptr(), &raw mut address) };
     (failed == 0).then_some(address)
@@ -62,7 +62,7 @@ pub fn ethernet(name: &str) -> Option<[u8; 6]> {
 /// Returns the port of a service over `transport`, which is `tcp` or `udp`.
 pub fn port(name: &str, transport: &CStr) -> Option<u16> {
     let name = CString::new(name).ok()?;
-    let _one_at_a_time = ASKING.lock().unwrap_or_else(PoisonError::into_inner);
+    let _one_at_a_time = LOOKUP_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
     // SAFETY: both are C strings; the result is null or valid until the next lookup (lock held).
     let found = unsafe { libc::getservbyname(name.as_ptr(), transport.as_ptr()) };
     // SAFETY: getservbyname(3): if not null it points to a `struct servent`; the lock excludes
@@ -75,7 +75,7 @@ pub fn port(name: &str, transport: &CStr) -> Option<u16> {
 /// Returns the number of an IP protocol (protocols(5)).
 pub fn protocol(name: &str) -> Option<u8> {
     let name = CString::new(name).ok()?;
-    let _one_at_a_time = ASKING.lock().unwrap_or_else(PoisonError::into_inner);
+    let _one_at_a_time = LOOKUP_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
     // SAFETY: the name is a C string; the result is null or valid until the next lookup (lock
     // held).
     let found = unsafe { libc::getprotobyname(name.as_ptr()) };

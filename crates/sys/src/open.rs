@@ -1,9 +1,9 @@
-//! Opening paths at which another user may have placed something else.
+//! Opening of paths at which another user may have placed another kind of file.
 //!
 //! open(2) of a named pipe blocks without limit for its peer, a terminal may become the controlling
-//! one, and a link leads anywhere. [`OpenRegular`] opens without blocking and checks the file type
-//! before any access. [`open_target`] opens a destination that a user names, possibly a pipe on
-//! purpose; its wait for a reader ends with the first signal.
+//! terminal, and a link may lead to any file. [`OpenRegular`] opens without blocking and checks the
+//! file type before any access. [`open_target`] opens a destination that a user names, possibly a
+//! pipe on purpose; its wait for a reader ends with the first signal.
 
 use crate::eventfd::EventFd;
 use crate::signal;
@@ -15,10 +15,11 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc};
 
-/// Neither blocks nor acquires a controlling terminal.
-const AT_ONCE: OFlags = OFlags::NONBLOCK.union(OFlags::NOCTTY).union(OFlags::CLOEXEC);
+/// Flags by which an open neither blocks nor acquires a controlling terminal.
+const NONBLOCKING_OPEN: OFlags = OFlags::NONBLOCK.union(OFlags::NOCTTY).union(OFlags::CLOEXEC);
 
-/// Options for opening a regular file; any other type is an error, and none is waited for.
+/// Options for opening a regular file. Any other file type is an error, returned without waiting
+/// for a peer.
 #[derive(Clone, Copy, Debug)]
 #[must_use]
 pub struct OpenRegular {
@@ -67,31 +68,31 @@ impl OpenRegular {
     pub fn open_at(self, directory: impl AsFd, name: impl AsRef<Path>) -> io::Result<File> {
         let (directory, name) = (directory.as_fd(), name.as_ref());
         let mode = Mode::from_raw_mode(self.mode);
-        let opened = rustix::fs::openat(directory, name, self.flags | AT_ONCE, mode);
+        let opened = rustix::fs::openat(directory, name, self.flags | NONBLOCKING_OPEN, mode);
         let file = match opened {
             Ok(file) => file,
             // ENXIO: no peer at a pipe or socket; ELOOP: a symbolic link. Report the type instead.
             Err(errno @ (Errno::NXIO | Errno::LOOP)) => {
                 let there = rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW);
-                let unfit = there.ok().and_then(|stat| self.unfit(&stat));
+                let unfit = there.ok().and_then(|stat| self.type_error(&stat));
                 return Err(unfit.unwrap_or_else(|| errno.into()));
             }
             Err(errno) => return Err(errno.into()),
         };
         let stat = rustix::fs::fstat(&file)?;
-        if let Some(error) = self.unfit(&stat) {
+        if let Some(error) = self.type_error(&stat) {
             return Err(error);
         }
         if self.own && stat.st_nlink > 1 {
             let why =
                 format!("it has {} names, and one of them may be of another file", stat.st_nlink);
-            return Err(io::Error::new(ErrorKind::InvalidInput, format!("{why}; {REMOVE}")));
+            return Err(io::Error::new(ErrorKind::InvalidInput, format!("{why}; {REMOVE_ADVICE}")));
         }
         Ok(file.into())
     }
 
-    /// Returns the error for any other file type.
-    fn unfit(self, stat: &Stat) -> Option<io::Error> {
+    /// Returns the error for any file type but a regular file.
+    fn type_error(self, stat: &Stat) -> Option<io::Error> {
         let what = match FileType::from_raw_mode(stat.st_mode) {
             FileType::RegularFile => return None,
             FileType::Fifo => "a named pipe",
@@ -101,14 +102,14 @@ impl OpenRegular {
             FileType::CharacterDevice | FileType::BlockDevice => "a device",
             FileType::Unknown => "something unknown",
         };
-        let advice = if self.own { format!("; {REMOVE}") } else { String::new() };
+        let advice = if self.own { format!("; {REMOVE_ADVICE}") } else { String::new() };
         let why = format!("it is {what}, and no regular file{advice}");
         Some(io::Error::new(ErrorKind::InvalidInput, why))
     }
 }
 
-/// Advice about a foreign file at a name of ours.
-const REMOVE: &str = "remove it, or choose another place";
+/// Advice about a foreign file under a name of this program.
+const REMOVE_ADVICE: &str = "remove it, or choose another place";
 
 /// Position of writes in an existing regular file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -130,18 +131,19 @@ pub struct Target {
 
 /// Opens a destination for writing: a regular file, created with `mode` (before the umask) if
 /// missing; or a pipe, terminal or device. Never truncates. Blocks until a named pipe has a reader,
-/// or until a stop signal. Rejects a pipe that another user may have planted in a world-writable
-/// directory.
+/// or until a stop signal. Rejects a pipe that another user may have planted in a sticky directory
+/// that others may write.
 pub fn open_target(path: &Path, writes: WriteMode, mode: u32) -> io::Result<Target> {
     let flags = match writes {
         WriteMode::FromStart => OFlags::WRONLY,
         WriteMode::Append => OFlags::WRONLY | OFlags::APPEND,
     };
-    let open = |more| rustix::fs::open(path, flags | AT_ONCE | more, Mode::from_raw_mode(mode));
+    let open =
+        |more| rustix::fs::open(path, flags | NONBLOCKING_OPEN | more, Mode::from_raw_mode(mode));
     let made = match open(OFlags::CREATE | OFlags::EXCL) {
         Ok(file) => {
             let file = File::from(file);
-            waits(&file)?;
+            set_blocking(&file)?;
             return Ok(Target { file, created: true });
         }
         // Also for a dangling link, which is followed.
@@ -151,18 +153,18 @@ pub fn open_target(path: &Path, writes: WriteMode, mode: u32) -> io::Result<Targ
     let file = match made {
         Ok(file) => File::from(file),
         Err(Errno::NXIO) if is_pipe(&rustix::fs::stat(path)?) => {
-            is_trusted(path, &rustix::fs::stat(path)?)?;
-            when_read(path)?
+            check_planted_pipe(path, &rustix::fs::stat(path)?)?;
+            open_pipe_with_reader(path)?
         }
         Err(errno) => return Err(errno.into()),
     };
-    is_trusted(path, &rustix::fs::fstat(&file)?)?;
-    waits(&file)?;
+    check_planted_pipe(path, &rustix::fs::fstat(&file)?)?;
+    set_blocking(&file)?;
     Ok(Target { file, created: false })
 }
 
-/// Makes writes block as usual; only the open had to return at once.
-fn waits(file: &File) -> io::Result<()> {
+/// Restores blocking writes; only the open had to be nonblocking.
+fn set_blocking(file: &File) -> io::Result<()> {
     let flags = rustix::fs::fcntl_getfl(file)?;
     Ok(rustix::fs::fcntl_setfl(file, flags - OFlags::NONBLOCK)?)
 }
@@ -172,25 +174,25 @@ fn is_pipe(stat: &Stat) -> bool {
 }
 
 /// Rejects a pipe planted by another user: the rule of `fs.protected_fifos`, whatever its setting.
-fn is_trusted(path: &Path, stat: &Stat) -> io::Result<()> {
+fn check_planted_pipe(path: &Path, stat: &Stat) -> io::Result<()> {
     const STICKY: u32 = 0o1000;
-    const OF_OTHERS: u32 = 0o022;
+    const WRITABLE_BY_OTHERS: u32 = 0o022;
     let own = crate::process::identity().0;
     if !is_pipe(stat) || stat.st_uid == own {
         return Ok(());
     }
     let folder = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     let around = rustix::fs::stat(folder.unwrap_or_else(|| Path::new(".")))?;
-    let open_to_all = around.st_mode & STICKY != 0 && around.st_mode & OF_OTHERS != 0;
+    let open_to_all = around.st_mode & STICKY != 0 && around.st_mode & WRITABLE_BY_OTHERS != 0;
     if !open_to_all || around.st_uid == stat.st_uid {
         return Ok(());
     }
     let why = format!("it is a named pipe of another user (uid {})", stat.st_uid);
-    Err(io::Error::new(ErrorKind::PermissionDenied, format!("{why}; {REMOVE}")))
+    Err(io::Error::new(ErrorKind::PermissionDenied, format!("{why}; {REMOVE_ADVICE}")))
 }
 
-/// Opens a named pipe for writing once it has a reader.
-fn when_read(path: &Path) -> io::Result<File> {
+/// Opens a named pipe for writing once it has a reader. Fails at the first stop signal.
+fn open_pipe_with_reader(path: &Path) -> io::Result<File> {
     let refused = |error: crate::Error| io::Error::from(error);
     let (answer, answered) = mpsc::channel();
     let opened = Arc::new(EventFd::new().map_err(refused)?);
@@ -228,9 +230,9 @@ mod tests {
     use std::io::{Read as _, Write as _};
     use std::os::unix::fs::{PermissionsExt, symlink};
 
-    struct OpenFolder(PathBuf);
+    struct TempDirectory(PathBuf);
 
-    impl OpenFolder {
+    impl TempDirectory {
         fn new(name: &str) -> Self {
             let path = std::env::temp_dir().join(format!("sys-open-{name}-{}", std::process::id()));
             std::fs::create_dir(&path).unwrap();
@@ -248,7 +250,7 @@ mod tests {
         }
     }
 
-    impl Drop for OpenFolder {
+    impl Drop for TempDirectory {
         fn drop(&mut self) {
             let _ = std::fs::remove_dir_all(&self.0);
         }
@@ -256,7 +258,7 @@ mod tests {
 
     #[test]
     fn irregular_files_are_rejected_without_waiting() {
-        let folder = OpenFolder::new("kinds");
+        let folder = TempDirectory::new("kinds");
         let pipe = folder.pipe("pipe");
         let _socket = std::os::unix::net::UnixListener::bind(folder.path("socket")).unwrap();
         let cases = [
@@ -282,8 +284,8 @@ mod tests {
 
     #[test]
     fn sole_link_rejects_symlinks_and_hard_links() {
-        let folder = OpenFolder::new("own");
-        let held = crate::local_socket::directory(&folder.0).unwrap();
+        let folder = TempDirectory::new("own");
+        let held = crate::local_socket::open_directory(&folder.0).unwrap();
         let own = OpenRegular::append().create(0o640).sole_link();
         own.open_at(&held, "mine").unwrap().write_all(b"one").unwrap();
         own.open_at(&held, "mine").unwrap().write_all(b"two").unwrap();
@@ -302,7 +304,7 @@ mod tests {
 
     #[test]
     fn target_is_created_or_kept_and_a_pipe_awaits_its_reader() {
-        let folder = OpenFolder::new("target");
+        let folder = TempDirectory::new("target");
         let file = folder.path("file");
         assert!(open_target(&file, WriteMode::FromStart, 0o666).unwrap().created);
         std::fs::write(&file, "here").unwrap();
@@ -327,10 +329,11 @@ mod tests {
         if testkit::need::root().is_none() {
             return;
         }
-        let folder = OpenFolder::new("planted");
+        let folder = TempDirectory::new("planted");
         let pipe = folder.pipe("pipe");
         std::os::unix::fs::chown(&pipe, Some(41_007), None).unwrap();
-        let reader = rustix::fs::open(&pipe, OFlags::RDONLY | AT_ONCE, Mode::empty()).unwrap();
+        let reader =
+            rustix::fs::open(&pipe, OFlags::RDONLY | NONBLOCKING_OPEN, Mode::empty()).unwrap();
         assert!(
             open_target(&pipe, WriteMode::FromStart, 0o600).is_ok(),
             "the directory is ours alone"

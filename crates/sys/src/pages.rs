@@ -1,4 +1,4 @@
-//! Huge pages and NUMA nodes: what the machine offers, and how to request it. [Th §5.3.3]
+//! Huge pages and NUMA nodes: facts of the machine, and requests to the kernel. [Th §5.3.3]
 
 use crate::error::{Error, Result};
 use crate::memory::Mapping;
@@ -22,11 +22,11 @@ impl PageFacts {
     /// Queries the machine.
     #[must_use]
     pub fn detect() -> Self {
-        Self::of(Path::new("/sys"))
+        Self::from_sysfs(Path::new("/sys"))
     }
 
-    /// Reads a tree like `/sys`; missing files read as absent.
-    fn of(sys: &Path) -> Self {
+    /// Reads a tree like `/sys`; a missing file counts as a missing feature.
+    fn from_sysfs(sys: &Path) -> Self {
         let read = |path: &str| fs::read_to_string(sys.join(path)).unwrap_or_default();
         let number = |path: &str| read(path).trim().parse().unwrap_or(0);
         let shmem = read("kernel/mm/transparent_hugepage/shmem_enabled");
@@ -35,13 +35,13 @@ impl PageFacts {
             huge: number("kernel/mm/transparent_hugepage/hpage_pmd_size"),
             reserved: number("kernel/mm/hugepages/hugepages-2048kB/free_hugepages"),
             transparent: is_on.iter().any(|word| shmem.contains(word)),
-            nodes: members(read("devices/system/node/has_memory").trim()),
+            nodes: list_length(read("devices/system/node/has_memory").trim()),
         }
     }
 }
 
 /// Returns the number of elements of a kernel list such as `0-3,8`.
-fn members(list: &str) -> usize {
+fn list_length(list: &str) -> usize {
     crate::task::ranges(list).len()
 }
 
@@ -78,7 +78,7 @@ pub fn prefer(memory: &Mapping, node: u32) -> Result<()> {
     }
 }
 
-/// Returns the node that this memory prefers, if any.
+/// Returns the node that this memory prefers; `None` if it prefers none.
 pub fn preferred(memory: &Mapping) -> Result<Option<u32>> {
     let (mut mode, mut mask) = (0_i32, 0_u64);
     let at = memory.base().as_ptr();
@@ -110,10 +110,10 @@ mod tests {
 
     #[test]
     fn page_facts_are_parsed_from_sysfs() {
-        assert_eq!((members("0"), members("0-3,8"), members("")), (1, 5, 0));
+        assert_eq!((list_length("0"), list_length("0-3,8"), list_length("")), (1, 5, 0));
         let here = PageFacts::detect();
         assert!(here.nodes >= 1 && here.huge.is_power_of_two() || here.huge == 0, "{here:?}");
-        assert_eq!(PageFacts::of(Path::new("/nonexistent")), PageFacts::default());
+        assert_eq!(PageFacts::from_sysfs(Path::new("/nonexistent")), PageFacts::default());
         let folder = std::env::temp_dir().join(format!("streamline-pages-{}", std::process::id()));
         let put = |path: &str, text: &str| {
             let path = folder.join(path);
@@ -124,7 +124,7 @@ mod tests {
         put("kernel/mm/transparent_hugepage/hpage_pmd_size", "2097152\n");
         put("kernel/mm/hugepages/hugepages-2048kB/free_hugepages", "7\n");
         put("devices/system/node/has_memory", "0-1\n");
-        let told = PageFacts::of(&folder);
+        let told = PageFacts::from_sysfs(&folder);
         fs::remove_dir_all(&folder).unwrap();
         let expected = PageFacts { huge: 2 << 20, reserved: 7, transparent: true, nodes: 2 };
         assert_eq!(told, expected);

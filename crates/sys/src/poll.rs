@@ -1,12 +1,12 @@
 //! Waiting for descriptors with poll(2) and epoll(7).
 
-use crate::error::{Named as _, Result};
+use crate::error::{ErrorContext as _, Result};
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 /// Blocks until a descriptor is readable or closed by its peer, a signal arrives, or `limit`
-/// passes. Returns the readiness of each.
+/// passes. Returns, per descriptor, true if it is ready.
 pub fn readable(descriptors: &[BorrowedFd<'_>], limit: Option<Duration>) -> Vec<bool> {
     let mut fds: Vec<PollFd<'_>> =
         descriptors.iter().map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN)).collect();
@@ -16,7 +16,7 @@ pub fn readable(descriptors: &[BorrowedFd<'_>], limit: Option<Duration>) -> Vec<
     }
 }
 
-/// Like [`readable`], but continues after a signal.
+/// Waits as [`readable`], but continues after a signal.
 pub fn readable_within(descriptors: &[BorrowedFd<'_>], limit: Option<Duration>) -> Vec<bool> {
     let begin = crate::clock::monotonic();
     loop {
@@ -30,8 +30,8 @@ pub fn readable_within(descriptors: &[BorrowedFd<'_>], limit: Option<Duration>) 
 }
 
 /// Blocks until one of `first` is readable or closed by its peer, a peer of one of `second` has
-/// hung up, a signal arrives, or `limit` passes. Readability of `second` is ignored. Returns
-/// readiness of `first` and hang-ups of `second`.
+/// hung up, a signal arrives, or `limit` passes. Readability of `second` is ignored. Returns the
+/// readiness of each of `first` and the hang-up of each of `second`.
 pub fn readable_or_gone(
     first: &[BorrowedFd<'_>],
     second: &[BorrowedFd<'_>],
@@ -51,12 +51,12 @@ pub fn readable_or_gone(
 pub struct PollSet(OwnedFd);
 
 impl PollSet {
-    /// Creates a set. A descriptor that is closed leaves by itself.
+    /// Creates a set. A descriptor that is closed leaves the set.
     pub fn new(all: &[impl AsFd]) -> Result<Self> {
-        let group = epoll::create(epoll::CreateFlags::CLOEXEC).named("epoll_create1", "")?;
+        let group = epoll::create(epoll::CreateFlags::CLOEXEC).context("epoll_create1", "")?;
         for one in all {
             let data = epoll::EventData::new_u64(0);
-            epoll::add(&group, one, data, epoll::EventFlags::IN).named("epoll_ctl", "")?;
+            epoll::add(&group, one, data, epoll::EventFlags::IN).context("epoll_ctl", "")?;
         }
         Ok(Self(group))
     }

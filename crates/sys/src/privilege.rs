@@ -1,8 +1,8 @@
 //! Privileges of this process and their limits: capabilities, seccomp, user namespaces.
 //!
 //! Read from `/proc/self/status` and `/proc/sys`. The remedy for a refusal depends on its cause: a
-//! capability can be granted, a seccomp filter cannot be removed, and root of a user namespace is
-//! root of that alone.
+//! capability can be granted, a seccomp filter cannot be removed, and root of a user namespace has
+//! no privileges outside of it.
 
 use crate::machine::Capabilities;
 use std::fs;
@@ -36,7 +36,7 @@ pub struct Privilege {
 pub enum Seccomp {
     /// None.
     Off,
-    /// Any call but four kills the process.
+    /// Any system call but four kills the process.
     Strict,
     /// A filter program decides, set by a container runtime, sandbox or service manager.
     Filter,
@@ -89,7 +89,8 @@ pub struct UserNamespaces {
     pub unprivileged_clone: Option<bool>,
     /// `user.max_user_namespaces`.
     pub most: Option<u64>,
-    /// `kernel.apparmor_restrict_unprivileged_userns`: they can be created but grant no capability.
+    /// `kernel.apparmor_restrict_unprivileged_userns`: user namespaces can be created but grant no
+    /// capability.
     pub apparmor_restricted: Option<bool>,
 }
 
@@ -108,8 +109,8 @@ impl UserNamespaces {
         }
     }
 
-    /// Returns true if an unprivileged user can create a useful one. `None`: the kernel lacks user
-    /// namespaces or does not report them.
+    /// Returns true if an unprivileged user can create a user namespace with capabilities. `None`:
+    /// the kernel lacks user namespaces or does not report them.
     #[must_use]
     pub fn allowed(&self) -> Option<bool> {
         let most = self.most?;
@@ -141,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn any_one_setting_forbids_user_name_spaces() {
+    fn any_one_setting_forbids_user_namespaces() {
         let free = UserNamespaces { most: Some(1000), ..UserNamespaces::default() };
         assert_eq!(free.allowed(), Some(true));
         assert_eq!(UserNamespaces { most: Some(0), ..free }.allowed(), Some(false));

@@ -1,10 +1,10 @@
 //! Kernel features, detected by using them and discarding the result.
 //!
 //! The kernel's version says little: a feature may be configured out or forbidden by a sandbox. A
-//! probe is invisible to others and leaves nothing behind.
+//! probe is invisible to other processes and leaves no object behind.
 
 use crate::bpf;
-use crate::error::{Error, Named as _, Result};
+use crate::error::{Error, ErrorContext as _, Result};
 use crate::memory::{Memfd, Seals};
 use crate::net::{self, RouteSocket};
 use crate::packet::PacketSocket;
@@ -60,7 +60,7 @@ impl Facility {
     }
 }
 
-/// A feature and the result of trying it.
+/// A feature and the result of its probe.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Probe {
     /// The feature.
@@ -71,7 +71,7 @@ pub struct Probe {
     pub outcome: Result<()>,
 }
 
-/// Runs all probes, the most needed first.
+/// Runs all probes, beginning with the most important features.
 #[must_use]
 pub fn all() -> Vec<Probe> {
     let probe = |facility, serves, outcome| Probe { facility, serves, outcome };
@@ -104,7 +104,7 @@ pub fn bpf_program() -> Result<()> {
 
 /// Queries the TCX chain of the loopback device, without attaching anything (Linux 6.6).
 pub fn tcx() -> Result<()> {
-    let loopback = RouteSocket::open()?.named("lo")?.index;
+    let loopback = RouteSocket::open()?.by_name("lo")?.index;
     bpf::tcx_chain(loopback, bpf::Side::Ingress).map(drop)
 }
 
@@ -120,14 +120,14 @@ pub fn own_sockets() -> Result<()> {
 }
 
 /// Attaches a program to the loopback device of a new, private namespace. Needs CAP_SYS_ADMIN;
-/// without, the feature cannot be tried.
+/// without it, the feature cannot be probed.
 pub fn xdp_link() -> Result<()> {
     // mov64 r0, 2 (XDP_PASS); exit
     const CODE: [u8; 16] = [0xb7, 0, 0, 0, 2, 0, 0, 0, 0x95, 0, 0, 0, 0, 0, 0, 0];
     let loaded = bpf::Program::load(bpf::ProgramKind::Xdp, "probe", &CODE);
     let program = loaded.map_err(|refused| refused.error)?;
     net::run_in_new(|| {
-        let loopback = RouteSocket::open()?.named("lo")?.index;
+        let loopback = RouteSocket::open()?.by_name("lo")?.index;
         bpf::Link::xdp(&program, loopback, bpf::XdpMode::Generic).map(drop)
     })?
 }
@@ -138,7 +138,7 @@ pub fn ring_buffer() -> Result<()> {
     bpf::RingBuffer::create("probe", page).map(drop)
 }
 
-/// Asks whether a seccomp filter may trap a call (Linux 4.14), without installing one.
+/// Queries whether a seccomp filter may trap a call (Linux 4.14), without installing a filter.
 pub fn seccomp() -> Result<()> {
     let (action, flags) = (libc::SECCOMP_RET_TRAP, 0_u32);
     // SAFETY: seccomp(2) reads the four bytes of the action, which live; the rest are integers.
@@ -162,7 +162,7 @@ pub fn sealed_memory() -> Result<()> {
 
 /// Lists the interfaces.
 pub fn netlink() -> Result<()> {
-    RouteSocket::open()?.all().map(drop)
+    RouteSocket::open()?.list().map(drop)
 }
 
 /// Opens an AF_XDP socket without rings.
@@ -170,7 +170,7 @@ pub fn xdp_socket() -> Result<()> {
     let flags = SocketFlags::CLOEXEC;
     rustix::net::socket_with(AddressFamily::XDP, SocketType::RAW, flags, None)
         .map(drop)
-        .named("socket", "AF_XDP")
+        .context("socket", "AF_XDP")
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! This process and its threads: identity, children under another user, limits, CPU affinity.
 
-use crate::error::{Error, Named as _, Result};
+use crate::error::{Error, ErrorContext as _, Result};
 use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command, Stdio};
@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 /// User and group id of `nobody`.
 pub const OVERFLOW_ID: u32 = 65534;
 
-/// Returns the id by which the kernel shows users that have none in this namespace.
+/// Returns the id by which the kernel shows users that have no id in this namespace.
 #[must_use]
 pub fn overflow_uid() -> u32 {
     let text = std::fs::read_to_string("/proc/sys/kernel/overflowuid");
@@ -19,7 +19,7 @@ pub fn overflow_uid() -> u32 {
 /// groups, and with `socket` as standard input, for messages and descriptors
 /// ([`crate::descriptor`]). Needs root. The caller adds arguments and environment.
 pub fn reexec_as(id: u32, socket: OwnedFd) -> Result<Command> {
-    let path = std::env::current_exe().named("readlink", "/proc/self/exe")?;
+    let path = std::env::current_exe().context("readlink", "/proc/self/exe")?;
     let mut command = Command::new(path);
     // From root, the standard library drops the groups (setgroups), then sets group and user: real,
     // effective and saved, because the process is privileged (setuid(2)).
@@ -30,7 +30,7 @@ pub fn reexec_as(id: u32, socket: OwnedFd) -> Result<Command> {
 /// Spawns a command.
 pub fn spawn(command: &mut Command) -> Result<Child> {
     let target = command.get_program().to_string_lossy().into_owned();
-    command.spawn().named("execve", target)
+    command.spawn().context("execve", target)
 }
 
 /// Returns the effective user and group of this process.
@@ -41,17 +41,18 @@ pub fn identity() -> (u32, u32) {
 
 /// Starts a session of its own, detached from terminal and process group for good.
 pub fn leave_terminal() -> Result<()> {
-    rustix::process::setsid().named("setsid", "")?;
+    rustix::process::setsid().context("setsid", "")?;
     Ok(())
 }
 
 /// Redirects standard input to `/dev/null` and returns a duplicate of the previous one.
 pub fn detach_stdin() -> Result<OwnedFd> {
     use rustix::fs::{Mode, OFlags};
-    let before = rustix::io::fcntl_dupfd_cloexec(std::io::stdin(), 3).named("dup", "stdin")?;
+    let before = rustix::io::fcntl_dupfd_cloexec(std::io::stdin(), 3).context("dup", "stdin")?;
     let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-    let nothing = rustix::fs::open("/dev/null", flags, Mode::empty()).named("open", "/dev/null")?;
-    rustix::stdio::dup2_stdin(nothing).named("dup2", "stdin")?;
+    let nothing =
+        rustix::fs::open("/dev/null", flags, Mode::empty()).context("open", "/dev/null")?;
+    rustix::stdio::dup2_stdin(nothing).context("dup2", "stdin")?;
     Ok(before)
 }
 
@@ -73,11 +74,13 @@ pub fn pin_to(processor: usize) -> Result<()> {
 
 /// Returns the CPUs that this thread may use.
 pub fn allowed_processors() -> Result<Vec<usize>> {
-    let set = rustix::thread::sched_getaffinity(None).named("sched_getaffinity", "this thread")?;
+    let set =
+        rustix::thread::sched_getaffinity(None).context("sched_getaffinity", "this thread")?;
     Ok((0..rustix::thread::CpuSet::MAX_CPU).filter(|processor| set.is_set(*processor)).collect())
 }
 
-/// Restricts this thread and its future threads to those of `processors` that can exist.
+/// Restricts this thread, and threads that it starts later, to those of `processors` that can
+/// exist.
 pub fn pin_among(processors: &[usize]) -> Result<()> {
     let known = |processor: &usize| *processor < rustix::thread::CpuSet::MAX_CPU;
     let known: Vec<usize> = processors.iter().copied().filter(known).collect();

@@ -2,11 +2,11 @@
 //!
 //! The group's id is the leader's process id, which the kernel does not reuse before the leader has
 //! been reaped. [`ProcessGroup`] therefore observes the leader's end without reaping (waitid(2)
-//! with WNOWAIT) and reaps it last; until then a signal to the group can reach no other process.
+//! with WNOWAIT) and reaps it last; until then a signal to the group cannot reach another process.
 //! Running groups are listed in a table that the handler of the second stop signal reads
 //! ([`kill_all`]).
 
-use crate::error::{Error, Named as _, Result};
+use crate::error::{Error, ErrorContext as _, Result};
 use rustix::io::retry_on_intr;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions};
 use std::fmt;
@@ -14,7 +14,7 @@ use std::os::unix::process::CommandExt as _;
 use std::process::{Child, ChildStdin, ChildStdout, Command};
 use std::sync::atomic::{AtomicI32, Ordering};
 
-/// Most groups at one time: the filters of one request.
+/// Maximum number of groups at one time: the filters of one request.
 const GROUPS_MAX: usize = 1000;
 
 /// Running groups by leader id; 0 marks a free slot, -1 a reserved one.
@@ -46,11 +46,12 @@ impl ProcessEnd {
         matches!(self, Self::Status(0))
     }
 
-    /// Returns true if it ended by SIGPIPE, or with the status a shell reports for that.
+    /// Returns true if the process ended by SIGPIPE, or with the status that a shell reports for
+    /// it.
     #[must_use]
     pub const fn is_broken_pipe(self) -> bool {
-        const BY_SHELL: i32 = 128 + libc::SIGPIPE;
-        matches!(self, Self::Signal(libc::SIGPIPE) | Self::Status(BY_SHELL))
+        const SHELL_STATUS: i32 = 128 + libc::SIGPIPE;
+        matches!(self, Self::Signal(libc::SIGPIPE) | Self::Status(SHELL_STATUS))
     }
 }
 
@@ -60,7 +61,7 @@ impl ProcessEnd {
     pub(crate) fn observe(id: Pid, more: WaitIdOptions) -> Result<Option<Self>> {
         let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT | more;
         let found = retry_on_intr(|| rustix::process::waitid(WaitId::Pid(id), options));
-        let found = found.named("waitid", format!("process {id}"))?;
+        let found = found.context("waitid", format!("process {id}"))?;
         Ok(found.map(|status| match status.terminating_signal() {
             Some(signal) => Self::Signal(signal),
             None => Self::Status(status.exit_status().unwrap_or(0)),
@@ -142,7 +143,7 @@ impl ProcessGroup {
 
     /// Returns the leader's outcome, or `None` while it runs. Does not block.
     pub fn ended(&self) -> Result<Option<ProcessEnd>> {
-        self.look(WaitIdOptions::NOHANG)
+        self.observe(WaitIdOptions::NOHANG)
     }
 
     /// Blocks until the leader has ended, then reaps it.
@@ -151,7 +152,7 @@ impl ProcessGroup {
             return Ok(ended);
         }
         let ended = loop {
-            if let Some(ended) = self.look(WaitIdOptions::empty())? {
+            if let Some(ended) = self.observe(WaitIdOptions::empty())? {
                 break ended;
             }
         };
@@ -165,7 +166,7 @@ impl ProcessGroup {
     }
 
     /// Observes the leader without reaping it.
-    fn look(&self, more: WaitIdOptions) -> Result<Option<ProcessEnd>> {
+    fn observe(&self, more: WaitIdOptions) -> Result<Option<ProcessEnd>> {
         if self.reaped.is_some() {
             return Ok(self.reaped);
         }

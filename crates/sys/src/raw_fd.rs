@@ -31,7 +31,7 @@ pub fn close(number: RawFd) -> Result<()> {
     if done == 0 { Ok(()) } else { Err(Error::last("close", format!("descriptor {number}"))) }
 }
 
-/// Clears FD_CLOEXEC, so that the number stays open across exec, as those of pipe(2) do.
+/// Clears FD_CLOEXEC, so that the number stays open across exec, as descriptors of pipe(2) do.
 pub fn inherit(number: RawFd) -> Result<()> {
     // SAFETY: fcntl(2) takes any number, and says EBADF where nothing is open.
     let done = unsafe { libc::fcntl(number, libc::F_SETFD, 0) };

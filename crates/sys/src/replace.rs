@@ -1,10 +1,11 @@
 //! Atomic replacement of files: readers see the old file or the new one, never a mixture.
 //! (docs/book/decisions/0049-replaced-files.md)
 //!
-//! The new file is written beside the old one and renamed over it by rename(2). That requires that
-//! only the contents differ: one hard link, owned by this user, no attributes that a new file would
-//! lack. In other cases (symbolic links, several hard links, another owner, access lists,
-//! directories that cannot be written) the caller overwrites the old file in place.
+//! The new file is written beside the old one and renamed over it by rename(2). This requires that
+//! the new file differs only in its contents: the old file has one hard link, is owned by this
+//! user, and has no attributes that a new file would lack. In other cases (symbolic links, several
+//! hard links, another owner, access lists, directories that cannot be written) the caller
+//! overwrites the old file in place.
 
 use crate::open::OpenRegular;
 use std::fs::{self, File, Metadata};
@@ -14,7 +15,7 @@ use std::os::unix::fs::{MetadataExt as _, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// A file that will replace another. Deleted if dropped before it does.
+/// A file that will replace another file. Dropping it before [`Replacement::commit`] deletes it.
 #[derive(Debug)]
 pub struct Replacement {
     file: File,
@@ -22,18 +23,19 @@ pub struct Replacement {
     target: PathBuf,
 }
 
-/// Attempts at an unused name.
-const TRIES: u32 = 100;
+/// Maximum number of attempts at an unused name.
+const NAME_ATTEMPTS_MAX: u32 = 100;
 
 impl Replacement {
     /// Creates a replacement for `old`, found at `target`, with the same group and mode; `None` if
-    /// the old file must be overwritten in place. An error would also prevent that: a full disk.
-    pub fn of(target: &Path, old: &File) -> io::Result<Option<Self>> {
+    /// the old file must be overwritten in place. Fails with errors that would also prevent
+    /// overwriting, such as a full disk.
+    pub fn create(target: &Path, old: &File) -> io::Result<Option<Self>> {
         let about = old.metadata()?;
         if !is_plain(target, &about) {
             return Ok(None);
         }
-        let made = match Self::made(target) {
+        let made = match Self::create_temporary(target) {
             Ok(made) => made,
             Err(error) if must_write_in_place(&error) => return Ok(None),
             Err(error) => return Err(error),
@@ -45,10 +47,10 @@ impl Replacement {
         Ok((given && made.file.set_permissions(mode).is_ok()).then_some(made))
     }
 
-    fn made(target: &Path) -> io::Result<Self> {
+    fn create_temporary(target: &Path) -> io::Result<Self> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let mut last = Err(ErrorKind::AlreadyExists.into());
-        for _ in 0..TRIES {
+        for _ in 0..NAME_ATTEMPTS_MAX {
             let number = NEXT.fetch_add(1, Ordering::Relaxed);
             let name = format!(".streamline-{}-{number}.new", std::process::id());
             let name = target.with_file_name(name);
@@ -86,17 +88,17 @@ impl Drop for Replacement {
     }
 }
 
-/// Returns true if a new file in its place would be indistinguishable except for its contents.
+/// Returns true if a new file in place of the old one would differ only in its contents.
 fn is_plain(target: &Path, about: &Metadata) -> bool {
     let Ok(there) = fs::symlink_metadata(target) else { return false };
     let still = (there.dev(), there.ino()) == (about.dev(), about.ino());
     let alone = there.is_file() && there.nlink() == 1;
-    still && alone && there.uid() == crate::process::identity().0 && !has_more(target)
+    still && alone && there.uid() == crate::process::identity().0 && !has_extra_attributes(target)
 }
 
-/// Returns true if the file has attributes that a new one would lack. The kernel labels new files
-/// itself.
-fn has_more(path: &Path) -> bool {
+/// Returns true if the file has extended attributes that a new file would lack. The SELinux label
+/// does not count: the kernel labels new files itself.
+fn has_extra_attributes(path: &Path) -> bool {
     const LABEL: &[u8] = b"security.selinux";
     let mut names = [0u8; 1024];
     match rustix::fs::llistxattr(path, &mut names) {
@@ -110,7 +112,8 @@ fn has_more(path: &Path) -> bool {
     }
 }
 
-/// Returns true if a new file cannot be created there although an existing one may be writable.
+/// Returns true for an error that prevents the creation of a new file but not the overwriting of an
+/// existing one.
 #[must_use]
 pub fn must_write_in_place(error: &io::Error) -> bool {
     use ErrorKind::{
@@ -133,7 +136,7 @@ pub fn replace_contents(path: &Path, file: &mut File, bytes: &[u8]) -> io::Resul
     if !file.metadata()?.is_file() {
         return file.write_all(bytes);
     }
-    if let Some(mut new) = Replacement::of(path, file)? {
+    if let Some(mut new) = Replacement::create(path, file)? {
         new.file().write_all(bytes)?;
         match new.commit() {
             Ok(_) => return Ok(()),
@@ -146,7 +149,8 @@ pub fn replace_contents(path: &Path, file: &mut File, bytes: &[u8]) -> io::Resul
     file.write_all(bytes)
 }
 
-/// Replaces the contents of the regular file at `path`, or creates it with the umask's permissions.
+/// Replaces the contents of the regular file at `path`, or creates the file with permissions
+/// according to the umask.
 pub fn replace_file(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let mut file = OpenRegular::write().create(0o666).open(path)?;
     replace_contents(path, &mut file, bytes)
@@ -157,9 +161,9 @@ mod tests {
     use super::*;
     use std::os::unix::fs::symlink;
 
-    struct ReplaceFolder(PathBuf);
+    struct TempDirectory(PathBuf);
 
-    impl ReplaceFolder {
+    impl TempDirectory {
         fn new(name: &str) -> Self {
             let name = format!("sys-replace-{name}-{}", std::process::id());
             let path = std::env::temp_dir().join(name);
@@ -179,7 +183,7 @@ mod tests {
         }
     }
 
-    impl Drop for ReplaceFolder {
+    impl Drop for TempDirectory {
         fn drop(&mut self) {
             let _ = fs::remove_dir_all(&self.0);
         }
@@ -187,15 +191,15 @@ mod tests {
 
     #[test]
     fn old_file_stays_whole_until_it_is_replaced() {
-        let folder = ReplaceFolder::new("whole");
+        let folder = TempDirectory::new("whole");
         let (path, old) = folder.with("file", "old");
         fs::set_permissions(&path, PermissionsExt::from_mode(0o640)).unwrap();
-        let mut new = Replacement::of(&path, &old).unwrap().unwrap();
+        let mut new = Replacement::create(&path, &old).unwrap().unwrap();
         new.file().write_all(b"new").unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"old");
         drop(new);
         assert_eq!((fs::read(&path).unwrap(), folder.names()), (b"old".to_vec(), 1));
-        let mut new = Replacement::of(&path, &old).unwrap().unwrap();
+        let mut new = Replacement::create(&path, &old).unwrap().unwrap();
         new.file().write_all(b"new").unwrap();
         new.commit().unwrap().write_all(b"er").unwrap();
         assert_eq!((fs::read(&path).unwrap(), folder.names()), (b"newer".to_vec(), 1));
@@ -204,10 +208,10 @@ mod tests {
 
     #[test]
     fn links_are_written_through_and_kept() {
-        let folder = ReplaceFolder::new("links");
+        let folder = TempDirectory::new("links");
         let (path, old) = folder.with("file", "old");
         symlink("file", folder.0.join("link")).unwrap();
-        assert!(Replacement::of(&folder.0.join("link"), &old).unwrap().is_none());
+        assert!(Replacement::create(&folder.0.join("link"), &old).unwrap().is_none());
         replace_file(&folder.0.join("link"), b"through").unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"through");
         assert!(fs::symlink_metadata(folder.0.join("link")).unwrap().is_symlink());
@@ -218,7 +222,7 @@ mod tests {
         fs::remove_file(folder.0.join("second")).unwrap();
         fs::rename(folder.0.join("file"), folder.0.join("moved")).unwrap();
         fs::write(&path, "another").unwrap();
-        assert!(Replacement::of(&path, &old).unwrap().is_none());
+        assert!(Replacement::create(&path, &old).unwrap().is_none());
         replace_file(&folder.0.join("missing"), b"made").unwrap();
         assert_eq!(fs::read(folder.0.join("missing")).unwrap(), b"made");
     }

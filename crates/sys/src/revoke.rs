@@ -2,17 +2,17 @@
 //!
 //! The buffer appears to be a copy of a source. The first access faults, and the handler restores
 //! access and copies the bytes. Without an access the price is two changes of protection and no
-//! copy. An experiment, measured by `streamline bench lazy` and used by nothing else.
+//! copy. This is an experiment; only `streamline bench lazy` uses it.
 //!
 //! Invariants, cited below:
-//! - L1 A slot in [`PLACES`] belongs to one [`LazyBuffer`], which takes it before it publishes its
+//! - L1 A slot in [`SLOTS`] belongs to one [`LazyBuffer`], which takes it before it publishes its
 //!   pages there and frees it before they are unmapped.
 //! - L2 `source` is not 0 only while a [`LazyCopy`] lives: it borrows the source, of the same
 //!   length as the revoked pages, and the buffer.
 //! - L3 The handler writes only pages that are revoked at that moment: no other thread can access
-//!   them, and the thread that has just tried, or waits for the same, is their owner.
+//!   them, and the thread that has just faulted, or waits for the same fault, owns them.
 
-use crate::error::{Error, Named as _, Result};
+use crate::error::{Error, ErrorContext as _, Result};
 use crate::memory::Mapping;
 use rustix::mm::{MprotectFlags, mprotect};
 use std::marker::PhantomData;
@@ -22,10 +22,10 @@ use std::ptr;
 use std::sync::Once;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// Most buffers at a time.
-const PLACES_MAX: usize = 8;
-static PLACES: [BufferSlot; PLACES_MAX] = [const { BufferSlot::free() }; PLACES_MAX];
-static HANDLER: Once = Once::new();
+/// Maximum number of buffers at a time.
+const BUFFERS_MAX: usize = 8;
+static SLOTS: [BufferSlot; BUFFERS_MAX] = [const { BufferSlot::free() }; BUFFERS_MAX];
+static INSTALL_HANDLER: Once = Once::new();
 
 /// The handler's view of a buffer.
 struct BufferSlot {
@@ -67,10 +67,10 @@ impl LazyBuffer {
         let is_taken = |place: &BufferSlot| {
             place.base.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Relaxed).is_ok()
         };
-        let place = PLACES.iter().position(is_taken);
+        let place = SLOTS.iter().position(is_taken);
         let place = place.ok_or_else(|| Error::new("mprotect", "a ninth buffer", libc::ENOSPC))?;
-        HANDLER.call_once(install);
-        let known = &PLACES[place];
+        INSTALL_HANDLER.call_once(install);
+        let known = &SLOTS[place];
         known.len.store(pages.len(), Ordering::Relaxed);
         known.faults.store(0, Ordering::Relaxed);
         known.base.store(pages.base().as_ptr().addr(), Ordering::Release);
@@ -84,14 +84,14 @@ impl LazyBuffer {
         }
         self.protect(MprotectFlags::empty())?;
         // L2: the guard borrows both.
-        PLACES[self.place].source.store(source.as_ptr().addr(), Ordering::Release);
+        SLOTS[self.place].source.store(source.as_ptr().addr(), Ordering::Release);
         Ok(LazyCopy { buffer: self, source: PhantomData })
     }
 
-    /// Returns the number of copies that were actually made.
+    /// Returns the number of copies that were made.
     #[must_use]
     pub fn faults(&self) -> u64 {
-        PLACES[self.place].faults.load(Ordering::Relaxed)
+        SLOTS[self.place].faults.load(Ordering::Relaxed)
     }
 
     fn protect(&self, access: MprotectFlags) -> Result<()> {
@@ -99,14 +99,14 @@ impl LazyBuffer {
         // SAFETY: the range is all of our own mapping; only `LazyCopy` lends its bytes, and its
         // first access to revoked ones is what the handler is for.
         let changed = unsafe { mprotect(base, self.pages.len(), access) };
-        changed.named("mprotect", format!("{} bytes", self.pages.len()))
+        changed.context("mprotect", format!("{} bytes", self.pages.len()))
     }
 }
 
 impl Drop for LazyBuffer {
     fn drop(&mut self) {
         // L1: before the pages go.
-        PLACES[self.place].base.store(0, Ordering::Release);
+        SLOTS[self.place].base.store(0, Ordering::Release);
     }
 }
 
@@ -118,7 +118,7 @@ pub struct LazyCopy<'a> {
 }
 
 impl LazyCopy<'_> {
-    /// Returns its address, without accessing it.
+    /// Returns the address of the buffer, without accessing it.
     #[must_use]
     pub fn address(&self) -> usize {
         self.buffer.pages.base().as_ptr().addr()
@@ -127,7 +127,7 @@ impl LazyCopy<'_> {
     /// Returns true if no access has happened, so that the source may be used instead.
     #[must_use]
     pub fn is_untouched(&self) -> bool {
-        PLACES[self.buffer.place].source.load(Ordering::Acquire) != 0
+        SLOTS[self.buffer.place].source.load(Ordering::Acquire) != 0
     }
 }
 
@@ -143,7 +143,7 @@ impl Deref for LazyCopy<'_> {
 
 impl Drop for LazyCopy<'_> {
     fn drop(&mut self) {
-        let untouched = PLACES[self.buffer.place].source.swap(0, Ordering::AcqRel) != 0;
+        let untouched = SLOTS[self.buffer.place].source.swap(0, Ordering::AcqRel) != 0;
         if untouched {
             // If access cannot be restored, the next lazy copy reports why.
             let _given_back = self.buffer.protect(MprotectFlags::READ | MprotectFlags::WRITE);
@@ -153,7 +153,7 @@ impl Drop for LazyCopy<'_> {
 
 /// Installs the SIGSEGV handler.
 fn install() {
-    let handler: extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void) = touched;
+    let handler: extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void) = on_fault;
     let mut action = MaybeUninit::<libc::sigaction>::zeroed();
     // SAFETY: a sigaction of zeros is one (no flags, default action, empty mask).
     let action = unsafe { action.assume_init_mut() };
@@ -167,12 +167,12 @@ fn install() {
 
 /// SIGSEGV handler: restores access to a revoked buffer and copies the source. Any other fault gets
 /// the default action.
-extern "C" fn touched(signal: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
+extern "C" fn on_fault(signal: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
     // SAFETY: the kernel passes a siginfo to a handler with SA_SIGINFO.
     let info = unsafe { &*info };
     // SAFETY: for SIGSEGV the address is what this field of the union means (sigaction(2)).
     let address = unsafe { info.si_addr() }.addr();
-    for place in &PLACES {
+    for place in &SLOTS {
         let (base, len) = (place.base.load(Ordering::Acquire), place.len.load(Ordering::Relaxed));
         if base <= 1 || address.wrapping_sub(base) >= len {
             continue;

@@ -3,7 +3,7 @@
 //! `FDSTORE`).
 
 use crate::descriptor::{DESCRIPTORS_MAX, send};
-use crate::error::{Error, Named as _, Result};
+use crate::error::{Error, ErrorContext as _, Result};
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
@@ -16,11 +16,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// The first descriptor that a service manager passes.
-const FIRST: RawFd = 3;
-/// Most descriptors accepted.
-const MOST: RawFd = 1024;
+const FIRST_DESCRIPTOR: RawFd = 3;
+/// Maximum number of descriptors accepted.
+const PASSED_MAX: RawFd = 1024;
 
-/// Takes the named descriptors passed to this process. Only the first call returns any.
+/// Takes the descriptors passed to this process, with their names. Only the first call returns any.
 pub fn take_descriptors() -> Vec<(String, OwnedFd)> {
     static TAKEN: AtomicBool = AtomicBool::new(false);
     let number = |name: &str| std::env::var(name).ok()?.parse::<i64>().ok();
@@ -31,15 +31,16 @@ pub fn take_descriptors() -> Vec<(String, OwnedFd)> {
     }
     let names = std::env::var("LISTEN_FDNAMES").unwrap_or_default();
     let mut names = names.split(':').map(str::to_owned);
-    let taken = (FIRST..FIRST + count.clamp(0, MOST)).filter_map(|raw| {
-        let name = names.next().unwrap_or_default();
-        // SAFETY: any number may be asked for; one that is not open is answered by an error
-        // (fcntl(2)).
-        let flags = unsafe { libc::fcntl(raw, libc::F_SETFD, libc::FD_CLOEXEC) };
-        // SAFETY: it is open, was open before this process began (the variables name this process),
-        // and is given out once: nobody else here owns it (sd_listen_fds(3)).
-        (flags == 0).then(|| (name, unsafe { OwnedFd::from_raw_fd(raw) }))
-    });
+    let taken =
+        (FIRST_DESCRIPTOR..FIRST_DESCRIPTOR + count.clamp(0, PASSED_MAX)).filter_map(|raw| {
+            let name = names.next().unwrap_or_default();
+            // SAFETY: any number may be asked for; one that is not open is answered by an error
+            // (fcntl(2)).
+            let flags = unsafe { libc::fcntl(raw, libc::F_SETFD, libc::FD_CLOEXEC) };
+            // SAFETY: it is open, was open before this process began (the variables name this
+            // process), and is given out once: nobody else here owns it (sd_listen_fds(3)).
+            (flags == 0).then(|| (name, unsafe { OwnedFd::from_raw_fd(raw) }))
+        });
     taken.collect()
 }
 
@@ -49,15 +50,16 @@ pub fn notify(lines: &str, descriptors: &[BorrowedFd<'_>]) -> Result<bool> {
     send_lines(lines, descriptors, SocketFlags::CLOEXEC)
 }
 
-/// Like [`notify`], without blocking: an error if the manager does not read.
+/// Sends as [`notify`], without blocking. Fails if the manager does not read.
 pub fn try_notify(lines: &str, descriptors: &[BorrowedFd<'_>]) -> Result<bool> {
     send_lines(lines, descriptors, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)
 }
 
-/// Like [`notify`], blocking for at most `limit`: an error if the manager does not read in time.
+/// Sends as [`notify`], blocking for at most `limit`. Fails if the manager does not read in time.
 pub fn notify_within(lines: &str, descriptors: &[BorrowedFd<'_>], limit: Duration) -> Result<bool> {
-    let Some(socket) = manager(SocketFlags::CLOEXEC)? else { return Ok(false) };
-    set_socket_timeout(&socket, Timeout::Send, Some(limit)).named("setsockopt", "NOTIFY_SOCKET")?;
+    let Some(socket) = connect_manager(SocketFlags::CLOEXEC)? else { return Ok(false) };
+    set_socket_timeout(&socket, Timeout::Send, Some(limit))
+        .context("setsockopt", "NOTIFY_SOCKET")?;
     send(&socket, lines.as_bytes(), descriptors)?;
     Ok(true)
 }
@@ -73,7 +75,7 @@ pub fn stores_descriptors() -> bool {
 /// Returns a memfd with these bytes, for a manager to store.
 pub fn memfd_with(bytes: &[u8]) -> Result<OwnedFd> {
     let flags = MemfdFlags::CLOEXEC;
-    let note = memfd_create("streamline-note", flags).named("memfd_create", "a note")?;
+    let note = memfd_create("streamline-note", flags).context("memfd_create", "a note")?;
     File::from(note.try_clone().map_err(|e| Error::new("dup", "a note", errno(&e)))?)
         .write_all(bytes)
         .map_err(|e| Error::new("write", "a note", errno(&e)))?;
@@ -85,30 +87,30 @@ fn errno(error: &std::io::Error) -> i32 {
 }
 
 fn send_lines(lines: &str, descriptors: &[BorrowedFd<'_>], flags: SocketFlags) -> Result<bool> {
-    let Some(socket) = manager(flags)? else { return Ok(false) };
+    let Some(socket) = connect_manager(flags)? else { return Ok(false) };
     debug_assert!(descriptors.len() <= DESCRIPTORS_MAX);
     send(&socket, lines.as_bytes(), descriptors)?;
     Ok(true)
 }
 
-/// Connects to the manager, if there is one.
-fn manager(flags: SocketFlags) -> Result<Option<OwnedFd>> {
+/// Connects to the manager; `None` if there is none.
+fn connect_manager(flags: SocketFlags) -> Result<Option<OwnedFd>> {
     let Some(path) = std::env::var_os("NOTIFY_SOCKET").filter(|path| !path.is_empty()) else {
         return Ok(None);
     };
     let address = address(&path)?;
     let socket = socket_with(AddressFamily::UNIX, SocketType::DGRAM, flags, None)
-        .named("socket", "AF_UNIX")?;
-    connect(&socket, &address).named("connect", "NOTIFY_SOCKET")?;
+        .context("socket", "AF_UNIX")?;
+    connect(&socket, &address).context("connect", "NOTIFY_SOCKET")?;
     Ok(Some(socket))
 }
 
 fn address(path: &OsStr) -> Result<SocketAddrUnix> {
     match path.as_bytes() {
         [b'@', name @ ..] => {
-            SocketAddrUnix::new_abstract_name(name).named("connect", "NOTIFY_SOCKET")
+            SocketAddrUnix::new_abstract_name(name).context("connect", "NOTIFY_SOCKET")
         }
-        [b'/', ..] => SocketAddrUnix::new(path).named("connect", "NOTIFY_SOCKET"),
+        [b'/', ..] => SocketAddrUnix::new(path).context("connect", "NOTIFY_SOCKET"),
         _ => Err(Error::new("connect", "NOTIFY_SOCKET", libc::EAFNOSUPPORT)),
     }
 }

@@ -2,8 +2,8 @@
 //!
 //! The first SIGINT or SIGTERM requests an orderly stop: [`stop_requests`] counts it, and the
 //! descriptor from [`watch`] becomes readable. The second kills our child groups
-//! ([`crate::process_group`]) and exits with status 130 at once. A signal that follows too closely
-//! to be meant as a second one is ignored: `timeout` signals the process and then its group.
+//! ([`crate::process_group`]) and exits with status 130 at once. A signal that follows the first
+//! too closely to be a second request is ignored: `timeout` signals the process and then its group.
 
 use crate::error::{Error, Result};
 use crate::eventfd::EventFd;
@@ -17,16 +17,16 @@ use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 static STOP_REQUESTS: AtomicU32 = AtomicU32::new(0);
 /// The eventfd that the handler writes to; -1 if none.
 static EVENT_FD: AtomicI32 = AtomicI32::new(-1);
-/// Keeps that eventfd open.
+/// Owner of that eventfd.
 static EVENT: OnceLock<EventFd> = OnceLock::new();
 
 /// Monotonic time of the first stop signal in ns; 0 if none.
 static FIRST_NS: AtomicU64 = AtomicU64::new(0);
 
-/// Signals within this time after the first belong to it.
-const TOGETHER_NS: u64 = 100_000_000;
+/// Time in ns after the first signal within which further signals count as the same request.
+const COINCIDENCE_NS: u64 = 100_000_000;
 /// Exit status after a second stop signal.
-const INTERRUPTED: i32 = 130;
+const EXIT_INTERRUPTED: i32 = 130;
 
 /// Starts counting SIGINT and SIGTERM. The returned descriptor becomes readable with the first of
 /// them; later calls return the same one.
@@ -46,7 +46,7 @@ pub fn watch() -> Result<&'static EventFd> {
     Ok(event)
 }
 
-/// Returns the descriptor of [`watch`], if that was called.
+/// Returns the descriptor of [`watch`]; `None` before the first call of [`watch`].
 pub fn watched() -> Option<&'static EventFd> {
     EVENT.get()
 }
@@ -61,13 +61,13 @@ pub fn stop_requests() -> u32 {
 extern "C" fn on_stop_signal(_signal: libc::c_int) {
     let now = crate::clock::monotonic().max(1);
     let first = FIRST_NS.compare_exchange(0, now, Ordering::AcqRel, Ordering::Acquire);
-    if first.is_err_and(|first| now.saturating_sub(first) < TOGETHER_NS) {
+    if first.is_err_and(|first| now.saturating_sub(first) < COINCIDENCE_NS) {
         return;
     }
     if STOP_REQUESTS.fetch_add(1, Ordering::AcqRel) > 0 {
         crate::process_group::kill_all();
         // SAFETY: _exit(2) may be called at any time and does not come back.
-        unsafe { libc::_exit(INTERRUPTED) }
+        unsafe { libc::_exit(EXIT_INTERRUPTED) }
     }
     let one = 1u64;
     let event = EVENT_FD.load(Ordering::Acquire);

@@ -8,7 +8,7 @@
 //! activation that follows cannot fail.
 //!
 //! Each step that may fail is announced first ([`Steps::take`]). With an [`InjectedFault`] the log
-//! makes a chosen step fail as the machine would, or stops the process in front of it; without one
+//! makes a chosen step fail as the machine would, or stops the process before it. Without a fault
 //! an announcement costs a comparison.
 
 use crate::error::{Error, Result};
@@ -31,7 +31,7 @@ pub enum Resource {
     File,
     /// An entry in a registry.
     Entry,
-    /// No resource: a point at which the process can be stopped but not refused.
+    /// No resource: a point at which the process can be stopped but no error injected.
     Nothing,
 }
 
@@ -57,9 +57,9 @@ pub enum InjectedFault {
     Nothing,
     /// The step with this number fails, counted from 0.
     Fail(u32),
-    /// The process stops (SIGSTOP) in front of the step with this number.
+    /// The process stops (SIGSTOP) before the step with this number.
     Stop(u32),
-    /// The process stops in front of every step with this name.
+    /// The process stops before every step with this name.
     StopAt(String),
 }
 
@@ -82,12 +82,12 @@ impl FromStr for InjectedFault {
 #[derive(Clone, Debug)]
 pub struct Steps(Option<Arc<Log>>);
 
-/// A log that injects and rolls back nothing, for code outside an allocation.
+/// A log that injects no fault and rolls nothing back, for code outside an allocation.
 pub static UNLOGGED: Steps = Steps(None);
 
 impl Default for Steps {
     fn default() -> Self {
-        Self::with(InjectedFault::Nothing)
+        Self::with_fault(InjectedFault::Nothing)
     }
 }
 
@@ -113,11 +113,11 @@ pub struct Savepoint(usize);
 impl Steps {
     /// Creates a log that injects `fault`.
     #[must_use]
-    pub fn with(fault: InjectedFault) -> Self {
+    pub fn with_fault(fault: InjectedFault) -> Self {
         Self(Some(Arc::new(Log { fault, state: Mutex::default() })))
     }
 
-    /// Announces a step. Fails if the fault says so.
+    /// Announces a step. Fails or stops the process if the injected fault names this step.
     pub fn take(&self, makes: Resource, target: &str) -> Result<()> {
         let Some(log) = &self.0 else { return Ok(()) };
         if log.fault == InjectedFault::Nothing {
@@ -132,32 +132,32 @@ impl Steps {
                 let target = format!("{target} (step {number}, which a test has fail)");
                 Err(Error::new("allocate", target, makes.refusal()))
             }
-            InjectedFault::Stop(at) if number == *at => stand_still(),
-            InjectedFault::StopAt(name) if name == target => stand_still(),
+            InjectedFault::Stop(at) if number == *at => stop_process(),
+            InjectedFault::StopAt(name) if name == target => stop_process(),
             _ => Ok(()),
         }
     }
 
-    /// Announces a point that cannot be refused.
+    /// Announces a point at which no error can be injected.
     pub fn checkpoint(&self, what: &str) {
         // A step without a resource never fails.
         let _ = self.take(Resource::Nothing, what);
     }
 
-    /// Registers a rollback action for something just created that has no owner.
+    /// Registers a rollback action for a new object that has no owner.
     pub fn on_rollback(&self, what: impl Into<String>, back: impl FnOnce() + Send + 'static) {
         if let Some(log) = &self.0 {
             log.state().undo.push((what.into(), Box::new(back)));
         }
     }
 
-    /// Returns the present position.
+    /// Returns the current position.
     #[must_use]
     pub fn mark(&self) -> Savepoint {
         Savepoint(self.0.as_ref().map_or(0, |log| log.state().undo.len()))
     }
 
-    /// Runs the actions registered since `mark`, last first.
+    /// Runs the actions registered since `mark`, in reverse order.
     pub fn roll_back_to(&self, mark: Savepoint) {
         let Some(log) = &self.0 else { return };
         loop {
@@ -169,7 +169,7 @@ impl Steps {
         }
     }
 
-    /// Runs all actions, last first.
+    /// Runs all actions, in reverse order.
     pub fn roll_back(&self) {
         self.roll_back_to(Savepoint(0));
     }
@@ -183,13 +183,13 @@ impl Steps {
 
     /// Returns the announced steps; empty without a fault.
     #[must_use]
-    pub fn taken(&self) -> Vec<String> {
+    pub fn announced_steps(&self) -> Vec<String> {
         self.0.as_ref().map(|log| log.state().taken.clone()).unwrap_or_default()
     }
 
-    /// Returns the names of the registered actions, first to last.
+    /// Returns the names of the registered actions, in the order of registration.
     #[must_use]
-    pub fn noted(&self) -> Vec<String> {
+    pub fn registered_actions(&self) -> Vec<String> {
         let names =
             |log: &Arc<Log>| log.state().undo.iter().map(|(what, _)| what.clone()).collect();
         self.0.as_ref().map(names).unwrap_or_default()
@@ -219,7 +219,7 @@ impl fmt::Debug for LogState {
 }
 
 /// Stops this process with SIGSTOP until it is continued.
-fn stand_still() -> Result<()> {
+fn stop_process() -> Result<()> {
     // SAFETY: raise(3) takes any number; this one stops the process before the call returns, since
     // the signal goes to the thread that calls.
     match unsafe { libc::raise(libc::SIGSTOP) } {
@@ -245,7 +245,7 @@ mod tests {
         let mark = steps.mark();
         noting(&steps, &back, 2);
         noting(&steps, &back, 3);
-        assert_eq!(steps.noted(), ["number 1", "number 2", "number 3"]);
+        assert_eq!(steps.registered_actions(), ["number 1", "number 2", "number 3"]);
         steps.roll_back_to(mark);
         assert_eq!(*back.lock().unwrap(), [3, 2]);
         let other = steps.clone();
@@ -268,16 +268,18 @@ mod tests {
 
     #[test]
     fn injected_fault_fails_the_numbered_step() {
-        let steps = Steps::with(InjectedFault::Fail(2));
+        let steps = Steps::with_fault(InjectedFault::Fail(2));
         steps.take(Resource::Descriptor, "a doorbell").unwrap();
         steps.checkpoint("a moment");
         let refused = steps.take(Resource::Memory, "a pool").unwrap_err();
         assert_eq!(refused.errno, libc::ENOMEM);
         assert!(refused.to_string().contains("a pool") && refused.advice().is_some());
         steps.take(Resource::Memory, "another").unwrap();
-        assert_eq!(steps.taken().len(), 4);
-        assert_eq!(Steps::default().taken().len(), 0);
-        assert!(Steps::with(InjectedFault::Fail(0)).take(Resource::Nothing, "a moment").is_ok());
+        assert_eq!(steps.announced_steps().len(), 4);
+        assert_eq!(Steps::default().announced_steps().len(), 0);
+        assert!(
+            Steps::with_fault(InjectedFault::Fail(0)).take(Resource::Nothing, "a moment").is_ok()
+        );
     }
 
     #[test]

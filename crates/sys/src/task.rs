@@ -1,6 +1,6 @@
 //! State, CPU time and memory of threads and processes (proc_pid_stat(5)), and their CPU affinity.
 
-use crate::error::{Error, Named as _, Result};
+use crate::error::{Error, ErrorContext as _, Result};
 use rustix::process::Pid;
 use rustix::thread::CpuSet;
 use std::collections::BTreeSet;
@@ -9,13 +9,13 @@ use std::fs;
 /// A thread, or a process with all its threads.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Task {
-    /// Run state; for a process, running if any of its threads is.
+    /// Run state; a process counts as running if any of its threads is running.
     pub run_state: RunState,
     /// Parent process id.
     pub parent: u32,
     /// CPU time of the live threads, in ns.
     pub processor_ns: u64,
-    /// CPUs that it may use.
+    /// CPUs that the task may use.
     pub processors: Vec<usize>,
     /// Resident memory of its process in bytes, shared pages included.
     pub resident: u64,
@@ -30,7 +30,7 @@ pub enum RunState {
     Sleeps,
     /// Stopped by a signal or tracer.
     Stopped,
-    /// Ended and not reaped.
+    /// Ended but not reaped (zombie).
     Ended,
 }
 
@@ -60,8 +60,8 @@ impl Task {
         Some(whole)
     }
 
-    fn at(folder: &str) -> Option<Self> {
-        let text = |name: &str| fs::read_to_string(format!("{folder}/{name}")).ok();
+    fn at(directory: &str) -> Option<Self> {
+        let text = |name: &str| fs::read_to_string(format!("{directory}/{name}")).ok();
         let stat = text("stat")?;
         // The fields follow the command name, which may contain anything.
         let mut words = stat.rsplit_once(") ")?.1.split(' ');
@@ -114,17 +114,17 @@ pub fn pin(thread: Option<u32>, processors: &[usize]) -> Result<()> {
         set.set(*processor);
     }
     let id = thread.and_then(|thread| Pid::from_raw(thread.cast_signed()));
-    rustix::thread::sched_setaffinity(id, &set).named("sched_setaffinity", target())
+    rustix::thread::sched_setaffinity(id, &set).context("sched_setaffinity", target())
 }
 
-/// Rounds of listing threads that appeared while others were pinned.
-const ROUNDS: usize = 16;
+/// Maximum number of listings, each of which pins threads that have appeared since the last one.
+const LISTINGS_MAX: usize = 16;
 
-/// Pins all threads of a process, and threads they start later.
+/// Pins all threads of a process, and threads that they start later.
 pub fn pin_process(process: u32, processors: &[usize]) -> Result<()> {
     let mut done = BTreeSet::new();
     // A thread started by a pinned thread inherits its affinity.
-    for _ in 0..ROUNDS {
+    for _ in 0..LISTINGS_MAX {
         let new: Vec<u32> = threads(process).difference(&done).copied().collect();
         if new.is_empty() {
             break;

@@ -13,8 +13,8 @@ pub struct Usage {
     pub resident_bytes: u64,
 }
 
-/// Blocks until a child has ended; returns its exit status, and its usage including children that
-/// it has waited for.
+/// Blocks until a child has ended. Returns its exit status, and its usage including the usage of
+/// children for which it has waited.
 #[expect(clippy::needless_pass_by_value, reason = "the child must not be waited for again")]
 pub fn wait(child: Child) -> Result<(ExitStatus, Usage)> {
     let number = libc::pid_t::try_from(child.id()).unwrap_or(libc::pid_t::MAX);

@@ -1,9 +1,9 @@
 //! Waiting for a changing set of descriptors, identified by numbers (epoll(7)).
 //!
-//! Level-triggered: an unhandled event is reported again. A closed descriptor leaves by itself
-//! unless a duplicate is open; its owner calls [`Watcher::forget`] then.
+//! Level-triggered: an unhandled event is reported again. A closed descriptor leaves the set unless
+//! a duplicate is open; in that case its owner calls [`Watcher::forget`].
 
-use crate::error::{Named as _, Result};
+use crate::error::{ErrorContext as _, Result};
 use crate::poll::timespec;
 use rustix::event::epoll;
 use std::mem::MaybeUninit;
@@ -14,7 +14,7 @@ use std::time::Duration;
 #[derive(Debug)]
 pub struct Watcher(OwnedFd);
 
-/// Events to wait for, besides hang-up and error.
+/// Events to wait for, in addition to hang-up and error.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Interest {
     /// Readable.
@@ -36,36 +36,36 @@ pub struct WatchEvent {
     pub gone: bool,
 }
 
-/// Most events returned at once.
-const AT_ONCE: usize = 256;
+/// Maximum number of events returned at once.
+const EVENTS_MAX: usize = 256;
 
 impl Watcher {
     /// Creates an empty set.
     pub fn new() -> Result<Self> {
-        epoll::create(epoll::CreateFlags::CLOEXEC).named("epoll_create1", "").map(Self)
+        epoll::create(epoll::CreateFlags::CLOEXEC).context("epoll_create1", "").map(Self)
     }
 
     /// Adds a descriptor, identified by `number`.
     pub fn watch(&self, descriptor: impl AsFd, number: u64, interest: Interest) -> Result<()> {
         let data = epoll::EventData::new_u64(number);
-        epoll::add(&self.0, descriptor, data, flags(interest)).named("epoll_ctl", "add")
+        epoll::add(&self.0, descriptor, data, flags(interest)).context("epoll_ctl", "add")
     }
 
     /// Changes number and interest of a descriptor.
     pub fn change(&self, descriptor: impl AsFd, number: u64, interest: Interest) -> Result<()> {
         let data = epoll::EventData::new_u64(number);
-        epoll::modify(&self.0, descriptor, data, flags(interest)).named("epoll_ctl", "modify")
+        epoll::modify(&self.0, descriptor, data, flags(interest)).context("epoll_ctl", "modify")
     }
 
     /// Removes a descriptor.
     pub fn forget(&self, descriptor: impl AsFd) -> Result<()> {
-        epoll::delete(&self.0, descriptor).named("epoll_ctl", "delete")
+        epoll::delete(&self.0, descriptor).context("epoll_ctl", "delete")
     }
 
-    /// Blocks until an event, a signal, or `limit`; returns the events.
+    /// Blocks until an event or a signal arrives, or `limit` passes. Returns the events.
     pub fn wait(&self, limit: Option<Duration>) -> Vec<WatchEvent> {
         let limit = limit.map(timespec);
-        let mut space = [MaybeUninit::<epoll::Event>::uninit(); AT_ONCE];
+        let mut space = [MaybeUninit::<epoll::Event>::uninit(); EVENTS_MAX];
         let Ok((events, _)) = epoll::wait(&self.0, &mut space, limit.as_ref()) else {
             return Vec::new();
         };

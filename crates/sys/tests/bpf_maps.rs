@@ -4,7 +4,7 @@
 #[expect(dead_code, reason = "only what counts is needed here")]
 mod attach;
 
-use attach::{answer, count, counted};
+use attach::{count, counter_value, load_constant};
 use ebpf::insn::{self, Alu, Helper, Insn, R0, R1, R2, R3, R4, R10, Size};
 use rustix::io::Errno;
 use std::os::fd::{AsFd as _, AsRawFd as _};
@@ -33,9 +33,9 @@ fn program_tail_calls_another() {
     code.extend([Insn::mov(R3, 1), Insn::call(Helper::TailCall), Insn::mov(R0, 2), Insn::exit()]);
     let first = load("first", &code);
     assert_eq!(first.test_run(&[0; 64], 1).unwrap().value, 2, "the slot is empty");
-    places.set_descriptor(1, answer(ProgramKind::Xdp, "second", 7).as_fd()).unwrap();
+    places.set_descriptor(1, load_constant(ProgramKind::Xdp, "second", 7).as_fd()).unwrap();
     assert_eq!(first.test_run(&[0; 64], 1).unwrap().value, 7);
-    let other = places.set_descriptor(1, answer(ProgramKind::Tc, "other", 7).as_fd());
+    let other = places.set_descriptor(1, load_constant(ProgramKind::Tc, "other", 7).as_fd());
     assert_eq!(other.unwrap_err().errno, Errno::INVAL.raw_os_error(), "of another kind");
     places.clear(1).unwrap();
     assert_eq!(first.test_run(&[0; 64], 1).unwrap().value, 2);
@@ -56,11 +56,11 @@ fn read_only_listener_is_notified() {
         Insn::exit(),
     ]);
     let rings = load("rings", &code);
-    let Ok(only) = doorbell.map().read_only() else {
+    let Ok(only) = doorbell.map().open_read_only() else {
         need::skip::<()>("needs CAP_SYS_ADMIN for a read-only descriptor");
         return;
     };
-    let listener = Listener::to(&[only.as_fd()]).unwrap();
+    let listener = Listener::new(&[only.as_fd()]).unwrap();
     assert!(!listener.wait(Duration::ZERO));
     for _ in 0..3 {
         assert_eq!(rings.test_run(&[0; 64], 1).unwrap().value, 0);
@@ -76,7 +76,7 @@ fn read_only_listener_is_notified() {
     assert_eq!(put, 4096 / 16 - 1);
     assert_eq!(doorbell.drain(|_| ()), put);
     assert_eq!(rings.test_run(&[0; 64], 1).unwrap().value, 0);
-    let received = Map::received(only).unwrap();
+    let received = Map::from_received(only).unwrap();
     assert_eq!(received.kind(), MapKind::RingBuffer);
 }
 
@@ -110,12 +110,12 @@ fn received_rings_must_be_frozen() {
     let copy = |map: &Map| map.as_fd().try_clone_to_owned().unwrap();
     assert!(rings.map().is_frozen().unwrap());
     assert!(rings.map().map().is_err(), "not even its owner writes");
-    let received = Rings::received(copy(rings.map()), shape).unwrap();
+    let received = Rings::from_received(copy(rings.map()), shape).unwrap();
     assert_eq!(received.region(0).unwrap().head(0), 0);
     assert!(received.region(1).is_none() && received.region(0).unwrap().pointer(1, 0).is_none());
     assert!(!received.region(0).unwrap().copy(0, 0, &mut [0; 133]));
     let refused = |map: &Map, shape| {
-        let why = Rings::received(copy(map), shape).unwrap_err();
+        let why = Rings::from_received(copy(map), shape).unwrap_err();
         assert_eq!(why.errno, Errno::INVAL.raw_os_error(), "{why}");
     };
     refused(rings.map(), RingsLayout { bytes: 1 << 14, ..shape });
@@ -124,6 +124,6 @@ fn received_rings_must_be_frozen() {
     let counter = Map::array("count", 8, 1, true).unwrap();
     let mapped = counter.map().unwrap();
     count(ProgramKind::Xdp, "count", &counter, 2).test_run(&[0; 64], 3).unwrap();
-    assert_eq!((mapped.word(0), counted(&counter)), (Some(3), 3));
+    assert_eq!((mapped.word(0), counter_value(&counter)), (Some(3), 3));
     assert_eq!(counter.freeze().unwrap_err().errno, Errno::BUSY.raw_os_error(), "it is mapped");
 }

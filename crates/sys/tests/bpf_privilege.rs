@@ -102,7 +102,7 @@ fn program_descriptor_is_the_right_to_attach() {
     let map = Map::array("seen", 8, 1, true).unwrap();
     let program = attach::count(ProgramKind::Tc, "counter", &map, -1);
     pair.server.enter(|| {
-        let index = RouteSocket::open().unwrap().named(SERVER_DEVICE).unwrap().index;
+        let index = RouteSocket::open().unwrap().by_name(SERVER_DEVICE).unwrap().index;
         let (link, chain) = with(CapabilitySet::empty(), || {
             let link = Link::tcx(&program, index, Side::Ingress, Anchor::Head, None).unwrap();
             (link, tcx_chain(index, Side::Ingress).unwrap_err())

@@ -1,12 +1,12 @@
 //! Our programs beside those of others on one device: an XDP program attached by `ip`, a traffic
-//! control filter, TCX links before and behind ours. All are listed, all see every packet, none is
+//! control filter, TCX links before and after ours. All are listed, all see every packet, none is
 //! moved, and each may leave first.
 #![expect(clippy::unwrap_used, reason = "what fails here fails the test")]
 
 #[expect(dead_code, reason = "only programs that count and frames to be counted are needed here")]
 mod attach;
 
-use attach::{answer, count, counted, frames};
+use attach::{count, counter_value, frames, load_constant};
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -24,7 +24,7 @@ __attribute__((section("xdp"), used)) int foreign(void *ctx) { return 2; }
 __attribute__((section("license"), used)) char _license[] = "GPL";
 "#;
 
-/// Their object file, deleted on drop.
+/// The object file of these programs, deleted on drop.
 struct Object(PathBuf);
 
 impl Object {
@@ -71,9 +71,9 @@ fn v17_ours_and_others_programs_all_see_every_packet() {
         .map(|(name, number)| count(ProgramKind::Tc, name, &maps[number], -1));
     space.enter(|| {
         let links = RouteSocket::open().unwrap();
-        let index = links.named(SERVER_DEVICE).unwrap().index;
+        let index = links.by_name(SERVER_DEVICE).unwrap().index;
         let (xdp, filters) =
-            (|| links.indexed(index).unwrap().xdp, || links.filters(index).unwrap());
+            (|| links.by_index(index).unwrap().xdp, || links.filters(index).unwrap());
         let (foreign, classic) = (xdp().expect("theirs is there"), filters());
         assert_eq!((foreign.mode, classic.len()), (Some(XdpMode::Native), 1));
         let tcx = |program, anchor| Link::tcx(program, index, Side::Ingress, anchor, None).unwrap();
@@ -83,7 +83,7 @@ fn v17_ours_and_others_programs_all_see_every_packet() {
         let first = tcx(&first, before);
         for mode in [XdpMode::Native, XdpMode::Generic] {
             let refused =
-                Link::xdp(&answer(ProgramKind::Xdp, "taker", 1), index, mode).unwrap_err();
+                Link::xdp(&load_constant(ProgramKind::Xdp, "taker", 1), index, mode).unwrap_err();
             assert!(refused.to_string().contains("is kept"), "{refused}");
         }
         let names = || {
@@ -92,14 +92,14 @@ fn v17_ours_and_others_programs_all_see_every_packet() {
         };
         assert_eq!(names(), ["first", "ours", "last"]);
         frames(&pair, 60);
-        assert_eq!(maps.each_ref().map(counted), [60, 60, 60]);
+        assert_eq!(maps.each_ref().map(counter_value), [60, 60, 60]);
         drop(first);
         assert_eq!(names(), ["ours", "last"]);
         frames(&pair, 5);
         drop(ours);
         assert_eq!(names(), ["last"]);
         frames(&pair, 5);
-        assert_eq!(maps.each_ref().map(counted), [60, 65, 70]);
+        assert_eq!(maps.each_ref().map(counter_value), [60, 65, 70]);
         assert_eq!((xdp(), filters()), (Some(foreign), classic), "as before");
         drop(last);
     });
@@ -114,7 +114,7 @@ fn v17_ip_cannot_replace_our_xdp_program() {
     let map = Map::array("seen", 8, 1, true).unwrap();
     let program = count(ProgramKind::Xdp, "ours", &map, 2);
     pair.server.enter(|| {
-        let index = RouteSocket::open().unwrap().named(SERVER_DEVICE).unwrap().index;
+        let index = RouteSocket::open().unwrap().by_name(SERVER_DEVICE).unwrap().index;
         let link = Link::xdp(&program, index, XdpMode::Native).unwrap();
         for words in [&["xdp", "obj"][..], &["-force", "xdp", "obj"]] {
             let mut ip = pair.server.command("ip");
@@ -124,8 +124,8 @@ fn v17_ip_cannot_replace_our_xdp_program() {
             assert!(!done.status.success(), "{words:?}: {done:?}");
         }
         frames(&pair, 20);
-        assert_eq!(counted(&map), 20);
-        let told = RouteSocket::open().unwrap().indexed(index).unwrap().xdp.unwrap();
+        assert_eq!(counter_value(&map), 20);
+        let told = RouteSocket::open().unwrap().by_index(index).unwrap().xdp.unwrap();
         assert_eq!(told.program, link.info().unwrap().program);
     });
 }

@@ -4,7 +4,7 @@
 
 mod attach;
 
-use attach::{answer, count, counted, frames, kill_at};
+use attach::{count, counter_value, frames, kill_at, load_constant};
 use rustix::fs::{AtFlags, Mode, OFlags, mkdirat, openat, unlinkat};
 use rustix::io::Errno;
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
@@ -27,7 +27,7 @@ fn pair() -> Option<Pair> {
 }
 
 fn index(pair: &Pair) -> u32 {
-    pair.server.enter(|| RouteSocket::open().unwrap().named(SERVER_DEVICE).unwrap().index)
+    pair.server.enter(|| RouteSocket::open().unwrap().by_name(SERVER_DEVICE).unwrap().index)
 }
 
 #[test]
@@ -44,19 +44,19 @@ fn tcx_program_runs_first_is_replaced_and_ends_with_its_link() {
         assert_eq!(link.info().unwrap().target, LinkTarget::Tcx(index, Side::Ingress));
         assert_eq!(link.info().unwrap().program, first.info().unwrap().id);
         frames(&pair, 100);
-        assert_eq!(counted(&one), 100);
+        assert_eq!(counter_value(&one), 100);
         let wrong = link.update(&second, Some(&second)).unwrap_err();
         assert_eq!(wrong.errno, Errno::PERM.raw_os_error(), "{wrong}");
         link.update(&second, Some(&first)).unwrap();
         frames(&pair, 50);
-        assert_eq!((counted(&one), counted(&other)), (100, 50));
+        assert_eq!((counter_value(&one), counter_value(&other)), (100, 50));
         let chain = tcx_chain(index, Side::Ingress).unwrap();
         assert_eq!(chain.members.len(), 1);
         assert_eq!(chain.members[0].link, Some(link.info().unwrap().id));
         assert_eq!(chain.members[0].name, "second");
         drop(link);
         frames(&pair, 50);
-        assert_eq!((counted(&one), counted(&other)), (100, 50), "gone with its link");
+        assert_eq!((counter_value(&one), counter_value(&other)), (100, 50), "gone with its link");
         assert!(tcx_chain(index, Side::Ingress).unwrap().members.is_empty());
     });
 }
@@ -90,10 +90,10 @@ fn v17_chain_keeps_its_members_and_the_head_sees_all() {
         assert_eq!(names(Side::Ingress), ["head", "between", "there", "behind"]);
         assert!(names(Side::Egress).is_empty());
         frames(&pair, 40);
-        assert_eq!(maps.each_ref().map(counted), [40, 0, 40, 40]);
+        assert_eq!(maps.each_ref().map(counter_value), [40, 0, 40, 40]);
         foreign.detach().unwrap();
         frames(&pair, 2);
-        assert_eq!(maps.each_ref().map(counted), [40, 2, 42, 42]);
+        assert_eq!(maps.each_ref().map(counter_value), [40, 2, 42, 42]);
         let after = Link::tcx(
             &there,
             index,
@@ -111,7 +111,7 @@ fn v17_xdp_reports_its_mode_and_displaces_nothing() {
     let index = index(&pair);
     let map = Map::array("seen", 8, 1, true).unwrap();
     let (pass, drop_all) =
-        (count(ProgramKind::Xdp, "pass", &map, 2), answer(ProgramKind::Xdp, "drop", 1));
+        (count(ProgramKind::Xdp, "pass", &map, 2), load_constant(ProgramKind::Xdp, "drop", 1));
     pair.server.enter(|| {
         let ours = Link::xdp_any(&pass, index).unwrap();
         assert_eq!((ours.mode, ours.refused), (XdpMode::Native, None));
@@ -122,21 +122,21 @@ fn v17_xdp_reports_its_mode_and_displaces_nothing() {
         }
         assert!(Link::xdp_any(&drop_all, index).is_err());
         frames(&pair, 30);
-        assert_eq!(counted(&map), 30);
+        assert_eq!(counter_value(&map), 30);
         ours.link.update(&drop_all, Some(&pass)).unwrap();
         frames(&pair, 30);
         ours.link.update(&pass, None).unwrap();
         frames(&pair, 5);
-        until("no more than those of the first and the last", || counted(&map) == 35);
+        until("no more than those of the first and the last", || counter_value(&map) == 35);
         let other = count(ProgramKind::Tc, "tc", &map, 0);
         assert!(ours.link.update(&other, None).is_err(), "of another kind");
-        let lo = RouteSocket::open().unwrap().named("lo").unwrap().index;
+        let lo = RouteSocket::open().unwrap().by_name("lo").unwrap().index;
         let generic = Link::xdp_any(&drop_all, lo).unwrap();
         assert_eq!(generic.mode, XdpMode::Generic);
         let why = generic.refused.expect("the driver was asked first");
         assert!(why.to_string().contains(&format!("native xdp on interface {lo}")), "{why}");
-        let gone = Link::xdp(&pass, 0x7fff_fff0, XdpMode::Generic).unwrap_err();
-        assert_eq!(gone.errno, Errno::INVAL.raw_os_error(), "{gone}");
+        let error = Link::xdp(&pass, 0x7fff_fff0, XdpMode::Generic).unwrap_err();
+        assert_eq!(error.errno, Errno::INVAL.raw_os_error(), "{error}");
     });
 }
 
@@ -165,12 +165,13 @@ fn v17_programs_of_others_are_listed_and_stay() {
         );
         let link = Link::tcx(&ours, index, Side::Ingress, Anchor::Head, None).unwrap();
         frames(&pair, 20);
-        assert_eq!(counted(&map), 20);
+        assert_eq!(counter_value(&map), 20);
         drop(link);
         assert_eq!(filters(), found);
-        assert_eq!(links.indexed(index).unwrap().xdp, None);
-        let xdp = Link::xdp(&answer(ProgramKind::Xdp, "xdp", 2), index, XdpMode::Native).unwrap();
-        let told = links.indexed(index).unwrap().xdp.expect("it is there");
+        assert_eq!(links.by_index(index).unwrap().xdp, None);
+        let xdp =
+            Link::xdp(&load_constant(ProgramKind::Xdp, "xdp", 2), index, XdpMode::Native).unwrap();
+        let told = links.by_index(index).unwrap().xdp.expect("it is there");
         assert_eq!((told.program, told.mode), (xdp.info().unwrap().program, Some(XdpMode::Native)));
     });
 }
@@ -196,7 +197,7 @@ fn socket_filter_runs_before_the_socket() {
         })
     });
     frames(&pair, 25);
-    until("both were asked", || counted(&map) == 50);
+    until("both were asked", || counter_value(&map) == 50);
     // A packet is counted after the program has passed it.
     let [all, none] = rings.map(|ring| move || ring.statistics().unwrap().packets);
     until("one has counted all", || all() == 25);
@@ -254,12 +255,12 @@ fn thousand_attachments_leave_nothing() {
         }
         assert!(tcx_chain(index, Side::Ingress).unwrap().members.is_empty());
     });
-    gone(&made);
+    wait_until_freed(&made);
 }
 
 /// Waits until the kernel has freed these objects, which it does after a grace period; their ids
 /// are not reused.
-fn gone(all: &[(ObjectKind, u32)]) {
+fn wait_until_freed(all: &[(ObjectKind, u32)]) {
     until("they are gone", || {
         [ObjectKind::Programs, ObjectKind::Maps, ObjectKind::Links].iter().all(|of| {
             let there = ids(*of).unwrap();
@@ -276,13 +277,13 @@ fn killed_process_leaves_the_interface_clean() {
     for step in 0..attach::STEPS {
         let made = kill_at(&pair.server, index, step);
         assert_eq!(made.is_empty(), step == 0, "step {step}: {made:?}");
-        gone(&made);
+        wait_until_freed(&made);
         pair.server.enter(|| {
             for side in [Side::Ingress, Side::Egress] {
                 assert!(tcx_chain(index, side).unwrap().members.is_empty(), "step {step}");
             }
             assert_eq!(
-                RouteSocket::open().unwrap().indexed(index).unwrap().xdp,
+                RouteSocket::open().unwrap().by_index(index).unwrap().xdp,
                 None,
                 "step {step}"
             );
@@ -299,7 +300,7 @@ fn child_attaches_step_by_step() {
 }
 
 #[test]
-fn socket_lookup_program_runs_in_its_name_space() {
+fn socket_lookup_program_runs_in_its_namespace() {
     let Some(pair) = pair() else { return };
     let code = attach::answer_code(1);
     let load = Load::new(ProgramKind::SocketLookup, "choose", &code);

@@ -1,4 +1,4 @@
-//! Interfaces and name spaces, in name spaces of the test's own.
+//! Interfaces and namespaces, in namespaces of the test's own.
 
 extern crate streamline_sys as sys;
 
@@ -17,35 +17,35 @@ fn interface_facts_match_the_ip_command() {
     ip(&format!("link property add dev {CLIENT_DEVICE} altname a-name-longer-than-fifteen"));
     ip("link add off0 type veth peer name off1");
     let links = pair.client.enter(RouteSocket::open).unwrap();
-    let veth = links.named(CLIENT_DEVICE).unwrap();
+    let veth = links.by_name(CLIENT_DEVICE).unwrap();
     assert_eq!((veth.hatype, veth.mtu, veth.operstate), (1, 4321, 6));
     assert!(veth.flags.up() && veth.flags.running() && !veth.flags.loopback());
     assert!(!veth.flags.promiscuous());
     assert_eq!(veth.mac, [2, 0, 0, 0, 0x12, 0x34]);
     assert_eq!((veth.kind.as_deref(), veth.link.is_some()), (Some("veth"), true));
     assert_eq!(veth.alternative, ["a-name-longer-than-fifteen"]);
-    assert_eq!(links.named("a-name-longer-than-fifteen").unwrap().name, CLIENT_DEVICE);
-    let [one, other] = ["off0", "off1"].map(|name| links.named(name).unwrap());
+    assert_eq!(links.by_name("a-name-longer-than-fifteen").unwrap().name, CLIENT_DEVICE);
+    let [one, other] = ["off0", "off1"].map(|name| links.by_name(name).unwrap());
     assert_eq!((one.link, other.link), (Some(other.index), Some(one.index)));
     assert!(!one.flags.up() && one.operstate == 2);
-    let all = links.all().unwrap();
+    let all = links.list().unwrap();
     let mut names: Vec<&str> = all.iter().map(|each| each.name.as_str()).collect();
     names.sort_unstable();
     assert_eq!(names, [CLIENT_DEVICE, "lo", "off0", "off1"]);
     ip(&format!("link set dev {CLIENT_DEVICE} promisc on"));
-    assert!(links.named(CLIENT_DEVICE).unwrap().flags.promiscuous());
+    assert!(links.by_name(CLIENT_DEVICE).unwrap().flags.promiscuous());
 }
 
 #[test]
 fn renamed_interface_keeps_its_index() {
     let Some(pair) = Pair::new(Cable::default()) else { return };
     let links = pair.server.enter(RouteSocket::open).unwrap();
-    let Interface { index, .. } = links.named(SERVER_DEVICE).unwrap();
+    let Interface { index, .. } = links.by_name(SERVER_DEVICE).unwrap();
     pair.server.ip(&format!("link set dev {SERVER_DEVICE} name other0"));
-    assert_eq!(links.indexed(index).unwrap().name, "other0");
-    assert_eq!(links.named(SERVER_DEVICE).unwrap_err().errno, ENODEV);
+    assert_eq!(links.by_index(index).unwrap().name, "other0");
+    assert_eq!(links.by_name(SERVER_DEVICE).unwrap_err().errno, ENODEV);
     pair.server.ip("link delete dev other0");
-    assert_eq!(links.indexed(index).unwrap_err().errno, ENODEV);
+    assert_eq!(links.by_index(index).unwrap_err().errno, ENODEV);
 }
 
 /// A list that exceeds one datagram.
@@ -55,7 +55,7 @@ fn long_interface_list_is_complete() {
     for number in 0..20 {
         pair.client.ip(&format!("link add v{number} type veth peer name w{number}"));
     }
-    let all = pair.client.enter(RouteSocket::open).unwrap().all().unwrap();
+    let all = pair.client.enter(RouteSocket::open).unwrap().list().unwrap();
     for name in (0..20).flat_map(|number| [format!("v{number}"), format!("w{number}")]) {
         assert!(all.iter().any(|each| each.name == name), "{name}");
     }
@@ -67,19 +67,19 @@ fn interface_counters_count_frames() {
     let Some(pair) = Pair::new(Cable { addresses: false, ..Cable::default() }) else { return };
     let [near, far] =
         [&pair.client, &pair.server].map(|space| space.enter(RouteSocket::open).unwrap());
-    let index = near.named(CLIENT_DEVICE).unwrap().index;
+    let index = near.by_name(CLIENT_DEVICE).unwrap().index;
     let mut sender = pair.client.enter(|| PacketSender::open(index, Qdisc::Bypass)).unwrap();
     sender.send(&[&[0; 60][..]; 100]);
-    let sent = near.indexed(index).unwrap().counters;
+    let sent = near.by_index(index).unwrap().counters;
     assert_eq!((sent.tx_packets, sent.tx_bytes, sent.rx_packets), (100, 6000, 0));
     testkit::net::until("they arrive", || {
-        let got = far.named(SERVER_DEVICE).unwrap().counters;
+        let got = far.by_name(SERVER_DEVICE).unwrap().counters;
         (got.rx_packets, got.rx_bytes, got.rx_lost()) == (100, 6000, 0)
     });
 }
 
 #[test]
-fn socket_opened_in_a_name_space_stays_there() {
+fn socket_opened_in_a_namespace_stays_there() {
     let Some(pair) = Pair::new(Cable::default()) else { return };
     let before = Namespace::current().unwrap().identity().unwrap();
     let space = Namespace::open(pair.client.name()).unwrap();
@@ -87,9 +87,9 @@ fn socket_opened_in_a_name_space_stays_there() {
     let (there, links) =
         run_in(&space, || (space.is_current().unwrap(), RouteSocket::open())).unwrap();
     assert!(there);
-    assert!(links.unwrap().named(CLIENT_DEVICE).is_ok());
+    assert!(links.unwrap().by_name(CLIENT_DEVICE).is_ok());
     assert_eq!(Namespace::current().unwrap().identity().unwrap(), before);
-    assert!(RouteSocket::open().unwrap().named(CLIENT_DEVICE).is_err());
+    assert!(RouteSocket::open().unwrap().by_name(CLIENT_DEVICE).is_err());
     let path = Namespace::open(pair.client.path().to_str().unwrap()).unwrap();
     assert_eq!(path.identity().unwrap(), space.identity().unwrap());
     let caught = std::panic::catch_unwind(|| run_in(&space, || panic!("inside")));

@@ -1,4 +1,4 @@
-//! Packet sockets over a pair of virtual devices in name spaces of the test's own: every frame sent
+//! Packet sockets over a pair of virtual devices in namespaces of the test's own: every frame sent
 //! comes out of the ring with its time and tag, or is counted as dropped.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail the test")]
@@ -18,7 +18,7 @@ use testkit::net::{CLIENT_DEVICE, Cable, LIMIT, Namespace, Pair, SERVER_DEVICE, 
 const SHAPE: RingShape = RingShape { segment: 1 << 16, segments: 8, retire_ms: 1, reserve: 8 };
 const ENETDOWN: i32 = 100;
 
-fn silent() -> Option<Pair> {
+fn silent_pair() -> Option<Pair> {
     Pair::new(Cable { addresses: false, ..Cable::default() })
 }
 
@@ -52,7 +52,7 @@ fn number(bytes: &[u8]) -> u32 {
 
 /// Copies an arrived segment.
 fn segment(ring: &PacketRing, slot: usize) -> Vec<u8> {
-    assert!(ring.arrived(slot));
+    assert!(ring.has_arrived(slot));
     let first = ring.base().as_ptr().wrapping_add(slot * ring.segment());
     // SAFETY: the segment lies in the mapping, has arrived, and is not given back before the copy
     // is made.
@@ -60,11 +60,15 @@ fn segment(ring: &PacketRing, slot: usize) -> Vec<u8> {
 }
 
 /// Receives `count` frames and gives every segment back.
-fn take(ring: &PacketRing, slot: &mut usize, count: usize) -> Vec<(PacketHeader, Vec<u8>)> {
+fn receive_frames(
+    ring: &PacketRing,
+    slot: &mut usize,
+    count: usize,
+) -> Vec<(PacketHeader, Vec<u8>)> {
     let mut taken = Vec::new();
     until("the frames come", || {
         sys::poll::readable(&[ring.as_fd()], Some(Duration::from_millis(20)));
-        while ring.arrived(*slot) {
+        while ring.has_arrived(*slot) {
             let bytes = segment(ring, *slot);
             ring.give_back(*slot);
             *slot = (*slot + 1) % ring.segments();
@@ -82,13 +86,13 @@ fn take(ring: &PacketRing, slot: &mut usize, count: usize) -> Vec<(PacketHeader,
 
 #[test]
 fn frame_arrives_whole_with_time_and_origin() {
-    let Some(pair) = silent() else { return };
+    let Some(pair) = silent_pair() else { return };
     let ring = ring(&pair.server, SERVER_DEVICE, SHAPE);
     let own = self::ring(&pair.client, CLIENT_DEVICE, SHAPE);
     let before = sys::clock::real();
     let sent = sender(&pair.client, CLIENT_DEVICE).send(&[&frame(7, 60), &frame(8, 1514)]);
     assert_eq!(sent, SendReport { frames: 2, stopped: None });
-    let got = take(&ring, &mut 0, 2);
+    let got = receive_frames(&ring, &mut 0, 2);
     for ((packet, bytes), expected) in got.iter().zip([frame(7, 60), frame(8, 1514)]) {
         assert_eq!(*bytes, expected);
         assert_eq!(packet.length as usize, expected.len());
@@ -97,10 +101,13 @@ fn frame_arrives_whole_with_time_and_origin() {
         assert_eq!(packet.link.index, index(&pair.server, SERVER_DEVICE));
         assert_eq!(packet.link.kind, PacketKind::Other, "addressed to another host");
         assert_eq!(packet.network, packet.frame + 14);
-        assert!(packet.frame - packet.at >= layout::HEADER + layout::ROOM + 8, "room and reserve");
+        assert!(
+            packet.frame - packet.at >= layout::HEADER_SIZE + layout::FRAME_PADDING + 8,
+            "room and reserve"
+        );
         assert_eq!(packet.vlan, None);
     }
-    let outgoing = take(&own, &mut 0, 2);
+    let outgoing = receive_frames(&own, &mut 0, 2);
     assert!(outgoing.iter().all(|(packet, _)| packet.link.kind == PacketKind::Outgoing));
     assert_eq!(ring.statistics().unwrap(), RingStatistics { packets: 2, drops: 0, freezes: 0 });
     assert_eq!(ring.statistics().unwrap().packets, 2, "totals");
@@ -109,7 +116,7 @@ fn frame_arrives_whole_with_time_and_origin() {
 
 #[test]
 fn stripped_vlan_tag_is_reported() {
-    let Some(pair) = silent() else { return };
+    let Some(pair) = silent_pair() else { return };
     let ring = ring(&pair.server, SERVER_DEVICE, SHAPE);
     let tagged = |protocol: u16, control: u16| {
         let mut bytes = frame(1, 80);
@@ -118,7 +125,7 @@ fn stripped_vlan_tag_is_reported() {
     };
     let (plain, service) = (tagged(0x8100, 0x6007), tagged(0x88a8, 0x0009));
     sender(&pair.client, CLIENT_DEVICE).send(&[&plain, &service]);
-    let got = take(&ring, &mut 0, 2);
+    let got = receive_frames(&ring, &mut 0, 2);
     for ((packet, bytes), tag) in got.iter().zip([
         VlanTag { protocol: 0x8100, control: 0x6007 },
         VlanTag { protocol: 0x88a8, control: 0x0009 },
@@ -131,7 +138,7 @@ fn stripped_vlan_tag_is_reported() {
 /// Frames without room are counted, and frames arrive again once segments are given back.
 #[test]
 fn full_ring_counts_drops_and_continues() {
-    let Some(pair) = silent() else { return };
+    let Some(pair) = silent_pair() else { return };
     let shape = RingShape { segment: 4096, segments: 2, ..SHAPE };
     let ring = ring(&pair.server, SERVER_DEVICE, shape);
     let mut sender = sender(&pair.client, CLIENT_DEVICE);
@@ -142,19 +149,19 @@ fn full_ring_counts_drops_and_continues() {
     let RingStatistics { drops, freezes, .. } = ring.statistics().unwrap();
     assert!((900..1000).contains(&drops) && freezes >= 1, "{drops} {freezes}");
     let mut slot = 0;
-    let got = take(&ring, &mut slot, 1000 - drops as usize);
+    let got = receive_frames(&ring, &mut slot, 1000 - drops as usize);
     let numbers: Vec<u32> = got.iter().map(|(_, bytes)| number(bytes)).collect();
     assert_eq!(numbers, (0..1000 - drops as u32).collect::<Vec<_>>(), "the first, in order");
     sender.send(&slices[..5]);
     let numbers: Vec<u32> =
-        take(&ring, &mut slot, 5).iter().map(|(_, bytes)| number(bytes)).collect();
+        receive_frames(&ring, &mut slot, 5).iter().map(|(_, bytes)| number(bytes)).collect();
     assert_eq!(numbers, [0, 1, 2, 3, 4]);
     assert_eq!(ring.statistics().unwrap(), RingStatistics { packets: 1005, drops, freezes });
 }
 
 #[test]
 fn filter_precedes_the_ring_and_a_closed_ring_gets_nothing() {
-    let Some(pair) = silent() else { return };
+    let Some(pair) = silent_pair() else { return };
     let socket = pair.server.enter(PacketSocket::open).unwrap();
     // ldh [12]; jeq #0x88b5, next, +2; ld [14]; jlt 500: by jge #500, +1; ret all; ret none.
     let program = [
@@ -172,7 +179,7 @@ fn filter_precedes_the_ring_and_a_closed_ring_gets_nothing() {
     ring.bind(index(&pair.server, SERVER_DEVICE)).unwrap();
     sender.send(&[&frame(1, 60), &frame(500, 60), &frame(499, 60)]);
     let mut slot = 0;
-    let got = take(&ring, &mut slot, 2);
+    let got = receive_frames(&ring, &mut slot, 2);
     let numbers: Vec<u32> = got.iter().map(|(_, bytes)| number(bytes)).collect();
     assert_eq!(numbers, [1, 499], "nothing from before, nothing that was refused");
     ring.close().unwrap();
@@ -180,12 +187,12 @@ fn filter_precedes_the_ring_and_a_closed_ring_gets_nothing() {
     let seen = || testkit::net::counters(&pair.server, SERVER_DEVICE).unwrap().received;
     until("the device has seen all five", || seen() == 5);
     assert_eq!(ring.statistics().unwrap().packets, 2);
-    assert!(!ring.arrived(slot));
+    assert!(!ring.has_arrived(slot));
 }
 
 #[test]
 fn outgoing_frames_can_be_excluded() {
-    let Some(pair) = silent() else { return };
+    let Some(pair) = silent_pair() else { return };
     let socket = pair.server.enter(PacketSocket::open).unwrap();
     socket.ignore_outgoing().unwrap();
     socket.promiscuous(index(&pair.server, SERVER_DEVICE)).unwrap();
@@ -193,13 +200,13 @@ fn outgoing_frames_can_be_excluded() {
     ring.bind(0).unwrap();
     sender(&pair.server, SERVER_DEVICE).send(&[&frame(1, 60)]);
     sender(&pair.client, CLIENT_DEVICE).send(&[&frame(2, 60)]);
-    let got = take(&ring, &mut 0, 1);
+    let got = receive_frames(&ring, &mut 0, 1);
     assert_eq!(got.iter().map(|(_, bytes)| number(bytes)).collect::<Vec<_>>(), [2]);
 }
 
 #[test]
 fn removed_interface_is_an_error() {
-    let Some(pair) = silent() else { return };
+    let Some(pair) = silent_pair() else { return };
     let ring = ring(&pair.server, SERVER_DEVICE, SHAPE);
     let mut sender = sender(&pair.client, CLIENT_DEVICE);
     pair.server.ip(&format!("link set dev {SERVER_DEVICE} down"));
@@ -209,7 +216,11 @@ fn removed_interface_is_an_error() {
     pair.client.wait_until_up(CLIENT_DEVICE);
     pair.server.wait_until_up(SERVER_DEVICE);
     sender.send(&[&frame(3, 60)]);
-    assert_eq!(number(&take(&ring, &mut 0, 1)[0].1), 3, "it goes on when the interface is up");
+    assert_eq!(
+        number(&receive_frames(&ring, &mut 0, 1)[0].1),
+        3,
+        "it goes on when the interface is up"
+    );
     pair.server.ip(&format!("link delete dev {SERVER_DEVICE}"));
     assert!(sys::poll::readable(&[ring.as_fd()], Some(LIMIT))[0], "it wakes");
     assert_eq!(ring.error(), Some(ENETDOWN));
@@ -222,7 +233,7 @@ fn removed_interface_is_an_error() {
 
 #[test]
 fn unsendable_frame_is_refused_and_reported() {
-    let Some(pair) = silent() else { return };
+    let Some(pair) = silent_pair() else { return };
     let ring = ring(&pair.server, SERVER_DEVICE, SHAPE);
     let mut sender = sender(&pair.client, CLIENT_DEVICE);
     let frames: Vec<Vec<u8>> = (0..200).map(|n| frame(n, 60 + 2000 * (n / 150) as usize)).collect();
@@ -230,7 +241,7 @@ fn unsendable_frame_is_refused_and_reported() {
     const EMSGSIZE: i32 = 90;
     let sent = sender.send(&slices);
     assert_eq!(sent, SendReport { frames: 150, stopped: Some(SendStop::Refused(EMSGSIZE)) });
-    assert_eq!(take(&ring, &mut 0, 150).len(), 150);
+    assert_eq!(receive_frames(&ring, &mut 0, 150).len(), 150);
     assert!(sys::poll::writable(&sender, LIMIT));
     let nowhere = pair.client.enter(|| PacketSender::open(4711, Qdisc::Bypass)).unwrap_err();
     assert_eq!(nowhere.call, "bind");

@@ -25,7 +25,7 @@ const SHAPE: UmemShape = UmemShape { frame: 4096, frames: FRAMES, headroom: 0 };
 const SILENT: Cable = Cable { addresses: false, mtu: 1500, queues: 1 };
 
 fn index(name: &str) -> u32 {
-    RouteSocket::open().unwrap().named(name).unwrap().index
+    RouteSocket::open().unwrap().by_name(name).unwrap().index
 }
 
 fn pair(cable: Cable) -> Option<Pair> {

@@ -52,7 +52,7 @@ impl Resources {
     pub fn with_programs_at(mut self, pair: &Pair) -> Self {
         pair.server.enter(|| {
             let device =
-                RouteSocket::open().expect("links").named(SERVER_DEVICE).expect("the device");
+                RouteSocket::open().expect("links").by_name(SERVER_DEVICE).expect("the device");
             for side in [Side::Ingress, Side::Egress] {
                 let chain = tcx_chain(device.index, side).expect("a chain");
                 self.add(format!("programs at {side:?}"), chain.members.len() as u64);

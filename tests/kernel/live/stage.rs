@@ -89,7 +89,7 @@ impl<'p> Stage<'p> {
         let load = Load::new(kind(stand.hook()), "live", &code);
         let load = Load { fragments: stand == AttachPoint::Xdp, ..load };
         let loaded = load.load().unwrap_or_else(|why| panic!("{why}\n{}", why.log));
-        let index = RouteSocket::open().unwrap().named(device).unwrap().index;
+        let index = RouteSocket::open().unwrap().by_name(device).unwrap().index;
         let link = match stand {
             AttachPoint::Tcx(side) => Link::tcx(&loaded, index, side, Anchor::Head, None),
             AttachPoint::Xdp => Link::xdp(&loaded, index, XdpMode::Native),
@@ -181,7 +181,7 @@ pub(super) fn attach_tagger(device: &str, side: Side) -> Link {
     let code = insn::encode(&a.finish().unwrap());
     let program = Load::new(kind(Hook::Tc), "tagger", &code).load();
     let program = program.unwrap_or_else(|why| panic!("{why}\n{}", why.log));
-    let index = RouteSocket::open().unwrap().named(device).unwrap().index;
+    let index = RouteSocket::open().unwrap().by_name(device).unwrap().index;
     Link::tcx(&program, index, side, Anchor::Head, None).unwrap()
 }
 

@@ -151,7 +151,7 @@ fn datagrams(pair: &Pair, near: &str, far: &str) {
 
 fn send(pair: &Pair, frames: &[&[u8]]) {
     pair.client.enter(|| {
-        let index = RouteSocket::open().unwrap().named(CLIENT_DEVICE).unwrap().index;
+        let index = RouteSocket::open().unwrap().by_name(CLIENT_DEVICE).unwrap().index;
         let mut sender = PacketSender::open(index, Qdisc::Through).unwrap();
         let mut sent = 0;
         until("there is room for frames", || {

@@ -52,7 +52,7 @@ impl Tap {
         let doorbell = RingBuffer::create("bell", 1 << 16).unwrap();
         let program = program::load(&rings, &doorbell, when);
         let link = pair.server.enter(|| {
-            let index = RouteSocket::open().unwrap().named(SERVER_DEVICE).unwrap().index;
+            let index = RouteSocket::open().unwrap().by_name(SERVER_DEVICE).unwrap().index;
             Link::tcx(&program, index, Side::Ingress, Anchor::Head, None).unwrap()
         });
         Self { rings, doorbell, program, _link: link }
@@ -101,7 +101,7 @@ fn send(pair: &Pair, count: u32) {
     let frames: Vec<Vec<u8>> =
         (0..1_000).map(|number| numbered(number, length(&mut random))).collect();
     pair.client.enter(|| {
-        let index = RouteSocket::open().unwrap().named(CLIENT_DEVICE).unwrap().index;
+        let index = RouteSocket::open().unwrap().by_name(CLIENT_DEVICE).unwrap().index;
         let mut sender = PacketSender::open(index, Qdisc::Bypass).unwrap();
         let mut left = count as usize;
         while left > 0 {
@@ -166,7 +166,7 @@ fn reader_with_pending_notifications_is_not_woken() {
         RingsLayout { cpus: cpus(), sinks: 1, pointers: 1 << 10, bytes: 1 << 20, record_max: 2048 };
     let each = WakePolicy { blocks: 1, apart_ns: 0, wakes: Wakeup::Consumer, ..NO_DOORBELL };
     let mut tap = Tap::new(&pair, shape, each);
-    let listener = Listener::to(&[tap.doorbell.as_fd()]).unwrap();
+    let listener = Listener::new(&[tap.doorbell.as_fd()]).unwrap();
     for _ in 0..3 {
         send(&pair, 1);
         assert!(listener.wait(WAIT_MAX), "all was taken out before");

@@ -62,7 +62,7 @@ impl Reader {
         let RingsLayout { cpus, sinks, pointers, bytes, record_max } = rings.shape();
         let words = [cpus, sinks, pointers, bytes, record_max, content as u32];
         let message: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
-        let waits = doorbell.map().read_only().unwrap();
+        let waits = doorbell.map().open_read_only().unwrap();
         descriptor::send(&socket, &message, &[rings.as_fd(), waits.as_fd()]).unwrap();
         let mut ready = [0];
         let reader = Self { child: child.unwrap(), socket };
@@ -107,8 +107,8 @@ pub(crate) fn run_reader() {
     };
     let content = if word(5) == 0 { Content::Numbered } else { Content::Counting };
     let doorbell = descriptors.pop().unwrap();
-    let rings = Rings::received(descriptors.pop().unwrap(), shape).unwrap();
-    let listener = Listener::to(&[doorbell.as_fd()]).unwrap();
+    let rings = Rings::from_received(descriptors.pop().unwrap(), shape).unwrap();
+    let listener = Listener::new(&[doorbell.as_fd()]).unwrap();
     let mut seen = ReaderCounts::default();
     let mut walk = CheckingReader::new(rings, content);
     descriptor::send(&socket, b"r", &[]).unwrap();

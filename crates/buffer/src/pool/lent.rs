@@ -7,8 +7,8 @@
 //! returned to the lender at the end of the first pass in which it has neither pins nor leases.
 //! Where segments arrive in order, one that is held for long stalls the lender after a lap, so
 //! spaces copy the blocks that they hold (CONTRACT 12). Where segments arrive in any order (AF_XDP
-//! frames), the source names the slot ([`Pool::arrived_at`]); the segment number then counts the
-//! laps of that slot, so that no position is used twice.
+//! frames), the source names the slot ([`Pool::draft_arrived_at`]); the segment number then counts
+//! the laps of that slot, so that no position is used twice.
 
 use super::{Draft, Memory, Pool};
 use crate::slots::FREE;
@@ -42,17 +42,17 @@ impl Pool {
 
     /// Opens the entire next arrived segment for writing. Returns `None` if none has arrived, its
     /// slot is still held from the previous lap, or another draft is open.
-    pub fn arrived(&self) -> Option<Draft<'_>> {
+    pub fn draft_arrived(&self) -> Option<Draft<'_>> {
         let number = self.fresh.get();
         let draft = self.open_arrived(self.memory.slots.slot_of(number), number)?;
         self.fresh.set(number + 1);
         Some(draft)
     }
 
-    /// Opens the entire arrived segment in `slot` for writing. Replaces [`Pool::arrived`] for a
-    /// lender whose segments arrive in any order. Returns `None` if the segment has not arrived,
+    /// Opens the entire arrived segment in `slot` for writing. Replaces [`Pool::draft_arrived`] for
+    /// a lender whose segments arrive in any order. Returns `None` if the segment has not arrived,
     /// its slot is still in use, or another draft is open.
-    pub fn arrived_at(&self, slot: usize) -> Option<Draft<'_>> {
+    pub fn draft_arrived_at(&self, slot: usize) -> Option<Draft<'_>> {
         let lap = self.laps.get(slot)?;
         let number = lap.get() * self.memory.slots.len() as u64 + slot as u64;
         let draft = self.open_arrived(slot, number)?;
@@ -65,7 +65,7 @@ impl Pool {
     /// draft is open.
     fn open_arrived(&self, slot: usize, number: u64) -> Option<Draft<'_>> {
         let slots = &self.memory.slots;
-        let has_arrived = self.memory.lender()?.arrived(slot);
+        let has_arrived = self.memory.lender()?.has_arrived(slot);
         if self.drafting.get() || slots.resident(slot) != FREE || !has_arrived {
             return None;
         }
@@ -77,7 +77,7 @@ impl Pool {
         Some(Draft { pool: self, position, at: slots.offset(position), len })
     }
 
-    /// Returns the number of segments opened by [`Pool::arrived_at`] and not yet returned.
+    /// Returns the number of segments opened by [`Pool::draft_arrived_at`] and not yet returned.
     #[must_use]
     pub fn outstanding(&self) -> usize {
         self.out.borrow().len()
@@ -158,7 +158,7 @@ mod tests {
             SEGMENTS
         }
 
-        fn arrived(&self, slot: usize) -> bool {
+        fn has_arrived(&self, slot: usize) -> bool {
             self.there.load(Ordering::Acquire) & (1 << slot) != 0
         }
 
@@ -172,7 +172,7 @@ mod tests {
         fn fill(&self, byte: u8) {
             let number = self.filled.load(Ordering::Relaxed);
             let slot = number % SEGMENTS;
-            assert!(!self.arrived(slot), "no segment free");
+            assert!(!self.has_arrived(slot), "no segment free");
             let at = self.memory.base().as_ptr().wrapping_add(slot * SEGMENT);
             #[expect(unsafe_code, reason = "stands for the kernel")]
             // SAFETY: the segment lies in the mapping and is not lent out (asserted).
@@ -199,15 +199,15 @@ mod tests {
     #[test]
     fn arrived_segment_is_read_in_place_and_returned() {
         let (filler, mut pool) = lent();
-        assert!(pool.is_lent() && pool.arrived().is_none());
+        assert!(pool.is_lent() && pool.draft_arrived().is_none());
         assert!(pool.draft(1, 1).is_none(), "only the lender fills it");
         for round in 0..3 * SEGMENTS {
             let byte = u8::try_from(round).unwrap();
             filler.fill(byte);
-            let mut draft = pool.arrived().unwrap();
+            let mut draft = pool.draft_arrived().unwrap();
             draft[0] = 99;
             let place = draft.commit(SEGMENT);
-            assert!(pool.arrived().is_none());
+            assert!(pool.draft_arrived().is_none());
             assert_eq!(pool.bytes(place.within(1, 9)).unwrap(), [byte; 9]);
             assert_eq!(pool.bytes(place.within(0, 2)).unwrap(), [99, byte]);
             assert_eq!(filler.returned(), round);
@@ -223,13 +223,13 @@ mod tests {
         let mut places = Vec::new();
         for byte in 0..3 {
             filler.fill(byte);
-            places.push(pool.arrived().unwrap().commit(SEGMENT));
+            places.push(pool.draft_arrived().unwrap().commit(SEGMENT));
         }
         let pin = pool.pin(places[0]).unwrap();
         let lease = pool.lease(places[2]).unwrap();
         assert!(!pool.is_stalled());
         filler.fill(3);
-        places.push(pool.arrived().unwrap().commit(SEGMENT));
+        places.push(pool.draft_arrived().unwrap().commit(SEGMENT));
         assert!(pool.is_stalled(), "all are out");
         pool.end_pass();
         assert_eq!(filler.returned(), 2, "the one between, and the last");
@@ -243,20 +243,20 @@ mod tests {
         pool.end_pass();
         assert_eq!(filler.returned(), 4);
         filler.fill(7);
-        assert_eq!(pool.arrived().unwrap()[5], 7, "and on it goes");
+        assert_eq!(pool.draft_arrived().unwrap()[5], 7, "and on it goes");
     }
 
     #[test]
     fn segments_arriving_out_of_order_are_opened_by_slot() {
         let (filler, mut pool) = lent();
-        assert!(pool.arrived_at(2).is_none() && pool.arrived_at(SEGMENTS).is_none());
+        assert!(pool.draft_arrived_at(2).is_none() && pool.draft_arrived_at(SEGMENTS).is_none());
         let mut places = Vec::new();
         for byte in 0..4 {
             filler.fill(byte);
         }
         for slot in [2, 0, 3] {
-            places.push(pool.arrived_at(slot).unwrap().commit(SEGMENT));
-            assert!(pool.arrived_at(slot).is_none(), "it is here already");
+            places.push(pool.draft_arrived_at(slot).unwrap().commit(SEGMENT));
+            assert!(pool.draft_arrived_at(slot).is_none(), "it is here already");
         }
         assert_eq!(places.each_bytes(&pool), [Some(2), Some(0), Some(3)]);
         let lease = pool.lease(places[1]).unwrap();
@@ -264,11 +264,11 @@ mod tests {
         assert_eq!((filler.returned(), pool.outstanding()), (2, 1));
         assert_eq!(places.each_bytes(&pool), [None, Some(0), None]);
         drop(lease);
-        drop(pool.arrived_at(1).unwrap());
+        drop(pool.draft_arrived_at(1).unwrap());
         pool.end_pass();
         assert_eq!((filler.returned(), pool.outstanding()), (4, 0), "an uncommitted draft, too");
         filler.fill(9);
-        let again = pool.arrived_at(0).unwrap().commit(SEGMENT);
+        let again = pool.draft_arrived_at(0).unwrap().commit(SEGMENT);
         assert!(again != places[1] && pool.bytes(places[1]).is_none(), "of another lap");
     }
 
@@ -301,7 +301,7 @@ mod tests {
             fn segments(&self) -> usize {
                 self.1
             }
-            fn arrived(&self, _: usize) -> bool {
+            fn has_arrived(&self, _: usize) -> bool {
                 false
             }
             fn give_back(&self, _: usize) {}

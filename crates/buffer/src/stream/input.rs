@@ -12,7 +12,7 @@ use crate::{Fault, Policy, Put, Taken};
 use abi::ring::{Geometry, reader, writer};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
-use sys::doorbell::{Drained, Peer, SocketDoorbell};
+use sys::doorbell::{DrainResult, Peer, SocketDoorbell};
 
 mod blocks;
 mod peek;
@@ -341,12 +341,12 @@ impl Input {
     /// Drains one notification and handles its note. Returns false if there was none.
     fn drain_doorbell(&mut self) -> bool {
         match self.doorbell.drain() {
-            Drained::Nothing => return false,
-            Drained::Gone => {
+            DrainResult::Nothing => return false,
+            DrainResult::Gone => {
                 self.gone = true;
                 return false;
             }
-            Drained::Notification(note, descriptors) => match note::read(&note) {
+            DrainResult::Notification(note, descriptors) => match note::read(&note) {
                 Some(Note::Segment(number)) => {
                     if self.inbox.len() == INBOX_MAX {
                         self.inbox.remove(0);

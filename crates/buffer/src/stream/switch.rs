@@ -13,7 +13,7 @@ use crate::share::{self, JoinState};
 use crate::wait::Urgency;
 use abi::ring::{Geometry, PAGE};
 use std::sync::Arc;
-use sys::doorbell::{Sent, SocketDoorbell};
+use sys::doorbell::{SendResult, SocketDoorbell};
 use sys::memory::Memfd;
 
 /// The current segment of a stream and the parameters of later ones.
@@ -209,13 +209,13 @@ impl Output {
                 false => end.doorbell.send(&next, &segment.descriptors()),
             };
             match sent {
-                Sent::Yes => end.false_alarms -= 1,
-                Sent::Gone => gone.push(at),
+                SendResult::Yes => end.false_alarms -= 1,
+                SendResult::Gone => gone.push(at),
                 // A closed doorbell reports the same to a full reader.
-                Sent::Full if revoked == Some(at) => unreachable = Some(at),
+                SendResult::Full if revoked == Some(at) => unreachable = Some(at),
                 // A revocation must not fail because of another reader that cannot be reached.
-                Sent::Full if revoked.is_some() => gone.push(at),
-                Sent::Full => return Err(ChangeError::Unreachable(at)),
+                SendResult::Full if revoked.is_some() => gone.push(at),
+                SendResult::Full => return Err(ChangeError::Unreachable(at)),
             }
         }
         if let Some(end) = unreachable.and_then(|at| self.ends.get_mut(at)) {

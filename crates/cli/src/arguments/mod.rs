@@ -252,7 +252,7 @@ pub(crate) struct RunArguments {
 impl RunArguments {
     /// Creates the log of acquired resources, with the fault to inject.
     pub(crate) fn steps(&self) -> Steps {
-        Steps::with(self.fault.clone().unwrap_or_default())
+        Steps::with_fault(self.fault.clone().unwrap_or_default())
     }
 
     /// Returns true if the run measures the time spent in filters.

@@ -20,7 +20,7 @@ pub(super) fn run(given: &DaemonArguments) -> Result<Status, Status> {
     let policy = policy(given)?;
     let stop = signals()?;
     let directory = directory(given)?;
-    let steps = Steps::with(given.fault.clone().unwrap_or_default());
+    let steps = Steps::with_fault(given.fault.clone().unwrap_or_default());
     let kept = service::take_descriptors();
     let server = match kept.is_empty() {
         // With an explicit directory, its permissions determine who can connect.

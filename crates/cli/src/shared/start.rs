@@ -40,7 +40,7 @@ pub(super) fn run(given: &StartArguments) -> Result<Status, Status> {
     let (name, text) = split(&given.words);
     let options = Options { notices: failure::notices(false), ..Options::default() };
     let text = streamline::read(&text, &options).map_err(failure::refuse)?.text.as_ref().to_owned();
-    let steps = Steps::with(given.fault.clone().unwrap_or_default());
+    let steps = Steps::with_fault(given.fault.clone().unwrap_or_default());
     let untaken = |error: sys::Error| refused(&error);
     steps.take(Resource::Descriptor, "a connection to the daemon").map_err(untaken)?;
     check_name(&client()?, name)?;

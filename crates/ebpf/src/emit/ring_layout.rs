@@ -67,7 +67,7 @@ pub mod record {
     /// Size of the header.
     pub const HEADER: u32 = 32;
     /// Alignment of records.
-    pub const ALIGNED: u32 = 16;
+    pub const ALIGNMENT: u32 = 16;
 }
 
 /// Size of a pointer: position (8), view length and class (4, 4), view offset and exit number (4,

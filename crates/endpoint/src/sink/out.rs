@@ -313,7 +313,7 @@ impl Drop for Out {
 /// Writes `bytes` to a new file, which then takes the name of the old one. Returns the locked new
 /// file, or `None` if the old one has to be overwritten in place.
 fn replaced(path: &Path, old: &File, bytes: &[u8]) -> io::Result<Option<File>> {
-    let Some(mut new) = Replacement::of(path, old)? else { return Ok(None) };
+    let Some(mut new) = Replacement::create(path, old)? else { return Ok(None) };
     // Cannot fail: no other process has opened the new file.
     let _ = new.file().try_lock();
     write_all(new.file(), bytes).1?;

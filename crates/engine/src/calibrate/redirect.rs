@@ -50,7 +50,7 @@ fn figures() -> Result<CableCosts> {
     ip(&["link", "add", NEAR_END, "type", "veth", "peer", "name", FAR_END])?;
     ip(&["link", "set", NEAR_END, "up"])?;
     ip(&["link", "set", FAR_END, "up"])?;
-    let index = RouteSocket::open().and_then(|links| links.named(NEAR_END))?.index;
+    let index = RouteSocket::open().and_then(|links| links.by_name(NEAR_END))?.index;
     let sender = RefCell::new(PacketSender::open(index, Qdisc::Bypass)?);
     // The address of no host, so that the kernel's stack drops the frame.
     let frame = datagram(9);

@@ -65,7 +65,7 @@ struct TapCosts {
 impl TapCosts {
     /// Measures in the network namespace of the calling thread.
     fn measure() -> Result<Self> {
-        let index = RouteSocket::open().and_then(|links| links.named("lo"))?.index;
+        let index = RouteSocket::open().and_then(|links| links.by_name("lo"))?.index;
         let (sender, _target) = datagrams()?;
         let program = program(ProgramKind::Tc, &[Insn::mov(R0, -1), Insn::exit()])?;
         let payload = [0; RECORD_BYTES];

@@ -99,7 +99,7 @@ impl Neighbors {
 impl Listing {
     fn here(interface: Option<&str>) -> Self {
         let mut listing = Self::default();
-        let links = RouteSocket::open().and_then(|links| Ok((links.all()?, links)));
+        let links = RouteSocket::open().and_then(|links| Ok((links.list()?, links)));
         let (all, links) = match links {
             Ok(known) => known,
             Err(error) => {

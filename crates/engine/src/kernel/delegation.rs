@@ -229,7 +229,7 @@ impl Points {
         let tree = asked.fingerprint();
         let new = NewRequest { about: owner.about.to_owned(), ..asked.new_request(owner.uid)? };
         let bytes = |shape: RingsLayout| shape.size().map_or(0, u64::from);
-        let bytes = (bytes(new.shape.of_line()), bytes(new.shape.of_owner()));
+        let bytes = (bytes(new.shape.pointers_only()), bytes(new.shape.records_only()));
         let (attach, ways, share) = (&planned.attach, new.shape.sinks, new.share.clone());
         let needs = ResourceNeeds { attach, source, bytes, share: share.clone(), ways };
         allows(&needs).map_err(BuildError::Refused)?;
@@ -265,9 +265,10 @@ impl DelegatedProgram {
     /// not match.
     pub fn open(self) -> sys::Result<(Arc<Rings>, RingBuffer)> {
         let Self { layout: DelegatedLayout { shape, .. }, records, pointers, bell } = self;
-        let records = Rings::received(records, shape.of_owner())?;
-        let pointers = Rings::received(pointers, shape.of_line())?.beside(Arc::new(records))?;
-        Ok((Arc::new(pointers), RingBuffer::received(bell)?))
+        let records = Rings::from_received(records, shape.records_only())?;
+        let pointers = Rings::from_received(pointers, shape.pointers_only())?
+            .with_records(Arc::new(records))?;
+        Ok((Arc::new(pointers), RingBuffer::from_received(bell)?))
     }
 
     /// Opens the delegated program for a path; `held` notifies the serving process when the request
@@ -333,7 +334,7 @@ impl DelegatedLayout {
         let (shape, behind_tag, tree): (_, Vec<bool>, _) = serde_json::from_str(text).ok()?;
         let (cpus, sinks, pointers, bytes, record_max) = shape;
         let shape = RingsLayout { cpus, sinks, pointers, bytes, record_max };
-        let whole = shape.of_owner().size().is_some() && shape.of_line().size().is_some();
+        let whole = shape.records_only().size().is_some() && shape.pointers_only().size().is_some();
         let fits = whole && behind_tag.len() <= EXITS_MAX as usize;
         fits.then_some(Self { shape, behind_tag, tree })
     }

@@ -467,5 +467,5 @@ const _: () = {
         offset::CHOSEN as u32 == region_offset::SCRATCH && READERS_MAX == sys::bpf::ring::SINKS_MAX
     );
     assert!(POINTER == region_offset::POINTER && record::HEADER == region_offset::HEADER);
-    assert!(record::ALIGNED == region_offset::ALIGNED);
+    assert!(record::ALIGNMENT == region_offset::ALIGNMENT);
 };

@@ -2,9 +2,9 @@
 //!
 //! Programs at a group see the traffic of the sockets in it and below it. Attaching needs only a
 //! descriptor of the directory; nothing is written, so no right to create groups is needed. In a
-//! container the root that can be seen is the container's own. Where no mount is visible (`ip netns
-//! exec` hides `/sys`), a process that may mount makes a detached mount of its own, invisible to
-//! others, which goes with the descriptor.
+//! container the visible root group is the container's own. Where no mount is visible (`ip netns
+//! exec` hides `/sys`), a process that may mount creates a detached mount, which is invisible to
+//! others and disappears with its descriptor.
 
 use std::fs;
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -13,15 +13,16 @@ use std::path::{Path, PathBuf};
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags};
 use rustix::mount::{fsconfig_create, fsmount, fsopen};
 
-use crate::error::{Error, Named as _, Result};
+use crate::error::{Error, ErrorContext as _, Result};
 
 /// Mount table of this process.
-const MOUNTS: &str = "/proc/self/mounts";
+const MOUNTS_FILE: &str = "/proc/self/mounts";
 
-/// Returns the cgroup v2 mount point, alone or beside v1 hierarchies; `None` if it is not mounted.
+/// Returns the mount point of cgroup v2, whether or not v1 hierarchies are mounted too; `None` if
+/// cgroup v2 is not mounted.
 #[must_use]
 pub fn cgroup_mount() -> Option<PathBuf> {
-    first_of(&fs::read_to_string(MOUNTS).unwrap_or_default())
+    find_mount(&fs::read_to_string(MOUNTS_FILE).unwrap_or_default())
 }
 
 /// Opens the root group.
@@ -46,20 +47,20 @@ fn mount() -> rustix::io::Result<OwnedFd> {
 
 fn open(path: &Path) -> Result<OwnedFd> {
     let target = format!("the control groups in {}", path.display());
-    Ok(fs::File::open(path).named("open", target)?.into())
+    Ok(fs::File::open(path).context("open", target)?.into())
 }
 
 /// Finds the first cgroup2 entry of a mount table.
-fn first_of(mounts: &str) -> Option<PathBuf> {
+fn find_mount(mounts: &str) -> Option<PathBuf> {
     mounts.lines().find_map(|line| {
         let mut words = line.split(' ').skip(1);
         let (place, kind) = (words.next()?, words.next()?);
-        (kind == "cgroup2").then(|| PathBuf::from(unescaped(place)))
+        (kind == "cgroup2").then(|| PathBuf::from(unescape(place)))
     })
 }
 
 /// Decodes the octal escapes of a mount table (space, tab, newline, backslash).
-fn unescaped(text: &str) -> String {
+fn unescape(text: &str) -> String {
     [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")]
         .iter()
         .fold(text.to_owned(), |text, (from, to)| text.replace(from, to))
@@ -73,11 +74,11 @@ mod tests {
     fn cgroup2_mount_is_found_anywhere() {
         let beside = "tmpfs /sys/fs/cgroup tmpfs rw 0 0\ncgroup /sys/fs/cgroup/cpu cgroup rw 0 0\n\
                       cgroup2 /sys/fs/cgroup/unified cgroup2 rw 0 0\n";
-        assert_eq!(first_of(beside), Some(PathBuf::from("/sys/fs/cgroup/unified")));
+        assert_eq!(find_mount(beside), Some(PathBuf::from("/sys/fs/cgroup/unified")));
         let odd = "none /mnt/a\\040b cgroup2 rw 0 0\ncgroup2 /later cgroup2 rw 0 0\n";
-        assert_eq!(first_of(odd), Some(PathBuf::from("/mnt/a b")));
+        assert_eq!(find_mount(odd), Some(PathBuf::from("/mnt/a b")));
         for none in ["", "cgroup2", "cgroup2 /x cgroup rw 0 0"] {
-            assert_eq!(first_of(none), None, "{none:?}");
+            assert_eq!(find_mount(none), None, "{none:?}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Chains of attached programs, ours and others', in the order in which packets meet them.
+//! Chains of attached programs, ours and others', in execution order.
 //!
 //! For reports, for adopting a link, and for choosing an [`Anchor`](super::Anchor). Programs
 //! attached by netlink (XDP, clsact) are listed by [`net`](crate::net).
@@ -10,7 +10,7 @@ use super::program_info::program_info;
 use super::{AttachType, Attributes, Side, call, command};
 use crate::error::{Error, Result};
 
-/// More than the kernel allows in one chain (64).
+/// Room for the members of a chain: more than the kernel allows (64).
 const MEMBERS_MAX: usize = 128;
 
 /// The programs at one hook of an interface or control group.
@@ -29,8 +29,8 @@ pub struct Member {
     pub program: u32,
     /// Program name; empty without CAP_SYS_ADMIN.
     pub name: String,
-    /// Link id; `None` if the program was attached without a link and therefore outlives its
-    /// process.
+    /// Link id. `None` if the program was attached without a link and therefore outlives its
+    /// process, and always in the chain of a control group, for which the kernel reports no links.
     pub link: Option<u32>,
 }
 

@@ -10,7 +10,7 @@ use std::os::fd::{AsFd as _, AsRawFd as _};
 use super::map::Map;
 use crate::error::Result;
 
-/// A map of maps whose update waits out a grace period.
+/// A map of maps whose update blocks for a grace period.
 #[derive(Debug)]
 pub struct GracePeriod {
     outer: Map,
@@ -21,7 +21,7 @@ impl GracePeriod {
     /// Creates the two maps.
     pub fn new() -> Result<Self> {
         let inner = Map::array("inner", 4, 1, false)?;
-        let outer = Map::around(&inner, "grace")?;
+        let outer = Map::array_of(&inner, "grace")?;
         Ok(Self { outer, inner })
     }
 

@@ -13,7 +13,7 @@ const MAGIC: u16 = 0xeb9f;
 /// BTF_KIND_FUNC
 const FUNCTION: u32 = 12;
 /// Size of `struct btf_type`.
-const TYPE: usize = 12;
+const TYPE_SIZE: usize = 12;
 
 fn find(all: &[u8], name: &str) -> Option<u32> {
     let word = |at: usize| {
@@ -38,14 +38,15 @@ fn find(all: &[u8], name: &str) -> Option<u32> {
         if kind == FUNCTION && called(word(at)?).is_some() {
             return Some(number);
         }
-        at += TYPE + beside(kind, count)?;
+        at += TYPE_SIZE + members_size(kind, count)?;
         number += 1;
     }
     None
 }
 
-/// Returns the bytes that follow a type of this kind with `count` members.
-const fn beside(kind: u32, count: usize) -> Option<usize> {
+/// Returns the number of bytes that follow a type of this kind with `count` members; `None` for an
+/// unknown kind.
+const fn members_size(kind: u32, count: usize) -> Option<usize> {
     Some(match kind {
         // Integers, variables, declaration tags.
         1 | 14 | 17 => 4,

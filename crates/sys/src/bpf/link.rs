@@ -1,10 +1,11 @@
 //! Links: programs attached for as long as a descriptor is open.
 //!
-//! A [`Link`] detaches its program when it is dropped or its process is killed; nothing is pinned
-//! and nothing is attached by netlink, which would persist (RELIABILITY T15). Programs of others
-//! are never displaced: a second XDP program at an interface is refused, and in a chain (TCX,
-//! control groups) the [`Anchor`] chooses the position. The kernel checks no capability here: a
-//! program's descriptor is the right to attach it, so untrusted peers never receive one.
+//! A [`Link`] detaches its program when it is dropped or its process is killed; nothing is pinned,
+//! and no program is attached by netlink, because that attachment would persist (RELIABILITY T15).
+//! Programs of others are never displaced: a second XDP program at an interface is refused, and in
+//! a chain (TCX, control groups) the [`Anchor`] chooses the position. The kernel checks no
+//! capability here: a program's descriptor is the right to attach it, so untrusted peers never
+//! receive one.
 
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 
@@ -33,7 +34,7 @@ pub enum XdpMode {
 
 /// An attached XDP program and the mode that was obtained.
 #[derive(Debug)]
-pub struct XdpAttached {
+pub struct XdpAttachment {
     /// The attachment.
     pub link: Link,
     /// The mode in effect.
@@ -54,10 +55,10 @@ pub enum Side {
 /// A position in a chain of programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Anchor {
-    /// Before all others. Only there a tap sees every packet: an earlier program may return a
-    /// verdict for the whole chain.
+    /// Before all other programs. Only at the head a tap sees every packet: an earlier program may
+    /// return a verdict for the whole chain.
     Head,
-    /// After all others.
+    /// After all other programs.
     Tail,
     /// Directly before a given program.
     Before(Neighbor),
@@ -109,11 +110,12 @@ impl Link {
         Self::create(program, AttachType::Xdp, interface, mode as u32, (0, 0), target)
     }
 
-    /// Attaches an XDP program in native mode, else in generic mode. The result says which, and
-    /// why.
-    pub fn xdp_any(program: &Program, interface: u32) -> Result<XdpAttached> {
+    /// Attaches an XDP program in native mode, else in generic mode. The result holds the mode and,
+    /// for generic mode, the driver's refusal. Fails at once with errors that generic mode would
+    /// return too.
+    pub fn xdp_any(program: &Program, interface: u32) -> Result<XdpAttachment> {
         let refused = match Self::xdp(program, interface, XdpMode::Native) {
-            Ok(link) => return Ok(XdpAttached { link, mode: XdpMode::Native, refused: None }),
+            Ok(link) => return Ok(XdpAttachment { link, mode: XdpMode::Native, refused: None }),
             Err(error) => error,
         };
         // Errors that generic mode would return as well.
@@ -121,7 +123,7 @@ impl Link {
             return Err(refused);
         }
         let link = Self::xdp(program, interface, XdpMode::Generic)?;
-        Ok(XdpAttached { link, mode: XdpMode::Generic, refused: Some(refused) })
+        Ok(XdpAttachment { link, mode: XdpMode::Generic, refused: Some(refused) })
     }
 
     /// Attaches a program to the TCX chain of an interface (Linux 6.6).
@@ -140,8 +142,9 @@ impl Link {
         Self::create(program, chain::tcx_type(side), interface, flags, place, target)
     }
 
-    /// Attaches a program to a control group, behind programs that are already there. It sees
-    /// traffic of the group and of those below; `group` is a descriptor of its cgroup v2 directory.
+    /// Attaches a program to a control group, after the programs that are already attached. It sees
+    /// the traffic of the group and of the groups below; `group` is a descriptor of its cgroup v2
+    /// directory.
     pub fn cgroup(program: &Program, group: impl AsFd, side: Side) -> Result<Self> {
         let fd = group.as_fd().as_raw_fd().cast_unsigned();
         let target = format!("cgroup {side:?}").to_lowercase();
@@ -155,8 +158,8 @@ impl Link {
         Self::create(program, AttachType::SocketLookup, fd, 0, (0, 0), target)
     }
 
-    /// Adopts a link from a received descriptor, after checking that it is a link.
-    pub fn received(fd: OwnedFd) -> Result<Self> {
+    /// Adopts a link from a received descriptor. Fails if the descriptor is no link.
+    pub fn from_received(fd: OwnedFd) -> Result<Self> {
         let target = "a link that was kept".to_owned();
         info_of::<KernelLinkInfo>(fd.as_raw_fd(), &target)?;
         Ok(Self { fd, target })

@@ -10,7 +10,7 @@ use std::fs;
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 
 use super::{Attributes, Info, call, command, info_of, name_of, object_name, open};
-use crate::error::{Error, Named as _, Result};
+use crate::error::{Error, ErrorContext as _, Result};
 use crate::memory::{Mapping, ReadMapping};
 
 /// BPF_F_MMAPABLE
@@ -58,7 +58,7 @@ pub struct Specification<'a> {
 }
 
 impl<'a> Specification<'a> {
-    /// Describes a map from indices to four-byte values.
+    /// Describes a map with four-byte keys and values.
     pub(super) const fn of_words(name: &'a str, kind: MapKind, entries: u32) -> Self {
         Self { name, kind, key_size: 4, value_size: 4, entries, mappable: false }
     }
@@ -97,16 +97,16 @@ pub struct MapInfo {
 impl Map {
     /// Creates a map.
     pub fn create(wanted: &Specification<'_>) -> Result<Self> {
-        Self::create_around(wanted, 0)
+        Self::create_with_inner(wanted, 0)
     }
 
-    /// Creates a one-element array of maps whose element is like `inner`.
-    pub(super) fn around(inner: &Self, name: &str) -> Result<Self> {
+    /// Creates a one-element array of maps; its elements have the type and sizes of `inner`.
+    pub(super) fn array_of(inner: &Self, name: &str) -> Result<Self> {
         let wanted = Specification::of_words(name, MapKind::Maps, 1);
-        Self::create_around(&wanted, inner.fd.as_raw_fd().cast_unsigned())
+        Self::create_with_inner(&wanted, inner.fd.as_raw_fd().cast_unsigned())
     }
 
-    fn create_around(wanted: &Specification<'_>, inner_fd: u32) -> Result<Self> {
+    fn create_with_inner(wanted: &Specification<'_>, inner_fd: u32) -> Result<Self> {
         let Specification { name, kind, key_size, value_size, entries, mappable } = *wanted;
         let mut attr = MapCreateAttributes {
             kind: kind as u32,
@@ -140,7 +140,7 @@ impl Map {
     }
 
     /// Adopts a map from a received descriptor; its type and sizes come from the kernel.
-    pub fn received(fd: OwnedFd) -> Result<Self> {
+    pub fn from_received(fd: OwnedFd) -> Result<Self> {
         let info: KernelMapInfo = info_of(fd.as_raw_fd(), "a received map")?;
         let name = name_of(info.name);
         let kind = MapKind::from_number(info.kind).ok_or_else(|| {
@@ -150,17 +150,18 @@ impl Map {
         Ok(Self { fd, name, kind, key_size, value_size, entries: info.entries })
     }
 
-    /// Opens a descriptor that cannot modify the map, to hand to others. It can be polled and read
-    /// by key but not mapped; for mapping, hand over the map frozen.
+    /// Opens a descriptor that cannot modify the map, to hand to others. The descriptor can be
+    /// polled and read by key but not mapped; for mapping, freeze the map and hand over its own
+    /// descriptor.
     ///
     /// Needs CAP_SYS_ADMIN.
-    pub fn read_only(&self) -> Result<OwnedFd> {
+    pub fn open_read_only(&self) -> Result<OwnedFd> {
         let mut attr = [self.info()?.id, 0, READ_ONLY];
         open(command::MAP_GET_FD_BY_ID, "MAP_GET_FD_BY_ID", &self.name, &mut attr)
     }
 
-    /// Forbids writes from user space for good, for every process including root: updates fail and
-    /// new mappings are read-only. Programs keep writing (RELIABILITY T19).
+    /// Forbids writes from user space permanently, for every process including root: updates fail
+    /// and new mappings are read-only. Programs keep writing (RELIABILITY T19).
     ///
     /// EBUSY: a writable mapping exists.
     pub fn freeze(&self) -> Result<()> {
@@ -171,7 +172,7 @@ impl Map {
     /// Returns true if the map is frozen. To be checked before a received map is trusted.
     pub fn is_frozen(&self) -> Result<bool> {
         let path = format!("/proc/self/fdinfo/{}", self.fd.as_raw_fd());
-        let text = fs::read_to_string(&path).named("open", path)?;
+        let text = fs::read_to_string(&path).context("open", path)?;
         let mut words = text.lines().filter_map(|line| line.strip_prefix("frozen:"));
         Ok(words.next().is_some_and(|word| word.trim() == "1"))
     }
@@ -199,7 +200,8 @@ impl Map {
         self.kind
     }
 
-    /// Returns the size of the array's mapping: values at multiples of eight, rounded up to pages.
+    /// Returns the size of the array's mapping in bytes: values at multiples of eight, rounded up
+    /// to pages.
     fn bytes(&self) -> Result<usize> {
         let page = rustix::param::page_size();
         let all = self.value_size.next_multiple_of(8).checked_mul(self.entries as usize);

@@ -1,6 +1,6 @@
 //! bpf(2): programs, maps and links as owned descriptors.
 //!
-//! Nothing is ever pinned, so everything goes with its descriptors, however the process ends
+//! Nothing is ever pinned, so every object is freed with its descriptors, however the process ends
 //! (RELIABILITY T15). Loading needs CAP_BPF and CAP_NET_ADMIN; CAP_PERFMON is optional, and without
 //! it the verifier hardens programs against speculation.
 
@@ -25,7 +25,7 @@ pub use chain::{Chain, Member, cgroup_chain, programs, tcx_chain};
 pub use grace_period::GracePeriod;
 pub use ids::{ObjectKind, ids};
 pub use kernel_types::kernel_function;
-pub use link::{Anchor, Link, LinkInfo, LinkTarget, Neighbor, Side, XdpAttached, XdpMode};
+pub use link::{Anchor, Link, LinkInfo, LinkTarget, Neighbor, Side, XdpAttachment, XdpMode};
 pub use load_error::{LoadError, missing_capabilities};
 pub use map::{Map, MapInfo, MapKind, Specification};
 pub use program::{

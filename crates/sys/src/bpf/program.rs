@@ -5,10 +5,10 @@ use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 use super::{Attributes, Btf, LoadError, command, object_name, open};
 use crate::error::{Error, Result};
 
-/// Sizes tried for the verifier's log, which can take megabytes.
-const LOG_BYTES: [u32; 2] = [1 << 20, 16 << 20];
-/// Retries of a load that a signal interrupted (EAGAIN).
-const AGAIN_MAX: u32 = 5;
+/// Sizes in bytes tried for the verifier's log, which can take megabytes.
+const LOG_SIZES: [u32; 2] = [1 << 20, 16 << 20];
+/// Maximum number of retries of a load that a signal interrupted (EAGAIN).
+const RETRIES_MAX: u32 = 5;
 /// BPF_F_XDP_HAS_FRAGS
 const FRAGMENTS: u32 = 1 << 5;
 /// BPF_F_XDP_DEV_BOUND_ONLY
@@ -172,7 +172,7 @@ struct LoadAttributes {
 }
 
 // SAFETY: the fields of PROG_LOAD up to `attach_btf_id`, eight-byte fields at multiples of eight,
-// no padding (1); the addresses are set by `Load::once` alone, from slices that outlive the
+// no padding (1); the addresses are set by `Load::load_once` alone, from slices that outlive the
 // call (2).
 unsafe impl Attributes for LoadAttributes {}
 
@@ -197,15 +197,15 @@ impl<'a> Load<'a> {
     /// Loads the program: first without the verifier's log, which is five times faster, then with
     /// it if the kernel refuses.
     pub fn load(&self) -> std::result::Result<Program, LoadError> {
-        let refused = match self.patiently(&mut []) {
+        let refused = match self.load_with_retries(&mut []) {
             Ok(program) => return Ok(program),
             Err(error) => error,
         };
         let mut log = Vec::new();
         if !matches!(refused.errno, libc::EPERM | libc::E2BIG) {
-            for size in LOG_BYTES {
+            for size in LOG_SIZES {
                 log = vec![0; size as usize];
-                match self.patiently(&mut log) {
+                match self.load_with_retries(&mut log) {
                     Ok(program) => return Ok(program),
                     Err(error) if error.errno == libc::ENOSPC => {}
                     Err(_) => break,
@@ -215,17 +215,17 @@ impl<'a> Load<'a> {
         Err(LoadError::new(refused, &log))
     }
 
-    fn patiently(&self, log: &mut [u8]) -> Result<Program> {
+    fn load_with_retries(&self, log: &mut [u8]) -> Result<Program> {
         let mut tries = 0;
         loop {
-            match self.once(log) {
-                Err(error) if error.errno == libc::EAGAIN && tries < AGAIN_MAX => tries += 1,
+            match self.load_once(log) {
+                Err(error) if error.errno == libc::EAGAIN && tries < RETRIES_MAX => tries += 1,
                 result => return result,
             }
         }
     }
 
-    fn once(&self, log: &mut [u8]) -> Result<Program> {
+    fn load_once(&self, log: &mut [u8]) -> Result<Program> {
         let (slots, rest) = self.code.as_chunks::<8>();
         let count = u32::try_from(slots.len()).ok().filter(|_| rest.is_empty());
         let Some(instructions) = count else {
@@ -276,7 +276,7 @@ impl Program {
     }
 
     /// Adopts a program from a received descriptor; its type and name come from the kernel.
-    pub fn received(fd: OwnedFd) -> Result<Self> {
+    pub fn from_received(fd: OwnedFd) -> Result<Self> {
         let mut program = Self { fd, name: "a received program".to_owned(), kind: ProgramKind::Tc };
         let info = program.info()?;
         let kinds = [

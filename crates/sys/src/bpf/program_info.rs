@@ -33,7 +33,7 @@ pub struct ProgramInfo {
 }
 
 impl ProgramInfo {
-    fn of(info: KernelProgramInfo) -> Self {
+    fn from_kernel(info: KernelProgramInfo) -> Self {
         Self {
             id: info.id,
             kind: info.kind,
@@ -60,7 +60,7 @@ impl ProgramInfo {
 impl Program {
     /// Queries the kernel about this program.
     pub fn info(&self) -> Result<ProgramInfo> {
-        kernel_info(self.fd.as_raw_fd(), &self.name).map(ProgramInfo::of)
+        kernel_info(self.fd.as_raw_fd(), &self.name).map(ProgramInfo::from_kernel)
     }
 }
 
@@ -68,7 +68,7 @@ impl Program {
 pub fn program_info(id: u32) -> Result<ProgramInfo> {
     let target = format!("program {id}");
     let fd = open(command::PROG_GET_FD_BY_ID, "PROG_GET_FD_BY_ID", &target, &mut [id, 0, 0])?;
-    kernel_info(fd.as_raw_fd(), &target).map(ProgramInfo::of)
+    kernel_info(fd.as_raw_fd(), &target).map(ProgramInfo::from_kernel)
 }
 
 /// Queries the kernel about the program behind a descriptor.

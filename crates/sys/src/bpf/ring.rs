@@ -1,14 +1,14 @@
 //! Per-CPU rings that programs write: their memory and its layout. (CONTRACT 29)
 //!
-//! The memory is one frozen array element that programs write and every process, ours included,
-//! maps read-only. Each CPU has a region that only its program writes: a page of control words,
+//! The memory is the element of a frozen array. Programs write it; every process, ours included,
+//! maps it read-only. Each CPU has a region that only its program writes: a page of control words,
 //! pointers per sink, and records of any length up to [`RingsLayout::record_max`]. Positions count
-//! bytes and never wrap; a record that begins near the end of the ring continues into a tail behind
-//! it, so it is always contiguous. This module has no reader state: readers copy, then check
-//! [`Region::reserved`] to detect that the writer has lapped them.
+//! bytes and never wrap; a record that begins near the end of the ring continues into a tail after
+//! the end, so records are always contiguous. This module has no reader state: readers copy, then
+//! check [`Region::reserved`] to detect that the writer has lapped them.
 //!
 //! If one program serves several requests, the records form rings without sinks, and each request
-//! has rings without records that point into them ([`Rings::beside`]).
+//! has rings of pointers into these records ([`Rings::with_records`]).
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -34,7 +34,7 @@ pub mod region_offset {
     pub const NOTIFY_TIME: u32 = SCRATCH + 24;
     /// u64: frames that could not be copied.
     pub const FAILED: u32 = SCRATCH + 8;
-    /// u64: notifications sent; behind it, u64: notifications suppressed.
+    /// u64: notifications sent, followed by u64: notifications suppressed.
     pub const NOTIFIED: u32 = SCRATCH + 40;
     /// Tallies: u64 blocks and u64 bytes each.
     pub const TALLIES: u32 = SCRATCH + 64 + 16 * 31;
@@ -49,7 +49,7 @@ pub mod region_offset {
     /// present, sent by the host).
     pub const HEADER: u32 = 32;
     /// Alignment of records.
-    pub const ALIGNED: u32 = 16;
+    pub const ALIGNMENT: u32 = 16;
 }
 
 /// Maximum number of sinks of a ring. Exit edges of which a frame takes at most one can share a
@@ -94,15 +94,15 @@ impl RingsLayout {
         (self.records() + self.bytes + tail).next_multiple_of(4096)
     }
 
-    /// Returns the sizes of rings that hold the records alone.
+    /// Returns the sizes of rings that hold records only.
     #[must_use]
-    pub const fn of_owner(self) -> Self {
+    pub const fn records_only(self) -> Self {
         Self { sinks: 0, ..self }
     }
 
-    /// Returns the sizes of rings that hold the pointers alone.
+    /// Returns the sizes of rings that hold pointers only.
     #[must_use]
-    pub const fn of_line(self) -> Self {
+    pub const fn pointers_only(self) -> Self {
         Self { bytes: 0, ..self }
     }
 
@@ -149,8 +149,8 @@ impl Rings {
     /// Adopts rings from a received descriptor.
     ///
     /// EINVAL: the map is not frozen or does not match the layout (RELIABILITY T19).
-    pub fn received(fd: OwnedFd, shape: RingsLayout) -> Result<Self> {
-        let map = Map::received(fd)?;
+    pub fn from_received(fd: OwnedFd, shape: RingsLayout) -> Result<Self> {
+        let map = Map::from_received(fd)?;
         let info = map.info()?;
         let same = map.kind() == MapKind::Array && info.entries == 1;
         if !same || info.value_size != shape.check()? || !map.is_frozen()? {
@@ -161,10 +161,9 @@ impl Rings {
         Ok(Self { memory, map, shape, records: None })
     }
 
-    /// Joins a request's pointers with the records they refer to.
-    ///
-    /// EINVAL: the two do not match.
-    pub fn beside(self, records: Arc<Self>) -> Result<Self> {
+    /// Joins the pointers of a request with the records to which they refer.  EINVAL: the sizes do
+    /// not match.
+    pub fn with_records(self, records: Arc<Self>) -> Result<Self> {
         let same = self.shape.cpus == records.shape.cpus;
         let pair = self.shape.bytes == 0 && records.shape.bytes > 0 && records.records.is_none();
         if !(same && pair && self.shape.record_max == records.shape.record_max) {
@@ -238,8 +237,7 @@ pub struct FramePointer {
     pub offset: u32,
     /// Exit edge.
     pub way: u32,
-    /// Number of pointers written before this one for the same edge; counted only if edges share
-    /// the sink.
+    /// Number of pointers written earlier for the same edge; counted only if edges share the sink.
     pub number: u64,
 }
 
@@ -255,8 +253,8 @@ pub struct Region<'a> {
 
 impl Region<'_> {
     /// Returns the position up to which the writer may be writing. A copy is valid if its position
-    /// is at most [`RingsLayout::bytes`] behind the value read after the copy; an Acquire fence
-    /// orders the two.
+    /// is at most [`RingsLayout::bytes`] less than the value read after the copy; an Acquire fence
+    /// orders the copy and the read.
     #[must_use]
     #[inline]
     pub fn reserved(&self) -> u64 {
@@ -349,9 +347,9 @@ mod tests {
         assert_eq!(shape.records(), 4096 + 64 * 32);
         assert_eq!(shape.stride(), (4096 + 2048 + 65536 + 32 + 2048_u32).next_multiple_of(4096));
         assert_eq!(shape.size(), Some(2 * shape.stride()));
-        assert_eq!(shape.of_line().stride(), 8192);
+        assert_eq!(shape.pointers_only().stride(), 8192);
         assert_eq!(
-            shape.of_owner().stride(),
+            shape.records_only().stride(),
             (4096 + 65536 + 32 + 2048_u32).next_multiple_of(4096)
         );
         let wrong = [

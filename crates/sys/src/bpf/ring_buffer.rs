@@ -1,9 +1,9 @@
 //! Notifications from programs: a BPF ring buffer with both sides mapped.
 //!
 //! A program submits a record and may wake waiters; the owner consumes records. A process with a
-//! read-only descriptor ([`Map::read_only`]) cannot consume, so it waits for edges ([`Listener`])
-//! while the owner drains the ring: a full ring sends no notification. Lengths and positions in it
-//! are treated as allegations.
+//! read-only descriptor ([`Map::open_read_only`]) cannot consume records, so it waits for edges
+//! ([`Listener`]). The owner must drain the ring, because a full ring sends no notification.
+//! Lengths and positions in the ring are treated as allegations.
 
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::time::Duration;
@@ -11,12 +11,12 @@ use std::time::Duration;
 use rustix::event::epoll;
 
 use super::map::{Map, MapKind, Specification};
-use crate::error::{Error, Named as _, Result};
+use crate::error::{Error, ErrorContext as _, Result};
 use crate::memory::{Mapping, ReadMapping};
 use crate::poll::timespec;
 
 /// Header of a record: length with two flag bits, and a word private to the kernel.
-const HEADER: usize = 8;
+const HEADER_SIZE: usize = 8;
 /// BPF_RINGBUF_BUSY_BIT: being written. BPF_RINGBUF_DISCARD_BIT: discarded.
 const BUSY: u32 = 1 << 31;
 const DISCARDED: u32 = 1 << 30;
@@ -40,9 +40,9 @@ impl RingBuffer {
 
     /// Adopts a ring buffer from a received descriptor, as its consumer.
     ///
-    /// EINVAL: it is no ring buffer.
-    pub fn received(fd: OwnedFd) -> Result<Self> {
-        let map = Map::received(fd)?;
+    /// EINVAL: the map is no ring buffer.
+    pub fn from_received(fd: OwnedFd) -> Result<Self> {
+        let map = Map::from_received(fd)?;
         let info = map.info()?;
         let page = rustix::param::page_size();
         let whole = info.entries.is_power_of_two() && info.entries as usize >= page;
@@ -61,13 +61,13 @@ impl RingBuffer {
         Ok(Self { map, consumer, producer, size })
     }
 
-    /// Returns the map, for programs and for handing over.
+    /// Returns the map, for programs and for handing it to other processes.
     #[must_use]
     pub const fn map(&self) -> &Map {
         &self.map
     }
 
-    /// Returns the number of unconsumed bytes.
+    /// Returns the number of bytes not consumed yet.
     #[must_use]
     pub fn waiting(&self) -> u64 {
         let put = self.producer.word(0).unwrap_or(0);
@@ -88,11 +88,11 @@ impl RingBuffer {
                 break;
             }
             record.resize(length, 0);
-            if word & DISCARDED == 0 && self.producer.copy(at + HEADER, &mut record) {
+            if word & DISCARDED == 0 && self.producer.copy(at + HEADER_SIZE, &mut record) {
                 each(&record);
                 count += 1;
             }
-            taken += (HEADER + length).next_multiple_of(8) as u64;
+            taken += (HEADER_SIZE + length).next_multiple_of(8) as u64;
             // Release: the copy is complete before the producer may reuse the space.
             self.consumer.set_word(0, taken);
         }
@@ -114,14 +114,14 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Waits on these ring buffers, by any of their descriptors.
-    pub fn to(doorbells: &[BorrowedFd<'_>]) -> Result<Self> {
-        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).named("epoll_create1", "")?;
+    /// Creates a waiter on these ring buffers, given by any of their descriptors.
+    pub fn new(doorbells: &[BorrowedFd<'_>]) -> Result<Self> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).context("epoll_create1", "")?;
         for doorbell in doorbells {
             let number = u64::from(doorbell.as_raw_fd().cast_unsigned());
             let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
             epoll::add(&epoll, doorbell, epoll::EventData::new_u64(number), flags)
-                .named("epoll_ctl", "a ring buffer")?;
+                .context("epoll_ctl", "a ring buffer")?;
         }
         Ok(Self { epoll })
     }

@@ -6,7 +6,7 @@ use super::{Attributes, Program, call, command};
 use crate::error::Result;
 
 /// Offset of `cb` in `__sk_buff`.
-const CB: usize = 48;
+const CB_OFFSET: usize = 48;
 
 /// Result of a test run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,15 +34,15 @@ impl Program {
         // All of `__sk_buff`, with room for its growth.
         let mut context = [0; 256];
         let (run, _) = self.run(packet, (&mut [], &mut context), 1)?;
-        let word = context.get(CB..).and_then(<[u8]>::first_chunk);
+        let word = context.get(CB_OFFSET..).and_then(<[u8]>::first_chunk);
         Ok((run, word.map_or(0, |word| u32::from_ne_bytes(*word))))
     }
 
     /// Runs the program once and returns the packet as modified.
     pub fn test_run_output(&self, packet: &[u8]) -> Result<(TestRun, Vec<u8>)> {
         // Headroom a program may add.
-        const MORE: usize = 256;
-        let mut left = vec![0; packet.len() + MORE];
+        const GROWTH_MAX: usize = 256;
+        let mut left = vec![0; packet.len() + GROWTH_MAX];
         let (run, length) = self.run(packet, (&mut left, &mut []), 1)?;
         left.truncate(length);
         Ok((run, left))

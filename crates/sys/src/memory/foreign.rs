@@ -1,18 +1,18 @@
 //! Copies to and from memory that another party accesses concurrently.
 //!
-//! They are written in assembly, hence foreign code to Rust, which may race and may move more than
-//! a word at a time. A copy may be torn, as it may be word by word; the reader detects that by its
-//! own protocol.
+//! The copies are written in assembly: to Rust they are foreign code, which may race and may move
+//! more than a word at a time. A copy may be torn, like a copy word by word; the reader detects
+//! that by its own protocol.
 
 use std::sync::atomic::AtomicU64;
 
-/// Shorter copies are faster word by word.
+/// Minimum length of a copy in bytes; shorter copies are faster word by word.
 pub const COPY_MIN: usize = 16;
-/// Least length at which AVX is worth the `vzeroupper` afterwards.
+/// Minimum length in bytes at which AVX is worth the `vzeroupper` afterwards.
 const WIDE_MIN: usize = 192;
-/// Least length at which a copy within our own memory is left to libc's memcpy.
+/// Minimum length in bytes at which a copy within our own memory is left to libc's memcpy.
 pub const LIBC_MIN: usize = 1 << 20;
-/// Least length at which it pays to align stores to 32 bytes.
+/// Minimum length in bytes at which it pays to align stores to 32 bytes.
 const ALIGN_MIN: usize = 1024;
 
 /// Copies `length` bytes, at least [`COPY_MIN`]: 64 at a time, then 16, then the last 16 once more,

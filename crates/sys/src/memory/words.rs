@@ -22,7 +22,7 @@ impl ReadMapping {
     }
 
     /// Copies bytes from `offset`, torn if a writer interferes. Returns false, and copies nothing,
-    /// if the range is not inside.
+    /// if the range is not inside the mapping.
     #[must_use]
     #[inline]
     pub fn copy(&self, offset: usize, to: &mut [u8]) -> bool {
@@ -43,7 +43,7 @@ impl Mapping {
     }
 
     /// Writes bytes from `offset` while others may read or write. Returns false, and writes
-    /// nothing, if the range is not inside.
+    /// nothing, if the range is not inside the mapping.
     #[must_use]
     pub fn paste(&self, offset: usize, from: &[u8]) -> bool {
         self.0.0.paste(offset, from).is_some()
@@ -52,14 +52,15 @@ impl Mapping {
 
 impl Span {
     #[inline]
-    fn inside(&self, offset: usize, len: usize) -> Option<*mut u8> {
+    fn checked_address(&self, offset: usize, len: usize) -> Option<*mut u8> {
         let end = offset.checked_add(len)?;
         (end <= self.len).then(|| self.base.as_ptr().wrapping_add(offset))
     }
 
     #[inline]
     fn word(&self, offset: usize) -> Option<&AtomicU64> {
-        let at = self.inside(offset, 8).filter(|_| offset.is_multiple_of(8))?.cast::<u64>();
+        let at =
+            self.checked_address(offset, 8).filter(|_| offset.is_multiple_of(8))?.cast::<u64>();
         // SAFETY: the word lies in the mapping, which lives as long as `self` and begins at a page,
         // so the word is aligned; only atomics touch it here, and only loads where the mapping is
         // read-only.
@@ -67,13 +68,14 @@ impl Span {
     }
 
     fn half(&self, offset: usize) -> Option<&AtomicU32> {
-        let at = self.inside(offset, 4).filter(|_| offset.is_multiple_of(4))?.cast::<u32>();
+        let at =
+            self.checked_address(offset, 4).filter(|_| offset.is_multiple_of(4))?.cast::<u32>();
         // SAFETY: as in `word`.
         Some(unsafe { AtomicU32::from_ptr(at) })
     }
 
     fn byte(&self, offset: usize) -> Option<&AtomicU8> {
-        let at = self.inside(offset, 1)?;
+        let at = self.checked_address(offset, 1)?;
         // SAFETY: as in `word`; a byte is always aligned.
         Some(unsafe { AtomicU8::from_ptr(at) })
     }
@@ -81,7 +83,7 @@ impl Span {
     /// Uses wide instructions from [`foreign::COPY_MIN`] bytes, else words where aligned and bytes
     /// elsewhere.
     fn copy(&self, offset: usize, to: &mut [u8]) -> Option<()> {
-        let from = self.inside(offset, to.len())?;
+        let from = self.checked_address(offset, to.len())?;
         #[cfg(all(target_arch = "x86_64", not(miri)))]
         if to.len() >= foreign::COPY_MIN {
             // SAFETY: the range lies in the mapping, which lives as long as `self`; callers of this
@@ -109,7 +111,7 @@ impl Span {
     }
 
     fn paste(&self, offset: usize, from: &[u8]) -> Option<()> {
-        self.inside(offset, from.len())?;
+        self.checked_address(offset, from.len())?;
         let head = (offset.next_multiple_of(8) - offset).min(from.len());
         let (head, rest) = from.split_at(head);
         let (words, tail) = rest.as_chunks::<8>();

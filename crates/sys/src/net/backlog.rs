@@ -2,9 +2,9 @@
 //!
 //! `/proc/net/softnet_stat` has one line of hexadecimal counters per CPU, for all interfaces and
 //! namespaces together. Virtual devices and drivers without NAPI use the backlog; with receive
-//! packet steering all devices do.
+//! packet steering, all devices use it.
 
-use crate::error::{Error, Named as _, Result};
+use crate::error::{Error, ErrorContext as _, Result};
 use std::fs;
 
 const FILE: &str = "/proc/net/softnet_stat";
@@ -22,12 +22,13 @@ struct ProcessorCounters {
 impl Backlog {
     /// Reads the counters.
     pub fn read() -> Result<Self> {
-        let text = fs::read_to_string(FILE).named("read", FILE)?;
+        let text = fs::read_to_string(FILE).context("read", FILE)?;
         Self::parse(&text).ok_or_else(|| Error::new("read", FILE, libc::EBADMSG))
     }
 
     /// Returns the number of frames dropped at a full backlog since `earlier`. The kernel's
-    /// counters have 32 bits and wrap; a CPU that is new since `earlier` started at 0.
+    /// counters have 32 bits and wrap; the counters of a CPU that is new since `earlier` began at
+    /// 0.
     #[must_use]
     pub fn dropped_since(&self, earlier: &Self) -> u64 {
         let before = |(place, line): (usize, &ProcessorCounters)| match line.processor {

@@ -1,10 +1,10 @@
 //! XDP features of an interface, from the generic netlink family `netdev` (Linux 6.3).
 //!
-//! The answer holds for the moment: a virtual Ethernet device accepts redirected frames only while
-//! its peer can receive them. A program that redirects to another device gets no error.
+//! The answer may change at any time: a virtual Ethernet device accepts redirected frames only
+//! while its peer can receive them. A program that redirects to another device gets no error.
 
 use super::links::{CALL, attributes, encode, encode_attribute, field, split_message, transfer};
-use crate::error::{Error, Named as _, Result};
+use crate::error::{Error, ErrorContext as _, Result};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use std::os::fd::OwnedFd;
 
@@ -34,7 +34,7 @@ pub fn accepts_xdp_frames(index: u32) -> Result<bool> {
         SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
         Some(rustix::net::netlink::GENERIC),
     );
-    let socket = socket.named("socket", "generic netlink")?;
+    let socket = socket.context("socket", "generic netlink")?;
     let answer = ask(&socket, CONTROLLER, GET_FAMILY, (FAMILY_NAME, b"netdev\0"), "family netdev")?;
     let family = attribute(&answer, FAMILY_ID).and_then(|value| field(value, 0));
     let family = family.map(u16::from_ne_bytes).ok_or_else(|| unknown("family netdev"))?;
@@ -83,7 +83,7 @@ mod tests {
     #[test]
     fn loopback_accepts_no_redirected_frames() {
         let links = RouteSocket::open().unwrap();
-        let lo = links.all().unwrap().into_iter().find(|one| one.flags.loopback()).unwrap();
+        let lo = links.list().unwrap().into_iter().find(|one| one.flags.loopback()).unwrap();
         match accepts_xdp_frames(lo.index) {
             Ok(takes) => assert!(!takes),
             // Linux before 6.3.

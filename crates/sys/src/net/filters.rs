@@ -1,6 +1,6 @@
 //! RTM_GETTFILTER: traffic control filters at an interface, besides TCX.
 //!
-//! For reports only. They run behind TCX programs and are never changed.
+//! For reports only: these filters run after TCX programs, and this crate never changes them.
 
 use super::RouteSocket;
 use super::links::{CALL, attributes, encode, field, split_message, text, transfer};
@@ -70,7 +70,7 @@ impl RouteSocket {
         mut each: impl FnMut(u16, &[u8]),
     ) -> Result<()> {
         // Held until the last answer has arrived.
-        let held = self.next();
+        let held = self.lock_sequence();
         let sequence = *held;
         let mut code = 0;
         transfer(self.socket(), &request(sequence), target, |mut rest| {

@@ -1,11 +1,11 @@
 //! RTM_GETLINK: interfaces, from rtnetlink(7).
 //!
-//! One request is sent and answers are read until the kernel marks the last. Parsing is safe code
-//! that trusts no length.
+//! One request is sent, and answers are read until the kernel marks the last one. Parsing is safe
+//! code that trusts no length.
 
 use super::{Counters, Interface, InterfaceFlags, XdpProgram};
 use crate::bpf::XdpMode;
-use crate::error::{Error, Named as _, Result};
+use crate::error::{Error, ErrorContext as _, Result};
 use crate::poll;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -14,12 +14,13 @@ use std::time::Duration;
 
 /// Name of the call in errors.
 pub(super) const CALL: &str = "netlink";
-/// Timeout for an answer; the kernel answers at once, so this only bounds a bug.
-const PATIENCE: Duration = Duration::from_secs(20);
-/// Receive buffer; a dump comes in parts of at most this size, at about 2 KB per interface.
-const ANSWER: usize = 64 << 10;
-/// Attempts to get a dump that no change interrupted.
-const AGAIN_MAX: u32 = 8;
+/// Timeout for an answer; the kernel answers at once, so the timeout only bounds a bug.
+const REPLY_TIMEOUT: Duration = Duration::from_secs(20);
+/// Size of the receive buffer in bytes; a dump arrives in datagrams of at most this size, with
+/// about 2 KB per interface.
+const RECEIVE_BUFFER_SIZE: usize = 64 << 10;
+/// Maximum number of attempts to get a dump that no change interrupts.
+const DUMP_ATTEMPTS_MAX: u32 = 8;
 /// IFNAMSIZ and ALTIFNAMSIZ, including the final zero.
 const NAME: usize = 16;
 const LONG_NAME: usize = 128;
@@ -69,12 +70,12 @@ impl RouteSocket {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         // Protocol 0 is NETLINK_ROUTE.
         let socket = rustix::net::socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, None);
-        Ok(Self { socket: socket.named("socket", "rtnetlink")?, sequence: Mutex::new(0) })
+        Ok(Self { socket: socket.context("socket", "rtnetlink")?, sequence: Mutex::new(0) })
     }
 
     /// Lists all interfaces.
-    pub fn all(&self) -> Result<Vec<Interface>> {
-        for _ in 0..AGAIN_MAX {
+    pub fn list(&self) -> Result<Vec<Interface>> {
+        for _ in 0..DUMP_ATTEMPTS_MAX {
             let (found, whole) = self.ask(0, &[], true, "the list of interfaces")?;
             if whole {
                 return Ok(found);
@@ -84,28 +85,28 @@ impl RouteSocket {
     }
 
     /// Returns the interface with this name or alternative name. ENODEV: there is none.
-    pub fn named(&self, name: &str) -> Result<Interface> {
+    pub fn by_name(&self, name: &str) -> Result<Interface> {
         let kind = if name.len() < NAME { attribute::NAME } else { attribute::LONG_NAME };
         if name.is_empty() || name.len() >= LONG_NAME || name.contains('\0') {
-            return Err(missing(format!("interface {name:?}")));
+            return Err(no_device_error(format!("interface {name:?}")));
         }
         let wanted = encode_attribute(kind, &[name.as_bytes(), &[0]].concat());
-        self.one(0, &wanted, format!("interface {name}"))
+        self.query_one(0, &wanted, format!("interface {name}"))
     }
 
     /// Returns the interface with this index. ENODEV: there is none.
-    pub fn indexed(&self, index: u32) -> Result<Interface> {
+    pub fn by_index(&self, index: u32) -> Result<Interface> {
         let target = format!("interface number {index}");
-        if index == 0 { Err(missing(target)) } else { self.one(index, &[], target) }
+        if index == 0 { Err(no_device_error(target)) } else { self.query_one(index, &[], target) }
     }
 
-    fn one(&self, index: u32, wanted: &[u8], target: String) -> Result<Interface> {
+    fn query_one(&self, index: u32, wanted: &[u8], target: String) -> Result<Interface> {
         let (found, _) = self.ask(index, wanted, false, &target)?;
-        found.into_iter().next().ok_or_else(|| missing(target))
+        found.into_iter().next().ok_or_else(|| no_device_error(target))
     }
 
     /// Locks the socket and returns the next sequence number; held until the last answer.
-    pub(super) fn next(&self) -> MutexGuard<'_, u32> {
+    pub(super) fn lock_sequence(&self) -> MutexGuard<'_, u32> {
         let mut sequence = self.sequence.lock().unwrap_or_else(PoisonError::into_inner);
         *sequence = sequence.wrapping_add(1);
         sequence
@@ -123,7 +124,7 @@ impl RouteSocket {
         list: bool,
         target: &str,
     ) -> Result<(Vec<Interface>, bool)> {
-        let sequence = self.next();
+        let sequence = self.lock_sequence();
         let request = request(*sequence, index, wanted, list);
         let mut answers = Answers { sequence: *sequence, list, ..Answers::default() };
         transfer(&self.socket, &request, target, |answer| {
@@ -137,7 +138,7 @@ impl RouteSocket {
     }
 }
 
-fn missing(target: String) -> Error {
+fn no_device_error(target: String) -> Error {
     Error::new(CALL, target, libc::ENODEV)
 }
 
@@ -178,14 +179,14 @@ pub(super) fn transfer(
     mut read: impl FnMut(&[u8]) -> bool,
 ) -> Result<()> {
     let refused = |errno| Error::new(CALL, target.to_owned(), errno);
-    rustix::net::send(socket, request, SendFlags::empty()).named(CALL, target.to_owned())?;
-    let mut bytes = vec![0; ANSWER];
+    rustix::net::send(socket, request, SendFlags::empty()).context(CALL, target.to_owned())?;
+    let mut bytes = vec![0; RECEIVE_BUFFER_SIZE];
     loop {
-        if !poll::readable_within(&[socket.as_fd()], Some(PATIENCE))[0] {
+        if !poll::readable_within(&[socket.as_fd()], Some(REPLY_TIMEOUT))[0] {
             return Err(refused(libc::ETIMEDOUT));
         }
         let (_, whole) = rustix::net::recv(socket, &mut bytes[..], RecvFlags::TRUNC)
-            .named(CALL, target.to_owned())?;
+            .context(CALL, target.to_owned())?;
         if read(bytes.get(..whole).ok_or_else(|| refused(libc::EMSGSIZE))?) {
             return Ok(());
         }
@@ -273,15 +274,19 @@ fn interface(body: &[u8]) -> Option<Interface> {
 
 /// Parses the attached XDP program and its mode.
 fn xdp(value: &[u8]) -> Option<XdpProgram> {
-    let one = |wanted| attributes(value).find(|(kind, _)| *kind == wanted).map(|(_, value)| value);
-    let mode = match one(attribute::XDP_ATTACHED)?.first()? {
+    let value_of =
+        |wanted| attributes(value).find(|(kind, _)| *kind == wanted).map(|(_, value)| value);
+    let mode = match value_of(attribute::XDP_ATTACHED)?.first()? {
         0 => return None,
         1 => Some(XdpMode::Native),
         2 => Some(XdpMode::Generic),
         3 => Some(XdpMode::Device),
         _ => None,
     };
-    Some(XdpProgram { program: one(attribute::XDP_PROGRAM).and_then(number).unwrap_or(0), mode })
+    Some(XdpProgram {
+        program: value_of(attribute::XDP_PROGRAM).and_then(number).unwrap_or(0),
+        mode,
+    })
 }
 
 /// Iterates over attributes until a length is invalid.
@@ -343,15 +348,15 @@ mod tests {
     #[test]
     fn loopback_device_is_found_in_every_way() {
         let links = RouteSocket::open().unwrap();
-        let all = links.all().unwrap();
+        let all = links.list().unwrap();
         let lo = all.iter().find(|interface| interface.flags.loopback()).unwrap();
         assert_eq!((lo.name.as_str(), lo.hatype), ("lo", 772));
         let same = |other: Interface| {
             let counters = lo.counters;
             assert_eq!(Interface { counters, ..other }, *lo);
         };
-        same(links.named("lo").unwrap());
-        same(links.indexed(lo.index).unwrap());
+        same(links.by_name("lo").unwrap());
+        same(links.by_index(lo.index).unwrap());
         assert_eq!(crate::net::name_of(lo.index).unwrap(), "lo");
     }
 
@@ -359,13 +364,13 @@ mod tests {
     fn missing_interface_is_named_in_the_error() {
         let links = RouteSocket::open().unwrap();
         for name in ["nosuch0", "", "a-name-that-is-longer-than-fifteen", &"x".repeat(200)] {
-            let error = links.named(name).unwrap_err();
+            let error = links.by_name(name).unwrap_err();
             assert_eq!(error.errno, libc::ENODEV, "{error}");
             assert!(error.target.contains(name), "{error}");
         }
-        assert_eq!(links.indexed(0).unwrap_err().errno, libc::ENODEV);
-        assert_eq!(links.indexed(0x7fff_fff0).unwrap_err().errno, libc::ENODEV);
-        assert!(links.named("lo").is_ok(), "a refusal does not disturb what comes after");
+        assert_eq!(links.by_index(0).unwrap_err().errno, libc::ENODEV);
+        assert_eq!(links.by_index(0x7fff_fff0).unwrap_err().errno, libc::ENODEV);
+        assert!(links.by_name("lo").is_ok(), "a refusal does not disturb what comes after");
     }
 
     /// Builds a message with these flags and this sequence number.

@@ -1,7 +1,7 @@
 //! Network interfaces with their counters, the backlog, and namespaces.
 //!
-//! Queries go over rtnetlink(7), synchronously ([`RouteSocket`]). A socket belongs to the name
-//! space of the thread that opens it; [`run_in`] opens in another.
+//! Queries go over rtnetlink(7), synchronously ([`RouteSocket`]). A socket belongs to the namespace
+//! of the thread that opens it; [`run_in`] opens sockets in another namespace.
 
 mod addresses;
 mod backlog;
@@ -82,7 +82,8 @@ impl InterfaceFlags {
         self.0 & libc::IFF_LOOPBACK.cast_unsigned() != 0
     }
 
-    /// Returns true if an administrator made it promiscuous; requests by sockets do not show here.
+    /// Returns true if an administrator made it promiscuous; requests by sockets do not set this
+    /// flag.
     #[must_use]
     pub const fn promiscuous(self) -> bool {
         self.0 & libc::IFF_PROMISC.cast_unsigned() != 0
@@ -102,7 +103,7 @@ pub struct Counters {
     pub rx_bytes: u64,
     /// Bytes sent.
     pub tx_bytes: u64,
-    /// Frames received with an error: a sum of fields below, or more.
+    /// Frames received with an error: the sum of some of the fields below, or more.
     pub rx_errors: u64,
     /// Frames that failed to be sent.
     pub tx_errors: u64,
@@ -146,15 +147,15 @@ impl Counters {
 
 /// Returns the interface with this name in the calling thread's namespace.
 pub fn interface(name: &str) -> Result<Interface> {
-    RouteSocket::open()?.named(name)
+    RouteSocket::open()?.by_name(name)
 }
 
 /// Lists the interfaces of the calling thread's namespace.
 pub fn interfaces() -> Result<Vec<Interface>> {
-    RouteSocket::open()?.all()
+    RouteSocket::open()?.list()
 }
 
 /// Returns the current name of an interface in the calling thread's namespace.
 pub fn name_of(index: u32) -> Result<String> {
-    Ok(RouteSocket::open()?.indexed(index)?.name)
+    Ok(RouteSocket::open()?.by_index(index)?.name)
 }

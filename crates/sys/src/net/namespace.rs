@@ -1,6 +1,6 @@
 //! Network namespaces, opened by name, path or process, and entered by short-lived threads.
 
-use crate::error::{Error, Named as _, Result};
+use crate::error::{Error, ErrorContext as _, Result};
 use crate::open::OpenRegular;
 use crate::packet::option;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
@@ -9,9 +9,9 @@ use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
 
 /// Directory where `ip netns` keeps namespaces.
-const NAMES: &str = "/run/netns";
-/// The calling thread's namespace, which may differ from its process's.
-const HERE: &str = "/proc/thread-self/ns/net";
+const NAMES_DIRECTORY: &str = "/run/netns";
+/// The calling thread's namespace, which may differ from the namespace of its process.
+const CURRENT_NAMESPACE: &str = "/proc/thread-self/ns/net";
 
 /// A network namespace, kept alive by this value.
 #[derive(Debug)]
@@ -23,13 +23,13 @@ pub struct Namespace {
 impl Namespace {
     /// Opens the calling thread's namespace.
     pub fn current() -> Result<Self> {
-        Self::at(Path::new(HERE), "this name space")
+        Self::open_at(Path::new(CURRENT_NAMESPACE), "this name space")
     }
 
     /// Opens a namespace by text: a path if it contains `/`, else a name known to `ip netns`, else
     /// a process id.
     pub fn open(text: &str) -> Result<Self> {
-        let known = Path::new(NAMES).join(text);
+        let known = Path::new(NAMES_DIRECTORY).join(text);
         let path = if text.contains('/') {
             PathBuf::from(text)
         } else if text.parse::<u32>().is_ok() && !known.exists() {
@@ -37,37 +37,37 @@ impl Namespace {
         } else {
             known
         };
-        Self::at(&path, text)
+        Self::open_at(&path, text)
     }
 
     /// Returns the inode number, unique on this machine while the namespace exists.
     pub fn identity(&self) -> Result<u64> {
-        let stat = rustix::fs::fstat(&self.fd).named("fstat", self.what.clone())?;
+        let stat = rustix::fs::fstat(&self.fd).context("fstat", self.what.clone())?;
         Ok(stat.st_ino)
     }
 
-    /// Returns true if it belongs to this process's user namespace, so that user ids mean the same
-    /// in both.
+    /// Returns true if the namespace belongs to this process's user namespace, so that user ids
+    /// mean the same in both.
     pub fn has_our_users(&self) -> Result<bool> {
         /// This process's user namespace.
         const USERS: &str = "/proc/self/ns/user";
-        let ours = rustix::fs::stat(USERS).named("stat", USERS)?;
+        let ours = rustix::fs::stat(USERS).context("stat", USERS)?;
         let owner = match owner_of(&self.fd) {
             Ok(owner) => owner,
             // The owner is a parent of our user namespace.
             Err(error) if error.errno == libc::EPERM => return Ok(false),
             Err(error) => return Err(error),
         };
-        let theirs = rustix::fs::fstat(&owner).named("fstat", self.what.clone())?;
+        let theirs = rustix::fs::fstat(&owner).context("fstat", self.what.clone())?;
         Ok((ours.st_dev, ours.st_ino) == (theirs.st_dev, theirs.st_ino))
     }
 
-    /// Returns true if it is the calling thread's.
+    /// Returns true if this is the namespace of the calling thread.
     pub fn is_current(&self) -> Result<bool> {
         Ok(self.identity()? == Self::current()?.identity()?)
     }
 
-    fn at(path: &Path, what: &str) -> Result<Self> {
+    fn open_at(path: &Path, what: &str) -> Result<Self> {
         let target = || format!("name space {what}");
         // Opened as a regular file: a path may lead to a pipe, whose open would block.
         let file = OpenRegular::read().open(path).map_err(|error| match error.raw_os_error() {
@@ -102,44 +102,44 @@ fn owner_of(space: &OwnedFd) -> Result<OwnedFd> {
 pub fn namespace_cookie() -> Result<u64> {
     let flags = SocketFlags::CLOEXEC;
     let socket = socket_with(AddressFamily::UNIX, SocketType::DGRAM, flags, None);
-    let socket = socket.named("socket", "to ask for the name space")?;
+    let socket = socket.context("socket", "to ask for the name space")?;
     option::get(socket.as_fd(), libc::SOL_SOCKET, option::NETNS_COOKIE)
 }
 
-/// Runs `work` in a namespace, in a thread of its own: sockets opened there stay there, and the
-/// calling thread stays where it is. Needs CAP_SYS_ADMIN in both.
+/// Runs `work` in a namespace, in a thread of its own: sockets opened by `work` belong to that
+/// namespace, and the calling thread keeps its own. Needs CAP_SYS_ADMIN in both.
 ///
 /// # Panics
 /// If `work` panics.
 pub fn run_in<T: Send>(space: &Namespace, work: impl FnOnce() -> T + Send) -> Result<T> {
-    in_thread(|| {
+    run_in_thread(|| {
         move_into_link_name_space(space.as_fd(), Some(LinkNameSpaceType::Network))
-            .named("setns", space.what.clone())?;
+            .context("setns", space.what.clone())?;
         Ok(work())
     })
 }
 
-/// Runs `work` in a new namespace, which lives as long as anything opened there. Needs
-/// CAP_SYS_ADMIN.
+/// Runs `work` in a new namespace, which lives as long as any descriptor that was opened in it.
+/// Needs CAP_SYS_ADMIN.
 ///
 /// # Panics
 /// If `work` panics.
 pub fn run_in_new<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T> {
-    in_thread(|| {
+    run_in_thread(|| {
         // SAFETY: the thread begins and ends here, and what is unshared is its namespace of
         // networks alone, not its descriptors.
         unsafe { unshare_unsafe(UnshareFlags::NEWNET) }
-            .named("unshare", "a new name space of networks")?;
+            .context("unshare", "a new name space of networks")?;
         Ok(work())
     })
 }
 
-fn in_thread<T: Send>(inside: impl FnOnce() -> Result<T> + Send) -> Result<T> {
+fn run_in_thread<T: Send>(inside: impl FnOnce() -> Result<T> + Send) -> Result<T> {
     let done: std::io::Result<_> = std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().name("netns".to_owned());
         Ok(thread.spawn_scoped(scope, inside)?.join())
     });
-    done.named("clone", "a thread")?.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    done.context("clone", "a thread")?.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
 #[cfg(test)]
@@ -147,7 +147,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn own_name_space_opens_in_three_ways() {
+    fn own_namespace_opens_in_three_ways() {
         let here = Namespace::current().unwrap();
         assert!(here.is_current().unwrap());
         let by_process = Namespace::open(&std::process::id().to_string()).unwrap();
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn other_files_are_rejected_as_name_space() {
+    fn other_files_are_rejected_as_namespace() {
         let pipe = std::env::temp_dir().join(format!("sys-namespace-{}", std::process::id()));
         let (fifo, mode) = (rustix::fs::FileType::Fifo, rustix::fs::Mode::RUSR);
         rustix::fs::mknodat(rustix::fs::CWD, &pipe, fifo, mode, 0).unwrap();

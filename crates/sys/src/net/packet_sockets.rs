@@ -1,6 +1,6 @@
 //! Packet sockets of a network namespace, from `/proc/net/packet`. For reports only.
 
-use crate::error::{Named as _, Result};
+use crate::error::{ErrorContext as _, Result};
 use std::fs;
 
 /// A packet socket (packet(7)).
@@ -24,7 +24,7 @@ pub fn packet_sockets() -> Result<Vec<PacketSocketInfo>> {
     let text = fs::read_to_string(FILE);
     let text = text
         .map_err(|error| rustix::io::Errno::from_io_error(&error).unwrap_or(rustix::io::Errno::IO))
-        .named("read", FILE)?;
+        .context("read", FILE)?;
     Ok(text.lines().skip(1).filter_map(socket).collect())
 }
 

@@ -5,14 +5,14 @@
 //! offset is checked against the block: a mistake on either side costs a packet, never a panic.
 
 /// Size of a packet's header with its link-layer address.
-pub const HEADER: usize = LINK + 20;
-/// Unused bytes before an Ethernet frame, without further reserve: the kernel aligns layer 3 to 16
-/// bytes and leaves at least 16 for the layer 2 header.
-pub const ROOM: usize = 14;
+pub const HEADER_SIZE: usize = LINK + 20;
+/// Unused bytes before an Ethernet frame in a ring without a reserve: the kernel aligns layer 3 to
+/// 16 bytes and leaves at least 16 for the layer 2 header.
+pub const FRAME_PADDING: usize = 14;
 
 /// Size of `struct tpacket_block_desc`.
 const BLOCK: usize = 48;
-/// Offset of `struct sockaddr_ll`, behind `struct tpacket3_hdr`.
+/// Offset of `struct sockaddr_ll`, which follows `struct tpacket3_hdr`.
 const LINK: usize = 48;
 /// TPACKET_V3, in a block's header.
 const VERSION: u32 = 2;
@@ -65,7 +65,7 @@ pub struct PacketHeader {
     pub at: usize,
     /// Offset of the next header; 0 for the last packet.
     pub next: usize,
-    /// Offset of the frame, whose `captured` bytes lie in the block.
+    /// Offset of the frame; its `captured` bytes are inside the block.
     pub frame: usize,
     /// Offset of layer 3 as the kernel found it, clamped to the frame.
     pub network: usize,
@@ -77,7 +77,7 @@ pub struct PacketHeader {
     pub time_ns: u64,
     /// Status flags.
     pub status: PacketStatus,
-    /// The VLAN tag that the kernel removed from the frame.
+    /// VLAN tag that the kernel removed from the frame; `None` if there was none.
     pub vlan: Option<VlanTag>,
     /// Link-layer address.
     pub link: LinkAddress,
@@ -87,14 +87,14 @@ impl PacketHeader {
     /// Parses the header at `at`; `None` if header or frame lies outside the block.
     #[must_use]
     pub fn read(bytes: &[u8], at: usize) -> Option<Self> {
-        let header = bytes.get(at..at.checked_add(HEADER)?)?;
+        let header = bytes.get(at..at.checked_add(HEADER_SIZE)?)?;
         let status = PacketStatus(word(header, 20)?);
         let distance = place(header, 0)?;
         let captured = word(header, 12)?;
         let frame = at.checked_add(usize::from(half(header, 24)?))?;
         let network = at.checked_add(usize::from(half(header, 26)?))?;
         let end = frame.checked_add(usize::try_from(captured).ok()?)?;
-        if frame < at.checked_add(HEADER)? || end > bytes.len() {
+        if frame < at.checked_add(HEADER_SIZE)? || end > bytes.len() {
             return None;
         }
         let time = u64::from(word(header, 4)?) * 1_000_000_000;
@@ -174,7 +174,7 @@ impl LinkAddress {
             protocol: u16::from_be_bytes(field(header, LINK + 2)?),
             index: word(header, LINK + 4)?,
             hatype: half(header, LINK + 8)?,
-            kind: PacketKind::of(*header.get(LINK + 10)?),
+            kind: PacketKind::from_number(*header.get(LINK + 10)?),
         })
     }
 }
@@ -199,7 +199,7 @@ pub enum PacketKind {
 }
 
 impl PacketKind {
-    const fn of(number: u8) -> Self {
+    const fn from_number(number: u8) -> Self {
         match number {
             0 => Self::Host,
             1 => Self::Broadcast,

@@ -1,9 +1,10 @@
 //! Packet sockets (packet(7)): receiving through a ring mapped into this process, and sending.
 //!
 //! The order of setup keeps unwanted frames out of the ring: a [`PacketSocket`] is opened with
-//! protocol 0, so that nothing arrives; then come the filter, the [`PacketRing`], and last the bind
-//! to an interface (RELIABILITY T12). [`layout`] parses the ring's segments; [`PacketSender`]
-//! sends. Opening needs CAP_NET_RAW in the user namespace that owns the network namespace.
+//! protocol 0, so that nothing arrives; then the filter is attached, the [`PacketRing`] is created,
+//! and the socket is bound to an interface last (RELIABILITY T12). [`layout`] parses the ring's
+//! segments; [`PacketSender`] sends. Opening needs CAP_NET_RAW in the user namespace that owns the
+//! network namespace.
 
 pub mod layout;
 pub(crate) mod option;
@@ -14,14 +15,14 @@ pub use ring::{Gap, PacketRing, RingShape, RingStatistics};
 pub use sender::{PacketSender, Qdisc, SendReport, SendStop};
 
 use crate::bpf::Program;
-use crate::error::{Named as _, Result};
+use crate::error::{ErrorContext as _, Result};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 
 /// A classic BPF instruction (`struct sock_filter`): code, jump if true, jump if false, operand.
 pub type Instruction = (u16, u8, u8, u32);
 
-/// A packet socket that receives nothing yet.
+/// A packet socket that does not receive yet.
 #[derive(Debug)]
 pub struct PacketSocket(OwnedFd);
 
@@ -31,7 +32,7 @@ impl PacketSocket {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         rustix::net::socket_with(AddressFamily::PACKET, SocketType::RAW, flags, None)
             .map(Self)
-            .named("socket", "packets (AF_PACKET)")
+            .context("socket", "packets (AF_PACKET)")
     }
 
     /// Attaches a classic filter. Its return value is the captured length in bytes; 0 drops the
@@ -66,7 +67,7 @@ impl PacketSocket {
     ///
     /// ENOMEM: too large; retry on a new socket with half the size.
     pub fn ring(self, shape: RingShape) -> Result<PacketRing> {
-        PacketRing::make(self.0, shape)
+        PacketRing::create(self.0, shape)
     }
 }
 

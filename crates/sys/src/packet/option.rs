@@ -26,8 +26,8 @@ pub(super) const PROMISCUOUS: libc::c_ushort = 1;
 /// ETH_P_ALL
 pub(super) const ALL_PROTOCOLS: u16 = 3;
 
-/// `ret #0`: drops every frame.
-pub(super) const ANSWER_NOTHING: Instruction = (6, 0, 0, 0);
+/// Program `ret #0`, which drops every frame.
+pub(super) const DROP_ALL: Instruction = (6, 0, 0, 0);
 
 /// A value of a socket option.
 ///
@@ -94,7 +94,7 @@ pub(crate) fn get<T: Value>(
     Ok(unsafe { value.assume_init() })
 }
 
-/// Attaches a classic program, replacing the present one.
+/// Attaches a classic program, which replaces the current one.
 pub(super) fn attach(socket: BorrowedFd<'_>, program: &[Instruction]) -> Result<()> {
     let length = u16::try_from(program.len()).ok().filter(|length| *length > 0);
     let length = length.ok_or_else(|| Error::new("setsockopt", ATTACH_FILTER.1, libc::EINVAL))?;

@@ -1,9 +1,9 @@
-//! The mapped receive ring, whose segments the kernel fills in order and this process gives back.
+//! The mapped receive ring, whose segments the kernel fills in order and this process returns.
 //!
 //! TPACKET_V3: a segment is a block of frames of any length, retired when full or when its timeout
-//! passes. If the next segment is still ours the ring freezes: arriving frames are dropped and
-//! counted ([`RingStatistics`]), and nothing is ever overwritten. The descriptor is readable while
-//! the newest retired segment has not been given back.
+//! passes. If this process still owns the next segment, the ring freezes: arriving frames are
+//! dropped and counted ([`RingStatistics`]), and nothing is ever overwritten. The descriptor is
+//! readable until the newest retired segment has been returned.
 
 use super::layout;
 use super::option;
@@ -18,22 +18,23 @@ use std::sync::{Mutex, PoisonError};
 /// TPACKET_V3
 const VERSION_3: libc::c_int = 2;
 /// Owner of a block, in its status word.
-const OURS: u32 = 1;
-const KERNEL: u32 = 0;
-/// The kernel requires a frame size, although this version has none; it must divide segments.
-const FRAME: usize = 2048;
+const USER_OWNED: u32 = 1;
+const KERNEL_OWNED: u32 = 0;
+/// Frame size in bytes, which the kernel requires although this version has no frames of fixed
+/// size; it must divide the segment size.
+const FRAME_SIZE: usize = 2048;
 
 /// Size and timeout of a ring.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RingShape {
-    /// Bytes of a segment: a power of two, at least a page. A frame longer than that, less about
-    /// 150 bytes of headers, is truncated.
+    /// Size of a segment in bytes: a power of two, at least a page. A frame longer than that, less
+    /// about 150 bytes of headers, is truncated.
     pub segment: usize,
     /// Number of segments: a power of two.
     pub segments: usize,
-    /// A segment with at least one frame is retired after this many ms.
+    /// Time in ms after which a segment with at least one frame is retired.
     pub retire_ms: u32,
-    /// Free bytes before each frame, in addition to [`layout::ROOM`].
+    /// Free bytes before each frame, in addition to [`layout::FRAME_PADDING`].
     pub reserve: u32,
 }
 
@@ -54,8 +55,8 @@ impl RingShape {
         Some(libc::tpacket_req3 {
             tp_block_size: number(self.segment)?,
             tp_block_nr: number(self.segments)?,
-            tp_frame_size: number(FRAME)?,
-            tp_frame_nr: number(bytes / FRAME)?,
+            tp_frame_size: number(FRAME_SIZE)?,
+            tp_frame_nr: number(bytes / FRAME_SIZE)?,
             tp_retire_blk_tov: self.retire_ms.max(1),
             tp_sizeof_priv: 0,
             tp_feature_req_word: 0,
@@ -102,17 +103,17 @@ pub struct Gap {
     pub drops: u64,
 }
 
-/// Positions of drops. The kernel drops only while the segment it would fill next is ours, so all
-/// drops between two moments at which that segment is given back follow the same segment.
+/// Positions of drops. The kernel drops frames only while this process owns the segment to be
+/// filled next, so all drops before the return of that segment follow the same segment.
 #[derive(Debug, Default)]
 struct Gaps {
     /// Gaps not yet taken by [`PacketRing::take_gap`].
     known: VecDeque<Gap>,
     /// Number of dropped frames already assigned to a gap.
     counted: u64,
-    /// Length of the prefix of segments that have all been given back.
+    /// Number of segments in the prefix of which all have been returned.
     passed: u64,
-    /// Segments beyond that prefix that have been given back, by slot.
+    /// Per slot, true if its segment is beyond that prefix and has been returned.
     ahead: Vec<bool>,
 }
 
@@ -136,13 +137,14 @@ impl Gaps {
         }
     }
 
-    /// Returns the slot that was filled last if all are filled, and true if it was given back.
+    /// Returns the slot that was filled last if all are filled, and true if that slot has been
+    /// returned.
     fn last_filled(&self, segments: usize) -> (usize, bool) {
         let slot = (self.passed as usize + segments - 1) % segments;
         (slot, self.ahead.get(slot).is_some_and(|ahead| *ahead))
     }
 
-    /// Records that a segment was given back.
+    /// Records that a segment was returned.
     fn record_return(&mut self, slot: usize, segments: usize) {
         self.ahead.resize(segments, false);
         self.ahead[slot] = true;
@@ -153,7 +155,7 @@ impl Gaps {
 }
 
 impl PacketRing {
-    pub(super) fn make(socket: OwnedFd, shape: RingShape) -> Result<Self> {
+    pub(super) fn create(socket: OwnedFd, shape: RingShape) -> Result<Self> {
         let target = || format!("a ring of {} segments of {} bytes", shape.segments, shape.segment);
         let request =
             shape.request().ok_or_else(|| Error::new("setsockopt", target(), libc::EINVAL))?;
@@ -172,10 +174,10 @@ impl PacketRing {
         option::bind(self.socket.as_fd(), index, option::ALL_PROTOCOLS)
     }
 
-    /// Stops reception. The ring's contents stay; the segment being filled is retired at its
-    /// timeout.
+    /// Stops reception. The content of the ring stays readable; the segment being filled is retired
+    /// at its timeout.
     pub fn close(&self) -> Result<()> {
-        option::attach(self.socket.as_fd(), &[option::ANSWER_NOTHING])
+        option::attach(self.socket.as_fd(), &[option::DROP_ALL])
     }
 
     /// Returns the ring's size and timeout.
@@ -196,7 +198,7 @@ impl PacketRing {
         Ok(totals.ring)
     }
 
-    /// Removes and returns the oldest gap that lies before segment number `before`.
+    /// Removes and returns the oldest gap if it precedes segment number `before`.
     pub fn take_gap(&self, before: u64) -> Option<Gap> {
         let mut totals = self.totals.lock().unwrap_or_else(PoisonError::into_inner);
         let known = &mut totals.gaps.known;
@@ -204,7 +206,7 @@ impl PacketRing {
         if is_before { known.pop_front() } else { None }
     }
 
-    /// Returns the known gaps, after assigning all drops so far to one.
+    /// Returns the known gaps, after assigning all drops so far to a gap.
     pub fn gaps(&self) -> Result<Vec<Gap>> {
         let drops = self.statistics()?.drops;
         let mut totals = self.totals.lock().unwrap_or_else(PoisonError::into_inner);
@@ -223,7 +225,8 @@ impl PacketRing {
         Ok(totals.socket)
     }
 
-    /// Takes the socket's pending error; ENETDOWN after the interface went down or away.
+    /// Takes the socket's pending error, such as ENETDOWN once the interface is down or gone;
+    /// `None` if there is none.
     #[must_use]
     pub fn error(&self) -> Option<i32> {
         let waiting = option::get(self.socket.as_fd(), libc::SOL_SOCKET, option::ERROR);
@@ -246,8 +249,8 @@ impl PacketRing {
 
 // SAFETY: the mapping has `segment * segments` bytes, readable and writable, and is unmapped only
 // when the ring is dropped; the shape never changes (1). The kernel writes to a segment before it
-// sets OURS in its status, behind a write barrier, and not again before the status is KERNEL
-// (packet_mmap.rst: "the user must return the block") (2).
+// sets USER_OWNED in its status, behind a write barrier, and not again before the status is
+// KERNEL_OWNED (packet_mmap.rst: "the user must return the block") (2).
 unsafe impl Lender for PacketRing {
     fn base(&self) -> NonNull<u8> {
         self.memory.base()
@@ -261,23 +264,23 @@ unsafe impl Lender for PacketRing {
         self.shape.segments
     }
 
-    fn arrived(&self, slot: usize) -> bool {
+    fn has_arrived(&self, slot: usize) -> bool {
         // Acquire: pairs with the kernel's barrier between the frames and this word.
-        self.status(slot).is_some_and(|status| status.load(Ordering::Acquire) & OURS != 0)
+        self.status(slot).is_some_and(|status| status.load(Ordering::Acquire) & USER_OWNED != 0)
     }
 
     fn give_back(&self, slot: usize) {
-        debug_assert!(self.arrived(slot), "segment {slot} is not ours to give");
+        debug_assert!(self.has_arrived(slot), "segment {slot} is not ours to give");
         let segments = self.shape.segments;
         let (newest, passed) = {
             let totals = self.totals.lock().unwrap_or_else(PoisonError::into_inner);
             totals.gaps.last_filled(segments)
         };
         // Only a full ring can have dropped frames.
-        let full = passed || self.arrived(newest);
+        let full = passed || self.has_arrived(newest);
         if let Some(status) = self.status(slot) {
             // Release: our accesses to the segment precede the kernel's view of this word.
-            status.store(KERNEL, Ordering::Release);
+            status.store(KERNEL_OWNED, Ordering::Release);
         }
         // After that store, so that the total includes every earlier drop.
         let drops = if full { self.statistics().ok().map(|all| all.drops) } else { None };

@@ -4,15 +4,15 @@
 //! caller waits until the descriptor is writable and sends the rest.
 
 use super::option;
-use crate::error::{Error, Named as _, Result};
+use crate::error::{Error, ErrorContext as _, Result};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::{mem, ptr};
 
-/// Frames per system call.
-const BATCH: usize = 64;
-/// Makes a full socket return EAGAIN.
-const FLAGS: libc::c_int = libc::MSG_DONTWAIT;
+/// Maximum number of frames per system call.
+const BATCH_MAX: usize = 64;
+/// Flags by which a full socket returns EAGAIN.
+const SEND_FLAGS: libc::c_int = libc::MSG_DONTWAIT;
 
 /// Queueing of sent frames.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -50,7 +50,7 @@ impl PacketSender {
     pub fn open(index: u32, qdisc: Qdisc) -> Result<Self> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = rustix::net::socket_with(AddressFamily::PACKET, SocketType::RAW, flags, None)
-            .named("socket", "packets (AF_PACKET)")?;
+            .context("socket", "packets (AF_PACKET)")?;
         if qdisc == Qdisc::Bypass {
             option::set(socket.as_fd(), libc::SOL_PACKET, option::QDISC_BYPASS, &1_i32)?;
         }
@@ -62,7 +62,7 @@ impl PacketSender {
     pub fn send(&mut self, frames: &[&[u8]]) -> SendReport {
         let mut sent = 0;
         while let Some(rest) = frames.get(sent..).filter(|rest| !rest.is_empty()) {
-            let batch = rest.get(..BATCH).unwrap_or(rest);
+            let batch = rest.get(..BATCH_MAX).unwrap_or(rest);
             // A short batch carries no reason: the next call starts with the frame that caused it.
             match self.send_batch(batch) {
                 Ok(count) => sent += count,
@@ -72,12 +72,12 @@ impl PacketSender {
         SendReport { frames: sent, stopped: None }
     }
 
-    /// Sends up to [`BATCH`] frames and returns their number, at least 1, or why the first was not
-    /// sent.
+    /// Sends up to [`BATCH_MAX`] frames and returns their number, at least 1, or the reason why the
+    /// first frame was not sent.
     fn send_batch(&self, frames: &[&[u8]]) -> std::result::Result<usize, SendStop> {
-        let mut parts = [libc::iovec { iov_base: ptr::null_mut(), iov_len: 0 }; BATCH];
+        let mut parts = [libc::iovec { iov_base: ptr::null_mut(), iov_len: 0 }; BATCH_MAX];
         // SAFETY: pointers and integers, for which zero is a value: null, and none.
-        let mut messages: [libc::mmsghdr; BATCH] = unsafe { mem::zeroed() };
+        let mut messages: [libc::mmsghdr; BATCH_MAX] = unsafe { mem::zeroed() };
         let mut count: libc::c_uint = 0;
         for ((frame, part), message) in frames.iter().zip(&mut parts).zip(&mut messages) {
             part.iov_base = frame.as_ptr().cast_mut().cast();
@@ -89,16 +89,16 @@ impl PacketSender {
         let fd = self.0.as_raw_fd();
         // SAFETY: sendmmsg(2) reads `count` messages, each with one part, and the bytes of the
         // part, which are live slices; it writes only to `msg_len` of the messages.
-        let answer = unsafe { libc::sendmmsg(fd, messages.as_mut_ptr(), count, FLAGS) };
+        let answer = unsafe { libc::sendmmsg(fd, messages.as_mut_ptr(), count, SEND_FLAGS) };
         match usize::try_from(answer) {
             Ok(went) if went > 0 => Ok(went),
-            _ => Err(SendStop::of(Error::last("sendmmsg", "").errno)),
+            _ => Err(SendStop::from_errno(Error::last("sendmmsg", "").errno)),
         }
     }
 }
 
 impl SendStop {
-    const fn of(errno: i32) -> Self {
+    const fn from_errno(errno: i32) -> Self {
         match errno {
             libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM | libc::EINTR => Self::Full(errno),
             other => Self::Refused(other),
@@ -124,7 +124,7 @@ mod tests {
             || PacketSender::open(crate::net::interface("lo").unwrap().index, Qdisc::Through);
         let sender = space.enter(open).unwrap();
         let frame = [0; 60];
-        assert_eq!(sender.send_batch(&[&frame[..]; BATCH]), Ok(BATCH));
+        assert_eq!(sender.send_batch(&[&frame[..]; BATCH_MAX]), Ok(BATCH_MAX));
         let long = vec![0; 100_000];
         let mixed: Vec<&[u8]> = vec![&frame, &frame, &long, &frame];
         assert_eq!(sender.send_batch(&mixed), Ok(2), "up to the one that does not go");

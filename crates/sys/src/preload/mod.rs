@@ -1,8 +1,8 @@
 //! System and loader calls of a library preloaded into another program, which owns the descriptors
 //! and signal handlers.
 //!
-//! Nothing here allocates or takes a lock. [`set_errno`] alone sets `errno` on purpose; a caller of
-//! anything else saves it with [`errno`] first.
+//! Nothing here allocates or takes a lock. Only [`set_errno`] sets `errno` on purpose; callers of
+//! other functions first save it with [`errno`].
 
 pub mod window;
 
@@ -30,7 +30,7 @@ pub fn set_errno(number: i32) {
     unsafe { *place = number };
 }
 
-/// Returns the next definition of a symbol in the loader's search order, behind this library.
+/// Returns the next definition of a symbol in the loader's search order, after this library.
 #[must_use]
 pub fn next_symbol(name: &CStr) -> Option<NonNull<c_void>> {
     // SAFETY: dlsym(3) with RTLD_NEXT looks in the libraries behind the caller's; the name is a C
@@ -82,12 +82,13 @@ pub fn is_nonblocking(number: c_int) -> bool {
 pub struct Readiness {
     /// There is something to read.
     pub readable: bool,
-    /// The peer has closed, or this is no descriptor.
+    /// The peer has closed, or the number is not a descriptor.
     pub over: bool,
 }
 
-/// Polls two descriptors, blocking until one is ready if `patient`; an invalid one counts as over.
-/// `None`: a signal arrived.
+/// Polls two descriptors, blocking until one is ready if `patient`; an invalid descriptor counts as
+/// over, and if the first number is negative, both do. `None`: a signal arrived, or the poll
+/// failed.
 #[must_use]
 pub fn poll_pair(numbers: [c_int; 2], patient: bool) -> Option<[Readiness; 2]> {
     let nowhere = Readiness { readable: false, over: true };
@@ -173,7 +174,7 @@ pub fn receive(socket: c_int) -> Handover {
 
 /// Shuts down a rendezvous socket for every holder: earlier messages stay receivable, later ones
 /// are rejected. The kernel checks under the lock that queues messages (`unix_dgram_sendmsg`), so
-/// none can fall between.
+/// no message is lost in between.
 pub fn shut_down(socket: c_int) {
     if let Some(fd) = borrow(socket) {
         // A socket that is shut down already is fine.
@@ -234,7 +235,7 @@ fn clone_process() -> libc::pid_t {
     libc::pid_t::try_from(pid).unwrap_or(-1)
 }
 
-/// Exits without running any handler.
+/// Exits without running any exit handler.
 pub fn exit(status: c_int) -> ! {
     // SAFETY: _exit(2) always succeeds.
     unsafe { libc::_exit(status) }

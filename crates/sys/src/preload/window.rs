@@ -1,4 +1,4 @@
-//! Windows: buffers of a program that stand for ranges of files. Their pages are inaccessible until
+//! Windows: buffers of a program that represent ranges of files. Their pages are inaccessible until
 //! the program touches them. [SL §5.3.3: page access revocation; FEATURES E3, E4]
 //!
 //! A window is used by one thread of the program and by the SIGSEGV handler that interrupts it, so
@@ -7,8 +7,8 @@
 //!
 //! Invariants, cited below:
 //! - W1 The pages from `base` to `base + span` are memory into which the program asked to read a
-//!   file. Only those are made inaccessible, and whoever makes them accessible again first fills
-//!   them, by pread(2), with the bytes that the program expects there.
+//!   file. Only these pages are made inaccessible. Before they become accessible again, they are
+//!   filled, by pread(2), with the bytes that the program expects in them.
 
 use rustix::mm::{MprotectFlags, mprotect};
 use std::mem::MaybeUninit;
@@ -16,8 +16,8 @@ use std::ptr;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
-/// Number of windows, hence of recent buffers that are known.
-const WINDOWS: usize = 4;
+/// Number of windows, and so of recent buffers that are known.
+const WINDOWS_MAX: usize = 4;
 
 #[derive(Debug)]
 struct Window {
@@ -25,9 +25,9 @@ struct Window {
     base: AtomicUsize,
     /// Bytes that are inaccessible.
     span: AtomicUsize,
-    /// Bytes that stand for the file; 0 if the contents are the program's own.
+    /// Number of bytes that represent the file; 0 if the contents are the program's own.
     len: AtomicUsize,
-    /// Descriptor of the file, ours.
+    /// Number of our descriptor of the file.
     number: AtomicUsize,
     /// File offset.
     at: AtomicU64,
@@ -35,7 +35,7 @@ struct Window {
     observed: AtomicBool,
 }
 
-static LENT: [Window; WINDOWS] = [const {
+static LENT: [Window; WINDOWS_MAX] = [const {
     Window {
         base: AtomicUsize::new(0),
         span: AtomicUsize::new(0),
@@ -44,10 +44,10 @@ static LENT: [Window; WINDOWS] = [const {
         at: AtomicU64::new(0),
         observed: AtomicBool::new(false),
     }
-}; WINDOWS];
+}; WINDOWS_MAX];
 
 /// The previous SIGSEGV action.
-static BEFORE: OnceLock<libc::sigaction> = OnceLock::new();
+static PREVIOUS_ACTION: OnceLock<libc::sigaction> = OnceLock::new();
 
 /// Installs the SIGSEGV handler; returns false if it cannot.
 pub fn install_handler() -> bool {
@@ -59,7 +59,7 @@ pub fn install_handler() -> bool {
     action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_RESTART;
     // SAFETY: both structures live through the call; the handler is signal-safe (below).
     let done = unsafe { libc::sigaction(libc::SIGSEGV, &raw const action, &raw mut before) };
-    done == 0 && BEFORE.set(before).is_ok()
+    done == 0 && PREVIOUS_ACTION.set(before).is_ok()
 }
 
 /// SIGSEGV handler: atomics and the system calls mprotect(2), pread(2) and sigaction(2) only, as
@@ -77,7 +77,7 @@ extern "C" fn fault(signal: libc::c_int, about: *mut libc::siginfo_t, context: *
             return;
         }
     }
-    let Some(before) = BEFORE.get() else { return };
+    let Some(before) = PREVIOUS_ACTION.get() else { return };
     if matches!(before.sa_sigaction, libc::SIG_DFL | libc::SIG_IGN) {
         // With the old action restored the fault recurs and ends the process; a signal sent by a
         // process is raised again.
@@ -119,7 +119,7 @@ pub fn lend(base: usize, len: usize, number: usize, at: u64) -> bool {
     let span = window.span.load(Ordering::Relaxed);
     if span < len {
         window.base.store(base, Ordering::Release);
-        if !access(base + span, end - base - span, MprotectFlags::empty()) {
+        if !set_access(base + span, end - base - span, MprotectFlags::empty()) {
             return false;
         }
         window.span.store(len, Ordering::Relaxed);
@@ -168,7 +168,7 @@ impl Window {
         let base = self.base.load(Ordering::Acquire);
         let span = self.span.swap(0, Ordering::Relaxed);
         let len = self.len.swap(0, Ordering::Relaxed);
-        if span > 0 && access(base, span, MprotectFlags::READ | MprotectFlags::WRITE) {
+        if span > 0 && set_access(base, span, MprotectFlags::READ | MprotectFlags::WRITE) {
             let (number, at) =
                 (self.number.load(Ordering::Relaxed), self.at.load(Ordering::Relaxed));
             copy(number, at, base, len);
@@ -179,7 +179,7 @@ impl Window {
     }
 }
 
-fn access(base: usize, len: usize, flags: MprotectFlags) -> bool {
+fn set_access(base: usize, len: usize, flags: MprotectFlags) -> bool {
     let at = ptr::with_exposed_provenance_mut(base);
     // SAFETY: W1: these pages are a buffer of the program, which expects nothing of them until its
     // read call has returned, and then exactly the bytes that it gets when it touches them. If they

@@ -1,19 +1,19 @@
 //! Frames of a UMEM: lent to the kernel one by one, and taken back as blocks of a pool.
 //!
 //! A frame is filled by the kernel ([`XdpReceiver`]), held as a block, or sent ([`XdpSender`]). The
-//! memory is a [`Lender`] with a frame per segment, so a block refers to its bytes where the kernel
-//! put them, and a forwarded frame stays in place until it has been sent. [SL §5.5: the driver's
-//! own ring as a dbuf; FEATURES G1, G6]
+//! memory is a [`Lender`] with one frame per segment, so a block refers to the bytes that the
+//! kernel has written, without a copy, and a forwarded frame stays in place until it has been sent.
+//! [SL §5.5: the driver's own ring as a dbuf; FEATURES G1, G6]
 //!
 //! A word per frame holds its state. Invariants, cited below:
 //! - F1 A frame is lent to be filled only if its word is 0, and its word is 0 only while it lies in
 //!   `free` or in a fill ring. Only [`XdpReceiver::supply`] lends frames of this memory: the
 //!   sockets are not exposed.
-//! - F2 `HERE` is set once, when the frame comes out of a receive ring, and cleared in `give_back`.
+//! - F2 `RECEIVED` is set when the frame is taken from a receive ring, and cleared in `give_back`.
 //!   In between the kernel does not write the frame.
 //! - F3 The rest of the word counts uses in send rings, in which the kernel only reads. A received
-//!   frame is sent unmodified. A frame taken from `free` to be written and sent never has `HERE`,
-//!   so no pool reaches it.
+//!   frame is sent unmodified. A frame taken from `free` to be written and sent never has
+//!   `RECEIVED` set, so no pool reaches it.
 //!
 //! SYNC POINT *frame given back*: a release subtracts with AcqRel, and the last one pushes the
 //! frame onto `free` under the lock that a lender takes: all our accesses precede the kernel's.
@@ -34,7 +34,7 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 /// State bit: received and not yet given back.
-const HERE: u32 = 1 << 31;
+const RECEIVED: u32 = 1 << 31;
 
 /// The frames shared by the sockets of one path.
 #[derive(Debug)]
@@ -43,9 +43,9 @@ pub struct Frames {
     /// State of each frame (F1 to F3).
     words: Box<[AtomicU32]>,
     free: Mutex<Vec<u32>>,
-    /// Free frames kept back for senders that copy.
+    /// Number of free frames reserved for senders that copy.
     reserve: AtomicUsize,
-    /// The socket with which the UMEM was registered; others share it.
+    /// The socket with which the UMEM was registered; other sockets share the UMEM.
     first: Mutex<Weak<OwnedFd>>,
 }
 
@@ -68,9 +68,9 @@ impl Frames {
         }))
     }
 
-    /// Downcasts a lender.
+    /// Returns the frames behind a lender; `None` if it is of another type.
     #[must_use]
-    pub fn of(lender: &Arc<dyn Lender>) -> Option<Arc<Self>> {
+    pub fn from_lender(lender: &Arc<dyn Lender>) -> Option<Arc<Self>> {
         let any: Arc<dyn Any + Send + Sync> = lender.clone();
         any.downcast().ok()
     }
@@ -90,10 +90,10 @@ impl Frames {
     /// Returns the number of free frames.
     #[must_use]
     pub fn free(&self) -> usize {
-        self.list().len()
+        self.lock_free_list().len()
     }
 
-    /// Keeps at least `frames` frames back for senders that copy.
+    /// Keeps at least `frames` frames free for senders that copy.
     pub fn reserve(&self, frames: usize) {
         self.reserve.fetch_max(frames, Ordering::Relaxed);
     }
@@ -106,13 +106,13 @@ impl Frames {
         Some((frame as usize, usize::try_from(within).ok()?))
     }
 
-    /// Returns the location of `bytes` if they lie in one received frame of this memory.
+    /// Returns the location of `bytes` if they are in one received frame of this memory.
     #[must_use]
     pub fn find(&self, bytes: &[u8]) -> Option<Descriptor> {
         let base = self.umem.memory().base().addr().get();
         let address = bytes.as_ptr().addr().checked_sub(base)? as u64;
         let length = u32::try_from(bytes.len()).ok()?;
-        let here = |frame: u32| self.word(frame).load(Ordering::Acquire) & HERE != 0;
+        let here = |frame: u32| self.word(frame).load(Ordering::Acquire) & RECEIVED != 0;
         let holds = self.umem.holds(address, length);
         (holds && self.umem.frame_of(address).is_some_and(here)).then_some(Descriptor {
             address,
@@ -121,7 +121,8 @@ impl Frames {
         })
     }
 
-    /// Copies from an address in a received frame; returns false if the range is not in one frame.
+    /// Copies bytes from an address; returns false if the range is not in one frame. Does not check
+    /// that the frame has been received.
     #[must_use]
     pub fn copy(&self, address: u64, to: &mut [u8]) -> bool {
         let length = u32::try_from(to.len()).unwrap_or(u32::MAX);
@@ -129,11 +130,11 @@ impl Frames {
         self.umem.holds(address, length) && self.umem.memory().copy(at, to)
     }
 
-    /// Binds a socket to a queue. The first one registers the UMEM, later ones share it.
+    /// Binds a socket to a queue. The first socket registers the UMEM; later ones share it.
     pub(super) fn bind(&self, settings: SocketSettings) -> Result<XdpSocket> {
         let mut first = self.first.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(registered) = first.upgrade() {
-            return XdpSocket::beside(&self.umem, settings, registered.as_fd());
+            return XdpSocket::open_sharing(&self.umem, settings, registered.as_fd());
         }
         let socket = XdpSocket::open(&self.umem, settings)?;
         *first = Arc::downgrade(socket.descriptor());
@@ -148,7 +149,7 @@ impl Frames {
     /// Moves up to `most` free frames, beyond the reserve, to `into` as addresses; returns their
     /// number.
     pub(super) fn take_free(&self, most: usize, into: &mut Vec<u64>) -> usize {
-        let mut free = self.list();
+        let mut free = self.lock_free_list();
         let there = free.len().saturating_sub(self.reserve.load(Ordering::Relaxed));
         let keep = free.len() - there.min(most);
         let taken = free.drain(keep..).rev();
@@ -157,21 +158,22 @@ impl Frames {
         into.len() - before
     }
 
-    /// Returns frames that found no room in a fill ring.
+    /// Returns frames for which a fill ring had no room to the free list.
     pub(super) fn put_free(&self, addresses: &[u64]) {
-        self.list().extend(addresses.iter().rev().filter_map(|at| self.umem.frame_of(*at)));
+        self.lock_free_list()
+            .extend(addresses.iter().rev().filter_map(|at| self.umem.frame_of(*at)));
     }
 
     /// Marks a frame as received (F2); returns false if it was not lent.
     pub(super) fn mark_received(&self, address: u64) -> bool {
         let Some(frame) = self.umem.frame_of(address) else { return false };
         let word = self.word(frame);
-        word.compare_exchange(0, HERE, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        word.compare_exchange(0, RECEIVED, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
     /// Takes a free frame to be written and sent (F3).
     pub(super) fn take_to_send(&self) -> Option<u64> {
-        let frame = self.list().pop()?;
+        let frame = self.lock_free_list().pop()?;
         self.word(frame).fetch_add(1, Ordering::AcqRel);
         Some(self.umem.address(frame))
     }
@@ -186,16 +188,16 @@ impl Frames {
     /// Ends a use in a send ring; returns false if there was none.
     pub(super) fn release(&self, address: u64) -> bool {
         let Some(frame) = self.umem.frame_of(address) else { return false };
-        let less = |word: u32| (word & !HERE != 0).then(|| word - 1);
+        let less = |word: u32| (word & !RECEIVED != 0).then(|| word - 1);
         // SYNC POINT: frame given back.
         let before = self.word(frame).fetch_update(Ordering::AcqRel, Ordering::Acquire, less);
         if before == Ok(1) {
-            self.list().push(frame);
+            self.lock_free_list().push(frame);
         }
         before.is_ok()
     }
 
-    fn list(&self) -> MutexGuard<'_, Vec<u32>> {
+    fn lock_free_list(&self) -> MutexGuard<'_, Vec<u32>> {
         self.free.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -206,7 +208,7 @@ impl Frames {
 }
 
 // SAFETY: the mapping has a page for each frame, readable and writable, is unmapped only on drop,
-// and its shape never changes (1). A frame has arrived while `HERE` is set; until `give_back`
+// and its shape never changes (1). A frame has arrived while `RECEIVED` is set; until `give_back`
 // clears it, the kernel does not write it (F1, F2), and reads it only while it is being sent, as do
 // other readers (F3) (2).
 unsafe impl Lender for Frames {
@@ -222,17 +224,17 @@ unsafe impl Lender for Frames {
         self.count()
     }
 
-    fn arrived(&self, slot: usize) -> bool {
-        self.words.get(slot).is_some_and(|word| word.load(Ordering::Acquire) & HERE != 0)
+    fn has_arrived(&self, slot: usize) -> bool {
+        self.words.get(slot).is_some_and(|word| word.load(Ordering::Acquire) & RECEIVED != 0)
     }
 
     fn give_back(&self, slot: usize) {
         let Some(word) = self.words.get(slot) else { return };
         // SYNC POINT: frame given back.
-        let before = word.fetch_and(!HERE, Ordering::AcqRel);
-        debug_assert!(before & HERE != 0, "frame {slot} is not ours to give");
-        if let (HERE, Ok(frame)) = (before, u32::try_from(slot)) {
-            self.list().push(frame);
+        let before = word.fetch_and(!RECEIVED, Ordering::AcqRel);
+        debug_assert!(before & RECEIVED != 0, "frame {slot} is not ours to give");
+        if let (RECEIVED, Ok(frame)) = (before, u32::try_from(slot)) {
+            self.lock_free_list().push(frame);
         }
     }
 }
@@ -261,9 +263,9 @@ mod tests {
         assert!(!frames.release(at) && !frames.retain(at), "the kernel has it");
         assert!(frames.mark_received(at) && !frames.mark_received(at), "once");
         let (slot, within) = frames.locate(at).unwrap();
-        assert!(within == 256 && frames.arrived(slot));
+        assert!(within == 256 && frames.has_arrived(slot));
         frames.give_back(slot);
-        assert!(!frames.arrived(slot));
+        assert!(!frames.has_arrived(slot));
         assert_eq!(frames.free(), 2);
         frames.put_free(&lent[2..]);
         assert_eq!(frames.free(), 3);
@@ -282,7 +284,7 @@ mod tests {
         assert!(frames.release(at) && !frames.release(at));
         assert_eq!(frames.free(), 1);
         let drafted = frames.take_to_send().unwrap();
-        assert!(!frames.arrived(frames.locate(drafted).unwrap().0), "no pool may reach it");
+        assert!(!frames.has_arrived(frames.locate(drafted).unwrap().0), "no pool may reach it");
         assert!(frames.take_to_send().is_none());
         assert!(frames.release(drafted));
     }

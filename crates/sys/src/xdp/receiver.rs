@@ -1,8 +1,8 @@
 //! The receiving side of a queue, which fills frames of a shared memory.
 //!
-//! Takes free frames from [`Frames`] and yields received descriptors, whose frames are ours until
-//! the pool gives them back. The socket is not exposed, so nothing else lends frames of this memory
-//! (F1 of `frames`).
+//! Takes free frames from [`Frames`] and yields received descriptors, whose frames belong to this
+//! process until the pool gives them back. The socket is not exposed, so nothing else lends frames
+//! of this memory (F1 of `frames`).
 
 use super::frames::Frames;
 use super::ring::Descriptor;
@@ -25,7 +25,7 @@ impl XdpReceiver {
     /// Opens a receiver. Frames arrive once a program redirects to it.
     pub fn open(frames: &Arc<Frames>, settings: SocketSettings) -> Result<Self> {
         let settings =
-            SocketSettings { completion: settings.fill.min(COMPLETION), tx: 0, ..settings };
+            SocketSettings { completion: settings.fill.min(COMPLETION_ENTRIES), tx: 0, ..settings };
         let socket = frames.bind(settings)?;
         Ok(Self { socket, frames: Arc::clone(frames), lent: 0, addresses: Vec::new() })
     }
@@ -106,7 +106,7 @@ impl XdpReceiver {
         self.socket.is_zero_copy()
     }
 
-    /// See [`XdpSocket::error`].
+    /// Takes the socket's pending error (see [`XdpSocket::error`]).
     #[must_use]
     pub fn error(&self) -> Option<i32> {
         self.socket.error()
@@ -121,4 +121,4 @@ impl AsFd for XdpReceiver {
 }
 
 /// The kernel requires a completion ring beside a fill ring, though nothing is sent here.
-const COMPLETION: u32 = 64;
+const COMPLETION_ENTRIES: u32 = 64;

@@ -1,15 +1,15 @@
 //! The XDP program that redirects the frames of a queue to its socket.
 //!
 //! Per queue it counts redirected frames and frames passed to the host for lack of a socket; these
-//! counters are the only record of traffic that we saw and did not take (CONTRACT 19). In front of
-//! each redirected frame, if the device leaves room, it writes data that would be lost otherwise
-//! ([`Stamp`]): the time, and the VLAN tag that the device stripped, if the driver reports it
-//! (`bpf_xdp_metadata_rx_vlan_tag`, Linux 6.8).
+//! counters are the only record of traffic that the program saw and did not take (CONTRACT 19).
+//! Before each redirected frame, if the device leaves room, it writes data that would be lost
+//! otherwise ([`Stamp`]): the time, and the VLAN tag that the device stripped, if the driver
+//! reports it (`bpf_xdp_metadata_rx_vlan_tag`, Linux 6.8).
 
 use super::receiver::XdpReceiver;
 use super::socket::XdpSocket;
 use crate::bpf::{
-    License, Link, Load, LoadError, Map, Program, ProgramKind, XdpAttached, XdpMode,
+    License, Link, Load, LoadError, Map, Program, ProgramKind, XdpAttachment, XdpMode,
     kernel_function,
 };
 use crate::error::{Error, Result};
@@ -20,7 +20,7 @@ use std::os::fd::{AsFd as _, AsRawFd as _};
 /// Bytes of a queue's counters: a cache line.
 const LINE: u32 = 64;
 
-/// A map of sockets by queue and the program that redirects to them. Frames of a queue without a
+/// A map of sockets by queue, and the program that redirects to them. Frames of a queue without a
 /// socket pass to the host.
 #[derive(Debug)]
 pub struct Redirect {
@@ -53,7 +53,7 @@ pub struct RedirectCounts {
     pub passed: u64,
 }
 
-/// Data that the program writes in front of a frame.
+/// Data that the program writes before a frame.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stamp {
     /// Time at which the program saw the frame, in ns of the monotonic clock.
@@ -63,11 +63,11 @@ pub struct Stamp {
 }
 
 impl Stamp {
-    /// Size in bytes; a stamp ends where the frame begins.
+    /// Size in bytes; a stamp ends at the beginning of the frame.
     pub const BYTES: usize = 16;
 
-    /// Reads the stamp in front of a frame and zeroes it, so that it is not mistaken for that of
-    /// the next frame there.
+    /// Reads the stamp before a frame and zeroes it, so that the next frame in this place does not
+    /// appear to have it.
     #[must_use]
     pub fn take(before: &mut [u8; Self::BYTES]) -> Self {
         let all = u128::from_ne_bytes(std::mem::take(before));
@@ -85,18 +85,18 @@ impl Stamp {
 impl Redirect {
     /// Creates map and program, without attaching.
     pub fn load(name: &str, queues: u32, fragments: bool) -> std::result::Result<Self, LoadError> {
-        Self::made(name, queues, fragments, None)
+        Self::create(name, queues, fragments, None)
     }
 
-    /// Creates map and program and attaches it to an interface: preferably one that queries the
-    /// driver for VLAN tags, preferably in native mode. `ready` runs before the attachment, so that
-    /// the first frame finds its socket.
+    /// Creates the map and a program, and attaches the program to an interface. Prefers a program
+    /// that queries the driver for VLAN tags, and native mode. `ready` runs before the attachment,
+    /// so that the first frame finds its socket.
     pub fn attach_new<E: From<LoadError> + From<Error>>(
         (name, queues, fragments): (&str, u32, bool),
         interface: u32,
         ready: impl Fn(&Self) -> std::result::Result<(), E>,
-    ) -> std::result::Result<(Self, XdpAttached), E> {
-        let make = |asks| Ok(Self::made(name, queues, fragments, asks)?);
+    ) -> std::result::Result<(Self, XdpAttachment), E> {
+        let make = |asks| Ok(Self::create(name, queues, fragments, asks)?);
         Self::first_that_fits(interface, &make, &ready)
     }
 
@@ -106,7 +106,7 @@ impl Redirect {
         make: BuildProgram<'_, E>,
         interface: u32,
         ready: impl Fn(&Self) -> std::result::Result<(), E>,
-    ) -> std::result::Result<(Self, XdpAttached), E> {
+    ) -> std::result::Result<(Self, XdpAttachment), E> {
         let queues = queues.clamp(1, QUEUES_MAX);
         let made = |asks| {
             let sockets = Map::xdp_sockets(name, queues)?;
@@ -120,14 +120,14 @@ impl Redirect {
         interface: u32,
         make: &dyn Fn(Option<TagLookup>) -> std::result::Result<Self, E>,
         ready: &dyn Fn(&Self) -> std::result::Result<(), E>,
-    ) -> std::result::Result<(Self, XdpAttached), E> {
+    ) -> std::result::Result<(Self, XdpAttachment), E> {
         let function = kernel_function("bpf_xdp_metadata_rx_vlan_tag");
         let asks =
             function.map(|function| TagLookup { function: function.cast_signed(), interface });
         if let Some(Ok(asking)) = asks.map(|asks| make(Some(asks))) {
             ready(&asking)?;
             if let Ok(link) = asking.attach(interface, XdpMode::Native) {
-                return Ok((asking, XdpAttached { link, mode: XdpMode::Native, refused: None }));
+                return Ok((asking, XdpAttachment { link, mode: XdpMode::Native, refused: None }));
             }
         }
         let made = make(None)?;
@@ -136,7 +136,7 @@ impl Redirect {
         Ok((made, attached))
     }
 
-    fn made(
+    fn create(
         name: &str,
         queues: u32,
         fragments: bool,
@@ -198,7 +198,7 @@ impl Redirect {
     }
 }
 
-/// More queues than any device has.
+/// Maximum number of queues: more than any device has.
 const QUEUES_MAX: u32 = 4096;
 
 /// Encodes an instruction.

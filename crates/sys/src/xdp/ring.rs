@@ -17,7 +17,7 @@ const NEEDS_WAKEUP: u32 = 1;
 const CONTINUES: u32 = 1;
 
 /// Address of an entry that is not to be sent: beyond any memory.
-const NOWHERE: u64 = u64::MAX >> 1;
+const INVALID_ADDRESS: u64 = u64::MAX >> 1;
 
 /// A part of a packet in one frame.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -80,7 +80,7 @@ impl CompletionRing {
         self.0.take(most, |ring, at| {
             let address = ring.memory.word(at)?;
             // Some kernels report skipped entries as sent.
-            if address != NOWHERE {
+            if address != INVALID_ADDRESS {
                 ring.umem.frame_of(address)?;
                 into.push(address);
             }
@@ -116,7 +116,7 @@ impl TxRing {
     }
 
     /// Replaces all descriptors that the kernel has not taken by at least as many others. Sound
-    /// only while the kernel reads the ring during our calls alone.
+    /// only if the kernel reads the ring only during calls of this process.
     pub(super) fn rewrite(&mut self, all: &[Descriptor]) -> Result<()> {
         let old = self.waiting()?;
         self.0.index = self.0.index.wrapping_sub(old);
@@ -125,12 +125,12 @@ impl TxRing {
         Ok(())
     }
 
-    /// Turns the last `entries` descriptors into ones that the kernel skips.
+    /// Turns the last `entries` descriptors into descriptors that the kernel skips.
     pub(super) fn forget(&mut self, entries: usize) -> Result<()> {
         let entries = u32::try_from(entries).unwrap_or(u32::MAX).min(self.waiting()?);
         for number in 1..=entries {
             let at = self.0.entry_offset(self.0.index.wrapping_sub(number));
-            if !(self.0.memory.set_word(at, NOWHERE) && self.0.memory.set_half(at + 8, 1)) {
+            if !(self.0.memory.set_word(at, INVALID_ADDRESS) && self.0.memory.set_half(at + 8, 1)) {
                 return Err(self.0.corrupt());
             }
         }
@@ -198,10 +198,10 @@ pub(super) struct EntryRing {
 impl EntryRing {
     pub(super) fn map(socket: BorrowedFd<'_>, form: &RingLayout<'_>) -> Result<Self> {
         let bytes = form.bytes().ok_or_else(|| Error::new("mmap", form.name, libc::EINVAL))?;
-        Ok(Self::over(Mapping::shared_at(socket, form.at, bytes, form.name)?, form))
+        Ok(Self::from_mapping(Mapping::shared_at(socket, form.at, bytes, form.name)?, form))
     }
 
-    fn over(memory: Mapping, form: &RingLayout<'_>) -> Self {
+    fn from_mapping(memory: Mapping, form: &RingLayout<'_>) -> Self {
         let RingLayout { name, offsets, entry, size, umem, .. } = *form;
         let place = |offset: u64| usize::try_from(offset).unwrap_or(usize::MAX);
         Self {
@@ -302,7 +302,7 @@ mod tests {
         let form = RingLayout { name: "ring", at: 0, offsets: OFFSETS, entry, size: SIZE, umem };
         let file = Memfd::create("sys-test", 4096).unwrap();
         assert_eq!(form.bytes(), Some(192 + SIZE as usize * entry));
-        (EntryRing::over(file.map().unwrap(), &form), file.map().unwrap())
+        (EntryRing::from_mapping(file.map().unwrap(), &form), file.map().unwrap())
     }
 
     fn rx() -> (RxRing, Mapping) {
@@ -320,8 +320,8 @@ mod tests {
         (CompletionRing(ring), theirs)
     }
 
-    /// Indices that an honest peer cannot have.
-    fn senseless(index: u32) -> impl Iterator<Item = u32> {
+    /// Returns indices that an honest peer cannot publish.
+    fn impossible_indices(index: u32) -> impl Iterator<Item = u32> {
         [SIZE + 1, SIZE + 2, 1 << 16, 1 << 31, u32::MAX - 1]
             .map(|by| index.wrapping_add(by))
             .into_iter()
@@ -331,7 +331,7 @@ mod tests {
     fn impossible_index_is_rejected_and_nothing_moves() {
         let (mut rx, theirs) = rx();
         let mut came = Vec::new();
-        for index in senseless(0) {
+        for index in impossible_indices(0) {
             theirs.set_half(0, index);
             assert_eq!(rx.take(&mut came, 100).unwrap_err().errno, libc::EBADMSG, "{index}");
         }
@@ -348,7 +348,7 @@ mod tests {
 
         let (mut fill, theirs) = fill();
         assert_eq!(fill.lend(&[0, 2048, 4096]).unwrap(), 3);
-        for index in senseless(3).filter(|index| 3_u32.wrapping_sub(*index) > SIZE) {
+        for index in impossible_indices(3).filter(|index| 3_u32.wrapping_sub(*index) > SIZE) {
             theirs.set_half(64, index);
             assert_eq!(fill.lend(&[0]).unwrap_err().errno, libc::EBADMSG, "{index}");
         }

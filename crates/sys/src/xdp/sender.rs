@@ -2,14 +2,14 @@
 //!
 //! Sends packets that lie in frames of the shared memory, in place, or copies bytes into free
 //! frames, and reports what the kernel has taken, in order. A device without room drops the packet
-//! it has just taken (EBUSY); that packet is put back in front of the others, so nothing is lost or
-//! reordered. This relies on copy mode, in which the kernel reads the ring only during our calls; a
-//! zero-copy device never drops this way.
+//! it has just taken (EBUSY); that packet is put back before the others, so nothing is lost or
+//! reordered. This relies on copy mode, in which the kernel reads the ring only during calls of
+//! this process; a zero-copy device never drops this way.
 //!
 //! Identifying the dropped packet: the kernel publishes its read position after sending at least
-//! one packet (`__xsk_tx_release`, Linux 6.6), so it is the last of those taken; if it has sent
-//! none it publishes nothing, so it is the first that waits. In the second case its entry stays as
-//! a *ghost* until the position advances.
+//! one packet (`__xsk_tx_release`, Linux 6.6), so the dropped packet is the last one taken; if the
+//! kernel has sent no packet it publishes nothing, so the dropped packet is the first one waiting.
+//! In the second case its entry stays as a *ghost* until the position advances.
 
 use super::frames::Frames;
 use super::ring::Descriptor;
@@ -19,7 +19,7 @@ use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
-/// Most descriptors per packet (MAX_SKB_FRAGS and the head).
+/// Maximum number of descriptors per packet (MAX_SKB_FRAGS and the head).
 const FRAGMENTS_MAX: usize = 18;
 
 /// A sender at one queue.
@@ -31,7 +31,7 @@ pub struct XdpSender {
     queued: VecDeque<RingEntry>,
     /// Number of packets in `queued`, without ghosts.
     packets: usize,
-    /// Frames not yet returned, those in `queued` included.
+    /// Number of frames that have not been returned, including those in `queued`.
     in_flight: usize,
     back: Vec<u64>,
     /// Descriptors of the packet taken last.
@@ -43,7 +43,8 @@ pub struct XdpSender {
 #[derive(Clone, Copy, Debug)]
 struct RingEntry {
     at: Descriptor,
-    /// True if the kernel has read it without publishing that; its packet is counted elsewhere.
+    /// True if the kernel has read this entry without publishing that; the packet is counted in
+    /// another entry.
     ghost: bool,
 }
 
@@ -61,7 +62,7 @@ pub enum TxPacket<'a> {
 pub struct PushReport {
     /// Packets newly taken by the kernel, oldest first.
     pub taken: usize,
-    /// True if the device had no room for the next one.
+    /// True if the device had no room for the next packet.
     pub refused: bool,
     /// Packets lost because the ring had no room to put them back.
     pub lost: usize,
@@ -71,7 +72,7 @@ impl XdpSender {
     /// Opens a sender over `frames` in the calling thread's network namespace.
     pub fn open(frames: &Arc<Frames>, settings: SocketSettings) -> Result<Self> {
         // bind(2) requires a fill ring, though it stays unused.
-        let settings = SocketSettings { fill: settings.tx.min(FILL), rx: 0, ..settings };
+        let settings = SocketSettings { fill: settings.tx.min(FILL_ENTRIES), rx: 0, ..settings };
         let socket = frames.bind(settings)?;
         Ok(Self {
             socket,
@@ -93,7 +94,7 @@ impl XdpSender {
 
     /// Returns the maximum length of a packet in bytes.
     #[must_use]
-    pub fn longest(&self) -> usize {
+    pub fn packet_max(&self) -> usize {
         self.frames.frame() * if self.fragments { FRAGMENTS_MAX - 1 } else { 1 }
     }
 
@@ -103,7 +104,7 @@ impl XdpSender {
         self.packets
     }
 
-    /// Returns the number of frames that have not come back.
+    /// Returns the number of frames that have not been returned.
     #[must_use]
     pub const fn in_flight(&self) -> usize {
         self.in_flight
@@ -167,7 +168,7 @@ impl XdpSender {
     }
 
     /// Withdraws the packets that the kernel has not taken and returns their number. Their entries
-    /// become ones that the kernel skips.
+    /// become entries that the kernel skips.
     pub fn withdraw(&mut self) -> Result<usize> {
         let Some(tx) = self.socket.tx.as_mut() else { return Ok(0) };
         let packets = std::mem::take(&mut self.packets);
@@ -239,7 +240,8 @@ impl XdpSender {
         }
     }
 
-    /// Puts the packet taken last back in front. Returns false if there is no room.
+    /// Puts the packet taken last back before the waiting packets. Returns false if there is no
+    /// room.
     fn put_back(&mut self) -> Result<bool> {
         let Some(tx) = self.socket.tx.as_mut() else { return Ok(false) };
         if (tx.room()? as usize) < self.last.len() {
@@ -293,4 +295,4 @@ impl AsFd for XdpSender {
 }
 
 /// The kernel requires a fill ring beside a completion ring, though nothing is received here.
-const FILL: u32 = 64;
+const FILL_ENTRIES: u32 = 64;

@@ -3,19 +3,20 @@
 use super::ring::{CompletionRing, EntryRing, FillRing, RingLayout, RxRing, TxRing};
 use super::setting::{self, AllOffsets, Registration};
 use super::umem::Umem;
-use crate::error::{Named as _, Result};
+use crate::error::{ErrorContext as _, Result};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-/// The way frames get into the memory.
+/// Transfer of frames into the memory: by the device or by the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CopyMode {
     /// Zero-copy, or the socket is refused.
     ZeroCopy,
     /// Copied by the kernel.
     Copy,
-    /// Zero-copy if the driver can, else copied; see [`XdpSocket::is_zero_copy`].
+    /// Zero-copy if the driver supports it, else copied by the kernel; see
+    /// [`XdpSocket::is_zero_copy`].
     Either,
 }
 
@@ -79,7 +80,7 @@ pub struct XdpStatistics {
     pub tx_empty: u64,
 }
 
-/// A socket and its rings. Their contents are lost on drop.
+/// A socket and its rings, whose contents are lost on drop.
 #[derive(Debug)]
 pub struct XdpSocket {
     /// Frames lent to the kernel.
@@ -101,7 +102,7 @@ impl XdpSocket {
     ///
     /// ENOBUFS: without CAP_IPC_LOCK the memory counts against the lock limit.
     pub fn open(umem: &Arc<Umem>, settings: SocketSettings) -> Result<Self> {
-        let socket = raw()?;
+        let socket = open_unbound()?;
         let shape = umem.shape();
         let registration = Registration {
             address: umem.memory().base().as_ptr().expose_provenance() as u64,
@@ -115,19 +116,19 @@ impl XdpSocket {
         Self::finish(socket, umem, settings, None)
     }
 
-    /// Opens a socket that shares this one's memory and copy mode. At another queue or interface it
-    /// has fill and completion rings of its own, at the same queue none.
+    /// Opens a socket that shares the memory and copy mode of this socket. At another queue or
+    /// interface the new socket has fill and completion rings of its own, at the same queue none.
     pub fn share(&self, settings: SocketSettings) -> Result<Self> {
-        Self::finish(raw()?, &self.umem, settings, Some(self.socket.as_fd()))
+        Self::finish(open_unbound()?, &self.umem, settings, Some(self.socket.as_fd()))
     }
 
-    /// Opens a socket that shares memory registered with `registered`.
-    pub(super) fn beside(
+    /// Opens a socket that shares the memory registered with the socket `registered`.
+    pub(super) fn open_sharing(
         umem: &Arc<Umem>,
         settings: SocketSettings,
         registered: BorrowedFd<'_>,
     ) -> Result<Self> {
-        Self::finish(raw()?, umem, settings, Some(registered))
+        Self::finish(open_unbound()?, umem, settings, Some(registered))
     }
 
     /// Returns the descriptor, for sharing the memory.
@@ -155,11 +156,12 @@ impl XdpSocket {
             Ok(_) => Ok(WakeOutcome::Done),
             Err(Errno::AGAIN | Errno::NOBUFS | Errno::INTR) => Ok(WakeOutcome::Again),
             Err(Errno::BUSY) => Ok(WakeOutcome::Refused),
-            Err(error) => Err(error).named("sendto", "an AF_XDP socket"),
+            Err(error) => Err(error).context("sendto", "an AF_XDP socket"),
         }
     }
 
-    /// Takes the socket's pending error; ENETDOWN after the interface went away.
+    /// Takes the socket's pending error, such as ENETDOWN once the interface is gone; `None` if
+    /// there is none.
     #[must_use]
     pub fn error(&self) -> Option<i32> {
         use rustix::net::sockopt::socket_error;
@@ -174,7 +176,7 @@ impl XdpSocket {
         use rustix::io::Errno;
         match rustix::net::recv(&*self.socket, &mut [0_u8; 0][..], RecvFlags::DONTWAIT) {
             Ok(_) | Err(Errno::AGAIN | Errno::BUSY | Errno::INTR) => Ok(()),
-            Err(error) => Err(error).named("recvfrom", "an AF_XDP socket"),
+            Err(error) => Err(error).context("recvfrom", "an AF_XDP socket"),
         }
     }
 
@@ -227,7 +229,7 @@ impl XdpSocket {
     }
 }
 
-/// Returns the flags of bind(2). The kernel rejects all others beside the sharing flag.
+/// Returns the flags of bind(2). The kernel rejects all other flags together with the sharing flag.
 fn flags(settings: SocketSettings, shared: Option<BorrowedFd<'_>>) -> u16 {
     if shared.is_some() {
         return setting::SHARED;
@@ -241,10 +243,10 @@ fn flags(settings: SocketSettings, shared: Option<BorrowedFd<'_>>) -> u16 {
     setting::NEED_WAKEUP | mode | fragments
 }
 
-fn raw() -> Result<OwnedFd> {
+fn open_unbound() -> Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC;
     rustix::net::socket_with(AddressFamily::XDP, SocketType::RAW, flags, None)
-        .named("socket", "AF_XDP")
+        .context("socket", "AF_XDP")
 }
 
 impl AsFd for XdpSocket {

@@ -1,4 +1,4 @@
-//! The memory of AF_XDP sockets: a memfd cut into frames of equal size.
+//! The memory of AF_XDP sockets: a memfd divided into frames of equal size.
 
 use crate::error::{Error, Result};
 use crate::memory::{Mapping, Memfd, Seals};
@@ -10,7 +10,7 @@ pub struct UmemShape {
     pub frame: u32,
     /// Number of frames.
     pub frames: u32,
-    /// Free bytes in front of received data, in addition to the kernel's 256.
+    /// Free bytes before received data, in addition to the kernel's 256.
     pub headroom: u32,
 }
 

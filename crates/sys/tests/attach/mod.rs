@@ -19,7 +19,7 @@ use testkit::Frame;
 use testkit::net::{CLIENT_DEVICE, Namespace, Pair, SERVER_DEVICE, until, wait_until_received};
 
 /// Loads a program that only returns `value`.
-pub(crate) fn answer(kind: ProgramKind, name: &str, value: i32) -> Program {
+pub(crate) fn load_constant(kind: ProgramKind, name: &str, value: i32) -> Program {
     Program::load(kind, name, &answer_code(value)).unwrap()
 }
 
@@ -37,7 +37,7 @@ pub(crate) fn count(kind: ProgramKind, name: &str, map: &Map, value: i32) -> Pro
     Program::load(kind, name, &insn::encode(&code)).unwrap()
 }
 
-pub(crate) fn counted(map: &Map) -> u64 {
+pub(crate) fn counter_value(map: &Map) -> u64 {
     u64::from_ne_bytes(map.get(0).unwrap().try_into().unwrap())
 }
 
@@ -47,7 +47,7 @@ pub(crate) fn frames(pair: &Pair, count: u64) {
     let before = device.received + device.receive_dropped;
     let frame = Frame::ethernet().ipv4("192.0.2.1", "192.0.2.2").udp(1, 2, b"counted");
     pair.client.enter(|| {
-        let index = RouteSocket::open().unwrap().named(CLIENT_DEVICE).unwrap().index;
+        let index = RouteSocket::open().unwrap().by_name(CLIENT_DEVICE).unwrap().index;
         let mut sender = PacketSender::open(index, Qdisc::Through).unwrap();
         for _ in 0..count {
             until("there is room", || sender.send(&[&frame]).frames == 1);
@@ -94,7 +94,9 @@ pub(crate) fn attach_step_by_step() {
                 7 => kept.push(Box::new(open_xdp(index))),
                 8 => kept.push(Box::new(load_types())),
                 9 => kept.push(Box::new(kernel_rings())),
-                10 => kept.push(Box::new(before_a_socket(&program(ProgramKind::SocketFilter, 0)))),
+                10 => {
+                    kept.push(Box::new(socket_with_filter(&program(ProgramKind::SocketFilter, 0))))
+                }
                 11 => links[0].detach().unwrap(),
                 _ => {}
             }
@@ -142,7 +144,7 @@ fn kernel_rings() -> Rings {
 }
 
 /// Opens a socket with an attached program.
-fn before_a_socket(program: &Program) -> PacketSocket {
+fn socket_with_filter(program: &Program) -> PacketSocket {
     let socket = PacketSocket::open().unwrap();
     socket.attach_program(program).unwrap();
     socket

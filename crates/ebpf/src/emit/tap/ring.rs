@@ -197,7 +197,7 @@ impl Builder {
 
     /// Reserves and writes a record, and points r7 at it.
     fn copy_frame(&mut self, fused: &FusedTap, owner: &FrameRing, failed: Label) {
-        use record::{ALIGNED, HEADER};
+        use record::{ALIGNMENT, HEADER};
         let (fits, known) = (self.asm.label(), self.asm.label());
         let asm = &mut self.asm;
         asm.push(Insn::load(Size::W, R8, R6, skb::LEN));
@@ -221,8 +221,8 @@ impl Builder {
         }
         asm.push(Insn::load(Size::DW, R1, region, offset::RESERVED));
         asm.push(Insn::store(Size::DW, R10, POSITION, R1));
-        asm.set(R2, R8, Alu::Add, (HEADER + ALIGNED - 1).cast_signed());
-        asm.push(Insn::alu(Alu::And, R2, -ALIGNED.cast_signed()));
+        asm.set(R2, R8, Alu::Add, (HEADER + ALIGNMENT - 1).cast_signed());
+        asm.push(Insn::alu(Alu::And, R2, -ALIGNMENT.cast_signed()));
         asm.push(Insn::alu(Alu::Add, R2, R1));
         asm.push(Insn::store(Size::DW, R10, END, R2));
         // RESERVED is published before any write to the reserved bytes.

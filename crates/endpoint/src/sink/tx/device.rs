@@ -109,7 +109,7 @@ fn ring(found: &Interface, link: LinkType, lent: &[Arc<dyn Lender>]) -> sys::Res
         let target = format!("interface {}, which has no Ethernet header", found.name);
         return Err(sys::Error::new("bind", target, NOT_SUPPORTED));
     }
-    let shared = lent.iter().filter_map(sys::xdp::Frames::of);
+    let shared = lent.iter().filter_map(sys::xdp::Frames::from_lender);
     for frames in shared {
         if let Ok(ring) = Ring::open(&frames, found, RouteSocket::open()?) {
             return Ok(ring);

@@ -175,7 +175,7 @@ impl Ring {
         let tagged =
             frame.get(12..14).is_some_and(|kind| kind == [0x81, 0] || kind == [0x88, 0xa8]);
         let most = self.mtu + HEADER + if tagged { TAG } else { 0 };
-        most.min(self.sender.longest())
+        most.min(self.sender.packet_max())
     }
 
     /// Updates the MTU of the interface at intervals of [`MTU_INTERVAL`].
@@ -184,7 +184,7 @@ impl Ring {
             return;
         }
         self.mtu_read_at = Instant::now();
-        if let Ok(interface) = self.links.indexed(self.index) {
+        if let Ok(interface) = self.links.by_index(self.index) {
             self.mtu = interface.mtu as usize;
         }
     }

@@ -189,7 +189,7 @@ impl AttachPoint {
     #[must_use]
     pub fn is_gone(&self) -> bool {
         self.interface.as_ref().is_some_and(|interface| {
-            let found = interface.links.indexed(interface.index);
+            let found = interface.links.by_index(interface.index);
             found.is_err_and(|error| error.errno == NO_DEVICE)
         })
     }

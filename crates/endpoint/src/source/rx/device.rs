@@ -120,7 +120,7 @@ impl RxDevice {
         if self.index == ALL {
             return LinkState::Up;
         }
-        match self.links.indexed(self.index) {
+        match self.links.by_index(self.index) {
             Ok(interface) if interface.flags.up() => LinkState::Up,
             Err(error) if error.errno == NO_DEVICE => LinkState::Gone,
             Ok(_) | Err(_) => LinkState::Down,

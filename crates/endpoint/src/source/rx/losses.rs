@@ -66,8 +66,8 @@ impl Losses {
 
     fn counters(&self) -> Option<Counters> {
         let interfaces = match self.index {
-            Some(index) => vec![self.links.indexed(index).ok()?],
-            None => self.links.all().ok()?,
+            Some(index) => vec![self.links.by_index(index).ok()?],
+            None => self.links.list().ok()?,
         };
         let mut all = Counters::default();
         for counters in interfaces.iter().map(|interface| &interface.counters) {

@@ -400,7 +400,7 @@ impl Live {
     /// Receives the next filled segment. Returns false if there is none.
     fn take_segment(&mut self, intake: &Intake<'_>) -> bool {
         let pool = intake.pool;
-        let Some(mut draft) = pool.arrived() else { return false };
+        let Some(mut draft) = pool.draft_arrived() else { return false };
         self.entries.clear();
         self.given_entries = 0;
         let at = (pool.id(), draft.position());

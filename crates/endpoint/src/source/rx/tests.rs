@@ -6,7 +6,7 @@ use super::*;
 use crate::testing::{arguments, opening, refused};
 use abi::{DbufId, Extent, Flags};
 use filter::Value;
-use sys::packet::layout::HEADER;
+use sys::packet::layout::HEADER_SIZE;
 use wire::link::LinkType;
 
 const BLOCK_HEADER: usize = 48;
@@ -34,7 +34,7 @@ fn segment(packets: &[Made<'_>]) -> Vec<u8> {
     };
     for (number, made) in packets.iter().enumerate() {
         let at = bytes.len();
-        let distance = (HEADER + ROOM + made.frame.len()).next_multiple_of(16);
+        let distance = (HEADER_SIZE + ROOM + made.frame.len()).next_multiple_of(16);
         bytes.resize(at + distance, 0xee);
         let next = if number + 1 == packets.len() { 0 } else { distance };
         let length = u32::try_from(made.frame.len()).unwrap();
@@ -50,7 +50,7 @@ fn segment(packets: &[Made<'_>]) -> Vec<u8> {
         for (i, word) in words.iter().enumerate() {
             put(&mut bytes, at + 4 * i, &word.to_ne_bytes());
         }
-        let frame = u16::try_from(HEADER + ROOM).unwrap();
+        let frame = u16::try_from(HEADER_SIZE + ROOM).unwrap();
         put(&mut bytes, at + 24, &frame.to_ne_bytes());
         put(&mut bytes, at + 26, &(frame + 14).to_ne_bytes());
         let (protocol, control) = made.tag.unwrap_or_default();
@@ -58,7 +58,7 @@ fn segment(packets: &[Made<'_>]) -> Vec<u8> {
         put(&mut bytes, at + 36, &protocol.to_ne_bytes());
         put(&mut bytes, at + 48 + 8, &made.hatype.to_ne_bytes());
         bytes[at + 48 + 10] = if made.outgoing { 4 } else { 0 };
-        put(&mut bytes, at + HEADER + ROOM, made.frame);
+        put(&mut bytes, at + HEADER_SIZE + ROOM, made.frame);
     }
     put(&mut bytes, 0, &2u32.to_ne_bytes());
     put(&mut bytes, 8, &1u32.to_ne_bytes());

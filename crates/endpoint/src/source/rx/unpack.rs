@@ -13,7 +13,7 @@ use wire::link::LinkType;
 
 /// Length of a VLAN tag in bytes.
 pub(super) const TAG: usize = 4;
-const _: () = assert!(TAG <= sys::packet::layout::ROOM);
+const _: () = assert!(TAG <= sys::packet::layout::FRAME_PADDING);
 
 /// Packets of a segment that are not emitted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

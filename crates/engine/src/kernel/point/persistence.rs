@@ -181,7 +181,8 @@ impl Points {
         let (number, note) = newest(&mut given).ok_or("no note says what it is")?;
         let told = |error: sys::Error| error.to_string();
         let kept = (0..).map_while(|nth| given.remove(&format!("link{nth}")));
-        let links: Vec<Link> = kept.map(Link::received).collect::<Result<_, _>>().map_err(told)?;
+        let links: Vec<Link> =
+            kept.map(Link::from_received).collect::<Result<_, _>>().map_err(told)?;
         let info = links.first().ok_or("there is no link")?.info().map_err(told)?;
         let runs = note.versions.iter().position(|(id, ..)| *id == info.program);
         let runs = runs.ok_or("another program runs there than was noted")?;
@@ -216,7 +217,7 @@ impl Points {
                     .map_err(|closed| format!("its place is not there any more: {closed:?}"))?,
             };
             let bytes = |shape: sys::bpf::RingsLayout| shape.size().map_or(0, u64::from);
-            let bytes = (bytes(new.shape.of_line()), bytes(new.shape.of_owner()));
+            let bytes = (bytes(new.shape.pointers_only()), bytes(new.shape.records_only()));
             let (share, attach) = (new.share.clone(), planned.attach.clone());
             let new = NewRequest { about: about.clone(), ..new };
             let counted =
@@ -245,9 +246,9 @@ impl Points {
             let mut part = |what: &str| given.remove(&format!("p{id}-{what}"));
             let (program, tallies) = (part("program"), part("desk"));
             let (program, tallies) = program.zip(tallies).ok_or("a program is not there")?;
-            let counters = part("counters").map(Map::received).transpose().map_err(told)?;
-            let program = Program::received(program).map_err(told)?;
-            let tallies = Map::received(tallies).map_err(told)?;
+            let counters = part("counters").map(Map::from_received).transpose().map_err(told)?;
+            let program = Program::from_received(program).map_err(told)?;
+            let tallies = Map::from_received(tallies).map_err(told)?;
             let those = those.ok_or("a line is not there")?;
             let version = Version::adopt(&point.site, &those, (program, tallies, counters));
             let version = version.map_err(|failure| failure.why)?;
@@ -337,7 +338,7 @@ fn restore_request(
         let name = format!("l{number}-{what}");
         given.remove(&name).ok_or_else(|| format!("of a line there is no {what}"))
     };
-    let records = Rings::received(part("records")?, new.shape.of_owner()).map_err(told)?;
+    let records = Rings::from_received(part("records")?, new.shape.records_only()).map_err(told)?;
     let id = |rings: &Rings| rings.map().info().map(|info| info.id).map_err(told);
     let own = id(&records)?;
     let known = here.iter().find(|line| id(&line.owner.records) == Ok(own));
@@ -347,15 +348,16 @@ fn restore_request(
             Arc::new(OwnedFrames { whose: SharingDomain::of(&new), records: Arc::new(records) })
         }
     };
-    let pointers = Rings::received(part("pointers")?, new.shape.of_line()).map_err(told)?;
-    let pointers = pointers.beside(Arc::clone(&owner.records)).map_err(told)?;
+    let pointers =
+        Rings::from_received(part("pointers")?, new.shape.pointers_only()).map_err(told)?;
+    let pointers = pointers.with_records(Arc::clone(&owner.records)).map_err(told)?;
     let doorbell_map = part("bell")?;
-    RingBuffer::received(doorbell_map.try_clone().map_err(|error| error.to_string())?)
+    RingBuffer::from_received(doorbell_map.try_clone().map_err(|error| error.to_string())?)
         .map_err(told)?;
     let mut states = Vec::new();
     for step in 0..new.tree.steps.len() {
         let Some(map) = given.remove(&format!("l{number}-s{step}")) else { continue };
-        let map = Map::received(map).map_err(told)?;
+        let map = Map::from_received(map).map_err(told)?;
         let own = map.info().map_err(told)?.id;
         // A filter of another request may share it.
         let others = here.iter().flat_map(|line| &line.states);

@@ -113,7 +113,7 @@ impl AttachedRequest {
         let told = |error: sys::Error| error.to_string();
         let steps = new.steps.clone();
         let step = |what| steps.take(Resource::Memory, what).map_err(told);
-        let (of_owner, of_line) = (new.shape.of_owner(), new.shape.of_line());
+        let (of_owner, of_line) = (new.shape.records_only(), new.shape.pointers_only());
         let owners = here.iter().map(|line| &line.owner);
         let whose = SharingDomain::of(&new);
         let mut same =
@@ -128,7 +128,7 @@ impl AttachedRequest {
         };
         step("pointers of a line")?;
         let pointers = Rings::create("pointers", of_line).map_err(told)?;
-        let pointers = pointers.beside(Arc::clone(&owner.records)).map_err(told)?;
+        let pointers = pointers.with_records(Arc::clone(&owner.records)).map_err(told)?;
         step("a bell")?;
         let bell = RingBuffer::create("bell", DOORBELL_BYTES).map_err(told)?;
         let doorbell_map = bell.map().as_fd().try_clone_to_owned();

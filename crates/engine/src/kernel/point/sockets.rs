@@ -35,7 +35,7 @@ impl Sockets {
         let processors = sys::machine::possible_processors().map_err(told)?;
         let bytes = u32::try_from(processors).unwrap_or(u32::MAX).saturating_mul(CLAIMS_STRIDE);
         let claims = match claims {
-            Some(kept) => Map::received(kept).map_err(told)?,
+            Some(kept) => Map::from_received(kept).map_err(told)?,
             None => Map::array("seats", bytes, 1, false).map_err(told)?,
         };
         let info = claims.info().map_err(told)?;

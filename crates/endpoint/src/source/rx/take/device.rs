@@ -12,7 +12,7 @@ use crate::failure::reason;
 use crate::{Failure, interface};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use sys::bpf::{Link, LinkTarget, LoadError, Map, Program, XdpAttached, XdpMode};
+use sys::bpf::{Link, LinkTarget, LoadError, Map, Program, XdpAttachment, XdpMode};
 use sys::machine::Capabilities;
 use sys::net::{Interface, RouteSocket};
 use sys::packet::PacketSocket;
@@ -142,7 +142,7 @@ impl TakeDevice {
             }
             Refusal::Call(error) => refused(name, &error),
         })?;
-        let XdpAttached { link, mode, .. } = attached;
+        let XdpAttachment { link, mode, .. } = attached;
         let name = name.to_owned();
         Ok(Self {
             link,
@@ -332,7 +332,7 @@ fn check_spared(interface: &str, ours: bool) -> Result<(), Failure> {
 /// Creates the failure for an interface that already has an XDP program.
 fn taken_already(name: &str, found: &Interface) -> Failure {
     // Read again: the program may have been attached in the meantime.
-    let now = RouteSocket::open().and_then(|links| links.indexed(found.index)).ok();
+    let now = RouteSocket::open().and_then(|links| links.by_index(found.index)).ok();
     let number = now.as_ref().unwrap_or(found).xdp.map_or(0, |xdp| xdp.program);
     let programs = sys::bpf::programs().unwrap_or_default();
     let named = programs.iter().find(|(id, name)| *id == number && !name.is_empty());

@@ -258,7 +258,8 @@ impl TakeSource {
         clock: &Clock,
     ) -> Result<(), Failure> {
         let located = self.device.frames.locate(piece.address);
-        let arrived = located.and_then(|(slot, at)| Some((intake.pool.arrived_at(slot)?, at)));
+        let arrived =
+            located.and_then(|(slot, at)| Some((intake.pool.draft_arrived_at(slot)?, at)));
         let Some((mut draft, at)) = arrived else {
             return Err(self.broken("a frame came that is here already"));
         };
