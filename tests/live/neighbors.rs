@@ -119,6 +119,22 @@ fn v17_doctor_and_explain_list_foreign_programs_and_sockets() {
 }
 
 #[test]
+fn g2_explain_refuses_device_rules_with_the_reason() {
+    let Some(foreign) = Foreign::new() else { return };
+    let line = format!("rx {SERVER_DEVICE} take \"udp port 53\" | count");
+    let explain = foreign.prints(&["explain", "--json", &line]);
+    let explain: Value = serde_json::from_str(&explain).expect("json");
+    let device = &explain["devices"][0];
+    assert_eq!((&device["interface"], &device["rules"]), (&SERVER_DEVICE.into(), &Value::Null));
+    let why = device["refused"].as_str().expect("a reason");
+    assert!(why.contains("has no rules (ethtool: operation not supported"), "{why}");
+    let text = foreign.prints(&["explain", &line]);
+    assert!(text.contains(why), "{why}: {text}");
+    let observes = foreign.prints(&["explain", &format!("rx {SERVER_DEVICE} | count")]);
+    assert!(!observes.contains("has no rules"), "{observes}");
+}
+
+#[test]
 fn v17_explain_lists_only_the_interface_of_the_request() {
     let Some(foreign) = Foreign::new() else { return };
     let explain = foreign.prints(&["explain", "--json", "rx lo | count"]);

@@ -10,7 +10,8 @@ use crate::neighbors::NeighborFindings;
 use crate::run::{self, StartNotifier};
 use crate::status::Status;
 use crate::{line, terminal};
-use engine::doctor::neighbors::Neighbors;
+use engine::doctor::Refusal;
+use engine::doctor::neighbors::{Neighbors, device_rules};
 use pipeline::explain;
 use pipeline::plan::{Candidate, Kernel, Machine, Plan, PlannedEdge, Policy, SpaceKind};
 use streamline::privilege::Denial;
@@ -55,7 +56,7 @@ pub(crate) fn explain(given: &ExplainArguments) -> Status {
         let printed = terminal::print(&match () {
             () if given.json => json_line(&json(plan, machine)),
             () if given.dot => explain::dot(plan),
-            () => explain::text(plan, machine) + &neighbors_text(plan),
+            () => explain::text(plan, machine) + &devices_text(plan) + &neighbors_text(plan),
         });
         print_denial(&text, plan, machine);
         Ok(printed)
@@ -80,6 +81,47 @@ fn neighbors(plan: &Plan) -> NeighborFindings {
         found.extend(NeighborFindings::new(&Neighbors::find(netns, interface)));
     }
     found
+}
+
+/// Returns the interfaces whose frames a source takes, each with the number of rules that its
+/// device has installed, or why the device cannot select the frames.
+fn devices(plan: &Plan) -> Vec<(String, Result<u32, String>)> {
+    let takes = |node: &pipeline::graph::Node| {
+        let used = node.filter().filter(|used| used.description.name == "rx")?;
+        let takes = used.arguments.text("how") == Some("take");
+        let interface = used.arguments.text("interface").filter(|_| takes)?;
+        let rules = device_rules(used.arguments.text("netns"), interface);
+        let why = |refusal: Refusal| {
+            format!("its driver has no rules ({}: {})", refusal.call, refusal.why)
+        };
+        Some((interface.to_owned(), rules.map_err(why)))
+    };
+    let mut all: Vec<_> = plan.graph.ids().filter_map(|(_, node)| takes(node)).collect();
+    all.dedup();
+    all
+}
+
+fn devices_json(plan: &Plan) -> Vec<Object> {
+    let device = |(interface, rules): (String, Result<u32, String>)| {
+        object(&[
+            ("interface", &interface),
+            ("rules", &rules.as_ref().ok()),
+            ("refused", &rules.as_ref().err()),
+        ])
+    };
+    devices(plan).into_iter().map(device).collect()
+}
+
+/// Explains why no device selects the frames that are taken.
+fn devices_text(plan: &Plan) -> String {
+    let line = |(interface, rules): (String, Result<u32, String>)| match rules {
+        Ok(rules) => format!(
+            " device       {interface}: its driver has rules ({rules} installed), of which no line \
+             makes use\n"
+        ),
+        Err(why) => format!(" device       {interface} selects nothing itself: {why}\n"),
+    };
+    devices(plan).into_iter().map(line).collect()
 }
 
 /// Formats the other programs at the interfaces; empty if there are none.
@@ -154,6 +196,8 @@ fn json(plan: &Plan, machine: &Machine) -> Object {
         // Filters whose report is output of the request.
         ("reports", &plan.reports.iter().map(|id| &names[id.0]).collect::<Vec<_>>()),
         ("ahead", &pushed_filters(plan, names)),
+        // Rules of the devices whose frames are taken, or why they have none.
+        ("devices", &devices_json(plan)),
         // Foreign programs and packet sockets at the interfaces.
         ("others", &neighbors(plan)),
     ])

@@ -67,6 +67,18 @@ pub enum NeighborKind {
     Tc(Side, String, u16),
 }
 
+/// Returns the number of classification rules (ntuple filters) that an interface's device has, or
+/// why its driver has no rules. `netns` is a network namespace (`None`: this thread's).
+pub fn device_rules(netns: Option<&str>, interface: &str) -> Result<u32, Refusal> {
+    let asked = match netns {
+        None => sys::net::device_rules(interface),
+        Some(netns) => Namespace::open(netns)
+            .and_then(|space| run_in(&space, || sys::net::device_rules(interface)))
+            .and_then(|asked| asked),
+    };
+    asked.map_err(Refusal::of)
+}
+
 /// A listing in progress: neighbors, each with the inode of its socket if it is one.
 #[derive(Default)]
 struct Listing {

@@ -5,6 +5,7 @@
 
 mod addresses;
 mod backlog;
+mod device_rules;
 mod features;
 mod filters;
 mod links;
@@ -12,6 +13,7 @@ mod namespace;
 mod packet_sockets;
 
 pub use backlog::Backlog;
+pub use device_rules::device_rules;
 pub use features::accepts_xdp_frames;
 pub use filters::TcFilter;
 pub use links::RouteSocket;

@@ -1,0 +1,66 @@
+//! Classification rules of a network device (ntuple filters), by ethtool(8)'s ioctl. For reports
+//! only.
+
+use crate::error::{Error, Named as _, Result};
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
+use std::os::fd::AsRawFd as _;
+
+/// ETHTOOL_GRXCLSRLCNT: the number of installed rules.
+const COUNT_RULES: u32 = 0x2e;
+/// Size of `struct ethtool_rxnfc`, and the offset of `rule_cnt` in it.
+const COMMAND_SIZE: usize = 192;
+const RULES_AT: usize = 184;
+
+/// `struct ethtool_rxnfc`, of which a count uses two fields.
+#[repr(C, align(8))]
+struct Command([u8; COMMAND_SIZE]);
+
+/// `struct ifreq` with an address as its value.
+#[repr(C)]
+struct Request {
+    name: [u8; libc::IFNAMSIZ],
+    data: *mut Command,
+    rest: [u8; 16],
+}
+
+/// Returns the number of rules that an interface of this thread's network namespace has installed.
+///
+/// EOPNOTSUPP: its driver has no rules.
+pub fn device_rules(interface: &str) -> Result<u32> {
+    let socket = rustix::net::socket_with(
+        AddressFamily::INET,
+        SocketType::DGRAM,
+        SocketFlags::CLOEXEC,
+        None,
+    );
+    let socket = socket.named("socket", "ethtool")?;
+    let mut command = Command([0; COMMAND_SIZE]);
+    command.0[..4].copy_from_slice(&COUNT_RULES.to_ne_bytes());
+    let mut request = Request { name: [0; libc::IFNAMSIZ], data: &raw mut command, rest: [0; 16] };
+    let name = interface.bytes().take(libc::IFNAMSIZ - 1);
+    request.name.iter_mut().zip(name).for_each(|(to, from)| *to = from);
+    let request: *mut Request = &raw mut request;
+    // SAFETY: SIOCETHTOOL (netdevice(7)) reads a `struct ifreq` of at most 40 bytes, which is live,
+    // and reads and writes a `struct ethtool_rxnfc` of 192 bytes at its address, which is live and
+    // of that size.
+    let result = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCETHTOOL, request) };
+    if result < 0 {
+        return Err(Error::last("ethtool", format!("rules of {interface}")));
+    }
+    let rules = command.0[RULES_AT..].first_chunk().copied();
+    Ok(rules.map_or(0, u32::from_ne_bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn loopback_has_no_rules_and_unknown_devices_are_named() {
+        let refused = device_rules("lo").expect_err("lo classifies nothing");
+        assert_eq!(refused.errno, libc::EOPNOTSUPP, "{refused}");
+        let refused = device_rules("no-such-device").expect_err("it is not there");
+        assert_eq!(refused.errno, libc::ENODEV, "{refused}");
+        assert_eq!((size_of::<Command>(), size_of::<Request>()), (192, 40));
+    }
+}
