@@ -1,18 +1,19 @@
-//! Distribution of captures over threads, one thread per processor.
+//! Distribution of captures over threads, with one thread per processor.
 
 use std::path::Path;
 use std::sync::Mutex;
 use testkit::Captures;
 
-/// Calls `examine` for each capture; returns the results ordered by the captures' names, relative
-/// to their directory. `CASES=` selects captures whose name contains the given text.
-pub(crate) fn each<T: Send>(
+/// Calls `examine` for each capture; returns the results that are not `None`, ordered by the
+/// captures' names relative to their directory. `CASES=` selects captures whose name contains a
+/// text.
+pub(crate) fn examine_all<T: Send>(
     captures: &Captures,
     examine: impl Fn(&Path) -> Option<T> + Sync,
 ) -> Vec<(String, T)> {
-    let part = std::env::var("CASES").unwrap_or_default();
+    let filter = std::env::var("CASES").unwrap_or_default();
     let name = |path: &Path| captures.name(path);
-    let wanted = captures.paths.iter().filter(|path| name(path).contains(&part));
+    let wanted = captures.paths.iter().filter(|path| name(path).contains(&filter));
     let next = Mutex::new(wanted);
     let outcomes = Mutex::new(Vec::new());
     let share = || {
@@ -28,7 +29,7 @@ pub(crate) fn each<T: Send>(
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
         let workers: Vec<_> = (0..threads).map(|_| scope.spawn(share)).collect();
         for worker in workers {
-            worker.join().expect("told above");
+            worker.join().expect("no thread panics here");
         }
     });
     let mut outcomes = outcomes.into_inner().expect("no thread panics here");

@@ -10,8 +10,8 @@ use std::cell::RefCell;
 use wire::LinkType;
 use wire::flow::Flow;
 
-/// The test filters that these requests use in addition to the catalog's.
-pub(crate) const COLLECTING: &[&Description] = &[&COLLECT];
+/// The test filters that requests with `collect` use in addition to the catalog's.
+pub(crate) const COLLECT_FILTERS: &[&Description] = &[&COLLECT];
 
 const COLLECT: Description = Description {
     name: "collect",
@@ -32,7 +32,7 @@ pub(crate) struct CollectedBlock {
     pub(crate) session: u32,
     pub(crate) flags: Flags,
     pub(crate) time: u64,
-    /// Length of the view in bytes, whether or not they were captured.
+    /// Length of the view in bytes, including bytes that were not captured.
     pub(crate) length: u32,
     /// True if the block is a hole: its bytes were never captured.
     pub(crate) hole: bool,
@@ -65,7 +65,7 @@ impl CollectedBlock {
     }
 
     /// Returns true if the block flows from server to client.
-    pub(crate) fn backward(&self) -> bool {
+    pub(crate) fn is_backward(&self) -> bool {
         self.flags.has(Flags::BACKWARD)
     }
 }
@@ -82,7 +82,9 @@ impl Lanes for Collect {
 
 /// Runs a request with `collect`; returns the blocks and the outcome, or the error of opening the
 /// source. Panics if the ledger does not balance.
-pub(crate) fn collected(line: &PlannedRequest) -> Result<(Vec<CollectedBlock>, Outcome), String> {
+pub(crate) fn run_and_collect(
+    line: &PlannedRequest,
+) -> Result<(Vec<CollectedBlock>, Outcome), String> {
     OBSERVED.take();
     let outcome = line.run_sequential().map_err(|error| error.to_string())?;
     assert_eq!(outcome.ledger.imbalances(), [], "{}", line.text);

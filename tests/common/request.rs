@@ -1,8 +1,8 @@
-//! Whole requests: the text is parsed, checked and planned once, and the plan is run as often as a
-//! test needs.
+//! Complete requests: the text is parsed, checked and planned once, and the plan is run as often as
+//! a test needs.
 //!
-//! In: a request, and test filters that take precedence over the catalog's. Out: outcomes. Runs
-//! assert nothing; the tests do.
+//! In: a request, and test filters that take precedence over the catalog's. Out: outcomes. This
+//! module asserts nothing about them; the tests do.
 
 use engine::build::{BuildError, BuiltPath, Settings, build};
 use engine::run::{Outcome, Until, run, run_alone};
@@ -35,19 +35,19 @@ impl PlannedRequest {
         Self { text, plan }
     }
 
-    /// Runs the request in the calling thread, one space after the other.
+    /// Runs the request in the calling thread, with one space after the other.
     pub(crate) fn run_sequential(&self) -> Result<Outcome, BuildError> {
         Ok(run_alone(self.build(Settings::default())?))
     }
 
-    /// Runs the request with a thread per space.
+    /// Runs the request with a thread for each space.
     pub(crate) fn run_threaded(&self, settings: Settings) -> Outcome {
         let paths = self.build(settings);
         let paths = paths.unwrap_or_else(|error| panic!("{}: {error}", self.text));
         run(paths, Until::default()).expect("threads")
     }
 
-    /// Returns the number of replicas of the replicated chain; 1 if there is none.
+    /// Returns the number of replicas of the replicated chain, or 1 if no chain is replicated.
     pub(crate) fn replicas(&self) -> usize {
         self.plan.replicas.iter().map(|copied| copied.spaces.len()).sum()
     }

@@ -17,7 +17,7 @@ const THOROUGH: [&str; 7] = [
 
 /// Bytes of one direction of a connection, or the length of a gap.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) enum Part {
+pub(crate) enum StreamSpan {
     Bytes(Vec<u8>),
     Missing(u64),
 }
@@ -26,7 +26,7 @@ pub(crate) enum Part {
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct FollowedConnection {
     pub(crate) ends: [String; 2],
-    pub(crate) sides: [Vec<Part>; 2],
+    pub(crate) sides: [Vec<StreamSpan>; 2],
 }
 
 fn command(capture: &Path) -> Command {
@@ -51,7 +51,7 @@ pub(crate) fn streams(capture: &Path, expected: usize) -> Vec<FollowedConnection
             command.args(["-z", &format!("follow,tcp,raw,{number}")]);
         }
         let output = command.output().expect("tshark");
-        let mut found = followed(&String::from_utf8_lossy(&output.stdout));
+        let mut found = parse_followed(&String::from_utf8_lossy(&output.stdout));
         streams.extend((from..to).map_while(|number| found.remove(&number)));
         if streams.len() < to {
             return streams;
@@ -62,7 +62,7 @@ pub(crate) fn streams(capture: &Path, expected: usize) -> Vec<FollowedConnection
 }
 
 /// Parses the output of `-z follow,tcp,raw`.
-fn followed(text: &str) -> BTreeMap<usize, FollowedConnection> {
+fn parse_followed(text: &str) -> BTreeMap<usize, FollowedConnection> {
     let mut found = BTreeMap::new();
     let (mut number, mut stream) = (None, FollowedConnection::default());
     for line in text.lines() {
@@ -78,41 +78,41 @@ fn followed(text: &str) -> BTreeMap<usize, FollowedConnection> {
             }
         } else if number.is_some() {
             let side = usize::from(line.starts_with('\t'));
-            add(&mut stream.sides[side], part(&unhex(line.trim())));
+            push_span(&mut stream.sides[side], parse_span(&decode_hex(line.trim())));
         }
     }
     found
 }
 
-/// Parses one part; tshark prints a sentence in place of missing bytes.
-fn part(bytes: &[u8]) -> Part {
+/// Parses a span; tshark prints a sentence in place of missing bytes.
+fn parse_span(bytes: &[u8]) -> StreamSpan {
     let text = std::str::from_utf8(bytes).ok();
     let number = text
         .and_then(|text| text.strip_prefix('['))
         .and_then(|text| text.strip_suffix(" bytes missing in capture file]\0"))
         .and_then(|number| number.parse().ok());
-    number.map_or_else(|| Part::Bytes(bytes.to_vec()), Part::Missing)
+    number.map_or_else(|| StreamSpan::Bytes(bytes.to_vec()), StreamSpan::Missing)
 }
 
-/// Adds a part; adjacent parts of one kind are merged.
-pub(crate) fn add(parts: &mut Vec<Part>, part: Part) {
-    match (parts.last_mut(), part) {
-        (Some(Part::Bytes(bytes)), Part::Bytes(more)) => bytes.extend(more),
-        (Some(Part::Missing(length)), Part::Missing(more)) => *length += more,
-        (_, Part::Bytes(bytes)) if bytes.is_empty() => {}
-        (_, Part::Missing(0)) => {}
-        (_, part) => parts.push(part),
+/// Appends a span; merges it with the last one if both are of the same kind.
+pub(crate) fn push_span(spans: &mut Vec<StreamSpan>, span: StreamSpan) {
+    match (spans.last_mut(), span) {
+        (Some(StreamSpan::Bytes(bytes)), StreamSpan::Bytes(more)) => bytes.extend(more),
+        (Some(StreamSpan::Missing(length)), StreamSpan::Missing(more)) => *length += more,
+        (_, StreamSpan::Bytes(bytes)) if bytes.is_empty() => {}
+        (_, StreamSpan::Missing(0)) => {}
+        (_, span) => spans.push(span),
     }
 }
 
-fn unhex(text: &str) -> Vec<u8> {
+fn decode_hex(text: &str) -> Vec<u8> {
     let pair = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
     text.as_bytes().chunks(2).map_while(pair).collect()
 }
 
-/// Returns the non-empty bodies of the HTTP messages of a capture, using `folder` for temporary
-/// files. With `waits`, tshark reorders segments before dissection and dissects nothing after a
-/// gap.
+/// Returns the non-empty bodies of the HTTP messages of a capture, using the directory `folder` for
+/// temporary files. If `waits` is true, tshark reorders segments before dissection and dissects
+/// nothing after a gap.
 pub(crate) fn bodies(capture: &Path, folder: &Path, waits: bool) -> Vec<Vec<u8>> {
     std::fs::create_dir_all(folder).expect("a folder");
     let objects = format!("http,{}", folder.display());

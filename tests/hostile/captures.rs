@@ -1,5 +1,5 @@
-//! Every external capture through whole requests: unchanged captures through all requests, mutated
-//! ones through the requests with many filters.
+//! Generated and external captures through complete requests: unchanged captures pass all requests,
+//! mutated captures pass the requests with many filters.
 
 use crate::catalog;
 use crate::exam::{Expected, examine, report};
@@ -15,13 +15,13 @@ use testkit::{Captures, Random};
 use wire::LinkType;
 
 /// Limit of processor time per megabyte, in ns.
-const PER_MEGABYTE: u64 = 100_000_000;
-/// Fixed allowance of processor time per run in ns, for setup and teardown of memory and files.
-const PER_RUN: u64 = 10_000_000;
+const NS_PER_MEGABYTE_MAX: u64 = 100_000_000;
+/// Allowance of processor time per run in ns, for setup and teardown of memory and files.
+const NS_PER_RUN: u64 = 10_000_000;
 /// Factor by which the limits grow in a debug build; unoptimized zlib is slowest.
-const SLOWNESS: u64 = if cfg!(debug_assertions) { 20 } else { 1 };
+const DEBUG_SLOWDOWN: u64 = if cfg!(debug_assertions) { 20 } else { 1 };
 /// Duration after which a run counts as hung, even on a busy machine.
-const HUNG_AFTER: Duration = Duration::from_secs(600);
+const HANG_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// File name under which each capture is written.
 const CAPTURE_FILE: &str = "capture";
@@ -31,14 +31,15 @@ const OUTPUT_DIRECTORY: &str = "out";
 /// A set of requests, and the mutations of the captures that they replay.
 struct Sweep {
     /// Returns the requests for a capture file and an output directory. Every capture passes the
-    /// first `always` requests, and `rounds` of the remaining ones.
+    /// first `always` requests, and `rounds` of the others.
     lines: fn(&Path, &Path) -> Vec<String>,
     always: usize,
     rounds: usize,
     /// The number of mutations per capture.
-    dose: MutationCounts,
-    /// True if the processor time is judged; false where the kernel's creation of files dominates.
-    timed: bool,
+    mutations: MutationCounts,
+    /// True if the processor time is checked; false if the creation of files by the kernel
+    /// dominates it.
+    is_timed: bool,
 }
 
 /// A small set of requests and mutations, so that a debug build takes seconds.
@@ -46,8 +47,8 @@ const SMALL_SWEEP: Sweep = Sweep {
     lines: |_, _| Vec::new(),
     always: 0,
     rounds: 2,
-    dose: MutationCounts { cuts: 1, flips: 1 },
-    timed: true,
+    mutations: MutationCounts { truncations: 1, flips: 1 },
+    is_timed: true,
 };
 
 #[test]
@@ -65,11 +66,11 @@ fn assert_captures_pass_every_filter(captures: Captures) {
         let wide = catalog::wide_requests(capture).into_iter();
         wide.chain(catalog::single_filter_requests(capture)).collect()
     };
-    let dose = match is_soak() {
-        true => MutationCounts { cuts: usize::MAX, flips: 1000 },
-        false => MutationCounts { cuts: 4, flips: 4 },
+    let mutations = match is_soak() {
+        true => MutationCounts { truncations: usize::MAX, flips: 1000 },
+        false => MutationCounts { truncations: 4, flips: 4 },
     };
-    sweep(captures, &Sweep { lines, always: catalog::WIDE, dose, ..SMALL_SWEEP });
+    sweep(captures, &Sweep { lines, always: catalog::WIDE, mutations, ..SMALL_SWEEP });
 }
 
 #[test]
@@ -83,7 +84,7 @@ fn corpus_every_capture_passes_a_file_sink() {
 }
 
 fn assert_captures_pass_a_file_sink(captures: Captures) {
-    sweep(captures, &Sweep { lines: catalog::file_sink_requests, timed: false, ..SMALL_SWEEP });
+    sweep(captures, &Sweep { lines: catalog::file_sink_requests, is_timed: false, ..SMALL_SWEEP });
 }
 
 /// Runs sinks that write to standard output in a child process whose standard output is /dev/null,
@@ -169,10 +170,10 @@ fn sweep(captures: Captures, sweep: &Sweep) {
         drop(ended);
         shares.into_iter().map(|share| share.expect("told above")).reduce(sum)
     });
-    judge(&spent.unwrap_or_default(), sweep.timed);
+    judge(&spent.unwrap_or_default(), sweep.is_timed);
 }
 
-/// State shared by all threads.
+/// The state that all threads of a sweep share.
 struct Work<'s> {
     sweep: &'s Sweep,
     paths: Vec<PathBuf>,
@@ -188,7 +189,7 @@ impl Work<'_> {
     }
 }
 
-/// One thread with its own capture file.
+/// A thread of a sweep, with its own capture file.
 struct Worker<'w> {
     work: &'w Work<'w>,
     now: &'w Mutex<String>,
@@ -206,7 +207,7 @@ struct RequestCost {
     own_ns: u64,
     bytes: u64,
     runs: u64,
-    /// Processor time of a run over a capture without packets in ns: starting and ending spaces.
+    /// Processor time in ns of a run over a capture without packets, to start and end the spaces.
     empty_ns: u64,
 }
 
@@ -260,7 +261,7 @@ impl<'w> Worker<'w> {
 
     /// Processes captures until none is left.
     fn process_captures(mut self) -> Vec<RequestCost> {
-        let &Sweep { always, rounds, dose, .. } = self.work.sweep;
+        let &Sweep { always, rounds, mutations: mutation_counts, .. } = self.work.sweep;
         let others = self.lines.len() - always;
         let rounds = if is_soak() { others } else { rounds.min(others) };
         while let Some((index, path)) = self.work.next_capture() {
@@ -271,7 +272,9 @@ impl<'w> Worker<'w> {
             }
             let mut random = Random::new(self.work.seed.wrapping_add(index as u64));
             let from = if always > 0 { always } else { others };
-            for (number, mutation) in mutations(&bytes, dose, &mut random).into_iter().enumerate() {
+            for (number, mutation) in
+                mutations(&bytes, mutation_counts, &mut random).into_iter().enumerate()
+            {
                 self.run(path, &bytes, mutation, (index + number) % from);
             }
         }
@@ -289,9 +292,9 @@ impl<'w> Worker<'w> {
         let expected = Expected::read(&capture);
         let cost = || examine(line, &expected).unwrap_or_else(|why| panic!("{}", report(&why)));
         let length = capture.len() as u64;
-        let slow = |cost: &u64| *cost > SLOWNESS * PER_RUN + allowed(length);
+        let slow = |cost: &u64| *cost > DEBUG_SLOWDOWN * NS_PER_RUN + ns_allowed(length);
         let mut spent = cost();
-        if self.work.sweep.timed && slow(&spent) {
+        if self.work.sweep.is_timed && slow(&spent) {
             // Repeats a slow run, since the machine may be busy.
             spent = (0..3).map(|_| cost()).min().unwrap_or(spent);
             assert!(!slow(&spent), "{}", report(&format!("it took {spent} ns for {length} bytes")));
@@ -303,14 +306,14 @@ impl<'w> Worker<'w> {
 }
 
 /// Returns the processor time allowed for `bytes` bytes, in ns.
-fn allowed(bytes: u64) -> u64 {
-    bytes * PER_MEGABYTE / 1_000_000 * SLOWNESS
+fn ns_allowed(bytes: u64) -> u64 {
+    bytes * NS_PER_MEGABYTE_MAX / 1_000_000 * DEBUG_SLOWDOWN
 }
 
-/// Ends the process if a run exceeds [`HUNG_AFTER`]; a hang would otherwise look like a slow test.
+/// Ends the process if a run exceeds [`HANG_TIMEOUT`], because a hang would look like a slow test.
 fn abort_on_hang(now: &[Mutex<String>], runs: &AtomicU64, ended: mpsc::Receiver<()>) {
     let mut before = 0;
-    while ended.recv_timeout(HUNG_AFTER) == Err(mpsc::RecvTimeoutError::Timeout) {
+    while ended.recv_timeout(HANG_TIMEOUT) == Err(mpsc::RecvTimeoutError::Timeout) {
         let done = runs.load(Ordering::Relaxed);
         if done == before {
             for now in now {
@@ -322,20 +325,24 @@ fn abort_on_hang(now: &[Mutex<String>], runs: &AtomicU64, ended: mpsc::Receiver<
     }
 }
 
-/// Prints the cost of each request; panics if one exceeds the limit per megabyte. The cost of a run
-/// without packets is not counted, since most captures are small, and requests that processed less
-/// than a megabyte are not judged.
+/// Prints the cost of each request; panics if a cost exceeds the limit per megabyte. The cost of a
+/// run without packets is not counted, because most captures are small; requests that processed
+/// less than a megabyte have no limit.
 #[expect(clippy::print_stdout, reason = "figures, which the harness shows when asked")]
-fn judge(spent: &[RequestCost], timed: bool) {
+fn judge(spent: &[RequestCost], is_timed: bool) {
     let mut slow = Vec::new();
     println!("ms/MB; with the costs of a run; runs; MB; line");
     for &RequestCost { ref line, ns, own_ns, bytes, runs, .. } in spent {
         let rate = |ns: u64| ns as f64 / bytes as f64;
         let (own, all, megabytes) = (rate(own_ns), rate(ns), bytes as f64 / 1e6);
         println!("{own:8.1} {all:8.1} {runs:7} {megabytes:8.1}  {line}");
-        if timed && bytes > 1_000_000 && own_ns > allowed(bytes) {
+        if is_timed && bytes > 1_000_000 && own_ns > ns_allowed(bytes) {
             slow.push(line);
         }
     }
-    assert!(slow.is_empty(), "more than {} ms/MB: {slow:#?}", SLOWNESS * PER_MEGABYTE / 1_000_000);
+    assert!(
+        slow.is_empty(),
+        "more than {} ms/MB: {slow:#?}",
+        DEBUG_SLOWDOWN * NS_PER_MEGABYTE_MAX / 1_000_000
+    );
 }

@@ -1,5 +1,5 @@
-//! Requests generated from the catalog. No filter is named here, so new filters and sinks are
-//! tested without a change.
+//! Requests generated from the catalog. This file names no filter, so that new filters and sinks
+//! are tested without changing it.
 
 use filter::catalog::FILTERS;
 use filter::{Description, FilterKind, Form, OutputForm, Parameter, Type};
@@ -41,8 +41,8 @@ pub(crate) fn wide_requests(capture: &Path) -> [String; WIDE] {
     ]
 }
 
-/// Returns a request for every filter with the arguments of its example, and one for every keyword
-/// of each parameter.
+/// Returns a request for every filter with the arguments of its example, and a request for every
+/// keyword of each parameter.
 pub(crate) fn single_filter_requests(capture: &Path) -> Vec<String> {
     let sources = Sources::of(capture);
     FILTERS.iter().flat_map(|d| single(d, &sources)).collect()

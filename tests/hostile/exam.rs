@@ -15,7 +15,7 @@ pub(crate) struct Expected {
     packets: u64,
     /// The reader's error after the readable packets; `None` if the whole file is readable.
     fault: Option<String>,
-    /// True if the capture has several link types, which one pcap file cannot hold.
+    /// True if the capture has several link types, which a pcap file cannot represent.
     mixed: bool,
 }
 
@@ -41,8 +41,8 @@ impl Expected {
     }
 }
 
-/// Runs a request over the capture file; returns the processor time in ns, or the violated
-/// invariant.
+/// Runs a request over the capture file; returns the processor time in ns, or a description of the
+/// violated invariant.
 pub(crate) fn examine(line: &PlannedRequest, expected: &Expected) -> Result<u64, String> {
     let begin = sys::clock::thread();
     let outcome = line.run_sequential();

@@ -16,9 +16,9 @@ mod programs;
 mod records;
 
 /// Limit of processor time per input in a release build, in ns.
-const PER_INPUT: u64 = 100_000_000;
+const NS_PER_INPUT_MAX: u64 = 100_000_000;
 /// Factor by which the limit grows in a debug build.
-const SLOWNESS: u64 = if cfg!(debug_assertions) { 5 } else { 1 };
+const DEBUG_SLOWDOWN: u64 = if cfg!(debug_assertions) { 5 } else { 1 };
 /// Maximum length of random inputs in bytes.
 const LENGTH_MAX: usize = 2048;
 
@@ -40,8 +40,8 @@ const BODIES: &[Body] = &[
     records::RECORD,
 ];
 
-/// A body with a planted bug: it panics on the byte with which every eighth random input begins, so
-/// a smoke run must find it.
+/// A body with a planted bug: it panics if an input begins with a certain byte, as every eighth
+/// random input does, so a smoke run must find the bug.
 const CANARY: Body = Body {
     name: "canary",
     corpus: Vec::new,
@@ -64,7 +64,7 @@ const SLOW_BODY: Body = Body {
     rounds: 0,
     run: |_| {
         let begin = sys::clock::thread();
-        while sys::clock::thread() - begin <= SLOWNESS * PER_INPUT {}
+        while sys::clock::thread() - begin <= DEBUG_SLOWDOWN * NS_PER_INPUT_MAX {}
     },
 };
 
@@ -92,8 +92,8 @@ fn fuzz_smoke_finds_a_planted_bug() {
     }
 }
 
-/// Calls a body with its corpus, then with random and mutated bytes; returns the number of inputs.
-/// `ROUNDS=` multiplies the number of random inputs.
+/// Calls a body with its corpus, then with random and mutated bytes; returns the number of inputs,
+/// or a description of the first failure. `ROUNDS=` multiplies the number of random inputs.
 fn smoke(body: &Body, random: &mut Random) -> Result<usize, String> {
     let corpus = (body.corpus)();
     let factor = std::env::var("ROUNDS").ok().and_then(|text| text.parse().ok()).unwrap_or(1);
@@ -127,7 +127,7 @@ fn call(body: &Body, input: &[u8]) -> Result<(), String> {
             let message = message.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("?");
             return Err(format!("{}: {message}, for {}", body.name, hex()));
         }
-        if spent <= SLOWNESS * PER_INPUT {
+        if spent <= DEBUG_SLOWDOWN * NS_PER_INPUT_MAX {
             return Ok(());
         }
     }

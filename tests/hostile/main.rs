@@ -1,9 +1,9 @@
-//! Hostile input: external captures, truncated and with flipped bits, through requests with every
+//! Hostile input: captures, also truncated and with flipped bits, through requests with every
 //! filter and sink of the catalog; and fuzz bodies over random bytes.
 //!
-//! For any input: no panic and no hang; the only permitted failure is the source's (a broken
-//! capture, in the words of the capture reader); every packet before the fault is emitted, the
-//! ledger balances, and a megabyte costs at most 100 ms of processor time.
+//! For any input, there is no panic and no hang. Only the source may fail, with the capture
+//! reader's error for a broken capture. Every packet before the fault is emitted, the ledger
+//! balances, and a megabyte costs at most 100 ms of processor time.
 //!
 //! `SEED=` repeats a run. `STREAMLINE_SOAK=1` applies every truncation and 1,000 bit flips to every
 //! capture, which takes minutes with `--release`.

@@ -10,7 +10,7 @@ pub(crate) enum Mutation {
     /// No change.
     Unchanged,
     /// Truncation to this many bytes.
-    Cut(usize),
+    Truncate(usize),
     /// Bit flips at positions derived from this seed.
     Flip(u64),
 }
@@ -19,7 +19,7 @@ impl fmt::Display for Mutation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unchanged => f.write_str("untouched"),
-            Self::Cut(length) => write!(f, "cut to {length} bytes"),
+            Self::Truncate(length) => write!(f, "cut to {length} bytes"),
             Self::Flip(seed) => write!(f, "bits flipped by seed {seed}"),
         }
     }
@@ -31,7 +31,7 @@ impl Mutation {
         let mut bytes = capture.to_vec();
         match self {
             Self::Unchanged => {}
-            Self::Cut(length) => bytes.truncate(length),
+            Self::Truncate(length) => bytes.truncate(length),
             Self::Flip(seed) => {
                 let mut random = Random::new(seed);
                 // One bit or a few; in half of the cases within the file's headers.
@@ -47,8 +47,9 @@ impl Mutation {
 /// Number of mutations of each kind per capture.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MutationCounts {
-    /// Maximum number of truncations; `usize::MAX` truncates at and within every record.
-    pub(crate) cuts: usize,
+    /// Maximum number of truncations; with `usize::MAX`, captures are truncated at and within every
+    /// record.
+    pub(crate) truncations: usize,
     /// Number of copies with flipped bits.
     pub(crate) flips: usize,
 }
@@ -56,24 +57,24 @@ pub(crate) struct MutationCounts {
 /// Returns the mutations of a capture: truncations at and within its records, and flipped bits.
 pub(crate) fn mutations(
     capture: &[u8],
-    dose: MutationCounts,
+    counts: MutationCounts,
     random: &mut Random,
 ) -> Vec<Mutation> {
-    let mut cuts = cuts(capture);
-    if cuts.len() > dose.cuts {
-        random.shuffle(&mut cuts);
-        cuts.truncate(dose.cuts);
+    let mut lengths = record_offsets(capture);
+    if lengths.len() > counts.truncations {
+        random.shuffle(&mut lengths);
+        lengths.truncate(counts.truncations);
     }
-    let cuts = cuts.into_iter().map(Mutation::Cut);
-    let flips: Vec<Mutation> = (0..dose.flips).map(|_| Mutation::Flip(random.next())).collect();
-    cuts.chain(flips).collect()
+    let lengths = lengths.into_iter().map(Mutation::Truncate);
+    let flips: Vec<Mutation> = (0..counts.flips).map(|_| Mutation::Flip(random.next())).collect();
+    lengths.chain(flips).collect()
 }
 
-/// Returns the offset of each record, and an offset within each.
-fn cuts(capture: &[u8]) -> Vec<usize> {
+/// Returns the offset of each record, and an offset within each record.
+fn record_offsets(capture: &[u8]) -> Vec<usize> {
     let mut reader = Reader::new();
     let mut at = 0;
-    let mut cuts = vec![0];
+    let mut lengths = vec![0];
     while let Some(rest) = capture.get(at..) {
         let next = match reader.next(rest) {
             Step::Packet(packet) => at + packet.consumed,
@@ -82,10 +83,10 @@ fn cuts(capture: &[u8]) -> Vec<usize> {
             }
             Step::NeedMore { .. } | Step::Error(_) => break,
         };
-        cuts.extend([at + (next - at) / 2, next]);
+        lengths.extend([at + (next - at) / 2, next]);
         at = next;
     }
-    cuts.retain(|cut| *cut < capture.len());
-    cuts.dedup();
-    cuts
+    lengths.retain(|length| *length < capture.len());
+    lengths.dedup();
+    lengths
 }

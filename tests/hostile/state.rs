@@ -1,8 +1,8 @@
 //! Forged state: session state that another process claims to have saved is loaded into a filter,
-//! which checks only its format (decision 0041).
+//! which checks only the format of the state (decision 0041).
 //!
 //! For any session bytes and held blocks, a filter must not panic, must stay within its limits of
-//! time, held blocks and emitted blocks, and its ledger must balance. Its results may be
+//! time, held blocks and emitted blocks, and its ledger must balance. The filter's results may be
 //! meaningless.
 
 use abi::{Flags, RichPointer};
@@ -18,12 +18,12 @@ use testkit::{Random, Segment};
 /// Number of forged states per filter and argument list; `ROUNDS=` multiplies it.
 const ROUNDS: usize = 20;
 /// Limit of processor time per pass in ns, after which a sandboxed process would be killed.
-const PASS_NS: u64 = 2_000_000_000;
-/// Maximum number of blocks emitted per input block: the blocks around a gap, and their
+const PASS_NS_MAX: u64 = 2_000_000_000;
+/// Maximum number of blocks emitted per input block, which are the blocks around a gap and their
 /// descriptions.
 const EMITTED_PER_BLOCK_MAX: u64 = 16;
-/// Maximum number of additional blocks per connection: holes of 1 MB for all sequence numbers that
-/// can be missing in both directions.
+/// Maximum number of additional blocks per connection, which are holes of 1 MB for all sequence
+/// numbers that can be missing in both directions.
 const EMITTED_PER_CONNECTION_MAX: u64 = 2 << 11;
 /// Boundary values written into forged state.
 const BOUNDARY_VALUES: [u64; 9] = [
@@ -95,7 +95,7 @@ fn frames(random: &mut Random, count: usize) -> Vec<Frame> {
     all
 }
 
-/// A filter under test, after the filter that it requires before it, if any.
+/// A filter under test, preceded by the filter that it requires before it, if any.
 struct FilterUnderTest {
     before: Option<Node>,
     node: Node,
@@ -146,7 +146,7 @@ impl FilterUnderTest {
         let (held, begin) = (self.node.counts.held.blocks, sys::clock::thread());
         let left = amount(&call(&mut self.node, space)).blocks;
         let spent = sys::clock::thread() - begin;
-        assert!(spent < PASS_NS, "a turn took {} ms", spent / 1_000_000);
+        assert!(spent < PASS_NS_MAX, "a turn took {} ms", spent / 1_000_000);
         let most =
             EMITTED_PER_BLOCK_MAX * (came + held + 1) + EMITTED_PER_CONNECTION_MAX * sessions;
         assert!(left <= most, "{left} blocks came of {came}, {held} held, {sessions} sessions");

@@ -1,6 +1,6 @@
-//! pcap-filter(7) in the kernel: expressions and programs that were translated to eBPF and loaded
-//! return the same as the classic interpreter. Programs are libpcap's test set, our compilation of
-//! its expressions, the catalog's expressions, and random ones; frames are captured, or derived
+//! pcap-filter(7) in the kernel: programs that were translated to eBPF and loaded return the same
+//! as in the classic interpreter. The programs are libpcap's test set, our compilation of its
+//! expressions, the catalog's expressions, and random programs; the frames are captured, or derived
 //! from each program. Fragmented frames and tags in metadata are tested in `ebpf`. `SEED=` repeats
 //! a run, `ROUNDS=` extends it.
 
@@ -29,7 +29,7 @@ mod programs;
 #[path = "../../crates/ebpf/tests/classic/translated.rs"]
 mod translated;
 
-/// Maximum frame length of BPF_PROG_TEST_RUN in bytes: a page less the kernel's overhead.
+/// Limit of the frame length of BPF_PROG_TEST_RUN in bytes: a page less the kernel's overhead.
 const TEST_RUN_MAX: usize = 2000;
 
 fn number_from_environment(name: &str, otherwise: u64) -> u64 {

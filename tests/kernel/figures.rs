@@ -1,5 +1,5 @@
-//! Measures each twin: instructions, instructions processed by the verifier, and nanoseconds per
-//! packet compared with an empty program. Run with `--ignored --nocapture`.
+//! Measurements of each twin: instructions, instructions processed by the verifier, and nanoseconds
+//! per packet compared with an empty program. Run with `--ignored --nocapture`.
 
 use super::judge::{Kernel, kind};
 use ebpf::Hook;

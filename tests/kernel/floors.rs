@@ -1,16 +1,17 @@
 //! Loads our programs on an older kernel: `cargo xtask kernels` runs this test in a virtual
-//! machine, but it runs on any machine. Each line of its report begins with `told: `.
+//! machine, but it runs on any machine. Each line of its report begins with `row: `.
 
 use super::judge::Kernel;
 use super::{at_every_target, need};
 use filter::testing::twins::{chains, fitting, request};
 use std::collections::BTreeMap;
 
-/// Step through the chains of three filters; all chains of one and two filters are tried.
+/// One chain of three filters in this many is loaded; chains of one and two filters are all loaded.
 const TRIPLES_STEP: usize = 199;
 
-/// Loads every generated program for every target and prints refusals. A refusal is no failure,
-/// because the filters then run in user space; the list shows which programs need a newer kernel.
+/// Loads generated programs for every target, and prints which of them the kernel refuses. A
+/// refusal is no failure, because the filters then run in user space; the list shows which programs
+/// need a newer kernel.
 #[test]
 #[ignore = "for old kernels: `cargo xtask kernels`"]
 fn every_generated_program_loads() {
@@ -35,10 +36,10 @@ fn every_generated_program_loads() {
     for (target, loaded, refused) in &tried {
         let refusals: usize = refused.values().map(Vec::len).sum();
         let hardened = if target.hardened { " without CAP_PERFMON" } else { "" };
-        println!("told: {:?}{hardened}: {loaded} programs load, {refusals} do not", target.hook);
+        println!("row: {:?}{hardened}: {loaded} programs load, {refusals} do not", target.hook);
         for (why, chains) in refused {
             println!(
-                "told: {:?}{hardened}: {} times {why}, so `{}`",
+                "row: {:?}{hardened}: {} times {why}, so `{}`",
                 target.hook,
                 chains.len(),
                 chains[0]

@@ -1,10 +1,10 @@
 //! Packet socket filters with the real kernel as judge: the socket filter derived from `bpf` passes
 //! exactly the frames that `bpf` accepts.
 //!
-//! One socket per expression is open at each end of a veth pair while the same frames pass once. At
-//! the sending end VLAN tags are inline; at the receiving end the kernel has removed the outermost.
-//! A socket without a filter shows when all frames have been counted: it was opened first, so the
-//! kernel serves it last.
+//! For each expression, a socket is open at each end of a veth pair while the same frames pass
+//! once. At the sending end VLAN tags are inline; at the receiving end the kernel has removed the
+//! outermost tag. A socket without a filter shows when all frames have been counted, because it was
+//! opened first and the kernel serves it last.
 
 use crate::corpus::borders::{boundary_frames, ethernet};
 use crate::corpus::captured;
@@ -60,11 +60,11 @@ fn expression_with_long_jumps() -> String {
     format!("{} or tcp port 80", hosts.join(" or "))
 }
 
-/// A ring of minimum size for sockets that are not read: the kernel counts frames whether or not
-/// they fit.
+/// A ring of minimum size for sockets that are not read. The kernel counts frames even if they do
+/// not fit.
 const SMALL_RING: RingShape = RingShape { segment: 4096, segments: 2, retire_ms: 1, reserve: 0 };
 
-fn index(space: &Namespace, device: &str) -> u32 {
+fn device_index(space: &Namespace, device: &str) -> u32 {
     let file = format!("/sys/class/net/{device}/ifindex");
     space.run("cat", &file).trim().parse().expect("a number")
 }
@@ -78,16 +78,16 @@ fn open_with_filter(filter: &ClassicProgram, space: &Namespace, device: &str) ->
         panic!("{error}: {} instructions\n{filter}", instructions.len());
     }
     let ring = socket.ring(SMALL_RING).expect("a small ring");
-    ring.bind(index(space, device)).expect("the device is there");
+    ring.bind(device_index(space, device)).expect("the device is there");
     ring
 }
 
-fn count(ring: &PacketRing) -> u64 {
+fn frames_counted(ring: &PacketRing) -> u64 {
     ring.statistics().expect("they can be read").packets
 }
 
 fn send(space: &Namespace, device: &str, frames: &[Vec<u8>]) {
-    let index = index(space, device);
+    let index = device_index(space, device);
     let mut sender = space.enter(|| PacketSender::open(index, Qdisc::Through)).expect("a way in");
     for frame in frames {
         until("there is room", || sender.send(&[frame]).frames == 1);
@@ -101,8 +101,8 @@ fn tagged(frame: &[u8], tags: &[(u16, u16)]) -> Vec<u8> {
     [&frame[..12], &tags.iter().flat_map(bytes).collect::<Vec<_>>(), &frame[12..]].concat()
 }
 
-/// Returns frames that a veth pair carries: captured and generated ones, some truncated at headers,
-/// each also with VLAN tags.
+/// Returns frames that a veth pair carries: captured and generated frames, some of them truncated
+/// at headers, each also with VLAN tags.
 fn frames() -> Vec<Vec<u8>> {
     let mut random = Random::replayable();
     let mut plain = ethernet(captured(1));
@@ -151,9 +151,9 @@ fn h9_socket_filter_passes_what_bpf_accepts() {
     let frames = frames();
     send(&pair.client, CLIENT_DEVICE, &frames);
     for ring in &all {
-        until("all frames have passed", || count(ring) == frames.len() as u64);
+        until("all frames have passed", || frames_counted(ring) == frames.len() as u64);
     }
-    assert_eq!(none.each_ref().map(count), [0, 0], "the other way round");
+    assert_eq!(none.each_ref().map(frames_counted), [0, 0], "the other way round");
     let mut report = String::new();
     let (mut some, mut wrong) = (0, 0);
     for ((text, asked), rings) in texts.iter().zip(&asked).zip(&sockets) {
@@ -161,7 +161,7 @@ fn h9_socket_filter_passes_what_bpf_accepts() {
         let accepts =
             |frame: &&Vec<u8>| program.run(frame, frame.len() as u32, &Metadata::NOTHING) > 0;
         let wanted = frames.iter().filter(accepts).count() as u64;
-        let found = rings.each_ref().map(count);
+        let found = rings.each_ref().map(frames_counted);
         some += u32::from(wanted > 0 && wanted < frames.len() as u64);
         wrong += u32::from(found != [wanted, wanted]);
         let _ = writeln!(report, "{text:?}: {wanted} of {}, the kernel {found:?}", frames.len());
@@ -183,14 +183,14 @@ fn loopback_frames_are_observed_once() {
     let other = Frame::ethernet().ethertype(0x88b5, &[0; 60]);
     let frames: Vec<Vec<u8>> = (0..20).flat_map(|_| [udp.clone(), other.clone()]).collect();
     send(&space, "lo", &frames);
-    let found = || rings.each_ref().map(|both| both.each_ref().map(count));
+    let found = || rings.each_ref().map(|both| both.each_ref().map(frames_counted));
     until("each has come once", || found() == [[40, 20]; 3]);
     send(&space, "lo", &frames);
     until("and once again", || found() == [[80, 40]; 3]);
 }
 
-/// A script that holds a device without Ethernet headers and sends packets from it, one per line of
-/// hex. The device disappears with the process.
+/// A script that creates a device without Ethernet headers and sends packets from it, one for each
+/// line of hexadecimal digits in its input. The device disappears with the process.
 const TUNNEL_SCRIPT: &str = "
 import fcntl, os, struct, sys
 tunnel = os.open('/dev/net/tun', os.O_RDWR)
@@ -227,7 +227,7 @@ fn raw_ip_devices_have_their_own_program() {
         let hex: String = packet.iter().map(|byte| format!("{byte:02x}")).collect();
         writeln!(tunnel, "{hex}").expect("it listens");
     }
-    let found = || rings.each_ref().map(|all| all.each_ref().map(count));
+    let found = || rings.each_ref().map(|all| all.each_ref().map(frames_counted));
     until("all have passed", || found().map(|[all, ..]| all) == [4, 3]);
     assert_eq!(found(), [[4, 2, 0], [3, 1, 0]]);
     drop(tunnel);

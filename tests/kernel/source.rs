@@ -1,4 +1,4 @@
-//! The verifier's log refers to the request: a program with one mutation is rejected, and its log
+//! The verifier's log refers to the request: if a program with one mutation is rejected, the log
 //! names the filter that contains the mutation.
 
 use std::os::fd::{AsFd, AsRawFd};

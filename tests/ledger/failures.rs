@@ -1,6 +1,6 @@
-//! Paths that end before their sources do: blocks in transit are reported as missing.
+//! Paths that end before their sources: blocks in transit are reported as missing.
 
-use crate::probes::{PANICS_AT, PROBES, arrived, blocks_missing, blocks_sent};
+use crate::probes::{PANICS_AT, PROBES, arrived_numbers, blocks_missing, blocks_sent};
 use crate::request::PlannedRequest;
 use crate::scratch::Scratch;
 use engine::build::Settings;
@@ -20,7 +20,7 @@ fn run(text: &str) -> Outcome {
 /// Asserts that the first numbers arrived, in order, and that all remaining ones are reported
 /// missing; returns the number that arrived.
 fn assert_prefix_arrived(outcome: &Outcome, file: &Path) -> u64 {
-    let arrived = arrived(file);
+    let arrived = arrived_numbers(file);
     assert!(arrived.iter().copied().eq(0..arrived.len() as u64), "in order, without a gap");
     let arrived = arrived.len() as u64;
     assert_eq!(blocks_sent(outcome), arrived + blocks_missing(outcome), "{arrived} arrived");
@@ -74,7 +74,7 @@ fn failing_sink_counts_its_blocks() {
     assert_eq!(length, 24 + arrived * 1516, "and no part of another");
 }
 
-/// File size limit in bytes: larger than a pool, smaller than the capture, and within a record.
+/// File size limit in bytes: larger than a pool, smaller than the capture, and not between records.
 const FILE_SIZE_LIMIT: u64 = 40_000_000;
 
 #[test]

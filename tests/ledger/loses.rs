@@ -1,10 +1,10 @@
-//! A build that deliberately loses one block per kind of edge: the ledger must find each loss and
-//! report no other (CONTRACT 20). The test needs the feature `lose`: `cargo test -p
+//! A build that deliberately loses one block on each kind of edge: the ledger must find each loss
+//! and report no other loss (CONTRACT 20). The test needs the feature `lose`: `cargo test -p
 //! streamline-tests --features lose --test loses`, which is part of `cargo xtask test`.
 #![forbid(unsafe_code)]
 
 #[path = "../common/request.rs"]
-#[expect(dead_code, reason = "hostile input uses the rest")]
+#[expect(dead_code, reason = "other tests use the rest")]
 mod request;
 
 use engine::build::{BuiltPath, Extras, Settings, build_with};

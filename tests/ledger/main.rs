@@ -1,9 +1,11 @@
 //! The ledger, verified from outside: `generate seq=yes` numbers the traffic, and the numbers that
-//! arrive plus those reported missing must equal those sent (CONTRACT 20).
+//! arrive or are reported missing must be exactly the numbers sent (CONTRACT 20).
 //!
 //! - `requests`: drops, evictions, classes without an arc, cycles and counts, in requests of any
-//! shape; - `failures`: paths that end early, by a failing sink or a panicking filter; - `loses.rs`
-//! in this directory is its own test target, because it needs the build that loses blocks.
+//!   shape;
+//! - `failures`: paths that end early, by a failing sink or a panicking filter;
+//! - `loses.rs` in this directory is its own test target, because it needs the build that loses
+//!   blocks.
 #![forbid(unsafe_code)]
 
 #[path = "../common/request.rs"]

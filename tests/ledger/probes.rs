@@ -1,5 +1,5 @@
-//! Test filters that read the numbers of their blocks, pass or drop them, and report them; and
-//! queries on an outcome.
+//! Test filters that read the numbers of their blocks, pass or drop the blocks, and report the
+//! numbers; and functions that read outcomes.
 
 use engine::run::Outcome;
 use filter::prelude::*;
@@ -16,7 +16,7 @@ fn number(block: &Block<'_>) -> u64 {
     bytes.map_or(u64::MAX, u64::from_be_bytes)
 }
 
-/// The numbers that a filter saw, each with its count.
+/// The numbers of the blocks that a filter received, each with its count.
 #[derive(Default)]
 struct Numbers(BTreeMap<u64, u64>);
 
@@ -169,7 +169,7 @@ impl Classify for Breaks {
     }
 }
 
-/// Returns the report of a probe as counts by number; empty without such a report.
+/// Returns the report of a probe as counts by number; empty if the probe has no report.
 pub(crate) fn reported_numbers(outcome: &Outcome, probe: &str) -> BTreeMap<u64, u64> {
     let mut told = BTreeMap::new();
     for reported in outcome.reports.iter().filter(|reported| reported.name == probe) {
@@ -181,7 +181,7 @@ pub(crate) fn reported_numbers(outcome: &Outcome, probe: &str) -> BTreeMap<u64, 
 }
 
 /// Returns the numbers of the frames in a capture, in order.
-pub(crate) fn arrived(capture: &Path) -> Vec<u64> {
+pub(crate) fn arrived_numbers(capture: &Path) -> Vec<u64> {
     let bytes = std::fs::read(capture).expect("what the sink wrote");
     let frames = wire::capture::packets(&bytes).map_while(Result::ok);
     let number = |frame: &[u8]| u64::from_be_bytes(frame[42..50].try_into().expect("8 bytes"));

@@ -1,7 +1,8 @@
 //! Requests that run to their end.
 
 use crate::probes::{
-    PROBES, arrived, blocks_missing, blocks_sent, distinct, dropped_on_edges, reported_numbers,
+    PROBES, arrived_numbers, blocks_missing, blocks_sent, distinct, dropped_on_edges,
+    reported_numbers,
 };
 use crate::request::PlannedRequest;
 use crate::scratch::Scratch;
@@ -27,7 +28,7 @@ fn assert_every_number_accounted(behind: &str, sent: u64) {
     let file = scratch.path("arrived.pcap");
     let text = format!("generate count={sent} seq=yes{behind} | pcap '{}'", file.display());
     let outcome = run(&text, Settings::default());
-    let arrived = distinct(arrived(&file));
+    let arrived = distinct(arrived_numbers(&file));
     let lost = distinct(
         DROPPING_PROBES.iter().flat_map(|probe| reported_numbers(&outcome, probe).into_keys()),
     );
@@ -130,7 +131,7 @@ fn blocks_after_the_block_limit_are_reported_not_lost() {
         let text = format!("generate seq=yes | count{space} | pcap '{}'", file.display());
         let settings = Settings { count: Some(1234), ..Settings::default() };
         let outcome = run(&text, settings);
-        assert!(arrived(&file).into_iter().eq(0..1234), "{text}");
+        assert!(arrived_numbers(&file).into_iter().eq(0..1234), "{text}");
         assert_eq!(blocks_sent(&outcome), 1234 + blocks_missing(&outcome), "{text}");
         assert_eq!(outcome.ledger.lost(), 0, "{text}");
     }

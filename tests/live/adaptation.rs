@@ -1,10 +1,10 @@
 //! Adaptation moves filters between the kernel and a thread as the traffic changes. Every frame has
 //! a number, and must arrive once and in order.
 
-use crate::numbers::{FRAME_LENGTH, kernel_objects, number};
+use crate::numbers::{FRAME_LENGTH, number, numbered_frames};
 use crate::scratch::Scratch;
 use crate::send::{frames_of, send_all};
-use crate::shared_program::silent;
+use crate::shared_program::quiet_pair;
 use engine::build::{Extras, Settings, build_with};
 use engine::kernel::point::Points;
 use engine::live::Live;
@@ -19,23 +19,23 @@ use testkit::net::{Pair, SERVER_DEVICE, until};
 /// Timeout of one operation, longer than any machine needs.
 const OPERATION_TIMEOUT: Duration = Duration::from_secs(60);
 /// Cost of leaving the kernel in ns, so high that measured costs are irrelevant. In the kernel a
-/// frame costs [`TWIN`], plus `LEAVING` if it is for port 9; in a thread, every frame costs
-/// `LEAVING`.
-const LEAVING: f64 = 1e8;
-const TWIN: f64 = 5e7;
-/// Number of frames per batch; those for port 9 are evenly distributed.
+/// frame costs [`TWIN_NS`], plus [`KERNEL_EXIT_NS`] if it is for port 9; in a thread, every frame
+/// costs [`KERNEL_EXIT_NS`].
+const KERNEL_EXIT_NS: f64 = 1e8;
+const TWIN_NS: f64 = 5e7;
+/// Number of frames per batch, in which the frames for port 9 are evenly distributed.
 const BATCH_FRAMES: u64 = 320;
 
 fn machine() -> Machine {
-    let mut costs = Costs { record: LEAVING, ..Costs::default() };
-    costs.put(FilterCost { filter: "dport".to_owned(), kernel: true, block: TWIN, byte: 0.0 });
+    let mut costs = Costs { record: KERNEL_EXIT_NS, ..Costs::default() };
+    costs.put(FilterCost { filter: "dport".to_owned(), kernel: true, block: TWIN_NS, byte: 0.0 });
     Machine { costs, ..engine::machine::look() }
 }
 
 /// Returns a batch of frames numbered from `from`; one frame in `one_of` is for port 9.
 fn batch(from: u64, one_of: u64) -> Vec<Vec<u8>> {
     let other = || testkit::Frame::ethernet().ipv4("198.18.0.1", "198.19.0.1").udp(7, 10, &[0; 22]);
-    let numbered = kernel_objects(from..from + BATCH_FRAMES / one_of, FRAME_LENGTH);
+    let numbered = numbered_frames(from..from + BATCH_FRAMES / one_of, FRAME_LENGTH);
     let others = (1..one_of).map(|_| other());
     let others: Vec<Vec<u8>> = others.collect();
     numbered.into_iter().flat_map(|frame| std::iter::once(frame).chain(others.clone())).collect()
@@ -49,8 +49,8 @@ struct AdaptiveRun<'p> {
 }
 
 impl AdaptiveRun<'_> {
-    /// Sends batches until the condition holds, each after the previous one has arrived.
-    fn until(&mut self, one_of: u64, what: &str, holds: impl Fn(&Live) -> bool) {
+    /// Sends batches, each after the previous one has arrived, until the condition holds.
+    fn send_until(&mut self, one_of: u64, what: &str, holds: impl Fn(&Live) -> bool) {
         until(what, || {
             send_all(self.pair, &batch(self.sent, one_of));
             self.sent += BATCH_FRAMES / one_of;
@@ -79,7 +79,7 @@ fn runs_in_kernel(live: &Live) -> bool {
 /// Runs an adaptive request while `act` sends to it; asserts that all frames for port 9 arrive once
 /// and in order. Returns `None` if the machine cannot run the test.
 fn run_adaptive(act: impl FnOnce(&mut AdaptiveRun<'_>)) -> Option<Outcome> {
-    let pair = silent()?;
+    let pair = quiet_pair()?;
     let scratch = Scratch::new();
     let file = scratch.path("nine.pcap");
     let text =
@@ -131,9 +131,9 @@ impl Drop for StopOnDrop {
 #[test]
 fn v6_o8_filter_moves_when_the_share_of_matches_changes() {
     let outcome = run_adaptive(|line| {
-        line.until(32, "few match: into the kernel", runs_in_kernel);
-        line.until(1, "all match: out of it", |live| !runs_in_kernel(live));
-        line.until(32, "few match again", runs_in_kernel);
+        line.send_until(32, "few match: into the kernel", runs_in_kernel);
+        line.send_until(1, "all match: out of it", |live| !runs_in_kernel(live));
+        line.send_until(32, "few match again", runs_in_kernel);
     });
     let Some(outcome) = outcome else { return };
     let told = &outcome.adapted;
@@ -146,7 +146,7 @@ fn v6_o8_filter_moves_when_the_share_of_matches_changes() {
 fn v6_filter_with_equal_costs_does_not_move() {
     let outcome = run_adaptive(|line| {
         // Half of the frames: equal cost inside and outside.
-        line.until(2, "it has looked often", |live| live.observations() > 15);
+        line.send_until(2, "it has looked often", |live| live.observations() > 15);
         assert!(!runs_in_kernel(&line.live));
     });
     let Some(outcome) = outcome else { return };

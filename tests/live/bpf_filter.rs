@@ -1,29 +1,29 @@
-//! The leading `bpf`, which the kernel evaluates too, on frames that differ from the wire: the same
+//! A leading `bpf`, which the kernel evaluates too, on frames that differ from the wire: the same
 //! frames arrive with and without the socket filter.
 //!
-//! tcpdump is the reference. From a capture of the same frames, it selects what we select, for any
-//! expression. Live, with VLAN tags in metadata, it agrees on expressions that begin with `vlan`
-//! and contain it once; for other expressions it selects frames that it would not select from the
-//! capture (libpcap 1.10: `tcp` selects tagged frames too, and a later `vlan` counts offsets as if
-//! the tag were inline).
+//! tcpdump is the reference. From a capture, it selects the same frames as `bpf` for any
+//! expression. Live, with VLAN tags in metadata, it selects the same frames for expressions that
+//! begin with `vlan` and contain it once. For other expressions it selects frames that it would not
+//! select from the capture (libpcap 1.10: `tcp` selects tagged frames too, and a later `vlan`
+//! counts offsets as if the tag were inline).
 
-use crate::frames::tagged;
+use crate::frames::tagged_frames;
 use crate::observer::Observer;
 use crate::scratch::Scratch;
-use crate::send::{capture, frames_of, send};
+use crate::send::{frames_of, send, write_capture};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::sync::atomic::{AtomicBool, Ordering};
 use testkit::net::{CLIENT_DEVICE, Cable, Namespace, Pair, SERVER_DEVICE, until};
 use testkit::{Frame, need};
 
-/// EtherType of the last frame of each test; a receiver of that frame has received all earlier
-/// ones.
+/// EtherType of the last frame of each test. A receiver of this frame has received all earlier
+/// frames.
 const LAST_ETHERTYPE: u16 = 0x9999;
 
-/// Returns frames of many kinds, and the last one.
+/// Returns frames of many kinds, followed by the last frame.
 fn frames() -> Vec<Vec<u8>> {
-    let mut frames = tagged();
+    let mut frames = tagged_frames();
     frames.extend(testkit::web().frames.into_iter().map(|(_, frame)| frame));
     frames.push(Frame::ethernet().padded_to(60).ethertype(LAST_ETHERTYPE, b"the last"));
     frames
@@ -134,7 +134,7 @@ fn kernel_rejects_exactly_what_bpf_rejects() {
     let Some(_) = need::command("tcpdump") else { return };
     let frames = frames();
     let folder = Scratch::new();
-    let file = capture(&folder, "all.pcap", &frames);
+    let file = write_capture(&folder, "all.pcap", &frames);
     let all = frames.len() as u64;
     let mut left_out = 0;
     for expression in EXPRESSIONS.iter().chain(LIVE_EXPRESSIONS) {
@@ -183,7 +183,7 @@ fn new_ring_receives_no_unfiltered_frame() {
         for _ in 0..5 {
             let line = format!("rx@thread0 {SERVER_DEVICE} | bpf \"tcp port 80\" | pcap seen.pcap");
             let mut observer = Observer::start(&pair.server, &line);
-            observer.until_written("seen.pcap", 10_000);
+            observer.wait_until_written("seen.pcap", 10_000);
             let ran = observer.stop();
             // Some of the flood may be lost.
             ran.assert_balanced();

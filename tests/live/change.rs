@@ -1,10 +1,10 @@
-//! Changes of a path whose beginning runs in the kernel: the programs stay, and every delivered
-//! frame passes through exactly one of the old and the new graph, in order.
+//! Changes of a path whose first filters run in the kernel: the programs stay, and every delivered
+//! frame passes through either the old or the new graph, in order.
 
-use crate::numbers::{FRAME_LENGTH, kernel_objects, number};
+use crate::numbers::{FRAME_LENGTH, number, numbered_frames};
 use crate::scratch::Scratch;
 use crate::send::{frames_of, send_all};
-use crate::shared_program::{chain, silent};
+use crate::shared_program::{program_ids, quiet_pair};
 use engine::build::{Settings, build};
 use engine::change::{SwitchReport, change};
 use engine::live::Live;
@@ -33,7 +33,7 @@ pub(crate) fn set(live: &Live, words: &str) -> SwitchReport {
 
 #[test]
 fn v3_filters_after_the_kernel_change_under_traffic() {
-    let Some(pair) = silent() else { return };
+    let Some(pair) = quiet_pair() else { return };
     let scratch = Scratch::new();
     let file = scratch.path("all.pcap");
     let text = format!("rx@kernel {SERVER_DEVICE} | udp@thread0 | pcap '{}'", file.display());
@@ -47,7 +47,7 @@ fn v3_filters_after_the_kernel_change_under_traffic() {
     let live = paths[0].live();
     live.set_request_text(&text);
     let runs = std::thread::spawn(|| run(paths, Until::default()).expect("a run"));
-    let programs = chain(&pair);
+    let programs = program_ids(&pair);
     let edits = [
         "insert ipproto before udp",
         "insert dport after udp",
@@ -59,13 +59,13 @@ fn v3_filters_after_the_kernel_change_under_traffic() {
     ];
     let mut sent = 0;
     for words in edits {
-        send_all(&pair, &kernel_objects(sent..sent + FRAMES, FRAME_LENGTH));
+        send_all(&pair, &numbered_frames(sent..sent + FRAMES, FRAME_LENGTH));
         sent += FRAMES;
         set(&live, words);
     }
-    send_all(&pair, &kernel_objects(sent..sent + FRAMES, FRAME_LENGTH));
+    send_all(&pair, &numbered_frames(sent..sent + FRAMES, FRAME_LENGTH));
     sent += FRAMES;
-    assert_eq!(chain(&pair), programs, "the program is the same");
+    assert_eq!(program_ids(&pair), programs, "the program is the same");
     live.stop();
     let outcome = runs.join().expect("a run");
     assert!(outcome.failures.is_empty(), "{:?}", outcome.failures);
@@ -75,11 +75,11 @@ fn v3_filters_after_the_kernel_change_under_traffic() {
     assert!(all, "each once, in order: {:#?}", outcome.ledger);
 }
 
-/// A change of the filters in the kernel replaces programs; every frame runs through exactly one of
-/// them.
+/// A change of the filters in the kernel replaces programs; every frame runs through either the old
+/// or the new program.
 #[test]
 fn v6_i5_o8_filters_move_in_and_out_of_the_kernel_under_traffic() {
-    let Some(pair) = silent() else { return };
+    let Some(pair) = quiet_pair() else { return };
     let scratch = Scratch::new();
     let file = scratch.path("all.pcap");
     let text = format!("rx@kernel {SERVER_DEVICE} | udp | dport |9 pcap '{}'", file.display());
@@ -97,26 +97,26 @@ fn v6_i5_o8_filters_move_in_and_out_of_the_kernel_under_traffic() {
     ];
     let mut sent = 0;
     for (words, inside) in edits {
-        send_all(&pair, &kernel_objects(sent..sent + FRAMES, FRAME_LENGTH));
+        send_all(&pair, &numbered_frames(sent..sent + FRAMES, FRAME_LENGTH));
         sent += FRAMES;
         let switched = set(&line.live, words);
         eprintln!("{words}: {switched}");
         assert_eq!(line.kernel_filters().len(), inside, "{words}: {:?}", line.kernel_filters());
-        assert_eq!(chain(&pair).len(), 1, "{words}");
+        assert_eq!(program_ids(&pair).len(), 1, "{words}");
     }
-    send_all(&pair, &kernel_objects(sent..sent + FRAMES, FRAME_LENGTH));
+    send_all(&pair, &numbered_frames(sent..sent + FRAMES, FRAME_LENGTH));
     sent += FRAMES;
     let outcome = line.stop();
-    assert!(chain(&pair).is_empty(), "nothing stays");
+    assert!(program_ids(&pair).is_empty(), "nothing stays");
     let frames = frames_of(&std::fs::read(file).expect("a capture"));
     let all = frames.iter().map(|frame| number(frame)).eq(0..sent);
     assert!(all, "each once, in order: {:#?}", outcome.ledger);
 }
 
-/// The twin gets another value by a successor, which continues its count.
+/// A successor of the twin has the new value, and continues the twin's count.
 #[test]
 fn v3_argument_of_a_filter_in_the_kernel_is_set_under_traffic() {
-    let Some(pair) = silent() else { return };
+    let Some(pair) = quiet_pair() else { return };
     let scratch = Scratch::new();
     let file = scratch.path("all.pcap");
     let text = format!("rx@kernel {SERVER_DEVICE} | sample@kernel 3 | pcap '{}'", file.display());
@@ -129,11 +129,11 @@ fn v3_argument_of_a_filter_in_the_kernel_is_set_under_traffic() {
         }
         assert_eq!(line.kernel_filters(), ["sample"]);
         let from = round as u64 * FRAMES;
-        send_all(&pair, &kernel_objects(from..from + FRAMES, FRAME_LENGTH));
+        send_all(&pair, &numbered_frames(from..from + FRAMES, FRAME_LENGTH));
         wanted.extend((from..from + FRAMES).filter(|number| number.is_multiple_of(every)));
     }
     line.stop();
-    assert!(chain(&pair).is_empty(), "nothing stays");
+    assert!(program_ids(&pair).is_empty(), "nothing stays");
     let frames = frames_of(&std::fs::read(file).expect("a capture"));
     assert!(frames.iter().map(|frame| number(frame)).eq(wanted));
 }

@@ -1,9 +1,9 @@
-//! A client of a web server: many requests, each for its own path, half of them on one persistent
-//! connection and half on a connection each.
+//! A client of a web server: many requests, each for its own path, half of them on persistent
+//! connections and half on a connection each.
 //!
-//! nginx logs the time of its last wake-up in whole seconds; an observer logs the time at which a
-//! packet passes. Around a change of second the two may differ, so no exchange is started near one,
-//! and exchanges that cross one on a busy machine are reported.
+//! nginx logs the time of its last wake-up in seconds; an observer logs the time at which a packet
+//! passes. Near a second boundary the two may differ, so no exchange is started there, and
+//! exchanges that straddle a boundary on a busy machine are reported.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -21,21 +21,20 @@ const REQUESTS_PER_SECOND_MAX: u32 = 4_000;
 /// The range within each second in which requests start, in ms.
 const START_WINDOW_MS: Range<u32> = 30..950;
 
-/// The paths that the client requested.
+/// The result of sending requests.
 #[derive(Debug, Default)]
 pub(crate) struct SentRequests {
-    /// Paths of the exchanges that crossed a change of second.
-    pub(crate) at_a_change: Vec<String>,
+    /// Paths of the exchanges that straddle a second boundary.
+    pub(crate) across_second_boundaries: Vec<String>,
 }
 
-/// Sends `count` requests, distributed over the connections.
-pub(crate) fn ask(space: &Namespace, count: usize) -> SentRequests {
+/// Sends `count` requests over [`CONNECTIONS`] concurrent connections, and waits for all responses.
+pub(crate) fn send_requests(space: &Namespace, count: usize) -> SentRequests {
     let begin = Instant::now();
     let next = AtomicUsize::new(0);
-    let asked = Mutex::new(SentRequests::default());
+    let sent = Mutex::new(SentRequests::default());
     let work = &|seed| {
-        let mut client =
-            Client { random: Random::new(seed), asked: SentRequests::default(), begin };
+        let mut client = Client { random: Random::new(seed), sent: SentRequests::default(), begin };
         loop {
             // A persistent connection, and then as many requests on their own connections.
             let many = 2 * (1 + client.random.within(0..20));
@@ -44,9 +43,12 @@ pub(crate) fn ask(space: &Namespace, count: usize) -> SentRequests {
             if numbers.is_empty() {
                 break;
             }
-            client.ask(numbers);
+            client.send_requests(numbers);
         }
-        asked.lock().expect("no thread panics").at_a_change.extend(client.asked.at_a_change);
+        sent.lock()
+            .expect("no thread panics")
+            .across_second_boundaries
+            .extend(client.sent.across_second_boundaries);
     };
     space.enter(|| {
         std::thread::scope(|scope| {
@@ -55,25 +57,25 @@ pub(crate) fn ask(space: &Namespace, count: usize) -> SentRequests {
             }
         });
     });
-    asked.into_inner().expect("no thread panics")
+    sent.into_inner().expect("no thread panics")
 }
 
 struct Client {
     random: Random,
-    asked: SentRequests,
+    sent: SentRequests,
     begin: Instant,
 }
 
 impl Client {
     /// Sends the first half of the requests on one connection, the others on a connection each.
-    fn ask(&mut self, numbers: Range<usize>) {
+    fn send_requests(&mut self, numbers: Range<usize>) {
         let middle = numbers.start + numbers.len() / 2;
         let server = *self.random.pick(&[SERVER, SERVER6]);
         let mut persistent = None;
         for number in numbers {
             let close = number >= middle;
             let request = Request::new(&mut self.random, number, close);
-            let begin = self.wait_for_turn(number);
+            let begin = self.wait_until_due(number);
             let mut connection = match persistent.take() {
                 Some(connection) if !close => connection,
                 _ => connect(server),
@@ -83,17 +85,17 @@ impl Client {
                 persistent = Some(connection);
             }
             if wall_clock().as_secs() != begin.as_secs() {
-                self.asked.at_a_change.push(request.path);
+                self.sent.across_second_boundaries.push(request.path);
             }
         }
     }
 
-    /// Waits until the request is due and the clock is not near a change of second; returns the
+    /// Blocks until the request is due and the clock is not near a second boundary; returns the
     /// wall-clock time.
-    fn wait_for_turn(&self, number: usize) -> Duration {
+    fn wait_until_due(&self, number: usize) -> Duration {
         let due = Duration::from_secs(number as u64) / REQUESTS_PER_SECOND_MAX;
         let mut now = wall_clock();
-        until("the turn has come", || {
+        until("the request is due", || {
             now = wall_clock();
             self.begin.elapsed() >= due && START_WINDOW_MS.contains(&now.subsec_millis())
         });
@@ -127,13 +129,13 @@ const USER_AGENTS: &[&[u8]] = &[
     b"says \"hello\" and \\",
     b"\xe9t\xe9 \x7f",
 ];
-const PLACES: &[&str] =
+const PATHS: &[&str] =
     &["text", "text", "text", "small", "small", "page", "large", "none", "moved", "gone"];
 
 impl Request {
     fn new(random: &mut Random, number: usize, close: bool) -> Self {
-        let place = random.pick(PLACES);
-        let path = format!("/{place}/{number}?{:x}", random.next());
+        let directory = random.pick(PATHS);
+        let path = format!("/{directory}/{number}?{:x}", random.next());
         let method = if random.one_in(10) { "HEAD" } else { "GET" };
         let mut bytes = format!("{method} {path} HTTP/1.1\r\nHost: server\r\n").into_bytes();
         if !random.one_in(5) {
@@ -154,7 +156,7 @@ impl Request {
     /// Sends the request, and reads the whole response.
     fn exchange(&self, connection: &mut TcpStream) {
         connection.write_all(&self.bytes).expect("the server reads");
-        let mut told = Vec::new();
+        let mut response = Vec::new();
         let mut part = [0; 16_384];
         let mut missing = usize::MAX;
         while missing > 0 || self.close {
@@ -162,17 +164,18 @@ impl Request {
             if length == 0 {
                 break;
             }
-            told.extend_from_slice(&part[..length]);
-            missing = self.length(&told).map_or(usize::MAX, |whole| whole - told.len());
+            response.extend_from_slice(&part[..length]);
+            missing =
+                self.response_length(&response).map_or(usize::MAX, |whole| whole - response.len());
         }
-        assert_eq!(missing, 0, "{}: {}", self.path, String::from_utf8_lossy(&told));
+        assert_eq!(missing, 0, "{}: {}", self.path, String::from_utf8_lossy(&response));
     }
 
-    /// Returns the length of the response that begins with `told`, or `None` until its head is
+    /// Returns the length of the response that begins with `response`, or `None` until its head is
     /// complete.
-    fn length(&self, told: &[u8]) -> Option<usize> {
-        let head = told.windows(4).position(|end| end == b"\r\n\r\n")? + 4;
-        let text = String::from_utf8_lossy(&told[..head]);
+    fn response_length(&self, response: &[u8]) -> Option<usize> {
+        let head = response.windows(4).position(|end| end == b"\r\n\r\n")? + 4;
+        let text = String::from_utf8_lossy(&response[..head]);
         let length = text.lines().find_map(|line| line.strip_prefix("Content-Length: "));
         let body = if self.method == "HEAD" { None } else { length };
         Some(head + body.map_or(0, |length| length.parse::<usize>().expect("a number")))

@@ -1,14 +1,14 @@
-//! More requests at one interface than fit into one program: the remaining requests get a second
-//! program, and no request is affected.
+//! More requests at one interface than fit into one program: the excess requests run in a second
+//! program, and the results of all requests are complete.
 
 use crate::send::send_all;
-use crate::shared_program::{Running, chain, datagrams, reports, silent};
+use crate::shared_program::{Running, datagrams, program_ids, quiet_pair, reports};
 use engine::kernel::point::Points;
 use engine::run::Outcome;
 use testkit::net::{Pair, SERVER_DEVICE};
 
-/// Number of requests, more than fit into one program: a program has at most 64 maps, two of its
-/// own, one per owner, and here three per request.
+/// Number of requests, more than fit into one program: a program has at most 64 maps, of which two
+/// are its own, one belongs to each owner, and three to each request of this test.
 const REQUESTS: usize = 24;
 const REQUESTS_PER_PROGRAM: usize = 20;
 /// Number of frames sent; one in four goes to port 53.
@@ -31,7 +31,7 @@ fn requests_per_program(points: &Points) -> Vec<usize> {
 
 #[test]
 fn o6_requests_beyond_a_full_program_get_another() {
-    let Some(pair) = silent() else { return };
+    let Some(pair) = quiet_pair() else { return };
     let points = Points::default();
     let each = (FRAMES / 4) as u64;
     let mut running: Vec<Running> = (0..REQUESTS).map(|_| start(&pair, &points)).collect();
@@ -39,7 +39,7 @@ fn o6_requests_beyond_a_full_program_get_another() {
         requests_per_program(&points),
         [REQUESTS - REQUESTS_PER_PROGRAM, REQUESTS_PER_PROGRAM]
     );
-    assert_eq!(chain(&pair).len(), 2, "two programs, one after the other");
+    assert_eq!(program_ids(&pair).len(), 2, "two programs, one after the other");
     let program = points.status();
     let mut numbers: Vec<u32> = program
         .iter()
@@ -64,7 +64,7 @@ fn o6_requests_beyond_a_full_program_get_another() {
         [REQUESTS - REQUESTS_PER_PROGRAM, REQUESTS_PER_PROGRAM / 2 + 3],
         "where there is room again"
     );
-    assert_eq!(chain(&pair).len(), 2);
+    assert_eq!(program_ids(&pair).len(), 2);
     send_all(&pair, &datagrams(FRAMES));
     for line in rest {
         assert_eq!(frames_counted(&line.stop()), 2 * each, "every frame once");
@@ -72,5 +72,5 @@ fn o6_requests_beyond_a_full_program_get_another() {
     for line in late {
         assert_eq!(frames_counted(&line.stop()), each);
     }
-    assert!(chain(&pair).is_empty(), "nothing stays");
+    assert!(program_ids(&pair).is_empty(), "nothing stays");
 }

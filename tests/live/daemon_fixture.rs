@@ -1,10 +1,10 @@
-//! A daemon at the server's end of a veth pair, whose policy lets some users observe the interface,
-//! and commands run by those users.
+//! A daemon at the server's end of a veth pair, whose policy permits some users to observe the
+//! interface, and commands that users run.
 
 use crate::observer::Observer;
 use crate::privilege::copy_for_every_user;
 use crate::scratch::Scratch;
-use crate::shared_program::chain;
+use crate::shared_program::program_ids;
 use member::client::Client;
 use member::protocol::{KernelProgram, KernelPrograms};
 use std::fs::{self, Permissions};
@@ -61,9 +61,9 @@ impl DaemonFixture {
         Self::with(policy, start)
     }
 
-    /// Creates the fixture with the daemon that `start` starts, given the namespace, the fixture's
-    /// directory and the arguments. Returns `None` and skips the test without the required
-    /// privileges.
+    /// Creates the fixture with the daemon that `start` starts. `start` receives the namespace, the
+    /// fixture's directory and the daemon's arguments. Reports a skip and returns `None` without
+    /// the required privileges.
     pub(crate) fn with(
         policy: &str,
         start: impl FnOnce(&Namespace, &Path, &[String]) -> Child,
@@ -79,40 +79,40 @@ impl DaemonFixture {
         fs::set_permissions(folder.path(STATE), everybody).expect("our folder");
         let file = folder.path("policy.toml");
         fs::write(&file, policy).expect("a file");
-        let child = start(&pair.server, &folder.path(""), &words(&program, &folder));
+        let child = start(&pair.server, &folder.path(""), &daemon_arguments(&program, &folder));
         let fixture = Self { pair, folder, program, child: Mutex::new(child) };
-        until("a daemon answers", || Client::at(&fixture.place()).is_ok());
+        until("a daemon answers", || Client::at(&fixture.daemon_directory()).is_ok());
         Some(fixture)
     }
 
-    /// Returns the arguments that start a daemon with this fixture.
-    pub(crate) fn words(&self) -> Vec<String> {
-        words(&self.program, &self.folder)
+    /// Returns the command line that starts a daemon in this fixture.
+    pub(crate) fn daemon_arguments(&self) -> Vec<String> {
+        daemon_arguments(&self.program, &self.folder)
     }
 
     /// Replaces the daemon's process.
     pub(crate) fn replace_daemon(&self, daemon: Child) {
-        *self.child() = daemon;
+        *self.daemon() = daemon;
     }
 
     /// Replaces the daemon's process, and waits until the new one answers.
     pub(crate) fn replace_and_wait(&self, daemon: Child) {
         self.replace_daemon(daemon);
-        until("a daemon answers", || Client::at(&self.place()).is_ok());
+        until("a daemon answers", || Client::at(&self.daemon_directory()).is_ok());
     }
 
     /// Sends the daemon a signal, and waits for its exit.
     pub(crate) fn kill_and_wait(&self, signal: &str) {
-        let process = self.child().id().to_string();
+        let process = self.daemon().id().to_string();
         assert!(Command::new("kill").args([signal, &process]).status().expect("kill").success());
-        until("the daemon ends", || self.child().try_wait().expect("a child").is_some());
+        until("the daemon ends", || self.daemon().try_wait().expect("a child").is_some());
     }
 
-    fn child(&self) -> MutexGuard<'_, Child> {
+    fn daemon(&self) -> MutexGuard<'_, Child> {
         self.child.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn place(&self) -> PathBuf {
+    pub(crate) fn daemon_directory(&self) -> PathBuf {
         self.folder.path("daemon")
     }
 
@@ -126,7 +126,7 @@ impl DaemonFixture {
         let mut command = self.pair.server.command(need::command("setpriv").expect("setpriv"));
         command.arg(format!("--reuid={uid}")).arg(format!("--regid={gid}"));
         command.args(["--clear-groups", "--inh-caps=-all"]).arg(&self.program);
-        command.env("STREAMLINE_DAEMON", self.place());
+        command.env("STREAMLINE_DAEMON", self.daemon_directory());
         command.env("XDG_STATE_HOME", self.folder.path(STATE));
         command
     }
@@ -141,14 +141,14 @@ impl DaemonFixture {
         let before = self.running_requests(uid);
         let mut observer = Observer::spawn(command, line);
         until(&format!("{line} of {uid} runs"), || {
-            observer.assert_runs();
+            observer.assert_running();
             self.running_requests(uid) > before
         });
         observer
     }
 
     pub(crate) fn shared_programs(&self) -> KernelPrograms {
-        Client::at(&self.place()).and_then(|client| client.sharing()).expect("an answer")
+        Client::at(&self.daemon_directory()).and_then(|client| client.sharing()).expect("an answer")
     }
 
     /// Returns the only program at the interface.
@@ -175,27 +175,27 @@ impl DaemonFixture {
         lines.filter(|line| line.uid == uid).count()
     }
 
-    /// Returns all resources on the machine: the daemon's objects, the programs at the interface,
-    /// the entries of the daemon's directory (persisted files count as one), and users' names in
-    /// public directories.
-    pub(crate) fn state(&self) -> Resources {
+    /// Returns all resources on the machine: the daemon's descriptors, memory and threads, the
+    /// programs at the interface, the entries of the fixture's directory (persisted files count as
+    /// one), and users' files in public directories.
+    pub(crate) fn resources(&self) -> Resources {
         let users = [ALICE, BOB, CAROL, DAVE];
-        let daemon = Resources::of(self.child().id()).with_programs_at(&self.pair);
+        let daemon = Resources::of(self.daemon().id()).with_programs_at(&self.pair);
         daemon.with_files_in(&self.folder.path("")).with_files_of_users(&users)
     }
 
-    /// Returns the numbered kernel objects (maps, programs, links) that the daemon holds.
+    /// Returns the kernel objects with ids (maps, programs, links) that the daemon holds.
     pub(crate) fn kernel_objects(&self) -> KernelObjects {
-        KernelObjects::of(self.child().id())
+        KernelObjects::of(self.daemon().id())
     }
 
-    /// Waits until the daemon's resources are those before the users' requests, and no kernel
-    /// object of theirs is left.
+    /// Waits until the resources are the same as before the users' requests, and none of the given
+    /// kernel objects is left.
     #[track_caller]
     pub(crate) fn assert_resources_restored(&self, before: &Resources, numbered: &KernelObjects) {
         let mut looks = 0;
         until("the machine is as before", || {
-            let now = self.state();
+            let now = self.resources();
             let mut other = numbered.remaining();
             other.extend(now.excess_over(before));
             other.extend(
@@ -210,21 +210,21 @@ impl DaemonFixture {
     }
 
     pub(crate) fn kill(&mut self) {
-        self.child().kill().expect("a child");
-        self.child().wait().expect("a child");
+        self.daemon().kill().expect("a child");
+        self.daemon().wait().expect("a child");
     }
 
     /// Stops the daemon; asserts that it leaves nothing behind.
-    pub(crate) fn end(&mut self) {
-        let process = self.child().id().to_string();
+    pub(crate) fn stop(&mut self) {
+        let process = self.daemon().id().to_string();
         assert!(Command::new("kill").arg(process).status().expect("kill").success());
-        until("the daemon ends", || self.child().try_wait().expect("a child").is_some());
-        assert!(!self.place().exists(), "nothing remains of it");
-        until("no program remains", || chain(&self.pair).is_empty());
+        until("the daemon ends", || self.daemon().try_wait().expect("a child").is_some());
+        assert!(!self.daemon_directory().exists(), "nothing remains of it");
+        until("no program remains", || program_ids(&self.pair).is_empty());
     }
 }
 
-fn words(program: &Path, folder: &Scratch) -> Vec<String> {
+fn daemon_arguments(program: &Path, folder: &Scratch) -> Vec<String> {
     let file = folder.path("policy.toml");
     let place = folder.path("daemon");
     let path = |path: &Path| path.to_str().expect("a plain path").to_owned();
@@ -236,7 +236,7 @@ fn words(program: &Path, folder: &Scratch) -> Vec<String> {
 impl Drop for DaemonFixture {
     fn drop(&mut self) {
         // It has ended already if the test succeeded.
-        let _ = self.child().kill();
-        let _ = self.child().wait();
+        let _ = self.daemon().kill();
+        let _ = self.daemon().wait();
     }
 }

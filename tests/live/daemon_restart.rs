@@ -4,7 +4,7 @@
 
 use crate::daemon_fixture::{ALICE, BOB, CAROL, DAVE, DaemonFixture, POLICY};
 use crate::shared_changes::{StopSenderOnDrop, assert_each_once, is_busy, is_lossless};
-use crate::shared_program::{chain, send_until};
+use crate::shared_program::{program_ids, send_until};
 use member::client::Client;
 use std::net::UdpSocket;
 use std::os::fd::{AsRawFd as _, OwnedFd};
@@ -16,8 +16,8 @@ use testkit::need;
 use testkit::net::{Namespace, SERVER_DEVICE, until};
 use testkit::service::Manager;
 
-/// Returns a service manager and a fixture whose daemon it starts, or `None` without the required
-/// privileges.
+/// Returns a service manager and a fixture with a daemon started by the manager, or `None` without
+/// the required privileges.
 fn managed_fixture() -> Option<(Manager, DaemonFixture)> {
     let mut manager = None;
     let fixture =
@@ -61,7 +61,7 @@ fn t10_kernel_requests_survive_a_killed_daemon() {
     let sent = std::thread::scope(|scope| {
         let _ends = StopSenderOnDrop(&stop);
         let sender = scope.spawn(|| send_until(&fixture.pair, 500, &stop));
-        let _registered = [&alice, &bob].map(|user| fixture.path(user));
+        let _registered = [&alice, &bob].map(|user| fixture.path_id(user));
         until("frames come", || given(&fixture, ALICE) > 0 && given(&fixture, BOB) > 0);
         for (round, signal) in ["-KILL", "-TERM", "-KILL"].into_iter().enumerate() {
             until("both connections are kept", || kept("line-") == 2 + usize::from(round > 0));
@@ -69,11 +69,11 @@ fn t10_kernel_requests_survive_a_killed_daemon() {
                 (fixture.shared_program(), [ALICE, BOB].map(|uid| given(&fixture, uid)));
             fixture.kill_and_wait(signal);
             assert_eq!(
-                chain(&fixture.pair),
+                program_ids(&fixture.pair),
                 [before.program],
                 "{signal}: it runs without a daemon"
             );
-            let daemon = start(&manager, &fixture.pair.server, &fixture.words());
+            let daemon = start(&manager, &fixture.pair.server, &fixture.daemon_arguments());
             fixture.replace_and_wait(daemon);
             let after = fixture.shared_program();
             assert_eq!(after.program, before.program, "{signal}: the same program");
@@ -96,12 +96,12 @@ fn t10_kernel_requests_survive_a_killed_daemon() {
             if round == 0 {
                 // The next daemon's work: another request starts, and one is changed.
                 dave = Some(fixture.run(DAVE, &line));
-                let number = fixture.path(&alice);
+                let number = fixture.path_id(&alice);
                 fixture.assert_change_succeeds(ALICE, number, "insert ip before udp");
                 assert!(fixture.shared_program().replaced >= after.replaced + 2);
             }
             if round == 1 {
-                fixture.assert_change_succeeds(BOB, fixture.path(&bob), "move dport process");
+                fixture.assert_change_succeeds(BOB, fixture.path_id(&bob), "move dport process");
             }
         }
         stop.store(true, Ordering::Relaxed);
@@ -115,7 +115,7 @@ fn t10_kernel_requests_survive_a_killed_daemon() {
     assert_eq!(fixture.shared_programs().programs, [], "nothing runs any more");
     until("nothing of it is kept", || kept("kernel-") == 0 && kept("line-") == 0);
     fixture.kill_and_wait("-TERM");
-    until("no program remains", || chain(&fixture.pair).is_empty());
+    until("no program remains", || program_ids(&fixture.pair).is_empty());
 }
 
 #[test]
@@ -130,7 +130,7 @@ fn p7_own_traffic_request_survives_a_restarted_daemon() {
     let Some((manager, fixture)) = managed_fixture() else { return };
     let line = "rx own=yes ring=1MB | udp @kernel | dport @kernel |9 pcap all.pcap";
     let (carol, dave) = (fixture.run(CAROL, line), fixture.run(DAVE, line));
-    let path = fixture.path(&carol);
+    let path = fixture.path_id(&carol);
     let send_datagrams = |uid: u32, count: usize| {
         fixture.pair.server.enter(|| {
             let socket = UdpSocket::bind("127.0.0.1:0").expect("a socket");
@@ -156,7 +156,11 @@ fn p7_own_traffic_request_survives_a_restarted_daemon() {
         fixture.kill_and_wait(signal);
         // Without a daemon everything is still observed.
         [CAROL, DAVE].into_iter().for_each(|uid| send_datagrams(uid, 30));
-        fixture.replace_and_wait(start(&manager, &fixture.pair.server, &fixture.words()));
+        fixture.replace_and_wait(start(
+            &manager,
+            &fixture.pair.server,
+            &fixture.daemon_arguments(),
+        ));
         assert_eq!(programs(&fixture), before, "{signal}: the same programs");
         send_datagrams(CAROL, 50);
         sent += 100;
@@ -213,7 +217,7 @@ fn v3_p7_daemon_killed_between_two_links_finishes_the_change() {
     let Some((manager, fixture)) = managed_fixture() else { return };
     let line = "rx own=yes ring=16MB | udp @kernel | dport @kernel |9 pcap all.pcap";
     let carol = fixture.run(CAROL, line);
-    let path = fixture.path(&carol);
+    let path = fixture.path_id(&carol);
     let links = || -> Vec<u32> { manager.duplicates("-link").iter().map(program_of).collect() };
     let (sent_count, stop) = (AtomicU64::new(0), AtomicBool::new(false));
     let more = |what: &str| {
@@ -228,7 +232,7 @@ fn v3_p7_daemon_killed_between_two_links_finishes_the_change() {
             manager.stored_names().iter().any(|name| name.starts_with("line-"))
         });
         fixture.kill_and_wait("-KILL");
-        let mut words = fixture.words();
+        let mut words = fixture.daemon_arguments();
         words.push("--fault=stop=the second link follows the first".to_owned());
         let daemon = start(&manager, &fixture.pair.server, &words);
         let process = daemon.id();
@@ -247,7 +251,11 @@ fn v3_p7_daemon_killed_between_two_links_finishes_the_change() {
         more("she speaks while the daemon stands");
         fixture.kill_and_wait("-KILL");
         more("she speaks while there is none");
-        fixture.replace_and_wait(start(&manager, &fixture.pair.server, &fixture.words()));
+        fixture.replace_and_wait(start(
+            &manager,
+            &fixture.pair.server,
+            &fixture.daemon_arguments(),
+        ));
         until("the second has followed", || links() == [between[0]; 2]);
         change.join().expect("it is told so");
         more("she speaks to both");
@@ -283,7 +291,7 @@ fn v3_daemon_killed_at_some_steps_of_a_change_keeps_one_request() {
 }
 
 #[test]
-#[ignore = "minutes: cargo test -p streamline-tests --test live -- --ignored every_step_of"]
+#[ignore = "minutes: cargo test -p streamline-tests --test live -- --ignored at_any_step"]
 fn v3_daemon_killed_at_any_step_of_a_change_keeps_one_request() {
     let name = "daemon_restart::v3_daemon_killed_at_any_step_of_a_change_keeps_one_request";
     if can_run() && testkit::runs_alone(name) {
@@ -295,23 +303,23 @@ fn can_run() -> bool {
     need::command("bash").is_some() && need::command("setpriv").is_some()
 }
 
-/// A trial: kills the daemon before one step of a user's request, and restarts it.
+/// A trial: the daemon is killed before one step of a user's request, and restarted.
 struct Trial {
     manager: Manager,
     fixture: DaemonFixture,
 }
 
 impl Trial {
-    /// Starts the next daemon; with `fault`, it stops before that step.
-    fn begin(&self, fault: Option<u32>) -> Child {
+    /// Starts the next daemon; with `fault`, the daemon stops before the step of this number.
+    fn start_daemon(&self, fault: Option<u32>) -> Child {
         let fault = fault.map(|step| format!("--fault=stop={step}"));
-        let words: Vec<String> = self.fixture.words().into_iter().chain(fault).collect();
+        let words: Vec<String> = self.fixture.daemon_arguments().into_iter().chain(fault).collect();
         start(&self.manager, &self.fixture.pair.server, &words)
     }
 
-    /// Replaces the running daemon by one that stops before `step`, and runs `work`. The stopped
-    /// daemon is then killed and another one started. Returns `None` if the daemon does not reach
-    /// the step.
+    /// Replaces the running daemon by a daemon that stops before `step`, and runs `work`. Then
+    /// kills the stopped daemon and starts another. Returns the result of `work`, or `None` if the
+    /// daemon did not reach the step.
     fn with_fault_at<T: Send>(
         &self,
         step: u32,
@@ -324,15 +332,16 @@ impl Trial {
                 && of("waits-") + of("leaves-") == 0
         });
         self.fixture.kill_and_wait("-KILL");
-        let daemon = self.begin(Some(step));
+        let daemon = self.start_daemon(Some(step));
         let process = daemon.id();
         self.fixture.replace_daemon(daemon);
-        let answers =
-            || Client::at(&self.fixture.place()).is_ok_and(|client| client.about().is_ok());
+        let answers = || {
+            Client::at(&self.fixture.daemon_directory()).is_ok_and(|client| client.about().is_ok())
+        };
         until("the daemon answers or stands still", || is_stopped(process) || answers());
         let again = || {
             self.fixture.kill_and_wait("-KILL");
-            self.fixture.replace_and_wait(self.begin(None));
+            self.fixture.replace_and_wait(self.start_daemon(None));
         };
         if is_stopped(process) {
             again();
@@ -358,11 +367,11 @@ fn kill_at_every_nth_step(every: u32) {
     let line =
         format!("rx {SERVER_DEVICE} ring=16MB | udp @kernel | dport @kernel |9 pcap all.pcap");
     let (alice, bob) = (fixture.run(ALICE, &line), fixture.run(BOB, &line));
-    let [path, _] = [&alice, &bob].map(|user| fixture.path(user));
+    let [path, _] = [&alice, &bob].map(|user| fixture.path_id(user));
     let stop = AtomicBool::new(false);
     let now = || {
         let line = || {
-            let listed = Client::at(&fixture.place()).and_then(|client| client.list());
+            let listed = Client::at(&fixture.daemon_directory()).and_then(|client| client.list());
             let mut listed = listed.expect("the paths").into_iter();
             listed.find(|listed| listed.number == path).and_then(|listed| listed.line)
         };
@@ -385,7 +394,8 @@ fn kill_at_every_nth_step(every: u32) {
         for step in (0..).step_by(every as usize) {
             let before = now();
             let words = if before.contains("ip |") { "remove ip" } else { "insert ip before udp" };
-            let Some(told) = trial.with_fault_at(step, || fixture.set(ALICE, path, words)) else {
+            let Some(told) = trial.with_fault_at(step, || fixture.change_path(ALICE, path, words))
+            else {
                 break;
             };
             let Some((done, sent_count)) = told else { continue };
@@ -405,7 +415,7 @@ fn kill_at_every_nth_step(every: u32) {
         // Ending requests receive their counts from whichever daemon runs. That takes a few steps.
         for step in first.unwrap_or(0).saturating_sub(every - 1).. {
             let dave = fixture.run(DAVE, &line);
-            fixture.path(&dave);
+            fixture.path_id(&dave);
             until("frames come", || given(DAVE) > 0);
             let mut dave = Some(dave);
             let left = trial.with_fault_at(step, || dave.take().expect("he runs").stop());
@@ -433,5 +443,5 @@ fn kill_at_every_nth_step(every: u32) {
         ran.assert_lossless();
     }
     fixture.kill_and_wait("-TERM");
-    until("no program remains", || chain(&fixture.pair).is_empty());
+    until("no program remains", || program_ids(&fixture.pair).is_empty());
 }

@@ -1,10 +1,10 @@
 //! Requests of several users in one program: each user's frames are in the user's own rings, which
-//! a process of that user, without the right to load programs, reads but cannot write. (CONTRACT
-//! 21, 25; RELIABILITY T2, T17, T19)
+//! a process of that user can read but not write, without the right to load programs. (CONTRACT 21,
+//! 25; RELIABILITY T2, T17, T19)
 
 use crate::judge::without_perfmon;
 use crate::send::{frames_of, send_all};
-use crate::shared_program::{chain, program_status, silent};
+use crate::shared_program::{program_ids, program_status, quiet_pair};
 use endpoint::source::kernel::Attachment;
 use engine::build::{BuildError, BuiltPath, Extras, Settings, build_with};
 use engine::kernel::delegation::{
@@ -37,7 +37,7 @@ fn parse_as_daemon(text: &str) -> Graph {
 }
 
 /// Returns the part of a request that its plan places in the kernel.
-pub(crate) fn part_of(text: &str, machine: &Machine) -> KernelPart {
+pub(crate) fn kernel_part(text: &str, machine: &Machine) -> KernelPart {
     let (graph, _) = pipeline::read(text, &MachineRegistry::Local);
     let planned = plan(graph, &MachineRegistry::Local, machine).expect("a plan");
     let program = planned.programs.first().expect("a program");
@@ -60,7 +60,7 @@ fn attach(
 /// Attaches a request for a user in this thread's namespace.
 fn attach_here(points: &Points, text: &str, owner: u32) -> (DelegatedProgram, DelegatedRequest) {
     let machine = engine::machine::look();
-    let part = part_of(text, &machine);
+    let part = kernel_part(text, &machine);
     let attached = points.attach_if(
         (&parse_as_daemon(text), &part),
         &machine,
@@ -78,7 +78,7 @@ fn marked(port: u16, mark: &[u8], count: usize) -> Vec<Vec<u8>> {
 }
 
 /// Returns true if a map contains the mark.
-fn holds(rings: &Rings, mark: &[u8]) -> bool {
+fn contains_mark(rings: &Rings, mark: &[u8]) -> bool {
     let mut bytes = vec![0; rings.memory().len()];
     assert!(rings.memory().copy(0, &mut bytes));
     bytes.windows(mark.len()).any(|part| part == mark)
@@ -87,7 +87,7 @@ fn holds(rings: &Rings, mark: &[u8]) -> bool {
 #[test]
 fn p3_frames_stay_in_rings_of_their_user_when_memory_is_reused() {
     const MARKS: [(u16, &[u8]); 3] = [(53, b"<alice's>"), (80, b"<bob's>"), (443, b"<carol's>")];
-    let Some(pair) = silent() else { return };
+    let Some(pair) = quiet_pair() else { return };
     let points = Points::default();
     let line = |port: u16| {
         format!("rx {SERVER_DEVICE} ring=1MB | ip | udp | dport |{port} pcap /dev/null")
@@ -100,7 +100,7 @@ fn p3_frames_stay_in_rings_of_their_user_when_memory_is_reused() {
     let (bob, his) = open(80, BOB);
     let (again, hers_too) = open(53, ALICE);
     let now = program_status(&points);
-    assert_eq!((now.lines, now.owners, chain(&pair).len()), (3, 2, 1));
+    assert_eq!((now.lines, now.owners, program_ids(&pair).len()), (3, 2, 1));
     let number = |rings: &Rings| rings.records().map().info().expect("a map").id;
     assert_eq!(number(&alice), number(&again), "lines of one owner share its frames");
     assert_ne!(number(&alice), number(&bob));
@@ -116,22 +116,22 @@ fn p3_frames_stay_in_rings_of_their_user_when_memory_is_reused() {
             .sum();
         assert!(written > 2 * u64::from(rings.shape().bytes * rings.shape().cpus), "{written}");
         for (place, (_, mark)) in MARKS.iter().enumerate() {
-            assert_eq!(holds(rings.records(), mark), place == own, "{own}: {mark:?}");
-            assert!(!holds(rings, mark), "pointers hold no bytes of frames");
+            assert_eq!(contains_mark(rings.records(), mark), place == own, "{own}: {mark:?}");
+            assert!(!contains_mark(rings, mark), "pointers hold no bytes of frames");
         }
     }
     // Bob's memory returns to the kernel, and Carol's comes from there.
     drop((bob, his));
     let (carol, hers_as_well) = open(443, BOB - 1);
     for (_, mark) in MARKS {
-        assert!(!holds(carol.records(), mark) && !holds(&carol, mark), "{mark:?}");
+        assert!(!contains_mark(carol.records(), mark) && !contains_mark(&carol, mark), "{mark:?}");
     }
     send_all(&pair, &frames);
     for (place, (_, mark)) in MARKS.iter().enumerate() {
-        assert_eq!(holds(carol.records(), mark), place == 2, "{mark:?}");
+        assert_eq!(contains_mark(carol.records(), mark), place == 2, "{mark:?}");
     }
     drop((hers, hers_too, hers_as_well));
-    assert!(chain(&pair).is_empty());
+    assert!(program_ids(&pair).is_empty());
 }
 
 /// The program is loaded as by a daemon without CAP_PERFMON, and each request receives its own
@@ -139,7 +139,7 @@ fn p3_frames_stay_in_rings_of_their_user_when_memory_is_reused() {
 #[test]
 fn o7_ten_requests_of_five_users_share_one_hardened_program() {
     const REQUESTS: u16 = 10;
-    let Some(pair) = silent() else { return };
+    let Some(pair) = quiet_pair() else { return };
     let points = Points::default();
     let mut lines = Vec::new();
     for port in 1..=REQUESTS {
@@ -150,7 +150,7 @@ fn o7_ten_requests_of_five_users_share_one_hardened_program() {
         lines.push(pair.server.enter(here));
     }
     let now = program_status(&points);
-    assert_eq!((now.lines, now.owners, chain(&pair).len()), (10, 5, 1));
+    assert_eq!((now.lines, now.owners, program_ids(&pair).len()), (10, 5, 1));
     let mut frames: Vec<Vec<u8>> = (1..=REQUESTS).flat_map(|p| marked(p, b"x", p.into())).collect();
     frames.extend(marked(REQUESTS + 1, b"nobody's", 20));
     send_all(&pair, &frames);
@@ -166,18 +166,18 @@ fn o7_ten_requests_of_five_users_share_one_hardened_program() {
         assert_eq!(handed, u64::from(port), "{port}");
         drop(without_perfmon(|| line.detach()));
     }
-    assert!(chain(&pair).is_empty());
+    assert!(program_ids(&pair).is_empty());
 }
 
 /// The receiving process checks a layout against its own plan, whatever the sender claims.
 #[test]
 fn t17_delegated_layout_that_was_not_planned_is_refused() {
-    let Some(pair) = silent() else { return };
+    let Some(pair) = quiet_pair() else { return };
     let points = Points::default();
     let text = format!("rx {SERVER_DEVICE} | ip | tcp | pcap /dev/null");
     let machine = engine::machine::look();
     let graph = parse_as_daemon(&text);
-    let good = part_of(&text, &machine);
+    let good = kernel_part(&text, &machine);
     for nodes in [vec![], vec![NodeId(99)], (0..graph.nodes.len()).map(NodeId).collect()] {
         let part = KernelPart { nodes, ..good.clone() };
         let asked = pair.server.enter(|| {
@@ -190,12 +190,12 @@ fn t17_delegated_layout_that_was_not_planned_is_refused() {
         });
         assert!(matches!(asked, Err(BuildError::Refused(_))), "{part:?}: {asked:?}");
     }
-    assert!(chain(&pair).is_empty());
+    assert!(program_ids(&pair).is_empty());
 }
 
 const CHILD: &str = "STREAMLINE_LIVE_HANDOUT";
 const LINE: &str = "| ip | udp | dport |53 ( count + pcap - )";
-/// Number of frames: as many as an unread pipe holds.
+/// Number of frames, which fit into a pipe that is not read.
 const FRAMES: usize = 40;
 
 /// Returns the next message of the peer, with its descriptors. Panics if none arrives within the
@@ -208,7 +208,7 @@ fn receive_message(socket: impl AsFd, whom: &str) -> (String, Vec<OwnedFd>) {
     (String::from_utf8_lossy(&message[..length]).into_owned(), descriptors)
 }
 
-/// Serves requests of the process at the other end of a socket until that process ends.
+/// Serves the requests of the process at the other end of a socket until that process ends.
 fn serve(pair: &Pair, points: &Points, text: &str, socket: &OwnedFd, running: &dyn Fn()) {
     let mut held = None;
     loop {
@@ -248,7 +248,7 @@ fn serve(pair: &Pair, points: &Points, text: &str, socket: &OwnedFd, running: &d
 
 #[test]
 fn p4_t19_other_user_reads_delegated_rings_but_cannot_write() {
-    let Some(pair) = silent() else { return };
+    let Some(pair) = quiet_pair() else { return };
     let points = Points::default();
     let text = format!("rx {SERVER_DEVICE} {LINE}");
     let (here, there) = descriptor::pair().expect("a pair of sockets");
@@ -270,7 +270,7 @@ fn p4_t19_other_user_reads_delegated_rings_but_cannot_write() {
     for word in ["balanced", &format!("counted {FRAMES}"), "refused 4"] {
         assert!(said.contains(word), "{word}: {said}");
     }
-    assert!(chain(&pair).is_empty());
+    assert!(program_ids(&pair).is_empty());
 }
 
 /// Starts this executable again as another user in this namespace, with the socket as standard
@@ -323,7 +323,8 @@ impl AttachmentHandle for RemoteRequest {
     }
 }
 
-/// Asserts that every attempt to write is refused, and so is a substituted map.
+/// Asserts that every attempt to write to the maps is refused, and that a substituted map is
+/// refused.
 fn try_to_write(layout: &DelegatedLayout, [records, pointers, bell]: [&OwnedFd; 3]) {
     let copy = |fd: BorrowedFd<'_>| fd.try_clone_to_owned().expect("a descriptor");
     let mut refused = 0;

@@ -1,6 +1,6 @@
 //! Changes of devices and namespaces under an observer.
 
-use crate::numbers::{FRAME_LENGTH, kernel_objects, numbers};
+use crate::numbers::{FRAME_LENGTH, numbered_frames, numbers};
 use crate::observer::{Observer, program};
 use crate::send::{capture_length, send};
 use std::net::UdpSocket;
@@ -12,23 +12,23 @@ use testkit::net::{
 use testkit::{Frame, need};
 
 fn short_frames(range: std::ops::Range<u64>) -> Vec<Vec<u8>> {
-    kernel_objects(range, FRAME_LENGTH)
+    numbered_frames(range, FRAME_LENGTH)
 }
 
-/// Returns a veth pair that carries only the test's traffic, or `None` without the required
-/// privileges.
-fn silent() -> Option<Pair> {
+/// Returns a veth pair that carries only the test's traffic, or `None` without the privileges for
+/// it.
+fn quiet_pair() -> Option<Pair> {
     Pair::new(Cable { addresses: false, ..Cable::default() })
 }
 
 #[test]
 fn vanished_device_ends_the_run_with_captured_frames() {
-    let Some(pair) = silent() else { return };
+    let Some(pair) = quiet_pair() else { return };
     let mut observer =
         Observer::start(&pair.server, &format!("rx {SERVER_DEVICE} | pcap seen.pcap"));
     let frames = short_frames(0..1000);
     send(&pair.client, CLIENT_DEVICE, &frames);
-    observer.until_written("seen.pcap", capture_length(&frames));
+    observer.wait_until_written("seen.pcap", capture_length(&frames));
     send(&pair.client, CLIENT_DEVICE, &short_frames(1000..1010));
     pair.server.ip(&format!("link delete dev {SERVER_DEVICE}"));
     let ran = observer.wait();
@@ -48,7 +48,7 @@ fn vanished_device_is_reported_with_all_its_frames() {
         if need::bpf().is_none() {
             return;
         }
-        let Some(pair) = silent() else { return };
+        let Some(pair) = quiet_pair() else { return };
         let line = format!("{line} {SERVER_DEVICE} | bpf \"udp port 80\" | pcap seen.pcap");
         let mut observer = Observer::start(&pair.server, &line);
         let datagram = |port| {
@@ -58,7 +58,7 @@ fn vanished_device_is_reported_with_all_its_frames() {
         let mut frames = vec![datagram(53); 9];
         frames.push(datagram(80));
         send(&pair.client, CLIENT_DEVICE, &frames);
-        observer.until_written("seen.pcap", capture_length(&frames[9..]));
+        observer.wait_until_written("seen.pcap", capture_length(&frames[9..]));
         pair.server.ip(&format!("link delete dev {SERVER_DEVICE}"));
         let ran = observer.wait();
         assert_eq!(ran.status, Some(1), "{}", ran.err);
@@ -68,13 +68,13 @@ fn vanished_device_is_reported_with_all_its_frames() {
 
 #[test]
 fn renamed_device_continues_under_its_new_name() {
-    let Some(pair) = silent() else { return };
+    let Some(pair) = quiet_pair() else { return };
     let mut observer =
         Observer::start(&pair.server, &format!("rx {SERVER_DEVICE} | pcap seen.pcap"));
     send(&pair.client, CLIENT_DEVICE, &short_frames(0..10));
     pair.server.ip(&format!("link set dev {SERVER_DEVICE} name other0"));
     send(&pair.client, CLIENT_DEVICE, &short_frames(10..20));
-    observer.until_written("seen.pcap", capture_length(&short_frames(0..20)));
+    observer.wait_until_written("seen.pcap", capture_length(&short_frames(0..20)));
     let ran = observer.stop();
     ran.assert_lossless();
     assert_eq!(numbers(&ran.frames("seen.pcap")), Vec::from_iter(0..20));
@@ -83,7 +83,7 @@ fn renamed_device_continues_under_its_new_name() {
 
 #[test]
 fn device_that_goes_down_and_up_continues() {
-    let Some(pair) = silent() else { return };
+    let Some(pair) = quiet_pair() else { return };
     let mut observer =
         Observer::start(&pair.server, &format!("rx@thread0 {SERVER_DEVICE} | pcap seen.pcap"));
     send(&pair.client, CLIENT_DEVICE, &short_frames(0..10));
@@ -93,9 +93,9 @@ fn device_that_goes_down_and_up_continues() {
     pair.client.wait_until_up(CLIENT_DEVICE);
     pair.server.wait_until_up(SERVER_DEVICE);
     until("it sees frames again", || packet_sockets(&pair.server).len() == 1);
-    observer.assert_runs();
+    observer.assert_running();
     send(&pair.client, CLIENT_DEVICE, &short_frames(10..20));
-    observer.until_written("seen.pcap", capture_length(&short_frames(0..20)));
+    observer.wait_until_written("seen.pcap", capture_length(&short_frames(0..20)));
     let ran = observer.stop();
     ran.assert_lossless();
     assert_eq!(numbers(&ran.frames("seen.pcap")), Vec::from_iter(0..20));
@@ -103,7 +103,7 @@ fn device_that_goes_down_and_up_continues() {
 
 #[test]
 fn namespace_is_found_by_name_path_and_process() {
-    let Some(pair) = silent() else { return };
+    let Some(pair) = quiet_pair() else { return };
     let mut inside = pair.server.command("sleep").arg("1000").spawn().expect("sleep");
     let process = inside.id().to_string();
     // The namespace exists once `ip` has become `sleep`.
@@ -116,7 +116,7 @@ fn namespace_is_found_by_name_path_and_process() {
         let mut observer =
             Observer::start_by_command(&pair.server, |program| Command::new(program), &line);
         send(&pair.client, CLIENT_DEVICE, &short_frames(0..10));
-        observer.until_written("seen.pcap", capture_length(&short_frames(0..10)));
+        observer.wait_until_written("seen.pcap", capture_length(&short_frames(0..10)));
         let ran = observer.stop();
         ran.assert_lossless();
         assert_eq!(numbers(&ran.frames("seen.pcap")), Vec::from_iter(0..10), "{named}");
@@ -142,7 +142,7 @@ fn loopback_packets_arrive_once() {
                 from.send_to(&frame[42..], to.local_addr().expect("bound")).expect("it goes");
             }
         });
-        observer.until_written("seen.pcap", capture_length(&frames));
+        observer.wait_until_written("seen.pcap", capture_length(&frames));
         let ran = observer.stop();
         ran.assert_lossless();
         assert_eq!(numbers(&ran.frames("seen.pcap")), Vec::from_iter(0..100), "{source}");
@@ -151,7 +151,7 @@ fn loopback_packets_arrive_once() {
 
 #[test]
 fn a10_union_delivers_a_doubly_named_frame_once() {
-    let Some(pair) = silent() else { return };
+    let Some(pair) = quiet_pair() else { return };
     let rx = format!("rx {SERVER_DEVICE}");
     let frames = short_frames(0..1000);
     for union in [
@@ -161,15 +161,15 @@ fn a10_union_delivers_a_doubly_named_frame_once() {
     ] {
         let mut observer = Observer::start(&pair.server, &format!("{union} | pcap seen.pcap"));
         send(&pair.client, CLIENT_DEVICE, &frames);
-        observer.until_written("seen.pcap", capture_length(&frames));
+        observer.wait_until_written("seen.pcap", capture_length(&frames));
         let ran = observer.stop();
         ran.assert_lossless();
         assert_eq!(numbers(&ran.frames("seen.pcap")), Vec::from_iter(0..1000), "{union}");
     }
 }
 
-/// Sends datagrams with even numbers from client to server, and with odd numbers back.
-fn talk(pair: &Pair, count: u64) {
+/// Sends numbered datagrams: even numbers from client to server, odd numbers from server to client.
+fn send_datagrams(pair: &Pair, count: u64) {
     let near = pair.client.enter(|| UdpSocket::bind((CLIENT, 9)).expect("a socket"));
     let far = pair.server.enter(|| UdpSocket::bind((SERVER, 9)).expect("a socket"));
     for socket in [&near, &far] {
@@ -189,7 +189,7 @@ fn talk(pair: &Pair, count: u64) {
 fn h2_directions_match_the_host() {
     let Some(pair) = Pair::new(Cable::default()) else { return };
     // Resolves the neighbors, so that no frame waits for that.
-    talk(&pair, 2);
+    send_datagrams(&pair, 2);
     // Even numbers are received, odd ones sent.
     let (came, went, all) = (|n: &u64| n.is_multiple_of(2), |n: &u64| n % 2 == 1, |_: &u64| true);
     type Wanted = fn(&u64) -> bool;
@@ -205,11 +205,13 @@ fn h2_directions_match_the_host() {
         let line = format!("{source} | bpf \"udp port 9\" | pcap seen.pcap");
         observers.push((source, Observer::start(&pair.server, &line)));
     }
-    talk(&pair, 100);
+    send_datagrams(&pair, 100);
     for ((source, mut observer), (_, wanted)) in observers.into_iter().zip(lines) {
         let expected: Vec<u64> = (0..100).filter(wanted).collect();
-        observer
-            .until_written("seen.pcap", capture_length(&short_frames(0..expected.len() as u64)));
+        observer.wait_until_written(
+            "seen.pcap",
+            capture_length(&short_frames(0..expected.len() as u64)),
+        );
         let ran = observer.stop();
         ran.assert_lossless();
         assert_eq!(numbers(&ran.frames("seen.pcap")), expected, "{source}");
@@ -218,14 +220,14 @@ fn h2_directions_match_the_host() {
 
 #[test]
 fn h2_frames_sent_by_the_last_filter_arrive() {
-    let Some(pair) = silent() else { return };
+    let Some(pair) = quiet_pair() else { return };
     let mut observer =
         Observer::start(&pair.server, &format!("rx {SERVER_DEVICE} | pcap seen.pcap"));
     let sender = pair.client.command(program());
     let line = format!("generate count=5000 seq=yes | tx {CLIENT_DEVICE}");
     let sent = Observer::spawn(sender, &line).wait();
     sent.assert_lossless();
-    observer.until_written("seen.pcap", capture_length(&short_frames(0..5000)));
+    observer.wait_until_written("seen.pcap", capture_length(&short_frames(0..5000)));
     let ran = observer.stop();
     ran.assert_lossless();
     assert_eq!(numbers(&ran.frames("seen.pcap")), Vec::from_iter(0..5000));
@@ -233,7 +235,7 @@ fn h2_frames_sent_by_the_last_filter_arrive() {
 
 #[test]
 fn missing_device_error_lists_existing_devices() {
-    let Some(pair) = silent() else { return };
+    let Some(pair) = quiet_pair() else { return };
     let observer = pair.server.command(program());
     let ran = Observer::spawn(observer, "rx server1 | count").wait();
     assert!(ran.status.is_some_and(|status| status != 0), "{}", ran.err);
@@ -242,7 +244,7 @@ fn missing_device_error_lists_existing_devices() {
 
 #[test]
 fn promiscuous_mode_ends_with_the_last_observer() {
-    let Some(pair) = silent() else { return };
+    let Some(pair) = quiet_pair() else { return };
     let promiscuous = || {
         let told = pair.server.ip(&format!("-d link show dev {SERVER_DEVICE}"));
         !told.contains("promiscuity 0")
@@ -260,14 +262,14 @@ fn promiscuous_mode_ends_with_the_last_observer() {
 
 #[test]
 fn frames_have_their_receive_time() {
-    let Some(pair) = silent() else { return };
+    let Some(pair) = quiet_pair() else { return };
     let mut observer =
         Observer::start(&pair.server, &format!("rx {SERVER_DEVICE} | pcap seen.pcap"));
     let frames = short_frames(0..1000);
     let begin = sys::clock::real();
     send(&pair.client, CLIENT_DEVICE, &frames);
     let end = sys::clock::real();
-    observer.until_written("seen.pcap", capture_length(&frames));
+    observer.wait_until_written("seen.pcap", capture_length(&frames));
     let ran = observer.stop();
     let capture = ran.file("seen.pcap");
     let times = wire::capture::packets(&capture).map(|packet| packet.expect("whole").0.time_ns);

@@ -1,6 +1,6 @@
-//! Frames that differ from the wire: merged by GRO, without a checksum, with the VLAN tag in
-//! metadata, and jumbo frames. An observed frame is what the host's stack receives, with its tag
-//! inline (CONTRACT 3).
+//! Frames that differ from the wire (merged by GRO, without a checksum, with the VLAN tag in
+//! metadata), and jumbo frames. An observed frame equals the frame that the host's stack receives,
+//! with its tag inline (CONTRACT 3).
 
 use crate::observer::{Observer, ObserverResult};
 use crate::send::{capture_length, send};
@@ -13,9 +13,9 @@ use testkit::{Frame, Random, Segment};
 /// Offset of the TCP header: Ethernet and IPv4 without options.
 const TCP_OFFSET: usize = 14 + 20;
 /// Number of bytes sent over a connection.
-const LENGTH: usize = 3 << 20;
+const TRANSFER_LENGTH: usize = 3 << 20;
 
-/// Sends bytes to the server; returns what it received.
+/// Sends bytes to the server; returns the bytes that the server received.
 fn transfer(pair: &Pair, bytes: &[u8]) -> Vec<u8> {
     let listener = pair.server.enter(|| TcpListener::bind((SERVER, 7)).expect("a port"));
     std::thread::scope(|scope| {
@@ -44,7 +44,7 @@ fn data_frames(frames: &[Vec<u8>]) -> Vec<&[u8]> {
 
 /// Transfers bytes while a capture is written and streams are reassembled; returns the frames that
 /// carried the bytes.
-fn observe(pair: &Pair, bytes: &[u8]) -> Vec<Vec<u8>> {
+fn observe_transfer(pair: &Pair, bytes: &[u8]) -> Vec<Vec<u8>> {
     let source = format!("rx {SERVER_DEVICE} ring=32MB | bpf \"ip and tcp port 7\"");
     let streams = Observer::start(&pair.server, &format!("{source} | tcp | files streams"));
     let frames = Observer::start(&pair.server, &format!("{source} | pcap seen.pcap"));
@@ -52,12 +52,12 @@ fn observe(pair: &Pair, bytes: &[u8]) -> Vec<Vec<u8>> {
     let (streams, frames) = (streams.stop(), frames.stop());
     streams.assert_lossless();
     frames.assert_lossless();
-    assert!(stream(&streams) == bytes, "the stream is what was sent: {}", streams.ledger);
+    assert!(only_stream(&streams) == bytes, "the stream is what was sent: {}", streams.ledger);
     frames.frames("seen.pcap")
 }
 
 /// Returns the only stream with data that a request wrote.
-fn stream(ran: &ObserverResult) -> Vec<u8> {
+fn only_stream(ran: &ObserverResult) -> Vec<u8> {
     let folder = std::fs::read_dir(ran.path("streams")).expect("a folder").flatten();
     let files = folder.map(|entry| entry.path());
     let mut files: Vec<_> =
@@ -83,8 +83,8 @@ fn has_valid_checksum(frame: &[u8]) -> bool {
 #[test]
 fn merged_frames_without_checksum_are_whole() {
     let Some(pair) = Pair::new(Cable::default()) else { return };
-    let bytes = Random::replayable().bytes(LENGTH);
-    let frames = observe(&pair, &bytes);
+    let bytes = Random::replayable().bytes(TRANSFER_LENGTH);
+    let frames = observe_transfer(&pair, &bytes);
     assert_frames_are_whole(&frames);
     let data = data_frames(&frames);
     let longest = data.iter().map(|frame| frame.len()).max();
@@ -99,8 +99,8 @@ fn jumbo_frames_are_whole() {
         let off = "tso off gso off gro off tx off rx off";
         let Some(()) = space.offload(device, off) else { return };
     }
-    let bytes = Random::replayable().bytes(LENGTH);
-    let frames = observe(&pair, &bytes);
+    let bytes = Random::replayable().bytes(TRANSFER_LENGTH);
+    let frames = observe_transfer(&pair, &bytes);
     assert_frames_are_whole(&frames);
     let data = data_frames(&frames);
     assert_eq!(data.iter().map(|frame| frame.len()).max(), Some(9014));
@@ -108,7 +108,7 @@ fn jumbo_frames_are_whole() {
 }
 
 /// Returns tagged and untagged frames of many kinds, all different.
-pub(crate) fn tagged() -> Vec<Vec<u8>> {
+pub(crate) fn tagged_frames() -> Vec<Vec<u8>> {
     type Start = fn() -> Frame;
     let starts: [(&str, Start); 8] = [
         ("untagged", Frame::ethernet),
@@ -141,7 +141,7 @@ pub(crate) fn tagged() -> Vec<Vec<u8>> {
 #[test]
 fn tags_removed_by_device_or_driver_are_restored() {
     let Some(pair) = Pair::new(Cable { addresses: false, ..Cable::default() }) else { return };
-    let frames = tagged();
+    let frames = tagged_frames();
     let observers = [
         // On receive the kernel has removed the outer tag; on transmit it is inline.
         (&pair.server, format!("rx {SERVER_DEVICE}")),
@@ -154,7 +154,7 @@ fn tags_removed_by_device_or_driver_are_restored() {
         .collect();
     send(&pair.client, CLIENT_DEVICE, &frames);
     for observer in &mut started {
-        observer.until_written("seen.pcap", capture_length(&frames));
+        observer.wait_until_written("seen.pcap", capture_length(&frames));
     }
     for (observer, (_, source)) in started.into_iter().zip(&observers) {
         let ran = observer.stop();

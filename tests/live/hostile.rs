@@ -1,11 +1,11 @@
-//! Replays hostile captures at full rate: fragments, overlaps, malformed and truncated frames. The
-//! request must not panic, its memory stays bounded, and its ledger balances.
+//! Hostile captures sent at full rate: fragments, overlaps, malformed and truncated frames. The
+//! request must not panic, its memory must stay bounded, and its ledger must balance.
 //!
 //! Takes some seconds; `STREAMLINE_HOSTILE_SECONDS=60` extends it to a minute.
 
 use crate::observer::Observer;
 use crate::scratch::Scratch;
-use crate::send::{capture, frames_of};
+use crate::send::{frames_of, write_capture};
 use testkit::net::{CLIENT_DEVICE, Cable, Pair, SERVER_DEVICE, counters};
 use testkit::{Captures, Random, need};
 
@@ -31,7 +31,7 @@ const CAPTURE_DIRECTORIES: &[&str] = &[
     "pcapplusplus/",
 ];
 
-/// Returns the frames of the captures, whole and truncated at any length.
+/// Returns the frames of the captures, complete and truncated at random lengths.
 fn frames(captures: &Captures) -> Vec<Vec<u8>> {
     let mut random = Random::replayable();
     let mut frames = Vec::new();
@@ -84,7 +84,7 @@ fn send_at_full_speed(captures: &Captures) {
     let cable = Cable { addresses: false, mtu: 9000, ..Cable::default() };
     let Some(pair) = Pair::new(cable) else { return };
     let folder = Scratch::new();
-    let file = capture(&folder, "hostile.pcap", &frames);
+    let file = write_capture(&folder, "hostile.pcap", &frames);
     let seconds = std::env::var("STREAMLINE_HOSTILE_SECONDS").unwrap_or_else(|_| "4".to_owned());
 
     let line = format!("rx {SERVER_DEVICE} | ip | tcp | http | count");
@@ -97,7 +97,7 @@ fn send_at_full_speed(captures: &Captures) {
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     }
 
-    observer.assert_runs();
+    observer.assert_running();
     let resident = observer.resident_max();
     let sent = counters(&pair.server, SERVER_DEVICE).expect("the device").received;
     let ran = observer.stop();

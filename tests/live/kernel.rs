@@ -1,15 +1,15 @@
-//! Requests that begin in the kernel: their output equals that of threads even if the kernel
+//! Requests that begin in the kernel. Their output equals the output in threads even if the kernel
 //! refuses some filters, the ledger balances across the boundary, existing programs stay attached,
-//! and nothing is left behind.
+//! and the requests leave nothing behind.
 //!
 //! Every request runs on the same frames with `rx` as the plan places it and with `rx@thread0`.
 
-use crate::frames::tagged;
-use crate::numbers::{FRAME_LENGTH, assert_reported, kernel_objects, number, numbers};
+use crate::frames::tagged_frames;
+use crate::numbers::{FRAME_LENGTH, assert_reported, number, numbered_frames, numbers};
 use crate::observer::{Observer, ObserverResult};
 use crate::scratch::Scratch;
-use crate::send::{capture, capture_length, frames_of, send_all};
-use crate::shared_program::chain as programs;
+use crate::send::{capture_length, frames_of, send_all, write_capture};
+use crate::shared_program::program_ids as programs;
 use engine::build::{Settings, build};
 use engine::registry::MachineRegistry;
 use pipeline::plan::{PlannedEdge, plan};
@@ -26,7 +26,7 @@ use testkit::{Frame, need};
 
 /// Returns a veth pair that carries only the test's traffic, or `None` if programs cannot be
 /// loaded.
-fn silent() -> Option<Pair> {
+fn quiet_pair() -> Option<Pair> {
     need::bpf()?;
     Pair::new(Cable { addresses: false, ..Cable::default() })
 }
@@ -37,13 +37,14 @@ fn frames() -> Vec<Vec<u8>> {
         let frame = Frame::ethernet().ipv4("198.18.0.1", "198.19.0.1");
         frame.udp(4000, port, &vec![7; length])
     };
-    let mut frames = tagged();
+    let mut frames = tagged_frames();
     frames.extend((0..300).map(|number| datagram([53, 80, 443][number % 3], number)));
     frames.extend(testkit::web().frames.into_iter().map(|(_, frame)| frame));
     frames
 }
 
-/// Runs a request over frames twice: with `rx` where the plan places it, and in a thread.
+/// Runs a request over the same frames twice: with `rx` as placed by the plan, and with `rx` in a
+/// thread.
 fn run_in_kernel_and_thread(pair: &Pair, behind: &str, frames: &[Vec<u8>]) -> [ObserverResult; 2] {
     let lines = ["rx", "rx@thread0"].map(|rx| format!("{rx} {SERVER_DEVICE} {behind}"));
     let observers = lines.map(|line| Observer::start(&pair.server, &line));
@@ -84,7 +85,7 @@ fn flow(ran: &ObserverResult, names: &[&str]) -> Vec<Value> {
 
 #[test]
 fn k1_kernel_neighbors_form_one_program_with_equal_counts() {
-    let Some(pair) = silent() else { return };
+    let Some(pair) = quiet_pair() else { return };
     let lines: [(&str, &[&str]); 6] = [
         ("| count", &["rx", "count"]),
         ("| ip | udp | dport |53 count", &["rx", "ip", "udp", "dport", "count"]),
@@ -108,7 +109,7 @@ fn k1_kernel_neighbors_form_one_program_with_equal_counts() {
 
 #[test]
 fn j1_program_and_packet_socket_deliver_the_same_frames() {
-    let Some(pair) = silent() else { return };
+    let Some(pair) = quiet_pair() else { return };
     let Some(_) = need::command("tcpdump") else { return };
     let frames = frames();
     for line in ["udp port 53", "tcp", "vlan", "len > 100"] {
@@ -117,7 +118,7 @@ fn j1_program_and_packet_socket_deliver_the_same_frames() {
         let seen = inside.frames("seen.pcap");
         assert!(seen == outside.frames("seen.pcap"), "{line}");
         let scratch = Scratch::new();
-        let (all, some) = (capture(&scratch, "all.pcap", &frames), scratch.path("some.pcap"));
+        let (all, some) = (write_capture(&scratch, "all.pcap", &frames), scratch.path("some.pcap"));
         let mut judge = Command::new("tcpdump");
         judge.arg("-r").arg(all).arg("-w").arg(&some).arg(line);
         assert!(judge.status().expect("tcpdump").success(), "{line}");
@@ -130,7 +131,7 @@ fn j1_program_and_packet_socket_deliver_the_same_frames() {
 /// calls.
 #[test]
 fn k1_chain_of_any_length_runs_in_the_kernel() {
-    let Some(pair) = silent() else { return };
+    let Some(pair) = quiet_pair() else { return };
     let frames = frames();
     let ports = |from: usize| (from..from + 12).map(|port| format!("port {port}"));
     let no = |from| format!("bpf \"not ({})\"", Vec::from_iter(ports(from)).join(" or "));
@@ -151,7 +152,7 @@ fn k1_chain_of_any_length_runs_in_the_kernel() {
 
 #[test]
 fn j1_several_branches_leave_one_program() {
-    let Some(pair) = silent() else { return };
+    let Some(pair) = quiet_pair() else { return };
     let frames = frames();
     let line = "| ip | ( |udp pcap udp.pcap + |tcp pcap tcp.pcap + |all pcap all.pcap )";
     let [inside, outside] = run_in_kernel_and_thread(&pair, line, &frames);
@@ -163,7 +164,7 @@ fn j1_several_branches_leave_one_program() {
 
 #[test]
 fn v5_refused_filter_runs_in_a_thread_with_a_note() {
-    let Some(pair) = silent() else { return };
+    let Some(pair) = quiet_pair() else { return };
     let frames = frames();
     let mut told = Vec::new();
     for (refuses, node, first) in [
@@ -191,7 +192,7 @@ fn v5_refused_filter_runs_in_a_thread_with_a_note() {
     assert!(told[0]["blocks"] > 0 && told.iter().all(|one| *one == told[0]), "{told:?}");
 }
 
-/// A frame for which the twin returns unsure is classified in the process, and counted once.
+/// A frame for which the twin returns unsure is classified in the process and counted once.
 #[test]
 fn v5_fragments_are_reassembled_after_the_kernel() {
     let Some(()) = need::bpf() else { return };
@@ -224,10 +225,10 @@ fn v5_fragments_are_reassembled_after_the_kernel() {
 fn lapped_ring_is_accounted_for() {
     const FRAMES: u64 = 20_000;
     const SIZE: usize = 400;
-    let Some(pair) = silent() else { return };
+    let Some(pair) = quiet_pair() else { return };
     let line = format!("rx {SERVER_DEVICE} ring=512KB | pcap -");
     let (observer, out) = Observer::start_piped(&pair.server, &line);
-    send_all(&pair, &kernel_objects(0..FRAMES, SIZE));
+    send_all(&pair, &numbered_frames(0..FRAMES, SIZE));
     observer.signal("INT");
     let mut capture = BufReader::new(out);
     capture.read_exact(&mut [0; 24]).expect("a capture begins");
@@ -252,22 +253,22 @@ fn lapped_ring_is_accounted_for() {
 fn frames_of_a_stopped_reader_are_counted() {
     const FRAMES: u64 = 12_000;
     const SIZE: usize = 1_400;
-    let Some(pair) = silent() else { return };
+    let Some(pair) = quiet_pair() else { return };
     // The sender's processor writes the frame: one ring fills.
     let one = sys::process::pin_to(0).is_ok();
     let observer =
         Observer::start(&pair.server, &format!("rx {SERVER_DEVICE} ring=512KB | pcap seen.pcap"));
     observer.signal("STOP");
-    observer.until_stopped();
-    send_all(&pair, &kernel_objects(0..FRAMES, SIZE));
+    observer.wait_until_stopped();
+    send_all(&pair, &numbered_frames(0..FRAMES, SIZE));
     observer.signal("CONT");
     let (path, mut sent) = (observer.path("seen.pcap"), FRAMES);
     until("it has come back", || {
-        send_all(&pair, &kernel_objects(sent..sent + 1, SIZE));
+        send_all(&pair, &numbered_frames(sent..sent + 1, SIZE));
         sent += 1;
         fs::metadata(&path).is_ok_and(|file| file.len() >= (16 + SIZE) as u64)
     });
-    send_all(&pair, &kernel_objects(sent..sent + 100, SIZE));
+    send_all(&pair, &numbered_frames(sent..sent + 100, SIZE));
     let ran = observer.stop();
     ran.assert_balanced();
     let seen = numbers(&ran.frames("seen.pcap"));
@@ -289,35 +290,35 @@ fn frames_of_a_stopped_reader_are_counted() {
 
 #[test]
 fn program_survives_its_device_going_down_and_up() {
-    let Some(pair) = silent() else { return };
+    let Some(pair) = quiet_pair() else { return };
     let line = format!("rx {SERVER_DEVICE} | pcap seen.pcap");
     let mut observer = Observer::start(&pair.server, &line);
-    let all = kernel_objects(0..20, FRAME_LENGTH);
+    let all = numbered_frames(0..20, FRAME_LENGTH);
     send_all(&pair, &all[..10]);
     pair.server.ip(&format!("link set dev {SERVER_DEVICE} down"));
     pair.server.ip(&format!("link set dev {SERVER_DEVICE} up"));
     pair.client.wait_until_up(CLIENT_DEVICE);
     pair.server.wait_until_up(SERVER_DEVICE);
     send_all(&pair, &all[10..]);
-    observer.until_written("seen.pcap", capture_length(&all));
+    observer.wait_until_written("seen.pcap", capture_length(&all));
     let ran = observer.stop();
     ran.assert_lossless();
     assert_eq!(numbers(&ran.frames("seen.pcap")), Vec::from_iter(0..20));
 }
 
 /// Returns the programs at the server's device.
-fn chain(pair: &Pair, side: Side) -> Chain {
-    pair.server.enter(|| tcx_chain(index(), side).expect("a chain"))
+fn attached_programs(pair: &Pair, side: Side) -> Chain {
+    pair.server.enter(|| tcx_chain(device_index(), side).expect("a chain"))
 }
 
 /// Returns the interface index of the server's device in its namespace.
-fn index() -> u32 {
+fn device_index() -> u32 {
     RouteSocket::open().expect("links").by_name(SERVER_DEVICE).expect("the device").index
 }
 
 #[test]
 fn v17_existing_programs_stay_and_receive_the_same() {
-    let Some(pair) = silent() else { return };
+    let Some(pair) = quiet_pair() else { return };
     // TCX_PASS: programs after it do not run. XDP_PASS.
     let program = |kind, answer| {
         let code = [ebpf::insn::Insn::mov(ebpf::insn::R0, answer), ebpf::insn::Insn::exit()];
@@ -325,39 +326,40 @@ fn v17_existing_programs_stay_and_receive_the_same() {
     };
     let (theirs, express) = (program(ProgramKind::Tc, 0), program(ProgramKind::Xdp, 2));
     let links = pair.server.enter(|| {
-        let tcx = Link::tcx(&theirs, index(), Side::Ingress, Anchor::Head, None).expect("tcx");
-        (tcx, Link::xdp(&express, index(), XdpMode::Generic).expect("xdp"))
+        let tcx =
+            Link::tcx(&theirs, device_index(), Side::Ingress, Anchor::Head, None).expect("tcx");
+        (tcx, Link::xdp(&express, device_index(), XdpMode::Generic).expect("xdp"))
     });
-    let before = chain(&pair, Side::Ingress);
+    let before = attached_programs(&pair, Side::Ingress);
     let observer = Observer::start(&pair.server, &format!("rx {SERVER_DEVICE} | count"));
-    let during = chain(&pair, Side::Ingress);
+    let during = attached_programs(&pair, Side::Ingress);
     assert_eq!(during.members.len(), 2, "ours stands before theirs");
     assert_eq!(during.members[1..], before.members[..]);
-    send_all(&pair, &kernel_objects(0..100, FRAME_LENGTH));
+    send_all(&pair, &numbered_frames(0..100, FRAME_LENGTH));
     let ran = observer.stop();
     ran.assert_lossless();
     assert_eq!(report(&ran, "count")["blocks"], 100);
-    assert_eq!(chain(&pair, Side::Ingress).members, before.members);
+    assert_eq!(attached_programs(&pair, Side::Ingress).members, before.members);
     drop(links);
 }
 
 #[test]
 fn killed_request_leaves_nothing_attached() {
-    let Some(pair) = silent() else { return };
+    let Some(pair) = quiet_pair() else { return };
     for end in ["KILL", "INT"] {
         let line = format!("rx {SERVER_DEVICE} | bpf \"udp port 9\" | pcap seen.pcap");
         let observer = Observer::start(&pair.server, &line);
-        assert_eq!(chain(&pair, Side::Ingress).members.len(), 1);
-        send_all(&pair, &kernel_objects(0..10, FRAME_LENGTH));
+        assert_eq!(attached_programs(&pair, Side::Ingress).members.len(), 1);
+        send_all(&pair, &numbered_frames(0..10, FRAME_LENGTH));
         observer.signal(end);
         observer.wait();
-        until("nothing is attached", || chain(&pair, Side::Ingress).members.is_empty());
+        until("nothing is attached", || attached_programs(&pair, Side::Ingress).members.is_empty());
     }
 }
 
 #[test]
 fn exit_without_a_ring_is_refused_not_dropped() {
-    let Some(pair) = silent() else { return };
+    let Some(pair) = quiet_pair() else { return };
     let text = format!("rx@kernel {SERVER_DEVICE} | udp@kernel | (count@thread0 + drop@thread1)");
     let (graph, mistakes) = pipeline::read(&text, &MachineRegistry::Local);
     assert!(mistakes.is_empty(), "{}", pipeline::render(&text, &mistakes, false));

@@ -1,10 +1,10 @@
-//! Requests that redirect frames and decide in the kernel: dropped frames end in the driver, the
-//! others arrive through AF_XDP, and the host receives none. The results equal those of the same
-//! request in a thread. [FEATURES G1, I6, J1, K1, V5; CONTRACT 2, 3, 18]
+//! Requests that redirect frames and filter them in the kernel: dropped frames end in the driver,
+//! the others arrive through AF_XDP, and the host receives no frame. The results equal the results
+//! of the same request in a thread. [FEATURES G1, I6, J1, K1, V5; CONTRACT 2, 3, 18]
 
-use crate::frames::tagged;
+use crate::frames::tagged_frames;
 use crate::long_requests;
-use crate::numbers::{kernel_objects, number, numbers};
+use crate::numbers::{number, numbered_frames, numbers};
 use crate::observer::{Observer, ObserverResult, has_xdp_program};
 use crate::send::{capture_length, send, send_all};
 use serde_json::Value;
@@ -15,7 +15,7 @@ use testkit::{Frame, need};
 
 /// Returns a veth pair that carries only the test's traffic, or `None` if XDP programs cannot be
 /// attached.
-fn silent(mtu: u32) -> Option<Pair> {
+fn quiet_pair(mtu: u32) -> Option<Pair> {
     need::bpf()?;
     let pair = Pair::new(Cable { mtu, addresses: false, queues: 1 })?;
     let probe = pair.server.enter(sys::probe::xdp_socket);
@@ -44,7 +44,7 @@ fn run(pair: &Pair, options: &[&str], line: &str, frames: &[Vec<u8>]) -> Observe
     ran
 }
 
-/// Runs a redirecting request over frames twice: where the plan places it, and in a thread.
+/// Runs a redirecting request over the same frames twice: as placed by the plan, and in a thread.
 fn run_in_kernel_and_thread(pair: &Pair, behind: &str, frames: &[Vec<u8>]) -> [ObserverResult; 2] {
     [("rx", "kernel"), ("rx@thread0", "thread0")].map(|(rx, place)| {
         let ran = run(pair, &[], &format!("{rx} {SERVER_DEVICE} take {behind}"), frames);
@@ -81,7 +81,7 @@ fn datagrams(count: u64) -> Vec<Vec<u8>> {
 #[test]
 fn i6_frames_dropped_in_the_kernel_do_not_reach_the_process() {
     const FRAMES: u64 = 6_000;
-    let Some(pair) = silent(1500) else { return };
+    let Some(pair) = quiet_pair(1500) else { return };
     let frames = datagrams(FRAMES);
     let host = Observer::start(&pair.server, &format!("rx {SERVER_DEVICE} | pcap -"));
     let line = "| ip | udp | dport | ( |53 drop + |80 pcap seen.pcap )";
@@ -106,7 +106,7 @@ fn i6_frames_dropped_in_the_kernel_do_not_reach_the_process() {
 
 #[test]
 fn v5_refused_redirect_request_runs_in_a_thread() {
-    let Some(pair) = silent(1500) else { return };
+    let Some(pair) = quiet_pair(1500) else { return };
     let frames = datagrams(300);
     let line = format!("rx {SERVER_DEVICE} take | ip | udp | dport | ( |53 drop + |80 count )");
     let mut told = Vec::new();
@@ -128,8 +128,8 @@ fn v5_refused_redirect_request_runs_in_a_thread() {
 
 #[test]
 fn j1_frame_with_several_exits_reaches_each() {
-    let Some(pair) = silent(1500) else { return };
-    let mut frames = tagged();
+    let Some(pair) = quiet_pair(1500) else { return };
+    let mut frames = tagged_frames();
     frames.extend(datagrams(600));
     let line =
         "| ip | ( |udp pcap udp.pcap + |tcp pcap tcp.pcap + |all pcap all.pcap + |udp count )";
@@ -144,8 +144,8 @@ fn j1_frame_with_several_exits_reaches_each() {
 
 #[test]
 fn k1_editing_twins_match_their_filters() {
-    let Some(pair) = silent(1500) else { return };
-    let mut frames = tagged();
+    let Some(pair) = quiet_pair(1500) else { return };
+    let mut frames = tagged_frames();
     frames.extend(datagrams(100));
     frames.extend(testkit::web().frames.into_iter().map(|(_, frame)| frame));
     for line in [
@@ -171,11 +171,11 @@ fn k1_editing_twins_match_their_filters() {
 #[test]
 fn g1_frames_without_room_are_ring_losses_by_number() {
     const FRAMES: u64 = 20_000;
-    let Some(pair) = silent(1500) else { return };
+    let Some(pair) = quiet_pair(1500) else { return };
     let line = format!("rx {SERVER_DEVICE} take ring=512K | ip |udp pcap seen.pcap");
     let observer = Observer::start_redirecting(&pair.server, SERVER_DEVICE, &line);
     observer.signal("STOP");
-    send(&pair.client, CLIENT_DEVICE, &kernel_objects(0..FRAMES, 100));
+    send(&pair.client, CLIENT_DEVICE, &numbered_frames(0..FRAMES, 100));
     until("all have come", || received(&pair) >= FRAMES);
     observer.signal("CONT");
     let ran = observer.stop();
@@ -193,7 +193,7 @@ fn g1_frames_without_room_are_ring_losses_by_number() {
 
 #[test]
 fn g1_multi_buffer_frames_are_matched_and_arrive_whole() {
-    let Some(pair) = silent(9000) else { return };
+    let Some(pair) = quiet_pair(9000) else { return };
     let payload = |length: usize| (0..length).map(|at| (at * 7) as u8).collect::<Vec<u8>>();
     let lengths = [46, 3_700, 3_780, 3_800, 4_040, 7_700, 8_900, 1_400];
     let datagram = |(at, length): (usize, &usize)| {
@@ -223,7 +223,7 @@ fn g2_frame_with_removed_tag_is_decided_with_it() {
         need::skip::<()>("needs drivers that tell of tags (Linux 6.8)");
         return;
     }
-    let Some(pair) = silent(1500) else { return };
+    let Some(pair) = quiet_pair(1500) else { return };
     let _push = pair.client.enter(|| {
         let index = RouteSocket::open().expect("root may ask").by_name(CLIENT_DEVICE);
         let index = index.expect("it is there").index;
@@ -242,16 +242,16 @@ fn g2_frame_with_removed_tag_is_decided_with_it() {
 
 #[test]
 fn g7_killed_redirect_leaves_nothing_attached() {
-    let Some(pair) = silent(1500) else { return };
+    let Some(pair) = quiet_pair(1500) else { return };
     let line = format!("rx {SERVER_DEVICE} take | udp | count");
     let mut observer = Observer::start_redirecting(&pair.server, SERVER_DEVICE, &line);
     observer.signal("KILL");
-    until("it is gone", || !observer.runs());
+    until("it is gone", || !observer.is_running());
     until("nothing is attached", || !has_xdp_program(&pair.server, SERVER_DEVICE));
     let mut host = Observer::start(&pair.server, &format!("rx {SERVER_DEVICE} | pcap -"));
     let frames = datagrams(10);
     send(&pair.client, CLIENT_DEVICE, &frames);
-    host.until_written("out", capture_length(&frames));
+    host.wait_until_written("out", capture_length(&frames));
     assert!(host.stop().frames("out") == frames, "the host gets them again");
 }
 
@@ -276,7 +276,7 @@ fn program_on_the_default_route_needs_force_too() {
 /// headroom holds the metadata of that exit.
 #[test]
 fn v5_redirect_of_64_filters_runs_in_the_kernel() {
-    let Some(pair) = silent(1500) else { return };
+    let Some(pair) = quiet_pair(1500) else { return };
     let frames = long_requests::mixed_frames();
     let [inside, outside] = ["rx", "rx@thread0"].map(|rx| {
         let line = long_requests::line(&format!("{rx} {SERVER_DEVICE} take"), "ip", 64);

@@ -1,13 +1,13 @@
 //! A fixed sequence of all kinds of changes while frames arrive: filters are added, removed,
 //! replaced by filters with other classes, and moved between the kernel and threads; `tcp` is
-//! recreated while connections are open within messages. Every frame has a number: it arrives once
-//! and in order, or its source counts it as lost.
+//! recreated while connections are within messages. Every frame has a number: it arrives once and
+//! in order, or its source counts it as lost.
 
 use crate::change::{LiveRequest, OPERATION_TIMEOUT, set};
 use crate::numbers::number;
 use crate::scratch::Scratch;
 use crate::send::{frames_of, send};
-use crate::shared_program::{send_until, silent};
+use crate::shared_program::{quiet_pair, send_until};
 use engine::live::Live;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
@@ -28,9 +28,9 @@ const CHANGES: [&str; 10] = [
     "move ipproto kernel",
 ];
 
-/// Returns frames of connections: with `first`, the handshake and the first half of a message, else
-/// the second half.
-fn halves(connections: u32, first: bool) -> Vec<Vec<u8>> {
+/// Returns frames of connections: the handshake and the first half of a message if `first` is true,
+/// else the second half of the message.
+fn message_halves(connections: u32, first: bool) -> Vec<Vec<u8>> {
     let frame = |connection: u32, sequence: u32, flags: u8, said: &str| {
         let source = format!("10.{}.{}.9", connection >> 8, connection & 0xff);
         let ports = Segment { source: 4000, target: 80, window: 8192, ..Segment::default() };
@@ -49,7 +49,7 @@ fn halves(connections: u32, first: bool) -> Vec<Vec<u8>> {
 }
 
 /// Returns the number of blocks held by `tcp`.
-fn held(live: &Live) -> u64 {
+fn held_blocks(live: &Live) -> u64 {
     let ledger = live.counters(OPERATION_TIMEOUT).ledger;
     let tcp = ledger.filters.iter().find(|node| node.name == "tcp").map(|node| node.held.blocks);
     tcp.unwrap_or(0)
@@ -66,11 +66,11 @@ fn change_under_traffic(pair: &Pair, many: usize, connections: u32, apart_us: u6
         file.display()
     );
     let line = LiveRequest::start(pair, &text);
-    for some in halves(connections, false).chunks(500) {
+    for some in message_halves(connections, false).chunks(500) {
         send(&pair.client, CLIENT_DEVICE, some);
     }
     let open = u64::from(connections);
-    until("all connections are open", || held(&line.live) == open);
+    until("all connections are open", || held_blocks(&line.live) == open);
     let stop = AtomicBool::new(false);
     let (mut pauses, mut drops) = (Vec::new(), 0);
     let begin = Instant::now();
@@ -87,7 +87,7 @@ fn change_under_traffic(pair: &Pair, many: usize, connections: u32, apart_us: u6
             let switched = set(&line.live, words);
             pauses.push(switched.paused_ns / 1000);
             drops += switched.source_drops.iter().map(|(_, _, blocks)| blocks).sum::<u64>();
-            assert_eq!(held(&line.live), open, "{words}: what is held comes along");
+            assert_eq!(held_blocks(&line.live), open, "{words}: what is held comes along");
         }
         drop(ends);
         sender.join().expect("a sender")
@@ -97,10 +97,10 @@ fn change_under_traffic(pair: &Pair, many: usize, connections: u32, apart_us: u6
         let outcome = line.stop();
         panic!("the path ended after {} changes: {:#?}", pauses.len(), outcome.ledger);
     }
-    for some in halves(connections, true).chunks(500) {
+    for some in message_halves(connections, true).chunks(500) {
         send(&pair.client, CLIENT_DEVICE, some);
     }
-    until("all messages are whole", || held(&line.live) == 0);
+    until("all messages are whole", || held_blocks(&line.live) == 0);
     let outcome = line.stop();
     let count = outcome.reports.iter().find(|report| report.name == "count").expect("a report");
     assert_eq!(count.report.rows[0], ("messages".to_owned(), open), "{count:?}");
@@ -134,13 +134,13 @@ impl Drop for StopSenderOnDrop<'_> {
 
 #[test]
 fn v3_every_kind_of_change_under_steady_traffic() {
-    let Some(pair) = silent() else { return };
+    let Some(pair) = quiet_pair() else { return };
     change_under_traffic(&pair, CHANGES.len(), 500, 100);
 }
 
 #[test]
 fn v3_every_kind_of_change_under_full_rate_traffic() {
-    let Some(pair) = silent() else { return };
+    let Some(pair) = quiet_pair() else { return };
     change_under_traffic(&pair, CHANGES.len(), 50, 0);
 }
 
@@ -148,8 +148,8 @@ fn v3_every_kind_of_change_under_full_rate_traffic() {
 #[ignore = "a minute: cargo test --release -p streamline-tests --test live -- --ignored \
             --nocapture v3_200"]
 fn v3_200_changes_under_steady_and_20_under_full_rate_traffic() {
-    let Some(pair) = silent() else { return };
+    let Some(pair) = quiet_pair() else { return };
     change_under_traffic(&pair, 200, 10_000, 100);
-    let Some(pair) = silent() else { return };
+    let Some(pair) = quiet_pair() else { return };
     change_under_traffic(&pair, 20, 10_000, 0);
 }

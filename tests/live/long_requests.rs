@@ -1,10 +1,10 @@
-//! Requests of many filters: the kernel runs all of them. Each filter may return unsure for a
-//! frame, which then continues at that filter in the process. The results equal those of the same
-//! request in a thread. [FEATURES V5; CONTRACT 18, 19]
+//! Requests of many filters, all of which run in the kernel. A filter may return unsure for a
+//! frame, which then continues at that filter in the process. The results equal the results of the
+//! same request in a thread. [FEATURES V5; CONTRACT 18, 19]
 
-use crate::frames::tagged;
+use crate::frames::tagged_frames;
 use crate::observer::{Observer, ObserverResult};
-use crate::program_limits::{filter, refused, silent};
+use crate::program_limits::{filter, quiet_pair, refusals};
 use crate::send::send_all;
 use crate::shared_program::datagrams;
 use serde_json::Value;
@@ -22,8 +22,9 @@ const TO: &str = "198.19.0.1";
 /// Number of copies of each frame for which some filter returns unsure.
 const UNSURE_COPIES: usize = 3;
 
-/// Returns a request with `filters` filters in addition to a few fixed ones. At each third stands a
-/// filter that returns unsure for some frames: `eth`, then two filters of the kind `network`.
+/// Returns a request with `filters` filters in addition to a few fixed filters. Two of the fixed
+/// filters return unsure for some frames: `eth` after the first third, and `network` after the
+/// second.
 pub(crate) fn line(rx: &str, network: &str, filters: usize) -> String {
     let third = filters / 3;
     let any = "bpf \"not arp\" | ".repeat(third);
@@ -42,9 +43,9 @@ fn datagram_with_many_headers() -> Frame {
     (0..5).fold(start, |frame, _| frame.extension(60, &[0; 7]))
 }
 
-/// Returns frames for which `eth` returns unsure in the kernel, and for each of them three frames
-/// for which the filter after it does: one with too many extension headers, and both fragments of a
-/// datagram.
+/// Returns frames for which `eth` returns unsure in the kernel and, for each of them, three frames
+/// for which the filter `network` does: a frame with too many extension headers, and both fragments
+/// of a datagram.
 pub(crate) fn unsure_frames() -> Vec<Vec<u8>> {
     let stack = || Frame::ethernet().tag(1).tag(2).tag(3).ipv4(FROM, TO);
     let piece = |offset, more| {
@@ -70,7 +71,7 @@ pub(crate) fn mixed_frames() -> Vec<Vec<u8>> {
         frames.extend(unsure_frames.next());
     }
     frames.extend(unsure_frames);
-    frames.extend(tagged());
+    frames.extend(tagged_frames());
     frames
 }
 
@@ -103,13 +104,13 @@ fn observed(pair: &Pair, line: &str, frames: &[Vec<u8>]) -> ObserverResult {
 
 /// Runs a request with `filters` filters in the kernel and in a thread, and compares the results.
 fn assert_whole_in_kernel(network: &str, filters: usize) {
-    let Some(pair) = silent() else { return };
+    let Some(pair) = quiet_pair() else { return };
     let frames = mixed_frames();
     let [inside, outside] = ["rx", "rx@thread0"].map(|rx| {
         let line = line(&format!("{rx} {SERVER_DEVICE}"), network, filters);
         observed(&pair, &line, &frames)
     });
-    assert_eq!(refused(&inside), [], "{}", inside.err);
+    assert_eq!(refusals(&inside), [], "{}", inside.err);
     let spaces = inside.ledger["filters"].as_array().expect("filters").iter();
     let elsewhere = spaces.filter(|filter| filter["space"] != "kernel");
     let elsewhere = elsewhere.filter(|filter| filter["name"] != "discard");
@@ -129,30 +130,30 @@ fn v5_request_of_200_filters_runs_in_the_kernel() {
     assert_whole_in_kernel("ip", 200);
 }
 
-/// A program has a limited number of exit counters: the filters that fit stay in the kernel.
+/// A program has a limited number of exit counters. The filters that fit stay in the kernel.
 #[test]
 fn v5_prefix_of_a_request_with_too_many_exits_stays() {
-    let Some(pair) = silent() else { return };
+    let Some(pair) = quiet_pair() else { return };
     let line = line(&format!("rx {SERVER_DEVICE}"), "ip", 330);
     let ran = observed(&pair, &line, &datagrams(FRAMES));
     assert_eq!(filter(&ran, "eth")["space"], "kernel", "{}", ran.err);
     assert_eq!(filter(&ran, "dport")["space"], "thread0", "{}", ran.err);
     let last = ran.ledger["filters"].as_array().and_then(|all| all.last()).expect("filters");
     assert_eq!(last["taken"]["blocks"], MATCHING_FRAMES, "{}", ran.ledger);
-    let [(_, why)] = refused(&ran)[..] else { panic!("{}", ran.ledger) };
+    let [(_, why)] = refusals(&ran)[..] else { panic!("{}", ran.ledger) };
     assert!(why.contains("ways, and a line has 320"), "{why}");
 }
 
-/// A frame delivered to many branches needs as many exits: the filters before the branches stay in
-/// the kernel.
+/// A frame that is delivered to many branches needs an exit for each branch. If there are too many,
+/// only the filters before the branches stay in the kernel.
 #[test]
 fn v5_prefix_stays_if_a_frame_has_too_many_exits() {
-    let Some(pair) = silent() else { return };
+    let Some(pair) = quiet_pair() else { return };
     let branches = vec!["|all count"; 40].join(" + ");
     let line = format!("rx {SERVER_DEVICE} | ip | udp | ( {branches} )");
     let ran = observed(&pair, &line, &datagrams(FRAMES));
     assert_eq!(filter(&ran, "rx")["space"], "kernel", "{}", ran.err);
-    let why = refused(&ran);
+    let why = refusals(&ran);
     assert!(why.iter().any(|(_, why)| why.contains("40 ways at once")), "{why:?}");
     let counts = ran.ledger["filters"].as_array().expect("filters").iter();
     let counts: Vec<_> = counts
@@ -162,13 +163,13 @@ fn v5_prefix_stays_if_a_frame_has_too_many_exits() {
     assert!(counts.iter().all(|count| count["taken"]["blocks"] == FRAMES), "{}", ran.ledger);
 }
 
-/// Ordinary and unsure frames share one ring. Losses of a slow reader are counted for the edge they
-/// belong to, and the other frames arrive in order.
+/// Ordinary and unsure frames share one ring. Each loss of a slow reader is counted for the edge of
+/// the lost frame, and the other frames arrive in order.
 #[test]
 fn v5_lapped_frames_are_counted_for_their_exit() {
     const LAPPED: u64 = 20_000;
     const SIZE: usize = 400;
-    let Some(pair) = silent() else { return };
+    let Some(pair) = quiet_pair() else { return };
     let sure = |payload: &[u8]| Frame::ethernet().ipv4(FROM, TO).udp(4000, 9, payload);
     let unsure_frames = |payload: &[u8]| datagram_with_many_headers().udp(4000, 9, payload);
     // Offsets of the number, at the start of the payload.

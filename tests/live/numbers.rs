@@ -11,7 +11,7 @@ const NUMBER_OFFSET: usize = 42;
 pub(crate) const FRAME_LENGTH: usize = 64;
 
 /// Returns frames of `length` bytes with the numbers in `range`.
-pub(crate) fn kernel_objects(range: std::ops::Range<u64>, length: usize) -> Vec<Vec<u8>> {
+pub(crate) fn numbered_frames(range: std::ops::Range<u64>, length: usize) -> Vec<Vec<u8>> {
     range
         .map(|number| {
             let payload =
@@ -27,8 +27,8 @@ pub(crate) fn number(frame: &[u8]) -> u64 {
     bytes.map_or(u64::MAX, u64::from_be_bytes)
 }
 
-/// Asserts that the numbers that arrived, plus the ranges that the field `missing` of a source or
-/// an edge reports, are exactly those sent. Returns the processors to which the ranges are
+/// Asserts that the numbers in `seen`, plus the ranges in the field `missing` of a source or an
+/// edge, are exactly the numbers below `sent`. Returns the processors to which the ranges are
 /// attributed.
 pub(crate) fn assert_reported(seen: &[u64], missing: &Value, sent: u64) -> BTreeSet<Option<u64>> {
     assert_eq!(missing["more"], 0, "{missing}");

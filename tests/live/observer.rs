@@ -1,4 +1,4 @@
-//! A `streamline` process in a namespace: start, attachment, end, and reports.
+//! A `streamline` process in a namespace: its start, its attachment, its end, and its reports.
 
 use crate::scratch::Scratch;
 use serde_json::Value;
@@ -37,7 +37,7 @@ impl Observer {
         let out = File::create(folder.path("out")).expect("a file");
         let command = space.command(program());
         let mut observer = Self::begin_with(command, options, line, (out.into(), folder));
-        observer.until_attached(space, line);
+        observer.wait_until_attached(space, line);
         observer
     }
 
@@ -49,7 +49,7 @@ impl Observer {
         line: &str,
     ) -> Self {
         let mut observer = Self::spawn(make(program()), line);
-        observer.until_attached(space, line);
+        observer.wait_until_attached(space, line);
         observer
     }
 
@@ -58,7 +58,7 @@ impl Observer {
         let folder = Scratch::new();
         let mut observer = Self::begin(space.command(program()), line, Stdio::piped(), folder);
         let out = observer.child.stdout.take().expect("a pipe");
-        observer.until_attached(space, line);
+        observer.wait_until_attached(space, line);
         (observer, out)
     }
 
@@ -79,15 +79,15 @@ impl Observer {
         let command = space.command(program());
         let mut observer = Self::begin_with(command, options, line, (out.into(), folder));
         until(line, || {
-            observer.assert_runs();
+            observer.assert_running();
             has_xdp_program(space, device)
         });
         observer
     }
 
-    fn until_attached(&mut self, space: &Namespace, line: &str) {
+    fn wait_until_attached(&mut self, space: &Namespace, line: &str) {
         until(line, || {
-            self.assert_runs();
+            self.assert_running();
             is_observing(space, self.child.id())
         });
     }
@@ -127,16 +127,16 @@ impl Observer {
     }
 
     /// Waits until a file named in the request has this length.
-    pub(crate) fn until_written(&mut self, name: &str, length: u64) {
+    pub(crate) fn wait_until_written(&mut self, name: &str, length: u64) {
         let path = self.path(name);
         until(&format!("{} is of {length} bytes", path.display()), || {
-            self.assert_runs();
+            self.assert_running();
             fs::metadata(&path).is_ok_and(|file| file.len() >= length)
         });
     }
 
-    /// Blocks until a signal has stopped the observer.
-    pub(crate) fn until_stopped(&self) {
+    /// Blocks until the process is stopped (state `T`), for example by SIGSTOP.
+    pub(crate) fn wait_until_stopped(&self) {
         let status = format!("/proc/{}/status", self.child.id());
         until("it is stopped", || {
             fs::read_to_string(&status).is_ok_and(|told| told.contains("State:\tT"))
@@ -144,12 +144,12 @@ impl Observer {
     }
 
     /// Returns true while the process runs.
-    pub(crate) fn runs(&mut self) -> bool {
+    pub(crate) fn is_running(&mut self) -> bool {
         self.child.try_wait().expect("a child").is_none()
     }
 
-    pub(crate) fn assert_runs(&mut self) {
-        let runs = self.runs();
+    pub(crate) fn assert_running(&mut self) {
+        let runs = self.is_running();
         assert!(runs, "it ended: {}", text(&self.path("err")));
     }
 
@@ -188,7 +188,7 @@ impl Observer {
 
     /// Waits until the process has ended by itself.
     pub(crate) fn wait(mut self) -> ObserverResult {
-        until("the observer ends", || !self.runs());
+        until("the observer ends", || !self.is_running());
         let status = self.child.wait().expect("a child").code();
         let folder = self.folder.take().expect("until it has ended");
         let out = fs::read(folder.path("out")).unwrap_or_default();
@@ -225,14 +225,14 @@ impl ObserverResult {
     }
 
     /// Returns the report of the only source.
-    pub(crate) fn source(&self) -> Source {
+    pub(crate) fn source(&self) -> SourceReport {
         let sources = self.ledger["sources"].as_array().expect("an object of the ledger");
         assert_eq!(sources.len(), 1, "{}", self.ledger);
         let source = &sources[0];
         let blocks = |amount: &Value| amount["blocks"].as_u64();
         let dropped = source["dropped"].as_object().expect("an object");
         let dropped = dropped.iter().map(|(place, number)| (place.clone(), number.as_u64()));
-        Source {
+        SourceReport {
             seen: blocks(&source["seen"]),
             given: blocks(&source["given"]).expect("a number"),
             dropped: dropped.collect(),
@@ -258,20 +258,20 @@ impl ObserverResult {
 
 /// The counters of a source in the ledger, in blocks.
 #[derive(Debug)]
-pub(crate) struct Source {
+pub(crate) struct SourceReport {
     pub(crate) seen: Option<u64>,
     pub(crate) given: u64,
-    /// Losses by place; `None` for a counter that could not be read.
+    /// Losses by location; the number is `None` for a counter that could not be read.
     pub(crate) dropped: Vec<(String, Option<u64>)>,
 }
 
-impl Source {
+impl SourceReport {
     /// Returns the sum of the reported losses.
     pub(crate) fn lost(&self) -> u64 {
         self.dropped.iter().filter_map(|(_, number)| *number).sum()
     }
 
-    /// Returns the losses at a place, `None` if the counter is missing or could not be read.
+    /// Returns the losses at a location, or `None` if the counter is missing or could not be read.
     pub(crate) fn lost_at(&self, place: &str) -> Option<u64> {
         self.dropped.iter().find(|(name, _)| name == place).and_then(|(_, number)| *number)
     }
@@ -285,8 +285,8 @@ pub(crate) fn has_xdp_program(space: &Namespace, device: &str) -> bool {
     })
 }
 
-/// Returns the program named by `STREAMLINE_PROGRAM`, else the program of this test's build,
-/// rebuilt if a source is newer.
+/// Returns the program named by `STREAMLINE_PROGRAM`, else the program of this test's build, which
+/// is rebuilt first if a source is newer.
 pub(crate) fn program() -> &'static Path {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
     PROGRAM.get_or_init(|| {
@@ -316,9 +316,9 @@ fn build(profile: &Path) {
 }
 
 /// Returns true if a program is newer than all its sources: the crates' files without tests, and
-/// the embedded examples. `cargo test --workspace` builds the program first; it must not be rebuilt
-/// with other features while tests run. (Cargo's dependency list is missing if only tests were
-/// built.)
+/// the embedded examples. `cargo test --workspace` builds the program first, and it must not be
+/// rebuilt with other features while tests run. (Cargo's dependency list does not exist if only
+/// tests were built.)
 fn is_current(program: &Path) -> bool {
     let age = |path: &Path| fs::metadata(path).and_then(|file| file.modified()).ok();
     let Some(built) = age(program) else { return false };

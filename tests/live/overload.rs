@@ -1,10 +1,10 @@
-//! More traffic than the reader can process: the numbers that arrive, plus those that the ledger
-//! reports as dropped, by place, are exactly those sent.
+//! More traffic than the reader can process: the numbers that arrive, plus the numbers that the
+//! ledger reports as dropped at each location, are exactly the numbers sent.
 //!
-//! The reader writes a capture into a pipe, from which the test reads one frame for every ten sent.
-//! The flood is thus ten times the reader's rate on any machine.
+//! The reader writes a capture into a pipe, from which the test reads one frame for every ten
+//! frames sent. So the rate of the flood is ten times the reader's rate on any machine.
 
-use crate::numbers::{assert_reported, kernel_objects, number, numbers};
+use crate::numbers::{assert_reported, number, numbered_frames, numbers};
 use crate::observer::{Observer, ObserverResult};
 use crate::send::send;
 use std::io::{BufReader, Read};
@@ -21,7 +21,7 @@ const RECORD_HEADER: usize = 16;
 
 /// Floods the reader of a request; returns the result, and the numbers that arrived, in order.
 fn flood(pair: &Pair, behind: &str) -> (ObserverResult, Vec<u64>) {
-    let frames = kernel_objects(0..FRAMES, SIZE);
+    let frames = numbered_frames(0..FRAMES, SIZE);
     let line = format!("rx@thread0 {SERVER_DEVICE} ring=1MB {behind} | pcap -");
     let (observer, out) = Observer::start_piped(&pair.server, &line);
     let mut capture = BufReader::with_capacity(RECORD_HEADER + SIZE, out);
@@ -99,7 +99,7 @@ fn stopped_reader_loses_whole_rings() {
     let observer =
         Observer::start(&pair.server, &format!("rx@thread0 {SERVER_DEVICE} ring=1MB | count"));
     observer.signal("STOP");
-    send(&pair.client, CLIENT_DEVICE, &kernel_objects(0..20_000, SIZE));
+    send(&pair.client, CLIENT_DEVICE, &numbered_frames(0..20_000, SIZE));
     until("all have come", || received(&pair) == 20_000);
     observer.signal("CONT");
     let ran = observer.stop();
@@ -123,12 +123,12 @@ fn stop_during_a_flood_balances_the_ledger() {
         let sender = scope.spawn(|| {
             let mut sent = 0;
             while !ended.load(Ordering::Relaxed) {
-                send(&pair.client, CLIENT_DEVICE, &kernel_objects(sent..sent + FRAMES / 10, SIZE));
+                send(&pair.client, CLIENT_DEVICE, &numbered_frames(sent..sent + FRAMES / 10, SIZE));
                 sent += FRAMES / 10;
             }
             sent
         });
-        observer.until_written("seen.pcap", 1_000_000);
+        observer.wait_until_written("seen.pcap", 1_000_000);
         let ran = observer.stop();
         ended.store(true, Ordering::Relaxed);
         (ran, sender.join().expect("a sender"))

@@ -1,8 +1,8 @@
-//! A user's tap on its own sockets receives all packets of those sockets and no others. (FEATURES
-//! P7, V7; CONTRACT 22)
+//! A user's tap on the user's own sockets receives all packets of these sockets and no other
+//! packets. (FEATURES P7, V7; CONTRACT 22)
 //!
-//! Users are threads with other user ids, in namespaces of the test. All rings of a user are
-//! searched for other users' data.
+//! The users are threads with their own user ids, in namespaces of the test. All rings of a user
+//! are searched for other users' data.
 
 use crate::observer::Observer;
 use crate::privilege::copy_for_every_user;
@@ -31,7 +31,7 @@ use testkit::net::{CLIENT, CLIENT_DEVICE, Cable, Namespace, Pair, SERVER, is_obs
 const CAROL: u32 = 51_001;
 const DAVE: u32 = 51_002;
 
-/// Returns `None` and skips the test if a program that reads the owner of a socket cannot be
+/// Reports a skip and returns `None` if a program that reads the owner of a socket cannot be
 /// loaded.
 fn skip_unless_loadable() -> Option<()> {
     need::root()?;
@@ -103,8 +103,8 @@ impl Tap {
         all
     }
 
-    /// Returns true if these bytes are anywhere in the user's mappings.
-    fn holds(&self, mark: &[u8]) -> bool {
+    /// Returns true if any of the user's mappings contains these bytes.
+    fn contains_mark(&self, mark: &[u8]) -> bool {
         [self.rings.records(), &*self.rings].into_iter().any(|rings| {
             let mut bytes = vec![0; rings.memory().len()];
             assert!(rings.memory().copy(0, &mut bytes));
@@ -140,7 +140,7 @@ fn converse(listener: &TcpListener, space: &Namespace, user: u32, mark: &[u8]) {
     });
 }
 
-/// Returns the text of a conversation.
+/// Returns the bytes that each side of a conversation sends: the mark, repeated.
 fn conversation_text(mark: &[u8]) -> Vec<u8> {
     mark.iter().copied().cycle().take(CONVERSATION_BYTES).collect()
 }
@@ -251,14 +251,18 @@ fn p7_user_observes_all_its_sockets_and_no_other() {
                 "what was said, byte for byte"
             );
         }
-        assert!(tap.holds(MARKS[at]) && !tap.holds(MARKS[1 - at]), "user {at}");
-        assert!(!tap.holds(b"the last"), "root's");
+        assert!(tap.contains_mark(MARKS[at]) && !tap.contains_mark(MARKS[1 - at]), "user {at}");
+        assert!(!tap.contains_mark(b"the last"), "root's");
     }
     // Memory that was reused.
     let written = |cpu| small.rings.region(cpu).expect("a region").committed();
     let most = (0..small.rings.shape().cpus).map(written).max().expect("a processor");
     assert!(most > 2 * u64::from(small.rings.shape().bytes), "{most}");
-    assert!(small.holds(MARKS[0]) && !small.holds(MARKS[1]) && !small.holds(b"the last"));
+    assert!(
+        small.contains_mark(MARKS[0])
+            && !small.contains_mark(MARKS[1])
+            && !small.contains_mark(b"the last")
+    );
     drop((taps, small));
     assert!(points.status().is_empty());
 }
@@ -305,8 +309,8 @@ fn p7_v7_user_memory_contains_no_foreign_bytes() {
         .output();
     // Her packet, after all others.
     send_datagram(here, CAROL, address(SERVER, 9), b"the last of hers");
-    until("hers has come", || carol.holds(b"the last of hers"));
-    let said = |mark: &[u8]| carol.holds(mark);
+    until("hers has come", || carol.contains_mark(b"the last of hers"));
+    let said = |mark: &[u8]| carol.contains_mark(mark);
     assert!(said(b"dave to carol"), "what her socket receives is hers, whoever sent it");
     for mark in [
         &b"dave to dave"[..],
@@ -329,14 +333,14 @@ fn p7_v7_user_memory_contains_no_foreign_bytes() {
 }
 
 /// Returns a self-checking datagram: `number`, and bytes derived from it.
-fn kernel_objects(number: u64) -> Vec<u8> {
+fn numbered_datagram(number: u64) -> Vec<u8> {
     let length = usize::try_from(number % 1200).expect("small");
     let fill = u8::try_from(number % 251).expect("small");
     [&number.to_le_bytes()[..], &vec![fill; length]].concat()
 }
 
-/// Interrupts that receive packets interrupt processes that send on the same processor; each record
-/// is complete, and all are counted.
+/// The reception of packets interrupts processes that send on the same processor. Each record is
+/// complete, and all records are counted.
 #[test]
 fn p7_nested_packets_are_whole_and_counted() {
     const SENDERS: u64 = 4;
@@ -356,7 +360,7 @@ fn p7_nested_packets_are_whole_and_counted() {
                     let socket = UdpSocket::bind("127.0.0.1:0").expect("a socket");
                     for number in sender * DATAGRAMS_PER_SENDER..(sender + 1) * DATAGRAMS_PER_SENDER
                     {
-                        socket.send_to(&kernel_objects(number), to).expect("sent");
+                        socket.send_to(&numbered_datagram(number), to).expect("sent");
                         sent.fetch_add(1, Ordering::Relaxed);
                     }
                 });
@@ -368,7 +372,7 @@ fn p7_nested_packets_are_whole_and_counted() {
     for seen in &all {
         let payload = &seen.bytes[28..];
         let number = u64::from_le_bytes(*payload.first_chunk().expect("a number"));
-        assert!(payload == kernel_objects(number), "packet {number} is whole");
+        assert!(payload == numbered_datagram(number), "packet {number} is whole");
         came[usize::from(seen.sent)].push(number);
     }
     drop(carol);
@@ -423,7 +427,7 @@ fn p7_killed_process_leaves_nothing_attached() {
     until("its programs are gone", || theirs.iter().all(|program| !ours().contains(program)));
 }
 
-/// A daemon run by root gives an unprivileged user the traffic of its own sockets, but no
+/// A daemon run by root gives an unprivileged user the traffic of the user's own sockets, but of no
 /// interface.
 #[test]
 fn p7_v7_daemon_gives_unprivileged_user_its_own_traffic() {
@@ -466,17 +470,18 @@ fn p7_v7_daemon_gives_unprivileged_user_its_own_traffic() {
     assert!(told.contains("leave the interface out") && !told.contains("CAP_NET_RAW"), "{told}");
     let mut observer = Observer::spawn(carols(&program), "rx own=yes | pcap out.pcap");
     until("her line has begun", || {
-        observer.assert_runs();
+        observer.assert_running();
         send_datagram(&space, CAROL, address("127.0.0.1", 9), b"carol's own");
         fs::metadata(observer.path("out.pcap")).is_ok_and(|file| file.len() > 24)
     });
     send_datagram(&space, DAVE, address("127.0.0.1", 9), b"dave's own");
     send_datagram(&space, CAROL, address("127.0.0.1", 9), b"the last of hers");
     let capture = || fs::read(observer.path("out.pcap")).unwrap_or_default();
-    let holds = |bytes: &[u8], mark: &[u8]| bytes.windows(mark.len()).any(|part| part == mark);
-    until("the last has come", || holds(&capture(), b"the last of hers"));
+    let contains_mark =
+        |bytes: &[u8], mark: &[u8]| bytes.windows(mark.len()).any(|part| part == mark);
+    until("the last has come", || contains_mark(&capture(), b"the last of hers"));
     let written = capture();
-    assert!(holds(&written, b"carol's own") && !holds(&written, b"dave's own"));
+    assert!(contains_mark(&written, b"carol's own") && !contains_mark(&written, b"dave's own"));
     let ran = observer.stop();
     assert_eq!(ran.status, Some(0), "{}", ran.err);
     assert_eq!(ran.ledger["balanced"], true, "{}", ran.ledger);

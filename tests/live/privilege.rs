@@ -1,5 +1,5 @@
-//! Without privileges, the error names the missing capability and the remedy; in the user's own
-//! namespace, everything works.
+//! Without privileges, the error names the missing capability and the remedy. In the user's own
+//! namespace, observation works.
 
 use crate::observer::program;
 use crate::scratch::Scratch;

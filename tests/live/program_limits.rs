@@ -1,7 +1,7 @@
 //! Counters of a request that runs in the kernel (time, notifications), and requests that do not
 //! fit into one program.
 
-use crate::numbers::{FRAME_LENGTH, kernel_objects};
+use crate::numbers::{FRAME_LENGTH, numbered_frames};
 use crate::observer::{Observer, ObserverResult, program};
 use crate::scratch::Scratch;
 use crate::send::send_all;
@@ -12,14 +12,14 @@ use testkit::net::{Cable, Pair, SERVER_DEVICE, is_observing, until};
 
 /// Returns a veth pair that carries only the test's traffic, or `None` if programs cannot be
 /// loaded.
-pub(crate) fn silent() -> Option<Pair> {
+pub(crate) fn quiet_pair() -> Option<Pair> {
     need::bpf()?;
     Pair::new(Cable { addresses: false, ..Cable::default() })
 }
 
 /// Sends `number` datagrams to port 9, and waits for their arrival.
 fn send_some(pair: &Pair, number: u64) {
-    send_all(pair, &kernel_objects(0..number, FRAME_LENGTH));
+    send_all(pair, &numbered_frames(0..number, FRAME_LENGTH));
 }
 
 pub(crate) fn filter<'r>(ran: &'r ObserverResult, name: &str) -> &'r Value {
@@ -27,7 +27,7 @@ pub(crate) fn filter<'r>(ran: &'r ObserverResult, name: &str) -> &'r Value {
     filters.iter().find(|filter| filter["name"] == name).unwrap_or_else(|| panic!("no {name}"))
 }
 
-pub(crate) fn refused(ran: &ObserverResult) -> Vec<(&str, &str)> {
+pub(crate) fn refusals(ran: &ObserverResult) -> Vec<(&str, &str)> {
     let refused = ran.ledger["refused"].as_array().expect("an array");
     refused
         .iter()
@@ -37,7 +37,7 @@ pub(crate) fn refused(ran: &ObserverResult) -> Vec<(&str, &str)> {
 
 #[test]
 fn v1_analysis_reports_program_time_and_notifications() {
-    let Some(pair) = silent() else { return };
+    let Some(pair) = quiet_pair() else { return };
     let folder = Scratch::new();
     let line = format!("rx {SERVER_DEVICE} | bpf \"udp port 9\" | print");
     let mut command = pair.server.command(program());
@@ -71,7 +71,7 @@ fn v1_analysis_reports_program_time_and_notifications() {
 
 #[test]
 fn ledger_counts_program_frames_and_notifications() {
-    let Some(pair) = silent() else { return };
+    let Some(pair) = quiet_pair() else { return };
     let line = format!("rx {SERVER_DEVICE} | bpf \"udp port 9\" | pcap seen.pcap");
     let observer = Observer::start(&pair.server, &line);
     send_some(&pair, 200);
@@ -86,10 +86,10 @@ fn ledger_counts_program_frames_and_notifications() {
     assert!(program["runs"].as_u64().is_none_or(|runs| runs <= 200), "{program}");
 }
 
-/// The counting filter of `-c` runs in a thread, after the kernel's filters.
+/// The counting filter of `-c` runs in a thread, after the filters in the kernel.
 #[test]
 fn v5_block_limit_is_counted_after_the_kernel() {
-    let Some(pair) = silent() else { return };
+    let Some(pair) = quiet_pair() else { return };
     let line = format!("rx {SERVER_DEVICE} | ip | udp | count");
     let observer = Observer::start_with_options(&pair.server, &["--count=5"], &line);
     send_some(&pair, 40);
@@ -98,14 +98,14 @@ fn v5_block_limit_is_counted_after_the_kernel() {
     assert_eq!(filter(&ran, "udp")["space"], "kernel", "{}", ran.err);
     assert_eq!(filter(&ran, "count")["space"], "thread0", "{}", ran.err);
     assert_eq!(filter(&ran, "count")["passed"]["blocks"], 5, "{}", ran.ledger);
-    let [(name, why)] = refused(&ran)[..] else { panic!("{}", ran.ledger) };
+    let [(name, why)] = refusals(&ran)[..] else { panic!("{}", ran.ledger) };
     assert_eq!((name, why.contains("`-c`")), ("count", true), "{why}");
     assert!(ran.err.contains("`count` runs in thread0: a number of blocks"), "{}", ran.err);
 }
 
-/// Runs a request whose last filter leads to 40 files, each of which selects the classes that `way`
-/// returns for its index.
-fn forked(pair: &Pair, way: impl Fn(usize) -> String) -> ObserverResult {
+/// Runs a request whose last filter leads to 40 files. The arc to each file selects the classes
+/// that `way` returns for the file's index.
+fn run_forked(pair: &Pair, way: impl Fn(usize) -> String) -> ObserverResult {
     let ways: Vec<String> =
         (0..40).map(|file| format!("|{} pcap {file}.pcap", way(file))).collect();
     let line = format!("rx {SERVER_DEVICE} | dport | ( {} )", ways.join(" + "));
@@ -121,10 +121,10 @@ fn forked(pair: &Pair, way: impl Fn(usize) -> String) -> ObserverResult {
 /// A frame has one class, so the number of classes does not matter.
 #[test]
 fn v5_exclusive_exits_fit_the_limit_of_a_program() {
-    let Some(pair) = silent() else { return };
-    let ran = forked(&pair, |file| (9 + file).to_string());
+    let Some(pair) = quiet_pair() else { return };
+    let ran = run_forked(&pair, |file| (9 + file).to_string());
     assert_eq!(filter(&ran, "dport")["space"], "kernel", "{}", ran.err);
-    assert_eq!(refused(&ran), []);
+    assert_eq!(refusals(&ran), []);
     assert_eq!(ran.frames("1.pcap").len(), 0);
 }
 
@@ -132,11 +132,11 @@ fn v5_exclusive_exits_fit_the_limit_of_a_program() {
 /// with a reason.
 #[test]
 fn v5_filter_with_too_many_exits_runs_in_a_thread() {
-    let Some(pair) = silent() else { return };
-    let ran = forked(&pair, |_| "all".to_owned());
+    let Some(pair) = quiet_pair() else { return };
+    let ran = run_forked(&pair, |_| "all".to_owned());
     assert_eq!(filter(&ran, "dport")["space"], "thread0", "{}", ran.err);
     assert_eq!(ran.frames("39.pcap").len(), 30);
-    let [(name, why)] = refused(&ran)[..] else { panic!("{}", ran.ledger) };
+    let [(name, why)] = refusals(&ran)[..] else { panic!("{}", ran.ledger) };
     assert_eq!(name, "dport");
     assert!(why.contains("40 ways at once") && why.contains("31"), "{why}");
     assert!(ran.err.contains(why), "{}", ran.err);

@@ -3,7 +3,7 @@
 
 use crate::daemon_fixture::{ALICE, BOB, CAROL, DAVE, DaemonFixture, POLICY};
 use crate::observer::Observer;
-use crate::shared_program::{chain, send_until};
+use crate::shared_program::{program_ids, send_until};
 use std::net::{Ipv4Addr, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
 use testkit::need;
@@ -25,17 +25,17 @@ fn t12_request_over_its_kernel_quota_ends_alone() {
     std::thread::scope(|scope| {
         let _ends = StopSenderOnDrop(&stop);
         scope.spawn(|| send_until(&fixture.pair, 500, &stop));
-        until("alice's line is ended", || !alice.runs());
+        until("alice's line is ended", || !alice.is_running());
     });
     let ran = alice.wait();
     assert_eq!(ran.status, Some(1), "{}", ran.err);
     assert!(ran.err.contains("of each second in the kernel"), "{}", ran.err);
     assert_eq!(ran.ledger["balanced"], true, "{}\n{}", ran.err, ran.ledger);
     assert_eq!((fixture.running_requests(ALICE), fixture.running_requests(BOB)), (0, 1));
-    assert_eq!(chain(&fixture.pair).len(), 1);
+    assert_eq!(program_ids(&fixture.pair).len(), 1);
     let ran = bob.stop();
     ran.assert_balanced();
-    fixture.end();
+    fixture.stop();
 }
 
 /// A daemon that may send frames does not send them for users who may not.
@@ -54,7 +54,7 @@ fn t12_daemon_does_not_lend_its_right_to_send() {
     for part in ["redirect lo", "CAP_NET_RAW"] {
         assert!(said.contains(part), "{part}: {said}");
     }
-    assert_eq!((fixture.running_requests(ALICE), chain(&fixture.pair)), (0, vec![]));
+    assert_eq!((fixture.running_requests(ALICE), program_ids(&fixture.pair)), (0, vec![]));
     // Nor may the rest of the request as long as it ends so; observing requests may.
     let line = format!("rx {SERVER_DEVICE} ring=1MB | udp | dport |9 pcap /dev/null");
     let watches = fixture.run(ALICE, &line);
@@ -68,7 +68,7 @@ fn t12_daemon_does_not_lend_its_right_to_send() {
     until("all have come", || given() == 20);
     watches.stop().assert_balanced();
     assert_eq!(sent(), before, "nothing left");
-    fixture.end();
+    fixture.stop();
 }
 
 /// Ends the sender on drop, also when a test fails.
@@ -80,20 +80,20 @@ impl Drop for StopSenderOnDrop<'_> {
     }
 }
 
-/// Returns what Carol and Dave receive while `done` runs.
-fn frames_while(fixture: &mut DaemonFixture, done: impl FnOnce(&DaemonFixture)) -> [Vec<u8>; 2] {
+/// Returns the captures of the packets that Carol and Dave receive while `action` runs.
+fn frames_while(fixture: &mut DaemonFixture, action: impl FnOnce(&DaemonFixture)) -> [Vec<u8>; 2] {
     let taps = [CAROL, DAVE].map(|uid| fixture.run(uid, "rx own=yes ring=1MB | pcap own.pcap"));
-    done(fixture);
+    action(fixture);
     let seen = taps.map(|tap: Observer| {
         let ran = tap.stop();
         ran.assert_balanced();
         ran.file("own.pcap")
     });
-    fixture.end();
+    fixture.stop();
     seen
 }
 
-fn holds(bytes: &[u8], mark: &str) -> bool {
+fn contains_mark(bytes: &[u8], mark: &str) -> bool {
     bytes.windows(mark.len()).any(|part| part == mark.as_bytes())
 }
 
@@ -126,7 +126,7 @@ fn p7_multicast_reaches_users_whose_sockets_joined() {
     });
     for (seen, (_, _, own)) in seen.iter().zip(GROUPS) {
         for (_, _, mark) in GROUPS {
-            assert_eq!(holds(seen, mark), mark == own, "{own}: {mark}");
+            assert_eq!(contains_mark(seen, mark), mark == own, "{own}: {mark}");
         }
     }
 }
@@ -146,6 +146,6 @@ fn p7_sockets_of_a_setuid_program_belong_to_its_uid() {
         let output = command.output().expect("a shell");
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     });
-    assert!(holds(&dave, "<as dave>"), "the user that the program is");
-    assert!(!holds(&carol, "<as dave>"), "and nobody else");
+    assert!(contains_mark(&dave, "<as dave>"), "the user that the program is");
+    assert!(!contains_mark(&carol, "<as dave>"), "and nobody else");
 }

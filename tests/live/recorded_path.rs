@@ -1,20 +1,20 @@
 //! A live path, recorded under traffic into one file and replayed bit by bit as a user on another
 //! machine would.
 
-use crate::numbers::{FRAME_LENGTH, kernel_objects};
+use crate::numbers::{FRAME_LENGTH, numbered_frames};
 use crate::observer::{Observer, program};
 use crate::send::send_all;
 use std::process::Command;
 use testkit::net::{Cable, Pair, SERVER_DEVICE};
 
-/// The output of the request depends on time: another run over the same frames would differ.
+/// The output of the request depends on time, so another run over the same frames would differ.
 #[test]
 fn v10_recorded_live_path_replays_identically() {
     let Some(pair) = Pair::new(Cable { addresses: false, ..Cable::default() }) else { return };
     let line = format!("rx {SERVER_DEVICE} | udp | ratelimit 10 | pcap seen.pcap");
     let observer = Observer::start_with_options(&pair.server, &["--record=r.pcapng"], &line);
     for part in 0..10 {
-        send_all(&pair, &kernel_objects(part * 100..(part + 1) * 100, FRAME_LENGTH));
+        send_all(&pair, &numbered_frames(part * 100..(part + 1) * 100, FRAME_LENGTH));
     }
     let ran = observer.stop();
     ran.assert_lossless();

@@ -1,6 +1,6 @@
 //! The filter `redirect`: the program sends frames out of another interface, as copies of observed
 //! frames or, with `take`, the frames themselves. The far end receives the same frames, and a
-//! thread sends what cannot be sent in the kernel. [SL §5.5, §6.1; CONTRACT 2, 25]
+//! thread sends frames that cannot be sent in the kernel. [SL §5.5, §6.1; CONTRACT 2, 25]
 
 use crate::numbers::{number, numbers};
 use crate::observer::{Observer, ObserverResult};
@@ -80,7 +80,7 @@ fn run(
         false => Observer::start(server, text),
     };
     line.send_all(frames);
-    far.until_written("far.pcap", capture_length(&expected));
+    far.wait_until_written("far.pcap", capture_length(&expected));
     let ran = observer.stop();
     ran.assert_balanced();
     let far = far.stop();

@@ -1,8 +1,8 @@
-//! Requests that redirect frames away from the host: the host does not receive them, the ledger
-//! accounts for each, and existing programs stay attached. [FEATURES G1, G3, G5, G7, V17; CONTRACT
-//! 2, 3]
+//! Requests that redirect frames away from the host: the host does not receive the frames, the
+//! ledger accounts for each of them, and existing programs stay attached. [FEATURES G1, G3, G5, G7,
+//! V17; CONTRACT 2, 3]
 
-use crate::numbers::{kernel_objects, numbers};
+use crate::numbers::{numbered_frames, numbers};
 use crate::observer::{Observer, has_xdp_program, program};
 use crate::send::{capture_length, send};
 use std::net::UdpSocket;
@@ -23,7 +23,7 @@ fn pair(cable: Cable) -> Option<Pair> {
     Some(pair)
 }
 
-fn silent() -> Option<Pair> {
+fn quiet_pair() -> Option<Pair> {
     pair(Cable { addresses: false, ..Cable::default() })
 }
 
@@ -37,8 +37,8 @@ fn received(pair: &Pair) -> u64 {
     counters.received + counters.receive_dropped
 }
 
-/// Redirects frames in small groups, each sent after the previous one was written; returns the
-/// result.
+/// Redirects frames in small groups, each of which is sent after the previous group was written;
+/// returns the result.
 fn redirect_in_groups(
     pair: &Pair,
     line: &str,
@@ -50,15 +50,15 @@ fn redirect_in_groups(
     for bunch in frames.chunks(bunch) {
         send(&pair.client, CLIENT_DEVICE, bunch);
         written += capture_length(bunch) - capture_length(&[]);
-        redirecting.until_written("out", written);
+        redirecting.wait_until_written("out", written);
     }
     redirecting.stop()
 }
 
 #[test]
 fn g1_redirected_frames_do_not_reach_the_host() {
-    let Some(pair) = silent() else { return };
-    let frames = kernel_objects(0..20_000, SIZE);
+    let Some(pair) = quiet_pair() else { return };
+    let frames = numbered_frames(0..20_000, SIZE);
     let host = Observer::start(&pair.server, &format!("rx {SERVER_DEVICE} | pcap seen.pcap"));
     let ran = redirect_in_groups(&pair, &format!("rx {SERVER_DEVICE} take"), &frames, 500);
     ran.assert_lossless();
@@ -67,7 +67,7 @@ fn g1_redirected_frames_do_not_reach_the_host() {
     assert_eq!((source.seen, source.given), (Some(20_000), 20_000), "{source:?}");
     assert!(!has_xdp_program(&pair.server, SERVER_DEVICE), "nothing is left there");
     // The host receives later frames again.
-    let after = kernel_objects(20_000..20_010, SIZE);
+    let after = numbered_frames(20_000..20_010, SIZE);
     send(&pair.client, CLIENT_DEVICE, &after);
     until("they have come", || received(&pair) == 20_010);
     let host = host.stop();
@@ -77,12 +77,12 @@ fn g1_redirected_frames_do_not_reach_the_host() {
 
 #[test]
 fn g1_frames_have_their_receive_time() {
-    let Some(pair) = silent() else { return };
+    let Some(pair) = quiet_pair() else { return };
     let before = sys::clock::real();
     let ran = redirect_in_groups(
         &pair,
         &format!("rx {SERVER_DEVICE} take"),
-        &kernel_objects(0..50, SIZE),
+        &numbered_frames(0..50, SIZE),
         10,
     );
     let after = sys::clock::real();
@@ -97,11 +97,11 @@ fn g1_frames_have_their_receive_time() {
 
 #[test]
 fn g1_frames_without_room_are_ring_losses() {
-    let Some(pair) = silent() else { return };
+    let Some(pair) = quiet_pair() else { return };
     let line = format!("rx {SERVER_DEVICE} take ring=512K | pcap seen.pcap");
     let observer = start_redirecting(&pair, &line);
     observer.signal("STOP");
-    send(&pair.client, CLIENT_DEVICE, &kernel_objects(0..20_000, SIZE));
+    send(&pair.client, CLIENT_DEVICE, &numbered_frames(0..20_000, SIZE));
     until("all have come", || received(&pair) >= 20_000);
     observer.signal("CONT");
     let ran = observer.stop();
@@ -138,7 +138,7 @@ fn g3_each_queue_has_its_own_ring() {
             }
         });
         written += 50 * (16 + 42 + payload.len() as u64);
-        redirecting.until_written("out", written);
+        redirecting.wait_until_written("out", written);
     }
     let statistics = pair.server.run("ethtool", &format!("-S {SERVER_DEVICE}"));
     let ran = redirecting.stop();
@@ -186,7 +186,7 @@ fn g1_unsegmented_frames_arrive_complete() {
         need::skip::<()>("needs a kernel that cuts datagrams (UDP_SEGMENT)");
         return;
     }
-    observer.until_written("out", 24 + 60_000);
+    observer.wait_until_written("out", 24 + 60_000);
     let ran = observer.stop();
     ran.assert_lossless();
     let frames = ran.frames("out");
@@ -213,7 +213,7 @@ const PUSH: [[u8; 8]; 5] = [
 #[test]
 fn g2_tags_are_inline_wherever_the_driver_puts_them() {
     let Some(pair) = pair(Cable { mtu: 9000, addresses: false, queues: 1 }) else { return };
-    let inside = crate::frames::tagged();
+    let inside = crate::frames::tagged_frames();
     let ran = redirect_in_groups(&pair, &format!("rx {SERVER_DEVICE} take"), &inside, 10);
     ran.assert_lossless();
     assert!(ran.frames("out") == inside, "{:x?}", ran.frames("out"));
@@ -229,13 +229,13 @@ fn g2_tags_are_inline_wherever_the_driver_puts_them() {
     });
     // One of them is longer than a buffer.
     let plain =
-        [kernel_objects(0..5, SIZE), kernel_objects(5..7, 8_000), kernel_objects(7..9, 3_840)]
+        [numbered_frames(0..5, SIZE), numbered_frames(5..7, 8_000), numbered_frames(7..9, 3_840)]
             .concat();
     let tagged = |frame: &Vec<u8>| [&frame[..12], &[0x81, 0, 0, 7], &frame[12..]].concat();
     let expected: Vec<Vec<u8>> = plain.iter().map(tagged).collect();
     let mut observer = start_redirecting(&pair, &format!("rx {SERVER_DEVICE} take | pcap -"));
     send(&pair.client, CLIENT_DEVICE, &plain);
-    observer.until_written("out", capture_length(&expected));
+    observer.wait_until_written("out", capture_length(&expected));
     let ran = observer.stop();
     ran.assert_lossless();
     let frames = ran.frames("out");
@@ -255,7 +255,7 @@ fn index(pair: &Pair) -> u32 {
 
 #[test]
 fn v17_existing_program_stays_and_is_named() {
-    let Some(pair) = silent() else { return };
+    let Some(pair) = quiet_pair() else { return };
     let index = index(&pair);
     let link = pair.server.enter(|| {
         let foreign = Program::load(ProgramKind::Xdp, "somebody_else", &PASS).unwrap();
@@ -271,7 +271,7 @@ fn v17_existing_program_stays_and_is_named() {
     assert_eq!(link.info().unwrap().target, LinkTarget::Xdp(index), "it is where it was");
     // Observation continues beside it.
     let watch = Observer::start(&pair.server, &format!("rx {SERVER_DEVICE} | count"));
-    send(&pair.client, CLIENT_DEVICE, &kernel_objects(0..3, SIZE));
+    send(&pair.client, CLIENT_DEVICE, &numbered_frames(0..3, SIZE));
     until("they have come", || received(&pair) == 3);
     let ran = watch.stop();
     ran.assert_lossless();
@@ -280,19 +280,19 @@ fn v17_existing_program_stays_and_is_named() {
 
 #[test]
 fn g7_killed_receiver_leaves_nothing_attached() {
-    let Some(pair) = silent() else { return };
+    let Some(pair) = quiet_pair() else { return };
     for _ in 0..3 {
         let mut observer = start_redirecting(&pair, &format!("rx {SERVER_DEVICE} take | count"));
-        send(&pair.client, CLIENT_DEVICE, &kernel_objects(0..10, SIZE));
+        send(&pair.client, CLIENT_DEVICE, &numbered_frames(0..10, SIZE));
         observer.signal("KILL");
-        until("it is gone", || !observer.runs());
+        until("it is gone", || !observer.is_running());
         until("nothing is attached", || !has_xdp_program(&pair.server, SERVER_DEVICE));
     }
     let host = Observer::start(&pair.server, &format!("rx {SERVER_DEVICE} | pcap -"));
-    let frames = kernel_objects(0..10, SIZE);
+    let frames = numbered_frames(0..10, SIZE);
     send(&pair.client, CLIENT_DEVICE, &frames);
     let mut host = host;
-    host.until_written("out", capture_length(&frames));
+    host.wait_until_written("out", capture_length(&frames));
     let ran = host.stop();
     ran.assert_lossless();
     assert!(ran.frames("out") == frames);
@@ -313,7 +313,7 @@ fn g7_default_route_interface_needs_force() {
 
 #[test]
 fn refused_interfaces_are_reported() {
-    let Some(pair) = silent() else { return };
+    let Some(pair) = quiet_pair() else { return };
     let refused = |line: &str| {
         let output = pair.server.command(program()).args(["run", line]).output().unwrap();
         assert_eq!(output.status.code(), Some(1), "{line}");
@@ -329,11 +329,11 @@ fn refused_interfaces_are_reported() {
 
 #[test]
 fn vanished_interface_ends_the_path_with_a_balanced_ledger() {
-    let Some(pair) = silent() else { return };
-    let frames = kernel_objects(0..10, SIZE);
+    let Some(pair) = quiet_pair() else { return };
+    let frames = numbered_frames(0..10, SIZE);
     let mut observer = start_redirecting(&pair, &format!("rx {SERVER_DEVICE} take | pcap -"));
     send(&pair.client, CLIENT_DEVICE, &frames);
-    observer.until_written("out", capture_length(&frames));
+    observer.wait_until_written("out", capture_length(&frames));
     pair.client.ip(&format!("link delete dev {CLIENT_DEVICE}"));
     let ran = observer.wait();
     assert_eq!(ran.status, Some(1), "{}", ran.err);
@@ -360,7 +360,7 @@ fn add_return_link(pair: &Pair) {
     pair.server.wait_until_up("back0");
 }
 
-/// Sends frames over one veth pair, from which a request forwards them to the other; returns the
+/// Sends frames over one veth pair while a request forwards them to the other pair; returns the
 /// request's result and the forwarded frames.
 fn forward(
     pair: &Pair,
@@ -378,7 +378,7 @@ fn forward(
     for bunch in frames.chunks(250) {
         send(&pair.client, near, bunch);
         written += capture_length(bunch) - capture_length(&[]);
-        ear.until_written("out", written);
+        ear.wait_until_written("out", written);
     }
     let ran = middle.stop();
     let ear = ear.stop();
@@ -388,9 +388,9 @@ fn forward(
 
 #[test]
 fn g6_descriptors_move_between_interfaces_without_a_copy() {
-    let Some(pair) = silent() else { return };
+    let Some(pair) = quiet_pair() else { return };
     add_return_link(&pair);
-    let frames = kernel_objects(0..5_000, SIZE);
+    let frames = numbered_frames(0..5_000, SIZE);
     for (line, way) in [
         (format!("rx {SERVER_DEVICE} take | tx back0 qdisc=no"), false),
         (format!("rx back0 take | tx {SERVER_DEVICE} qdisc=no"), true),
@@ -409,7 +409,7 @@ fn g6_changed_or_joined_frames_are_copied() {
     add_return_link(&pair);
     pair.server.ip("link set dev back0 mtu 9000");
     pair.client.ip("link set dev back1 mtu 9000");
-    let frames = kernel_objects(0..500, SIZE);
+    let frames = numbered_frames(0..500, SIZE);
     let line = format!("rx {SERVER_DEVICE} take | blank from=50 length=10 | tx back0 qdisc=no");
     let (ran, arrived) = forward(&pair, &line, false, &frames);
     ran.assert_lossless();

@@ -1,8 +1,8 @@
-//! Requests with a subset of the capabilities run wherever they are allowed to, give the same
-//! result on the same frames, and report why a deeper placement was refused. Only the test itself
-//! is root.
+//! Requests with a subset of the capabilities: they run as deep as permitted, have the same result
+//! on the same frames, and report why a deeper placement was refused. Only the test itself runs as
+//! root.
 
-use crate::numbers::{FRAME_LENGTH, kernel_objects};
+use crate::numbers::{FRAME_LENGTH, numbered_frames};
 use crate::observer::{Observer, ObserverResult};
 use crate::privilege::copy_for_every_user;
 use crate::scratch::Scratch;
@@ -13,7 +13,7 @@ use std::process::Command;
 use testkit::need;
 use testkit::net::{Cable, Pair, SERVER_DEVICE};
 
-/// A user with the given capabilities and no others, in the server's namespace.
+/// A user in the server's namespace with only the given capabilities.
 struct UnprivilegedUser<'t> {
     pair: &'t Pair,
     setpriv: &'t Path,
@@ -32,7 +32,7 @@ impl UnprivilegedUser<'_> {
     }
 
     /// Returns the output of `explain --json` for a request.
-    fn explained(&self, program: &Path, line: &str) -> Value {
+    fn explain(&self, program: &Path, line: &str) -> Value {
         let output = self.command(program).args(["explain", "--json", line]).output();
         let output = output.expect("it starts");
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -40,10 +40,10 @@ impl UnprivilegedUser<'_> {
     }
 
     /// Runs a request over 100 datagrams.
-    fn runs(&self, program: &Path, line: &str) -> ObserverResult {
+    fn run_request(&self, program: &Path, line: &str) -> ObserverResult {
         let near = &self.pair.server;
         let observer = Observer::start_by_command(near, |_| self.command(program), line);
-        send_all(self.pair, &kernel_objects(0..100, FRAME_LENGTH));
+        send_all(self.pair, &numbered_frames(0..100, FRAME_LENGTH));
         observer.stop()
     }
 }
@@ -82,7 +82,7 @@ fn v5_request_runs_with_available_capabilities() {
     let line = format!("rx {SERVER_DEVICE} | ip | udp | dport |all count");
     for (rights, hardened) in CAPABILITY_SETS {
         let user = UnprivilegedUser { pair: &pair, setpriv: &setpriv, rights };
-        let explained = user.explained(&program, &line);
+        let explained = user.explain(&program, &line);
         let kernel = &explained["machine"]["kernel"];
         assert_eq!(kernel["open"].as_bool(), Some(hardened.is_some()), "{rights}: {kernel}");
         assert_eq!(kernel["hardened"].as_bool(), hardened, "{rights}: {kernel}");
@@ -92,7 +92,7 @@ fn v5_request_runs_with_available_capabilities() {
             assert!(why.contains("not permitted"), "{rights}: {why}");
             assert_eq!(kernel["why"], why, "{rights}");
         }
-        let ran = user.runs(&program, &line);
+        let ran = user.run_request(&program, &line);
         ran.assert_lossless();
         let space = if hardened.is_some() { "kernel" } else { "thread0" };
         for name in ["rx", "ip", "udp", "dport", "count"] {

@@ -36,7 +36,11 @@ pub(crate) fn frames_of(capture: &[u8]) -> Vec<Vec<u8>> {
 }
 
 /// Writes frames to a capture file; returns its path.
-pub(crate) fn capture(scratch: &Scratch, name: &str, frames: &[Vec<u8>]) -> std::path::PathBuf {
+pub(crate) fn write_capture(
+    scratch: &Scratch,
+    name: &str,
+    frames: &[Vec<u8>],
+) -> std::path::PathBuf {
     use wire::capture::write;
     let mut file = write::header(wire::LinkType::ETHERNET).to_vec();
     for frame in frames {

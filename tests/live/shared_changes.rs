@@ -1,11 +1,11 @@
-//! Unprivileged users change requests that the daemon runs for them, under traffic: each frame runs
-//! through the old or the new filters, and each change replaces the shared program once. (CONTRACT
-//! 21, 25)
+//! Unprivileged users change requests that the daemon runs for them, under traffic: each frame
+//! passes either the old or the new filters, and each change replaces the shared program once.
+//! (CONTRACT 21, 25)
 
 use crate::daemon_fixture::{ALICE, BOB, CAROL, DAVE, DaemonFixture, POLICY};
 use crate::numbers::numbers;
 use crate::observer::{Observer, ObserverResult};
-use crate::shared_program::{chain, send_until};
+use crate::shared_program::{program_ids, send_until};
 use member::client::Client;
 use member::protocol::KernelProgram;
 use std::net::UdpSocket;
@@ -27,11 +27,11 @@ const BOBS_CHANGES: [&str; 4] =
 
 impl DaemonFixture {
     /// Waits until a user's process is registered; returns its path id.
-    pub(crate) fn path(&self, of: &Observer) -> u32 {
+    pub(crate) fn path_id(&self, of: &Observer) -> u32 {
         let process = i32::try_from(of.process()).ok();
         let mut number = None;
         until("its path is registered", || {
-            let paths = Client::at(&self.place()).and_then(|client| client.list());
+            let paths = Client::at(&self.daemon_directory()).and_then(|client| client.list());
             let paths = paths.unwrap_or_default();
             number = paths.iter().find(|path| path.process == process).map(|path| path.number);
             number.is_some()
@@ -39,8 +39,8 @@ impl DaemonFixture {
         number.expect("a number")
     }
 
-    /// Changes a path as a user; returns true if the change was made, and the message.
-    pub(crate) fn set(&self, uid: u32, path: u32, words: &str) -> (bool, String) {
+    /// Changes a path as a user; returns true if the change was made, and the command's output.
+    pub(crate) fn change_path(&self, uid: u32, path: u32, words: &str) -> (bool, String) {
         let mut command = self.command(uid);
         command.args(["set", &path.to_string()]).args(words.split(' ')).env("NO_COLOR", "1");
         let output = command.output().expect("it starts");
@@ -51,7 +51,7 @@ impl DaemonFixture {
     /// Changes a path; asserts that nothing was lost.
     pub(crate) fn assert_change_succeeds(&self, uid: u32, path: u32, words: &str) {
         until(words, || {
-            let (done, said) = self.set(uid, path, words);
+            let (done, said) = self.change_path(uid, path, words);
             assert!(if done { is_lossless(&said) } else { is_busy(&said) }, "{words}: {said}");
             done
         });
@@ -68,12 +68,12 @@ pub(crate) fn is_busy(said: &str) -> bool {
     said.contains("did not come to it in time") || said.contains("waits for room in a ring")
 }
 
-/// Returns the filters of a program, with the number of requests that use each.
-fn steps(program: &KernelProgram) -> Vec<(String, usize)> {
+/// Returns the filters of a program, each with the number of requests that use it.
+fn filters_with_users(program: &KernelProgram) -> Vec<(String, usize)> {
     program.steps.iter().map(|step| (step.name.clone(), step.lines)).collect()
 }
 
-/// Asserts that each number arrived once and in order, apart from losses at the source.
+/// Asserts that each number arrived once and in order, or was lost at the source.
 pub(crate) fn assert_each_once(ran: &ObserverResult, sent: u64) {
     ran.assert_balanced();
     let numbers = numbers(&ran.frames("all.pcap"));
@@ -91,7 +91,7 @@ fn v3_users_change_requests_in_a_shared_program_under_traffic() {
     }
     let line = format!("rx {SERVER_DEVICE} ring=16MB | udp | dport |9 pcap all.pcap");
     let users = [ALICE, BOB, DAVE].map(|uid| fixture.run(uid, &line));
-    let [alice, bob, _] = users.each_ref().map(|user| fixture.path(user));
+    let [alice, bob, _] = users.each_ref().map(|user| fixture.path_id(user));
     assert_eq!(fixture.shared_program().lines.len(), 3);
     let stop = AtomicBool::new(false);
     let given = || -> u64 {
@@ -106,9 +106,14 @@ fn v3_users_change_requests_in_a_shared_program_under_traffic() {
             let before = fixture.shared_program();
             fixture.assert_change_succeeds(ALICE, alice, words);
             let after = fixture.shared_program();
-            assert_eq!(after.replaced, before.replaced + 1, "{words}: {:?}", steps(&after));
+            assert_eq!(
+                after.replaced,
+                before.replaced + 1,
+                "{words}: {:?}",
+                filters_with_users(&after)
+            );
             assert_eq!((after.lines.len(), after.rings.len()), (3, 3), "{words}");
-            assert_eq!(chain(&fixture.pair), [after.program], "{words}");
+            assert_eq!(program_ids(&fixture.pair), [after.program], "{words}");
         }
         // Both at once: in some order.
         let before = fixture.shared_program();
@@ -126,8 +131,8 @@ fn v3_users_change_requests_in_a_shared_program_under_traffic() {
         });
         let after = fixture.shared_program();
         let changes = (ALICES_CHANGES.len() + BOBS_CHANGES.len()) as u64;
-        assert_eq!(after.replaced, before.replaced + changes, "{:?}", steps(&after));
-        assert_eq!(steps(&after), [("udp".to_owned(), 3), ("dport".to_owned(), 3)]);
+        assert_eq!(after.replaced, before.replaced + changes, "{:?}", filters_with_users(&after));
+        assert_eq!(filters_with_users(&after), [("udp".to_owned(), 3), ("dport".to_owned(), 3)]);
         stop.store(true, Ordering::Relaxed);
         sender.join().expect("a sender")
     });
@@ -135,7 +140,7 @@ fn v3_users_change_requests_in_a_shared_program_under_traffic() {
         assert_each_once(&user.stop(), sent);
     }
     assert_eq!(fixture.shared_programs().programs, [], "nothing runs any more");
-    fixture.end();
+    fixture.stop();
 }
 
 /// Ends the sender on drop, also when a test fails.
@@ -156,14 +161,14 @@ fn p5_change_cannot_exceed_the_policy() {
     }
     let line = format!("rx {SERVER_DEVICE} | udp @kernel | dport |9 pcap all.pcap");
     let alice = fixture.run(ALICE, &line);
-    let (path, before) = (fixture.path(&alice), fixture.shared_program());
-    let (done, said) = fixture.set(ALICE, path, "move dport kernel");
+    let (path, before) = (fixture.path_id(&alice), fixture.shared_program());
+    let (done, said) = fixture.change_path(ALICE, path, "move dport kernel");
     let single_line = said.split_whitespace().collect::<Vec<_>>().join(" ");
     for part in ["may not have `dport` in the kernel", "policy.toml"] {
         assert!(!done && single_line.contains(part), "{part}: {said}");
     }
     // Nor can it change another user's request.
-    let (done, said) = fixture.set(BOB, path, "move udp process");
+    let (done, said) = fixture.change_path(BOB, path, "move udp process");
     assert!(!done, "{said}");
     let after = fixture.shared_program();
     assert_eq!((after.program, after.replaced), (before.program, before.replaced));
@@ -184,7 +189,7 @@ fn v3_user_changes_a_request_on_its_own_sockets() {
         return;
     }
     let carol = fixture.run(CAROL, "rx own=yes ring=1MB | udp | dport |9 pcap all.pcap");
-    let path = fixture.path(&carol);
+    let path = fixture.path_id(&carol);
     let say = |count: u8| {
         fixture.pair.server.enter(|| {
             let socket = UdpSocket::bind("127.0.0.1:0").expect("a socket");
@@ -205,7 +210,7 @@ fn v3_user_changes_a_request_on_its_own_sockets() {
     ran.assert_balanced();
     let lost = ran.ledger["lost"].as_u64().expect("a number");
     assert_eq!(ran.frames("all.pcap").len() as u64 + lost, 80, "{}", ran.ledger);
-    fixture.end();
+    fixture.stop();
 }
 
 #[test]
@@ -235,5 +240,5 @@ fn o9_p5_explain_reports_access_denied_by_policy() {
     let (done, said) = explain(0, &line);
     assert!(done && !said.contains("may not"), "{said}");
     assert_eq!(fixture.shared_programs().programs, [], "nothing was made");
-    fixture.end();
+    fixture.stop();
 }

@@ -1,7 +1,7 @@
 //! Requests that share the program of an interface: common filters run once, requests join and
-//! leave under traffic without effect on the others, and a failed attachment changes nothing.
+//! leave under traffic without affecting other requests, and a failed attachment changes nothing.
 
-use crate::numbers::{FRAME_LENGTH, kernel_objects, number};
+use crate::numbers::{FRAME_LENGTH, number, numbered_frames};
 use crate::scratch::Scratch;
 use crate::send::{frames_of, send_all};
 use engine::build::{BuildError, BuiltPath, Extras, Settings, build_with};
@@ -23,7 +23,7 @@ use testkit::{Frame, need};
 
 /// Returns a veth pair that carries only the test's traffic, or `None` if programs cannot be
 /// loaded.
-pub(crate) fn silent() -> Option<Pair> {
+pub(crate) fn quiet_pair() -> Option<Pair> {
     need::bpf()?;
     Pair::new(Cable { addresses: false, ..Cable::default() })
 }
@@ -78,13 +78,13 @@ pub(crate) fn reports(outcome: &Outcome) -> BTreeMap<String, Vec<(String, u64)>>
     reports.map(|report| (report.name.clone(), report.report.rows.clone())).collect()
 }
 
-fn index() -> u32 {
+fn device_index() -> u32 {
     RouteSocket::open().expect("links").by_name(SERVER_DEVICE).expect("the device").index
 }
 
 /// Returns the ids of the programs at the server's device.
-pub(crate) fn chain(pair: &Pair) -> Vec<u32> {
-    let chain = pair.server.enter(|| tcx_chain(index(), Side::Ingress).expect("a chain"));
+pub(crate) fn program_ids(pair: &Pair) -> Vec<u32> {
+    let chain = pair.server.enter(|| tcx_chain(device_index(), Side::Ingress).expect("a chain"));
     chain.members.iter().map(|member| member.program).collect()
 }
 
@@ -108,7 +108,7 @@ pub(crate) fn datagrams(count: usize) -> Vec<Vec<u8>> {
 #[test]
 fn o7_branches_of_a_request_share_one_demultiplexer() {
     const FRAMES: usize = 400;
-    let Some(pair) = silent() else { return };
+    let Some(pair) = quiet_pair() else { return };
     let scratch = Scratch::new();
     let line = |rx: &str, name: &str| {
         let capture = scratch.path(name);
@@ -122,7 +122,7 @@ fn o7_branches_of_a_request_share_one_demultiplexer() {
     let counting = RunStatistics::enable().expect("statistics");
     let inside =
         Running::start(&pair, &points, &line(&format!("rx {SERVER_DEVICE}"), "inside.pcap"));
-    let programs = chain(&pair);
+    let programs = program_ids(&pair);
     assert_eq!(programs.len(), 1, "three lines, one program");
     let frames = datagrams(FRAMES);
     send_all(&pair, &frames);
@@ -137,7 +137,7 @@ fn o7_branches_of_a_request_share_one_demultiplexer() {
     assert_eq!(now.runs, all, "the kernel counts one run for a frame");
     drop(counting);
     let told = reports(&inside.stop());
-    assert!(chain(&pair).is_empty(), "nothing stays");
+    assert!(program_ids(&pair).is_empty(), "nothing stays");
     // The same requests in threads, on the same frames.
     let outside = format!("rx@thread0 {SERVER_DEVICE}");
     let threads = pair.server.enter(|| {
@@ -158,13 +158,13 @@ fn o7_branches_of_a_request_share_one_demultiplexer() {
 /// A new request does not share the instance of a stateful filter.
 #[test]
 fn o6_stateful_filter_is_separate_per_request() {
-    let Some(pair) = silent() else { return };
+    let Some(pair) = quiet_pair() else { return };
     let points = Points::default();
     let text = format!("rx {SERVER_DEVICE} | ip | udp | count");
     let first = Running::start(&pair, &points, &text);
     send_all(&pair, &datagrams(100));
     let second = Running::start(&pair, &points, &text);
-    assert_eq!(chain(&pair).len(), 1);
+    assert_eq!(program_ids(&pair).len(), 1);
     send_all(&pair, &datagrams(100));
     let now = program_status(&points);
     let lines: Vec<_> = now.steps.iter().map(|(name, lines, _)| (name.as_str(), *lines)).collect();
@@ -183,7 +183,7 @@ fn failed_addition_of_a_request_changes_nothing() {
     if !testkit::runs_alone(name) {
         return;
     }
-    let Some(pair) = silent() else { return };
+    let Some(pair) = quiet_pair() else { return };
     let scratch = Scratch::new();
     let points = Points::default();
     let stays = scratch.path("stays.pcap");
@@ -202,7 +202,7 @@ fn failed_addition_of_a_request_changes_nothing() {
         }
         failed += 1;
         // Another program, if the request existed when a later step failed.
-        assert_eq!(chain(&pair).len(), 1, "{step}");
+        assert_eq!(program_ids(&pair).len(), 1, "{step}");
         assert_eq!(program_status(&points).lines, shows.lines, "{step}");
         // The thread that waits for replaced programs is created once.
         let more = if step == 0 { 0 } else { 2 };
@@ -224,7 +224,7 @@ fn descriptors() -> usize {
 }
 
 /// Returns the frame numbers in the capture of a request.
-fn captured(path: &std::path::Path) -> Vec<u64> {
+fn captured_numbers(path: &std::path::Path) -> Vec<u64> {
     let frames = frames_of(&std::fs::read(path).expect("a capture"));
     frames.iter().map(|frame| number(frame)).collect()
 }
@@ -238,7 +238,7 @@ pub(crate) fn send_until(pair: &Pair, apart_us: u64, stop: &AtomicBool) -> u64 {
         let mut sender = PacketSender::open(index, Qdisc::Through).expect("root may send");
         let (begin, mut sent) = (Instant::now(), 0);
         while !stop.load(Ordering::Relaxed) {
-            let frames = kernel_objects(sent..sent + FRAMES_PER_BATCH, FRAME_LENGTH);
+            let frames = numbered_frames(sent..sent + FRAMES_PER_BATCH, FRAME_LENGTH);
             let mut rest: Vec<&[u8]> = frames.iter().map(Vec::as_slice).collect();
             until("all frames are sent", || {
                 let sent = sender.send(&rest);
@@ -254,11 +254,11 @@ pub(crate) fn send_until(pair: &Pair, apart_us: u64, stop: &AtomicBool) -> u64 {
     })
 }
 
-/// Lets requests join and leave under traffic. Asserts that requests that stay receive every number
-/// once and in order, or count it as lost, and that new ones receive all numbers from their first
-/// to their last.
+/// Lets requests join and leave under traffic. Asserts that a request that stays receives every
+/// number once and in order, or counts it as lost, and that a new request receives all numbers from
+/// its first to its last.
 fn join_and_leave(rounds: usize, apart_us: u64) {
-    let Some(pair) = silent() else { return };
+    let Some(pair) = quiet_pair() else { return };
     let scratch = Scratch::new();
     let points = Points::default();
     let stays = scratch.path("stays.pcap");
@@ -278,7 +278,7 @@ fn join_and_leave(rounds: usize, apart_us: u64) {
     let took = begin.elapsed();
     assert_eq!(program_status(&points).replaced, 2 * rounds as u64);
     let outcome = first.stop();
-    let numbers = captured(&stays);
+    let numbers = captured_numbers(&stays);
     let lost = outcome.ledger.lost();
     assert!(numbers.is_sorted_by(|one, next| one < next), "each once, in order");
     assert_eq!(numbers.len() as u64 + lost, sent, "{:#?}", outcome.ledger);
@@ -307,7 +307,7 @@ fn join_and_leave_once(pair: &Pair, points: &Points, scratch: &Scratch, round: u
     // Counted by the current program.
     until("it sees frames", || program_status(points).steps[0].2 > 20);
     let lost = line.stop().ledger.lost();
-    let numbers = captured(&path);
+    let numbers = captured_numbers(&path);
     let all = numbers[numbers.len() - 1] - numbers[0] + 1;
     assert!(numbers.is_sorted_by(|one, next| one < next), "{text}");
     let here = numbers.len() as u64;

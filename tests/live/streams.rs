@@ -1,10 +1,10 @@
-//! Compares filters over live frames with the same filters over a capture of the frames, also with
-//! frames held while the ring is lapped many times, and with several queues.
+//! Filters over live frames, compared with the same filters over a capture of the frames, while
+//! held frames outlive many laps of the ring; and frames of several senders over several queues.
 
-use crate::numbers::{FRAME_LENGTH, kernel_objects, numbers};
+use crate::numbers::{FRAME_LENGTH, numbered_frames, numbers};
 use crate::observer::{Observer, ObserverResult, program};
 use crate::scratch::Scratch;
-use crate::send::{capture, capture_length, send};
+use crate::send::{capture_length, send, write_capture};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use testkit::net::{CLIENT_DEVICE, Cable, Pair, SERVER_DEVICE};
@@ -40,12 +40,12 @@ fn run_live_and_from_capture(pair: &Pair, frames: &[Vec<u8>]) -> [Vec<Vec<u8>>; 
         send(&pair.client, CLIENT_DEVICE, part);
         // A sink that has written them has read them from the ring.
         let sent = &frames[..number * FRAMES_AT_ONCE + part.len()];
-        observer.until_written("seen.pcap", capture_length(sent));
+        observer.wait_until_written("seen.pcap", capture_length(sent));
     }
     let live = observer.stop();
     live.assert_balanced();
     let folder = Scratch::new();
-    let file = capture(&folder, "sent.pcap", frames);
+    let file = write_capture(&folder, "sent.pcap", frames);
     let line = format!("replay {} | {LINE}", file.display());
     let replayed = Observer::spawn(Command::new(program()), &line).wait();
     replayed.assert_balanced();
@@ -125,7 +125,7 @@ fn frames_of_several_senders_arrive_once() {
     let line = format!("rx {SERVER_DEVICE} ring=64MB | pcap seen.pcap");
     let mut observer = Observer::start(&pair.server, &line);
     let parts =
-        [kernel_objects(0..20_000, FRAME_LENGTH), kernel_objects(20_000..40_000, FRAME_LENGTH)];
+        [numbered_frames(0..20_000, FRAME_LENGTH), numbered_frames(20_000..40_000, FRAME_LENGTH)];
     std::thread::scope(|scope| {
         for (processor, part) in parts.iter().enumerate() {
             let pair = &pair;
@@ -136,7 +136,7 @@ fn frames_of_several_senders_arrive_once() {
             });
         }
     });
-    observer.until_written("seen.pcap", capture_length(&parts.concat()));
+    observer.wait_until_written("seen.pcap", capture_length(&parts.concat()));
     let ran = observer.stop();
     ran.assert_lossless();
     let (first, second): (Vec<u64>, Vec<u64>) =

@@ -2,14 +2,14 @@
 //! a veth pair, in the kernel and in a thread. Both pass the same datagrams and count the same
 //! reasons for the others, and the key appears in no output. [SL §9.3]
 //!
-//! Two equal frames may be reordered: one of them passes, no matter which.
+//! Equal frames may be reordered: it does not matter which of them passes.
 
 use crate::change::{LiveRequest, set};
 use crate::observer::{Observer, ObserverResult};
 use crate::privilege::copy_for_every_user;
 use crate::scratch::Scratch;
 use crate::send::{capture_length, frames_of, send_all};
-use crate::shared_program::silent;
+use crate::shared_program::quiet_pair;
 use filter::Key;
 use filter::transport::token::sealed::seal;
 use serde_json::{Value, json};
@@ -25,7 +25,7 @@ const KEY_HEX: &str = "5f8d1c0e77a92b346c01fe98d4b35a20";
 const DATAGRAMS: u64 = 120;
 
 /// Returns the path of a key file that only its owner may read.
-fn key(folder: &Scratch) -> PathBuf {
+fn key_file(folder: &Scratch) -> PathBuf {
     let path = folder.path("switch.key");
     fs::write(&path, format!("{KEY_HEX}\n")).expect("a file");
     fs::set_permissions(&path, Permissions::from_mode(0o600)).expect("its mode");
@@ -46,9 +46,9 @@ fn datagram_with_token(number: u64) -> Vec<u8> {
     frame
 }
 
-/// Returns frames, those of them that must pass, and the expected counts. One in three is sent
-/// twice in a row and all are repeated at the end; every fifth is preceded by a forged frame with
-/// the same number, which must not use the number up.
+/// Returns the frames to send, the frames that must pass, and the expected counts. One frame in
+/// three is sent twice in a row, and all are repeated at the end. Every fifth is preceded by a
+/// forged frame with the same number, which must not use the number up.
 fn traffic() -> (Vec<Vec<u8>>, Vec<Vec<u8>>, Value) {
     let mut sent = Vec::new();
     let (mut forged, mut replayed) = (0, 0);
@@ -97,7 +97,7 @@ fn h22_tokens_pass_alike_in_the_kernel_and_in_a_thread() {
     let Some(()) = need::bpf() else { return };
     let Some(pair) = Pair::new(Cable { addresses: false, ..Cable::default() }) else { return };
     let folder = Scratch::new();
-    let file = key(&folder).display().to_string();
+    let file = key_file(&folder).display().to_string();
     let (frames, good, why) = traffic();
     for (rx, place) in [("rx@kernel", "kernel"), ("rx@thread0", "thread0")] {
         let line = format!("{rx} {SERVER_DEVICE} | ip | token key={file} | pcap good.pcap");
@@ -105,7 +105,7 @@ fn h22_tokens_pass_alike_in_the_kernel_and_in_a_thread() {
         let shown = fs::read(format!("/proc/{}/cmdline", observer.process())).expect("it runs");
         assert!(!String::from_utf8_lossy(&shown).contains(KEY_HEX));
         send_all(&pair, &frames);
-        observer.until_written("good.pcap", capture_length(&good));
+        observer.wait_until_written("good.pcap", capture_length(&good));
         let ran = observer.stop();
         ran.assert_lossless();
         let token = filter(&ran, "token");
@@ -134,13 +134,13 @@ fn h22_tokens_pass_alike_in_the_kernel_and_in_a_thread() {
 fn t2_tokens_pass_alike_in_a_sandbox() {
     let Some(pair) = Pair::new(Cable { addresses: false, ..Cable::default() }) else { return };
     let folder = Scratch::new();
-    let file = key(&folder).display().to_string();
+    let file = key_file(&folder).display().to_string();
     let (frames, good, _) = traffic();
     let behind = format!("token key={file} untrusted=yes | pcap good.pcap");
     let mut observer =
         Observer::start(&pair.server, &format!("rx@thread0 {SERVER_DEVICE} | {behind}"));
     send_all(&pair, &frames);
-    observer.until_written("good.pcap", capture_length(&good));
+    observer.wait_until_written("good.pcap", capture_length(&good));
     let ran = observer.stop();
     ran.assert_lossless();
     assert_eq!(filter(&ran, "token")["space"], "sandbox token", "{}", ran.err);
@@ -153,9 +153,9 @@ fn t2_tokens_pass_alike_in_a_sandbox() {
 /// The set of used numbers moves with the filter, so no token passes twice.
 #[test]
 fn m1_filter_leaving_the_kernel_keeps_spent_tokens() {
-    let Some(pair) = silent() else { return };
+    let Some(pair) = quiet_pair() else { return };
     let folder = Scratch::new();
-    let (file, out) = (key(&folder).display().to_string(), folder.path("good.pcap"));
+    let (file, out) = (key_file(&folder).display().to_string(), folder.path("good.pcap"));
     let text = format!("rx@kernel {SERVER_DEVICE} | token key={file} | pcap '{}'", out.display());
     let line = LiveRequest::start(&pair, &text);
     let good: Vec<Vec<u8>> = (1..=DATAGRAMS).map(datagram_with_token).collect();
@@ -184,7 +184,7 @@ fn m1_filter_leaving_the_kernel_keeps_spent_tokens() {
 fn h22_key_is_usable_by_its_owner_only() {
     let folder = Scratch::new();
     fs::set_permissions(folder.path(""), Permissions::from_mode(0o777)).expect("our folder");
-    let file = key(&folder);
+    let file = key_file(&folder);
     let program = copy_for_every_user(&folder);
     let line = format!("replay x.pcap | token key={} | count", file.display());
     let told = |command: &mut Command, what: &str| {

@@ -5,11 +5,11 @@
 //! memory is searched for other users' data.
 
 use crate::daemon_fixture::{ALICE, BOB, CAROL, DAVE, DaemonFixture, POLICY, WATCHERS_GID};
-use crate::delegated::part_of;
+use crate::delegated::kernel_part;
 use crate::nginx::Nginx;
 use crate::observer::Observer;
 use crate::send::frames_of;
-use crate::shared_program::chain;
+use crate::shared_program::program_ids;
 use member::protocol::{Attach, CarriedStep, Replacement};
 use member::varlink::{Call, Reply};
 use rustix::process::{Gid, Uid};
@@ -42,7 +42,7 @@ fn mapped_rings(process: u32) -> Vec<u8> {
     all
 }
 
-fn holds(memory: &[u8], mark: &str) -> bool {
+fn contains_mark(memory: &[u8], mark: &str) -> bool {
     memory.windows(mark.len()).any(|part| part == mark.as_bytes())
 }
 
@@ -83,7 +83,7 @@ fn o6_p3_p7_users_share_one_program_and_no_bytes() {
     if need::command("setpriv").is_none() {
         return;
     }
-    let before = fixture.state();
+    let before = fixture.resources();
     let rx = format!("rx {SERVER_DEVICE} ring=1MB");
     let alice = fixture.run(ALICE, &format!("{rx} {ALICES_REQUEST}"));
     let bob = fixture.run(BOB, &format!("{rx} {BOBS_REQUEST}"));
@@ -101,7 +101,7 @@ fn o6_p3_p7_users_share_one_program_and_no_bytes() {
     let held = fixture.pair.server.enter(|| request_everything_as_dave(&fixture));
 
     let now = fixture.shared_program();
-    assert_eq!((now.lines.len(), chain(&fixture.pair)), (5, vec![now.program]));
+    assert_eq!((now.lines.len(), program_ids(&fixture.pair)), (5, vec![now.program]));
     assert_eq!(now.rings.len(), 3, "a ring for each of three users: {:?}", now.rings);
     let step = |name: &str| now.steps.iter().find(|step| step.name == name).map(|s| s.lines);
     assert_eq!((step("ip"), step("udp")), (Some(5), Some(4)), "{:?}", now.steps);
@@ -120,7 +120,7 @@ fn o6_p3_p7_users_share_one_program_and_no_bytes() {
         let memory = mapped_rings(user.process());
         assert!(memory.len() > 1 << 20, "{own}: {} bytes are mapped", memory.len());
         for mark in ["<alice's>", "<bob's>", "<carol's>", "<nobody's>"] {
-            assert_eq!(holds(&memory, mark), mark == own, "{own}: {mark}");
+            assert_eq!(contains_mark(&memory, mark), mark == own, "{own}: {mark}");
         }
     }
     let now = fixture.shared_program();
@@ -146,23 +146,25 @@ fn o6_p3_p7_users_share_one_program_and_no_bytes() {
     assert_eq!(ran.ledger["balanced"], true, "{}\n{}", ran.err, ran.ledger);
     let capture = fs::read(ran.path("dns.pcap")).expect("a capture");
     let frames = frames_of(&capture);
-    assert!(!frames.is_empty() && frames.iter().all(|frame| holds(frame, "<bob's>")));
+    assert!(!frames.is_empty() && frames.iter().all(|frame| contains_mark(frame, "<bob's>")));
     let ran = carol.stop();
     ran.assert_lossless();
     let capture = fs::read(ran.path("own.pcap")).expect("a capture");
-    assert!(holds(&capture, "X-Mark: <carol's>") && holds(&capture, "Server: nginx"));
+    assert!(
+        contains_mark(&capture, "X-Mark: <carol's>") && contains_mark(&capture, "Server: nginx")
+    );
     assert_eq!(fixture.shared_programs().programs, [], "nothing runs any more");
     fixture.assert_resources_restored(&before, &numbered);
     drop(nginx.stop());
-    fixture.end();
+    fixture.stop();
 }
 
-/// Returns all descriptors that Dave receives by requesting everything.
+/// Returns all descriptors that Dave receives when he sends every kind of request.
 fn request_everything_as_dave(fixture: &DaemonFixture) -> Vec<OwnedFd> {
     let line = format!("rx {SERVER_DEVICE} ring=1MB | ip | udp | dport |53 pcap /dev/null");
     let other = "rx lo ring=1MB | ip | udp | dport |53 pcap /dev/null";
     let machine = engine::machine::look();
-    let part = part_of(&line, &machine).text();
+    let part = kernel_part(&line, &machine).text();
     rustix::thread::set_thread_res_gid(
         Gid::from_raw(DAVE),
         Gid::from_raw(DAVE),
@@ -251,7 +253,7 @@ fn request_everything_as_dave(fixture: &DaemonFixture) -> Vec<OwnedFd> {
 
 impl DaemonFixture {
     fn socket(&self) -> OwnedFd {
-        let packets = self.place().join(member::place::PACKETS);
+        let packets = self.daemon_directory().join(member::place::PACKETS);
         local_socket::connect_to(&packets, Framing::Packets, LIMIT).expect("the daemon is there")
     }
 }
@@ -304,7 +306,7 @@ fn t10_killed_users_leave_and_a_lost_daemon_is_reported() {
     });
     until("all have come", || fixture.shared_program().lines[0].given.unwrap().blocks == 20);
     fixture.kill();
-    until("the program is gone with the daemon", || chain(&fixture.pair).is_empty());
+    until("the program is gone with the daemon", || program_ids(&fixture.pair).is_empty());
     let ran = alice.wait();
     assert_eq!(ran.status, Some(1), "{}", ran.err);
     assert!(ran.err.contains("the daemon has ended"), "{}", ran.err);
@@ -327,7 +329,7 @@ fn stopped_daemon_reports_its_counts() {
         }
     });
     until("all have come", || fixture.shared_program().lines[0].given.unwrap().blocks == 20);
-    fixture.end();
+    fixture.stop();
     let ran = alice.wait();
     assert_eq!(ran.status, Some(1), "{}", ran.err);
     assert!(ran.err.contains("was asked to end"), "{}", ran.err);
@@ -389,8 +391,8 @@ fn p3_group_rings_are_shared_by_members_only() {
     assert_members_share_a_ring(fixture, [alice, bob, dave]);
 }
 
-/// Asserts that users share a ring if both chose so: Alice selects port 53, Bob and Dave port 9;
-/// the frames of the first two are in one ring, Dave's in his own.
+/// Asserts that users share a ring if both have chosen to: Alice selects port 53, Bob and Dave
+/// select port 9. The frames of Alice and Bob are in one ring, Dave's frames are in his own.
 fn assert_members_share_a_ring(mut fixture: DaemonFixture, [alice, bob, dave]: [Observer; 3]) {
     const EACH: usize = 30;
     fixture.pair.client.enter(|| {
@@ -410,7 +412,7 @@ fn assert_members_share_a_ring(mut fixture: DaemonFixture, [alice, bob, dave]: [
     }
     for (user, marks) in [(&alice, [true, true]), (&bob, [true, true]), (&dave, [false, true])] {
         let memory = mapped_rings(user.process());
-        assert_eq!(["<alice's>", "<bob's>"].map(|mark| holds(&memory, mark)), marks);
+        assert_eq!(["<alice's>", "<bob's>"].map(|mark| contains_mark(&memory, mark)), marks);
     }
     // Each receives what it selected, whoever leaves first.
     for (user, mark) in [(alice, "<alice's>"), (bob, "<bob's>"), (dave, "<bob's>")] {
@@ -418,7 +420,7 @@ fn assert_members_share_a_ring(mut fixture: DaemonFixture, [alice, bob, dave]: [
         ran.assert_lossless();
         let frames = frames_of(&fs::read(ran.path("all.pcap")).expect("a capture"));
         assert_eq!(frames.len(), EACH);
-        assert!(frames.iter().all(|frame| holds(frame, mark)), "{mark}");
+        assert!(frames.iter().all(|frame| contains_mark(frame, mark)), "{mark}");
     }
-    fixture.end();
+    fixture.stop();
 }

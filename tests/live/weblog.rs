@@ -7,7 +7,7 @@ use testkit::net::{Cable, Pair, SERVER_DEVICE};
 
 const REQUESTS: usize = 20_000;
 
-/// Returns the lines that are not in both logs.
+/// Returns the lines that are in only one of two sorted logs: ours with `<`, the server's with `>`.
 fn differences<'l>(ours: &'l [String], theirs: &'l [String]) -> Vec<String> {
     let (mut ours, mut theirs) = (ours.iter().peekable(), theirs.iter().peekable());
     let mut found = Vec::new();
@@ -30,15 +30,15 @@ fn differences<'l>(ours: &'l [String], theirs: &'l [String]) -> Vec<String> {
     }
 }
 
-/// Returns the sorted lines of a log, without the times of exchanges that crossed a change of
-/// second.
-fn sorted(log: &[u8], at_a_change: &[String]) -> Vec<String> {
+/// Returns the sorted lines of a log, omitting the timestamps of exchanges that straddle a second
+/// boundary.
+fn sorted_lines(log: &[u8], across_second_boundaries: &[String]) -> Vec<String> {
     let log = String::from_utf8_lossy(log);
     let mut lines: Vec<String> = log
         .lines()
         .map(|line| {
             let path = line.split(' ').nth(6).unwrap_or_default();
-            if !at_a_change.iter().any(|at| at == path) {
+            if !across_second_boundaries.iter().any(|at| at == path) {
                 return line.to_owned();
             }
             let (before, rest) = line.split_once('[').unwrap_or((line, ""));
@@ -56,15 +56,15 @@ fn v22_weblog_equals_the_server_log() {
     let line =
         format!("rx {SERVER_DEVICE} both=yes | bpf \"tcp port 80\" | tcp | http |exchange weblog");
     let observer = Observer::start(&pair.server, &line);
-    let asked = client::ask(&pair.client, REQUESTS);
+    let sent = client::send_requests(&pair.client, REQUESTS);
     let expected = nginx.stop();
     let ran = observer.stop();
     ran.assert_lossless();
 
-    let few = asked.at_a_change.len() * 10 <= REQUESTS;
-    assert!(few, "the machine is too busy: {} at a change", asked.at_a_change.len());
-    let ours = sorted(&ran.out, &asked.at_a_change);
-    let theirs = sorted(expected.as_bytes(), &asked.at_a_change);
+    let few = sent.across_second_boundaries.len() * 10 <= REQUESTS;
+    assert!(few, "the machine is too busy: {} at a change", sent.across_second_boundaries.len());
+    let ours = sorted_lines(&ran.out, &sent.across_second_boundaries);
+    let theirs = sorted_lines(expected.as_bytes(), &sent.across_second_boundaries);
     let differences = differences(&ours, &theirs);
     assert_eq!(differences, <[String; 0]>::default(), "{}", ran.ledger);
     assert_eq!(ours.len(), REQUESTS);

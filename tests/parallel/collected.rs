@@ -1,4 +1,4 @@
-//! The test filters of these tests, and a function that returns the output of a request.
+//! The test filters of these tests, and functions that run a request and return its output.
 //!
 //! `keep id=N` collects blocks in any thread; the test reads them once the request has ended.
 
@@ -66,7 +66,7 @@ pub(crate) struct KeptBlock {
     pub(crate) time: u64,
     pub(crate) length: u32,
     pub(crate) bytes: Vec<u8>,
-    /// The record that the block carries if it is a description.
+    /// The record that the block carries if it is a description, else empty.
     pub(crate) record: Vec<u8>,
 }
 
@@ -88,7 +88,7 @@ impl Lanes for Keep {
     }
 }
 
-/// Returns the low byte of a generated block's number, or the first byte of any other block.
+/// Returns the low byte of the number in a generated block, or the first byte of any other block.
 fn low_byte(block: &Block<'_>) -> u8 {
     let bytes = block.bytes();
     bytes.get(49).or_else(|| bytes.first()).copied().unwrap_or(1)
@@ -149,7 +149,7 @@ pub(crate) fn run(text: &str, copies: usize) -> (Vec<KeptBlock>, Outcome) {
     (kept.unwrap_or_default(), outcome)
 }
 
-/// Returns the collected blocks of a request that must succeed.
+/// Runs a request, which must succeed; returns the collected blocks.
 pub(crate) fn collect(text: &str, copies: usize) -> Vec<KeptBlock> {
     let (seen, outcome) = run(text, copies);
     assert!(outcome.failures.is_empty(), "{text}, {copies} copies: {:?}", outcome.failures);

@@ -1,4 +1,4 @@
-//! Stateless filters: batches are dispatched whole, by load.
+//! Stateless filters: complete batches are dispatched by load.
 
 use crate::collected::{KeptBlock, collect, run};
 use testkit::Random;

@@ -1,5 +1,5 @@
-//! Replicated filters (CONTRACT 16): the output and its order equal those of a single instance,
-//! whatever the batches, load, schedule and number of replicas; every ledger balances; and a
+//! Replicated filters (CONTRACT 16): the output and its order are the same as with a single
+//! instance for any batches, load, schedule and number of replicas; every ledger balances; and a
 //! failing replica ends its request at once.
 #![forbid(unsafe_code)]
 

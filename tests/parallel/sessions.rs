@@ -50,7 +50,7 @@ fn n2_n9_v13_replicas_by_session_keep_output_and_order() {
 }
 
 /// Returns a capture with gaps that ends early: many connections never close, requests have no
-/// response, and segments wait for missing ones.
+/// response, and segments wait for missing segments.
 fn truncated_traffic(seed: u64, connections: usize) -> testkit::traffic::Capture {
     let mut random = testkit::Random::new(seed);
     let mut capture = testkit::traffic::traffic(seed, connections);

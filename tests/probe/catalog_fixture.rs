@@ -46,7 +46,7 @@ pub(crate) fn run_request(text: &str, filters: &'static [&'static Description]) 
 }
 
 /// Returns a counter from the report of a filter.
-pub(crate) fn reported(outcome: &Outcome, filter: &str, row: &str) -> u64 {
+pub(crate) fn reported_counter(outcome: &Outcome, filter: &str, row: &str) -> u64 {
     let report = outcome.reports.iter().find(|r| r.name == filter).expect("a report");
     let row = report.report.rows.iter().find(|(name, _)| name == row);
     row.unwrap_or_else(|| panic!("no such row: {report:?}")).1

@@ -1,7 +1,7 @@
-//! Probe 5: `compress` edits blocks through the edit gateway after a fan-out; the sibling branch
-//! must not see the edit.
+//! Probe 5: a filter edits blocks through the edit gateway after a fan-out, and the sibling branch
+//! must not observe the edit.
 
-use crate::catalog_fixture::{reported, run_request};
+use crate::catalog_fixture::{reported_counter, run_request};
 use filter::prelude::*;
 
 /// Sums the payload bytes and counts the blocks.
@@ -58,7 +58,7 @@ const SIZE: u64 = 700;
 fn payload_sum() -> u64 {
     let outcome =
         run_request(&format!("generate count={FRAMES} size={SIZE} seq=yes | total"), &[&TOTAL]);
-    reported(&outcome, "total", "sum")
+    reported_counter(&outcome, "total", "sum")
 }
 
 #[test]
@@ -74,8 +74,8 @@ fn sibling_branch_receives_unedited_blocks() {
         );
         for text in [text.clone(), reverse_branches(&text, editor, back)] {
             let outcome = run_request(&text, &[&TOTAL, &WIPE]);
-            assert_eq!(reported(&outcome, "total", "bytes"), FRAMES * SIZE, "{text}");
-            assert_eq!(reported(&outcome, "total", "sum"), payload_sum(), "{text}");
+            assert_eq!(reported_counter(&outcome, "total", "bytes"), FRAMES * SIZE, "{text}");
+            assert_eq!(reported_counter(&outcome, "total", "sum"), payload_sum(), "{text}");
         }
     }
 }
@@ -92,8 +92,8 @@ fn edit_is_visible_downstream() {
     let text =
         format!("generate count={FRAMES} size={SIZE} seq=yes | compress | decompress | total");
     let outcome = run_request(&text, &[&TOTAL]);
-    assert_eq!(reported(&outcome, "total", "sum"), payload_sum());
+    assert_eq!(reported_counter(&outcome, "total", "sum"), payload_sum());
     let text = format!("generate count={FRAMES} size={SIZE} seq=yes | wipe | total");
     let outcome = run_request(&text, &[&TOTAL, &WIPE]);
-    assert_eq!(reported(&outcome, "total", "sum"), FRAMES * SIZE * 255);
+    assert_eq!(reported_counter(&outcome, "total", "sum"), FRAMES * SIZE * 255);
 }

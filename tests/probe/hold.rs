@@ -1,10 +1,10 @@
 //! Probe 2: a reassembler holds rich pointers to out-of-order blocks of a pool that is lapped.
 //!
-//! 64 MB of two connections go through a pool of 16 MB. The first connection's segments are
-//! shuffled; the second's first segment comes last of all, so a block is held while the pool laps
-//! around it. Every emitted byte is compared with the one sent.
+//! 64 MB of two connections pass a pool of 16 MB. The segments of the first connection are
+//! shuffled; the first segment of the second connection is the last of all, so a block is held
+//! while the pool is lapped. Every emitted byte is compared with the sent byte.
 
-use crate::catalog_fixture::{reported, run_request};
+use crate::catalog_fixture::{reported_counter, run_request};
 use filter::prelude::*;
 use testkit::{Frame, Segment};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
@@ -78,7 +78,7 @@ impl Stream for Reorder {
     }
 }
 
-/// Compares every byte with the one sent.
+/// Compares every byte with the sent byte.
 const VERIFY: Description = Description {
     name: "verify",
     summary: "compares streams with the pattern",
@@ -152,7 +152,7 @@ fn h6_held_blocks_survive_laps_of_their_pool() {
     let text = format!("replay '{}' | reorder | verify", file.display());
     let outcome = run_request(&text, &[&REORDER, &VERIFY]);
     std::fs::remove_file(&file).unwrap();
-    assert_eq!(reported(&outcome, "verify", "wrong"), 0);
-    assert_eq!(reported(&outcome, "verify", "1"), u64::from(SEGMENTS) * PAYLOAD as u64);
-    assert_eq!(reported(&outcome, "verify", "2"), 2 * PAYLOAD as u64);
+    assert_eq!(reported_counter(&outcome, "verify", "wrong"), 0);
+    assert_eq!(reported_counter(&outcome, "verify", "1"), u64::from(SEGMENTS) * PAYLOAD as u64);
+    assert_eq!(reported_counter(&outcome, "verify", "2"), 2 * PAYLOAD as u64);
 }

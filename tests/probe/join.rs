@@ -1,6 +1,6 @@
 //! Probe 8: a join of two branches keeps the input order with batches of 32.
 
-use crate::catalog_fixture::{reported, run_request};
+use crate::catalog_fixture::{reported_counter, run_request};
 use filter::prelude::*;
 
 /// Asserts that sequence numbers never decrease.
@@ -55,9 +55,9 @@ impl Classify for Even {
 }
 
 #[test]
-fn n9_branches_come_back_in_input_order() {
+fn n9_joined_branches_keep_the_input_order() {
     let text = "generate count=100000 seq=yes | even | ((|1 count | inspect) + |2 count) | ordered";
     let outcome = run_request(text, &[&ORDERED, &EVEN]);
-    assert_eq!(reported(&outcome, "ordered", "late"), 0);
-    assert_eq!(reported(&outcome, "ordered", "blocks"), 100_000);
+    assert_eq!(reported_counter(&outcome, "ordered", "late"), 0);
+    assert_eq!(reported_counter(&outcome, "ordered", "blocks"), 100_000);
 }

@@ -1,7 +1,7 @@
-//! The contract probe: tests on the real types of the rules that are expensive to change.
+//! The contract probe: tests, with the real types, of the rules that are expensive to change.
 //!
-//! Each file is one numbered probe; probe 4, that a statistics filter gets no bytes, is a matter of
-//! types: the programs in `tests/src/lib.rs` that do not compile.
+//! Each file is one numbered probe. Probe 4, that a statistics filter gets no bytes, consists of
+//! the programs in `tests/src/lib.rs` that must not compile.
 #![forbid(unsafe_code)]
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on says so by panicking")]
 #![expect(

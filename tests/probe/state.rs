@@ -1,8 +1,8 @@
-//! Probe 6: plain-data state is saved in one process and continues in another.
+//! Probe 6: plain-data state is saved in one process and restored in another.
 //!
-//! Every filter of the catalog with movable state receives the first half of the traffic here and
-//! the second half in another process. Its report, and its result for each block of the second
-//! half, equal those of a filter that received everything here.
+//! Every filter of the catalog with movable state receives the first half of the traffic in this
+//! process and the second half in another. Its report, and its result for each block of the second
+//! half, are the same as those of a filter that receives all traffic in this process.
 
 use filter::testing::{Arena, Frame, Node, Space};
 use filter::{Batch, Description, MovedSession, StateScope};
@@ -11,10 +11,11 @@ use std::process::{Command, Stdio};
 
 const CHILD: &str = "STREAMLINE_PROBE_STATE";
 const FRAMES: usize = 640;
-/// Number of flows, less than half of the frames, so that each flow occurs in both halves.
+/// Number of flows: less than half of the number of frames, so that each flow occurs in both
+/// halves.
 const FLOWS: usize = 100;
 
-fn movable() -> Vec<&'static Description> {
+fn movable_filters() -> Vec<&'static Description> {
     let keeps = |d: &&&'static Description| {
         matches!(d.state.keeps, StateScope::Private | StateScope::Sessions)
     };
@@ -107,7 +108,7 @@ fn report_of_child(description: &Description, saved: &[MovedSession]) -> String 
 
 #[test]
 fn m1_m4_v18_state_continues_in_another_process() {
-    let filters = movable();
+    let filters = movable_filters();
     let mut needed = Vec::new();
     for description in filters {
         let mut whole = Node::new(description, &[]).unwrap();

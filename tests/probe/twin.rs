@@ -1,10 +1,11 @@
 //! Probe 1: `dport` as eBPF returns the same in the interpreter, in the kernel and in user space.
 //!
-//! Inputs are the frames of the bundled capture and generated ones, whole and truncated at every
-//! length; programs are those of the planner, for both hooks, with packet pointers and hardened.
-//! User space is tested packet by packet and as a whole request.
+//! Inputs are captured and generated frames, complete and truncated at every length. The programs
+//! are built as by the planner, for both hooks, with packet pointers and hardened. User space is
+//! tested packet by packet and as a complete request.
 //!
-//! A twin may return unsure only where `filter::twin` documents it; each case is tested below.
+//! A twin may return unsure only in the cases that `filter::twin` documents, each of which is
+//! tested.
 
 use crate::catalog_fixture::run_request;
 use crate::judge::{Kernel, without_perfmon};
@@ -63,7 +64,7 @@ fn captured_frames() -> Vec<Vec<u8>> {
     frames.into_iter().map(|frame| frame.bytes).collect()
 }
 
-fn generated() -> Vec<Vec<u8>> {
+fn generated_frames() -> Vec<Vec<u8>> {
     let seed = Random::replayable().next();
     testkit::traffic(seed, 40).frames.into_iter().map(|(_, bytes)| bytes).collect()
 }
@@ -75,7 +76,7 @@ fn slices(frames: &[Vec<u8>]) -> impl Iterator<Item = &[u8]> {
 #[test]
 fn all_judges_are_sure_of_whole_frames() {
     let allowed = need::bpf();
-    let (web, generated) = (captured_frames(), generated());
+    let (web, generated) = (captured_frames(), generated_frames());
     for target in TARGETS {
         for frames in [&web, &generated] {
             let tally = compare_judges(allowed, target, slices(frames));
@@ -89,7 +90,7 @@ fn all_judges_are_sure_of_whole_frames() {
 #[test]
 fn all_judges_handle_frames_cut_at_every_length() {
     let allowed = need::bpf();
-    let (mut frames, mut generated) = (captured_frames(), generated());
+    let (mut frames, mut generated) = (captured_frames(), generated_frames());
     // Beyond the headers length does not matter: the bundled capture has enough long ones.
     generated.retain(|frame| frame.len() < 100);
     frames.extend(generated);
@@ -212,7 +213,7 @@ impl Lanes for Classes {
 }
 
 /// Returns a judge's answers, counted by class.
-fn answers(judge: &mut dyn Judge, frames: &[Vec<u8>]) -> Vec<(String, u64)> {
+fn count_answers(judge: &mut dyn Judge, frames: &[Vec<u8>]) -> Vec<(String, u64)> {
     let mut classes = Classes::default();
     for frame in frames {
         match judge.judge(&Packet::new(frame)) {
@@ -237,12 +238,12 @@ fn whole_request_matches_its_twin() {
     for target in TARGETS {
         let program = program(&dport(), target).expect("`dport` has a twin");
         assert_eq!(
-            &answers(&mut Interpreter::new(&program), &captured_frames()),
+            &count_answers(&mut Interpreter::new(&program), &captured_frames()),
             rows,
             "{target:?}"
         );
         if let Some(mut kernel) = load(allowed, &program) {
-            assert_eq!(&answers(&mut kernel, &captured_frames()), rows, "{target:?}");
+            assert_eq!(&count_answers(&mut kernel, &captured_frames()), rows, "{target:?}");
         }
     }
 }

@@ -1,9 +1,9 @@
 //! Probe 7: a process of another user maps a ring read-only, and every attempt to write fails.
 //!
 //! The owner passes a ring ([`buffer::share`]) to this executable, started again as user 65534.
-//! That process reads all blocks, then tries everything that might write to the ring or its
-//! geometry, or resize the reader's page; then it passes the descriptors on, and a third process
-//! tries again. Each attempt must be refused, the owner must observe no effect, and the ring must
+//! That process reads all blocks, then makes every attempt to write to the ring or its geometry, or
+//! to resize the reader's page; then it passes the descriptors on, and a third process makes the
+//! same attempts. Each attempt must be refused, the owner must observe no effect, and the ring must
 //! continue to work. (RELIABILITY T1, facts 2, 4)
 //!
 //! Another test shows that each attempt would succeed on unsealed memory.
@@ -237,7 +237,7 @@ fn write_blocks(writer: &mut BlockWriter, blocks: std::ops::Range<u64>) {
     writer.publish();
 }
 
-/// Every attempt succeeds on unsealed memory, so the seals are what refuses them.
+/// Every attempt succeeds on unsealed memory, so it is the seals that prevent them.
 #[test]
 fn every_attempt_succeeds_on_unsealed_memory() {
     for (what, attempt) in WRITE_ATTEMPTS.iter().chain(RESIZE_ATTEMPTS) {

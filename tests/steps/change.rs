@@ -1,5 +1,5 @@
-//! Each step of a change fails once. Afterwards the path must run as before, with the same
-//! resources. The resources are counted in a child process in which no other test runs.
+//! Each step of a change fails once. The path must then run as before, with the same resources,
+//! which are counted in a child process in which no other test runs.
 
 use crate::scratch::Scratch;
 use engine::build::{Settings, build};
@@ -17,7 +17,7 @@ use testkit::net::{Cable, Pair, SERVER, SERVER_DEVICE};
 use testkit::resources::Resources;
 use testkit::{need, until};
 
-/// Changes, and the changes that undo them.
+/// Changes, each with the change that undoes it.
 const CHANGES_AND_UNDO: [(&[&str], &[&str]); 3] = [
     // In the kernel.
     (&["insert", "ip", "before", "udp"], &["remove", "ip"]),
@@ -34,11 +34,11 @@ const DATAGRAMS_PER_CHECK: u64 = 5;
 #[test]
 fn o4_failing_step_of_a_change_leaves_the_path_running() {
     if testkit::runs_alone("change::o4_failing_step_of_a_change_leaves_the_path_running") {
-        each_step();
+        fail_each_step();
     }
 }
 
-fn each_step() {
+fn fail_each_step() {
     if need::bpf().is_none() || need::root().is_none() {
         return;
     }

@@ -20,20 +20,20 @@ use testkit::{need, until};
 #[test]
 fn a17_o4_failing_step_leaves_the_machine_unchanged() {
     if testkit::runs_alone("fail::a17_o4_failing_step_leaves_the_machine_unchanged") {
-        each_step_of(|shape| shape.always);
+        fail_each_step_of(|shape| shape.always);
     }
 }
 
 #[test]
-#[ignore = "two minutes: cargo test -p streamline-tests --test steps -- --ignored each_step_of_all"]
+#[ignore = "two minutes: cargo test -p streamline-tests --test steps -- --ignored any_failing_step"]
 fn a17_o4_any_failing_step_of_any_request_changes_nothing() {
     assert!(SHAPES.len() >= 50, "{} shapes", SHAPES.len());
     if testkit::runs_alone("fail::a17_o4_any_failing_step_of_any_request_changes_nothing") {
-        each_step_of(|_| true);
+        fail_each_step_of(|_| true);
     }
 }
 
-fn each_step_of(wanted: impl Fn(&Shape) -> bool) {
+fn fail_each_step_of(wanted: impl Fn(&Shape) -> bool) {
     if need::bpf().is_none() || need::root().is_none() {
         return;
     }
@@ -80,7 +80,7 @@ impl Trial {
         // Creates what is created once per process: a timer, a table of types.
         let kept = self.attempt(shape, &line, &Steps::default());
         kept.unwrap_or_else(|why| panic!("{line}: {why}"));
-        self.clean();
+        self.remove_files();
         self.record_baseline(&line);
         let (mut failed, mut survived) = (0, 0);
         loop {
@@ -91,7 +91,7 @@ impl Trial {
             let Some(step) = taken.get(number as usize) else {
                 attempted.unwrap_or_else(|why| panic!("{line}: {why}"));
                 assert!(number > 0, "{line}: no step at all");
-                self.clean();
+                self.remove_files();
                 self.assert_resources_restored(&format!("{line}: it ran"));
                 return (failed, survived);
             };
@@ -103,7 +103,7 @@ impl Trial {
                 }
                 Ok(()) => {
                     survived += 1;
-                    self.clean();
+                    self.remove_files();
                 }
             }
             drop(steps);
@@ -144,7 +144,7 @@ impl Trial {
     }
 
     /// Removes the files that a request wrote.
-    fn clean(&self) {
+    fn remove_files(&self) {
         fs::remove_dir_all(self.working_directory()).expect("a folder");
         fs::create_dir(self.working_directory()).expect("a folder");
     }
@@ -153,8 +153,8 @@ impl Trial {
         Resources::of_this_process(&self.pair, &self.working_directory())
     }
 
-    /// Records the resources after the first run of a request, since the process keeps some of
-    /// them.
+    /// Adds resources that remain after the first run of a request to the baseline, because the
+    /// process keeps some of them.
     fn record_baseline(&mut self, line: &str) {
         for _ in 0..200 {
             if self.resources().excess_over(&self.base).is_empty() {

@@ -1,9 +1,9 @@
 //! The transaction of building a request (docs/book/decisions/0029-steps.md): any step may fail,
-//! and the machine is then unchanged; any process may be killed before any step, and then leaves
-//! nothing behind and does not affect others.
+//! and the machine is then unchanged.
 //!
-//! - `fail`: each step of many requests fails once, in a separate process; - `change`: each step of
-//! changing a running path fails once; - `shapes`: the requests.
+//! - `fail`: each step of many requests fails once, in a separate process;
+//! - `change`: each step of changing a running path fails once;
+//! - `shapes`: the requests.
 #![forbid(unsafe_code)]
 
 #[path = "../common/scratch.rs"]

@@ -1,11 +1,11 @@
-//! The public half of http-evader: every body in which Suricata's rules match also contains the
-//! matched text in our output.
+//! The public half of http-evader: for every case in which Suricata's rules match a body, a body in
+//! our output contains the matched text.
 
 use crate::captures;
 use crate::messages;
 use std::path::Path;
 
-/// The texts that every case's rules search in the response body.
+/// The texts for which the rules of each case search the response body.
 const NEEDLES: [&[u8]; 2] = [b"EICAR-STANDARD-ANTIVIRUS-TEST-FILE", b"X5O!P%@AP[4"];
 
 /// Cases whose body we do not emit, with the reason.
@@ -22,7 +22,7 @@ const FOLDED: &str = "chunks that only a folded line announces, which is no fiel
 fn corpus_http_evasions_do_not_hide_bodies() {
     let Some(mut captures) = testkit::corpus() else { return };
     captures.paths.retain(|path| path.components().any(|part| part.as_os_str() == "http-evader"));
-    let results = captures::each(&captures, |path| Some(contains_needle(path)));
+    let results = captures::examine_all(&captures, |path| Some(contains_needle(path)));
     let missed: Vec<&str> = results
         .iter()
         .filter(|(_, found)| !found)
@@ -44,7 +44,7 @@ fn contains_needle(path: &Path) -> bool {
     messages.iter().any(|(_, body)| NEEDLES.iter().all(|word| has(body, word)))
 }
 
-/// A body equals the one sent, for any framing, coding and segmentation.
+/// A body equals the sent body, for any framing, coding and segmentation.
 #[test]
 fn framing_does_not_hide_bodies() {
     let bodies = |name: &str| -> Vec<Vec<u8>> {

@@ -1,15 +1,15 @@
-//! Every capture with HTTP against the objects that tshark exports: equal multisets of body
-//! digests.
+//! Every capture with HTTP, compared with the objects that tshark exports: the multisets of body
+//! digests are equal.
 //!
-//! Bodies that tshark does not export by design are counted: our truncated ones (tshark may export
-//! a part), those after a gap in their direction, and those whose coding cannot be decoded. Whether
-//! tshark waits for reordered segments is a setting; if bodies differ with one value, the other is
-//! tried.
+//! Bodies that tshark does not export by design are only counted: truncated bodies (of which tshark
+//! may export a part), bodies after a gap in their direction, and bodies with a coding that cannot
+//! be decoded. A setting determines whether tshark waits for reordered segments; if bodies differ
+//! with one value, the other value is tried.
 //!
-//! Other differences are listed in [`DIFFERENT`], with the frame and the section of the RFC that
-//! decides. The cases of http-evader have their own expected results, which tshark finds in half of
-//! them: see [`crate::evader`]. HTTP inside protocols that no filter decapsulates
-//! ([`ENCAPSULATED`]) does not reach `http`.
+//! Other differences are listed in [`EXPECTED_DIFFERENCES`], with the frame and the section of the
+//! RFC that decides. The cases of http-evader have their own expected results ([`crate::evader`]),
+//! of which tshark finds half. HTTP inside protocols that no filter decapsulates ([`ENCAPSULATED`])
+//! does not reach `http`.
 
 use crate::captures;
 use crate::evader;
@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 
 /// A capture in which bodies differ: the number found only by us and only by tshark, the frame, and
 /// the reason.
-struct Different {
+struct ExpectedDifference {
     capture: &'static str,
     ours: usize,
     theirs: usize,
@@ -32,16 +32,16 @@ struct Different {
     why: &'static str,
 }
 
-const fn only_ours(capture: &'static str, frame: u32, why: &'static str) -> Different {
-    Different { capture, ours: 1, theirs: 0, frame, continuation: false, why }
+const fn only_ours(capture: &'static str, frame: u32, why: &'static str) -> ExpectedDifference {
+    ExpectedDifference { capture, ours: 1, theirs: 0, frame, continuation: false, why }
 }
 
-const fn only_theirs(capture: &'static str, frame: u32, why: &'static str) -> Different {
-    Different { capture, ours: 0, theirs: 1, frame, continuation: false, why }
+const fn only_theirs(capture: &'static str, frame: u32, why: &'static str) -> ExpectedDifference {
+    ExpectedDifference { capture, ours: 0, theirs: 1, frame, continuation: false, why }
 }
 
-const fn continuation(capture: &'static str, frame: u32, why: &'static str) -> Different {
-    Different { continuation: true, ..only_theirs(capture, frame, why) }
+const fn continuation(capture: &'static str, frame: u32, why: &'static str) -> ExpectedDifference {
+    ExpectedDifference { continuation: true, ..only_theirs(capture, frame, why) }
 }
 
 const BEYOND_LENGTH: &str =
@@ -50,13 +50,13 @@ const TUNNEL: &str = "an empty line behind the head of CONNECT is in the tunnel:
 const LOWERCASE_VERSION: &str = "`http/1.1` in small letters is taken leniently: RFC 9112 §2.3";
 const URGENT_DATA: &str = "urgent data stay in line, so that the request is one: RFC 9293 §3.8.5";
 
-const DIFFERENT: &[Different] = &[
+const EXPECTED_DIFFERENCES: &[ExpectedDifference] = &[
     continuation("suricata/detect-pcre/detect-pcre-02/input.pcap", 6, BEYOND_LENGTH),
     continuation("suricata/http-connect/http-connect-simple/input.pcap", 5, TUNNEL),
     continuation("suricata/http-connect/http-connect-tls/input.pcap", 5, TUNNEL),
     continuation("zeek/Traces/http/connect-with-smtp.pcap", 4, TUNNEL),
     continuation("zeek/Traces/http/http-09-content-length-confusion.pcap", 14, BEYOND_LENGTH),
-    Different {
+    ExpectedDifference {
         theirs: 3,
         ..continuation(
             "zeek/Traces/http/http-11-request-then-cruft.pcap",
@@ -80,7 +80,7 @@ const DIFFERENT: &[Different] = &[
         4,
         "a folded Transfer-Encoding is one all the same: RFC 9112 §5.2",
     ),
-    Different {
+    ExpectedDifference {
         theirs: 1,
         ..only_ours(
             "zeek/Traces/http/query-method-non-standard-port.pcap",
@@ -118,7 +118,7 @@ fn h7_bodies_equal_tshark_exports() {
     // tshark runs once per capture.
     let mut made = testkit::generated_captures().of(&["http/", "web", "mixed/01", "mixed/02"]);
     made.paths.retain(|path| is_complete(path));
-    let results = captures::each(&made, |path| compare(path, &scratch));
+    let results = captures::examine_all(&made, |path| compare(path, &scratch));
     for (name, results) in &results {
         let expected = match name.as_str() {
             // tshark does not know which of several pipelined requests were HEAD.
@@ -141,7 +141,7 @@ fn corpus_bodies_equal_tshark_exports() {
     let evades = |path: &mut PathBuf| path.iter().any(|part| part == "http-evader");
     let evader: Vec<PathBuf> = captures.paths.extract_if(.., evades).collect();
     let scratch = Scratch::new();
-    let results = captures::each(&captures, |path| compare(path, &scratch));
+    let results = captures::examine_all(&captures, |path| compare(path, &scratch));
     let (mut same, mut unjudged, mut differ, mut unexpected) = (0, 0, 0, Vec::new());
     for (name, results) in &results {
         (same, unjudged) = (same + results.same, unjudged + results.unjudged);
@@ -149,9 +149,9 @@ fn corpus_bodies_equal_tshark_exports() {
             println!("not taken off: {what} in {name}: {} bodies", results.theirs.len());
             continue;
         }
-        let listed = DIFFERENT.iter().find(|different| different.capture == name);
+        let listed = EXPECTED_DIFFERENCES.iter().find(|different| different.capture == name);
         let expected = listed.map_or((0, 0), |different| (different.ours, different.theirs));
-        if let Some(Different { frame, why, continuation, .. }) = listed {
+        if let Some(ExpectedDifference { frame, why, continuation, .. }) = listed {
             println!("differs: {name}, frame {frame}: {why}");
             differ += usize::from(!continuation);
             if *continuation {
@@ -207,9 +207,10 @@ fn compare(path: &Path, scratch: &Scratch) -> Option<BodyCounts> {
     let ask =
         |waits: bool| BodyCounts::compare_bodies(&messages, tshark::bodies(path, &folder, waits));
     let mut results = ask(true);
-    if results.different() > 0 {
+    if results.difference_count() > 0 {
         let other = ask(false);
-        results = if other.different() < results.different() { other } else { results };
+        results =
+            if other.difference_count() < results.difference_count() { other } else { results };
     }
     (!messages.is_empty() || !results.theirs.is_empty()).then_some(results)
 }
@@ -247,7 +248,7 @@ impl BodyCounts {
         results
     }
 
-    const fn different(&self) -> usize {
+    const fn difference_count(&self) -> usize {
         self.ours.len() + self.theirs.len()
     }
 }

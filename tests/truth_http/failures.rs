@@ -1,7 +1,7 @@
-//! Failures in whole requests: what could not be read, written or decoded is reported, everything
-//! else is present, and the ledger balances.
+//! Failures in complete requests: data that could not be read, written or decoded is reported, all
+//! other data is present, and the ledger balances.
 
-use crate::collect::{COLLECTING, collected};
+use crate::collect::{COLLECT_FILTERS, run_and_collect};
 use crate::messages::{self, Message};
 use crate::request::PlannedRequest;
 use crate::scratch::Scratch;
@@ -71,7 +71,8 @@ fn truncated_capture_is_read_up_to_the_cut_and_reported() {
     let path = scratch.path("cut.pcap");
     std::fs::write(&path, &capture[..half]).expect("a file");
     let text = format!("replay '{}' | tcp | http emit=body | collect | discard", path.display());
-    let (seen, outcome) = collected(&PlannedRequest::with(text, COLLECTING)).expect("a beginning");
+    let (seen, outcome) =
+        run_and_collect(&PlannedRequest::with(text, COLLECT_FILTERS)).expect("a beginning");
     let [failure] = outcome.failures.as_slice() else { panic!("{:?}", outcome.failures) };
     let message = failure.to_string();
     assert!(message.contains("cut.pcap") && message.contains("record"), "{message}");

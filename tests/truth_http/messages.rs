@@ -1,6 +1,6 @@
 //! Groups the output of `http` into messages.
 
-use crate::collect::{COLLECTING, CollectedBlock, collected};
+use crate::collect::{COLLECT_FILTERS, CollectedBlock, run_and_collect};
 use crate::request::PlannedRequest;
 use filter::prelude::*;
 use std::path::Path;
@@ -43,7 +43,7 @@ pub(crate) fn bodies(capture: &Path) -> Result<Vec<(Message, Vec<u8>)>, String> 
         let text = format!(
             "replay '{capture}' | ip | tcp | http emit=body decode={decode} | collect | discard"
         );
-        let (seen, _) = collected(&PlannedRequest::with(text, COLLECTING))?;
+        let (seen, _) = run_and_collect(&PlannedRequest::with(text, COLLECT_FILTERS))?;
         Ok::<_, String>(group_into_messages(&seen))
     };
     let (sent, decoded) = (run("no")?, run("yes")?);
@@ -58,7 +58,7 @@ pub(crate) fn group_into_messages(seen: &[CollectedBlock]) -> Vec<Message> {
     let mut sides: Vec<(u32, bool)> = Vec::new();
     let mut open = std::collections::BTreeMap::new();
     for block in seen {
-        let side = (block.session, block.backward());
+        let side = (block.session, block.is_backward());
         if block.flags.has(Flags::FIRST) {
             assert!(block.record.is_some(), "a message begins with its description: {block:?}");
             open.insert(side, messages.len());

@@ -1,5 +1,5 @@
-//! The state of `ip`, `tcp` and `http` is plain data (CONTRACT 15): if it is saved, dropped and
-//! restored in the middle of any capture, the output is the same, block by block.
+//! The state of `ip`, `tcp` and `http` is plain data (CONTRACT 15): if the state is saved, dropped
+//! and restored in the middle of any capture, the output is the same, block by block.
 
 use crate::captures;
 use crate::collect::CollectedBlock;
@@ -14,9 +14,9 @@ const CHAINS: [&[FilterWords]; 2] =
     [&[("ip", &[]), ("tcp", &[])], &[("ip", &[]), ("tcp", &[]), ("http", &["decode=yes"])]];
 type FilterWords = (&'static str, &'static [&'static str]);
 /// Blocks per batch.
-const BATCH: usize = 5;
+const BATCH_BLOCKS: usize = 5;
 /// Number of state moves per capture.
-const CUTS: usize = 5;
+const MOVES_PER_CAPTURE: usize = 5;
 /// Maximum number of frames of a capture.
 const FRAMES_MAX: usize = 4_000;
 
@@ -35,7 +35,8 @@ fn corpus_state_moves_in_mid_capture() {
 #[expect(clippy::print_stdout, reason = "figures, which the harness shows when asked")]
 fn assert_state_moves(captures: &Captures, (sessions, held): (usize, usize)) {
     for chain in CHAINS {
-        let outcomes = captures::each(captures, |path| examine(path, chain, RestoredState::All));
+        let outcomes =
+            captures::examine_all(captures, |path| examine(path, chain, RestoredState::All));
         let different =
             outcomes.iter().filter_map(|(name, outcomes)| Some((name, outcomes.as_ref().err()?)));
         let different: Vec<_> = different.collect();
@@ -46,13 +47,13 @@ fn assert_state_moves(captures: &Captures, (sessions, held): (usize, usize)) {
             sessions: sum.sessions + one.sessions,
             held: sum.held + one.held,
         });
-        println!("{} captures, {CUTS} cuts each, {chain:?}: {sum:?}", outcomes.len());
+        println!("{} captures, {MOVES_PER_CAPTURE} cuts each, {chain:?}: {sum:?}", outcomes.len());
         let all = std::env::var_os("CASES").is_none();
         assert!(!all || sum.sessions > sessions && sum.held > held, "too little to move: {sum:?}");
     }
 }
 
-/// A filter that kept state outside its saved data would fail the test above.
+/// A filter with state outside its saved data would fail the test above.
 #[test]
 fn state_left_behind_is_detected() {
     assert_lost_state_is_detected(&testkit::generated_captures());
@@ -67,7 +68,7 @@ fn corpus_state_left_behind_is_detected() {
 fn assert_lost_state_is_detected(captures: &Captures) {
     for chain in CHAINS {
         let outcomes =
-            captures::each(captures, |path| examine(path, chain, RestoredState::Nothing));
+            captures::examine_all(captures, |path| examine(path, chain, RestoredState::Nothing));
         let different = outcomes.iter().filter(|(_, outcomes)| outcomes.is_err()).count();
         println!("{different} of {} captures are different without it, {chain:?}", outcomes.len());
         assert!(std::env::var_os("CASES").is_some() || different > outcomes.len() / 10);
@@ -90,8 +91,8 @@ struct Agreement {
     held: usize,
 }
 
-/// Moves the state at each cut and compares the output; an `Err` describes a difference. Returns
-/// `None` if the capture has no output.
+/// Moves the state at several positions of a capture, one at a time, and compares the output; an
+/// `Err` describes a difference. Returns `None` if the capture has no output.
 fn examine(
     path: &Path,
     chain: &[FilterWords],
@@ -105,9 +106,9 @@ fn examine(
         return None;
     }
     let mut same = Agreement { blocks: whole.len(), ..Agreement::default() };
-    let rounds = frames.len().div_ceil(BATCH);
-    for part in 1..=CUTS {
-        let cut = rounds * part / (CUTS + 1);
+    let rounds = frames.len().div_ceil(BATCH_BLOCKS);
+    for part in 1..=MOVES_PER_CAPTURE {
+        let cut = rounds * part / (MOVES_PER_CAPTURE + 1);
         let (moved, what) = run(chain, &frames, Some((cut, moves)));
         (same.sessions, same.held) = (same.sessions + what.0, same.held + what.1);
         if moved != whole {
@@ -115,7 +116,7 @@ fn examine(
             let at = at.unwrap_or_else(|| moved.len().min(whole.len()));
             return Some(Err(format!(
                 "cut before frame {}: block {at} of {}:\n{:?}\nwas of {}\n{:?}",
-                cut * BATCH + 1,
+                cut * BATCH_BLOCKS + 1,
                 moved.len(),
                 moved.get(at),
                 whole.len(),
@@ -137,7 +138,7 @@ fn run(
     let mut space = Space::new(&arena);
     let mut nodes: Vec<Node> = chain.iter().map(|filter| make_node(*filter)).collect();
     let (mut seen, mut now, mut moved) = (Vec::new(), 0, (0, 0));
-    for (round, frames) in frames.chunks(BATCH).enumerate() {
+    for (round, frames) in frames.chunks(BATCH_BLOCKS).enumerate() {
         if let Some((cut, moves)) = cut
             && cut == round
         {
@@ -192,15 +193,17 @@ fn run_rest<'a>(
     let mut batches = batches;
     for node in nodes {
         let rounds = std::mem::take(&mut batches).into_iter();
-        batches = rounds.flat_map(|batch| node.pass(selected(batch), space, now)).collect();
+        batches = rounds.flat_map(|batch| node.pass(passed_blocks(batch), space, now)).collect();
     }
     for batch in batches {
-        seen.extend(selected(batch).blocks().map(|(_, block)| CollectedBlock::from_block(&block)));
+        seen.extend(
+            passed_blocks(batch).blocks().map(|(_, block)| CollectedBlock::from_block(&block)),
+        );
     }
 }
 
 /// Returns the batch with only the blocks that a plain pipe passes.
-fn selected(mut batch: Batch<'_>) -> Batch<'_> {
+fn passed_blocks(mut batch: Batch<'_>) -> Batch<'_> {
     let answered = |l: &usize| batch.class(*l) != Class::NONE;
     let mask = (0..batch.len().min(LANES)).filter(answered).fold(0, |mask, l| mask | 1 << l);
     batch.keep(mask);

@@ -1,7 +1,8 @@
-//! Fragments through whole requests: in pools that are lapped, and compared with tshark after `ip`.
+//! Fragments through complete requests: in pools that are lapped, and compared with tshark after
+//! `ip`.
 //!
-//! `crates/filter/tests/fragments.rs` tests the datagrams themselves. Here `ip` runs in a space
-//! with pools, before other filters and sinks.
+//! `crates/filter/tests/fragments.rs` tests the datagrams themselves. In these tests, `ip` runs in
+//! a space with pools, before other filters and sinks.
 #![forbid(unsafe_code)]
 
 #[path = "../common/request.rs"]
@@ -20,7 +21,7 @@ use std::process::{Command, Stdio};
 use testkit::{Frame, Random, need};
 use wire::LinkType;
 
-/// Compares each payload with the one that its ports encode.
+/// Compares each payload with the payload that its ports encode.
 const VERIFY: Description = Description {
     name: "verify",
     summary: "compares datagrams with their pattern",

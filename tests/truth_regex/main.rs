@@ -1,5 +1,5 @@
-//! `regex` and the protocol signatures on external captures, compared with grep over the same
-//! streams in files.
+//! `regex` and the protocol signatures on generated and external captures, compared with grep over
+//! the same streams in files.
 #![forbid(unsafe_code)]
 
 #[path = "../common/request.rs"]

@@ -1,7 +1,7 @@
-//! Captures with TCP against tshark's "follow TCP stream": the same bytes and gaps in both
+//! Captures with TCP, compared with tshark's "follow TCP stream": the same bytes and gaps in both
 //! directions of every connection.
 //!
-//! Limits that tshark has by design are counted:
+//! Connections that exceed tshark's limits are only counted:
 //!
 //! - frames that were truncated when captured: tshark joins what is left, so only bytes are
 //! compared;
@@ -9,16 +9,16 @@
 //! - after a gap that the peer never acknowledged, tshark emits nothing more: our output must begin
 //! with tshark's, and continue with a gap.
 //!
-//! Other differences are listed in [`DIFFERENT`], by frame, with the reason. The cases of
-//! http-evader are excluded: 251 connections of eight in-order packets each.
+//! Other differences are listed in [`EXPECTED_DIFFERENCES`], by frame, with the reason. The cases
+//! of http-evader are excluded: 251 connections of eight in-order packets each.
 
 use crate::captures;
 use crate::streams::{Stream, streams};
-use crate::tshark::{self, FollowedConnection, Part};
+use crate::tshark::{self, FollowedConnection, StreamSpan};
 use std::path::Path;
 
 /// Captures with differing connections, the number of those connections, and the reason.
-const DIFFERENT: &[(&str, usize, &str)] = &[
+const EXPECTED_DIFFERENCES: &[(&str, usize, &str)] = &[
     ("suricata/bug-6244-tcp-rst-with-data-02/tcp-rst-with-data.pcap", 1, RESET),
     ("suricata/bug-6244-tcp-rst-with-data/tcp-rst-with-data.pcap", 1, RESET),
     ("suricata/tcp-rst-unacked-stream-01-raw/input.pcap", 1, RESET),
@@ -82,7 +82,7 @@ fn h5_streams_equal_those_of_tshark() {
         return;
     }
     let kinds = ["streams/", "text/", "tls/", "web"];
-    let told = captures::each(&testkit::generated_captures().of(&kinds), compare);
+    let told = captures::examine_all(&testkit::generated_captures().of(&kinds), compare);
     for (name, told) in &told {
         let why = match name.as_str() {
             "streams/data-in-reset.pcap" => Some(RESET),
@@ -102,20 +102,21 @@ fn corpus_streams_equal_those_of_tshark() {
         return;
     }
     let Some(mut captures) = testkit::corpus() else { return };
-    captures.paths.retain(|path| !path.iter().any(|part| part == "http-evader"));
-    let told = captures::each(&captures, compare);
+    captures.paths.retain(|path| !path.iter().any(|component| component == "http-evader"));
+    let told = captures::examine_all(&captures, compare);
     let mut sum = ConnectionCounts::default();
     let mut unexpected = Vec::new();
     for (name, told) in &told {
         sum.same += told.same;
         sum.equal_up_to_gap += told.equal_up_to_gap;
         sum.differences.extend(told.differences.iter().map(|why| format!("{name}: {why}")));
-        let listed = DIFFERENT.iter().chain(ENCAPSULATED).find(|(capture, ..)| capture == name);
+        let listed =
+            EXPECTED_DIFFERENCES.iter().chain(ENCAPSULATED).find(|(capture, ..)| capture == name);
         if told.differences.len() != listed.map_or(0, |(_, number, _)| *number) {
             unexpected.push((name, &told.differences));
         }
     }
-    for (name, number, why) in DIFFERENT {
+    for (name, number, why) in EXPECTED_DIFFERENCES {
         println!("differs: {number} in {name}: {why}");
     }
     for (name, number, what) in ENCAPSULATED {
@@ -178,7 +179,7 @@ fn compare(path: &Path) -> Option<ConnectionCounts> {
     (told.same > 0 || !told.differences.is_empty()).then_some(told)
 }
 
-/// Returns true if a frame may contain TCP, to avoid needless runs of tshark.
+/// Returns true if a frame of the capture may contain TCP; else tshark need not run.
 fn has_tcp(capture: &[u8]) -> bool {
     wire::capture::packets(capture).map_while(Result::ok).any(|(_, data)| data.contains(&6))
 }
@@ -199,35 +200,35 @@ impl ConnectionCounts {
     }
 }
 
-/// Returns the parts without a trailing gap, which tshark does not report.
-fn without_trailing_gap(parts: &[Part]) -> &[Part] {
-    match parts {
-        [begin @ .., Part::Missing(_)] => begin,
-        _ => parts,
+/// Returns the spans without a trailing gap, which tshark does not report.
+fn without_trailing_gap(spans: &[StreamSpan]) -> &[StreamSpan] {
+    match spans {
+        [begin @ .., StreamSpan::Missing(_)] => begin,
+        _ => spans,
     }
 }
 
 /// Returns true if `ours` begins with `theirs` and continues with a gap.
-fn continues_with_gap(ours: &[Part], theirs: &[Part]) -> bool {
+fn continues_with_gap(ours: &[StreamSpan], theirs: &[StreamSpan]) -> bool {
     let (ours, theirs) = (without_trailing_gap(ours), without_trailing_gap(theirs));
     let rest = ours.strip_prefix(theirs);
-    rest.is_some_and(|rest| matches!(rest, [] | [Part::Missing(_), ..]))
+    rest.is_some_and(|rest| matches!(rest, [] | [StreamSpan::Missing(_), ..]))
 }
 
-fn without_gaps(parts: Vec<Part>) -> Vec<Part> {
+fn without_gaps(spans: Vec<StreamSpan>) -> Vec<StreamSpan> {
     let mut bytes = Vec::new();
-    for part in parts.into_iter().filter(|part| matches!(part, Part::Bytes(_))) {
-        tshark::add(&mut bytes, part);
+    for span in spans.into_iter().filter(|span| matches!(span, StreamSpan::Bytes(_))) {
+        tshark::push_span(&mut bytes, span);
     }
     bytes
 }
 
 /// Formats the lengths of bytes, and of gaps as negative numbers.
-fn format_lengths(sides: &[Vec<Part>; 2]) -> String {
-    let one = |part: &Part| match part {
-        Part::Bytes(bytes) => bytes.len().to_string(),
-        Part::Missing(length) => format!("-{length}"),
+fn format_lengths(sides: &[Vec<StreamSpan>; 2]) -> String {
+    let one = |span: &StreamSpan| match span {
+        StreamSpan::Bytes(bytes) => bytes.len().to_string(),
+        StreamSpan::Missing(length) => format!("-{length}"),
     };
-    let side = |parts: &Vec<Part>| parts.iter().map(one).collect::<Vec<_>>().join(" ");
+    let side = |spans: &Vec<StreamSpan>| spans.iter().map(one).collect::<Vec<_>>().join(" ");
     format!("[{}]", sides.each_ref().map(side).join(" | "))
 }

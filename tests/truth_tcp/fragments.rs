@@ -1,7 +1,7 @@
 //! suricata-verify on IP fragments: Suricata's decoder events correspond to drop reasons of `ip`,
-//! and what its rules match in reassembled packets is in ours.
+//! and the data that Suricata's rules match in reassembled packets is in ours.
 
-use crate::collect::{COLLECTING, CollectedBlock, collected};
+use crate::collect::{COLLECT_FILTERS, CollectedBlock, run_and_collect};
 use crate::request::PlannedRequest;
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -9,14 +9,14 @@ use std::path::Path;
 /// A requirement on the packets of a capture.
 #[derive(Clone, Copy)]
 enum Requirement {
-    /// `ip` drops a packet with this reason, or does not select it.
+    /// `ip` drops a packet for this reason, or does not select it.
     Reason(&'static str),
     /// The given number of packets of this protocol satisfy the predicate.
     Packets(usize, u32, fn(&[u8]) -> bool),
     /// The test is out of scope, with the reason.
-    Out(&'static str),
+    OutOfScope(&'static str),
 }
-use Requirement::{Out, Packets, Reason};
+use Requirement::{OutOfScope, Packets, Reason};
 
 const ICMP6: u32 = 58;
 const TCP: u32 = 6;
@@ -36,7 +36,7 @@ const CASES: &[(&str, &[Requirement])] = &[
     ("defrag/bug-6887-defrag-ppp-ipv4-tcp-syn", &[Packets(1, TCP, is_syn)]),
     (
         "defrag/bug-6942-6887-defrag-eth-ip-gre-ppp-ip-udp-data",
-        &[Out("a packet in GRE and PPP: tunnels are not taken off")],
+        &[OutOfScope("a packet in GRE and PPP: tunnels are not taken off")],
     ),
     (
         "ipv6-evasion/ipv6-atomic-fragments-toobig",
@@ -48,14 +48,16 @@ const CASES: &[(&str, &[Requirement])] = &[
     ),
     (
         "ipv6-evasion/ipv6-malformed-fragments-10",
-        &[Out("a second fragment header inside a fragment is passed as any extension header")],
+        &[OutOfScope(
+            "a second fragment header inside a fragment is passed as any extension header",
+        )],
     ),
     ("ipv6-evasion/ipv6-malformed-fragments-17", &[Reason("overlap")]),
     ("ipv6-evasion/ipv6-malformed-fragments-2", &[Reason("overlap")]),
     ("ipv6-evasion/ipv6-malformed-fragments-22", &[Reason("malformed")]),
     (
         "ipv6-evasion/ipv6-malformed-fragments-25",
-        &[Out("reports of header chains that `ip` passes as they are")],
+        &[OutOfScope("reports of header chains that `ip` passes as they are")],
     ),
     ("ipv6-evasion/ipv6-malformed-fragments-30", &[Packets(1, ICMP6, |m| icmp6_is(3, 1)(m))]),
     ("ipv6-evasion/ipv6-malformed-fragments-31", &[Reason("too big")]),
@@ -97,7 +99,7 @@ fn corpus_suricata_agrees_on_fragments() {
     let Some(cases) = testkit::cases() else { return };
     let (mut judged, mut out, mut wrong) = (0, 0, Vec::new());
     for (test, wants) in CASES {
-        if let [Out(why)] = wants {
+        if let [OutOfScope(why)] = wants {
             println!("out of scope: {test}: {why}");
             out += 1;
             continue;
@@ -117,7 +119,8 @@ fn corpus_suricata_agrees_on_fragments() {
 /// Returns the requirements that the packets of a capture do not meet.
 fn judge(test: &str, capture: &Path, wants: &[Requirement]) -> Vec<String> {
     let text = format!("replay '{}' | ip | collect | discard", capture.display());
-    let (seen, outcome) = collected(&PlannedRequest::with(text, COLLECTING)).expect("a capture");
+    let (seen, outcome) =
+        run_and_collect(&PlannedRequest::with(text, COLLECT_FILTERS)).expect("a capture");
     let ip = outcome.ledger.filters.iter().find(|f| f.name.starts_with("ip")).expect("`ip`");
     let dropped = ip.dropped.iter().map(|(reason, amount)| (reason.text(), amount.blocks));
     let unanswered = ip.unanswered.iter().map(|(reason, blocks)| (reason.as_str(), *blocks));
@@ -131,7 +134,7 @@ fn judge(test: &str, capture: &Path, wants: &[Requirement]) -> Vec<String> {
             let found = seen.iter().filter(found).count();
             (found != number).then(|| format!("{found} packets and not {number}; {reasons:?}"))
         }
-        Out(_) => Some("out of scope beside what is judged".to_owned()),
+        OutOfScope(_) => Some("out of scope beside what is judged".to_owned()),
     });
     wrong.map(|why| format!("{test}: {why}")).collect()
 }

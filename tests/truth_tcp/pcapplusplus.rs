@@ -1,7 +1,7 @@
 //! Byte-for-byte comparison with the tools of PcapPlusPlus: the streams of a connection, and
 //! reassembled packets.
 
-use crate::collect::{COLLECTING, CollectedBlock, collected};
+use crate::collect::{COLLECT_FILTERS, CollectedBlock, run_and_collect};
 use crate::request::PlannedRequest;
 use crate::streams::group_into_streams;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,8 @@ fn examples() -> Option<PathBuf> {
 /// Returns the blocks that the filters `rest` emit for a capture.
 fn run(capture: &Path, rest: &str) -> Vec<CollectedBlock> {
     let text = format!("replay '{}' | {rest} | collect | discard", capture.display());
-    let (seen, outcome) = collected(&PlannedRequest::with(text, COLLECTING)).expect("a capture");
+    let (seen, outcome) =
+        run_and_collect(&PlannedRequest::with(text, COLLECT_FILTERS)).expect("a capture");
     assert!(outcome.failures.is_empty(), "{:?}", outcome.failures);
     seen
 }
@@ -95,7 +96,7 @@ fn corpus_both_directions_of_a_connection_are_exact() {
     for side in [0, 1] {
         let packets = blocks
             .iter()
-            .filter(|block| usize::from(block.backward()) == side && !block.bytes.is_empty());
+            .filter(|block| usize::from(block.is_backward()) == side && !block.bytes.is_empty());
         let line = format!("Number of data packets in side {side}:");
         let number = told.lines().find_map(|text| text.strip_prefix(&line)).expect("the line");
         assert_eq!(packets.count().to_string(), number.trim(), "packets of side {side}");

@@ -1,8 +1,8 @@
 //! Groups the output of `tcp` into streams, by connection and direction.
 
-use crate::collect::{COLLECTING, CollectedBlock, collected};
+use crate::collect::{COLLECT_FILTERS, CollectedBlock, run_and_collect};
 use crate::request::PlannedRequest;
-use crate::tshark::{Part, add};
+use crate::tshark::{StreamSpan, push_span};
 use filter::prelude::*;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -12,18 +12,18 @@ use std::path::Path;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Stream {
     pub(crate) ends: [String; 2],
-    pub(crate) sides: [Vec<Part>; 2],
+    pub(crate) sides: [Vec<StreamSpan>; 2],
     /// True, by side, if the stream began with a SYN.
-    pub(crate) begun: [bool; 2],
+    pub(crate) has_begun: [bool; 2],
     /// True, by side, if the end of the stream was reported.
-    pub(crate) ended: [bool; 2],
+    pub(crate) has_ended: [bool; 2],
 }
 
 /// Returns the connections with data of a capture, ordered by session, or the error of reading the
 /// capture.
 pub(crate) fn streams(capture: &Path, arguments: &str) -> Result<Vec<Stream>, String> {
     let text = format!("replay '{}' | ip | tcp {arguments} | collect | discard", capture.display());
-    let (seen, _) = collected(&PlannedRequest::with(text, COLLECTING))?;
+    let (seen, _) = run_and_collect(&PlannedRequest::with(text, COLLECT_FILTERS))?;
     Ok(group_into_streams(&seen))
 }
 
@@ -31,20 +31,20 @@ pub(crate) fn streams(capture: &Path, arguments: &str) -> Result<Vec<Stream>, St
 pub(crate) fn group_into_streams(seen: &[CollectedBlock]) -> Vec<Stream> {
     let mut streams: BTreeMap<u32, Stream> = BTreeMap::new();
     for block in seen {
-        let side = usize::from(block.backward());
+        let side = usize::from(block.is_backward());
         let stream = streams.entry(block.session).or_default();
         if let Some(flow) = &block.flow {
             let ports = flow.ports.expect("TCP has ports");
             stream.ends[side] = SocketAddr::new(flow.source, ports.source).to_string();
             stream.ends[1 - side] = SocketAddr::new(flow.target, ports.target).to_string();
         }
-        let part = match block.hole {
-            true => Part::Missing(u64::from(block.length)),
-            false => Part::Bytes(block.bytes.clone()),
+        let span = match block.hole {
+            true => StreamSpan::Missing(u64::from(block.length)),
+            false => StreamSpan::Bytes(block.bytes.clone()),
         };
-        stream.begun[side] |= block.flags.has(Flags::FIRST);
-        stream.ended[side] |= block.flags.has(Flags::END);
-        add(&mut stream.sides[side], part);
+        stream.has_begun[side] |= block.flags.has(Flags::FIRST);
+        stream.has_ended[side] |= block.flags.has(Flags::END);
+        push_span(&mut stream.sides[side], span);
     }
     streams
         .into_values()
@@ -55,18 +55,18 @@ pub(crate) fn group_into_streams(seen: &[CollectedBlock]) -> Vec<Stream> {
 impl Stream {
     /// Returns the bytes of a side without gaps.
     pub(crate) fn bytes(&self, side: usize) -> Vec<u8> {
-        let bytes = self.sides[side].iter().filter_map(|part| match part {
-            Part::Bytes(bytes) => Some(bytes.as_slice()),
-            Part::Missing(_) => None,
+        let bytes = self.sides[side].iter().filter_map(|span| match span {
+            StreamSpan::Bytes(bytes) => Some(bytes.as_slice()),
+            StreamSpan::Missing(_) => None,
         });
         bytes.collect::<Vec<_>>().concat()
     }
 
     /// Returns the number of missing bytes of a side.
     pub(crate) fn missing(&self, side: usize) -> u64 {
-        let missing = self.sides[side].iter().map(|part| match part {
-            Part::Bytes(_) => 0,
-            Part::Missing(length) => *length,
+        let missing = self.sides[side].iter().map(|span| match span {
+            StreamSpan::Bytes(_) => 0,
+            StreamSpan::Missing(length) => *length,
         });
         missing.sum()
     }

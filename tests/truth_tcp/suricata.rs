@@ -1,5 +1,6 @@
-//! suricata-verify on streams: what Suricata's rules match is in ours, and what they do not match
-//! is not. One row per test; a row without expectations has a reason.
+//! suricata-verify on streams: our streams contain the data that Suricata's rules match, and not
+//! the data that they do not match. The table has a row for each test; a row without expectations
+//! has a reason.
 
 use crate::streams::streams;
 use std::collections::BTreeSet;
@@ -15,9 +16,9 @@ enum Requirement {
     /// The given number of bytes is missing in total.
     Missing(u64),
     /// The test is out of scope, with the reason.
-    Out(&'static str),
+    OutOfScope(&'static str),
 }
-use Requirement::{Has, Lacks, Missing, Out};
+use Requirement::{Has, Lacks, Missing, OutOfScope};
 
 /// Name prefixes of the tests that are about streams.
 const STREAM_TESTS: &[&str] = &["tcp-", "bug-3286-", "bug-6244-", "eve-overlap-", "eve-payload-"];
@@ -51,7 +52,7 @@ const CASES: &[(&str, &str, &str, &[Requirement])] = &[
         "policy=bsd",
         &[Has(1, b"GOOD"), Lacks(b"EVIL")],
     ),
-    ("eve-overlap-payload-02-policy-oldlinux", "", "", &[Out(IN_ORDER_DATA)]),
+    ("eve-overlap-payload-02-policy-oldlinux", "", "", &[OutOfScope(IN_ORDER_DATA)]),
     (
         "eve-overlap-payload-03-ips",
         "tcp-overlap.pcap",
@@ -64,7 +65,7 @@ const CASES: &[(&str, &str, &str, &[Requirement])] = &[
         "policy=bsd",
         &[Has(1, b"GOOD"), Lacks(b"EVIL")],
     ),
-    ("eve-payload-02-tcp-exact-overlap-policy-oldlinux", "", "", &[Out(IN_ORDER_DATA)]),
+    ("eve-payload-02-tcp-exact-overlap-policy-oldlinux", "", "", &[OutOfScope(IN_ORDER_DATA)]),
     (
         "eve-payload-03-tcp-exact-overlap-ips",
         "tcp-overlap.pcap",
@@ -77,10 +78,10 @@ const CASES: &[(&str, &str, &str, &[Requirement])] = &[
         "",
         &[Has(1, b"GOODDATA"), Lacks(b"VERY"), Missing(4)],
     ),
-    ("eve-payload-07-http-gap", "", "", &[Out("see the gaps of HTTP bodies")]),
+    ("eve-payload-07-http-gap", "", "", &[OutOfScope("see the gaps of HTTP bodies")]),
     ("tcp-5379", "", "", &[Has(1, b"AAA"), Lacks(b"DDD")]),
     ("tcp-async-01", "", "", &[Has(1, b"C6 OK ID completed\r\n* 21 EXISTS\r\n* 6 RECENT")]),
-    ("tcp-empty-sack", "", "", &[Out(ABOUT_HEADERS)]),
+    ("tcp-empty-sack", "", "", &[OutOfScope(ABOUT_HEADERS)]),
     ("tcp-fastopen-01", "tfo.pcap", "", &[Has(1, b"/etc/passwd"), Has(1, b"GET /index.php")]),
     ("tcp-fastopen-02", "../tcp-fastopen-01/tfo.pcap", "", &[Has(1, b"/etc/passwd")]),
     ("tcp-fastopen-04", "../tcp-fastopen-05/tfo.pcap", "", &[Has(2, b"Hello!")]),
@@ -89,18 +90,18 @@ const CASES: &[(&str, &str, &str, &[Requirement])] = &[
     ("tcp-fastopen-10-syn-data-ignore", "input.pcap", "", &[Has(2, b"\x16\x03")]),
     ("tcp-fastopen-12", "../tcp-fastopen-05/tfo.pcap", "", &[Has(2, b"Hello!")]),
     ("tcp-fastopen-13", "tfo.pcap", "", &[Has(1, b"/index.php")]),
-    ("tcp-hdr-keyword", "", "", &[Out(ABOUT_HEADERS)]),
+    ("tcp-hdr-keyword", "", "", &[OutOfScope(ABOUT_HEADERS)]),
     ("tcp-rst-unacked-stream-01-raw", "input.pcap", "", &[Has(1, b"Let Me In"), Missing(0)]),
     ("tcp-rst-unacked-stream-02-raw-ips", "input.pcap", "", &[Has(1, b"Let Me In"), Missing(0)]),
     ("tcp-rst-unacked-stream-04-gap-ips", "input.pcap", "", &[Has(1, b"Me In")]),
     ("tcp-rst-unacked-stream-07-http", "input.pcap", "", &[Has(1, b"User-Agent: Mozilla")]),
     ("tcp-rst-unacked-stream-08-http-ips", "input.pcap", "", &[Has(1, b"User-Agent: Mozilla")]),
-    ("tcp-rst-unacked-stream-09", "", "", &[Out("by digest of the body: see HTTP")]),
-    ("tcp-rst-unacked-stream-11", "", "", &[Out("by digest of the body: see HTTP")]),
-    ("tcp-urgp-01-oob", "", "", &[Out(URGENT_INLINE)]),
-    ("tcp-urgp-02-drop-ips", "", "", &[Out(INLINE_MODE)]),
-    ("tcp-urgp-03-inline", "", "", &[Out(URGENT_INLINE)]),
-    ("tcp-urgp-04-2byte-XY", "", "", &[Out(URGENT_INLINE)]),
+    ("tcp-rst-unacked-stream-09", "", "", &[OutOfScope("by digest of the body: see HTTP")]),
+    ("tcp-rst-unacked-stream-11", "", "", &[OutOfScope("by digest of the body: see HTTP")]),
+    ("tcp-urgp-01-oob", "", "", &[OutOfScope(URGENT_INLINE)]),
+    ("tcp-urgp-02-drop-ips", "", "", &[OutOfScope(INLINE_MODE)]),
+    ("tcp-urgp-03-inline", "", "", &[OutOfScope(URGENT_INLINE)]),
+    ("tcp-urgp-04-2byte-XY", "", "", &[OutOfScope(URGENT_INLINE)]),
 ];
 
 /// Generated captures, with the requirements their generator states.
@@ -142,7 +143,7 @@ fn corpus_suricata_rules_agree_on_streams() {
     let suricata = cases.join("suricata");
     let (mut judged, mut out, mut wrong) = (0, 0, Vec::new());
     for (test, capture, arguments, wants) in CASES {
-        if let [Out(why)] = wants {
+        if let [OutOfScope(why)] = wants {
             println!("out of scope: {test}: {why}");
             out += 1;
             continue;
@@ -169,7 +170,7 @@ fn judge(test: &str, path: &Path, arguments: &str, wants: &[Requirement]) -> Vec
         Has(number, word) => having(word) != number,
         Lacks(word) => having(word) != 0,
         Missing(bytes) => missing != bytes,
-        Out(_) => true,
+        OutOfScope(_) => true,
     });
     let lengths: Vec<usize> = sides.iter().map(Vec::len).collect();
     let told = |want| format!("{test}: {want:?}; sides of {lengths:?}, {missing} missing");

@@ -16,7 +16,7 @@
 //! ended a side (`F`, `R`); `tcp` only reports the end. Bytes that Zeek does not state (`-`) are
 //! not compared.
 
-use crate::collect::{COLLECTING, collected};
+use crate::collect::{COLLECT_FILTERS, run_and_collect};
 use crate::request::PlannedRequest;
 use crate::streams::{Stream, group_into_streams};
 use std::collections::BTreeMap;
@@ -61,7 +61,7 @@ fn connections_start_and_gaps_match_the_capture() {
         let streams = crate::streams::streams(&path, "").expect("a capture");
         assert_eq!(streams.len(), connections, "{name}");
         for stream in streams {
-            assert_eq!(stream.begun, begun, "{name}");
+            assert_eq!(stream.has_begun, begun, "{name}");
             assert_eq!([stream.missing(0), stream.missing(1)], missing, "{name}");
         }
     }
@@ -152,8 +152,8 @@ fn judge(test: &ZeekTest, told: &[ZeekConnection]) -> Vec<String> {
     let replay = format!("replay '{}' | ip", test.trace.display());
     let checksum = if test.checksums { "checksum=yes" } else { "" };
     let run = |rest: &str| {
-        let line = PlannedRequest::with(format!("{replay} | {rest} | discard"), COLLECTING);
-        collected(&line).unwrap_or_else(|why| panic!("{}: {why}", test.name)).0
+        let line = PlannedRequest::with(format!("{replay} | {rest} | discard"), COLLECT_FILTERS);
+        run_and_collect(&line).unwrap_or_else(|why| panic!("{}: {why}", test.name)).0
     };
     let mut streams = group_into_streams(&run(&format!("tcp {checksum} | collect")));
     let frames: Vec<Flow> = run("collect").iter().filter_map(|block| block.flow).collect();
@@ -205,7 +205,7 @@ impl ZeekConnection {
             let begun =
                 if side == 0 { has(0) | u64::from(self.history.contains('h')) } else { has(0) };
             if data + missing > 0 {
-                differ("begun", u64::from(stream.begun[side]), begun);
+                differ("begun", u64::from(stream.has_begun[side]), begun);
             }
             differ("data", u64::from(data > 0), has(1));
             differ("gaps", u64::from(missing > 0), has(2));

@@ -51,7 +51,7 @@ impl<'i> InputReader<'i> {
     }
 }
 
-/// Any text parses to a request or to a list of errors.
+/// Any text either parses to a request or yields a list of errors.
 pub(crate) const LANGUAGE: Body = Body {
     name: "language",
     corpus: requests,

@@ -12,8 +12,8 @@ use testkit::{Frame as Built, Segment};
 use wire::LinkType;
 use wire::capture::{Packet, Reader, Step};
 
-/// Any bytes can be read as a capture up to an end or an error, and the result is the same however
-/// they are split.
+/// Any bytes can be read as a capture up to the end or an error, and the result does not depend on
+/// how the bytes are split.
 pub(crate) const CAPTURE: Body =
     Body { name: "capture", corpus: captures, rounds: 60_000, run: capture };
 
@@ -127,7 +127,7 @@ fn dissect(bytes: &[u8]) {
 pub(crate) const FILTERS: Body =
     Body { name: "filters", corpus: generated_frames, rounds: 300, run: filters };
 
-/// Filters that are slow to construct (those with automata) run for one input in this many.
+/// Filters that are slow to construct, because they have automata, run for one input in this many.
 const SLOW_FILTER_STEP: u8 = 64;
 
 fn filters(bytes: &[u8]) {

@@ -4,8 +4,8 @@ use super::bodies::Body;
 use wire::dns::{Entry, LENGTH, Message, NAME_MAX};
 use wire::tls::{BEGIN_MAX, FirstHello, HELLO_MAX, begin};
 
-/// Any bytes after a DNS header parse as entries inside the message, with names of bounded length,
-/// until the end or a fault.
+/// Any bytes after a DNS header parse as entries within the message, with names of bounded length,
+/// up to the end or a fault.
 pub(crate) const DNS: Body = Body { name: "dns", corpus: responses, rounds: 60_000, run: dns };
 
 fn responses() -> Vec<Vec<u8>> {

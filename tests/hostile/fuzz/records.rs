@@ -14,12 +14,12 @@ use pipeline::plan::{Machine, Plan, plan};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Any bytes are rejected as a record with a message, or replayed to an end: the spaces run the
-/// recorded passes, and the counts balance.
+/// Any bytes are either rejected as a record, with a message, or replayed to the end: the spaces
+/// run the recorded passes, and the counts balance.
 pub(crate) const RECORD: Body =
     Body { name: "record", corpus: records, rounds: 150, run: replay_untrusted };
 
-/// Timeout of one change, longer than any machine needs.
+/// Timeout of a change, longer than any machine needs.
 const CHANGE_TIMEOUT: Duration = Duration::from_secs(240);
 
 /// Returns valid records: of one space, of two spaces, of a path that was changed during recording,

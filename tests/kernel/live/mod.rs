@@ -1,5 +1,5 @@
-//! The twin test on a real interface: twins are attached like taps and redirecting programs (TCX in
-//! both directions, XDP), receive traffic that BPF_PROG_TEST_RUN cannot produce, and must agree
+//! The twin test on a real interface. Twins are attached like taps and redirecting programs (TCX in
+//! both directions, XDP) and receive traffic that BPF_PROG_TEST_RUN cannot produce. They must agree
 //! with the user implementations and the interpreter on every packet, in class, reasons and states.
 //!
 //! Traffic: frames with page fragments (TSO, sendfile, packet sockets), multi-buffer XDP frames,
@@ -16,16 +16,18 @@ use ebpf::emit::Target;
 use ebpf::exam::{self, Interpreter, Tally};
 use filter::content::r#match::MATCH;
 use filter::testing::twins::{Chain, Examined, User, chains, changes, program, request};
-use stage::{AttachPoint, Record, Stage};
+use stage::{AttachPoint, Record, RecordedProgram};
 use sys::bpf::Side;
 use testkit::need;
 use testkit::net::{CLIENT_DEVICE, SERVER_DEVICE, until};
 use traffic::Network;
 use wire::checksum::Sum;
 
-/// Each chain receives one corpus frame in this many, and each chain different ones.
+/// Each chain receives one corpus frame in this many, and different chains receive different
+/// frames.
 const FRAMES_STEP: usize = 29;
-/// One chain in this many runs, of the chains of two filters and of three.
+/// The test runs one in the first number of chains of two filters, and one in the second number of
+/// chains of three filters.
 const CHAINS_STEP: [usize; 2] = [11, 151];
 
 /// Number of frames sent before the test waits for the last of them.
@@ -39,15 +41,15 @@ struct Run {
     tally: Tally,
 }
 
-/// Attaches a chain, sends the traffic, and asks all judges.
-fn run(net: &Network, stand: AttachPoint, hardened: bool, chain: Chain, frames: &[&[u8]]) -> Run {
-    let target = Target { hook: stand.hook(), hardened, takes: false, single: false };
+/// Attaches a chain, sends the traffic, and collects the verdicts of all judges.
+fn run(net: &Network, point: AttachPoint, hardened: bool, chain: Chain, frames: &[&[u8]]) -> Run {
+    let target = Target { hook: point.hook(), hardened, takes: false, single: false };
     let program = program(&chain, target).unwrap_or_else(|unfit| panic!("{unfit}"));
-    let (space, device) = match stand {
+    let (space, device) = match point {
         AttachPoint::Tcx(Side::Egress) => (&net.pair.client, CLIENT_DEVICE),
         _ => (&net.pair.server, SERVER_DEVICE),
     };
-    let stage = space.enter(|| Stage::attach(&program, device, stand));
+    let stage = space.enter(|| RecordedProgram::attach(&program, device, point));
     net.sockets();
     // The far end of a veth pair may lag, and stores 256 frames.
     let mut sent = Vec::new();
@@ -57,7 +59,7 @@ fn run(net: &Network, stand: AttachPoint, hardened: bool, chain: Chain, frames: 
             stage.records().iter().any(|record| Some(&record.frame_with_tag()) == sent.last())
         });
     }
-    if let AttachPoint::Tcx(side) = stand {
+    if let AttachPoint::Tcx(side) = point {
         let _tagger = space.enter(|| stage::attach_tagger(device, side));
         net.frames(frames);
     }
@@ -76,12 +78,13 @@ fn run(net: &Network, stand: AttachPoint, hardened: bool, chain: Chain, frames: 
     let packets = records.iter().map(Record::packet);
     let tally = exam::compare(&mut [&mut user, &mut interpreter, &mut seen], packets);
     let tally = tally.unwrap_or_else(|differ| {
-        panic!("`{}` at {stand:?}, hardened {hardened}: {differ}", request(&chain))
+        panic!("`{}` at {point:?}, hardened {hardened}: {differ}", request(&chain))
     });
     Run { chain, hardened, records, tally }
 }
 
-/// Returns every twin alone for both targets, and some chains of two and three for one target each.
+/// Returns the chains that do not change frames, each with the target's `hardened`: every twin
+/// alone for both targets, and some chains of two and three filters for one target each.
 fn chains_under_test() -> Vec<(Chain, bool)> {
     let mut all: Vec<(Chain, bool)> = Vec::new();
     // The witness records the frame after the chain, which must leave it whole.
@@ -97,9 +100,9 @@ fn chains_under_test() -> Vec<(Chain, bool)> {
 }
 
 /// Runs all chains at one hook; returns `None` if the machine does not support them.
-fn run_all(stand: AttachPoint) -> Option<Vec<Run>> {
+fn run_all(point: AttachPoint) -> Option<Vec<Run>> {
     need::bpf()?;
-    if matches!(stand, AttachPoint::Tcx(_)) && sys::probe::tcx().is_err() {
+    if matches!(point, AttachPoint::Tcx(_)) && sys::probe::tcx().is_err() {
         return need::skip("needs TCX (Linux 6.6)");
     }
     sys::process::pin_to(stage::PROCESSOR).unwrap();
@@ -111,7 +114,7 @@ fn run_all(stand: AttachPoint) -> Option<Vec<Run>> {
     let all = chains_under_test().into_iter().enumerate().map(|(number, (chain, hardened))| {
         let frames = frames.iter().skip(number % FRAMES_STEP).step_by(FRAMES_STEP);
         let frames: Vec<&[u8]> = frames.map(Vec::as_slice).collect();
-        run(&net, stand, hardened, chain, &frames)
+        run(&net, point, hardened, chain, &frames)
     });
     let all: Vec<Run> = all.collect();
     for run in &all {
@@ -130,7 +133,7 @@ fn count(runs: &[Run], such: impl Fn(&Record) -> bool) -> usize {
     runs.iter().flat_map(|run| &run.records).filter(|record| such(record)).count()
 }
 
-/// Returns true for a GRO or TSO frame, longer than the MTU allows.
+/// Returns true for a GRO or TSO frame, which is longer than the MTU allows.
 fn is_merged(record: &Record) -> bool {
     record.frame.len() > 9_014
 }
@@ -201,8 +204,8 @@ fn v4_twins_at_xdp_match_their_filters() {
     assert!(several >= runs.len(), "hardly any frame has several buffers: {several}");
 }
 
-/// Direct access at XDP ends with the first buffer: a twin that needs later bytes must return
-/// unsure, not treat the buffer's end as the frame's.
+/// Direct access at XDP ends with the first buffer. A twin that needs later bytes must return
+/// unsure, and not treat the end of the buffer as the end of the frame.
 #[test]
 fn twins_are_unsure_of_bytes_in_a_second_buffer() {
     let Some(()) = need::bpf() else { return };

@@ -1,9 +1,9 @@
 //! A twin on a real interface, instrumented to record its input and its result.
 //!
-//! In: a program that returns its class. Out: one record per packet, in order. Only the ends of the
-//! program are changed: before the first instruction the length of the linear part is stored; each
-//! exit records the class, counters, metadata, and all bytes of the frame, read by a helper. The
-//! frame then continues as without the program.
+//! In: a program that returns its class. Out: one record per packet, in order. Only entry and exits
+//! of the program are changed: the entry stores the length of the linear data, and each exit
+//! records the class, counters, metadata, and all bytes of the frame, read by a helper. The frame
+//! then continues as without the program.
 
 use std::os::fd::{AsFd as _, AsRawFd as _};
 
@@ -19,7 +19,7 @@ use sys::memory::ReadMapping;
 use sys::net::RouteSocket;
 
 /// The processor on which a test runs. Packets that the kernel sends from other processors are
-/// ignored, so that there is one order.
+/// ignored, so that the order of packets is defined.
 pub(super) const PROCESSOR: usize = 0;
 /// Total size of the records in bytes; packets beyond it are not recorded.
 const RECORDS_SIZE: u32 = 4 << 20;
@@ -42,7 +42,7 @@ mod record {
     pub(super) const TAGGED: usize = 12;
     pub(super) const TCI: usize = 16;
     pub(super) const PROTOCOL: usize = 20;
-    /// The counters begin at this offset; the frame follows them.
+    /// Offset of the counters, which the frame follows.
     pub(super) const COUNTERS: usize = 24;
 }
 
@@ -70,27 +70,27 @@ impl AttachPoint {
     }
 }
 
-/// An attached program.
-pub(super) struct Stage<'p> {
+/// An attached program that records its packets.
+pub(super) struct RecordedProgram<'p> {
     program: &'p Program,
     maps: Vec<Map>,
     seen: ReadMapping,
     _link: Link,
 }
 
-impl<'p> Stage<'p> {
+impl<'p> RecordedProgram<'p> {
     /// Attaches the program to an interface in this thread's namespace.
-    pub(super) fn attach(program: &'p Program, device: &str, stand: AttachPoint) -> Self {
-        let staged = instrumented(program, stand);
+    pub(super) fn attach(program: &'p Program, device: &str, point: AttachPoint) -> Self {
+        let staged = instrumented(program, point);
         let array = |map: &MapSpec| Map::array(&map.name, map.value_size, 1, map.mappable).unwrap();
         let maps: Vec<Map> = staged.maps.iter().map(array).collect();
         let descriptors: Vec<i32> = maps.iter().map(|map| map.as_fd().as_raw_fd()).collect();
         let code = insn::encode(&staged.relocate(&descriptors).unwrap());
-        let load = Load::new(kind(stand.hook()), "live", &code);
-        let load = Load { fragments: stand == AttachPoint::Xdp, ..load };
+        let load = Load::new(kind(point.hook()), "live", &code);
+        let load = Load { fragments: point == AttachPoint::Xdp, ..load };
         let loaded = load.load().unwrap_or_else(|why| panic!("{why}\n{}", why.log));
         let index = RouteSocket::open().unwrap().by_name(device).unwrap().index;
-        let link = match stand {
+        let link = match point {
             AttachPoint::Tcx(side) => Link::tcx(&loaded, index, side, Anchor::Head, None),
             AttachPoint::Xdp => Link::xdp(&loaded, index, XdpMode::Native),
         };
@@ -132,7 +132,7 @@ impl<'p> Stage<'p> {
         records
     }
 
-    /// Returns the recorded results as a judge.
+    /// Returns a judge whose verdicts are the recorded results.
     pub(super) fn judge(&self, records: &[Record]) -> RecordedVerdicts {
         let mut before = vec![0; self.program.counters.len()];
         let mut rulings = Vec::new();
@@ -149,8 +149,9 @@ impl<'p> Stage<'p> {
     }
 }
 
-/// Attaches a program, before the others, that puts a VLAN tag into the metadata of every frame
-/// addressed to zeros, like a VLAN device: protocol 0x8100 for even lengths, 0x88a8 for odd ones.
+/// Attaches a program, before all others, that puts a VLAN tag into the metadata of every frame
+/// addressed to zeros, like a VLAN device: protocol 0x8100 for even lengths, 0x88a8 for odd
+/// lengths.
 pub(super) fn attach_tagger(device: &str, side: Side) -> Link {
     /// BPF_FUNC_skb_vlan_push
     const PUSH: i32 = 18;
@@ -188,7 +189,7 @@ pub(super) fn attach_tagger(device: &str, side: Side) -> Link {
 /// A recorded packet, with the twin's result.
 pub(super) struct Record {
     pub(super) outcome: Outcome,
-    /// Number of directly readable bytes before the twin ran; at XDP, all bytes.
+    /// Number of directly readable bytes before the twin ran; at XDP, the number of all bytes.
     pub(super) linear: usize,
     pub(super) tag: Option<Tag>,
     pub(super) counters: Vec<u64>,
@@ -231,31 +232,31 @@ impl Judge for RecordedVerdicts {
     }
 }
 
-/// Returns the program with recording code around it; the map of records comes last.
-fn instrumented(program: &Program, stand: AttachPoint) -> Program {
+/// Returns the program with recording code around it. The map of records is the last map.
+fn instrumented(program: &Program, point: AttachPoint) -> Program {
     let number = u32::try_from(program.maps.len()).unwrap();
-    let mut code = entry_code(number, stand);
+    let mut code = entry_code(number, point);
     let ends = code.len() + program.code.len();
     for insn in &program.code {
         let to_the_end = i16::try_from(ends - code.len() - 1).unwrap();
         code.push(if *insn == Insn::exit() { Insn::jump(to_the_end) } else { *insn });
     }
-    code.extend(exit_code(number, program.counters.len(), stand));
+    code.extend(exit_code(number, program.counters.len(), point));
     let mut maps = program.maps.clone();
     let value_size = witness::RECORDS as u32 + RECORDS_SIZE + 2 * FRAME_MAX;
     maps.push(MapSpec::array("witness", value_size));
     Program { code, maps, ..program.clone() }
 }
 
-/// Returns code that lets packets of other processors pass unrecorded, and stores the length of the
-/// linear part.
-fn entry_code(map: u32, stand: AttachPoint) -> Vec<Insn> {
-    let (data, end) = if stand == AttachPoint::Xdp { (0, 4) } else { (76, 80) };
+/// Returns code that passes packets of other processors without recording them, and stores the
+/// length of the linear data.
+fn entry_code(map: u32, point: AttachPoint) -> Vec<Insn> {
+    let (data, end) = if point == AttachPoint::Xdp { (0, 4) } else { (76, 80) };
     let mut code = vec![
         Insn::mov(R6, R1),
         Insn::call(Helper::CpuId),
         Insn::jump_if(Cond::Eq, R0, PROCESSOR as i32, 2),
-        Insn::mov(R0, stand.pass_verdict()),
+        Insn::mov(R0, point.pass_verdict()),
         Insn::exit(),
         Insn::mov(R1, R6),
         Insn::load(Size::W, R2, R1, end),
@@ -268,7 +269,7 @@ fn entry_code(map: u32, stand: AttachPoint) -> Vec<Insn> {
 }
 
 /// Returns code that writes a record: r0 is the class, r6 the context.
-fn exit_code(map: u32, counters: usize, stand: AttachPoint) -> Vec<Insn> {
+fn exit_code(map: u32, counters: usize, point: AttachPoint) -> Vec<Insn> {
     let mut a = Asm::new();
     let (lost, on) = (a.label(), a.label());
     a.push(Insn::mov(R9, R0));
@@ -277,14 +278,14 @@ fn exit_code(map: u32, counters: usize, stand: AttachPoint) -> Vec<Insn> {
     a.jump_if(Cond::Ge, R8, RECORDS_SIZE as i32, lost);
     // r7: the record, by an index whose bounds the verifier knows.
     a.push(Insn::alu(Alu::Add, R7, R8));
-    header(&mut a, map, stand);
+    header(&mut a, map, point);
     for counter in 0..counters {
         a.push_wide(Insn::load_map_value(R1, 0, (counter * 8) as u32));
         a.push(Insn::load(Size::DW, R1, R1, 0));
         a.push(field(Size::DW, record::COUNTERS + counter * 8, R1));
     }
     let head = (record::COUNTERS + counters * 8) as i32;
-    frame(&mut a, head, stand, lost);
+    frame(&mut a, head, point, lost);
     a.push(Insn::load(Size::DW, R1, R10, -8));
     a.push(Insn::alu(Alu::Add, R1, head + 7));
     a.push(Insn::alu(Alu::And, R1, -8));
@@ -297,19 +298,19 @@ fn exit_code(map: u32, counters: usize, stand: AttachPoint) -> Vec<Insn> {
     a.push(Insn::mov(R2, 1));
     a.push(Insn::atomic(Size::DW, insn::atomic::ADD, R1, witness::LOST, R2));
     a.bind(on);
-    a.push(Insn::mov(R0, stand.pass_verdict()));
+    a.push(Insn::mov(R0, point.pass_verdict()));
     a.push(Insn::exit());
     a.finish().unwrap()
 }
 
 /// Emits code that writes the words before the counters of a record; the frame's length is also
 /// stored at stack offset -8.
-fn header(a: &mut Asm, map: u32, stand: AttachPoint) {
+fn header(a: &mut Asm, map: u32, point: AttachPoint) {
     a.push(field(Size::W, record::CLASS, R9));
     a.push_wide(Insn::load_map_value(R1, map, 0));
     a.push(Insn::load(Size::DW, R1, R1, witness::LINEAR));
     a.push(field(Size::W, record::LINEAR, R1));
-    if stand == AttachPoint::Xdp {
+    if point == AttachPoint::Xdp {
         a.push(Insn::mov(R1, R6));
         a.push(Insn::call(Helper::XdpBuffLen));
     } else {
@@ -324,7 +325,7 @@ fn header(a: &mut Asm, map: u32, stand: AttachPoint) {
 }
 
 /// Emits code that copies all bytes of the frame.
-fn frame(a: &mut Asm, head: i32, stand: AttachPoint, lost: Label) {
+fn frame(a: &mut Asm, head: i32, point: AttachPoint, lost: Label) {
     a.push(Insn::load(Size::DW, R4, R10, -8));
     a.jump_if(Cond::Gt, R4, FRAME_MAX as i32, lost);
     a.jump_if(Cond::Lt, R4, 1, lost);
@@ -332,7 +333,7 @@ fn frame(a: &mut Asm, head: i32, stand: AttachPoint, lost: Label) {
     a.push(Insn::mov(R2, 0));
     a.push(Insn::mov(R3, R7));
     a.push(Insn::alu(Alu::Add, R3, i32::from(witness::RECORDS) + head));
-    let xdp = stand == AttachPoint::Xdp;
+    let xdp = point == AttachPoint::Xdp;
     a.push(Insn::call(if xdp { Helper::XdpLoadBytes } else { Helper::SkbLoadBytes }));
     a.jump_if(Cond::Ne, R0, 0, lost);
 }

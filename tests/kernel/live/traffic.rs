@@ -1,5 +1,5 @@
-//! Traffic that BPF_PROG_TEST_RUN cannot produce, for twins on real interfaces. Everything runs on
-//! one processor, so that there is one order.
+//! Traffic that BPF_PROG_TEST_RUN cannot produce, for twins on real interfaces. All of it is sent
+//! on one processor, so that the order of packets is defined.
 
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream, UdpSocket};
@@ -12,8 +12,8 @@ use testkit::net::{CLIENT_DEVICE, Cable, LIMIT, Namespace, Pair, SERVER_DEVICE, 
 
 /// Length of a stream in bytes: several frames of maximum size.
 const STREAM: usize = 150_000;
-/// From this length in bytes, a packet socket stores a frame in fragments: the first 14 bytes in
-/// the linear part, the rest in pages.
+/// Minimum length in bytes of frames that a packet socket stores as non-linear data: the first 14
+/// bytes are linear, the rest is in pages.
 pub(super) const FRAGMENTED_FROM: usize = 4_500;
 
 /// Addresses of client and server: untagged IPv4 and IPv6, one VLAN tag (IPv4), two tags (IPv4,
@@ -34,7 +34,7 @@ pub(super) struct Network {
 
 impl Network {
     /// Creates a veth pair with a large MTU and, if the kernel supports them, VLAN devices at both
-    /// ends. Returns `None` and skips the test without the required privileges.
+    /// ends. Reports a skip and returns `None` without the required privileges.
     pub(super) fn new() -> Option<Self> {
         let cable = Cable { mtu: 9000, ..Cable::default() };
         let pair = Pair::new(cable)?;
@@ -69,7 +69,7 @@ impl Network {
         sent
     }
 
-    /// Sends and returns the last frame of a run, which receivers recognize by its content.
+    /// Sends the last frame of a run, which receivers recognize by its content; returns it.
     pub(super) fn last(&self) -> Vec<u8> {
         let last = [&[0xff; 12][..], &[0x88, 0xb5], b"the last frame, known by its content"];
         let last = last.concat();
@@ -137,7 +137,7 @@ fn send_file(stream: &TcpStream) {
     }
 }
 
-/// Sends datagrams of every size class with partial checksums.
+/// Sends datagrams of various sizes with partial checksums.
 fn datagrams(pair: &Pair, near: &str, far: &str) {
     let server = pair.server.enter(|| UdpSocket::bind((far, 53)).unwrap());
     server.set_read_timeout(Some(LIMIT)).unwrap();

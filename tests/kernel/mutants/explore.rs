@@ -1,10 +1,10 @@
-//! Frames derived from a twin's constants, so that each of its comparisons is evaluated on both
-//! sides.
+//! Frames derived from a twin's constants, so that each of its comparisons is evaluated with both
+//! results.
 //!
 //! In: an unmodified program and seed frames. Out: frames at which the program's result or path
-//! changes. Candidates are each constant of the code and its neighbors, written at every offset
-//! within reach, and the frame truncated, fragmented, or with a tag in metadata. A frame with a new
-//! path becomes a seed. No code here depends on a protocol.
+//! changes. Candidates are seed frames with each constant of the code, or a neighbor of it, written
+//! at every offset within reach, and seed frames that are truncated, not linear, or have a tag in
+//! metadata. A frame with a new path becomes a seed. No code here depends on a protocol.
 
 use ebpf::emit::Outcome;
 use ebpf::exam::{Interpreter, Judge as _, Ruling};
@@ -50,8 +50,9 @@ impl Case {
 }
 
 impl Case {
-    /// Returns the case truncated and split everywhere, with a tag in metadata, with a partial
-    /// checksum, and with each of `numbers` at every offset.
+    /// Returns the case truncated at every length, split into linear data and pages at every
+    /// offset, with a tag in metadata, with a partial checksum, and with each of `numbers` at every
+    /// offset.
     pub(super) fn neighbours(&self, place: Hook, reach: usize, numbers: &[u32]) -> Vec<Self> {
         let mut all = self.shapes(place, reach);
         let depth = (reach + 2).min(self.bytes.len());
@@ -138,11 +139,11 @@ struct Explorer<'p> {
     begin: VecDeque<Case>,
 }
 
-/// Returns the cases found in at most `questions` runs.
-pub(super) fn explore(program: &Program, frames: &[Vec<u8>], questions: usize) -> Vec<Case> {
+/// Returns the cases found in at most `runs_max` runs.
+pub(super) fn explore(program: &Program, frames: &[Vec<u8>], runs_max: usize) -> Vec<Case> {
     let mut explorer = Explorer {
         program,
-        left: questions,
+        left: runs_max,
         known: HashSet::new(),
         kept: HashSet::new(),
         all: Vec::new(),
@@ -160,7 +161,7 @@ pub(super) fn explore(program: &Program, frames: &[Vec<u8>], questions: usize) -
 }
 
 impl Explorer<'_> {
-    /// Returns the verdict and the path taken, combined into one number.
+    /// Runs the program on the case; returns a hash of the verdict and of the path taken.
     fn run_case(&mut self, case: &Case) -> u64 {
         self.left = self.left.saturating_sub(1);
         let mut interpreter = Interpreter::new(self.program);
@@ -191,7 +192,7 @@ impl Explorer<'_> {
         }
     }
 
-    /// Adds the neighboring cases between which the result or the path changes.
+    /// Adds both cases of each pair of neighbors between which the result or the path changes.
     fn add_boundaries(&mut self, row: Vec<Case>) {
         let ways: Vec<u64> = row.iter().map(|case| self.run_case(case)).collect();
         for (pair, cases) in ways.windows(2).zip(row.windows(2)) {
@@ -206,8 +207,8 @@ impl Explorer<'_> {
         }
     }
 
-    /// Tries the case truncated everywhere and, where the hook has them, fragmented, with tags, and
-    /// with a partial checksum.
+    /// Tries the case truncated at every length and, if the hook can have such packets, not linear,
+    /// with tags in metadata, and with a partial checksum.
     fn shapes(&mut self, case: &Case) {
         let depth = (self.program.reach as usize + 4).min(case.bytes.len());
         let cut = |end| Case { bytes: case.bytes[..end].to_vec(), ..case.clone() };

@@ -1,8 +1,8 @@
 //! Search for a frame that reveals a mutation, starting from the test frames that reach it.
 //!
 //! In: an unmodified program, its mutant, and the cases of the test. Out: a case with different
-//! results or states. Such a case belongs into the corpus of boundary cases, so that every judge
-//! sees it. No code here depends on a protocol.
+//! results or states. Such a case should be added to the corpus of boundary cases, so that all
+//! judges are tested with it. No code here depends on a protocol.
 
 use super::explore::Case;
 use ebpf::Program;

@@ -1,13 +1,13 @@
 //! Mutation tests: a twin with one mutated instruction must be detected, because its result for a
 //! packet differs from the unmodified twin's, or because the verifier rejects it.
 //!
-//! The packets are those of the twin test, and frames derived from each twin's comparisons.
-//! Mutations are tried in the twin alone; those that affect only its output to the next filter, in
-//! chains of two that begin with it. Returning unsure for other packets counts as a difference.
-//! Survivors must be listed in `survivors.txt` with a reason: an equivalent mutation (`same:`),
-//! which is not counted, or one that no packet reaches. For other survivors the test searches a
-//! revealing frame, which then belongs to `borders`. `cargo xtask mutants` tries all mutations, a
-//! test run a sample.
+//! The packets are those of the twin test, and frames derived from each twin's comparisons. Each
+//! mutation is tried in the twin alone; a mutation that affects only the output to the next filter
+//! is tried in chains of two that begin with the twin. Returning unsure for different packets
+//! counts as a difference. Survivors must be listed in `survivors.txt` with a reason: an equivalent
+//! mutation (`same:`), which is not counted, or a mutation that no packet reaches. For other
+//! survivors the test searches for a revealing frame, which should then be added to `borders`.
+//! `cargo xtask mutants` tries all mutations, a test run tries a sample.
 #![expect(clippy::print_stdout, reason = "a test that reports its counts")]
 
 mod explore;
@@ -26,24 +26,27 @@ use hunt::SearchResult;
 use std::collections::{BTreeMap, BTreeSet};
 use testkit::need;
 
-/// Minimum percentage of detected mutations, including equivalent ones. It may only rise.
+/// Minimum percentage of detected mutations among all mutations, including equivalent mutations, in
+/// a complete run and in a sample. It may only rise.
 const DETECTED_PERCENT_MIN: usize = 90;
 const SAMPLE_DETECTED_PERCENT_MIN: usize = 80;
 
-/// The effort of a run.
+/// Sampling rates and search bounds of a mutation run.
 #[derive(Clone, Copy)]
 struct Effort {
-    /// One twin in this many is mutated per target.
-    twins: usize,
-    step: usize,
-    /// Number of packets tried to find those at which a twin's result changes.
-    questions: usize,
-    /// True if a revealing frame is searched for each unlisted survivor.
-    searches: bool,
+    /// One twin in this many is mutated, for each target.
+    twin_step: usize,
+    mutation_step: usize,
+    /// Maximum number of runs of a twin in the search for packets at which its result changes.
+    exploration_runs: usize,
+    /// True if the run searches for a frame that reveals each unlisted survivor.
+    searches_for_frames: bool,
 }
 
-const SAMPLE: Effort = Effort { twins: 7, step: 5, questions: 10_000, searches: false };
-const ALL: Effort = Effort { twins: 1, step: 1, questions: 60_000, searches: true };
+const SAMPLE: Effort =
+    Effort { twin_step: 7, mutation_step: 5, exploration_runs: 10_000, searches_for_frames: false };
+const ALL: Effort =
+    Effort { twin_step: 1, mutation_step: 1, exploration_runs: 60_000, searches_for_frames: true };
 
 /// Number of cases that run with failing kernel allocations.
 const STARVED_CASES: usize = 100;
@@ -67,7 +70,7 @@ struct MutantResults {
     verifier: usize,
     /// The surviving mutations, with their targets.
     survivors: Vec<(String, Target)>,
-    /// The survivors by mutation, so that they are recognized in longer chains.
+    /// The survivors, keyed by mutation so that they are recognized in longer chains.
     survivors_by_key: BTreeMap<MutationKey, String>,
 }
 
@@ -88,7 +91,7 @@ impl OriginalTwin {
         let packets = packets(frames, target);
         let mut cases: Vec<Case> = packets.iter().map(Case::from_packet).collect();
         let few: Vec<Vec<u8>> = frames.iter().step_by(11).cloned().collect();
-        cases.extend(explore(&program, &few, effort.questions));
+        cases.extend(explore(&program, &few, effort.exploration_runs));
         // Merged frames are longer than those of a test run.
         let joined = [4_095, 4_096, 65_535, 65_536, 65_549].map(|length| vec![0x45; length]);
         cases.extend(joined.iter().map(|frame| Case::from_bytes(frame)));
@@ -128,8 +131,8 @@ impl OriginalTwin {
     }
 }
 
-/// Tries a twin's mutations, one in `effort.step`; returns `None` if the chain does not fit the
-/// target.
+/// Tries a twin's mutations, one in `effort.mutation_step`; returns `None` if the chain does not
+/// fit the target.
 fn try_mutations(
     twin: &Chain,
     target: Target,
@@ -137,21 +140,21 @@ fn try_mutations(
     effort: Effort,
 ) -> Option<MutantResults> {
     let sound = OriginalTwin::new(twin, target, frames, effort)?;
-    let mut fate = MutantResults::default();
+    let mut results = MutantResults::default();
     let listed_survivors = listed_survivors();
     let mut found: Vec<Case> = Vec::new();
-    for mutant in exam::mutants(&sound.program).into_iter().step_by(effort.step) {
-        fate.all += 1;
+    for mutant in exam::mutants(&sound.program).into_iter().step_by(effort.mutation_step) {
+        results.all += 1;
         if sound.differs(&mutant.program) {
-            fate.answers += 1;
+            results.answers += 1;
             continue;
         }
         if Kernel::try_load(&mutant.program, "mutant").is_err() {
-            fate.verifier += 1;
+            results.verifier += 1;
             continue;
         }
         let slip = mutant.describe(&sound.program);
-        if effort.searches && !listed_survivors.contains_key(&slip) {
+        if effort.searches_for_frames && !listed_survivors.contains_key(&slip) {
             let known =
                 found.iter().find(|case| hunt::differ(&sound.program, &mutant.program, case));
             let hunted = match known {
@@ -163,19 +166,19 @@ fn try_mutations(
             println!("  {slip}, at {} of `{}`: {hunted}", mutant.at, request(twin));
             found.extend(hunted.found);
         }
-        fate.survivors_by_key.insert(mutation_key(&mutant), slip);
+        results.survivors_by_key.insert(mutation_key(&mutant), slip);
     }
-    Some(fate)
+    Some(results)
 }
 
-/// Tries mutations that affect what the first of two filters passes to the second: mutations of
-/// instructions that have no effect in the twin alone, and survivors of the twin alone.
+/// Tries mutations of the first of two filters that affect its output to the second: mutations of
+/// instructions that are not mutated in the twin alone, and survivors of the twin alone.
 fn try_in_pairs(
     twin: &Chain,
     target: Target,
     frames: &[Vec<u8>],
     effort: Effort,
-    fate: &mut MutantResults,
+    results: &mut MutantResults,
 ) {
     let Some(alone) = fitting(twin, target) else { return };
     let tried: BTreeSet<usize> = exam::mutants(&alone).iter().map(|slip| slip.at).collect();
@@ -184,32 +187,36 @@ fn try_in_pairs(
     let pairs = pairs.filter(|pair| request(&pair[..1]) == begin);
     let mut caught = BTreeSet::new();
     for pair in pairs {
-        let few = Effort { questions: effort.questions / 25, ..effort };
+        let few = Effort { exploration_runs: effort.exploration_runs / 25, ..effort };
         let Some(sound) = OriginalTwin::new(&pair, target, frames, few) else { continue };
         let behind = sound.program.source.iter().find(|line| line.filter == Some(1));
         let ends = behind.map_or(0, |line| line.from);
         for slip in exam::mutants(&sound.program) {
             let known = mutation_key(&slip);
             let is_new = slip.at < ends && !tried.contains(&slip.at);
-            if !(is_new || fate.survivors_by_key.contains_key(&known)) || caught.contains(&known) {
+            if !(is_new || results.survivors_by_key.contains_key(&known)) || caught.contains(&known)
+            {
                 continue;
             }
             if is_new {
-                fate.survivors_by_key.entry(known).or_insert_with(|| slip.describe(&sound.program));
+                results
+                    .survivors_by_key
+                    .entry(known)
+                    .or_insert_with(|| slip.describe(&sound.program));
             }
             if sound.differs(&slip.program) {
                 caught.insert(known);
             }
         }
     }
-    let new = fate.survivors_by_key.keys().filter(|(at, _)| !tried.contains(at)).count();
-    fate.all += new;
-    fate.longer = caught.len();
-    fate.survivors_by_key.retain(|known, _| !caught.contains(known));
+    let new = results.survivors_by_key.keys().filter(|(at, _)| !tried.contains(at)).count();
+    results.all += new;
+    results.longer = caught.len();
+    results.survivors_by_key.retain(|known, _| !caught.contains(known));
 }
 
-/// Returns the packets for a target: whole frames, frames truncated at the ends of headers and,
-/// where they exist, fragmented frames and frames with a tag in metadata.
+/// Returns the packets for a target: complete frames, frames truncated at the ends of headers and,
+/// at traffic control, frames that are not linear or have a tag in metadata.
 fn packets(frames: &[Vec<u8>], target: Target) -> Vec<Packet<'_>> {
     let mut packets = match target.hook {
         Hook::Tc => shapes_of(frames),
@@ -221,8 +228,9 @@ fn packets(frames: &[Vec<u8>], target: Target) -> Vec<Packet<'_>> {
     packets
 }
 
-/// The two variants of generated code: direct access to linear data, with tags in metadata; and,
-/// without CAP_PERFMON, copies by a helper. The other targets combine these.
+/// The two variants of generated code: one with direct access to linear data and with tags in
+/// metadata, one without CAP_PERFMON, which copies by a helper. The other targets combine their
+/// properties.
 const TARGETS: [Target; 2] = [
     Target { hook: Hook::Tc, hardened: false, takes: false, single: false },
     Target::hardened(Hook::Xdp),
@@ -231,30 +239,30 @@ const TARGETS: [Target; 2] = [
 fn run(effort: Effort) -> Vec<MutantResults> {
     let only = std::env::var(ONLY_FILTER).ok();
     let frames = boundary_frames();
-    let mut fates = Vec::new();
+    let mut all_results = Vec::new();
     for (round, target) in TARGETS.into_iter().enumerate() {
-        for twin in chains(1).iter().skip(round * effort.twins / 2).step_by(effort.twins) {
+        for twin in chains(1).iter().skip(round * effort.twin_step / 2).step_by(effort.twin_step) {
             if only.as_deref().is_some_and(|name| name != twin[0].description.name) {
                 continue;
             }
-            let Some(mut fate) = try_mutations(twin, target, &frames, effort) else { continue };
-            if effort.twins == 1 {
-                try_in_pairs(twin, target, &frames, effort, &mut fate);
+            let Some(mut results) = try_mutations(twin, target, &frames, effort) else { continue };
+            if effort.twin_step == 1 {
+                try_in_pairs(twin, target, &frames, effort, &mut results);
             }
-            let MutantResults { all, answers, longer, verifier, .. } = fate;
+            let MutantResults { all, answers, longer, verifier, .. } = results;
             let (name, place) = (request(twin), target.hook);
             println!(
                 "`{name}` at {place:?}: {all} slips, {answers} caught by answers, {longer} behind \
                  others, {verifier} by the verifier"
             );
-            for ((at, _), slip) in std::mem::take(&mut fate.survivors_by_key) {
+            for ((at, _), slip) in std::mem::take(&mut results.survivors_by_key) {
                 println!("  survives at {at}: {slip}");
-                fate.survivors.push((slip, target));
+                results.survivors.push((slip, target));
             }
-            fates.push(fate);
+            all_results.push(results);
         }
     }
-    fates
+    all_results
 }
 
 /// Returns the mutations listed in `survivors.txt` with their reasons.
@@ -270,15 +278,16 @@ fn listed_survivors() -> BTreeMap<String, String> {
     listed_survivors
 }
 
-/// Asserts the detection rate; in a complete run also that every survivor is listed and every
-/// listed mutation survives. A sample may miss mutations for lack of runs.
-fn judge(fates: &[MutantResults], least: usize, complete: bool) {
-    let sum = |of: fn(&MutantResults) -> usize| fates.iter().map(of).sum::<usize>();
-    let (all, verifier) = (sum(|fate| fate.all), sum(|fate| fate.verifier));
-    let (answers, longer) = (sum(|fate| fate.answers), sum(|fate| fate.longer));
+/// Asserts that at least `least` percent of the mutations were detected and, in a complete run,
+/// that every survivor is listed and every listed mutation survives. A sample may miss mutations,
+/// because it has fewer runs.
+fn assert_detection_rate(all_results: &[MutantResults], least: usize, complete: bool) {
+    let sum = |of: fn(&MutantResults) -> usize| all_results.iter().map(of).sum::<usize>();
+    let (all, verifier) = (sum(|results| results.all), sum(|results| results.verifier));
+    let (answers, longer) = (sum(|results| results.answers), sum(|results| results.longer));
     let caught = answers + longer + verifier;
     let listed_survivors = listed_survivors();
-    let gone = fates.iter().flat_map(|fate| &fate.survivors);
+    let gone = all_results.iter().flat_map(|results| &results.survivors);
     let is_same =
         |slip: &str| listed_survivors.get(slip).is_some_and(|why| why.starts_with("same:"));
     let same = gone.filter(|(slip, _)| is_same(slip)).count();
@@ -289,7 +298,7 @@ fn judge(fates: &[MutantResults], least: usize, complete: bool) {
         caught as f64 * 100.0 / (all - same) as f64
     );
     let mut survivors: BTreeMap<&str, BTreeSet<String>> = BTreeMap::new();
-    for (slip, target) in fates.iter().flat_map(|fate| &fate.survivors) {
+    for (slip, target) in all_results.iter().flat_map(|results| &results.survivors) {
         let place = format!("{:?}{}", target.hook, if target.hardened { "+" } else { "" });
         survivors.entry(slip).or_default().insert(place);
     }
@@ -309,7 +318,7 @@ fn judge(fates: &[MutantResults], least: usize, complete: bool) {
 #[test]
 fn sampled_mutant_twins_are_caught() {
     let Some(()) = need::bpf() else { return };
-    judge(&run(SAMPLE), SAMPLE_DETECTED_PERCENT_MIN, false);
+    assert_detection_rate(&run(SAMPLE), SAMPLE_DETECTED_PERCENT_MIN, false);
 }
 
 /// Environment variable that names the only filter to mutate (`cargo xtask mutants FILTER`).
@@ -320,5 +329,5 @@ const ONLY_FILTER: &str = "STREAMLINE_MUTANTS_OF";
 fn all_mutant_twins_are_caught() {
     let Some(()) = need::bpf() else { return };
     let complete = std::env::var_os(ONLY_FILTER).is_none();
-    judge(&run(ALL), if complete { DETECTED_PERCENT_MIN } else { 0 }, complete);
+    assert_detection_rate(&run(ALL), if complete { DETECTED_PERCENT_MIN } else { 0 }, complete);
 }

@@ -1,6 +1,6 @@
-//! The kernel as the writer of a ring (CONTRACT 29), on a veth pair: for each of several processes,
-//! packets received plus packets lost equal packets sent, no copy is torn, and doorbells are
-//! rate-limited. Also measures the cost per packet.
+//! The kernel as the writer of a ring (CONTRACT 29), on a veth pair: for each of several reading
+//! processes, the packets received and lost add up to the packets sent, no copy is torn, and
+//! doorbells are rate-limited. Ignored tests measure the cost per packet.
 #![forbid(unsafe_code)]
 #![expect(clippy::print_stdout, reason = "figures are told with the result")]
 #![expect(clippy::unwrap_used, reason = "what fails here fails the test")]
@@ -117,7 +117,12 @@ fn send(pair: &Pair, count: u32) {
 }
 
 /// Sends frames, and checks that every reader accounts for every packet.
-fn examine(pair: &Pair, shape: RingsLayout, packets: u32, readers: usize) -> Vec<ReaderCounts> {
+fn send_and_check_counts(
+    pair: &Pair,
+    shape: RingsLayout,
+    packets: u32,
+    readers: usize,
+) -> Vec<ReaderCounts> {
     let mut tap = Tap::new(pair, shape, WAKE_POLICY);
     let running = tap.readers(readers, Content::Numbered);
     let begin = Instant::now();
@@ -147,18 +152,22 @@ fn readers_account_for_every_packet() {
     let Some(pair) = pair(false) else { return };
     let roomy =
         RingsLayout { cpus: cpus(), sinks: 1, pointers: 1 << 16, bytes: 1 << 26, record_max: 2048 };
-    for one in examine(&pair, roomy, 30_000, 3) {
+    for one in send_and_check_counts(&pair, roomy, 30_000, 3) {
         assert_eq!(one.lost, 0, "the writer never comes round");
     }
     let tight = RingsLayout { pointers: 64, bytes: 1 << 15, ..roomy };
-    let lossy = examine(&pair, tight, 200_000, 3);
+    let lossy = send_and_check_counts(&pair, tight, 200_000, 3);
     assert!(lossy.iter().any(|one| one.lost > 0), "the writer comes round");
     // More pointers than records fit the ring: records are lapped before their pointers.
-    examine(&pair, RingsLayout { pointers: 1 << 12, bytes: 1 << 14, ..roomy }, 200_000, 2);
+    send_and_check_counts(
+        &pair,
+        RingsLayout { pointers: 1 << 12, bytes: 1 << 14, ..roomy },
+        200_000,
+        2,
+    );
 }
 
-/// A reader is woken by the first notification after it has drained all earlier ones, and by no
-/// other.
+/// A reader is woken only by the first notification after it has drained all earlier notifications.
 #[test]
 fn reader_with_pending_notifications_is_not_woken() {
     let Some(pair) = pair(false) else { return };
@@ -227,9 +236,9 @@ fn frames_without_a_reader_are_only_counted() {
     assert!(tap.doorbell.drain(|_| ()) > 0, "and is called");
 }
 
-/// GSO frames that the sender's kernel did not segment, up to 64 KB, fit into one record.
+/// A GSO frame of up to 64 KB that the sender's kernel did not segment fits into one record.
 #[test]
-fn segmented_frames_lie_whole_in_one_record() {
+fn gso_frames_up_to_64_kb_fit_into_one_record() {
     let Some(pair) = pair(true) else { return };
     let shape = RingsLayout {
         cpus: cpus(),
@@ -266,7 +275,7 @@ fn segmented_frames_lie_whole_in_one_record() {
 /// Entry point of the child processes that the other tests start.
 #[test]
 #[ignore = "is a reader, started by other tests"]
-fn reads() {
+fn child_reads() {
     reader::run_reader();
 }
 

@@ -36,19 +36,19 @@ pub(crate) enum Content {
     Counting,
 }
 
-/// A running reader process.
+/// A reader process, seen from the test.
 pub(crate) struct Reader {
     child: Child,
     socket: OwnedFd,
 }
 
 impl Reader {
-    /// Starts a reader: this test executable again, running its ignored test `reads`.
+    /// Starts a reader: this test executable again, running its ignored test `child_reads`.
     pub(crate) fn start(rings: &Rings, doorbell: &RingBuffer, content: Content) -> Self {
         let (socket, theirs) = descriptor::pair().unwrap();
         let start = |user: Option<u32>| {
             let mut command = Command::new(std::env::current_exe().unwrap());
-            command.args(["--exact", "--ignored", "--nocapture", "reads"]);
+            command.args(["--exact", "--ignored", "--nocapture", "child_reads"]);
             command.stdin(theirs.try_clone().unwrap()).stdout(Stdio::null());
             if let Some(user) = user {
                 command.uid(user).gid(user);
@@ -134,7 +134,7 @@ pub(crate) fn run_reader() {
     descriptor::send(&socket, &message, &[]).unwrap();
 }
 
-/// The production ring reader, with the expected content.
+/// The ring reader of the product, which checks the content of all frames.
 struct CheckingReader {
     reader: reader::Reader,
     content: Content,

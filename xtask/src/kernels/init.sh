@@ -25,8 +25,8 @@ exam() {
     /bin/exam --nocapture --test-threads=1 "$@" > /tmp/log 2>&1
     status=$?
     cat /tmp/log
-    grep -o 'told: .*' /tmp/log | sort -u
-    grep '^skipped: ' /tmp/log | sort -u | sed 's/^/told: /'
+    grep -o 'row: .*' /tmp/log | sort -u
+    grep '^skipped: ' /tmp/log | sort -u | sed 's/^/row: /'
     [ $status = 0 ] || echo "row: FAILED: $*"
 }
 
