@@ -2,7 +2,7 @@
 //! the host keeps.
 
 use crate::daemon_fixture::{ALICE, BOB, DaemonFixture};
-use crate::numbers::{FRAME_LENGTH, kernel_objects, numbers};
+use crate::numbers::{FRAME_LENGTH, numbered_frames, numbers};
 use crate::observer::{Observer, ObserverResult, program};
 use crate::send::{capture_length, send};
 use std::io::{Read as _, Write as _};
@@ -64,7 +64,7 @@ fn start(pair: &Pair, line: &str) -> Observer {
     let before = programs(pair);
     let mut observer = Observer::spawn(pair.server.command(program()), line);
     until(line, || {
-        observer.assert_runs();
+        observer.assert_running();
         programs(pair) > before
     });
     observer
@@ -100,7 +100,7 @@ fn g7_taken_flow_is_complete_and_transfer_beside_it_is_whole() {
     let Some(pair) = addressed() else { return };
     let line = format!("rx {SERVER_DEVICE} take \"udp port 9\" | pcap taken.pcap");
     let mut observer = start(&pair, &line);
-    let whole = capture_length(&kernel_objects(0..COUNT, FRAME_LENGTH));
+    let whole = capture_length(&numbered_frames(0..COUNT, FRAME_LENGTH));
     std::thread::scope(|scope| {
         let sender = scope.spawn(|| {
             let line = format!("generate count={COUNT} rate=20000 seq=yes | tx {CLIENT_DEVICE}");
@@ -111,7 +111,7 @@ fn g7_taken_flow_is_complete_and_transfer_beside_it_is_whole() {
         transfer(&pair, 64 << 20);
         sender.join().expect("it has sent all");
     });
-    observer.until_written("taken.pcap", whole);
+    observer.wait_until_written("taken.pcap", whole);
     let ran = observer.stop();
     ran.assert_lossless();
     assert_eq!(numbers(&ran.frames("taken.pcap")), Vec::from_iter(0..COUNT));
@@ -203,9 +203,9 @@ fn g7_first_of_overlapping_takers_gets_a_frame_and_others_count_it() {
     let (first, second, rest) = (of(&[53]), of(&[55, 80]), of(&[443]));
     let mut host = start(&pair, &format!("rx {SERVER_DEVICE} | pcap all.pcap"));
     send(&pair.client, CLIENT_DEVICE, &frames);
-    observer.until_written("one.pcap", capture_length(&first));
-    observer.until_written("two.pcap", capture_length(&second));
-    host.until_written("all.pcap", capture_length(&frames));
+    observer.wait_until_written("one.pcap", capture_length(&first));
+    observer.wait_until_written("two.pcap", capture_length(&second));
+    host.wait_until_written("all.pcap", capture_length(&frames));
     let (ran, seen) = (observer.stop(), host.stop());
     ran.assert_lossless();
     assert!(ran.frames("one.pcap") == first && ran.frames("two.pcap") == second, "{}", ran.ledger);
@@ -226,7 +226,7 @@ fn g7_takers_in_different_processes_keep_their_order() {
     let second = start(&pair, &line("second.pcap"));
     let frames = vec![datagram(53); 20];
     send(&pair.client, CLIENT_DEVICE, &frames);
-    first.until_written("first.pcap", capture_length(&frames));
+    first.wait_until_written("first.pcap", capture_length(&frames));
     let (first, second) = (first.stop(), second.stop());
     for ran in [&first, &second] {
         ran.assert_lossless();
@@ -242,7 +242,7 @@ fn g7_filters_behind_a_taken_flow_run_in_the_kernel() {
     let frames: Vec<Vec<u8>> = (0..40).map(|number| datagram([53, 80][number % 2])).collect();
     send(&pair.client, CLIENT_DEVICE, &frames);
     let wanted = vec![datagram(53); 20];
-    observer.until_written("taken.pcap", capture_length(&wanted));
+    observer.wait_until_written("taken.pcap", capture_length(&wanted));
     let ran = observer.stop();
     ran.assert_lossless();
     assert_eq!(ran.source().given, 40, "what the line does not want is taken all the same");
