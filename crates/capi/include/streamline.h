@@ -312,7 +312,8 @@ ptrdiff_t streamline_evicted(int fd);
 
 /*
  Moves up to count bytes from one end to another, by pointers where possible; waits until there
- are some. Returns 0 at the end of the source.
+ are some, and for room. Returns 0 at the end of the source. Fails with EAGAIN instead of waiting
+ for an end that is STREAMLINE_NONBLOCK; to one that is written so, bytes are copied.
  */
 ptrdiff_t streamline_splice(int from,
                             int to,

@@ -281,8 +281,18 @@ pub(crate) fn splice(from: i32, to: i32, most: usize) -> Outcome<usize> {
         return Err(Failure::invalid("from an end to itself nothing can be moved"));
     }
     let (mut source, mut sink) = (locked_end(from, false)?, locked_end(to, true)?);
-    match (&mut source.end_of(from)?.kind, &mut sink.end_of(to)?.kind) {
+    let (source, sink) = (source.end_of(from)?, sink.end_of(to)?);
+    match (&mut source.kind, &mut sink.kind) {
+        (EndKind::Reader(reader), EndKind::Writer(writer)) if sink.nonblocking => {
+            let bytes = reader.peek(source.nonblocking)?;
+            let moved = writer.write(bytes.get(..most).unwrap_or(bytes), true)?;
+            reader.release(moved);
+            Ok(moved)
+        }
         (EndKind::Reader(reader), EndKind::Writer(writer)) => {
+            if source.nonblocking {
+                reader.peek(true)?;
+            }
             let moved = splice::splice(reader.stream(), &mut writer.output, most)?;
             if writer.eager {
                 writer.output.flush();

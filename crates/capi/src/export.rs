@@ -293,7 +293,8 @@ pub extern "C" fn streamline_evicted(fd: c_int) -> isize {
 }
 
 /// Moves up to count bytes from one end to another, by pointers where possible; waits until there
-/// are some. Returns 0 at the end of the source.
+/// are some, and for room. Returns 0 at the end of the source. Fails with EAGAIN instead of waiting
+/// for an end that is STREAMLINE_NONBLOCK; to one that is written so, bytes are copied.
 #[unsafe(no_mangle)]
 pub extern "C" fn streamline_splice(from: c_int, to: c_int, count: usize) -> isize {
     size_result(|| calls::splice(from, to, count))

@@ -142,6 +142,7 @@ static void calls(void)
     int w2 = streamline_create(other, NULL), r2 = streamline_open(other, STREAMLINE_READ);
     MUST(streamline_write(w, "to be moved", 11) == 11);
     MUST(streamline_splice(r, w2, 1000) == 11);
+    FAILS(EAGAIN, streamline_splice(r, w2, 1000));
     MUST(streamline_read(r2, buf, 100) == 11 && memcmp(buf, "to be moved", 11) == 0);
 
     /* Until nobody reads. */
@@ -159,6 +160,11 @@ static void calls(void)
         blocks++;
     MUST(errno == EAGAIN && blocks > 20);
     MUST(streamline_reserve(w, 100) == NULL && errno == EAGAIN);
+    w2 = streamline_create(other, NULL), r2 = streamline_open(other, STREAMLINE_READ);
+    MUST(streamline_write(w2, buf, 100) == 100);
+    FAILS(EAGAIN, streamline_splice(r2, w, 100));
+    MUST(streamline_read(r2, buf, 100) == 100);
+    MUST(streamline_close(w2) == 0 && streamline_close(r2) == 0);
     while (blocks-- > 0)
         MUST(streamline_read(r, buf, 100) == 100);
     MUST(streamline_wait(r, 0) == 0 && streamline_wait(w, -1) == 1);
