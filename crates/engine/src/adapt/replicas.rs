@@ -113,6 +113,8 @@ impl ReplicaPolicy {
         if step.is_some() {
             self.votes.clear();
             self.little = 0;
+        }
+        if step == Some(ReplicaStep::Share) {
             self.rests_until = at.saturating_add(self.rate_policy.pause_ns);
         }
         step
@@ -158,7 +160,6 @@ impl ReplicaPolicy {
     /// Lengthens the wait before the next change, after replicas that did not pay.
     fn lengthen_rest(&mut self, at: u64) {
         self.rest = self.rest.saturating_mul(REST_FACTOR).min(REST_MAX_NS);
-        self.rate_policy.pause_ns = self.rest;
         self.rests_until = at.saturating_add(self.rest);
     }
 }
@@ -209,6 +210,24 @@ mod tests {
         let tries: Vec<u64> = steps.iter().filter(|(_, share)| *share).map(|(at, _)| *at).collect();
         assert_eq!(tries, [0, 8, 72, 585], "each wait is eight times the one before");
         assert!(!shared, "{steps:?}");
+    }
+
+    #[test]
+    fn n1_replicas_that_pay_reset_the_wait() {
+        let mut copies = ReplicaPolicy::new(rate_policy());
+        let shares = |copies: &mut ReplicaPolicy, from: u64| {
+            (from..).map(|at| (at, copies.next(at, &alone(100.0)))).find(|(_, step)| step.is_some())
+        };
+        let with = |rate, busy, idle| ReplicaInputs { shared: true, rate, busy, idle, worth: true };
+        let (begun, _) = shares(&mut copies, 0).unwrap();
+        assert_eq!(begun, 1);
+        assert!((2..4).any(|at| copies.next(at, &with(100.0, 2.0, 0.0)).is_some()), "no gain");
+        let (again, _) = shares(&mut copies, 8 * SECOND - 9).unwrap();
+        assert!(again >= 8 * SECOND, "{again}");
+        assert!((0..4).all(|at| copies.next(again + 1 + at, &with(180.0, 2.0, 0.0)).is_none()));
+        let low = (2 * SECOND..).find(|at| copies.next(again + at, &with(9.0, 0.1, 0.9)).is_some());
+        let end = again + low.unwrap();
+        assert_eq!(copies.rests_until, end + 8 * SECOND, "not 64 s");
     }
 
     #[test]

@@ -57,7 +57,8 @@ struct Last {
     moved: (u64, u64),
     /// Processor time that it had used at that time, in ns.
     processor_ns: u64,
-    /// Time of the first check without progress and with room for output; `None` after progress.
+    /// Time since which it has had room for output and made no progress; `None` if it lacks room or
+    /// has moved.
     stalled: Option<Instant>,
 }
 
@@ -156,6 +157,7 @@ impl Supervisor {
         }
         // A process that sleeps for lack of room is not at fault.
         if !has_room {
+            last.stalled = None;
             return;
         }
         let since = *last.stalled.get_or_insert_with(Instant::now);
