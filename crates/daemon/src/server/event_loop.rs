@@ -109,7 +109,13 @@ impl Server {
             Ok((form, OwnedFd::from(socket)))
         };
         let sockets: sys::Result<Vec<_>> = sockets.into_iter().map(with_form).collect();
-        let sockets = sockets?.into_iter().map(|(form, socket)| (socket, form)).collect();
+        let sockets = match sockets {
+            Ok(sockets) => sockets.into_iter().map(|(form, socket)| (socket, form)).collect(),
+            Err(error) => {
+                place.clear(false);
+                return Err(error.into());
+            }
+        };
         Self::new(place, (sockets, false), policy, (steps, kept))
     }
 
