@@ -1,7 +1,7 @@
 //! Classification rules of a network device (ntuple filters), by ethtool(8)'s ioctl. For reports
 //! only.
 
-use crate::error::{Error, Named as _, Result};
+use crate::error::{Error, ErrorContext as _, Result};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use std::os::fd::AsRawFd as _;
 
@@ -33,7 +33,7 @@ pub fn device_rules(interface: &str) -> Result<u32> {
         SocketFlags::CLOEXEC,
         None,
     );
-    let socket = socket.named("socket", "ethtool")?;
+    let socket = socket.context("socket", "ethtool")?;
     let mut command = Command([0; COMMAND_SIZE]);
     command.0[..4].copy_from_slice(&COUNT_RULES.to_ne_bytes());
     let mut request = Request { name: [0; libc::IFNAMSIZ], data: &raw mut command, rest: [0; 16] };
