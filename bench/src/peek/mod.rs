@@ -25,7 +25,7 @@ use iolite::aggregate::owner::Creator;
 use iolite::aggregate::server::GrantServer;
 use iolite::aggregate::{AllocationPool, Frozen};
 use iolite::indirect::{Backing, Config, Input, indirect};
-use iolite::interface::Held;
+use iolite::interface::AggregateBlocks;
 use iolite::interface::{StreamReader as _, StreamWriter as _};
 use iolite::view::Space;
 use other::{PeekMethod, ReadExtent, WriterEnds};
@@ -101,7 +101,7 @@ fn measure_calls(rounds: usize) -> Result<Vec<Row>, String> {
     output.write(&[3; 1024]).map_err(words)?;
     output.flush();
     let file = frozen.aggregate().map_err(words)?;
-    let mut held = Held::new(&file, 1024);
+    let mut held = AggregateBlocks::new(&file, 1024);
     let candidates = vec![
         Candidate { name: "1.5 ns a call", measure: Box::new(|| Ok(REFERENCE_RATE)) },
         Candidate {

@@ -9,7 +9,7 @@ use iolite::aggregate::server::GrantServer;
 use iolite::aggregate::{Aggregate, AllocationPool, Frozen};
 use iolite::indirect::{Backing, Config, Input, Output, indirect};
 use iolite::interface::StreamWriter as _;
-use iolite::interface::{Held, StreamReader};
+use iolite::interface::{AggregateBlocks, StreamReader};
 use iolite::splice::splice;
 use iolite::view::Space;
 use std::fs::File;
@@ -81,7 +81,7 @@ impl Setup {
         let copies = matches!(method, SpliceMethod::PeekCopy | SpliceMethod::ReadWrite);
         let to = if copies { by_copy } else { by_pointer };
         let file: &Aggregate = file;
-        let mut held = Held::new(file, block);
+        let mut held = AggregateBlocks::new(file, block);
         let mut out = vec![0; block];
         // Number of blocks that fit into the ring and its backing memory until it is drained.
         let piece = if copies { (BACKING_SIZE / 2 / block).clamp(4, 1024) } else { 1024 };
@@ -107,7 +107,7 @@ impl Setup {
 #[inline(always)]
 fn move_block(
     method: SpliceMethod,
-    from: &mut Held<'_>,
+    from: &mut AggregateBlocks<'_>,
     to: &mut Output,
     out: &mut [u8],
 ) -> Result<(), String> {

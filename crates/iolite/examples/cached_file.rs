@@ -1,5 +1,5 @@
-//! A file as a dbuf: named by rich pointers, copied by pread, transferred without a copy in this
-//! process.
+//! A file as a dbuf: named by rich pointers, copied by pread, and transferred without a copy in
+//! this process.
 //!
 //!     cargo run -p streamline-iolite --example cached_file -- Cargo.toml
 

@@ -3,8 +3,8 @@
 //!
 //!     cargo run -p streamline-iolite --example splice [FILE]
 //!
-//! Here the stages are threads; between processes, offers and grant server sockets are sent by
-//! `sys::descriptor::send`, and nothing else changes.
+//! The stages are threads. Between processes, offers and sockets of grant servers are sent by
+//! `sys::descriptor::send`; nothing else changes.
 
 #![expect(clippy::print_stdout, reason = "an example says what it did")]
 
@@ -18,7 +18,7 @@ use streamline_iolite::aggregate::owner::Creator;
 use streamline_iolite::aggregate::server::GrantServer;
 use streamline_iolite::aggregate::{AllocationPool, Frozen};
 use streamline_iolite::indirect::{Backing, Config, Input, Output, indirect};
-use streamline_iolite::interface::Held;
+use streamline_iolite::interface::AggregateBlocks;
 use streamline_iolite::interface::StreamReader as _;
 use streamline_iolite::splice::splice_all;
 use streamline_iolite::view::Space;
@@ -45,7 +45,8 @@ fn main() -> Result<(), Box<dyn Error>> {
 
     let all = file.aggregate()?;
     let (written, passed, sum) = thread::scope(|scope| {
-        let writing = scope.spawn(move || splice_all(&mut Held::new(&all, 65_536), &mut first));
+        let writing =
+            scope.spawn(move || splice_all(&mut AggregateBlocks::new(&all, 65_536), &mut first));
         let passing = scope.spawn(move || splice_all(&mut middle, &mut second));
         let mut sum = 0_u64;
         loop {

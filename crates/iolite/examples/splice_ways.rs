@@ -1,4 +1,4 @@
-//! Comparison of system calls that write a cached file into a pipe, for several block sizes: the
+//! Compares the system calls that write a cached file into a pipe, for several block sizes: the
 //! source of the figures for `file::SpliceCall::choose`. A reader at the other end drains the pipe.
 //!
 //!     cargo run --release -p streamline-iolite --example splice_ways
@@ -10,14 +10,14 @@ use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 use streamline_iolite::file::{CachedFile, Sent, SpliceCall};
 
-const SIZE: usize = 64 << 20;
+const FILE_SIZE: usize = 64 << 20;
 const ROUNDS: usize = 5;
 
 #[expect(clippy::print_stdout, reason = "says ratios")]
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let path = std::env::temp_dir().join(format!("streamline-ways-{}", std::process::id()));
     let mut file = File::create(&path)?;
-    file.write_all(&vec![1; SIZE])?;
+    file.write_all(&vec![1; FILE_SIZE])?;
     let cached = CachedFile::open(DbufId::new(1).ok_or("an id")?, &path)?;
     std::fs::remove_file(&path)?;
     println!("{:>8} {:>12} {:>12} {:>12}   of read + write", "block", "write", "refer", "sendfile");
@@ -55,7 +55,7 @@ fn median(mut round: impl FnMut(OwnedFd) -> Outcome<()>) -> Outcome<Duration> {
 
 fn splice(cached: &CachedFile, way: SpliceCall, block: usize, pipe: &OwnedFd) -> Outcome<()> {
     let mut at = 0;
-    while at < SIZE {
+    while at < FILE_SIZE {
         let length = u32::try_from(block)?;
         match cached.splice_by(way, Extent::new(at as u64, length), pipe)? {
             Sent::Bytes(count) => at += count,
@@ -67,7 +67,7 @@ fn splice(cached: &CachedFile, way: SpliceCall, block: usize, pipe: &OwnedFd) ->
 
 fn copy(cached: &CachedFile, block: usize, pipe: &OwnedFd) -> Outcome<()> {
     let (mut at, mut room) = (0, vec![0; block]);
-    while at < SIZE {
+    while at < FILE_SIZE {
         let count = cached.read_at(at as u64, &mut room)?;
         let mut left = &room[..count];
         while !left.is_empty() {

@@ -1,8 +1,8 @@
 //! Aggregates: data as a list of slices of immutable bytes. [IOL §2.1, §2.4, §2.8]
 //!
-//! In: blocks of pools, each with a [`Lease`] that holds it; or bytes, which are written once into
-//! an [`AllocationPool`]. Out: an [`Aggregate`], which is cut, joined, changed and passed on
-//! without touching the bytes, and read in pieces, as a file, or by `writev`.
+//! Input: blocks of pools, each with a [`Lease`] that holds it; or bytes, which are written once
+//! into an [`AllocationPool`]. Output: an [`Aggregate`], which is split, joined, changed and passed
+//! on without access to the bytes, and read in pieces, as a file, or by `writev`.
 //!
 //! ```text
 //! aggregate   [ slice ][ slice ][ slice ]            24 + 9 + 1400 bytes, in this order
@@ -12,10 +12,10 @@
 //! ```
 //!
 //! The bytes are never written again, so any number of aggregates, in any thread, may refer to the
-//! same ones, and none observes a change by another: *aggregates are passed by value, bytes by
-//! reference*. The referenced memory lives exactly as long as the aggregate: each slice has a
-//! lease, a counter that safe code cannot forge (M4 of `pool`) and that a panicking thread releases
-//! like any other. Between processes, an [`owner`] grants pools according to their
+//! same bytes, and no aggregate observes a change by another: *aggregates are passed by value,
+//! bytes by reference*. The referenced memory lives exactly as long as the aggregate: each slice
+//! has a lease, a reference count that safe code cannot forge (M4 of `pool`) and that is released
+//! even if the thread panics. Between processes, an [`owner`] grants pools according to their
 //! [`access`](abi::access) lists through a [`server`]; [`holders`] counts the references of other
 //! processes; [`Frozen`] data is read in place.
 //!
@@ -25,7 +25,7 @@
 //! | `clone` | O(slices), no bytes | duplicate |
 //! | [`truncate`](Aggregate::truncate), [`trim`](Aggregate::trim) | O(slices dropped) | truncate |
 //! | [`prepend`], [`append`] | O(slices added) | prepend, append, concatenate |
-//! | [`split_off`](Aggregate::split_off) | O(slices behind the cut) | split |
+//! | [`split_off`](Aggregate::split_off) | O(slices after the split) | split |
 //! | [`part`](Aggregate::part), [`byte`](Aggregate::byte) | O(slices) | data access |
 //! | [`replace`](Aggregate::replace) | O(slices) | mutate, by joining |
 //! | [`mutate`], [`overwrite`] | O(slices), and the bytes of the range | mutate |
@@ -42,8 +42,8 @@
 //!
 //! Deviation: bytes are never changed in place, not even if only one aggregate refers to them (the
 //! paper's footnote 2). The owner of a pool may read any of its blocks without a lease, so no
-//! counter proves that there is no reader. Bytes can be changed in the draft, before they are
-//! published (docs/book/decisions/0013-aggregates-never-edit-in-place.md).
+//! reference count proves that there is no reader. Bytes can be changed in the draft, before they
+//! are published (docs/book/decisions/0013-aggregates-never-edit-in-place.md).
 
 use abi::{BlockMetadata, Entry, Flags, Marks, RichPointer};
 use buffer::Fault;
@@ -91,11 +91,11 @@ impl Aggregate {
         Self::default()
     }
 
-    /// Creates an aggregate of the block named by a pointer, in a leased segment
+    /// Creates an aggregate of the block to which a pointer refers, in a leased segment
     /// ([`Pool::lease`](buffer::pool::Pool::lease),
     /// [`Batch::lease`](buffer::crossing::Batch::lease)). Fails for holes and for blocks outside
     /// the segment.
-    pub fn over(lease: Lease, pointer: RichPointer) -> Result<Self, Error> {
+    pub fn from_block(lease: Lease, pointer: RichPointer) -> Result<Self, Error> {
         Self::of(Arc::new(lease), pointer)
     }
 
@@ -183,7 +183,7 @@ impl Aggregate {
         Ok(())
     }
 
-    /// Prepends another aggregate, such as a header. Fails like [`Aggregate::append`].
+    /// Prepends another aggregate, such as a header. Fails as [`Aggregate::append`].
     pub fn prepend(&mut self, mut other: Self) -> Result<(), Error> {
         self.has_room(other.slices.len())?;
         while let Some(slice) = other.slices.pop_back() {
@@ -237,7 +237,7 @@ impl Aggregate {
     }
 
     /// Replaces the bytes in `range` by another aggregate: an insertion if the range is empty, a
-    /// deletion if the other is. Unchanged on failure.
+    /// deletion if `other` is. On failure the aggregate is unchanged.
     pub fn replace(&mut self, range: Range<usize>, other: Self) -> Result<(), Error> {
         self.is_inside(&range)?;
         // Cutting adds at most one slice on either side.
@@ -252,10 +252,10 @@ impl Aggregate {
         Ok(())
     }
 
-    /// Changes the bytes in `range`: copies only them into a new block of `pool`, lets `edit` write
-    /// there, and joins the block with the surrounding slices. Other references to the old bytes
-    /// are unaffected. The range is at most [`AllocationPool::block_max`] long. Unchanged on
-    /// failure.
+    /// Changes the bytes in `range`: copies them into a new block of `pool`, lets `edit` change the
+    /// copy, and joins the block with the surrounding slices. Other references to the old bytes are
+    /// not affected. The range is at most [`AllocationPool::block_max`] long. On failure the
+    /// aggregate is unchanged.
     pub fn mutate(
         &mut self,
         range: Range<usize>,
@@ -276,8 +276,8 @@ impl Aggregate {
         self.replace(range, changed)
     }
 
-    /// Replaces as many bytes from `at` on by `bytes`; the old ones are not read. Unchanged on
-    /// failure.
+    /// Replaces the bytes from offset `at` on by `bytes`, without reading the old ones. On failure
+    /// the aggregate is unchanged.
     pub fn overwrite(
         &mut self,
         at: usize,
@@ -291,7 +291,8 @@ impl Aggregate {
     }
 
     /// Copies all bytes into as few slices as the pool allows, for data with so many small slices
-    /// that traversal costs more than a copy (§2.8, third case). Unchanged on failure.
+    /// that traversal costs more than a copy (§2.8, third case). On failure the aggregate is
+    /// unchanged.
     pub fn gather(&mut self, pool: &mut AllocationPool) -> Result<(), Error> {
         let mut writer = pool.writer();
         for piece in self.pieces() {
@@ -307,7 +308,8 @@ impl Aggregate {
         self.slices.push_back(slice);
     }
 
-    /// Extends the last slice by one that directly follows in its segment, or appends it.
+    /// Extends the last slice by `slice` if that directly follows in the same segment, else appends
+    /// it.
     fn extend(&mut self, slice: Slice) -> Result<(), Error> {
         let length = slice.len();
         if self.slices.back_mut().is_some_and(|last| last.join(&slice)) {
@@ -377,7 +379,7 @@ pub enum Error {
         from: usize,
         /// End of the range.
         to: usize,
-        /// Bytes of the aggregate.
+        /// Length of the aggregate in bytes.
         length: usize,
     },
 }

@@ -11,10 +11,10 @@
 //!                 a local copy     another file, pipe or socket, without a local copy
 //! ```
 //!
-//! In: the descriptor of a regular file. Out: copies ([`CachedFile::copy`], [`FileReader::read`]),
-//! and transfers from the cache to another descriptor ([`CachedFile::splice`]). The mapping is
-//! created once and kept, because creating it for each use costs as much as it saves (BASELINES,
-//! file side).
+//! Input: the descriptor of a regular file. Output: copies ([`CachedFile::copy`],
+//! [`FileReader::read`]), and transfers from the cache to another descriptor
+//! ([`CachedFile::splice`]). The mapping is created once and kept, because creating it for each use
+//! would cost as much as it saves (BASELINES, file side).
 //!
 //! A file is *foreign memory*: other processes truncate it (reading the mapping then raises SIGBUS)
 //! and write it. So no reference to its bytes exists: only `sys` knows the address of the mapping
@@ -43,11 +43,11 @@ use sys::file::{Access, FileKind, FileMapping};
 /// A file as a dbuf. Clones share the same mapping.
 #[derive(Clone, Debug)]
 pub struct CachedFile {
-    inner: Arc<Inner>,
+    inner: Arc<CachedFileState>,
 }
 
 #[derive(Debug)]
-struct Inner {
+struct CachedFileState {
     id: DbufId,
     /// Read-only descriptor.
     file: OwnedFd,
@@ -86,18 +86,18 @@ impl CachedFile {
         let file = match sys::file::access(&file)? {
             Access::Read => file,
             Access::ReadWrite => sys::file::reopen_read_only(file.as_fd())?,
-            Access::None => return Err(Refusal::Unreadable),
+            Access::None => return Err(Refusal::ResolveError),
         };
         let is_uncut = sys::file::cannot_shrink(&file);
-        let inner = Inner { id, file, is_uncut, view: RwLock::default() };
+        let inner = CachedFileState { id, file, is_uncut, view: RwLock::default() };
         let cached = Self { inner: Arc::new(inner) };
-        cached.look()?;
+        cached.refresh_view()?;
         Ok(cached)
     }
 
     /// Wraps a descriptor received from a peer, which is an allegation. Fails for anything but a
     /// regular file, and for files in user-space file systems, which could block readers forever.
-    pub fn received(id: DbufId, file: OwnedFd) -> Result<Self, Refusal> {
+    pub fn from_received(id: DbufId, file: OwnedFd) -> Result<Self, Refusal> {
         if sys::file::is_in_user_space(&file)? {
             return Err(Refusal::InUserSpace);
         }
@@ -112,19 +112,19 @@ impl CachedFile {
 
     /// Returns the current file size in bytes.
     pub fn size(&self) -> Result<u64, Refusal> {
-        Ok(self.look()?.size)
+        Ok(self.refresh_view()?.size)
     }
 
-    /// Returns a pointer to up to [`BLOCK_MAX`] bytes at offset `at`. Like any pointer, it may be
-    /// out of bounds.
+    /// Returns a pointer to up to [`BLOCK_MAX`] bytes at offset `at`. Like any pointer, the pointer
+    /// may be out of bounds.
     #[must_use]
     pub fn pointer(&self, at: u64, length: usize) -> RichPointer {
         let length = u32::try_from(length.min(BLOCK_MAX)).unwrap_or(0);
         RichPointer::new(self.inner.id, Extent::new(at, length), Class::YES)
     }
 
-    /// Copies the bytes at a place into `out`, which must have the same length. Fails with
-    /// [`Fault::OutOfWindow`] if the file is (now) shorter.
+    /// Copies the bytes of an extent into `out`, which must have the same length. Fails with
+    /// [`Fault::OutOfWindow`] if the file ends before the end of the extent.
     pub fn copy(&self, place: Extent, out: &mut [u8]) -> Result<(), Fault> {
         let (length, limit) = (place.length() as usize, out.len());
         if length != limit {
@@ -136,14 +136,14 @@ impl CachedFile {
         }
     }
 
-    /// Copies available bytes from offset `at` on, like `pread(2)`; returns their number, 0 beyond
+    /// Copies available bytes from offset `at` on, as `pread(2)`. Returns their number, 0 beyond
     /// the end.
     pub fn read_at(&self, at: u64, out: &mut [u8]) -> Result<usize, Refusal> {
         Ok(sys::file::read_at(&self.inner.file, at, out)?)
     }
 
-    /// Reads these bytes from disk and maps them at once, instead of by page faults at their first
-    /// use.
+    /// Reads the bytes of an extent from disk and maps them now, instead of by page faults at their
+    /// first use.
     pub fn populate(&self, place: Extent) -> Result<(), Refusal> {
         let view = self.view(place.position().saturating_add(place.length().into()))?;
         match (view.mapping, usize::try_from(place.position())) {
@@ -153,8 +153,8 @@ impl CachedFile {
     }
 
     /// Returns a descriptor for a peer that may read the file: the file's current mode and owner
-    /// decide, not how we opened it. If the file has an access control list, which cannot be
-    /// evaluated for another user, only owner and root are permitted.
+    /// decide, not the access mode of this process. If the file has an access control list, which
+    /// cannot be evaluated for another user, only owner and root are permitted.
     pub fn grant(&self, peer: &Credentials) -> Result<OwnedFd, Refusal> {
         let status = sys::file::status(&self.inner.file)?;
         let has_list = sys::file::has_access_list(&self.inner.file);
@@ -173,14 +173,14 @@ impl CachedFile {
         self.inner.file.as_fd()
     }
 
-    /// Returns the mapping, updated if it does not reach to `end`.
+    /// Returns the mapping, after updating it if it does not reach `end`.
     fn view(&self, end: u64) -> Result<FileView, Refusal> {
         let view = self.inner.view.read().unwrap_or_else(PoisonError::into_inner).clone();
-        if end <= view.size { Ok(view) } else { self.look() }
+        if end <= view.size { Ok(view) } else { self.refresh_view() }
     }
 
     /// Updates the file size, and the mapping if the file has grown beyond it.
-    fn look(&self) -> Result<FileView, Refusal> {
+    fn refresh_view(&self) -> Result<FileView, Refusal> {
         let size = sys::file::status(&self.inner.file)?.size;
         let seen = self.inner.view.read().unwrap_or_else(PoisonError::into_inner);
         if seen.size == size {
@@ -219,12 +219,12 @@ fn system(call: &'static str, errno: i32) -> Refusal {
 /// Reason why a file cannot be a dbuf, or is not readable by a peer.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Refusal {
-    /// The descriptor is that of a directory, pipe, socket or device.
+    /// The descriptor is of a directory, pipe, socket or device.
     #[error("not a regular file: read it through a stream")]
     NoFile,
     /// The descriptor is not open for reading.
     #[error("the file is not open for reading")]
-    Unreadable,
+    ResolveError,
     /// The file is in a user-space file system, possibly of an untrusted user.
     #[error(
         "the file lies in a file system in user space, which may let readers wait for \
@@ -242,7 +242,7 @@ pub enum Refusal {
     Cut {
         /// Number of bytes transferred.
         sent: usize,
-        /// Number of leading bytes that are file contents; the others are zeros.
+        /// Number of leading bytes that are file contents; the rest are zeros.
         good: usize,
     },
     /// A system call failed.

@@ -10,16 +10,17 @@
 //! ```
 //!
 //! Ring and doorbells are those of [`buffer::stream`]: sealed memfds, every index validated at each
-//! use, notifications only to sleeping peers. The named bytes stay in dbufs: pools and frozen data
-//! of this process, or of others. One stream may point into several dbufs, and several streams into
+//! use, notifications only to sleeping peers. The bytes stay in dbufs: pools and frozen data of
+//! this process, or of others. One stream may point into several dbufs, and several streams into
 //! one; a reader requests unmapped dbufs from their owners ([`crate::view`]) and needs the
-//! permission of each. The writer holds everything in flight (`flight`, F1 to F5).
+//! permission of each. The writer holds all memory in flight (`flight`, F1 to F5).
 //!
 //! Besides writing and reading, a stream of pointers can be *spliced* ([`crate::splice`]).
 //!
 //! Deviation: in the paper, one kernel maps the target of a pointer. Here the owner of a dbuf
 //! grants it (a [`GrantServer`](crate::aggregate::server::GrantServer)) over a socket that the
-//! reader was given, so the writer of a stream need not own the memory that it points to.
+//! reader has received, so the writer of a stream need not own the memory to which its pointers
+//! refer.
 
 mod backing;
 mod flight;
@@ -59,8 +60,8 @@ pub struct Config {
 
 impl Config {
     /// Creates the default: 4096 pointers, one reader, a blocking policy, published every 32
-    /// blocks. With a single processor, 1024 pointers are faster because they stay in its
-    /// first-level cache.
+    /// blocks. On a single processor, 1024 pointers are faster because they fit the first-level
+    /// cache.
     #[must_use]
     pub const fn new(id: DbufId) -> Self {
         Self { id, entries: 4096, policy: Policy::Block, readers: 1, every: 32 }

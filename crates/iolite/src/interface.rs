@@ -35,7 +35,7 @@ mod aggregate;
 mod direct;
 
 pub use crate::indirect::lent::Lent;
-pub use aggregate::Held;
+pub use aggregate::AggregateBlocks;
 pub use direct::Reading;
 
 use buffer::Fault;
@@ -64,9 +64,9 @@ pub trait StreamReader: fmt::Debug {
     /// move*; implementations may promise more).
     fn peek(&mut self) -> Result<Option<&[u8]>, Fault>;
 
-    /// Returns the maximum number of bytes that the next read would copy in any case, so that the
-    /// caller can copy them directly to their destination instead of peeking; 0 if a peek needs no
-    /// copy or no bytes are available.
+    /// Returns an upper bound on the number of bytes that the next read will copy in any case, so
+    /// that the caller can let it copy them directly to their destination instead of peeking.
+    /// Returns 0 if a peek needs no copy or no bytes are available.
     fn copies(&mut self) -> Result<usize, Fault> {
         Ok(0)
     }
@@ -84,7 +84,7 @@ pub trait StreamReader: fmt::Debug {
     }
 
     /// Returns true if a lending stream has ended, without following pointers, for which the caller
-    /// may lack permission. `None` if the stream does not support lending.
+    /// may lack permission. Returns `None` if the stream does not support lending.
     fn is_lent_out(&mut self) -> Result<Option<bool>, Fault> {
         Ok(None)
     }
@@ -95,7 +95,7 @@ pub trait StreamReader: fmt::Debug {
         0
     }
 
-    /// Waits like [`StreamReader::wait`], or until one of these descriptors is ready.
+    /// Waits as [`StreamReader::wait`], or until one of these descriptors is ready.
     fn wait_among(&mut self, _others: &[BorrowedFd<'_>]) -> Result<WaitResult, Fault> {
         self.wait(None)
     }
@@ -103,12 +103,12 @@ pub trait StreamReader: fmt::Debug {
 
 /// The write end of a stream.
 pub trait StreamWriter: fmt::Debug {
-    /// Writes one block. Blocks until there is room if the policy says so; otherwise returns false
+    /// Writes one block. Blocks until there is room if the policy is to block; else returns false
     /// if the block was dropped.
     fn write(&mut self, block: &[u8]) -> Result<bool, Fault>;
 
     /// Reserves up to `length` bytes in place and lets `fill` write them; `fill` returns the length
-    /// of the block. Returns false if the block was dropped.
+    /// of the block. Blocks and returns as [`StreamWriter::write`].
     fn write_with(
         &mut self,
         length: usize,
@@ -126,8 +126,8 @@ pub trait StreamWriter: fmt::Debug {
         Vec::new()
     }
 
-    /// Forwards a lent block as a pointer; returns false if it was dropped. `None` if that is not
-    /// possible now; the caller copies instead.
+    /// Forwards a lent block as a pointer; returns false if it was dropped. Returns `None` if that
+    /// is not possible now; the caller then copies.
     fn accept(&mut self, _lent: &Lent<'_>) -> Result<Option<bool>, Fault> {
         Ok(None)
     }

@@ -23,7 +23,7 @@ use buffer::{Fault, Policy, pool};
 use std::time::Duration;
 use sys::process::identity;
 
-const LAST: &[u8] = b"shown, and then there was nobody";
+const LAST: &[u8] = b"published just before the exit";
 const POLICIES: [Policy; 3] = [Policy::Block, Policy::DropNew, Policy::Overwrite];
 
 fn id(number: u32) -> DbufId {
@@ -37,10 +37,10 @@ enum WriterEnd {
     Killed,
 }
 
-const BOTH: [WriterEnd; 2] = [WriterEnd::Killed, WriterEnd::Closed];
+const ENDS: [WriterEnd; 2] = [WriterEnd::Killed, WriterEnd::Closed];
 
 impl WriterEnd {
-    /// Returns the result of a read after the last block: no bytes, or a fault.
+    /// Returns the expected result of a read after the last block: no bytes, or a fault.
     const fn end(self) -> Result<Vec<u8>, Fault> {
         match self {
             Self::Closed => Ok(Vec::new()),
@@ -132,7 +132,7 @@ fn indirect_stream_loses_no_published_block() {
         }),
     ];
     for (name, call) in calls {
-        for (policy, how) in POLICIES.into_iter().flat_map(|policy| BOTH.map(|how| (policy, how))) {
+        for (policy, how) in POLICIES.into_iter().flat_map(|policy| ENDS.map(|how| (policy, how))) {
             let (output, mut input, _server) = pointers(policy);
             race(&mut input.late, output, how);
             check_block_and_end(&format!("{name} of pointers, {policy:?}"), how, &mut input, call);
@@ -141,10 +141,10 @@ fn indirect_stream_loses_no_published_block() {
     }
 }
 
-/// A splice neither maps nor reads the block: it has a check of its own for the end of the stream.
+/// A splice neither maps nor reads the block, so it checks for the end of the stream separately.
 #[test]
 fn published_blocks_are_spliced_before_writer_death() {
-    for how in BOTH {
+    for how in ENDS {
         let (output, mut input, _server) = pointers(Policy::Block);
         let (mut to, mut through, _behind) = pointers(Policy::Block);
         race(&mut input.late, output, how);
@@ -160,7 +160,7 @@ fn published_blocks_are_spliced_before_writer_death() {
 
 #[test]
 fn merged_producer_loses_no_published_block() {
-    for how in BOTH {
+    for how in ENDS {
         let orders: [fn() -> Order; 2] = [
             || Order::Fair(1),
             || Order::Stamped(Stamped::new(1, Duration::from_millis(1), |_| 0)),
@@ -195,7 +195,7 @@ fn merged_producer_loses_no_published_block() {
 
 #[test]
 fn multiway_pipe_loses_no_published_block() {
-    for how in BOTH {
+    for how in ENDS {
         let mut ends = mpipe(3, &Config::new(id(1)).capacity(4096)).unwrap();
         let (output, _) = open_write(ends.remove(0)).unwrap();
         let mut input = open_read(ends.remove(0)).unwrap().unwrap();
@@ -212,7 +212,7 @@ fn multiway_pipe_loses_no_published_block() {
 
 #[test]
 fn aggregate_pipe_loses_no_sent_aggregate() {
-    for how in BOTH {
+    for how in ENDS {
         let shape = pool::PoolConfig { segment: 4096, segments: 4 };
         let mut pool = AllocationPool::new(id(1), shape, AccessList::private(identity())).unwrap();
         let mut creator = Creator::new(4);

@@ -1,7 +1,7 @@
 //! IO-Lite over buffers: aggregates, streams of pointers, cached files, merged streams, and a
 //! Unix-like file interface to all of them. [IOL §2, §3], [SL §5.3, §6]
 //!
-//! Pipelines do not use this crate: it is for programs that read and write streams themselves.
+//! Pipelines do not use this crate; it serves programs that read and write streams themselves.
 //! Rings, pools and doorbells come from `buffer`, as do the three kinds of shared memory and their
 //! rules.
 #![deny(unsafe_code)]

@@ -9,16 +9,17 @@
 //!
 //! No ring has two writers, so no producer waits for another or can damage its data, and a killed
 //! producer leaves no lock or partial block behind. The reader waits on all doorbells at once. A
-//! producer that ends, dies or violates the protocol is removed, with its counters and fault
-//! ([`Merged::departed`]); the others continue. Producers may join at any time.
+//! producer that ends, is killed or violates the protocol is removed; [`Merged::departed`] returns
+//! its counters and fault. The others continue. Producers may join at any time.
 //!
 //! **By time** ([`Order::Stamped`]). Timestamps are claimed by producers, in any unit. The oldest
-//! block is returned when every other producer has a later one waiting; or when some producer has
-//! blocks that span the window, or 1 MB of them; or when nothing has arrived for the patience of
-//! the reader. Later arrivals with older timestamps are returned at once and counted as late. A
-//! producer that writes past timestamps gets at most every second turn, so it starves no other; one
-//! that writes future timestamps is believed, like all: others are then not waited for, which makes
-//! their blocks late but loses none.
+//! block is returned once every other producer has a later block waiting; or once the waiting
+//! blocks of some producer span the window, reach 1 MB, or number 4096; or once nothing has arrived
+//! for the time limit ([`Stamped::new`]). Blocks that arrive later with older timestamps are
+//! returned at once and counted as late. A producer that writes past timestamps gets at most every
+//! second read, so it starves no other producer. A producer that writes future timestamps is
+//! believed, too: the reader then does not wait for the others, which makes their blocks late but
+//! loses none.
 
 use buffer::stream::{BlockRead, WaitResult};
 use buffer::{Fault, Put, Taken, signal};
@@ -38,7 +39,8 @@ pub use stamped::Stamped;
 /// Order among blocks of different producers. Blocks of one producer always stay in order.
 #[derive(Debug)]
 pub enum Order {
-    /// Round robin: at most this many consecutive blocks of one producer while others have blocks.
+    /// Round robin, with at most this many consecutive blocks of one producer while others have
+    /// blocks.
     Fair(usize),
     /// In order of timestamps.
     Stamped(Stamped),
@@ -66,7 +68,7 @@ pub enum Next {
 
 /// A producer that has been removed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Departed {
+pub struct DepartedProducer {
     /// Id of the producer.
     pub producer: ProducerId,
     /// The fault; `None` if it closed its stream.
@@ -81,7 +83,7 @@ pub struct Departed {
 pub struct Merged {
     order: Order,
     producers: Vec<Producer>,
-    departed: VecDeque<Departed>,
+    departed: VecDeque<DepartedProducer>,
     next: u64,
     /// Index of the current producer, and its blocks returned in this round.
     current: usize,
@@ -115,7 +117,8 @@ impl Merged {
         }
     }
 
-    /// Sets the number of polls of all producers before sleeping; use 0 if all share a processor.
+    /// Sets the number of polls of all producers before sleeping; 0 suits a reader that shares its
+    /// processor with them.
     pub const fn spin(&mut self, spins: u32) {
         self.spins = spins;
     }
@@ -147,7 +150,7 @@ impl Merged {
     }
 
     /// Returns the next removed producer that has not been reported yet.
-    pub fn departed(&mut self) -> Option<Departed> {
+    pub fn departed(&mut self) -> Option<DepartedProducer> {
         self.departed.pop_front()
     }
 
@@ -161,7 +164,8 @@ impl Merged {
         }
     }
 
-    /// Returns the counters of blocks consumed from a producer, including those not returned yet.
+    /// Returns the counters of blocks consumed from a producer, including blocks not returned yet;
+    /// `None` if there is no such producer.
     #[must_use]
     pub fn count(&self, producer: ProducerId) -> Option<Taken> {
         self.producers.iter().find(|known| known.id == producer).map(|known| known.input.count())
@@ -189,7 +193,7 @@ impl Merged {
         }
     }
 
-    /// Reads like [`Merged::read`], but returns [`Next::Nothing`] instead of blocking.
+    /// Reads as [`Merged::read`], but returns [`Next::Nothing`] instead of blocking.
     pub fn try_read(&mut self, out: &mut [u8]) -> Result<Next, Fault> {
         let found = match self.order {
             Order::Fair(most) => self.take_round_robin(most.max(1), out)?,
@@ -206,7 +210,7 @@ impl Merged {
         })
     }
 
-    /// Waits until a producer without staged blocks has a new one, or has ended, for at most
+    /// Waits until a producer without staged blocks has a new block, or has ended, for at most
     /// `limit`; `None` waits indefinitely.
     pub fn wait(&mut self, limit: Option<Duration>) -> WaitResult {
         for _ in 0..self.spins {
@@ -250,7 +254,7 @@ impl Merged {
         waited.any(|producer| producer.input.is_readable().unwrap_or(true))
     }
 
-    /// Returns the next block of the current producer, or of the next one that has a block.
+    /// Returns the next block of the current producer, or of the next producer that has a block.
     fn take_round_robin(&mut self, most: usize, out: &mut [u8]) -> Result<Option<Next>, Fault> {
         for _ in 0..=self.producers.len() {
             if self.given >= most || self.current >= self.producers.len() {
@@ -278,7 +282,12 @@ impl Merged {
                 Some(fault) if producer.stage.is_empty() => {
                     let gone = self.producers.remove(at);
                     let (put, taken) = (gone.input.put(), gone.input.count());
-                    self.departed.push_back(Departed { producer: gone.id, fault, put, taken });
+                    self.departed.push_back(DepartedProducer {
+                        producer: gone.id,
+                        fault,
+                        put,
+                        taken,
+                    });
                     if at < self.current {
                         self.current -= 1;
                     } else if at == self.current {
@@ -292,7 +301,7 @@ impl Merged {
 }
 
 impl Producer {
-    /// Returns true if the next block of the producer must come from its ring.
+    /// Returns true if the producer has no staged block and has not ended.
     fn is_waited_for(&self) -> bool {
         self.over.is_none() && self.stage.is_empty()
     }

@@ -7,14 +7,14 @@
 //!             └ end 2: a socket ◄────── the ring, …
 //! ```
 //!
-//! An end is a single descriptor, like that of a pipe: it survives fork and exec, can be a standard
-//! stream, and can be sent over a socket. Nothing is shared at first. Opening the write end creates
-//! the ring, seals it, and sends it to the others; opening a read end waits for that. So the ends
-//! may belong to processes that do not trust each other. Each end can be opened by one process
-//! only: the kernel delivers the message in a socket to the first reader.
+//! An end is a single descriptor, like an end of a pipe: it survives fork and exec, can be a
+//! standard stream, and can be sent over a socket. Nothing is shared at first. Opening the write
+//! end creates the ring, seals it, and sends it to the readers; opening a read end waits for the
+//! ring. So the ends may belong to processes that do not trust each other. Each end can be opened
+//! by one process only: the kernel delivers the message in a socket to the first reader.
 //!
 //! Closing an unopened end has the same effect as for a pipe: readers observe the end of the
-//! stream, the writer observes their departure.
+//! stream, and the writer observes the departure of readers.
 
 use abi::DbufId;
 use buffer::share::Refusal;
@@ -67,8 +67,8 @@ pub fn open_write(end: OwnedFd) -> Result<(Output, usize), PipeError> {
     Ok((output, config.every))
 }
 
-/// Opens a read end; blocks until the write end is opened. Returns `None` if that was closed
-/// unopened.
+/// Opens a read end. Blocks until the write end is opened. Returns `None` if the write end was
+/// closed unopened.
 pub fn open_read(end: OwnedFd) -> Result<Option<Input>, PipeError> {
     if !begins_with(&end, stream::OFFER)? {
         return Err(PipeError::NoEnd);

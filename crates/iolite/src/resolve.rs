@@ -40,8 +40,8 @@ impl<'a> Table<'a> {
         Self::default()
     }
 
-    /// Registers held memory. Entries are searched in order of registration, so register the most
-    /// frequently used first.
+    /// Registers held memory. Entries are searched in order of registration, so the most frequently
+    /// used memory should be registered first.
     pub fn hold(&mut self, held: HeldMemory<'a>) {
         self.held.push(held);
     }
@@ -56,7 +56,7 @@ impl<'a> Table<'a> {
         self.files.push(file);
     }
 
-    /// Returns the bytes that a pointer names.
+    /// Returns the bytes to which a pointer refers.
     pub fn resolve(&self, pointer: RichPointer) -> Result<&'a [u8], Fault> {
         if pointer.is_hole() {
             return Err(Fault::Hole);
@@ -73,7 +73,8 @@ impl<'a> Table<'a> {
         Err(fault)
     }
 
-    /// Copies the bytes that a pointer names into `out`, whose length must equal that of the view.
+    /// Copies the bytes to which a pointer refers into `out`, whose length must be that of the
+    /// view.
     pub fn copy(&mut self, pointer: RichPointer, out: &mut [u8]) -> Result<(), Fault> {
         let (length, limit) = (pointer.length() as usize, out.len());
         if length != limit && !pointer.is_hole() {

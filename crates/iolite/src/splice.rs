@@ -1,20 +1,22 @@
 //! Copy-free transfer between any two streams, of this process or others. [SL §5.3.3], FEATURES E2,
 //! E6
 //!
-//! In: a readable and a writable stream. Out: the number of bytes moved, and how many of them as
-//! pointers. If the source can lend a block and the destination accepts it, only its 16-byte
-//! pointer is written: the bytes are neither touched nor mapped here, and the splicing process
-//! needs no permission to read them. All other data is written from the peeked slice, with at most
-//! one copy.
+//! Input: a readable and a writable stream. Output: the number of bytes moved, and the number of
+//! bytes moved as pointers. If the source can lend a block and the destination accepts it, only its
+//! 16-byte pointer is written: the bytes are neither touched nor mapped here, and the splicing
+//! process needs no permission to read them. All other data is written from the peeked slice, with
+//! at most one copy.
 //!
 //! | from | to indirect stream | to stream of bytes |
 //! |---|---|---|
-//! | file (frozen, [`Held`](crate::interface::Held)), aggregate | pointer | one copy |
+//! | frozen file, aggregate ([`AggregateBlocks`]) | pointer | one copy |
 //! | indirect stream | pointer, held until passed | one copy |
 //! | stream of bytes | one copy: out of foreign memory into the backing dbuf | one copy |
 //!
+//! [`AggregateBlocks`]: crate::interface::AggregateBlocks
+//!
 //! Data spliced from ring to ring stays in the dbuf to which it was first written, through any
-//! number of processes: each holds its entry until the next one has released it (F5 of
+//! number of processes: each process holds its entry until the next process has released it (F5 of
 //! [`crate::indirect`]), so back-pressure reaches the first writer, as with pipes.
 
 use crate::interface::{StreamReader, StreamWriter};
@@ -22,7 +24,7 @@ use buffer::Fault;
 
 /// Result of a splice.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Moved {
+pub struct SpliceResult {
     /// Number of bytes moved; 0 at the end of the source.
     pub bytes: usize,
     /// Number of bytes moved as pointers.
@@ -31,22 +33,23 @@ pub struct Moved {
     pub dropped: usize,
 }
 
-/// Moves up to `max` available bytes; blocks only until there are some. The destination is not
+/// Moves up to `max` bytes, at least one unless the source has ended. Blocks until the source has
+/// bytes, and while the destination is full and its policy is to block. The destination is not
 /// flushed.
-pub fn splice<F, T>(from: &mut F, to: &mut T, max: usize) -> Result<Moved, Fault>
+pub fn splice<F, T>(from: &mut F, to: &mut T, max: usize) -> Result<SpliceResult, Fault>
 where
     F: StreamReader + ?Sized,
     T: StreamWriter + ?Sized,
 {
-    let mut moved = Moved::default();
+    let mut moved = SpliceResult::default();
     while moved.bytes < max {
         let left = max - moved.bytes;
         let before = moved.bytes;
         match pass_on(from, to, left, &mut moved) {
-            Ok(Passed::On) => {}
-            Ok(Passed::Refused) => write_over(from, to, left, &mut moved)?,
+            Ok(PassResult::Forwarded) => {}
+            Ok(PassResult::Refused) => write_over(from, to, left, &mut moved)?,
             // Blocks that arrived in between are lent as well, not peeked at.
-            Ok(Passed::Nothing) => match from.is_lent_out() {
+            Ok(PassResult::Nothing) => match from.is_lent_out() {
                 Ok(None) => write_over(from, to, left, &mut moved)?,
                 Ok(Some(false)) if moved.bytes == 0 => {
                     wait(from, to)?;
@@ -75,12 +78,12 @@ where
 }
 
 /// Moves all bytes until the end of the source, then flushes. Blocks as often as necessary.
-pub fn splice_all<F, T>(from: &mut F, to: &mut T) -> Result<Moved, Fault>
+pub fn splice_all<F, T>(from: &mut F, to: &mut T) -> Result<SpliceResult, Fault>
 where
     F: StreamReader + ?Sized,
     T: StreamWriter + ?Sized,
 {
-    let mut all = Moved::default();
+    let mut all = SpliceResult::default();
     loop {
         let moved = splice(from, to, usize::MAX)?;
         if moved.bytes == 0 {
@@ -95,7 +98,7 @@ where
 
 /// Waits until the source has input, or until readers of the destination have released lent blocks,
 /// for which the writer of the source may be waiting. For callers that forward by peeking and
-/// writing; [`splice`] does this itself.
+/// writing; [`splice`] calls this itself. Flushes the destination first.
 pub fn wait<F, T>(from: &mut F, to: &mut T) -> Result<(), Fault>
 where
     F: StreamReader + ?Sized,
@@ -114,9 +117,10 @@ where
     Ok(())
 }
 
-/// Result of forwarding a block as a pointer.
-enum Passed {
-    On,
+/// Result of moving a block as a pointer.
+enum PassResult {
+    /// The destination has accepted or dropped the pointer.
+    Forwarded,
     /// The destination does not accept a pointer to it.
     Refused,
     /// No block is lent.
@@ -125,13 +129,18 @@ enum Passed {
 
 /// Moves a block as a pointer.
 #[inline]
-fn pass_on<F, T>(from: &mut F, to: &mut T, max: usize, moved: &mut Moved) -> Result<Passed, Fault>
+fn pass_on<F, T>(
+    from: &mut F,
+    to: &mut T,
+    max: usize,
+    moved: &mut SpliceResult,
+) -> Result<PassResult, Fault>
 where
     F: StreamReader + ?Sized,
     T: StreamWriter + ?Sized,
 {
     let Some(lent) = from.lend(max)?.filter(|lent| !lent.is_empty()) else {
-        return Ok(Passed::Nothing);
+        return Ok(PassResult::Nothing);
     };
     let length = lent.len();
     let accepted = loop {
@@ -140,7 +149,7 @@ where
         }
         // So many blocks are held that the source's writer may have to wait: wait for our readers.
         if !to.settle()? {
-            return Ok(Passed::Refused);
+            return Ok(PassResult::Refused);
         }
     };
     moved.bytes += length;
@@ -150,11 +159,16 @@ where
         moved.dropped += length;
     }
     from.take(length);
-    Ok(Passed::On)
+    Ok(PassResult::Forwarded)
 }
 
-/// Writes a block from the peeked slice.
-fn write_over<F, T>(from: &mut F, to: &mut T, max: usize, moved: &mut Moved) -> Result<(), Fault>
+/// Writes bytes of the peeked block.
+fn write_over<F, T>(
+    from: &mut F,
+    to: &mut T,
+    max: usize,
+    moved: &mut SpliceResult,
+) -> Result<(), Fault>
 where
     F: StreamReader + ?Sized,
     T: StreamWriter + ?Sized,
@@ -177,7 +191,12 @@ where
 
 /// Reads foreign bytes directly into the destination, with one copy. Returns false if that is not
 /// possible now.
-fn copy_over<F, T>(from: &mut F, to: &mut T, count: usize, moved: &mut Moved) -> Result<bool, Fault>
+fn copy_over<F, T>(
+    from: &mut F,
+    to: &mut T,
+    count: usize,
+    moved: &mut SpliceResult,
+) -> Result<bool, Fault>
 where
     F: StreamReader + ?Sized,
     T: StreamWriter + ?Sized,

@@ -1,7 +1,7 @@
 //! Mappings of foreign memory, and the translation of rich pointers into them. [SL §5.3.1, "buffer
 //! fault", cached translation]
 //!
-//! In: rich pointers from rings, which are allegations. Out: copies, or bytes in place, or a
+//! Input: rich pointers from rings, which are allegations. Output: copies, or bytes in place, or a
 //! [`Fault`] with the reason. A [`Space`] consists of the owners that it queries and its mappings;
 //! each reader has a [`Translation`] of its own, a small table that needs neither lock nor system
 //! call.
@@ -17,9 +17,10 @@
 //!   ([`View::admit`]): an offset below its length is valid memory as long as the view lives.
 //! - V2 A *frozen* view can never be written again by any process, as verified from its seals.
 //! - V3 A view is *trusted* if its space is trusting and the kernel reports that its owner runs
-//!   under our own user or root. Such a process could write our memory anyway (ptrace(2), or as
-//!   root), so relying on it grants no additional power (RELIABILITY, threat model). It follows the
-//!   rules of `pool`: published bytes are overwritten only after their release (M1 to M4).
+//!   under the user of this process or root. Such a process could write the memory of this process
+//!   anyway (ptrace(2), or as root), so relying on it grants no additional power (RELIABILITY,
+//!   threat model). It follows the rules of `pool`: published bytes are overwritten only after
+//!   their release (M1 to M4).
 //! - V4 All other bytes are foreign: they are copied (`foreign`), and no reference to them is
 //!   created.
 //! - V5 A file, which others may truncate at any time, is not mapped here: it is read by system
@@ -49,7 +50,7 @@ pub(crate) use translation::{BackOff, Translation};
 /// same state.
 ///
 /// Ids of dbufs must be unique among the owners of one space. Owners are queried in the order of
-/// introduction, and the first that has the dbuf decides.
+/// introduction; the first owner that has the dbuf decides.
 #[derive(Clone, Debug, Default)]
 pub struct Space(Arc<SharedSpace>);
 
@@ -77,8 +78,8 @@ pub struct Faults {
 
 /// Maximum number of dbufs that a space maps (RELIABILITY T12).
 const VIEWS_MAX: usize = 1024;
-/// Time after which an owner that does not reply counts as gone.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// Time after which an owner that does not reply counts as departed.
+const REPLY_TIMEOUT: Duration = Duration::from_secs(20);
 
 impl Space {
     /// Creates a space that trusts no peer: bytes that others can write are copied.
@@ -118,7 +119,8 @@ impl Space {
         self.lock().faults
     }
 
-    /// Returns true if processes of this user could write our memory anyway (V3).
+    /// Returns true if processes of this user could write the memory of this process anyway (V3)
+    /// and the space trusts them.
     pub(crate) fn trusts(&self, user: u32) -> bool {
         self.0.trusts && Trusted::of(user).is_some()
     }
@@ -152,8 +154,8 @@ impl Space {
         }
     }
 
-    /// Queries the owners one after the other. A dbuf unknown to one may be known to the next; a
-    /// forbidden one is final.
+    /// Queries the owners one after the other. A dbuf that one owner does not know may be known to
+    /// the next; a refusal of access is final.
     fn ask(&self, known: &mut KnownOwners, dbuf: DbufId) -> Result<View, Fault> {
         let mut fault = Fault::UnknownDbuf(dbuf);
         if known.owners.is_empty() {
@@ -161,7 +163,7 @@ impl Space {
         }
         let mut at = 0;
         while let Some(owner) = known.owners.get_mut(at) {
-            match owner.ask_within(dbuf, PATIENCE) {
+            match owner.ask_within(dbuf, REPLY_TIMEOUT) {
                 Ok(grant) => {
                     let trusted = owner.owner().is_ok_and(|(user, _)| self.trusts(user));
                     return View::admit(&grant, trusted);
@@ -215,7 +217,7 @@ impl View {
         let fd = grant.descriptor().try_clone_to_owned();
         let fd = fd.map_err(|error| failed(error.raw_os_error().unwrap_or(0)))?;
         if grant.kind() == MemoryKind::File {
-            let file = CachedFile::received(id, fd).map_err(|_| failed(0))?;
+            let file = CachedFile::from_received(id, fd).map_err(|_| failed(0))?;
             let (region, mask) = (Region::heap(0), u64::MAX);
             return Ok(Self { id, region, file: Some(file), mask, frozen: false, trusted: false });
         }
@@ -244,15 +246,16 @@ impl View {
         let at = pointer.place.position() & self.mask;
         let end = at + u64::from(pointer.length());
         if end > self.region.len() as u64 {
-            self.beyond(pointer.place, end)?;
+            self.check_file_extent(pointer.place, end)?;
         }
         #[expect(clippy::cast_possible_truncation, reason = "less than the length, see above")]
         Ok(at as usize)
     }
 
-    /// Checks a block beyond the mapping: valid only for a file that currently extends so far.
+    /// Checks a block that exceeds the mapping: it is valid only in a file that currently extends
+    /// so far.
     #[cold]
-    fn beyond(&self, place: Extent, end: u64) -> Result<(), Fault> {
+    fn check_file_extent(&self, place: Extent, end: u64) -> Result<(), Fault> {
         match &self.file {
             Some(file) if file.size().is_ok_and(|size| end <= size) => Ok(()),
             None if !self.frozen => Err(Fault::CrossesSegment(place)),
@@ -260,8 +263,8 @@ impl View {
         }
     }
 
-    /// Returns nonzero if a pointer names another dbuf, has unknown flags, or exceeds the mapping:
-    /// the checks of [`View::locate`] without a branch.
+    /// Returns nonzero if a pointer refers to another dbuf, has unknown flags, or exceeds the
+    /// mapping: the checks of [`View::locate`] without a branch.
     #[inline]
     pub(crate) const fn is_out(&self, pointer: RichPointer) -> u64 {
         let home = RichPointer::new(self.id, pointer.place, pointer.class);
@@ -319,10 +322,10 @@ impl View {
     }
 }
 
-/// Returns the number of leading pointers for which `is_out` returns 0, and the number of bytes
-/// that they view.
+/// Returns the number of leading pointers for which `is_out` returns 0, and the number of bytes in
+/// their views.
 #[inline(always)]
-pub(crate) fn leading(
+pub(crate) fn count_leading_inside(
     pointers: &[RichPointer],
     is_out: impl Fn(RichPointer) -> u64,
 ) -> (usize, u64) {

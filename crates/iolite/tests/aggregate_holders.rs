@@ -142,12 +142,12 @@ impl Fixture {
             sys::poll::readable(&[doorbell.as_fd()], Some(common::patience::limit()));
             doorbell.clear() == PeerState::Gone
         });
-        let kept = self.creator.holders_mut().gone(client.peer).unwrap();
+        let kept = self.creator.holders_mut().remove(client.peer).unwrap();
         (kept, start.elapsed())
     }
 }
 
-/// Returns how many memfd descriptors and memfd mappings this process has. The counts must not
+/// Returns the numbers of memfd descriptors and of memfd mappings of this process, which must not
 /// grow.
 fn memory_counts() -> (usize, usize) {
     let links = fs::read_dir("/proc/self/fd").unwrap().map(|entry| entry.unwrap().path());
@@ -196,8 +196,8 @@ fn q18_process_killed_at_any_step_releases_everything() {
     assert_eq!(fixture.pool.usage().leased, 0);
 }
 
-/// After the owner is killed, a process that has mapped the memory still reads what was sent,
-/// copied from the pool, or in place if frozen.
+/// After the owner is killed, a process that has mapped the memory still reads the sent data:
+/// copied from a pool, or in place if frozen.
 #[test]
 fn sent_memory_outlives_its_owner() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -284,8 +284,8 @@ fn the_other_process() {
     let socket = stdin().as_fd().try_clone_to_owned().unwrap();
     match role.as_str() {
         "guest" => client(&socket),
-        "maker" => maker(&socket),
-        _ => asks(socket, &role),
+        "maker" => own_memory(&socket),
+        _ => request_grants(socket, &role),
     }
 }
 
@@ -328,7 +328,7 @@ fn client(socket: &OwnedFd) {
     }
 }
 
-fn asks(socket: OwnedFd, role: &str) {
+fn request_grants(socket: OwnedFd, role: &str) {
     let numbers: Vec<u64> = role.split(' ').skip(1).map(|word| word.parse().unwrap()).collect();
     let mut client = Client::new(socket);
     let mut read = |block: &[u64]| {
@@ -344,7 +344,7 @@ fn asks(socket: OwnedFd, role: &str) {
     while client.ask(id(SHARED)).is_ok() {}
 }
 
-fn maker(socket: &OwnedFd) {
+fn own_memory(socket: &OwnedFd) {
     let config = PoolConfig { segment: SEGMENT, segments: SEGMENTS };
     let access = AccessList::private(identity());
     let mut pool = AllocationPool::new(id(SHARED), config, access).unwrap();

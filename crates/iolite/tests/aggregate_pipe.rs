@@ -13,7 +13,7 @@ use common::{OtherProcess, digest, id, receive, report, run, send, wait_until, w
 use std::io::stdin;
 use std::time::{Duration, Instant};
 use streamline_iolite::aggregate::owner::Creator;
-use streamline_iolite::aggregate::pipe::{PipeOffer, Receiver, Sender, Unsent, pipe};
+use streamline_iolite::aggregate::pipe::{PipeOffer, Receiver, SendError, Sender, pipe};
 use streamline_iolite::aggregate::server::GrantServer;
 use streamline_iolite::aggregate::{Aggregate, AllocationPool, GrantRefusal};
 use sys::process::OVERFLOW_ID;
@@ -120,7 +120,10 @@ fn q18_killed_reader_releases_its_aggregates() {
             }
         };
         assert!(
-            matches!(refused, Unsent::Fault(_) | Unsent::Refused(GrantRefusal::UnknownPeer(_))),
+            matches!(
+                refused,
+                SendError::Fault(_) | SendError::Refused(GrantRefusal::UnknownPeer(_))
+            ),
             "round {round}: {refused}"
         );
         killer.join();
@@ -136,7 +139,7 @@ fn reader_without_permission_is_sent_nothing() {
     let sent = fixture.pool.copy(b"secret").unwrap();
     let refused = sender.try_send(&fixture.server, &sent);
     let forbidden = GrantRefusal::Forbidden { dbuf: id(1), uid: OVERFLOW_ID };
-    assert_eq!(refused, Err(Unsent::Refused(forbidden)));
+    assert_eq!(refused, Err(SendError::Refused(forbidden)));
     drop((sender, sent));
     assert_eq!(other.line().as_deref(), Some("0 0"));
     other.wait_for_success();
@@ -158,7 +161,7 @@ fn greedy_or_lying_reader_harms_only_itself() {
         let sent = fixture.pool.copy(&bytes).unwrap();
         sums = sums.wrapping_add(digest(&bytes));
         match greedy.try_send(&fixture.server, &sent) {
-            Err(Unsent::Refused(GrantRefusal::Limit { .. })) => refused += 1,
+            Err(SendError::Refused(GrantRefusal::Limit { .. })) => refused += 1,
             sent => sent.unwrap(),
         }
         let _full = liar.try_send(&fixture.server, &sent);

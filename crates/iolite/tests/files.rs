@@ -19,7 +19,7 @@ use std::path::PathBuf;
 use std::process::Stdio;
 use streamline_iolite::aggregate::GrantRefusal;
 use streamline_iolite::aggregate::owner::{Creator, Grant, Window};
-use streamline_iolite::aggregate::server::{Client, GrantServer, Unreadable};
+use streamline_iolite::aggregate::server::{Client, GrantServer, ResolveError};
 use streamline_iolite::file;
 use streamline_iolite::file::CachedFile;
 use streamline_iolite::resolve::Table;
@@ -28,34 +28,34 @@ use testkit::{Random, need};
 
 const LENGTH: usize = 3000;
 /// An offset beyond 4 GB.
-const FAR: u64 = 6_000_000_000;
+const FAR_OFFSET: u64 = 6_000_000_000;
 
 /// A file in a world-accessible directory, removed on drop.
-struct Named(PathBuf);
+struct NamedFile(PathBuf);
 
-impl Named {
+impl NamedFile {
     fn new(name: &str, mode: u32) -> Self {
         let path = std::env::temp_dir().join(format!("streamline-{name}-{}", std::process::id()));
         let mut options = File::options();
         options.read(true).write(true).create(true).truncate(true);
         let mut file = options.open(&path).unwrap();
         file.write_all(&[b'a'; LENGTH]).unwrap();
-        file.write_all_at(&[b'z'; LENGTH], FAR).unwrap();
+        file.write_all_at(&[b'z'; LENGTH], FAR_OFFSET).unwrap();
         file.set_permissions(Permissions::from_mode(mode)).unwrap();
         Self(path)
     }
 }
 
-impl Drop for Named {
+impl Drop for NamedFile {
     fn drop(&mut self) {
         let _gone = std::fs::remove_file(&self.0);
     }
 }
 
 /// Starts a grant server in this process, and a client of it in another.
-fn start(role: &str) -> Option<(GrantServer, OtherProcess, [Named; 2])> {
+fn start(role: &str) -> Option<(GrantServer, OtherProcess, [NamedFile; 2])> {
     need::root()?;
-    let named = |kind, mode| Named::new(&format!("{role}-{kind}"), mode);
+    let named = |kind, mode| NamedFile::new(&format!("{role}-{kind}"), mode);
     let files = [named("open", 0o644), named("closed", 0o600)];
     let mut creator = Creator::new(4);
     for (number, named) in (1..).zip(&files) {
@@ -94,19 +94,19 @@ fn truncated_file_faults_readers_of_other_users() {
 
 #[test]
 fn table_copies_from_files() {
-    let named = Named::new("table", 0o600);
+    let named = NamedFile::new("table", 0o600);
     let cached = CachedFile::open(id(5), &named.0).unwrap();
     let mut table = Table::new();
     table.read(&cached);
     let mut out = [0; LENGTH];
-    table.copy(cached.pointer(FAR, LENGTH), &mut out).unwrap();
+    table.copy(cached.pointer(FAR_OFFSET, LENGTH), &mut out).unwrap();
     assert_eq!(out, [b'z'; LENGTH]);
     assert_eq!(
         table.resolve(cached.pointer(0, 10)),
         Err(Fault::UnknownDbuf(id(5))),
         "there is no slice of a file"
     );
-    let behind = cached.pointer(FAR + LENGTH as u64 - 1, 2);
+    let behind = cached.pointer(FAR_OFFSET + LENGTH as u64 - 1, 2);
     assert_eq!(table.copy(behind, &mut [0; 2]), Err(Fault::OutOfWindow(behind.place)));
 }
 
@@ -126,7 +126,7 @@ fn received_non_files_are_rejected() {
     let pointer = RichPointer::new(id(2), abi::Extent::new(4000, 96), abi::Class::YES);
     window.copy(pointer, &mut [0; 96]).unwrap();
     // But a file is not acceptable as memory, since it can be truncated.
-    let named = Named::new("memory", 0o600);
+    let named = NamedFile::new("memory", 0o600);
     let file: OwnedFd = File::open(&named.0).unwrap().into();
     let refused = window.admit(Grant::from_descriptor(id(3), file));
     assert!(
@@ -146,7 +146,10 @@ fn fuse_file_is_refused_from_untrusted_peers() {
         return;
     };
     let folder = File::open(mounted).unwrap();
-    assert_eq!(CachedFile::received(id(1), folder.into()).unwrap_err(), file::Refusal::InUserSpace);
+    assert_eq!(
+        CachedFile::from_received(id(1), folder.into()).unwrap_err(),
+        file::Refusal::InUserSpace
+    );
 }
 
 // ---- there
@@ -156,13 +159,13 @@ fn fuse_file_is_refused_from_untrusted_peers() {
 fn the_other_process() {
     let Some(role) = common::role() else { return };
     let client = Client::new(stdin().as_fd().try_clone_to_owned().unwrap());
-    if role == "loop" { read_on(client) } else { look(client) }
+    if role == "loop" { copy_until_both_outcomes(client) } else { observe(client) }
 }
 
 /// Copies random extents until both outcomes have occurred often: whole bytes, and a fault because
 /// of truncation.
 #[expect(clippy::print_stdout, reason = "what this process reports")]
-fn read_on(mut client: Client) {
+fn copy_until_both_outcomes(mut client: Client) {
     let (mut random, mut copies, mut cuts) = (Random::new(9), 0, 0);
     let mut out = [0; LENGTH];
     while copies < 5000 || cuts < 100 {
@@ -175,7 +178,7 @@ fn read_on(mut client: Client) {
                 assert!(out[..length].iter().all(|byte| [0, b'a'].contains(byte)));
                 copies += 1;
             }
-            Err(Unreadable::Fault(Fault::OutOfWindow(_))) => cuts += 1,
+            Err(ResolveError::Fault(Fault::OutOfWindow(_))) => cuts += 1,
             Err(other) => panic!("{other}"),
         }
     }
@@ -183,28 +186,28 @@ fn read_on(mut client: Client) {
 }
 
 #[expect(clippy::print_stdout, reason = "what this process reports")]
-fn look(mut client: Client) {
+fn observe(mut client: Client) {
     let pointer = |number, at, length| {
         RichPointer::new(id(number), abi::Extent::new(at, length), abi::Class::YES)
     };
     let mut out = [0; LENGTH];
-    for (at, byte) in [(0, b'a'), (FAR, b'z'), (1 << 32, 0)] {
+    for (at, byte) in [(0, b'a'), (FAR_OFFSET, b'z'), (1 << 32, 0)] {
         client.copy(pointer(1, at, LENGTH as u32), &mut out).unwrap();
         assert_eq!(out, [byte; LENGTH]);
     }
-    let behind = pointer(1, FAR + 10, LENGTH as u32);
+    let behind = pointer(1, FAR_OFFSET + 10, LENGTH as u32);
     let refused = client.copy(behind, &mut out);
-    assert_eq!(refused, Err(Unreadable::Fault(Fault::OutOfWindow(behind.place))));
+    assert_eq!(refused, Err(ResolveError::Fault(Fault::OutOfWindow(behind.place))));
     let refused = client.copy(pointer(2, 0, LENGTH as u32), &mut out);
     let forbidden = GrantRefusal::Forbidden { dbuf: id(2), uid: OVERFLOW_ID };
-    assert_eq!(refused, Err(Unreadable::Refused(forbidden)));
+    assert_eq!(refused, Err(ResolveError::Refused(forbidden)));
     // The received descriptor is not writable.
     let granted = File::from(client.ask(id(1)).unwrap().descriptor().try_clone_to_owned().unwrap());
     assert!(granted.write_at(b"x", 0).is_err() && granted.set_len(0).is_err());
     let fd = std::os::fd::AsRawFd::as_raw_fd(&granted);
     assert!(File::options().write(true).open(format!("/proc/self/fd/{fd}")).is_err());
-    let received = CachedFile::received(id(1), granted.into()).unwrap();
-    assert_eq!(received.size(), Ok(FAR + LENGTH as u64));
+    let received = CachedFile::from_received(id(1), granted.into()).unwrap();
+    assert_eq!(received.size(), Ok(FAR_OFFSET + LENGTH as u64));
     send(stdin(), b"no message of a guest", &[]);
     println!("all of it was as it must be");
 }

@@ -303,8 +303,8 @@ fn e6_forwarder_may_be_killed_at_any_time() {
     }
 }
 
-/// A writer puts arbitrary pointers into its ring: valid ones resolve correctly, all others are
-/// faults without side effects, and the owner is not queried without limit.
+/// A writer puts arbitrary pointers into its ring: valid pointers resolve correctly, all others are
+/// faults without side effects, and the number of queries to the owner is bounded.
 #[test]
 fn d4_hostile_writer_damages_only_its_own_stream() {
     let Some(other) = OtherProcess::start("lie") else { return };
@@ -373,7 +373,7 @@ fn the_other_process() {
             report_end(&format!("{count}"), fault, &input);
         }
         "report each" => report_each(),
-        "own and write" => own_and_write(),
+        "own and write" => write_until_killed(),
         "pass on" => pass_on(),
         "lie" => lie(),
         _ => panic!("no role {role}"),
@@ -409,7 +409,7 @@ fn report_each() {
     report_end("end", None, &input);
 }
 
-fn own_and_write() {
+fn write_until_killed() {
     let server = GrantServer::open(Creator::new(4)).unwrap();
     let config_of = pool::PoolConfig { segment: SEGMENT, segments: 2 };
     let mut pools = [OPEN, LATER].map(|number| {

@@ -15,16 +15,17 @@ use common::scribble::Ring;
 use common::{OtherProcess, offer, open, with_watchdog};
 use std::io::stdin;
 use std::time::Duration;
-use streamline_iolite::merge::{Departed, Merged, Next, Order, Stamped};
+use streamline_iolite::merge::{DepartedProducer, Merged, Next, Order, Stamped};
 use testkit::Random;
 
-const TOTAL: u64 = 30_000;
+const BLOCKS: u64 = 30_000;
 
 fn config() -> Config {
     Config::new(DbufId::new(1).unwrap()).capacity(16384)
 }
 
-/// Returns a block with producer and sequence number, filled with a pattern from the latter.
+/// Returns a block with producer and sequence number, filled with a pattern derived from the
+/// number.
 fn block(who: u64, number: u64) -> [u8; 64] {
     let mut block = [number.wrapping_mul(37) as u8; 64];
     for (at, word) in [who, number].into_iter().enumerate() {
@@ -68,7 +69,7 @@ fn drain(merged: &mut Merged, honest: usize, mut each: impl FnMut(&[u64])) -> Ve
     }
 }
 
-fn departed(merged: &mut Merged) -> Vec<Departed> {
+fn departed(merged: &mut Merged) -> Vec<DepartedProducer> {
     let mut all: Vec<_> = std::iter::from_fn(|| merged.departed()).collect();
     all.sort_by_key(|gone| gone.producer);
     all
@@ -94,7 +95,7 @@ fn killed_or_lying_producer_is_removed_and_others_continue() {
         let (mut killed, until) = (false, random.below(20_000));
         let counts = drain(&mut merged, 3, |counts| {
             // Killed at some block, or after the honest ones have finished, and the liar last.
-            let through = counts[0] + counts[1] == 2 * TOTAL;
+            let through = counts[0] + counts[1] == 2 * BLOCKS;
             if !killed && (counts[2] > until || through) {
                 others[2].kill();
                 killed = true;
@@ -103,7 +104,7 @@ fn killed_or_lying_producer_is_removed_and_others_continue() {
                 others[3].stop();
             }
         });
-        assert_eq!(counts[..2], [TOTAL, TOTAL], "round {round}");
+        assert_eq!(counts[..2], [BLOCKS, BLOCKS], "round {round}");
         let gone = departed(&mut merged);
         assert_eq!(gone.len(), 4);
         for honest in &gone[..2] {
@@ -129,7 +130,7 @@ fn the_other_process() {
     offer(stdin(), &offers[0]);
     drop(offers);
     match role {
-        "write" => write(output, who, 0..TOTAL),
+        "write" => write(output, who, 0..BLOCKS),
         "until killed" => write(output, who, 0..u64::MAX),
         "scribble" => scribble(output, who),
         _ => panic!("no role {role}"),

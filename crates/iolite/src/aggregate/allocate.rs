@@ -12,8 +12,8 @@ use std::sync::Arc;
 /// A pool for aggregates, with one access list for all of them.
 ///
 /// The readers are determined before data is stored, by choosing the pool; so granting access needs
-/// no copy. When the pool is full, segments that no aggregate refers to are reused. A segment is
-/// held as a whole, so long-lived data should not share a pool with short-lived data.
+/// no copy. When the pool is full, segments that no aggregate refers to are reused. One slice holds
+/// its entire segment, so long-lived data should not share a pool with short-lived data.
 #[derive(Debug)]
 pub struct AllocationPool {
     pool: Pool,
@@ -74,9 +74,9 @@ impl AllocationPool {
         Aggregate::of(lease, pointer)
     }
 
-    /// Allocates like [`AllocationPool::allocate`] but returns only a rich pointer: the caller must
-    /// lease its segment before the next operation on the pool. `None` if there is no room without
-    /// reclaiming segments.
+    /// Allocates as [`AllocationPool::allocate`] but returns only a rich pointer: the caller must
+    /// lease its segment before the next operation on the pool. Returns `None` if there is no room
+    /// without reclaiming segments.
     #[inline]
     pub(crate) fn block(
         &mut self,
@@ -88,7 +88,7 @@ impl AllocationPool {
         Some(RichPointer::new(self.pool.id(), draft.commit(used), Class::YES))
     }
 
-    /// Reclaims unreferenced segments; returns whether a block of this length fits then.
+    /// Reclaims unreferenced segments. Returns true if a block of this length fits afterwards.
     pub(crate) fn make_room(&mut self, length: usize) -> bool {
         self.draft(length, length).is_ok()
     }
@@ -128,15 +128,15 @@ impl AllocationPool {
             self.open = None;
             self.pool.end_pass();
             if self.pool.draft(min, min).is_none() {
-                self.give_up_open();
+                self.abandon_open_segment();
             }
         }
         self.pool.draft(min, max).ok_or_else(|| Error::Full(self.pool.usage()))
     }
 
-    /// Abandons the open segment if it is unreferenced: a block too long for its remainder may fit
-    /// into the whole segment.
-    fn give_up_open(&mut self) {
+    /// Abandons the open segment if it is unreferenced: a block that is too long for the rest of
+    /// the segment may fit into the empty segment.
+    fn abandon_open_segment(&mut self) {
         let Some(place) = self.pool.draft(1, 1).map(|rest| rest.commit(0)) else { return };
         if self.pool.lease(place).is_ok_and(|lease| lease.is_only()) {
             if let Some(rest) = self.pool.draft(1, self.block_max()) {
@@ -162,7 +162,7 @@ impl AllocationPool {
     }
 }
 
-/// Minimum remainder of a segment in bytes that is worth a read call.
+/// Minimum rest of a segment in bytes that is worth a read call.
 const READ_MIN: usize = 4096;
 
 /// A writer that builds an aggregate in a pool: consecutive writes share a slice as far as segments

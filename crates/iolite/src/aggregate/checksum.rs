@@ -1,10 +1,10 @@
 //! Cached Internet checksums for data that is sent repeatedly. [IOL §2.9]
 //!
-//! In: an aggregate and a function that sums bytes (RFC 1071; `wire::checksum` has one). Out: the
-//! sum over all slices. The sum of a slice is cached by content id and length, which identify the
-//! same bytes forever; for a cached file behind a fresh header, only the header is summed. The
-//! cache consists of plain numbers and holds no memory of pools. Only slices have content ids, and
-//! only immutable memory of this process becomes slices (T6).
+//! Input: an aggregate and a function that sums bytes (RFC 1071; such as that of `wire::checksum`).
+//! Output: the sum over all slices. The sum of a slice is cached by content id and length, which
+//! always identify the same bytes; for a cached file after a new header, only the header is summed.
+//! The cache consists of plain numbers and holds no memory of pools. Only slices have content ids,
+//! and only immutable memory of this process becomes slices (T6).
 
 use super::{Aggregate, ContentId, Slice};
 
@@ -41,14 +41,14 @@ impl ChecksumCache {
         Self { sets, now: 0, hits: 0, misses: 0 }
     }
 
-    /// Returns the sum of all bytes, folded to 16 bits and not complemented, equal to that of `of`
-    /// over the contiguous bytes. Slices with a cached sum are not read.
+    /// Returns the sum of all bytes, folded to 16 bits and not complemented: the result of `of` for
+    /// the contiguous bytes. Slices with a cached sum are not read.
     pub fn sum(&mut self, aggregate: &Aggregate, of: impl Fn(&[u8]) -> u16) -> u16 {
         let mut total = Sum::default();
         for slice in aggregate.slices() {
             total.add(self.part(slice, &of), slice.len());
         }
-        total.folded()
+        total.fold()
     }
 
     /// Returns the numbers of cache hits and misses.
@@ -101,7 +101,7 @@ impl Sum {
         self.is_odd ^= length % 2 == 1;
     }
 
-    fn folded(self) -> u16 {
+    fn fold(self) -> u16 {
         let mut total = self.total;
         while total > u64::from(u16::MAX) {
             total = (total >> 16) + (total & 0xffff);

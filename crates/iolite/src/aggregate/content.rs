@@ -7,7 +7,7 @@ use std::hash::{Hash, Hasher};
 use std::io::{self, BufRead, ErrorKind, IoSlice, Read, Write};
 
 impl Aggregate {
-    /// Returns the byte at an offset; `None` beyond the end.
+    /// Returns the byte at an offset, or `None` beyond the end.
     #[must_use]
     pub fn byte(&self, mut at: usize) -> Option<u8> {
         for slice in self.slices() {
@@ -19,7 +19,7 @@ impl Aggregate {
         None
     }
 
-    /// Returns all bytes as one slice; `None` if there are several slices.
+    /// Returns all bytes as one slice, or `None` if there are several slices.
     #[must_use]
     pub fn contiguous(&self) -> Option<&[u8]> {
         let mut slices = self.slices();
@@ -27,7 +27,7 @@ impl Aggregate {
         if slices.next().is_none() { first } else { None }
     }
 
-    /// Copies bytes, starting at offset `from`, until the end or until `out` is full; returns their
+    /// Copies bytes, starting at offset `from`, until the end or until `out` is full. Returns their
     /// number.
     pub fn copy(&self, mut from: usize, out: &mut [u8]) -> usize {
         let mut done = 0;
@@ -68,7 +68,7 @@ impl Aggregate {
     pub fn write_to(&self, mut out: impl Write) -> io::Result<()> {
         let mut reader = self.reader();
         loop {
-            let mut parts = [IoSlice::new(&[]); GATHERED];
+            let mut parts = [IoSlice::new(&[]); VECTORED_MAX];
             let count = reader.io_slices(&mut parts);
             if count == 0 {
                 return Ok(());
@@ -83,8 +83,8 @@ impl Aggregate {
     }
 }
 
-/// Slices per vectored write: 1 KB of stack. The kernel accepts up to 1,024.
-const GATHERED: usize = 64;
+/// Maximum number of slices per vectored write: 1 KB of stack. The kernel accepts up to 1,024.
+const VECTORED_MAX: usize = 64;
 
 /// A reader of an aggregate: [`Read`], and [`BufRead`] without a copy.
 #[derive(Clone, Debug)]
@@ -209,8 +209,8 @@ impl Ord for Aggregate {
 }
 
 impl Hash for Aggregate {
-    /// Hashes in steps of 64 bytes: a hasher may distinguish the same bytes in different steps, and
-    /// equal aggregates may be divided differently.
+    /// Hashes in steps of 64 bytes, because a hasher may distinguish the same bytes in different
+    /// steps, and equal aggregates may be divided differently.
     fn hash<H: Hasher>(&self, state: &mut H) {
         let mut reader = self.reader();
         let mut step = [0; 64];

@@ -1,11 +1,11 @@
 //! Data that no process, including its creator, can change: immutable across processes that do not
 //! trust each other. [IOL §2.1, §2.2], RELIABILITY T6, CONTRACT 26
 //!
-//! In: bytes, written once into a memfd of their own; or such a memfd from another process. Out: an
-//! ordinary aggregate on both sides, without a copy. The paper revokes the write permission of a
-//! buffer when it is passed on; here a seal does that (`F_SEAL_WRITE`), which the kernel refuses
-//! while a writable mapping exists. Received frozen data may therefore be read in place, cached,
-//! and have its checksum cached, no matter who created it.
+//! Input: bytes, written once into a memfd of their own; or such a memfd from another process.
+//! Output: an ordinary aggregate on both sides, without a copy. The paper revokes the write
+//! permission of a buffer when it is passed on; here a seal does that (`F_SEAL_WRITE`), which the
+//! kernel refuses while a writable mapping exists. So received frozen data may be read in place and
+//! cached, and its checksum may be cached, whichever process created it.
 //!
 //! A seal is permanent, applies to a whole file, and is slow (55 µs for 64 KB from the first byte
 //! to the mapping, compared to 0.7 µs for copying them): use it for data of many pages that is
@@ -39,8 +39,8 @@ impl Frozen {
         })
     }
 
-    /// Reads up to `max` bytes into a new memfd and freezes it. The file has as many pages as were
-    /// read.
+    /// Reads up to `max` bytes into a new memfd and freezes it. The file has only the pages needed
+    /// for the bytes that were read.
     pub fn read(id: DbufId, from: impl Read, max: usize) -> io::Result<Self> {
         let max = max.min(SIZE_MAX);
         Self::write(id, max, |mut file| {

@@ -1,14 +1,14 @@
 //! Leases on behalf of other processes, released when the process exits. [IOL §2.1, system-wide
 //! reference counts], RELIABILITY T8, T10, T12
 //!
-//! In: joins, aggregates sent, slices released, and departures (signalled by a control socket or
-//! doorbell, however the process ended: `sys::doorbell`). Out: segments that stay as long as some
-//! process may read them, and no longer.
+//! Input: joins, aggregates sent, slices released, and departures (reported by a control socket or
+//! doorbell, however the process ended: `sys::doorbell`). Output: segments that are held exactly as
+//! long as some process may read them.
 //!
 //! No counter is in shared memory, so none is lost when a process is killed between two
 //! instructions, and none can be forged. The owner counts in its own memory what it has sent and
-//! what is reported as released. A peer that reports too little holds memory up to its limit until
-//! it exits; one that reports too much loses access to its own slices only.
+//! what is reported as released. A peer that reports too few releases holds memory up to its limit
+//! until it exits; a peer that reports too many loses only its own slices.
 
 use super::refusal::GrantRefusal;
 use super::{Aggregate, Slice};
@@ -87,8 +87,8 @@ impl Holders {
         self.peers.keys().copied()
     }
 
-    /// Holds every slice of an aggregate for a peer, or none. Call it before the pointers are sent.
-    /// Fails if the peer is gone or at its limit.
+    /// Holds every slice of an aggregate for a peer, or none. To be called before the pointers are
+    /// sent. Fails if the peer has departed or is at its limit.
     pub fn hold(&mut self, peer: PeerId, aggregate: &Aggregate) -> Result<(), GrantRefusal> {
         let limit = self.limit;
         let known = self.peers.get_mut(&peer).ok_or(GrantRefusal::UnknownPeer(peer))?;
@@ -103,8 +103,8 @@ impl Holders {
         Ok(())
     }
 
-    /// Releases a slice on behalf of a peer; `pointer` is the original one or any into its segment.
-    /// Returns false if the peer holds no such segment, which is counted as a mistake.
+    /// Releases a slice on behalf of a peer; `pointer` is the original pointer or any pointer into
+    /// its segment. Returns false if the peer holds no such segment, which is counted as a mistake.
     pub fn give_back(&mut self, peer: PeerId, pointer: RichPointer) -> bool {
         let Some(peer) = self.peers.get_mut(&peer) else { return false };
         let known = peer.give_back(pointer);
@@ -112,12 +112,13 @@ impl Holders {
         known
     }
 
-    /// Removes a peer and releases everything it holds. Returns its counters.
-    pub fn gone(&mut self, peer: PeerId) -> Option<Holding> {
+    /// Removes a peer and releases everything it holds. Returns its counters, or `None` if there is
+    /// no such peer.
+    pub fn remove(&mut self, peer: PeerId) -> Option<Holding> {
         self.peers.remove(&peer).map(|peer| peer.holding())
     }
 
-    /// Returns the counters of a peer.
+    /// Returns the counters of a peer, or `None` if there is no such peer.
     #[must_use]
     pub fn holding(&self, peer: PeerId) -> Option<Holding> {
         self.peers.get(&peer).map(Peer::holding)
@@ -197,12 +198,12 @@ mod tests {
         assert_eq!(pool.usage().leased, 1);
         assert!(holders.give_back(second, pointer.within(7, 1)));
         assert!(!holders.give_back(second, pointer), "it has none left");
-        let counted = holders.gone(first).unwrap();
+        let counted = holders.remove(first).unwrap();
         assert_eq!(counted, Holding { segments: 1, references: 2, mistakes: 0 });
         assert_eq!(pool.usage().leased, 0);
-        assert_eq!(holders.gone(first), None, "gone once");
+        assert_eq!(holders.remove(first), None, "gone once");
         assert!(!holders.give_back(first, pointer));
-        assert_eq!(holders.gone(second).unwrap().mistakes, 1);
+        assert_eq!(holders.remove(second).unwrap().mistakes, 1);
     }
 
     #[test]

@@ -8,13 +8,13 @@ use std::collections::{VecDeque, vec_deque};
 use std::iter::Flatten;
 use std::slice;
 
-/// Number of inline slices: a header, data, and the parts left and right of a change.
-const FEW: usize = 4;
+/// Number of inline slices: a header, data, and the slices left and right of a change.
+const INLINE_SLICES: usize = 4;
 
 /// An ordered list of slices: either all in `few`, filled from the left, or all in `many`.
 #[derive(Clone, Default)]
 pub(super) struct List {
-    few: [Option<Slice>; FEW],
+    few: [Option<Slice>; INLINE_SLICES],
     count: usize,
     many: VecDeque<Slice>,
 }
@@ -29,7 +29,7 @@ impl List {
     }
 
     pub(super) fn push_back(&mut self, slice: Slice) {
-        if !self.has_few() {
+        if !self.fits_inline() {
             self.many.push_back(slice);
         } else if let Some(place) = self.few.get_mut(self.count) {
             *place = Some(slice);
@@ -38,7 +38,7 @@ impl List {
     }
 
     pub(super) fn push_front(&mut self, slice: Slice) {
-        if !self.has_few() {
+        if !self.fits_inline() {
             self.many.push_front(slice);
         } else {
             self.push_back(slice);
@@ -71,10 +71,10 @@ impl List {
         }
     }
 
-    /// Returns true if one more slice fits into `few`; otherwise moves all of them to the heap.
-    fn has_few(&mut self) -> bool {
-        if self.count == FEW {
-            self.many.reserve(2 * FEW);
+    /// Returns true if one more slice fits into `few`; otherwise moves all slices to the heap.
+    fn fits_inline(&mut self) -> bool {
+        if self.count == INLINE_SLICES {
+            self.many.reserve(2 * INLINE_SLICES);
             self.many.extend(self.few.iter_mut().filter_map(Option::take));
             self.count = 0;
         }

@@ -1,16 +1,16 @@
 //! Owners, which grant pools to other processes. [IOL §2.2, §2.3], [SL §8], CONTRACT 21
 //!
-//! In: pools with access lists, peers with credentials. Out: a [`Grant`] (one sealed descriptor),
-//! or a [`GrantRefusal`] with the reason. Permission is checked only here, when a pool is granted:
-//! a peer that has mapped it can read all of it. The receiver maps a pool once and keeps the
-//! mapping ([`Window`]), so later data in the same pool needs no system call: the lazily built pool
-//! of mapped buffers of the paper.
+//! Input: pools with access lists, peers with credentials. Output: a [`Grant`] (one sealed
+//! descriptor), or a [`GrantRefusal`] with the reason. Permission is checked only when a pool is
+//! granted: a peer that has mapped a pool can read all of it. The receiver maps a pool once and
+//! keeps the mapping ([`Window`]), so later data in the same pool needs no system call: the lazily
+//! built pool of mapped buffers of the paper.
 //!
-//! Here the process that created the pools owns them ([`Creator`]) and handles requests at a
+//! The process that created the pools owns them ([`Creator`]) and handles requests at a
 //! [`server`](super::server). A granted descriptor cannot be used to write or truncate the memory,
 //! but the owner's own mapping still writes: to the receiver the bytes are foreign, and
 //! [`Window::copy`] copies them. The paper toggles the writer's permission for each buffer; data
-//! worth a file of its own can be [`Frozen`] and is then read in place.
+//! that justifies a file of its own can be [`Frozen`] and is then read in place.
 
 use super::holders::{Holders, PeerId};
 use super::refusal::GrantRefusal;
@@ -29,7 +29,7 @@ use sys::memory::{Memfd, Seals};
 
 /// The authority that grants memory to peers.
 pub trait Owner {
-    /// Returns the grant by which a permitted peer maps this dbuf, or the reason of a refusal.
+    /// Returns the grant by which a permitted peer maps this dbuf, or the reason for the refusal.
     fn grant(&mut self, dbuf: DbufId, peer: PeerId) -> Result<Grant, GrantRefusal>;
 }
 
@@ -49,8 +49,8 @@ struct SharedPool {
 }
 
 impl Creator {
-    /// Creates an owner of no memory; each peer may hold up to `limit` segments. A pool must have
-    /// more segments than all its peers together may hold, or they can block it (T8).
+    /// Creates an owner without memory; each peer may hold up to `limit` segments. A pool must have
+    /// more segments than all its peers together may hold, or the peers can block it (T8).
     #[must_use]
     pub const fn new(limit: usize) -> Self {
         Self { pools: BTreeMap::new(), files: BTreeMap::new(), holders: Holders::new(limit) }
@@ -92,7 +92,7 @@ impl Creator {
     }
 
     /// Stops granting a pool or file. Peers that have mapped it keep access (T11): store later data
-    /// in a new pool. Returns false if it was not shared.
+    /// in a new pool. Returns false if the dbuf was not shared.
     pub fn withdraw(&mut self, dbuf: DbufId) -> bool {
         self.pools.remove(&dbuf).is_some() || self.files.remove(&dbuf).is_some()
     }
@@ -198,7 +198,7 @@ impl Grant {
         Self { dbuf, file, kind: MemoryKind::Memory }
     }
 
-    /// Creates a grant like [`Grant::from_descriptor`], of an alleged file.
+    /// Creates a grant as [`Grant::from_descriptor`], but of an alleged file.
     #[must_use]
     pub const fn of_file(dbuf: DbufId, file: OwnedFd) -> Self {
         Self { dbuf, file, kind: MemoryKind::File }
@@ -219,7 +219,7 @@ impl Grant {
     /// Maps sealed memory of a valid pool size, or wraps a regular file. Fails for anything else.
     fn map(self) -> Result<MappedPool, GrantRefusal> {
         if self.kind == MemoryKind::File {
-            let file = CachedFile::received(self.dbuf, self.file);
+            let file = CachedFile::from_received(self.dbuf, self.file);
             return file.map(MappedPool::File).map_err(|why| of_file(self.dbuf, why));
         }
         let file = Memfd::from_fd(self.file)?;
@@ -280,9 +280,9 @@ impl Window {
         Ok(())
     }
 
-    /// Copies the bytes that a pointer names into `out`, whose length must equal that of the view.
-    /// Fails with [`Fault::UnknownDbuf`] if a grant must be requested first. The bytes are those
-    /// sent by the owner until the pointer is released.
+    /// Copies the bytes to which a pointer refers into `out`, whose length must be that of the
+    /// view. Fails with [`Fault::UnknownDbuf`] if a grant must be requested first. The bytes are
+    /// those sent by the owner until the pointer is released.
     pub fn copy(&self, pointer: RichPointer, out: &mut [u8]) -> Result<(), Fault> {
         if pointer.is_hole() {
             return Err(Fault::Hole);
@@ -326,13 +326,13 @@ impl Window {
         Ok(received)
     }
 
-    /// Returns true if a pool is mapped.
+    /// Returns true if this dbuf is mapped.
     #[must_use]
     pub fn has(&self, dbuf: DbufId) -> bool {
         self.views.contains_key(&dbuf)
     }
 
-    /// Unmaps a pool; returns false if it was not mapped.
+    /// Unmaps a dbuf. Returns false if it was not mapped.
     pub fn forget(&mut self, dbuf: DbufId) -> bool {
         self.views.remove(&dbuf).is_some()
     }

@@ -4,14 +4,14 @@
 //! owner                                            reader
 //! send(aggregate)                                  receive
 //!   grants: lent to this reader (leases, counted)    a pool is mapped when first needed
-//!   ring: its rich pointers ────────────────────►    copy of selected bytes to a chosen place
+//!   ring: its rich pointers ────────────────────►    copy of selected bytes to a given address
 //!   grants: leases dropped    ◄── released ───────    give_back, or hang-up for any reason
 //! ```
 //!
-//! In: aggregates whose pools are shared through the [`GrantServer`]. Out: the same aggregates at
-//! the other side as lists of pointers, without copying a byte. A message is one aggregate: its
-//! pointers are a block of a [stream](buffer::stream), which provides waiting, the end, and all
-//! validation.
+//! Input: aggregates whose pools are shared through the [`GrantServer`]. Output: the same
+//! aggregates at the other side as lists of pointers, without copying a byte. A message is one
+//! aggregate: its pointers are a block of a [stream](buffer::stream), which provides waiting, the
+//! end of the stream, and all validation.
 //!
 //! The grant server limits how much a reader may hold; a sender that reaches the limit waits for
 //! releases, or fails ([`Sender::try_send`]). A killed reader releases everything, because its
@@ -21,7 +21,7 @@
 
 use super::holders::PeerId;
 use super::refusal::GrantRefusal;
-use super::server::{Client, GrantServer, Unreadable};
+use super::server::{Client, GrantServer, ResolveError};
 use super::{Aggregate, AllocationPool, Error, SLICES_MAX};
 use abi::access::Credentials;
 use abi::{DbufId, RichPointer};
@@ -97,15 +97,19 @@ impl Sender {
         self.peer
     }
 
-    /// Sends an aggregate; from then on it is held for the reader, independent of this copy. Fails,
-    /// without sending anything, if the reader has no access to one of its pools or holds the
-    /// maximum ([`GrantRefusal::Limit`]).
-    pub fn try_send(&mut self, server: &GrantServer, aggregate: &Aggregate) -> Result<(), Unsent> {
+    /// Sends an aggregate; from then on it is held for the reader, independent of the argument.
+    /// Fails, without sending anything, if the reader has no access to one of its pools or holds
+    /// the maximum ([`GrantRefusal::Limit`]).
+    pub fn try_send(
+        &mut self,
+        server: &GrantServer,
+        aggregate: &Aggregate,
+    ) -> Result<(), SendError> {
         let slices = aggregate.slices().count();
         if slices * POINTER > self.output.block_max() {
-            return Err(Unsent::TooMany { slices });
+            return Err(SendError::TooMany { slices });
         }
-        server.owner(|creator| creator.lend(aggregate, self.peer)).map_err(Unsent::Refused)?;
+        server.owner(|creator| creator.lend(aggregate, self.peer)).map_err(SendError::Refused)?;
         let words = aggregate.slices().flat_map(|slice| slice.pointer().words());
         let block: Vec<u8> = words.flat_map(u64::to_le_bytes).collect();
         let sent = self.output.write(&block);
@@ -122,17 +126,19 @@ impl Sender {
                 self.output.flush();
                 Ok(())
             }
-            Ok(false) => Err(Unsent::Fault(Fault::Abandoned)),
-            Err(fault) => Err(Unsent::Fault(fault)),
+            Ok(false) => Err(SendError::Fault(Fault::Abandoned)),
+            Err(fault) => Err(SendError::Fault(fault)),
         }
     }
 
-    /// Sends like [`Sender::try_send`], but blocks while the reader holds the maximum.
-    pub fn send(&mut self, server: &GrantServer, aggregate: &Aggregate) -> Result<(), Unsent> {
+    /// Sends as [`Sender::try_send`], but blocks while the reader holds the maximum.
+    pub fn send(&mut self, server: &GrantServer, aggregate: &Aggregate) -> Result<(), SendError> {
         loop {
             let seen = server.returns();
             match self.try_send(server, aggregate) {
-                Err(Unsent::Refused(GrantRefusal::Limit { .. })) => server.wait_for_returns(seen),
+                Err(SendError::Refused(GrantRefusal::Limit { .. })) => {
+                    server.wait_for_returns(seen)
+                }
                 done => return done,
             }
         }
@@ -150,7 +156,7 @@ pub struct Receiver {
 
 impl Receiver {
     /// Returns the next aggregate; blocks until there is one. `None` at the end of the pipe.
-    pub fn receive(&mut self) -> Result<Option<Received>, Fault> {
+    pub fn receive(&mut self) -> Result<Option<ReceivedAggregate>, Fault> {
         loop {
             match self.input.read_block(&mut self.room) {
                 Ok(BlockRead::Block(length)) => return self.pointers(length).map(Some),
@@ -173,14 +179,14 @@ impl Receiver {
     /// Copies `out.len()` bytes of an aggregate, starting at byte `at`; maps pools as needed.
     pub fn copy(
         &mut self,
-        of: &Received,
+        of: &ReceivedAggregate,
         mut at: usize,
         mut out: &mut [u8],
-    ) -> Result<(), Unreadable> {
+    ) -> Result<(), ResolveError> {
         let end = at.saturating_add(out.len());
         if end > of.length {
             let range = Error::OutOfRange { from: at, to: end, length: of.length };
-            return Err(Unreadable::Aggregate(range));
+            return Err(ResolveError::Aggregate(range));
         }
         for pointer in &of.pointers {
             let length = pointer.length() as usize;
@@ -206,12 +212,13 @@ impl Receiver {
         &mut self.client
     }
 
-    /// Copies an aggregate into a pool of our own, where it is immutable, and releases it.
+    /// Copies an aggregate into a pool of this process, where it is immutable, and releases the
+    /// original.
     pub fn keep(
         &mut self,
-        received: Received,
+        received: ReceivedAggregate,
         pool: &mut AllocationPool,
-    ) -> Result<Aggregate, Unreadable> {
+    ) -> Result<Aggregate, ResolveError> {
         let kept = self.client.receive(&received.pointers, pool)?;
         self.give_back(received)?;
         Ok(kept)
@@ -219,12 +226,12 @@ impl Receiver {
 
     /// Releases an aggregate: its owner may reuse the memory.
     #[expect(clippy::needless_pass_by_value, reason = "its pointers are of no use any more")]
-    pub fn give_back(&self, received: Received) -> Result<(), GrantRefusal> {
+    pub fn give_back(&self, received: ReceivedAggregate) -> Result<(), GrantRefusal> {
         received.pointers.iter().try_for_each(|pointer| self.client.give_back(*pointer))
     }
 
     /// Decodes the pointers of a received message.
-    fn pointers(&self, length: usize) -> Result<Received, Fault> {
+    fn pointers(&self, length: usize) -> Result<ReceivedAggregate, Fault> {
         let (words, rest) = self.room.get(..length).unwrap_or_default().as_chunks::<8>();
         let (pairs, odd) = words.as_chunks::<2>();
         if !rest.is_empty() || !odd.is_empty() || pairs.len() > SLICES_MAX {
@@ -233,7 +240,7 @@ impl Receiver {
         let pointer = |pair: &[[u8; 8]; 2]| RichPointer::from_words(pair.map(u64::from_le_bytes));
         let pointers: Vec<_> = pairs.iter().map(pointer).collect();
         let length = pointers.iter().map(|pointer| pointer.length() as usize).sum();
-        Ok(Received { pointers, length })
+        Ok(ReceivedAggregate { pointers, length })
     }
 }
 
@@ -252,15 +259,15 @@ impl Receiver {
     }
 }
 
-/// An aggregate of another process: pointers into its pools, held for us.
+/// An aggregate of another process: pointers into its pools, held for this reader.
 #[derive(Debug)]
 #[must_use = "its memory is kept until it is given back"]
-pub struct Received {
+pub struct ReceivedAggregate {
     pointers: Vec<RichPointer>,
     length: usize,
 }
 
-impl Received {
+impl ReceivedAggregate {
     /// Returns the number of bytes, as claimed by the sender.
     #[must_use]
     pub const fn len(&self) -> usize {
@@ -282,11 +289,11 @@ impl Received {
 
 /// Reason why an aggregate was not sent. In that case nothing is held for the reader.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum Unsent {
-    /// The reader has no access, holds the maximum, or is gone.
+pub enum SendError {
+    /// The reader has no access, holds the maximum, or has departed.
     #[error("{0}")]
     Refused(#[source] GrantRefusal),
-    /// The reader is gone.
+    /// The stream failed, for example because the reader has departed.
     #[error("{0}")]
     Fault(#[source] Fault),
     /// The ring has no room for so many pointers in one message: gather the aggregate first.

@@ -11,7 +11,7 @@ pub enum GrantRefusal {
     /// The owner has no such dbuf, or no longer shares it.
     #[error("dbuf {} is not shared here", .0.number())]
     UnknownDbuf(DbufId),
-    /// The peer has not joined, or is gone.
+    /// The peer has not joined, or has departed.
     #[error("this peer has not joined, or is gone")]
     UnknownPeer(PeerId),
     /// The access list of the dbuf denies this user read access.
@@ -58,7 +58,7 @@ pub enum GrantRefusal {
         /// Size of the file in bytes.
         is: usize,
     },
-    /// The owner is gone, has evicted us, or has sent an invalid reply.
+    /// The owner has departed, has evicted this process, or has sent an invalid reply.
     #[error("the owner of this memory answers no more")]
     Abandoned,
     /// A system call failed.

@@ -100,7 +100,7 @@ impl GrantServer {
     }
 
     /// Evicts a client and releases everything it holds. Its mappings stay and will expose later
-    /// data of the same pools (T11). Returns false if it is already gone.
+    /// data of the same pools (T11). Returns false if the client has departed already.
     pub fn evict(&self, peer: PeerId) -> bool {
         let known = lock(&self.state).leave(peer);
         self.returned.notify_all();
@@ -124,7 +124,7 @@ impl ServerState {
     fn leave(&mut self, peer: PeerId) -> bool {
         self.returns += 1;
         self.clients.retain(|(id, _)| *id != peer);
-        self.creator.holders_mut().gone(peer).is_some()
+        self.creator.holders_mut().remove(peer).is_some()
     }
 }
 
@@ -154,7 +154,7 @@ fn serve(state: &Mutex<ServerState>, returned: &Condvar, doorbell: &SocketDoorbe
     }
 }
 
-/// Handles one message. Returns false if the client is gone or violates the protocol.
+/// Handles one message. Returns false if the client has departed or violates the protocol.
 fn answer(state: &Mutex<ServerState>, returned: &Condvar, peer: PeerId, socket: &OwnedFd) -> bool {
     let mut bytes = [0; Message::SIZE + 1];
     let length = match descriptor::receive(socket, &mut bytes) {
@@ -166,7 +166,7 @@ fn answer(state: &Mutex<ServerState>, returned: &Condvar, peer: PeerId, socket: 
         return false;
     };
     match message.kind {
-        BACK => {
+        RELEASE => {
             let pointer = RichPointer::from_words(message.words);
             let mut state = lock(state);
             if state.creator.holders_mut().give_back(peer, pointer) {
@@ -207,10 +207,10 @@ impl Client {
         Self { socket, window: Window::new() }
     }
 
-    /// Copies the bytes that a pointer names into `out`, whose length must equal that of the view.
-    /// If the pool is not mapped, it is requested from the owner first, once per pool (a *buffer
-    /// fault*). Blocks for the reply.
-    pub fn copy(&mut self, pointer: RichPointer, out: &mut [u8]) -> Result<(), Unreadable> {
+    /// Copies the bytes to which a pointer refers into `out`, whose length must be that of the
+    /// view. If the pool is not mapped, it is requested from the owner first, once per pool (a
+    /// *buffer fault*). Blocks for the reply.
+    pub fn copy(&mut self, pointer: RichPointer, out: &mut [u8]) -> Result<(), ResolveError> {
         match self.window.copy(pointer, out) {
             Err(Fault::UnknownDbuf(dbuf)) => {
                 self.map(dbuf)?;
@@ -220,13 +220,13 @@ impl Client {
         }
     }
 
-    /// Copies the targets of these pointers into a pool of our own as one aggregate
+    /// Copies the targets of these pointers into a pool of this process as one aggregate
     /// ([`Window::receive`]), mapping pools as needed.
     pub fn receive(
         &mut self,
         pointers: &[RichPointer],
         pool: &mut AllocationPool,
-    ) -> Result<Aggregate, Unreadable> {
+    ) -> Result<Aggregate, ResolveError> {
         for pointer in pointers.iter().filter(|pointer| !pointer.is_hole()) {
             if !self.window.has(pointer.dbuf()) {
                 self.map(pointer.dbuf())?;
@@ -237,7 +237,7 @@ impl Client {
 
     /// Reports to the owner that a slice, identified by its original pointer, is no longer needed.
     pub fn give_back(&self, pointer: RichPointer) -> Result<(), GrantRefusal> {
-        let message = Message::new(BACK, pointer.dbuf(), pointer.words());
+        let message = Message::new(RELEASE, pointer.dbuf(), pointer.words());
         descriptor::send(&self.socket, message.as_bytes(), &[]).map_err(|_| GrantRefusal::Abandoned)
     }
 
@@ -246,14 +246,14 @@ impl Client {
         descriptor::peer_identity(&self.socket)
     }
 
-    /// Requests a dbuf like [`Client::ask`], for at most `limit`. After a timeout the client must
-    /// not be used again.
+    /// Requests a dbuf as [`Client::ask`], for at most `limit`. After a timeout the client must not
+    /// be used again.
     pub(crate) fn ask_within(
         &mut self,
         dbuf: DbufId,
         limit: Duration,
     ) -> Result<Grant, GrantRefusal> {
-        self.question(dbuf)?;
+        self.send_request(dbuf)?;
         match poll::readable_within(&[self.socket.as_fd()], Some(limit)).as_slice() {
             [true] => self.answer(dbuf),
             _ => Err(GrantRefusal::Abandoned),
@@ -261,13 +261,13 @@ impl Client {
     }
 
     /// Requests a dbuf; blocks for the reply. Fails with [`GrantRefusal::Abandoned`] if the server
-    /// is gone.
+    /// has departed.
     pub fn ask(&mut self, dbuf: DbufId) -> Result<Grant, GrantRefusal> {
-        self.question(dbuf)?;
+        self.send_request(dbuf)?;
         self.answer(dbuf)
     }
 
-    fn question(&self, dbuf: DbufId) -> Result<(), GrantRefusal> {
+    fn send_request(&self, dbuf: DbufId) -> Result<(), GrantRefusal> {
         let message = Message::new(GRANT, dbuf, [0; 2]);
         let sent = descriptor::send(&self.socket, message.as_bytes(), &[]);
         sent.map_err(|_| GrantRefusal::Abandoned)
@@ -308,7 +308,7 @@ impl Client {
 
 /// Reason why a pointer was not resolved to bytes.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum Unreadable {
+pub enum ResolveError {
     /// The pointer is invalid.
     #[error("{0}")]
     Fault(#[from] Fault),
@@ -333,7 +333,7 @@ struct Message {
 /// Request of a client for a dbuf.
 const GRANT: u32 = 1;
 /// Release of a slice by a client.
-const BACK: u32 = 2;
+const RELEASE: u32 = 2;
 /// Reply with the descriptor of a dbuf.
 const GRANTED: u32 = 3;
 /// Reply that refuses a dbuf.

@@ -9,7 +9,7 @@ use std::sync::Arc;
 /// Immutable bytes in a pool, with the lease that holds them.
 ///
 /// Invariant: the lease holds the filled segment that contains the bytes. This is checked at
-/// creation; afterwards a slice is only narrowed, or extended by bytes of the same segment. Slices
+/// creation; afterwards a slice is only shortened, or extended by bytes of the same segment. Slices
 /// derived from each other share the lease, so that a clone increments one counter and not two.
 #[derive(Clone)]
 pub struct Slice {
@@ -17,8 +17,8 @@ pub struct Slice {
     pointer: RichPointer,
 }
 
-/// Id of content: equal id and length mean equal bytes, as long as the broker lives that assigned
-/// the dbuf id. [IOL §2.9, generation number and address]
+/// Id of content: equal id and length mean equal bytes, as long as dbuf ids are unique. [IOL §2.9,
+/// generation number and address]
 ///
 /// Positions and dbuf ids are never reused, so the position serves as address and generation in one
 /// (CONTRACT 7).
@@ -93,8 +93,8 @@ impl Slice {
         self.pointer = self.pointer.within(small(from), small(length));
     }
 
-    /// Extends the slice by `next` if that directly follows in the same segment; returns whether it
-    /// did.
+    /// Extends the slice by `next` if that directly follows in the same segment. Returns true on
+    /// success.
     pub(super) fn join(&mut self, next: &Self) -> bool {
         let length = self.len() + next.len();
         let end = self.pointer.place.position() + self.len() as u64;

@@ -25,7 +25,7 @@ fn pool_of(id: u32, segments: usize) -> AllocationPool {
 }
 
 /// Returns the same bytes, divided into random slices.
-fn cut(random: &mut Random, mut rest: Aggregate) -> Aggregate {
+fn divide(random: &mut Random, mut rest: Aggregate) -> Aggregate {
     let mut pieces = Aggregate::new();
     while !rest.is_empty() {
         let length = random.within(1..rest.len() + 1).min(random.within(1..300));
@@ -50,8 +50,8 @@ struct World {
 }
 
 impl World {
-    const MOST: usize = 8;
-    const LONGEST: usize = 20_000;
+    const AGGREGATES_MAX: usize = 8;
+    const LENGTH_MAX: usize = 20_000;
 
     fn step(&mut self) {
         let random = &mut self.random;
@@ -145,10 +145,10 @@ impl World {
 
     fn keep_small(&mut self) {
         for (aggregate, model) in &mut self.pairs {
-            model.truncate(Self::LONGEST);
-            aggregate.truncate(Self::LONGEST);
+            model.truncate(Self::LENGTH_MAX);
+            aggregate.truncate(Self::LENGTH_MAX);
         }
-        while self.pairs.len() > Self::MOST {
+        while self.pairs.len() > Self::AGGREGATES_MAX {
             let index = self.random.within(0..self.pairs.len());
             self.pairs.swap_remove(index);
         }
@@ -264,16 +264,16 @@ fn equality_and_hash_ignore_division_into_slices() {
         let length = random.within(0..500);
         let bytes = random.bytes(length);
         let one = left.copy(&bytes).unwrap();
-        let one = cut(&mut random, one);
+        let one = divide(&mut random, one);
         let two = right.copy(&bytes).unwrap();
-        let two = cut(&mut random, two);
+        let two = divide(&mut random, two);
         assert_eq!(one, two);
         assert_eq!(steps(&one), steps(&two));
         let mut other = bytes.clone();
         random.flip_bits(&mut other, 1);
         other.truncate(random.within(0..other.len() + 1));
         let three = right.copy(&other).unwrap();
-        let three = cut(&mut random, three);
+        let three = divide(&mut random, three);
         assert_eq!(one.cmp(&three), bytes.cmp(&other));
         assert_eq!(one == three, bytes == other);
         assert_eq!(one == *other, bytes == other);
@@ -368,17 +368,18 @@ fn invalid_pointers_do_not_become_aggregates() {
     let fill = |bytes: &mut [u8]| bytes.len();
     let (place, _) = pool.append(3000, fill).unwrap();
     let (elsewhere, _) = pool.append(3000, fill).unwrap();
-    let over = |pointer| Aggregate::over(pool.lease(place).unwrap(), pointer).map(|it| it.len());
+    let length_of =
+        |pointer| Aggregate::from_block(pool.lease(place).unwrap(), pointer).map(|it| it.len());
     let named = |place| RichPointer::new(pool.id(), place, Class::YES);
-    assert_eq!(over(named(place)), Ok(3000));
-    assert_eq!(over(named(place.within(2999, 1))), Ok(1));
-    assert_eq!(over(named(place.within(5, 0))), Ok(0));
-    assert_eq!(over(RichPointer::hole(5)), Err(Error::Fault(Fault::Hole)));
+    assert_eq!(length_of(named(place)), Ok(3000));
+    assert_eq!(length_of(named(place.within(2999, 1))), Ok(1));
+    assert_eq!(length_of(named(place.within(5, 0))), Ok(0));
+    assert_eq!(length_of(RichPointer::hole(5)), Err(Error::Fault(Fault::Hole)));
     let other = DbufId::new(2).unwrap();
     let unknown = Error::Fault(Fault::UnknownDbuf(other));
-    assert_eq!(over(RichPointer::new(other, place, Class::YES)), Err(unknown));
+    assert_eq!(length_of(RichPointer::new(other, place, Class::YES)), Err(unknown));
     for wrong in [elsewhere, place.within(1, 3000), Extent::new(1 << 30, 5)] {
-        assert_eq!(over(named(wrong)), Err(Error::Fault(Fault::OutOfWindow(wrong))));
+        assert_eq!(length_of(named(wrong)), Err(Error::Fault(Fault::OutOfWindow(wrong))));
     }
 }
 
@@ -454,7 +455,7 @@ fn q14_aggregate_crosses_by_reference() {
     let mut flags = Vec::new();
     for entry in batch.entries() {
         let lease = batch.lease(entry.pointer).unwrap();
-        received.append(Aggregate::over(lease, entry.pointer).unwrap()).unwrap();
+        received.append(Aggregate::from_block(lease, entry.pointer).unwrap()).unwrap();
         flags.push(entry.context.flags);
     }
     assert_eq!(flags, [Flags::FIRST, Flags::NONE, Flags::LAST]);

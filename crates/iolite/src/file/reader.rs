@@ -11,7 +11,7 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 
 /// Maximum number of bytes copied by a peek.
-const AHEAD: usize = 64 << 10;
+const PEEK_MAX: usize = 64 << 10;
 
 /// Maximum length of a lent pointer in bytes: a reader copies it at once.
 const LENT_MAX: usize = 64 << 10;
@@ -64,8 +64,8 @@ impl FileReader {
     }
 
     /// Returns a pointer to the next bytes, at most `max`, without consuming or touching them;
-    /// `None` at the current end of the file. A pointer instead of a slice, since files are foreign
-    /// memory.
+    /// `None` at the current end of the file. Returns a pointer instead of a slice, because files
+    /// are foreign memory.
     pub fn next(&self, max: usize) -> Result<Option<RichPointer>, Refusal> {
         let view = self.file.view(self.at.saturating_add(max.min(BLOCK_MAX) as u64))?;
         let left = usize::try_from(view.size.saturating_sub(self.at)).unwrap_or(usize::MAX);
@@ -78,7 +78,7 @@ impl FileReader {
         self.at = self.at.saturating_add(count);
     }
 
-    /// Copies the next bytes, like `read(2)`; returns 0 at the current end of the file.
+    /// Copies the next bytes, as `read(2)`. Returns 0 at the current end of the file.
     pub fn read(&mut self, out: &mut [u8]) -> Result<usize, Refusal> {
         let count = self.file.read_at(self.at, out)?;
         self.skip(count as u64);
@@ -102,11 +102,11 @@ impl StreamReader for FileReader {
         self.read(out).map(Some).map_err(|_| self.fault())
     }
 
-    /// Returns a copy that is valid until the next call, since files cannot be referenced.
+    /// Returns a copy that is valid until the next call, because no slice of a file can be created.
     fn peek(&mut self) -> Result<Option<&[u8]>, Fault> {
         if self.ahead().is_empty() {
             self.ahead_at = self.at;
-            self.ahead.resize(AHEAD, 0);
+            self.ahead.resize(PEEK_MAX, 0);
             let read = self.file.read_at(self.at, &mut self.ahead);
             self.ahead.truncate(*read.as_ref().unwrap_or(&0));
             read.map_err(|_| self.fault())?;

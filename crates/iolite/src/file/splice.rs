@@ -1,8 +1,8 @@
 //! Transfer from the page cache to another descriptor without copying through this process. [SL
 //! §5.3.3]
 //!
-//! The kernel receives the address in the mapping and copies from there (to a file or socket), or
-//! references the pages (in a pipe). It detects missing pages by itself, but after a truncation the
+//! The kernel receives the address in the mapping and copies from it (to a file or socket), or
+//! references the pages (in a pipe). The kernel detects missing pages, but after a truncation the
 //! last page reads as zeros beyond the new end. Therefore the size is checked once after each call,
 //! and excess bytes are reported exactly ([`Refusal::Cut`]). The check costs as much as a small
 //! block; it is skipped for memory sealed against truncation (`F_SEAL_SHRINK`).
@@ -17,7 +17,7 @@ use sys::file::{FileKind, RANGES_MAX};
 pub enum Sent {
     /// Number of bytes accepted, possibly fewer than requested.
     Bytes(usize),
-    /// The place is beyond the end of the file.
+    /// The extent is beyond the end of the file.
     End,
 }
 
@@ -34,8 +34,8 @@ pub enum SpliceCall {
 
 impl SpliceCall {
     /// Returns the best call for this number of bytes and kind of descriptor. References in a pipe
-    /// save the copy, which pays off from some pages on; but they are read later and may then show
-    /// newer contents, as any reader of a file must expect.
+    /// save the copy, which pays off from one page on. The referenced pages are read later and may
+    /// then show newer contents, as any reader of a file must expect.
     #[must_use]
     pub const fn choose(is_mapped: bool, to: FileKind, length: usize) -> Self {
         match to {
@@ -52,7 +52,7 @@ impl SpliceCall {
 const REFER_MIN: usize = 4 << 10;
 
 impl CachedFile {
-    /// Transfers the bytes of a place to another descriptor, by the best system call.
+    /// Transfers the bytes of an extent to another descriptor, by the best system call.
     pub fn splice(&self, place: Extent, to: impl AsFd) -> Result<Sent, Refusal> {
         let view = self.view(place.position().saturating_add(place.length().into()))?;
         let kind = sys::file::status(&to)?.kind;
@@ -60,14 +60,14 @@ impl CachedFile {
         self.splice_by(way, place, to)
     }
 
-    /// Transfers like [`CachedFile::splice`], by this system call.
+    /// Transfers as [`CachedFile::splice`], by the given system call.
     pub fn splice_by(
         &self,
         way: SpliceCall,
         place: Extent,
         to: impl AsFd,
     ) -> Result<Sent, Refusal> {
-        again(|| self.splice_once(way, place, to.as_fd()))
+        retry_missing_page(|| self.splice_once(way, place, to.as_fd()))
     }
 
     fn splice_once(
@@ -77,19 +77,19 @@ impl CachedFile {
         to: BorrowedFd<'_>,
     ) -> Result<Sent, Refusal> {
         let view = self.view(place.position().saturating_add(place.length().into()))?;
-        let Some((at, length)) = inside(&view, place) else { return Ok(Sent::End) };
+        let Some((at, length)) = clamp_to_file(&view, place) else { return Ok(Sent::End) };
         let sent = match (way, &view.mapping) {
             (SpliceCall::Write, Some(mapping)) => mapping.write_to(at, length, to)?,
             (SpliceCall::Refer, Some(mapping)) => mapping.splice_to(&[(at, length)], to)?,
             _ => sys::file::send(self.descriptor(), at as u64, length, to)?,
         };
-        self.are_there(&view, sent, &[(at, length)])
+        self.check_present(&view, sent, &[(at, length)])
     }
 
-    /// Transfers the bytes of several places to another descriptor by one call, in order. The list
-    /// ends at the first pointer into another dbuf or beyond the end of the file.
+    /// Transfers the bytes of several pointers to another descriptor by one call, in order. The
+    /// list ends at the first pointer into another dbuf or beyond the end of the file.
     pub fn splice_all(&self, pointers: &[RichPointer], to: impl AsFd) -> Result<Sent, Refusal> {
-        again(|| self.splice_all_once(pointers, to.as_fd()))
+        retry_missing_page(|| self.splice_all_once(pointers, to.as_fd()))
     }
 
     fn splice_all_once(
@@ -102,7 +102,7 @@ impl CachedFile {
         let view = self.view(ours().map(end).max().unwrap_or(0))?;
         let mut pieces = Vec::new();
         for pointer in ours().take(RANGES_MAX) {
-            let Some((at, length)) = inside(&view, pointer.place) else { break };
+            let Some((at, length)) = clamp_to_file(&view, pointer.place) else { break };
             pieces.push((at, length));
             if length < pointer.length() as usize {
                 break;
@@ -113,11 +113,11 @@ impl CachedFile {
             return first.map_or(Ok(Sent::End), |first| self.splice(first.place, to));
         };
         let sent = mapping.write_ranges(&pieces, to)?;
-        self.are_there(&view, sent, &pieces)
+        self.check_present(&view, sent, &pieces)
     }
 
     /// Checks that the file still contains the transferred bytes of these pieces.
-    fn are_there(
+    fn check_present(
         &self,
         view: &FileView,
         sent: usize,
@@ -126,7 +126,7 @@ impl CachedFile {
         if self.inner.is_uncut && sent > 0 {
             return Ok(Sent::Bytes(sent));
         }
-        let size = self.look()?.size;
+        let size = self.refresh_view()?.size;
         let (mut left, mut good) = (sent, 0);
         for &(at, length) in pieces {
             let taken = length.min(left);
@@ -139,33 +139,34 @@ impl CachedFile {
         }
         match sent {
             0 if pieces.iter().all(|(_, length)| *length == 0) => Ok(Sent::Bytes(0)),
-            // EFAULT: everything has been truncated since the mapping was updated; `again` retries.
+            // EFAULT: everything has been truncated since the mapping was updated;
+            // `retry_missing_page` retries.
             0 if size < view.size => Ok(Sent::End),
-            0 => Err(super::system("write", FAULT)),
+            0 => Err(super::system("write", EFAULT)),
             sent => Ok(Sent::Bytes(sent)),
         }
     }
 }
 
 /// EFAULT: a page that should exist cannot be read.
-const FAULT: i32 = 14;
-/// Attempts for a missing page. In a file that is constantly truncated and extended, a page is
-/// missing once in some thousand calls; on a broken disk it is always missing.
-const TRIES: usize = 8;
+const EFAULT: i32 = 14;
+/// Maximum number of attempts at a missing page. In a file that is constantly truncated and
+/// extended, a page is missing once in some thousand calls; on a broken disk it is always missing.
+const ATTEMPTS_MAX: usize = 8;
 
 /// Retries a transfer that sent nothing because of a missing page.
-fn again(once: impl Fn() -> Result<Sent, Refusal>) -> Result<Sent, Refusal> {
-    for _ in 1..TRIES {
+fn retry_missing_page(once: impl Fn() -> Result<Sent, Refusal>) -> Result<Sent, Refusal> {
+    for _ in 1..ATTEMPTS_MAX {
         match once() {
-            Err(Refusal::System(error)) if error.errno == FAULT => {}
+            Err(Refusal::System(error)) if error.errno == EFAULT => {}
             done => return done,
         }
     }
     once()
 }
 
-/// Returns the part of a place that is within the file.
-fn inside(view: &FileView, place: Extent) -> Option<(usize, usize)> {
+/// Returns the part of an extent that is within the file, as offset and length.
+fn clamp_to_file(view: &FileView, place: Extent) -> Option<(usize, usize)> {
     let left = view.size.checked_sub(place.position()).filter(|&left| left > 0)?;
     let length = left.min(place.length().into());
     Some((usize::try_from(place.position()).ok()?, usize::try_from(length).ok()?))

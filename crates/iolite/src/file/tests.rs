@@ -32,8 +32,12 @@ fn pipe() -> (File, OwnedFd) {
     (File::from(read), write)
 }
 
-/// Splices a place into a pipe and reads the pipe.
-fn through(cached: &CachedFile, way: SpliceCall, place: Extent) -> Result<Vec<u8>, Refusal> {
+/// Splices an extent into a pipe and reads the pipe.
+fn splice_through_pipe(
+    cached: &CachedFile,
+    way: SpliceCall,
+    place: Extent,
+) -> Result<Vec<u8>, Refusal> {
     let (mut read, write) = pipe();
     let sent = cached.splice_by(way, place, &write)?;
     drop(write);
@@ -44,7 +48,7 @@ fn through(cached: &CachedFile, way: SpliceCall, place: Extent) -> Result<Vec<u8
     Ok(out)
 }
 
-const WAYS: [SpliceCall; 3] = [SpliceCall::Write, SpliceCall::Refer, SpliceCall::Send];
+const CALLS: [SpliceCall; 3] = [SpliceCall::Write, SpliceCall::Refer, SpliceCall::Send];
 
 #[test]
 fn e5_g4_any_range_transfers_by_copy_and_every_splice() {
@@ -55,8 +59,12 @@ fn e5_g4_any_range_transfers_by_copy_and_every_splice() {
         let (at, length) = (random.within(0..60_000), random.within(1..20_000));
         let place = Extent::new(at as u64, length as u32);
         let expected = bytes.get(at..(at + length).min(bytes.len())).unwrap_or_default();
-        for way in WAYS {
-            assert_eq!(through(&cached, way, place).unwrap(), expected, "{way:?} {at} {length}");
+        for way in CALLS {
+            assert_eq!(
+                splice_through_pipe(&cached, way, place).unwrap(),
+                expected,
+                "{way:?} {at} {length}"
+            );
         }
         let mut out = vec![0; length];
         let copied = cached.copy(place, &mut out);
@@ -77,8 +85,8 @@ fn empty_file_is_an_empty_dbuf_that_may_grow() {
     assert_eq!((cached.size(), reader.next(100)), (Ok(0), Ok(None)));
     assert_eq!(reader.read(&mut out).unwrap(), 0);
     assert_eq!(reader.splice(100, pipe().1).unwrap(), Sent::End);
-    for way in WAYS {
-        assert_eq!(through(&cached, way, Extent::new(0, 8)).unwrap(), b"");
+    for way in CALLS {
+        assert_eq!(splice_through_pipe(&cached, way, Extent::new(0, 8)).unwrap(), b"");
     }
     for round in 0..40_u64 {
         file.write_all_at(&[round as u8; 5000], round * 5000).unwrap();
@@ -97,18 +105,22 @@ fn empty_file_is_an_empty_dbuf_that_may_grow() {
 fn truncated_file_is_reported_and_never_faults() {
     let (file, cached) = file(&[7; 10 * 4096]);
     let all = Extent::new(0, 10 * 4096);
-    let whole = through(&cached, SpliceCall::Write, all).unwrap();
+    let whole = splice_through_pipe(&cached, SpliceCall::Write, all).unwrap();
     assert_eq!(whole, [7; 10 * 4096]);
     cached.populate(all).unwrap();
     for way in [SpliceCall::Write, SpliceCall::Refer] {
         file.set_len(10 * 4096).unwrap();
-        cached.look().unwrap();
+        cached.refresh_view().unwrap();
         file.set_len(5 * 4096 + 100).unwrap();
         // The page that contains the end exists, with zeros beyond the end.
         let (_read, write) = pipe();
         let cut = cached.splice_by(way, all, &write);
         assert_eq!(cut, Err(Refusal::Cut { sent: 6 * 4096, good: 5 * 4096 + 100 }), "{way:?}");
-        assert_eq!(through(&cached, way, all).unwrap().len(), 5 * 4096 + 100, "it was noticed");
+        assert_eq!(
+            splice_through_pipe(&cached, way, all).unwrap().len(),
+            5 * 4096 + 100,
+            "it was noticed"
+        );
     }
     let behind = Extent::new(6 * 4096, 10);
     assert_eq!(cached.copy(behind, &mut [0; 10]), Err(Fault::OutOfWindow(behind)));
@@ -130,13 +142,17 @@ fn sealed_file_is_sent_whole_and_may_grow() {
     let cached = CachedFile::of(id(), file.try_clone().unwrap().into()).unwrap();
     assert!(cached.inner.is_uncut && file.set_len(19_999).is_err(), "the kernel holds the seal");
     let all = Extent::new(0, 30_000);
-    for way in WAYS {
-        assert_eq!(through(&cached, way, all).unwrap(), bytes[..20_000], "{way:?}");
+    for way in CALLS {
+        assert_eq!(splice_through_pipe(&cached, way, all).unwrap(), bytes[..20_000], "{way:?}");
     }
     file.write_all_at(&bytes[20_000..], 20_000).unwrap();
-    for way in WAYS {
-        assert_eq!(through(&cached, way, all).unwrap(), bytes, "{way:?}");
-        assert_eq!(through(&cached, way, Extent::new(30_000, 1)).unwrap(), b"", "{way:?}");
+    for way in CALLS {
+        assert_eq!(splice_through_pipe(&cached, way, all).unwrap(), bytes, "{way:?}");
+        assert_eq!(
+            splice_through_pipe(&cached, way, Extent::new(30_000, 1)).unwrap(),
+            b"",
+            "{way:?}"
+        );
     }
     let unsealed = Memfd::create("cut", 10).unwrap();
     assert!(!CachedFile::of(id(), unsealed.into()).unwrap().inner.is_uncut);
@@ -154,9 +170,9 @@ fn sparse_file_beyond_4_gb_is_addressed_to_the_byte() {
     let mut out = [0; 8];
     cached.copy(pointer.place, &mut out).unwrap();
     assert_eq!(&out, text);
-    for way in WAYS {
-        assert_eq!(through(&cached, way, pointer.place).unwrap(), text, "{way:?}");
-        let hole = through(&cached, way, Extent::new(1 << 32, 5000)).unwrap();
+    for way in CALLS {
+        assert_eq!(splice_through_pipe(&cached, way, pointer.place).unwrap(), text, "{way:?}");
+        let hole = splice_through_pipe(&cached, way, Extent::new(1 << 32, 5000)).unwrap();
         assert_eq!(hole, [0; 5000], "a hole is zeros");
     }
     let mut reader = cached.reader();
@@ -242,7 +258,7 @@ fn non_regular_files_are_refused() {
     let (file, _) = file(b"x");
     let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&file));
     let blind = File::options().write(true).open(path).unwrap();
-    assert_eq!(CachedFile::of(id(), blind.into()).unwrap_err(), Refusal::Unreadable);
+    assert_eq!(CachedFile::of(id(), blind.into()).unwrap_err(), Refusal::ResolveError);
 }
 
 #[test]
@@ -256,7 +272,7 @@ fn grant_is_read_only_and_follows_file_mode() {
     let granted = File::from(cached.grant(&owner).unwrap());
     assert!(granted.write_at(b"x", 0).is_err() && granted.set_len(0).is_err());
     file.set_permissions(std::fs::Permissions::from_mode(0o604)).unwrap();
-    let received = CachedFile::received(id(), cached.grant(&other).unwrap()).unwrap();
+    let received = CachedFile::from_received(id(), cached.grant(&other).unwrap()).unwrap();
     let mut out = [0; 6];
     received.copy(Extent::new(0, 6), &mut out).unwrap();
     assert_eq!(&out, b"secret");

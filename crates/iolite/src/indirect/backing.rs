@@ -7,9 +7,9 @@ use buffer::Fault;
 use buffer::pool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// The dbuf behind an indirect stream, which receives copied blocks. Its readers must be able to
-/// request it: share it at the grant server before handing it over. Its size limits the memory in
-/// flight.
+/// The dbuf behind an indirect stream, which receives copied blocks. The readers of the stream must
+/// be able to request it: share it at the grant server before passing it to
+/// [`indirect`](super::indirect()). Its size limits the memory in flight.
 ///
 /// Clones share the same dbuf, so several streams of a space can use one.
 #[derive(Clone, Debug)]
@@ -21,7 +21,7 @@ pub struct Backing {
 
 /// Reason why a block was not written.
 #[derive(Debug)]
-pub(super) enum Refused {
+pub(super) enum WriteRefusal {
     /// The pool has no room until readers release blocks.
     Full,
     Fault(Fault),
@@ -35,12 +35,12 @@ impl Backing {
         Self { pool: Arc::new(Mutex::new(pool)), id, block_max }
     }
 
-    /// Runs `work` on the pool, to share it or to store other data in it.
+    /// Runs `work` on the pool, to share the pool or to store other data in it.
     pub fn pool<T>(&self, work: impl FnOnce(&mut AllocationPool) -> T) -> T {
         work(&mut self.lock())
     }
 
-    /// Converts to the handle of one stream; without clones, it needs no lock.
+    /// Converts to the handle of one stream. Without clones, the handle needs no lock.
     pub(super) fn into_handle(self) -> BackingHandle {
         let Self { pool, id, block_max } = self;
         let pool = match Arc::try_unwrap(pool) {
@@ -89,10 +89,10 @@ impl BackingHandle {
         length: usize,
         fill: &mut Option<impl FnOnce(&mut [u8]) -> usize>,
         keep: impl FnOnce(RichPointer, &pool::Pool) -> Result<(), Fault>,
-    ) -> Result<RichPointer, Refused> {
+    ) -> Result<RichPointer, WriteRefusal> {
         let limit = self.block_max;
         if length > limit {
-            return Err(Refused::Fault(Fault::TooLong { length, limit }));
+            return Err(WriteRefusal::Fault(Fault::TooLong { length, limit }));
         }
         match &mut self.pool {
             Pool::Own(pool) => write(pool, length, fill, keep),
@@ -110,25 +110,25 @@ fn write(
     length: usize,
     fill: &mut Option<impl FnOnce(&mut [u8]) -> usize>,
     keep: impl FnOnce(RichPointer, &pool::Pool) -> Result<(), Fault>,
-) -> Result<RichPointer, Refused> {
+) -> Result<RichPointer, WriteRefusal> {
     let mut fill = |room: &mut [u8]| fill.take().map_or(0, |fill| fill(room));
     let pointer = match pool.block(length, &mut fill) {
         Some(pointer) => pointer,
         None => {
             make_room(pool, length)?;
-            pool.block(length, &mut fill).ok_or(Refused::Full)?
+            pool.block(length, &mut fill).ok_or(WriteRefusal::Full)?
         }
     };
-    keep(pointer, pool.pool()).map_err(Refused::Fault)?;
+    keep(pointer, pool.pool()).map_err(WriteRefusal::Fault)?;
     Ok(pointer)
 }
 
 #[cold]
-fn make_room(pool: &mut AllocationPool, length: usize) -> Result<(), Refused> {
+fn make_room(pool: &mut AllocationPool, length: usize) -> Result<(), WriteRefusal> {
     if pool.make_room(length) {
         return Ok(());
     }
     // Other streams over this dbuf may hold blocks that their readers have passed.
     flight::sweep();
-    if pool.make_room(length) { Ok(()) } else { Err(Refused::Full) }
+    if pool.make_room(length) { Ok(()) } else { Err(WriteRefusal::Full) }
 }

@@ -1,5 +1,5 @@
-//! Memory held by a writer until its readers have passed: segments of pools, and entries of rings
-//! that this process reads itself. [SL §5.3.3]
+//! Memory that a writer holds until its readers have passed it: segments of pools, and entries of
+//! rings that this process reads itself. [SL §5.3.3]
 //!
 //! Invariants, cited here and in `output`:
 //! - F1 An entry is published only after a hold on its bytes has been recorded here, with the
@@ -9,11 +9,13 @@
 //!   published a cursor at or beyond that position (Acquire; *block released* of `cursor`); or, on
 //!   a ring that overwrites, when readers have been told that the entry may be overwritten
 //!   (*writing begins*), which they check after their copy.
-//! - F3 A dropped writer leaves its holds to [`sweep`], which keeps them until then.
+//! - F3 A dropped writer leaves its holds to [`sweep`], which keeps them until F2 permits dropping
+//!   them.
 //! - F4 A reader that violates the protocol reads bytes written later, in pools that it may read
 //!   anyway: it damages only its own data.
 //! - F5 A ring that we read is released only up to the oldest entry named by a claim ([`Keeper`]),
-//!   so its writer holds the bytes for us (F1, in its process), and we hold them for our readers.
+//!   so its writer holds the bytes for this process (F1, in the writer's process), and this process
+//!   holds them for its readers.
 
 use abi::RichPointer;
 use abi::ring::{CLOSED, reader, writer};
@@ -33,8 +35,8 @@ pub(super) struct Flights {
     upstream: Vec<Upstream>,
 }
 
-/// Segments held by one writer, and the state that tells whether they are still needed: other
-/// writers of this process release them when they run short of memory.
+/// Segments held by one writer, and the state that determines whether they are still needed: other
+/// writers of this process release unneeded segments when they run short of memory.
 #[derive(Debug)]
 struct SharedFlights {
     segments: Mutex<VecDeque<Segment>>,
@@ -59,8 +61,8 @@ impl Flights {
     }
 
     /// Holds the segment of the pointer to be published next until readers have passed `until`, and
-    /// makes it the last segment. The previously last segment is held until then too. `lease` is
-    /// called only if the segment is not held yet.
+    /// makes it the last segment. The previously last segment is also held until `until`. `lease`
+    /// is called only if the segment is not held yet.
     pub(super) fn advance_to(
         &self,
         pointer: RichPointer,
@@ -89,8 +91,8 @@ impl Flights {
         }
     }
 
-    /// Releases what is no longer needed once all readers have passed this position (F2). Returns
-    /// whether the last segment is still held.
+    /// Releases the holds that are no longer needed once all readers have passed this position
+    /// (F2). Returns true if the last segment is still held.
     pub(super) fn reap(&mut self, passed: u64) -> bool {
         self.upstream.iter_mut().for_each(|upstream| upstream.reap(passed));
         let mut segments = self.lock();
@@ -99,8 +101,7 @@ impl Flights {
         last.is_some_and(|until| until > passed)
     }
 
-    /// Returns the lowest position whose passing would release something; `None` if nothing is
-    /// held.
+    /// Returns the lowest position at which a hold would be released; `None` if nothing is held.
     pub(super) fn first(&self) -> Option<u64> {
         let claims = self.upstream.iter().filter_map(|up| up.line.front().map(|claim| claim.until));
         self.lock().iter().map(|kept| kept.until).chain(claims).min()
@@ -111,7 +112,7 @@ impl Flights {
         self.lock().len() + self.upstream.iter().map(|up| up.line.len()).sum::<usize>()
     }
 
-    /// Returns the position whose passing would release `eighths`/8 of the segments.
+    /// Returns the position at which `eighths`/8 of the segments would be released.
     pub(super) fn part(&self, eighths: usize) -> u64 {
         let segments = self.lock();
         segments.get(segments.len() * eighths / 8).map_or(0, |kept| kept.until)
@@ -121,9 +122,9 @@ impl Flights {
         lock(&self.shared.segments)
     }
 
-    /// Returns the input index and pointer of these bytes if they are part of the block that a
-    /// followed input currently peeks at.
-    pub(super) fn looked_at(&self, slice: &[u8]) -> Option<(usize, RichPointer)> {
+    /// Returns the index and pointer of a followed input if these bytes are part of the block at
+    /// which it currently peeks.
+    pub(super) fn find_peeked(&self, slice: &[u8]) -> Option<(usize, RichPointer)> {
         let found = |(at, up): (usize, &Upstream)| up.keeper.pointer(slice).map(|p| (at, p));
         self.upstream.iter().enumerate().find_map(found)
     }
@@ -141,13 +142,13 @@ impl Flights {
     }
 
     /// Holds the entry that an input peeks at until readers have passed `until` (F5). Returns false
-    /// if so much of the input is held already that its writer might have to wait for us.
+    /// if so much of the input is held already that its writer might have to wait for this process.
     pub(super) fn claim(&mut self, upstream: usize, pointer: RichPointer, until: u64) -> bool {
         self.upstream.get_mut(upstream).is_some_and(|upstream| upstream.add(pointer, until))
     }
 }
 
-/// A ring that we read, with our claims on its entries.
+/// A ring that this process reads, with claims on its entries.
 #[derive(Debug)]
 struct Upstream {
     keeper: Arc<Keeper>,
@@ -164,7 +165,7 @@ struct Claim {
 }
 
 /// Maximum number of entries covered by one claim.
-const CLAIM: u64 = 32;
+const CLAIM_ENTRIES_MAX: u64 = 32;
 
 impl Upstream {
     fn add(&mut self, pointer: RichPointer, until: u64) -> bool {
@@ -177,12 +178,12 @@ impl Upstream {
             let far = oldest.pointer.dbuf() != pointer.dbuf()
                 || bytes > self.keeper.window.load(Ordering::Relaxed);
             let entries = position - oldest.first;
-            if entries > self.keeper.entries_max || far && entries >= CLAIM {
+            if entries > self.keeper.entries_max || far && entries >= CLAIM_ENTRIES_MAX {
                 return false;
             }
         }
         match self.line.back_mut() {
-            Some(last) if position - last.first < CLAIM => last.until = until,
+            Some(last) if position - last.first < CLAIM_ENTRIES_MAX => last.until = until,
             _ => self.line.push_back(Claim { first: position, pointer, until }),
         }
         self.publish();
@@ -219,11 +220,11 @@ pub(crate) struct Keeper {
     /// Bit mask of the slots in use by outputs.
     claimed: AtomicU32,
     /// Oldest position needed by each output.
-    needed: [AtomicU64; FOLLOWERS],
+    needed: [AtomicU64; FOLLOWERS_MAX],
     /// Maximum number of entries that one output may hold.
     entries_max: u64,
-    /// The entry that the input peeks at: position, pointer, address (0 if not peeked), and the
-    /// number of bytes of its dbuf that may be held.
+    /// The entry that the input peeks at: position, pointer, address (0 if no entry is peeked), and
+    /// the number of bytes of its dbuf that may be held.
     position: AtomicU64,
     words: [AtomicU64; 2],
     address: AtomicUsize,
@@ -232,9 +233,9 @@ pub(crate) struct Keeper {
 }
 
 /// Maximum number of outputs that forward blocks of one input without a copy.
-const FOLLOWERS: usize = 8;
+const FOLLOWERS_MAX: usize = 8;
 /// Number of bytes that may be held of a dbuf of unknown size.
-const WINDOW: u64 = 256 << 10;
+const UNKNOWN_SIZE_HELD_MAX: u64 = 256 << 10;
 
 impl Keeper {
     pub(super) fn new(capacity: u64) -> Arc<Self> {
@@ -245,7 +246,7 @@ impl Keeper {
             position: AtomicU64::new(0),
             words: [AtomicU64::new(0), AtomicU64::new(0)],
             address: AtomicUsize::new(0),
-            window: AtomicU64::new(WINDOW),
+            window: AtomicU64::new(UNKNOWN_SIZE_HELD_MAX),
             is_frozen: AtomicBool::new(false),
         })
     }
@@ -278,14 +279,14 @@ impl Keeper {
         self.words[1].store(rest, Ordering::Relaxed);
         self.address.store(address, Ordering::Relaxed);
         let (length, frozen) = view.unwrap_or((0, false));
-        let window = if length > 0 { length as u64 / 4 } else { WINDOW };
+        let window = if length > 0 { length as u64 / 4 } else { UNKNOWN_SIZE_HELD_MAX };
         self.window.store(window, Ordering::Relaxed);
         self.is_frozen.store(frozen, Ordering::Relaxed);
     }
 
     /// Clears the peeked entry.
     #[inline]
-    pub(super) fn look_away(&self) {
+    pub(super) fn clear_peek(&self) {
         self.address.store(0, Ordering::Relaxed);
     }
 
@@ -305,7 +306,7 @@ impl Keeper {
     fn claim(&self) -> Option<usize> {
         let is_free =
             |slot: &usize| self.claimed.fetch_or(1 << slot, Ordering::AcqRel) & 1 << slot == 0;
-        (0..FOLLOWERS).find(is_free)
+        (0..FOLLOWERS_MAX).find(is_free)
     }
 }
 
@@ -315,7 +316,7 @@ static FLIGHTS: Mutex<All> = Mutex::new(All { live: Vec::new(), left: Vec::new()
 #[derive(Debug)]
 struct All {
     live: Vec<Weak<SharedFlights>>,
-    /// Holds left behind by dropped writers (F3).
+    /// Holds of dropped writers (F3).
     left: Vec<Left>,
 }
 
@@ -328,7 +329,7 @@ struct Left {
 /// Releases memory held by the writers of this process, including dropped ones, as far as their
 /// readers have passed it or are gone. Returns the number of dropped writers that still hold
 /// something. This happens automatically when an output is created, dropped, or short of memory;
-/// call it from a process that does none of that for long.
+/// call it from a process in which none of these happens for long.
 pub fn sweep() -> usize {
     let mut all = lock(&FLIGHTS);
     all.live.retain(|live| {
@@ -353,8 +354,8 @@ pub(super) fn leave(flights: Flights, doorbells: Doorbells) {
 }
 
 impl SharedFlights {
-    /// Returns the position passed by all present readers. A reader that lies harms only itself
-    /// (F4).
+    /// Returns the position passed by all present readers. A reader that publishes a false position
+    /// harms only itself (F4).
     fn passed(&self) -> u64 {
         let pages = self.store.readers.iter().enumerate();
         let there = pages.filter(|(at, page)| {

@@ -7,16 +7,17 @@
 //! |---|---|---|
 //! | frozen dbuf | in place, until the next call; the bytes never change | the same |
 //! | dbuf and ring of trusted processes | in place until [`Input::take`] | copied |
-//! | any other, and files | a copy, until the next call | the same |
+//! | any other memory, and files | a copy, until the next call | the same |
 //!
 //! Handing out `&[u8]` in place is sound because of V1 to V4 of `view` and:
-//! - I1 The peeked entry is at `next`, and our published cursor is not beyond it: the cursor moves
-//!   only in methods that take `&mut self`, and never beyond `next`.
-//! - I2 A trusted writer holds the bytes of an entry until our cursor has passed it (F1, F2 of
-//!   `flight`, in its process); so, by I1, as long as the slice borrows us.
-//! - I3 The view of a current entry that is read in place stays in our table while the entry is
-//!   current: a table line is replaced only when a pointer is validated, and then either no entry
-//!   is current or it is not read in place.
+//! - I1 The peeked entry is at `next`, and the published cursor of this reader is not beyond it:
+//!   the cursor moves only in methods that take `&mut self`, and never beyond `next`.
+//! - I2 A trusted writer holds the bytes of an entry until this reader's cursor has passed the
+//!   entry (F1, F2 of `flight`, in the writer's process); so, by I1, as long as the slice borrows
+//!   the reader.
+//! - I3 The view of a current entry that is read in place stays in the reader's table while the
+//!   entry is current: a table line is replaced only when a pointer is validated, and then either
+//!   no entry is current or the current entry is not read in place.
 
 use super::Offer;
 use super::flight::Keeper;
@@ -55,19 +56,19 @@ pub struct Input {
     /// Copied bytes of `current`.
     staging: Vec<u8>,
     staged: bool,
-    /// Number of passed entries after which they are released; an eighth of the ring.
+    /// Number of passed entries after which they are released: an eighth of the ring.
     often: u64,
     owed_bytes: u64,
     gone: bool,
     spin: Spin,
-    /// True if the writer shares our only processor.
+    /// True if the writer shares the only processor.
     alone: bool,
     keeper: Arc<Keeper>,
     #[cfg(test)]
     pub(crate) late: buffer::late::LateEvent,
 }
 
-/// The entry at `next` after successful validation.
+/// The entry at `next` after validation.
 #[derive(Clone, Copy, Debug)]
 struct Current {
     pointer: RichPointer,
@@ -124,8 +125,8 @@ impl Input {
         }
     }
 
-    /// Sets the number of polls before sleeping; use 0 if both sides share a processor. The default
-    /// adapts to the success of polling.
+    /// Sets the number of polls before sleeping; 0 suits an input that shares its processor with
+    /// the writer. By default the number adapts to the success of polling.
     pub const fn spin(&mut self, spins: u32) {
         self.spin.fix(spins);
     }
@@ -137,11 +138,11 @@ impl Input {
         }
         let current = match self.look() {
             Ok(Some(current)) => current,
-            Ok(None) => return Ok(self.nothing()?.then_some(&[])),
+            Ok(None) => return Ok(self.is_at_end()?.then_some(&[])),
             Err(fault) => return Err(self.pass_by(fault)),
         };
         if self.keeper.is_followed() {
-            self.show_followers(current);
+            self.publish_peek(current);
         }
         if current.first.is_some() {
             return Ok(self.in_place());
@@ -173,7 +174,7 @@ impl Input {
 
     /// Copies the pointers of available blocks, each validated to point into mapped memory, and
     /// consumes them; they are released by the next call of any method. Returns 0 if none is
-    /// available. Stops in front of an invalid pointer, for which the next call returns the fault.
+    /// available. Stops before an invalid pointer; the next call then returns the fault.
     pub fn pointers(&mut self, out: &mut [RichPointer]) -> Result<usize, Fault> {
         if self.policy == Policy::Overwrite {
             return Err(Fault::Lossy);
@@ -187,7 +188,7 @@ impl Input {
         self.copy_pointers(out)
     }
 
-    /// Sleeps until there is something to read, or one of the other descriptors is ready.
+    /// Sleeps until there is input, or one of the other descriptors is ready.
     fn sleep_among(
         &mut self,
         others: &[BorrowedFd<'_>],
@@ -209,8 +210,8 @@ impl Input {
     }
 
     /// Announces a sleep on the descriptor, possibly among others: the writer then notifies it of
-    /// new input. Do not sleep if this returns [`WaitResult::Ready`]. Call [`Input::drain`]
-    /// afterwards in any case.
+    /// new input. The caller must not sleep if this returns [`WaitResult::Ready`], and must call
+    /// [`Input::drain`] afterwards in any case.
     pub fn listen(&mut self) -> Result<WaitResult, Fault> {
         let side = &self.ring.side;
         let until = side.next.saturating_add(side.store.capacity / 4);
@@ -266,9 +267,9 @@ impl Input {
         Ok(side.has_more()? || side.is_finished()?)
     }
 
-    /// Returns true at the end of the stream, false if input may follow. Fails with
-    /// [`Fault::Abandoned`] if the writer has died.
-    fn nothing(&mut self) -> Result<bool, Fault> {
+    /// Returns true at the end of the stream, false if input may follow. To be called when there is
+    /// no input. Fails with [`Fault::Abandoned`] if the writer has died.
+    fn is_at_end(&mut self) -> Result<bool, Fault> {
         self.give_back();
         #[cfg(test)]
         if self.late.fire() {
@@ -330,7 +331,7 @@ impl StreamReader for Input {
             self.advance(current, length);
         }
         self.give_back_often();
-        if count > 0 { Ok(Some(count)) } else { self.nothing().map(|end| end.then_some(0)) }
+        if count > 0 { Ok(Some(count)) } else { self.is_at_end().map(|end| end.then_some(0)) }
     }
 
     #[inline]
@@ -398,11 +399,11 @@ impl StreamReader for Input {
         if self.current.is_some() || self.ring.side.has_more()? {
             return Ok(Some(false));
         }
-        self.nothing().map(Some)
+        self.is_at_end().map(Some)
     }
 
     /// Releases consumed entries, up to those claimed by outputs, and notifies the writer if it
-    /// waits. Reads do this before they wait and after every eighth of the ring or 64 KB.
+    /// waits. Reads call this before they wait, and after each eighth of the ring or 64 KB.
     fn give_back(&mut self) -> u64 {
         self.owed_bytes = 0;
         let side = &mut self.ring.side;

@@ -1,21 +1,21 @@
 //! The write end of an indirect stream: write-through, or a pointer if the bytes are already in a
 //! dbuf. [SL §5.3.2, §5.3.3]
 //!
-//! A write performs three lookups, the cheapest first: the segment of the last hit, the address
-//! ranges of eight dbufs in one cache line, and the blocks currently peeked at by followed inputs.
-//! Bytes found in none of them are copied into the backing dbuf. Why a pointer is sufficient, with
-//! F1 to F5 of `flight`:
-//! - S1 The ranges belong to memories that this output owns references to (`known`), so nothing
+//! A write performs up to three lookups, the cheapest first: the segment of the last hit, the
+//! address ranges of eight dbufs in one cache line, and the blocks currently peeked at by followed
+//! inputs. Bytes found in none of them are copied into the backing dbuf. Why a pointer is
+//! sufficient, with F1 to F5 of `flight`:
+//! - S1 The ranges belong to memories to which this output holds references (`known`), so nothing
 //!   else can be mapped at their addresses.
 //! - S2 The caller of `write` borrows the slice: its segment is held at that moment by the lender
-//!   of the slice (`Memory::around_slice`), or it is peeked from an input, which is borrowed and
-//!   cannot release it (F5).
+//!   of the slice (`Memory::around_slice`), or the slice is peeked from an input, which is borrowed
+//!   and cannot release the entry (F5).
 //! - S3 Before the pointer is published, this output takes its own hold on the same segment or
 //!   entry (F1): the slice may then end, the pool may begin a new pass, and the input may advance.
 //! - S4 Bytes of an unfinished draft are unpublished and outside the filled range, so they never
-//!   match: they are copied like all bytes outside.
+//!   match: they are copied like bytes outside of all dbufs.
 
-use super::backing::{Backing, BackingHandle, Refused};
+use super::backing::{Backing, BackingHandle, WriteRefusal};
 use super::flight::{self, Flights};
 use super::lent::{Home, Lent};
 use super::ranges::Ranges;
@@ -37,7 +37,7 @@ mod hot;
 mod pointers;
 mod room;
 
-use hot::Hot;
+use hot::HotSegment;
 
 /// The only writer of an indirect stream. Dropping it ends the stream; memory in flight stays held
 /// until its readers have passed it ([`sweep`](super::sweep)).
@@ -52,17 +52,17 @@ pub struct Output {
     limit: u64,
     /// Head position at which the next publication is due.
     publish_at: u64,
-    /// The smaller of `limit` and `publish_at`: below it, a write needs no check.
+    /// The smaller of `limit` and `publish_at`: a write below it needs no check.
     stop: u64,
     /// Bytes copied but not published.
     unpublished_bytes: usize,
     every: usize,
     backing: BackingHandle,
     flights: Flights,
-    hot: Hot,
+    hot: HotSegment,
     ranges: Ranges,
     known: Vec<KnownDbuf>,
-    /// Lossy rings: end of the range announced to readers as about to be overwritten.
+    /// In a ring that overwrites, end of the range announced to readers as about to be overwritten.
     floor: u64,
     copied: u64,
 }
@@ -112,7 +112,7 @@ impl Output {
             unpublished_bytes: 0,
             every,
             backing: backing.into_handle(),
-            hot: Hot::default(),
+            hot: HotSegment::default(),
             ranges: Ranges::default(),
             known: Vec::new(),
             floor: 0,
@@ -122,13 +122,13 @@ impl Output {
 
     /// Makes writes of bytes in this pool produce pointers. Readers must be able to request the
     /// pool: share it at the grant server. `threshold` is its T_b: written blocks are published at
-    /// the lowest threshold of all referenced dbufs. [SL §6.2] Returns false if the pool's memory
-    /// is not a file and cannot be granted.
+    /// the lowest threshold of all known dbufs. [SL §6.2] Returns false if the pool's memory is not
+    /// a file and so cannot be granted.
     pub fn know_pool(&mut self, pool: &Pool, threshold: usize) -> bool {
         self.know(pool.memory(), threshold)
     }
 
-    /// Makes writes of bytes in frozen data produce pointers, like [`Output::know_pool`].
+    /// Makes writes of bytes in frozen data produce pointers, as [`Output::know_pool`].
     pub fn know_frozen(&mut self, frozen: &Frozen, threshold: usize) -> bool {
         self.know(frozen.memory(), threshold)
     }
@@ -151,10 +151,10 @@ impl Output {
     }
 
     /// Makes writes of bytes peeked in place from this input ([`Input::peek`](super::Input::peek))
-    /// produce pointers. The input holds such entries until our readers have passed them, so its
-    /// writer gets them back later: a caller that waits for the input must wait for both
-    /// ([`splice::wait`](crate::splice::wait)). Returns false if the input has the maximum number
-    /// of followers.
+    /// produce pointers. The input holds such entries until the readers of this output have passed
+    /// them, so the input's writer gets them back later: a caller that waits for the input must
+    /// wait for both ([`splice::wait`](crate::splice::wait)). Returns false if the input has the
+    /// maximum number of followers.
     pub fn follow(&mut self, input: &super::Input) -> bool {
         self.flights.follow(input.keeper()).is_some()
     }
@@ -166,22 +166,23 @@ impl Output {
         self.every
     }
 
-    /// Sets the number of polls before sleeping; use 0 if both sides share a processor.
+    /// Sets the number of polls before sleeping; 0 suits an output that shares its processor with
+    /// the reader.
     pub const fn spin(&mut self, spins: u32) {
         self.spins = spins;
     }
 
     #[inline(never)]
-    fn write_slowly(&mut self, block: &[u8]) -> Result<bool, Fault> {
+    fn write_checked(&mut self, block: &[u8]) -> Result<bool, Fault> {
         if self.ring.side.head >= self.limit && !self.make_room()? {
-            return Ok(self.drop_one(block.len()));
+            return Ok(self.count_dropped(block.len()));
         }
         if block.len() > BLOCK_MAX {
             return Err(Fault::TooLong { length: block.len(), limit: BLOCK_MAX });
         }
         let from = block.as_ptr().addr().wrapping_sub(self.hot.address);
         if from.saturating_add(block.len()) > self.hot.filled || block.is_empty() {
-            return self.write_elsewhere(block);
+            return self.write_outside_hot(block);
         }
         self.put(self.hot.pointer(from, block.len()));
         Ok(true)
@@ -195,7 +196,7 @@ impl Output {
         fill: impl FnOnce(&mut [u8]) -> usize,
     ) -> Result<bool, Fault> {
         if self.ring.side.head >= self.limit && !self.make_room()? {
-            return Ok(self.drop_one(length));
+            return Ok(self.count_dropped(length));
         }
         self.write_through(length, fill)
     }
@@ -212,7 +213,7 @@ impl Output {
             let put = backing.write(length, &mut fill, |pointer, pool| {
                 // F1: held before the pointer is published, in most cases by the segment of the
                 // previous block.
-                if !hot.grows_by(pointer) {
+                if !hot.extend_to(pointer) {
                     let lease = || pool.lease(pointer.place);
                     hot.advance_to(pointer, &flights.advance_to(pointer, until, lease)?);
                 }
@@ -225,10 +226,10 @@ impl Output {
                     self.put(pointer);
                     return Ok(true);
                 }
-                Err(Refused::Fault(fault)) => return Err(fault),
+                Err(WriteRefusal::Fault(fault)) => return Err(fault),
                 // The policy of the ring does not matter here: the backing memory is full.
-                Err(Refused::Full) if self.make_memory()? => {}
-                Err(Refused::Full) => return Ok(self.drop_one(length)),
+                Err(WriteRefusal::Full) if self.make_memory()? => {}
+                Err(WriteRefusal::Full) => return Ok(self.count_dropped(length)),
             }
         }
     }
@@ -238,7 +239,7 @@ impl Output {
         self.flights.extend(self.ring.side.head);
     }
 
-    /// Appends one pointer, for which there must be room.
+    /// Appends one pointer. The caller ensures that there is room.
     #[inline]
     fn put(&mut self, pointer: RichPointer) {
         if self.policy == Policy::Overwrite {
@@ -282,7 +283,7 @@ impl Output {
         self.ring.evicted()
     }
 
-    /// Returns the numbers of spliced and copied blocks.
+    /// Returns the numbers of blocks written as pointers and of copied blocks.
     #[must_use]
     pub const fn spliced(&self) -> Spliced {
         Spliced { blocks: self.ring.side.head - self.copied, copied: self.copied }
@@ -294,7 +295,7 @@ impl Output {
         self.ring.taken(reader)
     }
 
-    /// Evicts a reader and releases everything held for it.
+    /// Disconnects a reader and releases everything held for it.
     pub fn evict(&mut self, reader: usize) {
         self.doorbells.disconnect(&mut self.ring.side, reader);
     }
@@ -323,7 +324,7 @@ impl StreamWriter for Output {
         let end = from.wrapping_add(block.len());
         let hit = from < self.hot.filled && end <= self.hot.filled && has_bytes;
         if !hit || self.ring.side.head >= self.stop {
-            return self.write_slowly(block);
+            return self.write_checked(block);
         }
         let pointer = self.hot.pointer(from, block.len());
         self.ring.put_bare(pointer);
@@ -355,7 +356,7 @@ impl StreamWriter for Output {
 
     fn accept(&mut self, lent: &Lent<'_>) -> Result<Option<bool>, Fault> {
         if self.ring.side.head >= self.limit && !self.make_room()? {
-            return Ok(Some(self.drop_one(lent.pointer.length() as usize)));
+            return Ok(Some(self.count_dropped(lent.pointer.length() as usize)));
         }
         let until = self.ring.side.head + 1;
         match lent.home {

@@ -1,9 +1,9 @@
 //! Address ranges of up to eight dbufs in one cache line, searched by every write for the dbuf of
 //! its bytes. [SL §5.3.3]
 //!
-//! In: the address of the bytes. Out: the known dbuf that contains them. A range is one word: first
-//! page and page count. The segment of the last hit is checked before this cache line (`output`);
-//! beyond eight dbufs, ranges replace each other in turn.
+//! Input: the address of the bytes. Output: the known dbuf that contains them. A range is one word:
+//! first page and page count. The segment of the last hit is checked before this cache line
+//! (`output`); with more than eight dbufs, ranges replace each other in turn.
 
 /// Number of ranges in one cache line.
 pub(super) const RANGES: usize = 8;
@@ -30,7 +30,8 @@ const COUNT_BITS: u32 = 28;
 const COUNT_MASK: u64 = (1 << COUNT_BITS) - 1;
 
 impl Ranges {
-    /// Returns the known dbuf that may contain an address. A hint: the caller verifies it.
+    /// Returns the known dbuf that may contain an address. The result is a hint that the caller
+    /// verifies.
     #[inline]
     pub(super) fn find(&self, address: usize) -> Option<usize> {
         let page = address as u64 >> PAGE_BITS;

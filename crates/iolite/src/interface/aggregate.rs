@@ -11,9 +11,9 @@ use buffer::stream::WaitResult;
 use std::time::Duration;
 
 /// A reader of an aggregate from its first byte to its last, in blocks of limited size. Peeked
-/// bytes stay valid as long as the aggregate, since they are immutable.
+/// bytes stay valid as long as the aggregate lives, because they are immutable.
 #[derive(Debug)]
-pub struct Held<'a> {
+pub struct AggregateBlocks<'a> {
     slices: Box<[(&'a [u8], RichPointer, &'a Lease)]>,
     /// Index of the next slice.
     next: usize,
@@ -24,7 +24,7 @@ pub struct Held<'a> {
     lease: Option<&'a Lease>,
 }
 
-impl<'a> Held<'a> {
+impl<'a> AggregateBlocks<'a> {
     /// Creates a reader with blocks of up to `block` bytes.
     #[must_use]
     pub fn new(all: &'a Aggregate, block: usize) -> Self {
@@ -75,7 +75,7 @@ impl<'a> Held<'a> {
     }
 }
 
-impl StreamReader for Held<'_> {
+impl StreamReader for AggregateBlocks<'_> {
     fn try_read(&mut self, out: &mut [u8]) -> Result<Option<usize>, Fault> {
         let mut count = 0;
         while count < out.len() && !self.piece.is_empty() {

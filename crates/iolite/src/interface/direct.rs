@@ -16,7 +16,7 @@ pub struct Reading {
 }
 
 /// Maximum number of bytes copied by a peek.
-const AHEAD: usize = 64 << 10;
+const PEEK_MAX: usize = 64 << 10;
 
 impl Reading {
     /// Wraps the read end of a stream.
@@ -25,8 +25,8 @@ impl Reading {
         Self { input, ahead: Vec::new(), from: 0 }
     }
 
-    /// Returns the stream, for waiting on it. Reading from it directly skips bytes copied by a
-    /// peek.
+    /// Returns the stream, for waiting on it. A direct read from it skips the bytes that a peek has
+    /// copied.
     pub const fn input(&mut self) -> &mut Input {
         &mut self.input
     }
@@ -55,7 +55,7 @@ impl StreamReader for Reading {
         }
         if self.ahead().is_empty() {
             self.from = 0;
-            self.ahead.resize(AHEAD, 0);
+            self.ahead.resize(PEEK_MAX, 0);
             let read = self.input.try_read(&mut self.ahead);
             let count = read.as_ref().map_or(0, |count| count.unwrap_or(0));
             self.ahead.truncate(count);
@@ -69,7 +69,7 @@ impl StreamReader for Reading {
     fn copies(&mut self) -> Result<usize, Fault> {
         match self.ahead() {
             _ if self.input.can_peek() => Ok(0),
-            [] => Ok(self.input.readable()?.min(AHEAD)),
+            [] => Ok(self.input.readable()?.min(PEEK_MAX)),
             _ => Ok(0),
         }
     }

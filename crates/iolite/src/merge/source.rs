@@ -7,7 +7,7 @@ use buffer::{Fault, Put};
 use std::fmt;
 use std::os::fd::AsFd;
 
-/// The read end of a stream of whole blocks; sealed.
+/// The read end of a stream of entire blocks; sealed.
 pub trait Source: ProducerEnd {}
 
 impl Source for Input {}
@@ -21,7 +21,7 @@ pub trait ProducerEnd: Skip + AsFd + fmt::Debug + Send {
     fn is_readable(&mut self) -> Result<bool, Fault>;
     /// Announces a sleep on the doorbell; returns true if a block is available after all.
     fn fall_asleep(&mut self) -> Result<bool, Fault>;
-    /// Withdraws the announcement; `notified` if the doorbell was readable.
+    /// Withdraws the announcement. `notified`: the doorbell was readable.
     fn wake(&mut self, notified: bool);
     /// Returns the counters claimed by the producer.
     fn put(&self) -> Put;

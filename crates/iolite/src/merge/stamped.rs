@@ -1,4 +1,4 @@
-//! Merging by timestamp: consumed blocks wait until no older one can arrive.
+//! Merging by timestamp: consumed blocks wait until no older block can arrive.
 
 use super::{Merged, Next, Order, ProducerId};
 use buffer::Fault;
@@ -14,18 +14,19 @@ pub struct Stamped {
     stamp: Box<Stamp>,
     /// Maximum difference of timestamps between concurrent producers.
     window: u64,
-    /// Maximum wait for a silent producer while others have blocks.
+    /// Maximum time to wait for a silent producer while others have blocks.
     pub(super) patience: Duration,
     /// Latest timestamp returned so far.
     last: u64,
-    /// Producer of the last late block, which is skipped until another one has had its turn.
+    /// Producer of the last late block, which is skipped until another producer has had its turn.
     behind: Option<ProducerId>,
     pub(super) late: u64,
 }
 
 impl Stamped {
     /// Creates the parameters. `stamp` extracts the timestamp of a block; concurrent producers
-    /// differ by up to `window` in it, and a silent one is waited for during `patience`.
+    /// differ by up to `window` in it. The reader waits for a silent producer for at most
+    /// `patience`.
     pub fn new(
         window: u64,
         patience: Duration,
@@ -50,10 +51,9 @@ pub(super) struct Stage {
     spare: Vec<Vec<u8>>,
 }
 
-/// Maximum number of waiting blocks of one producer, and of their bytes, before the oldest is
-/// returned.
+/// Maximum number of waiting blocks of one producer; beyond it, the oldest is returned.
 const STAGED_MAX: usize = 4096;
-const STAGED_BYTES: usize = 1 << 20;
+const STAGED_BYTES_MAX: usize = 1 << 20;
 /// Initial buffer size in bytes; longer blocks are rare.
 const ROOM_MIN: usize = 2048;
 
@@ -69,7 +69,7 @@ impl Stage {
         let passed = first.zip(last).is_some_and(|((first, _), (last, _))| {
             first.checked_add(window).is_some_and(|end| end <= *last)
         });
-        passed || self.blocks.len() >= STAGED_MAX || self.bytes >= STAGED_BYTES
+        passed || self.blocks.len() >= STAGED_MAX || self.bytes >= STAGED_BYTES_MAX
     }
 }
 
@@ -105,8 +105,8 @@ impl Merged {
         }
     }
 
-    /// Returns the oldest staged block; if `surely`, only when no older one can arrive. `None` if
-    /// there is none.
+    /// Returns the oldest staged block; if `surely`, only if no older block can arrive. Returns
+    /// `None` if there is none.
     pub(super) fn give_staged(
         &mut self,
         out: &mut [u8],

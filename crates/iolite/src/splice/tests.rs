@@ -6,7 +6,7 @@ use crate::aggregate::owner::Creator;
 use crate::aggregate::server::GrantServer;
 use crate::aggregate::{Aggregate, AllocationPool, Frozen};
 use crate::indirect::{Backing, Config, Input, Output, indirect, sweep};
-use crate::interface::{Held, Reading};
+use crate::interface::{AggregateBlocks, Reading};
 use crate::view::Space;
 use abi::DbufId;
 use abi::access::{AccessList, Credentials};
@@ -203,7 +203,7 @@ fn e6_every_source_splices_into_every_destination() {
             (Box::new(output), Box::new(input))
         };
         // File to ring, as a pointer into a ring of pointers.
-        let mut held = Held::new(&file, 1000);
+        let mut held = AggregateBlocks::new(&file, 1000);
         let moved = splice_all(&mut held, &mut *from).unwrap();
         let by_pointer = if from_bytes { 0 } else { bytes.len() };
         assert_eq!((moved.bytes, moved.by_pointer), (bytes.len(), by_pointer));

@@ -3,8 +3,8 @@
 //!
 //! Faults are cached too. After a refusal, a dbuf is requested again only after a number of
 //! pointers into it that doubles with each refusal. Likewise a ring with only refused pointers is
-//! limited as a whole, so that a hostile writer that names ever new dbufs causes table lookups but
-//! no system calls. [SL §5.3.3, "splicing is then disabled"]
+//! limited as a whole, so that a hostile writer that constantly names new dbufs causes table
+//! lookups but no system calls. [SL §5.3.3, "splicing is then disabled"]
 
 use super::{Space, View};
 use abi::{DbufId, RichPointer};
@@ -38,7 +38,7 @@ pub(crate) struct BackOff {
 }
 
 /// Maximum back-off in attempts.
-const LEFT_ALONE_MAX: u32 = 1 << 16;
+const BACK_OFF_MAX: u32 = 1 << 16;
 
 impl BackOff {
     /// Returns true if the next attempt is due; otherwise counts a skipped one.
@@ -51,27 +51,25 @@ impl BackOff {
         false
     }
 
-    /// Records a failure.
-    pub(crate) fn failed(&mut self) {
-        self.failed_after(0);
+    pub(crate) fn record_failure(&mut self) {
+        self.record_failure_after(0);
     }
 
-    /// Records a failure; the first `harmless` consecutive ones cause no back-off.
-    fn failed_after(&mut self, harmless: u32) {
+    /// Records a failure; the first `harmless` consecutive failures cause no back-off.
+    fn record_failure_after(&mut self, harmless: u32) {
         self.failures = self.failures.saturating_add(1);
         if let Some(more) = self.failures.checked_sub(harmless + 1) {
-            self.left = LEFT_ALONE_MAX.min(1 << more.min(31));
+            self.left = BACK_OFF_MAX.min(1 << more.min(31));
         }
     }
 
-    /// Records a success and resets the back-off.
-    pub(crate) const fn succeeded(&mut self) {
+    pub(crate) const fn record_success(&mut self) {
         *self = Self { left: 0, failures: 0 };
     }
 }
 
-/// Consecutive refusals without a back-off, as caused by a dbuf that is being withdrawn.
-const REFUSALS: u32 = 8;
+/// Number of consecutive refusals without a back-off, as caused by a dbuf that is being withdrawn.
+const HARMLESS_REFUSALS: u32 = 8;
 
 impl Translation {
     pub(crate) fn new(space: Space) -> Self {
@@ -138,16 +136,16 @@ impl Translation {
         match self.space.map(dbuf) {
             Ok(view) => {
                 *line = TranslationLine::Mapped(view);
-                self.quiet.succeeded();
+                self.quiet.record_success();
                 Ok(())
             }
             Err(fault) => {
-                again.failed();
+                again.record_failure();
                 // Mapped dbufs keep their line.
                 if !matches!(line, TranslationLine::Mapped(_)) {
                     *line = TranslationLine::Refused(dbuf, fault, again);
                 }
-                self.quiet.failed_after(REFUSALS);
+                self.quiet.record_failure_after(HARMLESS_REFUSALS);
                 Err(fault)
             }
         }

@@ -48,7 +48,7 @@ fn q4_pool_is_granted_only_to_permitted_readers() {
     owner.lend(&data, own).unwrap();
     assert!(owner.lend(&data, other).is_err());
     assert_eq!(owner.holders().peers().count(), 3);
-    assert_eq!(owner.holders_mut().gone(own).unwrap().references, 1);
+    assert_eq!(owner.holders_mut().remove(own).unwrap().references, 1);
     assert_eq!(owner.grant(one, own).unwrap_err(), GrantRefusal::UnknownPeer(own));
     assert_eq!(owner.lend(&data, own).unwrap_err(), GrantRefusal::UnknownPeer(own));
     assert!(owner.withdraw(one) && !owner.withdraw(one));

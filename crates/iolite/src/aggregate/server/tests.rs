@@ -44,14 +44,14 @@ fn q4_q5_pointer_maps_its_pool_once_or_fails_with_the_reason() {
     let hidden = pointers(&secret.copy(b"not for everybody").unwrap())[0];
     let forbidden = GrantRefusal::Forbidden { dbuf: hidden.dbuf(), uid: 1001 };
     let refused = client.copy(hidden, &mut [0; 17]);
-    assert_eq!(refused, Err(Unreadable::Refused(forbidden)));
+    assert_eq!(refused, Err(ResolveError::Refused(forbidden)));
     let unknown = DbufId::new(77).unwrap();
     let refused = client.copy(RichPointer::new(unknown, pointer.place, pointer.class), &mut out);
-    assert_eq!(refused, Err(Unreadable::Refused(GrantRefusal::UnknownDbuf(unknown))));
+    assert_eq!(refused, Err(ResolveError::Refused(GrantRefusal::UnknownDbuf(unknown))));
     let hole = client.copy(RichPointer::hole(13), &mut out);
-    assert_eq!(hole, Err(Unreadable::Fault(Fault::Hole)));
+    assert_eq!(hole, Err(ResolveError::Fault(Fault::Hole)));
     let short = client.copy(pointer, &mut [0; 5]);
-    assert_eq!(short, Err(Unreadable::Fault(Fault::TooLong { length: 13, limit: 5 })));
+    assert_eq!(short, Err(ResolveError::Fault(Fault::TooLong { length: 13, limit: 5 })));
     client.give_back(pointer).unwrap();
     until("the slice comes back", || references(&server, peer) == Some(0));
     drop(client);

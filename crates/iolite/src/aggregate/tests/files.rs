@@ -12,7 +12,7 @@ fn aggregate_is_read_through_the_file_traits() {
             random.bytes(length)
         };
         let whole = pool.copy(&bytes).unwrap();
-        let aggregate = cut(&mut random, whole);
+        let aggregate = divide(&mut random, whole);
         let mut out = Vec::new();
         aggregate.reader().read_to_end(&mut out).unwrap();
         assert_eq!(out, bytes);
@@ -69,7 +69,7 @@ fn q3_short_writes_are_completed() {
     let mut pool = pool_of(1, 64);
     let bytes = random.bytes(30_000);
     let whole = pool.copy(&bytes).unwrap();
-    let aggregate = cut(&mut random, whole);
+    let aggregate = divide(&mut random, whole);
     assert!(aggregate.slices().count() > 64, "more than one call takes");
     let mut slow = Slow(Vec::new(), random);
     aggregate.write_to(&mut slow).unwrap();

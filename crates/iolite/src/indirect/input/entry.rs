@@ -2,7 +2,7 @@
 
 use super::{Current, Input, UNMAPPED};
 use crate::interface::StreamReader as _;
-use crate::view::leading;
+use crate::view::count_leading_inside;
 use abi::RichPointer;
 use abi::ring::writer;
 use buffer::Fault;
@@ -11,7 +11,8 @@ use buffer::atomic::acquire;
 /// A pointer and, if its dbuf is mapped, the length of the view and whether it needs no lease.
 pub(super) type Allegation = (RichPointer, Option<(usize, bool)>);
 
-/// Attempts on an overwriting ring before a reader reports that nothing is available.
+/// Number of attempts of a reader in an overwriting ring before it reports that no block is
+/// available.
 const ATTEMPTS: usize = 8;
 
 impl Current {
@@ -28,7 +29,7 @@ impl Current {
 }
 
 impl Input {
-    /// Returns the entry at `next` if one is published: copied once, translated and validated.
+    /// Copies, translates and validates the entry at `next`. Returns `None` if none is published.
     /// Empty entries are skipped.
     #[inline]
     pub(super) fn look(&mut self) -> Result<Option<Current>, Fault> {
@@ -95,7 +96,7 @@ impl Input {
         let count = out.len().min(usize::try_from(there).unwrap_or(usize::MAX));
         let out = out.get_mut(..count).unwrap_or_default();
         if count == 0 {
-            self.nothing()?;
+            self.is_at_end()?;
             return Ok(0);
         }
         self.ring.copy_bare(next, out);
@@ -106,7 +107,9 @@ impl Input {
                 Ok(_) => {
                     let rest = out.get(good..).unwrap_or_default();
                     let view = self.translation.view(first.dbuf());
-                    view.map_or((0, 0), |view| leading(rest, |pointer| view.is_out(pointer)))
+                    view.map_or((0, 0), |view| {
+                        count_leading_inside(rest, |pointer| view.is_out(pointer))
+                    })
                 }
                 Err(fault) if good == 0 => return Err(self.pass_by(fault)),
                 Err(_) => break,
@@ -137,15 +140,15 @@ impl Input {
     pub(super) fn pass(&mut self, pointer: RichPointer) {
         (self.current, self.lent) = (None, None);
         self.staged = false;
-        self.keeper.look_away();
+        self.keeper.clear_peek();
         self.ring.side.next += 1;
         self.ring.side.taken.blocks += 1;
         self.ring.side.taken.bytes += u64::from(pointer.length());
         self.owed_bytes += u64::from(pointer.length());
     }
 
-    /// Passes the entry at `next` because of `fault` and counts it as lost. A damaged ring does not
-    /// advance.
+    /// Passes the entry at `next` because of `fault` and counts it as lost. Does not advance if the
+    /// ring is damaged.
     pub(super) fn pass_by(&mut self, fault: Fault) -> Fault {
         let broken = matches!(fault, Fault::Poisoned { .. } | Fault::Damaged { .. });
         if !broken {
@@ -173,7 +176,7 @@ impl Input {
     }
 
     /// Publishes the peeked entry and its address to following outputs.
-    pub(super) fn show_followers(&mut self, current: Current) {
+    pub(super) fn publish_peek(&mut self, current: Current) {
         let direct = current.first.is_some();
         let Some(view) = self.translation.view(current.pointer.dbuf()) else { return };
         let address = if direct { view.address() + current.at + current.done } else { 0 };
@@ -185,7 +188,7 @@ impl Input {
     /// Reads one block of a ring that overwrites.
     pub(super) fn read_lossy(&mut self, out: &mut [u8]) -> Result<Option<usize>, Fault> {
         let Some(length) = self.stage_lossy()? else {
-            return Ok(self.nothing()?.then_some(0));
+            return Ok(self.is_at_end()?.then_some(0));
         };
         let limit = out.len();
         let Some(to) = out.get_mut(..length) else { return Err(Fault::TooLong { length, limit }) };
@@ -196,7 +199,7 @@ impl Input {
 
     pub(super) fn peek_lossy(&mut self) -> Result<Option<&[u8]>, Fault> {
         if self.stage_lossy()?.is_none() {
-            return Ok(self.nothing()?.then_some(&[]));
+            return Ok(self.is_at_end()?.then_some(&[]));
         }
         let done = self.current.map_or(0, |current| current.done);
         Ok(Some(self.staging.get(done..).unwrap_or_default()))
@@ -234,7 +237,7 @@ impl Input {
     }
 
     /// Skips to an entry that the writer has not reached, half a lap ahead if possible, and counts
-    /// the skipped ones as lost.
+    /// the skipped entries as lost.
     fn resume(&mut self, start: u64) -> Result<(), Fault> {
         let capacity = self.ring.side.store.capacity;
         let commit = self.ring.side.refresh()?;

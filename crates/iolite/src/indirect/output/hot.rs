@@ -1,24 +1,25 @@
 //! The segment of the last hit, the first lookup of a write. [SL §5.3.3]
 
-use crate::view::leading;
+use crate::view::count_leading_inside;
 use abi::{Class, Extent, RichPointer};
 use buffer::pool::Lease;
 use buffer::pool::address::EnclosingSegment;
 
-/// The segment of the last hit, which is the last one in `flights`. The default contains no bytes.
+/// The segment of the last hit, which is also the last segment in `flights`. The default contains
+/// no bytes.
 #[derive(Debug, Default)]
-pub(super) struct Hot {
+pub(super) struct HotSegment {
     pub(super) address: usize,
     pub(super) filled: usize,
     /// Size of the segment in bytes.
     pub(super) segment: usize,
-    /// Position of its first byte.
+    /// Position of the segment's first byte.
     pub(super) position: u64,
-    /// A pointer into its dbuf.
+    /// A pointer into the dbuf of the segment.
     pub(super) home: RichPointer,
 }
 
-impl Hot {
+impl HotSegment {
     #[inline]
     pub(super) fn pointer(&self, from: usize, length: usize) -> RichPointer {
         // Both are smaller than a segment, which is below 4 GB.
@@ -49,10 +50,10 @@ impl Hot {
         };
     }
 
-    /// Returns true if this newly filled block is in the same segment, and extends the filled part
-    /// by it.
+    /// Returns true if this newly filled block is in the same segment, and extends the known filled
+    /// part by the block.
     #[inline]
-    pub(super) fn grows_by(&mut self, pointer: RichPointer) -> bool {
+    pub(super) fn extend_to(&mut self, pointer: RichPointer) -> bool {
         let from = pointer.place.position().wrapping_sub(self.position);
         let end = from.saturating_add(u64::from(pointer.length()));
         let same = end <= self.segment as u64 && pointer.dbuf() == self.home.dbuf();
@@ -63,14 +64,14 @@ impl Hot {
         same && self.address != 0
     }
 
-    /// Returns the number of leading pointers into this segment, and the number of bytes that they
-    /// view.
+    /// Returns the number of leading pointers into this segment, and the number of bytes in their
+    /// views.
     #[inline]
-    pub(super) fn covers_first(&self, pointers: &[RichPointer]) -> (usize, u64) {
+    pub(super) fn count_covered(&self, pointers: &[RichPointer]) -> (usize, u64) {
         if self.address == 0 {
             return (0, 0);
         }
-        leading(pointers, |pointer| self.is_out(pointer))
+        count_leading_inside(pointers, |pointer| self.is_out(pointer))
     }
 
     /// Returns nonzero if the bytes are outside the filled part of this segment.

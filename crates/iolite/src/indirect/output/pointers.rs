@@ -1,19 +1,19 @@
 //! Writes that produce pointers, and forwarding of blocks lent by other streams.
 
-use super::{Hot, Output};
+use super::{HotSegment, Output};
 use crate::indirect::ranges::RANGES;
 use abi::{Class, Extent, RichPointer};
 use buffer::{Fault, foreign};
 
 impl Output {
     /// Writes a block outside the segment of the last hit.
-    pub(super) fn write_elsewhere(&mut self, block: &[u8]) -> Result<bool, Fault> {
+    pub(super) fn write_outside_hot(&mut self, block: &[u8]) -> Result<bool, Fault> {
         if let Some(name) = self.ranges.find(block.as_ptr().addr())
             && self.splice_from(name, block)
         {
             return Ok(true);
         }
-        if let Some((upstream, pointer)) = self.flights.looked_at(block)
+        if let Some((upstream, pointer)) = self.flights.find_peeked(block)
             && !block.is_empty()
             && self.flights.claim(upstream, pointer, self.ring.side.head + 1)
         {
@@ -40,13 +40,13 @@ impl Output {
             return false;
         }
         let Some(enclosing) = known.memory.lease_slice(block) else {
-            known.back_off.failed();
+            known.back_off.record_failure();
             return false;
         };
-        known.back_off.succeeded();
+        known.back_off.record_success();
         let home = RichPointer::new(enclosing.lease.dbuf(), Extent::default(), Class::YES);
         let until = self.ring.side.head + 1;
-        self.hot = Hot {
+        self.hot = HotSegment {
             address: enclosing.address,
             filled: enclosing.filled,
             segment: enclosing.segment,

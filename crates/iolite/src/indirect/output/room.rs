@@ -1,6 +1,6 @@
 //! Room for entries: freed by readers, or by overwriting.
 
-use super::{Hot, Output};
+use super::{HotSegment, Output};
 use abi::RichPointer;
 use abi::ring::writer;
 use buffer::crossing::Origin;
@@ -8,8 +8,8 @@ use buffer::wait::Urgency;
 use buffer::{Fault, Policy};
 
 impl Output {
-    /// Ensures room for an entry, blocking if the policy says so. Returns false if there is none
-    /// and the policy is not to wait.
+    /// Ensures room for an entry, blocking if the policy is to block. Returns false if there is no
+    /// room and the policy is not to block.
     #[cold]
     pub(super) fn make_room(&mut self) -> Result<bool, Fault> {
         if self.has_room()? {
@@ -60,19 +60,20 @@ impl Output {
     fn give_back(&mut self, passed: u64) {
         self.extend_hold();
         if !self.flights.reap(passed) {
-            self.hot = Hot::default();
+            self.hot = HotSegment::default();
         }
     }
 
     /// Releases memory that all readers have passed. This happens automatically when room is
-    /// needed; call it from a writer that is idle for long, or before waiting for a followed input.
+    /// needed. To be called by a writer that is idle for long, and before waiting for a followed
+    /// input.
     pub fn reap(&mut self) -> Result<(), Fault> {
         self.look().map(|_| ())
     }
 
     /// Ensures free memory in the backing dbuf, blocking until readers have passed some of this
-    /// stream's blocks; memory held by others does not count. Returns false if the policy is not to
-    /// wait.
+    /// stream's blocks; memory held by other streams does not count. Returns false if the policy is
+    /// not to block.
     #[cold]
     pub(super) fn make_memory(&mut self) -> Result<bool, Fault> {
         self.extend_hold();
@@ -105,7 +106,7 @@ impl Output {
         }
     }
 
-    /// Blocks until `done` returns true; readers wake the writer when they have passed `until`.
+    /// Blocks until `done` returns true; readers wake the writer once they have passed `until`.
     /// Fails with [`Fault::Abandoned`] if no reader is left.
     pub(super) fn wait_until_passed(
         &mut self,
@@ -137,7 +138,7 @@ impl Output {
         }
     }
 
-    /// Announces that `count` entries are about to be overwritten (lossy rings).
+    /// Announces that `count` entries are about to be overwritten, in a ring that overwrites.
     #[inline]
     pub(super) fn begin(&mut self, count: u64) {
         // SYNC POINT: writing begins; an announcement is never withdrawn.
@@ -145,15 +146,15 @@ impl Output {
     }
 
     /// Counts a block dropped for lack of room; returns false.
-    pub(super) const fn drop_one(&mut self, length: usize) -> bool {
+    pub(super) const fn count_dropped(&mut self, length: usize) -> bool {
         self.ring.side.put.dropped += 1;
         self.ring.side.put.dropped_bytes += length as u64;
         false
     }
 
     /// Writes pointers to blocks of `origin`, each of which is checked to be in a segment that this
-    /// stream then holds. Waits like [`Output::write`]; returns the number of pointers written. For
-    /// batches: if all are in one segment, this is cheaper than single writes.
+    /// stream then holds. Waits as [`Output::write`]. Returns the number of pointers written. If
+    /// all blocks of a batch are in one segment, this is cheaper than single writes.
     pub fn put_all(
         &mut self,
         pointers: &[RichPointer],
@@ -165,7 +166,8 @@ impl Output {
             let count = rest.len().min(usize::try_from(room).unwrap_or(usize::MAX));
             if count == 0 {
                 if !self.make_room()? {
-                    rest.iter().for_each(|pointer| _ = self.drop_one(pointer.length() as usize));
+                    rest.iter()
+                        .for_each(|pointer| _ = self.count_dropped(pointer.length() as usize));
                     break;
                 }
                 continue;
@@ -176,14 +178,14 @@ impl Output {
         Ok(put)
     }
 
-    /// Writes leading pointers that are in one segment; there must be room for all of `batch`.
-    /// Returns their number.
+    /// Writes the leading pointers that are in one segment. The caller ensures that there is room
+    /// for all of `batch`. Returns their number.
     fn put_batch(&mut self, batch: &[RichPointer], origin: &dyn Origin) -> Result<usize, Fault> {
         let Some(first) = batch.first() else { return Ok(0) };
-        let (mut count, mut bytes) = self.hot.covers_first(batch);
+        let (mut count, mut bytes) = self.hot.count_covered(batch);
         if count == 0 {
             self.advance_to(*first, origin)?;
-            (count, bytes) = self.hot.covers_first(batch);
+            (count, bytes) = self.hot.count_covered(batch);
         }
         let same = batch.get(..count.max(1)).unwrap_or_default();
         if self.policy == Policy::Overwrite {

@@ -1,4 +1,4 @@
-//! Writes without copies: which become pointers, and which are copied.
+//! Writes of bytes in dbufs become pointers, and other writes are copied.
 
 use super::*;
 use crate::interface::{StreamReader as _, StreamWriter as _};
