@@ -33,22 +33,22 @@ pub const SINKS: &[SinkEntry] = &[
     drop::ENTRY,
 ];
 
-/// Programs: a single entry, which runs any command.
+/// All programs: a single entry, which runs any command.
 pub const PROCESSES: &[ProcessEntry] = &[process::ENTRY];
 
-/// Returns the source with this name.
+/// Returns the source with this name; `None` if the catalog has none.
 #[must_use]
 pub fn source(name: &str) -> Option<&'static SourceEntry> {
     SOURCES.iter().find(|entry| entry.description.name == name)
 }
 
-/// Returns the sink with this name.
+/// Returns the sink with this name; `None` if the catalog has none.
 #[must_use]
 pub fn sink(name: &str) -> Option<&'static SinkEntry> {
     SINKS.iter().find(|entry| entry.description.name == name)
 }
 
-/// Returns the program with this name.
+/// Returns the program with this name; `None` if the catalog has none.
 #[must_use]
 pub fn process(name: &str) -> Option<&'static ProcessEntry> {
     PROCESSES.iter().find(|entry| entry.description.name == name)

@@ -1,5 +1,5 @@
-//! Text forms of timestamps. All are in UTC, so that two runs print the same, except in web server
-//! logs, which carry a zone offset.
+//! Text forms of timestamps: in UTC, so that two runs print the same; only web server logs use
+//! local time with a zone offset.
 
 use filter::Time;
 use jiff::Timestamp;

@@ -46,7 +46,7 @@ pub trait Source: Send {
         false
     }
 
-    /// Releases resources that other parties wait for. `give` is not called afterwards.
+    /// Releases resources that other parties wait for. The last call; `give` does not follow.
     fn close(&mut self) {}
 
     /// Returns the concrete source for downcasting by the code that created it, or `None` if that
@@ -142,7 +142,7 @@ pub struct SourceCounters {
     pub counts: Option<Counts>,
 }
 
-/// Block counts of one edge.
+/// Frame and block counts of one edge.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ArcCounts {
     /// Blocks emitted into the space.
@@ -155,7 +155,7 @@ pub struct ArcCounts {
     pub missing: LossRanges,
 }
 
-/// A position in a file.
+/// A read position in a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Position {
     /// Bytes read so far.
@@ -287,7 +287,7 @@ pub struct Opening<'o> {
     pub origins: Origins,
     /// Arguments of the first filter downstream, if the planner has delegated its test to the
     /// kernel (only for sources whose description sets `takes_filter`).
-    pub ahead: Option<&'o Arguments>,
+    pub pushed_filter: Option<&'o Arguments>,
     /// Upper bound on the latency of a block in nanoseconds, if the request sets one (T_t).
     pub latency: Option<Time>,
     /// True if the request may use resources that the user needs for other work (`--force`).
@@ -314,7 +314,7 @@ impl<'o> Opening<'o> {
             classes: Classes::Same,
             origin: 0,
             origins: Origins::default(),
-            ahead: None,
+            pushed_filter: None,
             latency: None,
             force: false,
             lent: &[],

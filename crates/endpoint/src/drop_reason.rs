@@ -10,13 +10,13 @@ use std::sync::{Mutex, PoisonError};
 pub enum DropReason {
     /// The request drops these blocks on purpose.
     ByRequest,
-    /// The block limit (`-c`) had been reached.
+    /// The block arrived after the limit (`-c`) had been reached.
     BeyondCount,
     /// The program had exited or closed its standard input.
     ProgramEnded,
-    /// Holes: stream data that was lost before capture and has no bytes to write.
+    /// The block is a hole: stream data that was lost before capture, without bytes to write.
     Hole,
-    /// Read by a source but not processed when the path ended.
+    /// The block had been read by a source, but not processed, when the path ended.
     Unread,
     /// The network interface or its driver had no free buffers.
     Driver,
@@ -24,9 +24,9 @@ pub enum DropReason {
     Backlog,
     /// The ring between kernel and source was full.
     Ring,
-    /// Evicted from the state of a filter to bound its memory.
+    /// The block was evicted from the state of a filter to bound its memory.
     Evicted,
-    /// No memory for the output of a filter.
+    /// The space had no memory for the output of a filter.
     NoRoom,
     /// A filter or sink failed while it processed the blocks.
     Failed,

@@ -32,7 +32,7 @@ impl SourceEntry {
 
     /// Sets the function that predicts the link types.
     #[must_use]
-    pub const fn linked(self, links: fn(&Arguments) -> Option<Vec<LinkType>>) -> Self {
+    pub const fn with_links(self, links: fn(&Arguments) -> Option<Vec<LinkType>>) -> Self {
         Self { links, ..self }
     }
 
@@ -77,14 +77,15 @@ impl SinkEntry {
         self.with(EndpointFacts { writes_files: true, ..self.facts })
     }
 
-    /// Marks a sink that writes files as one that, with some arguments, only appends to one file.
+    /// Sets the function that returns true if a sink that writes files only appends to one open
+    /// file ([`EndpointFacts::appends`]).
     #[must_use]
     pub const fn appending(self, appends: fn(&Arguments) -> bool) -> Self {
         self.with(EndpointFacts { appends: Some(appends), ..self.facts })
     }
 }
 
-/// A child program in the catalog. It may stand at any position of a request.
+/// A child program in the catalog; allowed at any position of a request.
 #[derive(Clone, Copy, Debug)]
 pub struct ProcessEntry {
     /// Description of the program downstream of another filter.
@@ -93,8 +94,8 @@ pub struct ProcessEntry {
     pub head: &'static Description,
     /// Facts for the planner.
     pub facts: EndpointFacts,
-    /// Checks the text of a command; returns the mistake if it can never be run.
+    /// Checks the text of a command; returns the mistake if no shell can run it.
     pub refuses: fn(&str) -> Option<Mistake>,
-    /// Starts the program. A failure leaves no process behind.
+    /// Starts the program. After a failure no process is running.
     pub start: fn(&Opening<'_>, ProcessRole) -> Result<StartedProcess, Failure>,
 }

@@ -46,7 +46,7 @@ pub struct FrameHeader {
     length: usize,
 }
 
-/// Memory of a stored frame besides its bytes.
+/// Memory of a stored frame in addition to its bytes.
 const OVERHEAD: usize = size_of::<FrameHeader>();
 
 /// Start position of a read.
@@ -144,7 +144,7 @@ impl History {
     }
 }
 
-/// Appends a pcap record of the frame to `to`, cut to the snap length that readers accept.
+/// Appends a pcap record of the frame to `to`, truncated to the snap length that readers accept.
 pub fn record(header: &FrameHeader, frame: &[u8], to: &mut Vec<u8>) {
     let bytes = frame.get(..write::SNAP_LENGTH as usize).unwrap_or(frame);
     let captured = u32::try_from(bytes.len()).unwrap_or(write::SNAP_LENGTH);
@@ -153,9 +153,9 @@ pub fn record(header: &FrameHeader, frame: &[u8], to: &mut Vec<u8>) {
 }
 
 /// Size of a pcap record header in bytes.
-pub const RECORD: usize = write::RECORD;
+pub const RECORD_HEADER_SIZE: usize = write::RECORD;
 /// Size of a pcap file header in bytes.
-pub const HEADER: usize = write::HEADER;
+pub const FILE_HEADER_SIZE: usize = write::HEADER;
 
 /// Returns the offset of the first boundary between records at or after offset `at`. The first
 /// record starts at offset `first`, after the file header if there is one.
@@ -164,7 +164,7 @@ pub fn boundary(records: &[u8], first: usize, at: usize) -> usize {
     let mut end = if at == 0 { 0 } else { first };
     while end < at {
         let length = records.get(end + 8..).and_then(|record| record.first_chunk());
-        end += RECORD + length.map_or(0, |length| u32::from_le_bytes(*length) as usize);
+        end += RECORD_HEADER_SIZE + length.map_or(0, |length| u32::from_le_bytes(*length) as usize);
     }
     end.min(records.len())
 }

@@ -7,12 +7,12 @@ use sys::machine::Capabilities;
 use sys::net::{Interface, Namespace, RouteSocket};
 use wire::link::LinkType;
 
-/// Frames counted by a source up to the removal of its interface, for the message.
+/// Number of frames that a source has counted before its interface was removed, for the message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum FrameCount {
     /// All received frames.
     All(u64),
-    /// Frames that passed the kernel's filter; rejected ones are not counted.
+    /// Frames that passed the kernel's filter; rejected frames are not counted.
     Passed(u64),
     /// Unknown, because the counting process has exited too.
     Unknown,
@@ -35,7 +35,7 @@ pub(crate) fn interface_removed(call: &'static str, name: &str, counts: FrameCou
         .hint("all that came before was handed on; start again when the interface is back")
 }
 
-/// Runs `work` in the named network namespace, or in that of this thread if `netns` is `None`.
+/// Runs `work` in the named network namespace, or in this thread's namespace if `netns` is `None`.
 /// Fails if the namespace cannot be opened or entered.
 pub(crate) fn within<T: Send>(
     netns: Option<&str>,

@@ -1,8 +1,8 @@
 //! Positions of lost blocks as ranges, in bounded memory.
 //!
-//! In: gaps in the order of detection. Out: the first and last ranges and the number of those
-//! between. A position counts the blocks of one stream from 0, lost ones included, so ranges and
-//! received blocks together cover the stream. A range of a per-processor stream names the
+//! In: gaps in the order of detection. Out: the first and last ranges, and the number of ranges
+//! between them. A position counts the blocks of one stream from 0, lost blocks included, so ranges
+//! and received blocks together cover the stream. A range of a per-processor stream names the
 //! processor.
 
 use serde::{Deserialize, Serialize};
@@ -20,8 +20,8 @@ pub struct Gap {
     pub processor: Option<u32>,
 }
 
-/// Ranges of lost blocks: the first [`Self::STORED`], the last [`Self::STORED`], and a count
-/// of those between.
+/// Ranges of lost blocks: the first [`Self::STORED`], the last [`Self::STORED`], and the number of
+/// ranges between them.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct LossRanges {
     first: Vec<Gap>,
@@ -33,7 +33,7 @@ impl LossRanges {
     /// Number of ranges stored at each end.
     pub const STORED: usize = 64;
 
-    /// Adds `count` blocks starting at position `from`. A range that continues the newest one is
+    /// Adds `count` blocks starting at position `from`. A range that continues the newest range is
     /// merged with it.
     pub fn add(&mut self, from: u64, count: u64, processor: Option<u32>) {
         let Some(to) = count.checked_sub(1).map(|more| from.saturating_add(more)) else { return };
@@ -73,7 +73,7 @@ impl LossRanges {
         self.first.iter().chain(&self.last).copied()
     }
 
-    /// Returns the number of discarded ranges. They lie between the first [`Self::stored_first`]
+    /// Returns the number of discarded ranges, which lie between the first [`Self::stored_first`]
     /// stored ranges and the others.
     #[must_use]
     pub const fn more(&self) -> u64 {
@@ -81,7 +81,7 @@ impl LossRanges {
     }
 
     /// Adds `more` to the number of discarded ranges.
-    pub fn leave_out(&mut self, more: u64) {
+    pub fn add_discarded(&mut self, more: u64) {
         self.more += more;
     }
 

@@ -31,8 +31,8 @@ struct FilePermissions {
 
 const OF_GROUP: u32 = 0o040;
 const OF_OTHERS: u32 = 0o004;
-/// Extended attribute with a file's access list (acl(5)).
-const LIST: &str = "system.posix_acl_access";
+/// Name of the extended attribute with a file's access list (acl(5)).
+const ACCESS_LIST: &str = "system.posix_acl_access";
 /// Mode bit of a directory whose group is inherited by new files.
 const SET_GROUP: u32 = 0o2000;
 
@@ -43,7 +43,7 @@ impl Readers {
         let opened = if path == "-" { Path::new("/dev/stdin") } else { Path::new(path) };
         if let Some(file) = fs::metadata(opened).ok().filter(Metadata::is_file) {
             // With an access list, the group bits are its mask and not the rights of the group.
-            let found = rustix::fs::getxattr(opened, LIST, &mut [0u8; 256]);
+            let found = rustix::fs::getxattr(opened, ACCESS_LIST, &mut [0u8; 256]);
             let listed = matches!(found, Ok(_) | Err(rustix::io::Errno::RANGE));
             let mode = if listed { file.mode() & !OF_GROUP } else { file.mode() };
             self.0.push(FilePermissions { group: file.gid(), mode });
@@ -123,7 +123,8 @@ mod tests {
             list.extend(tag.to_le_bytes().into_iter().chain(rights.to_le_bytes()));
             list.extend(id.to_le_bytes());
         }
-        if rustix::fs::setxattr(&file, LIST, &list, rustix::fs::XattrFlags::empty()).is_err() {
+        if rustix::fs::setxattr(&file, ACCESS_LIST, &list, rustix::fs::XattrFlags::empty()).is_err()
+        {
             eprintln!("skipped: files here have no lists of access");
             return;
         }

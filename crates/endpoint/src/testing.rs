@@ -123,7 +123,8 @@ pub(crate) struct EmittedBlock {
     pub(crate) bytes: Vec<u8>,
 }
 
-/// Calls `give` once with room for `room` blocks, copies the emitted blocks, and ends the pass.
+/// Calls `give` once with room for `room` blocks, returns copies of the emitted blocks, and ends
+/// the pass.
 pub(crate) fn ask(
     source: &mut dyn Source,
     pool: &mut Pool,

@@ -1,7 +1,6 @@
-//! Captures of our own and of other programs, read by `replay` and written back by `pcap`: the
-//! packets must be the same, in order and with their times; a fault in a capture must be reported
-//! as by the capture reader, after the packets in front of it; and common tools must be able to
-//! read the output.
+//! Generated and external captures, read by `replay` and written by `pcap`: the packets must be the
+//! same, in order and with their times; a fault in a capture must be reported as by the capture
+//! reader, after the packets before it; and common tools must be able to read the output.
 
 #![expect(clippy::unwrap_used, reason = "a test may fail by panicking")]
 

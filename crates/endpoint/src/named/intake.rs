@@ -1,8 +1,8 @@
 //! `buffer`: a source that other programs write to by name.
 //!
-//! In: one ring for each writer, which the writer has made. Out: the blocks as they were written,
-//! copied once, because a writer need not be trusted. Writers come and go; their blocks are taken
-//! in turn, at most one batch of each before the next.
+//! In: one ring per writer, created by the writer. Out: the blocks as written, copied once, because
+//! writers are untrusted. Writers may connect and leave at any time. A `give` drains one writer
+//! after the other until the batch is full; the next `give` continues with the same writer.
 
 use super::writers::Writers;
 use super::{access, failed};
@@ -77,25 +77,25 @@ fn link(arguments: &Arguments) -> Option<LinkType> {
     }
 }
 
-/// Returns the link types of the frames.
+/// Returns the link types of the frames; empty for blocks without frames.
 #[expect(clippy::unnecessary_wraps, reason = "the signature of the catalog")]
 fn links(arguments: &Arguments) -> Option<Vec<LinkType>> {
     Some(link(arguments).into_iter().collect())
 }
 
 struct Buffer {
-    /// The thread that serves the name; dropped after the writers.
+    /// The thread that serves the name.
     host: Host,
     address: Address,
     writers: Writers,
     link: Option<LinkType>,
     origin: u16,
-    /// True to end with the last writer.
+    /// True to end the input after the last writer has left.
     until_last: bool,
-    /// Memory for a block on its way from a ring to the pool; the length of a block in it.
+    /// Memory for a block between ring and pool; `pending` is the length of a block that it holds.
     copy: Vec<u8>,
     pending: Option<usize>,
-    /// Index of the writer whose turn is next.
+    /// Index of the writer to read next.
     next: usize,
     given: Amount,
     too_long: u64,
@@ -103,17 +103,17 @@ struct Buffer {
 }
 
 /// Result of reading from one writer.
-enum Taken {
-    /// Nothing is there now.
+enum TakeOutcome {
+    /// The ring is empty.
     Nothing,
     /// The batch or the pool is full.
     Full,
-    /// The writer has closed, or is not served any longer.
+    /// The writer has closed, has exited, or is no longer served after a fault.
     Ended,
 }
 
 /// The catalog entry of `buffer`.
-pub const ENTRY: SourceEntry = SourceEntry::new(&BUFFER, open).linked(links);
+pub const ENTRY: SourceEntry = SourceEntry::new(&BUFFER, open).with_links(links);
 
 /// Opens `buffer`.
 fn open(opening: &Opening<'_>) -> Result<Box<dyn Source>, Failure> {
@@ -141,7 +141,7 @@ fn open(opening: &Opening<'_>) -> Result<Box<dyn Source>, Failure> {
 
 impl Source for Buffer {
     fn give(&mut self, intake: &mut Intake<'_>) -> Result<SourceStatus, Failure> {
-        self.writers.wake().map_err(|error| self.broken(&error))?;
+        self.writers.wake().map_err(|error| self.failure(&error))?;
         let before = self.given.blocks;
         let again = SourceStatus::retry_at(intake.now);
         if self.pending.is_some() && !self.put_pending(intake) {
@@ -151,21 +151,21 @@ impl Source for Buffer {
         while idle < self.writers.list.len() {
             let at = self.next % self.writers.list.len();
             match self.take_from(at, intake) {
-                Taken::Full => {
+                TakeOutcome::Full => {
                     let status = SourceStatus::Blocks;
                     return Ok(if self.given.blocks > before { status } else { again });
                 }
-                Taken::Nothing => {
+                TakeOutcome::Nothing => {
                     idle += 1;
                     self.next = at + 1;
                 }
-                Taken::Ended => drop(self.writers.list.swap_remove(at)),
+                TakeOutcome::Ended => drop(self.writers.list.swap_remove(at)),
             }
         }
         if self.given.blocks > before {
             return Ok(SourceStatus::Blocks);
         }
-        if self.until_last && self.writers.have_left() {
+        if self.until_last && self.writers.are_gone() {
             return Ok(SourceStatus::End);
         }
         let has_more = self.writers.fall_asleep();
@@ -189,37 +189,39 @@ impl Source for Buffer {
     fn close(&mut self) {
         self.host.withdraw(&self.address);
         self.writers.stop();
-        self.unread = self.writers.list.iter_mut().map(unread).sum();
+        self.unread = self.writers.list.iter_mut().map(count_unread).sum();
         self.writers.list.clear();
     }
 }
 
 impl Buffer {
-    /// Appends the blocks of one writer until it has none or there is no room.
-    fn take_from(&mut self, at: usize, intake: &mut Intake<'_>) -> Taken {
+    /// Appends blocks of one writer until its ring is empty, there is no room, or the writer is no
+    /// longer served.
+    fn take_from(&mut self, at: usize, intake: &mut Intake<'_>) -> TakeOutcome {
         loop {
             if intake.room() == 0 {
-                return Taken::Full;
+                return TakeOutcome::Full;
             }
-            let Some(input) = self.writers.list.get_mut(at) else { return Taken::Nothing };
+            let Some(input) = self.writers.list.get_mut(at) else { return TakeOutcome::Nothing };
             match input.read_block(&mut self.copy) {
                 Ok(BlockRead::Block(length)) => {
                     self.pending = Some(length);
                     if !self.put_pending(intake) {
-                        return Taken::Full;
+                        return TakeOutcome::Full;
                     }
                 }
-                Ok(BlockRead::Nothing) => return Taken::Nothing,
-                Ok(BlockRead::End) | Err(buffer::Fault::Abandoned) => return Taken::Ended,
+                Ok(BlockRead::Nothing) => return TakeOutcome::Nothing,
+                Ok(BlockRead::End) | Err(buffer::Fault::Abandoned) => return TakeOutcome::Ended,
                 Err(_) => {
                     self.too_long += 1;
-                    return Taken::Ended;
+                    return TakeOutcome::Ended;
                 }
             }
         }
     }
 
-    /// Moves the copied block to the pool; returns false without memory before the next pass.
+    /// Appends the pending block, if there is one; returns false if the pool has no memory before
+    /// the next pass.
     fn put_pending(&mut self, intake: &mut Intake<'_>) -> bool {
         let Some(length) = self.pending else { return true };
         let bytes = self.copy.get(..length).unwrap_or_default();
@@ -239,12 +241,12 @@ impl Buffer {
         intake.put(entry)
     }
 
-    fn broken(&self, error: &sys::Error) -> Failure {
+    fn failure(&self, error: &sys::Error) -> Failure {
         Failure::new("read from", self.address.to_string(), error)
     }
 }
 
-/// Returns the number of blocks that a writer says it has published beyond those taken.
-fn unread(input: &mut Input) -> u64 {
+/// Returns the number of unread blocks of a writer, by the writer's own count of published blocks.
+fn count_unread(input: &mut Input) -> u64 {
     input.written().blocks.saturating_sub(input.count().blocks)
 }

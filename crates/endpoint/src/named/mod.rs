@@ -1,14 +1,14 @@
-//! Ends of a path under a name, which other programs open: `user` and `socket` for readers,
-//! `buffer` for writers. [SL §4.3, §5.1]
+//! Named ends of a path, which other programs open: `user` and `socket` for readers, `buffer` for
+//! writers. [SL §4.3, §5.1]
 //!
 //! ```text
 //! … | user name=N    ring of blocks, written by the path ──► any number of readers, by permission
 //! buffer N | …       one ring for each writer, read by the path ◄── any number of writers
 //! ```
 //!
-//! The rings and their grants are those of [`buffer::name`]: a name belongs to a user and a network
-//! namespace, and vanishes with the path. Programs open it by [`NamedReader`] and [`NamedWriter`],
-//! in C by `streamline_open`, in a shell by `streamline cat`.
+//! [`buffer::name`] implements the rings and their grants: a name belongs to a user and a network
+//! namespace, and disappears with the path. Programs open it by [`NamedReader`] and
+//! [`NamedWriter`], in C by `streamline_open`, in a shell by `streamline cat`.
 
 pub mod intake;
 mod open;
@@ -33,15 +33,15 @@ const SIZE: Parameter = Parameter::named(
     "how many bytes wait for the slowest reader",
 );
 
-/// Returns the access list for the mode in the arguments, without the rights of users who may not
-/// read every input file of the path (CONTRACT 21).
+/// Returns the access list for the mode in the arguments, reduced by the rights of users who may
+/// not read every input file of the path (CONTRACT 21).
 fn access(arguments: &Arguments, readers: &Readers) -> AccessList {
     let mode = arguments.text("mode").and_then(|mode| u32::from_str_radix(mode, 8).ok());
     let mode = readers.mode(Path::new("/"), mode.unwrap_or(0o600));
     AccessList { mode, ..AccessList::private(sys::process::identity()) }
 }
 
-/// Converts the error of a name.
+/// Converts an error in opening a name into a failure.
 fn failed(call: &'static str, name: &str, error: &Error) -> Failure {
     Failure::new(call, format!("`{name}`"), error)
 }

@@ -15,21 +15,23 @@ pub struct NamedReader {
 }
 
 impl NamedReader {
-    /// Opens the end with this name, `NAME` or `UID/NAME`, at its current position.
+    /// Opens the end with this name, `NAME` or `UID/NAME`, at its current position. Blocks until
+    /// the path's process replies.
     ///
     /// # Errors
     ///
-    /// Fails if no path has the name, if this user may not read it, and if the name belongs to
-    /// another kind of object. Blocks until the path's process replies.
+    /// Fails if no path has the name, if this user may not read it, or if the name belongs to
+    /// another kind of object.
     pub fn open(name: &str) -> Result<Self, Error> {
         Ok(Self { input: name::open_stream(name)?, block: vec![0; 1 << 16] })
     }
 
-    /// Returns the next block; `None` at the end of the stream. Blocks until there is one.
+    /// Returns the next block; `None` at the end of the stream. Blocks until a block or the end
+    /// arrives.
     ///
     /// # Errors
     ///
-    /// Fails if the path was killed, or breaks the protocol.
+    /// Fails if the path was killed or breaks the protocol.
     pub fn next_block(&mut self) -> io::Result<Option<&[u8]>> {
         loop {
             match self.input.read_block(&mut self.block) {
@@ -46,11 +48,11 @@ impl NamedReader {
         }
     }
 
-    /// Returns true if there is a block, or the end, without waiting.
+    /// Returns true if [`NamedReader::next_block`] would not block. Never blocks.
     ///
     /// # Errors
     ///
-    /// As [`NamedReader::next_block`].
+    /// Fails as [`NamedReader::next_block`] does.
     pub fn is_ready(&mut self) -> io::Result<bool> {
         self.input.is_readable().map_err(io::Error::other)
     }
@@ -71,18 +73,18 @@ impl NamedWriter {
     ///
     /// # Errors
     ///
-    /// As [`NamedReader::open`], if this user may not write to it.
+    /// Fails as [`NamedReader::open`] does, and if this user may not write to the buffer.
     pub fn open(name: &str) -> Result<Self, Error> {
         let id = DbufId::new(1).unwrap_or(DbufId::HOLE);
         Ok(Self(name::open_write(name, &Config { every: 1, ..Config::new(id) })?))
     }
 
-    /// Writes a block; blocks while the ring is full.
+    /// Writes a block. Blocks while the ring is full.
     ///
     /// # Errors
     ///
-    /// Fails with `BrokenPipe` if the path has ended, and if the block is longer than half of the
-    /// ring.
+    /// Fails with `BrokenPipe` if the path has ended, and with another error if the block is longer
+    /// than [`NamedWriter::block_max`].
     pub fn write(&mut self, block: &[u8]) -> io::Result<()> {
         let written = self.0.write(block);
         self.0.flush();
@@ -100,11 +102,11 @@ impl NamedWriter {
     }
 }
 
-/// Returns the packets of a capture, pcap or pcapng, in order.
+/// Yields the packets of a pcap or pcapng capture, in order.
 ///
 /// # Errors
 ///
-/// Each item fails if the capture is damaged there.
+/// An item is an error if the capture is damaged at that point.
 pub fn packets(capture: &[u8]) -> impl Iterator<Item = Result<&[u8], String>> {
     let packets = wire::capture::packets(capture);
     packets.map(|packet| packet.map(|(_, bytes)| bytes).map_err(|error| error.to_string()))

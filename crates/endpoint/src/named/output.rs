@@ -1,8 +1,8 @@
-//! `user` and `socket`: sinks whose blocks other programs read by a name.
+//! `user` and `socket`: sinks whose blocks other programs read by opening a name.
 //!
-//! In: any blocks. Out: the bytes in view, one block of the stream for each. Every reader has a
-//! position of its own and starts at the block that follows its opening. What comes while nobody
-//! reads is dropped and counted, as is what finds no room in the ring.
+//! In: any blocks. Out: the bytes in view, as one block of the stream each. Every reader has a
+//! position of its own and starts with the first block written after its opening. Blocks without a
+//! reader, or without room in the ring, are dropped and counted.
 
 use super::{SIZE, access, failed};
 use crate::{DropReason, Failure, Opening, Sink, SinkEntry};
@@ -84,30 +84,30 @@ const FULL: Parameter = Parameter::named(
     "what becomes of a block for which a slow reader leaves no room",
 );
 
-/// Reasons of drops, in the order of [`Fate`].
+/// Reasons for drops, in the order of [`Fate`].
 const NO_READER: DropReason = DropReason::Named("no reader");
 const TOO_SLOW: DropReason = DropReason::Named("reader too slow");
 
-/// Time between two looks at a stop request while the sink waits.
-const LOOK: Duration = Duration::from_millis(50);
-/// Time that a stopped path waits for a reader that takes nothing.
-const PATIENCE: Duration = Duration::from_secs(1);
+/// Interval between checks for a stop request while the sink waits.
+const STOP_CHECK_INTERVAL: Duration = Duration::from_millis(50);
+/// Maximum wait of a stopped path for a reader that makes no progress.
+const STALL_MAX: Duration = Duration::from_secs(1);
 
-/// A ring under a name.
-struct Named {
-    /// The thread that admits readers; dropped after the ring has been closed.
+/// A sink over a named ring.
+struct NamedSink {
+    /// The thread that admits readers.
     host: Host,
     output: Option<Output>,
     address: Address,
     waits: bool,
     stopped: Arc<AtomicBool>,
-    /// Time since which the stopped path waits without progress.
+    /// Start of the stopped path's wait without progress.
     idle_since: Option<Instant>,
     written: Amount,
     unread: Amount,
     refused: Amount,
     holes: Amount,
-    /// Largest number of readers at a time.
+    /// Maximum number of concurrent readers so far.
     readers_max: usize,
     overwrites: bool,
 }
@@ -141,8 +141,11 @@ fn open(opening: &Opening<'_>) -> Result<Box<dyn Sink>, Failure> {
     let host = Host::open().map_err(|error| Failure::new("create", name, error))?;
     let access = access(arguments, opening.readers);
     let mut output = host.create(name, access, &config, Limits::default()).map_err(wrong)?;
-    output.set_waking(WakingOverrides { limit: Some(LOOK), ..WakingOverrides::default() });
-    Ok(Box::new(Named {
+    output.set_waking(WakingOverrides {
+        limit: Some(STOP_CHECK_INTERVAL),
+        ..WakingOverrides::default()
+    });
+    Ok(Box::new(NamedSink {
         host,
         output: Some(output),
         address,
@@ -158,7 +161,7 @@ fn open(opening: &Opening<'_>) -> Result<Box<dyn Sink>, Failure> {
     }))
 }
 
-impl Sink for Named {
+impl Sink for NamedSink {
     fn take(&mut self, batch: &Batch<'_>, _now: Time) -> Result<(), Failure> {
         for (_, block) in batch.blocks() {
             self.give(&block)?;
@@ -197,7 +200,7 @@ impl Sink for Named {
     }
 }
 
-impl Named {
+impl NamedSink {
     fn give(&mut self, block: &Block<'_>) -> Result<(), Failure> {
         let bytes = block.bytes();
         if (bytes.len() as u64) < u64::from(block.length()) {
@@ -214,7 +217,8 @@ impl Named {
         Ok(())
     }
 
-    /// Writes the bytes of a block, as several blocks if they exceed what the ring takes at once.
+    /// Writes the bytes of a block, split into several blocks if they exceed the maximum of the
+    /// ring.
     fn write(&mut self, bytes: &[u8]) -> Result<Fate, Failure> {
         if !self.has_reader()? {
             return Ok(Fate::NoReader);
@@ -231,13 +235,14 @@ impl Named {
                 Ok(true) => {}
                 Ok(false) => return Ok(Fate::TooSlow),
                 Err(Fault::Abandoned) => return Ok(Fate::NoReader),
-                Err(fault) => return Err(self.broken(fault)),
+                Err(fault) => return Err(self.failure(fault)),
             }
         }
         Ok(Fate::Written)
     }
 
-    /// Returns true if somebody reads. With `full=wait`, waits for that until the path is stopped.
+    /// Returns true if a reader is present. With `full=wait`, blocks until one is, or the path is
+    /// stopped.
     fn has_reader(&mut self) -> Result<bool, Failure> {
         loop {
             let Some(output) = &mut self.output else { return Ok(false) };
@@ -246,13 +251,13 @@ impl Named {
             if readers > 0 || !self.waits || self.stopped.load(Ordering::Acquire) {
                 return Ok(readers > 0);
             }
-            let waited = output.wait_for_reader(Some(LOOK));
+            let waited = output.wait_for_reader(Some(STOP_CHECK_INTERVAL));
             waited.map_err(|error| Failure::new("wait for", "a reader", error))?;
         }
     }
 
-    /// Waits until a block of this length fits; false if the path is stopped and no reader takes
-    /// anything for [`PATIENCE`].
+    /// Blocks until a block of this length fits, or all readers have left; returns false if the
+    /// path is stopped and readers make no progress for [`STALL_MAX`].
     fn wait_for_room(&mut self, length: usize) -> Result<bool, Failure> {
         loop {
             let Some(output) = &mut self.output else { return Ok(false) };
@@ -266,24 +271,24 @@ impl Named {
                 }
                 // The last reader has left: the block goes nowhere, and there is room.
                 Err(Fault::Abandoned) => return Ok(true),
-                Err(fault) => return Err(self.broken(fault)),
+                Err(fault) => return Err(self.failure(fault)),
                 Ok(false) => {}
             }
             if self.stopped.load(Ordering::Acquire) {
                 let since = *self.idle_since.get_or_insert_with(Instant::now);
-                if since.elapsed() > PATIENCE {
+                if since.elapsed() > STALL_MAX {
                     return Ok(false);
                 }
             }
         }
     }
 
-    fn broken(&self, fault: Fault) -> Failure {
+    fn failure(&self, fault: Fault) -> Failure {
         Failure::new("write to", self.address.to_string(), fault)
     }
 }
 
-impl Drop for Named {
+impl Drop for NamedSink {
     fn drop(&mut self) {
         // The stream ends before its host, so that the name is free again when this returns.
         self.output = None;

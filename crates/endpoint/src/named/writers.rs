@@ -1,7 +1,9 @@
-//! The writers of a `buffer`: a thread that accepts them, and one descriptor for all of them.
+//! The writers of a `buffer`: a thread that accepts writers, and one descriptor for all of their
+//! rings.
 //!
-//! A writer that has connected is not one yet: its offer may come later, or never. So a thread
-//! waits for offers and hands over the ends that they open; the source never waits for a writer.
+//! A program that connects becomes a writer only by its offer of a ring, which may arrive later or
+//! never. So a thread waits for offers and hands over the rings; the source never waits for a
+//! writer.
 
 use buffer::name::Inbox;
 use buffer::stream::Input;
@@ -11,19 +13,19 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use sys::eventfd::EventFd;
 
-/// The rings that are read, and those that come.
+/// The rings of all writers, and the thread that accepts new ones.
 pub(super) struct Writers {
     pub(super) list: Vec<Input>,
     shared: Arc<Arrivals>,
     thread: Option<JoinHandle<()>>,
-    /// The descriptors of all rings and of `shared.came`.
+    /// Epoll instance over the descriptors of all rings and `shared.came`.
     all: OwnedFd,
-    /// True once a writer has come.
-    any: bool,
+    /// True once a writer has been accepted.
+    had_writer: bool,
     asleep: bool,
 }
 
-/// The port between the thread and the source.
+/// Accepted rings on their way from the thread to the source.
 struct Arrivals {
     inputs: Mutex<Vec<Input>>,
     came: EventFd,
@@ -31,7 +33,7 @@ struct Arrivals {
 }
 
 impl Writers {
-    /// Starts the thread. Fails if the kernel refuses it or a descriptor.
+    /// Starts the thread. Fails if the kernel refuses a thread or a descriptor.
     pub(super) fn new(inbox: Inbox) -> sys::Result<Self> {
         let all = epoll::create(epoll::CreateFlags::CLOEXEC);
         let all = all.map_err(|e| sys::Error::new("epoll_create1", "", e.raw_os_error()))?;
@@ -44,10 +46,11 @@ impl Writers {
             .spawn(move || accept(&inbox, &of_thread))
             .map_err(|e| sys::Error::new("clone", "a thread", e.raw_os_error().unwrap_or(0)))?;
         let thread = Some(thread);
-        Ok(Self { list: Vec::new(), shared, thread, all, any: false, asleep: false })
+        Ok(Self { list: Vec::new(), shared, thread, all, had_writer: false, asleep: false })
     }
 
-    /// Announces to all writers that the source is awake, and takes those that have come.
+    /// Announces to all writers that the source is awake, and takes over accepted rings. Never
+    /// waits for a writer.
     pub(super) fn wake(&mut self) -> sys::Result<()> {
         if std::mem::take(&mut self.asleep) {
             for input in &mut self.list {
@@ -61,13 +64,13 @@ impl Writers {
         let mut came = self.shared.inputs.lock().unwrap_or_else(PoisonError::into_inner);
         for input in came.drain(..) {
             watch(&self.all, input.as_fd())?;
-            self.any = true;
+            self.had_writer = true;
             self.list.push(input);
         }
         Ok(())
     }
 
-    /// Announces to all writers that the source sleeps; returns true if one has written after all.
+    /// Announces to all writers that the source sleeps; returns true if a ring has input after all.
     pub(super) fn fall_asleep(&mut self) -> bool {
         self.asleep = true;
         let has_something = |input: &mut Input| input.fall_asleep().unwrap_or(true);
@@ -75,11 +78,11 @@ impl Writers {
         self.list.iter_mut().filter_map(|input| has_something(input).then_some(())).count() > 0
     }
 
-    /// Returns true if there were writers, and none is left.
-    pub(super) fn have_left(&self) -> bool {
+    /// Returns true if there have been writers and all have left.
+    pub(super) fn are_gone(&self) -> bool {
         let none_comes =
             || self.shared.inputs.lock().unwrap_or_else(PoisonError::into_inner).is_empty();
-        self.any && self.list.is_empty() && none_comes()
+        self.had_writer && self.list.is_empty() && none_comes()
     }
 
     /// Returns the descriptor that becomes readable with new blocks or writers.
@@ -87,7 +90,7 @@ impl Writers {
         self.all.as_fd()
     }
 
-    /// Ends the thread: no writer comes any more.
+    /// Stops accepting writers: ends the thread and waits for its exit.
     pub(super) fn stop(&mut self) {
         self.shared.stop.notify();
         if let Some(thread) = self.thread.take() {
@@ -103,14 +106,14 @@ impl Drop for Writers {
     }
 }
 
-/// Adds a descriptor to those of an epoll instance; it leaves when it is closed.
+/// Adds a descriptor to an epoll instance, which drops it when it is closed.
 fn watch(all: &OwnedFd, fd: BorrowedFd<'_>) -> sys::Result<()> {
     let data = epoll::EventData::new_u64(0);
     epoll::add(all, fd, data, epoll::EventFlags::IN)
         .map_err(|e| sys::Error::new("epoll_ctl", "a writer", e.raw_os_error()))
 }
 
-/// Hands over the writers that come until the source stops.
+/// Accepts rings and hands them over, until the source stops.
 fn accept(inbox: &Inbox, arrivals: &Arrivals) {
     while let Some(arrival) = inbox.accept_until(arrivals.stop.as_fd()) {
         arrivals.inputs.lock().unwrap_or_else(PoisonError::into_inner).push(arrival.input);

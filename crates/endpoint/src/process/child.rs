@@ -20,12 +20,12 @@ pub enum ProcessRole {
 #[derive(Debug)]
 pub struct Process {
     pub(super) command: String,
-    /// The process group; `None` if the program ran elsewhere, as in a recorded run.
+    /// The process group; `None` if the program was not started here, as in a recorded run.
     group: Option<Mutex<ProcessGroup>>,
     role: ProcessRole,
     /// Set when the program has closed its standard input.
     input_closed: AtomicBool,
-    /// Set when its output is no longer needed, so that any exit status is accepted.
+    /// Set when the program's output is no longer needed, so that any exit status is accepted.
     released: AtomicBool,
     /// Control of a sandbox or similar process; `None` for an ordinary program.
     control: Option<Arc<dyn ProcessControl>>,
@@ -133,7 +133,7 @@ impl Process {
         let Some(group) = self.group() else { return Some(Ok(())) };
         let ended = group.ended().ok().flatten()?;
         drop(group);
-        Some(self.judge(ended))
+        Some(self.check_end(ended))
     }
 
     /// Waits for the end of the program. Blocks; both halves must have been closed.
@@ -150,11 +150,11 @@ impl Process {
         let Some(mut group) = self.group() else { return Ok(Ok(())) };
         let ended = group.wait()?;
         drop(group);
-        Ok(self.judge(ended))
+        Ok(self.check_end(ended))
     }
 
     /// Records that the program has closed its standard input.
-    pub(super) fn note_closed_input(&self) {
+    pub(super) fn record_closed_input(&self) {
         self.input_closed.store(true, Ordering::Relaxed);
     }
 
@@ -167,7 +167,7 @@ impl Process {
         }
     }
 
-    fn judge(&self, ended: ProcessEnd) -> Result<(), ProcessFailure> {
+    fn check_end(&self, ended: ProcessEnd) -> Result<(), ProcessFailure> {
         if ended.is_success() || self.released.load(Ordering::Relaxed) {
             return Ok(());
         }

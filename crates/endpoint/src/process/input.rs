@@ -1,7 +1,7 @@
 //! The input half of a program: a sink over its standard input.
 //!
-//! In: blocks. Out: their viewed bytes as one stream, with one system call per batch and without a
-//! copy of ours. A full pipe blocks the space, like a full ring. When the program closes its end,
+//! In: blocks. Out: the viewed bytes as one stream, with one system call per batch and no copy in
+//! this process. A full pipe blocks the space, like a full ring. When the program closes its end,
 //! further blocks are dropped; that is not an error.
 
 use super::child::Process;
@@ -42,7 +42,7 @@ impl ProgramInput {
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == ErrorKind::BrokenPipe => {
                     self.pipe = None;
-                    self.process.note_closed_input();
+                    self.process.record_closed_input();
                 }
                 Err(error) => return Err(failed("write to", &self.process.command, &error)),
             }
@@ -50,8 +50,8 @@ impl ProgramInput {
         Ok(written)
     }
 
-    /// Counts a block of `length` bytes, of which `here` were captured: as a hole if some were not,
-    /// as written if `written` equals `here`, else as dropped.
+    /// Counts a block of `length` bytes, of which `here` are present: as a hole if some are
+    /// missing, as written if `written` equals `here`, else as dropped.
     fn count(&mut self, length: u32, here: u64, written: u64) {
         if u64::from(length) > here {
             self.holes.add(length);

@@ -3,11 +3,11 @@
 //! In: blocks, whose viewed bytes the program reads as one stream from its standard input
 //! (`input`). Out: its standard output as blocks (`output`). The two halves run in different
 //! spaces, so that the program may read and write in any order without deadlock. At the head of a
-//! request only the output half exists, at the end only the input half, and the program inherits
-//! our standard output.
+//! request only the output half exists; at the end only the input half, and the program inherits
+//! standard output.
 //!
-//! The program is a space that we start but cannot inspect; docs/book/decisions/0010-exec.md
-//! explains why it is not a filter, and the cost of that.
+//! The program is a space that is started here but cannot be inspected;
+//! docs/book/decisions/0010-exec.md explains why it is not a filter, and the cost of that.
 
 pub(crate) mod child;
 mod input;

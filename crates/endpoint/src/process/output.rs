@@ -12,7 +12,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 /// Maximum block size in bytes: the default capacity of a pipe (pipe(7)).
-const BLOCK: usize = 64 * 1024;
+const BLOCK_SIZE_MAX: usize = 64 * 1024;
 
 /// A source over the standard output of a program.
 #[derive(Debug)]
@@ -26,7 +26,7 @@ pub(super) struct ProgramOutput {
 
 impl ProgramOutput {
     pub(super) fn new(pipe: Pipe, process: Arc<Process>, origin: u16) -> Self {
-        let pipe = Some(Read::new(pipe, BLOCK, false, origin));
+        let pipe = Some(Read::new(pipe, BLOCK_SIZE_MAX, false, origin));
         Self { pipe, process, counters: SourceCounters::default(), ended: false }
     }
 }

@@ -32,7 +32,7 @@ impl Names {
         }
     }
 
-    /// Returns the filter's name for this class, if it has one.
+    /// Returns the classifier's name for this class; `None` if it has none.
     pub(crate) fn class_name(&self, class: Class) -> Option<&'static str> {
         let Classes::Number { names, .. } = self.classes else { return None };
         let value = self.class(class)?;

@@ -1,4 +1,4 @@
-//! Sinks that only count: `discard`, `drop`, and those whose blocks have ended in the kernel.
+//! Sinks that only count blocks: `discard`, `drop`, and the stand-ins for sinks in the kernel.
 
 use crate::{DropReason, Failure, Sink};
 use filter::{Amount, Batch, Report, Time};

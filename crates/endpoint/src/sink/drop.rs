@@ -2,7 +2,8 @@
 //!
 //! In: any blocks. Out: nothing; the ledger counts every block as dropped by request. Frames that a
 //! source has withheld from the host are lost to everybody; observed frames still reach the host
-//! (CONTRACT 2). Use `discard` for blocks that have served their purpose, `drop` for unwanted ones.
+//! (CONTRACT 2). Use `discard` for blocks that have served their purpose, `drop` for unwanted
+//! blocks.
 
 use super::counting::CountingSink;
 use super::discard::DISCARD;

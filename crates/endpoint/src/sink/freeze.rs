@@ -1,10 +1,10 @@
 //! `freeze`: saves the frames around a triggering block to a capture file.
 //!
 //! In: all frames of a stream. Out: nothing until a frame triggers; then a new file with the frames
-//! of the time `before` it, the frame itself, and those of the time `after` it. Older frames are
-//! evicted, so a path that waits for weeks needs at most `bytes` of memory. Files are readable by
-//! their owner only, nothing is overwritten, and at most `files` are created, so that forced
-//! triggers cannot fill the disk. (V9)
+//! of the time `before` the trigger, the trigger itself, and the frames of the time `after` it.
+//! Older frames are evicted, so a path that waits for weeks needs at most `bytes` of memory. Files
+//! are readable by their owner only, nothing is overwritten, and at most `files` are created, so
+//! that forced triggers cannot fill the disk. (V9)
 
 use crate::history::{self, FrameHeader, History, HistoryLimits, HistoryStart};
 use crate::{Failure, Opening, Sink, SinkEntry};
@@ -79,7 +79,7 @@ struct FreezeCounts {
     files: u64,
     frames: u64,
     /// Triggers ignored because the maximum number of files had been created.
-    unkept: u64,
+    ignored: u64,
     /// Frames beyond the size limit, or with a link type other than the first frame's.
     left_out: u64,
     failed: u64,
@@ -136,7 +136,7 @@ fn matcher(expression: &str, given: &Arguments) -> Result<bpf::Matcher, Failure>
 impl Sink for Freeze {
     fn take(&mut self, batch: &Batch<'_>, _: Time) -> Result<(), Failure> {
         for (_, block) in batch.blocks() {
-            self.block(&block);
+            self.take_block(&block);
         }
         Ok(())
     }
@@ -152,10 +152,10 @@ impl Sink for Freeze {
 
     fn finish(&mut self) -> Result<Report, Failure> {
         self.close();
-        let FreezeCounts { triggers, files, frames, unkept, left_out, failed } = self.counts;
+        let FreezeCounts { triggers, files, frames, ignored, left_out, failed } = self.counts;
         let always = [("triggers", triggers), ("files", files), ("frames", frames)];
         let others = [
-            ("triggers without a file", unkept),
+            ("triggers without a file", ignored),
             ("frames left out", left_out),
             ("files not written", failed),
         ];
@@ -168,7 +168,7 @@ impl Sink for Freeze {
 }
 
 impl Freeze {
-    fn block(&mut self, block: &Block<'_>) {
+    fn take_block(&mut self, block: &Block<'_>) {
         if self.open.as_ref().is_some_and(|capture| block.context.time > capture.until) {
             self.close();
         }
@@ -190,7 +190,7 @@ impl Freeze {
                 self.add(&FrameHeader::of(block), block.frame);
             }
             None if triggers && self.counts.files + self.counts.failed >= self.files_max => {
-                self.counts.unkept += 1;
+                self.counts.ignored += 1;
             }
             None if triggers => self.begin(LinkType(block.marks.link), until),
             None => {}
@@ -218,7 +218,7 @@ impl Freeze {
     /// Appends a frame to the open file.
     fn add(&mut self, header: &FrameHeader, frame: &[u8]) {
         let Some(capture) = &mut self.open else { return };
-        let needs = frame.len() + history::RECORD;
+        let needs = frame.len() + history::RECORD_HEADER_SIZE;
         if capture.link != header.link || needs > capture.room {
             self.counts.left_out += 1;
             return;
@@ -226,7 +226,7 @@ impl Freeze {
         capture.room -= needs;
         history::record(header, frame, &mut capture.buffer);
         self.counts.frames += 1;
-        if capture.buffer.len() >= FULL && capture.flush().is_err() {
+        if capture.buffer.len() >= FLUSH_SIZE && capture.flush().is_err() {
             self.give_up();
         }
     }
@@ -243,11 +243,12 @@ impl Freeze {
     }
 }
 
-/// Buffer size in bytes that triggers a write.
-const FULL: usize = 256 << 10;
+/// Size of the buffer in bytes at which it is written.
+const FLUSH_SIZE: usize = 256 << 10;
 
 impl Capture {
-    /// Writes the buffer. On failure the file is cut back, so that no part of a frame remains.
+    /// Writes the buffer. After a failure the file is truncated, so that it contains no part of a
+    /// frame.
     fn flush(&mut self) -> std::io::Result<()> {
         let before = self.file.metadata()?.len();
         if let Err(error) = self.file.write_all(&self.buffer) {

@@ -94,7 +94,7 @@ impl Serialize for JsonLine<'_> {
 }
 
 impl JsonLine<'_> {
-    /// Adds what is said of a block alone.
+    /// Adds the fields of a block that describes no message.
     fn write_block<M: SerializeMap>(&self, map: &mut M) -> Result<(), M::Error> {
         let (json, block, flags) = (self.json, self.block, self.block.context.flags);
         let message = json.form == Form::Message;
@@ -104,7 +104,7 @@ impl JsonLine<'_> {
         map.serialize_entry("wire_length", &block.marks.wire_length)?;
         map.serialize_entry("captured", &block.marks.captured)?;
         entry(map, "hole", block.pointer.is_hole().then_some(true))?;
-        Ends::of(Headers::of(block).as_ref()).write(map)?;
+        EndpointFields::of(Headers::of(block).as_ref()).write(map)?;
         match json.payload {
             PayloadEncoding::None => Ok(()),
             PayloadEncoding::Base64 => map.serialize_entry("payload", &Base64(block.bytes())),
@@ -117,7 +117,7 @@ impl JsonLine<'_> {
 
 /// Addresses, ports and protocols, part of the schema; `files` writes the same.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Ends {
+pub(crate) struct EndpointFields {
     vlan: Option<u16>,
     network: Option<Cow<'static, str>>,
     src: Option<IpAddr>,
@@ -128,7 +128,7 @@ pub(crate) struct Ends {
     malformed: bool,
 }
 
-impl Ends {
+impl EndpointFields {
     /// Converts the headers of a frame; empty if `None`.
     pub(crate) fn of(headers: Option<&Headers<'_>>) -> Self {
         let Some(headers) = headers else { return Self::default() };
@@ -157,7 +157,7 @@ impl Ends {
         }
     }
 
-    /// Adds what is known to a JSON object.
+    /// Adds the known values to a JSON object.
     pub(crate) fn write<M: SerializeMap>(&self, map: &mut M) -> Result<(), M::Error> {
         entry(map, "vlan", self.vlan)?;
         entry(map, "network", self.network.as_deref())?;
@@ -197,7 +197,7 @@ struct Json {
 }
 
 fn open(opening: &Opening<'_>) -> Result<Box<dyn Sink>, Failure> {
-    Ok(Box::new(TextSink { formatter: Json::new(opening), out: Out::lines()? }))
+    Ok(Box::new(TextSink { formatter: Json::new(opening), out: Out::stdout_lines()? }))
 }
 
 impl BlockFormatter for Json {

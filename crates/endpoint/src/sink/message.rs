@@ -204,8 +204,8 @@ impl MessageCounts {
     }
 
     /// Returns true if the block is a fragment of a message that has already been counted. A filter
-    /// describes either all of its messages or none; without descriptions, the first flag marks a
-    /// new message.
+    /// describes all of its messages or none; without descriptions, the first flag marks a new
+    /// message.
     pub(crate) fn is_counted(&self, block: &Block<'_>) -> bool {
         let begins = block.context.flags.has(Flags::FIRST) && self.open != Some(stream_of(block));
         self.followed && self.messages > 0 && !begins

@@ -23,19 +23,19 @@ use sys::open::{self, Target, WriteMode};
 use sys::replace::{Replacement, must_write_in_place};
 use sys::steps::{Resource, Steps};
 
-/// Buffer size in bytes that triggers a write.
-const FULL: usize = 64 * 1024;
+/// Size of the buffer in bytes at which it is written.
+const FLUSH_SIZE: usize = 64 * 1024;
 /// Maximum number of attempts to open a file that other requests keep replacing.
-const TRIES: u32 = 10;
+const ATTEMPTS_MAX: u32 = 10;
 /// Maximum payload of a message in bytes.
-const MESSAGE: usize = 32 * 1024;
+const MESSAGE_PAYLOAD_MAX: usize = 32 * 1024;
 
 /// A buffered output file.
 #[derive(Debug)]
 pub(crate) struct Out {
     file: File,
     target: String,
-    /// True for standard output: a broken pipe then means that the reader needs no more.
+    /// True for standard output, where a broken pipe means that the reader needs no more output.
     standard: bool,
     /// True for a terminal: output is flushed after every batch.
     interactive: bool,
@@ -63,7 +63,7 @@ enum FirstWrite {
     Nothing,
     /// A new file with this name replaces the old one.
     Replace(PathBuf),
-    /// Output follows the old contents, whose last line is first cut or terminated
+    /// Output follows the old contents, whose last line is first removed or terminated
     /// ([`super::tail`]).
     Mend(Lines),
 }
@@ -71,7 +71,7 @@ enum FirstWrite {
 impl Out {
     /// Opens standard output for lines. If it is a file opened for appending, the first line starts
     /// on a line of its own.
-    pub(crate) fn lines() -> Result<Self, Failure> {
+    pub(crate) fn stdout_lines() -> Result<Self, Failure> {
         let mut out = Self::stdout()?;
         out.before = FirstWrite::Mend(Lines::Text);
         Ok(out)
@@ -84,7 +84,7 @@ impl Out {
         let interactive = stdout.is_terminal();
         let fd =
             stdout.as_fd().try_clone_to_owned().map_err(|error| failed("open", &target, &error))?;
-        let mut out = Self::over(File::from(fd), target);
+        let mut out = Self::from_file(File::from(fd), target);
         (out.interactive, out.standard) = (interactive, true);
         out.messages = sys::descriptor::is_packet_socket(&stdout);
         Ok(out)
@@ -110,7 +110,7 @@ impl Out {
         making: FileCreation<'_>,
     ) -> Result<Self, Failure> {
         if path == "-" {
-            return Self::lines();
+            return Self::stdout_lines();
         }
         let mut out = Self::open(path, WriteMode::Append, making)?;
         out.before = FirstWrite::Mend(lines);
@@ -119,7 +119,7 @@ impl Out {
 
     /// Wraps an open file to which several requests append lines.
     pub(crate) fn shared(file: File, target: String, lines: Lines) -> Self {
-        let mut out = Self::over(file, target);
+        let mut out = Self::from_file(file, target);
         (out.before, out.shared) = (FirstWrite::Mend(lines), true);
         out
     }
@@ -132,7 +132,7 @@ impl Out {
         let mode = readers.mode_of(Path::new(path), 0o666);
         let cannot = |error: io::Error| failed("open", path, &error);
         steps.take(Resource::File, path).map_err(|error| cannot(error.into()))?;
-        for _ in 0..TRIES {
+        for _ in 0..ATTEMPTS_MAX {
             let Target { file, created: made } =
                 open::open_target(Path::new(path), writes, mode).map_err(cannot)?;
             if made {
@@ -144,8 +144,8 @@ impl Out {
                 return Err(Failure::new("write", path, why).hint("choose another file name"));
             }
             // Another request may have replaced the file between open and lock.
-            if !regular || leads_to(path, &file) {
-                let mut out = Self::over(file, path.to_owned());
+            if !regular || names_file(path, &file) {
+                let mut out = Self::from_file(file, path.to_owned());
                 out.locked = regular;
                 return Ok(out);
             }
@@ -153,7 +153,7 @@ impl Out {
         Err(Failure::new("open", path, "other requests replace it again and again"))
     }
 
-    fn over(file: File, target: String) -> Self {
+    fn from_file(file: File, target: String) -> Self {
         Self {
             file,
             target,
@@ -184,7 +184,7 @@ impl Out {
         &self.remarks
     }
 
-    /// Returns a report with these rows and the number of `unit`s written here.
+    /// Returns a report with these rows, and the number of items written, named by `unit`.
     pub(crate) fn report(&self, rows: Report, count: u64, unit: &str) -> Report {
         let mut report = rows.put(count, unit, format!("written to {}", self.target));
         report.remarks.extend(self.remarks.iter().cloned());
@@ -213,23 +213,23 @@ impl Out {
 
     /// Marks the end of a block of `bytes` viewed bytes in the buffer, and writes the buffer if it
     /// is full.
-    pub(crate) fn ended(&mut self, bytes: u32) -> Result<(), Failure> {
+    pub(crate) fn end_block(&mut self, bytes: u32) -> Result<(), Failure> {
         self.ends.push((self.buffer.len(), bytes));
-        if self.buffer.len() >= FULL { self.flush() } else { Ok(()) }
+        if self.buffer.len() >= FLUSH_SIZE { self.flush() } else { Ok(()) }
     }
 
     /// Writes the buffer and empties it. After a failure, blocks not written completely are lost.
     pub(crate) fn flush(&mut self) -> Result<(), Failure> {
-        let (done, outcome) = match self.begin() {
+        let (done, outcome) = match self.prepare_first_write() {
             Ok(0) if self.messages => write_messages(&mut self.file, &self.buffer),
             Ok(0) => write_all(&mut self.file, &self.buffer),
             Ok(done) => (done, Ok(())),
             Err(error) => (0, Err(error)),
         };
         if outcome.is_err() {
-            let whole = tail::whole(done, self.ends.iter().map(|(end, _)| *end));
+            let whole = tail::complete_length(done, self.ends.iter().map(|(end, _)| *end));
             // An error of the cut is ignored in favor of the original error.
-            let _ = self.alone(|out| tail::cut(&out.file, done - whole));
+            let _ = self.with_exclusive_end(|out| tail::truncate_tail(&out.file, done - whole));
         }
         for (end, bytes) in self.ends.drain(..) {
             if end <= done {
@@ -245,9 +245,9 @@ impl Out {
         self.written
     }
 
-    /// Performs the action before the first write. Returns the number of buffered bytes that it has
-    /// written: all or none.
-    fn begin(&mut self) -> io::Result<usize> {
+    /// Performs the action before the first write. Returns the number of buffered bytes that the
+    /// action has written: all or none.
+    fn prepare_first_write(&mut self) -> io::Result<usize> {
         if self.buffer.is_empty() {
             return Ok(0);
         }
@@ -261,11 +261,12 @@ impl Out {
             }
             FirstWrite::Mend(lines) => {
                 let lines = *lines;
-                let remark = self.alone(|out| tail::mend(&mut out.file, &out.target, lines))?;
+                let remark =
+                    self.with_exclusive_end(|out| tail::mend(&mut out.file, &out.target, lines))?;
                 self.remarks.extend(remark.flatten());
             }
             FirstWrite::Replace(path) => {
-                if let Some(file) = replaced(path, &self.file, &self.buffer)? {
+                if let Some(file) = replace_contents(path, &self.file, &self.buffer)? {
                     let old = std::mem::replace(&mut self.file, file);
                     self.before = FirstWrite::Nothing;
                     // Explicitly, see `Drop`.
@@ -281,7 +282,7 @@ impl Out {
 
     /// Runs `change` on the end of the file unless another request may be writing there; returns
     /// `None` if it was not run. A file opened by the shell is never changed.
-    fn alone<T>(
+    fn with_exclusive_end<T>(
         &mut self,
         change: impl FnOnce(&mut Self) -> io::Result<T>,
     ) -> io::Result<Option<T>> {
@@ -312,7 +313,7 @@ impl Drop for Out {
 
 /// Writes `bytes` to a new file, which then takes the name of the old one. Returns the locked new
 /// file, or `None` if the old one has to be overwritten in place.
-fn replaced(path: &Path, old: &File, bytes: &[u8]) -> io::Result<Option<File>> {
+fn replace_contents(path: &Path, old: &File, bytes: &[u8]) -> io::Result<Option<File>> {
     let Some(mut new) = Replacement::create(path, old)? else { return Ok(None) };
     // Cannot fail: no other process has opened the new file.
     let _ = new.file().try_lock();
@@ -330,7 +331,7 @@ fn is_appended(file: &File) -> bool {
 }
 
 /// Returns true if the path currently names this file.
-fn leads_to(path: &str, file: &File) -> bool {
+fn names_file(path: &str, file: &File) -> bool {
     let there = std::fs::metadata(path);
     let here = file.metadata();
     let same = |(there, here): (std::fs::Metadata, std::fs::Metadata)| {
@@ -383,9 +384,9 @@ fn write_all(file: &mut File, bytes: &[u8]) -> (usize, io::Result<()>) {
 /// Writes all bytes as messages, the last of which is marked as the end of a block. Returns the
 /// number of bytes written and the first error.
 fn write_messages(file: &mut File, bytes: &[u8]) -> (usize, io::Result<()>) {
-    let mut message = Vec::with_capacity(MESSAGE + 1);
+    let mut message = Vec::with_capacity(MESSAGE_PAYLOAD_MAX + 1);
     let mut done = 0;
-    for piece in bytes.chunks(MESSAGE) {
+    for piece in bytes.chunks(MESSAGE_PAYLOAD_MAX) {
         message.clear();
         message.push(u8::from(done + piece.len() == bytes.len()));
         message.extend_from_slice(piece);
@@ -407,14 +408,14 @@ mod tests {
     fn on_pipe() -> (io::PipeReader, Out) {
         let (reader, writer) = io::pipe().unwrap();
         let file = File::from(std::os::fd::OwnedFd::from(writer));
-        let mut out = Out::over(file, "standard output".to_owned());
+        let mut out = Out::from_file(file, "standard output".to_owned());
         out.standard = true;
         (reader, out)
     }
 
     fn block(out: &mut Out, text: &[u8]) -> Result<(), Failure> {
         out.text().extend_from_slice(text);
-        out.ended(1)
+        out.end_block(1)
     }
 
     #[test]
@@ -424,8 +425,8 @@ mod tests {
         let mut out = Out::create(&path, CREATION).unwrap();
         block(&mut out, b"one").unwrap();
         assert_eq!(std::fs::read(&path).unwrap(), b"");
-        block(&mut out, &[b'x'; FULL]).unwrap();
-        assert_eq!(std::fs::read(&path).unwrap().len(), FULL + 3);
+        block(&mut out, &[b'x'; FLUSH_SIZE]).unwrap();
+        assert_eq!(std::fs::read(&path).unwrap().len(), FLUSH_SIZE + 3);
         block(&mut out, b"two").unwrap();
         assert_eq!(out.written().blocks, 2);
         out.flush().unwrap();
@@ -499,19 +500,19 @@ mod tests {
     #[test]
     fn n7_last_message_of_a_write_is_marked() {
         let (reader, writer) = sys::descriptor::pair().unwrap();
-        let mut out = Out::over(File::from(writer), "standard output".to_owned());
+        let mut out = Out::from_file(File::from(writer), "standard output".to_owned());
         out.messages = true;
         block(&mut out, b"one").unwrap();
         block(&mut out, b"two").unwrap();
         out.flush().unwrap();
-        block(&mut out, &[b'x'; MESSAGE + 1]).unwrap();
+        block(&mut out, &[b'x'; MESSAGE_PAYLOAD_MAX + 1]).unwrap();
         out.flush().unwrap();
-        let mut message = vec![0; MESSAGE + 1];
+        let mut message = vec![0; MESSAGE_PAYLOAD_MAX + 1];
         let mut next = || {
             let (length, _) = sys::descriptor::receive(&reader, &mut message).unwrap();
             (message[0], length - 1)
         };
-        assert_eq!([next(), next(), next()], [(1, 6), (0, MESSAGE), (1, 1)]);
+        assert_eq!([next(), next(), next()], [(1, 6), (0, MESSAGE_PAYLOAD_MAX), (1, 1)]);
         assert_eq!(out.written().blocks, 3);
     }
 

@@ -82,9 +82,9 @@ fn open(opening: &Opening<'_>) -> Result<Box<dyn Sink>, Failure> {
 impl BlockFormatter for Print {
     fn append(&mut self, block: &Block<'_>, out: &mut Out) -> Result<(), Failure> {
         match MessageRecord::of(block) {
-            Some(record) => self.message(block, record, out.text()),
+            Some(record) => self.append_message(block, record, out.text()),
             None if self.payload == DumpFormat::None && self.described.is_counted(block) => {}
-            None => self.line(block, out.text()),
+            None => self.append_line(block, out.text()),
         }
         self.described.note(block);
         Ok(())
@@ -106,14 +106,14 @@ impl Print {
         Self { names, form, payload, described: MessageCounts::new(form), printed: 0 }
     }
 
-    fn message(&mut self, block: &Block<'_>, record: MessageRecord<'_>, to: &mut Vec<u8>) {
-        self.begin(block, record.time().unwrap_or(block.context.time), to);
+    fn append_message(&mut self, block: &Block<'_>, record: MessageRecord<'_>, to: &mut Vec<u8>) {
+        self.begin_line(block, record.time().unwrap_or(block.context.time), to);
         let direction = block.context.flags.direction();
         add!(to, "{}", Phrase { record, direction });
-        self.end(block, to);
+        self.end_line(block, to);
     }
 
-    fn begin(&mut self, block: &Block<'_>, time: Time, to: &mut Vec<u8>) {
+    fn begin_line(&mut self, block: &Block<'_>, time: Time, to: &mut Vec<u8>) {
         self.printed += 1;
         add!(to, "{} ", TimeOfDay(time));
         if let Some(origin) = self.names.origin(block.context.origin) {
@@ -121,8 +121,8 @@ impl Print {
         }
     }
 
-    fn line(&mut self, block: &Block<'_>, to: &mut Vec<u8>) {
-        self.begin(block, block.context.time, to);
+    fn append_line(&mut self, block: &Block<'_>, to: &mut Vec<u8>) {
+        self.begin_line(block, block.context.time, to);
         match Headers::of(block) {
             Some(headers) => add!(to, "{headers}"),
             None if block.pointer.is_hole() && block.length() == 0 => {
@@ -135,15 +135,15 @@ impl Print {
         if block.marks.captured < block.marks.wire_length {
             add!(to, ", captured {} of {}", block.marks.captured, block.marks.wire_length);
         }
-        self.end(block, to);
+        self.end_line(block, to);
         match self.payload {
             DumpFormat::None => {}
-            DumpFormat::Hex => dump(to, block.bytes()),
-            DumpFormat::Text => text(to, block.bytes()),
+            DumpFormat::Hex => append_dump(to, block.bytes()),
+            DumpFormat::Text => append_text(to, block.bytes()),
         }
     }
 
-    fn end(&self, block: &Block<'_>, to: &mut Vec<u8>) {
+    fn end_line(&self, block: &Block<'_>, to: &mut Vec<u8>) {
         let class = block.pointer.class;
         if self.names.class_matters(class) {
             describe_class(to, &self.names, class);
@@ -164,7 +164,7 @@ fn describe_class(to: &mut Vec<u8>, names: &Names, class: Class) {
 }
 
 /// Appends a hex dump: 16 bytes per line with offset, digits and characters.
-fn dump(to: &mut Vec<u8>, bytes: &[u8]) {
+fn append_dump(to: &mut Vec<u8>, bytes: &[u8]) {
     for (row, piece) in bytes.chunks(16).enumerate() {
         add!(to, "\t0x{:04x}: ", row * 16);
         for pair in piece.chunks(2) {
@@ -176,14 +176,14 @@ fn dump(to: &mut Vec<u8>, bytes: &[u8]) {
         let missing = 16 - piece.len();
         let spaces = missing * 2 + missing / 2 + 2;
         add!(to, "{:spaces$}", "");
-        to.extend(piece.iter().map(|byte| if graphic(*byte) { *byte } else { b'.' }));
+        to.extend(piece.iter().map(|byte| if is_graphic(*byte) { *byte } else { b'.' }));
         to.push(b'\n');
     }
 }
 
 /// Appends text with a tab in front of each line, so that data cannot be mistaken for output of
 /// `print`.
-fn text(to: &mut Vec<u8>, bytes: &[u8]) {
+fn append_text(to: &mut Vec<u8>, bytes: &[u8]) {
     let bytes = bytes.strip_suffix(b"\n").unwrap_or(bytes);
     if bytes.is_empty() {
         return;
@@ -191,13 +191,13 @@ fn text(to: &mut Vec<u8>, bytes: &[u8]) {
     for line in bytes.split(|byte| *byte == b'\n') {
         let line = line.strip_suffix(b"\r").unwrap_or(line);
         to.push(b'\t');
-        let printable = |byte: &u8| if graphic(*byte) || *byte == b'\t' { *byte } else { b'.' };
+        let printable = |byte: &u8| if is_graphic(*byte) || *byte == b'\t' { *byte } else { b'.' };
         to.extend(line.iter().map(printable));
         to.push(b'\n');
     }
 }
 
-const fn graphic(byte: u8) -> bool {
+const fn is_graphic(byte: u8) -> bool {
     matches!(byte, b' '..=b'~')
 }
 

@@ -2,8 +2,8 @@
 //! §6.1; CONTRACT 2, 25]
 //!
 //! In: unmodified frames. Out: each frame once, through the interface of the request: sent by the
-//! kernel program at the source, or, if the request runs in a thread, as by `tx`. Behind an
-//! observing source this is a copy, and the host receives the frame too; behind `take` it is the
+//! kernel program at the source, or, if the request runs in a thread, as by `tx`. After an
+//! observing source this is a copy, and the host receives the frame too; after `take` it is the
 //! frame itself.
 //!
 //! Deviation: the papers have a single `tx`, since their kernel space calls the driver. Here a

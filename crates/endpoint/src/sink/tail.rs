@@ -2,7 +2,7 @@
 //! disk.
 //!
 //! In: a file about to be appended to. Out: the same file, ending with a line terminator. An
-//! incomplete JSON object is cut off, since readers expect an object in each line. Other text is
+//! incomplete JSON object is removed, since readers expect an object in each line. Other text is
 //! terminated, since even part of it may be useful, and so is a JSON object that lacks only its
 //! line terminator. (docs/book/decisions/0049-replaced-files.md)
 
@@ -20,7 +20,7 @@ pub(crate) enum Lines {
     Json,
 }
 
-/// Maximum length of an incomplete line that is cut, in bytes; longer ones are terminated.
+/// Maximum length of an incomplete line that is removed, in bytes; longer lines are terminated.
 const LINE_MAX: u64 = 1 << 20;
 
 /// Makes a regular file end with a line terminator. Returns a sentence about the change if there
@@ -58,12 +58,12 @@ type Object = serde_json::Map<String, serde_json::Value>;
 /// Returns the start offset of an unterminated last line and its bytes, or no bytes if it is longer
 /// than [`LINE_MAX`]. `None` if the file ends with a line terminator.
 fn last_line(file: &File, length: u64) -> io::Result<Option<(u64, Option<Vec<u8>>)>> {
-    const PIECE: u64 = 4096;
+    const PIECE_SIZE: u64 = 4096;
     let first = length.saturating_sub(LINE_MAX);
     let mut line = Vec::new();
     let mut end = length;
     while end > first {
-        let from = end.saturating_sub(PIECE).max(first);
+        let from = end.saturating_sub(PIECE_SIZE).max(first);
         let mut piece = vec![0; usize::try_from(end - from).unwrap_or(0)];
         file.read_exact_at(&mut piece, from)?;
         if let Some(at) = piece.iter().rposition(|byte| *byte == b'\n') {
@@ -80,15 +80,18 @@ fn last_line(file: &File, length: u64) -> io::Result<Option<(u64, Option<Vec<u8>
     Ok(Some((first, (first == 0).then_some(line))))
 }
 
-/// Returns the largest of the ascending block end offsets `ends` that is at most `done`, else 0:
-/// the length of the whole blocks among `done` written bytes.
-pub(crate) fn whole(done: usize, mut ends: impl DoubleEndedIterator<Item = usize>) -> usize {
+/// Returns the total length of the blocks that are complete after `done` written bytes: the largest
+/// of the ascending end offsets `ends` that is at most `done`, or 0.
+pub(crate) fn complete_length(
+    done: usize,
+    mut ends: impl DoubleEndedIterator<Item = usize>,
+) -> usize {
     ends.rfind(|end| *end <= done).unwrap_or(0)
 }
 
-/// Cuts the last `part` bytes off a regular file: the beginning of a block whose write failed. Does
-/// nothing to other files.
-pub(crate) fn cut(file: &File, part: usize) -> io::Result<()> {
+/// Removes the last `part` bytes of a regular file, the beginning of a block whose write failed.
+/// Does nothing to other files.
+pub(crate) fn truncate_tail(file: &File, part: usize) -> io::Result<()> {
     let about = file.metadata()?;
     if part > 0 && about.is_file() {
         let length = about.len().saturating_sub(part as u64);
@@ -149,13 +152,13 @@ mod tests {
 
     #[test]
     fn partly_written_block_is_cut_off() {
-        assert_eq!(whole(10, [3, 9, 12].into_iter()), 9);
-        assert_eq!(whole(2, [3, 9].into_iter()), 0);
+        assert_eq!(complete_length(10, [3, 9, 12].into_iter()), 9);
+        assert_eq!(complete_length(2, [3, 9].into_iter()), 0);
         let dir = TempDir::new();
         let path = dir.path("file");
         fs::write(&path, "one\ntwo\nth").unwrap();
         let mut file = OpenRegular::write().open(&path).unwrap();
-        cut(&file, 2).unwrap();
+        truncate_tail(&file, 2).unwrap();
         file.write_all(b"next").unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"one\ntwo\nnext");
     }

@@ -23,7 +23,7 @@ impl<F: BlockFormatter> Sink for TextSink<F> {
     fn take(&mut self, batch: &Batch<'_>, _now: Time) -> Result<(), Failure> {
         for (_, block) in batch.blocks() {
             self.formatter.append(&block, &mut self.out)?;
-            self.out.ended(block.length())?;
+            self.out.end_block(block.length())?;
         }
         if self.out.is_interactive() { self.out.flush() } else { Ok(()) }
     }

@@ -10,12 +10,12 @@ use abi::Extent;
 use buffer::pool::{Pool, SegmentPin};
 use std::os::fd::BorrowedFd;
 
-/// Target size of a read in bytes: small enough to stay in the processor's cache until filters read
-/// it, large enough to amortize the system call. Of 64 KB to 1 MB, 128 and 256 KB were fastest (76
-/// ns for a packet of 600 bytes read whole, 90 ns with 1 MB).
+/// Target size of a read in bytes: small enough for the data to stay in the processor's cache until
+/// filters read it, large enough to amortize the system call. Of 64 KB to 1 MB, 128 and 256 KB were
+/// fastest (76 ns for a packet of 600 bytes read whole, 90 ns with 1 MB).
 pub(crate) const PIECE: usize = 256 * 1024;
-/// Minimum free bytes in a segment for another read; with less, a fresh segment is used.
-const LEAST: usize = 64 * 1024;
+/// Minimum number of free bytes in a segment for another read; with fewer, a fresh segment is used.
+const FREE_MIN: usize = 64 * 1024;
 
 /// A buffered input whose current bytes are in the pool.
 #[derive(Debug)]
@@ -88,8 +88,8 @@ impl Feed {
         }
     }
 
-    /// Reports the consumed part to the pool: filters may then modify it in place.
-    pub(crate) fn settle(&self, pool: &Pool) {
+    /// Reports the consumed bytes to the pool, so that filters may modify them in place.
+    pub(crate) fn report_consumed(&self, pool: &Pool) {
         if let Some(piece) = &self.piece {
             let left = piece.place.length().saturating_sub(piece.at);
             pool.needs_from(piece.pin, piece.place.within(piece.at, left));
@@ -106,9 +106,9 @@ impl Feed {
             }
             let begun = self.carry.len();
             let min = wanted.max(begun + 1);
-            let enough = min.max(LEAST.min(pool.block_max() / 4));
+            let enough = min.max(FREE_MIN.min(pool.block_max() / 4));
             let Some(mut draft) = pool.draft(enough, min.max(PIECE)) else {
-                return self.no_draft(pool, min);
+                return self.without_segment(pool, min);
             };
             let room = draft.get_mut(begun..).unwrap_or_default();
             let count = match self.input.read(room)? {
@@ -132,7 +132,7 @@ impl Feed {
         }
     }
 
-    /// Moves the bytes that remain after the end of the input into a piece of their own.
+    /// Moves the bytes that remain at the end of the input into a piece of their own.
     pub(crate) fn rest(&mut self, pool: &Pool) -> Result<FillOutcome, Failure> {
         let count = self.carry.len();
         let Some(mut draft) = pool.draft(count, count) else { return Ok(FillOutcome::Full) };
@@ -150,7 +150,7 @@ impl Feed {
         }
     }
 
-    fn no_draft(&self, pool: &Pool, min: usize) -> Result<FillOutcome, Failure> {
+    fn without_segment(&self, pool: &Pool, min: usize) -> Result<FillOutcome, Failure> {
         if min <= pool.block_max() {
             return Ok(FillOutcome::Full);
         }

@@ -20,7 +20,7 @@ use wire::link::LinkType;
 use wire::{ethernet, ipv4, udp};
 
 /// Offset of the sequence number in a frame, in bytes.
-pub const SEQUENCE: usize = UDP + udp::LENGTH;
+pub const SEQUENCE: usize = UDP_OFFSET + udp::LENGTH;
 
 /// The description of `generate`.
 pub const GENERATE: Description = Description {
@@ -64,16 +64,16 @@ up after a delay.",
 
 /// The catalog entry of `generate`.
 pub const ENTRY: SourceEntry =
-    SourceEntry::new(&GENERATE, open).linked(|_| Some(vec![LinkType::ETHERNET]));
+    SourceEntry::new(&GENERATE, open).with_links(|_| Some(vec![LinkType::ETHERNET]));
 
 const SOURCE: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 1);
 const TARGET: Ipv4Addr = Ipv4Addr::new(198, 19, 0, 1);
 /// Hardware addresses of sender and receiver, locally administered.
 const HARDWARE: (Mac, Mac) = (Mac([2, 0, 0, 0, 0, 1]), Mac([2, 0, 0, 0, 0, 2]));
 const FIRST_PORT: u16 = 10_000;
-const IP: usize = ethernet::LENGTH;
-const UDP: usize = IP + ipv4::LENGTH_MIN;
-const UDP_CHECKSUM: usize = UDP + udp::CHECKSUM;
+const IP_OFFSET: usize = ethernet::LENGTH;
+const UDP_OFFSET: usize = IP_OFFSET + ipv4::LENGTH_MIN;
+const UDP_CHECKSUM_OFFSET: usize = UDP_OFFSET + udp::CHECKSUM;
 /// Minimum size of an Ethernet frame without its checksum.
 const SIZE_MIN: u64 = 60;
 /// Size of a frame with the largest IPv4 packet.
@@ -89,7 +89,7 @@ struct Generate {
     numbered: bool,
     origin: u16,
     /// Time at which the first frame was due.
-    began: Option<Time>,
+    started: Option<Time>,
     /// One frame per flow, contiguous, for repeated emission; `None` until written.
     ready: Option<Extent>,
     given: Amount,
@@ -109,7 +109,7 @@ fn open(opening: &Opening<'_>) -> Result<Box<dyn Source>, Failure> {
         rate: number("rate"),
         numbered: opening.arguments.flag("seq"),
         origin: opening.origin,
-        began: None,
+        started: None,
         ready: None,
         given: Amount::default(),
     }))
@@ -155,9 +155,9 @@ impl Source for Generate {
 impl Generate {
     /// Returns the number of unsent frames that are due at `now`.
     fn due(&mut self, now: Time) -> u64 {
-        let began = *self.began.get_or_insert(now);
+        let started = *self.started.get_or_insert(now);
         let Some(rate) = self.rate else { return u64::MAX };
-        let passed = u128::from(now.saturating_sub(began)) * u128::from(rate);
+        let passed = u128::from(now.saturating_sub(started)) * u128::from(rate);
         let due = passed / u128::from(SECOND_NS) + 1;
         u64::try_from(due).unwrap_or(u64::MAX).saturating_sub(self.given.blocks)
     }
@@ -166,7 +166,7 @@ impl Generate {
     fn time_of(&self, number: u64) -> Time {
         let rate = u128::from(self.rate.unwrap_or(SECOND_NS));
         let distance = (u128::from(number) * u128::from(SECOND_NS)).div_ceil(rate);
-        self.began.unwrap_or(0).saturating_add(u64::try_from(distance).unwrap_or(u64::MAX))
+        self.started.unwrap_or(0).saturating_add(u64::try_from(distance).unwrap_or(u64::MAX))
     }
 
     /// Returns true if frames are emitted repeatedly: they are unnumbered, and one of each flow
@@ -261,7 +261,7 @@ impl Template {
         put(&mut payload, 0, &[0; 8]);
         let ends = (SocketAddrV4::new(SOURCE, 0), SocketAddrV4::new(TARGET, port));
         let frame = udp_frame(HARDWARE, ends, &payload).unwrap_or_default();
-        let checksum = frame.get(UDP_CHECKSUM..).and_then(<[u8]>::first_chunk).copied();
+        let checksum = frame.get(UDP_CHECKSUM_OFFSET..).and_then(<[u8]>::first_chunk).copied();
         let sum =
             Sum::new().with(&(!u16::from_be_bytes(checksum.unwrap_or_default())).to_be_bytes());
         Self { frame, sum }
@@ -282,8 +282,8 @@ impl Template {
             sum => sum,
         };
         put(room, 0, &self.frame);
-        put(room, UDP, &port);
-        put(room, UDP_CHECKSUM, &sum.to_be_bytes());
+        put(room, UDP_OFFSET, &port);
+        put(room, UDP_CHECKSUM_OFFSET, &sum.to_be_bytes());
         put(room, SEQUENCE, &sequence);
     }
 }

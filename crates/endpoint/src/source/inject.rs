@@ -65,7 +65,7 @@ struct SharedQueue {
 struct Queue {
     frames: VecDeque<QueuedFrame>,
     bytes: u64,
-    /// Limit of queued bytes, set when the source is opened; 0 while no source is open.
+    /// Maximum number of queued bytes, set when the source is opened; 0 while no source is open.
     room: u64,
     offered: Amount,
     refused: u64,

@@ -88,7 +88,7 @@ impl Input {
     }
 
     /// Returns true if a read may block; false for a regular file.
-    pub(crate) const fn waits(&self) -> bool {
+    pub(crate) const fn may_block(&self) -> bool {
         self.waits
     }
 

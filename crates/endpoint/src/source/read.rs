@@ -90,7 +90,7 @@ impl Source for Read {
                 // The next piece may reuse this memory after the pass.
                 return Ok(SourceStatus::Blocks);
             }
-            let at_once = self.lines || self.feed.input().waits();
+            let at_once = self.lines || self.feed.input().may_block();
             let wanted = if at_once { left + 1 } else { self.block };
             match self.feed.fill(intake.pool, wanted.min(intake.pool.block_max()))? {
                 FillOutcome::Ready => {}
@@ -141,7 +141,7 @@ impl Read {
             self.feed.consume(next.consumed);
             rest = rest.get(next.consumed..).unwrap_or_default();
         }
-        self.feed.settle(pool);
+        self.feed.report_consumed(pool);
     }
 
     /// Returns the block at the start of `bytes`, or `None` if its end is not known yet.
@@ -153,7 +153,7 @@ impl Read {
             return self.line(bytes, most, ended);
         }
         let length = self.block.min(most).min(bytes.len());
-        let whole = length == self.block.min(most) || ended || self.feed.input().waits();
+        let whole = length == self.block.min(most) || ended || self.feed.input().may_block();
         whole.then(|| BlockBounds::new(length, length, Flags::FIRST.with(Flags::LAST)))
     }
 

@@ -44,7 +44,7 @@ const SPEED: Type = Type::Factor { or: "max" };
 
 /// The catalog entry of `replay`.
 pub const ENTRY: SourceEntry =
-    SourceEntry::new(&REPLAY, open).linked(links::links).with(super::input::FACTS);
+    SourceEntry::new(&REPLAY, open).with_links(links::links).with(super::input::FACTS);
 
 #[derive(Debug)]
 struct Replay {
@@ -54,7 +54,7 @@ struct Replay {
     origin: u16,
     given: Amount,
     /// The next packet, already parsed but not due yet.
-    early: Option<Packet>,
+    pending: Option<Packet>,
     /// A fault of the capture, reported by the next `give`.
     broken: Option<Failure>,
     /// Bytes that the reader needs for the next record if the current piece ends within it.
@@ -111,7 +111,7 @@ impl Replay {
             schedule,
             origin,
             given: Amount { blocks: 0, bytes: 0 },
-            early: None,
+            pending: None,
             broken: None,
             wanted: None,
         }
@@ -133,7 +133,7 @@ impl Replay {
                 // The next piece may reuse this memory after the pass.
                 self.feed.release_piece(intake.pool);
             }
-            return Ok(match &self.early {
+            return Ok(match &self.pending {
                 Some(packet) if self.wanted.is_none() && intake.room() > 0 => {
                     let until = Some(self.schedule.due(packet.time_ns, intake.now));
                     SourceStatus::Wait { until, readable: false }
@@ -149,27 +149,27 @@ impl Replay {
         let pool = intake.pool;
         let mut rest = self.feed.bytes(pool);
         while intake.room() > 0 {
-            let packet = match self.early.take() {
+            let packet = match self.pending.take() {
                 Some(packet) => packet,
                 None => match self.reader.next(rest) {
                     Step::Packet(packet) => packet,
                     Step::NeedMore { consumed, wanted } => {
                         self.feed.consume(consumed);
-                        self.feed.settle(pool);
+                        self.feed.report_consumed(pool);
                         return Ok(Some(wanted));
                     }
                     Step::Error(fault) => return Err(failure(self.feed.input().target(), &fault)),
                 },
             };
             if !self.schedule.is_due(packet.time_ns, intake.now) {
-                self.early = Some(packet);
+                self.pending = Some(packet);
                 break;
             }
             intake.put(self.entry(intake, &packet));
             self.feed.consume(packet.consumed);
             rest = rest.get(packet.consumed..).unwrap_or_default();
         }
-        self.feed.settle(pool);
+        self.feed.report_consumed(pool);
         Ok(None)
     }
 
@@ -208,29 +208,31 @@ struct ReplaySchedule {
     /// Speed in millionths of the capture's own; `None` means no delay.
     factor: Option<u64>,
     /// Timestamp of the first packet and the path's clock at its emission.
-    began: Option<(Time, Time)>,
+    started: Option<(Time, Time)>,
 }
 
 const MILLION: u64 = 1_000_000;
 
 impl ReplaySchedule {
     const fn new(factor: Option<u64>) -> Self {
-        Self { factor, began: None }
+        Self { factor, started: None }
     }
 
     fn is_due(&mut self, time: Time, now: Time) -> bool {
         if self.factor.is_none() {
             return true;
         }
-        self.began.get_or_insert((time, now));
+        self.started.get_or_insert((time, now));
         self.due(time, now) <= now
     }
 
     /// Returns the time on the path's clock at which the packet with timestamp `time` is due.
     fn due(&self, time: Time, now: Time) -> Time {
-        let (Some(factor), Some((first, began))) = (self.factor, self.began) else { return now };
+        let (Some(factor), Some((first, started))) = (self.factor, self.started) else {
+            return now;
+        };
         let distance = u128::from(time.saturating_sub(first)) * u128::from(MILLION);
-        began.saturating_add(u64::try_from(distance / u128::from(factor)).unwrap_or(u64::MAX))
+        started.saturating_add(u64::try_from(distance / u128::from(factor)).unwrap_or(u64::MAX))
     }
 }
 
@@ -239,14 +241,14 @@ fn check_beginning(input: &Input) -> Result<(), Failure> {
     let mut first = [0; 4096];
     let count = input.peek(&mut first)?;
     let first = first.get(..count).unwrap_or_default();
-    if first.is_empty() && !input.waits() {
+    if first.is_empty() && !input.may_block() {
         let why = "it is empty; a capture has at least a header";
         return Err(Failure::new("read", input.target(), why));
     }
     match Reader::new().next(first) {
         Step::Error(fault) => {
             let failure = failure(input.target(), &fault);
-            Err(match (&failure.hint, looks_like(first)) {
+            Err(match (&failure.hint, guess_format(first)) {
                 (None, Some(kind)) => failure.hint(format!("it looks like {kind}")),
                 _ => failure,
             })
@@ -268,8 +270,8 @@ fn failure(target: &str, fault: &CaptureFault) -> Failure {
     failure.hint(format!("`{program} FILE | streamline 'replay - | …'`"))
 }
 
-/// Returns the kind of a file that is not a capture, guessed from its first bytes.
-fn looks_like(first: &[u8]) -> Option<&'static str> {
+/// Guesses the format of a file that is not a capture from its first bytes; `None` if unknown.
+fn guess_format(first: &[u8]) -> Option<&'static str> {
     const KNOWN: &[(&[u8], &str)] = &[
         (b"\x7fELF", "a program"),
         (b"PK\x03\x04", "a zip archive: unpack it first"),

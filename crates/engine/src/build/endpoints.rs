@@ -161,7 +161,7 @@ impl EndpointContext<'_> {
             form: Form::Bytes,
             origin: self.origins.at(self.ids.nodes[id.0]),
             origins: self.origins.told.clone(),
-            ahead: self.plan.pushed_filter(id),
+            pushed_filter: self.plan.pushed_filter(id),
             latency: self.plan.latency.as_ref().and_then(|latency| latency.of_source(id)),
             force: self.plan.graph.options.flag("force"),
             steps: &self.extras.steps,

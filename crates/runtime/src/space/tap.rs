@@ -222,7 +222,7 @@ impl TapWriter {
     /// completes a record that is partly written, within [`COMPLETION_MAX`], so that the reader
     /// finds no truncated record.
     fn write(&mut self, records: &[u8]) -> Result<(), TapEnd> {
-        let first = if self.begun { 0 } else { history::HEADER };
+        let first = if self.begun { 0 } else { history::FILE_HEADER_SIZE };
         self.begun = true;
         let (mut done, mut since) = (0, sys::clock::monotonic());
         while done < records.len() {

@@ -175,10 +175,10 @@ mod tests {
     fn v8_tap_ended_during_a_write_leaves_only_whole_records() {
         // Each record is longer than the pipe.
         const LENGTH: u32 = 100_000;
-        let mut records = vec![0; history::HEADER];
+        let mut records = vec![0; history::FILE_HEADER_SIZE];
         for _ in 0..2 {
             let at = records.len();
-            records.resize(at + history::RECORD + LENGTH as usize, 7);
+            records.resize(at + history::RECORD_HEADER_SIZE + LENGTH as usize, 7);
             records[at + 8..at + 12].copy_from_slice(&LENGTH.to_le_bytes());
         }
         let (mut reader, pipe) = io::pipe().unwrap();
@@ -189,7 +189,10 @@ mod tests {
         tap.shared.end(TapEnd::Moved);
         let mut rest = Vec::new();
         reader.read_to_end(&mut rest).unwrap();
-        assert_eq!(1 + rest.len(), history::HEADER + history::RECORD + LENGTH as usize);
+        assert_eq!(
+            1 + rest.len(),
+            history::FILE_HEADER_SIZE + history::RECORD_HEADER_SIZE + LENGTH as usize
+        );
         assert_eq!(tap.stats().over, Some(TapEnd::Moved));
     }
 }

@@ -18,10 +18,10 @@ use std::path::Path;
 use sys::open::OpenRegular;
 use sys::steps::Resource;
 
-/// Name of the index.
-pub(crate) const INDEX: &str = "index.jsonl";
-/// Maximum number of names tried if other processes create files concurrently.
-const TRIES: u32 = 1000;
+/// Name of the index file.
+pub(crate) const INDEX_NAME: &str = "index.jsonl";
+/// Maximum number of names to try while other processes create files concurrently.
+const ATTEMPTS_MAX: u32 = 1000;
 
 /// An open directory.
 #[derive(Debug)]
@@ -99,15 +99,17 @@ impl Directory {
         let next = first_free(path).map_err(|error| failed("read", path, &error))?;
         let mode = readers.mode(Path::new(path), 0o666);
         let directory = Self { fd, path: path.to_owned(), next, mode };
-        let cannot = |error: io::Error| failed("open", &directory.target(INDEX), &error);
-        steps.take(Resource::File, INDEX).map_err(|error| cannot(error.into()))?;
-        let index = match directory.at(INDEX, OpenRegular::append().create_new(directory.mode)) {
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                directory.at(INDEX, OpenRegular::append().create(directory.mode)).map_err(cannot)?
-            }
+        let cannot = |error: io::Error| failed("open", &directory.target(INDEX_NAME), &error);
+        steps.take(Resource::File, INDEX_NAME).map_err(|error| cannot(error.into()))?;
+        let index = match directory
+            .open_regular(INDEX_NAME, OpenRegular::append().create_new(directory.mode))
+        {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => directory
+                .open_regular(INDEX_NAME, OpenRegular::append().create(directory.mode))
+                .map_err(cannot)?,
             made => {
                 let index = made.map_err(cannot)?;
-                remove_on_rollback(&index, directory.target(INDEX).into(), steps)
+                remove_on_rollback(&index, directory.target(INDEX_NAME).into(), steps)
                     .map_err(cannot)?;
                 index
             }
@@ -117,9 +119,9 @@ impl Directory {
 
     /// Creates the next file; its name is the number followed by `about` and `suffix`.
     pub(super) fn create(&mut self, about: &str, suffix: &str) -> io::Result<(File, String)> {
-        for _ in 0..TRIES {
-            let name = format!("{:06}{}{suffix}", self.next, safe(about));
-            let created = self.at(&name, OpenRegular::append().create_new(self.mode));
+        for _ in 0..ATTEMPTS_MAX {
+            let name = format!("{:06}{}{suffix}", self.next, sanitized(about));
+            let created = self.open_regular(&name, OpenRegular::append().create_new(self.mode));
             match created {
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => self.next += 1,
                 created => {
@@ -134,7 +136,7 @@ impl Directory {
 
     /// Reopens a file created here. Fails if it has been replaced.
     pub(super) fn reopen(&self, name: &str, identity: Identity) -> io::Result<File> {
-        let file = self.at(name, OpenRegular::append())?;
+        let file = self.open_regular(name, OpenRegular::append())?;
         if Identity::of(&file)? != identity {
             return Err(io::Error::other("somebody else has replaced it"));
         }
@@ -147,7 +149,7 @@ impl Directory {
     }
 
     /// Opens a regular file without following links; fails if it has more than one name.
-    fn at(&self, name: &str, how: OpenRegular) -> io::Result<File> {
+    fn open_regular(&self, name: &str, how: OpenRegular) -> io::Result<File> {
         how.sole_link().open_at(&self.fd, name)
     }
 }
@@ -165,7 +167,7 @@ fn first_free(path: &str) -> io::Result<u64> {
 }
 
 /// Replaces all characters that are special to a file system or shell.
-fn safe(text: &str) -> String {
+fn sanitized(text: &str) -> String {
     let safe = |c: char| if c.is_ascii_alphanumeric() || ".-_".contains(c) { c } else { '_' };
     text.chars().map(safe).take(100).collect()
 }

@@ -78,7 +78,7 @@ impl Index {
         policy: &FilePolicy,
     ) -> Result<(), Failure> {
         write_line(&mut self.0, &IndexLine { file, names, policy })?;
-        self.0.ended(0)
+        self.0.end_block(0)
     }
 
     /// Writes the buffered lines.

@@ -1,9 +1,9 @@
 //! A set of output files in one directory with their state, shared by `files` and `pcap`.
 //!
-//! A file is created at its first byte; one without bytes only gets a line in the index. The
-//! numbers of open and remembered files are bounded: the least recently used file is closed, and
-//! reopened for appending when needed. Nothing is synchronized to disk: many short files cost a few
-//! system calls each.
+//! A file is created at its first byte; without bytes it only has a line in the index. The numbers
+//! of open and remembered files are bounded: the least recently used file is closed, and reopened
+//! for appending when needed. Nothing is synchronized to disk: many short files cost a few system
+//! calls each.
 
 mod directory;
 mod index;
@@ -22,7 +22,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::io::{self, Write};
 
-pub(crate) use directory::INDEX;
+pub(crate) use directory::INDEX_NAME;
 pub(crate) use output_file::{Key, OutputFile};
 
 /// Maximum number of missing bytes written as zeros into one file. Forged sequence numbers of a
@@ -75,7 +75,7 @@ pub(crate) struct FileSet {
     files: HashMap<Key, OutputFile>,
     /// Memory used by descriptions, in bytes.
     records: usize,
-    /// Unfinished files in order of last use, and those of them that are open.
+    /// Keys of the unfinished files in order of last use, and of the open files among them.
     by_use: BTreeMap<u64, Key>,
     open_by_use: BTreeMap<u64, Key>,
     uses: u64,
@@ -98,7 +98,7 @@ impl FileSet {
     ) -> Result<Self, Failure> {
         let (directory, index) = Directory::open(path, (opening.steps, opening.readers))?;
         Ok(Self {
-            index: Index::new(index, directory.target(INDEX)),
+            index: Index::new(index, directory.target(INDEX_NAME)),
             directory,
             names: Names::new(opening),
             policy,
@@ -172,7 +172,7 @@ impl FileSet {
         self.append_owed(file, bytes)
     }
 
-    /// Appends the zeros that are due and these bytes, if the file exists.
+    /// Appends the zeros that are due, and these bytes, if the file exists.
     fn append_owed(&mut self, file: &mut OutputFile, bytes: &[u8]) -> Result<(), Failure> {
         let Some(mut disk) = file.disk.take() else { return Ok(()) };
         let outcome = self.append(&mut disk, file.owed, bytes);
@@ -241,7 +241,7 @@ impl FileSet {
                 .with_room(|directory| directory.reopen(&disk.name, disk.identity))
                 .map_err(|error| failed("open", &self.directory.target(&disk.name), &error))?,
         };
-        let outcome = add(&mut file, disk, zeros, bytes);
+        let outcome = extend_file(&mut file, disk, zeros, bytes);
         disk.open = Some(file);
         if outcome.is_err()
             && let Some(file) = &disk.open
@@ -253,7 +253,7 @@ impl FileSet {
         outcome.map_err(|error| failed("write", &self.directory.target(&disk.name), &error))
     }
 
-    /// Opens a file, closing the least recently used ones if too many are open.
+    /// Opens a file; closes the least recently used files if too many are open.
     fn with_room<T>(
         &mut self,
         mut open: impl FnMut(&mut Directory) -> io::Result<T>,
@@ -282,7 +282,7 @@ impl FileSet {
 #[cfg(test)]
 impl FileSet {
     /// Returns the numbers of unfinished and open files.
-    pub(crate) fn kept(&self) -> (usize, usize) {
+    pub(crate) fn file_counts(&self) -> (usize, usize) {
         let is_open = |file: &&OutputFile| file.disk.as_ref().is_some_and(|p| p.open.is_some());
         let open = self.files.values().filter(is_open).count();
         assert_eq!(open, self.open_by_use.len());
@@ -291,12 +291,12 @@ impl FileSet {
 }
 
 /// Extends a file by zeros, as a hole without disk blocks, and by bytes.
-fn add(file: &mut File, disk: &mut DiskFile, zeros: u64, bytes: &[u8]) -> io::Result<()> {
-    const NOTHING: [u8; 4096] = [0; 4096];
+fn extend_file(file: &mut File, disk: &mut DiskFile, zeros: u64, bytes: &[u8]) -> io::Result<()> {
+    const ZEROS: [u8; 4096] = [0; 4096];
     if zeros > 0 {
         file.set_len(disk.size + zeros)?;
         let mut left = zeros;
-        while let Some(piece) = NOTHING.get(..left.min(NOTHING.len() as u64) as usize)
+        while let Some(piece) = ZEROS.get(..left.min(ZEROS.len() as u64) as usize)
             && left > 0
         {
             disk.note(piece);

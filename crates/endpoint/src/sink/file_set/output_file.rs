@@ -2,7 +2,7 @@
 
 use super::directory::Identity;
 use crate::sink::headers::Headers;
-use crate::sink::json::Ends;
+use crate::sink::json::EndpointFields;
 use crate::sink::json::direction_word;
 use crate::sink::message::MessageRecord;
 use abi::{Class, Direction, Flags};
@@ -40,20 +40,20 @@ pub(crate) struct OutputFile {
     /// Received and missing bytes.
     pub(super) bytes: u64,
     pub(super) missing: u64,
-    /// Missing bytes written as zeros, and those still to be written.
+    /// Number of missing bytes written as zeros, and number still to be written.
     pub(super) filled: u64,
     pub(super) owed: u64,
     pub(super) origin: u16,
     pub(super) session: u32,
-    /// Direction of its blocks; `None` if both share the file.
+    /// Direction of the file's blocks; `None` if both directions share the file.
     pub(super) direction: Option<&'static str>,
     pub(super) class: Class,
-    pub(super) ends: Ends,
+    pub(super) ends: EndpointFields,
     flow: Option<Flow>,
     /// Description of the first message, and the number of described messages.
     pub(super) record: Vec<u8>,
     pub(super) messages: u64,
-    /// Link type of its frames (captures only).
+    /// Link type of the file's frames (captures only).
     pub(crate) link: Option<LinkType>,
 }
 
@@ -133,7 +133,7 @@ impl OutputFile {
         if self.flow.is_none()
             && let Some(headers) = Headers::of(block)
         {
-            self.ends = Ends::of(Some(&headers));
+            self.ends = EndpointFields::of(Some(&headers));
             self.flow = headers.flow;
         }
     }

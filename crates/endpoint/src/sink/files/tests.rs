@@ -1,7 +1,7 @@
 //! Files and index lines written for given blocks.
 
 use super::*;
-use crate::sink::file_set::INDEX;
+use crate::sink::file_set::INDEX_NAME;
 use crate::testing::{
     TIME, TempDir, arguments, bare, batch, described, description, frame, hex, hole, opening,
     refused,
@@ -37,7 +37,7 @@ fn contents(dir: &str) -> Vec<(String, String)> {
         .unwrap()
         .map(|entry| entry.unwrap().path())
         .map(|path| (path.file_name().unwrap().to_str().unwrap().to_owned(), path))
-        .filter(|(name, _)| name != INDEX)
+        .filter(|(name, _)| name != INDEX_NAME)
         .map(|(name, path)| (name, fs::read_to_string(path).unwrap()))
         .collect();
     found.sort();
@@ -45,7 +45,7 @@ fn contents(dir: &str) -> Vec<(String, String)> {
 }
 
 fn index(dir: &str) -> Vec<Value> {
-    let text = fs::read_to_string(format!("{dir}/{INDEX}")).unwrap();
+    let text = fs::read_to_string(format!("{dir}/{INDEX_NAME}")).unwrap();
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
@@ -229,7 +229,7 @@ fn message_cut_by_end_of_stream_is_incomplete() {
     let request = request();
     let first = flagged(description(&request), FIRST);
     files.take(&batch(&[first, block(1, END, b"half")]), 0).unwrap();
-    assert_eq!(files.file_set.kept(), (0, 0));
+    assert_eq!(files.file_set.file_counts(), (0, 0));
     files.take(&batch(&[first, block(1, LAST | END, b"whole")]), 0).unwrap();
     files.finish().unwrap();
     assert_eq!(texts(&out), ["half", "whole"]);
@@ -302,7 +302,7 @@ fn connection_file_ends_with_both_directions() {
         flagged(hole(0), END),
     ];
     files.take(&batch(&blocks), 0).unwrap();
-    assert_eq!(files.file_set.kept(), (0, 0));
+    assert_eq!(files.file_set.file_counts(), (0, 0));
     files.take(&batch(&[block(2, FIRST, b"half"), block(3, END, b"no beginning")]), 0).unwrap();
     let mut alone = block(4, FIRST | END, b"one way");
     alone.marks = Marks::bare(7);
@@ -340,7 +340,7 @@ fn finished_messages_hold_no_file_or_state() {
         let message = [flagged(description(&request), FIRST), block(1, LAST, b"short")];
         let blocks: Vec<_> = message.into_iter().cycle().take(40).collect();
         files.take(&batch(&blocks), 0).unwrap();
-        assert_eq!(files.file_set.kept(), (0, 0), "a message that has ended needs nothing");
+        assert_eq!(files.file_set.file_counts(), (0, 0), "a message that has ended needs nothing");
     }
     assert_eq!(files.finish().unwrap().rows[0], ("files".to_owned(), 10_000));
     assert_eq!(index(&out).len(), 10_000);
@@ -357,7 +357,7 @@ fn few_open_files_serve_many_sessions() {
             let text = format!("{round}:{session} ");
             files.take(&batch(&[block(session + 1, 0, text.as_bytes())]), 0).unwrap();
             expected[session as usize] += &text;
-            let (_, open) = files.file_set.kept();
+            let (_, open) = files.file_set.file_counts();
             assert!(open <= 3, "{open} files are open");
         }
     }
@@ -373,7 +373,7 @@ fn evicted_session_continues_in_a_new_file() {
     let mut files = on(&out, &[("sessions", "2")], Form::Stream);
     let blocks = [block(1, 0, b"1"), block(2, 0, b"2"), block(1, 0, b"1"), block(3, 0, b"3")];
     files.take(&batch(&blocks), 0).unwrap();
-    assert_eq!(files.file_set.kept().0, 2);
+    assert_eq!(files.file_set.file_counts().0, 2);
     files.take(&batch(&[block(2, 0, b"more")]), 0).unwrap();
     files.finish().unwrap();
     assert_eq!(texts(&out), ["11", "2", "3", "more"]);
@@ -393,7 +393,7 @@ fn memory_for_long_descriptions_is_bounded() {
         first.context.session = session;
         files.take(&batch(&[first]), 0).unwrap();
     }
-    let (kept, _) = files.file_set.kept();
+    let (kept, _) = files.file_set.file_counts();
     assert!((60..70).contains(&kept), "{kept} descriptions of 1 MiB");
     files.finish().unwrap();
     assert_eq!(index(&out).len(), 200);

@@ -3,7 +3,7 @@
 //! Out: classic pcap with nanoseconds, little-endian, as read by tcpdump, tshark and Wireshark. The
 //! whole frame is written, independent of the view (CONTRACT 4), and only once if several blocks of
 //! a stream view it. A file has the link type of its first frame; a frame of another link type is a
-//! failure, because nothing may be lost silently.
+//! failure, because no frame may be lost silently.
 
 mod split;
 
@@ -105,7 +105,7 @@ impl Sink for Pcap {
                 self.check(&block)?;
                 self.frames.add(&block, self.out.text());
             }
-            self.out.ended(block.length())?;
+            self.out.end_block(block.length())?;
         }
         Ok(())
     }
@@ -117,7 +117,7 @@ impl Sink for Pcap {
     fn finish(&mut self) -> Result<Report, Failure> {
         if self.link.is_none() && !self.out.keeps_old() {
             // A capture without packets is still valid.
-            self.begin(LinkType::ETHERNET);
+            self.write_header(LinkType::ETHERNET);
         }
         self.out.flush()?;
         let rows = self.frames.rows(self.out.target())?;
@@ -134,43 +134,44 @@ impl Pcap {
         let link = LinkType(block.marks.link);
         match self.link {
             None => {
-                self.begin(link);
+                self.write_header(link);
                 Ok(())
             }
             Some(first) if first == link => Ok(()),
             Some(first) => {
                 // Frames in front of this one are written before the failure.
                 self.out.flush()?;
-                Err(another(self.out.target(), first, link))
+                Err(other_link_type(self.out.target(), first, link))
             }
         }
     }
 
-    fn begin(&mut self, link: LinkType) {
+    fn write_header(&mut self, link: LinkType) {
         self.out.text().extend_from_slice(&write::header(link));
         self.link = Some(link);
     }
 }
 
 /// Creates the failure for a frame of another link type.
-fn another(target: &str, first: LinkType, second: LinkType) -> Failure {
+fn other_link_type(target: &str, first: LinkType, second: LinkType) -> Failure {
     let problem = format!("it holds frames of link type {first}, and one of {second} came");
     Failure::new("write", target, problem).hint("write each source into a file of its own")
 }
 
-/// Number of recent frames compared; views of a frame are close together, but not always adjacent.
-const RECENT: usize = 16;
+/// Number of recent frames with which a frame is compared; views of a frame are close together, but
+/// not always adjacent.
+const RECENT_FRAMES: usize = 16;
 
 /// Deduplication of frames, with counters.
 #[derive(Debug)]
 struct Frames {
     /// Ring of the most recent frames; `None` if the form has one block per frame.
-    recent: Option<[RichPointer; RECENT]>,
+    recent: Option<[RichPointer; RECENT_FRAMES]>,
     next: usize,
     written: u64,
     cut: u64,
     repeated: u64,
-    /// Blocks without a frame, and those of them with bytes.
+    /// Number of blocks without a frame, and number of those that have bytes.
     bare: u64,
     made: u64,
 }
@@ -179,7 +180,7 @@ impl Frames {
     /// Creates an empty state for blocks of this form.
     fn new(form: Form) -> Self {
         let shared = matches!(form, Form::Stream | Form::Message);
-        let recent = shared.then_some([RichPointer::default(); RECENT]);
+        let recent = shared.then_some([RichPointer::default(); RECENT_FRAMES]);
         Self { recent, next: 0, written: 0, cut: 0, repeated: 0, bare: 0, made: 0 }
     }
 
@@ -196,7 +197,7 @@ impl Frames {
             self.repeated += 1;
             return false;
         }
-        if let Some(place) = recent.get_mut(self.next % RECENT) {
+        if let Some(place) = recent.get_mut(self.next % RECENT_FRAMES) {
             *place = frame;
         }
         self.next += 1;

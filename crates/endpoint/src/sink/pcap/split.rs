@@ -1,6 +1,6 @@
 //! `pcap per=connection`: one capture file per connection in a directory.
 
-use super::{Frames, another};
+use super::{Frames, other_link_type};
 use crate::sink::file_set::{FilePolicy, FileSet, Key, OutputFile};
 use crate::sink::headers::Headers;
 use crate::{Failure, Opening, Sink};
@@ -90,7 +90,7 @@ impl Split {
         match file.link.replace(link) {
             None => self.record.extend_from_slice(&write::header(link)),
             Some(first) if first != link => {
-                return Err(another(&self.file_set.target(), first, link));
+                return Err(other_link_type(&self.file_set.target(), first, link));
             }
             Some(_) => {}
         }

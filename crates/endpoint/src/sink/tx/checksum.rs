@@ -31,8 +31,9 @@ mod tests {
     use testkit::random::Random;
 
     /// A datagram over IPv4 and one over IPv6, without Ethernet; the payload is `ab cd ef`.
-    const FOUR: &str = "4500001f 00010000 40110000 0a000001 0a000002  04d2 0035 000b 1234  abcdef";
-    const SIX: &str = "60000000 000b1140 fd000000000000000000000000000001
+    const IPV4_DATAGRAM: &str =
+        "4500001f 00010000 40110000 0a000001 0a000002  04d2 0035 000b 1234  abcdef";
+    const IPV6_DATAGRAM: &str = "60000000 000b1140 fd000000000000000000000000000001
         fd000000000000000000000000000002  04d2 0035 000b 0000  abcdef";
 
     /// Verifies the checksum of the datagram at `at` (RFC 768).
@@ -49,7 +50,9 @@ mod tests {
 
     #[test]
     fn completed_checksum_verifies() {
-        for (packet, addresses, at) in [(hex(FOUR), 12..20, 20), (hex(SIX), 8..40, 40)] {
+        for (packet, addresses, at) in
+            [(hex(IPV4_DATAGRAM), 12..20, 20), (hex(IPV6_DATAGRAM), 8..40, 40)]
+        {
             let mut sent = packet.clone();
             complete(LinkType::RAW, &mut sent).unwrap();
             let addresses = packet[addresses].to_vec();
@@ -60,14 +63,14 @@ mod tests {
 
     #[test]
     fn padding_is_not_summed_and_zero_is_written_as_ones() {
-        let mut padded = hex(FOUR);
+        let mut padded = hex(IPV4_DATAGRAM);
         padded.extend([9; 15]);
         complete(LinkType::RAW, &mut padded).unwrap();
-        let mut plain = hex(FOUR);
+        let mut plain = hex(IPV4_DATAGRAM);
         complete(LinkType::RAW, &mut plain).unwrap();
         assert_eq!(padded[..31], plain[..]);
         // A payload that makes the sum zero: its own complement.
-        let mut zero = hex(FOUR);
+        let mut zero = hex(IPV4_DATAGRAM);
         zero[28..30].fill(0);
         zero[30] = 0;
         complete(LinkType::RAW, &mut zero).unwrap();
@@ -81,7 +84,7 @@ mod tests {
     fn packet_without_checksum_is_unchanged() {
         let fragment = hex("4500001f 00012000 40110000 0a000001 0a000002 04d20035000b1234abcdef");
         let icmp = hex("4500001f 00010000 40010000 0a000001 0a000002 04d20035000b1234abcdef");
-        for packet in [fragment, icmp, hex(FOUR)[..27].to_vec(), vec![0; 60], vec![]] {
+        for packet in [fragment, icmp, hex(IPV4_DATAGRAM)[..27].to_vec(), vec![0; 60], vec![]] {
             let mut sent = packet.clone();
             assert_eq!(complete(LinkType::RAW, &mut sent), None);
             assert_eq!(sent, packet);
@@ -92,7 +95,7 @@ mod tests {
     fn mutated_packets_do_not_panic() {
         let mut random = Random::replayable();
         for _ in 0..20_000 {
-            let mut packet = hex(if random.one_in(2) { FOUR } else { SIX });
+            let mut packet = hex(if random.one_in(2) { IPV4_DATAGRAM } else { IPV6_DATAGRAM });
             for _ in 0..random.below(4) {
                 let at = random.within(0..packet.len());
                 packet[at] = random.below(256) as u8;

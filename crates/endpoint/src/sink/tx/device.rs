@@ -1,8 +1,8 @@
 //! The output interface, and the socket used to send.
 //!
 //! Without the host's queueing discipline (`qdisc=no`), frames are sent by an AF_XDP ring or by a
-//! packet socket, with the same effect. Through the queueing discipline only the packet socket
-//! works. The final report names the one in use.
+//! packet socket, with the same effect. Only the packet socket can send through the queueing
+//! discipline. The final report names the transmitter in use.
 
 use super::ring::Ring;
 use crate::{Failure, Opening, interface};

@@ -74,10 +74,10 @@ Needs CAP_NET_RAW; `streamline doctor` tells what is missing.",
 pub const ENTRY: SinkEntry = SinkEntry::new(&TX, open);
 
 /// Maximum wait of one frame for room in the queue.
-const PATIENCE: Duration = Duration::from_secs(1);
-/// First and longest pause between attempts. A full queue does not signal free room; at 1 Gbit/s
-/// the first pause is the time of two frames of 1,500 bytes.
-const PAUSE: Duration = Duration::from_micros(25);
+const ROOM_WAIT_MAX: Duration = Duration::from_secs(1);
+/// Shortest and longest pause between attempts: a full queue does not signal free room. At 1 Gbit/s
+/// the shortest pause is the time of two frames of 1,500 bytes.
+const PAUSE_MIN: Duration = Duration::from_micros(25);
 const PAUSE_MAX: Duration = Duration::from_millis(1);
 
 const EMSGSIZE: i32 = rustix::io::Errno::MSGSIZE.raw_os_error();
@@ -120,7 +120,7 @@ struct Tx {
     dropped: [Amount; REASONS.len()],
     /// Copies of modified frames, until they have been sent.
     copies: Vec<u8>,
-    /// True if the last frame timed out: later ones do not wait until a send succeeds.
+    /// True if the last frame timed out: later frames do not wait until a send succeeds.
     stuck: bool,
     /// Maximum wait of one frame for room in the queue.
     patience: Duration,
@@ -132,7 +132,7 @@ struct Tx {
 struct TxBatch<'a> {
     /// Bytes of the frames.
     bytes: [&'a [u8]; LANES],
-    /// Their viewed bytes, for the ledger.
+    /// Number of viewed bytes of each frame, for the ledger.
     views: [u32; LANES],
     count: usize,
 }
@@ -232,7 +232,7 @@ impl Tx {
             dropped: [Amount::default(); REASONS.len()],
             copies: Vec::new(),
             stuck: false,
-            patience: PATIENCE,
+            patience: ROOM_WAIT_MAX,
             timeouts: 0,
         }
     }
@@ -294,7 +294,7 @@ impl Tx {
                     self.stuck = true;
                     Reason::QueueFull
                 }
-                Some(SendStop::Refused(ENXIO | ENODEV)) => return Err(self.gone()),
+                Some(SendStop::Refused(ENXIO | ENODEV)) => return Err(self.removed_failure()),
                 Some(SendStop::Refused(EMSGSIZE)) => Reason::TooLong,
                 Some(SendStop::Refused(ENETDOWN)) => Reason::Down,
                 Some(SendStop::Refused(ENOBUFS)) => Reason::QueueFull,
@@ -313,7 +313,7 @@ impl Tx {
         }
     }
 
-    fn gone(&self) -> Failure {
+    fn removed_failure(&self) -> Failure {
         let why = format!("the interface was removed after {} frames", self.sent.blocks);
         Failure::new("send through", &self.device.name, why)
     }
@@ -341,7 +341,7 @@ impl Backoff {
         if self.waited >= patience {
             return false;
         }
-        self.pause = (self.pause * 2).clamp(PAUSE, PAUSE_MAX);
+        self.pause = (self.pause * 2).clamp(PAUSE_MIN, PAUSE_MAX);
         self.waited += self.pause;
         // Ready at once means that the socket has room but the device has none, which is not
         // signalled.

@@ -45,7 +45,7 @@ pub(super) struct Ring {
     pub(super) copied: u64,
     /// Number of sends repeated because the device had no room.
     pub(super) retries: u64,
-    /// Frames of the current call queued in the ring; unsent ones stay queued between calls.
+    /// Number of frames queued in the ring; unsent frames stay queued between calls.
     queued: usize,
     /// For each queued frame, true if it is sent in place.
     in_place: VecDeque<bool>,
@@ -83,13 +83,13 @@ impl Ring {
         Self::open(&Frames::create("streamline-send", FRAMES)?, found, links)
     }
 
-    /// Sends frames in order until one is not accepted. The caller sends that one again, or drops
+    /// Sends frames in order until one is not accepted. The caller sends that frame again, or drops
     /// it by [`Ring::skip`].
     pub(super) fn send(&mut self, frames: &[&[u8]]) -> SendReport {
         self.refresh_mtu();
         let mut stopped = None;
         while let Some(frame) = frames.get(self.queued) {
-            if frame.len() > self.longest(frame) {
+            if frame.len() > self.length_max(frame) {
                 stopped = Some(SendStop::Refused(EMSGSIZE));
                 break;
             }
@@ -97,34 +97,34 @@ impl Ring {
                 stopped = Some(SendStop::Refused(EINVAL));
                 break;
             }
-            match self.give(frame) {
+            match self.queue(frame) {
                 Ok(true) => self.queued += 1,
                 Ok(false) => {
                     stopped = Some(SendStop::Full(EAGAIN));
                     break;
                 }
-                Err(error) => return self.taken(0, Some(SendStop::Refused(error.errno))),
+                Err(error) => return self.report(0, Some(SendStop::Refused(error.errno))),
             }
         }
         let mut all = 0;
         loop {
             let pushed = match self.sender.push() {
                 Ok(pushed) => pushed,
-                Err(error) => return self.taken(all, Some(SendStop::Refused(error.errno))),
+                Err(error) => return self.report(all, Some(SendStop::Refused(error.errno))),
             };
             all += pushed.taken;
             self.retries += u64::from(pushed.refused && pushed.lost == 0);
             if pushed.lost > 0 {
                 // The frame is lost together with its ring entry: it counts as dropped.
-                let outcome = self.taken(all, Some(SendStop::Refused(ENOBUFS)));
+                let outcome = self.report(all, Some(SendStop::Refused(ENOBUFS)));
                 self.skip().ok();
                 return outcome;
             }
             if self.sender.packets() == 0 {
-                return self.taken(all, stopped);
+                return self.report(all, stopped);
             }
             if pushed.taken == 0 {
-                return self.taken(all, Some(SendStop::Full(EAGAIN)));
+                return self.report(all, Some(SendStop::Full(EAGAIN)));
             }
         }
     }
@@ -151,7 +151,7 @@ impl Ring {
         self.sender.in_flight()
     }
 
-    fn taken(&mut self, frames: usize, stopped: Option<SendStop>) -> SendReport {
+    fn report(&mut self, frames: usize, stopped: Option<SendStop>) -> SendReport {
         self.queued = self.queued.saturating_sub(frames);
         for in_place in self.in_place.drain(..frames.min(self.in_place.len())) {
             self.sent_in_place += u64::from(in_place);
@@ -160,7 +160,7 @@ impl Ring {
         SendReport { frames, stopped }
     }
 
-    fn give(&mut self, frame: &[u8]) -> sys::Result<bool> {
+    fn queue(&mut self, frame: &[u8]) -> sys::Result<bool> {
         let here = self.sender.frames().find(frame);
         let given = self.sender.enqueue(here.map_or(TxPacket::Copied(frame), TxPacket::InPlace))?;
         if given {
@@ -171,7 +171,7 @@ impl Ring {
 
     /// Returns the maximum length of this frame on the interface; a VLAN tag is not counted in the
     /// MTU (as in packet(7)).
-    fn longest(&self, frame: &[u8]) -> usize {
+    fn length_max(&self, frame: &[u8]) -> usize {
         let tagged =
             frame.get(12..14).is_some_and(|kind| kind == [0x81, 0] || kind == [0x88, 0xa8]);
         let most = self.mtu + HEADER + if tagged { TAG } else { 0 };

@@ -131,10 +131,10 @@ fn drive(request: &[(&str, &str)], sink: &mut dyn Sink, mut between: impl FnMut(
 
 #[test]
 fn g1_hundred_thousand_frames_arrive_in_order() {
-    by_each_transmitter(numbers_arrive);
+    by_each_transmitter(assert_numbers_arrive);
 }
 
-fn numbers_arrive(pair: &Pair, way: Transmitter) {
+fn assert_numbers_arrive(pair: &Pair, way: Transmitter) {
     let mut receiver = Receiver::at(&pair.server);
     let mut sink = tx_by(&pair.client, Form::Frame, way).unwrap();
     let mut received = Vec::new();
@@ -162,7 +162,7 @@ fn numbers_arrive(pair: &Pair, way: Transmitter) {
     assert!(counters.dropped.iter().all(|(_, count)| count.unwrap_or(0) == 0), "{counters:?}");
 }
 
-/// The queue holds six frames and passes a thousand per second: it rejects frames, and each is sent
+/// The queue holds six frames and passes a thousand per second, so it rejects frames; each is sent
 /// again until it is accepted.
 #[test]
 fn full_queue_delays_frames_without_loss() {
@@ -245,7 +245,7 @@ fn g1_rejected_frames_are_resent_in_order() {
     assert!(reported(&mut sink, "sent again").unwrap() > 3);
 }
 
-/// The other end accepts only shorter frames: rejected ones are dropped after the timeout, the
+/// The other end accepts only shorter frames: rejected frames are dropped after the timeout, the
 /// others pass.
 #[test]
 fn g1_permanently_rejected_frames_are_dropped_and_others_sent() {
@@ -271,10 +271,10 @@ fn g1_permanently_rejected_frames_are_dropped_and_others_sent() {
 
 #[test]
 fn unsendable_frames_are_counted_and_others_sent() {
-    by_each_transmitter(what_cannot_leave);
+    by_each_transmitter(assert_unsendable_counted);
 }
 
-fn what_cannot_leave(pair: &Pair, way: Transmitter) {
+fn assert_unsendable_counted(pair: &Pair, way: Transmitter) {
     let mut receiver = Receiver::at(&pair.server);
     let mut sink = tx_by(&pair.client, Form::Frame, way).unwrap();
     let good: Vec<Vec<u8>> =
@@ -336,10 +336,10 @@ fn offloaded_checksum_is_computed_before_sending() {
 
 #[test]
 fn down_interface_drops_frames_and_removed_one_fails() {
-    by_each_transmitter(down_and_gone);
+    by_each_transmitter(assert_down_and_removed);
 }
 
-fn down_and_gone(pair: &Pair, way: Transmitter) {
+fn assert_down_and_removed(pair: &Pair, way: Transmitter) {
     let mut sink = tx_by(&pair.client, Form::Frame, way).unwrap();
     let bytes = Frame::ethernet().ipv4("10.0.0.1", "10.0.0.2").udp(1, 2, b"x");
     let mut send = || sink.take(&batch(&[frame(&bytes)]), 0).map(|()| sink.written().unwrap());

@@ -7,7 +7,7 @@
 //!
 //! Differences from a server: the time is that of the last captured byte; body bytes exclude chunk
 //! framing (as in Apache; nginx includes it); a request without response has status 000; texts
-//! longer than a record allows are cut.
+//! longer than a record allows are truncated.
 
 mod ecs;
 

@@ -16,7 +16,7 @@ fn flow_and_number(block: &EmittedBlock) -> (u16, u64) {
     let layers = layers(LinkType::ETHERNET, frame);
     assert_eq!(layers.faults, Default::default());
     let packet = layers.packet(frame).unwrap();
-    assert_eq!(packet.len() + IP, frame.len());
+    assert_eq!(packet.len() + IP_OFFSET, frame.len());
     assert!(ipv4::checksum_holds(packet));
     let flow = Flow::of(&layers, frame).unwrap();
     let udp = layers.transport(frame).unwrap();
@@ -52,8 +52,8 @@ fn zero_checksum_is_written_as_all_ones() {
     let mut full = 0;
     for number in 0..=u64::from(u16::MAX) {
         template.write(&mut room, 0, number);
-        assert_ne!(room[UDP_CHECKSUM..UDP_CHECKSUM + 2], [0, 0]);
-        full += u32::from(room[UDP_CHECKSUM..UDP_CHECKSUM + 2] == [0xff, 0xff]);
+        assert_ne!(room[UDP_CHECKSUM_OFFSET..UDP_CHECKSUM_OFFSET + 2], [0, 0]);
+        full += u32::from(room[UDP_CHECKSUM_OFFSET..UDP_CHECKSUM_OFFSET + 2] == [0xff, 0xff]);
     }
     assert_eq!(full, 1);
 }

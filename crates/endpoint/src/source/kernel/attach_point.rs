@@ -1,5 +1,5 @@
-//! The attachment point of kernel programs, as named by a request: an interface, or the sockets of
-//! a user.
+//! The attach point of kernel programs, as named by a request: an interface, or the sockets of a
+//! user.
 
 use crate::interface::{FrameCount, interface_removed};
 use crate::source::rx::Losses;
@@ -44,9 +44,10 @@ const NO_DEVICE: i32 = 19;
 
 /// Place of loss: the program had too many packets of one user in progress on a processor.
 const BUSY: &str = "busy";
-/// Reason if user ids of the namespace do not identify users of this one.
-const OTHER_USERS: &str = "its name space belongs to another user name space, where numbers of \
-                           users mean other users";
+/// Reason if user ids have another meaning in the network namespace, because it belongs to another
+/// user namespace.
+const OTHER_USERS: &str = "its namespace belongs to another user namespace, where user ids \
+                           mean other users";
 
 /// Reason why no program can attach.
 #[derive(Debug)]
@@ -58,8 +59,7 @@ pub enum AttachError {
 }
 
 impl AttachPoint {
-    /// Looks up the attachment point in its namespace. Fails for interfaces without Ethernet
-    /// frames.
+    /// Looks up the attach point in its namespace. Fails for interfaces without Ethernet frames.
     pub fn find(attach: &Attach) -> Result<Self, AttachError> {
         if attach.own {
             return Ok(Self { attach: attach.clone(), interface: None });
@@ -76,14 +76,14 @@ impl AttachPoint {
             Ok((found.index, link, links, losses))
         });
         let (index, link, links, losses) = found.map_err(AttachError::Unobservable)?;
-        ethernet(name, link)?;
+        check_ethernet(name, link)?;
         let (links, losses) = (Arc::new(links), Arc::new(losses));
         let interface = Some(Interface { index, links, losses });
         Ok(Self { attach: attach.clone(), interface })
     }
 
-    /// Attaches a program: at an interface as the first of all programs, which stay attached; at
-    /// sockets in both directions, after those already attached.
+    /// Attaches a program: at an interface before programs that are already attached (a program
+    /// that takes flows: after those of Streamline), at sockets in both directions and after them.
     pub fn attach(&self, program: &Program) -> Result<Vec<Link>, AttachError> {
         let Some(interface) = &self.interface else {
             let unsupported = |error: sys::Error| AttachError::Unsupported(error.to_string());
@@ -97,7 +97,7 @@ impl AttachPoint {
         let side = self.side();
         let attached = interface::within(self.attach.netns.as_deref(), || {
             let anchor =
-                if self.attach.flows { behind_ours(interface.index) } else { Anchor::Head };
+                if self.attach.flows { anchor_after_ours(interface.index) } else { Anchor::Head };
             Ok(Link::tcx(program, interface.index, side, anchor, None))
         });
         let attached = attached.map_err(AttachError::Unobservable)?;
@@ -118,7 +118,7 @@ impl AttachPoint {
             Ok((found.index, link, takes.then(|| accepts_xdp_frames(found.index))))
         });
         let (index, link, takes) = found.map_err(AttachError::Unobservable)?;
-        ethernet(name, link)?;
+        check_ethernet(name, link)?;
         match takes {
             None | Some(Ok(true)) => Ok(index),
             Some(Ok(false)) => Err(AttachError::Unsupported(format!("{name} {TAKES_NONE}"))),
@@ -126,8 +126,8 @@ impl AttachPoint {
         }
     }
 
-    /// Returns the cookie of the namespace whose sockets are observed. Fails if its user ids differ
-    /// from ours.
+    /// Returns the cookie of the namespace whose sockets are observed. Fails if user ids have
+    /// another meaning there.
     pub fn sockets(&self) -> Result<u64, AttachError> {
         let asked = interface::within(self.attach.netns.as_deref(), || {
             let asked = Namespace::current().and_then(|space| space.has_our_users());
@@ -146,8 +146,8 @@ impl AttachPoint {
         if self.attach.own { LinkType::RAW } else { LinkType::ETHERNET }
     }
 
-    /// Returns the counters of a program that has received `ran`: losses in front of it, by place.
-    /// `busy` is the number of packets rejected because too many were in progress.
+    /// Returns the counters of a program that has received the frames `ran`, with losses before it
+    /// by place. `busy` is the number of packets rejected because too many were in progress.
     #[must_use]
     pub fn counters(&self, ran: Amount, busy: u64) -> SourceCounters {
         let dropped = match &self.interface {
@@ -160,7 +160,7 @@ impl AttachPoint {
         SourceCounters { observed, given: ran, dropped, remark, ..SourceCounters::default() }
     }
 
-    /// Returns true if both are the same interface, and it still exists.
+    /// Returns true if both name the same interface, and it still exists.
     #[must_use]
     pub fn is(&self, other: &Self) -> bool {
         let index = |place: &Self| place.interface.as_ref().map(|interface| interface.index);
@@ -173,7 +173,7 @@ impl AttachPoint {
         if self.interface.is_some() { 1 } else { 2 }
     }
 
-    /// Returns true if the kernel reports this attachment point for a link.
+    /// Returns true if the kernel reports this attach point for a link.
     #[must_use]
     pub fn holds(&self, target: &LinkTarget) -> bool {
         let side = self.side();
@@ -201,7 +201,7 @@ impl AttachPoint {
         }
     }
 
-    pub(super) fn gone(&self, frames: Option<u64>) -> Failure {
+    pub(super) fn removed_failure(&self, frames: Option<u64>) -> Failure {
         interface_removed(
             CALL,
             &self.attach.interface,
@@ -216,18 +216,18 @@ impl AttachPoint {
     }
 }
 
-/// Returns the place of a program that drops frames: before the programs of others, and behind
-/// those of Streamline at the head of the chain, which observe every frame or took theirs earlier.
-/// Without CAP_SYS_ADMIN the kernel tells no names; then it is the head.
-fn behind_ours(index: u32) -> Anchor {
+/// Returns the position for a program that drops frames: before the programs of others, after the
+/// programs of Streamline at the head of the chain, which observe every frame or take theirs first.
+/// Without CAP_SYS_ADMIN the kernel reveals no names, and the position is the head.
+fn anchor_after_ours(index: u32) -> Anchor {
     let chain = sys::bpf::tcx_chain(index, sys::bpf::Side::Ingress).unwrap_or_default();
     let ours = chain.members.iter().take_while(|member| member.name == PROGRAM);
     let last = ours.filter_map(|member| member.link).last();
     last.map_or(Anchor::Head, |link| Anchor::After(Neighbor::Link(link)))
 }
 
-/// Fails unless an interface has frames of Ethernet.
-fn ethernet(name: &str, link: LinkType) -> Result<(), AttachError> {
+/// Fails unless an interface has Ethernet frames.
+fn check_ethernet(name: &str, link: LinkType) -> Result<(), AttachError> {
     let unsupported =
         || AttachError::Unsupported(format!("frames of {name} are not those of Ethernet"));
     (link == LinkType::ETHERNET).then_some(()).ok_or_else(unsupported)

@@ -1,10 +1,9 @@
 //! Conversion of a program's monotonic timestamps to the time of day.
 
 /// Interval between comparisons of the two clocks, in nanoseconds.
-const EVERY_NS: u64 = 1_000_000_000;
-/// Drift in nanoseconds below which the offset is not updated; a comparison has an error of this
-/// size.
-const DRIFT_NS: u64 = 20_000;
+const COMPARE_INTERVAL_NS: u64 = 1_000_000_000;
+/// Drift in nanoseconds up to which the offset is not updated; a comparison may err by as much.
+const DRIFT_MIN_NS: u64 = 20_000;
 
 /// Offset between the time of day and the monotonic clock.
 #[derive(Debug)]
@@ -21,11 +20,11 @@ impl ClockOffset {
 
     /// Updates the offset if the time of day has been stepped or has drifted.
     pub(super) fn update(&mut self) {
-        if sys::clock::monotonic().saturating_sub(self.compared) < EVERY_NS {
+        if sys::clock::monotonic().saturating_sub(self.compared) < COMPARE_INTERVAL_NS {
             return;
         }
         let (lacks, compared) = compare();
-        if lacks.abs_diff(self.lacks) > DRIFT_NS {
+        if lacks.abs_diff(self.lacks) > DRIFT_MIN_NS {
             self.lacks = lacks;
         }
         self.compared = compared;
@@ -61,7 +60,7 @@ mod tests {
         let converted = time.of(sys::clock::monotonic());
         let after = sys::clock::real();
         assert!(
-            before - DRIFT_NS <= converted && converted <= after + DRIFT_NS,
+            before - DRIFT_MIN_NS <= converted && converted <= after + DRIFT_MIN_NS,
             "{before} {converted} {after}"
         );
     }

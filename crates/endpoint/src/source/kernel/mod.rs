@@ -1,16 +1,16 @@
 //! The source over rings written by kernel programs: exported frames become blocks. [SL §5.3, §6.2;
 //! CONTRACT 3, 16, 29]
 //!
-//! In: the per-processor rings of the programs of one interface ([`reader`]) and their attachment
-//! point ([`attach_point`]). Out: one block per frame and edge, in order of time; a frame is copied
-//! into the pool of the space once, no matter how many edges it takes. Metadata is restored: a VLAN
-//! tag is reinserted, the timestamp is converted to the time of day, and a frame with checksum
-//! offload is flagged. Since that requires parsing the headers, their offsets are stored in the
-//! marks for downstream filters. A `give` emits blocks of one edge only.
+//! In: the per-processor rings of the programs of one interface ([`reader`]) and their attach point
+//! ([`attach_point`]). Out: one block per frame and edge, in order of time; a frame is copied into
+//! the pool of the space once, no matter how many edges it takes. Metadata is restored: a VLAN tag
+//! is reinserted, the timestamp is converted to the time of day, and a frame with checksum offload
+//! is flagged. Since that requires parsing the headers, their offsets are stored in the marks for
+//! downstream filters. A `give` emits blocks of one edge only.
 //!
 //! Sleeping: a program notifies the doorbell when it exports a frame and the last notification is
-//! at least T_t old. A reader that finds nothing sleeps for at most that long, and without limit if
-//! no program has notified in that time.
+//! at least T_t old. A reader that finds no frame sleeps for at most T_t, or without limit if no
+//! program has notified it within T_t.
 //!
 //! Deviation: programs cannot see checksum offload. A frame that is yet to be segmented has no
 //! checksum; for others, the checksum is considered unset if its field contains the sum over the
@@ -71,7 +71,7 @@ pub struct Parts {
     pub doorbell: RingBuffer,
     /// The attached programs.
     pub attachment: Arc<dyn Attachment>,
-    /// Attachment point of the programs.
+    /// Attach point of the programs.
     pub place: AttachPoint,
     /// The edges by exit number.
     pub edges: Vec<Edge>,
@@ -79,7 +79,8 @@ pub struct Parts {
     pub origin: u16,
     /// Maximum interval between notifications while frames are exported, in nanoseconds (T_t).
     pub wait_ns: u64,
-    /// True to lose one frame without counting it, a fault that tests inject to check the ledger.
+    /// True to lose one frame without counting it, so that tests can check that the ledger detects
+    /// it.
     pub loses: bool,
 }
 
@@ -99,7 +100,7 @@ pub struct KernelSource {
     /// True if the rings were empty after the last emission.
     drained: bool,
     /// Time of the last check of the interface.
-    looked: Time,
+    checked_at: Time,
     end: Option<ExportEnd>,
     closed: bool,
 }
@@ -116,20 +117,20 @@ enum ExportEnd {
 }
 
 /// Interval between checks of the interface while no frame arrives, in nanoseconds.
-const LOOK_NS: Time = 200_000_000;
+const CHECK_INTERVAL_NS: Time = 200_000_000;
 /// Delay before retrying an allocation, in nanoseconds.
-const MEMORY_NS: Time = 1_000_000;
-/// Length and offset of a VLAN tag in bytes.
-const TAG: usize = 4;
-const TAG_AT: usize = ethernet::ETHERTYPE;
+const ALLOCATION_RETRY_NS: Time = 1_000_000;
+/// Length of a VLAN tag, and its offset in a frame, in bytes.
+const TAG_SIZE: usize = 4;
+const TAG_OFFSET: usize = ethernet::ETHERTYPE;
 
 /// A frame in the pool of the space.
 #[derive(Clone, Copy, Debug)]
 struct FrameCopy {
     place: abi::Extent,
-    /// True if its checksum has been left to the device.
+    /// True if the checksum has been left to the device.
     unset: bool,
-    /// Its length, and the offsets of its headers.
+    /// Length of the frame, and offsets of its headers.
     marks: Marks,
 }
 
@@ -159,7 +160,7 @@ impl KernelSource {
             copied: None,
             staged: Vec::with_capacity(AT_ONCE),
             drained: false,
-            looked: 0,
+            checked_at: 0,
             end: None,
             closed: false,
         }
@@ -178,8 +179,8 @@ impl KernelSource {
         }
     }
 
-    /// Copies frames of one edge, at most [`AT_ONCE`]. If `given`, the edge is that of the blocks
-    /// already emitted. Returns true if more frames of that edge may be available.
+    /// Copies at most [`AT_ONCE`] frames of one edge: if `given`, of the edge of the blocks already
+    /// emitted. Returns true if more frames of the edge may be available.
     fn copy_some(&mut self, intake: &Intake<'_>, given: bool) -> bool {
         let room = intake.room();
         while self.staged.len() < room.min(AT_ONCE) {
@@ -207,13 +208,13 @@ impl KernelSource {
     /// the number emitted.
     fn put_whole(&mut self, intake: &mut Intake<'_>) -> usize {
         let mut count = 0;
-        let mut looked = None;
+        let mut checked_at = None;
         for Staged { handed, entry, known } in self.staged.drain(..) {
-            let reserved = match looked {
+            let reserved = match checked_at {
                 Some((cpu, reserved)) if cpu == handed.cpu => reserved,
                 _ => self.reader.reserved(handed.cpu),
             };
-            looked = Some((handed.cpu, reserved));
+            checked_at = Some((handed.cpu, reserved));
             if known || self.reader.is_whole(&handed, reserved) {
                 if let Some(arrived) = self.arrived.get_mut(handed.way as usize) {
                     arrived.taken.add(entry.pointer.length());
@@ -228,8 +229,8 @@ impl KernelSource {
         count
     }
 
-    /// Returns the block for an exported frame, copying the frame unless it is the last one copied.
-    /// `None` if the pool has no memory.
+    /// Returns the block for an exported frame; copies the frame unless it was the last frame
+    /// copied. `None` if the pool has no memory.
     fn staged(&mut self, pool: &Pool, handed: ExportedFrame) -> Option<Staged> {
         let name = (handed.cpu, handed.pointer.position);
         let before = self.copied.filter(|(cpu, position, _)| (*cpu, *position) == name);
@@ -245,7 +246,7 @@ impl KernelSource {
         self.copied = Some((name.0, name.1, copied));
         let FrameCopy { place, unset, mut marks } = copied;
         let header = &handed.header;
-        let tag = if header.tag.is_some() { TAG as u32 } else { 0 };
+        let tag = if header.tag.is_some() { TAG_SIZE as u32 } else { 0 };
         let behind = self.parts.edges.get(handed.way as usize).is_some_and(|e| e.behind_tag);
         let from = handed.pointer.offset.saturating_add(if behind { tag } else { 0 });
         let from = from.min(place.length());
@@ -266,8 +267,8 @@ impl KernelSource {
     /// memory.
     fn copy(&self, pool: &Pool, handed: &ExportedFrame) -> Option<FrameCopy> {
         let header = &handed.header;
-        let tag = header.tag.filter(|_| header.captured as usize >= TAG_AT);
-        let length = header.captured as usize + if tag.is_some() { TAG } else { 0 };
+        let tag = header.tag.filter(|_| header.captured as usize >= TAG_OFFSET);
+        let length = header.captured as usize + if tag.is_some() { TAG_SIZE } else { 0 };
         let mut draft = pool.draft(length, length)?;
         let bytes = draft.get_mut(..length).unwrap_or_default();
         match tag {
@@ -275,10 +276,10 @@ impl KernelSource {
                 let _ = self.reader.copy(handed, 0, bytes);
             }
             Some((control, protocol)) => {
-                let (addresses, rest) = bytes.split_at_mut(TAG_AT);
-                let (between, rest) = rest.split_at_mut(TAG);
+                let (addresses, rest) = bytes.split_at_mut(TAG_OFFSET);
+                let (between, rest) = rest.split_at_mut(TAG_SIZE);
                 let _ = self.reader.copy(handed, 0, addresses);
-                let _ = self.reader.copy(handed, TAG_AT as u32, rest);
+                let _ = self.reader.copy(handed, TAG_OFFSET as u32, rest);
                 let words = [protocol.to_be_bytes(), control.to_be_bytes()];
                 between.copy_from_slice(words.as_flattened());
             }
@@ -286,7 +287,7 @@ impl KernelSource {
         let layers = wire::layers(self.parts.place.link(), bytes);
         let unset = header.segment != 0 || checksum::is_unset(&layers, bytes);
         let place = draft.commit(length);
-        let beside = if header.tag.is_some() { TAG as u32 } else { 0 };
+        let beside = if header.tag.is_some() { TAG_SIZE as u32 } else { 0 };
         let whole = header.length.saturating_add(beside);
         let mut marks = Marks::frame(layers.link.0, place.length(), whole);
         filter::layers::record(&mut marks, &layers);
@@ -300,13 +301,15 @@ impl KernelSource {
                 ExportEnd::Stopped => {
                     self.parts.attachment.lost().map_or(Ok(SourceStatus::End), Err)
                 }
-                ExportEnd::Gone => Err(self.parts.place.gone(self.parts.attachment.frames())),
+                ExportEnd::Gone => {
+                    Err(self.parts.place.removed_failure(self.parts.attachment.frames()))
+                }
                 ExportEnd::Lost(failure) => Err(failure.clone()),
             };
         }
-        let looks = now.saturating_sub(self.looked) >= LOOK_NS;
+        let looks = now.saturating_sub(self.checked_at) >= CHECK_INTERVAL_NS;
         if looks {
-            self.looked = now;
+            self.checked_at = now;
         }
         if looks && self.parts.place.is_gone() {
             // Frames exported before the removal are still in the rings.
@@ -321,7 +324,7 @@ impl KernelSource {
         // The last notification was before that time, so the next frame triggers another.
         let due = self.reader.notified_at().saturating_add(self.parts.wait_ns);
         let left = due.saturating_sub(sys::clock::monotonic());
-        let until = now + if left > 0 { left.min(LOOK_NS) } else { LOOK_NS };
+        let until = now + if left > 0 { left.min(CHECK_INTERVAL_NS) } else { CHECK_INTERVAL_NS };
         Ok(SourceStatus::Wait { until: Some(until), readable: true })
     }
 
@@ -343,7 +346,7 @@ impl Source for KernelSource {
         }
         if self.reader.front().is_some() {
             // A frame is available, but no memory.
-            return Ok(SourceStatus::retry_at(intake.now + MEMORY_NS));
+            return Ok(SourceStatus::retry_at(intake.now + ALLOCATION_RETRY_NS));
         }
         self.nothing(intake.now)
     }
@@ -371,7 +374,7 @@ impl Source for KernelSource {
 
     fn properties(&self) -> SourceProperties {
         SourceProperties {
-            block_max: self.parts.rings.shape().record_max as usize + TAG,
+            block_max: self.parts.rings.shape().record_max as usize + TAG_SIZE,
             // Programs write into memory of their own; returned memory does not unblock them.
             // `give` returns the time of the next allocation attempt.
             wakes_on_memory: false,

@@ -4,11 +4,11 @@
 //! In: the rings of all processors. Out: frames in sequence, and the exact number lost per edge.
 //! The reader never waits and never creates a reference into a ring. A copy is valid if, after it,
 //! the writer has reserved at most one lap beyond its start; a pointer is valid if less than one
-//! lap of pointers has been written after it. The words that tell are modified by the writer for
+//! lap of pointers has been written after it. The writer modifies the words that a check reads for
 //! every frame, so each check costs a cache miss; therefore several frames are copied per check.
 //!
-//! Exits of which a frame takes at most one share a sink. There, each pointer has its exit and the
-//! number of earlier frames on that exit, so that a gap is counted for the right exit.
+//! Exits of which a frame takes at most one share a sink. Each pointer of such a sink carries its
+//! exit and the number of earlier frames on that exit, so that a gap is counted for the right exit.
 //!
 //! Within a processor, order is the order of execution. Between processors, it is the order of time
 //! among the frames available at a [`Reader::look`]; frames published later are emitted later.
@@ -85,7 +85,8 @@ pub struct Reader {
     lost: Vec<u64>,
     /// Positions of lost frames by exit.
     gaps: Vec<LossRanges>,
-    /// Frames passed so far, by processor and exit; maintained only for exits that share a sink.
+    /// Number of frames passed so far, by processor and exit; maintained only for exits that share
+    /// a sink.
     gone_by: Vec<u64>,
 }
 
@@ -94,13 +95,13 @@ pub struct Reader {
 struct PointerRing {
     cpu: u32,
     sink: u32,
-    /// The exit that leads here, if there is exactly one.
+    /// The exit of all pointers, if the sink has exactly one.
     only: Option<u32>,
     /// Number of the next pointer to read.
     next: u64,
     /// Number of published pointers at the last look.
     head: u64,
-    /// Prefetched targets of the next pointers; `None` for overwritten ones.
+    /// Prefetched frames of the next pointers; `None` for an overwritten frame.
     ahead: VecDeque<Option<ExportedFrame>>,
 }
 
@@ -209,8 +210,8 @@ impl Reader {
         }
     }
 
-    /// Returns the lost frames of each exit as numbers on that exit, per processor. A gap is
-    /// detected when a later frame is read.
+    /// Returns the ranges of lost frames for each exit, per processor. A gap is detected when a
+    /// later frame is read.
     #[must_use]
     pub fn gaps(&self) -> &[LossRanges] {
         &self.gaps

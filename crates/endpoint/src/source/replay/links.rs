@@ -6,8 +6,8 @@ use std::io::Read;
 use wire::LinkType;
 use wire::capture::{Reader, Step};
 
-/// Number of bytes examined.
-const LOOKED_AT: u64 = 1 << 20;
+/// Number of bytes examined at the start of a capture.
+const EXAMINED_SIZE: u64 = 1 << 20;
 
 /// Returns the link types declared in the first mebibyte of a capture; for pcapng those of all
 /// interfaces described there. `None` for anything but a readable regular file: opening and closing
@@ -18,7 +18,7 @@ pub(super) fn links(arguments: &Arguments) -> Option<Vec<LinkType>> {
         return None;
     }
     let mut bytes = Vec::new();
-    File::open(path).ok()?.take(LOOKED_AT).read_to_end(&mut bytes).ok()?;
+    File::open(path).ok()?.take(EXAMINED_SIZE).read_to_end(&mut bytes).ok()?;
     let (mut reader, mut links, mut rest) = (Reader::new(), Vec::new(), bytes.as_slice());
     loop {
         let step = reader.next(rest);

@@ -18,13 +18,14 @@ use sys::steps::{Resource, Steps};
 
 /// Size of a segment in bytes: the largest frame produced by generic receive offload fits, and the
 /// two or three segments in use at a time stay in a second-level cache.
-const SEGMENT: usize = 128 << 10;
-/// Minimum number of segments: one being read, one being filled, and two between.
+const SEGMENT_SIZE: usize = 128 << 10;
+/// Minimum number of segments: one that is read, one that is filled, and two between them.
 const SEGMENTS_MIN: usize = 4;
-/// Time that a ring can absorb without a reader, at the full rate of the interface.
-const LASTS_MS: u64 = 50;
-/// Rate assumed for an interface that does not report its own, in Mbit/s.
-const RATE: u64 = 10_000;
+/// Traffic that a ring of default size holds without a reader, in milliseconds at the full rate of
+/// the interface.
+const BUFFERED_MS: u64 = 50;
+/// Rate assumed for an interface that does not report its rate, in Mbit/s.
+const RATE_DEFAULT: u64 = 10_000;
 /// Limits of the default ring size in bytes. It is also at most 1/64 of the machine's memory.
 const RING_MIN: u64 = 4 << 20;
 const RING_MAX: u64 = 128 << 20;
@@ -44,7 +45,7 @@ pub(super) struct RxParameters<'a> {
     pub(super) ring: Option<u64>,
     pub(super) promiscuous: bool,
     /// Arguments of the filter that the kernel applies.
-    pub(super) ahead: Option<&'a Arguments>,
+    pub(super) pushed_filter: Option<&'a Arguments>,
     /// Maximum time that a frame may wait in a partly filled segment, in nanoseconds.
     pub(super) latency: Option<Time>,
     pub(super) steps: &'a Steps,
@@ -81,7 +82,7 @@ impl RxDevice {
             parameters.interface.map(|name| interface::named(CALL, name)).transpose()?;
         let interface = interface.map(|(interface, _)| interface);
         let index = interface.as_ref().map(|interface| interface.index);
-        let (ring, filtered) = opened(parameters, interface.as_ref()).map_err(cannot)?;
+        let (ring, filtered) = open_socket(parameters, interface.as_ref()).map_err(cannot)?;
         let links = || {
             step(Resource::Descriptor, "a netlink socket")?;
             RouteSocket::open().map_err(cannot)
@@ -99,18 +100,18 @@ impl RxDevice {
     }
 }
 
-/// The remark if the kernel has no memory for the filter.
+/// The remark if the kernel has no memory for the whole filter.
 const UNFILTERED: &str = "the filter behind is too long for the kernel here \
                           (net.core.optmem_max): every frame came into the ring";
 
 /// Current state of an interface.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum LinkState {
-    /// Carries frames.
+    /// The interface is up.
     Up,
-    /// Down, may come up again.
+    /// The interface is down; it may come up again.
     Down,
-    /// Removed or moved to another namespace.
+    /// The interface was removed or moved to another namespace.
     Gone,
 }
 
@@ -140,7 +141,7 @@ impl RxDevice {
 
 /// Returns an unbound socket with its filter and ring, and whether the filter is attached. If
 /// memory is short, the ring is made smaller.
-fn opened(
+fn open_socket(
     parameters: &RxParameters<'_>,
     interface: Option<&Interface>,
 ) -> sys::Result<(PacketRing, bool)> {
@@ -158,7 +159,7 @@ fn opened(
         if let (true, Some(interface)) = (parameters.promiscuous, interface) {
             socket.promiscuous(interface.index)?;
         }
-        let shape = RingShape { segment: SEGMENT, segments, retire_ms, reserve: 0 };
+        let shape = RingShape { segment: SEGMENT_SIZE, segments, retire_ms, reserve: 0 };
         let room = parameters.steps.take(Resource::Memory, "a ring of the kernel's");
         match room.and_then(|()| socket.ring(shape)) {
             Err(error) if error.errno == NO_MEMORY && segments > SEGMENTS_MIN => segments /= 2,
@@ -175,16 +176,16 @@ fn attach(socket: &PacketSocket, parameters: &RxParameters<'_>) -> sys::Result<b
         let all = program.instructions().iter();
         all.map(|i| (i.code, i.jt, i.jf, i.k)).collect::<Vec<Instruction>>()
     };
-    match socket.attach(&program(parameters.ahead)) {
+    match socket.attach(&program(parameters.pushed_filter)) {
         Err(error) if error.errno == NO_MEMORY => socket.attach(&program(None)).map(|()| false),
         outcome => outcome.map(|()| true),
     }
 }
 
 /// Returns the number of segments, a power of two: at most the requested size, or by default enough
-/// for [`LASTS_MS`] at the rate of the interface.
+/// for [`BUFFERED_MS`] at the rate of the interface.
 fn segments(parameters: &RxParameters<'_>, interface: Option<&Interface>) -> usize {
-    let of = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX) / SEGMENT;
+    let of = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX) / SEGMENT_SIZE;
     if let Some(bytes) = parameters.ring {
         return 1 << of(bytes).max(SEGMENTS_MIN).ilog2();
     }
@@ -193,7 +194,8 @@ fn segments(parameters: &RxParameters<'_>, interface: Option<&Interface>) -> usi
     let memory = sys::machine::Machine::detect().memory;
     let most = memory.map_or(RING_MAX, |all| (all / 64).min(RING_MAX));
     // Mbit/s times milliseconds is kbit, 125 bytes each.
-    let bytes = (reported.unwrap_or(RATE) * LASTS_MS * 125).clamp(RING_MIN, most.max(RING_MIN));
+    let bytes =
+        (reported.unwrap_or(RATE_DEFAULT) * BUFFERED_MS * 125).clamp(RING_MIN, most.max(RING_MIN));
     of(bytes).next_power_of_two()
 }
 

@@ -1,4 +1,4 @@
-//! Losses in front of a live source, by place. (CONTRACT 19)
+//! Losses of frames before a live source, by place. (CONTRACT 19)
 //!
 //! A frame on its way to the ring can be lost in four places, each with its own counters:
 //! - **driver**: the device had no memory (`rx_missed_errors`, `rx_fifo_errors`, `rx_over_errors`
@@ -17,7 +17,7 @@ use filter::Amount;
 use sys::net::{Backlog, Counters, RouteSocket};
 use sys::packet::PacketRing;
 
-/// Place of the frames dropped because our ring was full.
+/// Place of loss: the ring of the source was full.
 pub(super) const RING: &str = "ring";
 
 /// Loss counters, relative to their values at the start of the source.

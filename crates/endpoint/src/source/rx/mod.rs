@@ -139,13 +139,13 @@ const PROMISCUOUS: Parameter =
 
 /// The catalog entry of `rx`.
 pub const ENTRY: SourceEntry = SourceEntry::new(&RX, |opening| match opening.arguments {
-    given if given.flag("own") => Err(not_own(given)),
-    given if flows::selects(given) => Err(not_flows(given)),
+    given if given.flag("own") => Err(own_unsupported(given)),
+    given if flows::selects(given) => Err(expression_unsupported(given)),
     given if given.text("how") == Some("take") => take::open(opening),
     given if given.flag("both") => open(opening, Direction::Both),
     _ => open(opening, Direction::Received),
 })
-.linked(links)
+.with_links(links)
 .with(EndpointFacts {
     attaches: Some(|arguments| attach(arguments, Side::Received)),
     observes: Some(|arguments| observed(arguments, Side::Received)),
@@ -155,7 +155,7 @@ pub const ENTRY: SourceEntry = SourceEntry::new(&RX, |opening| match opening.arg
 /// The catalog entry of `tx` as a source.
 pub const SENT: SourceEntry =
     SourceEntry::new(&TX, |opening| open(opening, sent(opening.arguments)))
-        .linked(links)
+        .with_links(links)
         .with(FACTS);
 
 /// Facts about `tx` as a source.
@@ -195,7 +195,7 @@ const NOT_OTHERS: &str = "`promisc` is about frames for other hosts, and `own=ye
 
 /// Creates the failure of `own=yes` without a kernel program: no packet socket can observe the
 /// sockets of one user.
-fn not_own(arguments: &Arguments) -> Failure {
+fn own_unsupported(arguments: &Arguments) -> Failure {
     let why = attach(arguments, Side::Received).err();
     let why = why.unwrap_or_else(|| "only a program in the kernel sees what they exchange".into());
     Failure::new("give", "what your own sockets exchange", why)
@@ -229,7 +229,8 @@ fn attach(arguments: &Arguments, side: Side) -> Result<Attach, String> {
     Ok(Attach { interface: interface.to_owned(), netns, side, takes, flows, own: false })
 }
 
-/// Returns the mistake in the expression, or in its combination with other arguments.
+/// Returns the mistake in the expression, or in its combination with other arguments; `None` if
+/// there is none.
 fn refuses(arguments: &Arguments) -> Option<Mistake> {
     if !flows::selects(arguments) {
         return None;
@@ -246,8 +247,9 @@ fn refuses(arguments: &Arguments) -> Option<Mistake> {
     flows::expression_error(arguments)
 }
 
-/// Creates the failure of an expression without a kernel program: a socket cannot take.
-fn not_flows(arguments: &Arguments) -> Failure {
+/// Creates the failure of an expression without a kernel program: a packet socket cannot withhold
+/// frames.
+fn expression_unsupported(arguments: &Arguments) -> Failure {
     let why = attach(arguments, Side::Received).err();
     let why =
         why.unwrap_or_else(|| "only a program in the kernel takes some frames of many".into());
@@ -268,12 +270,12 @@ fn observed(arguments: &Arguments, side: Side) -> ObservedSource {
     }
 }
 
-/// Time until the next check of a segment that is still held, in nanoseconds.
-const HELD_NS: Time = 1_000_000;
+/// Interval between checks of a segment that is still held, in nanoseconds.
+const HELD_CHECK_NS: Time = 1_000_000;
 /// Interval between checks of an interface that is down, in nanoseconds.
-const DOWN_NS: Time = 100_000_000;
+const DOWN_CHECK_NS: Time = 100_000_000;
 
-struct Live {
+struct PacketSource {
     device: RxDevice,
     origin: u16,
     /// Frames of the current segment, in order of arrival.
@@ -285,8 +287,8 @@ struct Live {
     /// True if the kernel applies the first filter of the path.
     filtered: bool,
     unknown_link: u64,
-    /// The number of segments received, and the stream position of the next frame: all frames that
-    /// passed the kernel's filter count, dropped ones included.
+    /// The number of segments received, and the stream position of the next frame, which counts all
+    /// frames that passed the kernel's filter, dropped frames included.
     taken: u64,
     position: u64,
     missing: LossRanges,
@@ -312,18 +314,18 @@ fn open(opening: &Opening<'_>, direction: Direction) -> Result<Box<dyn Source>, 
         netns: arguments.text("netns"),
         ring: arguments.number("ring"),
         promiscuous: arguments.flag("promisc"),
-        ahead: opening.ahead,
+        pushed_filter: opening.pushed_filter,
         latency: opening.latency,
         steps: opening.steps,
     })?;
-    Ok(Box::new(Live {
+    Ok(Box::new(PacketSource {
         device,
         origin: opening.origin,
         entries: Vec::new(),
         given_entries: 0,
         pin: None,
         given: Amount::default(),
-        filtered: opening.ahead.is_some(),
+        filtered: opening.pushed_filter.is_some(),
         unknown_link: 0,
         taken: 0,
         position: 0,
@@ -334,7 +336,7 @@ fn open(opening: &Opening<'_>, direction: Direction) -> Result<Box<dyn Source>, 
     }))
 }
 
-impl Source for Live {
+impl Source for PacketSource {
     fn give(&mut self, intake: &mut Intake<'_>) -> Result<SourceStatus, Failure> {
         loop {
             let rest = self.entries.get(self.given_entries..).unwrap_or_default();
@@ -388,7 +390,7 @@ impl Source for Live {
     }
 }
 
-impl Live {
+impl PacketSource {
     fn count(&mut self, put: usize) {
         let gave = self.entries.get(self.given_entries..).unwrap_or_default();
         for entry in gave.iter().take(put) {
@@ -425,7 +427,7 @@ impl Live {
         let unread = self.unread().unwrap_or(u64::MAX);
         for gap in self.device.ring.gaps().unwrap_or_default() {
             if unread > 0 {
-                missing.leave_out(1);
+                missing.add_discarded(1);
                 continue;
             }
             missing.add(position, gap.drops, None);
@@ -443,7 +445,7 @@ impl Live {
             }
             return match end {
                 RxEnd::Stopped => Ok(SourceStatus::End),
-                RxEnd::Gone => Err(self.gone()),
+                RxEnd::Gone => Err(self.removed_failure()),
             };
         }
         // The kernel reports the error once, when the interface goes down, possibly as the first
@@ -453,7 +455,7 @@ impl Live {
             match self.device.state() {
                 LinkState::Up => self.down = false,
                 LinkState::Down => {
-                    let until = Some(intake.now + DOWN_NS);
+                    let until = Some(intake.now + DOWN_CHECK_NS);
                     return Ok(SourceStatus::Wait { until, readable: true });
                 }
                 LinkState::Gone => {
@@ -464,7 +466,7 @@ impl Live {
         }
         Ok(match intake.pool.is_stalled() {
             // The descriptor would be readable at once because of the segment that is still held.
-            true => SourceStatus::retry_at(intake.now + HELD_NS),
+            true => SourceStatus::retry_at(intake.now + HELD_CHECK_NS),
             false => SourceStatus::AWAITS_INPUT,
         })
     }
@@ -476,7 +478,7 @@ impl Live {
         Some(all.packets.saturating_sub(all.drops + self.given.blocks + self.unknown_link))
     }
 
-    fn gone(&self) -> Failure {
+    fn removed_failure(&self) -> Failure {
         let frames = self.given.blocks;
         let counts =
             if self.filtered { FrameCount::Passed(frames) } else { FrameCount::All(frames) };

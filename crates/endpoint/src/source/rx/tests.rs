@@ -103,7 +103,7 @@ fn frames_are_unpacked_in_place_with_metadata() {
 }
 
 #[test]
-fn vlan_tag_is_reinserted_behind_the_addresses() {
+fn vlan_tag_is_reinserted_after_the_addresses() {
     let tagged = |tag| Made { tag: Some(tag), ..PLAIN };
     let mut bytes = segment(&[tagged((0x8100, 5)), PLAIN, tagged((0x88a8, 0x6007))]);
     let (entries, _) = unpacked(&mut bytes);

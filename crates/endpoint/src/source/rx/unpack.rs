@@ -1,7 +1,7 @@
 //! Converts the packets of a received segment to entries.
 //!
 //! In: all bytes of a segment, as the kernel left them. Out: one entry per frame, in place. A VLAN
-//! tag that the kernel has removed is reinserted, so that a frame is equal to that on the wire
+//! tag that the kernel has removed is reinserted, so that the frame equals the frame on the wire
 //! (CONTRACT 3): the two Ethernet addresses move four bytes forward, into the headroom of every
 //! packet in the ring.
 
@@ -75,7 +75,7 @@ fn flags(packet: &PacketHeader) -> Flags {
 fn frame(packet: &PacketHeader, link: LinkType, segment: &mut [u8]) -> (u32, u32, u32) {
     let plain = (offset(packet.frame), packet.captured, packet.length);
     let Some(tag) = packet.vlan.filter(|_| link == LinkType::ETHERNET) else { return plain };
-    if put_back(tag, packet.frame, segment).is_none() {
+    if reinsert_tag_bytes(tag, packet.frame, segment).is_none() {
         return plain;
     }
     let tag = offset(TAG);
@@ -84,7 +84,7 @@ fn frame(packet: &PacketHeader, link: LinkType, segment: &mut [u8]) -> (u32, u32
 
 /// Inserts a tag after the addresses of the frame that begins at `at`. Returns `None` if the frame
 /// is too short for one.
-pub(super) fn put_back(tag: VlanTag, at: usize, segment: &mut [u8]) -> Option<()> {
+pub(super) fn reinsert_tag_bytes(tag: VlanTag, at: usize, segment: &mut [u8]) -> Option<()> {
     let room = segment.get_mut(at.checked_sub(TAG)?..at + ethernet::ETHERTYPE)?;
     room.copy_within(TAG.., 0);
     let (protocol, control) = room.get_mut(ethernet::ETHERTYPE..)?.split_at_mut_checked(2)?;

@@ -1,7 +1,8 @@
-//! The user's own connection, protected from an expression that would take it. [CONTRACT 2]
+//! Protection of the user's own connection from an expression that would take it. [CONTRACT 2]
 //!
-//! In: the variable that sshd sets, and the expression. Out: a refusal if the expression matches a
-//! segment of that connection. The link-layer addresses are unknown and count as zero.
+//! In: the environment variable that sshd sets, and the expression. Out: a failure if the
+//! expression matches a segment of that connection. The link-layer addresses are unknown and count
+//! as zero.
 
 use super::routes::Routes;
 use crate::Failure;
@@ -9,8 +10,8 @@ use filter::Arguments;
 use filter::general::bpf::flows;
 use std::net::{IpAddr, SocketAddr};
 
-/// Fails if a source's expression matches what the user's own connection receives on the source's
-/// interface, in this network namespace.
+/// Fails if a source's expression matches segments that the user's own connection receives on the
+/// source's interface, in this network namespace.
 pub fn spare_connection(arguments: &Arguments) -> Result<(), Failure> {
     let connection = std::env::var("SSH_CONNECTION").ok();
     let ours = arguments.text("netns").is_none();
@@ -18,7 +19,7 @@ pub fn spare_connection(arguments: &Arguments) -> Result<(), Failure> {
         return Ok(());
     };
     let interface = arguments.text("interface").unwrap_or_default();
-    let here = Routes::read().to(peer.ip()) == Some(interface);
+    let here = Routes::read().interface_to(peer.ip()) == Some(interface);
     if !here || !flows::matches(arguments, &segment(peer, own)) {
         return Ok(());
     }

@@ -26,15 +26,15 @@ use wire::link::LinkType;
 const FRAMES_QUEUE: u64 = 4096;
 const FRAMES_MIN: u64 = 8192;
 const FRAMES_MAX: u64 = 1 << 16;
-/// One in this many frame buffers is reserved for sinks that send from this memory and copy foreign
+/// One of this many frame buffers is reserved for sinks that send from this memory and copy foreign
 /// blocks into it.
-const SPARE: usize = 16;
-/// Maximum number of ring entries; no reader is late by more.
+const SPARE_FRACTION: usize = 16;
+/// Maximum number of ring entries, and thus of frames that wait for the reader.
 const ENTRIES_MAX: u32 = 1 << 14;
 /// Maximum wait for a busy queue and the interval between attempts: a loaded kernel frees a queue
 /// some time after its owner has exited.
-const PATIENCE: Duration = Duration::from_secs(5);
-const PAUSE: Duration = Duration::from_millis(5);
+const BUSY_WAIT_MAX: Duration = Duration::from_secs(5);
+const RETRY_INTERVAL: Duration = Duration::from_millis(5);
 /// Maximum number of queues.
 const QUEUES_MAX: u32 = 256;
 
@@ -102,7 +102,7 @@ impl TakeDevice {
         if !asked.force {
             check_spared(&found.name, asked.netns.is_none())?;
         }
-        let cannot = |error: sys::Error| refused(name, &error);
+        let cannot = |error: sys::Error| system_failure(name, &error);
         let step = |makes, target| asked.steps.take(makes, target);
         let (frames, queues, fragments) = queues(asked, found.index).map_err(cannot)?;
         let mut queues = queues;
@@ -136,11 +136,11 @@ impl TakeDevice {
             }
         };
         let (redirect, attached) = placed.map_err(|why| match why {
-            Refusal::Load(error) => not_loaded(name, &error),
+            Refusal::Load(error) => load_failure(name, &error),
             Refusal::Call(error) if matches!(error.errno, EBUSY | EEXIST) => {
-                taken_already(name, &found)
+                already_attached(name, &found)
             }
-            Refusal::Call(error) => refused(name, &error),
+            Refusal::Call(error) => system_failure(name, &error),
         })?;
         let XdpAttachment { link, mode, .. } = attached;
         let name = name.to_owned();
@@ -161,7 +161,7 @@ impl TakeDevice {
 
     /// Lends free frame buffers to all queues in equal shares.
     pub(super) fn supply(&mut self) -> Result<(), Failure> {
-        supply(&self.frames, &mut self.queues).map_err(|error| refused(&self.name, &error))
+        supply(&self.frames, &mut self.queues).map_err(|error| system_failure(&self.name, &error))
     }
 
     /// Detaches the program: frames go to the host again. Returns true on success.
@@ -241,11 +241,11 @@ fn queues(
         let frames = 1 << bytes.unwrap_or(wanted).clamp(64, 1 << 20).ilog2();
         asked.steps.take(Resource::Memory, "frames of AF_XDP")?;
         let frames = Frames::create("streamline-take", frames)?;
-        frames.reserve(frames.count() / SPARE);
+        frames.reserve(frames.count() / SPARE_FRACTION);
         let entries = u32::try_from(frames.count()).unwrap_or(ENTRIES_MAX).min(ENTRIES_MAX);
         let settings = SocketSettings { fragments, ..SocketSettings::new(index, 0, entries) };
         asked.steps.take(Resource::Descriptor, "a socket of AF_XDP")?;
-        let receiver = patiently(|| XdpReceiver::open(&frames, settings))?;
+        let receiver = retry_while_busy(|| XdpReceiver::open(&frames, settings))?;
         Ok((frames, settings, receiver))
     };
     // Kernels before 6.6 do not support packets in several buffers.
@@ -256,7 +256,8 @@ fn queues(
     let mut queues = vec![receiver];
     for queue in 1..QUEUES_MAX {
         asked.steps.take(Resource::Descriptor, "a socket of AF_XDP")?;
-        match patiently(|| XdpReceiver::open(&frames, SocketSettings { queue, ..settings })) {
+        match retry_while_busy(|| XdpReceiver::open(&frames, SocketSettings { queue, ..settings }))
+        {
             Ok(receiver) => queues.push(receiver),
             // The previous queue was the last.
             Err(error) if error.errno == EINVAL => break,
@@ -266,14 +267,14 @@ fn queues(
     Ok((frames, queues, settings.fragments))
 }
 
-/// Retries for up to [`PATIENCE`] while the queue is busy: the kernel frees it some time after its
-/// owner has exited. Blocks.
-fn patiently<T>(attempt: impl Fn() -> sys::Result<T>) -> sys::Result<T> {
+/// Retries for up to [`BUSY_WAIT_MAX`] while the queue is busy: the kernel frees it some time after
+/// its owner has exited. Blocks.
+fn retry_while_busy<T>(attempt: impl Fn() -> sys::Result<T>) -> sys::Result<T> {
     let begin = Instant::now();
     loop {
         match attempt() {
-            Err(error) if error.errno == EBUSY && begin.elapsed() < PATIENCE => {
-                std::thread::sleep(PAUSE);
+            Err(error) if error.errno == EBUSY && begin.elapsed() < BUSY_WAIT_MAX => {
+                std::thread::sleep(RETRY_INTERVAL);
             }
             outcome => return outcome,
         }
@@ -307,7 +308,7 @@ fn check_redirectable(found: &Interface, link: LinkType, name: &str) -> Result<(
         return Err(Failure::new(CALL, name, why).hint(hint));
     }
     if found.xdp.is_some() {
-        return Err(taken_already(name, found));
+        return Err(already_attached(name, found));
     }
     Ok(())
 }
@@ -318,7 +319,7 @@ fn check_spared(interface: &str, ours: bool) -> Result<(), Failure> {
     let routes = Routes::read();
     let connection = std::env::var("SSH_CONNECTION").ok().filter(|_| ours);
     let caller = routes::ssh_peer(connection.as_deref()).filter(|caller| !caller.is_loopback());
-    let why = if caller.is_some_and(|caller| routes.to(caller) == Some(interface)) {
+    let why = if caller.is_some_and(|caller| routes.interface_to(caller) == Some(interface)) {
         "you are connected through it, and would be cut off"
     } else if routes.is_default(interface) {
         "the default route of this name space leads through it"
@@ -330,7 +331,7 @@ fn check_spared(interface: &str, ours: bool) -> Result<(), Failure> {
 }
 
 /// Creates the failure for an interface that already has an XDP program.
-fn taken_already(name: &str, found: &Interface) -> Failure {
+fn already_attached(name: &str, found: &Interface) -> Failure {
     // Read again: the program may have been attached in the meantime.
     let now = RouteSocket::open().and_then(|links| links.by_index(found.index)).ok();
     let number = now.as_ref().unwrap_or(found).xdp.map_or(0, |xdp| xdp.program);
@@ -344,8 +345,8 @@ fn taken_already(name: &str, found: &Interface) -> Failure {
     )
 }
 
-/// Creates the failure of loading the program.
-fn not_loaded(name: &str, error: &LoadError) -> Failure {
+/// Creates the failure for a program that could not be loaded.
+fn load_failure(name: &str, error: &LoadError) -> Failure {
     let denied = matches!(error.error.errno, EPERM | EACCES);
     let why = format!("the kernel refuses the program: {error}");
     let failure = Failure::new(CALL, name, why).errno(Some(error.error.errno));
@@ -353,7 +354,7 @@ fn not_loaded(name: &str, error: &LoadError) -> Failure {
 }
 
 /// Converts an error of the operating system into a failure.
-fn refused(name: &str, error: &sys::Error) -> Failure {
+fn system_failure(name: &str, error: &sys::Error) -> Failure {
     let why = reason(&std::io::Error::from_raw_os_error(error.errno));
     let refusal =
         |what: &str| Failure::new(CALL, name, format!("{what}: {why}")).errno(Some(error.errno));

@@ -59,7 +59,7 @@ struct View {
     class: Class,
     from: u32,
     /// Number of bytes after the view.
-    behind: u32,
+    after: u32,
 }
 
 impl FrameMetadata {
@@ -82,17 +82,21 @@ impl FrameMetadata {
         let word = tail_offset.map_or(0, |word| u64::from_ne_bytes(*word));
         let chosen = (0..self.slots).filter(move |place| word & 1 << place != 0);
         chosen.map(|place| {
-            (self.two(self.slots * SLOT + place * EXIT_NUMBER).into(), self.view(place))
+            (self.read_u16(self.slots * SLOT + place * EXIT_NUMBER).into(), self.view(place))
         })
     }
 
     fn view(&self, place: usize) -> View {
         let at = place * SLOT;
-        let class = u32::from(self.two(at)) | u32::from(self.two(at + 2)) << 16;
-        View { class: Class(class), from: self.two(at + 4).into(), behind: self.two(at + 6).into() }
+        let class = u32::from(self.read_u16(at)) | u32::from(self.read_u16(at + 2)) << 16;
+        View {
+            class: Class(class),
+            from: self.read_u16(at + 4).into(),
+            after: self.read_u16(at + 6).into(),
+        }
     }
 
-    fn two(&self, at: usize) -> u16 {
+    fn read_u16(&self, at: usize) -> u16 {
         let bytes = self.bytes.get(at..).and_then(|bytes| bytes.first_chunk());
         bytes.map_or(0, |bytes| u16::from_ne_bytes(*bytes))
     }
@@ -153,10 +157,10 @@ impl Exits {
         (origin, time): (u16, Time),
     ) {
         let context = BlockMetadata { time, session: 0, origin, flags: Flags::NONE };
-        for (exit, View { class, from, behind }) in front.chosen() {
+        for (exit, View { class, from, after }) in front.chosen() {
             let from = from.min(place.length());
             let length = place.length() - from;
-            let length = length.saturating_sub(behind);
+            let length = length.saturating_sub(after);
             let link = self.headers.get(exit).copied().unwrap_or_default().link(head);
             let mut marks = Marks::frame(link, place.length(), place.length());
             marks.view = from;
@@ -239,10 +243,10 @@ mod tests {
     #[test]
     fn frame_metadata_decodes_as_written() {
         let mut bytes = Vec::new();
-        for (class, from, behind) in [(53_u32, 42_u16, 7_u16), (u32::MAX - 1, 0, 0)] {
+        for (class, from, after) in [(53_u32, 42_u16, 7_u16), (u32::MAX - 1, 0, 0)] {
             bytes.extend(class.to_ne_bytes());
             bytes.extend(from.to_ne_bytes());
-            bytes.extend(behind.to_ne_bytes());
+            bytes.extend(after.to_ne_bytes());
         }
         // Of three exits, the second and third share a slot.
         bytes.extend([0_u16, 2, 0, 0].map(u16::to_ne_bytes).as_flattened());

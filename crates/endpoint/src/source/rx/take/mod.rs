@@ -19,8 +19,8 @@ mod exits;
 mod poll_pause;
 mod routes;
 
-use super::unpack::{TAG, put_back};
-use super::{DOWN_NS, HELD_NS};
+use super::unpack::{TAG, reinsert_tag_bytes};
+use super::{DOWN_CHECK_NS, HELD_CHECK_NS};
 use crate::interface::{FrameCount, interface_removed};
 use crate::{
     DropReason, Failure, Intake, Opening, Source, SourceCounters, SourceProperties, SourceStatus,
@@ -127,7 +127,7 @@ impl Source for TakeSource {
         self.device.supply()?;
         self.entries.clear();
         let clock = Clock::now();
-        self.end_long(intake);
+        self.emit_reassembled(intake);
         if self.exits.as_ref().is_none_or(|exits| exits.waiting() == 0) {
             self.gather(intake, &clock)?;
         }
@@ -238,7 +238,7 @@ impl TakeSource {
         Ok(())
     }
 
-    /// Returns the number of received blocks that have not been emitted.
+    /// Returns the number of received blocks that have not been emitted yet.
     fn arrived_here(&self) -> usize {
         self.entries.len() + self.exits.as_ref().map_or(0, Exits::waiting)
     }
@@ -250,7 +250,7 @@ impl TakeSource {
             .map_err(|error| Failure::new("take from", &self.device.name, error))
     }
 
-    /// Converts one buffer of a packet, in most cases all of it.
+    /// Converts one buffer of a packet, which usually holds the whole packet.
     fn piece(
         &mut self,
         piece: Descriptor,
@@ -281,7 +281,7 @@ impl TakeSource {
                 }
             };
             self.reassembly.time = clock.time(stamp.time);
-            at -= restored(stamp.tag, at, &mut draft);
+            at -= reinsert_tag(stamp.tag, at, &mut draft);
         }
         if first && !piece.continues {
             let head = [draft.get(at).copied().unwrap_or_default()];
@@ -293,13 +293,13 @@ impl TakeSource {
         drop(draft);
         if !piece.continues {
             self.reassembly.whole = true;
-            self.end_long(intake);
+            self.emit_reassembled(intake);
         }
         Ok(())
     }
 
     /// Emits a reassembled packet if one is complete and there is room.
-    fn end_long(&mut self, intake: &Intake<'_>) {
+    fn emit_reassembled(&mut self, intake: &Intake<'_>) {
         if !self.reassembly.whole || intake.room() <= self.arrived_here() {
             return;
         }
@@ -339,7 +339,7 @@ impl TakeSource {
 
     /// Returns the result of a `give` that emitted nothing.
     fn nothing(&mut self, intake: &Intake<'_>) -> Result<SourceStatus, Failure> {
-        let soon = Some(intake.now + HELD_NS);
+        let soon = Some(intake.now + HELD_CHECK_NS);
         if self.reassembly.whole {
             // The queues may have more frames, which have to wait for this packet.
             return Ok(SourceStatus::Wait { until: soon, readable: false });
@@ -361,7 +361,8 @@ impl TakeSource {
         }
         // Holders release frames without notification, and an AF_XDP socket does not wake its
         // poller when the interface is removed, so the wait is bounded.
-        let until = soon.filter(|_| intake.pool.outstanding() > 0).or(Some(intake.now + DOWN_NS));
+        let until =
+            soon.filter(|_| intake.pool.outstanding() > 0).or(Some(intake.now + DOWN_CHECK_NS));
         Ok(SourceStatus::Wait { until, readable: true })
     }
 
@@ -424,8 +425,8 @@ fn stamp(before: Option<&mut [u8]>) -> Stamp {
 }
 
 /// Reinserts the VLAN tag of the frame at `at`; returns the number of bytes added.
-fn restored(tag: Option<VlanTag>, at: usize, frame: &mut [u8]) -> usize {
-    tag.and_then(|tag| put_back(tag, at, frame)).map_or(0, |()| TAG)
+fn reinsert_tag(tag: Option<VlanTag>, at: usize, frame: &mut [u8]) -> usize {
+    tag.and_then(|tag| reinsert_tag_bytes(tag, at, frame)).map_or(0, |()| TAG)
 }
 
 /// Converts an offset within a page, which always fits.

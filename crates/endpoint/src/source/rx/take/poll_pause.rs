@@ -1,20 +1,20 @@
 //! Decides how long to pause between polls of the queues at high frame rates. [Th §5.2.2]
 //!
 //! An AF_XDP socket wakes its poller for every frame. If a wakeup takes longer than the interval
-//! between frames, every frame costs one. After draining the queues, a reader that expects more
-//! frames soon therefore sleeps for a fixed time instead of polling: frames that arrive meanwhile
-//! cause no wakeup and are received together.
+//! between frames, every frame costs a wakeup. After draining the queues, a reader that expects
+//! more frames soon therefore sleeps for a fixed time instead of polling: frames that arrive
+//! meanwhile cause no wakeup and are received together.
 //!
 //! In: frame counts and the clock. Out: the time at which to poll again.
 
 use filter::Time;
 
 /// Maximum pause in nanoseconds: half of the default signal latency of a block.
-const REST_NS: Time = 500_000;
+const PAUSE_MAX_NS: Time = 500_000;
 /// Fraction (1/n) of the queue that may fill up during a pause.
-const PART: u64 = 4;
+const QUEUE_FRACTION: u64 = 4;
 /// Minimum number of frames expected during a pause.
-const WORTH: u64 = 2;
+const FRAMES_MIN: u64 = 2;
 
 /// The pause policy of a reader, with arrival statistics since its last pause.
 #[derive(Debug)]
@@ -32,7 +32,7 @@ pub(super) struct PollPause {
 impl PollPause {
     /// Creates the pause policy for queues of `room` frames; `latency` bounds the wait of a block.
     pub(super) fn new(latency: Option<Time>, room: usize) -> Self {
-        let most_ns = latency.map_or(REST_NS, |latency| REST_NS.min(latency / 2));
+        let most_ns = latency.map_or(PAUSE_MAX_NS, |latency| PAUSE_MAX_NS.min(latency / 2));
         Self { most_ns, room: room as u64, received: 0, since: 0, until: 0 }
     }
 
@@ -41,7 +41,7 @@ impl PollPause {
         self.received = self.received.saturating_add(frames as u64);
     }
 
-    /// Returns the end of a pause that begins now that the queues are empty, or `None` if too few
+    /// Returns the end of a pause that begins now, when the queues are empty; `None` if too few
     /// frames are expected. A repeated call within a pause returns the same time, because a space
     /// polls once more before it sleeps.
     pub(super) fn until(&mut self, now: Time) -> Option<Time> {
@@ -50,8 +50,8 @@ impl PollPause {
         }
         let passed = now.saturating_sub(std::mem::replace(&mut self.since, now)).max(1);
         let received = std::mem::take(&mut self.received);
-        let worth = received.saturating_mul(self.most_ns) >= WORTH.saturating_mul(passed);
-        let full = passed.saturating_mul(self.room / PART).checked_div(received)?;
+        let worth = received.saturating_mul(self.most_ns) >= FRAMES_MIN.saturating_mul(passed);
+        let full = passed.saturating_mul(self.room / QUEUE_FRACTION).checked_div(received)?;
         if !worth {
             return None;
         }

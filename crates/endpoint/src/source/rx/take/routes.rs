@@ -1,5 +1,5 @@
-//! Determines the interfaces that must not be taken by accident: that of the default route and that
-//! of the user's own connection. (CONTRACT 2)
+//! Determines the interfaces that must not be taken by accident: the interface of the default
+//! route, and the interface of the user's own connection. (CONTRACT 2)
 //!
 //! In: the tables of `/proc/net` as text, and the environment variable that sshd sets. Out: names
 //! of interfaces. An unreadable table counts as empty, and no interface is protected.
@@ -38,7 +38,7 @@ impl Routes {
     }
 
     /// Returns the interface of the route to an address, by longest prefix.
-    pub(super) fn to(&self, address: IpAddr) -> Option<&str> {
+    pub(super) fn interface_to(&self, address: IpAddr) -> Option<&str> {
         let leads = self.0.iter().filter(|route| route.leads_to(address));
         leads.max_by_key(|route| route.length).map(|route| route.interface.as_str())
     }
@@ -116,7 +116,7 @@ fd770000000000000000000000000001 00000400 00000001 00000000 00000003     eth3
     #[test]
     fn longest_prefix_selects_the_route() {
         let routes = Routes::parse(FOUR, SIX);
-        let to = |address: &str| routes.to(address.parse().unwrap());
+        let to = |address: &str| routes.interface_to(address.parse().unwrap());
         if cfg!(target_endian = "little") {
             assert_eq!(to("10.10.10.9"), Some("eth1"));
             assert_eq!(to("10.10.10.5"), Some("eth2"));
