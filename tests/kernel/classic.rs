@@ -14,7 +14,7 @@ use ebpf::emit::Target;
 use ebpf::exam::{self, Interpreter, Tally};
 use ebpf::interpret::Packet;
 use frames::{Frame, Random};
-use programs::{EXPRESSIONS, dice, programs};
+use programs::{EXPRESSIONS, programs, random_program};
 use testkit::need;
 use translated::{Classic, TARGETS, extended, frames_for};
 
@@ -58,7 +58,7 @@ fn judge_all(test: &str, all: &[(String, ClassicProgram)], captured: &[Frame], f
     let mut sum = Tally::default();
     let mut loaded = 0;
     for (index, (name, program)) in all.iter().enumerate() {
-        if program.loops() || reads_socket_metadata(program) {
+        if program.has_loop() || reads_socket_metadata(program) {
             continue;
         }
         let mut random = Random(seed ^ (index as u64) << 32);
@@ -112,6 +112,7 @@ fn catalog_expressions_match_the_kernel() {
 fn random_programs_match_the_kernel() {
     let Some(()) = need::bpf() else { return };
     let mut random = Random(number_from_environment("SEED", 20_261_121));
-    let all: Vec<_> = (0..500).map(|_| ("dice".to_owned(), dice(&mut random))).collect();
+    let all: Vec<_> =
+        (0..500).map(|_| ("random_program".to_owned(), random_program(&mut random))).collect();
     judge_all("random_programs_match_the_kernel", &all, &[], 20);
 }

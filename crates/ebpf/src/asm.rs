@@ -1,9 +1,9 @@
 //! Assembler: appends instructions and resolves forward jumps to labels.
 //!
-//! In: instructions and labels. Out: `Vec<Insn>` with every jump distance filled in, or the first
-//! error. Jumps go forward only, so that every program terminates and the verifier needs no loop
-//! bound. Unreachable instructions (after a jump and before a used label) are dropped, because the
-//! verifier rejects them.
+//! Input: instructions and labels. Output: `Vec<Insn>` with every jump distance filled in, or the
+//! first error. Jumps go forward only, so that every program terminates and the verifier needs no
+//! loop bound. Unreachable instructions (after a jump and before a used label) are dropped, because
+//! the verifier rejects them.
 
 use std::fmt;
 
@@ -31,7 +31,7 @@ pub enum AsmError {
         /// The slot of the jump.
         at: usize,
     },
-    /// Control falls off the last instruction.
+    /// Control runs past the last instruction.
     OpenEnd,
 }
 
@@ -67,18 +67,18 @@ struct LabelSite {
 }
 
 impl Asm {
-    /// An empty program.
+    /// Creates an empty program.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// A label, not yet bound.
+    /// Creates a label, not yet bound.
     pub fn label(&mut self) -> Label {
         self.labels.push(LabelSite::default());
         Label(self.labels.len() - 1)
     }
 
-    /// Returns true if a reachable jump names this label.
+    /// Returns true if a reachable jump refers to this label.
     pub fn is_used(&self, label: Label) -> bool {
         self.labels.get(label.0).is_some_and(|site| site.used)
     }
@@ -157,7 +157,7 @@ impl Asm {
         }
     }
 
-    /// Resolves all jumps and returns the code.
+    /// Resolves all jumps and returns the code, or the first error.
     pub fn finish(mut self) -> Result<Vec<Insn>, AsmError> {
         if let Some(mistake) = self.mistake {
             return Err(mistake);

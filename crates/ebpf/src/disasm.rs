@@ -1,8 +1,8 @@
 //! Disassembler: instructions as text, annotated with the filters of the request.
 //!
-//! In: instructions or a [`Program`]. Out: the dialect of the verifier log and of llvm-objdump, one
-//! line per instruction; `listing` adds slot numbers and filters. Golden files and `explain` use
-//! it. An undecodable slot prints as `.insn`; nothing fails.
+//! Input: instructions or a [`Program`]. Output: the dialect of the verifier log and of
+//! llvm-objdump, one line per instruction; `listing` adds slot numbers and filters. Golden files
+//! and `explain` use it. An undecodable slot prints as `.insn`; nothing fails.
 
 use std::fmt::Write;
 
@@ -107,12 +107,12 @@ fn store(insn: Insn) -> Option<String> {
     match (insn.class(), insn.code & 0xe0) {
         (class::ST, mode::MEM) => Some(format!("{to} = {imm}")),
         (class::STX, mode::MEM) => Some(format!("{to} = r{src}")),
-        (class::STX, mode::ATOMIC) if matches!(size, Size::W | Size::DW) => atomically(insn, &to),
+        (class::STX, mode::ATOMIC) if matches!(size, Size::W | Size::DW) => atomic(insn, &to),
         _ => None,
     }
 }
 
-fn atomically(insn: Insn, to: &str) -> Option<String> {
+fn atomic(insn: Insn, to: &str) -> Option<String> {
     let Insn { dst, src, off, imm, .. } = insn;
     let bits = Size::of(insn.code).bytes() * 8;
     let place = format!("r{dst} {}", offset(off.into()));

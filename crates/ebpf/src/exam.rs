@@ -1,9 +1,9 @@
 //! The exam of a twin: several judges rule on the same packets and must agree.
 //!
-//! In: judges (a filter's user implementation, the interpreter, the real kernel) and packets. Out:
-//! a [`Tally`], or the first packet on which the judges disagree. The first judge is the reference.
-//! The others must give its class and counters, and agree among themselves; they alone may answer
-//! unsure instead, since a twin passes a block on rather than guess.
+//! Input: judges (a filter's user implementation, the interpreter, the real kernel) and packets.
+//! Out: a [`Tally`], or the first packet on which the judges disagree. The first judge is the
+//! reference. The others must give its class and counters, and agree among themselves; they alone
+//! may answer unsure instead, since a twin passes a block on rather than guess.
 //!
 //! `cuts` and `mutants` test the exam itself: only packets cut at every length test bounds checks,
 //! and judges that miss a broken program prove nothing.
@@ -31,8 +31,8 @@ pub enum Ruling {
         /// The resulting frame, tags inline, if the program edits frames.
         frame: Option<Vec<u8>>,
     },
-    /// The judge cannot take this packet, for a reason of its own; the kernel's test run, for
-    /// example, takes no frame below 14 bytes.
+    /// The judge cannot take this packet, for a reason of its own. For example, the kernel's test
+    /// run takes no frame below 14 bytes.
     Refused(String),
     /// The program faulted or could not run.
     Broken(String),
@@ -49,8 +49,8 @@ pub trait Judge {
     fn states(&mut self) -> Option<Vec<Vec<u8>>> {
         None
     }
-    /// Takes over the states of a twin that was unsure, as the user implementation does when it
-    /// gets the block.
+    /// Adopts the states of a twin that was unsure, as the user implementation does when it gets
+    /// the block.
     fn adopt(&mut self, _: Vec<Vec<u8>>) {}
 }
 
@@ -67,7 +67,7 @@ impl<'p> Interpreter<'p> {
         Self { program, machine: Machine::of(program) }
     }
 
-    /// Returns the same judge with pulling and linearizing failing for lack of memory.
+    /// Returns the same judge, for which pulling and linearizing fail for lack of memory.
     #[must_use]
     pub fn starving(mut self) -> Self {
         self.machine.starves = true;
@@ -130,8 +130,8 @@ pub fn with_tag_inline(frame: &[u8], tag: Option<Tag>, hook: Hook) -> Vec<u8> {
     }
 }
 
-/// Returns the packet as programs at `hook` see it. Where the link header is missing that is the
-/// payload of an untagged Ethernet frame that announces IP, and `None` for other frames.
+/// Returns the packet as programs at `hook` see it. At hooks without a link header, that is the
+/// payload of an untagged Ethernet frame that announces IP; `None` for other frames.
 pub fn at_hook<'p>(packet: &Packet<'p>, hook: Hook) -> Option<Packet<'p>> {
     /// Length of an Ethernet header.
     const LINK: usize = 14;
@@ -154,10 +154,10 @@ pub fn words(value: &[u8]) -> Vec<u64> {
 pub struct Tally {
     /// Packets on which the judges agree.
     pub packets: u64,
-    /// Packets, of these, answered with a class other than 0.
+    /// Number of these packets that were answered with a class other than 0.
     pub answered: u64,
-    /// Packets, of these, that the reference answered while the twins were unsure. An exam should
-    /// bound this number: a twin that is always unsure agrees with everything.
+    /// Number of these packets that the reference answered while the twins were unsure. An exam
+    /// should bound this number: a twin that is always unsure agrees with everything.
     pub unsure: u64,
     /// Packets that some judge refused; the others agreed.
     pub refused: u64,
@@ -172,7 +172,7 @@ pub struct Disagreement {
     pub linear: usize,
     /// Each judge's name and ruling.
     pub rulings: Vec<(String, Ruling)>,
-    /// States that differ after agreement on every packet.
+    /// States that differ although the judges agreed on every packet.
     pub states: Vec<Vec<Vec<u8>>>,
 }
 
@@ -189,7 +189,7 @@ impl fmt::Display for Disagreement {
 
 impl std::error::Error for Disagreement {}
 
-/// Puts every packet to every judge. Stops at the first disagreement.
+/// Presents every packet to every judge. Stops at the first disagreement.
 pub fn compare<'a>(
     judges: &mut [&mut dyn Judge],
     packets: impl IntoIterator<Item = Packet<'a>>,

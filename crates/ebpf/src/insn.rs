@@ -1,8 +1,8 @@
 //! One eBPF instruction as data: 8 bytes, little endian, as bpf(2) takes them.
 //!
-//! In: constructors with typed registers, or 8 untrusted bytes. Out: [`Insn`], which every other
-//! module reads. Opcodes follow RFC 9669 (BPF ISA); helper numbers follow the kernel's `bpf.h`.
-//! Nothing here validates a program: an `Insn` may hold an opcode that does not exist.
+//! Input: constructors with typed registers, or 8 untrusted bytes. Output: [`Insn`], which every
+//! other module reads. Opcodes follow RFC 9669 (BPF ISA); helper numbers follow the kernel's
+//! `bpf.h`. Nothing here validates a program: an `Insn` may hold an opcode that does not exist.
 
 /// One instruction slot. A `load64` takes two slots.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -121,7 +121,7 @@ pub const SOURCE_REG: u8 = 0x08;
 pub const PSEUDO_MAP: u8 = 1;
 /// Pseudo-source of `load64`: `imm` is a map, the second `imm` an offset into its first value.
 pub const PSEUDO_MAP_VALUE: u8 = 2;
-/// `src` of a call to a kfunc: `imm` is the function's BTF id.
+/// `src` of a call to a kfunc; `imm` is the function's BTF id.
 pub const PSEUDO_FUNCTION: u8 = 2;
 
 /// Width of a memory access.
@@ -191,8 +191,8 @@ pub enum Alu {
 }
 
 impl Alu {
-    /// Returns the operation of an opcode, of classic BPF as well; `None` if there is none with
-    /// this number.
+    /// Returns the operation of an opcode, also of classic BPF; `None` if no operation has this
+    /// number.
     pub fn of(code: u8) -> Option<Self> {
         use Alu::{Add, And, Arsh, Div, Mod, Mov, Mul, Neg, Or, Shl, Shr, Sub, Xor};
         let all = [Add, Sub, Mul, Div, Or, And, Shl, Shr, Neg, Mod, Xor, Mov, Arsh];
@@ -242,14 +242,14 @@ impl Cond {
         (Self::Sle, "s<="),
     ];
 
-    /// Decodes the operator of a conditional jump, of classic BPF as well; `None` if there is none
-    /// with this number.
+    /// Decodes the operator of a conditional jump, also of classic BPF; `None` if no operator has
+    /// this number.
     pub fn of(code: u8) -> Option<Self> {
         Self::ALL.iter().map(|(cond, _)| *cond).find(|cond| *cond as u8 == code & 0xf0)
     }
 
     /// Returns true if the comparison holds for two numbers of 64 bits, or of 32 bits that are both
-    /// zero-extended or both sign-extended. Comparisons of signed numbers take the latter.
+    /// zero-extended or both sign-extended. Signed comparisons of 32 bits require sign extension.
     #[inline(always)]
     pub fn holds(self, left: u64, right: u64) -> bool {
         match self {
@@ -284,7 +284,7 @@ pub mod atomic {
     pub const AND: i32 = 0x50;
     /// *p ^= src
     pub const XOR: i32 = 0xa0;
-    /// Modifier: the old value comes back in `src`.
+    /// Modifier: returns the old value in `src`.
     pub const FETCH: i32 = 0x01;
     /// Swaps src and *p.
     pub const XCHG: i32 = 0xe1;
@@ -393,7 +393,7 @@ impl Insn {
         [self.code, regs, off[0], off[1], imm[0], imm[1], imm[2], imm[3]]
     }
 
-    /// Decodes a slot; never fails, since every 8 bytes are some slot.
+    /// Decodes a slot. Never fails, because every 8 bytes are some slot.
     pub const fn decode(bytes: [u8; 8]) -> Self {
         Self {
             code: bytes[0],
@@ -465,8 +465,8 @@ impl Insn {
         Self { code, dst: dst.0, src: src.0, off, imm: operation }
     }
 
-    /// `r0 = packet[imm]` in host byte order. Past the packet's end the program exits with 0.
-    /// Expects the context in r6 and clobbers r1 to r5.
+    /// `r0 = packet[imm]` in host byte order. Beyond the end of the packet, the program exits with
+    /// 0. Expects the context in r6 and clobbers r1 to r5.
     pub fn packet_load(size: Size, at: i32) -> Self {
         Self { code: class::LD | mode::ABS | size as u8, imm: at, ..Self::default() }
     }

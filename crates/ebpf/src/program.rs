@@ -1,13 +1,13 @@
 //! A finished program: code, the maps that it needs, and the filter behind each instruction.
 //!
-//! In: the output of `asm` and `emit`. Out: plain data that `interpret` runs as it is, with maps by
-//! number, and that `sys` loads once `relocate` has replaced map numbers with file descriptors.
-//! Nothing here creates a map or loads a program.
+//! Input: the output of `asm` and `emit`. Output: plain data that `interpret` runs as it is, with
+//! maps by number, and that `sys` loads once `relocate` has replaced map numbers with file
+//! descriptors. This module creates no map and loads no program.
 
 use crate::insn::{Insn, PSEUDO_MAP, PSEUDO_MAP_VALUE};
 
-/// The kernel hook at which a program runs. It determines the context, the helpers and the way in
-/// which the packet is read.
+/// The kernel hook at which a program runs. It determines the context, the helpers and the access
+/// to the packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Hook {
     /// Traffic control (TCX or clsact): `__sk_buff` with direct packet access.
@@ -36,7 +36,8 @@ impl Hook {
     }
 }
 
-/// A filter and its span in the request text; tells which filter an instruction belongs to.
+/// A filter and its span in the request text; identifies the filter to which an instruction
+/// belongs.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct FilterSpan {
     /// The filter's name.
@@ -145,8 +146,8 @@ pub struct Program {
     pub filters: Vec<FilterSpan>,
     /// Source map, ascending by slot.
     pub source: Vec<CodeOwner>,
-    /// Continuations. The n-th must stand at index n of the program array, relocated with the same
-    /// maps.
+    /// Continuations. The n-th continuation must be at index n of the program array, relocated with
+    /// the same maps.
     pub tails: Vec<TailProgram>,
     /// Deepest byte offset, exclusive, that the program may read in a frame.
     pub reach: u32,
@@ -164,9 +165,9 @@ impl Program {
         self.tails.iter().map(|part| relocated(&part.code, descriptors)).collect()
     }
 
-    /// Returns the BTF line information: for each stretch of code its first slot, a line number,
-    /// and the filter with its span. Ascending by slot, from slot 0. Each filter has a line number
-    /// of its own, because the kernel's log suppresses a line whose number equals the previous one.
+    /// Returns the BTF line information: for each range of code, its first slot, a line number, and
+    /// the filter with its span. Ascending by slot, from slot 0. Each filter has a line number of
+    /// its own, because the kernel's log suppresses a line whose number equals the previous one.
     pub fn lines(&self) -> Vec<(usize, u32, String)> {
         let named = self.source.iter().map(|line| {
             let word = line.filter.and_then(|word| self.filters.get(word));

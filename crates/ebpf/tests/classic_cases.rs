@@ -1,9 +1,9 @@
 //! Tests the pcap-filter compiler against libpcap's own test suite.
 //!
 //! `apply.json`: results of an expression for every frame of a capture. `accept.json`: programs of
-//! an expression; ours and libpcap's run over captures and over frames made to take every branch.
-//! `reject.json`: invalid expressions with the reason. The suite lies outside of the repository;
-//! without it the tests report that they were skipped. `SEED=` repeats a run.
+//! an expression; our program and libpcap's run over captures and over frames generated to take
+//! every branch. `reject.json`: invalid expressions with the reason. The suite lies outside of the
+//! repository; without it the tests report that they were skipped. `SEED=` repeats a run.
 
 #![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a test that reports its counts")]
 
@@ -26,9 +26,9 @@ use ebpf::classic::{
 use frames::{Frame, Random, cut, metadata, random_frame, steer};
 use serde_json::Value;
 
-/// Frames made for each expression, besides captured ones.
+/// Number of frames generated for each expression, in addition to captured frames.
 const FRAMES: usize = 1000;
-/// Maximum captured frames per expression.
+/// Maximum number of captured frames per expression.
 const CAPTURED_MAX: usize = 400;
 
 fn seed() -> u64 {
@@ -161,7 +161,7 @@ struct Row<'a> {
     snaplen: u32,
     /// Programs of libpcap: optimized, unoptimized, or one for both.
     theirs: Vec<ClassicProgram>,
-    /// Our programs of each alias, optimized and not, without duplicates.
+    /// Our programs of each alias, optimized and unoptimized, without duplicates.
     ours: Vec<ClassicProgram>,
     left_to_libpcap: bool,
 }
@@ -212,7 +212,8 @@ fn accept_one(
     }
 }
 
-/// Compiles every alias; where libpcap's optimizer finds that it rejects everything, ours must too.
+/// Compiles every alias. If libpcap's optimizer finds that the expression rejects everything, our
+/// compiler must find that too.
 fn compile_aliases(case: &Value, row: &mut Row<'_>, counts: &mut Counts) {
     let Row { name, link, snaplen, .. } = *row;
     let rejects = ["opt", "optunopt"].iter().any(|key| case.get(key).is_some_and(Value::is_null));
@@ -278,7 +279,8 @@ fn judge(row: &Row<'_>, frame: &Frame, metadata: &Metadata, counts: &mut Counts)
     }
 }
 
-/// The judge of [`accept`] notices nearly every wrong constant; otherwise its frames prove nothing.
+/// The judge of [`accept`] notices nearly every wrong constant; otherwise its frames would prove
+/// nothing.
 #[test]
 fn planted_faults_are_found() {
     let Some(tcpdump) = tcpdump::tcpdump("planted_faults_are_found") else { return };

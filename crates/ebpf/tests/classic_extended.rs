@@ -1,8 +1,8 @@
-//! Classic programs translated to eBPF decide alike: programs of libpcap's test suite, ours for the
-//! same expressions, the project's expressions, and random programs, at every hook, judged by the
-//! interpreter on captured frames, on frames steered by the program, truncated, non-linear, and
-//! with a tag beside them. The real kernel judges the same in `tests/kernel`. `SEED=` repeats a
-//! run, `ROUNDS=` extends it.
+//! Classic programs translated to eBPF decide as the originals: programs of libpcap's test suite,
+//! ours for the same expressions, the project's expressions, and random programs, at every hook,
+//! judged by the interpreter on captured frames, on frames steered by the program, truncated,
+//! non-linear, and with a tag beside them. `tests/kernel` has the same tests with the real kernel
+//! as judge. `SEED=` repeats a run, `ROUNDS=` extends it.
 
 #![expect(clippy::print_stdout, reason = "a test that reports its counts")]
 #![allow(clippy::unwrap_used, reason = "a test")]
@@ -22,7 +22,7 @@ use cases::{all_frames, folder};
 use ebpf::classic::{ClassicProgram, LinkType, Options, compile};
 use ebpf::exam::{self, Interpreter, Tally};
 use frames::{Frame, Random};
-use programs::{EXPRESSIONS, dice, programs};
+use programs::{EXPRESSIONS, programs, random_program};
 use translated::{Classic, TARGETS, extended, forms, frames_for};
 
 fn number(name: &str, otherwise: u64) -> u64 {
@@ -70,7 +70,7 @@ fn corpus_libpcap_programs_decide_alike_as_ebpf() {
     let captured: Vec<Frame> = captured.map(|(_, frame)| frame).collect();
     let (mut sums, mut loops) = (Vec::new(), 0);
     for (index, (name, program)) in programs(&folder).iter().enumerate() {
-        if program.loops() || asks_a_socket(program) {
+        if program.has_loop() || asks_a_socket(program) {
             loops += 1;
             continue;
         }
@@ -113,9 +113,9 @@ fn random_programs_decide_alike_as_ebpf() {
     let mut random = Random(seed);
     let mut sums = Vec::new();
     for _ in 0..400 * rounds {
-        let program = dice(&mut random);
+        let program = random_program(&mut random);
         let frames = frames_for(&program, &[], 4, &mut random);
-        sums.push(judge("dice", &program, &frames, &mut random));
+        sums.push(judge("random_program", &program, &frames, &mut random));
     }
     report(test, sums.len(), &sums);
 }

@@ -14,7 +14,7 @@ use ebpf::classic::{
 };
 use frames::{Frame, Random, random_frame};
 
-/// Expressions whose fragments make the fuzzed ones.
+/// Expressions whose fragments are combined to the fuzzed texts.
 const SEEDS: &[&str] = &[
     "tcp port 80 or 443 and not (src host 10.0.0.1 or dst net 192.168/16)",
     "ip6 and host fe80::7788:99ff:feaa:bbcc or ip6 net 2001:db8::/32 and icmp6[icmp6type] = 128",
@@ -61,15 +61,15 @@ fn fuzz_expression(data: &[u8], frames: &[Frame]) -> usize {
         match compile(&text, *link, &options) {
             Ok(program) => {
                 programs += 1;
-                hold_program(&program, frames);
+                check_program(&program, frames);
             }
-            Err(error) => hold_error(&text, &error),
+            Err(error) => check_error(&text, &error),
         }
     }
     programs
 }
 
-fn hold_program(program: &ClassicProgram, frames: &[Frame]) {
+fn check_program(program: &ClassicProgram, frames: &[Frame]) {
     let listed: ClassicProgram = program.to_string().parse().expect("a program lists itself");
     assert_eq!(listed, *program);
     for frame in frames {
@@ -78,7 +78,7 @@ fn hold_program(program: &ClassicProgram, frames: &[Frame]) {
     }
 }
 
-fn hold_error(text: &str, error: &ExpressionError) {
+fn check_error(text: &str, error: &ExpressionError) {
     assert!(text.get(error.span.clone()).is_some(), "{text:?}: {error:?}");
     assert!(!error.what.is_empty() && !error.what.ends_with('.'), "{text:?}: {error:?}");
     assert!(error.kind != ErrorKind::Unknown || !error.what.contains("the compiler made"));
@@ -174,7 +174,7 @@ fn compile_time_is_linear_in_the_length() {
         for (index, link) in LINKS.iter().take(4).enumerate() {
             let options = Options { optimize: index % 2 == 0, ..Options::default() };
             if let Err(error) = compile(&text, *link, &options) {
-                hold_error(&text, &error);
+                check_error(&text, &error);
             }
         }
         let spent = start.elapsed();

@@ -1,11 +1,11 @@
 //! Socket filters decide for a frame with its tag in the skb as their programs do for the frame
 //! with its tag inline.
 //!
-//! Programs: those of libpcap's test suite, ours for the same expressions, the project's
-//! expressions, and random programs with loads around the tag. Frames: captured ones, random ones,
-//! steered ones, with every kind of tag, whole and truncated. Each is judged as it is, and with its
-//! bytes 12 to 15 taken for a tag in the skb. Every socket filter must also pass the kernel's
-//! check. `SEED=` repeats a run, `ROUNDS=` extends it.
+//! Programs: those of libpcap's test suite, our own for the same expressions, the project's
+//! expressions, and random programs with loads around the tag. Frames: captured, random and steered
+//! frames, with every kind of tag, complete and truncated. Each frame is judged unchanged, and with
+//! its bytes 12 to 15 interpreted as a tag in the skb. Every socket filter must also pass the
+//! kernel's check. `SEED=` repeats a run, `ROUNDS=` extends it.
 
 #![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a test that reports its counts")]
 
@@ -25,13 +25,13 @@ use ebpf::classic::{
     ClassicProgram, INSTRUCTIONS_MAX, LinkType, Metadata, Options, VlanTag, compile,
 };
 use frames::{Frame, Random, cut, random_frame, steer};
-use programs::{EXPRESSIONS, dice, programs, tag};
+use programs::{EXPRESSIONS, programs, random_program, tag};
 
-/// Frames made for each program of the test suite.
+/// Number of frames generated for each program of the test suite.
 const FRAMES: usize = 150;
-/// Number of random programs, and frames made for each.
-const DICE: (usize, usize) = (1500, 60);
-/// Maximum captured frames per program.
+/// Number of random programs, and number of frames generated for each.
+const RANDOM_PROGRAMS: (usize, usize) = (1500, 60);
+/// Maximum number of captured frames per program.
 const CAPTURED_MAX: usize = 60;
 /// Byte range of an inline tag.
 const TAG: std::ops::Range<usize> = 12..16;
@@ -62,13 +62,13 @@ impl<'p> Pair<'p> {
     fn new(name: &'p str, program: &'p ClassicProgram, counts: &mut JudgeCounts) -> Option<Self> {
         match socket_filter(Direction::Both, Some(program), None) {
             Ok(filter) => {
-                hold(&filter);
+                check_classic(&filter);
                 counts.programs += 1;
                 counts.longest = counts.longest.max(filter.instructions().len());
                 Some(Self { program, filter, name })
             }
             Err(SocketFilterError::Loops) => {
-                assert!(program.loops());
+                assert!(program.has_loop());
                 counts.loops += 1;
                 None
             }
@@ -81,7 +81,7 @@ impl<'p> Pair<'p> {
         }
     }
 
-    /// Judges a frame as it is, and with its bytes 12 to 15 taken for a tag.
+    /// Judges a frame unchanged, and with its bytes 12 to 15 interpreted as a tag.
     fn judge(&self, frame: &Frame, counts: &mut JudgeCounts) {
         let Frame { bytes, wire_length } = frame;
         let wanted = match self.program.run(bytes, *wire_length, &Metadata::NOTHING) {
@@ -98,7 +98,7 @@ impl<'p> Pair<'p> {
         }
     }
 
-    /// Judges a frame with its bytes 12 to 15 taken for a tag of this type.
+    /// Judges a frame with its bytes 12 to 15 interpreted as a tag of this type.
     fn judge_tagged(&self, frame: &Frame, tpid: u16, counts: &mut JudgeCounts) {
         let Frame { mut bytes, wire_length } = frame.clone();
         let (Some(&[_, _, c, d]), Some(length)) = (bytes.get(TAG), wire_length.checked_sub(4))
@@ -126,10 +126,10 @@ impl<'p> Pair<'p> {
 }
 
 /// Applies the rules of the kernel's `bpf_check_classic`: the length, no backward jump, and scratch
-/// words written before they are read, with code behind a return assumed to run after it.
-fn hold(filter: &ClassicProgram) {
+/// words written before they are read, with code after a return assumed to run after the return.
+fn check_classic(filter: &ClassicProgram) {
     let instructions = filter.instructions();
-    assert!(!filter.loops() && instructions.len() <= INSTRUCTIONS_MAX);
+    assert!(!filter.has_loop() && instructions.len() <= INSTRUCTIONS_MAX);
     let mut masks = vec![u16::MAX; instructions.len() + 1];
     let mut set = 0u16;
     for (at, i) in instructions.iter().enumerate() {
@@ -251,13 +251,16 @@ fn random_programs_decide_alike_with_tag_in_skb() {
     println!("programs_of_dice_answer_alike_with_the_tag_in_the_skb: SEED={seed}");
     let mut counts = JudgeCounts::default();
     let mut random = Random(seed);
-    for _ in 0..DICE.0 * rounds {
-        let program = dice(&mut random);
-        let pair = Pair::new("dice", &program, &mut counts).expect("it can be rewritten");
-        examine(&pair, &[], DICE.1, &mut random, &mut counts);
+    for _ in 0..RANDOM_PROGRAMS.0 * rounds {
+        let program = random_program(&mut random);
+        let pair = Pair::new("random_program", &program, &mut counts).expect("it can be rewritten");
+        examine(&pair, &[], RANDOM_PROGRAMS.1, &mut random, &mut counts);
     }
     println!("{counts:?}");
     let some = counts.frames / 10;
     let accepted = some..counts.frames - some;
-    assert!(accepted.contains(&counts.accepted), "dice accept some frames and refuse others");
+    assert!(
+        accepted.contains(&counts.accepted),
+        "random_program accept some frames and refuse others"
+    );
 }

@@ -136,8 +136,8 @@ fn around_256(frames: &[Vec<u8>]) -> impl Iterator<Item = Packet<'_>> {
     ends.map(Packet::new).flat_map(|packet| [packet, packet.split_at(256)])
 }
 
-/// Mutations of the generated code, judged by the interpreter. Survivors are equivalent programs (a
-/// pull one byte too long) or mutations that only the kernel would notice.
+/// Mutations of the generated code, judged by the interpreter. Surviving mutants are equivalent
+/// programs (a pull one byte too long) or mutations that only the kernel would notice.
 #[test]
 fn exam_notices_mutated_twins() {
     let (mut caught, mut all) = (0, 0);
@@ -165,5 +165,5 @@ fn exam_notices_mutated_twins() {
     assert!(caught * 100 >= all * MUTANTS_CAUGHT_PERCENT, "caught only {caught} of {all}");
 }
 
-/// A ratchet: only rises.
+/// Minimum percentage of mutants that the exam must notice; to be raised, never lowered.
 const MUTANTS_CAUGHT_PERCENT: u64 = 80;

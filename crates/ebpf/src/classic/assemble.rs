@@ -1,6 +1,6 @@
-//! Assembler for classic BPF: instructions with labels, and the program made from them.
+//! Assembler for classic BPF: turns instructions with labels into a program.
 //!
-//! In: pseudo-instructions, with jumps to labels. Out: instructions with jump distances.
+//! Input: pseudo-instructions, with jumps to labels. Output: instructions with jump distances.
 //! Unreachable code is dropped; a comparison whose target is more than 255 instructions away
 //! branches through an inserted `ja`; scratch words that may be read before they are written are
 //! zeroed at the start, because the kernel rejects programs that do not write them.
@@ -76,7 +76,7 @@ pub(super) const TAX: PseudoInsn = line(code::MISC | code::TAX, 0);
 /// `txa`
 pub(super) const TXA: PseudoInsn = line(code::MISC | code::TXA, 0);
 
-/// Assembles a program, or returns its length if it exceeds the maximum.
+/// Assembles a program. Fails with the program's length if it exceeds the maximum.
 pub(super) fn assembled(lines: Vec<PseudoInsn>) -> Result<Vec<Instruction>, usize> {
     let lines = drop_unused(lines);
     let least = lines.iter().filter(|line| !matches!(line, PseudoInsn::Place(_))).count();
@@ -125,12 +125,12 @@ fn drop_unused(lines: Vec<PseudoInsn>) -> Vec<PseudoInsn> {
             }
         }
         kept.push(*line);
-        falls_in = !ends(*line);
+        falls_in = !is_end(*line);
     }
     kept
 }
 
-fn ends(line: PseudoInsn) -> bool {
+fn is_end(line: PseudoInsn) -> bool {
     match line {
         PseudoInsn::Goto(_) | PseudoInsn::Branch { .. } => true,
         PseudoInsn::Plain(instruction) => instruction.class() == code::RET,
@@ -218,7 +218,7 @@ fn write(
     out
 }
 
-/// Returns a bit set of the scratch words that may be read before they are written.
+/// Returns the scratch words that may be read before they are written, as a bit set.
 fn unset_words(instructions: &[Instruction]) -> u16 {
     let mut set = vec![None::<u16>; instructions.len()];
     let mut unset = 0;

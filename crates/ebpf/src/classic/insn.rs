@@ -1,8 +1,8 @@
 //! One classic BPF instruction in the kernel's encoding, and its line in a listing.
 //!
-//! In: the four fields of `struct sock_filter`. Out: the text that `tcpdump -d` prints. Nothing
-//! here validates an instruction; [`super::ClassicProgram::new`] does.     [SL §5.2, filters as
-//! data]
+//! Input: the four fields of `struct sock_filter`. Output: the text that `tcpdump -d` prints.
+//! Nothing here validates an instruction; [`super::ClassicProgram::new`] does.     [SL §5.2,
+//! filters as data]
 
 use std::fmt;
 
@@ -154,7 +154,7 @@ pub struct Instruction {
     pub code: u16,
     /// Number of instructions to skip if the comparison holds.
     pub jt: u8,
-    /// Number of instructions to skip if it does not.
+    /// Number of instructions to skip if the comparison does not hold.
     pub jf: u8,
     /// The constant.
     pub k: u32,

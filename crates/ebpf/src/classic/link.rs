@@ -1,7 +1,7 @@
 //! Link types by the numbers that libpcap uses (`DLT_…` on Linux).
 //!
-//! In: a number from a capture file or a socket. Out: a [`LinkType`]. Files number a few types
-//! differently; [`LinkType::from_file`] converts.
+//! Input: a number from a capture file or a socket. Output: a [`LinkType`]. Files number a few
+//! types differently; [`LinkType::from_file`] converts.
 
 use std::fmt;
 
@@ -126,7 +126,7 @@ impl LinkType {
         Self::NAMED.iter().find(|(_, known, _)| *known == name).map(|(link, _, _)| *link)
     }
 
-    /// Returns true for the 802.11 types, with any header in front.
+    /// Returns true for the 802.11 types, with or without a preceding header.
     pub(super) const fn is_wlan(self) -> bool {
         matches!(
             self,
@@ -150,7 +150,7 @@ impl LinkType {
         )
     }
 
-    /// Returns true for the Juniper types, which begin with the same magic number.
+    /// Returns true for the Juniper types, whose headers begin with the same magic number.
     pub(super) const fn is_juniper(self) -> bool {
         matches!(
             self,

@@ -1,8 +1,8 @@
 //! Parses the listing of `tcpdump -d` back into a program.
 //!
-//! In: text, one instruction per line; blank lines are ignored. Out: a [`ClassicProgram`], or the
-//! line in error. Used to judge the compiler by listings, and to load a program printed by another
-//! tool.
+//! Input: text, one instruction per line; blank lines are ignored. Output: a [`ClassicProgram`], or
+//! the line in error. Tests use it to compare the compiler with listings; callers use it to load a
+//! program printed by another tool.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,7 +10,7 @@ use std::str::FromStr;
 use super::insn::{ANCILLARY, ANCILLARY_NAMES, COMPARISONS, Instruction, OPERATIONS, code};
 use super::program::{ClassicProgram, Invalid};
 
-/// A text that is no listing of a program, with the reason.
+/// A text that is not a listing of a program, and the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ListingError {
     /// A line without a known instruction.

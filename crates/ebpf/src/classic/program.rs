@@ -1,22 +1,23 @@
-//! A validated classic BPF program: what the kernel accepts, plus loops.
+//! A validated classic BPF program.
 //!
-//! In: instructions from the compiler, a listing or another program. Out: a [`ClassicProgram`].
-//! Having one proves that every jump lands inside, every scratch word exists, no constant divides
-//! by zero or shifts by more than 31, and the last instruction returns, so that running needs no
-//! further check.
+//! Input: instructions from the compiler, a listing or another program. Output: a
+//! [`ClassicProgram`]. A [`ClassicProgram`] is proof that every opcode is known, every jump target
+//! is in the program, every scratch word exists, no constant divides by zero or shifts by more than
+//! 31, and the last instruction returns, so running needs no further check.
 //!
-//! One deviation from the kernel: a backward `ja` is allowed, because `protochain` walks a chain of
-//! headers. Such a program [`loops`](ClassicProgram::loops); the kernel rejects it, and the
-//! interpreter bounds its rounds.
+//! Three checks of the kernel are omitted. A backward `ja` is allowed, because `protochain` walks a
+//! chain of headers: the kernel rejects a program that [loops](ClassicProgram::has_loop), and the
+//! interpreter bounds its rounds. Scratch words may be read before they are written; they are then
+//! zero. Unknown ancillary offsets are ordinary loads, beyond every frame.
 
 use std::fmt;
 
 use super::insn::{Instruction, code};
 use super::run::Op;
 
-/// Maximum instructions of a program, as in the kernel (`BPF_MAXINSNS`).
+/// Maximum number of instructions of a program, as in the kernel (`BPF_MAXINSNS`).
 pub const INSTRUCTIONS_MAX: usize = 4096;
-/// Words of scratch memory (`BPF_MEMWORDS`).
+/// Number of words of scratch memory (`BPF_MEMWORDS`).
 pub const MEMORY_WORDS: u32 = 16;
 
 /// A validated classic BPF program.
@@ -24,10 +25,10 @@ pub const MEMORY_WORDS: u32 = 16;
 pub struct ClassicProgram {
     instructions: Vec<Instruction>,
     pub(super) ops: Vec<Op>,
-    loops: bool,
+    has_loop: bool,
 }
 
-/// Instructions that are no valid program, with the reason.
+/// Instructions that are not a valid program, and the reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Invalid {
     /// No instructions.
@@ -81,15 +82,15 @@ impl ClassicProgram {
         if last.class() != code::RET {
             return Err(Invalid::NoReturn);
         }
-        let mut loops = false;
+        let mut has_loop = false;
         let mut ops = Vec::with_capacity(length);
         for (at, &instruction) in instructions.iter().enumerate() {
-            loops |= check(instruction, at, length)?;
+            has_loop |= check(instruction, at, length)?;
             let op =
                 Op::decode(instruction, at).ok_or(Invalid::Code { at, code: instruction.code })?;
             ops.push(op);
         }
-        Ok(Self { instructions, ops, loops })
+        Ok(Self { instructions, ops, has_loop })
     }
 
     /// Returns the instructions in the kernel's encoding.
@@ -98,8 +99,8 @@ impl ClassicProgram {
     }
 
     /// Returns true if a jump goes backward, which the kernel rejects.
-    pub fn loops(&self) -> bool {
-        self.loops
+    pub fn has_loop(&self) -> bool {
+        self.has_loop
     }
 }
 
@@ -205,7 +206,7 @@ mod tests {
             let ret = Instruction::plain(RET | K, 0);
             ClassicProgram::new(vec![Instruction::plain(JMP | JA, k as u32), ret]).unwrap()
         };
-        assert!(!program(0).loops());
-        assert!(program(-1).loops());
+        assert!(!program(0).has_loop());
+        assert!(program(-1).has_loop());
     }
 }

@@ -1,20 +1,20 @@
 //! Runs a classic BPF program over one frame.
 //!
-//! In: a validated program, the frame, its length on the wire and the kernel's metadata. Out: the
-//! number of bytes to keep, 0 to reject. A load beyond the frame returns 0, as does division by
-//! zero: rules of the language, not errors. Instructions are decoded once into a 12-byte form, so
-//! that a step is one `match`. Neither panics nor allocates. A program without backward jumps runs
-//! each instruction at most once, others make at most [`ROUNDS_MAX`] rounds.                  [SL
-//! §5.2, in-kernel filters]
+//! Input: a validated program, the frame, its length on the wire and the kernel's metadata. Output:
+//! the number of bytes to keep, 0 to reject. A load beyond the frame and a division by zero return
+//! 0: this is a rule of the language, not an error. Instructions are decoded once into a 12-byte
+//! form, so a step is one `match`. Running neither panics nor allocates. A program without backward
+//! jumps runs each instruction at most once; other programs take at most [`ROUNDS_MAX`] backward
+//! jumps. [SL §5.2, in-kernel filters]
 
 use super::insn::{ANCILLARY, Instruction, code, condition, operation};
 use super::program::{ClassicProgram, MEMORY_WORDS};
 use crate::insn::{Alu, Cond};
 
-/// Maximum backward jumps: a 64 KiB frame has 8192 headers of 8 bytes, and twice that.
+/// Maximum number of backward jumps: twice the number of 8-byte headers in a 64 KiB frame.
 pub const ROUNDS_MAX: u32 = 16_384;
 
-/// Kernel metadata of a frame that its bytes do not hold.
+/// Kernel metadata of a frame that is not in its bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Metadata {
     /// VLAN tag that the kernel or the device removed from the frame.
@@ -39,7 +39,7 @@ pub struct VlanTag {
 }
 
 impl Metadata {
-    /// No metadata.
+    /// Returns metadata without a tag, with all numbers 0.
     pub const NOTHING: Self =
         Self { vlan: None, packet_type: 0, protocol: 0, interface_index: 0, hardware_type: 0 };
 

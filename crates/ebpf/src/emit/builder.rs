@@ -2,9 +2,9 @@
 //! pointers and lengths, `arms` opens and closes arms and emits exits, `parts` ends parts and
 //! programs; `lower` turns values into registers and slots.
 //!
-//! In: the operations of a scope. Out: a [`Program`]. Registers: r6 context, r7 first byte of the
-//! frame, r8 end of its linear part (traffic control and XDP), r9 the per-CPU region of a tap, r0
-//! to r5 scratch.
+//! Input: the operations of a scope. Output: a [`Program`]. Registers: r6 context, r7 first byte of
+//! the frame, r8 end of its linear part (traffic control and XDP), r9 the per-CPU region of a tap,
+//! r0 to r5 scratch.
 
 mod arms;
 mod frame;
@@ -44,9 +44,9 @@ pub(super) struct Builder {
     /// The frame's end and the deliveries so far, in a program that counts.
     frame_end: Option<FrameEnd>,
     deliveries: Vec<Delivery>,
-    /// True if it redirects frames and reserves a slot for their length.
+    /// True if the program redirects frames and reserves a slot for their length.
     takes: bool,
-    /// True if it sends frames out by another interface.
+    /// True if the program sends frames by another interface.
     pub(super) sends: bool,
     /// True if the driver removed the frame's tag, at XDP.
     pub(super) is_tag_out: bool,
@@ -73,7 +73,6 @@ pub(super) struct Builder {
     source: Vec<CodeOwner>,
 }
 
-/// A placeholder while an arm owns the real builder.
 impl Builder {
     fn new(target: Target, finish: Finish) -> Self {
         let mut asm = Asm::new();
@@ -112,7 +111,7 @@ impl Builder {
         self.frame_end.as_ref().map_or(Scratch::NONE, FrameEnd::scratch)
     }
 
-    /// Records that frames may go to this delivery.
+    /// Records that a frame may take this delivery.
     pub(super) fn note_delivery(&mut self, delivery: Delivery) {
         if !self.deliveries.contains(&delivery) {
             self.deliveries.push(delivery);
@@ -141,7 +140,7 @@ impl Builder {
         self.unsure
     }
 
-    /// Calls a helper, and leaves as unsure if it returns an error.
+    /// Calls a helper. Leaves as unsure if the helper returns an error.
     pub(super) fn call_or_unsure(&mut self, helper: Helper) {
         self.call(helper);
         self.asm.jump_if(Cond::Ne, R0, 0, self.unsure);
@@ -194,7 +193,7 @@ impl Builder {
         self.held = [None; 6];
     }
 
-    /// Records the first reason for which this cannot be a program.
+    /// Records the first reason why this cannot be a program.
     pub(super) fn refuse(&mut self, unfit: Unfit) {
         self.unfit.get_or_insert(unfit);
     }

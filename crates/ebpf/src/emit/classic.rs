@@ -1,11 +1,11 @@
 //! Classic BPF translated to eBPF: a compiled pcap-filter(7) expression as part of a twin.
 //!
-//! In: a program without loops. Out: the same decision about the frame as it arrived, whatever the
-//! view. Never unsure: bytes that are not directly readable come from a helper, which handles
-//! fragments. Departs from the kernel's own translation in two ways: a load beyond the frame leaves
-//! through the twin's exit, so that it is counted; and value ranges of A, X and the scratch words
-//! are tracked while emitting, so that bytes after a variable-length header are read directly,
-//! too.      [SL §5.2, §5.3]
+//! Input: a program without loops. Output: the same decision about the frame as it arrived,
+//! whatever the view. The decision is never unsure: bytes that are not directly readable are loaded
+//! by a helper, which handles fragments. The translation departs from the kernel's own in two ways:
+//! a load beyond the frame leaves through the twin's exit, so that it is counted; and value ranges
+//! of A, X and the scratch words are tracked while emitting, so that bytes after a variable-length
+//! header are read directly, too. [SL §5.2, §5.3]
 //!
 //! A lives in r9, X and the scratch words in stack slots.
 
@@ -22,14 +22,14 @@ use crate::insn::{
 };
 use crate::program::Hook;
 
-/// Protocols of the tags that the kernel keeps beside frames: 802.1Q and 802.1ad.
+/// Protocols of the tags that the kernel stores beside frames: 802.1Q and 802.1ad.
 const TAG_TYPES: [u32; 2] = [0x8100, 0x88a8];
 const WORDS: usize = MEMORY_WORDS as usize;
 
 impl<'s, 'o: 's> Scope<'s, 'o> {
     /// Continues only if the program accepts the frame. The program expects Ethernet frames with
-    /// inline tags; where the kernel may keep a tag beside the frame, a second copy handles such
-    /// frames.
+    /// inline tags; at hooks at which the kernel may store the tag beside the frame, a second copy
+    /// handles such frames.
     pub fn only_classic(&mut self, program: &ClassicProgram, miss: Exit<'s>) -> Result<(), Unfit> {
         let copy =
             |tagged| copy_for_kernel(program, tagged).map_err(|why| Unfit::new(why.to_string()));
@@ -64,7 +64,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
 
 /// Facts that hold before an instruction on every path to it.
 #[derive(Clone, Copy)]
-struct Known {
+struct KnownFacts {
     /// Number of frame bytes proven present.
     proven: u32,
     /// Upper bounds of A, X and the scratch words.
@@ -73,7 +73,7 @@ struct Known {
     words: [u32; WORDS],
 }
 
-impl Known {
+impl KnownFacts {
     const START: Self = Self { proven: 0, a: 0, x: 0, words: [0; WORDS] };
 
     fn or(self, other: Self) -> Self {
@@ -92,16 +92,16 @@ struct Translation<'b> {
     b: &'b mut Builder,
     yes: Label,
     no: Label,
-    /// Start of each instruction; for a constant answer, its exit.
+    /// Label of the start of each instruction; for a constant answer, the label of its exit.
     labels: Vec<Label>,
     /// Instructions that are constant answers.
     answers: Vec<bool>,
     /// Facts per instruction; `None` if no path reached it yet.
-    known: Vec<Option<Known>>,
+    known: Vec<Option<KnownFacts>>,
     x: Depth,
     scratch: Depth,
     words: Depth,
-    now: Known,
+    now: KnownFacts,
 }
 
 impl<'b> Translation<'b> {
@@ -110,7 +110,7 @@ impl<'b> Translation<'b> {
         let labels = instructions.iter().map(|_| b.asm.label()).collect();
         let mut known = vec![None; instructions.len()];
         if let Some(first) = known.first_mut() {
-            *first = Some(Known::START);
+            *first = Some(KnownFacts::START);
         }
         let (x, scratch) = (b.slots(1), b.row(4));
         let deepest = instructions.iter().filter(|i| uses_memory(**i)).map(|i| i.k & 15).max();
@@ -124,7 +124,7 @@ impl<'b> Translation<'b> {
             b.asm.push(Insn::store(Size::DW, R10, word * 8 - words, R9));
         }
         let answers = vec![false; instructions.len()];
-        Self { b, yes, no, labels, answers, known, x, scratch, words, now: Known::START }
+        Self { b, yes, no, labels, answers, known, x, scratch, words, now: KnownFacts::START }
     }
 
     fn translate(mut self, instructions: &[Instruction]) {
@@ -151,14 +151,14 @@ impl<'b> Translation<'b> {
                 _ => self.load(*instruction),
             }
             if !matches!(instruction.class(), code::JMP | code::RET) {
-                self.falls_to(at + 1);
+                self.fall_through(at + 1);
             }
         }
     }
 
     /// Merges the current facts into those of a successor. A jump to an answer is a jump to its
     /// exit.
-    fn leads_to(&mut self, at: usize) {
+    fn merge_into(&mut self, at: usize) {
         if self.answers.get(at).copied().unwrap_or(true) {
             return;
         }
@@ -189,9 +189,9 @@ impl<'b> Translation<'b> {
                 self.put(Insn::alu(Alu::Shl, R0, 2));
                 60
             }
-            code::ABS if i.k >= ANCILLARY => self.beside(i.k - ANCILLARY),
+            code::ABS if i.k >= ANCILLARY => self.load_tag(i.k - ANCILLARY),
             code::ABS => self.bytes_at(i.k, size_of(i.code), R9),
-            _ => self.bytes_behind_x(i.k, size_of(i.code)),
+            _ => self.bytes_at_x(i.k, size_of(i.code)),
         };
         if into_x {
             self.put(Insn::store(Size::DW, R10, -self.x, R0));
@@ -210,7 +210,7 @@ impl<'b> Translation<'b> {
     }
 
     /// Loads the tag beside the frame, the only ancillary data in a copy.
-    fn beside(&mut self, field: u32) -> u32 {
+    fn load_tag(&mut self, field: u32) -> u32 {
         let (offset, bound) = match field {
             44 => (skb::TAG_TCI, 0xffff),
             48 => (skb::TAG_PRESENT, 1),
@@ -227,8 +227,8 @@ impl<'b> Translation<'b> {
         bound
     }
 
-    /// Returns the end of the directly readable bytes: what the prologue pulled, or the first
-    /// buffer at XDP.
+    /// Returns the end of the directly readable bytes: the bytes pulled by the prologue, or the
+    /// first buffer at XDP.
     fn direct(&self) -> u32 {
         match self.b.target.hook {
             Hook::Socket | Hook::Cgroup => 0,
@@ -257,7 +257,7 @@ impl<'b> Translation<'b> {
     }
 
     /// Loads from X plus a constant.
-    fn bytes_behind_x(&mut self, k: u32, size: Size) -> u32 {
+    fn bytes_at_x(&mut self, k: u32, size: Size) -> u32 {
         let end = u64::from(self.now.x) + u64::from(k) + u64::from(bytes(size));
         let end = u32::try_from(end).unwrap_or(u32::MAX);
         let computed = !self.b.target.hardened;
@@ -362,7 +362,7 @@ impl<'b> Translation<'b> {
         };
         let inverted = opposite != cond && yes == at + 1;
         let (cond, to, otherwise) = if inverted { (opposite, no, yes) } else { (cond, yes, no) };
-        self.leads_to(to);
+        self.merge_into(to);
         let label = self.labels.get(to).copied().unwrap_or(self.no);
         if i.code & code::X != 0 {
             self.put(Insn::load(Size::DW, R1, R10, -self.x));
@@ -374,27 +374,27 @@ impl<'b> Translation<'b> {
             }
         }
         if otherwise == at + 1 {
-            self.falls_to(otherwise);
+            self.fall_through(otherwise);
         } else {
             self.go(otherwise);
         }
     }
 
     /// Continues at the next instruction; only an answer needs a jump.
-    fn falls_to(&mut self, next: usize) {
+    fn fall_through(&mut self, next: usize) {
         match self.answers.get(next) {
             Some(true) => self.go(next),
-            _ => self.leads_to(next),
+            _ => self.merge_into(next),
         }
     }
 
     fn go(&mut self, to: usize) {
-        self.leads_to(to);
+        self.merge_into(to);
         let label = self.labels.get(to).copied().unwrap_or(self.no);
         self.b.asm.jump(label);
     }
 
-    /// Emits a computed answer, or a constant one as the first instruction.
+    /// Emits the exit of a computed answer, or of a constant answer as the first instruction.
     fn leave(&mut self, i: Instruction) {
         if i.code & 0x18 == code::A {
             self.b.asm.jump_if(Cond::Eq, R9, 0, self.no);
@@ -450,7 +450,7 @@ fn size_of(code: u16) -> Size {
     }
 }
 
-/// Converts an offset to the instruction field. Larger offsets go through a helper.
+/// Converts an offset to the instruction field. Loads at larger offsets use a helper.
 fn offset(k: u32) -> i16 {
     i16::try_from(k).unwrap_or(i16::MAX)
 }

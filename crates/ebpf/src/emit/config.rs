@@ -3,8 +3,8 @@
 
 use super::ring_layout::{DELIVERIES_MAX, TALLIES_MAX, offset};
 
-/// The layout of a simple tap's rings. `record_max` and `cpus` are choices; the other numbers
-/// follow from the layout of the regions.
+/// The layout of a simple tap's rings. The caller chooses `record_max` and `cpus`; the other
+/// numbers follow from the layout of the regions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tap {
     /// Number of processors with a region.
@@ -27,35 +27,35 @@ pub struct Tap {
     pub sent: bool,
 }
 
-/// The doorbell policy: notify once `blocks` frames wait and `apart_ns` have passed since the last
-/// notification; with the next frame after `wait_ns`; or when the bytes or frames since then would
-/// soon fill the ring.
+/// The doorbell policy. A frame notifies once `blocks` frames wait and `apart_ns` have passed since
+/// the last notification; once `wait_ns` have passed since then; or once so many bytes or frames
+/// have been written since then that the ring may soon be full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WakePolicy {
-    /// Frames per notification (T_b).
+    /// Number of waiting frames that notify (T_b).
     pub blocks: u32,
     /// Minimum time between notifications, in ns.
     pub apart_ns: u32,
     /// Time after which the next frame notifies in any case, in ns (T_t): an idle reader that knows
     /// the time of the last notification sleeps no longer than that.
     pub wait_ns: u32,
-    /// Bytes that notify at once.
+    /// Number of bytes since the last notification that notify at once.
     pub bytes: u32,
-    /// Frames that notify at once.
+    /// Number of frames since the last notification that notify at once.
     pub most: u32,
     /// Wakeup behavior.
     pub wakes: Wakeup,
 }
 
-/// The processes that a doorbell wakes. A wakeup sends an interrupt to the own processor, which
-/// takes 10 us and more on a virtual machine even if nobody sleeps.
+/// The processes that a doorbell wakes. A wakeup sends an interrupt to the same processor, which
+/// takes 10 us and more on a virtual machine even if no process sleeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wakeup {
-    /// The consumer that drains doorbells, if it had drained all earlier ones. A consumer that
-    /// drains before it looks for frames misses none and is not woken while it is busy; one that
-    /// never drains is woken once.
+    /// The consumer that drains doorbells, if it has drained all earlier ones. A consumer that
+    /// drains before it checks for frames misses none and is not woken while it is busy; a consumer
+    /// that never drains is woken once.
     Consumer,
-    /// Every listener, each time: listeners drain nothing.
+    /// Every listener, each time, because listeners drain nothing.
     Everyone,
 }
 
@@ -64,7 +64,7 @@ pub enum Wakeup {
 pub struct FusedTap {
     /// Number of processors with a region in every map.
     pub cpus: u32,
-    /// True if the host sends these frames. At a control group the packet says.
+    /// True if the host sends these frames. At a control group, the packet determines this instead.
     pub sent: bool,
     /// User whose packets are delivered, at a control group.
     pub user: Option<UserSockets>,
@@ -74,8 +74,8 @@ pub struct FusedTap {
     pub rings: Vec<FrameRing>,
     /// Interfaces by which copies may leave.
     pub egresses: Vec<Egress>,
-    /// Number of the mark of frames that the host does not receive, which is clear at the beginning
-    /// of a frame; `None` if every frame passes.
+    /// Number of the mark that is set for frames that the host does not receive; it is clear at the
+    /// beginning of a frame. `None` if the host receives every frame.
     pub taken: Option<u16>,
 }
 
@@ -87,7 +87,7 @@ pub struct Egress {
     pub interface: u32,
     /// Number of the mark, which is clear at the beginning of a frame.
     pub mark: u16,
-    /// Tally of failed copies.
+    /// Number of the tally of failed copies.
     pub failed: u16,
 }
 
@@ -108,7 +108,7 @@ pub struct Scratch {
 /// A ring of frames, with the pointer rings into it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FrameRing {
-    /// Number of its map among the caller's.
+    /// Number of the ring's map among the caller's maps.
     pub map: u32,
     /// Size of a region in bytes.
     pub stride: u32,
@@ -118,14 +118,14 @@ pub struct FrameRing {
     pub bytes: u32,
     /// Maximum captured bytes of a frame.
     pub record_max: u32,
-    /// Pointer rings, one per request. They are numbered through all owners, in order.
+    /// Pointer rings, one per request. They are numbered through the rings of all owners, in order.
     pub pointer_rings: Vec<PointerRing>,
 }
 
 /// A request's ring of pointers to copied frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PointerRing {
-    /// Number of its map among the caller's.
+    /// Number of the ring's map among the caller's maps.
     pub map: u32,
     /// Number of its doorbell map.
     pub doorbell_map: u32,
@@ -140,7 +140,7 @@ pub struct PointerRing {
 }
 
 impl Scratch {
-    /// Scratch memory in the first page of a tap's rings.
+    /// The layout of scratch memory in the first page of a tap's rings.
     const PLAIN: Self = Self {
         stride: 0,
         chosen: offset::CHOSEN,
@@ -152,7 +152,8 @@ impl Scratch {
         tallies_max: TALLIES_MAX,
     };
 
-    /// Returns the same layout for regions of `stride` bytes; the rest of a region holds tallies.
+    /// Returns the layout in the first page of a tap's rings for regions of `stride` bytes; tallies
+    /// take the rest of a region, as far as 16-bit offsets reach.
     pub(super) const fn plain(stride: u32) -> Self {
         // Offsets are signed 16-bit numbers.
         let end = if stride > i16::MAX as u32 { i16::MAX as u32 } else { stride };
@@ -160,7 +161,7 @@ impl Scratch {
         Self { stride, tallies_max, ..Self::PLAIN }
     }
 
-    /// Scratch memory of a program that does not count.
+    /// The layout for a program without deliveries, marks and tallies.
     pub(super) const NONE: Self = Self { outlets: 0, marks_max: 0, tallies_max: 0, ..Self::PLAIN };
 
     /// Creates a layout; `None` if its offsets exceed 16 bits.
@@ -222,7 +223,7 @@ impl FusedTap {
         self.rings.iter().map(of).chain(own).max().unwrap_or(0) + 1
     }
 
-    /// Returns true if everything lies in one map, besides the doorbell.
+    /// Returns true if one map, in addition to the doorbell, holds everything.
     pub(super) fn is_plain(&self) -> bool {
         let here =
             |owner: &FrameRing| owner.map == 0 && owner.pointer_rings.iter().all(|o| o.map == 0);
@@ -259,8 +260,8 @@ impl From<&Tap> for FusedTap {
 /// The delivery of a frame to one consumer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Delivery {
-    /// [`DELIVERIES_MAX`] times the number of the pointer ring, plus a number below that: the slot
-    /// in the scratch memory.
+    /// Number of the pointer ring times [`DELIVERIES_MAX`], plus a number below [`DELIVERIES_MAX`]:
+    /// the slot in the scratch memory.
     pub number: u16,
     /// Reader of the pointer ring that gets the pointer.
     pub reader: u8,
@@ -281,8 +282,8 @@ impl Delivery {
     }
 }
 
-/// Regions per processor. More than two programs nest only on kernels that preempt a process while
-/// it sends.
+/// Number of regions per processor. More than two programs nest only on kernels that preempt a
+/// process while it sends.
 pub const REGIONS_PER_CPU: u32 = 4;
 /// The user whose packets a program delivers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -291,7 +292,7 @@ pub struct UserSockets {
     pub uid: u32,
     /// Cookie of the network namespace.
     pub netns: u64,
-    /// Number of the claims map among the maps that the program is given:
+    /// Number of the claims map among the caller's maps:
     /// [`CLAIMS_STRIDE`](super::user_sockets::CLAIMS_STRIDE) bytes per processor, shared by all
     /// programs that write the same rings.
     pub claims: u32,
@@ -307,12 +308,12 @@ pub struct Redirect {
     /// BTF id of the kfunc that returns a tag which the driver removed
     /// (`bpf_xdp_metadata_rx_vlan_tag`); `None` to ignore such tags.
     pub tag_kfunc: Option<i32>,
-    /// Maximum number of deliveries per frame; each has room in front of the frame.
+    /// Maximum number of deliveries per frame; each has room before the frame.
     pub deliveries: u16,
 }
 
 impl Redirect {
-    /// Returns the layout of the memory in which it counts.
+    /// Returns the layout of the memory in which the program counts.
     #[must_use]
     pub const fn scratch(&self) -> Scratch {
         Scratch::plain(self.stride)

@@ -1,17 +1,17 @@
-//! Edits of the frame: bytes, checksums, headers in front.
+//! Edits of the frame: bytes, checksums, and removal of leading headers.
 //!
-//! In: positions as [`FrameOffset`]s. Out: stores. Only frames taken from the host may be edited
-//! ([`Target::taking`](super::Target::taking)); observed frames stay unchanged (CONTRACT 2).
+//! Input: positions as [`FrameOffset`]s. Output: stores. Only frames taken from the host may be
+//! edited ([`Target::taking`](super::Target::taking)); observed frames stay unchanged (CONTRACT 2).
 //!
-//! An edit invalidates every proof and every computed position, at every hook alike; using one from
-//! before is `Unfit`. A twin therefore parses and decides first, saves the positions that it will
-//! need ([`Scope::offset_of`], [`Scope::save_layers`]), edits, and restores its positions.
+//! An edit invalidates every proof and every computed position, at every hook alike; the use of an
+//! invalid one is `Unfit`. A twin therefore parses and decides first, saves the positions that it
+//! will need ([`Scope::offset_of`], [`Scope::save_layers`]), edits, and restores its positions.
 //!
 //! Traffic control edits through helpers: they unclone a shared head, handle fragments, and know
 //! whether a checksum is filled in yet. XDP edits in place or, where computed packet pointers are
 //! not allowed, through a helper; it cannot know whether a checksum is filled in. A failing edit is
-//! unsure, and since [`Scope::writable`] covers the whole range that a twin will edit, it fails
-//! before the first edit.
+//! unsure. Because [`Scope::writable`] covers the entire range that a twin will edit, a twin fails
+//! before its first edit.
 
 use super::builder::Builder;
 use super::handle::{
@@ -30,7 +30,7 @@ pub enum Checksum {
     Header,
     /// A transport header and its payload.
     Transport {
-        /// True if the edited number lies in the pseudo header: an address.
+        /// True if the edited number is part of the pseudo header: an address.
         pseudo: bool,
         /// True if 0 means that there is no checksum: UDP.
         may_be_absent: bool,
@@ -42,7 +42,7 @@ const PSEUDO: i32 = 0x10;
 /// `BPF_F_MARK_MANGLED_0`
 const ABSENT: i32 = 0x20;
 
-/// Layers saved over edits of the frame.
+/// Layers saved across edits of the frame.
 #[derive(Clone, Copy, Debug)]
 pub struct SavedLayers<'s> {
     pub(super) layers: Layers<'s>,
@@ -52,13 +52,13 @@ pub struct SavedLayers<'s> {
 }
 
 impl<'s> FrameOffset<'s> {
-    /// The offset `bytes` after the frame's first byte.
+    /// Returns the offset `bytes` after the frame's first byte.
     #[must_use]
     pub fn at(bytes: u16) -> Self {
         Self { base: Value::Const(0), off: bytes, reach: bytes.into() }
     }
 
-    /// The offset `bytes` further.
+    /// Returns the offset `bytes` further.
     #[must_use]
     pub fn behind(self, bytes: u16) -> Self {
         let off = self.off.saturating_add(bytes);
@@ -82,7 +82,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         FrameOffset { base, off: at.off, reach: at.reach }
     }
 
-    /// Converts an offset to a position in the frame as it is now.
+    /// Converts an offset to a position in the current frame.
     pub fn position_at(&mut self, offset: FrameOffset<'s>) -> FramePos<'s> {
         let unsure = self.builder().unsure();
         let epoch = self.builder().epoch;
@@ -104,7 +104,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         self.builder().keep(R0)
     }
 
-    /// Returns the offset after `bytes` are cut off in front, at least 0.
+    /// Returns the offset in the frame after its first `bytes` are removed, at least 0.
     pub fn before_cut(&mut self, offset: FrameOffset<'s>, bytes: u16) -> FrameOffset<'s> {
         if let Value::Const(_) = offset.base {
             return FrameOffset::at(offset.off.saturating_sub(bytes));
@@ -119,7 +119,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         FrameOffset { base: b.keep(R0).into(), off: 0, reach: offset.reach }
     }
 
-    /// Saves these layers over edits of the frame.
+    /// Saves these layers across edits of the frame.
     pub fn save_layers(&mut self, layers: Layers<'s>) -> SavedLayers<'s> {
         let at = self.offset_of(layers.at);
         let l3 = layers.l3.map(|l3| self.offset_of(l3));
@@ -127,7 +127,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         SavedLayers { layers, at, l3, l4 }
     }
 
-    /// Restores saved layers in the frame as it is now.
+    /// Restores saved layers in the current frame.
     pub fn restore_layers(&mut self, kept: SavedLayers<'s>) -> Layers<'s> {
         let at = self.position_at(kept.at);
         let l3 = kept.l3.map(|l3| self.position_at(l3));
@@ -190,8 +190,8 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         );
     }
 
-    /// Updates the checksum at an offset after a covered number of type `T` changed. RFC 1624,
-    /// equation 3; bit-exact with the kernel's result.
+    /// Updates the checksum at an offset after a covered number of type `T` has changed (RFC 1624,
+    /// equation 3). The result equals the kernel's bit for bit.
     pub fn mend<T: Width>(
         &mut self,
         checksum: FrameOffset<'s>,
@@ -227,8 +227,8 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         b.frame_changed();
     }
 
-    /// Cuts off the bytes before `first`, of which the kernel must leave 14 or more. XDP only;
-    /// traffic control needs the link header.
+    /// Removes the bytes before `first`; at least 14 bytes must remain. XDP only: traffic control
+    /// needs the link header.
     pub fn cut_before(&mut self, first: FrameOffset<'s>) {
         if !self.may_edit() {
             return;
@@ -338,7 +338,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         b.call_or_unsure(if at_tc { Helper::SkbStoreBytes } else { Helper::XdpStoreBytes });
     }
 
-    /// Writes in place. `writable` checked the bounds; the verifier has forgotten that.
+    /// Writes in place. `writable` has checked the bounds, but the verifier has forgotten that.
     fn write_in_place(
         &mut self,
         to: FrameOffset<'s>,
@@ -443,8 +443,8 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         total
     }
 
-    /// Leaves to `other` if a checksum is not filled in yet, which is when it equals the sum of the
-    /// pseudo header. At traffic control the kernel knows.
+    /// Leaves to `other` if a checksum is not filled in yet, which means that it equals the sum of
+    /// the pseudo header. Does nothing at traffic control, where the kernel keeps track of that.
     pub fn only_filled(&mut self, sum: Num<'s>, pseudo: Num<'s>, other: Exit<'s>) {
         if self.hook() == Hook::Xdp {
             self.only(sum, Cmp::Ne, pseudo, other);

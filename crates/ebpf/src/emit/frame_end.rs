@@ -1,8 +1,8 @@
-//! Programs that count: prologue, and end of each frame.
+//! Programs that count: the prologue, and the end of each frame.
 //!
-//! In: a body that tallies and delivers. Out: a [`Program`] in which the body stands between
-//! locating the per-CPU scratch memory and ending the frame: a tap passes it, a redirecting program
-//! redirects or drops it. (CONTRACT 2, 29)
+//! Input: a body that tallies and delivers. Output: a [`Program`] that locates the per-CPU scratch
+//! memory, runs the body, and ends the frame: a tap passes it, a redirecting program redirects or
+//! drops it. (CONTRACT 2, 29)
 
 use super::builder::Builder;
 use super::config::FrameEnd;

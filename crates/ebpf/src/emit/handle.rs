@@ -52,7 +52,7 @@ pub struct FramePos<'s> {
     pub(super) off: u16,
     /// Upper bound of the distance from the frame's first byte.
     pub(super) reach: u32,
-    /// Number of frame edits before it was computed.
+    /// Number of frame edits before the position was computed.
     pub(super) epoch: u16,
     /// Hint: usual offset of the base from the frame's first byte.
     pub(super) usual: Option<u16>,
@@ -121,7 +121,7 @@ pub struct Exit<'s> {
     pub(super) brand: Brand<'s>,
 }
 
-/// A 32-bit variable that arms may set; with [`FramePosVar`] the only join.
+/// A 32-bit variable that arms may set. Values join only in such a variable or a [`FramePosVar`].
 #[derive(Clone, Copy, Debug)]
 pub struct Var<'s>(pub(super) Num<'s>);
 
@@ -139,11 +139,11 @@ pub struct FramePosVar<'s> {
 pub struct Layers<'s> {
     /// The first byte of the frame.
     pub frame: FramePos<'s>,
-    /// Start of the view: the part that the last twin left unparsed.
+    /// Start of the view: the rest of the frame that the last twin has not parsed.
     pub at: FramePos<'s>,
     /// Class of the last filter's answer; 1 for an incoming frame.
     pub class: Value<'s>,
-    /// Length of the view in bytes, where it may end before the frame does.
+    /// Length of the view in bytes, if it may end before the frame does.
     pub length: Option<Num<'s>>,
     /// EtherType of the header at `at`, once the link layer has been parsed.
     pub next: Option<Num<'s>>,
@@ -153,18 +153,18 @@ pub struct Layers<'s> {
     pub l4: Option<Transport<'s>>,
     /// Number of VLAN tags parsed, including one beside the frame.
     pub tags: u8,
-    /// False once a twin has cut off the link header.
+    /// False once a twin has removed the link header.
     pub linked: bool,
 }
 
-/// Layer 4, as the IP header announces it.
+/// Layer 4, as announced by the IP header.
 #[derive(Clone, Copy, Debug)]
 pub struct Transport<'s> {
     /// Start of the transport header.
     pub at: FramePos<'s>,
     /// The protocol number.
     pub protocol: Num<'s>,
-    /// Bytes from there on according to IP; the frame may hold fewer, or padding.
+    /// Number of bytes from there on according to IP; the frame may contain fewer, or padding.
     pub length: Num<'s>,
 }
 

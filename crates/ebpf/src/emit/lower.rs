@@ -1,7 +1,7 @@
 //! Lowering: numbers, positions and proofs become registers, stack slots and packet pointers.
 //!
-//! In: handles. Out: instructions in the builder's [`Asm`](crate::asm::Asm). Every value has a
-//! stack slot of 8 bytes, so that it survives calls and jumps; the slots that r0 to r5 also hold
+//! Input: handles. Output: instructions in the builder's [`Asm`](crate::asm::Asm). Every value has
+//! a stack slot of 8 bytes, so that it survives calls and jumps; the slots that r0 to r5 also hold
 //! are tracked, which saves most reloads. A computed position is a packet pointer, or an offset
 //! where there are none (see `builder::frame`).
 
@@ -77,15 +77,16 @@ impl Builder {
     }
 
     /// Allocates consecutive slots for bytes that are not written eight at a time. Before Linux 6.8
-    /// the verifier rejects that without CAP_PERFMON where a value was spilled ("attempt to corrupt
-    /// spilled pointer"), so reused slots are first overwritten whole.
+    /// the verifier rejects such a write without CAP_PERFMON if a value was spilled into the slot
+    /// ("attempt to corrupt spilled pointer"), so reused slots are first overwritten with eight
+    /// bytes.
     pub(super) fn row(&mut self, length: u16) -> Depth {
         let (slot, reused) = self.row_with_reuse(length);
         self.clear(reused);
         slot
     }
 
-    /// Allocates consecutive slots; also returns the range of those that were used before.
+    /// Allocates consecutive slots. Also returns the range of slots that were used before.
     fn row_with_reuse(&mut self, length: u16) -> (Depth, RangeInclusive<Depth>) {
         let count = Depth::try_from(length.div_ceil(8)).unwrap_or(Depth::MAX).max(1);
         let (first, used) = (self.top + 8, self.used);
@@ -93,7 +94,7 @@ impl Builder {
         (slot, first..=slot.min(used))
     }
 
-    /// Overwrites reused slots whole.
+    /// Overwrites all bytes of reused slots.
     fn clear(&mut self, reused: RangeInclusive<Depth>) {
         if self.target.hardened {
             for slot in reused.step_by(8) {
@@ -120,7 +121,7 @@ impl Builder {
 
     // ---- positions
 
-    /// Rejects a computed position from before an edit of the frame.
+    /// Rejects a position that was computed before an edit of the frame.
     fn check_epoch(&mut self, at: FramePos<'_>) {
         if let PosBase::Slot(_) = at.base {
             self.check_epoch_of(at.epoch);
@@ -213,7 +214,7 @@ impl Builder {
     }
 
     /// Emits the fast path of a copy: if r2 equals the usual offset, which is a constant, the bytes
-    /// are loaded directly, since a helper call costs 20 ns with return thunks. Loads are eight
+    /// are loaded directly, because a helper call costs 20 ns with return thunks. Loads are eight
     /// bytes wide, so that the stack state matches the one after the call and the verifier prunes
     /// one path.
     fn copy_usual(&mut self, at: FramePos<'_>, (slot, length): (Depth, u16), to: (Label, Label)) {

@@ -1,14 +1,14 @@
-//! The maps of a program besides its counters.
+//! The maps of a program other than that of its counters.
 
 use crate::insn::{Insn, PSEUDO_MAP, PSEUDO_MAP_VALUE};
 use crate::program::{FilterSpan, MapSpec};
 
-/// Number of processors with a row; on others the answer is unsure.
+/// Number of processors with a row; on other processors the answer is unsure.
 pub(super) const PROCESSORS: i32 = 512;
 /// log2 of the bytes of a row: sixteen numbers.
 pub(super) const ROW_BITS: i32 = 7;
 
-/// A map besides that of the counters.
+/// A map of a program other than that of its counters.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum ProgramMap {
     /// The state of a filter, with its size in bytes.
@@ -20,7 +20,7 @@ pub(super) enum ProgramMap {
 }
 
 impl ProgramMap {
-    /// Returns the spec, for a program with this many continuations.
+    /// Returns the parameters of the map, for a program of `words` in `parts` continuations.
     pub(super) fn spec(self, words: &[FilterSpan], parts: usize) -> MapSpec {
         match self {
             Self::State(word, size) => {
@@ -37,16 +37,16 @@ impl ProgramMap {
     }
 }
 
-/// Number of the caller's first map, until the program's own maps are counted.
+/// Number of the caller's first map until the program's own maps have been counted.
 pub(super) const CALLER_MAPS: u32 = 0x7000;
 
-/// Returns true if the number is that of a caller's map.
+/// Returns true if this is the number of a caller's map.
 const fn is_caller_map(number: i32) -> bool {
     number >= CALLER_MAPS.cast_signed()
 }
 
-/// Renumbers the maps of a program: its own from 0 if it has no counters, whose map comes first,
-/// and the caller's after these `own` maps.
+/// Renumbers the maps of a program. Its own maps begin at 0 if it has no counters, else at 1, after
+/// the map of counters; the caller's maps follow these `own` maps.
 pub(super) fn number_maps(code: &mut [Insn], has_counters: bool, own: usize) {
     let own = i32::try_from(own).unwrap_or(i32::MAX);
     let mut wide = false;

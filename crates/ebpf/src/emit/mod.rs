@@ -1,19 +1,19 @@
 //! The emitter: an API with which a filter's kernel twin generates eBPF.
 //!
-//! In: twins, functions that take a [`Scope`] and the known [`Layers`] of the frame. Out: one
+//! Input: twins, functions that take a [`Scope`] and the known [`Layers`] of the frame. Output: one
 //! [`Program`] for a chain of neighboring filters. [SL §5.3] runs filters in the kernel as loaded
 //! modules; here each request gets generated code.
 //!
 //! The types enforce three rules:
 //! - bytes are read only through a [`Window`] (or [`DynWindow`]), which only `need` creates;
-//! - a handle is valid in the scope that created it and in the arms inside, nowhere else;
+//! - a handle is valid only in the scope that created it and in the arms inside;
 //! - control flows forward and outward only, so programs terminate and each bounds check dominates
 //!   the accesses that it proves.
 //!
-//! A twin leaves in one of three ways: with its [`Answer`]; through the exit that it was given,
-//! meaning answer 0, via [`Scope::absent`] where that is counted; or through [`Scope::unsure`] when
-//! it cannot decide, which hands the block to the filter's user implementation. It never guesses. A
-//! request that eBPF cannot express is [`Unfit`], before anything is loaded.
+//! A twin leaves in one of three ways: with its [`Answer`]; through its exit argument, which means
+//! answer 0, via [`Scope::absent`] if that is counted; or through [`Scope::unsure`] if it cannot
+//! decide, which passes the block to the filter's user implementation. It never guesses. A request
+//! that eBPF cannot express is [`Unfit`], before anything is loaded.
 //!
 //! ```
 //! use ebpf::emit::{self, Answer, Cmp, Emit, Exit, Finish, Layers, Scope, Unfit, be16, byte};
@@ -135,7 +135,7 @@ pub fn program(
     let (builder, out) = Builder::begin(target, finish);
     let mut scope = Scope::root(builder);
     let answer = body(&mut scope, Layers::untouched(target.hook), out)?;
-    scope.into_builder().end(answer)
+    scope.into_builder().finish_program(answer)
 }
 
 #[cfg(test)]

@@ -1,18 +1,18 @@
 //! XDP redirect: a program that takes frames from the host and decides their fate.
 //!
-//! In: the memory in which it counts, and a body like that of a tap. Out: a [`Program`] that
+//! Input: the memory in which it counts, and a body like that of a tap. Output: a [`Program`] that
 //! redirects a delivered frame to the socket of its queue, redirects it to another interface if the
-//! body says so, and drops it otherwise. Information for the consumers is written in front of the
-//! frame ([`headroom`]); no byte is copied. [SL §5.5; CONTRACT 2, 3]
+//! body says so, and drops it otherwise. Information for the consumers is written before the frame
+//! ([`headroom`]); no byte is copied. [SL §5.5; CONTRACT 2, 3]
 //!
-//! It lies in the frame's headroom, not in XDP metadata, because every driver has headroom and the
-//! bytes cannot belong to another frame.
+//! The information is in the frame's headroom, not in XDP metadata, because every driver has
+//! headroom and the bytes cannot belong to another frame.
 //!
-//! Maps that the caller provides, numbered after the program's own: memory for counting (as that
-//! of a tap), an unused number, sockets by queue.
+//! The caller provides three maps, numbered after the program's own: memory for counting (as for a
+//! tap), an unused number, and sockets by queue.
 //!
-//! A frame leaves by interface index, not by a map of devices: a program that calls a driver's
-//! kfunc for tags may not use such a map.
+//! A frame is sent by interface index, not by a map of devices, because a program that calls a
+//! driver's kfunc for tags may not use such a map.
 
 use super::builder::{Builder, xdp};
 pub use super::config::Redirect;
@@ -27,10 +27,10 @@ use super::unfit::Unfit;
 use crate::insn::{Alu, Cond, Helper, Insn, R0, R1, R2, R3, R6, R7, R8, R9, R10, Size};
 use crate::program::{self, Program};
 
-/// Layout in front of a delivered frame: for each delivery number [`headroom::DELIVERY`] bytes; the
-/// exit numbers, [`headroom::EXIT`] bytes each, padded to eight; a bit set of the deliveries (eight
-/// bytes); the tag that the driver removed (1 << 32, protocol in network order, tag; eight bytes, 0
-/// without a tag); and the monotonic time (eight bytes).
+/// Layout of the bytes before a delivered frame: for each delivery number [`headroom::DELIVERY`]
+/// bytes; the exit numbers, [`headroom::EXIT`] bytes each, padded to eight; a bit set of the
+/// deliveries (eight bytes); the tag that the driver removed (1 << 32, protocol in network order,
+/// tag; eight bytes, 0 without a tag); and the monotonic time (eight bytes).
 pub mod headroom {
     /// Bytes per delivery: class (four), offset of the view (two), frame bytes after the view
     /// (two).
@@ -40,7 +40,7 @@ pub mod headroom {
     /// Size of the fields after the exit numbers, in bytes.
     pub const REST: u32 = 24;
 
-    /// Returns the offset of the last part, for this many deliveries.
+    /// Returns the offset of the fields after the exit numbers, for this many deliveries.
     #[must_use]
     pub const fn rest(deliveries: u32) -> u32 {
         deliveries * DELIVERY + (deliveries * EXIT).next_multiple_of(8)
@@ -53,9 +53,9 @@ pub mod headroom {
     }
 }
 
-/// Maximum deliveries of a redirected frame, bounded by the headroom.
-pub const TARGETS_MAX: u16 = 16;
-const _: () = assert!((TARGETS_MAX as u32) < DELIVERIES_MAX);
+/// Maximum number of deliveries of a redirected frame, bounded by the headroom.
+pub const REDIRECT_DELIVERIES_MAX: u16 = 16;
+const _: () = assert!((REDIRECT_DELIVERIES_MAX as u32) < DELIVERIES_MAX);
 
 /// Emits a redirecting program. `body` and `unsure` are those of a [`tap`](super::tap::tap); frames
 /// with a tag that the driver removed are unsure.
@@ -69,21 +69,21 @@ pub fn redirect(
     if target.hook != program::Hook::Xdp || !target.takes {
         return Err(Unfit::new("frames are taken at XDP"));
     }
-    if redirect.deliveries > TARGETS_MAX {
+    if redirect.deliveries > REDIRECT_DELIVERIES_MAX {
         return Err(Unfit::new("what is taken leaves the kernel on too many ways"));
     }
     program_with_end(target, FrameEnd::Redirect(*redirect), body, unsure)
 }
 
 /// Number of the map of sockets, provided by the caller.
-const SOCKETS: u32 = CALLER_MAPS + 2;
+const SOCKETS_MAP: u32 = CALLER_MAPS + 2;
 
 /// XDP return codes.
 const DROP: i32 = 1;
 const REDIRECT: i32 = 4;
 
 impl Scope<'_, '_> {
-    /// Redirects the frame to the interface with this index; it goes nowhere else.
+    /// Redirects the frame to the interface with this index, and to no consumer.
     pub fn redirect_to(&mut self, interface: u32) {
         let target = self.builder().target;
         if target.hook != program::Hook::Xdp || !target.takes {
@@ -98,7 +98,8 @@ impl Scope<'_, '_> {
 }
 
 impl Builder {
-    /// Loads the tag that the driver removed, if any, into its slot; such a frame is unsure.
+    /// Loads the tag that the driver removed into its slot, if there is one; such a frame is
+    /// unsure.
     pub(super) fn load_driver_tag(&mut self, function: i32) {
         const SCRATCH: i16 = FixedSlots::LENGTH;
         let none = self.asm.label();
@@ -125,7 +126,7 @@ impl Builder {
         self.bind(none);
     }
 
-    /// Stores the frame length in its slot where only a helper can tell it.
+    /// Stores the frame length in its slot if only a helper can determine it.
     pub(super) fn find_length(&mut self) {
         if self.is_length_stored() {
             self.asm.push(Insn::mov(R1, R6));
@@ -134,7 +135,9 @@ impl Builder {
         }
     }
 
-    /// Emits the end of a frame.
+    /// Emits the end of a frame: redirects the frame to the interface that the body named, else to
+    /// the socket of its queue if the body delivered it, else drops it. A failed redirect is
+    /// counted as a failed delivery.
     pub(super) fn emit_redirect_end(&mut self, redirect: &Redirect, deliveries: &[Delivery]) {
         let (drop, failed) = (self.asm.label(), self.asm.label());
         self.find_region();
@@ -145,7 +148,7 @@ impl Builder {
             self.asm.push(Insn::load(Size::DW, R1, R9, offset::CHOSEN));
             self.asm.jump_if(Cond::Eq, R1, 0, drop);
             self.write_headroom(redirect, deliveries, failed);
-            self.asm.push_wide(Insn::load_map(R1, SOCKETS));
+            self.asm.push_wide(Insn::load_map(R1, SOCKETS_MAP));
             self.asm.push(Insn::load(Size::W, R2, R6, xdp::QUEUE));
             self.asm.push(Insn::mov(R3, DROP));
             self.asm.push(Insn::call(Helper::RedirectMap));
@@ -159,7 +162,7 @@ impl Builder {
         self.asm.exit_with(DROP);
     }
 
-    /// Redirects the frame to the interface that the body named, if any.
+    /// Emits the redirect to the interface that the body named, if any.
     fn send(&mut self) {
         let here = self.asm.label();
         self.asm.push(Insn::load(Size::W, R1, R9, offset::DEVICE));
@@ -170,7 +173,7 @@ impl Builder {
         self.asm.bind(here);
     }
 
-    /// Extends the headroom and writes the consumers' information there.
+    /// Extends the headroom and writes the information for the consumers into it.
     fn write_headroom(
         &mut self,
         redirect: &Redirect,
@@ -234,5 +237,5 @@ impl Builder {
     }
 }
 
-/// Slot of the time, after the body.
+/// Slot of the time once the body has ended.
 const NOW: i16 = -32;

@@ -2,7 +2,7 @@
 
 use super::handle::{Answer, Brand, Depth, FramePos, Layers, Num, PosBase, Transport, Value};
 
-/// Applies `f` to each slot of the answer, and rebrands it.
+/// Applies `f` to each slot of the answer, and gives the answer a new brand.
 pub(super) fn map_slots(answer: Answer<'_>, mut f: impl FnMut(Depth) -> Depth) -> Answer<'static> {
     fn num(slot: Depth) -> Num<'static> {
         Num { slot, brand: Brand::default() }

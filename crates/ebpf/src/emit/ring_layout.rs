@@ -6,8 +6,8 @@ pub mod offset {
     pub const RESERVED: i16 = 0;
     /// Eight bytes: position up to which records are complete.
     pub const COMMITTED: i16 = 8;
-    /// Eight bytes: position from which on the program polls for drained doorbells; 0 while none
-    /// are drained.
+    /// Eight bytes: position from which on the program polls for drained doorbells; 0 while no
+    /// doorbell has been drained.
     pub const ASK: i16 = 16;
     /// Eight bytes: number of drained doorbell bytes at the last poll, plus one.
     pub const TAKEN: i16 = 24;
@@ -60,7 +60,7 @@ pub mod record {
     pub const SEGMENT: i16 = 28;
     /// Two bytes of marks: [`TAGGED`], [`SENT`].
     pub const MARKS: i16 = 30;
-    /// A tag lies beside the frame.
+    /// A tag is beside the frame.
     pub const TAGGED: u16 = 1;
     /// The host sends the frame.
     pub const SENT: u16 = 2;
@@ -73,17 +73,18 @@ pub mod record {
 /// Size of a pointer: position (8), view length and class (4, 4), view offset and exit number (4,
 /// 4), and the number of earlier pointers for that exit if it shares its reader (8).
 pub const POINTER: u32 = 32;
-/// Offset of the exit number in a noted delivery.
+/// Offset of the exit number in a recorded delivery.
 pub(in crate::emit) const EXIT: i16 = 12;
-/// Maximum readers of one ring.
+/// Maximum number of readers of one ring.
 pub const READERS_MAX: u32 = 32;
-/// Maximum deliveries of a frame through one pointer ring.
+/// Maximum number of deliveries of a frame through one pointer ring.
 pub const DELIVERIES_MAX: u32 = 31;
-/// Maximum exits of one pointer ring. One program can tally a chain of about as many filters.
+/// Maximum number of exits of one pointer ring. One program can tally a chain of about as many
+/// filters.
 pub const EXITS_MAX: u32 = 320;
 const _: () = assert!(offset::COUNTS as u32 + 8 * EXITS_MAX <= offset::END as u32);
 /// Number of tallies in a [`Tap`](super::Tap).
 pub const TALLIES_MAX: u16 = ((offset::END - offset::TALLIES) / 16) as u16;
-/// Laps of the ring that are copied without a drained doorbell, as a power of two, before frames
-/// are only counted.
+/// Number of laps of the ring, as a power of two, that are copied without a drained doorbell before
+/// frames are only counted.
 pub const UNREAD_LAPS: u32 = 4;

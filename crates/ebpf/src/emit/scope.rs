@@ -60,7 +60,8 @@ pub enum Cmp {
 }
 
 impl Cmp {
-    /// Returns the condition of the opposite; `None` for [`Cmp::Any`], for which BPF has none.
+    /// Returns the condition for the opposite comparison; `None` for [`Cmp::Any`], for which BPF
+    /// has none.
     pub(super) const fn inverse(self) -> Option<Cond> {
         Some(match self {
             Self::Eq => Cond::Ne,
@@ -158,8 +159,8 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         FramePos { off: at.off.saturating_add(n), reach: at.reach + u32::from(n), ..at }
     }
 
-    /// Returns the same position with a hint: its usual distance from the frame's first byte. Where
-    /// that is cheaper the bytes are loaded from there, after a check that the hint holds.
+    /// Returns the same position with a hint: its usual distance from the frame's first byte. If
+    /// that is cheaper, the bytes are loaded from that distance, after a check that the hint holds.
     #[must_use]
     pub fn usually(&self, at: FramePos<'s>, usual: u16) -> FramePos<'s> {
         FramePos { usual: usual.checked_sub(at.off), ..at }
@@ -205,7 +206,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         });
     }
 
-    /// Continues only if the value lies in `low..=high`, the class range of an arc.
+    /// Continues only if the value is in `low..=high`, the class range of an arc.
     pub fn only_in(&mut self, value: Value<'s>, low: u32, high: u32, miss: Exit<'s>) {
         match value {
             Value::Const(constant) if (low..=high).contains(&constant) => {}
@@ -222,7 +223,8 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         }
     }
 
-    /// Emits an arm: code that can end early through its own exit. Handles made inside stay inside.
+    /// Emits an arm: code that can end early through its own exit. Handles created inside are not
+    /// valid outside.
     pub fn arm<R>(&mut self, f: impl for<'i> FnOnce(&mut Scope<'i, 's>, Exit<'i>) -> R) -> R {
         let mark = self.builder.open();
         let exit = Exit { label: Builder::end_of(&mark), brand: Brand::default() };
@@ -241,7 +243,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
     /// Returns an exit that increments `counter` of this filter and continues at `then`, for blocks
     /// that the filter does not recognize.
     pub fn absent(&mut self, counter: &str, then: Exit<'s>) -> Exit<'s> {
-        Exit { label: self.builder.counted(counter, then.label), brand: then.brand }
+        Exit { label: self.builder.counting_exit(counter, then.label), brand: then.brand }
     }
 
     /// Returns the exit for blocks that this code cannot decide; the user implementation takes
@@ -399,8 +401,9 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         }
     }
 
-    /// Emits a twin with handlers of its own for unrecognized blocks (`absent`) and undecided ones
-    /// (`unsure`). Both handlers must leave; code after the call runs for answered blocks only.
+    /// Emits a twin with handlers of its own for unrecognized blocks (`absent`) and for undecided
+    /// blocks (`unsure`). Both handlers must leave; code after the call runs for answered blocks
+    /// only.
     pub fn piece_or<A: ?Sized>(
         &mut self,
         (filter, emit, args): (FilterSpan, Emit<A>, &A),
@@ -450,7 +453,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         self.builder.bind(next);
     }
 
-    /// Records the reason, in case the twin drops the error.
+    /// Records the reason, because the twin may drop the error.
     fn unfit(&mut self, why: &'static str) -> Unfit {
         self.builder.refuse(Unfit::new(why));
         Unfit::new(why)

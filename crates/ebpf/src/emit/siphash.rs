@@ -1,8 +1,8 @@
 //! SipHash-2-4 as straight-line eBPF, without helpers and loops.
 //!
-//! In: a key known while emitting, 64-bit numbers as read from the packet. Out: the tag, as it
-//! stands in a packet. The state lives in four stack slots that arms may update, so that the number
-//! of input words may depend on the packet. (Aumasson, Bernstein, 2012: "SipHash: a fast
+//! Input: a key known while emitting, and 64-bit numbers as read from the packet. Output: the tag,
+//! as it is stored in a packet. The state lives in four stack slots that arms may update, so that
+//! the number of input words may depend on the packet. (Aumasson, Bernstein, 2012: "SipHash: a fast
 //! short-input PRF".)
 //!
 //! Numbers arrive in network byte order and SipHash reads its input in the reverse order: each
@@ -16,7 +16,7 @@ use crate::insn::{Alu, Insn, R0, R1, R2, R3, R4, R5, Reg};
 /// A SipHash computation in progress.
 #[derive(Clone, Copy, Debug)]
 pub struct Sip<'s> {
-    /// The deepest of four slots, which holds the last state word.
+    /// The deepest of four slots; it holds the last state word.
     slot: Depth,
     brand: Brand<'s>,
 }
@@ -76,7 +76,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         }
     }
 
-    /// One round, in the paper's order.
+    /// Emits one round, in the order of the paper.
     fn sip_round(&mut self) {
         let [v0, v1, v2, v3] = STATE;
         self.add_rotate_xor(v0, v1, 13);
@@ -87,7 +87,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         self.rotate(v2, 32);
     }
 
-    /// `a += b; b = (b <<< bits) ^ a`.
+    /// Emits `a += b; b = (b <<< bits) ^ a`.
     fn add_rotate_xor(&mut self, a: Reg, b: Reg, bits: i32) {
         self.builder().asm.push(Insn::alu(Alu::Add, a, b));
         self.rotate(b, bits);

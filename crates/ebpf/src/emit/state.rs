@@ -1,11 +1,11 @@
 //! Filter state: the plain data of a private session, in a map.
 //!
-//! In: byte offsets in that state. Out: loads, atomic additions and exchanges. The layout is that
-//! of the user implementation, so that the state moves with the filter (CONTRACT 15); the exam
+//! Input: byte offsets in that state. Output: loads, atomic additions and exchanges. The layout is
+//! that of the user implementation, so that the state moves with the filter (CONTRACT 15); the exam
 //! compares the two byte for byte. All processors share the state, so there are no plain stores: a
 //! twin adds, or exchanges a value.
 //!
-//! Numbers here are 64-bit ([`Wide`]); elsewhere the emitter uses 32 bits.
+//! Numbers of the state have 64 bits ([`Wide`]); other numbers of the emitter have 32 bits.
 
 use std::marker::PhantomData;
 
@@ -68,8 +68,8 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         self.keep_wide()
     }
 
-    /// Atomically adds to the `nth` of `count` numbers that begin at byte `at`; does nothing beyond
-    /// them.
+    /// Atomically adds to the `nth` of `count` numbers that begin at byte `at`. Does nothing if
+    /// there is no such number.
     pub fn add_nth(
         &mut self,
         state: TwinState<'s>,
@@ -86,7 +86,8 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
     }
 
     /// Atomically raises the `nth` of `count` numbers at byte `at` to `new`. Leaves to `other` if
-    /// it is not smaller, if another processor changed it in between, or beyond the last number.
+    /// the number is not smaller, if another processor has changed it in the meantime, or if there
+    /// is no such number.
     pub fn raise_nth(
         &mut self,
         state: TwinState<'s>,
@@ -329,7 +330,8 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
 
     // ---- helpers
 
-    /// Replaces the number at r1 by r2 if it is r0, else leaves to `other`. Clobbers r3.
+    /// Replaces the number to which r1 points by r2 if it equals r0, else leaves to `other`.
+    /// Clobbers r3.
     fn compare_exchange(&mut self, other: Exit<'s>) {
         let b = self.builder();
         b.asm.push(Insn::mov(R3, R0));
@@ -348,8 +350,8 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         b.invalidate_registers();
     }
 
-    /// Points r1 at the `nth` of `count` numbers at byte `at`; leaves to `beyond` past them.
-    /// Clobbers r0 and r3, keeps r2.
+    /// Points r1 at the `nth` of `count` numbers at byte `at`; leaves to `beyond` if there is no
+    /// such number. Clobbers r0 and r3, keeps r2.
     fn point_nth(
         &mut self,
         state: TwinState<'s>,

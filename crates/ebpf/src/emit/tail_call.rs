@@ -1,14 +1,14 @@
-//! Chains that are too long for one program: the next twin stands in another program, entered by a
-//! tail call.
+//! Chains that are too long for one program: the next twin is in another program, entered by a tail
+//! call.
 //!
-//! In: the answer so far. Out: the same answer, if necessary in the next part. Neither stack nor
-//! pointers survive the call, so the values that the next twin may use wait in a per-CPU row:
-//! programs at traffic control, XDP and sockets run to completion on one processor.
+//! Input: the answer so far. Output: the same answer, if necessary in the next part. Neither stack
+//! nor pointers survive the call, so the values that the next twin may use are stored in a per-CPU
+//! row: programs at traffic control, XDP and sockets run to completion on one processor.
 //!
-//! The same detour through memory, without the call, makes the verifier forget: it does not track
-//! what memory holds, so all paths to this point merge into one state.
+//! Storing and reloading the values without the call makes the verifier forget its knowledge about
+//! them: it does not track the contents of memory, so all paths to this point merge into one state.
 //!
-//! Programs without CAP_PERFMON are neither split nor made to forget: there the verifier also
+//! Programs without CAP_PERFMON are neither split nor reset in this way: for them the verifier also
 //! explores speculative paths, and lost bounds cost it more than merging saves. A long chain that
 //! it rejects runs in user space.
 
@@ -21,15 +21,15 @@ use crate::insn::{Alu, Cond, Helper, Insn, R0, R1, R2, R3, R6, R10, Size};
 
 impl<'s, 'o: 's> Scope<'s, 'o> {
     /// Returns the same answer, in the next part if this one is long, and otherwise with all other
-    /// knowledge dropped. Handles from before must not be used after it. Inside an arm it does
-    /// nothing, and no part ends while a counting exit is pending.
+    /// knowledge dropped. Earlier handles must not be used afterwards. Does nothing inside an arm,
+    /// and does not end a part while a counting exit is pending.
     #[must_use]
     pub fn link(&mut self, answer: Answer<'s>) -> Answer<'s> {
         self.link_or(answer, |_| {})
     }
 
-    /// Links like [`Scope::link`]; `fails` handles blocks whose next part cannot be entered, and
-    /// leaves. If it does not leave, they are unsure.
+    /// Links as [`Scope::link`]; `fails` handles blocks whose next part cannot be entered, and must
+    /// leave. If it does not leave, these blocks are unsure.
     #[must_use]
     pub fn link_or(
         &mut self,

@@ -1,22 +1,23 @@
 //! The tap: a program that copies frames to user space through rings, and counts.
 //!
-//! In: the layout of the rings, and a body that tallies and delivers. Out: a [`Program`] that
+//! Input: the layout of the rings, and a body that tallies and delivers. Output: a [`Program`] that
 //! passes every frame. A delivered frame is copied once per owner, after all other work, into that
 //! owner's ring on its processor, with one pointer per consumer beside it. [SL §5.3, §6.2; CONTRACT
 //! 21, 29]
 //!
-//! Rings and doorbells are maps of the caller, numbered after the program's own. Each processor
-//! has a region ([`offset`]) in each, of which its program is the only writer: stores need no
-//! atomics, only order towards readers. The deliveries of a frame are noted in memory
-//! ([`Scratch`]), not in registers: what the verifier does not track does not double its paths.
+//! Rings and doorbells are maps of the caller, numbered after the program's own. Each processor has
+//! a region ([`offset`]) in each, of which its program is the only writer: stores need no atomics,
+//! only order towards readers. The deliveries of a frame are recorded in memory ([`Scratch`]), not
+//! in registers: the verifier does not track them there, so they do not double its paths.
 //!
 //! A [`Tap`] uses one memory for everything. In a [`FusedTap`] several requests of several owners
 //! share a program: its scratch memory, each owner's frames and each request's pointers are
-//! separate maps, so that each can be mapped by those who may read it, and outlives the program.
+//! separate maps, so that each can be mapped by the processes that may read it, and outlives the
+//! program.
 //!
 //! `ring_layout` has the offsets, `config` the configuration. [`ring`] ends a frame; [`unread`]
-//! skips the copy while no reader comes; [`shared`] lets exits of which a frame takes at most one
-//! share a slot and a reader.
+//! skips the copy while there is no reader; [`shared`] lets exits of which a frame takes at most
+//! one share a slot and a reader.
 
 mod ring;
 mod shared;
@@ -54,7 +55,7 @@ pub fn tap(
     fused(target, &tap.into(), body, unsure)
 }
 
-/// Emits a tap for several requests; see [`tap`].
+/// Emits a tap for several requests, otherwise as [`tap`].
 pub fn fused(
     target: impl Into<Target>,
     fused: &FusedTap,
@@ -140,7 +141,8 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         }
     }
 
-    /// Returns the length of the view in bytes. A tag beside the frame counts until it was parsed.
+    /// Returns the length of the view in bytes. A tag beside the frame counts until it has been
+    /// parsed.
     pub fn viewed(&mut self, on: Layers<'s>) -> Num<'s> {
         let rest = self.rest(on.at);
         match on.length {
@@ -156,8 +158,8 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         }
     }
 
-    /// Emits an arm in which unsure blocks leave through the arm's own exit, to the code after it,
-    /// instead of the common one.
+    /// Emits an arm in which unsure blocks leave through the arm's own exit to the code after the
+    /// arm, instead of through the common exit.
     pub fn catch_unsure<R>(
         &mut self,
         f: impl for<'i> FnOnce(&mut Scope<'i, 's>, Exit<'i>) -> R,
@@ -172,8 +174,8 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
     }
 }
 
-/// Returns true if the view begins after a tag that may lie beside the frame. With the tag inline
-/// it begins four bytes later.
+/// Returns true if the view begins after a tag that may be beside the frame. With the tag inline
+/// the view begins four bytes later.
 #[must_use]
 pub const fn is_behind_tag(on: &Layers<'_>) -> bool {
     on.tags > 0 || on.length.is_some()
@@ -217,7 +219,7 @@ impl Builder {
         self.asm.push(Insn::store(Size::DW, R10, FixedSlots::SCRATCH, R9));
     }
 
-    /// Restores r9 where other code may have overwritten it.
+    /// Restores r9 if other code may have overwritten it.
     pub(super) fn find_region(&mut self) {
         if self.region_lost {
             self.asm.push(Insn::load(Size::DW, R9, R10, FixedSlots::SCRATCH));

@@ -6,34 +6,34 @@ use crate::program::Hook;
 pub const NONE: u32 = 0;
 /// The class that stands for the natural value 0, such as port 0.
 pub const ZERO: u32 = u32::MAX - 1;
-/// Return value of an exam program that is unsure. As a class this value means "held", and held
-/// blocks do not travel, so no answer collides with it.
+/// Return value of an exam program that is unsure. As a class this value means "held". Held blocks
+/// do not leave their filter, so no answer collides with it.
 pub const UNSURE: u32 = u32::MAX;
 
-/// The environment that a program is emitted for.
+/// The environment for which a program is emitted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Target {
-    /// The hook at which it runs.
+    /// The hook at which the program runs.
     pub hook: Hook,
-    /// True if it must load without CAP_PERFMON, as programs on behalf of users do. Then it uses
-    /// packet pointers at constant offsets only and copies bytes at computed offsets.
+    /// True if the program must load without CAP_PERFMON, as programs on behalf of users do. It
+    /// then uses packet pointers only at constant offsets and copies bytes at computed offsets.
     pub hardened: bool,
     /// True if frames were taken from the host and may be modified. Observed frames are read-only.
     pub takes: bool,
-    /// True if every frame lies in one buffer: at XDP, without multi-buffer support. Then the frame
-    /// length is a pointer difference and needs no helper.
+    /// True if every frame is in one buffer: at XDP without multi-buffer support. The frame length
+    /// is then a pointer difference and needs no helper.
     pub single: bool,
 }
 
 impl From<Hook> for Target {
-    /// Targets a loader with CAP_PERFMON.
+    /// Returns the target for a loader with CAP_PERFMON.
     fn from(hook: Hook) -> Self {
         Self { hook, hardened: false, takes: false, single: false }
     }
 }
 
 impl Target {
-    /// Targets a loader without CAP_PERFMON.
+    /// Returns the target for a loader without CAP_PERFMON.
     #[must_use]
     pub const fn hardened(hook: Hook) -> Self {
         Self { hook, hardened: true, takes: false, single: false }
@@ -52,7 +52,7 @@ impl Target {
     }
 }
 
-/// The use of the last answer as return value.
+/// The use of the last answer for the return value of a program.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Finish {
     /// Return the class, or [`UNSURE`]: for the exam.
@@ -62,7 +62,7 @@ pub enum Finish {
     Verdict {
         /// If the last filter recognized the frame.
         found: Verdict,
-        /// If some filter did not.
+        /// If some filter did not recognize it.
         none: Verdict,
         /// If some filter was unsure.
         unsure: Verdict,

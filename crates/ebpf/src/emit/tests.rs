@@ -254,7 +254,7 @@ fn unreachable_code_is_dropped() {
     assert_eq!(program.code.len(), 6, "{text}");
 }
 
-/// Sets the second byte to 9 and cuts off the first.
+/// Sets the second byte to 9 and removes the first.
 fn change<'s>(s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> Result<Answer<'s>, Unfit> {
     s.need::<8>(on.at, out);
     s.writable(FrameOffset::at(2));

@@ -1,15 +1,15 @@
 //! Taps on the sockets of one user. [CONTRACT 22, 25]
 //!
-//! In: the user ([`UserSockets`]). Out: the prologue of a program at a control group, which passes
-//! all other packets untouched and claims a region for the user's. Such programs run wherever a
-//! socket sends or receives: in a process, which may be interrupted by incoming packets on the same
-//! processor, or preempted by another process. A processor therefore has several regions in every
-//! ring. A program claims a free one by compare-and-swap and is its only writer until it releases
-//! it. To a reader each region is a processor.
+//! Input: the user ([`UserSockets`]). Output: the prologue of a program at a control group, which
+//! passes packets of other users untouched and claims a region for packets of this user. Such
+//! programs run wherever a socket sends or receives: in a process, which may be interrupted by
+//! incoming packets on the same processor, or preempted by another process. A processor therefore
+//! has several regions in every ring. A program claims a free one by compare-and-swap and is its
+//! only writer until it releases it. To a reader each region is a processor.
 //!
 //! The kernel identifies the user's sockets by three facts that must all hold: the owner's uid; the
-//! network namespace, since a uid means another user in another namespace; and that it is not a raw
-//! socket, which receives everybody's packets.
+//! network namespace, since a uid means another user in another namespace; and the type of the
+//! socket, since a raw socket receives the packets of all users.
 
 use super::builder::{Builder, skb};
 use super::config::FixedSlots;
@@ -47,7 +47,7 @@ const KIND: i16 = 8;
 const RAW: i32 = 3;
 
 impl Builder {
-    /// Passes packets of all but this user's sockets.
+    /// Passes packets of all sockets but those of this user.
     pub(super) fn only_user_sockets(&mut self, own: &UserSockets) {
         let (other, ours) = (self.asm.label(), self.asm.label());
         let asm = &mut self.asm;

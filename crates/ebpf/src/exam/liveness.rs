@@ -1,8 +1,8 @@
 //! Liveness analysis: finds dead instructions, whose results are overwritten or never read on any
 //! path.
 //!
-//! The emitter gives every variable an initial value and hands on positions that only a later
-//! filter would read; an error in those changes no answer. Control goes forward only, so one
+//! The emitter gives every variable an initial value and passes on positions that only a later
+//! filter would read; an error in them changes no answer. Control goes forward only, so one
 //! backward pass suffices. In doubt an instruction counts as live.
 
 use crate::insn::{Helper, Insn, R0, R6, R10, SOURCE_REG, Size, atomic, class, mode};
@@ -42,8 +42,8 @@ impl LiveSet {
 }
 
 /// Returns, for each instruction, true if it is dead.
-pub(super) fn idle(code: &[Insn]) -> Vec<bool> {
-    let mut idle = vec![false; code.len()];
+pub(super) fn dead_instructions(code: &[Insn]) -> Vec<bool> {
+    let mut dead_instructions = vec![false; code.len()];
     let mut before = vec![LiveSet::NOTHING; code.len() + 1];
     for (at, insn) in code.iter().enumerate().rev() {
         let mut live = LiveSet::NOTHING;
@@ -53,11 +53,13 @@ pub(super) fn idle(code: &[Insn]) -> Vec<bool> {
             }
         }
         let is_live = update(*insn, &mut live);
-        if let (Some(idle), Some(before)) = (idle.get_mut(at), before.get_mut(at)) {
-            (*idle, *before) = (!is_live, live);
+        if let (Some(dead_instructions), Some(before)) =
+            (dead_instructions.get_mut(at), before.get_mut(at))
+        {
+            (*dead_instructions, *before) = (!is_live, live);
         }
     }
-    idle
+    dead_instructions
 }
 
 /// Returns the successors of an instruction.
@@ -200,7 +202,7 @@ mod tests {
             Insn::exit(),
         ];
         let live = [true, true, false, false, false, false, false, true, false, false];
-        assert_eq!(idle(&code), live);
+        assert_eq!(dead_instructions(&code), live);
     }
 
     #[test]
@@ -208,7 +210,7 @@ mod tests {
         let code = |helper| {
             [Insn::mov(R1, 7), Insn::store(Size::DW, R10, -8, R1), Insn::call(helper), Insn::exit()]
         };
-        assert_eq!(idle(&code(Helper::RingbufOutput))[..2], [false, false]);
-        assert_eq!(idle(&code(Helper::CpuId))[..2], [true, true]);
+        assert_eq!(dead_instructions(&code(Helper::RingbufOutput))[..2], [false, false]);
+        assert_eq!(dead_instructions(&code(Helper::CpuId))[..2], [true, true]);
     }
 }

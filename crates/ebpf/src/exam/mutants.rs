@@ -1,6 +1,6 @@
 //! Mutation testing of the exam: programs with one changed instruction.
 
-use super::liveness::idle;
+use super::liveness::dead_instructions;
 use crate::disasm;
 use crate::insn::{Alu, Insn, R10, SOURCE_REG, class};
 use crate::program::Program;
@@ -32,14 +32,16 @@ impl Mutant {
 }
 
 /// Returns every single-instruction mutation that an emitter bug might cause: a constant or an
-/// offset off by one, a comparison reversed or off by equality. Dead instructions are left alone,
-/// since no judge could notice.
+/// offset off by one, a comparison reversed or off by equality. Dead instructions are not mutated,
+/// because no judge could notice.
 pub fn mutants(program: &Program) -> Vec<Mutant> {
     let mut mutants = Vec::new();
     let mut wide = false;
-    for ((at, insn), idle) in program.code.iter().enumerate().zip(idle(&program.code)) {
+    for ((at, insn), is_dead) in
+        program.code.iter().enumerate().zip(dead_instructions(&program.code))
+    {
         let second = std::mem::replace(&mut wide, insn.is_load64());
-        if !second && !insn.is_load64() && !idle {
+        if !second && !insn.is_load64() && !is_dead {
             let slips = slips(*insn).into_iter();
             mutants.extend(slips.map(|slip| Mutant { at, slip, program: with(program, at, slip) }));
         }

@@ -1,11 +1,11 @@
-//! Arithmetic of the interpreter; `None` for an operation that does not exist.
+//! Arithmetic of the interpreter. Functions return `None` for an operation that does not exist.
 //!
 //! Division by zero gives 0 and remainder by zero leaves the dividend (RFC 9669 §4.1).
 
 use crate::insn::{Insn, SOURCE_REG, class};
 
 /// Computes `dst op src` for every operation but byte swaps. In the 32-bit class, operands and
-/// result are cut to 32 bits.
+/// result are truncated to 32 bits.
 pub(super) fn alu(insn: Insn, left: u64, right: u64) -> Option<u64> {
     let wide = insn.class() == class::ALU64;
     let cut = |value: u64| if wide { value } else { u64::from(value as u32) };
@@ -28,14 +28,14 @@ pub(super) fn alu(insn: Insn, left: u64, right: u64) -> Option<u64> {
         (0x90, 1) if right == 0 => left,
         (0x90, 1) => signed(left).wrapping_rem(signed(right)) as u64,
         (0xa0, 0) => left ^ right,
-        (0xb0, off) => extended(insn, off, right, wide)?,
+        (0xb0, off) => sign_extend(insn, off, right, wide)?,
         (0xc0, 0) => (signed(left) >> shift) as u64,
         _ => return None,
     };
     Some(cut(value))
 }
 
-/// Byte swaps: `le` and `be` of the 32-bit class, unconditional `bswap` of the 64-bit class.
+/// Swaps bytes: `le` and `be` of the 32-bit class, unconditional `bswap` of the 64-bit class.
 pub(super) fn swap(insn: Insn, value: u64) -> Option<u64> {
     let keep = insn.class() == class::ALU && insn.code & SOURCE_REG == 0;
     if insn.class() == class::ALU64 && insn.code & SOURCE_REG != 0 {
@@ -53,7 +53,7 @@ pub(super) fn swap(insn: Insn, value: u64) -> Option<u64> {
 }
 
 /// Moves a value, sign-extended from the width in `off`.
-fn extended(insn: Insn, off: i16, value: u64, wide: bool) -> Option<u64> {
+fn sign_extend(insn: Insn, off: i16, value: u64, wide: bool) -> Option<u64> {
     let from_register = insn.code & SOURCE_REG != 0;
     match off {
         0 => Some(value),

@@ -125,8 +125,8 @@ impl Run<'_, '_> {
         self.context_argument()?;
         let (old, new) = (self.get(3)? as u32, self.get(4)? as u32);
         match self.get(5)? {
-            2 => self.replace(|sum| narrow(sum, old as u16, new as u16)),
-            4 => self.replace(|sum| wide(sum, old, new)),
+            2 => self.replace(|sum| replace_16(sum, old as u16, new as u16)),
+            4 => self.replace(|sum| replace_32(sum, old, new)),
             _ => Err(FaultKind::Argument(5)),
         }
     }
@@ -150,20 +150,20 @@ impl Run<'_, '_> {
             let new = match is_unfilled {
                 _ if may_be_absent && sum == 0 => 0,
                 true if flags & PSEUDO == 0 => sum,
-                true => !folded(add(add(sum.into(), !old), new)),
-                false => wide(sum, old, new),
+                true => !fold(add(add(sum.into(), !old), new)),
+                false => replace_32(sum, old, new),
             };
             if may_be_absent && new == 0 && sum != 0 { 0xffff } else { new }
         })
     }
 
     fn adjust_head(&mut self) -> Result<u64, FaultKind> {
-        const LEAST: usize = 14;
+        const FRAME_MIN: usize = 14;
         self.context_argument()?;
         // Growing the headroom depends on the driver and no emitted code needs it: positive deltas
         // only.
         let by = usize::try_from(self.get(2)? as i32).map_err(|_| FaultKind::Argument(2))?;
-        if by + LEAST > self.memory.frame_length() {
+        if by + FRAME_MIN > self.memory.frame_length() {
             return Ok(EINVAL);
         }
         self.memory.cut(by);
@@ -177,8 +177,8 @@ impl Run<'_, '_> {
     }
 }
 
-/// `csum_replace2`: updates a checksum for a 16-bit change.
-fn narrow(sum: u16, old: u16, new: u16) -> u16 {
+/// Updates a checksum for a 16-bit change (`csum_replace2`).
+fn replace_16(sum: u16, old: u16, new: u16) -> u16 {
     let add = |left: u16, right: u16| {
         let (sum, carry) = left.overflowing_add(right);
         sum + u16::from(carry)
@@ -186,18 +186,18 @@ fn narrow(sum: u16, old: u16, new: u16) -> u16 {
     !add(add(!sum, !old), new)
 }
 
-/// `csum_replace4`: updates a checksum for a 32-bit change.
-fn wide(sum: u16, old: u32, new: u32) -> u16 {
-    folded(add(add(!u32::from(sum), !old), new))
+/// Updates a checksum for a 32-bit change (`csum_replace4`).
+fn replace_32(sum: u16, old: u32, new: u32) -> u16 {
+    fold(add(add(!u32::from(sum), !old), new))
 }
 
-/// `csum_add`
+/// Adds with carry (`csum_add`).
 fn add(left: u32, right: u32) -> u32 {
     let (sum, carry) = left.overflowing_add(right);
     sum + u32::from(carry)
 }
 
-/// `csum_fold`: folds to 16 bits and complements.
-fn folded(sum: u32) -> u16 {
+/// Folds to 16 bits and complements (`csum_fold`).
+fn fold(sum: u32) -> u16 {
     !((add(sum, sum.rotate_right(16)) >> 16) as u16)
 }

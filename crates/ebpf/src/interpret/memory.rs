@@ -1,9 +1,9 @@
 //! Memory of the interpreter: context, packet, stack and map values as separate regions.
 //!
-//! An address is a region number in its upper 32 bits and an offset plus 2^31 in its lower, so that
-//! an offset below a region does not reach its neighbor. Every access is checked with its size
-//! against the whole region; nothing here panics. The context holds no bytes: fields are computed
-//! at the offsets of `__sk_buff` and `xdp_md`, and the two packet pointers come out as 64-bit
+//! An address is a region number in its upper 32 bits and an offset plus 2^31 in its lower 32 bits,
+//! so that an offset below a region does not reach the neighboring region. Every access is checked
+//! with its size against the region; no function panics. The context has no bytes: fields are
+//! computed at the offsets of `__sk_buff` and `xdp_md`, and the two packet pointers are 64-bit
 //! addresses, as after the kernel's rewrite.
 
 use std::borrow::Cow;
@@ -90,18 +90,19 @@ impl<'m, 'p> Memory<'m, 'p> {
         self.frame.len()
     }
 
-    /// Returns frame bytes, linear or not; for helpers and classic loads.
+    /// Returns frame bytes, linear or not, for helpers and classic loads; `None` beyond the frame.
     pub(super) fn frame_bytes(&self, at: i64, length: usize) -> Option<&[u8]> {
         let at = usize::try_from(at).ok()?;
         self.frame.get(at..at.checked_add(length)?)
     }
 
-    /// Returns frame bytes for writing. Linearizes up to their end and invalidates packet pointers.
+    /// Returns frame bytes for writing; `None` beyond the frame. Linearizes the frame up to their
+    /// end and invalidates packet pointers.
     pub(super) fn frame_bytes_mut(&mut self, at: i64, length: usize) -> Option<&mut [u8]> {
         let at = usize::try_from(at).ok()?;
         let end = at.checked_add(length).filter(|end| *end <= self.frame.len())?;
         self.linear = self.linear.max(end);
-        self.moved();
+        self.invalidate_pointers();
         self.frame.to_mut().get_mut(at..end)
     }
 
@@ -110,7 +111,7 @@ impl<'m, 'p> Memory<'m, 'p> {
         let rest = self.frame.get(length..).unwrap_or_default().to_vec();
         self.linear = self.linear.min(rest.len());
         self.frame = rest.into();
-        self.moved();
+        self.invalidate_pointers();
     }
 
     /// Pops the outermost tag as `skb_vlan_pop` does: the next tag in the frame moves into the
@@ -130,7 +131,7 @@ impl<'m, 'p> Memory<'m, 'p> {
             self.tag = Some(tag);
         }
         self.linear = self.frame.len();
-        self.moved();
+        self.invalidate_pointers();
     }
 
     /// Marks the whole stack as unwritten.
@@ -152,18 +153,18 @@ impl<'m, 'p> Memory<'m, 'p> {
     }
 
     /// Invalidates all packet pointers.
-    fn moved(&mut self) {
+    fn invalidate_pointers(&mut self) {
         let next = self.region + 1;
         self.region = if next < PACKETS.end { next } else { PACKETS.start };
     }
 
-    /// Makes the first `length` bytes linear and invalidates packet pointers; false if the frame is
-    /// shorter.
+    /// Makes the first `length` bytes linear and invalidates packet pointers. Returns false if the
+    /// frame is shorter.
     pub(super) fn pull(&mut self, length: usize) -> bool {
         let fits = length <= self.frame.len();
         if fits {
             self.linear = self.linear.max(length);
-            self.moved();
+            self.invalidate_pointers();
         }
         fits
     }
@@ -276,7 +277,7 @@ pub(super) const fn base(region: u64) -> u64 {
     region << 32 | MIDDLE
 }
 
-/// Splits an address into its region and the byte range there.
+/// Splits an address into its region and the byte range in it.
 fn split(address: u64, size: usize) -> Option<(u64, Range<usize>)> {
     let offset = usize::try_from((address & 0xffff_ffff).checked_sub(MIDDLE)?).ok()?;
     Some((address >> 32, offset..offset.checked_add(size)?))

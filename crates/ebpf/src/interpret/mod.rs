@@ -1,14 +1,16 @@
 //! Interpreter: runs a program over a packet in user space, as the kernel would.
 //!
-//! In: code with maps by number (`Program::code`), a hook, a packet. Out: r0 and the changed map
-//! values, or a [`Fault`] at the instruction that the verifier would have rejected. One of the
-//! judges of the twin exam. Never panics and always terminates, by an instruction budget.
+//! Input: code with maps by number (`Program::code`), a hook, a packet. Output: r0 and the changed
+//! map values, or a [`Fault`] at the instruction that the verifier would have rejected. The
+//! interpreter is one of the judges of the twin exam. It never panics, and it always terminates,
+//! because it has an instruction budget.
 //!
-//! Stricter than the kernel where that finds bugs: registers and stack bytes cannot be read before
-//! they are written. Weaker than the verifier in one respect: pointers are plain numbers, so a
-//! number that happens to be an address is one. Tail calls enter the continuations of a program.
-//! Not supported: BPF-to-BPF calls, maps other than one-element arrays, writes to the context, and
-//! packet writes other than those of `emit` (direct at XDP, through helpers at traffic control).
+//! It is stricter than the kernel where that finds bugs: registers and stack bytes cannot be read
+//! before they are written. It is weaker than the verifier in one respect: pointers are plain
+//! numbers, so any number that equals an address can be used as one. Tail calls enter the
+//! continuations of a program. Not supported: BPF-to-BPF calls, maps other than one-element arrays,
+//! writes to the context, and packet writes other than those of `emit` (direct at XDP, through
+//! helpers at traffic control).
 
 mod alu;
 mod helper;
@@ -29,8 +31,9 @@ use memory::{CTX, Memory, STACK_TOP};
 pub struct Packet<'a> {
     /// All bytes, linear or not.
     pub bytes: &'a [u8],
-    /// Bytes in the linear part, which direct access reaches at traffic control; at XDP the first
-    /// buffer, of 256 bytes or more. Ignored at sockets, where a helper reads everything.
+    /// Number of bytes in the linear part, to which direct access is limited at traffic control; at
+    /// XDP, in the first buffer of 256 bytes or more. Ignored at sockets, where a helper reads all
+    /// bytes.
     pub linear: usize,
     /// The VLAN tag in the skb's metadata (traffic control, socket filter).
     pub tag: Option<Tag>,
@@ -81,7 +84,7 @@ pub struct Machine {
     pub cpu: u32,
     /// True to make pulling and linearizing fail for lack of memory.
     pub starves: bool,
-    /// Maximum instructions per run.
+    /// Maximum number of instructions per run.
     pub budget: u32,
     /// The continuations that tail calls enter.
     pub parts: Vec<Vec<Insn>>,
@@ -89,7 +92,7 @@ pub struct Machine {
     pub frame: Option<Vec<u8>>,
     /// The tag beside the frame after the last run.
     pub tag: Option<Tag>,
-    /// Instructions executed by the last run, unless it faulted.
+    /// Number of instructions executed by the last run, unless it faulted.
     pub steps: u32,
 }
 
@@ -427,7 +430,7 @@ impl Run<'_, '_> {
         Ok(if holds { Flow::Jump(insn.off.into()) } else { Flow::Next })
     }
 
-    /// Resets the registers to those at a program's entry.
+    /// Resets the registers to their state at a program's entry.
     fn begin(&mut self) {
         self.written = 1 << 1 | 1 << 10;
         self.regs[1] = CTX;

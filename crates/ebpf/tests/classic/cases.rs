@@ -1,4 +1,4 @@
-//! The external test cases: their folder, a capture reader, and the names that they use.
+//! The external test cases: their directory, a capture reader, and the names that they use.
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::frames::Frame;
 
-/// Returns the folder of external cases, or reports that it is missing.
+/// Returns the directory of the external cases, or reports that it is missing.
 pub(crate) fn folder(test: &str) -> Option<PathBuf> {
     if let Some(named) = std::env::var_os("STREAMLINE_CORPUS") {
         return Some(PathBuf::from(named));
@@ -40,7 +40,7 @@ pub(crate) struct Capture {
     pub(crate) frames: Vec<Frame>,
 }
 
-/// Reads a file in classic pcap format; `None` for any other.
+/// Reads a file in classic pcap format; `None` for any other file.
 pub(crate) fn capture(path: &Path) -> Option<Capture> {
     let file = std::fs::read(path).ok()?;
     let word = |at: usize, swap: bool| -> Option<u32> {

@@ -1,4 +1,4 @@
-//! Frames that exercise every branch of a program: random, truncated, and steered ones.
+//! Frames that exercise every branch of a program: random, truncated, and steered frames.
 //!
 //! A steered frame is made by running a program over it. Where the program compares a value loaded
 //! from the frame, the generator picks a branch, biased towards acceptance, and changes the bytes
@@ -68,7 +68,7 @@ pub(crate) fn metadata(random: &mut Random) -> Metadata {
     }
 }
 
-/// The origin of a loaded value in the frame, and the bits that are left of it.
+/// The origin of a loaded value in the frame, and the bits of it that are left.
 #[derive(Clone, Copy)]
 struct Origin {
     at: usize,
@@ -144,7 +144,7 @@ pub(crate) fn steer(
                     [false, true] => random.one_in(6),
                     _ => random.one_in(2),
                 };
-                bend(frame, &mut a, i.code & 0xf0, k, wish, random);
+                change_origin(frame, &mut a, i.code & 0xf0, k, wish, random);
                 let holds = match i.code & 0xf0 {
                     JEQ => a.is == k,
                     JGT => a.is > k,
@@ -220,8 +220,8 @@ fn accepting(program: &ClassicProgram) -> Vec<bool> {
     accepting
 }
 
-/// Changes the origin of `a` so that its comparison with `k` gives `wish`.
-fn bend(
+/// Changes the frame bytes from which `a` was loaded so that its comparison with `k` gives `wish`.
+fn change_origin(
     frame: &mut Frame,
     a: &mut SymbolicValue,
     op: u16,

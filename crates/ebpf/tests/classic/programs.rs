@@ -1,5 +1,5 @@
-//! Programs for testing translations of classic BPF: libpcap's test suite, ours for the same
-//! expressions, the project's expressions, and random programs.
+//! Programs for testing translations of classic BPF: those of libpcap's test suite, our own for the
+//! same expressions, the project's expressions, and random programs.
 
 #![allow(dead_code, reason = "each test binary uses its share")]
 
@@ -42,7 +42,7 @@ pub(crate) const EXPRESSIONS: &[&str] = &[
     "(tcp[((tcp[12] & 0xf0) >> 2):4] = 0x47455420)",
 ];
 
-/// Returns the programs of the test suite and ours for its expressions, by name.
+/// Returns the programs of the test suite and our own for its expressions, by name.
 pub(crate) fn programs(folder: &std::path::Path) -> Vec<(String, ClassicProgram)> {
     let mut programs = Vec::new();
     let ours = |expression: &str, optimize: bool| {
@@ -100,12 +100,12 @@ pub(crate) fn tag(frame: &mut Frame, random: &mut Random) {
     frame.bytes.splice(TAG..TAG, put);
 }
 
-/// Makes a random program with loads around the tag, in all modes and for all X. It leaves two
-/// scratch words unused.
-pub(crate) fn dice(random: &mut Random) -> ClassicProgram {
+/// Returns a random program that loads at and around the tag, at constant offsets and at X plus a
+/// constant. It leaves two scratch words unused.
+pub(crate) fn random_program(random: &mut Random) -> ClassicProgram {
     let length = if random.one_in(20) { 300 } else { 3 + random.below(40) };
     let mut instructions: Vec<Instruction> =
-        (0..length).map(|at| die(random, length - at)).collect();
+        (0..length).map(|at| random_instruction(random, length - at)).collect();
     let ret = |k| Instruction::plain(code::RET | code::K, k);
     instructions.push(match random.below(3) {
         0 => Instruction::plain(code::RET | code::A, 0),
@@ -116,7 +116,7 @@ pub(crate) fn dice(random: &mut Random) -> ClassicProgram {
     ClassicProgram::new(instructions).unwrap()
 }
 
-fn die(random: &mut Random, left: usize) -> Instruction {
+fn random_instruction(random: &mut Random, left: usize) -> Instruction {
     use code::*;
     let place = |random: &mut Random| match random.below(12) {
         0 => random.word(),

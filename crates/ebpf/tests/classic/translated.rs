@@ -1,4 +1,4 @@
-//! Classic programs as eBPF, and frames to judge them: captured, steered and truncated ones, in
+//! Classic programs as eBPF, and frames to judge them: captured, steered and truncated frames, in
 //! every form in which the kernel may hold them.
 
 #![allow(dead_code, reason = "each test binary uses its share")]
@@ -33,7 +33,7 @@ pub(crate) fn extended(program: &ClassicProgram, target: Target) -> Result<ebpf:
     })
 }
 
-/// A judge that runs the classic program, with frames of this hook.
+/// A judge that runs the classic program, with frames as this hook sees them.
 pub(crate) struct Classic<'p>(pub(crate) &'p ClassicProgram, pub(crate) Hook);
 
 impl Judge for Classic<'_> {
@@ -87,7 +87,7 @@ pub(crate) fn frames_for(
     frames
 }
 
-/// Returns a frame in linear and non-linear form, and with a tag beside it.
+/// Returns a frame in linear and in nonlinear form, each also with a tag beside it.
 pub(crate) fn forms<'f>(frame: &'f [u8], random: &mut Random) -> Vec<Packet<'f>> {
     let whole = Packet::new(frame);
     let pieces = whole.split_at(random.below(frame.len().min(80) + 1));

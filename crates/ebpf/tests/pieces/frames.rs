@@ -68,8 +68,8 @@ pub fn all() -> Vec<Vec<u8>> {
     frames
 }
 
-/// Returns frames whose extension headers extend beyond byte 256, from the first, the second, and
-/// so on.
+/// Returns frames whose extension headers extend beyond byte 256, beginning with the first, the
+/// second, and so on.
 pub fn deep() -> Vec<Vec<u8>> {
     let lengths: [&[u8]; 4] = [&[30, 0], &[10, 14, 0], &[6, 6, 10, 0], &[5, 5, 5, 5]];
     let frames = lengths.iter().map(|lengths| {
@@ -125,8 +125,8 @@ pub fn ipv6(next: u8, length: Option<u16>, payload: &[u8]) -> Vec<u8> {
     packet
 }
 
-/// Chains extension headers of these kinds and lengths (in units of 8 bytes behind the first), then
-/// `last`.
+/// Chains extension headers of these kinds and lengths (in units of 8 bytes after the first 8),
+/// then `last`.
 fn extended(kinds: &[u8], units: &[u8], last: u8, payload: &[u8]) -> Vec<u8> {
     let mut packet = Vec::new();
     for (index, units) in units.iter().enumerate() {

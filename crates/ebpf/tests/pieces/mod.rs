@@ -15,7 +15,7 @@ use ebpf::{FilterSpan, Hook, Program};
 
 /// Maximum extension headers that the `ip` twin follows.
 pub const EXTENSIONS_MAX: usize = 4;
-/// Length where IP announces none (segmentation offload, jumbograms).
+/// Length if IP announces none (segmentation offload, jumbograms).
 pub const UNSTATED: u32 = 1 << 20;
 
 /// A filter of a chain.
@@ -50,7 +50,7 @@ impl Step {
     }
 }
 
-/// One chain per twin, so that each shows its class, and longer ones.
+/// Chains of one twin each, so that each shows its class, and longer chains.
 pub const CHAINS: &[&[Step]] = &[
     &[Step::Eth],
     &[Step::Eth, Step::Vlan],
@@ -117,7 +117,7 @@ fn eth<'s>(_: &(), s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> Emit
     Ok(Answer::new(kind, Layers { at, next: Some(kind), l3: Some(at), ..on }))
 }
 
-/// Class: the VLAN id. The first tag may lie beside the frame.
+/// Class: the VLAN id. The first tag may be beside the frame.
 fn vlan<'s>(_: &(), s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> Emitted<'s> {
     let kind = on.next.ok_or_else(|| Unfit::new("no link layer before `vlan`: put `eth` there"))?;
     let untagged = s.absent("untagged", out);

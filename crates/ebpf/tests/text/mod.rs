@@ -1,5 +1,5 @@
-//! Parses the disassembler's dialect. If an instruction survives the round trip, its text is
-//! complete.
+//! Parses the disassembler's dialect. If an instruction survives the round trip, its text contains
+//! all its fields.
 
 use ebpf::insn::{Alu, Cond, Insn, Operand, Reg, Size, atomic, class, mode};
 
@@ -78,7 +78,7 @@ fn comparison(tokens: &mut Tokens<'_>) -> Option<Insn> {
     Some(jump(cond, dst, operand, off))
 }
 
-/// Parses `u16` in `( u16 * )` behind the bracket; returns the size and whether it is signed.
+/// Parses `u16` in `( u16 * )` after the bracket. Returns the size, and true if it is signed.
 fn width(tokens: &mut Tokens<'_>) -> Option<(Size, bool)> {
     let name = *tokens.next()?;
     let size = match &name[1..] {

@@ -17,7 +17,7 @@ use super::{KernelInputs, Opened, egress_steps};
 use crate::error::BuildError;
 use ebpf::Hook;
 use ebpf::emit::Target;
-use ebpf::emit::redirect::{Redirect, TARGETS_MAX, headroom};
+use ebpf::emit::redirect::{REDIRECT_DELIVERIES_MAX, Redirect, headroom};
 use ebpf::emit::tap::offset;
 use endpoint::source::kernel::attach_point::AttachPoint;
 use endpoint::source::rx::take::{self, EXIT_NUMBER, LoadArguments, SLOT, SLOTS_MAX, TAIL};
@@ -233,6 +233,6 @@ impl RedirectProgram {
 // The layouts of the headroom agree.
 const _: () = {
     assert!(headroom::DELIVERY as usize == SLOT && headroom::EXIT as usize == EXIT_NUMBER);
-    assert!(headroom::REST as usize == TAIL && TARGETS_MAX as usize == SLOTS_MAX);
+    assert!(headroom::REST as usize == TAIL && REDIRECT_DELIVERIES_MAX as usize == SLOTS_MAX);
     assert!(headroom::rest(3) as usize == take::tail_offset(3));
 };

@@ -1,8 +1,8 @@
 //! The syntax tree of a pcap-filter expression.
 //!
-//! In: the parser's result. Out: the generator's input. Every primitive carries all its qualifiers:
-//! those inherited from the previous primitive (`port 80 or 443`) are filled in. Every node has its
-//! span in the text.
+//! Input: the parser's result. Output: the generator's input. Every primitive carries all its
+//! qualifiers: those inherited from the previous primitive (`port 80 or 443`) are filled in. Every
+//! node has its span in the text.
 
 use std::net::Ipv6Addr;
 use std::ops::Range;
@@ -57,7 +57,7 @@ pub(crate) enum Protocol {
     Radio,
 }
 
-/// The *dir* qualifier: which of a frame's addresses or ports is meant.
+/// The *dir* qualifier: the address or port of a frame that is meant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DirQualifier {
     Source,
@@ -72,7 +72,7 @@ pub(crate) enum DirQualifier {
     Transmitter,
 }
 
-/// The *type* qualifier: the kind of thing that an identifier names.
+/// The *type* qualifier: the kind of object that an identifier names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TypeQualifier {
     Host,
@@ -139,9 +139,9 @@ pub(crate) enum Primitive {
     Broadcast(Option<Protocol>),
     /// Multicast in the given protocol.
     Multicast(Option<Protocol>),
-    /// Length at most.
+    /// Length at most the given number.
     Less(u32),
-    /// Length at least.
+    /// Length at least the given number.
     Greater(u32),
     /// A byte of the link header.
     Byte { offset: u32, op: ByteOp, value: u32 },

@@ -1,10 +1,11 @@
 //! Control-flow graph: lowers a condition to basic blocks and optimizes them.
 //!
-//! In: a condition. Out: basic blocks, each with instructions, a comparison and two successors. A
-//! block's successors have smaller numbers, so the entry is the last block. Two passes optimize:
-//! jump threading redirects an edge whose comparison is already decided, and reuse drops loads of a
-//! value that A or X already holds. Neither moves a test before an earlier one of the text nor
-//! drops the first load of an offset, so a frame too short for a test is still rejected.
+//! Input: a condition. Output: basic blocks, each with instructions, a comparison and two
+//! successors. A block's successors have smaller numbers, so the entry is the last block. Two
+//! passes optimize: jump threading redirects an edge whose comparison is already decided, and reuse
+//! drops loads of values that A or X already hold. Neither pass moves a test before a test that
+//! precedes it in the text, or drops the first load of an offset, so a frame that is too short for
+//! a test is still rejected.
 
 use super::super::insn::{Instruction, code, condition, operation};
 use super::condition::{Compare, Condition, PseudoInsn, Test};
@@ -61,7 +62,7 @@ impl Graph {
 
     /// Optimizes the graph.
     pub(super) fn optimize(&mut self) {
-        for _ in 0..ROUNDS {
+        for _ in 0..ROUNDS_MAX {
             if !self.thread() {
                 break;
             }
@@ -97,7 +98,7 @@ impl Graph {
         reached
     }
 
-    /// Threads every edge past tests with a known outcome; returns true if one changed.
+    /// Threads every edge past tests with a known outcome. Returns true if an edge changed.
     fn thread(&mut self) -> bool {
         let mut known: Vec<Option<Vec<Fact>>> = vec![None; self.blocks.len()];
         if let EdgeTarget::Block(entry) = self.entry {
@@ -111,9 +112,9 @@ impl Graph {
             }
             for holds in [true, false] {
                 let block = &self.blocks[at];
-                let facts = block.facts_behind(&facts, holds);
+                let facts = block.facts_after(&facts, holds);
                 let before = if holds { block.yes } else { block.no };
-                let after = self.lead_on(before, &facts);
+                let after = self.follow_edge(before, &facts);
                 let block = &mut self.blocks[at];
                 *(if holds { &mut block.yes } else { &mut block.no }) = after;
                 changed |= before != after;
@@ -128,7 +129,7 @@ impl Graph {
         changed
     }
 
-    fn lead_on(&self, mut target: EdgeTarget, facts: &[Fact]) -> EdgeTarget {
+    fn follow_edge(&self, mut target: EdgeTarget, facts: &[Fact]) -> EdgeTarget {
         while let EdgeTarget::Block(at) = target {
             let block = &self.blocks[at];
             if !block.is_pure() {
@@ -143,7 +144,7 @@ impl Graph {
         target
     }
 
-    /// Drops loads of values that A or X holds on every path in.
+    /// Drops loads of values that A or X holds on every path to them.
     fn reuse(&mut self) {
         let mut held: Vec<Option<RegisterContents>> = vec![None; self.blocks.len()];
         if let EdgeTarget::Block(entry) = self.entry {
@@ -151,7 +152,7 @@ impl Graph {
         }
         for at in (0..self.blocks.len()).rev() {
             let Some(before) = held[at].take() else { continue };
-            let after = self.blocks[at].shorten(before);
+            let after = self.blocks[at].drop_redundant_loads(before);
             for target in [self.blocks[at].yes, self.blocks[at].no] {
                 if let EdgeTarget::Block(next) = target {
                     match &mut held[next] {
@@ -164,9 +165,10 @@ impl Graph {
     }
 }
 
-/// Rounds of jump threading; each can only uncover what the previous made reachable.
-const ROUNDS: usize = 4;
-/// Facts carried along one path; older ones are dropped.
+/// Maximum number of rounds of jump threading; each round can only thread edges that the previous
+/// round made reachable.
+const ROUNDS_MAX: usize = 4;
+/// Maximum number of facts carried along one path; older facts are dropped.
 const FACTS_MAX: usize = 24;
 
 /// The known outcome of a comparison.
@@ -215,7 +217,7 @@ impl Block {
         })
     }
 
-    fn facts_behind(&self, facts: &[Fact], holds: bool) -> Vec<Fact> {
+    fn facts_after(&self, facts: &[Fact], holds: bool) -> Vec<Fact> {
         let mut facts = facts.to_vec();
         if let Some(Compare { op, with: Some(k) }) = self.compare
             && self.is_pure()
@@ -250,8 +252,8 @@ impl Block {
         })
     }
 
-    /// Drops loads made redundant by `before`; returns the contents after the block.
-    fn shorten(&mut self, before: RegisterContents) -> RegisterContents {
+    /// Drops loads made redundant by `before`. Returns the register contents after the block.
+    fn drop_redundant_loads(&mut self, before: RegisterContents) -> RegisterContents {
         if self.lines.is_empty() {
             return before;
         }

@@ -1,16 +1,16 @@
 //! Conditions: the intermediate representation between tree and program.
 //!
-//! In: tests, each with instructions and a comparison. Out: one condition, which `blocks` lowers to
-//! a graph. Constants fold while conditions are combined, so that `ip6` on an IPv4-only link costs
-//! nothing. Remaining tests run from left to right: a load beyond the frame rejects it, so the
-//! order of tests is part of their meaning.
+//! Input: tests, each with instructions and a comparison. Output: one condition, which `blocks`
+//! lowers to a graph. Constants fold while conditions are combined, so that `ip6` on an IPv4-only
+//! link costs nothing. Remaining tests run from left to right: a load beyond the frame rejects it,
+//! so the order of tests is part of their meaning.
 
 pub(super) use super::super::assemble::{
     Compare, JumpLabel, PseudoInsn, TAX, TXA, alu_k, alu_x, constant_to_a, line, memory_to_a,
     memory_to_x, store_a,
 };
 
-/// Instructions and a final comparison; without one the test always holds.
+/// Instructions and a final comparison; a test without a comparison always holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Test {
     pub(super) lines: Vec<PseudoInsn>,
@@ -29,7 +29,7 @@ pub(super) enum Condition {
 }
 
 impl Condition {
-    /// Conjunction: this, then that.
+    /// Returns the conjunction of both conditions; `then` is tested only if `self` holds.
     pub(super) fn and(self, then: Self) -> Self {
         match (self, then) {
             (Self::Never, _) | (_, Self::Never) => Self::Never,
@@ -57,7 +57,7 @@ impl Condition {
         }
     }
 
-    /// Negation.
+    /// Returns the negation.
     pub(super) fn not(self) -> Self {
         match self {
             Self::Always => Self::Never,

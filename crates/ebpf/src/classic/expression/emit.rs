@@ -1,6 +1,6 @@
 //! Writes a graph as a program.
 //!
-//! In: a graph and the return value for accepted frames. Out: instructions. Blocks stand in
+//! Input: a graph and the return value for accepted frames. Output: instructions. Blocks are in
 //! evaluation order; [`assembled`] computes the jump distances.
 
 use super::super::assemble::assembled;
@@ -8,7 +8,7 @@ use super::super::insn::{Instruction, code};
 use super::blocks::{EdgeTarget, Graph};
 use super::condition::{JumpLabel, PseudoInsn};
 
-/// Returns the program of `graph`, or its length if it exceeds the maximum.
+/// Returns the program of `graph`. Fails with its length if it exceeds the maximum.
 pub(super) fn emit(graph: &Graph, accept: u32) -> Result<Vec<Instruction>, usize> {
     let reached = graph.reached();
     let mut lines = vec![PseudoInsn::Goto(label(graph.entry))];
@@ -28,7 +28,8 @@ pub(super) fn emit(graph: &Graph, accept: u32) -> Result<Vec<Instruction>, usize
     assembled(lines)
 }
 
-/// Labels of blocks count down from the maximum; those inside conditions count up from zero.
+/// Returns the label of an edge target. Labels of blocks count down from the maximum; labels inside
+/// conditions count up from zero.
 fn label(target: EdgeTarget) -> JumpLabel {
     match target {
         EdgeTarget::Accept => JumpLabel(u32::MAX),

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::ops::Range;
 
-/// An expression that does not compile, with the reason.
+/// An expression that does not compile, and the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExpressionError {
     /// Span in the text, in bytes.

@@ -1,7 +1,7 @@
 //! Frame layout per link type: offsets of header, protocol number and payload.
 //!
-//! In: a link type. Out: the constants from which the generator starts. `nl` is the offset of the
-//! network header in the payload after LLC and SNAP headers, `nl_nosnap` after an LLC header
+//! Input: a link type. Output: the constants from which the generator starts. `nl` is the offset of
+//! the network header in the payload after LLC and SNAP headers, `nl_nosnap` after an LLC header
 //! alone.
 
 use super::super::link::{LinkType, MATCHING_MAX};
@@ -14,15 +14,15 @@ pub(super) struct Layout {
     pub(super) header: u32,
     /// Offset of the protocol number.
     pub(super) protocol: Option<u32>,
-    /// Offset of the payload; its constant part if it varies.
+    /// Offset of the payload, or its constant part if the offset varies.
     pub(super) payload: Option<u32>,
     /// Offset of the network header in the payload, after LLC and SNAP.
     pub(super) nl: u32,
     /// Offset of the network header in the payload, after LLC.
     pub(super) nl_nosnap: u32,
-    /// True if the header's offset must be computed.
+    /// True if the offset of the header must be computed.
     pub(super) header_moves: bool,
-    /// True if the payload's offset must be computed.
+    /// True if the offset of the payload must be computed.
     pub(super) payload_moves: bool,
 }
 

@@ -1,10 +1,10 @@
 //! Splits an expression into tokens.
 //!
-//! In: the text. Out: its lexemes with a final [`Token::End`], or the first error. As in
-//! pcap-filter's scanner the longest match wins; among equally long ones keywords precede
-//! addresses, addresses precede numbers, numbers precede names. So `25-53` is one name, `tcp-syn` a
-//! number, and twelve hexadecimal digits a link address even if all are decimal. Linear in the
-//! text: each byte is inspected a bounded number of times.
+//! Input: the text. Output: its lexemes with a final [`Token::End`], or the first error. As in
+//! pcap-filter's scanner the longest match wins; among equally long matches, keywords precede
+//! addresses, addresses precede numbers, and numbers precede names. So `25-53` is one name,
+//! `tcp-syn` a number, and twelve hexadecimal digits a link address even if all are decimal. Linear
+//! in the text: each byte is inspected a bounded number of times.
 
 use super::ast::Span;
 use super::error::{ErrorKind, ExpressionError};
@@ -55,13 +55,13 @@ fn next(text: &str, at: usize) -> Result<(Token, usize), ExpressionError> {
     }
 }
 
-/// Picks the longest of link address, IPv6 address and word.
+/// Returns the longest of link address, IPv6 address and word.
 fn address_or_word(text: &str, at: usize) -> Result<(Token, usize), ExpressionError> {
     let rest = &text.as_bytes()[at..];
     let word = word_length(rest);
     let mac = mac(rest);
     let ip6 = ip6_length(rest);
-    let broken = broken_mac_length(rest);
+    let broken = incomplete_mac_length(rest);
     let mac_length = mac.map_or(0, |(_, length)| length);
     let longest = word.max(mac_length).max(ip6).max(broken);
     let slice = &text[at..at + longest];
@@ -104,7 +104,7 @@ fn keyword(word: &str) -> Option<Token> {
     names::WORDS.iter().find(|(name, _)| *name == word).map(|(_, word)| Token::Word(*word))
 }
 
-/// Classifies a run of letters, digits, dots, dashes and underscores that is no keyword.
+/// Classifies a run of letters, digits, dots, dashes and underscores that is not a keyword.
 fn word_token(slice: &str, span: Span) -> Result<Token, ExpressionError> {
     if is_number(slice) {
         return number(slice).map(Token::Number).map_err(|what| mistake(span, &what, None));
@@ -281,7 +281,7 @@ fn dotted_length(rest: &[u8]) -> Option<usize> {
 
 /// Returns the length of two or more groups of one or two hexadecimal digits, each followed by a
 /// colon: an incomplete address, which is not read as arithmetic (as in pcap-filter).
-fn broken_mac_length(rest: &[u8]) -> usize {
+fn incomplete_mac_length(rest: &[u8]) -> usize {
     let mut at = 0;
     let mut parts = 0;
     loop {

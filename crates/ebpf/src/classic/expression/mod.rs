@@ -1,18 +1,18 @@
 //! The pcap-filter(7) compiler: from an expression to a classic BPF program.
 //!
-//! In: the text, the link type, and [`Options`]. Out: a [`ClassicProgram`], or an
+//! Input: the text, the link type, and [`Options`]. Output: a [`ClassicProgram`], or an
 //! [`ExpressionError`] with the span, the reason and a hint. Stages: `lex` splits tokens, `parse`
 //! builds the tree, `generate` makes a condition for the link type, `blocks` builds and optimizes a
 //! graph, `emit` writes instructions.
 //!
-//! Words and frames of Solaris ATM, MTP, PF log and DECnet addresses are [`ErrorKind::Unknown`]:
-//! libpcap compiles them.
+//! Words and link types of Solaris ATM, MTP, PF log, and DECnet addresses, which libpcap compiles,
+//! are [`ErrorKind::Unknown`].
 //!
 //! Deviations from libpcap. Because a file may come from another machine, address families of
 //! loopback headers default to those of every BSD in both byte orders. Host names go to the
 //! [`Resolver`] of the options; ports and protocols have a built-in table. Relations between
-//! constants fold at once, an invalid constant shift or division is rejected wherever it stands,
-//! and scratch words for offsets are never reused for values, which libpcap does where a relation
+//! constants are folded, and an invalid constant shift or division is rejected in any position.
+//! Scratch words for offsets are never reused for values; libpcap reuses them if a relation
 //! precedes the first use of a variable-length header.
 
 mod ast;
@@ -42,7 +42,8 @@ pub use name_queries::{NameQuery, name_queries};
 pub use options::{AddressFamilies, Options, SNAPLEN_DEFAULT};
 pub use resolve::{NoResolver, Resolver, Transports};
 
-/// Compiles `text` for frames of type `link`.
+/// Compiles `text` for frames of type `link`. Does no I/O except through the resolver of the
+/// options.
 pub fn compile(
     text: &str,
     link: LinkType,

@@ -1,5 +1,5 @@
-//! Names to resolve in an expression, so that a caller can look them up before compiling, once for
-//! all link types.
+//! Names to be resolved in an expression, so that a caller can look them up before compiling, once
+//! for all link types.
 
 use super::ast::{Id, Primitive, Protocol, Qualifiers, Tree, TypeQualifier};
 use super::error::ExpressionError;
@@ -34,7 +34,7 @@ fn walk(tree: &Tree, found: &mut Vec<(NameQuery, String)>) {
         Tree::All(trees) | Tree::Any(trees) => trees.iter().for_each(|tree| walk(tree, found)),
         Tree::Not(inner) => walk(inner, found),
         Tree::Leaf(Primitive::Id(qualifiers, Id::Name(name)), _) => {
-            for (question, name) in of(*qualifiers, name) {
+            for (question, name) in lookups(*qualifiers, name) {
                 let asked = (question, name.to_owned());
                 if !found.contains(&asked) {
                     found.push(asked);
@@ -46,7 +46,7 @@ fn walk(tree: &Tree, found: &mut Vec<(NameQuery, String)>) {
 }
 
 /// Returns the lookups for a name with these qualifiers.
-fn of(q: Qualifiers, name: &str) -> Vec<(NameQuery, &str)> {
+fn lookups(q: Qualifiers, name: &str) -> Vec<(NameQuery, &str)> {
     let within = |protocols: &[Protocol]| q.protocol.is_none_or(|own| protocols.contains(&own));
     match q.kind {
         Some(TypeQualifier::Net) => vec![(NameQuery::Network, name)],

@@ -1,14 +1,14 @@
 //! Vocabulary of the language: keywords, named numbers, and tables of well-known protocols and
 //! ports.
 //!
-//! In: a word. Out: its meaning. Keywords follow pcap-filter(7); services are those of IANA in
-//! common use, with the transports of Debian's services file, so that a word means the same ports
-//! as in tcpdump. A resolver may know more.
+//! Input: a word. Output: its meaning. Keywords follow pcap-filter(7); services are those of IANA
+//! in common use, with the transports of Debian's services file, so that a word means the same
+//! ports as in tcpdump. A resolver may know more.
 
 use super::ast::{DirQualifier, Encapsulation, Protocol, TypeQualifier};
 use super::token::Keyword;
 
-/// Keywords of protocols; messages use the first of several.
+/// Keywords of protocols; if a protocol has several, messages use the first.
 pub(super) const PROTOCOLS: &[(&str, Protocol)] = &[
     ("link", Protocol::Link),
     ("ether", Protocol::Link),

@@ -1,6 +1,6 @@
 //! Spelling suggestions.
 
-/// Returns the most similar of `words`, if it is similar enough to be meant.
+/// Returns the most similar of `words`, or `None` if no word is similar enough.
 pub(super) fn nearest<'a>(words: impl Iterator<Item = &'a str>, word: &str) -> Option<&'a str> {
     let limit = if word.len() > 4 { 2 } else { 1 };
     words
@@ -11,7 +11,7 @@ pub(super) fn nearest<'a>(words: impl Iterator<Item = &'a str>, word: &str) -> O
         .map(|(_, candidate)| candidate)
 }
 
-/// Edit distance with transpositions.
+/// Returns the edit distance with transpositions.
 fn distance(a: &[u8], b: &[u8]) -> usize {
     let mut rows = vec![vec![0usize; b.len() + 1]; a.len() + 1];
     for (i, row) in rows.iter_mut().enumerate() {

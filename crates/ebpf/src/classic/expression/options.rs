@@ -2,10 +2,10 @@
 
 use super::resolve::{NoResolver, Resolver};
 
-/// Bytes kept of an accepted frame by default (libpcap's maximum).
+/// Number of bytes kept of an accepted frame by default (libpcap's maximum).
 pub const SNAPLEN_DEFAULT: u32 = 262_144;
 
-/// Parameters of a compilation besides text and link type.
+/// Parameters of a compilation in addition to text and link type.
 #[derive(Clone, Copy, Debug)]
 pub struct Options<'a> {
     /// Return value of the program for an accepted frame.
@@ -39,7 +39,7 @@ impl Default for Options<'_> {
 /// The address family numbers of IPv4 and IPv6 in loopback headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AddressFamilies {
-    /// The numbers of any BSD, in any byte order: suits captures of unknown origin.
+    /// The numbers of any BSD, in any byte order, for captures of unknown origin.
     Any,
     /// The numbers of one system.
     Exactly {

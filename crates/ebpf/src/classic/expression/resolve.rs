@@ -1,22 +1,22 @@
 //! Name resolution: the trait, and built-in tables of protocols and ports.
 //!
-//! In: a name from an expression. Out: addresses and numbers. A [`Resolver`] may read files or use
-//! the network; this crate does neither, so [`NoResolver`] knows well-known ports and protocols
-//! only.
+//! Input: a name from an expression. Output: addresses and numbers. A [`Resolver`] may read files
+//! or use the network; this crate does neither, so [`NoResolver`] knows well-known ports and
+//! protocols only.
 
 use std::fmt;
 use std::net::IpAddr;
 
 /// Resolves the names of an expression. Default methods use the built-in tables.
 pub trait Resolver: fmt::Debug {
-    /// Returns the addresses of a host, or the reason for having none.
+    /// Returns the addresses of a host, or the reason why there are none.
     fn host(&self, name: &str) -> Result<Vec<IpAddr>, String> {
         let _ = name;
         Err("names of hosts are not looked up here, write the address".to_owned())
     }
 
     /// Returns the number of an IPv4 network in the form of `getnetbyname`: four bytes, or fewer in
-    /// the low bytes, which then mean the address's first bytes.
+    /// the low bytes, which are then the first bytes of the address.
     fn network(&self, name: &str) -> Option<u32> {
         let _ = name;
         None

@@ -15,13 +15,13 @@ fn run(program: &ClassicProgram, frame: &[u8]) -> bool {
     program.run(frame, frame.len() as u32, &Metadata::default()) != 0
 }
 
-/// An Ethernet frame with a 20-byte IPv4 header of this protocol, followed by `behind`.
-fn ip4(protocol: u8, behind: &[u8]) -> Vec<u8> {
+/// Returns an Ethernet frame with a 20-byte IPv4 header of this protocol, followed by `payload`.
+fn ip4(protocol: u8, payload: &[u8]) -> Vec<u8> {
     let mut frame = vec![0; 34];
     frame[12] = 0x08;
     frame[14] = 0x45;
     frame[23] = protocol;
-    frame.extend_from_slice(behind);
+    frame.extend_from_slice(payload);
     frame
 }
 

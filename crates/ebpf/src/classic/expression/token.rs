@@ -25,21 +25,21 @@ pub(super) enum Token {
     Mac([u8; 6]),
     Mac8(u8),
     Name,
-    /// A name after a backslash, which keeps it from being a keyword.
+    /// A name after a backslash, which prevents its interpretation as a keyword.
     Escaped,
     Symbol(Symbol),
     End,
 }
 
 impl Token {
-    /// Returns true for a name or an address, which cannot stand without a qualifier.
+    /// Returns true for a name or an address, which needs a qualifier.
     pub(super) fn is_name_or_address(self) -> bool {
         use Token::{Dotted, Escaped, Ip6, Mac, Mac8, Name};
         matches!(self, Name | Escaped | Dotted | Ip6(_) | Mac(_) | Mac8(_))
     }
 }
 
-/// A keyword that is no protocol.
+/// A keyword that is not a protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Keyword {
     And,

@@ -4,17 +4,18 @@ use std::fmt;
 
 use super::super::program::{INSTRUCTIONS_MAX, MEMORY_WORDS};
 
-/// A program that cannot become a socket filter, with the reason.
+/// A program that cannot become a socket filter, and the reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SocketFilterError {
     /// The program jumps backward.
     Loops,
-    /// The program loads ancillary data, which is not available behind the socket.
+    /// The program loads ancillary data, which is not available to a program that runs after the
+    /// socket.
     Ancillary {
         /// Index of the load.
         at: usize,
     },
-    /// The program leaves no scratch word for the tag.
+    /// The program leaves no scratch word free for the tag.
     Scratch,
     /// The translation, which may contain the program twice, is too long.
     TooLong {

@@ -1,23 +1,23 @@
 //! Socket filters for raw packet sockets: a program for frames as files store them, rewritten for
 //! frames as the kernel holds them.
 //!
-//! In: the direction, a program for Ethernet frames with inline VLAN tags, a program for raw IP.
-//! Out: one program for `SO_ATTACH_FILTER` on `AF_PACKET`, `SOCK_RAW`. For a frame in the kernel it
-//! decides as the programs do for the same frame with its tag put back, so that running them again
-//! behind the socket rejects nothing more. It may accept what they reject, never the reverse.
-//! [SL §5.2, CONTRACT 1, 3 and 18]
+//! Input: the direction, a program for Ethernet frames with inline VLAN tags, a program for raw IP.
+//! Output: one program for `SO_ATTACH_FILTER` on `AF_PACKET`, `SOCK_RAW`. For a frame in the
+//! kernel, the filter decides as the programs do for the same frame with its tag put back, so
+//! running the programs again after the socket rejects no further frame. The filter may accept
+//! frames that the programs reject, never the reverse. [SL §5.2, CONTRACT 1, 3 and 18]
 //!
 //! The kernel moves the outermost tag from the frame into the skb, on receive always, on transmit
 //! where the device inserts tags, and `len` excludes it. The filter therefore contains the program
-//! twice, after a test for such a tag: as it is, and with its offsets shifted (see `tagged`). A
+//! twice, after a test for such a tag: unchanged, and with its offsets shifted (see `tagged`). A
 //! tagged frame has at least twelve bytes of addresses, since the kernel finds tags only after a
 //! complete Ethernet header.
 //!
-//! A test of the direction stands in front. Loopback shows every packet twice, outgoing and
-//! incoming; the filter accepts one of the two. Device types without a program are accepted.
+//! The filter begins with a test of the direction. Loopback delivers every packet twice, outgoing
+//! and incoming; the filter accepts one of the two. Device types without a program are accepted.
 //!
-//! One program per kind of device, not several alternatives: a load beyond the frame ends the whole
-//! filter, so that a second program would not run.
+//! There is one program per kind of device, not several alternatives: a load beyond the frame ends
+//! the entire filter, so an alternative would not run.
 //!
 //! The kernel and [`ClassicProgram::run`] differ in one case: a load at X plus k wraps at 2³² in
 //! the kernel and fails in `run`. Only an X of nearly 2³² reaches a byte of the frame in this way,
@@ -46,7 +46,7 @@ pub enum Direction {
     Received,
     /// Sent frames.
     Sent,
-    /// Frames sent to other hosts: none on loopback, where the receiver observes them.
+    /// Frames sent to other hosts: none on loopback, where every packet is also received.
     Elsewhere,
     /// Received and sent frames; on loopback each packet once.
     Both,
@@ -79,7 +79,7 @@ pub fn socket_filter(
     writer.finish()
 }
 
-/// Rewrites the program for Ethernet frames whose outermost tag lies beside the frame (`tagged`),
+/// Rewrites the program for Ethernet frames whose outermost tag is beside the frame (if `tagged`),
 /// or for frames as files store them. Shifts and offsets have the language's meaning, not the
 /// kernel's. The result returns [`WHOLE`] or 0.
 pub fn copy_for_kernel(
@@ -107,15 +107,15 @@ pub fn link_type(hardware_type: u16) -> Option<LinkType> {
 const LOOPBACK: u16 = 772;
 /// Device types with an Ethernet header: Ethernet, loopback.
 const ETHERNET_TYPES: [u16; 2] = [1, LOOPBACK];
-/// Device types without one: none, raw IP, PPP, and tunnels: IP in IP, IPv6, SIT, GRE, GRE over
-/// IPv6.
+/// Device types without an Ethernet header: none, raw IP, PPP, and the tunnels IP in IP, IPv6, SIT,
+/// GRE, and GRE over IPv6.
 const RAW_TYPES: [u16; 8] = [65534, 519, 512, 768, 769, 776, 778, 823];
 /// Packet type of sent frames (`PACKET_OUTGOING`).
 const OUTGOING: u32 = 4;
 
 /// Rejects programs that cannot be copied.
 fn check_copyable(program: &ClassicProgram) -> Result<(), SocketFilterError> {
-    if program.loops() {
+    if program.has_loop() {
         return Err(SocketFilterError::Loops);
     }
     let ancillary = program.instructions().iter().position(|instruction| {
@@ -164,7 +164,7 @@ fn branch_on_device_type(
             writer.place(next);
         }
     }
-    writer.go(pass);
+    writer.jump(pass);
     if let Some(program) = ethernet {
         let (plain, tag, tagged) = (writer.label(), writer.label(), writer.label());
         writer.place(ethernet_start);
@@ -178,7 +178,7 @@ fn branch_on_device_type(
             writer.place(next);
         }
         // No known kernel creates such a tag.
-        writer.go(pass);
+        writer.jump(pass);
         writer.place(tagged);
         writer.copy(program, TagPlacement::Beside)?;
         writer.place(plain);

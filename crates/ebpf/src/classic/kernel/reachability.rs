@@ -1,8 +1,8 @@
 //! Reachability: the instructions of a program that a tagged frame can reach.
 //!
-//! In: a program without loops. Out: the fate of each instruction in the copy for tagged frames, in
-//! which the type at byte 12 is one of two values. Most programs test for another type first, so
-//! that little of their copy remains.
+//! Input: a program without loops. Output: the fate of each instruction in the copy for tagged
+//! frames, in which the type at byte 12 is one of two values. Most programs test for another type
+//! first, so little of their copy remains.
 
 use super::super::insn::{Instruction, code, condition};
 
@@ -58,7 +58,7 @@ pub(super) fn reaches(instructions: &[Instruction]) -> Vec<Reach> {
     reaches
 }
 
-/// Returns true if A holds the tag's type after the instruction, given whether it did `before`.
+/// Returns true if A holds the tag's type after the instruction; `before`: A held it before.
 fn after(instruction: Instruction, before: bool) -> bool {
     match instruction.class() {
         code::LD => {
@@ -70,7 +70,8 @@ fn after(instruction: Instruction, before: bool) -> bool {
     }
 }
 
-/// Returns the result of a comparison with the tag's type, if it is the same for all tag types.
+/// Returns the result of a comparison with the tag's type if the result is the same for all tag
+/// types, else `None`.
 fn decided(instruction: Instruction) -> Option<bool> {
     let test = condition(instruction.code).filter(|_| instruction.code & code::X == 0)?;
     let [first, second] = TPIDS.map(|tpid| test.holds(tpid.into(), instruction.k.into()));

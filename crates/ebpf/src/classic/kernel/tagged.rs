@@ -1,17 +1,18 @@
 //! Rewrites a program's loads for frames whose outermost VLAN tag is in the skb.
 //!
-//! In: an instruction that expects the tag at bytes 12 to 15. Out: code that leaves the same A and
-//! X for a frame without these bytes, and fails in the same cases.
+//! Input: an instruction that expects the tag at bytes 12 to 15. Output: code that leaves the same
+//! A and X for a frame without these bytes, and fails in the same cases.
 //!
 //! - Bytes before 12 do not move. The frame has its addresses, so that such a load never fails.
-//! - From byte 16 on everything lies four bytes earlier, and the frame ends four bytes earlier: a
-//!   load at k fails with the tag inline exactly if the load at k - 4 fails without.
-//! - The tag itself is assembled from the skb. Inline the frame would have sixteen bytes, so that a
-//!   load within the tag never fails.
-//! - A load across a border is assembled from its parts, of which only the last can fail.
+//! - Bytes from 16 on are four bytes earlier, and the frame ends four bytes earlier: a load at k
+//!   fails with the tag inline exactly if the load at k - 4 fails without it.
+//! - The tag itself is assembled from the skb. With the tag inline, the frame would have at least
+//!   sixteen bytes, so a load within the tag never fails.
+//! - A load across a boundary of the tag is assembled from its parts, of which only the last can
+//!   fail.
 //! - A load at X plus k is one of these cases, selected by X alone, because k is not negative and
-//!   the sum does not wrap: an X of at least 16 - k leads past the tag; below that at most seven
-//!   values of X touch the tag, each with code of its own. With a k of 16 or more every X leads
+//!   the sum does not wrap: an X of at least 16 - k loads after the tag; below that at most seven
+//!   values of X touch the tag, and each has code of its own. With a k of 16 or more, every X loads
 //!   after the tag.
 
 use super::super::assemble::{
@@ -23,7 +24,7 @@ use super::error::SocketFilterError;
 use super::reachability::TAG_START;
 use super::writer::CodeWriter;
 
-/// Start of its second half.
+/// Start of the second half of the tag.
 const TCI: u32 = 14;
 /// End of the tag.
 const TAG_END: u32 = 16;
@@ -123,7 +124,7 @@ impl CodeWriter {
             self.compare(code::JGE, first, touching, before);
             self.place(before);
             self.put([load(k)]);
-            self.go(done);
+            self.jump(done);
         }
         self.place(touching);
         for x in first..last {
@@ -134,7 +135,7 @@ impl CodeWriter {
                 self.place(this);
             }
             self.absolute(x + k, size, free)?;
-            self.go(done);
+            self.jump(done);
             self.place(next);
         }
         self.place(above);
@@ -152,17 +153,17 @@ impl CodeWriter {
     }
 }
 
-/// Bytes of one load, with its postprocessing.
+/// The bytes of one load, and their postprocessing.
 #[derive(Clone, Copy, Debug)]
 struct LoadPart {
     size: u32,
     /// Source: an offset in the frame, or a half of the tag.
     from: u32,
-    /// Byte to extract, if not all.
+    /// Byte to extract from a half of the tag; `None` to use all loaded bytes.
     cut: Option<ByteOfHalf>,
 }
 
-/// The byte of a half of the tag.
+/// A byte of a half of the tag.
 #[derive(Clone, Copy, Debug)]
 enum ByteOfHalf {
     High,
@@ -181,7 +182,7 @@ impl LoadPart {
     }
 }
 
-/// Returns the parts of `size` bytes at `k`, first byte first.
+/// Returns the parts of a load of `size` bytes at `k`, first byte first.
 fn parts(k: u32, size: u32) -> Vec<LoadPart> {
     let end = k + size;
     let half = |from: u32, begins: u32| {
@@ -196,13 +197,13 @@ fn parts(k: u32, size: u32) -> Vec<LoadPart> {
     };
     let tag = [(ancillary::VLAN_TPID, TAG_START), (ancillary::VLAN_TCI, TCI)];
     let tag = tag.into_iter().filter_map(|(from, begins)| half(from, begins));
-    let (before, behind) = (of_frame(k, end.min(TAG_START)), of_frame(k.max(TAG_END), end));
+    let (before, behind) = (frame_parts(k, end.min(TAG_START)), frame_parts(k.max(TAG_END), end));
     let behind = behind.map(|part| LoadPart { from: part.from - TAG_LENGTH, ..part });
     before.chain(tag).chain(behind).collect()
 }
 
-/// Yields the loads of frame bytes `from..to`; no load has three bytes.
-fn of_frame(from: u32, to: u32) -> impl Iterator<Item = LoadPart> {
+/// Yields loads of the frame bytes `from..to`; each loads one, two or four bytes.
+fn frame_parts(from: u32, to: u32) -> impl Iterator<Item = LoadPart> {
     let size = to.saturating_sub(from);
     let sizes = if size == 3 { [2, 1] } else { [size, 0] };
     let places = [from, from.saturating_add(sizes[0])];

@@ -1,8 +1,8 @@
 //! Builds a socket filter around copies of programs.
 //!
-//! In: programs. Out: code with labels, which [`super::super::assemble`] turns into a program.
-//! Returns of a copy become jumps to the filter's two returns, because the kernel's check of
-//! scratch words assumes that code after a return runs after it.
+//! Input: programs. Output: code with labels, which [`super::super::assemble`] turns into a
+//! program. Returns of a copy become jumps to the filter's two returns, because the kernel's check
+//! of scratch words assumes that code after a return runs after it.
 
 use super::super::assemble::{
     Compare, JumpLabel, PseudoInsn, TXA, alu_x, assembled, constant_to_a, line, memory_to_a,
@@ -13,10 +13,10 @@ use super::super::program::{ClassicProgram, MEMORY_WORDS};
 use super::error::SocketFilterError;
 use super::reachability::{Reach, reaches};
 
-/// Return value for an accepted frame: all of it.
+/// Return value for an accepted frame: the entire frame is kept.
 pub const WHOLE: u32 = u32::MAX;
 
-/// The location of the outermost VLAN tag in the frames of a copy.
+/// Location of the outermost VLAN tag for which a copy of the program is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TagPlacement {
     /// In the frame, at bytes 12 to 15.
@@ -65,7 +65,7 @@ impl CodeWriter {
     }
 
     /// Jumps to `label`.
-    pub(super) fn go(&mut self, label: JumpLabel) {
+    pub(super) fn jump(&mut self, label: JumpLabel) {
         self.code.push(PseudoInsn::Goto(label));
     }
 
@@ -79,7 +79,8 @@ impl CodeWriter {
         self.compare(code::JEQ, k, yes, no);
     }
 
-    /// Appends a copy of a program without loops. Expects X to be zero; A is arbitrary.
+    /// Appends a copy of a program without loops. The code before the copy leaves X at zero and A
+    /// arbitrary.
     pub(super) fn copy(
         &mut self,
         program: &ClassicProgram,
@@ -115,15 +116,15 @@ impl CodeWriter {
                     let yes = target(instruction.jt.into());
                     let no = target(instruction.jf.into());
                     match reach {
-                        Reach::Decided(holds) => self.go(if holds { yes } else { no }),
+                        Reach::Decided(holds) => self.jump(if holds { yes } else { no }),
                         _ => self.code.push(PseudoInsn::Branch { compare, yes, no }),
                     }
                 }
-                code::JMP => self.go(target(instruction.k as usize)),
+                code::JMP => self.jump(target(instruction.k as usize)),
                 code::RET if instruction.code == code::RET | code::A => {
                     self.equal(0, self.refuse, self.pass);
                 }
-                code::RET => self.go(if instruction.k == 0 { self.refuse } else { self.pass }),
+                code::RET => self.jump(if instruction.k == 0 { self.refuse } else { self.pass }),
                 _ => self.step(*instruction, tag, free)?,
             }
         }
@@ -138,7 +139,7 @@ impl CodeWriter {
         free: Option<u32>,
     ) -> Result<(), SocketFilterError> {
         if beyond_every_frame(instruction) {
-            self.go(self.refuse);
+            self.jump(self.refuse);
             return Ok(());
         }
         match instruction.code & 0xf7 {
@@ -163,7 +164,7 @@ impl CodeWriter {
         self.compare(code::JGE, 32, large, small);
         self.place(large);
         self.put([constant_to_a(0)]);
-        self.go(done);
+        self.jump(done);
         self.place(small);
         self.put([memory_to_a(free), alu_x(op)]);
         self.place(done);
@@ -182,7 +183,8 @@ impl CodeWriter {
     }
 }
 
-/// Returns true for a load at an offset that no frame has; the kernel would read elsewhere.
+/// Returns true for a load at an offset that no frame has; the kernel would load something else
+/// there.
 fn beyond_every_frame(instruction: Instruction) -> bool {
     let loads = matches!(instruction.class(), code::LD | code::LDX);
     let mode = instruction.code & 0xe0;

@@ -15,13 +15,14 @@ pub(super) struct Stub {
 }
 
 pub(super) enum Task {
-    /// Increment this counter.
+    /// Increments this counter.
     Count(usize),
-    /// Unsure if the frame has at least this length; otherwise continue as past the end.
+    /// Unsure if the frame has at least this length; otherwise continues as beyond the end of the
+    /// frame.
     Deep(u32),
 }
 
-/// The state to restore when an arm or a twin ends.
+/// The state to be restored when an arm or a twin ends.
 pub(in crate::emit) struct Mark {
     top: Depth,
     stubs: usize,
@@ -95,7 +96,8 @@ impl Builder {
         (map_slots(answer, slot_after), top)
     }
 
-    /// Releases everything but the answer; inside an arm, everything allocated since.
+    /// Releases every slot except those of the answer; inside an arm, only slots allocated since
+    /// the arm began.
     pub(in crate::emit) fn pack(&mut self, answer: Answer<'_>) -> Answer<'static> {
         let floor = if self.depth == 0 { self.floor } else { self.top };
         let (moved, top) = self.move_slots(floor, answer);
@@ -105,7 +107,7 @@ impl Builder {
     }
 
     /// Creates an exit that increments a counter and continues at `then`.
-    pub(in crate::emit) fn counted(&mut self, name: &str, then: Label) -> Label {
+    pub(in crate::emit) fn counting_exit(&mut self, name: &str, then: Label) -> Label {
         let task = Task::Count(self.counter(name));
         self.stub(task, then)
     }
@@ -116,7 +118,8 @@ impl Builder {
         label
     }
 
-    /// Emits deferred code, latest first: each jumps to an earlier one or outward, hence forward.
+    /// Emits deferred code in reverse order: each piece jumps to an earlier piece or outward, hence
+    /// forward.
     pub(super) fn emit_stubs(&mut self, stubs: Vec<Stub>, end: Label) {
         if stubs.iter().any(|stub| self.asm.is_used(stub.label)) {
             self.asm.jump(end);

@@ -2,8 +2,8 @@
 //!
 //! Non-linear frames: at traffic control only the linear part is directly readable. A trusted
 //! program first pulls `reach` bytes, the deepest read of its twins, at most `PULL_MAX`; if the
-//! kernel cannot, the program is unsure. A failing bounds check where a non-linear frame continues
-//! is unsure as well, never "too short" (CONTRACT 18).
+//! kernel cannot pull them, the program is unsure. A failing bounds check at the end of the linear
+//! part of a non-linear frame is unsure as well, never "too short" (CONTRACT 18).
 //!
 //! Without CAP_PERFMON the verifier rejects adding a register to a packet pointer (tried on 6.18).
 //! Hardened programs therefore use constant offsets and copy other bytes through a helper, which
@@ -17,7 +17,7 @@ use crate::emit::handle::PosBase;
 use crate::insn::{Alu, Cond, Helper, Insn, R0, R1, R2, R6, R7, R8, R10, Size};
 use crate::program::Hook;
 
-/// Maximum bytes pulled into the linear part: headers, not payload.
+/// Maximum number of bytes pulled into the linear part: headers, not payload.
 pub(in crate::emit) const PULL_MAX: u32 = 256;
 
 /// Offsets in `__sk_buff`.
@@ -27,7 +27,7 @@ pub(in crate::emit) mod skb {
     pub(in crate::emit) const TAG_TCI: i16 = 24;
     pub(in crate::emit) const TAG_PROTOCOL: i16 = 28;
     pub(in crate::emit) const INGRESS_IFINDEX: i16 = 36;
-    /// First word of `cb`, in which an exam program at a control group answers.
+    /// First word of `cb`, in which an exam program at a control group returns its answer.
     pub(in crate::emit) const ANSWER: i16 = 48;
     pub(in crate::emit) const DATA: i16 = 76;
     pub(in crate::emit) const DATA_END: i16 = 80;
@@ -128,8 +128,8 @@ impl Builder {
         self.takes && !self.is_length_a_difference()
     }
 
-    /// Returns the exit of a failed direct bounds check up to `end`; after a computed position, up
-    /// to `end` at most.
+    /// Returns the exit of a failed direct bounds check up to byte `end`; if the position is
+    /// computed, `end` is an upper bound.
     pub(in crate::emit) fn miss_exit(&mut self, base: PosBase, end: u32, miss: Label) -> Label {
         let near = match self.target.hook {
             Hook::Socket | Hook::Cgroup => return miss,

@@ -14,7 +14,7 @@ use crate::insn::{Alu, Cond, Insn, R0, R1, R6, Size};
 use crate::program::{Hook, MapSpec, Program, TailProgram};
 
 /// Length in instructions from which on a part ends after its current twin. The longest twins have
-/// a quarter of that, and the verifier takes a few milliseconds for it.
+/// a quarter of this length, and the verifier takes a few milliseconds for a part.
 const PART_INSNS_MAX: usize = 4_000;
 /// Number of instructions between two resets of the verifier's paths, which otherwise double with
 /// each header parsed.
@@ -28,14 +28,16 @@ impl Builder {
         may && self.stubs.is_empty() && self.asm.here() >= PART_INSNS_MAX
     }
 
-    /// Returns true if enough code was emitted since the last reset to reset the verifier's state.
+    /// Returns true if enough code has been emitted since the last reset of the verifier's state to
+    /// reset it again.
     pub(in crate::emit) fn may_reset_verifier(&self) -> bool {
         self.depth == 0
             && !self.target.hardened
             && self.asm.here() >= self.verifier_reset_at + VERIFIER_RESET_INSNS
     }
 
-    /// Resets everything but the answer: releases the stack and reloads packet pointers.
+    /// Resets the verifier's knowledge of everything but the answer: releases the stack and reloads
+    /// packet pointers.
     pub(in crate::emit) fn reset_verifier(&mut self) {
         self.verifier_reset_at = self.asm.here();
         self.top = self.floor;
@@ -75,8 +77,11 @@ impl Builder {
         self.enter();
     }
 
-    /// Finishes the program after its last answer.
-    pub(in crate::emit) fn end(mut self: Box<Self>, answer: Answer<'_>) -> Result<Program, Unfit> {
+    /// Finishes the program after the answer of the last twin.
+    pub(in crate::emit) fn finish_program(
+        mut self: Box<Self>,
+        answer: Answer<'_>,
+    ) -> Result<Program, Unfit> {
         self.filter = None;
         self.line();
         self.finish(self.finish, answer.class);
@@ -87,7 +92,7 @@ impl Builder {
         self.assemble()
     }
 
-    /// Emits the exits without an answer.
+    /// Emits the exits for frames without an answer.
     pub(super) fn exits(&mut self) {
         let hook = self.target.hook;
         self.filter = None;
@@ -128,8 +133,8 @@ impl Builder {
         self.asm.push(Insn::exit());
     }
 
-    /// Begins the code for undecided frames, if any can occur; `tag_out` says that the driver
-    /// removed their tag. Returns the label of the body.
+    /// Begins the code for undecided frames, if there can be any; `tag_out`: the driver has removed
+    /// their tag. Returns the label of the body.
     pub(in crate::emit) fn begin_unsure(&mut self, tag_out: bool) -> Option<Label> {
         let unsure = self.unsure;
         if !self.asm.is_used(unsure) {

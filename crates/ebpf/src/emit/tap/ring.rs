@@ -1,9 +1,9 @@
 //! The end of a frame in a tap: copies it for each owner with deliveries, writes the pointers,
 //! notifies, and passes the frame. [SL §6.2; CONTRACT 29]
 //!
-//! In: the deliveries that the body noted in the scratch memory. A reader sees a record before a
-//! pointer to it, and the pointer before the pointer count: x86 keeps stores in order; elsewhere an
-//! exchange orders them. A frame that cannot be copied is counted for each delivery.
+//! Input: the deliveries that the body recorded in the scratch memory. A reader sees a record
+//! before a pointer to it, and the pointer before the pointer count: x86 keeps stores in order;
+//! elsewhere an exchange orders them. A frame that cannot be copied is counted for each delivery.
 
 use super::shared::{OutletUse, shared_slots};
 use crate::asm::Label;
@@ -29,12 +29,13 @@ const FORCE_WAKEUP: i32 = 2;
 /// Offset of `gso_size` in `__sk_buff`.
 const SEGMENT: i16 = 176;
 
-/// Frames between these lengths and twice these are copied word by word: the copying helper costs
-/// 20 ns more, in test runs and under a flood alike.
-const SHORT: [i16; 2] = [64, 32];
+/// Frames between these lengths and twice these lengths are copied word by word, because the
+/// copying helper costs 20 ns more, in test runs and under a flood of frames alike.
+const SHORT_FRAMES: [i16; 2] = [64, 32];
 
-/// Stores r2 in a word of a region with release order, and before any later store. An x86 processor
-/// keeps stores in order. Elsewhere an exchange is used: a store-release needs Linux 6.15.
+/// Returns the instruction that stores r2 in a word of a region with release order, and before any
+/// later store. An x86 processor keeps stores in order. Elsewhere an exchange is used: a
+/// store-release needs Linux 6.15.
 pub(super) fn store_ordered(region: Reg, word: i16) -> Insn {
     match cfg!(target_arch = "x86_64") {
         true => Insn::store(Size::DW, region, word, R2),
@@ -77,7 +78,7 @@ impl Builder {
         self.asm.exit_with(Verdict::Pass.value(self.target.hook));
     }
 
-    /// Drops the frame if the body marked it as taken from the host.
+    /// Drops the frame if the body has marked it as taken from the host.
     fn drop_taken(&mut self, scratch: Scratch, mark: u16) {
         if self.target.hook != Hook::Tc || mark >= scratch.marks_max {
             return self.refuse(Unfit::new("flows are taken at traffic control alone"));
@@ -89,7 +90,7 @@ impl Builder {
         self.asm.bind(pass);
     }
 
-    /// Sends a copy of the frame to an interface, if the body marked it.
+    /// Sends a copy of the frame by an interface if the body has marked the frame for it.
     fn send_copy(&mut self, scratch: Scratch, egress: Egress) {
         let Some(tally) =
             scratch.tally_at(egress.failed).filter(|_| egress.mark < scratch.marks_max)
@@ -178,7 +179,8 @@ impl Builder {
         self.asm.jump_if(Cond::Eq, R1, 0, not);
     }
 
-    /// Emits code for a pointer ring, with its region in a register, if the frame goes there.
+    /// Emits code for a pointer ring, with its region in a register, for frames with a delivery to
+    /// the ring.
     fn with_pointer_ring(
         &mut self,
         ours: &OutletUse<'_>,
@@ -266,7 +268,7 @@ impl Builder {
         let copied = self.asm.label();
         // Packet-pointer arithmetic needs CAP_PERFMON.
         if self.target.hook == Hook::Tc && !self.target.hardened {
-            SHORT.iter().for_each(|half| self.copy_short_frame(*half, copied));
+            SHORT_FRAMES.iter().for_each(|half| self.copy_short_frame(*half, copied));
         }
         let asm = &mut self.asm;
         asm.push(Insn::mov(R1, R6));

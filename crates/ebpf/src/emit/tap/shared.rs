@@ -1,9 +1,9 @@
 //! Exits of which a frame takes at most one: they share a slot in the scratch memory, a bit and a
-//! reader, so that a frame costs the same however many there are. [CONTRACT 18, 19]
+//! reader, so that the cost of a frame does not depend on the number of exits. [CONTRACT 18, 19]
 //!
-//! In: deliveries, each with its slot number. Out: the slots. The exit is known at run time: the
-//! scratch memory and the pointer hold its number, and each exit is counted. A reader thus knows
-//! the number of frames of every exit, including those whose pointers are gone.
+//! Input: deliveries, each with its slot number. Output: the slots. The exit is known at run time:
+//! the scratch memory and the pointer hold its number, and each exit is counted. So a reader knows
+//! the number of frames of every exit, including frames whose pointers have been overwritten.
 
 use crate::asm::Label;
 use crate::emit::builder::Builder;
@@ -42,8 +42,8 @@ pub(in crate::emit) fn shared_slots(deliveries: &[Delivery]) -> Vec<SharedSlot> 
 }
 
 impl Builder {
-    /// Counts a frame for its exit if that shares a reader, and stores the count in the pointer, if
-    /// one is written. Clobbers r1, r3 and r5.
+    /// Counts a frame for its exit if the exit shares a reader, and stores the count in the
+    /// pointer, if a pointer is written. Clobbers r1, r3 and r5.
     pub(super) fn count_exit(
         &mut self,
         scratch: Scratch,

@@ -1,18 +1,18 @@
 //! Rings without a reader: frames are counted but not copied. [SL §6.2; CONTRACT 29]
 //!
-//! In: the number of drained doorbells, since a reader drains them each time before it looks for
-//! frames. A doorbell is sent at least once per quarter of the ring. If as many frames as fill the
-//! ring [`UNREAD_LAPS`] times over were copied without one drained doorbell, there is no reader,
-//! and all but the last lap was copied for nothing. From then on the program polls with every
-//! frame, which is cheaper than copying it, and copies again with the first frame after a drain. A
-//! late reader thus loses at most one lap more than without this.
+//! Input: the number of drained doorbells; a reader drains them each time before it checks for
+//! frames. A doorbell is sent at least once per quarter of the ring. If the ring was filled
+//! [`UNREAD_LAPS`] times without one drained doorbell, there is no reader, and all but the last lap
+//! was copied in vain. From then on the program polls with every frame, which is cheaper than
+//! copying it, and copies again with the first frame after a drain. So a late reader loses at most
+//! one lap more than it would without this check.
 //!
-//! Out: to a reader, the program lapped it. The position advances once by a whole ring, so that no
-//! record is valid any more, and pointers are counted but not written, since their records are
-//! gone.
+//! Output: a reader observes that the program has lapped it. The position advances once by a whole
+//! ring, so that no record is valid any more, and pointers are counted but not written, since their
+//! records are gone.
 //!
-//! Frames are always copied where several requests share the copy, where listeners drain nothing,
-//! and where a doorbell covers more than a whole ring.
+//! Frames are always copied if several requests share the copy, if listeners drain nothing, or if a
+//! doorbell covers more than an entire ring.
 
 use super::ring::store_ordered;
 use super::shared::{OutletUse, shared_slots};
@@ -24,7 +24,7 @@ use crate::emit::ring_layout::{UNREAD_LAPS, offset};
 use crate::insn::{Alu, Cond, Helper, Insn, R0, R1, R2, R3, R7, R8, Reg, Size};
 
 /// BPF_RB_CONS_POS: the consumer's position.
-const TAKEN_OUT: i32 = 2;
+const CONSUMER_POSITION: i32 = 2;
 
 impl Builder {
     /// Emits the check, which continues at `next` if the frame is only counted. Clobbers r7 and r8.
@@ -62,8 +62,8 @@ impl Builder {
         self.asm.bind(copied);
     }
 
-    /// Polls the consumer's position. Jumps to `copied` if it advances or if it is too early to
-    /// tell; otherwise invalidates the copied records.
+    /// Polls the consumer's position. Jumps to `copied` if the position advances or if it is too
+    /// early to decide; otherwise invalidates the copied records.
     fn poll_consumer(
         &mut self,
         owner: &FrameRing,
@@ -75,7 +75,7 @@ impl Builder {
         let asm = &mut self.asm;
         let ring = owner.bytes.cast_signed();
         asm.push_wide(Insn::load_map(R1, CALLER_MAPS + ours.outlet.doorbell_map));
-        asm.push(Insn::mov(R2, TAKEN_OUT));
+        asm.push(Insn::mov(R2, CONSUMER_POSITION));
         asm.push(Insn::call(Helper::RingbufQuery));
         // Offset by one, so that 0 means never polled.
         asm.push(Insn::alu(Alu::Add, R0, 1));

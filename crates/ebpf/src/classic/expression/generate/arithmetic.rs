@@ -1,7 +1,8 @@
 //! Relations between values: `ip[6:2] & 0x1fff = 0`, `len > 100`, `tcp[tcpflags] & tcp-syn != 0`.
 //!
-//! Values are computed in A, pending ones are kept in the lowest scratch words, constants fold. A
-//! value in a protocol's header is loaded only after a test that the frame carries the protocol.
+//! Values are computed in A, pending values are kept in the lowest scratch words, and constants
+//! fold. A value in a protocol's header is loaded only after a test that the frame carries the
+//! protocol.
 
 use super::super::ast::{Arithmetic, Protocol};
 use super::super::condition::{
@@ -16,8 +17,9 @@ use crate::classic::insn::code;
 use crate::classic::link::LinkType as L;
 use crate::insn::{Alu, Cond};
 
-/// Largest offset in a load instruction; kernels read ancillary data beyond it.
-const PLACE_MAX: u32 = 0x7fff_ffff;
+/// Largest offset of a frame byte in a load instruction; larger offsets are ancillary loads in the
+/// kernel.
+const OFFSET_MAX: u32 = 0x7fff_ffff;
 
 /// Code that computes a value, and the precondition on the frame.
 struct LoweredValue {
@@ -45,7 +47,7 @@ impl Generator<'_> {
             }
             (Some(a), None) => {
                 let value = self.value(right, 0)?;
-                let (op, wanted) = comparison(mirrored(relation));
+                let (op, wanted) = comparison(swap_sides(relation));
                 return Ok(value.given.and(compare_k(value.lines, op, a).is(wanted)));
             }
             (None, None) => {
@@ -84,7 +86,7 @@ impl Generator<'_> {
         }
     }
 
-    /// Computes a value in A, with pending ones in scratch words from `free` on.
+    /// Computes a value in A, with pending values in scratch words from `free` on.
     fn value(&mut self, value: &Arithmetic, free: u32) -> Generated<LoweredValue> {
         if let Some(number) = self.constant(value)? {
             return Ok(LoweredValue {
@@ -147,11 +149,11 @@ impl Generator<'_> {
             _ => return Err(self.mistake(format!("data size must be 1, 2 or 4, not {size}"))),
         };
         let (base, given) = self.indexed(protocol)?;
-        let place = self.place(base)?;
+        let place = self.offset_of(base)?;
         let constant = self.constant(offset)?;
         if let Some(k) = constant
             && let Some(at) = place.constant.checked_add(k)
-            && at <= PLACE_MAX
+            && at <= OFFSET_MAX
         {
             return Ok(LoweredValue {
                 lines: self.load(HeaderField { base, offset: k, size })?,
@@ -222,7 +224,7 @@ impl Generator<'_> {
 }
 
 /// Returns the relation with its sides swapped.
-fn mirrored(relation: Cond) -> Cond {
+fn swap_sides(relation: Cond) -> Cond {
     match relation {
         Cond::Gt => Cond::Lt,
         Cond::Lt => Cond::Gt,

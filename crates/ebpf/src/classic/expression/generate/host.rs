@@ -9,7 +9,7 @@ use super::link_protocol::{ARP, IP, IP6, RARP};
 use super::load::HeaderBase;
 use super::{Generated, Generator};
 
-/// Maximum addresses of a name per family.
+/// Maximum number of addresses of a name per family.
 const ADDRESSES_MAX: usize = 100;
 
 /// An IPv4 network.
@@ -115,7 +115,7 @@ impl Generator<'_> {
         Ok(condition)
     }
 
-    /// Applies `test` to the offset of the source, the target, either or both.
+    /// Applies `test` to the offset of the source address, the target address, either, or both.
     pub(super) fn by_direction(
         &mut self,
         direction: Option<DirQualifier>,
@@ -126,7 +126,7 @@ impl Generator<'_> {
         self.of_ends(direction, |g| test(g, source), |g| test(g, target))
     }
 
-    /// Generates the test of the source, of the target, or of both and joins them.
+    /// Generates the tests of the source, the target, or both, and joins them.
     pub(super) fn of_ends(
         &mut self,
         direction: Option<DirQualifier>,
@@ -154,7 +154,7 @@ impl Generator<'_> {
         self.mistake(format!("`{}` is for link addresses of 802.11 frames only", direction.words()))
     }
 
-    /// Tests for the addresses of a name; for a gateway, that they are absent.
+    /// Tests for the addresses of a name; for a gateway, tests that they are absent.
     pub(super) fn host_name(
         &mut self,
         q: Qualifiers,

@@ -1,4 +1,4 @@
-//! Qualified identifiers: selects the test by qualifiers and form.
+//! Qualified identifiers: selects a test by the qualifiers and the form of the identifier.
 
 use std::net::Ipv6Addr;
 
@@ -156,7 +156,8 @@ impl Generator<'_> {
         self.nets6(q, &[net], true, &thing)
     }
 
-    /// Parses one to four decimal bytes, the first highest; returns the value and its bits.
+    /// Parses one to four decimal bytes, most significant first. Returns the value and the number
+    /// of bits.
     fn parse_dotted(&self, text: &str) -> Generated<(u32, u32)> {
         let mut value = 0u32;
         let mut bits = 0;
@@ -173,7 +174,7 @@ impl Generator<'_> {
     }
 }
 
-/// Aligns a network number to the left: `10` is `10.0.0.0/8`.
+/// Returns the network of a number aligned to the left: `10` is `10.0.0.0/8`.
 fn left_aligned(number: u32) -> Net {
     let (mut address, mut mask) = (number, u32::MAX);
     while address != 0 && address >> 24 == 0 {

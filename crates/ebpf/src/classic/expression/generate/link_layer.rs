@@ -65,7 +65,7 @@ impl Generator<'_> {
                 Ok(compare_k(lines, code::JEQ, either_value(0, 1)))
             }
             _ => {
-                self.needs_metadata(pick_word(outbound))?;
+                self.require_metadata(pick_word(outbound))?;
                 let lines = vec![line(code::LD | code::H | code::ABS, PACKET_TYPE)];
                 Ok(compare_k(lines, code::JEQ, OUTGOING).is(outbound))
             }
@@ -76,13 +76,13 @@ impl Generator<'_> {
         if self.link == L::LINUX_SLL2 {
             return self.equal(HeaderBase::Header.word(4), index);
         }
-        self.needs_metadata("ifindex")?;
+        self.require_metadata("ifindex")?;
         let lines = vec![line(code::LD | code::W | code::ABS, INTERFACE)];
         Ok(compare_k(lines, code::JEQ, index))
     }
 
-    /// Rejects kernel metadata where frames come from a file.
-    fn needs_metadata(&self, word: &str) -> Generated<()> {
+    /// Rejects tests of kernel metadata for frames from a file.
+    fn require_metadata(&self, word: &str) -> Generated<()> {
         if self.options.live_metadata {
             return Ok(());
         }

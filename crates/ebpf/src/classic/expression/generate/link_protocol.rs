@@ -1,7 +1,7 @@
 //! Tests for the protocol that a frame carries, by the protocol numbers of its link type.
 //!
-//! As in libpcap, one number space serves all link types: EtherTypes; below 1501 LLC service access
-//! points; PPP numbers where neither has the protocol.
+//! As in libpcap, one range of numbers serves all link types: EtherTypes, LLC service access points
+//! below 1501, and PPP numbers for protocols that have neither.
 
 use super::super::condition::Condition;
 use super::super::error::ErrorKind;
@@ -39,7 +39,7 @@ impl Generator<'_> {
     /// Tests that the frame carries `protocol`.
     pub(super) fn link_protocol(&mut self, protocol: u32) -> Generated<Condition> {
         if self.mpls_depth > 0 {
-            return self.behind_mpls(protocol);
+            return self.protocol_after_mpls(protocol);
         }
         match self.link {
             link if link.is_ethernet() || link == L::LINUX_SLL => self.ethernet_protocol(protocol),
@@ -101,8 +101,8 @@ impl Generator<'_> {
         self.masked(base.byte(0), version << 4, 0xf0)
     }
 
-    /// Tests for `protocol` in an EtherType, or in an LLC header where the field says that there is
-    /// one: by a length on Ethernet, by a reserved value on Linux cooked frames.
+    /// Tests for `protocol` in an EtherType, or in an LLC header if the type field announces one:
+    /// by a length on Ethernet, by a reserved value on Linux cooked frames.
     fn ethernet_protocol(&mut self, protocol: u32) -> Generated<Condition> {
         const COOKED_LLC: u32 = 4;
         const COOKED_NOVELL: u32 = 1;
@@ -249,7 +249,8 @@ impl Generator<'_> {
         self.equal(HeaderBase::Header.half(2), 0x0300 | nlpid)
     }
 
-    /// Returns the condition on the outer header that makes the current header valid.
+    /// Returns the condition on the outer header that makes the current header valid; `None` if
+    /// there is none.
     pub(super) fn previous_check(&mut self) -> Generated<Option<Condition>> {
         self.encapsulated.then(|| self.inner_header_check()).transpose()
     }

@@ -77,9 +77,10 @@ impl Generator<'_> {
         Ok(lines)
     }
 
-    /// Loads the variable part of `base` into X; returns the constant part, and whether X is used.
+    /// Loads the variable part of `base` into X. Returns the code, the constant part, and true if X
+    /// is used.
     pub(super) fn base(&mut self, base: HeaderBase) -> Generated<(Code, u32, bool)> {
-        let place = self.place(base)?;
+        let place = self.offset_of(base)?;
         if base == HeaderBase::TransportIp4 {
             return Ok((self.header_length_to_x(place), place.constant, true));
         }
@@ -89,21 +90,22 @@ impl Generator<'_> {
         })
     }
 
-    /// Returns the offset of `base`; for [`HeaderBase::TransportIp4`] that of the IPv4 header.
-    pub(super) fn place(&self, base: HeaderBase) -> Generated<Offset> {
-        let payload = || self.payload.ok_or_else(|| self.unplaced());
+    /// Returns the offset of `base`; for [`HeaderBase::TransportIp4`], the offset of the IPv4
+    /// header.
+    pub(super) fn offset_of(&self, base: HeaderBase) -> Generated<Offset> {
+        let payload = || self.payload.ok_or_else(|| self.no_offset_error());
         Ok(match base {
             HeaderBase::Packet => Offset { constant: 0, word: None },
             HeaderBase::Header => self.header,
             HeaderBase::Llc => payload()?,
-            HeaderBase::Protocol => self.protocol.ok_or_else(|| self.unplaced())?,
+            HeaderBase::Protocol => self.protocol.ok_or_else(|| self.no_offset_error())?,
             HeaderBase::Network | HeaderBase::TransportIp4 => payload()?.plus(self.nl),
             HeaderBase::NetworkNoSnap => payload()?.plus(self.nl_nosnap),
             HeaderBase::TransportIp6 => payload()?.plus(self.nl).plus(40),
         })
     }
 
-    /// Loads the IPv4 header's length into X, plus the variable part of `place`.
+    /// Loads the IPv4 header's length into X, plus the variable part of `offset_of`.
     pub(super) fn header_length_to_x(&mut self, place: Offset) -> Code {
         let Some(word) = self.use_word(place) else {
             return vec![line(code::LDX | code::MSH | code::B, place.constant)];
@@ -125,7 +127,7 @@ impl Generator<'_> {
         place.word
     }
 
-    pub(super) fn unplaced(&self) -> ExpressionError {
+    pub(super) fn no_offset_error(&self) -> ExpressionError {
         let what = format!("where the protocols stand in frames of {} is not known", self.link);
         self.error(ErrorKind::Unknown, what)
     }

@@ -69,7 +69,7 @@ impl Generator<'_> {
         self.mac(direction, address, thing)
     }
 
-    /// Tests for frames through a gateway: its link address without its IP address.
+    /// Tests for frames through a gateway: frames with its link address and without its IP address.
     pub(super) fn gateway(&mut self, q: Qualifiers, name: &str) -> Generated<Condition> {
         match q.protocol {
             None | Some(Protocol::Ip | Protocol::Arp | Protocol::Rarp) => {}

@@ -1,9 +1,9 @@
 //! Generates a condition from a tree, for one link type.
 //!
-//! In: the tree, the link type, the options. Out: a [`Condition`]. The tree is walked from left to
-//! right, and an encapsulation such as `vlan` shifts everything to its right further into the
-//! frame; the walk therefore tracks the offsets of the current header, its protocol number and its
-//! payload. Offsets known only at run time are kept in scratch words.
+//! Input: the tree, the link type, the options. Output: a [`Condition`]. The tree is walked from
+//! left to right, and an encapsulation such as `vlan` shifts everything to its right further into
+//! the frame; the walk therefore tracks the offsets of the current header, its protocol number and
+//! its payload. Offsets known only at run time are kept in scratch words.
 //!
 //! Each submodule generates one kind of test; `load` turns offsets into instructions.
 
@@ -35,7 +35,7 @@ use load::HeaderBase;
 
 type Generated<T> = Result<T, ExpressionError>;
 
-/// Maximum tests of a condition; more cannot fit into a program.
+/// Maximum number of tests of a condition; more tests cannot fit into a program.
 const TESTS_MAX: usize = 2 * super::super::program::INSTRUCTIONS_MAX;
 
 /// Scratch word for the outermost header's offset, if variable.
@@ -43,7 +43,7 @@ const HEADER_WORD: u32 = 15;
 /// Scratch word for the outermost payload's offset, if variable.
 const PAYLOAD_WORD: u32 = 14;
 
-/// Generates the condition of `tree`; without a tree it accepts everything.
+/// Generates the condition of `tree`; without a tree, the condition accepts every frame.
 pub(super) fn generate(
     tree: Option<&Tree>,
     link: LinkType,
@@ -108,7 +108,7 @@ struct Generator<'a> {
     link: LinkType,
     /// Offset of the current link header.
     header: Offset,
-    /// True after a header of another link type than the frame's.
+    /// True after a header of another link type than that of the frame.
     entered: bool,
     /// Offset of the current protocol number.
     protocol: Option<Offset>,
@@ -118,11 +118,11 @@ struct Generator<'a> {
     nl_nosnap: u32,
     mpls_depth: u32,
     vlan_depth: u32,
-    /// True if the current header lies in a tunnel that may carry other frames than Ethernet.
+    /// True if the current header is in a tunnel that may carry other frames than Ethernet.
     encapsulated: bool,
     header_used: bool,
     payload_used: bool,
-    /// First scratch word that holds an offset; those below are free for values.
+    /// First scratch word that holds an offset; the words below are free for values.
     words_end: u32,
     labels: u32,
     tests: usize,
@@ -264,5 +264,5 @@ fn comparison(relation: Cond) -> (u16, bool) {
     }
 }
 
-/// Code without branches out of it.
+/// Code without branches to code outside.
 type Code = Vec<PseudoInsn>;

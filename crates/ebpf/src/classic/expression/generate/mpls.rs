@@ -15,7 +15,7 @@ const LABEL_MAX: u32 = 0xf_ffff;
 const ENTRY: u32 = 4;
 
 impl Generator<'_> {
-    /// Tests for an MPLS header, with `label` if given; a repeated `mpls` means the next entry.
+    /// Tests for an MPLS header, with `label` if given; a repeated `mpls` refers to the next entry.
     pub(super) fn mpls(&mut self, label: Option<u32>) -> Generated<Condition> {
         let mut condition = if self.mpls_depth > 0 {
             self.bottom_of_stack()?.not()
@@ -39,13 +39,13 @@ impl Generator<'_> {
         Ok(condition)
     }
 
-    /// Tests that the entry before the current position is the bottom of the stack.
+    /// Tests that the entry before the current position is at the bottom of the stack.
     fn bottom_of_stack(&mut self) -> Generated<Condition> {
         self.any_bit(HeaderBase::Network.byte(2u32.wrapping_sub(ENTRY)), 0x01)
     }
 
-    /// Tests the protocol after the stack, which only the version nibble tells.
-    pub(super) fn behind_mpls(&mut self, protocol: u32) -> Generated<Condition> {
+    /// Tests the protocol after the stack, which only the version nibble reveals.
+    pub(super) fn protocol_after_mpls(&mut self, protocol: u32) -> Generated<Condition> {
         let version = match protocol {
             IP => 4,
             IP6 => 6,
@@ -66,7 +66,7 @@ impl Generator<'_> {
             self.at_most("PPPoE session number", session, 0xffff)?;
             condition = condition.and(self.equal(HeaderBase::Network.half(2), session)?);
         }
-        let header = self.place(HeaderBase::Network)?.plus(6);
+        let header = self.offset_of(HeaderBase::Network)?.plus(6);
         self.enter(L::PPP, header);
         self.protocol = Some(header);
         self.payload = Some(header.plus(2));

@@ -1,7 +1,7 @@
 //! Ports: `tcp port 80`, `dst portrange 6000-6008`, `port domain`.
 //!
-//! Ports of an IPv4 packet are tested in the first fragment only; those of an IPv6 packet only
-//! where the transport header directly follows the IPv6 header. IPv6 is tested first.
+//! Ports of an IPv4 packet are tested only in the first fragment; ports of an IPv6 packet only if
+//! the transport header directly follows the IPv6 header. IPv6 is tested first.
 
 use super::super::ast::{Protocol, Qualifiers, TypeQualifier};
 use super::super::condition::Condition;
@@ -34,7 +34,7 @@ impl Generator<'_> {
         let wanted = self.transport(q)?;
         let known = self.options.resolver.port(name);
         let (port, by) = known.ok_or_else(|| self.mistake(format!("unknown port `{name}`")))?;
-        let transport = self.agreed(wanted, by, name)?;
+        let transport = self.common_transports(wanted, by, name)?;
         self.ports(q, Ports(port, port), transport)
     }
 
@@ -50,7 +50,7 @@ impl Generator<'_> {
         let (first, by_first) = self.port_of_range(first)?;
         let (last, by_last) = self.port_of_range(last)?;
         let by = if by_first == by_last { by_first } else { Transports::Both };
-        let transport = self.agreed(wanted, by, text)?;
+        let transport = self.common_transports(wanted, by, text)?;
         self.ports(q, Ports(first, last), transport)
     }
 
@@ -80,7 +80,7 @@ impl Generator<'_> {
     }
 
     /// Returns the transport that both qualifiers and service allow.
-    fn agreed(
+    fn common_transports(
         &self,
         wanted: Option<Protocol>,
         by: Transports,
@@ -141,7 +141,7 @@ impl Generator<'_> {
         Ok(tcp.or(udp).or(field(self, 132)?))
     }
 
-    /// Tests that the packet is unfragmented or a first fragment.
+    /// Tests that the packet is not fragmented, or is a first fragment.
     pub(super) fn first_fragment(&mut self) -> Generated<Condition> {
         Ok(self.any_bit(HeaderBase::Network.half(6), 0x1fff)?.not())
     }

@@ -1,8 +1,8 @@
 //! `protochain`: tests for a protocol anywhere in the chain of headers, with a loop.
 //!
 //! A holds the next header's number, X its offset. As in libpcap, the step over an authentication
-//! header counts from the network header, not from the previous header: right where it comes first,
-//! as it nearly always does.
+//! header counts from the network header, not from the previous header. This is correct if the
+//! authentication header comes first, as it nearly always does.
 
 use super::super::ast::Protocol;
 use super::super::condition::{
@@ -39,7 +39,7 @@ impl Generator<'_> {
             Some(other) => return Err(self.not_valid(other.word(), "protochain")),
         };
         self.at_most("protocol number", number, 0xff)?;
-        let place = self.place(HeaderBase::Network)?;
+        let place = self.offset_of(HeaderBase::Network)?;
         if place.word.is_some() {
             let what = "`protochain` is not supported with variable length headers";
             return Err(self.mistake(what));

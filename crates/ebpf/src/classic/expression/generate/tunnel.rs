@@ -35,7 +35,7 @@ impl Generator<'_> {
         }
         let version = |g: &mut Self, base: HeaderBase| g.masked(base.byte(UDP_LENGTH), 0, 0xc0);
         let found = self.tunnel(GENEVE_PORT, network, &version)?;
-        let start = self.place(HeaderBase::Network)?.constant + UDP_LENGTH;
+        let start = self.offset_of(HeaderBase::Network)?.constant + UDP_LENGTH;
         let inner = self.inner()?;
         let (bridged, done) = (self.label(), self.label());
         let is_bridged = Compare { op: code::JEQ, with: Some(BRIDGED) };
@@ -71,7 +71,7 @@ impl Generator<'_> {
         }
         let flags = |g: &mut Self, base: HeaderBase| g.equal(base.byte(UDP_LENGTH), 0x08);
         let found = self.tunnel(VXLAN_PORT, network, &flags)?;
-        let start = self.place(HeaderBase::Network)?.constant + UDP_LENGTH;
+        let start = self.offset_of(HeaderBase::Network)?.constant + UDP_LENGTH;
         let inner = self.inner()?;
         let lines = vec![
             alu_k(code::ADD, start + 8),
@@ -84,7 +84,7 @@ impl Generator<'_> {
         Ok(found.and(self.enter_tunnel(&inner, lines)))
     }
 
-    /// Tests for this tunnel; then A holds the offset of the UDP header from the network header.
+    /// Tests for this tunnel. A then holds the offset of the UDP header from the network header.
     fn tunnel(
         &mut self,
         port: u16,
@@ -98,7 +98,7 @@ impl Generator<'_> {
         };
         let ports = Ports(port, port);
         let over4 = self.tunnel_over(HeaderBase::TransportIp4, q, ports, network, mark)?;
-        let place = self.place(HeaderBase::TransportIp4)?;
+        let place = self.offset_of(HeaderBase::TransportIp4)?;
         let mut to_udp = self.header_length_to_x(place);
         to_udp.push(TXA);
         let over4 = over4.and(always(to_udp));
@@ -131,22 +131,22 @@ impl Generator<'_> {
 
     /// Enters the inner frame, whose offsets `lines` computes from A.
     fn enter_tunnel(&mut self, inner: &Inner, lines: Code) -> Condition {
-        let place = |word| Offset { constant: 0, word: Some(word) };
-        self.enter(LinkType::EN10MB, place(inner.header));
-        self.protocol = Some(place(inner.protocol));
-        self.payload = Some(place(inner.payload));
+        let offset_of = |word| Offset { constant: 0, word: Some(word) };
+        self.enter(LinkType::EN10MB, offset_of(inner.header));
+        self.protocol = Some(offset_of(inner.protocol));
+        self.payload = Some(offset_of(inner.payload));
         self.nl = 0;
         self.encapsulated = true;
         always(lines)
     }
 
-    /// Tests that the tunnel carries a link header: without one, the payload starts the inner
-    /// frame.
+    /// Tests that the tunnel carries a link header: without one, the inner frame begins with the
+    /// payload.
     pub(super) fn inner_header_check(&mut self) -> Generated<Condition> {
         let (Some(header), Some(payload)) =
             (self.header.word, self.payload.and_then(|place| place.word))
         else {
-            return Err(self.unplaced());
+            return Err(self.no_offset_error());
         };
         Ok(compare_x(vec![memory_to_a(header), memory_to_x(payload)], code::JEQ).not())
     }

@@ -1,8 +1,8 @@
 //! VLAN tags: `vlan`, `vlan 100`, and repeated for an inner tag.
 //!
 //! A tag shifts everything to its right by four bytes. On a live socket the kernel has moved the
-//! outer tag into metadata: then nothing shifts, so later offsets become scratch words, to which
-//! frames with an inline tag add four.
+//! outer tag into metadata, and nothing shifts; so later offsets are kept in scratch words, to
+//! which the program adds four for frames with an inline tag.
 
 use super::super::condition::{
     Compare, Condition, PseudoInsn, alu_k, compare_k, line, memory_to_a, store_a,
@@ -28,10 +28,10 @@ impl Generator<'_> {
         }
         let condition = match self.link {
             L::EN10MB if self.options.live_metadata && self.vlan_depth == 0 && !self.entered => {
-                self.tag_beside(number)?
+                self.inline_or_metadata_tag(number)?
             }
             link if (link.is_ethernet() || link.is_wlan()) && link != L::PPI => {
-                self.tag_inside(number)?
+                self.inline_tag(number)?
             }
             _ => return Err(self.not_on_this_link("vlan")),
         };
@@ -39,7 +39,7 @@ impl Generator<'_> {
         Ok(condition)
     }
 
-    fn tag_inside(&mut self, number: Option<u32>) -> Generated<Condition> {
+    fn inline_tag(&mut self, number: Option<u32>) -> Generated<Condition> {
         let mut condition = self.tag_protocol()?;
         if let Some(number) = number {
             let own = self.masked(HeaderBase::Network.half(0), number, NUMBER_MAX)?;
@@ -56,11 +56,11 @@ impl Generator<'_> {
         Ok(customer.or(service).or(self.link_protocol(0x9100)?))
     }
 
-    fn tag_beside(&mut self, number: Option<u32>) -> Generated<Condition> {
+    fn inline_or_metadata_tag(&mut self, number: Option<u32>) -> Generated<Condition> {
         let beside = compare_k(vec![present()], code::JEQ, 1);
         let inside = self.tag_protocol()?;
         let own = match number {
-            Some(number) => self.number_beside(number)?,
+            Some(number) => self.tag_number(number)?,
             None => Condition::Always,
         };
         let mut moved = Code::new();
@@ -77,7 +77,7 @@ impl Generator<'_> {
     }
 
     /// Tests the VLAN id, inline or in metadata.
-    fn number_beside(&mut self, number: u32) -> Generated<Condition> {
+    fn tag_number(&mut self, number: u32) -> Generated<Condition> {
         let (beside, inside, read) = (self.label(), self.label(), self.label());
         let compare = Compare { op: code::JEQ, with: Some(1) };
         let mut lines = vec![

@@ -82,8 +82,8 @@ impl Generator<'_> {
         Ok(other.or(cts.not().and(ack.not())))
     }
 
-    /// Tests the source: address 2, 3 or 4 of data frames by direction, address 2 of management
-    /// frames.
+    /// Tests the source: address 2, 3 or 4 of data frames, depending on the direction; address 2 of
+    /// management frames.
     fn wlan_source(
         &mut self,
         ask: &dyn Fn(&mut Self, u32) -> Generated<Condition>,
@@ -96,8 +96,8 @@ impl Generator<'_> {
         })
     }
 
-    /// Tests the target: address 1 or 3 of data frames by direction, address 1 of management
-    /// frames.
+    /// Tests the target: address 1 or 3 of data frames, depending on the direction; address 1 of
+    /// management frames.
     fn wlan_target(
         &mut self,
         ask: &dyn Fn(&mut Self, u32) -> Generated<Condition>,
@@ -105,8 +105,8 @@ impl Generator<'_> {
         self.wlan_end(ask, (ADDRESS1, TO_DS), |g| Ok(g.control(1, TO_DS)?.and(ask(g, ADDRESS3)?)))
     }
 
-    /// Tests the address at `place` of management frames, and of data frames without `bit`; other
-    /// data frames by `otherwise`.
+    /// Tests the address at `offset_of` in management frames and in data frames without `bit`;
+    /// tests other data frames by `otherwise`.
     fn wlan_end(
         &mut self,
         ask: &dyn Fn(&mut Self, u32) -> Generated<Condition>,

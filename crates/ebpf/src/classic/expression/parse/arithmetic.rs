@@ -1,15 +1,16 @@
 //! Parses relations between values: numbers, the length, and header fields.
 //!
-//! `*` and `/` bind tighter than `+` and `-`, these than shifts, these than `&`, that than `|`. In
-//! libpcap's grammar `%` and `^` have no precedence: they take the value right before them and
-//! everything after them. The same holds here, because the same text must match the same packets.
+//! In order of decreasing precedence: `*` and `/`; `+` and `-`; shifts; `&`; `|`. In libpcap's
+//! grammar `%` and `^` have no precedence: they apply to the value directly before them and to
+//! everything after them. This parser does the same, because the same text must match the same
+//! packets.
 
 use super::super::ast::{Arithmetic, Primitive};
 use super::super::token::{Keyword, Symbol, Token};
 use super::{Parsed, Parser, mistake};
 use crate::insn::{Alu, Cond};
 
-/// Maximum operators of a relation.
+/// Maximum number of operators of a relation.
 const OPERATORS_MAX: usize = 200;
 /// Precedence of unary minus, above all binary operators.
 const RANK_MINUS: u8 = 6;

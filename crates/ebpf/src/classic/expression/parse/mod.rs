@@ -1,13 +1,13 @@
 //! Parses an expression into its tree.
 //!
-//! In: the text. Out: its [`Tree`], or the first error with its span. The grammar is that of
+//! Input: the text. Output: its [`Tree`], or the first error with its span. The grammar is that of
 //! pcap-filter(7) as libpcap parses it: `and` and `or` have equal precedence and associate to the
 //! left, `not` binds tighter, and an identifier without qualifiers inherits those of the previous
-//! primitive. Nesting is bounded by [`NESTING_MAX`] and everything else is a loop, so time is
-//! linear in the text.
+//! primitive. Recursion is bounded by [`NESTING_MAX`]; everything else is a loop, so time is linear
+//! in the length of the text.
 //!
-//! One token of lookahead decides, except at `(` and at a number, where an identifier, a value and
-//! an expression look alike; there the parser inspects the token after the parentheses.
+//! One token of lookahead decides, except at `(` and at a number, which may begin an identifier, a
+//! value or an expression; the parser then inspects the token after the parentheses.
 
 mod arithmetic;
 mod primitive;
@@ -17,14 +17,15 @@ use super::error::{ErrorKind, ExpressionError};
 use super::lex;
 use super::token::{Keyword, Lexeme, Symbol, Token};
 
-/// Maximum nesting of parentheses and negations.
+/// Maximum nesting depth of parentheses and negations.
 pub(super) const NESTING_MAX: usize = 200;
-/// Maximum alternations of `and` and `or` without parentheses; each nests the tree.
+/// Maximum number of alternations of `and` and `or` without parentheses; each adds a level to the
+/// tree.
 const ALTERNATIONS_MAX: usize = 500;
 
 type Parsed<T> = Result<T, ExpressionError>;
 
-/// Parses `text`; an empty text has no tree and accepts everything.
+/// Parses `text`. Returns `None` for an empty text, which accepts every frame.
 pub(super) fn parse(text: &str) -> Parsed<Option<Tree>> {
     let lexemes = lex::lex(text)?;
     let closing = match_parentheses(&lexemes);
@@ -86,7 +87,7 @@ impl<'a> Parser<'a> {
         let (mut tree, mut qualifiers) = self.term(before)?;
         loop {
             let Some(any) = self.conjunction() else { return Ok((tree, qualifiers)) };
-            let next = if self.at_identifier() {
+            let next = if self.is_at_identifier() {
                 let Some(inherited) = qualifiers else {
                     return Err(self.unqualified());
                 };
@@ -100,7 +101,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// Parses a conjunction; true for `or`.
+    /// Parses a conjunction. Returns true for `or`, false for `and`, `None` if there is none.
     fn conjunction(&mut self) -> Option<bool> {
         let any = match self.peek() {
             Token::Word(Keyword::And) => false,
@@ -154,7 +155,8 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// Parses identifiers under these qualifiers: one, a negated one, or several in parentheses.
+    /// Parses the identifiers under these qualifiers: one, a negated one, or several in
+    /// parentheses.
     fn identifier(&mut self, qualifiers: Qualifiers) -> Parsed<Tree> {
         match self.peek() {
             Token::Word(Keyword::Not) => {
@@ -242,7 +244,7 @@ impl<'a> Parser<'a> {
     }
 
     /// Returns true if an identifier follows, possibly negated or in parentheses.
-    fn at_identifier(&self) -> bool {
+    fn is_at_identifier(&self) -> bool {
         let mut at = self.at;
         while matches!(self.token(at), Token::Symbol(Symbol::Open) | Token::Word(Keyword::Not)) {
             if self.token(at) == Token::Symbol(Symbol::Open) && self.opens_value(at) {

@@ -20,7 +20,7 @@ impl Parser<'_> {
                 self.at += 1;
                 self.after_protocol(Some(protocol))?
             }
-            Token::Word(word) if word != Keyword::Length => match self.worded(word)? {
+            Token::Word(word) if word != Keyword::Length => match self.keyword_primitive(word)? {
                 Some(primitive) => primitive,
                 None => self.after_protocol(None)?,
             },
@@ -160,7 +160,7 @@ impl Parser<'_> {
     }
 
     /// Parses a primitive that begins with a keyword of its own.
-    fn worded(&mut self, word: Keyword) -> Parsed<Option<Primitive>> {
+    fn keyword_primitive(&mut self, word: Keyword) -> Parsed<Option<Primitive>> {
         let start = self.at;
         self.at += 1;
         let primitive = match word {
@@ -171,7 +171,7 @@ impl Parser<'_> {
             Keyword::Outbound => Primitive::Direction { outbound: true },
             Keyword::IfIndex => Primitive::Interface(self.number("the number of an interface")?),
             Keyword::Llc => Primitive::Llc(self.llc()?),
-            Keyword::Foreign => return Err(self.foreign(start)),
+            Keyword::Foreign => return Err(self.foreign_word_error(start)),
             Keyword::Encapsulation(found @ Encapsulation::PppoeDiscovery) => {
                 Primitive::Encapsulation(found, None)
             }
@@ -246,8 +246,8 @@ impl Parser<'_> {
         }
     }
 
-    /// Refuses a word of a link layer that only libpcap compiles.
-    fn foreign(&self, at: usize) -> ExpressionError {
+    /// Returns the error for a word of a link layer that only libpcap compiles.
+    fn foreign_word_error(&self, at: usize) -> ExpressionError {
         let span = self.lexemes[at].span.clone();
         let what = format!("`{}` is compiled by libpcap alone", &self.text[span.clone()]);
         ExpressionError { span, what, hint: None, kind: ErrorKind::Unknown }
