@@ -1,10 +1,10 @@
-//! Benchmark of capture readers: ours against `pcap-parser`, over 100 MB captures built in memory.
-//! `cargo run --release -p streamline-wire --example capture_rate`.
+//! Benchmark of capture readers: this crate against `pcap-parser`, over captures of 100 MB built in
+//! memory. `cargo run --release -p streamline-wire --example capture_rate`.
 //!
 //! Each row is the median of eleven passes, with the candidates interleaved; their sums of times
-//! and lengths must agree. `through a buffer` first copies the capture in pieces to 256 KB, as a
-//! program reading a file does, and as `pcap-parser` always does (1 MB here); `in place` walks the
-//! 100 MB themselves, where records of uneven length defeat the prefetcher.
+//! and lengths must agree. `through a buffer` first copies the capture piecewise into a buffer of
+//! 256 KB, as a program that reads a file does, and as `pcap-parser` always does (1 MB here); `in
+//! place` walks the 100 MB directly, where records of uneven length defeat the prefetcher.
 
 use std::hint::black_box;
 use std::io::{self, Read, Write};
@@ -78,8 +78,8 @@ fn dissected(file: &[u8]) -> u64 {
     walk(file, |packet, data| layers(packet.link, data).payload.unwrap_or(0).into())
 }
 
-/// Walks a capture as a program that reads a file: through one buffer, moving the rest of a record
-/// to its front.
+/// Walks a capture as a program that reads a file does: through one buffer, moving incomplete
+/// records to its front.
 fn walk(mut file: &[u8], sum_of: impl Fn(&Packet, &[u8]) -> u64) -> u64 {
     let (mut sum, mut reader) = (0u64, Reader::new());
     let mut buffer = vec![0; 256 * 1024];
@@ -133,7 +133,8 @@ fn theirs(file: &[u8]) -> u64 {
 
 const SECOND: u64 = 1_000_000_000;
 
-/// Iterates over frames of one length or, for 0, of the simple IMIX: 7 of 64, 4 of 576, 1 of 1500.
+/// Yields times and frames of one length in bytes or, for 0, of the simple IMIX: 7 of 64, 4 of 576,
+/// 1 of 1500.
 fn frames(length: usize) -> impl Iterator<Item = (u64, Vec<u8>)> {
     let imix = [64, 576, 64, 64, 576, 64, 1500, 64, 576, 64, 576, 64];
     (0u64..).map(move |number| {

@@ -1,9 +1,10 @@
-//! Benchmark of HTTP/1 head parsers: ours against `httparse`, which splits a head without
+//! Benchmark of HTTP/1 head parsers: this crate against `httparse`, which splits a head without
 //! interpreting its fields. `cargo run --release -p streamline-wire --example http_rate`.
 //!
-//! Each row is the least of 501 passes over 1,000 adjacent heads, with the candidates interleaved:
-//! short enough that most passes are not interrupted, even on a busy machine. `and fields` extracts
-//! with `httparse` the fields that ours extracts: lengths, codings, connection, host.
+//! Each row is the shortest of 501 passes over 1,000 adjacent heads, with the candidates
+//! interleaved; most passes are short enough not to be interrupted, even on a busy machine. `and
+//! fields` extracts with `httparse` the fields that this crate extracts: lengths, codings,
+//! connection, host.
 
 use std::hint::black_box;
 use std::io::{self, Write};
@@ -14,7 +15,7 @@ use streamline_wire::http::{Head, ParseMode};
 const HEADS: usize = 1_000;
 const PASSES: usize = 501;
 
-/// A browser's request, a program's, a response.
+/// Heads: the request of a browser, the request of a program, a response.
 const TEXTS: [(&str, &[u8]); 3] = [
     (
         "request, 8 fields",
@@ -34,7 +35,7 @@ const TEXTS: [(&str, &[u8]); 3] = [
     ),
 ];
 
-/// A parser under test; returns a sum of what it extracted.
+/// A parser under test; returns a sum over the extracted values.
 type HeadPass = fn(&[u8]) -> u64;
 
 const CANDIDATES: [(&str, HeadPass); 4] = [
@@ -56,7 +57,7 @@ fn main() -> io::Result<()> {
     Ok(())
 }
 
-/// Returns the least time of each candidate.
+/// Returns the shortest time of each candidate.
 fn race(bytes: &[u8]) -> [Duration; 4] {
     let mut times = [const { Vec::new() }; 4];
     for _ in 0..PASSES {

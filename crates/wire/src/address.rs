@@ -1,4 +1,4 @@
-//! Link-layer addresses. Network addresses are those of `core::net`.
+//! Link-layer addresses. For network addresses this crate uses `core::net`.
 
 use core::fmt;
 

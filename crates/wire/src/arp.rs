@@ -1,6 +1,6 @@
 //! ARP for IPv4 over Ethernet (RFC 826).
 //!
-//! Other combinations of hardware and protocol exist in the RFC only and are not parsed.
+//! Other combinations of hardware and protocol exist only in the RFC and are not parsed.
 
 use core::fmt;
 use core::net::Ipv4Addr;
@@ -34,7 +34,8 @@ pub struct Arp {
 }
 
 impl Arp {
-    /// Returns a view of an IPv4-over-Ethernet message; `None` for any other, or if truncated.
+    /// Returns a view of an IPv4-over-Ethernet message; `None` for any other message, or if it is
+    /// truncated.
     pub fn parse(bytes: &[u8]) -> Option<&Self> {
         let (arp, _) = Self::ref_from_prefix(bytes).ok()?;
         let lengths = (arp.hardware_length, arp.protocol_length);

@@ -21,7 +21,7 @@ impl Sum {
         Self { total: 0, odd: false }
     }
 
-    /// Adds bytes after those already added, which may have ended inside a 16-bit word.
+    /// Adds bytes that follow those already added, even if these ended inside a 16-bit word.
     #[must_use]
     pub fn with(self, bytes: &[u8]) -> Self {
         let part = partial(bytes);
@@ -55,7 +55,7 @@ pub fn pseudo(source: IpAddr, target: IpAddr, protocol: u8, length: u32) -> Opti
     }
 }
 
-/// Sums the IPv4 pseudo header. Its 16-bit length gives the same sum as a 32-bit one.
+/// Sums the IPv4 pseudo header. Its 16-bit length yields the same sum as a 32-bit length.
 fn pseudo4(source: Ipv4Addr, target: Ipv4Addr, protocol: u8, length: u32) -> Sum {
     let sum = Sum::new().with(&source.octets()).with(&target.octets());
     sum.with(&[0, protocol]).with(&length.to_be_bytes())
@@ -80,14 +80,14 @@ pub const fn replaced32(checksum: u16, old: u32, new: u32) -> u16 {
     !fold(0xffff + !checksum as u64 + !old as u64 + new as u64)
 }
 
-/// Updates a pseudo-header sum, stored in place of a checksum that a device will fill in, after a
-/// 32-bit word has changed.
+/// Updates the sum of a pseudo header, which takes the place of a checksum until a device completes
+/// it, after a 32-bit word has changed.
 #[must_use]
 pub const fn pseudo_replaced32(sum: u16, old: u32, new: u32) -> u16 {
     fold(sum as u64 + !old as u64 + new as u64)
 }
 
-/// Returns the big-endian sum of one part, folded to 16 bits.
+/// Returns the big-endian sum of `bytes`, folded to 16 bits.
 fn partial(bytes: &[u8]) -> u16 {
     let (words, tail) = bytes.as_chunks::<8>();
     let wide: u128 = words.iter().map(|word| u128::from(u64::from_be_bytes(*word))).sum();

@@ -11,7 +11,7 @@ use crate::ipv4::Ipv4;
 use crate::udp::{self, Udp};
 
 /// Returns an Ethernet frame with a UDP datagram over IPv4 and valid checksums, without padding;
-/// `None` if the payload exceeds an IPv4 packet. `hardware` and `ends` begin with the sender.
+/// `None` if an IPv4 packet cannot hold the payload. `hardware` and `ends` begin with the sender.
 pub fn udp_frame(
     hardware: (Mac, Mac),
     ends: (SocketAddrV4, SocketAddrV4),

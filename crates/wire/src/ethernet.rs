@@ -1,7 +1,7 @@
 //! Ethernet II and IEEE 802.3 headers.
 //!
-//! A view covers the first 14 bytes. The field after the addresses is an ethertype from
-//! [`TYPE_MIN`] on, else a length; `link` handles both.
+//! A view covers the first 14 bytes. The field after the addresses is an ethertype if it is at
+//! least [`TYPE_MIN`], else a length; `link` handles both.
 
 use zerocopy::byteorder::network_endian::U16;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -52,7 +52,7 @@ impl Ethernet {
         Self { target: target.0, source: source.0, ethertype: ethertype.into() }
     }
 
-    /// Splits a frame into its header and the rest.
+    /// Splits a frame into its header and the rest; `None` if it is shorter than the header.
     #[inline]
     pub fn parse(frame: &[u8]) -> Option<(&Self, &[u8])> {
         Self::ref_from_prefix(frame).ok()

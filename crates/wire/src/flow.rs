@@ -86,7 +86,7 @@ impl Flow {
         }
     }
 
-    /// Returns the form shared by both directions, and the direction of this one.
+    /// Returns the form shared by both directions, and the direction of this flow in it.
     #[must_use]
     pub fn normalized(self) -> (Self, Direction) {
         if self.sender() <= self.receiver() {

@@ -75,7 +75,8 @@ impl Ipv4 {
         Some(header)
     }
 
-    /// Splits a packet into its fixed header and the rest: options and payload.
+    /// Splits a packet into its fixed header and the rest: options and payload; `None` if the
+    /// header is truncated.
     #[inline]
     pub fn parse(bytes: &[u8]) -> Option<(&Self, &[u8])> {
         Self::ref_from_prefix(bytes).ok()
@@ -115,12 +116,12 @@ impl Ipv4 {
         self.flags_fragment.get() & MORE_FRAGMENTS != 0
     }
 
-    /// Returns the offset of the fragment's payload within the packet's, in bytes.
+    /// Returns the offset of the fragment's payload in the payload of the whole packet, in bytes.
     pub fn fragment_offset(&self) -> u16 {
         (self.flags_fragment.get() & OFFSET_MASK) * 8
     }
 
-    /// Returns the position in a fragmented packet.
+    /// Returns the packet's position in a fragmented packet.
     #[inline]
     pub fn fragment(&self) -> Fragment {
         let field = self.flags_fragment.get();
@@ -158,7 +159,7 @@ impl Ipv4 {
     }
 }
 
-/// Returns true if `bytes` begin with a whole header with a valid checksum.
+/// Returns true if `bytes` begin with a complete header with a valid checksum.
 pub fn checksum_holds(bytes: &[u8]) -> bool {
     let length = Ipv4::parse(bytes).map(|(header, _)| usize::from(header.header_length()));
     let header = length.filter(|length| *length >= LENGTH_MIN).and_then(|end| bytes.get(..end));

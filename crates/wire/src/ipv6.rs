@@ -26,7 +26,8 @@ pub const DST: usize = 24;
 pub const LENGTH: usize = 40;
 /// Length of a fragment header in bytes.
 pub const FRAGMENT_LENGTH: usize = 8;
-/// Most extension headers that are followed. RFC 8200 §4.1 lists seven in its recommended order.
+/// Maximum number of extension headers that are followed. RFC 8200 §4.1 lists seven in its
+/// recommended order.
 pub const EXTENSIONS_MAX: usize = 8;
 
 /// A view of the fixed IPv6 header.
@@ -42,7 +43,8 @@ pub struct Ipv6 {
 }
 
 impl Ipv6 {
-    /// Splits a packet into its fixed header and the rest: extension headers and payload.
+    /// Splits a packet into its fixed header and the rest: extension headers and payload; `None` if
+    /// the header is truncated.
     #[inline]
     pub fn parse(bytes: &[u8]) -> Option<(&Self, &[u8])> {
         Self::ref_from_prefix(bytes).ok()
@@ -90,11 +92,11 @@ impl Ipv6 {
 pub enum Upper {
     /// An upper-layer header.
     Protocol {
-        /// Its protocol; [`protocol::NONE`] if nothing follows.
+        /// Its protocol; [`protocol::NONE`] if no header follows.
         protocol: u8,
         /// Its offset from the start of the IPv6 header.
         offset: u16,
-        /// Whole, or first if a fragment header announces more.
+        /// Whole, or first if a fragment header announces further fragments.
         fragment: Fragment,
     },
     /// The data of a later fragment.
@@ -104,14 +106,15 @@ pub enum Upper {
         /// Offset of the data from the start of the IPv6 header.
         offset: u16,
     },
-    /// More than [`EXTENSIONS_MAX`] extension headers.
+    /// The packet has more than [`EXTENSIONS_MAX`] extension headers.
     TooDeep,
     /// The bytes end inside the extension headers.
     Truncated,
 }
 
-/// Walks the extension headers of a packet, whose fixed header must be whole, to the upper layer.
-/// `packet` must end where the packet ends, so that padding is never walked.
+/// Walks the extension headers of a packet to the upper layer. The caller has checked that the
+/// fixed header is complete. `packet` must end where the packet ends, so that padding is never
+/// walked.
 #[inline]
 pub fn upper(packet: &[u8]) -> Upper {
     let Some(&next) = packet.get(NEXT_HEADER) else { return Upper::Truncated };
@@ -134,7 +137,7 @@ pub struct FragmentHeader {
     pub announced: u16,
     /// Type of the first header in the whole packet's fragmentable part.
     pub next: u8,
-    /// Offset of the fragment's data within the packet's, in bytes.
+    /// Offset of the fragment's data in the fragmentable part of the whole packet, in bytes.
     pub offset: u16,
     /// True if more fragments follow.
     pub more: bool,
@@ -142,8 +145,9 @@ pub struct FragmentHeader {
     pub identification: u32,
 }
 
-/// Returns the first fragment header that is not atomic (RFC 6946). Headers after it are not
-/// inspected: those of a tiny first fragment may continue in another one.
+/// Returns the first fragment header that is not atomic (RFC 6946); `None` if there is none.
+/// Headers after it are not inspected: in a tiny first fragment they may continue in the next
+/// fragment.
 pub fn fragment(packet: &[u8]) -> Option<FragmentHeader> {
     let (mut announced, mut at) = (NEXT_HEADER, LENGTH);
     for _ in 0..EXTENSIONS_MAX {
@@ -198,8 +202,8 @@ fn walk(packet: &[u8], first: u8) -> Upper {
     Upper::TooDeep
 }
 
-/// Returns a header's length in bytes. RFC 8200: units of 8 bytes, not counting the first; RFC
-/// 4302: AH in units of 4, less two.
+/// Returns a header's length in bytes. The field counts units of 8 bytes without the first (RFC
+/// 8200), for AH units of 4 bytes without the first two (RFC 4302).
 const fn extension_length(header: u8, length: u8) -> usize {
     match header {
         protocol::FRAGMENT => FRAGMENT_LENGTH,
@@ -295,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn fragment_header_is_found_behind_others() {
+    fn fragment_header_is_found_after_others() {
         let header = [17, 0, 5, 0xa9, 1, 2, 3, 4];
         let found = FragmentHeader {
             at: 40,
@@ -307,12 +311,12 @@ mod tests {
         };
         assert_eq!(fragment(&packet(44, &header)), Some(found));
         let options = [44, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
-        let behind = packet(60, &[&options[..], &header].concat());
-        assert_eq!(fragment(&behind), Some(FragmentHeader { at: 56, announced: 40, ..found }));
+        let after = packet(60, &[&options[..], &header].concat());
+        assert_eq!(fragment(&after), Some(FragmentHeader { at: 56, announced: 40, ..found }));
         // An atomic fragment is complete by itself.
         let atomic = [44, 0, 0, 0, 9, 9, 9, 9];
-        let behind = packet(44, &[&atomic[..], &header].concat());
-        assert_eq!(fragment(&behind), Some(FragmentHeader { at: 48, announced: 40, ..found }));
+        let after = packet(44, &[&atomic[..], &header].concat());
+        assert_eq!(fragment(&after), Some(FragmentHeader { at: 48, announced: 40, ..found }));
         assert_eq!(fragment(&packet(44, &[17, 0, 0, 0, 9, 9, 9, 9])), None);
         assert_eq!(fragment(&packet(17, &header)), None);
         for cut in 0..8 {

@@ -6,7 +6,7 @@
 //!
 //! Supported: Ethernet with at most [`vlan::TAGS_MAX`] tags and 802.3 with LLC and SNAP, raw IP,
 //! Linux cooked v1 and v2, BSD loopback in both byte orders, PPP with and without HDLC framing. A
-//! frame of any other type has no layer 3, which is no error.
+//! frame of any other type has no layer 3; that is not an error.
 
 use core::fmt;
 use core::str::FromStr;
@@ -46,7 +46,7 @@ impl LinkType {
     pub const LINUX_SLL2: Self = Self(276);
 
     /// Returns the registry's name without prefix, in capitals; `None` if this crate does not know
-    /// it.
+    /// the type.
     pub fn name(self) -> Option<&'static str> {
         NAMES.iter().find(|(link, _)| *link == self).map(|(_, name)| *name)
     }
@@ -144,7 +144,7 @@ pub struct LinkHeader {
     pub l3: Option<u16>,
     /// VLAN tags between link header and layer 3.
     pub tags: Tags,
-    /// End of the data of an 802.3 frame, which states a length.
+    /// End of the data, for an 802.3 frame, which states a length.
     pub end: Option<u16>,
 }
 
@@ -184,12 +184,12 @@ fn uncommon(link: LinkType, frame: &[u8]) -> Option<LinkHeader> {
 #[inline]
 fn ethernet(frame: &[u8]) -> Option<LinkHeader> {
     let ethertype = be16(frame, ethernet::ETHERTYPE)?;
-    typed(frame, ethertype, low16(ethernet::LENGTH))
+    follow_ethertype(frame, ethertype, low16(ethernet::LENGTH))
 }
 
 /// Follows an ethertype whose data begin at `at`: VLAN tags, then a type or an 802.3 length.
 #[inline]
-fn typed(frame: &[u8], ethertype: u16, at: u16) -> Option<LinkHeader> {
+fn follow_ethertype(frame: &[u8], ethertype: u16, at: u16) -> Option<LinkHeader> {
     if ethertype >= ethernet::TYPE_MIN && !vlan::is_tag(ethertype) {
         return Some(LinkHeader::at(Network::of(ethertype), at));
     }
@@ -201,8 +201,8 @@ fn typed(frame: &[u8], ethertype: u16, at: u16) -> Option<LinkHeader> {
     Some(LinkHeader { tags, end: at.checked_add(ethertype), ..LinkHeader::at(network, l3) })
 }
 
-/// Parses IEEE 802.2: SNAP carries an ethertype, SAP 6 is IPv4 (RFC 1042), others have no
-/// ethertype.
+/// Parses an IEEE 802.2 header: SNAP carries an ethertype, SAP 6 is IPv4 (RFC 1042), other SAPs
+/// have no ethertype.
 fn llc(frame: &[u8], at: u16) -> Option<(Network, u16)> {
     const SNAP: [u8; 6] = [0xaa, 0xaa, 0x03, 0x00, 0x00, 0x00];
     const IP: [u8; 3] = [0x06, 0x06, 0x03];
@@ -224,8 +224,8 @@ fn raw(frame: &[u8]) -> Option<LinkHeader> {
     }
 }
 
-/// Parses a loopback header. The address family is in an unknown byte order; all families are
-/// small, which reveals it.
+/// Parses a loopback header. The byte order of the address family is unknown, but all families are
+/// small numbers, which reveals it.
 fn loopback(frame: &[u8]) -> Option<LinkHeader> {
     let number = be32(frame, 0)?;
     let family = if number > 0xffff { number.swap_bytes() } else { number };
@@ -252,15 +252,15 @@ fn cooked2(frame: &[u8]) -> Option<LinkHeader> {
     cooked_type(frame, be16(frame, HARDWARE)?, be16(frame, PROTOCOL)?, LENGTH)
 }
 
-/// Interprets the protocol field of a cooked header. For some hardware types it is no ethertype:
-/// frame relay, 802.11 (three forms), netlink. Values below 1536 are Linux's own: 1 is Novell's raw
-/// 802.3, 4 is LLC.
+/// Interprets the protocol field of a cooked header. For some hardware types it is not an
+/// ethertype: frame relay, 802.11 (three forms), netlink. Values below 1536 are Linux's own: 1 is
+/// Novell's raw 802.3, 4 is LLC.
 fn cooked_type(frame: &[u8], hardware: u16, protocol: u16, at: u16) -> Option<LinkHeader> {
     if matches!(hardware, 770 | 801 | 802 | 803 | 824) {
         return Some(LinkHeader::at(Network::Unknown, at));
     }
     if protocol >= ethernet::TYPE_MIN {
-        return typed(frame, protocol, at);
+        return follow_ethertype(frame, protocol, at);
     }
     if protocol == 4 {
         let (network, l3) = llc(frame, at)?;
@@ -290,7 +290,7 @@ fn ppp(frame: &[u8]) -> Option<LinkHeader> {
 /// Parses Cisco HDLC (address 0x0f or 0x8f, a zero byte, an ethertype), else PPP.
 fn hdlc(frame: &[u8]) -> Option<LinkHeader> {
     match frame.first()? {
-        0x0f | 0x8f => typed(frame, be16(frame, 2)?, 4),
+        0x0f | 0x8f => follow_ethertype(frame, be16(frame, 2)?, 4),
         _ => ppp(frame),
     }
 }

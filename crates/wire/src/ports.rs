@@ -7,7 +7,7 @@ use crate::read::array;
 pub const SRC_PORT: usize = 0;
 /// Offset of the destination port in layer 4.
 pub const DST_PORT: usize = 2;
-/// Protocols with ports: those of `port` in pcap-filter.
+/// Protocols with ports: the protocols of `port` in pcap-filter(7).
 pub const PROTOCOLS: [u8; 3] = [protocol::TCP, protocol::UDP, protocol::SCTP];
 
 /// A source and a destination port.
@@ -20,7 +20,8 @@ pub struct Ports {
 }
 
 impl Ports {
-    /// Reads the ports of a transport header; `None` if `protocol` has none.
+    /// Reads the ports of a transport header; `None` if `protocol` has none, or if the header is
+    /// truncated.
     #[inline]
     pub fn read(protocol: u8, transport: &[u8]) -> Option<Self> {
         if !carries(protocol) {

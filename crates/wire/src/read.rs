@@ -36,7 +36,7 @@ pub(crate) const fn order64(big: bool, bytes: [u8; 8]) -> u64 {
     if big { u64::from_be_bytes(bytes) } else { u64::from_le_bytes(bytes) }
 }
 
-/// Returns the low 16 bits; for constants of a format, which are far below 65,536.
+/// Returns the low 16 bits, for lengths and offsets of a format, which are far below 65,536.
 #[expect(clippy::cast_possible_truncation, reason = "named so that the callers need no cast")]
 #[inline]
 pub(crate) const fn low16(value: usize) -> u16 {

@@ -68,7 +68,8 @@ pub struct Tcp {
 }
 
 impl Tcp {
-    /// Splits a segment into its fixed header and the rest: options and payload.
+    /// Splits a segment into its fixed header and the rest: options and payload; `None` if the
+    /// header is truncated.
     #[inline]
     pub fn parse(bytes: &[u8]) -> Option<(&Self, &[u8])> {
         Self::ref_from_prefix(bytes).ok()

@@ -1,7 +1,7 @@
 //! VLAN tags: IEEE 802.1Q, 802.1ad and the older 0x9100 stacking.
 //!
-//! At most [`TAGS_MAX`] tags are followed. Deeper ones are not inspected, so that a packet cannot
-//! be hidden behind a guess of ours.
+//! At most [`TAGS_MAX`] tags are followed. Deeper tags are not inspected, and no guess is made
+//! about the packet after them.
 
 use crate::read::{array, low16};
 
@@ -17,7 +17,7 @@ pub const LENGTH: usize = 4;
 pub const CONTROL: usize = 0;
 /// Offset of the next ethertype in a tag.
 pub const NEXT: usize = 2;
-/// Most tags that are followed. Arkime has the same limit; two occur in practice.
+/// Maximum number of tags that are followed. Arkime has the same limit; two occur in practice.
 pub const TAGS_MAX: u8 = 8;
 
 /// Returns true if an ethertype announces a tag.
@@ -65,12 +65,12 @@ impl Tags {
         })
     }
 
-    /// Returns the outermost tag.
+    /// Returns the outermost tag; `None` without tags.
     pub fn outer(self, frame: &[u8]) -> Option<Tag> {
         self.iter(frame).next()
     }
 
-    /// Returns the innermost tag.
+    /// Returns the innermost tag; `None` without tags.
     pub fn inner(self, frame: &[u8]) -> Option<Tag> {
         self.iter(frame).last()
     }

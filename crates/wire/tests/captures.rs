@@ -1,6 +1,6 @@
-//! Captures of our own and of other programs: whole, truncated, and with flipped bits. Nothing
-//! panics or loops, marks lie inside the frame, and where `pcap-parser` reads a capture without
-//! complaint we see the same packets.
+//! Generated and external captures: complete, truncated, and with flipped bits. The reader neither
+//! panics nor loops, marks lie inside the frame, and where `pcap-parser` reads a capture without
+//! complaint, both read the same packets.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test that reports its counts")]
 
@@ -28,7 +28,8 @@ fn corpus_captures_read_as_by_another_reader() {
     assert!(refused < 40, "{refused} refused");
 }
 
-/// Returns the number of captures, of those that both readers read alike, and of those we reject.
+/// Returns the numbers of all captures, of captures that both readers read alike, and of captures
+/// that this crate rejects.
 fn compare_with_reference_reader(captures: &Captures) -> (usize, usize, usize) {
     let (mut agreed, mut packets, mut refused) = (0, 0, Vec::new());
     let captures = &captures.paths;
@@ -40,7 +41,7 @@ fn compare_with_reference_reader(captures: &Captures) -> (usize, usize, usize) {
             refused.push(format!("{}: {fault}", path.display()));
         }
         // Where we stop with a fault, the other reader may have continued.
-        let Some(theirs) = judge(&bytes) else { continue };
+        let Some(theirs) = reference_packets(&bytes) else { continue };
         // The other reader keeps 32 bits of the seconds.
         let late = |time_ns| time_ns > u64::from(u32::MAX) * SECOND;
         let same = ours
@@ -91,15 +92,15 @@ fn bundled_capture_is_right_in_every_field() {
 
 #[test]
 fn truncation_anywhere_never_panics() {
-    cut_anywhere(&testkit::generated_captures());
+    truncate_anywhere(&testkit::generated_captures());
 }
 
 #[test]
 fn corpus_truncation_anywhere_never_panics() {
-    testkit::corpus().iter().for_each(cut_anywhere);
+    testkit::corpus().iter().for_each(truncate_anywhere);
 }
 
-fn cut_anywhere(captures: &Captures) {
+fn truncate_anywhere(captures: &Captures) {
     let mut random = Random::replayable();
     for path in &captures.paths {
         let bytes = fs::read(path).unwrap();
@@ -167,9 +168,9 @@ fn flip_frames(captures: &Captures) {
     }
 }
 
-/// Bytes of a capture used by the destructive tests, so that they take seconds.
+/// Maximum size in bytes of a capture that the destructive tests use, so that they take seconds.
 const BYTES_MAX: usize = 64 * 1024;
-/// Packets of a capture that they dissect.
+/// Maximum number of packets per capture that the destructive tests dissect.
 const PACKETS_MAX: usize = 12;
 
 /// Time and data of a packet.
@@ -194,7 +195,7 @@ fn read(bytes: &[u8]) -> (Vec<Timed<'_>>, Option<CaptureFault>) {
     (all, None)
 }
 
-/// Reads a capture as from a pipe: as much as the reader wants, or a piece more.
+/// Reads a capture as from a pipe: whenever the reader needs more, it gets `piece` more bytes.
 fn read_in_pieces(bytes: &[u8], piece: usize) {
     let (mut reader, mut start, mut end) = (Reader::new(), 0, 0);
     loop {
@@ -233,9 +234,9 @@ fn dissect(link: LinkType, frame: &[u8]) -> Layers {
     found
 }
 
-/// Returns time and data of the packets that `pcap-parser` reads without complaint. It does not
-/// support Kuznetzov's records and obsolete packet blocks, nor limits data to the snap length.
-fn judge(bytes: &[u8]) -> Option<Vec<(u64, Vec<u8>)>> {
+/// Returns time and data of the packets that `pcap-parser` reads without complaint. It neither
+/// supports Kuznetzov's records and obsolete packet blocks, nor limits data to the snap length.
+fn reference_packets(bytes: &[u8]) -> Option<Vec<(u64, Vec<u8>)>> {
     let mut reader = create_reader(1 << 20, bytes).ok()?;
     let mut all = Vec::new();
     let mut interfaces: Vec<(u64, u64)> = Vec::new();

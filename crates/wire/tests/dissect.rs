@@ -1,5 +1,5 @@
 //! Generated frames: the generator, `etherparse` and `layers` must agree. With flipped bits and
-//! truncation: where both find a payload, it is the same bytes.
+//! truncation, `etherparse` and `layers` must agree on the payload if both find one.
 
 use etherparse::{LaxSlicedPacket, TransportSlice};
 use streamline_wire::dissect::Faults;
@@ -9,7 +9,7 @@ use streamline_wire::{Layers, LinkType, layers};
 use testkit::{Frame, Random, Segment};
 
 /// A frame and its contents.
-struct Made {
+struct GeneratedFrame {
     frame: Vec<u8>,
     tags: Vec<u16>,
     l3: usize,
@@ -50,7 +50,7 @@ fn layers_agree_with_etherparse() {
     for round in 0..rounds {
         let made = make(&mut random);
         let found = layers(LinkType::ETHERNET, &made.frame);
-        compared += u32::from(agrees(&found, &made.frame, round));
+        compared += u32::from(agree(&found, &made.frame, round));
     }
     // Etherparse does not inspect first fragments, nor anything behind more than three tags.
     assert!(compared > rounds / 3, "only {compared} frames");
@@ -69,13 +69,13 @@ fn layers_of_broken_frames_agree_with_etherparse() {
             frame.truncate(random.within(0..frame.len()));
         }
         let found = layers(LinkType::ETHERNET, &frame);
-        compared += u32::from(agrees(&found, &frame, round));
+        compared += u32::from(agree(&found, &frame, round));
     }
     assert!(compared > rounds / 10, "only {compared} frames");
 }
 
-/// Compares ports and payload if both find a TCP or UDP header; returns true if they did.
-fn agrees(found: &Layers, frame: &[u8], round: u32) -> bool {
+/// Compares ports and payload if both parsers find a TCP or UDP header; returns true if they do.
+fn agree(found: &Layers, frame: &[u8], round: u32) -> bool {
     let Ok(theirs) = LaxSlicedPacket::from_ethernet(frame) else { return false };
     let (kind, source, target, payload) = match &theirs.transport {
         Some(TransportSlice::Tcp(tcp)) => {
@@ -95,7 +95,7 @@ fn agrees(found: &Layers, frame: &[u8], round: u32) -> bool {
     true
 }
 
-fn make(random: &mut Random) -> Made {
+fn make(random: &mut Random) -> GeneratedFrame {
     let mut frame = Frame::ethernet().padded_to(if random.one_in(2) { 60 } else { 0 });
     let (mut tags, mut l3) = (Vec::new(), 14);
     for _ in 0..random.below(4) {
@@ -111,9 +111,9 @@ fn make(random: &mut Random) -> Made {
     };
     let part = fragment.map_or(Fragment::Whole, |(offset, more)| Fragment::of(offset, more));
     let (frame, l4) = if random.one_in(2) {
-        version4(random, frame, l3, fragment)
+        ipv4(random, frame, l3, fragment)
     } else {
-        version6(random, frame, l3, fragment)
+        ipv6(random, frame, l3, fragment)
     };
     let ports = Ports { source: random.next() as u16, target: random.next() as u16 };
     let length = random.within(0..200);
@@ -127,11 +127,11 @@ fn make(random: &mut Random) -> Made {
         let segment = Segment { source, target, options, ..Segment::default() };
         (protocol::TCP, frame.tcp(&segment, &payload))
     };
-    Made { frame, tags, l3, l4, protocol, fragment: part, ports, payload }
+    GeneratedFrame { frame, tags, l3, l4, protocol, fragment: part, ports, payload }
 }
 
 /// Builds an IPv4 packet, in one of three cases with options.
-fn version4(
+fn ipv4(
     random: &mut Random,
     frame: Frame,
     l3: usize,
@@ -151,7 +151,7 @@ fn version4(
 }
 
 /// Builds an IPv6 packet with any subset of extension headers in RFC 8200's recommended order.
-fn version6(
+fn ipv6(
     random: &mut Random,
     frame: Frame,
     l3: usize,

@@ -1,5 +1,5 @@
-//! HTTP messages in pieces, our own cases and the strict ones of llhttp: `wire::http` accepts,
-//! rejects and splits them as llhttp does, wherever the input is cut. A case of
+//! HTTP messages in pieces, in cases of this project and strict cases of llhttp: `wire::http`
+//! accepts, rejects and splits them as llhttp does, wherever the input is split. A case of
 //! `../shared/cases/llhttp` is a text with the parser's events; the order of events within a head
 //! is llhttp's own.
 
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use streamline_wire::http::{Body, BodyPart, Head, ParseMode, RequestMethod, Start, Stop};
 
-/// Cases in which we differ, each with the reason.
+/// Cases in which this crate differs from llhttp, with the reason.
 const EXCLUDED: &[(&str, usize, &str)] = &[
     ("request/invalid.md", 13, "a method may be any token (RFC 9110 §9.1); llhttp knows a list"),
     ("request/method.md", 11, "ICE/1.0 is no HTTP"),
@@ -16,7 +16,7 @@ const EXCLUDED: &[(&str, usize, &str)] = &[
     ("response/sample.md", 2, "ICE/1.1 is no HTTP"),
 ];
 
-/// Least number of cases in this half of the set that are neither lenient nor excluded.
+/// Minimum number of cases in this half of the set that are neither lenient nor excluded.
 const CASES_MIN: usize = 120;
 
 struct Case {
@@ -33,7 +33,7 @@ struct HttpMessage {
     begin: usize,
     head: usize,
     body: Vec<u8>,
-    /// Offset of the end, if it was reached.
+    /// Offset of the end; `None` if it was not reached.
     end: Option<usize>,
 }
 
@@ -45,7 +45,7 @@ struct LlhttpEvents {
 }
 
 impl LlhttpEvents {
-    /// Keeps what must be equal: of a rejected message only the body before the fault.
+    /// Keeps the events that must be equal: of a rejected message only the body before the fault.
     fn comparable(mut self) -> Self {
         if self.refused {
             self.messages.retain(|message| message.end.is_some() || !message.body.is_empty());
@@ -89,7 +89,7 @@ fn cases_in(file: &str, text: &str) -> Vec<Case> {
             number,
             kind,
             skip_body: part.contains("\"skipBody\": true"),
-            input: unescaped(&input),
+            input: decode_case(&input),
             log: log.lines().map(str::to_owned).collect(),
         });
     }
@@ -98,7 +98,7 @@ fn cases_in(file: &str, text: &str) -> Vec<Case> {
 
 /// Decodes a test case: joins lines that end in a backslash, converts LF to CR LF and expands
 /// escapes.
-fn unescaped(text: &str) -> Vec<u8> {
+fn decode_case(text: &str) -> Vec<u8> {
     let text = text.replace("\\\n", "").replace('\n', "\r\n");
     let text = text.replace("\\r", "\r").replace("\\n", "\n").replace("\\t", "\t");
     text.replace("\\f", "\u{c}").replace("\\xff", "\u{ff}").into_bytes()
@@ -200,7 +200,7 @@ impl PieceReader<'_> {
         match body {
             Ok(body) => {
                 self.open = Some(body);
-                self.ended(body, switches);
+                self.end_message(body, switches);
             }
             Err(_) => self.told.refused = true,
         }
@@ -224,11 +224,11 @@ impl PieceReader<'_> {
         self.at += taken;
         self.open = Some(body);
         let last = self.case.log.iter().any(|line| line.contains("error code=22"));
-        self.ended(body, last);
+        self.end_message(body, last);
         &piece[taken..]
     }
 
-    fn ended(&mut self, body: Body, switches: bool) {
+    fn end_message(&mut self, body: Body, switches: bool) {
         if body.has_ended() || body.is_switched() {
             self.told.messages.last_mut().expect("a message").end = Some(self.at);
             self.told.switched = body.is_switched() || switches;
@@ -237,7 +237,7 @@ impl PieceReader<'_> {
     }
 }
 
-fn found(case: &Case, cut: usize) -> LlhttpEvents {
+fn read_case(case: &Case, cut: usize) -> LlhttpEvents {
     let mut reader = PieceReader {
         case,
         told: LlhttpEvents::default(),
@@ -269,7 +269,7 @@ fn corpus_agrees_with_llhttp() {
         run += 1;
         let wanted = expected(&case).comparable();
         for cut in 0..=case.input.len() {
-            let found = found(&case, cut).comparable();
+            let found = read_case(&case, cut).comparable();
             if found != wanted {
                 let input = String::from_utf8_lossy(&case.input).into_owned();
                 wrong.push(format!(
@@ -285,11 +285,11 @@ fn corpus_agrees_with_llhttp() {
     assert!(run >= CASES_MIN, "only {run} cases");
 }
 
-/// A message of a case: head and body as sent, body as read, true if its end is seen.
+/// A message of a case: head and body as sent, body as read, true if its end is reached.
 type Sent<'s> = (&'s str, &'s str, &'s str, bool);
 
-/// Builds a case of our own with its expected result.
-fn made(kind: &str, messages: &[Sent<'_>], rest: &str) -> (Case, LlhttpEvents) {
+/// Builds a case with its expected result.
+fn own_case(kind: &str, messages: &[Sent<'_>], rest: &str) -> (Case, LlhttpEvents) {
     let mut input = String::new();
     let mut told = LlhttpEvents::default();
     for (head, sent, body, ended) in messages {
@@ -325,21 +325,21 @@ fn messages_read_alike_at_any_cut() {
     let open = head!("HTTP/1.1 200 OK" "Server: b");
     let five = head!("HTTP/1.1 200 OK" "Content-Length: 5");
     let cases = [
-        made("request", &[(get, "", "", true)], ""),
-        made("request", &[(get, "", "", true), (get, "", "", true)], ""),
-        made("request", &[(counted, "hello", "hello", true), (get, "", "", true)], ""),
-        made("request", &[(counted, "hel", "hel", false)], ""),
-        made("request", &[(chunked, "5\r\nhello\r\n0\r\n\r\n", "hello", true)], ""),
-        made("request", &[(chunked, "2;a=b\r\nhi\r\n0\r\nEnd: 1\r\n\r\n", "hi", true)], ""),
-        made("response", &[(five, "hello", "hello", true), (five, "again", "again", true)], ""),
-        made("response", &[(open, "all the rest", "all the rest", false)], ""),
-        made("response", &[(head!("HTTP/1.1 204 No Content"), "", "", true)], ""),
-        made("response", &[(head!("HTTP/1.1 304 X" "Content-Length: 5"), "", "", true)], ""),
-        made("response to HEAD", &[(five, "", "", true)], ""),
+        own_case("request", &[(get, "", "", true)], ""),
+        own_case("request", &[(get, "", "", true), (get, "", "", true)], ""),
+        own_case("request", &[(counted, "hello", "hello", true), (get, "", "", true)], ""),
+        own_case("request", &[(counted, "hel", "hel", false)], ""),
+        own_case("request", &[(chunked, "5\r\nhello\r\n0\r\n\r\n", "hello", true)], ""),
+        own_case("request", &[(chunked, "2;a=b\r\nhi\r\n0\r\nEnd: 1\r\n\r\n", "hi", true)], ""),
+        own_case("response", &[(five, "hello", "hello", true), (five, "again", "again", true)], ""),
+        own_case("response", &[(open, "all the rest", "all the rest", false)], ""),
+        own_case("response", &[(head!("HTTP/1.1 204 No Content"), "", "", true)], ""),
+        own_case("response", &[(head!("HTTP/1.1 304 X" "Content-Length: 5"), "", "", true)], ""),
+        own_case("response to HEAD", &[(five, "", "", true)], ""),
     ];
     for (case, wanted) in cases {
         for cut in 0..=case.input.len() {
-            let found = found(&case, cut).comparable();
+            let found = read_case(&case, cut).comparable();
             let input = String::from_utf8_lossy(&case.input);
             assert_eq!(found, wanted.clone().comparable(), "cut at {cut}: {input:?}");
         }
@@ -359,9 +359,9 @@ fn invalid_messages_are_rejected_at_any_cut() {
         ("response", "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello!\r\n"),
     ];
     for (kind, input) in wrong {
-        let (case, _) = made(kind, &[], input);
+        let (case, _) = own_case(kind, &[], input);
         for cut in 0..=case.input.len() {
-            assert!(found(&case, cut).refused, "cut at {cut}: {input:?}");
+            assert!(read_case(&case, cut).refused, "cut at {cut}: {input:?}");
         }
     }
 }

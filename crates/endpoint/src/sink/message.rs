@@ -161,12 +161,12 @@ impl EscapedBytes<'_> {
     pub(crate) fn add_to(self, line: &mut Vec<u8>) {
         let mut rest = self.0;
         while let Some(at) = rest.iter().position(|byte| !is_plain(*byte)) {
-            let (plain, behind) = rest.split_at(at);
+            let (plain, after) = rest.split_at(at);
             line.extend_from_slice(plain);
-            let Some((byte, behind)) = behind.split_first() else { break };
+            let Some((byte, after)) = after.split_first() else { break };
             // Writing to memory cannot fail.
             let _ = write!(line, "\\x{byte:02X}");
-            rest = behind;
+            rest = after;
         }
         line.extend_from_slice(rest);
     }

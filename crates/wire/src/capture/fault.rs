@@ -16,7 +16,7 @@ pub struct CaptureFault {
 /// Kinds of faults.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FaultKind {
-    /// The file is no capture.
+    /// The file is not a capture.
     NotACapture {
         /// First four bytes.
         magic: [u8; 4],
@@ -30,7 +30,7 @@ pub enum FaultKind {
         /// Minor version.
         minor: u16,
     },
-    /// Reserved bits beside the link type are set.
+    /// Reserved bits next to the link type are set.
     Reserved {
         /// The bits.
         bits: u32,
@@ -56,7 +56,7 @@ pub enum FaultKind {
         /// Block length at the beginning of the block.
         before: u32,
         /// Block length at the end of the block.
-        behind: u32,
+        after: u32,
     },
     /// A pcapng section has an unknown byte order.
     ByteOrder {
@@ -128,8 +128,8 @@ impl fmt::Display for FaultKind {
             Self::BlockLength { kind, length } => {
                 write!(f, "pcapng block of type 0x{kind:x} with impossible length {length}")
             }
-            Self::BlockTrailer { before, behind } => {
-                write!(f, "pcapng block with length {before} in front and {behind} at its end")
+            Self::BlockTrailer { before, after } => {
+                write!(f, "pcapng block with length {before} in front and {after} at its end")
             }
             Self::ByteOrder { magic } => {
                 write!(f, "pcapng section with unknown byte order 0x{magic:08x}")

@@ -1,20 +1,20 @@
 //! Capture files: pcap and pcapng, parsed incrementally.
 //!
 //! The reader takes chunks of any size, from a file, pipe or ring, and yields one [`Packet`] per
-//! record, whose data stay in the chunk. It owns no bytes, does no I/O, and allocates only for the
+//! record, whose data stays in the chunk. It owns no bytes, does no I/O, and allocates only for the
 //! interfaces of a pcapng section.
 //!
 //! Supported as in libpcap: both byte orders, micro- and nanoseconds, Kuznetzov's extended records,
 //! old versions with swapped lengths; pcapng with several sections, interfaces of different link
 //! types, and enhanced, simple and obsolete packet blocks. Other blocks are skipped, however long.
-//! Captures that libpcap rejects (versions, reserved bits, lengths beyond the link type's) are
-//! rejected with the same facts. Deviations:
+//! Captures that libpcap rejects (versions, reserved bits, lengths beyond the maximum of the link
+//! type) are rejected with the same facts. Deviations:
 //! - a record longer than [`DATA_MAX`] is rejected even for link types where libpcap accepts 128
 //!   MB, because a rich pointer has 20 bits of length (USB and D-Bus captures only);
 //! - interfaces of one pcapng file may differ in link type and snap length;
 //! - a timestamp resolution finer than 64 bits can represent is accepted.
 //!
-//! FaultKind no crate is used: `docs/book/decisions/0002-capture-reader.md`.
+//! The reasons for a parser of its own: `docs/book/decisions/0002-capture-reader.md`.
 
 mod fault;
 mod pcap;
@@ -32,8 +32,8 @@ use crate::link::LinkType;
 
 /// Longest accepted record in bytes: the limit of a rich pointer.
 pub const DATA_MAX: u32 = (1 << 20) - 1;
-/// Longest pcapng block that must be whole in the buffer: data, plus 128 KB of options as in
-/// libpcap.
+/// Maximum length in bytes of a pcapng block that must be complete in the buffer: data, plus 128 KB
+/// of options as in libpcap.
 pub const BLOCK_MAX: u32 = DATA_MAX + 128 * 1024;
 
 /// A packet record.
@@ -49,7 +49,7 @@ pub struct Packet {
     pub interface: u16,
     /// Range of the captured bytes in the buffer.
     pub data: Range<usize>,
-    /// Bytes of the buffer consumed by this record.
+    /// Number of bytes of the buffer consumed by this record.
     pub consumed: usize,
 }
 
@@ -58,13 +58,13 @@ pub struct Packet {
 pub enum Step {
     /// A packet. The next call takes the bytes after `consumed`.
     Packet(Packet),
-    /// The buffer holds no whole record. The next call takes the bytes after `consumed`, at least
-    /// `wanted` of them (never more than [`BLOCK_MAX`]). At the end of the input, call
+    /// The buffer holds no complete record. The next call takes at least `wanted` bytes (never more
+    /// than [`BLOCK_MAX`]), from the first byte after `consumed` on. At the end of the input, call
     /// [`Reader::finish`] instead.
     NeedMore {
-        /// Bytes of the buffer that are consumed.
+        /// Number of bytes of the buffer that are consumed.
         consumed: usize,
-        /// Bytes that the next call needs to progress.
+        /// Number of bytes that the next call needs to progress.
         wanted: usize,
     },
     /// The capture cannot be read further; later calls return the same.
@@ -75,9 +75,9 @@ pub enum Step {
 #[derive(Clone, Debug, Default)]
 pub struct Reader {
     state: ReaderState,
-    /// Bytes consumed so far.
+    /// Number of bytes consumed so far.
     at: u64,
-    /// Packets read so far.
+    /// Number of packets read so far.
     packets: u64,
 }
 
@@ -107,17 +107,18 @@ impl Reader {
         Self { state: ReaderState::Start, at: 0, packets: 0 }
     }
 
-    /// Reads the next packet. `buffer` begins where the previous call's `consumed` ended.
+    /// Reads the next packet. `buffer` begins with the first byte that the previous call did not
+    /// consume.
     #[inline]
     pub fn next(&mut self, buffer: &[u8]) -> Step {
         if let ReaderState::Pcap(pcap) = &self.state {
             let found = pcap.next(buffer, 0);
-            return self.take(found);
+            return self.to_step(found);
         }
         self.next_uncommon(buffer)
     }
 
-    /// Checks that the capture may end here, `rest` bytes after the consumed ones.
+    /// Checks that the capture may end here, `rest` bytes after the last consumed byte.
     pub fn finish(&self, rest: usize) -> Result<(), CaptureFault> {
         let between = match &self.state {
             ReaderState::Start => false,
@@ -138,7 +139,7 @@ impl Reader {
         self.packets
     }
 
-    /// Iterates over the link types seen so far; for pcapng those of the current section.
+    /// Iterates over the link types declared so far; for pcapng those of the current section.
     pub fn links(&self) -> impl Iterator<Item = LinkType> {
         let (one, several) = match &self.state {
             ReaderState::Pcap(pcap) => (Some(pcap.link()), None),
@@ -157,7 +158,7 @@ impl Reader {
             ReaderState::Pcapng(pcapng) => pcapng.next(buffer),
             ReaderState::Failed(fault) => return Step::Error(*fault),
         };
-        self.take(found)
+        self.to_step(found)
     }
 
     /// Detects the format and reads the file header.
@@ -179,11 +180,11 @@ impl Reader {
                 }
             },
         };
-        self.take(found)
+        self.to_step(found)
     }
 
     #[inline]
-    fn take(&mut self, found: ReadResult) -> Step {
+    fn to_step(&mut self, found: ReadResult) -> Step {
         match found {
             Ok(packet) => {
                 self.at += packet.consumed as u64;
@@ -209,13 +210,13 @@ impl Reader {
         }
     }
 
-    fn fault(&self, behind: usize, why: FaultKind) -> CaptureFault {
+    fn fault(&self, offset: usize, why: FaultKind) -> CaptureFault {
         let in_header = match self.state {
             ReaderState::Start => true,
             _ => self.at == 0 && why == FaultKind::Ends,
         };
         let record = if in_header { 0 } else { self.packets + 1 };
-        CaptureFault { at: self.at + behind as u64, record, why }
+        CaptureFault { at: self.at + offset as u64, record, why }
     }
 }
 

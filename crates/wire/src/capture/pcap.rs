@@ -1,7 +1,7 @@
 //! The classic pcap format: a 24-byte header, then records of 16 bytes plus data.
 //!
-//! This path has to keep up with memory, so a record costs one bounds check for its header, one for
-//! its data, and writes no state.
+//! Reading has to keep up with memory, so a record costs one bounds check for its header, one for
+//! its data, and no write of state.
 
 use super::{DATA_MAX, FaultKind, Packet, ReadResult, Short};
 use crate::link::LinkType;
@@ -20,9 +20,10 @@ pub(super) struct Pcap {
     record: usize,
     lengths: Lengths,
     link: LinkType,
-    /// Captured bytes beyond this are hidden, as in libpcap: some writers exceeded their own limit.
+    /// Captured bytes beyond this length are hidden, as in libpcap: some writers exceeded their own
+    /// limit.
     snap_length: u32,
-    /// Longest valid record.
+    /// Maximum length of a valid record in bytes.
     length_max: u32,
 }
 
@@ -33,7 +34,7 @@ enum Lengths {
     Straight,
     /// Wire length first: versions before 2.3, and 543.0.
     Swapped,
-    /// Unknown (version 2.3): the smaller one is the captured length.
+    /// Unknown (version 2.3): the smaller length is the captured length.
     Either,
 }
 
@@ -43,14 +44,14 @@ impl Pcap {
         let bad = |why| Short::Bad { at: 0, why };
         let magic: [u8; 4] = array(buffer, 0).ok_or(Short::More { consumed: 0, wanted: 4 })?;
         let (big, tick_ns, record) =
-            kind(magic).ok_or_else(|| bad(FaultKind::NotACapture { magic }))?;
+            decode_magic(magic).ok_or_else(|| bad(FaultKind::NotACapture { magic }))?;
         let Some(header) = buffer.first_chunk::<HEADER>() else {
             return Err(Short::More { consumed: 0, wanted: HEADER });
         };
         let u16_at = |at| array(header, at).map_or(0, |bytes| order16(big, bytes));
         let u32_at = |at| array(header, at).map_or(0, |bytes| order32(big, bytes));
         let (major, minor) = (u16_at(4), u16_at(6));
-        let lengths = lengths(major, minor)
+        let lengths = length_order(major, minor)
             .ok_or_else(|| bad(FaultKind::Version { format: "pcap", major, minor }))?;
         // The upper four bits give the length of a frame check sequence, bit 26 says that it is
         // present.
@@ -81,7 +82,7 @@ impl Pcap {
         let [seconds, fraction, captured, wire] = self.words(header);
         let (captured, wire) = match self.lengths {
             Lengths::Straight => (captured, wire),
-            other => unswapped(other, captured, wire),
+            other => in_order(other, captured, wire),
         };
         if captured > self.length_max {
             return Err(Short::Bad {
@@ -116,7 +117,7 @@ impl Pcap {
 }
 
 /// Decodes the magic number: big-endian, nanoseconds per tick, length of a record header.
-fn kind(magic: [u8; 4]) -> Option<(bool, u64, usize)> {
+fn decode_magic(magic: [u8; 4]) -> Option<(bool, u64, usize)> {
     let number = u32::from_be_bytes(magic);
     [(number, true), (number.swap_bytes(), false)].into_iter().find_map(|(number, big)| {
         match number {
@@ -129,7 +130,7 @@ fn kind(magic: [u8; 4]) -> Option<(bool, u64, usize)> {
     })
 }
 
-const fn lengths(major: u16, minor: u16) -> Option<Lengths> {
+const fn length_order(major: u16, minor: u16) -> Option<Lengths> {
     match (major, minor) {
         (2, 4) => Some(Lengths::Straight),
         (2, 3) => Some(Lengths::Either),
@@ -139,6 +140,6 @@ const fn lengths(major: u16, minor: u16) -> Option<Lengths> {
 }
 
 #[cold]
-fn unswapped(lengths: Lengths, first: u32, second: u32) -> (u32, u32) {
+fn in_order(lengths: Lengths, first: u32, second: u32) -> (u32, u32) {
     if lengths == Lengths::Swapped || first > second { (second, first) } else { (first, second) }
 }

@@ -2,7 +2,7 @@
 //!
 //! A file is a sequence of blocks: type, length, body, length. A section header sets the byte order
 //! and resets the interfaces; interface descriptions are numbered in order, and packets refer to
-//! them by number. Section, interface and packet blocks must be whole in the buffer; every other
+//! them by number. Section, interface and packet blocks must be complete in the buffer; every other
 //! block is skipped piecewise.
 
 use super::{BLOCK_MAX, DATA_MAX, FaultKind, Packet, ReadResult, Short};
@@ -48,7 +48,7 @@ enum Resolution {
     Binary(u8),
 }
 
-/// A whole block: its bytes from type to trailing length, and its offset in the buffer.
+/// A complete block: its bytes from type to trailing length, and its offset in the buffer.
 #[derive(Clone, Copy)]
 struct Block<'a> {
     bytes: &'a [u8],
@@ -62,11 +62,11 @@ const TYPE_OBSOLETE: u32 = 2;
 const TYPE_SIMPLE: u32 = 3;
 const TYPE_ENHANCED: u32 = 6;
 
-/// Least length of a block: two lengths and a type.
+/// Minimum length of a block: two lengths and a type.
 const BLOCK_MIN: u32 = 12;
-/// Bytes in front of a block's body.
-const BODY: usize = 8;
-/// Length of the trailing length field, as a size and as a file length.
+/// Offset of the body in a block.
+const BODY_OFFSET: usize = 8;
+/// Length of the trailing length field in bytes.
 const TRAILER: usize = 4;
 const TRAILER_LENGTH: u32 = 4;
 const BYTE_ORDER: u32 = 0x1a2b_3c4d;
@@ -92,7 +92,7 @@ impl Pcapng {
         let mut at = 0;
         loop {
             at = self.skip(buffer, at)?;
-            let (kind, length) = self.head(buffer, at)?;
+            let (kind, length) = self.block_header(buffer, at)?;
             let least = match kind {
                 TYPE_SECTION => 28,
                 TYPE_INTERFACE => 20,
@@ -110,16 +110,16 @@ impl Pcapng {
             let block = self.block(buffer, at, length)?;
             at += length as usize;
             match kind {
-                TYPE_SECTION => self.section(block)?,
-                TYPE_INTERFACE => self.interface(block)?,
-                TYPE_ENHANCED => return self.timed(block, block.u32(BODY)),
-                TYPE_OBSOLETE => return self.timed(block, block.u16(BODY).into()),
-                _ => return self.simple(block),
+                TYPE_SECTION => self.begin_section(block)?,
+                TYPE_INTERFACE => self.add_interface(block)?,
+                TYPE_ENHANCED => return self.timed_packet(block, block.u32(BODY_OFFSET)),
+                TYPE_OBSOLETE => return self.timed_packet(block, block.u16(BODY_OFFSET).into()),
+                _ => return self.simple_packet(block),
             }
         }
     }
 
-    /// Continues skipping an unwanted block; returns the offset of the next one.
+    /// Continues skipping an unwanted block; returns the offset of the next block.
     fn skip(&mut self, buffer: &[u8], at: usize) -> Result<usize, Short> {
         let Some(skip) = &mut self.skipping else { return Ok(at) };
         let held = buffer.len() - at;
@@ -129,22 +129,22 @@ impl Pcapng {
         let Some(trailer) = array(buffer, at).filter(|_| skip.left == 0) else {
             return Err(Short::More { consumed: at, wanted: TRAILER });
         };
-        let (before, behind) = (skip.length, order32(self.big, trailer));
-        if before != behind {
-            return Err(Short::Bad { at, why: FaultKind::BlockTrailer { before, behind } });
+        let (before, after) = (skip.length, order32(self.big, trailer));
+        if before != after {
+            return Err(Short::Bad { at, why: FaultKind::BlockTrailer { before, after } });
         }
         self.skipping = None;
         Ok(at + TRAILER)
     }
 
     /// Reads type and length of the block at `at`; a section header also sets the byte order.
-    fn head(&mut self, buffer: &[u8], at: usize) -> Result<(u32, u32), Short> {
-        let head: [u8; BODY] =
-            array(buffer, at).ok_or(Short::More { consumed: at, wanted: BODY })?;
+    fn block_header(&mut self, buffer: &[u8], at: usize) -> Result<(u32, u32), Short> {
+        let head: [u8; BODY_OFFSET] =
+            array(buffer, at).ok_or(Short::More { consumed: at, wanted: BODY_OFFSET })?;
         let [a, b, c, d, e, f, g, h] = head;
         if [a, b, c, d] == SECTION {
-            let magic = array(buffer, at + BODY)
-                .ok_or(Short::More { consumed: at, wanted: BODY + TRAILER })?;
+            let magic = array(buffer, at + BODY_OFFSET)
+                .ok_or(Short::More { consumed: at, wanted: BODY_OFFSET + TRAILER })?;
             self.big = match u32::from_be_bytes(magic) {
                 BYTE_ORDER => true,
                 other if other.swap_bytes() == BYTE_ORDER => false,
@@ -161,15 +161,15 @@ impl Pcapng {
         let wanted = length as usize;
         let bytes = buffer.get(at..at + wanted).ok_or(Short::More { consumed: at, wanted })?;
         let block = Block { bytes, at, big: self.big };
-        let behind = block.u32(wanted - TRAILER);
-        if behind != length {
-            return Err(block.bad(FaultKind::BlockTrailer { before: length, behind }));
+        let after = block.u32(wanted - TRAILER);
+        if after != length {
+            return Err(block.bad(FaultKind::BlockTrailer { before: length, after }));
         }
         Ok(block)
     }
 
-    fn section(&mut self, block: Block<'_>) -> Result<(), Short> {
-        let (major, minor) = (block.u16(BODY + 4), block.u16(BODY + 6));
+    fn begin_section(&mut self, block: Block<'_>) -> Result<(), Short> {
+        let (major, minor) = (block.u16(BODY_OFFSET + 4), block.u16(BODY_OFFSET + 6));
         if !matches!((major, minor), (1, 0 | 2)) {
             return Err(block.bad(FaultKind::Version { format: "pcapng", major, minor }));
         }
@@ -177,17 +177,17 @@ impl Pcapng {
         Ok(())
     }
 
-    fn interface(&mut self, block: Block<'_>) -> Result<(), Short> {
+    fn add_interface(&mut self, block: Block<'_>) -> Result<(), Short> {
         if self.interfaces.len() > usize::from(u16::MAX) {
             return Err(block.bad(FaultKind::TooManyInterfaces));
         }
         let mut interface = Interface {
-            link: LinkType(block.u16(BODY)),
-            snap_length: block.u32(BODY + 4),
+            link: LinkType(block.u16(BODY_OFFSET)),
+            snap_length: block.u32(BODY_OFFSET + 4),
             resolution: Resolution::Multiply(1_000),
             offset_s: 0,
         };
-        block.options(BODY + 8, |code, value| {
+        block.options(BODY_OFFSET + 8, |code, value| {
             match (code, value) {
                 (OPTION_RESOLUTION, &[value]) => interface.resolution = Resolution::of(value),
                 (OPTION_OFFSET, value) => {
@@ -204,19 +204,20 @@ impl Pcapng {
     }
 
     /// Reads an enhanced or an obsolete packet block, of interface `number`.
-    fn timed(&self, block: Block<'_>, number: u32) -> ReadResult {
-        let ticks = u64::from(block.u32(BODY + 4)) << 32 | u64::from(block.u32(BODY + 8));
-        let lengths = [block.u32(BODY + 12), block.u32(BODY + 16)];
-        self.packet(block, number, Some(ticks), lengths, BODY + 20)
+    fn timed_packet(&self, block: Block<'_>, number: u32) -> ReadResult {
+        let ticks =
+            u64::from(block.u32(BODY_OFFSET + 4)) << 32 | u64::from(block.u32(BODY_OFFSET + 8));
+        let lengths = [block.u32(BODY_OFFSET + 12), block.u32(BODY_OFFSET + 16)];
+        self.packet(block, number, Some(ticks), lengths, BODY_OFFSET + 20)
     }
 
-    /// Reads a simple packet block. It states the wire length only; the captured length follows
-    /// from the first interface's snap length, where 0 means no limit.
-    fn simple(&self, block: Block<'_>) -> ReadResult {
-        let wire = block.u32(BODY);
+    /// Reads a simple packet block. It states only the wire length; the captured length follows
+    /// from the snap length of the first interface, where 0 means no limit.
+    fn simple_packet(&self, block: Block<'_>) -> ReadResult {
+        let wire = block.u32(BODY_OFFSET);
         let snap_length = self.interfaces.first().map_or(0, |interface| interface.snap_length);
         let captured = if snap_length == 0 { wire } else { wire.min(snap_length) };
-        self.packet(block, 0, None, [captured, wire], BODY + 4)
+        self.packet(block, 0, None, [captured, wire], BODY_OFFSET + 4)
     }
 
     fn packet(

@@ -135,7 +135,7 @@ fn pcap_data_are_limited_to_the_snap_length() {
     }
 }
 
-/// Files of libpcap's reject set are rejected with the same facts, in the same words.
+/// Files that libpcap's tests reject are rejected with the same facts, in the same words.
 #[test]
 fn libpcaps_reject_set_is_rejected_in_the_same_words() {
     for order in ORDERS {
@@ -325,7 +325,7 @@ fn reader_repeats_its_fault() {
     assert!(reader.finish(0).is_err());
 }
 
-/// Feeds a capture in pieces, keeping only the bytes that the reader still wants.
+/// Reads a capture in pieces, of which only unconsumed bytes are kept; returns times and data.
 fn read_in_pieces(capture: &[u8], piece: usize) -> Vec<(u64, Vec<u8>)> {
     let (mut reader, mut buffer, mut fed) = (Reader::new(), Vec::new(), 0);
     let mut found = Vec::new();

@@ -1,5 +1,5 @@
-//! Writing of the classic format: nanoseconds, little-endian on every machine, so that equal
-//! packets yield equal files.
+//! Headers of the classic format for writers: nanoseconds, little-endian on every machine, so that
+//! equal packets yield equal files.
 //!
 //! Functions return header bytes, which the caller writes in front of the data. At most
 //! [`SNAP_LENGTH`] bytes of a packet may be written: libpcap rejects the rest of a file with a
@@ -7,7 +7,8 @@
 
 use crate::link::LinkType;
 
-/// Longest record that every reader accepts; the snap length in the header.
+/// Maximum number of captured bytes that every reader accepts in a record; the snap length in the
+/// file header.
 pub const SNAP_LENGTH: u32 = 262_144;
 /// Length of the file header in bytes.
 pub const HEADER: usize = 24;
@@ -22,7 +23,7 @@ pub fn header(link: LinkType) -> [u8; HEADER] {
     little_endian(words)
 }
 
-/// Returns a record header. Times after 2106 are clamped to the last representable one.
+/// Returns a record header. Times after 2106 are clamped to the last representable time.
 pub fn record(time_ns: u64, captured: u32, wire_length: u32) -> [u8; RECORD] {
     const SECOND: u64 = 1_000_000_000;
     let last = u64::from(u32::MAX) * SECOND + (SECOND - 1);

@@ -8,7 +8,7 @@
 //! - An IPv4 total length or IPv6 payload length of 0 extends to the end of the frame, as in frames
 //!   awaiting segmentation (TSO) and jumbograms.
 //! - A later fragment has no layer 4, whatever its bytes look like.
-//! - At an inconsistent header the pass ends: no ports are better than ports chosen by an attacker.
+//! - The pass ends at an inconsistent header: no ports are better than ports chosen by an attacker.
 //!
 //! Offsets count from the start of the frame, as the contract requires of a block [SL §4.1].
 
@@ -35,12 +35,12 @@ pub struct Layers {
     pub tags: Tags,
     /// Offset of layer 3; `None` if the link header is unknown or truncated.
     pub l3: Option<u16>,
-    /// Offset of the transport header; `None` for later fragments, for other network protocols than
+    /// Offset of the transport header; `None` for later fragments, for network protocols other than
     /// IP, and after a header that is malformed, too deep or truncated.
     pub l4: Option<u16>,
     /// Offset of the TCP or UDP payload; equals `l4` for other transport protocols.
     pub payload: Option<u16>,
-    /// Transport protocol; for a later fragment that of the whole packet.
+    /// Transport protocol; for a later fragment the protocol of the whole packet.
     pub protocol: Option<u8>,
     /// End of the innermost layer, as far as captured: excludes padding and bytes beyond UDP's
     /// length.
@@ -56,9 +56,9 @@ pub struct Layers {
 pub struct Faults {
     /// The headers state more bytes than were captured, or a header is truncated.
     pub cut: bool,
-    /// A header contradicts itself or an outer one.
+    /// A header contradicts itself or an outer header.
     pub malformed: bool,
-    /// More extension headers or VLAN tags than are followed.
+    /// The frame has more extension headers or VLAN tags than are followed.
     pub deep: bool,
 }
 
@@ -66,19 +66,19 @@ impl Layers {
     /// Returns the bytes from layer 3 on, without padding.
     #[inline]
     pub fn packet<'a>(&self, frame: &'a [u8]) -> Option<&'a [u8]> {
-        self.from(self.l3, frame)
+        self.bytes_from(self.l3, frame)
     }
 
     /// Returns the bytes from layer 4 on, without padding.
     #[inline]
     pub fn transport<'a>(&self, frame: &'a [u8]) -> Option<&'a [u8]> {
-        self.from(self.l4, frame)
+        self.bytes_from(self.l4, frame)
     }
 
     /// Returns the payload.
     #[inline]
     pub fn payload<'a>(&self, frame: &'a [u8]) -> Option<&'a [u8]> {
-        self.from(self.payload, frame)
+        self.bytes_from(self.payload, frame)
     }
 
     /// Returns the ports, if the transport protocol has any and they were captured.
@@ -88,13 +88,13 @@ impl Layers {
     }
 
     #[inline]
-    fn from<'a>(&self, start: Option<u16>, frame: &'a [u8]) -> Option<&'a [u8]> {
+    fn bytes_from<'a>(&self, start: Option<u16>, frame: &'a [u8]) -> Option<&'a [u8]> {
         frame.get(usize::from(start?)..self.end as usize)
     }
 
     /// Shortens the layers to end at `end`.
     #[inline]
-    fn end_at(&mut self, end: usize) {
+    fn truncate(&mut self, end: usize) {
         self.end = self.end.min(u32::try_from(end).unwrap_or(u32::MAX));
     }
 }
@@ -118,24 +118,24 @@ pub fn layers(link: LinkType, frame: &[u8]) -> Layers {
     match (found.network, found.l3) {
         (Network::Ipv4, Some(l3)) => ipv4(&mut layers, frame, l3),
         (Network::Ipv6, Some(l3)) => ipv6(&mut layers, frame, l3),
-        _ => other(&mut layers, frame, found),
+        _ => non_ip(&mut layers, frame, found),
     }
     layers
 }
 
-/// Handles frames without IP, where only the link header can state a length.
-fn other(layers: &mut Layers, frame: &[u8], found: LinkHeader) {
+/// Locates the layers of a frame without IP, where only the link header can state a length.
+fn non_ip(layers: &mut Layers, frame: &[u8], found: LinkHeader) {
     if let Network::Other(ethertype) = found.network {
         layers.faults.deep = crate::vlan::is_tag(ethertype);
     }
     if let Some(end) = found.end {
         layers.faults.cut = usize::from(end) > frame.len();
-        layers.end_at(usize::from(end));
+        layers.truncate(usize::from(end));
     }
     layers.faults.cut |= found.l3.is_none() && header_is_known(layers.link);
 }
 
-/// Returns true if frames of this link type have a layer 3 whenever their header is whole.
+/// Returns true if every frame of this link type with a complete link header has a layer 3.
 const fn header_is_known(link: LinkType) -> bool {
     matches!(
         link,
@@ -164,7 +164,7 @@ fn ipv4(layers: &mut Layers, frame: &[u8], l3: u16) {
     }
     if total != 0 {
         layers.faults.cut = start + total > frame.len();
-        layers.end_at(start + total);
+        layers.truncate(start + total);
     }
     layers.protocol = Some(ip.protocol());
     layers.fragment = ip.fragment();
@@ -187,7 +187,7 @@ fn ipv6(layers: &mut Layers, frame: &[u8], l3: u16) {
     let stated = start + ipv6::LENGTH + usize::from(ip.payload_length());
     if ip.payload_length() != 0 {
         layers.faults.cut = stated > frame.len();
-        layers.end_at(stated);
+        layers.truncate(stated);
     }
     let packet = frame.get(start..layers.end as usize).unwrap_or_default();
     match ipv6::upper(packet) {
@@ -210,7 +210,7 @@ fn ipv6(layers: &mut Layers, frame: &[u8], l3: u16) {
 #[inline]
 fn transport(layers: &mut Layers, frame: &[u8], protocol: u8, l4: u16) {
     let Some(bytes) = frame.get(usize::from(l4)..layers.end as usize) else {
-        layers.short();
+        layers.note_short();
         return;
     };
     layers.l4 = Some(l4);
@@ -223,12 +223,12 @@ fn transport(layers: &mut Layers, frame: &[u8], protocol: u8, l4: u16) {
 
 #[inline]
 fn tcp(layers: &mut Layers, bytes: &[u8], l4: u16) {
-    let Some((tcp, _)) = tcp::Tcp::parse(bytes) else { return layers.short() };
+    let Some((tcp, _)) = tcp::Tcp::parse(bytes) else { return layers.note_short() };
     let header = tcp.header_length();
     if usize::from(header) < tcp::LENGTH_MIN {
         layers.faults.malformed = true;
     } else if usize::from(header) > bytes.len() {
-        layers.short();
+        layers.note_short();
     } else {
         layers.payload = Some(l4 + u16::from(header));
     }
@@ -236,24 +236,24 @@ fn tcp(layers: &mut Layers, bytes: &[u8], l4: u16) {
 
 #[inline]
 fn udp(layers: &mut Layers, bytes: &[u8], l4: u16) {
-    let Some((udp, _)) = udp::Udp::parse(bytes) else { return layers.short() };
+    let Some((udp, _)) = udp::Udp::parse(bytes) else { return layers.note_short() };
     let length = usize::from(udp.length());
     if length != 0 && length < udp::LENGTH {
         layers.faults.malformed = true;
         return;
     }
     if length > bytes.len() {
-        layers.short();
+        layers.note_short();
     } else if length != 0 {
-        layers.end_at(usize::from(l4) + length);
+        layers.truncate(usize::from(l4) + length);
     }
     layers.payload = Some(l4 + low16(udp::LENGTH));
 }
 
 impl Layers {
-    /// Records a header or length beyond the end: expected in truncated frames and first fragments,
-    /// else malformed.
-    fn short(&mut self) {
+    /// Records that a header or length extends beyond the end: as truncation in truncated frames
+    /// and first fragments, else as malformed.
+    fn note_short(&mut self) {
         if !self.faults.cut && self.fragment == Fragment::Whole {
             self.faults.malformed = true;
         }

@@ -1,4 +1,4 @@
-//! Literal frames and their layers; `tests/dissect.rs` compares generated frames with etherparse.
+//! Layers of literal frames. `tests/dissect.rs` compares generated frames with etherparse.
 
 use super::*;
 
@@ -51,7 +51,7 @@ const DEEP: Faults = Faults { cut: false, malformed: false, deep: true };
 const FINE: Faults = Faults { cut: false, malformed: false, deep: false };
 
 #[test]
-fn padding_behind_tcp_is_not_payload() {
+fn padding_after_tcp_is_not_payload() {
     let frame = ethernet(&[&ip4(42, 0, 6), &tcp_header(5), b"hi", &[0; 4]]);
     let found = read(&frame);
     assert_eq!((found.network, found.protocol), (Network::Ipv4, Some(6)));

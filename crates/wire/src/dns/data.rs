@@ -1,15 +1,15 @@
-//! ResourceRecord data as text.
+//! Data of resource records, as text.
 //!
-//! Data of common types are formatted as in master files; data of other types, or malformed for
-//! their type, as `\# length hex` (RFC 3597 §5), limited to [`DISPLAY_MAX`] bytes.
+//! Data of common types is formatted as in master files; data of other types, and malformed data,
+//! as `\# length hex` (RFC 3597 §5), limited to [`DISPLAY_MAX`] bytes.
 
-use super::name::escaped;
+use super::name::write_escaped;
 use super::{DnsFault, Name, RecordType};
 use crate::read::{array, be16, be32};
 use core::fmt::{self, Write as _};
 use core::net::{Ipv4Addr, Ipv6Addr};
 
-/// Longest hexadecimal dump in bytes.
+/// Maximum number of data bytes in a hexadecimal dump.
 const DISPLAY_MAX: usize = 64;
 
 /// The data of a resource record.
@@ -38,7 +38,7 @@ impl<'m> Data<'m> {
         self.message.get(self.at..).unwrap_or_default()
     }
 
-    /// Parses the name that forms the data, for types whose data are one name.
+    /// Parses data that consists of one name; `None` if it is malformed.
     #[must_use]
     fn name(&self) -> Option<Name<'m>> {
         match self.kind.0 {
@@ -47,66 +47,67 @@ impl<'m> Data<'m> {
         }
     }
 
-    /// Parses the name from `offset` to the end of the data.
+    /// Parses the name from `offset` to the end of the data; `None` if it does not end there.
     fn name_at(&self, offset: usize) -> Option<Name<'m>> {
-        let (name, behind) = Name::read(self.message, self.at + offset).ok()?;
-        (behind == self.message.len()).then_some(name)
+        let (name, after) = Name::read(self.message, self.at + offset).ok()?;
+        (after == self.message.len()).then_some(name)
     }
 
-    fn short(&self, offset: usize) -> Option<u16> {
+    fn be16(&self, offset: usize) -> Option<u16> {
         be16(self.message, self.at + offset)
     }
 
-    /// Parses the data in the form of their type; `None` if they do not have it.
-    fn form(&self) -> Option<Form<'m>> {
+    /// Parses the data in the form of its type; `None` if it does not have that form, or if the
+    /// type has none here.
+    fn parsed(&self) -> Option<DataForm<'m>> {
         let bytes = self.bytes();
         match self.kind.0 {
-            1 => Some(Form::Ipv4(<[u8; 4]>::try_from(bytes).ok()?.into())),
-            28 => Some(Form::Ipv6(<[u8; 16]>::try_from(bytes).ok()?.into())),
-            15 | 18 | 36 => Some(Form::Preferred(self.short(0)?, self.name_at(2)?)),
+            1 => Some(DataForm::Ipv4(<[u8; 4]>::try_from(bytes).ok()?.into())),
+            28 => Some(DataForm::Ipv6(<[u8; 16]>::try_from(bytes).ok()?.into())),
+            15 | 18 | 36 => Some(DataForm::Preferred(self.be16(0)?, self.name_at(2)?)),
             33 => {
-                let numbers = [self.short(0)?, self.short(2)?, self.short(4)?];
-                Some(Form::Service(numbers, self.name_at(6)?))
+                let numbers = [self.be16(0)?, self.be16(2)?, self.be16(4)?];
+                Some(DataForm::Service(numbers, self.name_at(6)?))
             }
-            6 => self.authority(),
-            13 | 16 | 99 => are_strings(bytes).then_some(Form::Strings(bytes)),
-            35 => self.naming_authority(),
+            6 => self.soa(),
+            13 | 16 | 99 => are_strings(bytes).then_some(DataForm::Strings(bytes)),
+            35 => self.naptr(),
             257 => {
                 let [flags, length] = array(bytes, 0)?;
                 let tag = bytes.get(2..2 + usize::from(length))?;
                 let value = bytes.get(2 + usize::from(length)..)?;
-                Some(Form::Issuer(flags, tag, value))
+                Some(DataForm::Issuer(flags, tag, value))
             }
             64 | 65 => {
                 // The service parameters after the name are omitted.
                 let (name, _) = Name::read(self.message, self.at + 2).ok()?;
-                Some(Form::Preferred(self.short(0)?, name))
+                Some(DataForm::Preferred(self.be16(0)?, name))
             }
-            _ => self.name().map(Form::Name),
+            _ => self.name().map(DataForm::Name),
         }
     }
 
-    /// Parses NAPTR data: two numbers, three strings, a name.
-    fn naming_authority(&self) -> Option<Form<'m>> {
-        let numbers = [self.short(0)?, self.short(2)?];
+    /// Parses the data of a NAPTR record: two numbers, three strings, a name.
+    fn naptr(&self) -> Option<DataForm<'m>> {
+        let numbers = [self.be16(0)?, self.be16(2)?];
         let mut at = 4;
         for _ in 0..3 {
             at += 1 + usize::from(*self.bytes().get(at)?);
         }
-        Some(Form::Pointer(numbers, self.bytes().get(4..at)?, self.name_at(at)?))
+        Some(DataForm::Pointer(numbers, self.bytes().get(4..at)?, self.name_at(at)?))
     }
 
-    fn authority(&self) -> Option<Form<'m>> {
+    fn soa(&self) -> Option<DataForm<'m>> {
         let (server, at) = Name::read(self.message, self.at).ok()?;
         let (person, at) = Name::read(self.message, at).ok()?;
         let number = |n: usize| be32(self.message, at + 4 * n);
         let numbers = [number(0)?, number(1)?, number(2)?, number(3)?, number(4)?];
-        (at + 20 == self.message.len()).then_some(Form::Authority(server, person, numbers))
+        (at + 20 == self.message.len()).then_some(DataForm::Authority(server, person, numbers))
     }
 }
 
 /// Parsed data of a resource record, by form.
-enum Form<'m> {
+enum DataForm<'m> {
     Ipv4(Ipv4Addr),
     Ipv6(Ipv6Addr),
     Name(Name<'m>),
@@ -120,38 +121,38 @@ enum Form<'m> {
 
 impl fmt::Display for Data<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.form() {
-            Some(Form::Ipv4(address)) => write!(f, "{address}"),
-            Some(Form::Ipv6(address)) => write!(f, "{address}"),
-            Some(Form::Name(name)) => write!(f, "{name}"),
-            Some(Form::Preferred(number, name)) => write!(f, "{number} {name}"),
-            Some(Form::Service([priority, weight, port], name)) => {
+        match self.parsed() {
+            Some(DataForm::Ipv4(address)) => write!(f, "{address}"),
+            Some(DataForm::Ipv6(address)) => write!(f, "{address}"),
+            Some(DataForm::Name(name)) => write!(f, "{name}"),
+            Some(DataForm::Preferred(number, name)) => write!(f, "{number} {name}"),
+            Some(DataForm::Service([priority, weight, port], name)) => {
                 write!(f, "{priority} {weight} {port} {name}")
             }
-            Some(Form::Authority(server, person, [serial, refresh, retry, expire, least])) => {
+            Some(DataForm::Authority(server, person, [serial, refresh, retry, expire, least])) => {
                 write!(f, "{server} {person} {serial} {refresh} {retry} {expire} {least}")
             }
-            Some(Form::Pointer([order, preference], words, name)) => {
+            Some(DataForm::Pointer([order, preference], words, name)) => {
                 write!(f, "{order} {preference} ")?;
-                strings(f, words)?;
+                write_strings(f, words)?;
                 write!(f, " {name}")
             }
-            Some(Form::Strings(bytes)) => strings(f, bytes),
-            Some(Form::Issuer(flags, tag, value)) => {
+            Some(DataForm::Strings(bytes)) => write_strings(f, bytes),
+            Some(DataForm::Issuer(flags, tag, value)) => {
                 write!(f, "{flags} ")?;
-                escaped(f, tag, |byte| byte == b'"')?;
+                write_escaped(f, tag, |byte| byte == b'"')?;
                 f.write_char(' ')?;
-                quoted(f, value)
+                write_quoted(f, value)
             }
-            None => generic(f, self.bytes()),
+            None => write_generic(f, self.bytes()),
         }
     }
 }
 
 /// Returns true if the bytes are a sequence of length-prefixed strings.
 fn are_strings(mut bytes: &[u8]) -> bool {
-    while let Some((length, behind)) = bytes.split_first() {
-        match behind.get(usize::from(*length)..) {
+    while let Some((length, after)) = bytes.split_first() {
+        match after.get(usize::from(*length)..) {
             Some(rest) => bytes = rest,
             None => return false,
         }
@@ -159,31 +160,31 @@ fn are_strings(mut bytes: &[u8]) -> bool {
     true
 }
 
-fn strings(f: &mut fmt::Formatter<'_>, mut bytes: &[u8]) -> fmt::Result {
+fn write_strings(f: &mut fmt::Formatter<'_>, mut bytes: &[u8]) -> fmt::Result {
     let mut first = true;
-    while let Some((length, behind)) = bytes.split_first() {
-        let Some((string, rest)) = behind.split_at_checked(usize::from(*length)) else { break };
+    while let Some((length, after)) = bytes.split_first() {
+        let Some((string, rest)) = after.split_at_checked(usize::from(*length)) else { break };
         if !core::mem::take(&mut first) {
             f.write_char(' ')?;
         }
-        quoted(f, string)?;
+        write_quoted(f, string)?;
         bytes = rest;
     }
     Ok(())
 }
 
-fn quoted(f: &mut fmt::Formatter<'_>, bytes: &[u8]) -> fmt::Result {
+fn write_quoted(f: &mut fmt::Formatter<'_>, bytes: &[u8]) -> fmt::Result {
     f.write_char('"')?;
     for (number, words) in bytes.split(|byte| *byte == b' ').enumerate() {
         if number > 0 {
             f.write_char(' ')?;
         }
-        escaped(f, words, |byte| byte == b'"')?;
+        write_escaped(f, words, |byte| byte == b'"')?;
     }
     f.write_char('"')
 }
 
-fn generic(f: &mut fmt::Formatter<'_>, bytes: &[u8]) -> fmt::Result {
+fn write_generic(f: &mut fmt::Formatter<'_>, bytes: &[u8]) -> fmt::Result {
     write!(f, "\\# {}", bytes.len())?;
     if !bytes.is_empty() {
         f.write_char(' ')?;

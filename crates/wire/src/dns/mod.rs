@@ -1,12 +1,12 @@
 //! DNS messages (RFC 1035), as in a datagram or after the length prefix of a stream.
 //!
-//! Parses header, questions and records; names and data are formatted as text. Nothing is collected
-//! or allocated: a [`Message`] is a view, and each access walks the bytes again.
+//! Parses header, questions and records; names and data are formatted as text. No results are
+//! collected or allocated: a [`Message`] is a view, and each access walks the bytes again.
 //!
 //! Hostile input: a name has at most 255 bytes and may follow at most 127 compression pointers,
 //! including forward ones as resolvers do, so each record takes at most a few hundred steps. A
 //! truncated message ([`DnsFault::Ends`]) is distinguished from an invalid one
-//! ([`DnsFault::Wrong`]), since the capture may have cut it.
+//! ([`DnsFault::Wrong`]), since the capture may have truncated it.
 
 mod data;
 mod name;
@@ -23,9 +23,9 @@ use core::fmt;
 
 /// Length of the header in bytes.
 pub const LENGTH: usize = 12;
-/// Least length of a question: the root's.
+/// Minimum length of a question in bytes: a question about the root.
 const QUESTION_MIN: usize = 5;
-/// Least length of a record: the root's, without data.
+/// Minimum length of a record in bytes: a record of the root without data.
 const RECORD_MIN: usize = 11;
 
 /// A part of a message that cannot be parsed, with the reason.
@@ -59,7 +59,7 @@ pub enum Section {
     Additional,
 }
 
-/// A view of a message with a whole header.
+/// A view of a message whose header is complete.
 #[derive(Clone, Copy, Debug)]
 pub struct Message<'m> {
     bytes: &'m [u8],
@@ -72,7 +72,7 @@ pub struct Question<'m> {
     pub name: Name<'m>,
     /// Queried type.
     pub kind: RecordType,
-    /// Class; in multicast DNS the highest bit requests a unicast response.
+    /// Class; in multicast DNS, the highest bit requests a unicast response.
     pub class: RecordClass,
 }
 
@@ -85,9 +85,9 @@ pub struct ResourceRecord<'m> {
     pub name: Name<'m>,
     /// Type.
     pub kind: RecordType,
-    /// Class; in an OPT record the sender's UDP payload size.
+    /// Class; in an OPT record, the sender's UDP payload size.
     pub class: RecordClass,
-    /// Time to live in seconds; in an OPT record extended header bits (RFC 6891 §6.1.3).
+    /// Time to live in seconds; in an OPT record, extended header bits (RFC 6891 §6.1.3).
     pub ttl: u32,
     /// Data.
     pub data: Data<'m>,
@@ -103,7 +103,7 @@ pub enum Entry<'m> {
 }
 
 impl<'m> Message<'m> {
-    /// Returns a view of a message; `None` without a whole header.
+    /// Returns a view of a message; `None` if the header is truncated.
     #[must_use]
     pub fn parse(bytes: &'m [u8]) -> Option<Self> {
         (bytes.len() >= LENGTH).then_some(Self { bytes })
@@ -127,7 +127,7 @@ impl<'m> Message<'m> {
         Opcode((self.word(2) >> 11 & 0xf) as u8)
     }
 
-    /// Returns the header's four bits of the response code; an OPT record may extend them
+    /// Returns the four bits of the response code in the header; an OPT record may extend them
     /// ([`ResourceRecord::extended`]).
     #[must_use]
     pub fn rcode(&self) -> Rcode {
@@ -165,8 +165,9 @@ impl<'m> Message<'m> {
         }
     }
 
-    /// Returns true if arbitrary bytes plausibly are a message: a header that real software sends,
-    /// whose counts fit into `length` bytes, the message's length on the wire.
+    /// Returns true if arbitrary bytes plausibly are a message: the header is one that real
+    /// software sends, and its counts fit into `length` bytes, the length of the message on the
+    /// wire.
     #[must_use]
     pub fn is_likely(&self, length: usize) -> bool {
         let questions = usize::from(self.questions());
@@ -199,8 +200,8 @@ impl<'m> Message<'m> {
         some && LENGTH + questions * QUESTION_MIN + all * RECORD_MIN <= length
     }
 
-    /// Returns true if the bytes are a message from first to last, even with an unusual header: a
-    /// response code in a query, an unassigned operation, an inverse query (RFC 1035 §6.4).
+    /// Returns true if the bytes are exactly one message, even with an unusual header: a response
+    /// code in a query, an unassigned operation, an inverse query (RFC 1035 §6.4).
     #[must_use]
     pub fn is_sound(&self) -> bool {
         let mut entries = self.entries();
@@ -221,7 +222,7 @@ impl<'m> Message<'m> {
 }
 
 impl ResourceRecord<'_> {
-    /// Returns the upper bits of the response code if this is an OPT record.
+    /// Returns the upper bits of the response code; `None` unless this is an OPT record.
     #[must_use]
     pub fn extended(&self) -> Option<u16> {
         (self.kind == OPT).then(|| u16::from(self.ttl.to_be_bytes()[0]) << 4)
@@ -233,7 +234,7 @@ impl ResourceRecord<'_> {
 pub struct Entries<'m> {
     bytes: &'m [u8],
     at: usize,
-    /// Remaining questions, answers, authorities and additional records.
+    /// Numbers of remaining questions, answers, authority records and additional records.
     left: [u16; 4],
 }
 

@@ -7,9 +7,9 @@
 use super::DnsFault;
 use core::fmt::{self, Write as _};
 
-/// Longest name on the wire, with length bytes and root (RFC 1035 §2.3.4).
+/// Maximum length of a name on the wire in bytes, with length bytes and root (RFC 1035 §2.3.4).
 pub const NAME_MAX: usize = 255;
-/// Most pointers per name. It has at most 127 labels, so one before each is plenty.
+/// Maximum number of pointers per name: one before each of at most 127 labels.
 const POINTERS_MAX: usize = 127;
 
 /// A name whose labels have all been verified.
@@ -17,11 +17,11 @@ const POINTERS_MAX: usize = 127;
 pub struct Name<'m> {
     message: &'m [u8],
     at: usize,
-    ahead: bool,
+    points_ahead: bool,
 }
 
 impl<'m> Name<'m> {
-    /// Parses the name at `at`; also returns the offset after it.
+    /// Parses the name at offset `at`; also returns the offset after it.
     pub fn read(message: &'m [u8], at: usize) -> Result<(Self, usize), DnsFault> {
         let mut walk = Walk::new(message, at);
         let mut length = 1;
@@ -34,8 +34,8 @@ impl<'m> Name<'m> {
                     }
                 }
                 None => {
-                    let name = Self { message, at, ahead: walk.ahead };
-                    return Ok((name, walk.behind.unwrap_or(walk.at)));
+                    let name = Self { message, at, points_ahead: walk.points_ahead };
+                    return Ok((name, walk.end.unwrap_or(walk.at)));
                 }
             }
         }
@@ -47,11 +47,11 @@ impl<'m> Name<'m> {
         Labels(Walk::new(self.message, self.at))
     }
 
-    /// Returns true if a pointer in it points forward, although RFC 1035 §4.1.4 allows "a prior
-    /// occurrence" only.
+    /// Returns true if a pointer in the name points forward, although RFC 1035 §4.1.4 allows only
+    /// "a prior occurrence".
     #[must_use]
     pub const fn points_ahead(&self) -> bool {
-        self.ahead
+        self.points_ahead
     }
 
     /// Returns true for the root.
@@ -70,7 +70,7 @@ impl fmt::Display for Name<'_> {
             if number > 0 {
                 f.write_char('.')?;
             }
-            escaped(f, label, |byte| {
+            write_escaped(f, label, |byte| {
                 matches!(byte, b'"' | b'$' | b'(' | b')' | b'.' | b';' | b'@')
             })?;
         }
@@ -78,9 +78,9 @@ impl fmt::Display for Name<'_> {
     }
 }
 
-/// Writes bytes, escaping unprintable ones (space included) as `\DDD`, and backslashes and
-/// `special` ones with a backslash.
-pub(super) fn escaped(
+/// Writes bytes; escapes unprintable bytes (space included) as `\DDD`, and backslashes and
+/// `special` bytes with a backslash.
+pub(super) fn write_escaped(
     f: &mut fmt::Formatter<'_>,
     bytes: &[u8],
     special: impl Fn(u8) -> bool,
@@ -113,18 +113,19 @@ impl<'m> Iterator for Labels<'m> {
 struct Walk<'m> {
     message: &'m [u8],
     at: usize,
-    /// Start of the run of labels being read; pointers should point before it.
+    /// Start of the current run of labels; pointers should point before it.
     begin: usize,
     /// True if a pointer pointed forward.
-    ahead: bool,
-    /// Offset after the first pointer, where the name ends in place.
-    behind: Option<usize>,
+    points_ahead: bool,
+    /// Offset after the first pointer, where the name ends in its record; `None` before any
+    /// pointer.
+    end: Option<usize>,
     pointers: usize,
 }
 
 impl<'m> Walk<'m> {
     const fn new(message: &'m [u8], at: usize) -> Self {
-        Self { message, at, begin: at, ahead: false, behind: None, pointers: 0 }
+        Self { message, at, begin: at, points_ahead: false, end: None, pointers: 0 }
     }
 
     /// Returns the next label; `None` at the root.
@@ -158,8 +159,8 @@ impl<'m> Walk<'m> {
         if self.pointers > POINTERS_MAX {
             return Err(DnsFault::Wrong(at));
         }
-        self.ahead |= target >= self.begin;
-        self.behind.get_or_insert(at + 2);
+        self.points_ahead |= target >= self.begin;
+        self.end.get_or_insert(at + 2);
         (self.at, self.begin) = (target, target);
         Ok(())
     }

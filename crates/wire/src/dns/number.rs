@@ -122,13 +122,13 @@ impl Opcode {
 
 impl fmt::Display for RecordType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        named(f, &TYPES, "TYPE", self.0)
+        write_name(f, &TYPES, "TYPE", self.0)
     }
 }
 
 impl fmt::Display for Rcode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        named(f, &RCODES, "RCODE", self.0)
+        write_name(f, &RCODES, "RCODE", self.0)
     }
 }
 
@@ -136,12 +136,13 @@ impl fmt::Display for RecordClass {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const NAMES: [(&str, u16); 5] =
             [("in", 1), ("ch", 3), ("hs", 4), ("none", 254), ("any", 255)];
-        named(f, &NAMES, "CLASS", self.0)
+        write_name(f, &NAMES, "CLASS", self.0)
     }
 }
 
-/// Writes the upper-case name as in master files, or `word` and the number (RFC 3597 §5).
-fn named(
+/// Writes the name in upper case as in master files; for an unnamed number, `word` and the number
+/// (RFC 3597 §5).
+fn write_name(
     f: &mut fmt::Formatter<'_>,
     names: &[(&str, u16)],
     word: &str,

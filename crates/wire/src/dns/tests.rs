@@ -1,4 +1,4 @@
-//! DNS messages: literal ones, truncations, bit flips, noise.
+//! DNS messages: literal, truncated, with flipped bits, and noise.
 
 use super::*;
 
@@ -110,17 +110,18 @@ fn invalid_names_are_rejected() {
 #[test]
 fn pointer_ends_the_name_in_place() {
     let bytes = b"\x03com\0\x02ab\xc0\x00\x01c\xc0\x05rest";
-    let (name, behind) = Name::read(bytes, 10).unwrap();
-    assert_eq!((name.to_string().as_str(), behind), ("c.ab.com", 14));
+    let (name, after) = Name::read(bytes, 10).unwrap();
+    assert_eq!((name.to_string().as_str(), after), ("c.ab.com", 14));
     assert_eq!(name.labels().collect::<Vec<_>>(), [&b"c"[..], b"ab", b"com"]);
 }
 
-/// RFC 1035 §4.1.4 allows pointers to "a prior occurrence" only; resolvers follow others too.
+/// RFC 1035 §4.1.4 allows only pointers to "a prior occurrence"; resolvers follow other pointers
+/// too.
 #[test]
 fn forward_pointer_is_followed_and_reported() {
     let bytes = b"\x01a\xc0\x06..\x02bc\0";
-    let (name, behind) = Name::read(bytes, 0).unwrap();
-    assert_eq!((name.to_string().as_str(), behind, name.points_ahead()), ("a.bc", 4, true));
+    let (name, after) = Name::read(bytes, 0).unwrap();
+    assert_eq!((name.to_string().as_str(), after, name.points_ahead()), ("a.bc", 4, true));
     let (name, _) = Name::read(b"\x02ab\0\x01c\xc0\0", 4).unwrap();
     assert!(!name.points_ahead());
 }

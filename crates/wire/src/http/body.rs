@@ -1,5 +1,4 @@
-//! Message bodies: where they end (RFC 9112 §6, §7), as plain data advanced by the bytes after a
-//! head.
+//! Ends of message bodies (RFC 9112 §6, §7): plain data that the bytes after a head advance.
 
 use super::fault::HttpFault;
 use super::fields::is_token;
@@ -10,13 +9,13 @@ use super::start::Start;
 use memchr::memchr;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-/// Progress through a message body. All zeros: ended.
+/// Progress through a message body. All zeros mean that the body has ended.
 #[derive(FromBytes, IntoBytes, Immutable, Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(C)]
 pub struct Body {
-    /// Bytes left of the body or chunk; the size of a chunk while it is being read.
+    /// Number of bytes left of the body or chunk; the size of a chunk while its digits are read.
     left: u64,
-    /// Expected input (constants below).
+    /// Parse state (constants below).
     state: u8,
     /// 1 for the lenient mode.
     lenient: u8,
@@ -38,7 +37,7 @@ pub enum BodyPart {
 /// Request method, as far as it affects the response's framing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RequestMethod {
-    /// `HEAD`: no body follows, whatever the head says.
+    /// `HEAD`: no body follows, whatever the head states.
     Head,
     /// `CONNECT`: a success is followed by another protocol.
     Connect,
@@ -135,7 +134,7 @@ impl Body {
         Self { state: UNTIL_CLOSE, ..Self::default() }
     }
 
-    /// Returns the absence of a body, followed by another protocol.
+    /// Returns an absent body, after which another protocol follows.
     #[must_use]
     pub fn switched() -> Self {
         Self { state: SWITCHED, ..Self::default() }
@@ -146,8 +145,8 @@ impl Body {
         Self { state: SIZE, lenient: u8::from(mode == ParseMode::Lenient), ..Self::default() }
     }
 
-    /// Returns a chunked body for the lenient mode which, if the first chunk has no size, becomes
-    /// one of `stated` bytes, or one that ends with its connection if that is 0.
+    /// Returns a chunked body for the lenient mode. If its first chunk has no size, it becomes a
+    /// body of `stated` bytes, or, if that is 0, a body that ends with its connection.
     fn chunked_or_plain(stated: u64) -> Self {
         // A length beyond 6 bytes exceeds any connection.
         let [a, b, c, d, e, f, ..] = stated.to_le_bytes();
@@ -160,22 +159,22 @@ impl Body {
         self.state == ENDED
     }
 
-    /// Returns true if it ends only with its connection.
+    /// Returns true if the body ends only with its connection.
     #[must_use]
     pub const fn ends_with_connection(&self) -> bool {
         self.state == UNTIL_CLOSE
     }
 
-    /// Returns true if no body but another protocol follows.
+    /// Returns true if another protocol follows instead of a body.
     #[must_use]
     pub const fn is_switched(&self) -> bool {
         self.state == SWITCHED
     }
 
-    /// Consumes `length` bytes and returns true if all are body bytes and do not end it; else
-    /// consumes nothing.
+    /// Consumes `length` bytes and returns true if they are all body bytes and do not end the body;
+    /// else consumes nothing and returns false.
     #[inline]
-    pub const fn goes_on(&mut self, length: u32) -> bool {
+    pub const fn continue_within(&mut self, length: u32) -> bool {
         match self.state {
             LENGTH | CHUNK if self.left > length as u64 => {
                 self.left -= length as u64;
@@ -186,44 +185,44 @@ impl Body {
         }
     }
 
-    /// Consumes the next bytes as far as they are of one kind.
+    /// Consumes the longest prefix of `bytes` that is of one kind, and returns it.
     pub fn take(&mut self, bytes: &[u8]) -> Result<BodyPart, HttpFault> {
         match self.state {
             ENDED | SWITCHED => Ok(BodyPart::End),
             UNTIL_CLOSE => Ok(BodyPart::Data(bytes.len())),
-            LENGTH | CHUNK => Ok(BodyPart::Data(self.data(bytes.len()))),
-            _ => self.framing(bytes),
+            LENGTH | CHUNK => Ok(BodyPart::Data(self.take_data(bytes.len()))),
+            _ => self.take_framing(bytes),
         }
     }
 
-    /// Advances over `length` bytes that were never received, as far as they are body bytes;
-    /// returns that number. A smaller number means that framing was lost.
+    /// Advances over `length` missing bytes, as far as they are body bytes; returns the number of
+    /// these. A smaller number than `length` means that framing was lost.
     pub fn miss(&mut self, length: u64) -> u64 {
         match self.state {
             UNTIL_CLOSE => length,
             LENGTH | CHUNK => {
                 let missed = length.min(self.left);
-                self.pass(missed);
+                self.consume(missed);
                 missed
             }
             _ => 0,
         }
     }
 
-    fn data(&mut self, length: usize) -> usize {
+    fn take_data(&mut self, length: usize) -> usize {
         let taken = usize::try_from(self.left).unwrap_or(usize::MAX).min(length);
-        self.pass(taken as u64);
+        self.consume(taken as u64);
         taken
     }
 
-    fn pass(&mut self, length: u64) {
+    fn consume(&mut self, length: u64) {
         self.left -= length.min(self.left);
         if self.left == 0 {
             self.state = if self.state == CHUNK { CHUNK_END } else { ENDED };
         }
     }
 
-    fn framing(&mut self, bytes: &[u8]) -> Result<BodyPart, HttpFault> {
+    fn take_framing(&mut self, bytes: &[u8]) -> Result<BodyPart, HttpFault> {
         let (state, left) = (self.state, self.left);
         let mut at = 0;
         while let Some(byte) = bytes.get(at) {
@@ -272,15 +271,15 @@ impl Body {
     fn step(&mut self, byte: u8) -> Result<(), HttpFault> {
         let lenient = self.lenient != 0;
         self.state = match self.state {
-            FIRST_SIZE | SIZE | SIZE_DIGITS => return self.size(byte, lenient),
+            FIRST_SIZE | SIZE | SIZE_DIGITS => return self.step_size(byte, lenient),
             SIZE_JUNK | SIZE_CR if byte == b'\n' => self.after_size(),
             SIZE_JUNK => SIZE_JUNK,
-            SIZE_BLANK | EXTENSION..=QUOTED_END | VALUE_BLANK => self.extension(byte)?,
+            SIZE_BLANK | EXTENSION..=QUOTED_END | VALUE_BLANK => self.step_extension(byte)?,
             CHUNK_END if byte == b'\r' => CHUNK_CR,
             CHUNK_END if lenient && byte == b'\n' => SIZE,
             CHUNK_CR if byte == b'\n' => SIZE,
             CHUNK_END | CHUNK_CR => return Err(HttpFault::ChunkEnd),
-            TRAILER..=LAST_CR => self.trailer(byte, lenient)?,
+            TRAILER..=LAST_CR => self.step_trailer(byte, lenient)?,
             _ => return Err(HttpFault::ChunkSize),
         };
         Ok(())
@@ -288,7 +287,7 @@ impl Body {
 
     /// Advances within a chunk size. The lenient mode allows white space and line ends before it,
     /// and anything after it.
-    fn size(&mut self, byte: u8, lenient: bool) -> Result<(), HttpFault> {
+    fn step_size(&mut self, byte: u8, lenient: bool) -> Result<(), HttpFault> {
         let before = self.state != SIZE_DIGITS;
         self.state = match byte {
             b'0'..=b'9' | b'a'..=b'f' | b'A'..=b'F' => {
@@ -318,7 +317,7 @@ impl Body {
 
     /// Advances within an extension, strictly, with the white space that recipients must ignore
     /// (RFC 9112 §7.1.1).
-    fn extension(&self, byte: u8) -> Result<u8, HttpFault> {
+    fn step_extension(&self, byte: u8) -> Result<u8, HttpFault> {
         let token = is_token(byte);
         let blank = matches!(byte, b' ' | b'\t');
         Ok(match (self.state, byte) {
@@ -341,7 +340,7 @@ impl Body {
         })
     }
 
-    fn trailer(&self, byte: u8, lenient: bool) -> Result<u8, HttpFault> {
+    fn step_trailer(&self, byte: u8, lenient: bool) -> Result<u8, HttpFault> {
         let text = byte == b'\t' || (byte >= b' ' && byte != 0x7f);
         Ok(match (self.state, byte) {
             (TRAILER, b'\r') => LAST_CR,

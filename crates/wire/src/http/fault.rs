@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-/// A head that was not parsed, with the reason.
+/// Reason why a head was not parsed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Stop {
     /// The head is incomplete.
@@ -42,7 +42,7 @@ pub enum HttpFault {
     Length,
     /// `Content-Length` occurs twice (RFC 9112 §6.3).
     LengthTwice,
-    /// `Content-Length` occurs beside `Transfer-Encoding` (RFC 9112 §6.1).
+    /// `Content-Length` occurs together with `Transfer-Encoding` (RFC 9112 §6.1).
     LengthAndTransfer,
     /// `Transfer-Encoding` of a request does not end with `chunked` (RFC 9112 §6.3).
     Transfer,
@@ -50,7 +50,7 @@ pub enum HttpFault {
     ChunkSize,
     /// A chunk extension is malformed (RFC 9112 §7.1.1).
     ChunkExtension,
-    /// A chunk does not end where its size says (RFC 9112 §7.1).
+    /// A chunk does not end after the number of bytes that its size states (RFC 9112 §7.1).
     ChunkEnd,
     /// The trailer section is malformed (RFC 9112 §7.1.2).
     Trailer,

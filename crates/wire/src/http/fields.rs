@@ -3,7 +3,8 @@
 use super::fault::HttpFault;
 use super::mode::ParseMode;
 
-/// The known fields of a head. An absent text is empty, except for two whose absence logs report.
+/// The known fields of a head. Absent texts are empty, except for two fields whose absence logs
+/// report.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Fields<'b> {
     /// `Host`.
@@ -14,7 +15,7 @@ pub struct Fields<'b> {
     pub referer: Option<&'b [u8]>,
     /// `Content-Type`.
     pub content_type: &'b [u8],
-    /// `Content-Encoding`; the first if there are several.
+    /// `Content-Encoding`; the first of several.
     pub content_encoding: &'b [u8],
     /// `Authorization`.
     pub authorization: &'b [u8],
@@ -22,12 +23,13 @@ pub struct Fields<'b> {
     pub codings: Codings,
     /// `Content-Length`; the first of several.
     pub length: Option<u64>,
-    /// True if the body's length is ambiguous: a `Content-Length` is not one number, differs from
-    /// another, or occurs beside `Transfer-Encoding`.
+    /// True if the body's length is ambiguous: a `Content-Length` is not a number, differs from
+    /// another one, or occurs together with `Transfer-Encoding`.
     pub ambiguous: bool,
     /// True if `Transfer-Encoding` is present.
     pub transfer: bool,
-    /// True if it ends with `chunked`; in the lenient mode, if it contains it.
+    /// True if `Transfer-Encoding` ends with `chunked`; in the lenient mode, if it contains
+    /// `chunked`.
     pub chunked: bool,
     /// True if `Connection` contains `close`.
     pub close: bool,
@@ -59,7 +61,7 @@ pub enum Coding {
 pub struct Codings(u16);
 
 impl Codings {
-    const MOST: u32 = 4;
+    const CODINGS_MAX: u32 = 4;
 
     /// Restores codings from [`Codings::number`].
     #[must_use]
@@ -73,16 +75,16 @@ impl Codings {
         self.0
     }
 
-    /// Returns true if there are none.
+    /// Returns true if there are no codings.
     #[must_use]
     pub const fn is_empty(self) -> bool {
         self.0 == 0
     }
 
-    /// Iterates over the codings, last applied first: the order of decoding.
+    /// Iterates over the codings in the order of decoding: last applied first.
     pub fn outermost_first(self) -> impl Iterator<Item = Coding> {
         let number = self.0;
-        (0..Self::MOST).rev().filter_map(move |place| match number >> (4 * place) & 0xf {
+        (0..Self::CODINGS_MAX).rev().filter_map(move |place| match number >> (4 * place) & 0xf {
             0 => None,
             1 => Some(Coding::Gzip),
             2 => Some(Coding::Deflate),
@@ -99,10 +101,10 @@ impl Codings {
             _ if word.is_empty() || eq_ignore_case(word, b"identity") => return,
             _ => 15,
         };
-        let used = (0..Self::MOST).find(|place| self.0 >> (4 * place) & 0xf == 0);
+        let used = (0..Self::CODINGS_MAX).find(|place| self.0 >> (4 * place) & 0xf == 0);
         match used {
             Some(place) => self.0 |= number << (4 * place),
-            None => self.0 |= 15 << (4 * (Self::MOST - 1)),
+            None => self.0 |= 15 << (4 * (Self::CODINGS_MAX - 1)),
         }
     }
 }
@@ -142,9 +144,10 @@ impl KnownField {
         }
     }
 
-    /// Returns the field that begins a well-formed line, and the bytes after the colon.
+    /// Returns the field of a well-formed line, and the bytes after its colon; `None` if the field
+    /// is unknown.
     #[inline]
-    pub(super) fn begins(line: &[u8]) -> Option<(Self, &[u8])> {
+    pub(super) fn of_line(line: &[u8]) -> Option<(Self, &[u8])> {
         let candidates: &[(&[u8], Self)] = match line.first()? | 0x20 {
             b'h' => &[(b"host", Self::Host)],
             b'u' => &[(b"user-agent", Self::UserAgent), (b"upgrade", Self::Upgrade)],
@@ -168,9 +171,9 @@ impl KnownField {
 
     /// Returns the field with this name, ignoring zero bytes in it.
     pub(super) fn of_ignoring_zeros(name: &[u8]) -> Option<Self> {
-        /// Longest known name.
-        const LONGEST: usize = 17;
-        let mut letters = [0; LONGEST];
+        /// Maximum length of a known name in bytes.
+        const NAME_LENGTH_MAX: usize = 17;
+        let mut letters = [0; NAME_LENGTH_MAX];
         let mut used = 0;
         for letter in name.iter().filter(|letter| **letter != 0) {
             *letters.get_mut(used)? = *letter;
@@ -190,24 +193,24 @@ impl<'b> Fields<'b> {
         mode: ParseMode,
     ) -> Result<(), HttpFault> {
         match known {
-            KnownField::Host => first(&mut self.host, value),
+            KnownField::Host => set_first(&mut self.host, value),
             KnownField::UserAgent => _ = self.user_agent.get_or_insert(value),
             KnownField::Referer => _ = self.referer.get_or_insert(value),
-            KnownField::ContentType => first(&mut self.content_type, value),
-            KnownField::Authorization => first(&mut self.authorization, value),
+            KnownField::ContentType => set_first(&mut self.content_type, value),
+            KnownField::Authorization => set_first(&mut self.authorization, value),
             KnownField::Upgrade => self.upgrade = true,
-            KnownField::Connection => self.connection(value),
-            KnownField::ContentLength => return self.length(value, mode),
-            KnownField::TransferEncoding => self.transfer(value, mode),
+            KnownField::Connection => self.add_connection(value),
+            KnownField::ContentLength => return self.add_length(value, mode),
+            KnownField::TransferEncoding => self.add_transfer(value, mode),
             KnownField::ContentEncoding => {
-                first(&mut self.content_encoding, value);
+                set_first(&mut self.content_encoding, value);
                 words(value).for_each(|word| self.codings.add(word));
             }
         }
         Ok(())
     }
 
-    fn connection(&mut self, value: &[u8]) {
+    fn add_connection(&mut self, value: &[u8]) {
         for word in list(value) {
             self.close |= eq_ignore_case(word, b"close");
             self.keep_alive |= eq_ignore_case(word, b"keep-alive");
@@ -215,9 +218,9 @@ impl<'b> Fields<'b> {
         }
     }
 
-    /// Stores a length. In the lenient mode the first of several counts, and of a text its
-    /// leading digits.
-    fn length(&mut self, value: &[u8], mode: ParseMode) -> Result<(), HttpFault> {
+    /// Stores a length. In the lenient mode the first of several lengths counts, and of malformed
+    /// text its leading digits.
+    fn add_length(&mut self, value: &[u8], mode: ParseMode) -> Result<(), HttpFault> {
         let digits = value.iter().take_while(|byte| byte.is_ascii_digit()).count();
         let number = value.get(..digits).and_then(decimal);
         match (mode, number) {
@@ -237,7 +240,7 @@ impl<'b> Fields<'b> {
     }
 
     /// Stores transfer codings: `chunked` must come last and occur once (RFC 9112 §6.1).
-    fn transfer(&mut self, value: &[u8], mode: ParseMode) {
+    fn add_transfer(&mut self, value: &[u8], mode: ParseMode) {
         self.transfer = true;
         if mode == ParseMode::Lenient {
             self.chunked |= words(value).any(|word| eq_ignore_case(word, b"chunked"));
@@ -248,8 +251,8 @@ impl<'b> Fields<'b> {
         }
     }
 
-    /// Checks the fields together: a length beside a transfer coding is a fault, or in the lenient
-    /// mode an ambiguity.
+    /// Checks the combination of fields: a length together with a transfer coding is a fault, or in
+    /// the lenient mode an ambiguity.
     pub(super) fn check(&mut self, mode: ParseMode) -> Result<(), HttpFault> {
         match (mode, self.transfer, self.length) {
             (ParseMode::Strict, true, Some(_)) => return Err(HttpFault::LengthAndTransfer),
@@ -321,7 +324,7 @@ pub(super) fn trim_colons(text: &[u8]) -> &[u8] {
     text
 }
 
-/// Compares ignoring case and, since the lenient mode admits them, zero bytes.
+/// Compares two words, ignoring case and the zero bytes that the lenient mode admits.
 #[inline]
 pub(super) fn eq_ignore_case(word: &[u8], lower: &[u8]) -> bool {
     if word.len() <= lower.len() {
@@ -336,13 +339,13 @@ pub(super) fn eq_ignore_case(word: &[u8], lower: &[u8]) -> bool {
 }
 
 #[inline]
-fn first<'b>(place: &mut &'b [u8], value: &'b [u8]) {
+fn set_first<'b>(place: &mut &'b [u8], value: &'b [u8]) {
     if place.is_empty() {
         *place = value;
     }
 }
 
-/// Splits a list (RFC 9110 §5.6.1).
+/// Splits a list into trimmed members (RFC 9110 §5.6.1).
 fn list(value: &[u8]) -> impl Iterator<Item = &[u8]> {
     value.split(|byte| *byte == b',').map(trim)
 }

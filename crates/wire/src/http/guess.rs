@@ -7,7 +7,7 @@ use super::start::names_http;
 /// A guess from the first bytes of a direction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Guess {
-    /// Undecided: too few bytes.
+    /// Too few bytes to decide.
     Short,
     /// An HTTP/1 request.
     Request,
@@ -21,7 +21,7 @@ pub enum Guess {
     Other,
 }
 
-/// Longest word accepted as a method by [`guess`].
+/// Maximum length in bytes of a word that [`guess`] accepts as a method.
 const METHOD_MAX: usize = 24;
 
 /// Guesses the protocol from the first bytes of a direction. Line ends before a head are skipped.
@@ -48,7 +48,7 @@ pub fn guess(bytes: &[u8]) -> Guess {
     }
 }
 
-/// Checks for a method followed by a space, or a prefix of that.
+/// Checks if the bytes begin with a method and a space, or are a prefix of such bytes.
 fn guess_request(rest: &[u8]) -> Guess {
     let end = rest.iter().take(METHOD_MAX + 1).position(|byte| !is_token(*byte));
     match end {

@@ -13,7 +13,7 @@ use memchr::{memchr, memchr2};
 /// A parsed head.
 #[derive(Clone, Copy, Debug)]
 pub struct Head<'b> {
-    /// Offset of the start line, after empty lines.
+    /// Offset of the start line; empty lines may precede it.
     pub begin: usize,
     /// Offset after the final empty line.
     pub end: usize,
@@ -30,7 +30,7 @@ pub struct Head<'b> {
 impl<'b> Head<'b> {
     /// Parses a request's head; skips empty lines before it.
     pub fn request(bytes: &'b [u8], mode: ParseMode) -> Result<Self, Stop> {
-        let begin = behind_blank(bytes, mode);
+        let begin = skip_blank(bytes, mode);
         let first = match line(bytes, begin, mode) {
             Err(Stop::More) => return Err(unfinished_request(bytes, begin, mode)),
             first => first?,
@@ -50,7 +50,7 @@ impl<'b> Head<'b> {
 
     /// Parses a response's head; skips empty lines before it.
     pub fn response(bytes: &'b [u8], mode: ParseMode) -> Result<Self, Stop> {
-        let begin = behind_blank(bytes, mode);
+        let begin = skip_blank(bytes, mode);
         let rest = bytes.get(begin..).unwrap_or_default();
         if !names_http(rest) && !may_name_http(rest) {
             return Err(HttpFault::Version.into());
@@ -64,7 +64,7 @@ impl<'b> Head<'b> {
         Self::with_fields(bytes, begin, first, start, version, mode)
     }
 
-    /// Returns true if the connection persists after this message, according to its head (RFC 9112
+    /// Returns true if the connection persists after this message, as its head states (RFC 9112
     /// §9.3).
     #[must_use]
     pub const fn persists(&self) -> bool {
@@ -113,9 +113,9 @@ fn slice(bytes: &[u8], line: HeadLine) -> &[u8] {
     bytes.get(line.start..line.end).unwrap_or_default()
 }
 
-/// Skips empty lines before a head. RFC 9112 §2.2 permits that before a request; here also before a
-/// response. The lenient mode skips white space as well.
-fn behind_blank(bytes: &[u8], mode: ParseMode) -> usize {
+/// Returns the offset after empty lines before a head. RFC 9112 §2.2 permits them before a request,
+/// this parser also before a response. The lenient mode also skips white space.
+fn skip_blank(bytes: &[u8], mode: ParseMode) -> usize {
     let blank = |byte: &&u8| match mode {
         ParseMode::Strict => matches!(byte, b'\r' | b'\n'),
         ParseMode::Lenient => is_blank(**byte),
@@ -148,9 +148,9 @@ fn strict_fields(bytes: &[u8], from: usize) -> Result<(Fields<'_>, usize), Stop>
     }
 }
 
-/// Like [`strict_fields`], leniently: a line that begins with white space continues the previous
-/// one, whatever it looks like (RFC 9112 §5.2), and is skipped before the first field (§2.2). A
-/// line without a colon is skipped.
+/// Parses field lines as [`strict_fields`] does, leniently: a line that begins with white space
+/// continues the previous line, whatever it contains (RFC 9112 §5.2), and is skipped before the
+/// first field (§2.2). A line without a colon is skipped.
 fn lenient_fields(bytes: &[u8], from: usize) -> Result<(Fields<'_>, usize), Stop> {
     let mut fields = Fields::default();
     let mut open: Option<HeadLine> = None;
@@ -161,12 +161,12 @@ fn lenient_fields(bytes: &[u8], from: usize) -> Result<(Fields<'_>, usize), Stop
         let text = slice(bytes, line);
         let mut end = None;
         if text.is_empty() {
-            end = empty_ends(bytes, line);
+            end = empty_line_end(bytes, line);
             if end.is_none() {
                 continue;
             }
         } else if matches!(text, [b' ' | b'\t', ..]) {
-            if !single_blank_ends(bytes, line)? {
+            if !is_single_blank_end(bytes, line)? {
                 if let Some(open) = open.as_mut() {
                     open.end = line.end;
                 }
@@ -184,9 +184,9 @@ fn lenient_fields(bytes: &[u8], from: usize) -> Result<(Fields<'_>, usize), Stop
     }
 }
 
-/// Returns the end of the head if an empty line ends it. A line end other than CR LF or LF does so
-/// only if no known field follows, and together with a CR LF after it.
-fn empty_ends(bytes: &[u8], line: HeadLine) -> Option<usize> {
+/// Returns the end of the head if the empty line `line` ends it. With a line end other than CR LF
+/// or LF it does so only if no known field follows, and together with a CR LF after it.
+fn empty_line_end(bytes: &[u8], line: HeadLine) -> Option<usize> {
     let suffix = bytes.get(line.end..line.next).unwrap_or_default();
     if matches!(suffix, b"\r\n" | b"\n") {
         return Some(line.next);
@@ -194,26 +194,26 @@ fn empty_ends(bytes: &[u8], line: HeadLine) -> Option<usize> {
     let rest = bytes.get(line.next..).unwrap_or_default();
     match rest {
         [b'\r', b'\n', ..] if suffix.ends_with(b"\n") => Some(line.next + 2),
-        _ if begins_known(rest) => None,
+        _ if begins_with_known_field(rest) => None,
         _ => Some(line.next),
     }
 }
 
-/// Returns true if a known field begins here, without leading white space.
-fn begins_known(rest: &[u8]) -> bool {
-    /// Length of the longest known field name plus some white space, in bytes.
-    const WITHIN: usize = 24;
+/// Returns true if the bytes begin with a known field, without leading white space.
+fn begins_with_known_field(rest: &[u8]) -> bool {
+    /// Number of bytes examined: the longest known field name plus some white space.
+    const SEARCH_SIZE: usize = 24;
     if matches!(rest, [b' ' | b'\t', ..]) {
         return false;
     }
-    let rest = rest.get(..WITHIN).unwrap_or(rest);
+    let rest = rest.get(..SEARCH_SIZE).unwrap_or(rest);
     let name = memchr(b':', rest).and_then(|colon| rest.get(..colon)).unwrap_or_default();
     KnownField::of(trim_control(name)).is_some()
 }
 
-/// Returns true if a line of one blank ends the head: some clients send that instead of an empty
-/// line.
-fn single_blank_ends(bytes: &[u8], line: HeadLine) -> Result<bool, Stop> {
+/// Returns true if the line is a single blank that ends the head: some clients send it instead of
+/// an empty line.
+fn is_single_blank_end(bytes: &[u8], line: HeadLine) -> Result<bool, Stop> {
     if line.end != line.start + 1 || line.next != line.end + 1 {
         return Ok(false);
     }
@@ -240,7 +240,7 @@ fn strict_field(text: &[u8]) -> Result<(&[u8], &[u8]), HttpFault> {
 
 #[inline]
 fn lenient_field<'b>(fields: &mut Fields<'b>, text: &'b [u8]) -> Result<(), HttpFault> {
-    if let Some((known, value)) = KnownField::begins(text) {
+    if let Some((known, value)) = KnownField::of_line(text) {
         return fields.take(known, trim_colons(value), ParseMode::Lenient);
     }
     // Most fields are well-formed and unknown.

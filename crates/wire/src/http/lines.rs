@@ -1,4 +1,4 @@
-//! Lines of a head, and the search for a head's end in pieces.
+//! Lines of a head, and the incremental search for the end of a head.
 
 use super::fault::{HttpFault, Stop};
 use super::mode::ParseMode;
@@ -12,8 +12,8 @@ pub(super) struct HeadLine {
     pub(super) next: usize,
 }
 
-/// Returns true for white space and line ends, which may precede a head (RFC 9112 §2.2 permits
-/// empty lines).
+/// Returns true for white space and line ends, which may precede a head in the lenient mode (RFC
+/// 9112 §2.2 permits empty lines).
 #[inline]
 pub(super) const fn is_blank(byte: u8) -> bool {
     matches!(byte, b'\r' | b'\n' | b' ' | b'\t')
@@ -33,8 +33,8 @@ pub(super) fn line(bytes: &[u8], start: usize, mode: ParseMode) -> Result<HeadLi
         (_, _, ParseMode::Strict) => Err(HttpFault::LineEnd.into()),
         (Some(b'\n'), ..) => Ok(HeadLine { start, end, next: end + 1 }),
         _ => {
-            let behind = bytes.get(end..).unwrap_or_default();
-            let run = behind.iter().take_while(|byte| **byte == b'\r').count();
+            let after = bytes.get(end..).unwrap_or_default();
+            let run = after.iter().take_while(|byte| **byte == b'\r').count();
             match bytes.get(end + run) {
                 None => Err(Stop::More),
                 Some(b'\n') => Ok(HeadLine { start, end, next: end + run + 1 }),
@@ -44,21 +44,22 @@ pub(super) fn line(bytes: &[u8], start: usize, mode: ParseMode) -> Result<HeadLi
     }
 }
 
-/// An incremental search for the end of a head, looking at each byte once: 1 byte of plain data.
+/// An incremental search for the end of a head, which examines each byte once: 1 byte of plain
+/// data.
 ///
-/// Finds the end as the lenient mode sees it; if the strict mode does not end the head there,
-/// it rejects it there.
+/// Finds the end as the lenient mode defines it; if the strict mode does not end the head there, it
+/// rejects the head there.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(transparent)]
 pub struct HeadSearch(u8);
 
 /// State before the first line.
-const BEFORE: u8 = 0;
+const BEFORE_HEAD: u8 = 0;
 /// State in a line with text.
 const TEXT: u8 = 1;
-/// State after one CR in it.
+/// State after one CR in a line with text.
 const TEXT_CR: u8 = 2;
-/// State after several CR.
+/// State after several CR in a line with text.
 const TEXT_CRS: u8 = 3;
 /// State at the beginning of a line.
 const EMPTY: u8 = 4;
@@ -100,15 +101,15 @@ impl HeadSearch {
                 _ => TEXT,
             };
             let (next, ends) = match (self.0, byte) {
-                (BEFORE, byte) if is_blank(*byte) => (BEFORE, false),
-                (BEFORE | BLANK, b' '..) => (TEXT, false),
+                (BEFORE_HEAD, byte) if is_blank(*byte) => (BEFORE_HEAD, false),
+                (BEFORE_HEAD | BLANK, b' '..) => (TEXT, false),
                 (TEXT_CR | TEXT_CRS, b'\r') => (TEXT_CRS, false),
                 (TEXT_CR | TEXT_CRS, b'\n') => (EMPTY, false),
                 (EMPTY | EMPTY_CR | BLANK_LINE, b'\r') => (EMPTY_CR, false),
                 (EMPTY | EMPTY_CR | BLANK_LINE, b'\n') => (EMPTY, true),
                 (BLANK, b'\n') => (BLANK_LINE, false),
                 (BLANK, b'\r') => (TEXT_CR, false),
-                (BEFORE | BLANK, _) => (TEXT, false),
+                (BEFORE_HEAD | BLANK, _) => (TEXT, false),
                 (TEXT_CR | EMPTY, _) => (begun, false),
                 _ => (begun, true),
             };

@@ -1,8 +1,8 @@
 //! Method numbers, on which classes and class names of the filter `http` are based.
 
-/// Methods with a number, from 1 in this order, and the names of their classes: 1 to 9 of RFC 9110
-/// §9 and RFC 5789; then WebDAV (RFC 4918, 3253, 3744, 5323), calendars (RFC 4791), links (RFC
-/// 2068), and others of the IANA registry and UPnP.
+/// Methods and the names of their classes, numbered from 1 in this order: 1 to 9 of RFC 9110 §9 and
+/// RFC 5789; then WebDAV (RFC 4918, 3253, 3744, 5323), calendars (RFC 4791), links (RFC 2068), and
+/// others of the IANA registry and UPnP.
 pub const METHODS: [(&str, &str); 36] = [
     ("GET", "get"),
     ("HEAD", "head"),
@@ -42,7 +42,7 @@ pub const METHODS: [(&str, &str); 36] = [
     ("M-SEARCH", "m_search"),
 ];
 
-/// Number of all methods that have none of their own.
+/// Number of all methods without a number of their own.
 pub const OTHER: u8 = 99;
 
 /// Returns the number of a method.

@@ -1,13 +1,13 @@
 //! HTTP/1 heads, and the ends of the bodies after them (RFC 9112, RFC 9110).
 //!
-//! Parses one direction of a connection as its bytes arrive: a [`Head`] once it is complete, and a
+//! Parses one direction of a connection as its bytes arrive: a [`Head`] once it is complete, then a
 //! [`Body`], plain data that separates body bytes from framing. Nothing is copied; slices point
 //! into the input.
 //!
 //! Two modes: [`ParseMode::Strict`] accepts what RFC 9112 permits, as a server should.
 //! [`ParseMode::Lenient`] accepts what a browser or proxy might, since an observer must not miss
-//! what the endpoints see: bare CR or LF as line ends, folded lines, misplaced white space, invalid
-//! versions. Where the RFC leaves recipients a choice, a comment states the one made.
+//! messages that the endpoints accept: bare CR or LF as line ends, folded lines, misplaced white
+//! space, invalid versions. Where the RFC leaves recipients a choice, a comment states the choice.
 //!
 //! Not supported: HTTP/2, content decoding, analysis of targets. [SL §4.2]
 

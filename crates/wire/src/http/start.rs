@@ -57,7 +57,8 @@ pub(super) fn strict_request(text: &[u8]) -> Result<(Start<'_>, &[u8]), HttpFaul
     Ok((Start::Request { method, number: method_number(method), target }, version))
 }
 
-/// Returns the fault of an incomplete line that cannot become a request line, else [`Stop::More`].
+/// Returns the fault of an incomplete line that cannot become a request line; otherwise
+/// [`Stop::More`].
 pub(super) fn unfinished_request(bytes: &[u8], begin: usize, mode: ParseMode) -> Stop {
     let rest = bytes.get(begin..).unwrap_or_default();
     let version = rest.splitn(3, |byte| *byte == b' ').nth(2).unwrap_or_default();
@@ -69,7 +70,7 @@ pub(super) fn unfinished_request(bytes: &[u8], begin: usize, mode: ParseMode) ->
     }
 }
 
-/// Parses a request line leniently: the target is everything between method and version, blanks
+/// Parses a request line leniently: the target is all text between method and version, blanks
 /// included.
 pub(super) fn lenient_request(text: &[u8]) -> Result<(Start<'_>, &[u8]), HttpFault> {
     let text = trim_control(text);
@@ -80,11 +81,11 @@ pub(super) fn lenient_request(text: &[u8]) -> Result<(Start<'_>, &[u8]), HttpFau
     }
     let rest = trim(rest);
     let last = memrchr(b' ', rest).or_else(|| memrchr(b'\t', rest));
-    let behind = last.and_then(|last| rest.get(last + 1..)).unwrap_or_default();
+    let after = last.and_then(|last| rest.get(last + 1..)).unwrap_or_default();
     let number = method_number(method);
     let (target, version) = match last {
-        Some(last) if names_http(behind) => {
-            (trim(rest.get(..last).unwrap_or_default()), behind.get(5..).unwrap_or_default())
+        Some(last) if names_http(after) => {
+            (trim(rest.get(..last).unwrap_or_default()), after.get(5..).unwrap_or_default())
         }
         None if number == 1 && rest.first() == Some(&b'/') => (rest, &[][..]),
         _ => return Err(HttpFault::Version),
@@ -95,8 +96,8 @@ pub(super) fn lenient_request(text: &[u8]) -> Result<(Start<'_>, &[u8]), HttpFau
     Ok((Start::Request { method, number, target }, version))
 }
 
-/// Parses version, space, three digits, and a reason phrase after another space (RFC 9112 §4),
-/// which may be missing if the phrase is.
+/// Parses version, space, three digits, and optionally another space with a reason phrase (RFC 9112
+/// §4).
 pub(super) fn strict_response(text: &[u8]) -> Result<(Start<'_>, &[u8]), HttpFault> {
     let version = strict_version(text.get(..8).unwrap_or_default())?;
     let [b' ', a, b, c, rest @ ..] = text.get(8..).unwrap_or_default() else {

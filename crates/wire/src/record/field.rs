@@ -121,8 +121,8 @@ fields! {
 }
 
 impl Field {
-    /// Returns the field with this number.
-    pub(super) fn numbered(number: u8) -> Option<Self> {
+    /// Returns the field with this number; `None` if unknown.
+    pub(super) fn from_number(number: u8) -> Option<Self> {
         Self::ALL.get(usize::from(number)).copied()
     }
 }

@@ -1,9 +1,9 @@
 //! Records: the findings of a filter about a message, in transit to the sinks that print them.
 //!
 //! A record is the frame of the block that begins a message (CONTRACT 6); a sink that writes bytes
-//! skips it, a sink that writes text prints its fields. Readers need not trust the bytes. The
-//! fields form one table ([`Field`]), so that `json`, `print`, `weblog` and `files` use the same
-//! names.
+//! skips the record, a sink that writes text prints its fields. Readers need not trust the bytes.
+//! The fields form one table ([`Field`]), so that `json`, `print`, `weblog` and `files` use the
+//! same names.
 //!
 //! ```text
 //! byte 0     what is described (RecordKind)
@@ -20,12 +20,12 @@ mod tests;
 
 pub use field::{Field, FieldType};
 
-/// Longest text of a field in bytes.
+/// Maximum length of a text in a field, in bytes.
 pub const TEXT_MAX: usize = 8192;
 /// Marker at the end of a record with omitted fields.
 const CUT: u8 = 0xff;
-/// Bytes in front of a field's value.
-const HEADER: usize = 3;
+/// Number of bytes before a field's value.
+const FIELD_HEADER_SIZE: usize = 3;
 
 /// The subject of a record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -62,7 +62,7 @@ impl RecordKind {
         self as u8 + 1
     }
 
-    fn numbered(number: u8) -> Option<Self> {
+    fn from_number(number: u8) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.number() == number)
     }
 }
@@ -95,11 +95,11 @@ impl<'r> Writer<'r> {
         self.add(field as u8, text);
     }
 
-    /// Adds a header field's value; line ends of folded lines become spaces (RFC 9112 §5.2).
+    /// Adds the value of a header field; line ends in folded lines become spaces (RFC 9112 §5.2).
     pub fn line(&mut self, field: Field, value: &[u8]) {
         let before = self.used;
         self.text(field, value);
-        let added = self.room.get_mut(before + HEADER..self.used).unwrap_or_default();
+        let added = self.room.get_mut(before + FIELD_HEADER_SIZE..self.used).unwrap_or_default();
         for byte in added.iter_mut().filter(|byte| matches!(byte, b'\r' | b'\n')) {
             *byte = b' ';
         }
@@ -133,7 +133,7 @@ impl<'r> Writer<'r> {
     }
 
     fn add(&mut self, field: u8, value: &[u8]) {
-        let end = self.used + HEADER + value.len();
+        let end = self.used + FIELD_HEADER_SIZE + value.len();
         let place = if end < self.room.len() { self.room.get_mut(self.used..end) } else { None };
         match (place, u16::try_from(value.len())) {
             (Some([number, low, high, bytes @ ..]), Ok(length)) => {
@@ -159,7 +159,7 @@ impl<'b> Record<'b> {
     #[must_use]
     pub fn parse(bytes: &'b [u8]) -> Option<Self> {
         let (kind, fields) = bytes.split_first()?;
-        Some(Self { kind: RecordKind::numbered(*kind)?, fields })
+        Some(Self { kind: RecordKind::from_number(*kind)?, fields })
     }
 
     /// Returns the kind of message.
@@ -173,11 +173,11 @@ impl<'b> Record<'b> {
     pub fn fields(&self) -> impl Iterator<Item = (Field, &'b [u8])> + use<'b> {
         let mut rest = self.fields;
         let mut next = move || {
-            let [number, low, high, behind @ ..] = rest else { return None };
+            let [number, low, high, after @ ..] = rest else { return None };
             let length = usize::from(u16::from_le_bytes([*low, *high]));
-            let value = behind.get(..length)?;
-            rest = behind.get(length..)?;
-            Some((Field::numbered(*number), value))
+            let value = after.get(..length)?;
+            rest = after.get(length..)?;
+            Some((Field::from_number(*number), value))
         };
         core::iter::from_fn(move || {
             loop {
@@ -203,10 +203,10 @@ impl<'b> Record<'b> {
     /// Returns true if fields were omitted.
     #[must_use]
     pub fn is_cut(&self) -> bool {
-        self.fields.last() == Some(&CUT) && self.ends_with_the_mark()
+        self.fields.last() == Some(&CUT) && self.ends_with_marker()
     }
 
-    fn ends_with_the_mark(&self) -> bool {
+    fn ends_with_marker(&self) -> bool {
         let fields: usize = self.lengths().sum();
         fields + 1 == self.fields.len()
     }
@@ -214,10 +214,10 @@ impl<'b> Record<'b> {
     fn lengths(&self) -> impl Iterator<Item = usize> + '_ {
         let mut rest = self.fields;
         core::iter::from_fn(move || {
-            let [_, low, high, behind @ ..] = rest else { return None };
+            let [_, low, high, after @ ..] = rest else { return None };
             let length = usize::from(u16::from_le_bytes([*low, *high]));
-            rest = behind.get(length..)?;
-            Some(HEADER + length)
+            rest = after.get(length..)?;
+            Some(FIELD_HEADER_SIZE + length)
         })
     }
 }

@@ -1,4 +1,4 @@
-//! Records survive a round trip, also in short buffers; malformed bytes do no harm.
+//! Records survive a round trip, even in short buffers; malformed bytes never cause a panic.
 
 use super::*;
 

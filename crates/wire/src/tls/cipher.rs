@@ -8,7 +8,7 @@ use std::sync::LazyLock;
 pub struct Cipher(pub u16);
 
 impl Cipher {
-    /// Returns the name without its common prefix `TLS_`; `None` if it has none.
+    /// Returns the name without the common prefix `TLS_`; `None` for an unnamed suite.
     #[must_use]
     pub fn name(self) -> Option<&'static str> {
         let place = NAMES.binary_search_by_key(&self.0, |(number, _)| *number).ok()?;

@@ -1,6 +1,6 @@
 //! Views of ClientHello and ServerHello (RFC 8446 §4.1.2, §4.1.3).
 //!
-//! Parsed from the body of the handshake message. A list beyond its bounds makes the hello
+//! Parsed from the body of the handshake message. A list that exceeds its bounds makes the hello
 //! malformed; bytes after the last field are ignored.
 
 use super::{Version, is_grease};
@@ -25,7 +25,7 @@ const RETRY: [u8; 32] = [
     0xcf, 0x21, 0xad, 0x74, 0xe5, 0x9a, 0x61, 0x11, 0xbe, 0x1d, 0x8c, 0x02, 0x1e, 0x65, 0xb8, 0x91,
     0xc2, 0xa2, 0x11, 0x16, 0x7a, 0xbb, 0x8c, 0x5e, 0x07, 0x9e, 0x09, 0xe2, 0xc8, 0xa8, 0x33, 0x9c,
 ];
-/// Longest session id in bytes.
+/// Maximum length of a session id in bytes.
 const SESSION_MAX: usize = 32;
 
 /// A view of a ClientHello.
@@ -77,7 +77,7 @@ impl<'b> ClientHello<'b> {
         Extensions(self.extensions)
     }
 
-    /// Returns the first host name of the server name extension.
+    /// Returns the first host name of the server name extension; `None` if there is none.
     #[must_use]
     pub fn server_name(&self) -> Option<&'b [u8]> {
         let mut names = length_prefixed(self.extensions().find(extension::SERVER_NAME)?);
@@ -110,8 +110,8 @@ impl<'b> ClientHello<'b> {
         Some(U16List(list8(&mut data).unwrap_or_default()))
     }
 
-    /// Returns the highest known version offered. Without the extension at most TLS 1.2, whatever
-    /// the legacy version says (RFC 8446 §4.2.1).
+    /// Returns the highest known version offered. Without the extension it is at most TLS 1.2,
+    /// whatever the legacy version states (RFC 8446 §4.2.1).
     #[must_use]
     pub fn offered(&self) -> Version {
         let known = |word| Version(word).known();
@@ -154,7 +154,7 @@ impl<'b> ServerHello<'b> {
         chosen.or_else(|| self.version.known()).unwrap_or(self.version)
     }
 
-    /// Returns the chosen application protocol. TLS 1.3 encrypts it.
+    /// Returns the chosen application protocol; `None` if it is absent or encrypted (TLS 1.3).
     #[must_use]
     pub fn protocol(&self) -> Option<&'b [u8]> {
         protocols(self.extensions()).next()
@@ -172,7 +172,7 @@ impl<'b> ServerHello<'b> {
 pub struct Extensions<'b>(&'b [u8]);
 
 impl<'b> Extensions<'b> {
-    /// Returns the data of the first extension with this number.
+    /// Returns the data of the first extension with this number; `None` if there is none.
     #[must_use]
     pub fn find(mut self, number: u16) -> Option<&'b [u8]> {
         Iterator::find(&mut self, |(found, _)| *found == number).map(|(_, data)| data)
@@ -231,8 +231,8 @@ fn length_prefixed(mut data: &[u8]) -> &[u8] {
 }
 
 fn take<'b>(rest: &mut &'b [u8], length: usize) -> Option<&'b [u8]> {
-    let (taken, behind) = rest.split_at_checked(length)?;
-    *rest = behind;
+    let (taken, after) = rest.split_at_checked(length)?;
+    *rest = after;
     Some(taken)
 }
 

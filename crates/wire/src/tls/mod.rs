@@ -1,11 +1,11 @@
 //! TLS records and the two hellos (RFC 8446 §4.1, §5.1, and earlier versions down to SSL 3.0).
 //!
-//! [`begin`] finds the first hello of one direction, after anything that may precede it and across
-//! records if needed; views expose versions, cipher suites and extensions in order, GREASE (RFC
-//! 8701) included. Nothing is decrypted and nothing after the hellos is read.
+//! [`begin`] finds the first hello of one direction, after messages that may precede it, and across
+//! records if necessary; views expose versions, cipher suites and extensions in order, GREASE (RFC
+//! 8701) included. No bytes are decrypted, and bytes after the hellos are not read.
 //!
 //! Hostile input: a hello has at most [`HELLO_MAX`] bytes, in records of at most [`BEGIN_MAX`]
-//! bytes; every list is walked once. Not supported: SSL 2.0, also as a first message, and DTLS.
+//! bytes; every list is walked once. Not supported: SSL 2.0, even as a first message, and DTLS.
 
 mod cipher;
 mod hello;
@@ -20,14 +20,14 @@ use core::fmt;
 
 /// Length of a record header in bytes.
 pub const RECORD: usize = 5;
-/// Longest record payload: 2¹⁴ bytes plus 2,048 of cipher expansion (RFC 5246 §6.2.3).
+/// Maximum payload of a record: 2¹⁴ bytes plus 2,048 of cipher expansion (RFC 5246 §6.2.3).
 pub const RECORD_MAX: usize = (1 << 14) + 2048;
-/// Longest hello in bytes.
+/// Maximum length of a hello in bytes.
 pub const HELLO_MAX: usize = 1 << 15;
-/// Most bytes of records for one hello.
+/// Maximum number of bytes of records that are examined for one hello.
 pub const BEGIN_MAX: usize = 1 << 16;
-/// Bytes in front of a handshake message: type and length.
-const MESSAGE: usize = 4;
+/// Length of a handshake message's header in bytes: type and length.
+const MESSAGE_HEADER_SIZE: usize = 4;
 /// Content type of ChangeCipherSpec.
 const CHANGE: u8 = 20;
 /// Content type of alerts.
@@ -85,7 +85,7 @@ pub const fn is_grease(value: u16) -> bool {
 pub struct RecordHeader {
     /// Content type, 20 to 24.
     pub content: u8,
-    /// Stated version; of little meaning in a hello.
+    /// Stated version; of little significance in a hello.
     pub version: Version,
     /// Length of the payload in bytes.
     pub length: u16,
@@ -108,7 +108,7 @@ impl RecordHeader {
 /// Result of examining the first bytes of a direction.
 #[derive(Clone, Copy, Debug)]
 pub enum FirstHello<'b> {
-    /// Undecided: at least this many bytes are needed.
+    /// Too few bytes to decide: at least this many are needed.
     Need(usize),
     /// A ClientHello.
     Client(ClientHello<'b>),
@@ -118,9 +118,9 @@ pub enum FirstHello<'b> {
     Malformed,
     /// A hello beyond [`HELLO_MAX`] bytes, or spread over too many records.
     TooLong,
-    /// TLS that begins with an alert that ends the connection.
+    /// TLS that begins with an alert which ends the connection.
     Alert,
-    /// TLS that begins with something else.
+    /// TLS that begins with another message.
     NoHello,
     /// No TLS.
     NotTls,
@@ -145,7 +145,7 @@ pub fn begin<'b>(bytes: &'b [u8], room: &'b mut Vec<u8>) -> FirstHello<'b> {
         }
         let Some(first) = RecordHeader::parse(rest) else { return FirstHello::NotTls };
         let whole = RECORD + usize::from(first.length);
-        let before = match before_hello(first, rest) {
+        let before = match preamble(first, rest) {
             Preamble::All => {
                 at += whole;
                 continue;
@@ -164,21 +164,21 @@ pub fn begin<'b>(bytes: &'b [u8], room: &'b mut Vec<u8>) -> FirstHello<'b> {
     }
 }
 
-/// The part of a record that precedes a hello.
+/// The part of a record that may precede a hello.
 enum Preamble {
-    /// All of it.
+    /// The whole record.
     All,
     /// This many bytes of its payload; then a hello begins.
     Some(usize),
-    /// Undecided: this many bytes of the record are needed.
+    /// Too few bytes to decide: this many of the record are needed.
     More(usize),
     /// An alert that ends the connection.
     Alert,
-    /// Anything that follows a hello, or is unreadable.
+    /// A record that cannot precede a hello, or is unreadable.
     Other,
 }
 
-fn before_hello(record: RecordHeader, bytes: &[u8]) -> Preamble {
+fn preamble(record: RecordHeader, bytes: &[u8]) -> Preamble {
     const WARNING: u8 = 1;
     const CLOSE: u8 = 0;
     let length = usize::from(record.length);
@@ -195,19 +195,19 @@ fn before_hello(record: RecordHeader, bytes: &[u8]) -> Preamble {
         (CHANGE, [1]) if length == 1 => Preamble::All,
         (HANDSHAKE, _) => {
             let mut at = 0;
-            while payload.get(at..at + MESSAGE) == Some(&[0; MESSAGE]) {
-                at += MESSAGE;
+            while payload.get(at..at + MESSAGE_HEADER_SIZE) == Some(&[0; MESSAGE_HEADER_SIZE]) {
+                at += MESSAGE_HEADER_SIZE;
             }
             match payload.get(at..).unwrap_or_default() {
                 _ if at == length => Preamble::All,
-                [] => Preamble::More(RECORD + at + MESSAGE.min(length - at)),
+                [] => Preamble::More(RECORD + at + MESSAGE_HEADER_SIZE.min(length - at)),
                 [1 | 2, ..] => Preamble::Some(at),
                 // The beginning of another HelloRequest.
                 rest @ [0, ..]
-                    if rest.len() < MESSAGE.min(length - at)
+                    if rest.len() < MESSAGE_HEADER_SIZE.min(length - at)
                         && rest.iter().all(|byte| *byte == 0) =>
                 {
-                    Preamble::More(RECORD + at + MESSAGE.min(length - at))
+                    Preamble::More(RECORD + at + MESSAGE_HEADER_SIZE.min(length - at))
                 }
                 _ => Preamble::Other,
             }
@@ -216,7 +216,7 @@ fn before_hello(record: RecordHeader, bytes: &[u8]) -> Preamble {
     }
 }
 
-/// Returns true if the bytes are whole records.
+/// Returns true if the bytes are complete records.
 #[must_use]
 pub fn ends_with_a_record(mut bytes: &[u8]) -> bool {
     while let Some(record) = RecordHeader::parse(bytes) {
@@ -229,7 +229,7 @@ pub fn ends_with_a_record(mut bytes: &[u8]) -> bool {
 }
 
 fn hello(kind: u8, message: &[u8]) -> FirstHello<'_> {
-    let body = message.get(MESSAGE..).unwrap_or_default();
+    let body = message.get(MESSAGE_HEADER_SIZE..).unwrap_or_default();
     let read = match kind {
         1 => ClientHello::parse(body).map(FirstHello::Client),
         _ => ServerHello::parse(body).map(FirstHello::Server),
@@ -264,9 +264,9 @@ fn gather<'b>(
         if wanted.is_some_and(|length| length > HELLO_MAX) || at > BEGIN_MAX {
             return Err(FirstHello::TooLong);
         }
-        let missing = wanted.unwrap_or(MESSAGE).saturating_sub(room.len());
+        let missing = wanted.unwrap_or(MESSAGE_HEADER_SIZE).saturating_sub(room.len());
         if missing == 0 {
-            return Ok(room.get(..wanted.unwrap_or(MESSAGE)).unwrap_or_default());
+            return Ok(room.get(..wanted.unwrap_or(MESSAGE_HEADER_SIZE)).unwrap_or_default());
         }
         if at > bytes.len() {
             // The last record continues for so many bytes.
@@ -288,7 +288,7 @@ fn gather<'b>(
             let skipped = if at == 0 { before } else { 0 };
             room.extend_from_slice(payload.get(skipped..).unwrap_or_default());
         } else {
-            match before_hello(header, rest) {
+            match preamble(header, rest) {
                 Preamble::All => {}
                 Preamble::More(more) => return Err(FirstHello::Need(at + more)),
                 _ => return Err(FirstHello::Malformed),
@@ -301,5 +301,8 @@ fn gather<'b>(
 /// Returns the length of a handshake message with its header.
 fn message_length(bytes: &[u8]) -> Option<usize> {
     let [_, high, middle, low] = array(bytes, 0)?;
-    Some(MESSAGE + (usize::from(high) << 16 | usize::from(middle) << 8 | usize::from(low)))
+    Some(
+        MESSAGE_HEADER_SIZE
+            + (usize::from(high) << 16 | usize::from(middle) << 8 | usize::from(low)),
+    )
 }

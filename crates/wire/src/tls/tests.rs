@@ -1,4 +1,4 @@
-//! Hellos: literal ones, in one record and in many, truncations, bit flips, noise.
+//! Literal hellos, in one record and in many; then truncated hellos, flipped bits, noise.
 
 use super::*;
 
@@ -86,8 +86,8 @@ fn server_hello_fields() {
     assert!(ServerHello::parse(&body).unwrap().is_retry);
 }
 
-/// The same hello results from any split into records; with fewer bytes present, more are
-/// requested, never more than needed.
+/// The same hello results from any split into records. With bytes missing, more are requested, but
+/// never more than needed.
 #[test]
 fn hello_is_gathered_over_records() {
     let whole = message(1, &client_body());
@@ -105,15 +105,15 @@ fn hello_is_gathered_over_records() {
         }
         let FirstHello::Client(hello) = begin(&bytes, &mut room) else { panic!("{step}") };
         assert_eq!(hello.server_name(), Some(&b"example.org"[..]));
-        let behind = [&bytes[..], b"more"].concat();
-        assert!(matches!(begin(&behind, &mut room), FirstHello::Client(_)));
+        let after = [&bytes[..], b"more"].concat();
+        assert!(matches!(begin(&after, &mut room), FirstHello::Client(_)));
     }
 }
 
-/// A hello is found after anything a server may send before it, once it is present, and no request
-/// exceeds the bytes to come.
+/// A hello is found after all messages that a server may send before it; requests for more bytes
+/// never exceed the bytes that follow.
 #[test]
-fn hello_is_found_behind_permitted_records() {
+fn hello_is_found_after_permitted_records() {
     let warning = record(ALERT, &[1, 112]);
     let (empty, change) = (record(HANDSHAKE, b""), record(CHANGE, &[1]));
     let again = message(0, b"");
@@ -222,7 +222,7 @@ fn ciphers_have_names() {
 }
 
 /// Reads all parts of a hello.
-fn look(bytes: &[u8], room: &mut Vec<u8>) -> usize {
+fn read_all(bytes: &[u8], room: &mut Vec<u8>) -> usize {
     match begin(bytes, room) {
         FirstHello::Client(hello) => {
             let lists = hello.ciphers().count() + hello.extensions().count();
@@ -248,11 +248,11 @@ fn flipped_bits_truncation_and_noise_terminate() {
         let in_two: Vec<u8> = body.chunks(90).flat_map(|piece| record(HANDSHAKE, piece)).collect();
         for bytes in [record(HANDSHAKE, &body), in_two] {
             for at in 0..bytes.len() {
-                look(&bytes[..at], &mut room);
+                read_all(&bytes[..at], &mut room);
                 for bit in 0..8 {
                     let mut bytes = bytes.clone();
                     bytes[at] ^= 1 << bit;
-                    assert!(look(&bytes, &mut room) <= bytes.len());
+                    assert!(read_all(&bytes, &mut room) <= bytes.len());
                 }
             }
         }
@@ -261,7 +261,7 @@ fn flipped_bits_truncation_and_noise_terminate() {
     for _ in 0..3000 {
         let length = random.within(0..400);
         let body = random.bytes(length);
-        look(&record(HANDSHAKE, &message(1 + (length % 2) as u8, &body)), &mut room);
-        look(&body, &mut room);
+        read_all(&record(HANDSHAKE, &message(1 + (length % 2) as u8, &body)), &mut room);
+        read_all(&body, &mut room);
     }
 }

@@ -169,7 +169,7 @@ impl HttpConnection {
         let [one, other] = &mut self.ways;
         let way = if flags.has(Flags::BACKWARD) { other } else { one };
         let plain = way.phase() == Phase::Body && way.codings == 0 && !flags.has(Flags::END);
-        if !plain || block.pointer.is_hole() || !way.body.goes_on(block.length()) {
+        if !plain || block.pointer.is_hole() || !way.body.continue_within(block.length()) {
             return None;
         }
         way.seen = way.seen.saturating_add(block.length().into());
