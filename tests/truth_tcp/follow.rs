@@ -4,10 +4,10 @@
 //! Connections that exceed tshark's limits are only counted:
 //!
 //! - frames that were truncated when captured: tshark joins what is left, so only bytes are
-//! compared;
+//!   compared;
 //!
 //! - after a gap that the peer never acknowledged, tshark emits nothing more: our output must begin
-//! with tshark's, and continue with a gap.
+//!   with tshark's, and continue with a gap.
 //!
 //! Other differences are listed in [`EXPECTED_DIFFERENCES`], by frame, with the reason. The cases
 //! of http-evader are excluded: 251 connections of eight in-order packets each.

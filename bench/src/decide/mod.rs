@@ -188,7 +188,7 @@ fn comparison_frames() -> Vec<Vec<u8>> {
 /// The program attached to the device.
 #[derive(Clone, Copy)]
 enum Decider<'b> {
-    NoDecider,
+    Unfiltered,
     Program(&'b Program),
     FilterTool(FilterTool),
 }
@@ -202,7 +202,7 @@ impl DecideBench<'_> {
     /// Measures the time that deciding adds to a frame of a flood.
     fn run(mut self, rounds: usize) -> Result<Vec<Row>, String> {
         let space = &self.floods.observed.pair.server;
-        let mut all = vec![(NO_DECIDER, Decider::NoDecider)];
+        let mut all = vec![(NO_DECIDER, Decider::Unfiltered)];
         all.push((OURS, Decider::Program(&self.tc.ours.program)));
         all.extend(self.tc.by_hand.as_ref().map(|it| (CLANG, Decider::Program(&it.program))));
         all.push((EMPTY, Decider::Program(&self.tc.empty)));
@@ -229,7 +229,7 @@ impl DecideBench<'_> {
         let wanted = (FRAMES / WANTED_ONE_IN) as u64;
         let device = self.floods.observed.device()?;
         match decider {
-            Decider::NoDecider => self.floods.send(FRAMES),
+            Decider::Unfiltered => self.floods.send(FRAMES),
             Decider::Program(program) => {
                 let _link = attach(program, &self.floods.observed.pair.server, device)?;
                 self.floods.send(FRAMES)

@@ -5,10 +5,10 @@
 //! every T_b blocks, in three modes:
 //!
 //! - *strict*: the reader preempts the writer whenever it is woken (`SCHED_FIFO`, one core), so
-//! each notification is a context switch, as in the paper;
+//!   each notification is a context switch, as in the paper;
 //!
 //! - *unconditional*: the writer notifies whether or not the reader sleeps, and the reader does not
-//! preempt it;
+//!   preempt it;
 //!
 //! - *waiter flag*: the behavior of streams; T_b only sets how often written blocks are published.
 //!

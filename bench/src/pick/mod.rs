@@ -42,7 +42,7 @@ const ROW: &str = "1 % of 64 B";
 
 /// The candidates.
 enum Selector<'b> {
-    NoSelector,
+    Unreceived,
     Program(&'b Generated),
     Tool(PickTool),
     Xdp,
@@ -65,7 +65,7 @@ pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {
     let folder = TempDirectory::new("filter").map_err(|why| why.to_string())?;
     let generated = Generated::load(ProgramKind::Tc)?;
     let mut all =
-        vec![(NO_SELECTOR, Selector::NoSelector), (KERNEL, Selector::Program(&generated))];
+        vec![(NO_SELECTOR, Selector::Unreceived), (KERNEL, Selector::Program(&generated))];
     all.extend(tools::installed_tools().into_iter().map(|tool| (tool.name, Selector::Tool(tool))));
     all.push((XDP, Selector::Xdp));
     let mut bench =
@@ -94,7 +94,7 @@ struct PickBench {
 impl PickBench {
     fn pick(&mut self, picks: &Selector<'_>) -> Result<PickSample, String> {
         let sample = match picks {
-            Selector::NoSelector => {
+            Selector::Unreceived => {
                 self.floods.send(WARM_UP_FRAMES)?;
                 (self.floods.send(FRAMES)?, 0, WARM_UP_FRAMES + FRAMES)
             }

@@ -58,9 +58,9 @@ fn folded_header_line_smuggles_no_request() {
         ),
     ] {
         let text = format!("POST /post HTTP/1.1\r\nHost: h\r\n{fields}\r\n{body}{hidden}");
-        let whole = Script::new().data(Client, text.as_bytes());
+        let whole = Script::after_handshake().data(Client, text.as_bytes());
         let (one, other) = text.as_bytes().split_at(text.find("Foo").unwrap() + 6);
-        let cut = Script::new().data(Client, one).data(Client, other);
+        let cut = Script::after_handshake().data(Client, one).data(Client, other);
         for script in [whole, cut] {
             let script = script.ends(Client).ends(Server);
             let requests = objects(&folder, &script, "| http |request json");
@@ -73,7 +73,7 @@ fn folded_header_line_smuggles_no_request() {
 #[test]
 fn reset_ignored_by_the_receiver_hides_nothing() {
     let folder = Folder::new();
-    let begun = || Script::new().data(Client, GET_REQUEST).data(Server, OK_RESPONSE);
+    let begun = || Script::after_handshake().data(Client, GET_REQUEST).data(Server, OK_RESPONSE);
     let goes_on = |script: Script| {
         script.data(Client, GET_REQUEST).data(Server, OK_RESPONSE).ends(Client).ends(Server)
     };
@@ -98,8 +98,8 @@ fn stray_bytes_after_a_post_keep_its_200_in_the_log() {
     let post = b"POST /form HTTP/1.1\r\nHost: h\r\n\r\n";
     for stray in [&b"name=value"[..], b"name=value\r\n", b"\x00\n\x01\n", b"a b c\r\n\r\n"] {
         for script in [
-            Script::new().data(Client, post).data(Client, stray),
-            Script::new().data(Client, &[post, stray].concat()),
+            Script::after_handshake().data(Client, post).data(Client, stray),
+            Script::after_handshake().data(Client, &[post, stray].concat()),
         ] {
             let script = script.data(Server, OK_RESPONSE).ends(Server).ends(Client);
             let (lines, _) = run_over(&folder, &script, "| http |exchange weblog");
@@ -112,7 +112,7 @@ fn stray_bytes_after_a_post_keep_its_200_in_the_log() {
 #[test]
 fn only_a_fin_completes_a_body_without_length() {
     let folder = Folder::new();
-    let open = || Script::new().data(Client, GET_REQUEST).data(Server, WITHOUT_LENGTH);
+    let open = || Script::after_handshake().data(Client, GET_REQUEST).data(Server, WITHOUT_LENGTH);
     for (number, (script, complete)) in [
         (open().ends(Server).ends(Client), true),
         (open().ends(Server), true),
@@ -141,8 +141,10 @@ fn only_a_fin_completes_a_body_without_length() {
 #[test]
 fn truncated_head_is_reported() {
     let folder = Folder::new();
-    let script =
-        Script::new().data(Client, &GET_REQUEST[..GET_REQUEST.len() - 2]).ends(Client).ends(Server);
+    let script = Script::after_handshake()
+        .data(Client, &GET_REQUEST[..GET_REQUEST.len() - 2])
+        .ends(Client)
+        .ends(Server);
     let requests = objects(&folder, &script, "| http |request json");
     assert_eq!(requests.len(), 1);
     assert_eq!((&requests[0]["url"], &requests[0]["host"]), (&"/a".into(), &"h".into()));

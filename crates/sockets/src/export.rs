@@ -241,9 +241,8 @@ type Vector = unsafe extern "C" fn(c_int, *const IoVec, c_int) -> isize;
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn readv(fd: c_int, pieces: *const IoVec, count: c_int) -> isize {
     // SAFETY: X3.
-    if let Some(piece) =
-        unsafe { edge_buffers(fd, pieces, count) }.and_then(|p| p.iter().find(is_filled))
-    {
+    let buffers = unsafe { edge_buffers(fd, pieces, count) };
+    if let Some(piece) = buffers.and_then(|all| all.iter().find(is_filled)) {
         // SAFETY: X2.
         return unsafe { read(fd, piece.base, piece.len) };
     }

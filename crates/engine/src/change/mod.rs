@@ -7,12 +7,12 @@
 //!    moves no node unless the edit requests it; if no such plan exists, the planner may move
 //!    nodes.
 //! 2. New elements are built beside the running path ([`crate::build`]). A failure in this step or
-//! the next leaves the path unchanged.
+//!    the next leaves the path unchanged.
 //! 3. The spaces whose content differs are borrowed at block boundaries ([`switch`]): each is
-//! between two passes and has no block in flight.
+//!    between two passes and has no block in flight.
 //! 4. Removed nodes release the blocks that they hold and finish, and removed rings are drained,
-//! all in the old graph. Now the counters of the old graph are final, and the new graph has none
-//! yet.
+//!    all in the old graph. Now the counters of the old graph are final, and the new graph has none
+//!    yet.
 //! 5. The new graph is swapped in, and the spaces resume.
 //!
 //! So every block before the boundary is processed only by the old graph, and every block after it

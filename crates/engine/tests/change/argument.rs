@@ -9,7 +9,8 @@ use pipeline::plan::Machine;
 
 /// Returns the numbers that pass `sample`, of which the values change at these blocks.
 fn sampled(values: &[(u64, u64)], end: u64) -> Vec<u64> {
-    let every = |number: u64| values.iter().rev().find(|(from, _)| *from <= number).unwrap().1;
+    let current = |number: &u64| values.iter().rev().find(|(from, _)| from <= number);
+    let every = |number: u64| current(&number).expect("the first value is from 0 on").1;
     (0..end).filter(|number| number.is_multiple_of(every(*number))).collect()
 }
 

@@ -20,7 +20,7 @@ pub struct Script {
 
 impl Script {
     /// Captures the handshake.
-    pub fn new() -> Self {
+    pub fn after_handshake() -> Self {
         let mut this = Self { capture: Capture::new(), next: [1_000, 9_000] };
         this.send(Side::Client, SYN, &[], &[]);
         this.next[0] += 1;

@@ -54,8 +54,9 @@ pub fn method_number(name: &[u8]) -> u8 {
         b"HEAD" => 2,
         b"POST" => 3,
         _ => {
-            let known = METHODS.iter().position(|(known, _)| known.as_bytes() == name);
-            known.map_or(OTHER, |at| at as u8 + 1)
+            let numbered = (1..).zip(METHODS);
+            let mut known = numbered.filter(|(_, (known, _))| known.as_bytes() == name);
+            known.next().map_or(OTHER, |(number, _)| number)
         }
     }
 }

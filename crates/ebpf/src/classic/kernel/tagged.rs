@@ -72,7 +72,10 @@ impl CodeWriter {
                 self.put([PseudoInsn::Plain(Instruction { k, ..instruction })]);
                 Ok(())
             }
-            _ => Ok(self.put([PseudoInsn::Plain(instruction)])),
+            _ => {
+                self.put([PseudoInsn::Plain(instruction)]);
+                Ok(())
+            }
         }
     }
 

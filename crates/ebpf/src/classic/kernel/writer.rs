@@ -153,7 +153,10 @@ impl CodeWriter {
                 Ok(())
             }
             _ if tag == TagPlacement::Beside => self.step_beside(instruction, free),
-            _ => Ok(self.put([PseudoInsn::Plain(instruction)])),
+            _ => {
+                self.put([PseudoInsn::Plain(instruction)]);
+                Ok(())
+            }
         }
     }
 
