@@ -21,6 +21,10 @@ impl Registry for BenchCatalog {
         own.or(work).or_else(|| MachineRegistry::Local.find(name))
     }
 
+    fn find_filter(&self, name: &str) -> Option<&'static Description> {
+        MachineRegistry::Local.find_filter(name).or_else(|| self.find(name))
+    }
+
     fn find_source(&self, name: &str) -> Option<&'static Description> {
         let own = copying_endpoints::SOURCES
             .iter()

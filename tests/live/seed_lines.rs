@@ -83,6 +83,11 @@ const LINES: &[(&str, &str, Outcome)] = &[
         }),
     ),
     (
+        "rx | ip | tcp | pcap | compress | files",
+        "rx | ip | tcp | pcap | compress | files",
+        Runs(traces_of_connections),
+    ),
+    (
         "buffer txport_53 |all tx",
         "buffer txport_53 |all tx",
         Writes("txport_53", |ran| assert_eq!(ran.source().given, FRAMES)),
@@ -114,6 +119,8 @@ const FRAMES: u64 = 105;
 const TO_PORT_80: u64 = 39;
 const STREAM_BLOCKS: u64 = 43;
 const MESSAGE_BLOCKS: u64 = 40;
+const CONNECTIONS: usize = 7;
+const DATA_FRAMES: usize = 29;
 const TCP_BYTES: usize = 26_707;
 const QUESTION_BYTES: usize = 143;
 
@@ -135,6 +142,23 @@ fn sixteen_messages(ran: &ObserverResult) {
     assert_eq!(folder.count(), 16 + 1, "16 messages, and the index");
 }
 
+/// Asserts that there is a compressed capture for each connection with data, named by its ends.
+fn traces_of_connections(ran: &ObserverResult) {
+    let index = String::from_utf8(ran.file("files/index.jsonl")).expect("text");
+    assert_eq!(index.lines().count(), CONNECTIONS, "{index}");
+    let mut frames = 0;
+    for line in index.lines() {
+        let entry: serde_json::Value = serde_json::from_str(line).expect("an object");
+        let name = entry["file"].as_str().expect("a file");
+        assert!(name.contains("-10.0.0.") || name.contains("-2001_db8_"), "{line}");
+        assert!(entry["session"].as_u64() > Some(0) && entry["src_port"].is_u64(), "{line}");
+        let trace = Command::new("zcat").arg(ran.path("files").join(name)).output().expect("zcat");
+        assert!(trace.status.success(), "{name}");
+        frames += frames_of(&trace.stdout).len();
+    }
+    assert_eq!(frames, DATA_FRAMES);
+}
+
 fn requests_in_the_archive(ran: &ObserverResult) {
     let path = ran.path("log.gz");
     let unpacked = Command::new("zcat").arg(path).output().expect("zcat");
@@ -142,16 +166,22 @@ fn requests_in_the_archive(ran: &ObserverResult) {
     assert!(text.starts_with("GET /") && text.contains("Host: "), "{text}");
 }
 
+/// Waits until a name has this many sockets: its own, and one for each reader.
+fn until_named(pair: &Pair, name: &str, sockets: usize) {
+    until(&format!("{name} has {sockets} sockets"), || {
+        let names = pair.server.run("cat", "/proc/net/unix");
+        names.lines().filter(|line| line.ends_with(&format!("/{name}"))).count() >= sockets
+    });
+}
+
 /// Runs a line while a program reads its named end; returns what the program got.
 fn read(pair: &Pair, line: &str, name: &str, frames: &[Vec<u8>]) -> (ObserverResult, Vec<u8>) {
     let observer = Observer::start(&pair.server, line);
+    until_named(pair, name, 1);
     let mut cat = pair.server.command(program());
     let cat = cat.args(["cat", name]).stdout(Stdio::piped()).spawn().expect("cat");
     // The doorbell of a reader is a connection to the name.
-    until("cat reads", || {
-        let names = pair.server.run("cat", "/proc/net/unix");
-        names.lines().filter(|line| line.ends_with(&format!("/{name}"))).count() > 1
-    });
+    until_named(pair, name, 2);
     send_all(pair, frames);
     let ran = observer.stop();
     ran.assert_lossless();
@@ -161,9 +191,7 @@ fn read(pair: &Pair, line: &str, name: &str, frames: &[Vec<u8>]) -> (ObserverRes
 /// Runs a line while a program writes a capture to its named end, and a peer counts the frames.
 fn written(pair: &Pair, line: &str, name: &str, capture: &Path) -> ObserverResult {
     let observer = Observer::spawn(pair.server.command(program()), line);
-    until("the name is there", || {
-        pair.server.run("cat", "/proc/net/unix").contains(&format!("/{name}"))
-    });
+    until_named(pair, name, 1);
     let before = counters(&pair.client, CLIENT_DEVICE).expect("the device is there").received;
     let mut cat = pair.server.command(program());
     let cat = cat.args(["cat", "--write", "--pcap", name]);
@@ -185,7 +213,7 @@ fn observed(pair: &Pair, line: &str, frames: &[Vec<u8>]) -> ObserverResult {
 }
 
 #[test]
-fn a1_a5_a9_a15_h18_h19_example_lines_of_the_papers_run_or_name_the_filter() {
+fn a1_a5_a9_a15_h10_h18_h19_example_lines_of_the_papers_run_or_name_the_filter() {
     let Some(pair) = Pair::new(Cable { addresses: false, ..Cable::default() }) else { return };
     let capture = testkit::cases::workspace().join("examples/web.pcap");
     let frames = frames_of(&std::fs::read(&capture).expect("the example"));

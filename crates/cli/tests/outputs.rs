@@ -366,3 +366,27 @@ fn rows_of_the_table_balance() {
     }
     assert!(rows >= 4, "{ran:?}");
 }
+
+#[test]
+fn h11_compressed_files_keep_names_and_index() {
+    let folder = Folder::new();
+    for line in ["tcp | files plain", "tcp | compress | files packed"] {
+        let ran = folder.run(&["run", &format!("replay examples/web.pcap | {line}")]);
+        assert_eq!(ran.status, Some(0), "{}", ran.err);
+    }
+    let entries = |name: &str| -> Vec<Value> {
+        let index = folder.read(&format!("{name}/index.jsonl"));
+        index.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    };
+    let (plain, packed) = (entries("plain"), entries("packed"));
+    assert_eq!((plain.len(), packed.len()), (14, 14));
+    for (plain, packed) in plain.iter().zip(&packed) {
+        for field in ["file", "session", "direction", "src", "dst", "src_port", "dst_port"] {
+            assert_eq!(plain[field], packed[field], "{field}: {plain}");
+            assert!(!plain[field].is_null(), "{field}: {plain}");
+        }
+        let name = plain["file"].as_str().unwrap();
+        let unpacked = folder.shell(&format!("zcat < packed/{name}")).output().unwrap();
+        assert!(unpacked.stdout == fs::read(folder.path().join("plain").join(name)).unwrap());
+    }
+}

@@ -53,7 +53,13 @@ const fn test_filters() -> [&'static Description; 3] {
 impl Registry for MachineRegistry {
     fn find(&self, name: &str) -> Option<&'static Description> {
         let named = || Self::descriptions().filter(|entry| entry.name == name);
-        named().find(|entry| entry.kind != FilterKind::Source).or_else(|| named().next())
+        let sink = named().find(|entry| entry.kind == FilterKind::Sink);
+        let inner = || named().find(|entry| entry.kind != FilterKind::Source);
+        sink.or_else(inner).or_else(|| named().next())
+    }
+
+    fn find_filter(&self, name: &str) -> Option<&'static Description> {
+        filter::catalog::find(name).or_else(|| self.find(name))
     }
 
     fn find_source(&self, name: &str) -> Option<&'static Description> {

@@ -38,6 +38,7 @@ pub const FILTERS: &[&Description] = &[
     &content::r#match::MATCH,
     &content::regex::REGEX,
     &content::blank::BLANK,
+    &content::trace::TRACE,
     &content::compress::COMPRESS,
     &content::decompress::DECOMPRESS,
     &stats::count::COUNT,

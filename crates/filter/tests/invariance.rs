@@ -58,6 +58,7 @@ const EXCEPTIONS: &[Exception] = &[
     ("vlan", |change| change == Change::Tag, "answers the tag"),
     ("strip vlan", |change| change == Change::Tag, "takes the outermost tag out"),
     ("strip 5", |_| true, "cuts bytes off, whatever they are"),
+    ("pcap", |_| true, "records the frame, with all that was captured of it"),
     (
         "bpf",
         |change| change != Change::Fragments,

@@ -20,6 +20,12 @@ pub trait Registry {
         self.find(name).filter(|entry| entry.kind == FilterKind::Source)
     }
 
+    /// Returns the entry for this name in front of other filters: a filter, if one shares its name
+    /// with a sink (`pcap`).
+    fn find_filter(&self, name: &str) -> Option<&'static Description> {
+        self.find(name)
+    }
+
     /// Returns the facts about a source, sink or program; for a filter, [`EndpointFacts::NONE`].
     fn endpoint(&self, entry: &Description) -> &'static EndpointFacts;
 
@@ -93,7 +99,15 @@ pub struct RegistryList<'a> {
 impl Registry for RegistryList<'_> {
     fn find(&self, name: &str) -> Option<&'static Description> {
         let named = || self.entries.iter().copied().filter(|entry| entry.name == name);
-        named().find(|entry| entry.kind != FilterKind::Source).or_else(|| named().next())
+        let sink = named().find(|entry| entry.kind == FilterKind::Sink);
+        let inner = || named().find(|entry| entry.kind != FilterKind::Source);
+        sink.or_else(inner).or_else(|| named().next())
+    }
+
+    fn find_filter(&self, name: &str) -> Option<&'static Description> {
+        let ends = |kind| matches!(kind, FilterKind::Source | FilterKind::Sink);
+        let mut filters = self.entries.iter().copied().filter(|entry| !ends(entry.kind));
+        filters.find(|entry| entry.name == name).or_else(|| self.find(name))
     }
 
     fn find_source(&self, name: &str) -> Option<&'static Description> {

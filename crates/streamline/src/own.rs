@@ -197,6 +197,10 @@ impl Registry for Own {
         self.description(name).or_else(|| MachineRegistry::Local.find(name))
     }
 
+    fn find_filter(&self, name: &str) -> Option<&'static Description> {
+        self.description(name).or_else(|| MachineRegistry::Local.find_filter(name))
+    }
+
     fn find_source(&self, name: &str) -> Option<&'static Description> {
         let own = self.description(name).filter(|known| known.kind == FilterKind::Source);
         own.or_else(|| MachineRegistry::Local.find_source(name))

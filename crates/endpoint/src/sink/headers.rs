@@ -3,6 +3,7 @@
 //! In: a block. Out: [`Headers`], for `json` and `files` as values and for `print` as a phrase:
 //! `vlan 7 IP 10.0.0.1:1234 > 10.0.0.2:80 tcp [P.] seq 1 ack 7 win 512, payload 120`.
 
+use abi::Marks;
 use filter::Block;
 use std::fmt;
 use wire::address::Mac;
@@ -31,6 +32,18 @@ impl<'a> Headers<'a> {
         let layers = layers(LinkType(block.marks.link), block.frame);
         let flow = Flow::of(&layers, block.frame);
         Some(Self { frame: block.frame, layers, flow })
+    }
+
+    /// Parses the headers that stand in front of bytes made from a frame, for instance compressed
+    /// ones ([`Block::headers`]); `None` for other blocks.
+    pub(crate) fn of_made(block: &Block<'a>) -> Option<Self> {
+        let frame = block.headers();
+        if block.marks.link != Marks::NO_LINK || frame.is_empty() {
+            return None;
+        }
+        let layers = layers(LinkType::RAW, frame);
+        let flow = Flow::of(&layers, frame);
+        Some(Self { frame, layers, flow })
     }
 
     /// Returns the hardware addresses, sender first; `None` without an Ethernet header.

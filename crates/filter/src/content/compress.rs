@@ -13,8 +13,9 @@ pub const COMPRESS: Description = Description {
     summary: "compress what is in view, block by block",
     details: "\
 Replaces the view by its compressed form: `gzip` (the default), `zlib`, `deflate` or `lz4` frames.
-Every block can be decompressed alone, and blocks written to one file can be read by gzip or lz4.
-The class stays.
+The addresses, session and direction of a block stay those of what was compressed, so `files` names
+and indexes its files as without it. Every block can be decompressed alone, and blocks written to
+one file can be read by gzip or lz4. The class stays.
 
 Not answered, and left as it was: `too large` (a block of nearly 1 MB that cannot be compressed).",
     example: "replay web.pcap | udp | compress | files out/",
@@ -54,6 +55,11 @@ struct Compress {
 impl Lanes for Compress {
     fn process<'a>(&mut self, batch: &mut Batch<'a>, cx: &mut LaneContext<'_, 'a>) {
         for l in lanes(batch.live()) {
+            let block = batch.block(l);
+            // The end of a connection, or the description of a message.
+            if block.length() == 0 && (block.pointer.is_hole() || block.marks.is_description()) {
+                continue;
+            }
             let Some(block) = cx.whole(batch, l) else { continue };
             match self.encoder.encode(block.bytes()) {
                 Ok(bytes) => super::replace_block(batch, l, cx, bytes),
@@ -78,6 +84,17 @@ mod tests {
         std::io::Read::read_to_end(&mut reader, &mut text).unwrap();
         assert_eq!(text, [b'a'; 1000]);
         assert!(found[0].length < 100);
+    }
+
+    #[test]
+    fn headers_stay_in_front_of_what_is_compressed() {
+        let frame = Frame::udp(7, 53, b"abc");
+        let headers = frame.bytes[14..42].to_vec();
+        let found = &answers(&COMPRESS, &[], &[frame])[0];
+        let marks = found.marks;
+        assert_eq!((marks.link, marks.network, marks.payload), (Marks::NO_LINK, 0, 28));
+        assert_eq!((found.view, marks.transport, marks.captured), (28, 20, 28 + found.length));
+        assert_eq!(headers.len(), 28);
     }
 
     #[test]

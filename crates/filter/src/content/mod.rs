@@ -5,18 +5,25 @@ pub mod compress;
 pub mod decompress;
 pub mod r#match;
 pub mod regex;
+pub mod trace;
 
 mod codec;
 mod lz4;
 
+use crate::layers;
 use crate::prelude::*;
 
-/// Replaces the block of a lane by a new one with these bytes. Without memory the lane ends and is
-/// counted.
+/// Replaces the view of a lane by `bytes`; its addresses stay known. Without memory the lane ends,
+/// and is counted.
 fn replace_block<'a>(batch: &mut Batch<'a>, l: Lane, cx: &mut LaneContext<'_, 'a>, bytes: &[u8]) {
-    cx.replace(batch, l, bytes.len(), |_, room| {
-        let room = room.get_mut(..bytes.len())?;
-        room.copy_from_slice(bytes);
-        Some(bytes.len())
-    });
+    batch.set(l, with_headers(batch.block(l)));
+    cx.replace_view(batch, l, bytes);
+}
+
+/// Returns the block with the positions of its headers, as far as it lies in a frame.
+fn with_headers(mut block: Block<'_>) -> Block<'_> {
+    if block.marks.is_frame() && block.marks.payload == Marks::UNKNOWN {
+        layers::parse(&mut block);
+    }
+    block
 }

@@ -15,9 +15,11 @@ use crate::registry::Registry;
 pub(super) fn shape(draft: &mut Draft<'_>, registry: &dyn Registry) {
     mark_back_edges(draft);
     let heads = heads(draft);
+    let mut ends = vec![true; draft.nodes.len()];
+    draft.edges.iter().for_each(|edge| ends[edge.from.0] = false);
     for (index, head) in heads.iter().enumerate() {
         let id = NodeId(index);
-        name(draft, id, *head, registry);
+        name(draft, id, (*head, ends[index]), registry);
         match draft.nodes[index].inside {
             Some(_) => {}
             None if *head => check_head(draft, id, registry),
@@ -81,16 +83,22 @@ fn heads(draft: &Draft<'_>) -> Vec<bool> {
     heads
 }
 
-/// Looks up the name of a node; at a head sources take precedence.
-fn name(draft: &mut Draft<'_>, id: NodeId, head: bool, registry: &dyn Registry) {
+/// Looks up the name of a node; at a head sources take precedence, in front of other filters and
+/// without arguments a filter over a sink of its name.
+fn name(draft: &mut Draft<'_>, id: NodeId, (head, end): (bool, bool), registry: &dyn Registry) {
     let node = &draft.nodes[id.0];
     let DraftStep::Filter(uses) = &node.step else { return };
     let Some(first) = uses.first() else { return };
     let (name, place) = (&first.name.text, first.name.span);
     let source = || registry.find_source(name);
+    let bare = uses.iter().all(|node| node.arguments.is_empty());
+    let found = || match !end && bare {
+        true => registry.find_filter(name),
+        false => registry.find(name),
+    };
     let entry = match head && node.inside.is_none() {
-        true => source().or_else(|| registry.find(name)),
-        false => registry.find(name).or_else(source),
+        true => source().or_else(found),
+        false => found().or_else(source),
     };
     if entry.is_none() {
         draft.mistakes.push(unknown(name, place, registry));

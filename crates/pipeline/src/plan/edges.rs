@@ -6,7 +6,7 @@ use super::machine::Machine;
 use super::model::{PlannedEdge, PlannedSpace, SpaceKind};
 use super::ring::{RingPlan, SIGNAL_BLOCKS};
 use super::select::Selection;
-use crate::graph::{Edge, Graph, NodeId};
+use crate::graph::{Edge, Graph, NodeId, reachable};
 use filter::{Form, Forms};
 
 /// The default maximum time before a block is signalled to its reader, in ns. [Th §5.2.2]
@@ -42,7 +42,14 @@ pub(super) fn edges(
     let framed = |form: &Form| Forms::FRAMED.has(*form) || *form == Form::Message;
     let signals = Signals::new(graph, rings, entries, machine);
     let ring = |to: NodeId| {
-        let marks = graph.node(to).input_forms.iter().any(framed);
+        // Bytes that a filter made from frames carry the headers of these, which the marks locate;
+        // what a program gives does not.
+        let makers = |at: NodeId| {
+            let inputs = graph.inputs(at).map(|edge| edge.from);
+            inputs.filter(|from| !graph.node(*from).is_process())
+        };
+        let upstream = reachable(&[to], makers);
+        let marks = upstream.iter().any(|id| graph.node(*id).input_forms.iter().any(framed));
         let frames = graph.node(to).input_forms.iter().all(|form| Forms::FRAMED.has(*form));
         let (signal_blocks, blocks_because) = signals.blocks(frames);
         RingPlan {

@@ -87,6 +87,10 @@ impl Registry for World {
         self.0.find(name)
     }
 
+    fn find_filter(&self, name: &str) -> Option<&'static Description> {
+        self.0.find_filter(name)
+    }
+
     fn find_source(&self, name: &str) -> Option<&'static Description> {
         self.0.find_source(name)
     }

@@ -205,6 +205,10 @@ impl pipeline::Registry for World {
         self.0.find(name)
     }
 
+    fn find_filter(&self, name: &str) -> Option<&'static Description> {
+        self.0.find_filter(name)
+    }
+
     fn find_source(&self, name: &str) -> Option<&'static Description> {
         self.0.find_source(name)
     }

@@ -131,7 +131,7 @@ impl OutputFile {
     /// supplied them.
     pub(crate) fn take_addresses(&mut self, block: &Block<'_>) {
         if self.flow.is_none()
-            && let Some(headers) = Headers::of(block)
+            && let Some(headers) = Headers::of(block).or_else(|| Headers::of_made(block))
         {
             self.ends = EndpointFields::of(Some(&headers));
             self.flow = headers.flow;

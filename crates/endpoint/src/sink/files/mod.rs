@@ -79,6 +79,8 @@ enum Per {
 struct Files {
     file_set: FileSet,
     per: Per,
+    /// True between the first and the last fragment of something without a session.
+    in_fragments: bool,
     written: Amount,
     /// Counts of descriptions, received bytes and missing bytes.
     messages: u64,
@@ -139,6 +141,7 @@ impl Files {
         Ok(Self {
             file_set: FileSet::open(text("dir").unwrap_or("."), policy, opening)?,
             per,
+            in_fragments: false,
             written: Amount::default(),
             messages: 0,
             bytes: 0,
@@ -147,16 +150,27 @@ impl Files {
     }
 
     /// Returns the key of a block's file; `None` if the block gets a file of its own.
-    fn key(&self, block: &Block<'_>) -> Option<Key> {
+    fn key(&mut self, block: &Block<'_>) -> Option<Key> {
         let number = block.context.session;
         let backward = block.context.flags.direction() == Direction::Backward;
+        let is_fragment = number == 0 && self.is_fragment(block);
         match self.per {
             Per::Message if is_whole_message(block) => None,
             Per::Message => Some(Key::Session { number, backward }),
             Per::Session if number != 0 => Some(Key::Session { number, backward }),
             Per::Connection if number != 0 => Some(Key::Session { number, backward: false }),
+            Per::Session | Per::Connection if is_fragment => Some(Key::Rest),
             Per::Block | Per::Session | Per::Connection => None,
         }
+    }
+
+    /// Returns true if a block without a session is a fragment of something longer, which goes to
+    /// one file (CONTRACT 6).
+    fn is_fragment(&mut self, block: &Block<'_>) -> bool {
+        let flags = block.context.flags;
+        let is_part = self.in_fragments || flags.has(Flags::FIRST) && !flags.has(Flags::LAST);
+        self.in_fragments = is_part && !flags.has(Flags::LAST);
+        is_part
     }
 
     /// Writes a block to a file of its own.
@@ -209,7 +223,10 @@ impl Files {
     fn write(&mut self, file: &mut OutputFile, block: &Block<'_>) -> Result<(), Failure> {
         let bytes = block.bytes();
         let missing = u64::from(block.length()).saturating_sub(bytes.len() as u64);
-        file.take_addresses(block);
+        // Fragments without a session may be of many flows.
+        if block.context.session != 0 || !self.in_fragments {
+            file.take_addresses(block);
+        }
         self.file_set.write(file, bytes)?;
         self.file_set.skip(file, missing)?;
         file.note(block);

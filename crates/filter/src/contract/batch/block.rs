@@ -2,6 +2,9 @@
 
 use abi::{BlockMetadata, Class, Entry, Marks, RichPointer};
 
+/// Maximum length of the headers that made blocks keep, in bytes: IPv6 with extensions, and TCP.
+const HEADERS_MAX: u16 = 256;
+
 /// One block: a frame, a view into it, and its metadata.
 ///
 /// `frame` holds the bytes that are present. If the ring may overwrite the block, only the head of
@@ -101,6 +104,35 @@ impl<'a> Block<'a> {
         self.pointer = view;
         self.frame = self.frame.get(bytes as usize..).unwrap_or_default();
         self
+    }
+
+    /// Returns the network and transport headers in front of the view, by which the ends of a flow
+    /// are known; empty if they are unknown or longer than 256 bytes.
+    #[must_use]
+    pub fn headers(&self) -> &'a [u8] {
+        let Marks { network, transport, payload, .. } = self.marks;
+        if network == Marks::UNKNOWN || transport == Marks::UNKNOWN {
+            return &[];
+        }
+        if payload == Marks::UNKNOWN || payload.saturating_sub(network) > HEADERS_MAX {
+            return &[];
+        }
+        self.frame.get(usize::from(network)..usize::from(payload)).unwrap_or_default()
+    }
+
+    /// Returns the marks of `length` new bytes that stand behind a copy of the
+    /// [headers](Self::headers): no frame, but its addresses can be read.
+    #[must_use]
+    pub fn marks_behind_headers(&self, length: u32) -> Marks {
+        let headers = self.headers().len() as u32;
+        let mut marks = Marks::bare(headers + length);
+        if headers > 0 {
+            marks.view = headers;
+            marks.network = 0;
+            marks.transport = self.marks.transport.saturating_sub(self.marks.network);
+            marks.payload = headers as u16;
+        }
+        marks
     }
 
     /// Returns the block with another class.

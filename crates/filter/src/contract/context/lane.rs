@@ -163,6 +163,19 @@ impl<'c, 'a> LaneContext<'c, 'a> {
         Some(true)
     }
 
+    /// Replaces the view of a lane by new bytes, which lie in no frame; the headers that name the
+    /// ends of its flow stay in front of it ([`Block::headers`]). Returns as [`LaneContext::edit`].
+    pub fn replace_view(&mut self, batch: &mut Batch<'a>, l: Lane, bytes: &[u8]) -> bool {
+        let Some(block) = self.gateway.whole(batch.block(l)) else {
+            return self.lost(batch, l);
+        };
+        match behind_headers(self.gateway, &block, &[bytes]) {
+            Some(made) => batch.set(l, made),
+            None => return self.lost(batch, l),
+        }
+        true
+    }
+
     /// Drops the block of a lane, counted by reason.
     pub fn drop(&mut self, batch: &mut Batch<'a>, l: Lane, reason: Reason) {
         self.common.counts.dropped(reason, batch.block(l).length());
@@ -174,4 +187,31 @@ impl<'c, 'a> LaneContext<'c, 'a> {
         batch.keep(!(1 << l));
         false
     }
+}
+
+/// Creates a block of these parts behind the headers of `block`, with its class and context; `None`
+/// without memory.
+pub(super) fn behind_headers<'a>(
+    gateway: &mut (dyn Gateway<'a> + '_),
+    block: &Block<'a>,
+    parts: &[&[u8]],
+) -> Option<Block<'a>> {
+    let length: usize = parts.iter().map(|part| part.len()).sum();
+    let fits = block.headers().len() + length <= BLOCK_MAX;
+    let block = if fits { *block } else { Block { marks: Marks::bare(0), ..*block } };
+    let headers = block.headers();
+    let (pointer, frame) =
+        gateway.append((headers.len() + length).min(BLOCK_MAX), &mut |room| {
+            let mut used = 0;
+            for part in std::iter::once(&headers).chain(parts) {
+                let Some(to) = room.get_mut(used..used + part.len()) else { return used };
+                to.copy_from_slice(part);
+                used += part.len();
+            }
+            used
+        })?;
+    let made = pointer.length().checked_sub(headers.len() as u32)?;
+    let marks = block.marks_behind_headers(made);
+    let pointer = pointer.with_class(block.pointer.class).within(marks.view, made);
+    Some(Block { pointer, frame, marks, context: block.context })
 }

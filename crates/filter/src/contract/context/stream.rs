@@ -239,6 +239,28 @@ impl<'c, 'a> StreamContext<'c, 'a> {
         Some(Block { pointer: pointer.with_class(class), frame, marks, context })
     }
 
+    /// Creates and emits a block of these parts, which lie in no frame, in place of `block`: with
+    /// its class, and behind the headers that name the ends of its flow ([`Block::headers`]).
+    /// Returns false without memory, which is counted.
+    pub fn append_behind(
+        &mut self,
+        block: &Block<'a>,
+        context: BlockMetadata,
+        parts: &[&[u8]],
+    ) -> bool {
+        match super::lane::behind_headers(self.gateway, block, parts) {
+            Some(made) => {
+                self.make(Block { context, ..made });
+                true
+            }
+            None => {
+                self.counts.made.add(0);
+                self.counts.no_room.add(0);
+                false
+            }
+        }
+    }
+
     /// Creates the description of a message: a block with an empty view whose frame is a
     /// `wire::record` of at most `room` bytes, written by `fill`. The caller must
     /// [emit](Self::make) it before the blocks of the message, and may [hold](Self::keep) it as

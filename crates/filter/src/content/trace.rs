@@ -1,0 +1,170 @@
+//! `pcap` in the middle of a request: the stream of a capture file.
+//!
+//! In: any views into frames. Out: the bytes of a pcap file, for each session its own: a file
+//! header with the first frame, then one record for each frame, both directions in one stream. A
+//! frame that follows itself in several views is recorded once. At the end of a request `pcap` is
+//! the sink, which writes the file. [SL §4.2, `rx | ip | tcp | pcap | compress | files`]
+
+use crate::prelude::*;
+use wire::LinkType;
+use wire::capture::write;
+use zerocopy::{FromBytes, Immutable, IntoBytes};
+
+/// The description of `pcap` in front of other filters.
+pub const TRACE: Description = Description {
+    name: "pcap",
+    summary: "give the frames of each session as the bytes of a capture file",
+    details: "\
+In front of another filter, and without a file: gives the stream of a pcap file with nanoseconds,
+for each session its own, or one for all blocks without a session. The file header comes with the
+first frame; every block then gives one record, its whole frame, in both directions of a connection.
+A frame that several blocks in a row view is recorded once. Frames of more than 262,144 bytes are
+cut to that. The class stays.
+
+Used up: what lies in no frame (lost bytes, descriptions, decoded bodies), counted as `not frames`,
+and frames that are there already, counted as `repeated`. Dropped: `another link type` than the
+first frame of the session has.",
+    example: "replay web.pcap | ip | tcp | pcap | compress | files traces/",
+    kind: FilterKind::Editing,
+    takes: Forms::of(&[Form::Frame, Form::Packet, Form::Segment, Form::Stream, Form::Message]),
+    gives: OutputForm::Form(Form::Bytes),
+    reads: ReadDepth::All,
+    parameters: &[Parameter::table("sessions", "262144", "how many sessions are known at once")],
+    reasons: &["another link type"],
+    counters: &["not frames", "repeated", "evicted sessions"],
+    state: StateFacts::sessions::<Trace>(),
+    user: Some(make),
+    ..Description::EMPTY
+};
+
+const OTHER_LINK: Reason = TRACE.reason("another link type");
+const NOT_FRAMES: Counter = TRACE.counter("not frames");
+const REPEATED: Counter = TRACE.counter("repeated");
+const EVICTED: Counter = TRACE.counter("evicted sessions");
+
+fn make(arguments: &Arguments) -> Result<Filter, Mistake> {
+    let most = arguments.count("sessions");
+    Ok(Filter::stream(Tracer { most, traces: Sessions::default() }))
+}
+
+/// The state of one session's capture.
+#[derive(FromBytes, IntoBytes, Immutable, Default, Clone, Copy, Debug)]
+#[repr(C)]
+struct Trace {
+    /// Pointer to the last recorded frame.
+    last: RichPointer,
+    /// Link type of the first frame, and 1; 0 before the first frame.
+    link: u32,
+    /// The directions that have ended: bit 0 forward, bit 1 backward.
+    ended: u32,
+    unused: [u32; 2],
+}
+
+impl Session for Trace {}
+
+struct Tracer {
+    most: usize,
+    traces: Sessions<Trace>,
+}
+
+impl Stream for Tracer {
+    fn block<'a>(&mut self, block: Block<'a>, cx: &mut StreamContext<'_, 'a>) {
+        let key = u64::from(block.context.session);
+        if self.traces.make_room(key, self.most).is_some() {
+            cx.count(EVICTED, 1);
+        }
+        let trace = self.traces.of(key);
+        let context = trace.context(&block);
+        let ends = context.flags.has(Flags::END);
+        if block.marks.is_frame() {
+            trace.record(&block, context, cx);
+        } else if ends && trace.link != 0 {
+            // The block without bytes that ends a connection ends its capture.
+            let end = Block { pointer: RichPointer::hole(0), frame: &[], ..block };
+            let end = Block { marks: Marks::bare(0), context, ..end };
+            cx.consume(&block);
+            cx.make(end.with_class(block.pointer.class));
+        } else {
+            cx.count(NOT_FRAMES, 1);
+            cx.consume(&block);
+        }
+        if ends {
+            self.traces.end(key);
+        }
+    }
+
+    fn state(&mut self) -> Option<&mut dyn FilterState> {
+        Some(&mut self.traces)
+    }
+}
+
+impl Trace {
+    /// Returns the context of what the block becomes: one direction, which begins with the header
+    /// and ends once both sides of the session have.
+    fn context(&mut self, block: &Block<'_>) -> BlockMetadata {
+        let flags = block.context.flags;
+        if flags.has(Flags::END) {
+            self.ended |= if flags.has(Flags::BACKWARD) { 2 } else { 1 };
+        }
+        let end = if self.ended == 3 { Flags(flags.0 & Flags::END_MASK.0) } else { Flags::NONE };
+        let first = if self.link == 0 { Flags::FIRST } else { Flags::NONE };
+        BlockMetadata { flags: first.with(end), ..block.context }
+    }
+
+    /// Emits the record of a frame, behind the file header if it is the first.
+    fn record<'a>(
+        &mut self,
+        block: &Block<'a>,
+        context: BlockMetadata,
+        cx: &mut StreamContext<'_, 'a>,
+    ) {
+        let link = u32::from(block.marks.link) + 1;
+        let frame = block.entry().frame().with_class(Class::NONE);
+        if self.link != 0 && self.link != link {
+            return cx.drop(block, OTHER_LINK);
+        }
+        if self.link != 0 && self.last == frame && !context.flags.has(Flags::END) {
+            cx.count(REPEATED, 1);
+            return cx.consume(block);
+        }
+        let header = write::header(LinkType(block.marks.link));
+        let header: &[u8] = if self.link == 0 { &header } else { &[] };
+        let bytes = block.frame;
+        let bytes = bytes.get(..write::SNAP_LENGTH as usize).unwrap_or(bytes);
+        let captured = bytes.len() as u32;
+        let record = write::record(block.context.time, captured, block.marks.wire_length);
+        let record: &[u8] = if self.last == frame { &[] } else { &record };
+        let bytes: &[u8] = if record.is_empty() { &[] } else { bytes };
+        (self.link, self.last) = (link, frame);
+        let block = &super::with_headers(*block);
+        cx.append_behind(block, context, &[header, record, bytes]);
+        cx.consume(block);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{Frame, answers};
+
+    fn captured(frames: &[Frame]) -> Vec<(u64, usize)> {
+        let found = answers(&TRACE, &[], frames);
+        let capture: Vec<u8> = found.into_iter().flat_map(|answer| answer.bytes).collect();
+        let packets = wire::capture::packets(&capture).map(|packet| packet.expect("a packet"));
+        packets.map(|(packet, bytes)| (packet.time_ns, bytes.len())).collect()
+    }
+
+    #[test]
+    fn h10_blocks_become_the_records_of_one_capture() {
+        let frames = [Frame::udp(1, 2, b"abc"), Frame::tcp(3, 4, b"defg")];
+        let lengths: Vec<usize> = frames.iter().map(|frame| frame.bytes.len()).collect();
+        let found = captured(&frames);
+        assert_eq!(found.iter().map(|(_, length)| *length).collect::<Vec<_>>(), lengths);
+    }
+
+    #[test]
+    fn other_link_type_is_dropped_with_a_reason() {
+        let raw = Frame::of(LinkType::RAW.0, &Frame::udp(1, 2, b"abc").bytes[14..]);
+        assert_eq!(captured(&[Frame::udp(1, 2, b"abc"), raw]).len(), 1);
+    }
+}
