@@ -245,7 +245,7 @@ impl Producer {
             }
         }
         for joining in changes.joined {
-            let start = joining.start();
+            let start = joining.start_or(self.published);
             let JoiningReader { ticket, page, contact, .. } = joining;
             let record = ReaderRecord { cursor: start, gone: false, page, ticket: Some(ticket) };
             let at = match self.records.iter_mut().enumerate().find(|(_, record)| record.gone) {

@@ -17,7 +17,7 @@
 //! writer writes at most one lap beyond that position. If the writer drains the queue in between,
 //! it sets the start itself.
 
-use crate::atomic::{AtomicU32, Mutex, MutexGuard, Ordering, acquire, fence};
+use crate::atomic::{AtomicU32, Mutex, MutexGuard, Ordering, fence};
 use crate::region::Region;
 use abi::ring::reader;
 use std::os::fd::OwnedFd;
@@ -60,8 +60,9 @@ pub(crate) struct JoiningReader {
     pub(crate) page: Arc<Region>,
     /// Connection to the reader; `None` in models.
     pub(crate) contact: Option<Contact>,
-    /// True once its cursor holds the start position.
-    is_decided: bool,
+    /// Position of the first block that the reader gets, once decided. The copy in its page is
+    /// foreign: the reader may have written another one.
+    start: Option<u64>,
 }
 
 /// The writer's connection to a reader.
@@ -95,7 +96,7 @@ impl JoinQueue {
         }
         let ticket = ReaderTicket(state.next);
         state.next += 1;
-        state.joining.push(JoiningReader { ticket, page, contact, is_decided: false });
+        state.joining.push(JoiningReader { ticket, page, contact, start: None });
         self.pending.store(1, Ordering::Release);
         drop(state);
         // SYNC POINT: joining; pairs with the fence in `has_pending`.
@@ -189,15 +190,15 @@ impl JoinQueue {
 
 impl JoiningReader {
     fn decide(&mut self, start: u64) {
-        if !self.is_decided {
-            self.is_decided = true;
+        if self.start.is_none() {
+            self.start = Some(start);
             self.page.word(reader::CURSOR).store(start, Ordering::Release);
         }
     }
 
-    /// Returns the position of the first block that the reader gets.
-    pub(crate) fn start(&self) -> u64 {
-        acquire(self.page.word(reader::CURSOR))
+    /// Returns the position of the first block that the reader gets; `otherwise` if undecided.
+    pub(crate) fn start_or(&self, otherwise: u64) -> u64 {
+        self.start.unwrap_or(otherwise)
     }
 }
 

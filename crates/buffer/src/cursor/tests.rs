@@ -72,3 +72,26 @@ fn d12_polled_words_do_not_share_cache_lines() {
     let regions = [&store.writer, &*store.readers[0], &*store.readers[1]];
     assert!(regions.iter().all(|region| region.words().as_ptr().addr().is_multiple_of(128)));
 }
+
+/// A reader that writes its own page before the writer learns of it is evicted, wherever it claims
+/// to be, and neither gives the writer room nor takes any from it.
+#[test]
+fn t3_joining_reader_with_a_forged_position_is_evicted() {
+    for forged in [1 << 40, u64::MAX, 4096 + 64, 64] {
+        let store = Store::heap(512, 4096, Policy::Block, 1);
+        let mut writer = Producer::new(store.clone());
+        let queue = Arc::new(JoinQueue::default());
+        writer.open(Arc::clone(&queue));
+        writer.head += 128;
+        writer.publish();
+        let page = Arc::new(Region::heap(reader::WAIT + LINE_WORDS));
+        queue.join(Arc::clone(&page), None, || 128).unwrap();
+        page.word(reader::CURSOR).store(forged, Ordering::Release);
+        // The other reader has read nothing.
+        for _ in 0..3 {
+            assert_eq!(writer.refresh().unwrap(), 0, "{forged}");
+            assert_eq!(writer.room(4096).unwrap(), 4096 - 128, "{forged}");
+            assert_eq!(writer.evicted(), 1, "{forged}");
+        }
+    }
+}
