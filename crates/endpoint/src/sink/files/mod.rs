@@ -79,7 +79,9 @@ enum Per {
 struct Files {
     file_set: FileSet,
     per: Per,
-    /// True between the first and the last fragment of something without a session.
+    /// True if blocks without a session can be fragments of something longer.
+    has_fragments: bool,
+    /// True between the first and the last fragment of such a thing.
     in_fragments: bool,
     written: Amount,
     /// Counts of descriptions, received bytes and missing bytes.
@@ -141,6 +143,7 @@ impl Files {
         Ok(Self {
             file_set: FileSet::open(text("dir").unwrap_or("."), policy, opening)?,
             per,
+            has_fragments: matches!(opening.form, Form::Bytes | Form::Record),
             in_fragments: false,
             written: Amount::default(),
             messages: 0,
@@ -153,7 +156,7 @@ impl Files {
     fn key(&mut self, block: &Block<'_>) -> Option<Key> {
         let number = block.context.session;
         let backward = block.context.flags.direction() == Direction::Backward;
-        let is_fragment = number == 0 && self.is_fragment(block);
+        let is_fragment = self.has_fragments && number == 0 && self.is_fragment(block);
         match self.per {
             Per::Message if is_whole_message(block) => None,
             Per::Message => Some(Key::Session { number, backward }),
@@ -208,7 +211,7 @@ impl Files {
         let (ended, is_over) = match self.per {
             // The end of a stream also ends an unfinished message.
             Per::Message => (flags.has(Flags::LAST), flags.has(Flags::END)),
-            _ => (flags.has(Flags::END), false),
+            _ => (flags.has(Flags::END) || key == Key::Rest && flags.has(Flags::LAST), false),
         };
         if outcome.is_ok() && ended {
             file.end(block);

@@ -94,6 +94,25 @@ fn h10_each_direction_of_a_session_has_its_own_file() {
 }
 
 #[test]
+fn fragments_without_a_session_share_a_file_until_the_last() {
+    let dir = TempDir::new();
+    let out = dir.path("out");
+    let mut files = on(&out, &[], Form::Bytes);
+    let blocks = [
+        block(0, FIRST, b"a"),
+        block(0, 0, b"b"),
+        block(0, LAST, b"c"),
+        block(0, FIRST | LAST, b"d"),
+        block(0, 0, b"e"),
+        block(0, FIRST, b"f"),
+        block(0, 0, b"g"),
+    ];
+    files.take(&batch(&blocks), 0).unwrap();
+    files.finish().unwrap();
+    assert_eq!(texts(&out), ["abc", "d", "e", "fg"]);
+}
+
+#[test]
 fn per_parameter_selects_unit_of_files() {
     let blocks = [
         block(1, FIRST, b"a"),
