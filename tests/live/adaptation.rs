@@ -11,7 +11,7 @@ use engine::live::Live;
 use engine::path::{Adapt, RatePolicy};
 use engine::registry::MachineRegistry;
 use engine::run::{Outcome, Until, run};
-use pipeline::plan::{Costs, FilterCost, Machine, SpaceKind, plan};
+use pipeline::plan::{Costs, FilterCost, Machine, MovePeriod, SpaceKind, plan};
 use std::sync::Arc;
 use std::time::Duration;
 use testkit::net::{Pair, SERVER_DEVICE, until};
@@ -28,7 +28,14 @@ const BATCH_FRAMES: u64 = 320;
 
 fn machine() -> Machine {
     let mut costs = Costs { record: KERNEL_EXIT_NS, ..Costs::default() };
-    costs.put(FilterCost { filter: "dport".to_owned(), kernel: true, block: TWIN_NS, byte: 0.0 });
+    for filter in ["dport", "ratelimit"] {
+        costs.put(FilterCost {
+            filter: filter.to_owned(),
+            kernel: true,
+            block: TWIN_NS,
+            byte: 0.0,
+        });
+    }
     Machine { costs, ..engine::machine::look() }
 }
 
@@ -69,31 +76,53 @@ impl AdaptiveRun<'_> {
     }
 }
 
-/// Returns true if `dport` runs in the kernel.
+/// Returns true if the first filter runs in the kernel.
 fn runs_in_kernel(live: &Live) -> bool {
     let plan = live.plan().expect("a plan");
-    let found = plan.graph.ids().find(|(_, node)| node.name() == "dport");
+    let found = plan.graph.ids().nth(1);
     found.is_some_and(|(id, _)| plan.space_of(id).kind == SpaceKind::Kernel)
 }
 
-/// Runs an adaptive request while `act` sends to it; asserts that all frames for port 9 arrive once
-/// and in order. Returns `None` if the machine cannot run the test.
-fn run_adaptive(act: impl FnOnce(&mut AdaptiveRun<'_>)) -> Option<Outcome> {
+/// Runs a request with this option while `act` sends to it; asserts that all frames for port 9
+/// arrive once and in order. Returns `None` if the machine cannot run the test.
+fn run_adaptive(option: &str, act: impl FnOnce(&mut AdaptiveRun<'_>)) -> Option<Outcome> {
+    let (outcome, sent, numbers) = run_request(option, "dport |9", act)?;
+    assert!(numbers.into_iter().eq(0..sent), "each once, in order: {:?}", outcome.adapted);
+    Some(outcome)
+}
+
+/// Runs a request with this option and filter while `act` sends to it. Returns its outcome, the
+/// number of frames sent, and the numbers of those that arrived.
+fn run_request(
+    option: &str,
+    filter: &str,
+    act: impl FnOnce(&mut AdaptiveRun<'_>),
+) -> Option<(Outcome, u64, Vec<u64>)> {
     let pair = quiet_pair()?;
     let scratch = Scratch::new();
     let file = scratch.path("nine.pcap");
-    let text =
-        format!("--adapt rx@kernel {SERVER_DEVICE} ring=64MB | dport |9 pcap '{}'", file.display());
+    let text = format!(
+        "{option} rx@kernel {SERVER_DEVICE} ring=64MB | {filter} pcap '{}'",
+        file.display()
+    );
     let (graph, mistakes) = pipeline::read(&text, &MachineRegistry::Local);
     assert!(mistakes.is_empty(), "{}", pipeline::render(&text, &mistakes, false));
     let paths = pair.server.enter(|| {
         let plan = plan(graph, &MachineRegistry::Local, &machine()).expect("a plan");
         assert!(!plan.programs.is_empty(), "it begins in the kernel");
-        let adapt = Adapt::asked(&plan, &machine()).expect("it is asked for");
-        assert!(adapt.moves && !adapt.copies);
         let rate_policy =
             RatePolicy { observation_ns: 2_000_000, pause_ns: 20_000_000, ..RatePolicy::default() };
-        let adapt = Some(Arc::new(Adapt { rate_policy, ..(*adapt).clone() }));
+        let adapt = Adapt::asked(&plan, &machine()).map(|adapt| {
+            assert!(!adapt.copies);
+            Arc::new(Adapt { rate_policy, ..(*adapt).clone() })
+        });
+        let period = adapt.as_ref().map_or(MovePeriod::Never, |adapt| adapt.moves);
+        let asked = match option {
+            "--adapt" => MovePeriod::Always,
+            "--no-adapt" => MovePeriod::Never,
+            _ => MovePeriod::Start,
+        };
+        assert_eq!(period, asked);
         let extras = Extras { adapt, ..Extras::default() };
         build_with(&plan, Settings::default(), &Points::default(), &extras).expect("spaces")
     });
@@ -114,9 +143,7 @@ fn run_adaptive(act: impl FnOnce(&mut AdaptiveRun<'_>)) -> Option<Outcome> {
         assert!(told.contains("lost 0, duplicated 0, reordered 0"), "{told}");
     }
     let frames = frames_of(&std::fs::read(file).expect("a capture"));
-    let all = frames.iter().map(|frame| number(frame)).eq(0..sent);
-    assert!(all, "each once, in order: {:?}", outcome.adapted);
-    Some(outcome)
+    Some((outcome, sent, frames.iter().map(|frame| number(frame)).collect()))
 }
 
 /// Stops a path on drop, also when a test fails.
@@ -130,7 +157,7 @@ impl Drop for StopOnDrop {
 
 #[test]
 fn v6_o8_filter_moves_when_the_share_of_matches_changes() {
-    let outcome = run_adaptive(|line| {
+    let outcome = run_adaptive("--adapt", |line| {
         line.send_until(32, "few match: into the kernel", runs_in_kernel);
         line.send_until(1, "all match: out of it", |live| !runs_in_kernel(live));
         line.send_until(32, "few match again", runs_in_kernel);
@@ -144,11 +171,92 @@ fn v6_o8_filter_moves_when_the_share_of_matches_changes() {
 
 #[test]
 fn v6_filter_with_equal_costs_does_not_move() {
-    let outcome = run_adaptive(|line| {
+    let outcome = run_adaptive("--adapt", |line| {
         // Half of the frames: equal cost inside and outside.
         line.send_until(2, "it has looked often", |live| live.observations() > 15);
         assert!(!runs_in_kernel(&line.live));
     });
     let Some(outcome) = outcome else { return };
     assert_eq!(outcome.adapted, Vec::<String>::new());
+}
+
+#[test]
+fn v6_wrong_placement_is_corrected_in_the_first_seconds() {
+    let outcome = run_adaptive("", |line| {
+        line.send_until(32, "few match: into the kernel", runs_in_kernel);
+        // Two looks agreed on it, of twenty that the period has.
+        assert!(line.live.observations() >= 2);
+    });
+    let Some(outcome) = outcome else { return };
+    let [told] = outcome.adapted.as_slice() else { panic!("{:?}", outcome.adapted) };
+    assert!(told.starts_with("`dport` to kernel: a block takes "), "{told}");
+    assert!(told.contains(", since 3.1 % pass `dport |9`"), "{told}");
+}
+
+#[test]
+fn v6_placement_stays_after_the_first_seconds() {
+    let outcome = run_adaptive("", |line| {
+        let begin = sys::clock::monotonic();
+        // All match, as the planner assumed.
+        line.send_until(1, "the period is over", |_| {
+            sys::clock::monotonic() - begin > 3_000_000_000
+        });
+        let looks = line.live.observations();
+        assert!(looks > 0);
+        line.send_until(32, "later, few match", |_| {
+            sys::clock::monotonic() - begin > 5_000_000_000
+        });
+        assert_eq!(line.live.observations(), looks, "nothing is measured any more");
+        assert!(!runs_in_kernel(&line.live));
+    });
+    let Some(outcome) = outcome else { return };
+    assert_eq!(outcome.adapted, Vec::<String>::new());
+}
+
+#[test]
+fn v6_no_adapt_keeps_the_placement() {
+    let outcome = run_adaptive("--no-adapt", |line| {
+        let begin = sys::clock::monotonic();
+        line.send_until(32, "few match", |_| sys::clock::monotonic() - begin > 3_000_000_000);
+        assert!(!runs_in_kernel(&line.live));
+        assert_eq!(line.live.observations(), 0);
+    });
+    let Some(outcome) = outcome else { return };
+    assert_eq!(outcome.adapted, Vec::<String>::new());
+}
+
+#[test]
+fn v6_short_run_ends_without_the_observer() {
+    // It waits for traffic that never comes; then for the end of its period.
+    let Some(outcome) = run_adaptive("", |_| {}) else { return };
+    assert_eq!(outcome.adapted, Vec::<String>::new());
+    let outcome = run_adaptive("", |line| line.send_until(1, "one burst", |_| true));
+    assert_eq!(outcome.expect("it can run").adapted, Vec::<String>::new());
+}
+
+#[test]
+fn v6_rate_holds_while_the_filter_moves_into_the_kernel() {
+    const RATE: f64 = 500.0;
+    let ran = run_request("", "ratelimit 500 burst=20 |", |line| {
+        let send = |line: &mut AdaptiveRun<'_>| {
+            send_all(line.pair, &batch(line.sent, 1));
+            line.sent += BATCH_FRAMES;
+        };
+        until("few pass: into the kernel", || {
+            send(line);
+            runs_in_kernel(&line.live)
+        });
+        let before = line.frames_taken();
+        until("some pass there", || {
+            send(line);
+            line.frames_taken() > before + 100
+        });
+    });
+    let Some((outcome, sent, numbers)) = ran else { return };
+    let [told] = outcome.adapted.as_slice() else { panic!("{:?}", outcome.adapted) };
+    assert!(told.starts_with("`ratelimit` to kernel: "), "{told}");
+    assert!(numbers.is_sorted_by(|one, next| one < next), "each once, in order");
+    assert!(numbers.last().is_some_and(|last| *last < sent));
+    let most = outcome.elapsed_ns as f64 / 1e9 * RATE + 20.0 + 2.0;
+    assert!((numbers.len() as f64) <= most, "{} passed of {most} at most", numbers.len());
 }

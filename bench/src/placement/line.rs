@@ -3,10 +3,12 @@
 
 use crate::flood::{Flood, GROUP_FRAMES};
 use engine::adapt::measurements;
-use engine::build::{Settings, build};
+use engine::build::{BuiltPath, Extras, Settings, build, build_with};
+use engine::kernel::point::Points;
+use engine::path::Adapt;
 use engine::run::{Outcome, Until, run};
 use pipeline::explain::learn;
-use pipeline::plan::{Costs, Plan};
+use pipeline::plan::{Costs, Machine, Plan};
 use std::os::fd::AsFd as _;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
@@ -22,6 +24,8 @@ const UNOBSERVED_FRAMES: usize = 2 * GROUP_FRAMES;
 /// Processor time in ns per [`WINDOW`] below which threads are idle. A kernel ring with a few
 /// blocks sends its doorbell within a millisecond.
 const IDLE_NS: u64 = 50_000;
+/// Time of the flood after which a line keeps its placement: its two seconds, and a move.
+const OBSERVED_NS: u64 = 2_500_000_000;
 const WINDOW: Duration = Duration::from_millis(6);
 
 /// Processor times per frame, in ns.
@@ -57,6 +61,34 @@ pub(super) fn analyze_costs(
     let mut costs = known.clone();
     learn(plan, &measurements(plan, &outcome.ledger), &mut costs);
     Ok(costs)
+}
+
+/// Runs a plan under the flood through its first seconds, as `streamline run` does; returns the
+/// plan that it has then.
+pub(super) fn settled(flood: &mut Flood, plan: &Plan, machine: &Machine) -> Result<Plan, String> {
+    let Some(adapt) = Adapt::asked(plan, machine) else { return Ok(plan.clone()) };
+    let extras = Extras { adapt: Some(adapt), ..Extras::default() };
+    let pair = Arc::clone(&flood.pair);
+    let paths = pair.server.enter(|| {
+        build_with(plan, Settings::default(), &Points::default(), &extras)
+            .map_err(|why| why.to_string())
+    })?;
+    let live = paths.first().map(BuiltPath::live).ok_or("it has no part")?;
+    std::thread::scope(|scope| {
+        let line = scope.spawn(|| run(paths, Until::default()));
+        let end = clock::monotonic().saturating_add(OBSERVED_NS);
+        let mut sent = Ok(0);
+        while sent.is_ok() && clock::monotonic() < end {
+            sent = flood.send(GROUP_FRAMES);
+        }
+        let plan = live.plan();
+        live.stop();
+        let outcome = line.join().map_err(|_| "the line has failed")?;
+        let outcome = outcome.map_err(|why| why.to_string())?;
+        outcome.adapted.iter().for_each(|what| eprintln!("by itself: {what}"));
+        sent?;
+        plan.ok_or_else(|| "its plan is not known".to_owned())
+    })
 }
 
 fn run_under_flood(

@@ -59,9 +59,14 @@ impl Placement {
             return Err(pipeline::render(text, &mistakes, false));
         }
         let plan = plan(graph, &MachineRegistry::Local, machine).map_err(|why| why.to_string())?;
-        let placed = plan.placements.iter().take(nodes(text).len());
+        Ok(Self::of(plan, nodes(text).len()))
+    }
+
+    /// Returns the placement of the first `count` nodes of a plan: those of the request's text.
+    pub(super) fn of(plan: Plan, count: usize) -> Self {
+        let placed = plan.placements.iter().take(count);
         let spaces = placed.map(|placed| plan.spaces[placed.space].name.clone()).collect();
-        Ok(Self { plan, spaces })
+        Self { plan, spaces }
     }
 
     /// Formats the number of nodes in each space, in order: `kernel 2 thread0 3`.

@@ -9,7 +9,7 @@ use crate::path::starter::ThreadStarter;
 use crate::spaces::{SpaceStatus, SpaceTask};
 use pipeline::plan::Plan;
 use runtime::commands::{CommandError, CommandQueue};
-use runtime::control::Control;
+use runtime::control::{Control, ControlEvent};
 use runtime::latency::{Breach, Latency};
 use runtime::ledger::Ledger;
 use runtime::report::{self, NodeReport};
@@ -191,6 +191,11 @@ impl Live {
     #[must_use]
     pub fn is_ended(&self) -> bool {
         self.queues().iter().all(|commands| commands.inbox().ended)
+    }
+
+    /// Reports events of the spaces to `listener`, which must not block.
+    pub(crate) fn listen(&self, listener: impl Fn(ControlEvent) + Send + Sync + 'static) {
+        self.control.listen(listener);
     }
 
     /// Stops the sources of the path; blocks in flight drain. Does not wait.

@@ -7,6 +7,7 @@
 
 use buffer::signal::Doorbell;
 use endpoint::SourceCounters;
+use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -20,6 +21,26 @@ pub struct Control {
     answers: Mutex<Vec<SourceProgress>>,
     doorbells: Mutex<Vec<Arc<Doorbell>>>,
     wake: sys::eventfd::EventFd,
+    /// True until the first blocks have come, if somebody listens.
+    awaits_blocks: AtomicBool,
+    listener: Mutex<Listener>,
+}
+
+/// An event that a space reports once.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ControlEvent {
+    /// The first blocks have come from a source.
+    Came,
+}
+
+/// The receiver of events, called by the spaces; it must not block.
+#[derive(Default)]
+struct Listener(Option<Box<dyn Fn(ControlEvent) + Send + Sync>>);
+
+impl fmt::Debug for Listener {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Listener").field(&self.0.is_some()).finish()
+    }
 }
 
 /// Latest reported position of a source.
@@ -48,7 +69,39 @@ impl Control {
             answers: Mutex::new(Vec::new()),
             doorbells: Mutex::new(Vec::new()),
             wake: sys::eventfd::EventFd::new()?,
+            awaits_blocks: AtomicBool::new(false),
+            listener: Mutex::default(),
         })
+    }
+
+    /// Reports further events of the spaces to `listener`, which must not block.
+    pub fn listen(&self, listener: impl Fn(ControlEvent) + Send + Sync + 'static) {
+        let mut place = self.listener.lock().unwrap_or_else(PoisonError::into_inner);
+        *place = Listener(Some(Box::new(listener)));
+        // Relaxed: a space that reads it locks the listener next.
+        self.awaits_blocks.store(true, Ordering::Relaxed);
+    }
+
+    /// Called when blocks have come from a source: reports the first ones. Costs a load otherwise.
+    #[inline]
+    pub fn blocks_came(&self) {
+        if self.awaits_blocks.load(Ordering::Relaxed) {
+            self.first_blocks_came();
+        }
+    }
+
+    #[cold]
+    fn first_blocks_came(&self) {
+        if self.awaits_blocks.swap(false, Ordering::Relaxed) {
+            self.report(ControlEvent::Came);
+        }
+    }
+
+    fn report(&self, event: ControlEvent) {
+        let listener = self.listener.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(listener) = &listener.0 {
+            listener(event);
+        }
     }
 
     /// Adds a doorbell that a stop or a position request notifies.

@@ -16,7 +16,7 @@ use engine::record::{Completeness, Head, Record, RecordMode, Recording, Replay, 
 use engine::registry::MachineRegistry;
 use pipeline::Graph;
 use pipeline::explain;
-use pipeline::plan::Plan;
+use pipeline::plan::{MovePeriod, Plan};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -32,7 +32,7 @@ pub(crate) fn begin(
         return Err(OpenError::Unfit(why.to_owned()));
     }
     let adapts = plan.runtime_changes();
-    if adapts.copies || adapts.moves {
+    if adapts.copies || adapts.moves == MovePeriod::Always {
         options.notices.note(
             "`--adapt` does nothing while the path is recorded: it makes copies and moves filters \
              into the kernel, and a record has neither",

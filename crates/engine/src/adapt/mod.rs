@@ -3,9 +3,10 @@
 //!
 //! In: running paths, and the changes that they may make by themselves ([`Adapt`]). Out: changes of
 //! their shape ([`crate::change::reshape`]), each reported with its reason ([`Live::adapted`]). A
-//! thread beside the spaces makes short observations ([`observation`]): costs of filters, block
-//! rates, idle time. The planner predicts gains from its cost table, corrected by the observations;
-//! [`replicas`] and [`moves`] decide, without clock or threads.
+//! thread beside the spaces counts the shares of arcs in the first seconds ([`start`]) and then
+//! ends, or makes short observations for as long as the path runs ([`observation`]): costs of
+//! filters, block rates, idle time. The planner predicts gains from its cost table, corrected by
+//! the observations; [`replicas`] and [`moves`] decide, without clock or threads.
 //!
 //! Every prediction is verified: the path is measured again after a change, and a change that does
 //! not pay is undone and not repeated soon. Nothing is measured between two observations.
@@ -13,17 +14,19 @@
 mod moves;
 mod observation;
 mod replicas;
+mod start;
 
 pub use observation::measurements;
 
 use crate::change::{ChangeError, NodePlacement, predicted_moves, reason_for_replicas, reshape};
 use crate::live::Live;
 use crate::path::Adapt;
-use moves::{MoveOffer, MovePolicy};
+use moves::{MoveDemand, MoveOffer, MovePolicy};
 use observation::{CounterSnapshot, Observation};
 use pipeline::explain;
-use pipeline::plan::{Costs, Machine, Plan};
+use pipeline::plan::{Costs, Machine, MovePeriod, Plan};
 use replicas::{ReplicaInputs, ReplicaPolicy, ReplicaStep};
+use runtime::control::ControlEvent;
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread::JoinHandle;
@@ -36,14 +39,30 @@ const SPACE_WAIT_MAX: Duration = Duration::from_secs(2);
 /// The thread that observes paths. Dropping it stops and joins the thread.
 #[derive(Debug)]
 pub(crate) struct AdaptThread {
-    /// Dropping it ends the thread.
-    shutdown: Option<Sender<()>>,
+    wakes: Sender<Wake>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// Sleeps for at most `ns` nanoseconds. Returns true if the thread must end.
-fn sleep_or_stop(shutdown: &Receiver<()>, ns: u64) -> bool {
-    shutdown.recv_timeout(Duration::from_nanos(ns)) != Err(RecvTimeoutError::Timeout)
+/// A message to the thread.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Wake {
+    /// The thread ends.
+    End,
+    /// A space reports an event.
+    Space(ControlEvent),
+}
+
+/// Sleeps for `ns` nanoseconds. Returns true, perhaps earlier, if the thread must end.
+fn sleep_or_stop(wakes: &Receiver<Wake>, ns: u64) -> bool {
+    let end = sys::clock::monotonic().saturating_add(ns);
+    loop {
+        let left = Duration::from_nanos(end.saturating_sub(sys::clock::monotonic()));
+        match wakes.recv_timeout(left) {
+            Ok(Wake::Space(ControlEvent::Came)) => {}
+            Ok(Wake::End) | Err(RecvTimeoutError::Disconnected) => return true,
+            Err(RecvTimeoutError::Timeout) => return false,
+        }
+    }
 }
 
 impl AdaptThread {
@@ -51,17 +70,26 @@ impl AdaptThread {
     /// kernel refuses a thread; the paths then stay as they are.
     pub(crate) fn of(lives: &[Live]) -> Option<Self> {
         let adapt = lives.first()?.whole()?.extras.adapt.clone()?;
-        let (shutdown, ends) = mpsc::channel();
+        let (wakes, received) = mpsc::channel();
         let lives = lives.to_vec();
-        let body = move || PathObserver::new(lives, adapt).run(&ends);
+        let listening = lives.clone();
+        let body = move || PathObserver::new(lives, adapt).run(&received);
         let thread = std::thread::Builder::new().name("looks".to_owned()).spawn(body).ok()?;
-        Some(Self { shutdown: Some(shutdown), thread: Some(thread) })
+        for live in listening {
+            let wakes = wakes.clone();
+            live.listen(move |event| {
+                // It fails if the thread has ended, which then needs no events.
+                let _sent = wakes.send(Wake::Space(event));
+            });
+        }
+        Some(Self { wakes, thread: Some(thread) })
     }
 }
 
 impl Drop for AdaptThread {
     fn drop(&mut self) {
-        self.shutdown = None;
+        // It fails if the thread has ended.
+        let _sent = self.wakes.send(Wake::End);
         if let Some(thread) = self.thread.take() {
             // If it panicked, the paths stay as they are.
             let _ended = thread.join();
@@ -89,17 +117,23 @@ const OBSERVATION_FACTOR_MAX: u64 = 64;
 
 impl PathObserver {
     fn new(lives: Vec<Live>, adapt: Arc<Adapt>) -> Self {
-        let (copies, moves) =
-            (ReplicaPolicy::new(adapt.rate_policy), MovePolicy::new(adapt.rate_policy));
+        let copies = ReplicaPolicy::new(adapt.rate_policy);
+        let moves = MovePolicy::new(adapt.rate_policy, MoveDemand::RUNNING);
         let (known, observation_ns) =
             (adapt.machine.costs.clone(), adapt.rate_policy.observation_ns);
         Self { lives, adapt, known, observation_ns, copies, moves, blind: false }
     }
 
-    fn run(mut self, shutdown: &Receiver<()>) {
+    fn run(mut self, wakes: &Receiver<Wake>) {
+        if self.adapt.moves == MovePeriod::Start && !self.first_seconds(wakes) {
+            return;
+        }
+        if !self.adapt.copies && self.adapt.moves != MovePeriod::Always {
+            return;
+        }
         let mut sleep = 0;
-        while !sleep_or_stop(shutdown, sleep) {
-            let Some(observation) = self.observation(shutdown) else { return };
+        while !sleep_or_stop(wakes, sleep) {
+            let Some(observation) = self.observation(wakes) else { return };
             let soon = observation.is_some_and(|observation| self.adapt(&observation));
             self.lives.iter().for_each(Live::count_observation);
             sleep = self.copies.next_sleep_ns(soon);
@@ -109,13 +143,13 @@ impl PathObserver {
     /// Observes the paths once; blocks for the length of an observation. Returns the outer `None`
     /// if the paths have ended or the thread must end, and the inner `None` if the first path
     /// changed or a space did not answer.
-    fn observation(&self, shutdown: &Receiver<()>) -> Option<Option<Observation>> {
+    fn observation(&self, wakes: &Receiver<Wake>) -> Option<Option<Observation>> {
         let live = self.lives.first()?;
         let measures =
             |on| self.lives.iter().for_each(|live| live.measure_time(on, SPACE_WAIT_MAX));
         measures(true);
         let before = CounterSnapshot::take(&self.lives, SPACE_WAIT_MAX);
-        let ends = sleep_or_stop(shutdown, self.observation_ns);
+        let ends = sleep_or_stop(wakes, self.observation_ns);
         let after = CounterSnapshot::take(&self.lives, SPACE_WAIT_MAX);
         if !live.whole().is_some_and(|whole| whole.settings.timed) {
             measures(false);
@@ -139,7 +173,8 @@ impl PathObserver {
         } else {
             self.observation_ns
         };
-        if observation.blind && !std::mem::replace(&mut self.blind, true) && self.adapt.moves {
+        let moves = self.adapt.moves == MovePeriod::Always;
+        if observation.blind && !std::mem::replace(&mut self.blind, true) && moves {
             let why = "no filter moves: whoever holds the program does not say what it counts";
             self.lives.iter().take(1).for_each(|live| live.add_adapted(why.to_owned()));
         }
@@ -150,16 +185,18 @@ impl PathObserver {
         }
         self.known = observation.costs(&self.known);
         let machine = Machine { costs: self.known.clone(), ..self.adapt.machine.clone() };
-        let moves = self.adapt.moves && plan.replicas.is_empty();
+        let moves = moves && plan.replicas.is_empty();
         let enough = !little || self.observation_ns == most;
-        if moves && enough && self.move_filters(observation.at, &plan, &machine) {
+        if moves && enough && self.move_filters(observation.at, &plan, &machine, "by what was seen")
+        {
             return true;
         }
         self.adapt.copies && self.set_replicas(observation, &plan, &machine)
     }
 
-    /// Moves filters if a move is due. Returns true if a move was made or refused, or is imminent.
-    fn move_filters(&mut self, at: u64, plan: &Plan, machine: &Machine) -> bool {
+    /// Moves filters if a move is due, for a reason that the report names. Returns true if a move
+    /// was made or refused, or is imminent.
+    fn move_filters(&mut self, at: u64, plan: &Plan, machine: &Machine, why: &str) -> bool {
         let offer = predicted_moves(plan, machine);
         let offer = offer.map(|(now, then, places)| MoveOffer { now, then, places });
         let Some(places) = self.moves.next(at, offer.as_ref()) else {
@@ -171,7 +208,7 @@ impl PathObserver {
         let what = places.iter().map(to).collect::<Vec<_>>().join(", ");
         let cost = offer.map_or_else(String::new, |MoveOffer { now, then, .. }| {
             let (then, now) = (explain::spent(then), explain::spent(now));
-            format!("a block takes {then} by what was seen, {now} before")
+            format!("a block takes {then}, {now} before, {why}")
         });
         match reshape(live, (&places, false), machine, SPACE_WAIT_MAX) {
             Ok(switched) => live.add_adapted(format!("{what}: {cost}; {switched}")),

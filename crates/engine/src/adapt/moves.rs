@@ -12,11 +12,23 @@ use crate::path::RatePolicy;
 use pipeline::graph::NodeId;
 use std::collections::HashSet;
 
-/// Minimum saving per block, as a fraction of its current cost.
-const SAVING_MIN: f64 = 0.2;
-/// Observations required in addition to those for replicas, because no later measurement verifies a
-/// move.
-const EXTRA_VOTES: u32 = 1;
+/// The evidence that a move requires.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct MoveDemand {
+    /// Minimum saving per block, as a fraction of its current cost.
+    saving_min: f64,
+    /// Observations required in addition to those for replicas.
+    extra_votes: u32,
+}
+
+impl MoveDemand {
+    /// Demand while a path runs: costs are measured in short observations, and no later measurement
+    /// verifies a move.
+    pub(super) const RUNNING: Self = Self { saving_min: 0.2, extra_votes: 1 };
+    /// Demand at the start, where blocks are only counted, all from the first one. A placement of
+    /// 1.1 times the least cost wastes one part in eleven.
+    pub(super) const START: Self = Self { saving_min: 1.0 / 11.0, extra_votes: 0 };
+}
 
 /// A proposed move.
 #[derive(Clone, Debug, PartialEq)]
@@ -28,8 +40,8 @@ pub(super) struct MoveOffer {
 }
 
 impl MoveOffer {
-    fn pays(&self) -> bool {
-        self.then <= self.now * (1.0 - SAVING_MIN)
+    fn pays(&self, demand: MoveDemand) -> bool {
+        self.then <= self.now * (1.0 - demand.saving_min)
     }
 }
 
@@ -38,6 +50,7 @@ impl MoveOffer {
 #[derive(Debug)]
 pub(super) struct MovePolicy {
     rate_policy: RatePolicy,
+    demand: MoveDemand,
     /// Number of consecutive observations that propose the same move.
     votes: u32,
     last: Vec<NodePlacement>,
@@ -50,9 +63,10 @@ pub(super) struct MovePolicy {
 }
 
 impl MovePolicy {
-    pub(super) fn new(rate_policy: RatePolicy) -> Self {
+    pub(super) fn new(rate_policy: RatePolicy, demand: MoveDemand) -> Self {
         Self {
             rate_policy,
+            demand,
             votes: 0,
             last: Vec::new(),
             moved: HashSet::new(),
@@ -73,7 +87,8 @@ impl MovePolicy {
         at: u64,
         offer: Option<&MoveOffer>,
     ) -> Option<Vec<NodePlacement>> {
-        let offer = offer.filter(|offer| offer.pays() && !self.refused.contains(&offer.places));
+        let offer =
+            offer.filter(|offer| offer.pays(self.demand) && !self.refused.contains(&offer.places));
         let Some(offer) = offer.filter(|_| at >= self.rests_until) else {
             self.votes = 0;
             return None;
@@ -82,7 +97,7 @@ impl MovePolicy {
             (self.last, self.votes) = (offer.places.clone(), 0);
         }
         self.votes += 1;
-        if self.votes < self.rate_policy.looks + EXTRA_VOTES {
+        if self.votes < self.rate_policy.looks + self.demand.extra_votes {
             return None;
         }
         self.votes = 0;
@@ -107,7 +122,11 @@ mod tests {
     const SECOND: u64 = 1_000_000_000;
 
     fn moves() -> MovePolicy {
-        MovePolicy::new(RatePolicy { observation_ns: 1, looks: 2, pause_ns: SECOND })
+        MovePolicy::new(rate_policy(), MoveDemand::RUNNING)
+    }
+
+    fn rate_policy() -> RatePolicy {
+        RatePolicy { observation_ns: 1, looks: 2, pause_ns: SECOND }
     }
 
     fn offer(now: f64, then: f64, space: &str) -> MoveOffer {
@@ -128,6 +147,15 @@ mod tests {
         assert_eq!(moves.next(15, Some(&good)), Some(good.places.clone()));
         moves.refuse(good.places.clone());
         assert!((2..9).all(|at| moves.next(at * SECOND, Some(&good)).is_none()));
+    }
+
+    #[test]
+    fn v6_move_at_the_start_requires_a_saving_of_an_eleventh_twice() {
+        let mut moves = MovePolicy::new(rate_policy(), MoveDemand::START);
+        let (good, poor) = (offer(110.0, 100.0, "kernel"), offer(109.0, 100.0, "kernel"));
+        assert!((0..9).all(|at| moves.next(at, Some(&poor)).is_none()));
+        assert_eq!(moves.next(10, Some(&good)), None);
+        assert_eq!(moves.next(11, Some(&good)), Some(good.places));
     }
 
     #[test]

@@ -124,6 +124,13 @@ impl Observation {
         asleep as f64 / self.seen.elapsed_ns as f64
     }
 
+    /// Returns the cost table with the shares of this observation; costs stay as they are.
+    pub(super) fn shares(&self, known: &Costs) -> Costs {
+        let mut costs = known.clone();
+        let _ = explain::learn(&self.plan, &self.seen, &mut costs);
+        Costs { shares: costs.shares, ..known.clone() }
+    }
+
     /// Returns the cost table `known`, corrected by this observation. The time that a thread spends
     /// outside its filters is attributed to its sources.
     pub(super) fn costs(&self, known: &Costs) -> Costs {

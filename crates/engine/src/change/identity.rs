@@ -15,7 +15,8 @@ use pipeline::edit::EditResult;
 use pipeline::graph::{Edge, Graph, Node, NodeId, Step};
 use pipeline::language::Span;
 use pipeline::plan::{
-    KernelRefusal, Machine, Plan, PlannedEdge, PlannedSpace, SpaceKind, Unplaceable, plan,
+    KernelRefusal, Machine, Plan, PlannedEdge, PlannedSpace, SpaceKind, Unplaceable,
+    may_enter_kernel, plan,
 };
 use std::collections::{HashMap, HashSet};
 
@@ -352,10 +353,7 @@ impl MatchedPlan {
             };
             let here = |plan: &Plan, at| plan.space_of(NodeId(at)).kind == SpaceKind::Kernel;
             let node = self.plan.graph.node(NodeId(place));
-            let decides = node.kind() != Some(FilterKind::Statistics)
-                && node
-                    .filter()
-                    .is_some_and(|used| used.description.state.keeps == StateScope::Private);
+            let decides = !may_enter_kernel(&self.plan.graph, NodeId(place));
             if decides && here(&self.plan, place) && !here(&state.plan, before) {
                 let why = "what it knows of the blocks before is not known there in time";
                 return refused(format!("`{}` stays out of the kernel: {why}", node.name()));

@@ -16,7 +16,7 @@ use crate::kernel::InjectedRefusal;
 use crate::record::RecordMode;
 use crate::why::FlowQuery;
 use endpoint::{SinkEntry, SourceEntry};
-use pipeline::plan::{Machine, Plan, RuntimeChanges};
+use pipeline::plan::{Machine, MovePeriod, Plan, RuntimeChanges};
 use runtime::latency::Budget;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -74,8 +74,8 @@ pub struct Adapt {
     pub machine: Machine,
     /// Replicate filters over several spaces.
     pub copies: bool,
-    /// Move filters between the kernel and threads.
-    pub moves: bool,
+    /// Period in which filters move between the kernel and threads.
+    pub moves: MovePeriod,
     /// Rate and certainty of observations.
     pub rate_policy: RatePolicy,
 }
@@ -86,7 +86,8 @@ impl Adapt {
     pub fn asked(plan: &Plan, machine: &Machine) -> Option<Arc<Self>> {
         let RuntimeChanges { copies, moves } = plan.runtime_changes();
         let (machine, rate_policy) = (machine.clone(), RatePolicy::default());
-        (copies || moves).then(|| Arc::new(Self { machine, copies, moves, rate_policy }))
+        let any = copies || moves != MovePeriod::Never;
+        any.then(|| Arc::new(Self { machine, copies, moves, rate_policy }))
     }
 }
 

@@ -7,7 +7,7 @@ use engine::live::Live;
 use engine::path::{Adapt, RatePolicy};
 use engine::registry::MachineRegistry;
 use engine::run::{Outcome, Until, run};
-use pipeline::plan::{Costs, Machine, plan};
+use pipeline::plan::{Costs, Machine, MovePeriod, plan};
 use std::sync::Arc;
 
 /// Runs a line that adapts until `holds` returns true, then stops it. Asserts that its ledger
@@ -22,7 +22,8 @@ fn adapts(text: &str, what: &str, holds: impl Fn(&Live) -> bool) -> Outcome {
     let machine = Machine { costs, ..Machine::example() };
     let rate_policy =
         RatePolicy { observation_ns: 5_000_000, pause_ns: 20_000_000, ..RatePolicy::default() };
-    let adapt = Some(Arc::new(Adapt { machine, copies: true, moves: false, rate_policy }));
+    let adapt =
+        Some(Arc::new(Adapt { machine, copies: true, moves: MovePeriod::Never, rate_policy }));
     let extras = Extras { adapt, ..Extras::default() };
     let paths = build_with(&plan, settings(), &Points::default(), &extras).expect("spaces");
     let live = paths[0].live();

@@ -2,6 +2,7 @@
 //! the rule for several worker processes.
 
 use super::{Arguments, Column, Session, columns};
+use crate::Time;
 use crate::sharing::Sharing;
 
 /// Scope of the state that a filter keeps between blocks (CONTRACT 15).
@@ -56,6 +57,9 @@ pub struct StateFacts {
     pub numbers: bool,
     /// Maximum number of held blocks, over all sessions.
     pub held_max: u32,
+    /// Returns the state with which the filter goes on in the kernel, given its arguments and the
+    /// kernel's clock; `None` if it cannot enter the kernel while it runs.
+    pub kernel_start: Option<fn(&Arguments, Time) -> Vec<u8>>,
 }
 
 impl StateFacts {
@@ -68,6 +72,7 @@ impl StateFacts {
         sharing: None,
         numbers: false,
         held_max: 0,
+        kernel_start: None,
     };
 
     /// Describes one private session, whose fields are published.
@@ -98,6 +103,14 @@ impl StateFacts {
     #[must_use]
     pub const fn numbered(self, key: Sharing) -> Self {
         Self { sharing: Some(key), numbers: true, ..self }
+    }
+
+    /// Sets the state with which the filter goes on in the kernel when it moves there. The thread
+    /// decides its last blocks after the kernel has decided its first ones, so the state must be
+    /// right for any state of the thread.
+    #[must_use]
+    pub const fn enters_kernel(self, start: fn(&Arguments, Time) -> Vec<u8>) -> Self {
+        Self { kernel_start: Some(start), ..self }
     }
 
     /// Sets the rule for several worker processes.

@@ -38,7 +38,7 @@ Not answered: `too fast`.",
     ],
     classes: Classes::YesNo,
     reasons: &["too fast"],
-    state: StateFacts::private::<Due>(),
+    state: StateFacts::private::<Due>().enters_kernel(used_up),
     user: Some(make),
     kernel: Some(emit),
     // A day exceeds the duration of a twin test on any clock.
@@ -56,6 +56,13 @@ const PERIOD_MAX: u64 = 86_400_000_000_000;
 fn make(arguments: &Arguments) -> Result<Filter, Mistake> {
     let rate = RateParameters::new(arguments)?;
     Ok(Filter::classify(RateLimit { rate, kept: Sessions::default() }))
+}
+
+/// Returns the state in which the allowance for bursts is used up, whatever a thread has let
+/// through until `now`: both together never exceed the rate by more than one block.
+fn used_up(arguments: &Arguments, now: Time) -> Vec<u8> {
+    let allowance = RateParameters::new(arguments).map_or(0, |rate| rate.allowance);
+    Due { next: now.saturating_add(allowance) }.as_bytes().to_vec()
 }
 
 /// Parameters of the algorithm, in nanoseconds.
@@ -198,6 +205,17 @@ mod tests {
             assert_eq!(batch.select(Class::answered) != 0, conforms, "at {now}");
         }
         assert_eq!(node.unanswered().next(), Some(("too fast", 3)));
+    }
+
+    #[test]
+    fn v6_kernel_goes_on_with_a_used_up_allowance() {
+        let given = arguments(&RATELIMIT, &["10", "burst=3"]).unwrap();
+        let start = RATELIMIT.state.kernel_start.unwrap()(&given, 1_000 * MS);
+        let due = Due::read_from_bytes(&start).unwrap();
+        let rate = RateParameters::new(&given).unwrap();
+        // The first block is due now, the second one step later.
+        assert_eq!(due.next, 1_000 * MS + rate.allowance);
+        assert_eq!(rate.allowance, 2 * rate.step);
     }
 
     #[test]

@@ -35,6 +35,12 @@ pub const OPTIONS: &[Parameter] = &[
         "move filters between kernel and process while it runs, as measurement says that it pays",
     ),
     Parameter::optional(
+        "no-adapt",
+        Type::Flag,
+        "keep the plan: by default a line watches its shares in its first two seconds of traffic, \
+         and moves filters between kernel and process where that pays",
+    ),
+    Parameter::optional(
         "force",
         Type::Flag,
         "take packets even from the interface of the default route or of this connection",
@@ -79,6 +85,11 @@ pub(super) fn options(request: &Request, mistakes: &mut Vec<Diagnostic>) -> Argu
                 mistakes.push(mistake.hint(known.help));
             }
         }
+    }
+    let mut named = request.options.iter().filter(|option| option.key.text == "no-adapt");
+    if let (true, Some(option)) = (given.flag("adapt"), named.next()) {
+        let what = "`--no-adapt` contradicts `--adapt`";
+        mistakes.push(Diagnostic::error(option.span, what).hint("leave one of them out"));
     }
     given
 }

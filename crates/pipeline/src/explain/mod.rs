@@ -26,7 +26,8 @@ pub use crate::names::{cost_key, is_path, names, node_text};
 use crate::format::{counted, number};
 use crate::graph::{Graph, NodeId};
 use crate::plan::{
-    Candidate, Choice, Kernel, Machine, Plan, PlannedEdge, Policy, RuntimeChanges, Unplaceable,
+    Candidate, Choice, Kernel, Machine, MovePeriod, Plan, PlannedEdge, Policy, RuntimeChanges,
+    Unplaceable,
 };
 use filter::STATE_MODE;
 use std::fmt::Write as _;
@@ -59,7 +60,7 @@ pub fn text(plan: &Plan, machine: &Machine) -> String {
         fact(&mut out, "latency", &words::latency(latency, plan, &names));
     }
     choice(&mut out, plan);
-    runtime_changes(&mut out, plan, machine);
+    runtime_changes(&mut out, plan, machine, &names);
     machine_facts(&mut out, machine);
     out
 }
@@ -267,7 +268,7 @@ fn choice(out: &mut String, plan: &Plan) {
 }
 
 /// Writes the changes that the path may make at run time.
-fn runtime_changes(out: &mut String, plan: &Plan, machine: &Machine) {
+fn runtime_changes(out: &mut String, plan: &Plan, machine: &Machine, names: &[String]) {
     let RuntimeChanges { copies, moves } = plan.runtime_changes();
     let copies = copies.then_some(match machine.processors {
         0 | 1 => "no copies: there is one processor",
@@ -275,11 +276,24 @@ fn runtime_changes(out: &mut String, plan: &Plan, machine: &Machine) {
     });
     let kernel = |known: &Candidate| known.space == "kernel" && known.verdict.is_ok();
     let inside = plan.placements.iter().any(|placement| placement.candidates.iter().any(kernel));
-    let moves = moves.then_some(match inside {
-        true => "filters move between kernel and threads, as measurement says",
-        false => "nothing moves: nothing of this line can run in the kernel",
-    });
-    let both: Vec<&str> = copies.into_iter().chain(moves).collect();
+    let moves = match moves {
+        MovePeriod::Never => None,
+        MovePeriod::Always if inside => {
+            Some("filters move between kernel and threads, as measurement says".to_owned())
+        }
+        MovePeriod::Always => {
+            Some("nothing moves: nothing of this line can run in the kernel".to_owned())
+        }
+        MovePeriod::Start => {
+            let movable = plan.movable().into_iter().map(|id| format!("`{}`", names[id.0]));
+            let movable = movable.collect::<Vec<_>>().join(", ");
+            Some(format!(
+                "in the first 2 s of traffic the shares of the arcs are counted, and {movable} \
+                 may move between kernel and threads if that saves a tenth (`--no-adapt`: never)"
+            ))
+        }
+    };
+    let both: Vec<String> = copies.map(str::to_owned).into_iter().chain(moves).collect();
     if !both.is_empty() {
         fact(out, "at run time", &both.join("; "));
     }

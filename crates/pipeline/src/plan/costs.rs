@@ -322,6 +322,13 @@ fn own_estimate(graph: &Graph, edge: &Edge) -> f64 {
     every.map_or(1.0, |every| 1.0 / every.max(1) as f64)
 }
 
+/// Returns true if only a run tells which fraction of a filter's blocks takes the edge.
+pub(super) fn is_share_unknown(graph: &Graph, edge: &Edge) -> bool {
+    let source = graph.node(edge.from).kind() == Some(FilterKind::Source);
+    let decides = graph.node(edge.from).filter().is_some() && !source;
+    decides && !edge.back && !edge.classes.is_all() && own_estimate(graph, edge) >= 1.0
+}
+
 /// Parses a finite, non-negative number.
 fn number(text: &str) -> Option<f64> {
     text.parse().ok().filter(|value: &f64| value.is_finite() && *value >= 0.0)

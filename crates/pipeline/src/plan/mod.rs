@@ -24,6 +24,7 @@ mod kernel;
 mod latency;
 mod machine;
 mod model;
+mod moves;
 mod persist;
 mod program;
 mod pushdown;
@@ -40,6 +41,7 @@ pub use model::{
     Candidate, Choice, Delay, KernelRefusal, Latency, Placement, Plan, PlannedEdge, PlannedSpace,
     Policy, ReplicaRefusal, Replicas, SpaceKind, Unplaceable,
 };
+pub use moves::{MovePeriod, may_enter_kernel};
 pub use persist::{PersistedNode, PersistedPlan};
 pub use program::{ExitEdge, KernelRing, Program, ProgramStep};
 pub use pushdown::Pushdown;

@@ -60,7 +60,10 @@ impl Space {
                 self.graph.pass.failure = Some(PathFailure::outside(name, failure));
             }
         }
-        pass.moved |= came > 0;
+        if came > 0 {
+            self.ports.control.blocks_came();
+            pass.moved = true;
+        }
         self.graph.pass.last = drained && self.inputs.list.len() == 1;
         self.inputs.spare = Some(self.finish_pull((at, from, edge), room, now));
         self.graph.pass.last = false;

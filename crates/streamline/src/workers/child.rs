@@ -19,6 +19,7 @@ use engine::path::Adapt;
 use engine::run::{self, Alarm, Until};
 use engine::signal;
 use pipeline::edit::Edit;
+use pipeline::plan::MovePeriod;
 use runtime::latency::Breach;
 use std::io::{self, BufRead as _, BufReader};
 use std::os::fd::AsFd as _;
@@ -77,7 +78,9 @@ fn run(
     let options =
         Options { embedded: assignment.embedded, notices: notices.clone(), ..Options::default() };
     let mut prepared = Prepared::worker(&assignment.text, &options)?;
-    let adapt = Adapt::asked(&prepared.plan, &prepared.machine);
+    // The shares that one worker sees are no reason for it to differ from the others.
+    let adapt = Adapt::asked(&prepared.plan, &prepared.machine)
+        .filter(|adapt| adapt.copies || adapt.moves == MovePeriod::Always);
     let extras = Extras { history: assignment.history, adapt, ..Extras::default() };
     let of = (assignment.number - 1, assignment.of);
     let settings = Settings { timed: assignment.timed, one_of: Some(of), ..Settings::default() };

@@ -115,6 +115,7 @@ impl PreparedSwitch {
             let made = Version::make(&point.site, &lines, &UNLOGGED);
             (version, states) = made.map_err(|failure| failure.why)?;
         }
+        start_states(&line, &states)?;
         let next = NextProgram { version: &version, line: Some(&line), states: &states };
         point.store(&mut state, Some(next));
         steps.checkpoint("a line in the place of another one");
@@ -142,4 +143,17 @@ impl PreparedSwitch {
         steps.checkpoint("a line in the place of another one is kept");
         Ok(())
     }
+}
+
+/// Sets the state of filters that a request brings into the kernel and that go on there.
+fn start_states(line: &AttachedRequest, states: &States) -> Result<(), String> {
+    let now = sys::clock::monotonic();
+    for (_, step, map) in states.iter().filter(|(number, ..)| *number == line.number) {
+        let node = line.tree.steps.get(*step).and_then(|step| step.nodes.first());
+        let Some(used) = node.and_then(|id| line.graph.node(*id).filter()) else { continue };
+        if let Some(start) = used.description.state.kernel_start {
+            map.set(0, &start(&used.arguments, now)).map_err(|error| error.to_string())?;
+        }
+    }
+    Ok(())
 }

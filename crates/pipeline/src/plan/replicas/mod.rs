@@ -21,6 +21,7 @@ mod load;
 
 use super::machine::Machine;
 use super::model::{Plan, ReplicaRefusal, SpaceKind};
+use super::moves::MovePeriod;
 use crate::format::spent;
 use crate::graph::{Graph, NodeId};
 use chain::{Chain, Work};
@@ -74,7 +75,7 @@ pub struct RuntimeChanges {
     /// Adding and removing replicas.
     pub copies: bool,
     /// Moving filters between the kernel and threads.
-    pub moves: bool,
+    pub moves: MovePeriod,
 }
 
 impl Plan {
@@ -82,7 +83,7 @@ impl Plan {
     #[must_use]
     pub fn runtime_changes(&self) -> RuntimeChanges {
         let copies = matches!(Parallelism::of(&self.graph), Parallelism::Measured { .. });
-        RuntimeChanges { copies, moves: self.graph.options.flag("adapt") }
+        RuntimeChanges { copies, moves: self.move_period() }
     }
 }
 
