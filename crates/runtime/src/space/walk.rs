@@ -41,6 +41,8 @@ pub(crate) struct Walk<'w, 'a> {
     /// Next block number at forks.
     pub(super) next: u32,
     pub(super) pass: &'w mut PassState,
+    /// True if the walk has an observer; no observer is set or removed during a walk.
+    observed: bool,
 }
 
 /// Batch waiting on an arc.
@@ -77,7 +79,8 @@ impl<'w, 'a> Walk<'w, 'a> {
         pass: &'w mut PassState,
     ) -> Self {
         let (waiting, around, deferred) = (Vec::new(), Vec::new(), Vec::new());
-        Self { nodes, memory, shape, now, waiting, around, deferred, next: 0, pass }
+        let observed = pass.observers.are_active();
+        Self { nodes, memory, shape, now, waiting, around, deferred, next: 0, pass, observed }
     }
 
     /// Walks a batch of a source or of a ring.
@@ -93,7 +96,7 @@ impl<'w, 'a> Walk<'w, 'a> {
         debug_assert!(self.waiting.is_empty(), "nothing else is under way");
         let leads = arc < self.nodes[from].arcs.len() && !loses_kernel_arc();
         let chosen = if leads { batch.live() } else { 0 };
-        let amount = self.count_routed(from, batch, chosen);
+        let amount = self.keep_routed(from, batch, chosen);
         if chosen != 0 {
             let edge = &mut self.nodes[from].arcs[arc];
             if edge.back {
@@ -273,14 +276,13 @@ impl<'w, 'a> Walk<'w, 'a> {
     /// Runs a node with observers, or defers the batch if the node edits blocks.
     #[inline]
     fn observed_run(&mut self, at: NodeId, batch: &mut Batch<'a>, hops: u8) -> Ran<'a> {
-        let observed = self.pass.observers.are_active();
-        if observed {
+        if self.observed {
             self.pass.observers.begins(&self.nodes[at], batch);
         }
         let edits = self.shape.edits
             && matches!(&self.nodes[at].operator, Operator::Filter(Filter::Edit(_)));
         let ran = if edits { self.defer(at, batch, hops) } else { self.run(at, batch) };
-        if observed {
+        if self.observed {
             self.pass.observers.done(&mut self.nodes[at], self.now);
         }
         ran

@@ -100,7 +100,7 @@ impl<'a> Walk<'_, 'a> {
         };
         let (batch_id, hands) = dispatcher.dispatch(batch, &mut load);
         let here = dispatcher.here();
-        self.count_routed(at, batch, batch.live());
+        self.keep_routed(at, batch, batch.live());
         self.pass.order = last_seq(batch_id);
         if let [(copy, mask)] = hands.as_slice() {
             self.walk_lanes((at, *copy), *mask, batch, 0);

@@ -3,6 +3,7 @@
 use super::{Arrival, CYCLE_MAX, HOPS_MAX, WaitingBatch, Walk};
 use crate::ledger::{EdgeKind, loses_here};
 use crate::space::arc::{GraphArc, NodeId};
+use crate::space::node::Flow;
 use crate::space::select::Wanted;
 use filter::{Amount, Batch, LaneMask, lanes};
 
@@ -16,28 +17,36 @@ impl<'a> Walk<'_, 'a> {
 
     /// Routes the live lanes of a batch. Returns the arrival of the remaining blocks at the next
     /// node; `None` if all blocks have been walked or wait.
-    #[inline]
+    #[inline(always)]
     pub(super) fn step(
         &mut self,
         from: NodeId,
         batch: &mut Batch<'a>,
         hops: u8,
     ) -> Option<Arrival> {
-        if self.pass.observers.are_active() && self.split(from, batch, hops) {
+        if self.observed && self.split(from, batch, hops) {
             return None;
         }
-        let [arc] = self.nodes[from].arcs.as_slice() else {
+        let node = &mut self.nodes[from];
+        let [arc] = node.arcs.as_slice() else {
             return self.fork(from, batch, hops);
         };
         let mask = match &arc.wanted {
             Wanted::Answered => batch.answered(),
             wanted => wanted.select(batch),
         };
-        let amount = self.count_routed(from, batch, mask);
-        if mask == 0 {
-            return None;
+        let amount = count_routed(&mut node.flow, batch, mask);
+        if self.observed {
+            self.pass.observers.routed(node, batch, mask, self.now);
         }
-        self.send_along((from, 0), amount, batch, hops)
+        batch.keep(mask);
+        let arc = node.arcs.first_mut().filter(|_| mask != 0)?;
+        let arrives = put(arc, amount, batch);
+        if arc.direct {
+            return Some(Arrival { to: arc.to, branch: arc.branch, amount: arrives });
+        }
+        self.wait((from, 0), amount, batch, hops);
+        None
     }
 
     /// Routes blocks one by one if an observer demands it; returns true if it did.
@@ -72,7 +81,7 @@ impl<'a> Walk<'_, 'a> {
             batch.renumber(&mut self.next);
         }
         let any = masks.iter().fold(0, |a, b| a | b);
-        self.count_routed(from, batch, any);
+        self.keep_routed(from, batch, any);
         let last = masks.iter().rposition(|mask| *mask != 0)?;
         for (arc, mask) in masks.iter().enumerate().take(last).filter(|(_, mask)| **mask != 0) {
             let mut copy = batch.duplicate();
@@ -99,20 +108,15 @@ impl<'a> Walk<'_, 'a> {
     }
 
     /// Counts routed and unselected lanes and keeps the routed ones; returns their amount.
-    pub(super) fn count_routed(
+    pub(super) fn keep_routed(
         &mut self,
         from: NodeId,
         batch: &mut Batch<'a>,
         wanted: LaneMask,
     ) -> Amount {
         let node = &mut self.nodes[from];
-        let rest = batch.live() & !wanted;
-        if rest != 0 {
-            node.flow.unselected += batch.amount_in(rest);
-        }
-        let routed = batch.amount(wanted);
-        node.flow.routed += routed;
-        if self.pass.observers.are_active() {
+        let routed = count_routed(&mut node.flow, batch, wanted);
+        if self.observed {
             self.pass.observers.routed(node, batch, wanted, self.now);
         }
         batch.keep(wanted);
@@ -130,10 +134,16 @@ impl<'a> Walk<'_, 'a> {
     ) -> Option<Arrival> {
         let edge = &mut self.nodes[from].arcs[arc];
         let arrives = put(edge, amount, batch);
-        let arrival = Arrival { to: edge.to, branch: edge.branch, amount: arrives };
         if edge.direct {
-            return Some(arrival);
+            return Some(Arrival { to: edge.to, branch: edge.branch, amount: arrives });
         }
+        self.wait((from, arc), amount, batch, hops);
+        None
+    }
+
+    /// Lets a batch wait at a join or on a back edge, or drops it.
+    fn wait(&mut self, (from, arc): (NodeId, usize), amount: Amount, batch: &Batch<'a>, hops: u8) {
+        let edge = &mut self.nodes[from].arcs[arc];
         let waiting = |batch: &Batch<'a>| WaitingBatch { from, arc, batch: batch.duplicate() };
         if !edge.back {
             self.waiting.push(waiting(batch));
@@ -144,8 +154,19 @@ impl<'a> Walk<'_, 'a> {
         } else {
             self.around.push((waiting(batch), hops + 1));
         }
-        None
     }
+}
+
+/// Counts the routed and the unselected lanes; returns the routed amount.
+#[inline]
+fn count_routed(flow: &mut Flow, batch: &mut Batch<'_>, wanted: LaneMask) -> Amount {
+    let rest = batch.live() & !wanted;
+    if rest != 0 {
+        flow.unselected += batch.amount_in(rest);
+    }
+    let routed = batch.amount(wanted);
+    flow.routed += routed;
+    routed
 }
 
 /// Counts a batch on an arc; returns the amount that arrives, which is less only under fault
