@@ -7,7 +7,7 @@ use crate::contract::Description;
 use crate::{application, content, general, link, network, stats, transport};
 
 /// All filters, in order of processing.
-pub const FILTERS: &[&Description] = &[
+pub static FILTERS: &[&Description] = &[
     &link::eth::ETH,
     &link::vlan::VLAN,
     &link::strip::STRIP,
@@ -50,4 +50,18 @@ pub const FILTERS: &[&Description] = &[
 #[must_use]
 pub fn find(name: &str) -> Option<&'static Description> {
     FILTERS.iter().copied().find(|description| description.name == name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn v3_copy_of_a_description_is_the_same_entry() {
+        for description in FILTERS {
+            let copy = Description { ..**description };
+            assert!(copy.is(description));
+            assert_eq!(FILTERS.iter().filter(|other| copy.is(other)).count(), 1);
+        }
+    }
 }

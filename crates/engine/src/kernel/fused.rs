@@ -469,7 +469,7 @@ pub(super) fn is_same_filter(one: (&Member<'_>, usize), other: (&Member<'_>, usi
 /// Returns true if two filters are identical and have no state through which one would affect the
 /// other.
 fn is_shared(one: &Use, other: &Use) -> bool {
-    let same = std::ptr::eq(one.description, other.description);
+    let same = one.description.is(other.description);
     // Two requests that send a frame mean two frames.
     let plain = is_stateless(one.description) && one.endpoint.outlet.is_none();
     same && one.arguments == other.arguments && plain

@@ -158,6 +158,13 @@ impl Analysis {
 }
 
 impl Description {
+    /// Returns true if both describe the same entry of a catalog. Addresses are no identity: each
+    /// use of a constant description may have an address of its own.
+    #[must_use]
+    pub fn is(&self, other: &Self) -> bool {
+        self.name == other.name && self.kind == other.kind
+    }
+
     /// The default value of each field.
     pub const EMPTY: Self = Self {
         name: "",

@@ -42,7 +42,7 @@ pub(crate) fn arguments<'a>(
     let ArgumentReader { given, mistakes: mut found, .. } = reader;
     let mut arguments = none.clone();
     for parameter in entry.all_parameters() {
-        let value = given.iter().find(|(known, ..)| std::ptr::eq(*known, parameter));
+        let value = given.iter().find(|(known, ..)| known.name == parameter.name);
         let value = match value {
             Some((known, ..)) if known.many => continue,
             Some((_, _, value)) => Some(value.clone()),
@@ -132,7 +132,7 @@ impl<'a> ArgumentReader<'a> {
     }
 
     fn has(&self, parameter: &Parameter) -> bool {
-        self.given.iter().any(|(known, ..)| std::ptr::eq(*known, parameter))
+        self.given.iter().any(|(known, ..)| known.name == parameter.name)
     }
 
     fn accept(&mut self, argument: &'a Argument, parameter: &'static Parameter) {

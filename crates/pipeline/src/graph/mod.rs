@@ -167,8 +167,7 @@ impl Use {
             };
             used.arguments.iter().filter(|(name, _)| fixed_arguments(name)).collect()
         }
-        std::ptr::eq(self.description, other.description)
-            && fixed_arguments(self) == fixed_arguments(other)
+        self.description.is(other.description) && fixed_arguments(self) == fixed_arguments(other)
     }
 
     /// Returns true if `other`, which is the same filter, has other values of writable arguments.

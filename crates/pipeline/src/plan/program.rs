@@ -129,7 +129,7 @@ impl Program {
         let same = |step: &ProgramStep| {
             let first = step.nodes.first().and_then(|first| graph.node(*first).filter());
             let alike = first.zip(graph.node(id).filter()).is_some_and(|(one, other)| {
-                let same = std::ptr::eq(one.description, other.description);
+                let same = one.description.is(other.description);
                 // Sending a frame twice produces two frames.
                 same && one.arguments == other.arguments && one.endpoint.outlet.is_none()
             });
