@@ -15,6 +15,11 @@ impl Registry for CatalogWith {
         own.or_else(|| engine::registry::MachineRegistry::Local.find(name))
     }
 
+    fn find_filter(&self, name: &str) -> Option<&'static Description> {
+        let own = self.0.iter().copied().find(|entry| entry.name == name);
+        own.or_else(|| engine::registry::MachineRegistry::Local.find_filter(name))
+    }
+
     fn find_source(&self, name: &str) -> Option<&'static Description> {
         engine::registry::MachineRegistry::Local.find_source(name)
     }
