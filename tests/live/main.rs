@@ -42,6 +42,7 @@ mod seed_lines;
 mod send;
 mod shared_changes;
 mod shared_program;
+mod stalls;
 mod streams;
 mod taken_flows;
 mod token;

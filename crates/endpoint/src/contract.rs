@@ -260,6 +260,12 @@ pub trait Sink: Send {
         Vec::new()
     }
 
+    /// Returns the longest wall time of one write to an open file since the last call, in ns; 0 for
+    /// a sink that does not measure it.
+    fn take_longest_write(&mut self) -> u64 {
+        0
+    }
+
     /// Returns the child process to whose input the sink writes.
     fn process(&self) -> Option<&Arc<Process>> {
         None

@@ -4,9 +4,11 @@
 //! final counters. [`runtime::commands`] describes how commands reach a space.
 
 use crate::kernel::{GenerationCounters, Kernel, ProgramRan};
+use crate::path::GONE;
 use crate::path::running::RunningPath;
 use crate::path::starter::ThreadStarter;
 use crate::spaces::{SpaceStatus, SpaceTask};
+use pipeline::graph::NodeId;
 use pipeline::plan::Plan;
 use runtime::commands::{CommandError, CommandQueue};
 use runtime::control::{Control, ControlEvent};
@@ -191,6 +193,12 @@ impl Live {
     #[must_use]
     pub fn is_ended(&self) -> bool {
         self.queues().iter().all(|commands| commands.inbox().ended)
+    }
+
+    /// Returns the node of the current plan that has this number, if it has one.
+    pub(crate) fn place_of_node(&self, number: usize) -> Option<NodeId> {
+        let (node, _) = self.whole()?.state().plan_indices();
+        Some(node.of(number)).filter(|place| *place != GONE).map(NodeId)
     }
 
     /// Reports events of the spaces to `listener`, which must not block.

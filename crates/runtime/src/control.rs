@@ -31,6 +31,19 @@ pub struct Control {
 pub enum ControlEvent {
     /// The first blocks have come from a source.
     Came,
+    /// A sink held up the thread that reads the source.
+    Stalled(SinkStall),
+}
+
+/// A write that held up a thread while blocks waited at its source.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SinkStall {
+    /// Number of the sink's node.
+    pub node: usize,
+    /// Wall time of the write, in ns.
+    pub write_ns: u64,
+    /// Number of blocks that had come from the source when the stall was reported.
+    pub waited: u64,
 }
 
 /// The receiver of events, called by the spaces; it must not block.
@@ -97,7 +110,8 @@ impl Control {
         }
     }
 
-    fn report(&self, event: ControlEvent) {
+    /// Passes an event to the listener, if there is one.
+    pub(crate) fn report(&self, event: ControlEvent) {
         let listener = self.listener.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(listener) = &listener.0 {
             listener(event);

@@ -15,6 +15,7 @@ pub mod print;
 pub mod redirect;
 pub mod tx;
 pub mod weblog;
+mod write_out;
 
 mod class_names;
 mod counting;

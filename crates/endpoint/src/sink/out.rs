@@ -12,10 +12,10 @@ use crate::Failure;
 use crate::failure::failed;
 use crate::readers::FileCreation;
 use crate::sink::tail::{self, Lines};
+use crate::sink::write_out::{write_all, write_messages};
 use filter::{Amount, Report};
-use rustix::event::{PollFd, PollFlags, poll};
 use std::fs::{File, TryLockError};
-use std::io::{self, ErrorKind, IsTerminal, Write};
+use std::io::{self, ErrorKind, IsTerminal};
 use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -27,8 +27,6 @@ use sys::steps::{Resource, Steps};
 const FLUSH_SIZE: usize = 64 * 1024;
 /// Maximum number of attempts to open a file that other requests keep replacing.
 const ATTEMPTS_MAX: u32 = 10;
-/// Maximum payload of a message in bytes.
-const MESSAGE_PAYLOAD_MAX: usize = 32 * 1024;
 
 /// A buffered output file.
 #[derive(Debug)]
@@ -52,6 +50,8 @@ pub(crate) struct Out {
     /// End offset of each block in the buffer, with its viewed bytes.
     ends: Vec<(usize, u32)>,
     written: Amount,
+    /// Longest wall time of a flush, in ns, since it was last asked for.
+    longest_write: u64,
     /// Notes for the final report.
     remarks: Vec<String>,
 }
@@ -166,6 +166,7 @@ impl Out {
             buffer: Vec::new(),
             ends: Vec::new(),
             written: Amount::default(),
+            longest_write: 0,
             remarks: Vec::new(),
         }
     }
@@ -220,12 +221,15 @@ impl Out {
 
     /// Writes the buffer and empties it. After a failure, blocks not written completely are lost.
     pub(crate) fn flush(&mut self) -> Result<(), Failure> {
+        let begin = sys::clock::monotonic();
         let (done, outcome) = match self.prepare_first_write() {
             Ok(0) if self.messages => write_messages(&mut self.file, &self.buffer),
             Ok(0) => write_all(&mut self.file, &self.buffer),
             Ok(done) => (done, Ok(())),
             Err(error) => (0, Err(error)),
         };
+        let took = sys::clock::monotonic().saturating_sub(begin);
+        self.longest_write = self.longest_write.max(took);
         if outcome.is_err() {
             let whole = tail::complete_length(done, self.ends.iter().map(|(end, _)| *end));
             // An error of the cut is ignored in favor of the original error.
@@ -238,6 +242,11 @@ impl Out {
         }
         self.buffer.clear();
         outcome.map_err(|error| self.failure(&error))
+    }
+
+    /// Returns the longest wall time of a flush since the last call, in ns.
+    pub(crate) const fn take_longest_write(&mut self) -> u64 {
+        std::mem::replace(&mut self.longest_write, 0)
     }
 
     /// Returns the number and viewed bytes of completely written blocks.
@@ -356,51 +365,10 @@ pub(crate) fn remove_on_rollback(file: &File, path: PathBuf, steps: &Steps) -> i
     Ok(())
 }
 
-/// Writes all bytes, blocking even on a non-blocking descriptor. Returns the number of bytes
-/// written and the first error.
-fn write_all(file: &mut File, bytes: &[u8]) -> (usize, io::Result<()>) {
-    let mut done = 0;
-    while let Some(rest) = bytes.get(done..).filter(|rest| !rest.is_empty()) {
-        let problem = match file.write(rest) {
-            Ok(0) => ErrorKind::WriteZero.into(),
-            Ok(count) => {
-                done += count;
-                continue;
-            }
-            Err(error) => error,
-        };
-        match problem.kind() {
-            ErrorKind::Interrupted => {}
-            ErrorKind::WouldBlock => {
-                // A failed poll shows up as an error of the next write.
-                let _ = poll(&mut [PollFd::new(&*file, PollFlags::OUT)], None);
-            }
-            _ => return (done, Err(problem)),
-        }
-    }
-    (done, Ok(()))
-}
-
-/// Writes all bytes as messages, the last of which is marked as the end of a block. Returns the
-/// number of bytes written and the first error.
-fn write_messages(file: &mut File, bytes: &[u8]) -> (usize, io::Result<()>) {
-    let mut message = Vec::with_capacity(MESSAGE_PAYLOAD_MAX + 1);
-    let mut done = 0;
-    for piece in bytes.chunks(MESSAGE_PAYLOAD_MAX) {
-        message.clear();
-        message.push(u8::from(done + piece.len() == bytes.len()));
-        message.extend_from_slice(piece);
-        if let (_, Err(error)) = write_all(file, &message) {
-            return (done, Err(error));
-        }
-        done += piece.len();
-    }
-    (done, Ok(()))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sink::write_out::MESSAGE_PAYLOAD_MAX;
     use crate::testing::CREATION;
     use crate::testing::TempDir;
     use std::io::Read;

@@ -37,6 +37,10 @@ impl<F: BlockFormatter> Sink for TextSink<F> {
         Ok(self.formatter.report(&self.out))
     }
 
+    fn take_longest_write(&mut self) -> u64 {
+        self.out.take_longest_write()
+    }
+
     fn written(&self) -> Option<Amount> {
         Some(self.out.written())
     }

@@ -14,6 +14,7 @@
 mod moves;
 mod observation;
 mod replicas;
+mod stalls;
 mod start;
 
 pub use observation::measurements;
@@ -27,6 +28,7 @@ use pipeline::explain;
 use pipeline::plan::{Costs, Machine, MovePeriod, Plan};
 use replicas::{ReplicaInputs, ReplicaPolicy, ReplicaStep};
 use runtime::control::ControlEvent;
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread::JoinHandle;
@@ -50,19 +52,6 @@ enum Wake {
     End,
     /// A space reports an event.
     Space(ControlEvent),
-}
-
-/// Sleeps for `ns` nanoseconds. Returns true, perhaps earlier, if the thread must end.
-fn sleep_or_stop(wakes: &Receiver<Wake>, ns: u64) -> bool {
-    let end = sys::clock::monotonic().saturating_add(ns);
-    loop {
-        let left = Duration::from_nanos(end.saturating_sub(sys::clock::monotonic()));
-        match wakes.recv_timeout(left) {
-            Ok(Wake::Space(ControlEvent::Came)) => {}
-            Ok(Wake::End) | Err(RecvTimeoutError::Disconnected) => return true,
-            Err(RecvTimeoutError::Timeout) => return false,
-        }
-    }
 }
 
 impl AdaptThread {
@@ -108,6 +97,8 @@ struct PathObserver {
     moves: MovePolicy,
     /// True once the user has been told that program counters cannot be read.
     blind: bool,
+    /// Sinks for which a move to a thread was tried, by the numbers of their nodes.
+    relieved: HashSet<usize>,
 }
 
 /// Minimum number of blocks in a meaningful observation.
@@ -121,7 +112,31 @@ impl PathObserver {
         let moves = MovePolicy::new(adapt.rate_policy, MoveDemand::RUNNING);
         let (known, observation_ns) =
             (adapt.machine.costs.clone(), adapt.rate_policy.observation_ns);
-        Self { lives, adapt, known, observation_ns, copies, moves, blind: false }
+        Self {
+            lives,
+            adapt,
+            known,
+            observation_ns,
+            copies,
+            moves,
+            blind: false,
+            relieved: HashSet::new(),
+        }
+    }
+
+    /// Sleeps for `ns` nanoseconds, and handles events meanwhile. Returns true, perhaps earlier, if
+    /// the thread must end.
+    fn sleep_or_stop(&mut self, wakes: &Receiver<Wake>, ns: u64) -> bool {
+        let end = sys::clock::monotonic().saturating_add(ns);
+        loop {
+            let left = Duration::from_nanos(end.saturating_sub(sys::clock::monotonic()));
+            match wakes.recv_timeout(left) {
+                Ok(Wake::Space(ControlEvent::Came)) => {}
+                Ok(Wake::Space(ControlEvent::Stalled(stall))) => self.relieve(stall),
+                Ok(Wake::End) | Err(RecvTimeoutError::Disconnected) => return true,
+                Err(RecvTimeoutError::Timeout) => return false,
+            }
+        }
     }
 
     fn run(mut self, wakes: &Receiver<Wake>) {
@@ -129,10 +144,12 @@ impl PathObserver {
             return;
         }
         if !self.adapt.copies && self.adapt.moves != MovePeriod::Always {
-            return;
+            return if self.adapt.relieves {
+                self.wait_for_stalls(wakes)
+            };
         }
         let mut sleep = 0;
-        while !sleep_or_stop(wakes, sleep) {
+        while !self.sleep_or_stop(wakes, sleep) {
             let Some(observation) = self.observation(wakes) else { return };
             let soon = observation.is_some_and(|observation| self.adapt(&observation));
             self.lives.iter().for_each(Live::count_observation);
@@ -143,13 +160,13 @@ impl PathObserver {
     /// Observes the paths once; blocks for the length of an observation. Returns the outer `None`
     /// if the paths have ended or the thread must end, and the inner `None` if the first path
     /// changed or a space did not answer.
-    fn observation(&self, wakes: &Receiver<Wake>) -> Option<Option<Observation>> {
-        let live = self.lives.first()?;
-        let measures =
-            |on| self.lives.iter().for_each(|live| live.measure_time(on, SPACE_WAIT_MAX));
+    fn observation(&mut self, wakes: &Receiver<Wake>) -> Option<Option<Observation>> {
+        let live = self.lives.first()?.clone();
+        let lives = self.lives.clone();
+        let measures = |on| lives.iter().for_each(|live| live.measure_time(on, SPACE_WAIT_MAX));
         measures(true);
         let before = CounterSnapshot::take(&self.lives, SPACE_WAIT_MAX);
-        let ends = sleep_or_stop(wakes, self.observation_ns);
+        let ends = self.sleep_or_stop(wakes, self.observation_ns);
         let after = CounterSnapshot::take(&self.lives, SPACE_WAIT_MAX);
         if !live.whole().is_some_and(|whole| whole.settings.timed) {
             measures(false);

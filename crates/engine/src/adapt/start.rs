@@ -10,7 +10,7 @@
 
 use super::moves::{MoveDemand, MovePolicy};
 use super::observation::{CounterSnapshot, Observation};
-use super::{BLOCKS_MIN, PathObserver, SPACE_WAIT_MAX, Wake, sleep_or_stop};
+use super::{BLOCKS_MIN, PathObserver, SPACE_WAIT_MAX, Wake};
 use crate::live::Live;
 use crate::path::RatePolicy;
 use pipeline::plan::{ArcShare, Costs, Machine};
@@ -30,8 +30,12 @@ impl PathObserver {
     /// Waits for the first blocks, then observes them for [`PERIOD_NS`]. Returns false if the path
     /// ends.
     pub(super) fn first_seconds(&mut self, wakes: &Receiver<Wake>) -> bool {
-        if !matches!(wakes.recv(), Ok(Wake::Space(ControlEvent::Came))) {
-            return false;
+        loop {
+            match wakes.recv() {
+                Ok(Wake::Space(ControlEvent::Came)) => break,
+                Ok(Wake::Space(ControlEvent::Stalled(stall))) => self.relieve(stall),
+                Ok(Wake::End) | Err(_) => return false,
+            }
         }
         let table = self.known.clone();
         self.moves = MovePolicy::new(RATE_POLICY, MoveDemand::START);
@@ -47,7 +51,7 @@ impl PathObserver {
             else {
                 return !self.lives.iter().all(Live::is_ended);
             };
-            if sleep_or_stop(wakes, RATE_POLICY.observation_ns.min(end - now)) {
+            if self.sleep_or_stop(wakes, RATE_POLICY.observation_ns.min(end - now)) {
                 return false;
             }
             match self.look(&before, &table) {

@@ -76,6 +76,8 @@ pub struct Adapt {
     pub copies: bool,
     /// Period in which filters move between the kernel and threads.
     pub moves: MovePeriod,
+    /// Give a sink a thread of its own once its writes hold up the reader of a source.
+    pub relieves: bool,
     /// Rate and certainty of observations.
     pub rate_policy: RatePolicy,
 }
@@ -86,8 +88,9 @@ impl Adapt {
     pub fn asked(plan: &Plan, machine: &Machine) -> Option<Arc<Self>> {
         let RuntimeChanges { copies, moves } = plan.runtime_changes();
         let (machine, rate_policy) = (machine.clone(), RatePolicy::default());
-        let any = copies || moves != MovePeriod::Never;
-        any.then(|| Arc::new(Self { machine, copies, moves, rate_policy }))
+        let relieves = !plan.sinks_with_readers().is_empty();
+        let any = copies || relieves || moves != MovePeriod::Never;
+        any.then(|| Arc::new(Self { machine, copies, moves, relieves, rate_policy }))
     }
 }
 

@@ -22,8 +22,13 @@ fn adapts(text: &str, what: &str, holds: impl Fn(&Live) -> bool) -> Outcome {
     let machine = Machine { costs, ..Machine::example() };
     let rate_policy =
         RatePolicy { observation_ns: 5_000_000, pause_ns: 20_000_000, ..RatePolicy::default() };
-    let adapt =
-        Some(Arc::new(Adapt { machine, copies: true, moves: MovePeriod::Never, rate_policy }));
+    let adapt = Some(Arc::new(Adapt {
+        machine,
+        copies: true,
+        moves: MovePeriod::Never,
+        relieves: false,
+        rate_policy,
+    }));
     let extras = Extras { adapt, ..Extras::default() };
     let paths = build_with(&plan, settings(), &Points::default(), &extras).expect("spaces");
     let live = paths[0].live();

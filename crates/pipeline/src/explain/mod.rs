@@ -293,7 +293,13 @@ fn runtime_changes(out: &mut String, plan: &Plan, machine: &Machine, names: &[St
             ))
         }
     };
-    let both: Vec<String> = copies.map(str::to_owned).into_iter().chain(moves).collect();
+    let sinks = plan.sinks_with_readers().into_iter().map(|id| format!("`{}`", names[id.0]));
+    let sinks = sinks.collect::<Vec<_>>().join(", ");
+    let relief = (!sinks.is_empty()).then(|| {
+        format!("{sinks}: a thread of its own once a write of 20 ms holds up half a ring of frames")
+    });
+    let copies = copies.map(str::to_owned);
+    let both: Vec<String> = copies.into_iter().chain(moves).chain(relief).collect();
     if !both.is_empty() {
         fact(out, "at run time", &both.join("; "));
     }

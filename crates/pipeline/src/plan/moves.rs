@@ -67,6 +67,28 @@ impl Plan {
         (0..graph.nodes.len()).map(NodeId).filter(movable).collect()
     }
 
+    /// Returns the sinks that write files in a thread that reads a source, unless they were placed
+    /// there: each gets a thread of its own once a write holds up the reader.
+    #[must_use]
+    pub fn sinks_with_readers(&self) -> Vec<NodeId> {
+        if self.graph.options.flag("no-adapt") || !self.replicas.is_empty() {
+            return Vec::new();
+        }
+        let kind = |id: NodeId| self.graph.node(id).kind();
+        let ids = || (0..self.graph.nodes.len()).map(NodeId);
+        let sources = || ids().filter(|id| kind(*id) == Some(FilterKind::Source));
+        let reads = |sink: NodeId| {
+            let space = self.placements[sink.0].space;
+            sources().any(|id| self.placements[id.0].output_space == space)
+        };
+        let writes = |id: &NodeId| {
+            let used = self.graph.node(*id).filter();
+            let writes = used.is_some_and(|used| used.endpoint.writes_files && used.pin.is_none());
+            writes && kind(*id) == Some(FilterKind::Sink) && reads(*id)
+        };
+        ids().filter(writes).collect()
+    }
+
     fn is_movable(&self, id: NodeId) -> bool {
         let (node, here) = (self.graph.node(id), self.space_of(id));
         let Some(used) = node.filter().filter(|used| used.pin.is_none()) else { return false };

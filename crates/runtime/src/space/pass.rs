@@ -3,6 +3,7 @@
 use super::count_limit::{ClaimPolicy, CountLimit};
 use super::observe::Observers;
 use super::sessions::SessionBirths;
+use crate::control::SinkStall;
 use crate::failure::PathFailure;
 use filter::{BatchMemory, Time};
 use std::sync::Arc;
@@ -18,6 +19,8 @@ pub(crate) struct PassState {
     pub(crate) observers: Observers,
     /// Failure that ended the path.
     pub(crate) failure: Option<PathFailure>,
+    /// A long write, until its source has been read to the end.
+    pub(crate) stall: Option<SinkStall>,
     /// True if no block may be edited in place.
     pub(crate) copies: bool,
     /// True if the space sleeps after this walk unless input arrives.
@@ -37,7 +40,37 @@ pub(crate) struct PassState {
 /// Maximum number of idle batch memories; one editing filter needs this many.
 const ROOMS: usize = 4;
 
+/// Wall time of one write, in ns, from which it holds up the thread: in 20 ms a source of 100,000
+/// blocks a second fills half of a kernel ring of 4096 pointers. Shorter waits are those of any
+/// write to the page cache and of any thread that shares its processor.
+const STALL_NS_MIN: u64 = 20_000_000;
+/// Number of blocks at the source behind a long write from which the write was too long: half of a
+/// kernel ring.
+const STALL_BLOCKS_MIN: u64 = 2048;
+
 impl PassState {
+    /// Notes the longest write of a sink.
+    #[inline]
+    pub(crate) fn note_write(&mut self, node: usize, write_ns: u64) {
+        if write_ns >= STALL_NS_MIN {
+            self.stall = Some(SinkStall { node, write_ns, waited: 0 });
+        }
+    }
+
+    /// Counts blocks that came from a source behind a long write. Returns the stall once they were
+    /// too many; forgets it if the source was `drained` before.
+    #[cold]
+    pub(crate) fn judge_stall(&mut self, came: usize, drained: bool) -> Option<SinkStall> {
+        let stall = self.stall.as_mut()?;
+        stall.waited += came as u64;
+        let stall = *stall;
+        let held_up = stall.waited >= STALL_BLOCKS_MIN;
+        if held_up || drained || came == 0 {
+            self.stall = None;
+        }
+        held_up.then_some(stall)
+    }
+
     /// Keeps the memory of a batch for reuse.
     pub(crate) fn keep(&mut self, room: BatchMemory) {
         if self.rooms.len() < ROOMS {

@@ -6,6 +6,7 @@ use super::node::Operator;
 use super::pass::PassResult;
 use super::pass::earlier;
 use super::{INTAKE_GENERAL, Input, Space};
+use crate::control::ControlEvent;
 use crate::failure::PathFailure;
 use endpoint::{Intake, SourceStatus};
 use filter::{Batch, BatchMemory, Time};
@@ -59,6 +60,11 @@ impl Space {
                 let name = self.graph.nodes[at].name.clone();
                 self.graph.pass.failure = Some(PathFailure::outside(name, failure));
             }
+        }
+        if self.graph.pass.stall.is_some()
+            && let Some(stall) = self.graph.pass.judge_stall(came, drained)
+        {
+            self.ports.control.report(ControlEvent::Stalled(stall));
         }
         if came > 0 {
             self.ports.control.blocks_came();

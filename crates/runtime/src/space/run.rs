@@ -225,10 +225,11 @@ impl Space {
     pub fn settle(&mut self) {
         for node in &mut self.graph.nodes {
             let settled = match &mut node.operator {
-                Operator::Sink(part) => part
-                    .sink
-                    .idle()
-                    .map_err(|failure| PathFailure::outside(node.name.clone(), failure)),
+                Operator::Sink(part) => {
+                    let settled = part.sink.idle();
+                    self.graph.pass.note_write(node.planned, part.sink.take_longest_write());
+                    settled.map_err(|failure| PathFailure::outside(node.name.clone(), failure))
+                }
                 Operator::Export(export) => {
                     export.flush().map_err(|why| PathFailure::ring(node.name.clone(), why))
                 }

@@ -114,6 +114,10 @@ impl Sink for Pcap {
         self.out.flush()
     }
 
+    fn take_longest_write(&mut self) -> u64 {
+        self.out.take_longest_write()
+    }
+
     fn finish(&mut self) -> Result<Report, Failure> {
         if self.link.is_none() && !self.out.keeps_old() {
             // A capture without packets is still valid.

@@ -20,6 +20,7 @@ impl<'a> Walk<'_, 'a> {
             Ok(Ok(())) => {
                 node.flow.sunk += amount;
                 part.age.iter().for_each(|age| age.measure_taken(batch, came));
+                self.pass.note_write(node.planned, part.sink.take_longest_write());
             }
             Ok(Err(failure)) => {
                 node.flow.failed += amount;

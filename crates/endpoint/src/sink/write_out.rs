@@ -1,0 +1,50 @@
+//! Complete writes to a descriptor: of bytes, and of messages to a socket that keeps their borders.
+
+use rustix::event::{PollFd, PollFlags, poll};
+use std::fs::File;
+use std::io::{self, ErrorKind, Write as _};
+
+/// Maximum payload of a message in bytes.
+pub(super) const MESSAGE_PAYLOAD_MAX: usize = 32 * 1024;
+
+/// Writes all bytes, blocking even on a non-blocking descriptor. Returns the number of bytes
+/// written and the first error.
+pub(super) fn write_all(file: &mut File, bytes: &[u8]) -> (usize, io::Result<()>) {
+    let mut done = 0;
+    while let Some(rest) = bytes.get(done..).filter(|rest| !rest.is_empty()) {
+        let problem = match file.write(rest) {
+            Ok(0) => ErrorKind::WriteZero.into(),
+            Ok(count) => {
+                done += count;
+                continue;
+            }
+            Err(error) => error,
+        };
+        match problem.kind() {
+            ErrorKind::Interrupted => {}
+            ErrorKind::WouldBlock => {
+                // A failed poll shows up as an error of the next write.
+                let _ = poll(&mut [PollFd::new(&*file, PollFlags::OUT)], None);
+            }
+            _ => return (done, Err(problem)),
+        }
+    }
+    (done, Ok(()))
+}
+
+/// Writes all bytes as messages, the last of which is marked as the end of a block. Returns the
+/// number of bytes written and the first error.
+pub(super) fn write_messages(file: &mut File, bytes: &[u8]) -> (usize, io::Result<()>) {
+    let mut message = Vec::with_capacity(MESSAGE_PAYLOAD_MAX + 1);
+    let mut done = 0;
+    for piece in bytes.chunks(MESSAGE_PAYLOAD_MAX) {
+        message.clear();
+        message.push(u8::from(done + piece.len() == bytes.len()));
+        message.extend_from_slice(piece);
+        if let (_, Err(error)) = write_all(file, &message) {
+            return (done, Err(error));
+        }
+        done += piece.len();
+    }
+    (done, Ok(()))
+}

@@ -1,0 +1,56 @@
+//! A thread of its own for a sink whose writes hold up the thread that reads a source.
+//!
+//! A sink that appends shares the reader's thread. Its space reports a write that took long while
+//! blocks waited at the source ([`SinkStall`]); no thread polls for it. The sink then moves by the
+//! hot swap, with its open file, and stays there: a disk that stalled once stalls again.
+//!
+//! docs/book/decisions/0087-writers-with-readers.md, docs/book/decisions/0092-stalled-sinks.md
+
+use super::{PathObserver, SPACE_WAIT_MAX, Wake};
+use crate::change::{ChangeError, reshape};
+use pipeline::explain;
+use pipeline::graph::NodeId;
+use pipeline::plan::{Plan, SpaceKind};
+use runtime::control::{ControlEvent, SinkStall};
+use std::sync::mpsc::Receiver;
+
+impl PathObserver {
+    /// Handles stalls until the thread must end. Blocks.
+    pub(super) fn wait_for_stalls(&mut self, wakes: &Receiver<Wake>) {
+        while let Ok(Wake::Space(event)) = wakes.recv() {
+            if let ControlEvent::Stalled(stall) = event {
+                self.relieve(stall);
+            }
+        }
+    }
+
+    /// Moves the sink to a thread of its own, unless that was tried before.
+    pub(super) fn relieve(&mut self, stall: SinkStall) {
+        let Some(live) = self.lives.first().filter(|_| self.adapt.relieves) else { return };
+        let Some((plan, node)) = live.plan().zip(live.place_of_node(stall.node)) else { return };
+        if !plan.sinks_with_readers().contains(&node) || self.relieved.contains(&stall.node) {
+            return;
+        }
+        let space = own_thread(&plan, node);
+        let (took, waited) = (explain::spent(stall.write_ns as f64), stall.waited);
+        let what = format!("`{}` to {space}", explain::names(&plan.graph)[node.0]);
+        let why = format!("a write took {took}, and {waited} blocks or more waited for its thread");
+        match reshape(live, (&[(node, space)], false), &self.adapt.machine, SPACE_WAIT_MAX) {
+            Ok(switched) => live.add_adapted(format!("{what}: {why}; {switched}")),
+            // The path ends, or a space was busy: the next stall tries again.
+            Err(ChangeError::NotTaken(_) | ChangeError::Again(_)) => return,
+            Err(refused) => live.add_adapted(format!("not {what}: {why}; {refused}")),
+        }
+        self.relieved.insert(stall.node);
+    }
+}
+
+/// Returns the name of the first thread behind those of the sink's part of the plan.
+fn own_thread(plan: &Plan, node: NodeId) -> String {
+    let part = plan.space_of(node).part;
+    let threads = plan.spaces.iter().filter(|space| space.part == part);
+    let threads = threads.filter(|space| space.kind == SpaceKind::Thread);
+    let number = |name: &str| name.strip_prefix("thread").and_then(|number| number.parse().ok());
+    let last: Option<usize> = threads.filter_map(|space| number(&space.name)).max();
+    format!("thread{}", last.map_or(0, |last| last + 1))
+}

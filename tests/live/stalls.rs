@@ -1,0 +1,100 @@
+//! A sink whose reader pauses: it shares the thread that reads the kernel's ring until a write
+//! holds that thread up, and then continues in a thread of its own.
+
+use crate::numbers::{FRAME_LENGTH, number, numbered_frames};
+use crate::scratch::Scratch;
+use crate::send::{frames_of, send_all};
+use crate::shared_program::quiet_pair;
+use engine::build::{Extras, Settings, build_with};
+use engine::kernel::point::Points;
+use engine::live::Live;
+use engine::path::Adapt;
+use engine::registry::MachineRegistry;
+use engine::run::{Outcome, Until, run};
+use pipeline::plan::plan;
+use std::fs::File;
+use std::io::Read as _;
+use std::process::Command;
+use std::sync::mpsc;
+use testkit::net::{Pair, SERVER_DEVICE, until};
+
+/// Number of frames per phase: what a pipe and a buffer take, and most of a kernel ring.
+const FRAMES: u64 = 5000;
+
+/// Returns the space of `pcap`.
+fn space_of_sink(live: &Live) -> String {
+    let plan = live.plan().expect("a plan");
+    let (id, _) = plan.graph.ids().find(|(_, node)| node.name() == "pcap").expect("a sink");
+    plan.space_of(id).name.clone()
+}
+
+/// Runs a request with this option into a pipe, whose reader begins to read after the first frames.
+/// Calls `then` afterwards, and sends as many frames again. Returns the outcome and the numbers of
+/// the frames that arrived.
+fn into_a_pipe(pair: &Pair, option: &str, then: impl FnOnce(&Live)) -> (Outcome, Vec<u64>) {
+    let scratch = Scratch::new();
+    let pipe = scratch.path("pipe");
+    assert!(Command::new("mkfifo").arg(&pipe).status().expect("mkfifo").success());
+    let text = format!("{option} rx@kernel {SERVER_DEVICE} ring=64MB | pcap '{}'", pipe.display());
+    let (graph, mistakes) = pipeline::read(&text, &MachineRegistry::Local);
+    assert!(mistakes.is_empty(), "{}", pipeline::render(&text, &mistakes, false));
+    let (read, waits) = mpsc::channel();
+    let reader = std::thread::spawn(move || {
+        let mut pipe = File::open(pipe).expect("a pipe");
+        let mut all = Vec::new();
+        // It also begins when the test fails.
+        let _ = waits.recv();
+        pipe.read_to_end(&mut all).map(|_| all).expect("a capture")
+    });
+    let machine = engine::machine::look();
+    let paths = pair.server.enter(|| {
+        let plan = plan(graph, &MachineRegistry::Local, &machine).expect("a plan");
+        let extras = Extras { adapt: Adapt::asked(&plan, &machine), ..Extras::default() };
+        build_with(&plan, Settings::default(), &Points::default(), &extras).expect("spaces")
+    });
+    let live = paths[0].live();
+    live.set_request_text(&text);
+    assert_eq!(space_of_sink(&live), "thread0");
+    let runs = std::thread::spawn(|| run(paths, Until::default()).expect("a run"));
+    send_all(pair, &numbered_frames(0..FRAMES, FRAME_LENGTH));
+    let sent = sys::clock::monotonic();
+    // A write is long by the clock alone.
+    until("the write has taken long", || sys::clock::monotonic() - sent > 60_000_000);
+    read.send(()).expect("a reader");
+    then(&live);
+    send_all(pair, &numbered_frames(FRAMES..2 * FRAMES, FRAME_LENGTH));
+    live.stop();
+    let outcome = runs.join().expect("a run");
+    let frames = frames_of(&reader.join().expect("a reader"));
+    (outcome, frames.iter().map(|frame| number(frame)).collect())
+}
+
+/// Asserts that all frames arrived in order but those that the ledger counts as lost.
+fn assert_told(outcome: &Outcome, numbers: &[u64]) {
+    assert!(outcome.failures.is_empty(), "{:?}", outcome.failures);
+    assert_eq!(outcome.ledger.imbalances(), [], "{:#?}", outcome.ledger);
+    assert!(numbers.is_sorted_by(|one, next| one < next), "each once, in order");
+    assert_eq!(numbers.len() as u64 + outcome.ledger.lost(), 2 * FRAMES);
+}
+
+#[test]
+fn v6_stalled_sink_gets_a_thread_of_its_own() {
+    let Some(pair) = quiet_pair() else { return };
+    let (outcome, numbers) = into_a_pipe(&pair, "", |live| {
+        until("the sink has moved", || space_of_sink(live) == "thread1");
+    });
+    let [told] = outcome.adapted.as_slice() else { panic!("{:?}", outcome.adapted) };
+    assert!(told.starts_with("`pcap` to thread1: a write took "), "{told}");
+    assert!(told.contains("lost 0, duplicated 0, reordered 0"), "{told}");
+    assert_told(&outcome, &numbers);
+}
+
+#[test]
+fn v6_no_adapt_keeps_a_stalled_sink_with_its_reader() {
+    let Some(pair) = quiet_pair() else { return };
+    let (outcome, numbers) = into_a_pipe(&pair, "--no-adapt", |live| {
+        assert_eq!(space_of_sink(live), "thread0");
+    });
+    assert_eq!(outcome.adapted, Vec::<String>::new());
+    assert_told(&outcome, &numbers);
+}
