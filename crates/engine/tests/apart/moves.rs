@@ -12,7 +12,8 @@ use engine::record::{Completeness, Record};
 use engine::registry::MachineRegistry;
 use engine::run::Outcome;
 use filter::testing::Node;
-use filter::{Description, StateScope};
+use filter::{Description, FilterKind, StateScope};
+use pipeline::Registry as _;
 use pipeline::edit::Edit;
 use pipeline::plan::Machine;
 use std::sync::OnceLock;
@@ -112,6 +113,10 @@ fn v18_every_stateful_filter_keeps_its_output_when_moved() {
         let name = description.name;
         // Its final report would stay in its process.
         if description.ends_with_report() {
+            continue;
+        }
+        // An edit could not tell it from the sink of the same name behind it.
+        if MachineRegistry::Local.find(name).is_some_and(|found| found.kind == FilterKind::Sink) {
             continue;
         }
         // Finds a prefix whose output the filter accepts.

@@ -113,7 +113,7 @@ impl Reader {
     pub fn next(&mut self, buffer: &[u8]) -> Step {
         if let ReaderState::Pcap(pcap) = &self.state {
             let found = pcap.next(buffer, 0);
-            return self.to_step(found);
+            return self.advance(found);
         }
         self.next_uncommon(buffer)
     }
@@ -158,7 +158,7 @@ impl Reader {
             ReaderState::Pcapng(pcapng) => pcapng.next(buffer),
             ReaderState::Failed(fault) => return Step::Error(*fault),
         };
-        self.to_step(found)
+        self.advance(found)
     }
 
     /// Detects the format and reads the file header.
@@ -180,11 +180,11 @@ impl Reader {
                 }
             },
         };
-        self.to_step(found)
+        self.advance(found)
     }
 
     #[inline]
-    fn to_step(&mut self, found: ReadResult) -> Step {
+    fn advance(&mut self, found: ReadResult) -> Step {
         match found {
             Ok(packet) => {
                 self.at += packet.consumed as u64;
