@@ -19,7 +19,7 @@ pub struct Script {
 }
 
 impl Script {
-    /// Captures the handshake.
+    /// Returns a script that begins with a completed handshake.
     pub fn after_handshake() -> Self {
         let mut this = Self { capture: Capture::new(), next: [1_000, 9_000] };
         this.send(Side::Client, SYN, &[], &[]);
