@@ -5,7 +5,7 @@
 //! module asserts nothing about them; the tests do.
 
 use engine::build::{BuildError, BuiltPath, Settings, build};
-use engine::run::{Outcome, Until, run, run_alone};
+use engine::run::{Outcome, StopConditions, run, run_alone};
 use filter::Description;
 use pipeline::Registry;
 use pipeline::plan::{Machine, Plan, plan};
@@ -44,7 +44,7 @@ impl PlannedRequest {
     pub(crate) fn run_threaded(&self, settings: Settings) -> Outcome {
         let paths = self.build(settings);
         let paths = paths.unwrap_or_else(|error| panic!("{}: {error}", self.text));
-        run(paths, Until::default()).expect("threads")
+        run(paths, StopConditions::default()).expect("threads")
     }
 
     /// Returns the number of replicas of the replicated chain, or 1 if no chain is replicated.

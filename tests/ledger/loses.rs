@@ -7,11 +7,11 @@
 #[expect(dead_code, reason = "other tests use the rest")]
 mod request;
 
-use engine::build::{BuiltPath, Extras, Settings, build_with};
+use engine::build::{BuiltPath, PathOptions, Settings, build_with};
 use engine::kernel::point::Points;
 use engine::live::Live;
 use engine::registry::MachineRegistry;
-use engine::run::{Until, run};
+use engine::run::{StopConditions, run};
 use request::PlannedRequest;
 use runtime::ledger::{EdgeKind, Imbalance};
 use std::process::Command;
@@ -72,10 +72,10 @@ fn ledger_finds_losses_between_kernel_and_process() {
         let plan = pipeline::plan::plan(graph, &MachineRegistry::Local, &engine::machine::look())
             .expect("a plan");
         assert!(!plan.programs.is_empty(), "{plan:?}");
-        build_with(&plan, Settings::default(), &points, &Extras::default()).expect("paths")
+        build_with(&plan, Settings::default(), &points, &PathOptions::default()).expect("paths")
     });
     let lives: Vec<Live> = paths.iter().map(BuiltPath::live).collect();
-    let thread = std::thread::spawn(|| run(paths, Until::default()).expect("a run"));
+    let thread = std::thread::spawn(|| run(paths, StopConditions::default()).expect("a run"));
     let came = || counters(&pair.server, SERVER_DEVICE).expect("the device is there").received;
     let before = came();
     let frame = Frame::ethernet().ipv4("198.18.0.1", "198.19.0.1").udp(4000, 53, &[7; 30]);

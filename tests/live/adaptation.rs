@@ -5,12 +5,12 @@ use crate::numbers::{FRAME_LENGTH, number, numbered_frames};
 use crate::scratch::Scratch;
 use crate::send::{frames_of, send_all};
 use crate::shared_program::quiet_pair;
-use engine::build::{Extras, Settings, build_with};
+use engine::build::{PathOptions, Settings, build_with};
 use engine::kernel::point::Points;
 use engine::live::Live;
 use engine::path::{Adapt, RatePolicy};
 use engine::registry::MachineRegistry;
-use engine::run::{Outcome, Until, run};
+use engine::run::{Outcome, StopConditions, run};
 use pipeline::plan::{Costs, FilterCost, Machine, MovePeriod, SpaceKind, plan};
 use std::sync::Arc;
 use std::time::Duration;
@@ -36,7 +36,7 @@ fn machine() -> Machine {
             byte: 0.0,
         });
     }
-    Machine { costs, ..engine::machine::look() }
+    Machine { costs, ..engine::machine::inspect() }
 }
 
 /// Returns a batch of frames numbered from `from`; one frame in `one_of` is for port 9.
@@ -123,14 +123,14 @@ fn run_request(
             _ => MovePeriod::Start,
         };
         assert_eq!(period, asked);
-        let extras = Extras { adapt, ..Extras::default() };
+        let extras = PathOptions { adapt, ..PathOptions::default() };
         build_with(&plan, Settings::default(), &Points::default(), &extras).expect("spaces")
     });
     let live = paths[0].live();
     live.set_request_text(&text);
     assert!(!runs_in_kernel(&live), "where all frames are taken to match, it is cheaper outside");
     let (outcome, sent) = std::thread::scope(|scope| {
-        let runs = scope.spawn(|| run(paths, Until::default()).expect("a run"));
+        let runs = scope.spawn(|| run(paths, StopConditions::default()).expect("a run"));
         let stop = StopOnDrop(live.clone());
         let mut adapts = AdaptiveRun { pair: &pair, live, sent: 0 };
         act(&mut adapts);

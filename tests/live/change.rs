@@ -9,7 +9,7 @@ use engine::build::{Settings, build};
 use engine::change::{SwitchReport, change};
 use engine::live::Live;
 use engine::registry::MachineRegistry;
-use engine::run::{Outcome, Until, run};
+use engine::run::{Outcome, StopConditions, run};
 use pipeline::edit::Edit;
 use pipeline::plan::plan;
 use std::thread::JoinHandle;
@@ -24,7 +24,7 @@ pub(crate) const OPERATION_TIMEOUT: Duration = Duration::from_secs(60);
 pub(crate) fn set(live: &Live, words: &str) -> SwitchReport {
     let words: Vec<&str> = words.split(' ').collect();
     let edit = Edit::parse(&words).expect("an edit");
-    let switched = change(live, &edit, &engine::machine::look(), OPERATION_TIMEOUT);
+    let switched = change(live, &edit, &engine::machine::inspect(), OPERATION_TIMEOUT);
     let switched = switched.unwrap_or_else(|why| panic!("{words:?}: {why}"));
     let SwitchReport { lost, duplicated, reordered, .. } = switched;
     assert_eq!((lost, duplicated, reordered), (0, 0, 0), "{words:?}: {switched}");
@@ -40,13 +40,14 @@ fn v3_filters_after_the_kernel_change_under_traffic() {
     let (graph, mistakes) = pipeline::read(&text, &MachineRegistry::Local);
     assert!(mistakes.is_empty(), "{}", pipeline::render(&text, &mistakes, false));
     let paths = pair.server.enter(|| {
-        let plan = plan(graph, &MachineRegistry::Local, &engine::machine::look()).expect("a plan");
+        let plan =
+            plan(graph, &MachineRegistry::Local, &engine::machine::inspect()).expect("a plan");
         assert!(!plan.programs.is_empty(), "it begins in the kernel");
         build(&plan, Settings::default()).expect("spaces")
     });
     let live = paths[0].live();
     live.set_request_text(&text);
-    let runs = std::thread::spawn(|| run(paths, Until::default()).expect("a run"));
+    let runs = std::thread::spawn(|| run(paths, StopConditions::default()).expect("a run"));
     let programs = program_ids(&pair);
     let edits = [
         "insert ipproto before udp",
@@ -150,13 +151,13 @@ impl LiveRequest {
         assert!(mistakes.is_empty(), "{}", pipeline::render(text, &mistakes, false));
         let paths = pair.server.enter(|| {
             let plan =
-                plan(graph, &MachineRegistry::Local, &engine::machine::look()).expect("a plan");
+                plan(graph, &MachineRegistry::Local, &engine::machine::inspect()).expect("a plan");
             assert!(!plan.programs.is_empty(), "it begins in the kernel");
             build(&plan, Settings::default()).expect("spaces")
         });
         let live = paths[0].live();
         live.set_request_text(text);
-        let thread = std::thread::spawn(|| run(paths, Until::default()).expect("a run"));
+        let thread = std::thread::spawn(|| run(paths, StopConditions::default()).expect("a run"));
         Self { live, thread }
     }
 

@@ -6,14 +6,14 @@ use crate::judge::without_perfmon;
 use crate::send::{frames_of, send_all};
 use crate::shared_program::{program_ids, program_status, quiet_pair};
 use endpoint::source::kernel::Attachment;
-use engine::build::{BuildError, BuiltPath, Extras, Settings, build_with};
+use engine::build::{BuildError, BuiltPath, PathOptions, Settings, build_with};
 use engine::kernel::delegation::{
     DelegatedLayout, DelegatedProgram, DelegatedRequest, FinalCounters, KernelPart, Owner,
 };
 use engine::kernel::point::Points;
 use engine::kernel::{AttachmentHandle, Host, KernelAttachment, KernelRequest};
 use engine::registry::MachineRegistry;
-use engine::run::{Until, run};
+use engine::run::{StopConditions, run};
 use pipeline::graph::{Graph, NodeId};
 use pipeline::plan::{Kernel, Machine, complete, plan};
 use std::io;
@@ -59,7 +59,7 @@ fn attach(
 
 /// Attaches a request for a user in this thread's namespace.
 fn attach_here(points: &Points, text: &str, owner: u32) -> (DelegatedProgram, DelegatedRequest) {
-    let machine = engine::machine::look();
+    let machine = engine::machine::inspect();
     let part = kernel_part(text, &machine);
     let attached = points.attach_if(
         (&parse_as_daemon(text), &part),
@@ -175,7 +175,7 @@ fn t17_delegated_layout_that_was_not_planned_is_refused() {
     let Some(pair) = quiet_pair() else { return };
     let points = Points::default();
     let text = format!("rx {SERVER_DEVICE} | ip | tcp | pcap /dev/null");
-    let machine = engine::machine::look();
+    let machine = engine::machine::inspect();
     let graph = parse_as_daemon(&text);
     let good = kernel_part(&text, &machine);
     for nodes in [vec![], vec![NodeId(99)], (0..graph.nodes.len()).map(NodeId).collect()] {
@@ -217,7 +217,7 @@ fn serve(pair: &Pair, points: &Points, text: &str, socket: &OwnedFd, running: &d
         match what {
             "part" => {
                 let part = KernelPart::from_text(rest).expect("a part");
-                let machine = engine::machine::look();
+                let machine = engine::machine::inspect();
                 let graph = parse_as_daemon(text);
                 let attached = pair.server.enter(|| {
                     points.attach_if(
@@ -350,13 +350,13 @@ fn child() {
     let (graph, _) = pipeline::read(&text, &MachineRegistry::Local);
     // The kernel is the serving process's.
     let kernel = Kernel::Open { release: "6.18".to_owned(), hardened: true };
-    let machine = Machine { kernel, ..engine::machine::look() };
+    let machine = Machine { kernel, ..engine::machine::inspect() };
     let plan = plan(graph, &MachineRegistry::Local, &machine).expect("a plan");
-    let paths =
-        build_with(&plan, Settings::default(), &RemoteKernel, &Extras::default()).expect("paths");
+    let paths = build_with(&plan, Settings::default(), &RemoteKernel, &PathOptions::default())
+        .expect("paths");
     let lives: Vec<_> = paths.iter().map(BuiltPath::live).collect();
     let outcome = std::thread::scope(|scope| {
-        let runs = scope.spawn(|| run(paths, Until::default()).expect("a run"));
+        let runs = scope.spawn(|| run(paths, StopConditions::default()).expect("a run"));
         assert_eq!(exchange("runs").0, "stop");
         lives.iter().for_each(engine::live::Live::stop);
         runs.join().expect("a run")

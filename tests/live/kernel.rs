@@ -365,7 +365,7 @@ fn exit_without_a_ring_is_refused_not_dropped() {
     assert!(mistakes.is_empty(), "{}", pipeline::render(&text, &mistakes, false));
     pair.server.enter(|| {
         let mut plan =
-            plan(graph, &MachineRegistry::Local, &engine::machine::look()).expect("a plan");
+            plan(graph, &MachineRegistry::Local, &engine::machine::inspect()).expect("a plan");
         drop(build(&plan, Settings::default()).expect("it can be built"));
         // As if the planner had placed both in one thread.
         let rings = plan.edges.iter_mut().filter_map(|edge| match edge {

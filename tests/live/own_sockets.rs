@@ -66,7 +66,7 @@ impl Tap {
     /// Attaches a request for a user in a namespace.
     fn begin(space: &Namespace, points: &Points, user: u32, text: &str) -> Self {
         let (handout, running): (DelegatedProgram, DelegatedRequest) = space.enter(|| {
-            let machine = engine::machine::look();
+            let machine = engine::machine::inspect();
             let (graph, mistakes) = pipeline::read(text, &MachineRegistry::Local);
             assert!(mistakes.is_empty(), "{}", pipeline::render(text, &mistakes, false));
             let planned = plan(graph.clone(), &MachineRegistry::Local, &machine).expect("a plan");

@@ -4,11 +4,11 @@
 use crate::numbers::{FRAME_LENGTH, number, numbered_frames};
 use crate::scratch::Scratch;
 use crate::send::{frames_of, send_all};
-use engine::build::{BuildError, BuiltPath, Extras, Settings, build_with};
+use engine::build::{BuildError, BuiltPath, PathOptions, Settings, build_with};
 use engine::kernel::point::{PointStatus, Points};
 use engine::live::Live;
 use engine::registry::MachineRegistry;
-use engine::run::{Outcome, Until, run};
+use engine::run::{Outcome, StopConditions, run};
 use pipeline::plan::plan;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -42,9 +42,10 @@ fn build_with_steps(
     pair.server.enter(|| {
         let (graph, mistakes) = pipeline::read(text, &MachineRegistry::Local);
         assert!(mistakes.is_empty(), "{}", pipeline::render(text, &mistakes, false));
-        let plan = plan(graph, &MachineRegistry::Local, &engine::machine::look()).expect("a plan");
+        let plan =
+            plan(graph, &MachineRegistry::Local, &engine::machine::inspect()).expect("a plan");
         assert!(!plan.programs.is_empty(), "{text}: {plan:?}");
-        let extras = Extras { steps: steps.clone(), ..Extras::default() };
+        let extras = PathOptions { steps: steps.clone(), ..PathOptions::default() };
         build_with(&plan, Settings::default(), points, &extras)
     })
 }
@@ -59,7 +60,7 @@ impl Running {
     pub(crate) fn start(pair: &Pair, points: &Points, text: &str) -> Self {
         let paths = build_request(pair, points, text).unwrap_or_else(|why| panic!("{text}: {why}"));
         let lives = paths.iter().map(BuiltPath::live).collect();
-        let thread = std::thread::spawn(|| run(paths, Until::default()).expect("a run"));
+        let thread = std::thread::spawn(|| run(paths, StopConditions::default()).expect("a run"));
         Self { lives, thread }
     }
 
@@ -142,11 +143,12 @@ fn o7_branches_of_a_request_share_one_demultiplexer() {
     let outside = format!("rx@thread0 {SERVER_DEVICE}");
     let threads = pair.server.enter(|| {
         let (graph, _) = pipeline::read(&line(&outside, "outside.pcap"), &MachineRegistry::Local);
-        let plan = plan(graph, &MachineRegistry::Local, &engine::machine::look()).expect("a plan");
+        let plan =
+            plan(graph, &MachineRegistry::Local, &engine::machine::inspect()).expect("a plan");
         engine::build::build(&plan, Settings::default()).expect("paths")
     });
     let lives: Vec<Live> = threads.iter().map(BuiltPath::live).collect();
-    let thread = std::thread::spawn(|| run(threads, Until::default()).expect("a run"));
+    let thread = std::thread::spawn(|| run(threads, StopConditions::default()).expect("a run"));
     send_all(&pair, &frames);
     lives.iter().for_each(Live::stop);
     assert_eq!(told, reports(&thread.join().expect("a run")));

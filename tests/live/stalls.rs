@@ -5,12 +5,12 @@ use crate::numbers::{FRAME_LENGTH, number, numbered_frames};
 use crate::scratch::Scratch;
 use crate::send::{frames_of, send_all};
 use crate::shared_program::quiet_pair;
-use engine::build::{Extras, Settings, build_with};
+use engine::build::{PathOptions, Settings, build_with};
 use engine::kernel::point::Points;
 use engine::live::Live;
 use engine::path::Adapt;
 use engine::registry::MachineRegistry;
-use engine::run::{Outcome, Until, run};
+use engine::run::{Outcome, StopConditions, run};
 use pipeline::plan::plan;
 use std::fs::File;
 use std::io::Read as _;
@@ -46,16 +46,16 @@ fn into_a_pipe(pair: &Pair, option: &str, then: impl FnOnce(&Live)) -> (Outcome,
         let _ = waits.recv();
         pipe.read_to_end(&mut all).map(|_| all).expect("a capture")
     });
-    let machine = engine::machine::look();
+    let machine = engine::machine::inspect();
     let paths = pair.server.enter(|| {
         let plan = plan(graph, &MachineRegistry::Local, &machine).expect("a plan");
-        let extras = Extras { adapt: Adapt::asked(&plan, &machine), ..Extras::default() };
+        let extras = PathOptions { adapt: Adapt::asked(&plan, &machine), ..PathOptions::default() };
         build_with(&plan, Settings::default(), &Points::default(), &extras).expect("spaces")
     });
     let live = paths[0].live();
     live.set_request_text(&text);
     assert_eq!(space_of_sink(&live), "thread0");
-    let runs = std::thread::spawn(|| run(paths, Until::default()).expect("a run"));
+    let runs = std::thread::spawn(|| run(paths, StopConditions::default()).expect("a run"));
     send_all(pair, &numbered_frames(0..FRAMES, FRAME_LENGTH));
     let sent = sys::clock::monotonic();
     // A write is long by the clock alone.

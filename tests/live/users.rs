@@ -163,7 +163,7 @@ fn o6_p3_p7_users_share_one_program_and_no_bytes() {
 fn request_everything_as_dave(fixture: &DaemonFixture) -> Vec<OwnedFd> {
     let line = format!("rx {SERVER_DEVICE} ring=1MB | ip | udp | dport |53 pcap /dev/null");
     let other = "rx lo ring=1MB | ip | udp | dport |53 pcap /dev/null";
-    let machine = engine::machine::look();
+    let machine = engine::machine::inspect();
     let part = kernel_part(&line, &machine).text();
     rustix::thread::set_thread_res_gid(
         Gid::from_raw(DAVE),

@@ -1,7 +1,7 @@
 //! The built-in catalog with additional test filters, and requests that use it.
 
 use engine::build::{Settings, build};
-use engine::run::{Outcome, Until, run};
+use engine::run::{Outcome, StopConditions, run};
 use filter::Description;
 use pipeline::Registry;
 use pipeline::plan::{Machine, plan};
@@ -44,7 +44,7 @@ pub(crate) fn run_request(text: &str, filters: &'static [&'static Description]) 
     assert!(mistakes.is_empty(), "{}", pipeline::render(text, &mistakes, false));
     let plan = plan(graph, &catalogue, &Machine::example()).expect("a plan");
     let paths = build(&plan, Settings::default()).expect("spaces");
-    let outcome = run(paths, Until::default()).expect("a run");
+    let outcome = run(paths, StopConditions::default()).expect("a run");
     assert!(outcome.failures.is_empty(), "{:?}", outcome.failures);
     assert_eq!(outcome.ledger.imbalances(), []);
     outcome

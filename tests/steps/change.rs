@@ -6,7 +6,7 @@ use engine::build::{Settings, build};
 use engine::change::{ChangeError, SwitchReport, change_logged};
 use engine::live::Live;
 use engine::registry::MachineRegistry;
-use engine::run::{Until, run};
+use engine::run::{StopConditions, run};
 use pipeline::edit::Edit;
 use pipeline::plan::plan;
 use std::fs;
@@ -50,12 +50,13 @@ fn fail_each_step() {
     let (graph, mistakes) = pipeline::read(&text, &MachineRegistry::Local);
     assert!(mistakes.is_empty(), "{}", pipeline::render(&text, &mistakes, false));
     let paths = pair.server.enter(|| {
-        let plan = plan(graph, &MachineRegistry::Local, &engine::machine::look()).expect("a plan");
+        let plan =
+            plan(graph, &MachineRegistry::Local, &engine::machine::inspect()).expect("a plan");
         build(&plan, Settings::default()).expect("spaces")
     });
     let live = paths[0].live();
     live.set_request_text(&text);
-    let runs = std::thread::spawn(|| run(paths, Until::default()).expect("a run"));
+    let runs = std::thread::spawn(|| run(paths, StopConditions::default()).expect("a run"));
     let mut trial = Trial { pair, folder, live, sent: 0 };
     let (mut failed, mut survived) = (0, 0);
     for (there, back) in CHANGES_AND_UNDO {
@@ -94,7 +95,7 @@ struct Trial {
 impl Trial {
     fn change(&mut self, words: &[&str], steps: &Steps) -> Result<SwitchReport, ChangeError> {
         let edit = Edit::parse(words).expect("an edit");
-        let machine = engine::machine::look();
+        let machine = engine::machine::inspect();
         let switched = change_logged(&self.live, &edit, &machine, OPERATION_TIMEOUT, steps);
         if let Ok(SwitchReport { lost, duplicated, reordered, .. }) = &switched {
             assert_eq!((*lost, *duplicated, *reordered), (0, 0, 0), "{words:?}");

@@ -3,11 +3,11 @@
 
 use crate::scratch::Scratch;
 use crate::shapes::{SHAPES, Shape};
-use engine::build::{Extras, Settings, build_with};
+use engine::build::{PathOptions, Settings, build_with};
 use engine::kernel::point::Points;
 use engine::record::{Head, RecordMode, Recording};
 use engine::registry::MachineRegistry;
-use engine::run::{Until, run};
+use engine::run::{StopConditions, run};
 use pipeline::plan::plan;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -116,19 +116,19 @@ impl Trial {
         self.pair.server.enter(|| {
             let (graph, mistakes) = pipeline::read(line, &MachineRegistry::Local);
             assert!(mistakes.is_empty(), "{}", pipeline::render(line, &mistakes, false));
-            let mut machine = engine::machine::look();
+            let mut machine = engine::machine::inspect();
             if shape.recorded {
                 machine = Head::outside_kernel(machine);
             }
             let plan =
                 plan(graph, &MachineRegistry::Local, &machine).map_err(|why| format!("{why:?}"))?;
-            let mut extras = Extras { steps: steps.clone(), ..Extras::default() };
+            let mut extras = PathOptions { steps: steps.clone(), ..PathOptions::default() };
             if shape.recorded {
                 let head = Head::new(line, &plan, &machine, None);
                 let path = self.working_directory().join("record");
                 let recording = Recording::create(&path, &head, 1 << 20, steps);
                 let recording = recording.map_err(|why| why.to_string())?;
-                extras.tape = RecordMode::Record(Arc::clone(&recording));
+                extras.record_mode = RecordMode::Record(Arc::clone(&recording));
             }
             let points = Points::default();
             let built = build_with(&plan, Settings::default(), &points, &extras);
@@ -136,7 +136,10 @@ impl Trial {
             if paths.is_err() {
                 steps.roll_back();
             }
-            let ran = run(paths?, Until { elapsed: Some(1_000_000), ..Until::default() });
+            let ran = run(
+                paths?,
+                StopConditions { elapsed: Some(1_000_000), ..StopConditions::default() },
+            );
             let outcome = ran.map_err(|why| why.to_string())?;
             assert_eq!(outcome.ledger.imbalances(), [], "{line}: {:#?}", outcome.ledger);
             Ok(())

@@ -20,10 +20,10 @@ use crate::row::Row;
 use crate::sentinel::Sentinel;
 use crate::temp_directory::TempDirectory;
 use engine::adapt::measurements;
-use engine::build::{Extras, Settings, build_with};
+use engine::build::{PathOptions, Settings, build_with};
 use engine::kernel::point::Points;
 use engine::path::Adapt;
-use engine::run::{Outcome, Until, run as go};
+use engine::run::{Outcome, StopConditions, run as go};
 use pipeline::explain::{Measurements, learn};
 use pipeline::plan::{Costs, Machine, Plan};
 pub(crate) use work::{DIGEST, WORK};
@@ -161,11 +161,11 @@ fn analyze_costs(text: &str, machine: &Machine) -> Result<Costs, String> {
 fn run_plan(plan: Plan, machine: &Machine, timed: bool) -> Result<(Outcome, Plan), String> {
     let settings =
         Settings { sinks: crate::copying_endpoints::SINKS, timed, ..Settings::default() };
-    let extras = Extras { adapt: Adapt::asked(&plan, machine), ..Extras::default() };
+    let extras = PathOptions { adapt: Adapt::asked(&plan, machine), ..PathOptions::default() };
     let paths = build_with(&plan, settings, &Points::default(), &extras);
     let paths = paths.map_err(|why| why.to_string())?;
     let live = paths.first().map(engine::build::BuiltPath::live);
-    let outcome = go(paths, Until::default()).map_err(|why| why.to_string())?;
+    let outcome = go(paths, StopConditions::default()).map_err(|why| why.to_string())?;
     if let Some(failure) = outcome.failures.first() {
         return Err(failure.to_string());
     }

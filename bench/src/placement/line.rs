@@ -3,10 +3,10 @@
 
 use crate::flood::{Flood, GROUP_FRAMES};
 use engine::adapt::measurements;
-use engine::build::{BuiltPath, Extras, Settings, build, build_with};
+use engine::build::{BuiltPath, PathOptions, Settings, build, build_with};
 use engine::kernel::point::Points;
 use engine::path::Adapt;
-use engine::run::{Outcome, Until, run};
+use engine::run::{Outcome, StopConditions, run};
 use pipeline::explain::learn;
 use pipeline::plan::{Costs, Machine, Plan};
 use std::os::fd::AsFd as _;
@@ -67,7 +67,7 @@ pub(super) fn analyze_costs(
 /// plan that it has then.
 pub(super) fn settled(flood: &mut Flood, plan: &Plan, machine: &Machine) -> Result<Plan, String> {
     let Some(adapt) = Adapt::asked(plan, machine) else { return Ok(plan.clone()) };
-    let extras = Extras { adapt: Some(adapt), ..Extras::default() };
+    let extras = PathOptions { adapt: Some(adapt), ..PathOptions::default() };
     let pair = Arc::clone(&flood.pair);
     let paths = pair.server.enter(|| {
         build_with(plan, Settings::default(), &Points::default(), &extras)
@@ -75,7 +75,7 @@ pub(super) fn settled(flood: &mut Flood, plan: &Plan, machine: &Machine) -> Resu
     })?;
     let live = paths.first().map(BuiltPath::live).ok_or("it has no part")?;
     std::thread::scope(|scope| {
-        let line = scope.spawn(|| run(paths, Until::default()));
+        let line = scope.spawn(|| run(paths, StopConditions::default()));
         let end = clock::monotonic().saturating_add(OBSERVED_NS);
         let mut sent = Ok(0);
         while sent.is_ok() && clock::monotonic() < end {
@@ -130,7 +130,7 @@ fn run_until_stopped(
     let paths = build(plan, settings).map_err(|why| why.to_string())?;
     // Sources see frames from here on.
     let _ = ready.send(());
-    let until = Until { readable: Some(stop.as_fd()), ..Until::default() };
+    let until = StopConditions { readable: Some(stop.as_fd()), ..StopConditions::default() };
     run(paths, until).map_err(|why| why.to_string())
 }
 

@@ -63,7 +63,7 @@ const ONE_THREAD: &str = "all in one thread";
 
 pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {
     let flood = Flood::new(FRAME_LENGTH, WANTED_ONE_IN, Host::Ignores)?;
-    let mut machine = machine::look();
+    let mut machine = machine::inspect();
     if machine.costs.version < COSTS_VERSION {
         machine.costs = calibrate(&|what| eprintln!("measured first: {what}")).costs;
     }

@@ -21,7 +21,7 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 use streamline::analysis::{self, SaveError};
 use streamline::report::Form;
-use streamline::{Finished, Options, Prepared, Ready, Results, Until};
+use streamline::{Finished, Options, Prepared, Ready, Results, StopConditions};
 
 /// Runs the request in these arguments.
 pub(crate) fn run(given: &RunArguments) -> Status {
@@ -91,12 +91,12 @@ pub(crate) fn run_ready(ready: Ready, given: &RunArguments) -> Result<Finished, 
     let report = |progress: &Progress| printer.iter().for_each(|printer| printer.print(progress));
     let watch = printer
         .as_ref()
-        .map(|printer| ProgressWatch { every_ns: printer.every_ns(), tell: &report });
+        .map(|printer| ProgressWatch { every_ns: printer.every_ns(), report: &report });
     let named = given.path_name.as_ref().map_or_else(String::new, |name| format!("{name}: "));
     let late =
         |breach: &Breach| terminal::warn(&format!("{named}{}", latency_breach::describe(breach)));
     let alarm = (!given.quiet).then_some(Alarm(&late));
-    let until = Until { readable: Some(signals), elapsed: given.time, watch, alarm };
+    let until = StopConditions { readable: Some(signals), elapsed: given.time, watch, alarm };
     let finished = ready.run(until);
     terminal::wipe();
     finished.map_err(refuse)

@@ -9,7 +9,7 @@ use crate::progress::consecutive_ranges;
 use crate::run::{self, quiet_panics};
 use crate::status::Status;
 use crate::terminal;
-use engine::build::Extras;
+use engine::build::PathOptions;
 use engine::record::RecordMode;
 use engine::registry::MachineRegistry;
 use engine::signal;
@@ -38,16 +38,22 @@ pub(crate) fn why(given: &WhyArguments) -> Status {
 type TracedRequest = (Prepared, RecordMode, Option<u64>);
 
 fn answer(given: &WhyArguments, expression: &str) -> Result<Status, Status> {
-    let (prepared, tape, count) = match given.words.as_slice() {
+    let (prepared, record_mode, count) = match given.words.as_slice() {
         [] => open_record(&given.file)?,
         words => prepare_capture(&given.file, &words.join(" "))?,
     };
-    let why = FlowQuery::new(expression, &prepared.plan().graph, &tape).map_err(|mistake| {
-        terminal::complain(&format!("`{expression}` is no flow: {mistake}"));
-        Status::Usage
-    })?;
+    let why =
+        FlowQuery::new(expression, &prepared.plan().graph, &record_mode).map_err(|mistake| {
+            terminal::complain(&format!("`{expression}` is no flow: {mistake}"));
+            Status::Usage
+        })?;
     let why = Arc::new(why);
-    let extras = Extras { tape, silent: true, why: Some(Arc::clone(&why)), ..Extras::default() };
+    let extras = PathOptions {
+        record_mode,
+        silent: true,
+        why: Some(Arc::clone(&why)),
+        ..PathOptions::default()
+    };
     let quiet = RunArguments { quiet: true, count, ..RunArguments::default() };
     quiet_panics();
     signal::watch().map_err(|error| refused(&error))?;

@@ -15,7 +15,7 @@ use crate::live::Live;
 use crate::numbering::Ids;
 use crate::path::origins::Origins;
 use crate::path::running::{self, PathState, RunningPath};
-pub use crate::path::{Extras, GONE, Settings};
+pub use crate::path::{GONE, PathOptions, Settings};
 use crate::pools::{intake_for, intake_of};
 use crate::record::RecordMode;
 use buffer::pool::PoolConfig;
@@ -91,7 +91,7 @@ impl BuiltPath {
 ///
 /// Fails with the first step that fails; earlier steps are undone.
 pub fn build(plan: &Plan, settings: Settings) -> Result<Vec<BuiltPath>, BuildError> {
-    build_with(plan, settings, &Points::default(), &Extras::default())
+    build_with(plan, settings, &Points::default(), &PathOptions::default())
 }
 
 /// Builds as [`build`] does, with kernel programs attached by `host`, and with the recording,
@@ -100,7 +100,7 @@ pub fn build_with(
     plan: &Plan,
     settings: Settings,
     host: &dyn Host,
-    extras: &Extras,
+    extras: &PathOptions,
 ) -> Result<Vec<BuiltPath>, BuildError> {
     let mark = extras.steps.mark();
     let built = build_all(plan, settings, host, extras);
@@ -114,16 +114,16 @@ fn build_all(
     plan: &Plan,
     settings: Settings,
     host: &dyn Host,
-    extras: &Extras,
+    extras: &PathOptions,
 ) -> Result<Vec<BuiltPath>, BuildError> {
     let parts = plan.spaces.iter().map(|space| space.part + 1).max().unwrap_or(0);
     let left = settings.count.map(|blocks| Arc::new(CountLimit::new(blocks)));
-    let ids = Ids::of(plan, extras.tape.numbers_each_for_itself());
+    let ids = Ids::of(plan, extras.record_mode.numbers_each_for_itself());
     let origins = Origins::of(&plan.graph, &ids.nodes);
-    if let RecordMode::Record(recording) = &extras.tape {
+    if let RecordMode::Record(recording) = &extras.record_mode {
         recording.name(&origins.names);
     }
-    let extras = &Extras { budget: Arc::default(), ..extras.clone() };
+    let extras = &PathOptions { budget: Arc::default(), ..extras.clone() };
     let path = |part| {
         let with = (settings, extras);
         Builder::new((plan, &ids), part, (&origins, host), with)?.build(&left)
@@ -141,7 +141,7 @@ fn build_all(
 }
 
 /// The spaces of a connected part under construction, and the resources that they share.
-struct Drafted {
+struct PartDrafts {
     rings: Vec<running::RunningRing>,
     chains: Vec<ReplicatedChain>,
     drafts: Vec<Draft>,
@@ -153,9 +153,9 @@ impl Builder<'_> {
         mut self,
         left: &Option<Arc<CountLimit>>,
     ) -> Result<(BuiltPath, running::RunningPart), BuildError> {
-        let Drafted { rings: running_rings, chains: shared, drafts, lenders } =
+        let PartDrafts { rings: running_rings, chains: shared, drafts, lenders } =
             self.draft_all(Vec::new())?;
-        let rising = drafts.iter().flat_map(|draft| self.kernel_exits(draft)).collect();
+        let kernel_exits = drafts.iter().flat_map(|draft| self.kernel_exits(draft)).collect();
         let (mut spaces, mut kernels) = (Vec::new(), Vec::new());
         for (place, draft) in drafts.into_iter().enumerate() {
             let Draft { assembly, inputs, lent, .. } = draft;
@@ -195,7 +195,7 @@ impl Builder<'_> {
             rings: running_rings,
             gone: Vec::new(),
             listed: Arc::default(),
-            rising,
+            kernel_exits,
             kernels: Arc::downgrade(&kernels),
             starter: running::StarterState::Pending,
         };
@@ -213,10 +213,10 @@ impl Builder<'_> {
 
     /// Builds the drafts of all spaces, with their sinks and programs. `lenders` provide the memory
     /// of sources that keep running.
-    fn draft_all(&mut self, mut lenders: Vec<Arc<dyn Lender>>) -> Result<Drafted, BuildError> {
-        let mut ends = self.rings()?;
+    fn draft_all(&mut self, mut lenders: Vec<Arc<dyn Lender>>) -> Result<PartDrafts, BuildError> {
+        let mut ends = self.build_rings()?;
         let rings = ends.iter().map(|ends| self.running_ring(ends)).collect();
-        let mut chains = self.shared()?;
+        let mut chains = self.replicated_chains()?;
         let mut drafts: Vec<Draft> = Vec::new();
         for place in 0..self.spaces.len() {
             drafts.push(self.space(place, &mut ends, &mut chains)?);
@@ -231,8 +231,8 @@ impl Builder<'_> {
             self.program(id, used, &mut drafts)?;
         }
         self.bound_signals(&mut drafts, &chains);
-        self.measure(&mut drafts);
-        Ok(Drafted { rings, chains, drafts, lenders })
+        self.attach_gauges(&mut drafts);
+        Ok(PartDrafts { rings, chains, drafts, lenders })
     }
 
     /// Builds a space without its sinks and programs, which have side effects and are therefore
@@ -253,12 +253,12 @@ impl Builder<'_> {
         };
         let (inner, outer): (Vec<_>, Vec<_>) = graph
             .ids()
-            .filter(|(id, _)| here(*id) && !self.is_copied(*id))
+            .filter(|(id, _)| here(*id) && !self.is_replicated(*id))
             .partition(|(_, node)| node.inside.is_some());
         // Blocks from programs enter first, like those from sources; the programs' input comes
         // last.
-        for (id, used) in programs(graph).filter(|(id, _)| self.gives(place, *id)) {
-            let local = self.half(id, used, true, &mut draft);
+        for (id, used) in programs(graph).filter(|(id, _)| self.has_output_half(place, *id)) {
+            let local = self.add_half(id, used, true, &mut draft);
             if !draft.kept.iter().any(|(kept, _)| *kept == local) {
                 draft.inputs.push(Input::Source { node: local, intake: INTAKE_GENERAL });
             }
@@ -276,7 +276,7 @@ impl Builder<'_> {
         }
         match self.again {
             None => self.attach_programs(place, &mut locals, &mut draft)?,
-            Some(again) if again.anew => {
+            Some(again) if again.replaces_program => {
                 self.build_successors(place, again, &mut locals, &mut draft)?;
             }
             Some(again) => self.place_running_exits(place, again, &mut locals, &mut draft)?,
@@ -298,9 +298,10 @@ impl Builder<'_> {
             if let Operator::Source(part) = &mut made.operator {
                 drives_clock |= part.properties.drives_clock;
                 source = Some(match (part.properties.lender.clone(), self.again) {
-                    (None, Some(_)) => {
-                        draft.own(intake_for(part.properties.block_max), &self.extras.steps)?
-                    }
+                    (None, Some(_)) => draft.add_own_intake(
+                        intake_for(part.properties.block_max),
+                        &self.extras.steps,
+                    )?,
                     (lent, _) => draft.intake(lent, &self.extras.steps)?,
                 });
             }
@@ -316,11 +317,11 @@ impl Builder<'_> {
             }
         }
         self.drives_clock |= drives_clock;
-        for (id, used) in programs(graph).filter(|(id, _)| self.takes(place, *id)) {
-            locals[id.0] = Some(self.half(id, used, false, &mut draft));
+        for (id, used) in programs(graph).filter(|(id, _)| self.has_input_half(place, *id)) {
+            locals[id.0] = Some(self.add_half(id, used, false, &mut draft));
         }
-        self.copies(place, shared, &mut locals, &mut draft)?;
-        self.arcs(place, &locals, &mut draft, rings)?;
+        self.add_replicas(place, shared, &mut locals, &mut draft)?;
+        self.connect_nodes(place, &locals, &mut draft, rings)?;
         Ok(draft)
     }
 }

@@ -5,9 +5,10 @@
 //! error names the package to install. For some link types libpcap emits programs that load bytes
 //! beyond the end of any frame; they run unchanged, as in tcpdump.
 //!
-//! libpcap resolves names by itself and cannot be told not to, so an expression with names never
-//! reaches it: its names have already been resolved and are part of the request. An expression that
-//! our parser cannot read may contain names. It is compiled only where lookups are permitted.
+//! libpcap resolves names by itself and cannot be told not to, so an expression in which our parser
+//! finds names never reaches it: the names have already been resolved and recorded in the request.
+//! An expression that our parser cannot read may contain names, so it is compiled only where
+//! lookups are permitted.
 
 use ebpf::classic::{ClassicProgram, Instruction, LinkType, name_queries};
 use filter::Compiler;
@@ -17,12 +18,12 @@ use std::sync::OnceLock;
 #[derive(Debug)]
 pub struct Libpcap {
     loaded: OnceLock<sys::Result<sys::libpcap::Libpcap>>,
-    /// True if the request may look names up.
+    /// True if the request may look up names.
     may_resolve: bool,
 }
 
 impl Libpcap {
-    /// Creates the compiler. `may_resolve`: the request may look names up.
+    /// Creates the compiler; `may_resolve` is true if the request may look up names.
     #[must_use]
     pub const fn new(may_resolve: bool) -> Self {
         Self { loaded: OnceLock::new(), may_resolve }
@@ -64,11 +65,11 @@ mod tests {
     use ebpf::classic::{ErrorKind, Metadata, Options, compile};
     use std::sync::Arc;
 
-    /// BACnet MS/TP. libpcap compiles `ip` to a test of the frame's preamble; our compiler rejects
-    /// it.
+    /// The link type of BACnet MS/TP, for which libpcap compiles `ip` to a test of the frame's
+    /// preamble while our compiler rejects the expression.
     const BACNET: LinkType = LinkType(165);
 
-    fn runs(program: &ClassicProgram, frame: &[u8]) -> bool {
+    fn matches(program: &ClassicProgram, frame: &[u8]) -> bool {
         program.run(frame, frame.len() as u32, &Metadata::NOTHING) > 0
     }
 
@@ -86,12 +87,12 @@ mod tests {
             }
             Err(why) => panic!("{why}"),
         };
-        assert!(runs(&program, &[0x55, 0xff, 0, 0]) && !runs(&program, &[0x55, 0xfe, 0, 0]));
+        assert!(matches(&program, &[0x55, 0xff, 0, 0]) && !matches(&program, &[0x55, 0xfe, 0, 0]));
         let ours = compile("tcp port 80", LinkType::EN10MB, &Options::default()).unwrap();
         let theirs = libpcap.compile("tcp port 80", LinkType::EN10MB, SNAPLEN_DEFAULT).unwrap();
         let frame = [&[0; 12][..], &[8, 0, 0x45, 0, 0, 40, 0, 0, 0, 0, 9, 6], &[0; 10], &[0, 80]];
         let frame = [frame.concat(), vec![0; 18]].concat();
-        assert!(runs(&ours, &frame) && runs(&theirs, &frame));
+        assert!(matches(&ours, &frame) && matches(&theirs, &frame));
         let why = libpcap.compile("ip", LinkType(0xffff), SNAPLEN_DEFAULT).unwrap_err();
         assert!(why.contains("unknown data link type"), "{why}");
     }

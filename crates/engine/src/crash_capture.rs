@@ -13,8 +13,8 @@ use std::io::{ErrorKind, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// Maximum number of existing names that are tried for a new file.
-const FILES_MAX: usize = 1000;
+/// Maximum number of file names that are tried for a new file.
+const NAME_ATTEMPTS_MAX: usize = 1000;
 
 /// A block written to a file.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -40,7 +40,7 @@ pub fn write(
         Failure::new("name", path.to_string_lossy(), "the name of the folder is no UTF-8")
     })?;
     if framed {
-        capture(captured, name)?;
+        write_capture(captured, name)?;
     } else {
         file.write_all(&captured.bytes).map_err(|error| failed("write", &path, &error))?;
     }
@@ -52,12 +52,13 @@ pub fn write(
     Ok(CapturedBlock { path, source })
 }
 
-/// Creates a new file that its owner alone may read. Fails after [`FILES_MAX`] existing names.
+/// Creates a new file that its owner alone may read. Fails after [`NAME_ATTEMPTS_MAX`] existing
+/// names.
 fn create(directory: &Path, node: &str, extension: &str) -> Result<(PathBuf, File), Failure> {
     let plain = |c: char| if c.is_ascii_alphanumeric() { c } else { '-' };
     let node: String = node.chars().map(plain).take(40).collect();
     let process = std::process::id();
-    for number in 0..FILES_MAX {
+    for number in 0..NAME_ATTEMPTS_MAX {
         let path = directory.join(format!("{node}-{process}-{number}.{extension}"));
         match OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path) {
             Ok(file) => return Ok((path, file)),
@@ -73,7 +74,7 @@ fn failed(call: &'static str, path: &Path, error: &std::io::Error) -> Failure {
 }
 
 /// Writes the block through the `pcap` sink.
-fn capture(captured: &CrashCapture, path: &str) -> Result<(), Failure> {
+fn write_capture(captured: &CrashCapture, path: &str) -> Result<(), Failure> {
     let entry = endpoint::catalog::sink("pcap")
         .ok_or_else(|| Failure::new("write", path, "this program has no `pcap`"))?;
     let mut arguments = Arguments::default();

@@ -24,7 +24,7 @@ pub struct Facts {
     pub release: String,
     /// Number of processors that this process may run on.
     pub processors: usize,
-    /// Memory in bytes; `None` if unknown.
+    /// Memory of the machine in bytes; `None` if unknown.
     pub memory: Option<u64>,
     /// Privileges of this process.
     pub privilege: Privilege,
@@ -54,9 +54,9 @@ pub struct Facts {
 /// The file of the running program.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Binary {
-    /// Its path; `None` if it cannot be determined.
+    /// Path of the file; `None` if it cannot be determined.
     pub path: Option<PathBuf>,
-    /// True if its file system ignores file capabilities (`nosuid`).
+    /// True if the file system ignores file capabilities (`nosuid`).
     pub nosuid: bool,
 }
 
@@ -96,9 +96,9 @@ pub enum RefusalKind {
 /// A limit of the kernel or of this process.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Limit {
-    /// Its name: a sysctl(8) setting if it contains a dot, else a limit of getrlimit(2).
+    /// Name of the limit: a sysctl(8) setting if it contains a dot, else a limit of getrlimit(2).
     pub name: &'static str,
-    /// Its value; `None` if it cannot be read.
+    /// Value of the limit; `None` if it cannot be read.
     pub value: Option<Bound>,
 }
 

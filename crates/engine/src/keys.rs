@@ -13,7 +13,7 @@ use sys::open::OpenRegular;
 #[derive(Clone, Copy, Debug, Default)]
 pub struct KeyFiles;
 
-/// The same key under every name, for measurements.
+/// A key store that returns the same key for every name, for measurements.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FixedKey;
 

@@ -3,8 +3,8 @@
 use pipeline::explain::{about, nanoseconds};
 use runtime::latency::Breach;
 
-/// Formats a breach: the age of the block, its place, the bound, and the place whose share was
-/// exceeded most.
+/// Formats a breach: the age of the block, its location, the bound, and the location whose share
+/// was exceeded most.
 #[must_use]
 pub fn describe(breach: &Breach) -> String {
     let over = |ns: u64| about(ns.saturating_sub(breach.asked_ns));

@@ -1,9 +1,10 @@
-//! Control over a running path: commands to its spaces, their counters, its automatic changes.
+//! Control over a running path: commands to its spaces, reading of their counters, and automatic
+//! changes.
 //!
 //! A [`Live`] outlives its path. An ended path answers [`CommandError::Ended`] and reports its
 //! final counters. [`runtime::commands`] describes how commands reach a space.
 
-use crate::kernel::{GenerationCounters, Kernel, ProgramRan};
+use crate::kernel::{GenerationCounters, Kernel, ProgramTotals};
 use crate::path::GONE;
 use crate::path::running::RunningPath;
 use crate::path::starter::ThreadStarter;
@@ -24,7 +25,8 @@ use std::time::Duration;
 pub struct Live {
     control: Arc<Control>,
     spaces: Arc<Mutex<Vec<Arc<CommandQueue>>>>,
-    /// The whole request, and the index of this connected part.
+    /// The whole request, and the index of this path among its connected parts; `None` for a path
+    /// that was not built from a plan.
     whole: Option<(Arc<RunningPath>, usize)>,
 }
 
@@ -88,7 +90,7 @@ impl Live {
     }
 
     /// Maps the programs' node and edge numbers to plan indices, in place.
-    pub(crate) fn use_plan_indices_in(&self, programs: &mut [ProgramRan]) {
+    pub(crate) fn use_plan_indices_in(&self, programs: &mut [ProgramTotals]) {
         let Some(whole) = self.whole() else { return };
         let (node, edge) = whole.state().plan_indices();
         for program in programs {
@@ -195,8 +197,9 @@ impl Live {
         self.queues().iter().all(|commands| commands.inbox().ended)
     }
 
-    /// Returns the node of the current plan that has this number, if it has one.
-    pub(crate) fn place_of_node(&self, number: usize) -> Option<NodeId> {
+    /// Returns the node of the current plan that has this number; `None` if the plan has no such
+    /// node.
+    pub(crate) fn node_with_number(&self, number: usize) -> Option<NodeId> {
         let (node, _) = self.whole()?.state().plan_indices();
         Some(node.of(number)).filter(|place| *place != GONE).map(NodeId)
     }
@@ -283,7 +286,7 @@ impl Live {
     }
 
     /// Enables or disables the measurement of time in the filters of all spaces. A space that does
-    /// not answer within its share of `limit` stays as it is.
+    /// not answer within its share of `limit` is left unchanged.
     pub fn measure_time(&self, on: bool, limit: Duration) {
         let spaces = self.queues().len();
         let share = limit / u32::try_from(spaces.max(1)).unwrap_or(u32::MAX);

@@ -17,7 +17,7 @@ const L2: usize = 256 << 10;
 
 /// Inspects this machine: processors, caches, BPF support and the cost table.
 #[must_use]
-pub fn look() -> Machine {
+pub fn inspect() -> Machine {
     let found = sys::machine::Machine::detect();
     let level = |level: usize, otherwise| found.caches.get(level).copied().unwrap_or(otherwise);
     Machine {
@@ -29,8 +29,8 @@ pub fn look() -> Machine {
     }
 }
 
-/// Returns the cost table measured on this machine, else the built-in table; `origin` in the table
-/// says which, and why.
+/// Returns the cost table measured on this machine, else the built-in table. The field `origin`
+/// names the table and the reason for the choice.
 fn costs() -> Costs {
     let built_in = |why: &str| {
         let costs = Costs::default();
@@ -72,7 +72,7 @@ mod tests {
 
     #[test]
     fn inspection_of_this_machine_yields_planner_inputs() {
-        let machine = look();
+        let machine = inspect();
         assert!(machine.processors > 0 && machine.l1d > 0 && machine.l2 >= machine.l1d);
         match machine.kernel {
             Kernel::Open { release, .. } => assert!(!release.is_empty()),

@@ -21,7 +21,7 @@ use std::collections::VecDeque;
 pub(crate) struct Ids {
     pub(crate) nodes: Vec<usize>,
     pub(crate) edges: Vec<usize>,
-    /// The number of the first ring to or from a replica; such rings are no edges of the graph.
+    /// The number of the first ring to or from a replica; such rings are not edges of the graph.
     pub(crate) copies: usize,
     /// Session numbers, by filter.
     pub(crate) numbering: Numbering,
@@ -30,8 +30,8 @@ pub(crate) struct Ids {
 }
 
 impl Ids {
-    /// Returns the numbers of the first plan of a path. `each_for_itself`: each filter may use all
-    /// session numbers, as a replay of a recording of an older format requires.
+    /// Returns the numbers of the first plan of a path. `each_for_itself` permits each filter to
+    /// use all session numbers, as a replay of a recording of an older format requires.
     pub(crate) fn of(plan: &Plan, each_for_itself: bool) -> Self {
         let (nodes, edges) = (plan.graph.nodes.len(), plan.graph.edges.len());
         let next = (nodes, edges + rings_of_copies(plan));
@@ -53,7 +53,7 @@ pub(crate) struct Numbering {
     initial: u32,
     /// The share of each filter that numbers sessions, with its node number.
     shares: Vec<(usize, Share)>,
-    /// Unused shares, the one unused for longest first.
+    /// Unused shares, longest unused first.
     free: VecDeque<Share>,
     /// True if every filter uses all numbers, as in recordings of the first two formats.
     each_for_itself: bool,
@@ -71,8 +71,8 @@ enum Share {
 }
 
 impl Numbering {
-    /// Assigns numbers to the filters of a first plan; `nodes` holds the number of each of its
-    /// nodes.
+    /// Assigns session numbers to the filters of a first plan; `nodes` holds the number of each
+    /// node of the graph.
     pub(crate) fn of(graph: &Graph, nodes: &[usize], each_for_itself: bool) -> Self {
         let initial = u32::try_from(numbering(graph, nodes).count()).unwrap_or(u32::MAX).max(1);
         let free = (0..initial).map(Share::Initial);
@@ -108,9 +108,9 @@ impl Numbering {
         }
     }
 
-    /// Returns the error if the plan has more filters that number sessions than there are shares;
-    /// otherwise `None`.
-    pub(crate) fn short(&self) -> Option<String> {
+    /// Returns an error message if the plan has more filters that number sessions than there are
+    /// shares; otherwise `None`.
+    pub(crate) fn shortage(&self) -> Option<String> {
         let most = SessionNumbers::LATER_MAX;
         self.is_short.then(|| {
             format!(
@@ -128,7 +128,7 @@ fn numbering<'g>(graph: &'g Graph, nodes: &'g [usize]) -> impl Iterator<Item = u
     giving.filter_map(|(id, _)| nodes.get(id.0).copied())
 }
 
-/// Returns the edges and heads of a graph, in terms of node numbers.
+/// Returns the edges and heads of a graph, with node numbers instead of indices.
 pub(crate) fn links(graph: &Graph, numbers: &[usize]) -> Links {
     let number = |id: NodeId| numbers[id.0];
     Links {
@@ -149,8 +149,8 @@ mod tests {
         graph
     }
 
-    /// Returns a graph with one `udp` filter per element of `udp`, and its node numbers, among
-    /// which the `udp` filters have these.
+    /// Returns a graph with a `udp` filter for each element of `udp`, and the numbers of all nodes;
+    /// the elements of `udp` are the numbers of the `udp` filters.
     fn line(udp: &[usize]) -> (Graph, Vec<usize>) {
         let branches = vec!["udp"; udp.len()].join(" + ");
         let graph = graph(&format!("generate | ({branches}) | drop"));
@@ -208,7 +208,7 @@ mod tests {
                 }
                 let (graph, nodes) = line(&there);
                 numbering = numbering.follow(&graph, &nodes);
-                assert_eq!(numbering.short(), None);
+                assert_eq!(numbering.shortage(), None);
                 let numbers: HashSet<_> =
                     there.iter().map(|node| numbering.numbers(*node)).collect();
                 assert_eq!(numbers.len(), there.len(), "each has its own");
@@ -232,11 +232,11 @@ mod tests {
         let all: Vec<usize> = (0..=SessionNumbers::LATER_MAX as usize).collect();
         let (most, nodes) = line(&all);
         let full = numbering.follow(&most, &nodes);
-        assert_eq!(full.short(), None);
+        assert_eq!(full.shortage(), None);
         let (more, beyond) = line(&(0..=all.len()).collect::<Vec<_>>());
-        let short = full.follow(&more, &beyond);
-        let why = short.short().expect("there are no more");
+        let shortage = full.follow(&more, &beyond);
+        let why = shortage.shortage().expect("there are no more");
         assert!(why.starts_with("more than 64 filters"), "{why}");
-        assert_eq!(short.follow(&most, &nodes).short(), None);
+        assert_eq!(shortage.follow(&most, &nodes).shortage(), None);
     }
 }

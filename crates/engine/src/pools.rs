@@ -10,9 +10,9 @@ use sys::steps::{Resource, Steps};
 /// Minimum segment size of an intake pool, in bytes.
 const SEGMENT_MIN: usize = 128 << 10;
 
-/// Returns the shape of an intake pool for the sources among these nodes: the default amount of
-/// memory, in segments so small that the two or three segments in use at a time stay in the cache
-/// (BASELINES, "Working set").
+/// Returns the configuration of an intake pool for the sources among these nodes: the default
+/// amount of memory, in segments so small that the two or three segments in use at a time stay in
+/// the cache (BASELINES, "Working set").
 pub(crate) fn intake_of(nodes: &[Node]) -> PoolConfig {
     let longest = nodes.iter().filter_map(|node| match &node.operator {
         Operator::Source(part) => Some(part.properties.block_max),
@@ -21,7 +21,7 @@ pub(crate) fn intake_of(nodes: &[Node]) -> PoolConfig {
     intake_for(longest.max().unwrap_or_else(|| PoolConfig::default().segment))
 }
 
-/// Returns the shape of an intake pool for blocks of at most `longest` bytes.
+/// Returns the configuration of an intake pool for blocks of at most `longest` bytes.
 pub(crate) fn intake_for(longest: usize) -> PoolConfig {
     let whole = PoolConfig::default();
     let total = whole.segment * whole.segments;
@@ -34,7 +34,7 @@ pub(crate) fn pool(config: PoolConfig, steps: &Steps) -> Result<Pool, BuildError
     Ok(Pool::new(fresh_id()?, config)?)
 }
 
-/// Creates a pool without an entry in an allocation log.
+/// Creates a pool that is not recorded in an allocation log.
 pub(crate) fn pool_unasked(config: PoolConfig) -> Result<Pool, BuildError> {
     Ok(Pool::without_allocation(fresh_id()?, config)?)
 }

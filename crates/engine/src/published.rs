@@ -1,5 +1,5 @@
-//! State that filters on this machine publish (`state=NAME`), read as any other program can read
-//! it.
+//! Readers of the state that filters on this machine publish (`state=NAME`), with the same access
+//! as any other program.
 
 pub use buffer::name::{Address, Error};
 pub use buffer::state::{Column, Shape, Snapshot, TableNames, TableReader};

@@ -1,5 +1,5 @@
-//! The names that a request may use: the filters of `filter`, the sources and sinks of `endpoint`,
-//! and the spaces of this machine (CONTRACT 27).
+//! The registry of all names that a request may use: the filters of `filter`, the sources and sinks
+//! of `endpoint`, and the spaces of this machine (CONTRACT 27).
 
 use crate::compiler::Libpcap;
 use crate::keys::{FixedKey, KeyFiles};
@@ -10,8 +10,8 @@ use filter::{
 use pipeline::Registry;
 use std::sync::Arc;
 
-/// The names of this program. The variants differ in the services of the machine that a request may
-/// use while it is parsed and checked.
+/// The registry of this program. The variants differ in the services of the machine that a request
+/// may use while it is parsed and checked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum MachineRegistry {
     /// For requests of the user of this process: all services.
@@ -21,7 +21,7 @@ pub enum MachineRegistry {
     /// access to files and interfaces, which may have changed since the recording.
     Recorded,
     /// For requests of untrusted peers: no libpcap, no name lookups, and no access to files,
-    /// interfaces and keys. Only filters that may run here are created. (RELIABILITY T5)
+    /// interfaces and keys. Only filters that may run in this process are created. (RELIABILITY T5)
     Untrusted,
     /// For calibration: like [`Self::Recorded`], with a fixed key instead of key files.
     Calibration,

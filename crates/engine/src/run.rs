@@ -10,7 +10,7 @@
 use crate::adapt::AdaptThread;
 use crate::build::BuiltPath;
 use crate::change::Changer;
-use crate::kernel::{Kernel, ProgramRan};
+use crate::kernel::{Kernel, ProgramTotals};
 use crate::live::Live;
 use crate::path::running::Kernels;
 use crate::path::starter::{EndedSpace, Thread, ThreadStarter};
@@ -32,7 +32,7 @@ use sys::steps::{Resource, Steps};
 
 /// Conditions that stop a run, besides the end of its sources.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Until<'f> {
+pub struct StopConditions<'f> {
     /// A descriptor whose readiness stops the run, usually that of [`crate::signal::watch`].
     pub readable: Option<BorrowedFd<'f>>,
     /// A time limit in ns.
@@ -47,7 +47,7 @@ pub struct Until<'f> {
 /// second.
 #[derive(Clone, Copy)]
 pub struct Alarm<'f>(
-    /// The function. The waiting thread calls it, so it must not block.
+    /// The function. It is called by the waiting thread, so it must not block.
     pub &'f dyn Fn(&Breach),
 );
 
@@ -62,9 +62,9 @@ impl fmt::Debug for Alarm<'_> {
 pub struct ProgressWatch<'f> {
     /// The interval between two calls, in ns.
     pub every_ns: u64,
-    /// The function. The waiting thread calls it between two polls for signals, so it must not
-    /// block.
-    pub tell: &'f dyn Fn(&Progress),
+    /// The function. It is called by the waiting thread between two polls for signals, so it must
+    /// not block.
+    pub report: &'f dyn Fn(&Progress),
 }
 
 impl fmt::Debug for ProgressWatch<'_> {
@@ -82,7 +82,8 @@ pub struct Progress {
     pub sources: Vec<(String, SourceCounters)>,
     /// True if the paths were stopped and blocks in flight drain.
     pub stopped: bool,
-    /// Names of sources that did not answer in time, because a downstream node blocks them.
+    /// Names of sources that did not answer in time, because a downstream node holds up their
+    /// space.
     pub held_up: Vec<String>,
 }
 
@@ -95,9 +96,9 @@ pub struct Outcome {
     pub reports: Vec<NodeReport>,
     /// Failures that ended paths early.
     pub failures: Vec<PathFailure>,
-    /// Totals of kernel programs. Not sent to other processes.
+    /// Totals of kernel programs. They are not sent to other processes.
     #[serde(skip)]
-    pub programs: Vec<ProgramRan>,
+    pub programs: Vec<ProgramTotals>,
     /// Automatic changes that the paths made, with their reasons.
     pub adapted: Vec<String>,
     /// Latency of blocks, if the request bounds it.
@@ -113,7 +114,7 @@ pub struct Outcome {
 /// # Errors
 ///
 /// Fails if the kernel refuses a thread or a descriptor; the allocation is then rolled back.
-pub fn run(paths: Vec<BuiltPath>, until: Until<'_>) -> sys::Result<Outcome> {
+pub fn run(paths: Vec<BuiltPath>, until: StopConditions<'_>) -> sys::Result<Outcome> {
     let begin = sys::clock::monotonic();
     let steps = paths.first().map_or_else(Steps::default, |path| path.steps.clone());
     let logs: Vec<Steps> = paths.iter().map(|path| path.steps.clone()).collect();
@@ -247,7 +248,7 @@ struct WaitResult {
 
 fn wait(
     controls: &[Arc<Control>],
-    until: Until<'_>,
+    until: StopConditions<'_>,
     (begin, mut alarms): (u64, Option<LatencyChecks<'_>>),
     done: &EventFd,
     ended: &mpsc::Receiver<EndedSpace>,
@@ -297,7 +298,7 @@ struct LatencyChecks<'f> {
     live: &'f Live,
     /// Time of the next check.
     next: u64,
-    /// Time until which breaches are not reported again.
+    /// Time until which no further breach is reported.
     quiet: u64,
 }
 
@@ -331,7 +332,7 @@ struct ProgressReports<'f> {
     begin: u64,
     /// Time of the next report.
     next: u64,
-    /// True if the sources were queried for that report.
+    /// True if the sources were queried for the next report.
     asked: bool,
 }
 
@@ -360,7 +361,7 @@ impl<'f> ProgressReports<'f> {
             }
             progress.sources.push((answer.name, answer.seen));
         }
-        (self.watch.tell)(&progress);
+        (self.watch.report)(&progress);
         // A late report does not catch up, and two reports never follow each other at once.
         let soonest = now.saturating_add(self.watch.every_ns / 2);
         self.next = self.next.saturating_add(self.watch.every_ns).max(soonest);

@@ -3,9 +3,9 @@
 
 use std::os::fd::{AsFd, BorrowedFd};
 
-/// Starts to watch SIGINT and SIGTERM. The returned descriptor becomes readable at the first
-/// signal; pass it in [`crate::run::Until`]. The second signal ends the process with status 130.
-/// Does not block.
+/// Starts to watch SIGINT and SIGTERM. Returns a descriptor for [`crate::run::StopConditions`] that
+/// becomes readable at the first signal. The second signal ends the process with status 130. Does
+/// not block.
 pub fn watch() -> sys::Result<BorrowedFd<'static>> {
     Ok(sys::signal::watch()?.as_fd())
 }

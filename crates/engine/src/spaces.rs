@@ -14,19 +14,20 @@ use sys::task::{self, Task};
 /// The status of a space.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SpaceStatus {
-    /// Its name in the plan.
+    /// Name of the space in the plan.
     pub name: String,
-    /// The freshness of its counters.
+    /// Freshness of the space's counters.
     pub fresh: Freshness,
     /// The thread or process that runs the space. `None` before it starts, and if a caller's thread
     /// runs it.
     pub runs: Option<SpaceTask>,
-    /// The kernel's statistics of its task, read before the space was queried; `None` if it has
-    /// ended.
+    /// The kernel's statistics of the task, read before the space was queried; `None` if the task
+    /// has ended.
     pub task: Option<Task>,
-    /// The edge of the plan on which it waits for room; `None` if it does not wait.
+    /// The edge of the plan on which the space waits for room; `None` if it does not wait.
     pub held_up: Option<usize>,
-    /// Bytes of its own pools that are backed by memory, as of the last answer for a thread.
+    /// Bytes of the space's own pools that are backed by memory; for a thread, as of its last
+    /// answer.
     pub memory: Option<u64>,
 }
 
@@ -45,13 +46,13 @@ pub enum PinError {
     /// The space has ended or has not started.
     #[error("it has ended")]
     Ended,
-    /// The kernel refused.
+    /// The kernel refused to pin the space.
     #[error("{0}")]
     System(sys::Error),
 }
 
 impl Live {
-    /// Returns the status of the processes that spaces report as part of the path, each once.
+    /// Returns the status of each process that spaces report as part of the path.
     pub(crate) fn processes(&self, has: &[SpaceResources]) -> Vec<SpaceStatus> {
         let Some(whole) = self.whole() else { return Vec::new() };
         let state = whole.state();
@@ -73,7 +74,7 @@ impl Live {
         found
     }
 
-    /// Pins a space to these processors until it ends or is pinned anew.
+    /// Pins a space to these processors until it ends or is pinned again.
     ///
     /// # Errors
     ///
@@ -92,8 +93,8 @@ impl Live {
     }
 }
 
-/// Pins a child of this process to these processors. Fails if it is no child, has ended, or the
-/// kernel refuses.
+/// Pins a child of this process to these processors. Fails if the process is not a child or has
+/// ended, or if the kernel refuses.
 pub fn pin_child(process: u32, processors: &[usize]) -> Result<(), PinError> {
     let ours = |task: &Task| task.parent == std::process::id();
     Task::of_process(process).filter(ours).ok_or(PinError::Ended)?;

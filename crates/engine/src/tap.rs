@@ -28,7 +28,7 @@ pub enum TapError {
     /// No node, or several, match; the text is the message.
     #[error("{0}")]
     Which(String),
-    /// The node's output is not accessible; the text is the reason.
+    /// The node's output cannot be tapped; the text is the reason.
     #[error("{0}")]
     Closed(String),
     /// The space did not answer in time, or has ended.

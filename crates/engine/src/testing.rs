@@ -5,6 +5,7 @@ use filter::StateFacts;
 use filter::prelude::*;
 use sys::hostile_syscalls::{HOSTILE_ACTS, HostileAct};
 
+/// A filter that panics at blocks of a chosen length.
 pub(crate) const PANICS: Description = Description {
     name: "panics",
     summary: "panic at blocks of one length; only in test builds",
@@ -20,10 +21,11 @@ pub(crate) const PANICS: Description = Description {
     ..Description::EMPTY
 };
 
+/// A filter that makes a forbidden system call at its hundredth block.
 pub(crate) const HOSTILE: Description = Description {
     name: "hostile",
     summary: "do harm at the hundredth block; only in test builds",
-    details: "Leaves blocks as they are, until it does what its name says.",
+    details: "Leaves blocks as they are, until it acts as `deed` says.",
     example: "replay web.pcap | hostile fork untrusted=yes | discard",
     kind: FilterKind::Inspection,
     parameters: &[Parameter::needed("deed", Type::OneOf(HOSTILE_ACTS), "what it does")],
@@ -54,11 +56,12 @@ impl Classify for Hostile {
     }
 }
 
+/// A filter that counts blocks and misbehaves when its state is moved.
 pub(crate) const LIAR: Description = Description {
     name: "liar",
     summary: "count blocks, and lie when asked for the count; only in test builds",
-    details: "Leaves blocks as they are. Does what it is told when what it knows is to be \
-              saved, or when it is to know what another one knew.",
+    details: "Leaves blocks as they are. Misbehaves as `lie` says when its state is saved, or \
+              when the state of another filter is restored in it.",
     example: "replay web.pcap | liar hang untrusted=yes | discard",
     kind: FilterKind::Inspection,
     parameters: &[Parameter::needed("lie", Type::OneOf(LIES), "what it does instead")],

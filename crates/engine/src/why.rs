@@ -8,7 +8,7 @@
 //! expression. A block that a filter made (a description, a decoded body) belongs to the flow if
 //! its session does. [SL §7.1, "debugging"]
 //!
-//! The spaces call it as an [`Observer`].
+//! The spaces feed a query through an [`Observer`].
 
 use crate::record::RecordMode;
 use filter::general::bpf::Matcher;
@@ -26,7 +26,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// The fate of a flow's blocks at one node.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Row {
-    /// The place of the node in the plan.
+    /// The index of the node in the plan.
     pub planned: usize,
     /// Blocks and bytes that arrived.
     pub came: Amount,
@@ -56,11 +56,11 @@ pub struct Row {
 /// A query about a flow, shared by the spaces of a path that is built with it.
 #[derive(Debug)]
 pub struct FlowQuery {
-    /// For each node of the plan: the names of its classes, and the node that numbers the sessions
+    /// For each node of the plan, the names of its classes, and the node that numbers the sessions
     /// of its blocks. The latter is 0 for all nodes, except in replays of older recordings, in
-    /// which each filter numbers sessions by itself.
+    /// which each filter numbers sessions independently.
     nodes: Vec<(Classes, usize)>,
-    /// The upstream neighbour of each node.
+    /// The upstream neighbor of each node.
     upstream: Vec<usize>,
     state: Mutex<QueryState>,
 }
@@ -79,17 +79,18 @@ struct QueryState {
     packets: HashMap<usize, u64>,
 }
 
-/// Maximum number of frames whose packet numbers are remembered, and of packets listed per node.
+/// Maximum number of frames whose packet numbers are remembered, and maximum number of packets
+/// listed per node.
 const NUMBERS_MAX: usize = 1 << 20;
 
 impl FlowQuery {
     /// Creates a query for the frames that match `expression`, on a path of this graph. Fails if
     /// the expression does not compile.
-    pub fn new(expression: &str, graph: &Graph, tape: &RecordMode) -> Result<Self, Mistake> {
+    pub fn new(expression: &str, graph: &Graph, record_mode: &RecordMode) -> Result<Self, Mistake> {
         let mut arguments = Arguments::default();
         arguments.set("expression", Value::Text(expression.to_owned()));
         let matcher = Matcher::new(arguments)?;
-        let domain = |id| match tape.numbers_each_for_itself() {
+        let domain = |id| match record_mode.numbers_each_for_itself() {
             true => numbering_node(graph, id),
             false => 0,
         };
@@ -180,7 +181,7 @@ impl FlowQuery {
         }
     }
 
-    /// Records the departure of a block from a node. `wanted`: an arc selects it.
+    /// Records the departure of a block from a node. `wanted` is true if an arc selects the block.
     fn note_departure(&self, planned: usize, block: &Block<'_>, wanted: bool, now: Time) {
         let mut state = self.state();
         let (classes, domain) = self.nodes.get(planned).copied().unwrap_or((Classes::Same, 0));
@@ -286,7 +287,7 @@ fn key(block: &Block<'_>) -> u64 {
     hasher.finish()
 }
 
-/// Returns the source of a node's first input edge that is no back edge.
+/// Returns the source of a node's first input edge that is not a back edge.
 fn upstream(graph: &Graph, id: NodeId) -> Option<NodeId> {
     graph.inputs(id).find(|edge| !edge.back).map(|edge| edge.from)
 }
@@ -305,7 +306,7 @@ fn class_names(graph: &Graph, id: NodeId) -> Classes {
 }
 
 /// Returns the node that numbers the sessions of a node's output: the node itself or the nearest
-/// node upstream that numbers sessions, else the first node of its line.
+/// node upstream that numbers sessions, else the most upstream node.
 fn numbering_node(graph: &Graph, id: NodeId) -> usize {
     let numbers =
         |at: &NodeId| graph.node(*at).filter().is_some_and(|used| used.description.state.numbers);

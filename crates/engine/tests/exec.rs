@@ -1,9 +1,9 @@
-//! Programs in a line: real processes, from text to ledger. The ledger balances after each run, in
-//! blocks and, for programs, in bytes.
+//! Tests of programs in a request, with real processes, from text to ledger. The ledger balances
+//! after each run, in blocks and, for programs, in bytes.
 
 use engine::build::{BuildError, Settings, build};
 use engine::registry::MachineRegistry;
-use engine::run::{Outcome, Until, run};
+use engine::run::{Outcome, StopConditions, run};
 use filter::Amount;
 use pipeline::plan::{Machine, Plan, plan};
 use runtime::failure::Cause;
@@ -20,7 +20,7 @@ fn planned(text: &str) -> Plan {
     plan(graph, &MachineRegistry::Local, &Machine::example()).expect("a plan")
 }
 
-fn line(text: &str, count: Option<u64>, until: Until<'_>) -> Outcome {
+fn run_request(text: &str, count: Option<u64>, until: StopConditions<'_>) -> Outcome {
     let settings = Settings { count, ..Settings::default() };
     let paths = build(&planned(text), settings).expect("spaces");
     let outcome = run(paths, until).expect("a run");
@@ -29,8 +29,8 @@ fn line(text: &str, count: Option<u64>, until: Until<'_>) -> Outcome {
     outcome
 }
 
-fn runs(text: &str) -> Outcome {
-    let outcome = line(text, None, Until::default());
+fn run_to_end(text: &str) -> Outcome {
+    let outcome = run_request(text, None, StopConditions::default());
     assert!(outcome.failures.is_empty(), "{text}: {:?}", outcome.failures);
     outcome
 }
@@ -89,7 +89,7 @@ fn data_through_a_program_is_complete_on_both_sides() {
     let whole = folder.read("lines");
     for block in ["64k", "1000000", "100"] {
         let text = format!("read {lines} block={block} | exec \"cat\" | exec \"cat > {out}\"");
-        let outcome = runs(&text);
+        let outcome = run_to_end(&text);
         assert!(folder.read("out") == whole, "{block}");
         let (first, last) = (&outcome.ledger.filters[1], &outcome.ledger.filters[2]);
         let bytes = whole.len() as u64;
@@ -104,7 +104,7 @@ fn data_through_a_program_is_complete_on_both_sides() {
 fn grep_selects_lines_of_text() {
     let folder = Folder::new();
     let lines = folder.lines(10_000);
-    let outcome = runs(&format!(
+    let outcome = run_to_end(&format!(
         "read {lines} | exec \"grep 77\" | exec \"wc -l\" | match \"280\\n\" | count"
     ));
     assert_eq!(node(&outcome, "count").taken, Amount { blocks: 1, bytes: 4 });
@@ -124,7 +124,7 @@ fn program_may_write_before_reading_and_read_before_writing() {
         ("cat; yes | head -c 3000000", 3_000_000 + bytes),
         ("exec >&-; cat > /dev/null", 0),
     ] {
-        let outcome = runs(&format!("read {lines} | exec \"{command}\" | discard"));
+        let outcome = run_to_end(&format!("read {lines} | exec \"{command}\" | discard"));
         let exec = node(&outcome, "exec");
         assert_eq!((exec.consumed.bytes, exec.made.bytes), (bytes, made), "{command}");
     }
@@ -134,7 +134,7 @@ fn program_may_write_before_reading_and_read_before_writing() {
 fn unread_input_of_a_program_is_counted_as_dropped() {
     let folder = Folder::new();
     let lines = folder.lines(200_000);
-    let outcome = runs(&format!("read {lines} block=1k | exec \"head -1\" | count"));
+    let outcome = run_to_end(&format!("read {lines} block=1k | exec \"head -1\" | count"));
     let exec = node(&outcome, "exec");
     assert_eq!(exec.made, Amount { blocks: 1, bytes: 7 });
     assert!(dropped(exec).blocks > 0 && exec.consumed.bytes > 0, "{exec:?}");
@@ -148,11 +148,13 @@ fn path_continues_while_one_reader_remains() {
     let folder = Folder::new();
     let lines = folder.lines(200_000);
     let bytes = folder.read("lines").len() as u64;
-    let outcome = runs(&format!("read {lines} block=1k | (exec \"head -1\" + count) | discard"));
+    let outcome =
+        run_to_end(&format!("read {lines} block=1k | (exec \"head -1\" + count) | discard"));
     assert_eq!(node(&outcome, "count").taken.bytes, bytes, "all of it");
     assert!(dropped(node(&outcome, "exec")).blocks > 0);
     // Both programs are satisfied at different times; then the endless source has no reader left.
-    let outcome = runs("generate | (exec \"head -c 100\" + exec \"head -c 300000\") | discard");
+    let outcome =
+        run_to_end("generate | (exec \"head -c 100\" + exec \"head -c 300000\") | discard");
     let dropped: u64 = outcome.ledger.filters.iter().map(|node| dropped(node).blocks).sum();
     assert!(dropped > 0);
     assert!(!outcome.stopped, "it ended by itself");
@@ -181,7 +183,7 @@ fn failed_program_fails_the_path() {
              the shell did not find it",
         ),
     ] {
-        let outcome = line(text, None, Until::default());
+        let outcome = run_request(text, None, StopConditions::default());
         let told: Vec<String> = outcome.failures.iter().map(ToString::to_string).collect();
         assert_eq!(told, [format!("`exec`: {what}")], "{text}");
         assert!(matches!(outcome.failures[0].cause, Cause::Program(_)));
@@ -193,18 +195,19 @@ fn source_program_is_ended_once_sinks_are_satisfied() {
     let folder = Folder::new();
     let pid = folder.file("pid");
     let text = format!("exec \"echo $$ > {pid}; yes & yes; sleep 1000\" | count");
-    let outcome = line(&text, Some(10), Until::default());
+    let outcome = run_request(&text, Some(10), StopConditions::default());
     assert!(outcome.failures.is_empty(), "{:?}", outcome.failures);
     assert_eq!(node(&outcome, "count").passed.blocks, 10);
     assert_gone(&folder.read("pid"));
-    let outcome = runs("exec \"seq 1 1000\" | exec \"tail -1\" | match \"1000\" | count");
+    let outcome = run_to_end("exec \"seq 1 1000\" | exec \"tail -1\" | match \"1000\" | count");
     assert_eq!(node(&outcome, "count").taken, Amount { blocks: 1, bytes: 5 });
 }
 
 #[test]
 fn unwanted_output_of_a_program_is_not_awaited() {
     // `yes` reads nothing, so its writer blocks, and it never stops writing.
-    let outcome = line("generate | exec \"yes\" | count", Some(5), Until::default());
+    let outcome =
+        run_request("generate | exec \"yes\" | count", Some(5), StopConditions::default());
     assert!(outcome.failures.is_empty(), "{:?}", outcome.failures);
     assert_eq!(node(&outcome, "count").passed.blocks, 5);
 }
@@ -213,9 +216,9 @@ fn unwanted_output_of_a_program_is_not_awaited() {
 fn stop_drains_programs_in_the_path() {
     let folder = Folder::new();
     let out = folder.file("out");
-    let until = Until { elapsed: Some(50_000_000), ..Until::default() };
+    let until = StopConditions { elapsed: Some(50_000_000), ..StopConditions::default() };
     let text = format!("generate | exec \"cat; echo the end\" | exec \"tail -1 > {out}\"");
-    let outcome = line(&text, None, until);
+    let outcome = run_request(&text, None, until);
     assert!(outcome.stopped && outcome.failures.is_empty(), "{:?}", outcome.failures);
     let last = std::fs::read(&out).expect("what came out");
     assert!(last.ends_with(b"the end\n"), "{last:?}");
@@ -231,7 +234,11 @@ fn stop_drains_programs_in_the_path() {
             testkit::until("it hears", || Path::new(&mark).exists());
             hears.notify();
         });
-        line(&text, None, Until { readable: Some(hears.as_fd()), ..Until::default() })
+        run_request(
+            &text,
+            None,
+            StopConditions { readable: Some(hears.as_fd()), ..StopConditions::default() },
+        )
     });
     assert!(outcome.stopped && outcome.failures.is_empty(), "{:?}", outcome.failures);
     assert_eq!(node(&outcome, "count").taken, Amount { blocks: 1, bytes: 8 });
@@ -247,7 +254,7 @@ fn pipes_and_rings_wake_one_space() {
         let text = format!(
             "read {lines} block=200 | (match \"line\" @thread0 + exec \"cat\") | count @thread1"
         );
-        let outcome = runs(&text);
+        let outcome = run_to_end(&text);
         assert!(outcome.ledger.edges.iter().any(|edge| edge.kind == EdgeKind::Ring));
         assert!(node(&outcome, "count").taken.bytes > bytes);
     }
@@ -259,13 +266,13 @@ fn programs_run_in_parallel_and_in_sequence() {
     let lines = folder.lines(50_000);
     let bytes = folder.read("lines").len() as u64;
     let all: Vec<&str> = vec!["exec \"cat\""; 12];
-    let outcome = runs(&format!("read {lines} | {} | count", all.join(" | ")));
+    let outcome = run_to_end(&format!("read {lines} | {} | count", all.join(" | ")));
     assert_eq!(node(&outcome, "count").taken.bytes, bytes);
-    let outcome = runs(&format!("read {lines} | ({}) | count", all.join(" + ")));
+    let outcome = run_to_end(&format!("read {lines} | ({}) | count", all.join(" + ")));
     assert_eq!(node(&outcome, "count").taken.bytes, 12 * bytes);
     let text =
         format!("read {lines} | ((exec \"cat\" | exec \"cat\") + exec \"cat\") | (count + hist)");
-    assert_eq!(node(&runs(&text), "count").taken.bytes, 2 * bytes);
+    assert_eq!(node(&run_to_end(&text), "count").taken.bytes, 2 * bytes);
 }
 
 #[test]
@@ -274,7 +281,7 @@ fn program_inherits_environment_but_no_descriptor() {
     let (out, pid) = (folder.file("out"), folder.file("pid"));
     let script = "ls /proc/self/fd; env | grep -v ^_= | sort; pwd; id";
     let shell = Command::new("sh").args(["-c", &format!("({script}) 2>&1 | cat")]).output();
-    runs(&format!("exec \"echo $$ > {pid}; ({script}) 2>&1 | cat\" | exec \"cat > {out}\""));
+    run_to_end(&format!("exec \"echo $$ > {pid}; ({script}) 2>&1 | cat\" | exec \"cat > {out}\""));
     assert_eq!(folder.read("out"), String::from_utf8_lossy(&shell.expect("a shell").stdout));
     assert_gone(&folder.read("pid"));
 }

@@ -1,13 +1,13 @@
-//! Requests in the syntax of tcpdump, grep and a shell: the error names the tool and the equivalent
-//! line, which passes the checks.
+//! Tests of requests in the syntax of tcpdump, grep and a shell: the error names the tool and
+//! proposes an equivalent request, which passes the checks.
 
 #![expect(clippy::unwrap_used, reason = "a test may end by a panic")]
 
 use engine::registry::MachineRegistry;
 use pipeline::{Diagnostic, translate};
 
-/// Pairs of a request as typed and the line that the error proposes.
-const LINES: &[(&str, &str)] = &[
+/// Pairs of a request as typed and the request that the error proposes.
+const PROPOSALS: &[(&str, &str)] = &[
     ("tcp port 80", "rx | bpf \"tcp port 80\" | print"),
     ("host 10.0.0.1", "rx | bpf \"host 10.0.0.1\" | print"),
     ("port 80", "rx | bpf \"port 80\" | print"),
@@ -51,7 +51,7 @@ fn errors(text: &str) -> Vec<Diagnostic> {
 }
 
 /// Extracts the line from a proposed command.
-fn line_of(proposed: &str) -> &str {
+fn proposed_request(proposed: &str) -> &str {
     match proposed.strip_prefix("streamline ") {
         Some(command) => command.split('\'').nth(1).unwrap(),
         None => proposed,
@@ -60,12 +60,12 @@ fn line_of(proposed: &str) -> &str {
 
 #[test]
 fn foreign_options_are_translated_to_a_request() {
-    for (written, wanted) in LINES {
+    for (written, wanted) in PROPOSALS {
         let found = errors(written);
         let [mistake] = found.as_slice() else { panic!("{written}: {found:?}") };
         let proposed = mistake.hint.strip_prefix("write `").and_then(|hint| hint.strip_suffix('`'));
         assert_eq!(proposed, Some(*wanted), "{written}: {mistake:?}");
-        assert_eq!(errors(line_of(wanted)), [], "{written}");
+        assert_eq!(errors(proposed_request(wanted)), [], "{written}");
         let words = written.get(mistake.span.start..mistake.span.end).unwrap();
         assert!(mistake.what.starts_with(&format!("`{words}` ")), "{}", mistake.what);
     }
@@ -94,7 +94,7 @@ fn foreign_commands_are_translated_to_ours() {
     }
 }
 
-/// Unknown words keep their own mistakes, and a correct line is left alone.
+/// Unknown words keep their own mistakes, and no proposal is made for a correct request.
 #[test]
 fn other_mistakes_are_unchanged() {
     let found = errors("replay x | dpotr |80 count | coutn");

@@ -1,29 +1,29 @@
-//! The behaviour of each operator of the language while a line runs (docs/book/02-language.md).
+//! Tests of each operator of the language while a request runs (docs/book/02-language.md).
 //!
-//! A line goes from its text through the parser, the checks and the planner to the ledger. Frames
-//! are numbered and come in turn from ports 10000 and up, so that the blocks that an operator
-//! passes are known in advance; `taken` returns the input of each node, in the order of the text.
+//! A request goes from its text through the parser, the checks and the planner to the ledger.
+//! Frames are numbered and have the ports 10000 and up in turn, so that the blocks that an operator
+//! passes are known in advance; `inputs` returns the input of each node, in the order of the text.
 
 use engine::build::{Settings, build};
 use engine::registry::MachineRegistry;
-use engine::run::{Outcome, Until, run};
+use engine::run::{Outcome, StopConditions, run};
 use pipeline::plan::{Machine, plan};
 
-/// Runs a line that must end without a failure.
-fn runs(text: &str) -> Outcome {
+/// Runs a request that must end without a failure.
+fn run_to_end(text: &str) -> Outcome {
     let (graph, mistakes) = pipeline::read(text, &MachineRegistry::Local);
     assert!(mistakes.is_empty(), "{}", pipeline::render(text, &mistakes, false));
     let plan = plan(graph, &MachineRegistry::Local, &Machine::example()).expect("a plan");
     let paths = build(&plan, Settings::default()).expect("spaces");
-    let outcome = run(paths, Until::default()).expect("a run");
+    let outcome = run(paths, StopConditions::default()).expect("a run");
     assert!(outcome.failures.is_empty(), "{text}: {:?}", outcome.failures);
     assert_eq!(outcome.ledger.imbalances(), [], "{text}");
     outcome
 }
 
 /// Returns the number of blocks that the nodes of these names received, in the order of the text.
-fn taken<const N: usize>(text: &str, names: [&str; N]) -> [u64; N] {
-    let outcome = runs(text);
+fn inputs<const N: usize>(text: &str, names: [&str; N]) -> [u64; N] {
+    let outcome = run_to_end(text);
     let mut nodes: Vec<_> = outcome.ledger.filters.iter().collect();
     nodes.sort_by_key(|node| node.planned);
     names.map(|name| {
@@ -39,14 +39,14 @@ const FOUR: &str = "generate count=600 seq=yes flows=4";
 fn a2_pipe_composes_filters_in_sequence() {
     // `inspect` receives the blocks that both `dport` and `sport` pass.
     let text = format!("{FOUR} | dport |9 sport |10001:10002 inspect | discard");
-    assert_eq!(taken(&text, ["dport", "sport", "inspect", "discard"]), [600, 600, 300, 300]);
+    assert_eq!(inputs(&text, ["dport", "sport", "inspect", "discard"]), [600, 600, 300, 300]);
 }
 
 #[test]
 fn a3_plus_feeds_every_branch_and_joins_them() {
     let text = format!("{FOUR} | count + (sport |10003 inspect) + hist length | discard");
     let names = ["count", "sport", "inspect", "hist", "discard"];
-    assert_eq!(taken(&text, names), [600, 600, 150, 600, 1350]);
+    assert_eq!(inputs(&text, names), [600, 600, 150, 600, 1350]);
 }
 
 #[test]
@@ -54,15 +54,15 @@ fn a4_parentheses_group_branches() {
     // `+` binds closer than `|`.
     let names = ["count", "inspect", "discard"];
     let text = format!("{FOUR} | sport |10000 count + inspect | discard");
-    assert_eq!(taken(&text, names), [150, 150, 300]);
+    assert_eq!(inputs(&text, names), [150, 150, 300]);
     let text = format!("{FOUR} | (sport |10000 count) + inspect | discard");
-    assert_eq!(taken(&text, names), [150, 600, 750]);
+    assert_eq!(inputs(&text, names), [150, 600, 750]);
 }
 
 #[test]
 fn a5_label_denotes_one_node_on_every_route() {
     let text = format!("{FOUR} | sport | (|10000 count --name=X + |10001:10003 count --name=X)");
-    let outcome = runs(&text);
+    let outcome = run_to_end(&text);
     let counts = outcome.ledger.filters.iter().filter(|node| node.name.starts_with("count"));
     let counts: Vec<_> = counts.map(|node| (&*node.name, node.taken.blocks)).collect();
     assert_eq!(counts, [("count#X", 600)], "two places in the text, one node");
@@ -81,7 +81,7 @@ fn a6_a7_a8_arc_selects_a_class_a_range_or_its_complement() {
         ("!9", 600),
     ] {
         let text = format!("{FOUR} | sport |{label} count");
-        assert_eq!(taken(&text, ["count"]), [blocks], "{label}");
+        assert_eq!(inputs(&text, ["count"]), [blocks], "{label}");
     }
 }
 
@@ -91,7 +91,7 @@ fn a6_a7_a15_unanswered_block_passes_no_arc_or_range() {
     let text =
         |arc: &str| format!("generate count=300 flows=3 | bpf \"src port 10001\" {arc} count");
     for (arc, blocks) in [("|", 100), ("|all", 300), ("|0", 200), ("|!0", 100), ("|!1", 200)] {
-        assert_eq!(taken(&text(arc), ["count"]), [blocks], "{arc}");
+        assert_eq!(inputs(&text(arc), ["count"]), [blocks], "{arc}");
     }
 }
 
@@ -99,7 +99,7 @@ fn a6_a7_a15_unanswered_block_passes_no_arc_or_range() {
 fn a9_class_names_are_those_of_the_filter() {
     let line = |label: &str| format!("generate count=100 port=53 | dport |{label} count");
     for (label, blocks) in [("dns", 100), ("ssh:dns", 100), ("ssh", 0), ("!dns", 0)] {
-        assert_eq!(taken(&line(label), ["count"]), [blocks], "{label}");
+        assert_eq!(inputs(&line(label), ["count"]), [blocks], "{label}");
     }
     let (_, mistakes) = pipeline::read(&line("dnss"), &MachineRegistry::Local);
     assert!(mistakes[0].hint.contains("dns"), "what was meant: {mistakes:?}");
@@ -108,49 +108,49 @@ fn a9_class_names_are_those_of_the_filter() {
 #[test]
 fn a10_union_of_operands_passes_each_block_once() {
     let text = format!("{FOUR} | bpf \"src port 10000\" ++ bpf \"udp\" | count");
-    assert_eq!(taken(&text, ["count"]), [600], "both match 150, and nothing is there twice");
+    assert_eq!(inputs(&text, ["count"]), [600], "both match 150, and nothing is there twice");
     let text = format!("{FOUR} | bpf \"src port 10000\" ++ bpf \"src port 10003\" | count");
-    assert_eq!(taken(&text, ["count"]), [300]);
+    assert_eq!(inputs(&text, ["count"]), [300]);
     // A union of sources passes the blocks of both.
     let text = "generate count=200 seq=yes ++ generate count=100 seq=yes | count";
-    assert_eq!(taken(text, ["count"]), [300]);
+    assert_eq!(inputs(text, ["count"]), [300]);
 }
 
 #[test]
 fn a11_intersection_passes_blocks_that_both_answer() {
     let text =
         format!("{FOUR} | bpf \"src portrange 10000-10002\" +* bpf \"src port 10002\" | count");
-    assert_eq!(taken(&text, ["count"]), [150]);
+    assert_eq!(inputs(&text, ["count"]), [150]);
 }
 
 #[test]
 fn a12_negation_passes_unanswered_blocks_unchanged() {
     let text = format!("{FOUR} | !bpf \"src port 10000\" | count");
-    assert_eq!(taken(&text, ["count"]), [450]);
+    assert_eq!(inputs(&text, ["count"]), [450]);
     let text = format!("{FOUR} | sport +* !bpf \"src port 10000\" | discard");
-    assert_eq!(taken(&text, ["discard"]), [450]);
+    assert_eq!(inputs(&text, ["discard"]), [450]);
     let text = format!("{FOUR} | !(bpf \"src port 10000\" ++ bpf \"src port 10001\") | count");
-    assert_eq!(taken(&text, ["count"]), [300]);
+    assert_eq!(inputs(&text, ["count"]), [300]);
 }
 
 /// Sinks are activated first, so every writer finds its reader active. [SL §7.1]
 #[test]
 fn o5_spaces_are_activated_from_the_sinks_to_the_sources() {
-    use engine::build::{Extras, build_with};
+    use engine::build::{PathOptions, build_with};
     use sys::steps::{InjectedFault, Steps};
     let text = "generate@thread0 count=100 | count@thread1 | inspect@thread2 | discard@thread3";
     let (graph, _) = pipeline::read(text, &MachineRegistry::Local);
     let plan = plan(graph, &MachineRegistry::Local, &Machine::example()).expect("a plan");
     // The log records steps only if a fault is to be injected; this one never occurs.
     let steps = Steps::with_fault(InjectedFault::Fail(u32::MAX));
-    let extras = Extras { steps: steps.clone(), ..Extras::default() };
+    let extras = PathOptions { steps: steps.clone(), ..PathOptions::default() };
     let host = engine::kernel::point::Points::default();
     let paths = build_with(&plan, Settings::default(), &host, &extras).expect("spaces");
-    run(paths, Until::default()).expect("a run");
-    let taken = steps.announced_steps();
-    let active: Vec<_> = taken.iter().filter_map(|t| t.strip_prefix("Nothing thread")).collect();
-    assert_eq!(active, ["3", "2", "1", "0"], "{taken:#?}");
-    let first = taken.iter().position(|step| step == "Nothing thread3");
-    let last = taken.iter().rposition(|step| !step.starts_with("Nothing "));
-    assert!(last < first, "nothing that may fail comes behind the first: {taken:#?}");
+    run(paths, StopConditions::default()).expect("a run");
+    let inputs = steps.announced_steps();
+    let active: Vec<_> = inputs.iter().filter_map(|t| t.strip_prefix("Nothing thread")).collect();
+    assert_eq!(active, ["3", "2", "1", "0"], "{inputs:#?}");
+    let first = inputs.iter().position(|step| step == "Nothing thread3");
+    let last = inputs.iter().rposition(|step| !step.starts_with("Nothing "));
+    assert!(last < first, "nothing that may fail comes behind the first: {inputs:#?}");
 }

@@ -1,6 +1,6 @@
-//! Our compiler against the libpcap of this machine, on every link type that has a name: both
-//! compile an expression, and the programs agree on every frame, or both refuse it for the same
-//! reason.
+//! Tests of our compiler against the libpcap of this machine, on every link type that has a name:
+//! both compile an expression, and the programs agree on every frame, or both refuse it for the
+//! same reason.
 //!
 //! The frames are random, or derived from the tests of the programs. `SEED=` repeats a run.
 
@@ -106,7 +106,7 @@ const EXPRESSIONS: &[&str] = &[
 /// Number of frames on which each pair of programs is compared.
 const FRAMES: usize = 60;
 
-/// Results for one expression on one link type.
+/// Result counts for one expression on one link type.
 #[derive(Default)]
 struct Counts {
     both: usize,
@@ -180,7 +180,7 @@ fn h9_own_compiler_answers_as_libpcap_on_every_link_type() {
         let counts: &mut Counts = by_link.entry(link).or_default();
         for (index, expression) in EXPRESSIONS.iter().enumerate() {
             let mut random = Random(seed ^ u64::from(link.0) << 40 ^ (index as u64) << 32);
-            if let Err(why) = one(&libpcap, link, expression, &mut random, counts) {
+            if let Err(why) = compare_expression(&libpcap, link, expression, &mut random, counts) {
                 match is_excused(link, expression) {
                     true => counts.excused += 1,
                     false => wrong.push_str(&format!("{link}: `{expression}`: {why}\n")),
@@ -198,7 +198,7 @@ fn h9_own_compiler_answers_as_libpcap_on_every_link_type() {
     assert!(wrong.is_empty(), "{} disagreements:\n{wrong}", wrong.lines().count());
 }
 
-fn one(
+fn compare_expression(
     libpcap: &Libpcap,
     link: LinkType,
     expression: &str,
@@ -227,7 +227,7 @@ fn one(
         (Ok(_), Err(theirs)) if theirs.contains("unknown data link type") => return Ok(()),
         (Ok(_), Err(theirs)) => return Err(format!("only libpcap refuses it: {theirs}")),
         // Its optimiser does not see it: then no frame may match.
-        (Err(ours), Ok(theirs)) if ours.kind == ErrorKind::RejectsAll => (never(), theirs),
+        (Err(ours), Ok(theirs)) if ours.kind == ErrorKind::RejectsAll => (reject_all(), theirs),
         (Err(ours), Ok(theirs)) => return Err(format!("only ours refuses it: {ours}\n{theirs}")),
     };
     counts.both += 1;
@@ -254,7 +254,7 @@ fn one(
 }
 
 /// Returns the program that accepts no frame.
-fn never() -> ClassicProgram {
+fn reject_all() -> ClassicProgram {
     let refuse = Instruction::plain(ebpf::classic::insn::code::RET, 0);
     ClassicProgram::new(vec![refuse]).unwrap()
 }

@@ -1,23 +1,24 @@
-//! Whole lines, from text to ledger: parser, checks, planner, spaces on threads of their own.
+//! Tests of whole requests, from text to ledger: parser, checks, planner, and spaces on threads of
+//! their own.
 
 use engine::build::{Settings, build};
 use engine::registry::MachineRegistry;
-use engine::run::{Outcome, Until, run};
+use engine::run::{Outcome, StopConditions, run};
 use pipeline::plan::{Machine, plan};
 use std::path::{Path, PathBuf};
 
-fn line(text: &str, settings: Settings) -> Outcome {
+fn run_request(text: &str, settings: Settings) -> Outcome {
     let (graph, mistakes) = pipeline::read(text, &MachineRegistry::Local);
     assert!(mistakes.is_empty(), "{}", pipeline::render(text, &mistakes, false));
     let plan = plan(graph, &MachineRegistry::Local, &Machine::example()).expect("a plan");
     let paths = build(&plan, settings).expect("spaces");
-    let outcome = run(paths, Until::default()).expect("a run");
+    let outcome = run(paths, StopConditions::default()).expect("a run");
     assert_eq!(outcome.ledger.imbalances(), [], "{text}");
     outcome
 }
 
-fn runs(text: &str) -> Outcome {
-    let outcome = line(text, Settings::default());
+fn run_to_end(text: &str) -> Outcome {
+    let outcome = run_request(text, Settings::default());
     assert!(outcome.failures.is_empty(), "{:?}", outcome.failures);
     outcome
 }
@@ -74,7 +75,7 @@ fn replayed_capture_is_filtered_and_counted_without_loss() {
         "replay '{}' | bpf \"tcp port 80\" | dport |80 count + !bpf \"tcp\" | discard",
         capture()
     );
-    let outcome = runs(&text);
+    let outcome = run_to_end(&text);
     assert_eq!(outcome.ledger.sources[0].1.given.blocks, 105);
     assert!(reported(&outcome, "count", "blocks") > 0);
     assert_eq!(outcome.ledger.lost(), 0);
@@ -84,8 +85,9 @@ fn replayed_capture_is_filtered_and_counted_without_loss() {
 fn written_capture_equals_the_replayed_one() {
     let folder = Folder::new("copy");
     let copy = folder.file("copy.pcap");
-    runs(&format!("replay '{}' | pcap '{copy}'", capture()));
-    let count = |file: &str| reported(&runs(&format!("replay '{file}' | count")), "count", "bytes");
+    run_to_end(&format!("replay '{}' | pcap '{copy}'", capture()));
+    let count =
+        |file: &str| reported(&run_to_end(&format!("replay '{file}' | count")), "count", "bytes");
     assert_eq!(count(&copy), count(&capture()));
 }
 
@@ -97,7 +99,7 @@ fn n9_branches_that_join_in_another_space_keep_their_order() {
         "generate count=20000 seq=yes flows=2 | sport \
          | (|10000 count + (|10001 inspect | ipproto)) | pcap '{file}'"
     );
-    runs(&text);
+    run_to_end(&text);
     assert!(numbers(&file).into_iter().eq(0..20_000));
 }
 
@@ -110,7 +112,7 @@ fn n4_independent_lines_of_a_request_run_side_by_side() {
     let refused = build(&plan, Settings::default()).unwrap_err().to_string();
     assert!(refused.contains("/nowhere.pcap"), "{refused}");
     let text = format!("generate count=5000 | count ; replay '{}' | inspect", capture());
-    let outcome = runs(&text);
+    let outcome = run_to_end(&text);
     assert_eq!(reported(&outcome, "count", "blocks"), 5000);
     assert_eq!(reported(&outcome, "inspect", "blocks"), 105);
 }
@@ -120,7 +122,7 @@ fn count_limit_ends_the_line_with_a_balanced_ledger() {
     let folder = Folder::new("count");
     let file = folder.file("some.pcap");
     let settings = Settings { count: Some(1234), ..Settings::default() };
-    let outcome = line(&format!("generate seq=yes | pcap '{file}'"), settings);
+    let outcome = run_request(&format!("generate seq=yes | pcap '{file}'"), settings);
     assert!(outcome.failures.is_empty(), "{:?}", outcome.failures);
     assert!(numbers(&file).into_iter().eq(0..1234));
     assert_eq!(outcome.ledger.lost(), 0, "what nobody asked for is not lost");
@@ -129,14 +131,14 @@ fn count_limit_ends_the_line_with_a_balanced_ledger() {
 #[test]
 fn report_covers_at_most_the_block_limit() {
     let settings = Settings { count: Some(1000), ..Settings::default() };
-    let outcome = line("generate seq=yes | count", settings);
+    let outcome = run_request("generate seq=yes | count", settings);
     assert_eq!(reported(&outcome, "count", "blocks"), 1000);
 }
 
 #[test]
 fn full_disk_ends_the_path_and_unwritten_blocks_are_counted() {
     let settings = Settings::default();
-    let outcome = line("generate count=200000 size=1500 seq=yes | pcap /dev/full", settings);
+    let outcome = run_request("generate count=200000 size=1500 seq=yes | pcap /dev/full", settings);
     let failure = outcome.failures.first().expect("the disk is full").to_string();
     assert!(failure.contains("/dev/full"), "{failure}");
     let sink = outcome.ledger.filters.iter().find(|node| node.name == "pcap").expect("the sink");
@@ -149,7 +151,7 @@ fn slow_space_behind_a_ring_loses_nothing() {
     // The pool is far smaller than the data, and the reader is slower than the writer.
     let text = "generate@thread0 count=60000 size=1500 seq=yes \
                 | compress format=lz4 @thread1 | decompress format=lz4 @thread2 | count @thread2";
-    let outcome = runs(text);
+    let outcome = run_to_end(text);
     assert_eq!(reported(&outcome, "count", "blocks"), 60_000);
     assert_eq!(reported(&outcome, "count", "bytes"), 60_000 * 1500);
     let rings = outcome.ledger.edges.iter().filter(|e| e.kind == runtime::ledger::EdgeKind::Ring);
@@ -161,16 +163,17 @@ fn d15_blank_edits_in_place_without_effect_on_siblings() {
     let folder = Folder::new("blank");
     let (before, after, read) = (folder.file("before"), folder.file("after"), capture());
     // Both files are written by other spaces, during or after the edits.
-    runs(&format!(
+    run_to_end(&format!(
         "replay '{read}' | (udp | blank with=46 | pcap '{after}') + (udp | pcap '{before}')"
     ));
     let alone = folder.file("alone");
-    let outcome = runs(&format!("replay '{read}' | udp | blank with=46 | pcap '{alone}' @thread0"));
+    let outcome =
+        run_to_end(&format!("replay '{read}' | udp | blank with=46 | pcap '{alone}' @thread0"));
     let file = |name: &str| std::fs::read(name).expect("a capture");
     let (before, after, alone) = (file(&before), file(&after), file(&alone));
     assert_eq!(after, alone, "whoever is beside it");
     let plain = folder.file("plain");
-    runs(&format!("replay '{read}' | udp | pcap '{plain}'"));
+    run_to_end(&format!("replay '{read}' | udp | pcap '{plain}'"));
     assert_eq!(before, file(&plain), "the sibling saw the frames as they were");
     assert!(before.len() == after.len() && before != after);
     let blank = outcome.ledger.filters.iter().find(|f| f.name == "blank").expect("a filter");
@@ -180,7 +183,7 @@ fn d15_blank_edits_in_place_without_effect_on_siblings() {
 #[test]
 fn k1_k3_k8_k11_rings_exist_only_between_spaces() {
     let rings = |text: &str| {
-        let outcome = runs(text);
+        let outcome = run_to_end(text);
         let rings = outcome.ledger.edges.iter().filter(|edge| edge.events.is_some()).count();
         (rings, outcome.ledger.edges.len())
     };
@@ -196,7 +199,7 @@ fn k1_k3_k8_k11_rings_exist_only_between_spaces() {
 fn k2_batch_size_is_64_or_that_of_the_request() {
     let calls = |asked: &str, size: usize, place: &str| {
         let text = format!("{asked} generate count=6400 size={size} | count {place} | discard");
-        let outcome = runs(&text);
+        let outcome = run_to_end(&text);
         let count = outcome.ledger.filters.iter().find(|node| node.name == "count").unwrap();
         assert_eq!(count.taken.blocks, 6400, "{text}");
         count.calls

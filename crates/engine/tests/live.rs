@@ -1,10 +1,11 @@
-//! Requests to running paths, by state of the space: working, asleep, blocked, failed, ended.
+//! Tests of commands to running paths, by state of the space: working, asleep, blocked, failed,
+//! ended.
 
 use endpoint::{Failure, Sink, SinkEntry};
 use engine::build::{BuiltPath, Settings, build};
 use engine::live::{Freshness, Live, Snapshot};
 use engine::registry::MachineRegistry;
-use engine::run::{Outcome, Until, run, run_alone};
+use engine::run::{Outcome, StopConditions, run, run_alone};
 use filter::{Batch, Report, Time};
 use pipeline::plan::{Machine, plan};
 use runtime::commands::CommandError;
@@ -14,7 +15,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 /// A time limit that no machine reaches.
-const LONG: Duration = Duration::from_secs(60);
+const TIME_LIMIT: Duration = Duration::from_secs(60);
 
 fn paths(text: &str, settings: Settings) -> Vec<BuiltPath> {
     let (graph, mistakes) = pipeline::read(text, &MachineRegistry::Local);
@@ -23,7 +24,7 @@ fn paths(text: &str, settings: Settings) -> Vec<BuiltPath> {
     build(&plan, settings).expect("spaces")
 }
 
-/// Runs a line during a call of `act`, then stops it.
+/// Runs a request during a call of `act`, then stops it.
 fn run_while<T>(
     text: &str,
     settings: Settings,
@@ -32,7 +33,7 @@ fn run_while<T>(
     let paths = paths(text, settings);
     let live = paths[0].live();
     std::thread::scope(|scope| {
-        let run = scope.spawn(|| run(paths, Until::default()).expect("a run"));
+        let run = scope.spawn(|| run(paths, StopConditions::default()).expect("a run"));
         let done = act(&live);
         live.stop();
         (done, live, run.join().expect("a run"))
@@ -47,9 +48,9 @@ fn given(snapshot: &Snapshot) -> u64 {
 fn counters_of_a_running_path_balance_and_grow_to_the_last_ones() {
     let text = "generate rate=20000 | ipproto | count + discard";
     let (told, live, outcome) = run_while(text, Settings::default(), |live| {
-        let mut told = vec![live.counters(LONG)];
+        let mut told = vec![live.counters(TIME_LIMIT)];
         while told.len() < 3 {
-            let next = live.counters(LONG);
+            let next = live.counters(TIME_LIMIT);
             if given(&next) > told.last().map_or(0, given) {
                 told.push(next);
             }
@@ -63,12 +64,12 @@ fn counters_of_a_running_path_balance_and_grow_to_the_last_ones() {
         assert_eq!(count.expect("a node").taken.blocks, given(snapshot), "at a block boundary");
     }
     assert!(live.is_ended());
-    let last = live.counters(LONG);
+    let last = live.counters(TIME_LIMIT);
     assert!(last.spaces.iter().all(|space| space.fresh == Freshness::Ended), "{last:?}");
     assert_eq!(last.ledger, outcome.ledger, "an ended path tells its last counters");
     assert_eq!(last.reports, outcome.reports);
-    assert_eq!(live.execute(0, LONG, |_| ()), Err(CommandError::Ended));
-    assert_eq!(live.execute(9, LONG, |_| ()), Err(CommandError::Ended), "no such space");
+    assert_eq!(live.execute(0, TIME_LIMIT, |_| ()), Err(CommandError::Ended));
+    assert_eq!(live.execute(9, TIME_LIMIT, |_| ()), Err(CommandError::Ended), "no such space");
 }
 
 #[test]
@@ -76,7 +77,7 @@ fn snapshot_of_two_spaces_includes_ring_residents() {
     let text = "generate rate=50000 | count | pcap /dev/null";
     let (told, live, _) = run_while(text, Settings::default(), |live| {
         assert_eq!(live.spaces().len(), 2);
-        (0..50).map(|_| live.counters(LONG)).collect::<Vec<_>>()
+        (0..50).map(|_| live.counters(TIME_LIMIT)).collect::<Vec<_>>()
     });
     for snapshot in told {
         assert_eq!(snapshot.ledger.imbalances(), []);
@@ -91,7 +92,7 @@ fn sleeping_space_executes_commands() {
     for text in ["exec \"sleep 1000\" | count", "exec \"sleep 1000\" | count | exec \"cat\""] {
         let (names, ..) = run_while(text, Settings::default(), |live| {
             let spaces = live.spaces().len();
-            let name = |space| live.execute(space, LONG, |space| space.name.clone());
+            let name = |space| live.execute(space, TIME_LIMIT, |space| space.name.clone());
             (0..spaces).map(|space| name(space).expect("an answer")).collect::<Vec<_>>()
         });
         assert!(names[0].starts_with("thread"), "{names:?}");
@@ -103,14 +104,14 @@ fn path_run_by_its_caller_executes_commands() {
     let paths = paths("generate rate=1000 count=100 | count", Settings::default());
     let live = paths[0].live();
     let ordered = std::thread::spawn(move || {
-        let answer = live.execute(0, LONG, |space| space.name.clone());
+        let answer = live.execute(0, TIME_LIMIT, |space| space.name.clone());
         (answer, live)
     });
     // The command arrives before the path starts, while it runs, or after its end.
     let outcome = run_alone(paths);
     let (answer, live) = ordered.join().expect("no panic");
     assert!(matches!(answer.as_deref(), Ok("thread0") | Err(CommandError::Ended)), "{answer:?}");
-    assert_eq!(live.counters(LONG).ledger, outcome.ledger);
+    assert_eq!(live.counters(TIME_LIMIT).ledger, outcome.ledger);
 }
 
 /// The gate that [`Gated`] sinks wait for.
@@ -122,7 +123,8 @@ struct Gated;
 impl Sink for Gated {
     fn take(&mut self, _: &Batch<'_>, _: Time) -> Result<(), Failure> {
         let shut = GATE.0.lock().expect("no panic");
-        let (_open, late) = GATE.1.wait_timeout_while(shut, LONG, |open| !*open).expect("no panic");
+        let (_open, late) =
+            GATE.1.wait_timeout_while(shut, TIME_LIMIT, |open| !*open).expect("no panic");
         assert!(!late.timed_out(), "the gate was never opened");
         Ok(())
     }
@@ -157,8 +159,8 @@ fn blocked_space_reports_and_skips_a_withdrawn_command() {
         assert!(matches!(snapshot.spaces[0].fresh, Freshness::Old(CommandError::RingFull { .. })));
         *GATE.0.lock().expect("no panic") = true;
         GATE.1.notify_all();
-        assert_eq!(live.execute(0, LONG, |_| ()), Ok(()), "it goes on");
-        assert_eq!(live.execute(1, LONG, |_| ()), Ok(()), "it goes on");
+        assert_eq!(live.execute(0, TIME_LIMIT, |_| ()), Ok(()), "it goes on");
+        assert_eq!(live.execute(1, TIME_LIMIT, |_| ()), Ok(()), "it goes on");
         assert_eq!(done.load(Ordering::Relaxed), before, "what was withdrawn was not done");
         why
     });
@@ -173,8 +175,8 @@ fn panicking_command_ends_the_path_and_reports_to_its_caller() {
     let paths = paths("generate rate=1000 | count", Settings::default());
     let live = paths[0].live();
     let outcome = std::thread::scope(|scope| {
-        let run = scope.spawn(|| run(paths, Until::default()).expect("a run"));
-        let answer = live.execute(0, LONG, |_| panic!("this order panics on purpose"));
+        let run = scope.spawn(|| run(paths, StopConditions::default()).expect("a run"));
+        let answer = live.execute(0, TIME_LIMIT, |_| panic!("this order panics on purpose"));
         assert_eq!(answer, Err::<(), _>(CommandError::Ended));
         run.join().expect("a run")
     });
@@ -191,7 +193,8 @@ fn j2_commands_from_many_threads_are_serialized() {
                 assert!(!INSIDE.swap(true, Ordering::Relaxed), "two at once");
                 INSIDE.store(false, Ordering::Relaxed);
             };
-            let fifty = move || (0..50).map(|_| live.execute(0, LONG, order)).collect::<Vec<_>>();
+            let fifty =
+                move || (0..50).map(|_| live.execute(0, TIME_LIMIT, order)).collect::<Vec<_>>();
             let all: Vec<_> = (0..4).map(|_| scope.spawn(fifty)).collect();
             all.into_iter().flat_map(|one| one.join().expect("no panic")).collect::<Vec<_>>()
         })

@@ -1,4 +1,4 @@
-//! Operands that move the view, hold blocks or create blocks
+//! Tests of operands that move the view, hold blocks or create blocks
 //! (docs/book/decisions/0047-operands.md): a section outputs the frames that entered it, each once
 //! and unchanged. The expected output follows from the construction of the frames, never from a
 //! filter.
@@ -7,7 +7,7 @@
 
 use engine::build::{Settings, build};
 use engine::registry::MachineRegistry;
-use engine::run::{Outcome, Until, run};
+use engine::run::{Outcome, StopConditions, run};
 use pipeline::plan::{Machine, plan};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -34,9 +34,9 @@ impl Drop for Folder {
     }
 }
 
-/// Runs a line in which `IN` names a capture of these frames. Returns the frames in `OUT`, and the
-/// outcome.
-fn through(frames: &[Vec<u8>], line: &str) -> (Vec<Vec<u8>>, Outcome) {
+/// Runs a request in which `IN` names a capture of these frames. Returns the frames in `OUT`, and
+/// the outcome.
+fn run_over(frames: &[Vec<u8>], line: &str) -> (Vec<Vec<u8>>, Outcome) {
     let folder = Folder::new();
     let (input, output) = (folder.0.join("in.pcap"), folder.0.join("out.pcap"));
     std::fs::write(&input, Capture::of(frames.iter().cloned()).to_pcap()).unwrap();
@@ -45,7 +45,8 @@ fn through(frames: &[Vec<u8>], line: &str) -> (Vec<Vec<u8>>, Outcome) {
     let (graph, mistakes) = pipeline::read(&text, &MachineRegistry::Local);
     assert!(mistakes.is_empty(), "{}", pipeline::render(&text, &mistakes, false));
     let plan = plan(graph, &MachineRegistry::Local, &Machine::example()).expect("a plan");
-    let outcome = run(build(&plan, Settings::default()).expect("spaces"), Until::default());
+    let outcome =
+        run(build(&plan, Settings::default()).expect("spaces"), StopConditions::default());
     let outcome = outcome.expect("a run");
     assert!(outcome.failures.is_empty(), "{line}: {:?}", outcome.failures);
     assert_eq!(outcome.ledger.imbalances(), [], "{line}");
@@ -91,9 +92,9 @@ fn segment(port: u16, sequence: u32, flags: u8, payload: &[u8]) -> Vec<u8> {
 const SYN: u8 = 2;
 const ACK: u8 = 16;
 
-/// Builds 100 segments to port 22, 25 datagrams to port 22, 100 to port 53, and 75 segments to port
-/// 80.
-fn counted() -> Vec<Vec<u8>> {
+/// Builds segments and datagrams: 100 segments to port 22, 25 datagrams to port 22, 100 to port 53,
+/// and 75 segments to port 80.
+fn numbered_frames() -> Vec<Vec<u8>> {
     let mut frames = Vec::new();
     for n in 0..100_u32 {
         frames.push(segment(22, 1 + n, ACK, b"x"));
@@ -110,8 +111,8 @@ fn counted() -> Vec<Vec<u8>> {
 
 #[test]
 fn a10_union_of_branches_passes_each_block_once() {
-    let frames = counted();
-    let blocks = |line: &str| through(&frames, line).0.len();
+    let frames = numbered_frames();
+    let blocks = |line: &str| run_over(&frames, line).0.len();
     let (x, y) = ("bpf \"dst port 22\"", "bpf \"udp\"");
     // By a name, by the same arguments, and each alone.
     let named = format!("(replay IN --name=R | {x}) ++ (replay IN --name=R | {y}) | pcap OUT");
@@ -121,9 +122,9 @@ fn a10_union_of_branches_passes_each_block_once() {
     assert_eq!(blocks(&format!("replay IN | {y} | pcap OUT")), 125);
     let both = format!("(replay IN | {x}) + (replay IN | {y}) | pcap OUT");
     assert_eq!(blocks(&both), 250, "a plus removes nothing");
-    assert_eq!(through(&frames, "replay IN ++ replay IN | pcap OUT").0, frames);
+    assert_eq!(run_over(&frames, "replay IN ++ replay IN | pcap OUT").0, frames);
     let all = format!("(replay IN | {x}) ++ replay IN | pcap OUT");
-    assert_eq!(through(&frames, &all).0, frames);
+    assert_eq!(run_over(&frames, &all).0, frames);
     let views = "(replay IN | tcp |22 count) ++ (replay IN | udp |22 inspect) | pcap OUT";
     assert_eq!(blocks(views), 125, "views move inside, and frames leave as they came");
 }
@@ -155,19 +156,19 @@ fn a12_negation_of_ip_tcp_or_udp_passes_all_other_blocks() {
         let numbers = (0..frames.len()).filter(|number| rest.contains(&(number % 4)));
         select(&frames, numbers)
     };
-    assert_eq!(through(&frames, "replay IN | !tcp | pcap OUT").0, all(&[1, 2]));
-    assert_eq!(through(&frames, "replay IN | !udp | pcap OUT").0, all(&[0, 2, 3]));
-    assert_eq!(through(&frames, "replay IN | !ip | pcap OUT").0, all(&[2]));
-    assert_eq!(through(&frames, "replay IN | !(tcp ++ udp) | pcap OUT").0, all(&[2]));
-    assert_eq!(through(&frames, "replay IN | ip +* !tcp | pcap OUT").0, all(&[1]));
-    assert_eq!(through(&frames, "replay IN | !(ip |udp count) | pcap OUT").0, all(&[0, 2, 3]));
-    assert_eq!(through(&frames, "replay IN | (tcp ++ udp) |53 pcap OUT").0, all(&[1]));
+    assert_eq!(run_over(&frames, "replay IN | !tcp | pcap OUT").0, all(&[1, 2]));
+    assert_eq!(run_over(&frames, "replay IN | !udp | pcap OUT").0, all(&[0, 2, 3]));
+    assert_eq!(run_over(&frames, "replay IN | !ip | pcap OUT").0, all(&[2]));
+    assert_eq!(run_over(&frames, "replay IN | !(tcp ++ udp) | pcap OUT").0, all(&[2]));
+    assert_eq!(run_over(&frames, "replay IN | ip +* !tcp | pcap OUT").0, all(&[1]));
+    assert_eq!(run_over(&frames, "replay IN | !(ip |udp count) | pcap OUT").0, all(&[0, 2, 3]));
+    assert_eq!(run_over(&frames, "replay IN | (tcp ++ udp) |53 pcap OUT").0, all(&[1]));
     let nested = "replay IN | !(ip | (tcp ++ udp)) | pcap OUT";
-    assert_eq!(through(&frames, nested).0, all(&[2]));
+    assert_eq!(run_over(&frames, nested).0, all(&[2]));
 }
 
 /// Builds a connection in which the second of three segments arrives last, with datagrams between,
-/// and one with a gap that is never filled.
+/// and a connection with a gap that is never filled.
 fn disordered() -> Vec<Vec<u8>> {
     vec![
         segment(80, 0, SYN, b""),
@@ -185,23 +186,23 @@ fn disordered() -> Vec<Vec<u8>> {
 #[test]
 fn a12_held_block_is_answered_at_its_release() {
     let frames = disordered();
-    let (kept, outcome) = through(&frames, "replay IN | tcp ++ udp | pcap OUT");
+    let (kept, outcome) = run_over(&frames, "replay IN | tcp ++ udp | pcap OUT");
     // Number 2 leaves behind number 4, which fills the gap; number 7 at the end.
     assert_eq!(kept, select(&frames, [0, 1, 3, 4, 2, 5, 6, 8, 7]));
     let section = outcome.ledger.filters.iter().find(|node| node.name == "boolean");
     let section = section.expect("a row");
     assert_eq!((section.taken.blocks, section.passed.blocks), (9, 9), "{section:?}");
     assert_eq!(section.taken.bytes, section.passed.bytes, "the view is the one that came");
-    let (kept, _) = through(&frames, "replay IN | !tcp | pcap OUT");
+    let (kept, _) = run_over(&frames, "replay IN | !tcp | pcap OUT");
     assert_eq!(kept, select(&frames, [3, 8]));
-    let (kept, _) = through(&frames, "replay IN | !(tcp | match \"three\") | pcap OUT");
+    let (kept, _) = run_over(&frames, "replay IN | !(tcp | match \"three\") | pcap OUT");
     assert_eq!(kept, select(&frames, [0, 1, 3, 4, 5, 6, 8, 7]), "held, then not answered");
-    let (kept, _) = through(&frames, "replay IN | tcp +* !bpf \"port 22\" | pcap OUT");
+    let (kept, _) = run_over(&frames, "replay IN | tcp +* !bpf \"port 22\" | pcap OUT");
     assert_eq!(kept, select(&frames, [0, 1, 4, 2]), "released to the next operand");
 }
 
 /// Returns a fragment of a datagram of 2000 bytes to port 53.
-fn piece(from: u16, to: u16, more: bool) -> Vec<u8> {
+fn fragment(from: u16, to: u16, more: bool) -> Vec<u8> {
     let mut datagram = four().udp(9, 53, &[7; 1992]);
     let packet = datagram.split_off(14 + 20);
     let data = &packet[usize::from(from)..usize::from(to)];
@@ -211,17 +212,17 @@ fn piece(from: u16, to: u16, more: bool) -> Vec<u8> {
 #[test]
 fn a12_fragments_get_the_answer_of_their_datagram() {
     let frames = vec![
-        piece(0, 800, true),
+        fragment(0, 800, true),
         segment(80, 1, ACK, b"between"),
-        piece(1600, 2000, false),
+        fragment(1600, 2000, false),
         Frame::ethernet().arp(true, "10.0.0.1", "10.0.0.2"),
-        piece(800, 1600, true),
+        fragment(800, 1600, true),
     ];
     let sorted = |mut frames: Vec<Vec<u8>>| {
         frames.sort();
         frames
     };
-    let runs = |line: &str| sorted(through(&frames, line).0);
+    let runs = |line: &str| sorted(run_over(&frames, line).0);
     let of = |numbers: &[usize]| sorted(select(&frames, numbers.iter().copied()));
     assert_eq!(runs("replay IN | !ip | pcap OUT"), of(&[3]));
     assert_eq!(runs("replay IN | (ip ++ count) |udp pcap OUT"), of(&[0, 2, 4]));
@@ -231,7 +232,7 @@ fn a12_fragments_get_the_answer_of_their_datagram() {
     assert_eq!(runs("replay IN | (ip | udp |53 count) ++ tcp | pcap OUT"), of(&[0, 1, 2, 4]));
     // Blocks that the operand drops are dropped and counted.
     let missing = &frames[..4];
-    let (kept, outcome) = through(missing, "replay IN | !ip | pcap OUT");
+    let (kept, outcome) = run_over(missing, "replay IN | !ip | pcap OUT");
     assert_eq!(kept, select(&frames, [3]));
     let dropped = outcome.ledger.filters.iter().flat_map(|node| &node.dropped);
     let dropped: Vec<_> = dropped.filter(|(_, it)| it.blocks > 0).collect();
@@ -260,15 +261,15 @@ fn web() -> Vec<Vec<u8>> {
 fn a12_block_is_http_if_http_consumes_any_of_its_bytes() {
     let frames = web();
     let without = select(&frames, [0, 2, 3, 5, 7, 8]);
-    assert_eq!(through(&frames, "replay IN | !(tcp | http) | pcap OUT").0, without);
+    assert_eq!(run_over(&frames, "replay IN | !(tcp | http) | pcap OUT").0, without);
     // A filter that needs a stream as operand gets one, whatever the form of the input.
-    assert_eq!(through(&frames, "replay IN | !http | pcap OUT").0, without);
-    let packets = through(&frames, "replay IN | ip | !http | pcap OUT").0;
+    assert_eq!(run_over(&frames, "replay IN | !http | pcap OUT").0, without);
+    let packets = run_over(&frames, "replay IN | ip | !http | pcap OUT").0;
     assert_eq!(packets, without);
-    let (kept, _) = through(&frames, "replay IN | (http ++ bpf \"udp\") | pcap OUT");
+    let (kept, _) = run_over(&frames, "replay IN | (http ++ bpf \"udp\") | pcap OUT");
     let halves = "the first half of the head waits for the second";
     assert_eq!(kept, select(&frames, [1, 4, 6, 8]), "{halves}");
-    let (kept, _) = through(&frames, "replay IN | dport | !http |81 pcap OUT");
+    let (kept, _) = run_over(&frames, "replay IN | dport | !http |81 pcap OUT");
     assert_eq!(kept, select(&frames, [2, 3, 5]), "with the class with which they came");
 }
 
@@ -289,7 +290,7 @@ fn a12_request_of_the_paper_keeps_video_outside_http() {
         four().udp(9, 53, b"something else"),
         four().udp(5004, 5004, &packets),
     ];
-    let (kept, outcome) = through(&frames, "replay IN | ip | mpeg +* !http | pcap OUT");
+    let (kept, outcome) = run_over(&frames, "replay IN | ip | mpeg +* !http | pcap OUT");
     let mpeg = outcome.ledger.filters.iter().find(|node| node.name == "mpeg").expect("a row");
     assert_eq!(mpeg.taken.blocks, 4);
     assert_eq!(kept, select(&frames, [0, 3]), "{:?}", outcome.ledger.filters);
@@ -300,7 +301,7 @@ fn a12_filters_behind_a_section_can_be_replicated() {
     let frames = disordered();
     for parallel in ["", "--parallel=2 ", "--parallel=3 "] {
         let line = format!("{parallel}replay IN | !udp | tcp | pcap OUT");
-        let (kept, _) = through(&frames, &line);
+        let (kept, _) = run_over(&frames, &line);
         let mut kept: Vec<_> = kept.into_iter().filter(|frame| !frame.is_empty()).collect();
         kept.sort();
         let mut all = select(&frames, [0, 1, 2, 4, 5, 6, 7]);

@@ -1,12 +1,12 @@
-//! Taps of running paths: from now and from the past; readers that stop, disconnect, or follow
-//! different policies. No tap costs the path a block.
+//! Tests of taps of running paths: from now and from the past; with readers that stop, disconnect,
+//! or follow different policies. No tap costs the path a block.
 
-use engine::build::{Extras, Settings, build_with};
+use engine::build::{PathOptions, Settings, build_with};
 use engine::change::change;
 use engine::kernel::point::Points;
 use engine::live::Live;
 use engine::registry::MachineRegistry;
-use engine::run::{Outcome, Until, run};
+use engine::run::{Outcome, StopConditions, run};
 use engine::tap::{TapError, TapRequest};
 use pipeline::edit::Edit;
 use pipeline::plan::{Machine, plan};
@@ -24,21 +24,21 @@ use std::time::Duration;
 use testkit::until;
 
 /// A time limit that no machine reaches.
-const LONG: Duration = Duration::from_secs(60);
+const TIME_LIMIT: Duration = Duration::from_secs(60);
 
-/// Runs a line with `history` bytes of retained output during a call of `act`, then stops it.
+/// Runs a request with `history` bytes of retained output during a call of `act`, then stops it.
 /// Asserts that no block is lost.
 fn run_while<T>(text: &str, history: Option<usize>, act: impl FnOnce(&Live) -> T) -> (T, Outcome) {
     let (graph, mistakes) = pipeline::read(text, &MachineRegistry::Local);
     assert!(mistakes.is_empty(), "{}", pipeline::render(text, &mistakes, false));
     let plan = plan(graph, &MachineRegistry::Local, &Machine::example()).expect("a plan");
-    let extras = Extras { history, ..Extras::default() };
+    let extras = PathOptions { history, ..PathOptions::default() };
     let paths = build_with(&plan, Settings::default(), &Points::default(), &extras);
     let paths = paths.expect("spaces");
     let live = paths[0].live();
     live.set_request_text(text);
     let (done, outcome) = std::thread::scope(|scope| {
-        let run = scope.spawn(|| run(paths, Until::default()).expect("a run"));
+        let run = scope.spawn(|| run(paths, StopConditions::default()).expect("a run"));
         let stop = Stop(&live);
         let done = act(&live);
         drop(stop);
@@ -60,19 +60,19 @@ impl Drop for Stop<'_> {
 }
 
 fn given(live: &Live) -> u64 {
-    live.counters(LONG).ledger.sources[0].1.given.blocks
+    live.counters(TIME_LIMIT).ledger.sources[0].1.given.blocks
 }
 
 /// Returns the parameters of a tap that skips blocks, and the reader of its output.
-fn wanted(node: Option<&str>, since: Option<TapOrigin>) -> (TapRequest, Capture) {
+fn tap_request(node: Option<&str>, since: Option<TapOrigin>) -> (TapRequest, Capture) {
     let (near, pipe) = sys::descriptor::pipe().expect("a pipe");
     let (node, policy) = (node.map(str::to_owned), OverrunPolicy::Skip);
-    (TapRequest { node, since, policy, patience: LONG, pipe }, Capture::new(near))
+    (TapRequest { node, since, policy, patience: TIME_LIMIT, pipe }, Capture::new(near))
 }
 
 fn tap(live: &Live, node: Option<&str>, since: Option<TapOrigin>) -> (Tap, TapStart, Capture) {
-    let (wanted, capture) = wanted(node, since);
-    let (tap, began) = live.tap(wanted, LONG).expect("a tap");
+    let (tap_request, capture) = tap_request(node, since);
+    let (tap, began) = live.tap(tap_request, TIME_LIMIT).expect("a tap");
     (tap, began, capture)
 }
 
@@ -142,14 +142,14 @@ fn v9_history_of_a_tap_is_bounded() {
 fn v8_stalled_tap_reader_is_skipped_or_ended() {
     let text = "generate seq=yes size=1500 | count";
     let ((), outcome) = run_while(text, None, |live| {
-        let (mut stuck, full) = wanted(None, None);
+        let (mut stuck, full) = tap_request(None, None);
         stuck.patience = Duration::from_millis(50);
-        let (stuck, _) = live.tap(stuck, LONG).expect("a tap");
-        let (skips, mut slow) = wanted(None, None);
-        let (skips, began) = live.tap(skips, LONG).expect("a tap");
-        let (mut all, unread) = wanted(Some("count"), None);
+        let (stuck, _) = live.tap(stuck, TIME_LIMIT).expect("a tap");
+        let (skips, mut slow) = tap_request(None, None);
+        let (skips, began) = live.tap(skips, TIME_LIMIT).expect("a tap");
+        let (mut all, unread) = tap_request(Some("count"), None);
         all.policy = OverrunPolicy::End;
-        let (all, _) = live.tap(all, LONG).expect("a tap");
+        let (all, _) = live.tap(all, TIME_LIMIT).expect("a tap");
         until("one wanted all", || all.stats().over == Some(TapEnd::Behind));
         until("one is skipped", || skips.stats().skipped > 0);
         until("one was patient", || matches!(stuck.stats().over, Some(TapEnd::Stuck(_))));
@@ -189,11 +189,11 @@ fn v8_tap_ends_with_its_reader_owner_node_or_path() {
         let (moved, _, mut capture) = tap(live, Some("count"), None);
         assert!(capture.next().is_some());
         let edit = Edit::parse(&["remove", "count"]).expect("an edit");
-        change(live, &edit, &Machine::example(), LONG).expect("a change");
+        change(live, &edit, &Machine::example(), TIME_LIMIT).expect("a change");
         until("its node has gone", || capture.next().is_none());
         until("it says why", || moved.stats().over == Some(TapEnd::Moved));
         for (node, why) in [("nothing", "the request has no"), ("discard", "it is a sink")] {
-            let refused = live.tap(wanted(Some(node), None).0, LONG).expect_err("none");
+            let refused = live.tap(tap_request(Some(node), None).0, TIME_LIMIT).expect_err("none");
             assert!(refused.to_string().contains(why), "{refused}");
         }
         tap(live, None, None)
@@ -213,6 +213,6 @@ fn v9_tap_of_an_ended_path_is_refused() {
         until("it has ended", || live.is_ended());
         live.clone()
     });
-    let refused = live.tap(wanted(None, None).0, LONG).expect_err("none");
+    let refused = live.tap(tap_request(None, None).0, TIME_LIMIT).expect_err("none");
     assert!(matches!(refused, TapError::Closed(_) | TapError::NotTaken(_)), "{refused}");
 }

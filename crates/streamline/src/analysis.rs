@@ -44,7 +44,7 @@ pub fn analyze(results: &Results) -> Analysis {
         Some(folder) => save(&folder, text, plan, &measurements).map_err(SaveError::Failed),
     };
     let changes = match saved {
-        Ok(_) => next_changes(plan, &engine::machine::look()),
+        Ok(_) => next_changes(plan, &engine::machine::inspect()),
         Err(_) => Vec::new(),
     };
     Analysis { text: explain::analysis(plan, &measurements), saved, changes }

@@ -5,7 +5,7 @@ use crate::options::Options;
 use crate::prepared::{Prepared, unplaceable};
 use crate::ready::Ready;
 use crate::{record, workers};
-use engine::build::{self, BuildError, BuiltPath, Extras, Settings};
+use engine::build::{self, BuildError, BuiltPath, PathOptions, Settings};
 use engine::path::Adapt;
 use engine::record::RecordMode;
 
@@ -17,9 +17,10 @@ impl Prepared {
             return workers::build(self, options);
         }
         let recording = record::begin(&self, options)?;
-        let tape = recording.clone().map_or_else(RecordMode::default, RecordMode::Record);
+        let record_mode = recording.clone().map_or_else(RecordMode::default, RecordMode::Record);
         let adapt = recording.is_none().then(|| Adapt::asked(&self.plan, &self.machine)).flatten();
-        let extras = Extras { tape, history: options.history, adapt, ..Extras::default() };
+        let extras =
+            PathOptions { record_mode, history: options.history, adapt, ..PathOptions::default() };
         let mut ready = self.build_with(options, extras)?;
         ready.recording = recording;
         Ok(ready)
@@ -27,17 +28,18 @@ impl Prepared {
 
     /// Builds the plan like [`build`](Self::build), with extra facilities such as a record to
     /// replay or the trace of a flow.
-    pub fn build_with(self, options: &Options, extras: Extras) -> Result<Ready, OpenError> {
+    pub fn build_with(self, options: &Options, extras: PathOptions) -> Result<Ready, OpenError> {
         let steps = options.steps.clone();
         let helper = options.helper.clone();
-        let ready = self.build_steps(options, &Extras { helper, steps: steps.clone(), ..extras });
+        let ready =
+            self.build_steps(options, &PathOptions { helper, steps: steps.clone(), ..extras });
         if ready.is_err() {
             steps.roll_back();
         }
         ready
     }
 
-    fn build_steps(mut self, options: &Options, extras: &Extras) -> Result<Ready, OpenError> {
+    fn build_steps(mut self, options: &Options, extras: &PathOptions) -> Result<Ready, OpenError> {
         let settings = Settings {
             count: options.count,
             timed: options.timed,
@@ -58,7 +60,7 @@ impl Prepared {
     pub(crate) fn build_paths(
         &mut self,
         settings: Settings,
-        extras: &Extras,
+        extras: &PathOptions,
     ) -> Result<Vec<BuiltPath>, OpenError> {
         loop {
             let error = match build::build_with(&self.plan, settings, &self.hosts, extras) {

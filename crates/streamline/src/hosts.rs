@@ -37,7 +37,7 @@ impl Hosts {
     ///
     /// May pin sources in `graph` to the kernel.
     pub(crate) fn find(graph: &mut Graph, alone: bool, notices: &Notices) -> (Self, Machine) {
-        let mut machine = machine::look();
+        let mut machine = machine::inspect();
         if alone || !are_live(graph).any(|live| live) {
             return (Self::alone(), machine);
         }

@@ -60,7 +60,7 @@ pub use workers::run::WorkerRun;
 
 pub use endpoint::named;
 pub use endpoint::{Failure, Sink, SinkEntry, Source, SourceEntry};
-pub use engine::run::Until;
+pub use engine::run::StopConditions;
 pub use filter;
 
 /// Reads, plans, builds and registers a request, and runs it on its own threads.

@@ -14,7 +14,7 @@ use engine::build::BuiltPath;
 use engine::digest::digest;
 use engine::live::Live;
 use engine::record::{Recording, Summary};
-use engine::run::{self, Outcome, Until};
+use engine::run::{self, Outcome, StopConditions};
 use pipeline::plan::Plan;
 use std::sync::Arc;
 
@@ -91,8 +91,8 @@ impl Ready {
 
     /// Runs the request and blocks until it ends. `until` or a stop command from a client can end
     /// it early.
-    pub fn run(mut self, until: Until<'_>) -> Result<Finished, OpenError> {
-        let until = Until { readable: self.member.stop(until.readable)?, ..until };
+    pub fn run(mut self, until: StopConditions<'_>) -> Result<Finished, OpenError> {
+        let until = StopConditions { readable: self.member.stop(until.readable)?, ..until };
         let (plan, outcome, workers) = match self.body {
             Body::Local(paths) => {
                 let live = paths.first().map(BuiltPath::live);

@@ -10,7 +10,7 @@ use crate::notice::Notices;
 use crate::options::Options;
 use crate::prepared::{self, Prepared};
 use crate::ready::{Ready, Results};
-use engine::build::Extras;
+use engine::build::PathOptions;
 use engine::digest::{differences, digest};
 use engine::record::{Completeness, Head, Record, RecordMode, Recording, Replay, layout, write};
 use engine::registry::MachineRegistry;
@@ -111,9 +111,9 @@ impl Recorded {
             Some(into) => Some(into),
             None => output_directory(path, &graphs)?,
         };
-        let (prepared, tape, count) = self.into_parts();
+        let (prepared, record_mode, count) = self.into_parts();
         let options = Options { count, ..options.clone() };
-        let extras = Extras { tape, into: into.clone(), ..Extras::default() };
+        let extras = PathOptions { record_mode, into: into.clone(), ..PathOptions::default() };
         Ok(Repetition { ready: prepared.build_with(&options, extras)?, into, whole })
     }
 }
@@ -157,7 +157,7 @@ fn notify_gaps(record: &Record, graphs: &[Graph], notices: &Notices) {
              not in it",
             beyond.blocks, beyond.bytes
         )),
-        Completeness::Cut { at } => notices
+        Completeness::Truncated { at } => notices
             .warn(&format!("{target} ends at byte {at}, before its end: what is there is played")),
         Completeness::Changed => notices.warn(&format!(
             "{target} is not as it was written (its digest is another): what can be is played"

@@ -7,7 +7,7 @@ use crate::snapshot::snapshot;
 use crate::workers::GroupControl;
 use engine::latency_breach;
 use engine::live::Live;
-use engine::run::{Alarm, Until};
+use engine::run::{Alarm, StopConditions};
 use pipeline::plan::Plan;
 use runtime::latency::Breach;
 use std::os::fd::{AsFd as _, BorrowedFd};
@@ -52,7 +52,8 @@ impl Ready {
             let late = |breach: &Breach| notices.warn(&latency_breach::describe(breach));
             let alarm = Some(Alarm(&late));
             let readable = Some(stops.as_fd());
-            let run = self.run(Until { readable, elapsed, alarm, ..Until::default() });
+            let run =
+                self.run(StopConditions { readable, elapsed, alarm, ..StopConditions::default() });
             ends.notify();
             run
         };

@@ -2,13 +2,13 @@
 
 use super::bodies::Body;
 use crate::scratch::Scratch;
-use engine::build::{Extras, Settings, build_with};
+use engine::build::{PathOptions, Settings, build_with};
 use engine::change::change;
 use engine::digest::digest;
 use engine::kernel::point::Points;
 use engine::record::{Completeness, Head, Record, RecordMode, Recording, Replay, layout};
 use engine::registry::MachineRegistry;
-use engine::run::{Until, run};
+use engine::run::{StopConditions, run};
 use pipeline::edit::Edit;
 use pipeline::plan::{Machine, Plan, plan};
 use std::sync::Arc;
@@ -47,17 +47,17 @@ fn record_request(line: &str, changes: &[&str]) -> Vec<u8> {
     let head = Head::new(line, &plan, &machine, None);
     let steps = &sys::steps::UNLOGGED;
     let recording = Recording::create(&file, &head, 1 << 20, steps).expect("a new file");
-    let extras = Extras {
-        tape: RecordMode::Record(Arc::clone(&recording)),
+    let extras = PathOptions {
+        record_mode: RecordMode::Record(Arc::clone(&recording)),
         silent: true,
-        ..Extras::default()
+        ..PathOptions::default()
     };
     let paths = build_with(&plan, Settings::default(), &Points::default(), &extras);
     let paths = paths.expect("spaces");
     let live = paths[0].live();
     live.set_request_text(line);
     let outcome = std::thread::scope(|scope| {
-        let run = scope.spawn(|| run(paths, Until::default()).expect("a run"));
+        let run = scope.spawn(|| run(paths, StopConditions::default()).expect("a run"));
         for words in changes {
             let words: Vec<&str> = words.split(' ').collect();
             let edit = Edit::parse(&words).expect("an edit");
@@ -96,10 +96,13 @@ fn replay(record: Record) -> Option<usize> {
     }
     let settings = Settings { count: record.head.count, ..Settings::default() };
     let replay = Replay::new(record);
-    let extras =
-        Extras { tape: RecordMode::Play(Arc::clone(&replay)), silent: true, ..Extras::default() };
+    let extras = PathOptions {
+        record_mode: RecordMode::Play(Arc::clone(&replay)),
+        silent: true,
+        ..PathOptions::default()
+    };
     let paths = build_with(&plan, settings, &Points::default(), &extras).ok()?;
-    let outcome = run(paths, Until::default()).expect("a run");
+    let outcome = run(paths, StopConditions::default()).expect("a run");
     assert_eq!(outcome.ledger.imbalances(), [], "{}", digest(&outcome));
     for failure in &outcome.failures {
         assert!(!failure.to_string().is_empty());

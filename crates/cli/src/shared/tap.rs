@@ -12,7 +12,7 @@ use crate::failure::{self, complain, refuse, refused};
 use crate::run::{self, quiet_panics};
 use crate::status::Status;
 use crate::terminal;
-use engine::build::Extras;
+use engine::build::PathOptions;
 use member::client::plain;
 use member::protocol::{Tap, TapReport, TapStart};
 use std::os::fd::AsRawFd as _;
@@ -49,7 +49,7 @@ pub(super) fn run(given: &TapArguments) -> Result<Status, Status> {
     let prepared = prepared.map_err(refuse)?;
     quiet_panics();
     engine::signal::watch().map_err(|error| refused(&error))?;
-    let ready = prepared.build_with(&options, Extras::default()).map_err(refuse)?;
+    let ready = prepared.build_with(&options, PathOptions::default()).map_err(refuse)?;
     let finished = run::run_ready(ready, &quiet)?;
     let report = to.tap_report();
     let status = run::print_results(&finished.results, &quiet, None);

@@ -38,7 +38,7 @@ use std::time::Duration;
 /// abandoned.
 const SPACE_WAIT_MAX: Duration = Duration::from_secs(2);
 
-/// The thread that observes paths. Dropping it stops and joins the thread.
+/// Handle of the thread that observes paths. Dropping the handle stops and joins the thread.
 #[derive(Debug)]
 pub(crate) struct AdaptThread {
     wakes: Sender<Wake>,
@@ -48,9 +48,9 @@ pub(crate) struct AdaptThread {
 /// A message to the thread.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Wake {
-    /// The thread ends.
+    /// A request to end the thread.
     End,
-    /// A space reports an event.
+    /// An event that a space reports.
     Space(ControlEvent),
 }
 
@@ -97,7 +97,7 @@ struct PathObserver {
     moves: MovePolicy,
     /// True once the user has been told that program counters cannot be read.
     blind: bool,
-    /// Sinks for which a move to a thread was tried, by the numbers of their nodes.
+    /// Numbers of the sink nodes for which a move to a thread was already tried.
     relieved: HashSet<usize>,
 }
 
@@ -184,7 +184,7 @@ impl PathObserver {
     /// Makes a change if one is due. Returns true if a change was made or is imminent.
     fn adapt(&mut self, observation: &Observation) -> bool {
         let most = self.adapt.rate_policy.observation_ns.saturating_mul(OBSERVATION_FACTOR_MAX);
-        let little = observation.came() < BLOCKS_MIN;
+        let little = observation.input_blocks() < BLOCKS_MIN;
         self.observation_ns = if little {
             self.observation_ns.saturating_mul(2).min(most)
         } else {
@@ -196,7 +196,7 @@ impl PathObserver {
             self.lives.iter().take(1).for_each(|live| live.add_adapted(why.to_owned()));
         }
         let plan = self.lives.first().and_then(Live::plan);
-        let Some(plan) = plan.filter(|_| observation.came() > 0) else { return false };
+        let Some(plan) = plan.filter(|_| observation.input_blocks() > 0) else { return false };
         if plan.replicas.iter().any(|copied| copied.sharing.is_some()) {
             return false;
         }
@@ -217,7 +217,7 @@ impl PathObserver {
         let offer = predicted_moves(plan, machine);
         let offer = offer.map(|(now, then, places)| MoveOffer { now, then, places });
         let Some(places) = self.moves.next(at, offer.as_ref()) else {
-            return self.moves.is_near();
+            return self.moves.is_imminent();
         };
         let Some(live) = self.lives.first() else { return false };
         let names = explain::names(&plan.graph);
@@ -248,14 +248,14 @@ impl PathObserver {
         let (rate, busy, idle) = (observation.rate(), observation.busy(), observation.idle());
         let inputs = ReplicaInputs { shared, worth: worth.is_some(), rate, busy, idle };
         let Some(step) = self.copies.next(observation.at, &inputs) else {
-            return self.copies.is_near();
+            return self.copies.is_imminent();
         };
-        let done = reshape(live, (&[], step.shares()), machine, SPACE_WAIT_MAX);
+        let done = reshape(live, (&[], step.adds_replicas()), machine, SPACE_WAIT_MAX);
         let why = match &step {
             ReplicaStep::Share => worth.unwrap_or_default(),
             ReplicaStep::Join(why) => why.clone(),
         };
-        let what = if step.shares() { "copies" } else { "one copy again" };
+        let what = if step.adds_replicas() { "copies" } else { "one copy again" };
         match done {
             Ok(switched) => live.add_adapted(format!("{what}: {why}; {switched}")),
             // The path ends, or a space was busy; a later observation tries again.

@@ -17,16 +17,16 @@ use std::collections::HashSet;
 pub(super) struct MoveDemand {
     /// Minimum saving per block, as a fraction of its current cost.
     saving_min: f64,
-    /// Observations required in addition to those for replicas.
+    /// Number of agreeing observations required beyond those that adding replicas requires.
     extra_votes: u32,
 }
 
 impl MoveDemand {
     /// Demand while a path runs: costs are measured in short observations, and no later measurement
-    /// verifies a move.
+    /// verifies the move.
     pub(super) const RUNNING: Self = Self { saving_min: 0.2, extra_votes: 1 };
-    /// Demand at the start, where blocks are only counted, all from the first one. A placement of
-    /// 1.1 times the least cost wastes one part in eleven.
+    /// Demand during the first seconds of a path, in which blocks are counted from the first one on
+    /// and filters are not timed. A placement at 1.1 times the minimum cost wastes one eleventh.
     pub(super) const START: Self = Self { saving_min: 1.0 / 11.0, extra_votes: 0 };
 }
 
@@ -77,7 +77,7 @@ impl MovePolicy {
     }
 
     /// Returns true if a move is imminent.
-    pub(super) const fn is_near(&self) -> bool {
+    pub(super) const fn is_imminent(&self) -> bool {
         self.votes > 0
     }
 
@@ -85,31 +85,32 @@ impl MovePolicy {
     pub(super) fn next(
         &mut self,
         at: u64,
-        offer: Option<&MoveOffer>,
+        move_offer: Option<&MoveOffer>,
     ) -> Option<Vec<NodePlacement>> {
-        let offer =
-            offer.filter(|offer| offer.pays(self.demand) && !self.refused.contains(&offer.places));
-        let Some(offer) = offer.filter(|_| at >= self.rests_until) else {
+        let move_offer = move_offer.filter(|move_offer| {
+            move_offer.pays(self.demand) && !self.refused.contains(&move_offer.places)
+        });
+        let Some(move_offer) = move_offer.filter(|_| at >= self.rests_until) else {
             self.votes = 0;
             return None;
         };
-        if self.last != offer.places {
-            (self.last, self.votes) = (offer.places.clone(), 0);
+        if self.last != move_offer.places {
+            (self.last, self.votes) = (move_offer.places.clone(), 0);
         }
         self.votes += 1;
-        if self.votes < self.rate_policy.looks + self.demand.extra_votes {
+        if self.votes < self.rate_policy.agreeing_observations + self.demand.extra_votes {
             return None;
         }
         self.votes = 0;
-        if offer.places.iter().any(|(node, _)| self.moved.contains(node)) {
+        if move_offer.places.iter().any(|(node, _)| self.moved.contains(node)) {
             self.rest = self.rest.saturating_mul(REST_FACTOR).min(REST_MAX_NS);
         }
-        self.moved.extend(offer.places.iter().map(|(node, _)| *node));
+        self.moved.extend(move_offer.places.iter().map(|(node, _)| *node));
         self.rests_until = at.saturating_add(self.rest);
-        Some(offer.places.clone())
+        Some(move_offer.places.clone())
     }
 
-    /// Excludes these moves from now on; call it when they were refused for a permanent reason.
+    /// Excludes these moves from now on; called when they were refused for a permanent reason.
     pub(super) fn refuse(&mut self, places: Vec<NodePlacement>) {
         self.refused.push(places);
     }
@@ -121,51 +122,51 @@ mod tests {
 
     const SECOND: u64 = 1_000_000_000;
 
-    fn moves() -> MovePolicy {
+    fn move_policy() -> MovePolicy {
         MovePolicy::new(rate_policy(), MoveDemand::RUNNING)
     }
 
     fn rate_policy() -> RatePolicy {
-        RatePolicy { observation_ns: 1, looks: 2, pause_ns: SECOND }
+        RatePolicy { observation_ns: 1, agreeing_observations: 2, pause_ns: SECOND }
     }
 
-    fn offer(now: f64, then: f64, space: &str) -> MoveOffer {
+    fn move_offer(now: f64, then: f64, space: &str) -> MoveOffer {
         MoveOffer { now, then, places: vec![(NodeId(1), space.to_owned())] }
     }
 
     #[test]
     fn v6_move_requires_a_saving_of_a_fifth_several_times() {
-        let mut moves = moves();
-        let (good, poor) = (offer(100.0, 80.0, "kernel"), offer(100.0, 81.0, "kernel"));
-        assert!((0..9).all(|at| moves.next(at, Some(&poor)).is_none()));
-        assert_eq!(moves.next(10, Some(&good)), None);
-        assert_eq!(moves.next(11, Some(&good)), None);
-        assert_eq!(moves.next(12, None), None);
-        assert!(!moves.is_near());
-        assert_eq!(moves.next(13, Some(&good)), None);
-        assert_eq!(moves.next(14, Some(&good)), None);
-        assert_eq!(moves.next(15, Some(&good)), Some(good.places.clone()));
-        moves.refuse(good.places.clone());
-        assert!((2..9).all(|at| moves.next(at * SECOND, Some(&good)).is_none()));
+        let mut move_policy = move_policy();
+        let (good, poor) = (move_offer(100.0, 80.0, "kernel"), move_offer(100.0, 81.0, "kernel"));
+        assert!((0..9).all(|at| move_policy.next(at, Some(&poor)).is_none()));
+        assert_eq!(move_policy.next(10, Some(&good)), None);
+        assert_eq!(move_policy.next(11, Some(&good)), None);
+        assert_eq!(move_policy.next(12, None), None);
+        assert!(!move_policy.is_imminent());
+        assert_eq!(move_policy.next(13, Some(&good)), None);
+        assert_eq!(move_policy.next(14, Some(&good)), None);
+        assert_eq!(move_policy.next(15, Some(&good)), Some(good.places.clone()));
+        move_policy.refuse(good.places.clone());
+        assert!((2..9).all(|at| move_policy.next(at * SECOND, Some(&good)).is_none()));
     }
 
     #[test]
     fn v6_move_at_the_start_requires_a_saving_of_an_eleventh_twice() {
-        let mut moves = MovePolicy::new(rate_policy(), MoveDemand::START);
-        let (good, poor) = (offer(110.0, 100.0, "kernel"), offer(109.0, 100.0, "kernel"));
-        assert!((0..9).all(|at| moves.next(at, Some(&poor)).is_none()));
-        assert_eq!(moves.next(10, Some(&good)), None);
-        assert_eq!(moves.next(11, Some(&good)), Some(good.places));
+        let mut move_policy = MovePolicy::new(rate_policy(), MoveDemand::START);
+        let (good, poor) = (move_offer(110.0, 100.0, "kernel"), move_offer(109.0, 100.0, "kernel"));
+        assert!((0..9).all(|at| move_policy.next(at, Some(&poor)).is_none()));
+        assert_eq!(move_policy.next(10, Some(&good)), None);
+        assert_eq!(move_policy.next(11, Some(&good)), Some(good.places));
     }
 
     #[test]
     fn v6_path_at_break_even_moves_ever_less_often() {
-        let (mut moves, mut inside, mut made) = (moves(), false, Vec::new());
+        let (mut move_policy, mut inside, mut made) = (move_policy(), false, Vec::new());
         // The other placement always seems better, as under a load that changes with each
         // observation.
         for at in (0..4000 * SECOND).step_by(SECOND as usize / 10) {
             let space = if inside { "thread0" } else { "kernel" };
-            if moves.next(at, Some(&offer(100.0, 50.0, space))).is_some() {
+            if move_policy.next(at, Some(&move_offer(100.0, 50.0, space))).is_some() {
                 inside = !inside;
                 made.push(at / SECOND);
             }

@@ -100,7 +100,7 @@ impl Observation {
 
     /// Returns the number of blocks that entered the path during the interval, from sources in
     /// threads and in the kernel.
-    pub(super) fn came(&self) -> u64 {
+    pub(super) fn input_blocks(&self) -> u64 {
         let sources =
             self.plan.graph.ids().filter(|(_, node)| node.kind() == Some(FilterKind::Source));
         let seen = sources.filter_map(|(id, _)| self.seen.nodes.get(id.0));
@@ -112,7 +112,7 @@ impl Observation {
         self.given as f64 * 1e9 / self.seen.elapsed_ns as f64
     }
 
-    /// Returns the processor time of all threads per unit of wall time.
+    /// Returns the processor time of all threads per second of wall time.
     pub(super) fn busy(&self) -> f64 {
         let cpu: u64 = self.spent.iter().map(|(_, spent)| spent.cpu).sum();
         cpu as f64 / self.seen.elapsed_ns as f64
@@ -124,8 +124,9 @@ impl Observation {
         asleep as f64 / self.seen.elapsed_ns as f64
     }
 
-    /// Returns the cost table with the shares of this observation; costs stay as they are.
-    pub(super) fn shares(&self, known: &Costs) -> Costs {
+    /// Returns the cost table `known` with the arc shares of this observation; the costs themselves
+    /// stay unchanged.
+    pub(super) fn adds_replicas(&self, known: &Costs) -> Costs {
         let mut costs = known.clone();
         let _ = explain::learn(&self.plan, &self.seen, &mut costs);
         Costs { shares: costs.shares, ..known.clone() }

@@ -26,13 +26,13 @@ const SINGLE_BUSY_MAX: f64 = 0.5;
 /// The result of one observation.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct ReplicaInputs {
-    /// True if replicas exist.
+    /// True if the path currently has replicas.
     pub(super) shared: bool,
     /// True if the planner predicts that replicas would pay.
     pub(super) worth: bool,
     /// Blocks per second from all sources.
     pub(super) rate: f64,
-    /// Processor time per unit of wall time, over all threads.
+    /// Processor time of all threads per second of wall time.
     pub(super) busy: f64,
     /// Fraction of time for which the busiest thread slept.
     pub(super) idle: f64,
@@ -46,7 +46,7 @@ pub(super) enum ReplicaStep {
 }
 
 impl ReplicaStep {
-    pub(super) const fn shares(&self) -> bool {
+    pub(super) const fn adds_replicas(&self) -> bool {
         matches!(self, Self::Share)
     }
 }
@@ -62,7 +62,7 @@ pub(super) struct ReplicaPolicy {
     little: u32,
     /// The rate without replicas, measured before replicas were added; `None` without replicas and
     /// after the replicas have proved to pay.
-    alone: Option<f64>,
+    busy_without_replicas: Option<f64>,
     /// Time before which nothing is changed, in ns.
     rests_until: u64,
     rest: u64,
@@ -75,7 +75,7 @@ impl ReplicaPolicy {
             rate_policy,
             votes: Vec::new(),
             little: 0,
-            alone: None,
+            busy_without_replicas: None,
             rests_until: 0,
             rest: rate_policy.pause_ns,
             sleep: 0,
@@ -94,8 +94,8 @@ impl ReplicaPolicy {
     }
 
     /// Returns true if a change is imminent, or the last change is still being judged.
-    pub(super) const fn is_near(&self) -> bool {
-        !self.votes.is_empty() || self.alone.is_some()
+    pub(super) const fn is_imminent(&self) -> bool {
+        !self.votes.is_empty() || self.busy_without_replicas.is_some()
     }
 
     /// Ends all changes by this policy, after a permanent refusal.
@@ -126,9 +126,9 @@ impl ReplicaPolicy {
             return false;
         }
         self.votes.push(inputs.rate);
-        let enough = self.votes.len() >= self.rate_policy.looks as usize;
+        let enough = self.votes.len() >= self.rate_policy.agreeing_observations as usize;
         if enough {
-            self.alone = Some(mean(&self.votes));
+            self.busy_without_replicas = Some(mean(&self.votes));
         }
         enough
     }
@@ -136,25 +136,26 @@ impl ReplicaPolicy {
     fn reason_to_remove(&mut self, at: u64, inputs: &ReplicaInputs) -> Option<String> {
         let little = inputs.busy < SINGLE_BUSY_MAX && inputs.idle > IDLE_MIN;
         self.little = if little { self.little + 1 } else { 0 };
-        if self.little >= 2 * self.rate_policy.looks && at >= self.rests_until {
+        if self.little >= 2 * self.rate_policy.agreeing_observations && at >= self.rests_until {
             let percent = inputs.busy * 100.0;
             self.lengthen_rest(at);
             return Some(format!("all of it keeps {percent:.0} % of one processor busy"));
         }
-        let alone = self.alone.filter(|_| inputs.idle <= IDLE_MIN)?;
+        let busy_without_replicas =
+            self.busy_without_replicas.filter(|_| inputs.idle <= IDLE_MIN)?;
         self.votes.push(inputs.rate);
-        if self.votes.len() < self.rate_policy.looks as usize {
+        if self.votes.len() < self.rate_policy.agreeing_observations as usize {
             return None;
         }
         let rate = mean(&self.votes);
         self.votes.clear();
-        if rate >= alone * GAIN_MIN {
+        if rate >= busy_without_replicas * GAIN_MIN {
             // The replicas pay; reset the wait.
-            (self.alone, self.rest) = (None, self.rate_policy.pause_ns);
+            (self.busy_without_replicas, self.rest) = (None, self.rate_policy.pause_ns);
             return None;
         }
         self.lengthen_rest(at);
-        Some(format!("with copies {rate:.0} blocks a second, without {alone:.0}"))
+        Some(format!("with copies {rate:.0} blocks a second, without {busy_without_replicas:.0}"))
     }
 
     /// Lengthens the wait before the next change, after replicas that did not pay.
@@ -175,22 +176,22 @@ mod tests {
     const SECOND: u64 = 1_000_000_000;
 
     fn rate_policy() -> RatePolicy {
-        RatePolicy { observation_ns: 1, looks: 2, pause_ns: SECOND }
+        RatePolicy { observation_ns: 1, agreeing_observations: 2, pause_ns: SECOND }
     }
 
-    fn alone(rate: f64) -> ReplicaInputs {
+    fn busy_without_replicas(rate: f64) -> ReplicaInputs {
         ReplicaInputs { shared: false, worth: true, rate, busy: 1.0, idle: 0.0 }
     }
 
     #[test]
     fn n1_replicas_are_added_after_consecutive_busy_observations() {
         let mut copies = ReplicaPolicy::new(rate_policy());
-        let sleeps = ReplicaInputs { idle: 0.5, ..alone(100.0) };
-        assert_eq!(copies.next(0, &alone(100.0)), None, "one look is none");
+        let sleeps = ReplicaInputs { idle: 0.5, ..busy_without_replicas(100.0) };
+        assert_eq!(copies.next(0, &busy_without_replicas(100.0)), None, "one look is none");
         assert_eq!(copies.next(1, &sleeps), None);
-        assert_eq!(copies.next(2, &alone(100.0)), None, "in a row");
-        assert_eq!(copies.next(3, &alone(100.0)), Some(ReplicaStep::Share));
-        let pays_not = ReplicaInputs { worth: false, ..alone(100.0) };
+        assert_eq!(copies.next(2, &busy_without_replicas(100.0)), None, "in a row");
+        assert_eq!(copies.next(3, &busy_without_replicas(100.0)), Some(ReplicaStep::Share));
+        let pays_not = ReplicaInputs { worth: false, ..busy_without_replicas(100.0) };
         let mut copies = ReplicaPolicy::new(rate_policy());
         assert!((0..9).all(|at| copies.next(at, &pays_not).is_none()));
     }
@@ -200,9 +201,9 @@ mod tests {
         let mut copies = ReplicaPolicy::new(rate_policy());
         let (mut at, mut shared, mut steps) = (0, false, Vec::new());
         while at < 1000 * SECOND {
-            let inputs = ReplicaInputs { shared, ..alone(100.0) };
+            let inputs = ReplicaInputs { shared, ..busy_without_replicas(100.0) };
             if let Some(step) = copies.next(at, &inputs) {
-                shared = step.shares();
+                shared = step.adds_replicas();
                 steps.push((at / SECOND, shared));
             }
             at += SECOND / 10;
@@ -216,7 +217,9 @@ mod tests {
     fn n1_replicas_that_pay_reset_the_wait() {
         let mut copies = ReplicaPolicy::new(rate_policy());
         let shares = |copies: &mut ReplicaPolicy, from: u64| {
-            (from..).map(|at| (at, copies.next(at, &alone(100.0)))).find(|(_, step)| step.is_some())
+            (from..)
+                .map(|at| (at, copies.next(at, &busy_without_replicas(100.0))))
+                .find(|(_, step)| step.is_some())
         };
         let with = |rate, busy, idle| ReplicaInputs { shared: true, rate, busy, idle, worth: true };
         let (begun, _) = shares(&mut copies, 0).unwrap();
@@ -233,9 +236,9 @@ mod tests {
     #[test]
     fn n1_useful_replicas_stay_until_load_drops() {
         let mut copies = ReplicaPolicy::new(rate_policy());
-        assert_eq!(copies.next(0, &alone(100.0)), None);
-        assert_eq!(copies.next(1, &alone(100.0)), Some(ReplicaStep::Share));
-        let busy = ReplicaInputs { shared: true, busy: 1.9, ..alone(180.0) };
+        assert_eq!(copies.next(0, &busy_without_replicas(100.0)), None);
+        assert_eq!(copies.next(1, &busy_without_replicas(100.0)), Some(ReplicaStep::Share));
+        let busy = ReplicaInputs { shared: true, busy: 1.9, ..busy_without_replicas(180.0) };
         assert!((2..50).all(|at| copies.next(at, &busy).is_none()));
         let little = ReplicaInputs { shared: true, worth: false, rate: 9.0, busy: 0.1, idle: 0.9 };
         let joins = (2..9).find_map(|at| copies.next(at * SECOND, &little));

@@ -1,8 +1,10 @@
-//! A thread of its own for a sink whose writes hold up the thread that reads a source.
+//! Moves of sinks to threads of their own, when their writes hold up the thread that reads a
+//! source.
 //!
-//! A sink that appends shares the reader's thread. Its space reports a write that took long while
-//! blocks waited at the source ([`SinkStall`]); no thread polls for it. The sink then moves by the
-//! hot swap, with its open file, and stays there: a disk that stalled once stalls again.
+//! A sink that appends to a file runs in the reader's thread. Its space reports a write that took
+//! long while blocks waited at the source ([`SinkStall`]); no thread polls for this. The sink then
+//! moves by hot swap, with its open file, and does not move back, because a disk that stalled once
+//! stalls again.
 //!
 //! docs/book/decisions/0087-writers-with-readers.md, docs/book/decisions/0092-stalled-sinks.md
 
@@ -24,14 +26,14 @@ impl PathObserver {
         }
     }
 
-    /// Moves the sink to a thread of its own, unless that was tried before.
+    /// Moves the sink to a thread of its own, unless that move was already tried.
     pub(super) fn relieve(&mut self, stall: SinkStall) {
         let Some(live) = self.lives.first().filter(|_| self.adapt.relieves) else { return };
-        let Some((plan, node)) = live.plan().zip(live.place_of_node(stall.node)) else { return };
+        let Some((plan, node)) = live.plan().zip(live.node_with_number(stall.node)) else { return };
         if !plan.sinks_with_readers().contains(&node) || self.relieved.contains(&stall.node) {
             return;
         }
-        let space = own_thread(&plan, node);
+        let space = new_thread_name(&plan, node);
         let (took, waited) = (explain::spent(stall.write_ns as f64), stall.waited);
         let what = format!("`{}` to {space}", explain::names(&plan.graph)[node.0]);
         let why = format!("a write took {took}, and {waited} blocks or more waited for its thread");
@@ -45,8 +47,9 @@ impl PathObserver {
     }
 }
 
-/// Returns the name of the first thread behind those of the sink's part of the plan.
-fn own_thread(plan: &Plan, node: NodeId) -> String {
+/// Returns an unused thread name for the sink's part of the plan: one more than the highest number
+/// in use.
+fn new_thread_name(plan: &Plan, node: NodeId) -> String {
     let part = plan.space_of(node).part;
     let threads = plan.spaces.iter().filter(|space| space.part == part);
     let threads = threads.filter(|space| space.kind == SpaceKind::Thread);

@@ -1,10 +1,11 @@
-//! The first seconds of a path: shares of arcs are counted, and filters move where that pays.
+//! The first seconds of a path, in which the shares of arcs are counted and filters move where that
+//! pays.
 //!
-//! The planner assumes that every block takes every arc until a run has told otherwise, so the
-//! placement of a line that never ran may be wrong by any factor. Nothing is measured here but
-//! counters that exist anyway: filters are not timed, since what a short measurement of cold code
-//! says is worse than the machine's table of costs. The period begins with the first block, which
-//! its space reports ([`ControlEvent::Came`]); until then, and afterwards, nothing is done.
+//! The planner assumes that every block takes every arc until a run has measured otherwise, so the
+//! placement of a request that never ran may be wrong by any factor. Only counters that exist
+//! anyway are read. Filters are not timed, because a short measurement of cold code is less
+//! accurate than the machine's cost table. The period begins with the first block, which its space
+//! reports ([`ControlEvent::Came`]); before and after the period nothing is measured.
 //!
 //! docs/book/decisions/0091-first-seconds.md
 
@@ -17,13 +18,13 @@ use pipeline::plan::{ArcShare, Costs, Machine};
 use runtime::control::ControlEvent;
 use std::sync::mpsc::Receiver;
 
-/// Length of the period, in ns.
+/// Length of the observed period, in ns.
 const PERIOD_NS: u64 = 2_000_000_000;
-/// Interval between two looks at the counters: two of them must agree, so a wrong placement ends
-/// after a tenth of the period.
+/// Policy of the period: counters are read every 100 ms, and two readings must agree, so that a
+/// wrong placement ends after a tenth of the period.
 const RATE_POLICY: RatePolicy =
-    RatePolicy { observation_ns: 100_000_000, looks: 2, pause_ns: 500_000_000 };
-/// Largest share that a report names as the reason of a move.
+    RatePolicy { observation_ns: 100_000_000, agreeing_observations: 2, pause_ns: 500_000_000 };
+/// Share of blocks below which an arc is named in the report as a reason for the move.
 const SELECTIVE_MAX: f64 = 0.9;
 
 impl PathObserver {
@@ -54,52 +55,57 @@ impl PathObserver {
             if self.sleep_or_stop(wakes, RATE_POLICY.observation_ns.min(end - now)) {
                 return false;
             }
-            match self.look(&before, &table) {
-                Look::Again => begin = Some(before),
-                Look::Anew => {}
-                Look::Blind => return true,
+            match self.check_counters(&before, &table) {
+                CounterCheck::Continue => begin = Some(before),
+                CounterCheck::Restart => {}
+                CounterCheck::Unreadable => return true,
             }
         }
         self.known = table;
         true
     }
 
-    /// Compares the counters with those at the begin, and moves filters if that is due.
-    fn look(&mut self, before: &CounterSnapshot, table: &Costs) -> Look {
+    /// Compares the counters with those at the beginning of the period, and moves filters if the
+    /// counted shares justify it.
+    fn check_counters(&mut self, before: &CounterSnapshot, table: &Costs) -> CounterCheck {
         let after = CounterSnapshot::take(&self.lives, SPACE_WAIT_MAX);
         let plan = self.lives.first().and_then(Live::plan);
-        let Some((after, plan)) = after.zip(plan) else { return Look::Blind };
+        let Some((after, plan)) = after.zip(plan) else { return CounterCheck::Unreadable };
         let Some(observation) = Observation::between(before, &after, &plan) else {
-            return Look::Anew;
+            return CounterCheck::Restart;
         };
         if observation.blind || !plan.replicas.is_empty() {
-            return Look::Blind;
+            return CounterCheck::Unreadable;
         }
-        if observation.came() < BLOCKS_MIN {
-            return Look::Again;
+        if observation.input_blocks() < BLOCKS_MIN {
+            return CounterCheck::Continue;
         }
-        let costs = observation.shares(table);
-        let reason = reason(&costs.shares);
+        let costs = observation.adds_replicas(table);
+        let move_reason = move_reason(&costs.shares);
         let machine = Machine { costs, ..self.adapt.machine.clone() };
         let changes = self.lives.first().map(Live::changes);
         self.lives.iter().for_each(Live::count_observation);
-        self.move_filters(observation.at, &plan, &machine, &reason);
-        if changes == self.lives.first().map(Live::changes) { Look::Again } else { Look::Anew }
+        self.move_filters(observation.at, &plan, &machine, &move_reason);
+        if changes == self.lives.first().map(Live::changes) {
+            CounterCheck::Continue
+        } else {
+            CounterCheck::Restart
+        }
     }
 }
 
-/// The result of a look at the counters.
-enum Look {
-    /// Blocks are counted on from the same begin.
-    Again,
-    /// The path has changed: its counters begin anew.
-    Anew,
+/// The result of reading the counters once.
+enum CounterCheck {
+    /// Counting continues from the same snapshot.
+    Continue,
+    /// The path has changed, so counting restarts from a new snapshot.
+    Restart,
     /// Counters cannot be read, or the path may not move.
-    Blind,
+    Unreadable,
 }
 
 /// Formats the arcs that few blocks took, as the reason of a move.
-fn reason(shares: &[ArcShare]) -> String {
+fn move_reason(shares: &[ArcShare]) -> String {
     let few = shares.iter().filter(|arc| arc.share < SELECTIVE_MAX);
     let arc = |ArcShare { filter, classes, share }: &ArcShare| {
         let label = if classes == "!0" { String::new() } else { format!(" |{classes}") };

@@ -1,6 +1,6 @@
 //! Aggregated losses of a source before its blocks are divided among worker processes.
 //!
-//! In: the input and the losses of each worker. Out: the known losses of the request, by place.
+//! In: the input and the losses of each worker. Out: the known losses of the request, by location.
 //!
 //! - **driver** and **backlog** precede all workers, so each counts the same loss. If they agree,
 //!   that is the loss; otherwise it is unknown.
@@ -16,8 +16,8 @@ use super::share::WorkerView;
 use endpoint::{DropReason, SourceCounters};
 use filter::Amount;
 
-/// The place of a loss of which only a lower bound is known; the unknown remainder is listed at the
-/// actual places.
+/// The location of a loss of which only a lower bound is known; the unknown remainder is listed at
+/// the actual locations.
 pub(super) const LOSS_LOWER_BOUND: DropReason =
     DropReason::Named("own sockets and rings, at least");
 
@@ -30,7 +30,7 @@ pub(super) struct Losses {
 
 /// Computes the losses of a source from the views of all workers that were not killed. `quiet`: all
 /// workers started before the first block; `alone`: there is only one worker.
-pub(super) fn losses(views: &[&WorkerView], (quiet, alone): (bool, bool)) -> Losses {
+pub(super) fn aggregate_losses(views: &[&WorkerView], (quiet, alone): (bool, bool)) -> Losses {
     let is_common = |place| matches!(place, DropReason::Driver | DropReason::Backlog);
     let mut own: Vec<WorkerView> = Vec::new();
     let mut common: Vec<(DropReason, Vec<Option<u64>>)> = Vec::new();
@@ -123,7 +123,7 @@ fn bounds(all: &[WorkerView], quiet: bool) -> Option<(u64, u64)> {
     if !quiet {
         return Some((0, sum));
     }
-    let saw = all.iter().map(WorkerView::saw).collect::<Option<Vec<u64>>>()?;
+    let saw = all.iter().map(WorkerView::received).collect::<Option<Vec<u64>>>()?;
     let own: u64 = all.iter().map(|view| view.own.blocks).sum();
     let missing = |saw: Option<&u64>| saw.map_or(0, |saw| saw.saturating_sub(own)).min(sum);
     Some((missing(saw.iter().min()), missing(saw.iter().max())))

@@ -16,11 +16,11 @@ pub use share::is_divided;
 use crate::run::Outcome;
 use endpoint::{DropReason, SourceCounters};
 use filter::Amount;
-use losses::{losses, set_losses};
+use losses::{aggregate_losses, set_losses};
 use pipeline::Graph;
 use runtime::ledger::{Ledger, NodeEntry};
 use runtime::report::{NodeReport, merge_by_node};
-use share::{DividedSource, WorkerView, shared};
+use share::{DividedSource, WorkerView, divided_sources};
 
 /// The drop reason for blocks in the share of a worker process that was killed.
 pub const WORKER_ENDED: DropReason = DropReason::Named("engine ended");
@@ -43,7 +43,7 @@ pub fn merge_reports(graph: &Graph, mut engines: Vec<WorkerReport>) -> Outcome {
         .iter_mut()
         .filter(|engine| engine.killed)
         .for_each(|engine| balance_killed(&mut engine.outcome));
-    for shared in shared(graph) {
+    for shared in divided_sources(graph) {
         reduce_to_shares(graph, &shared, &mut engines);
     }
     let mut merged = Outcome::default();
@@ -51,7 +51,7 @@ pub fn merge_reports(graph: &Graph, mut engines: Vec<WorkerReport>) -> Outcome {
     for engine in engines {
         let Outcome { ledger, reports: more_reports, failures, programs, adapted, latency, .. } =
             engine.outcome;
-        add(&mut merged.ledger, ledger);
+        add_counters(&mut merged.ledger, ledger);
         reports.extend(more_reports);
         merged.failures.extend(failures);
         if let Some(latency) = latency {
@@ -66,8 +66,8 @@ pub fn merge_reports(graph: &Graph, mut engines: Vec<WorkerReport>) -> Outcome {
     merged
 }
 
-/// Reduces the counters of each worker process to its own share of a source. The first worker with
-/// an entry for the source gets the aggregated losses.
+/// Reduces the counters of each worker process to the worker's share of a source. The first worker
+/// with an entry for the source gets the aggregated losses.
 fn reduce_to_shares(graph: &Graph, shared: &DividedSource, engines: &mut [WorkerReport]) {
     let leave = |engine: &mut WorkerReport| match engine.killed {
         true => shared.reduce_killed(graph, &mut engine.outcome.ledger),
@@ -83,20 +83,20 @@ fn reduce_to_shares(graph: &Graph, shared: &DividedSource, engines: &mut [Worker
         shared.add_ended(&mut engines[heir].outcome.ledger, missing);
     }
     let quiet = heir.is_none() && engines.iter().all(|engine| engine.quiet);
-    let mut losses_once = Some(losses(&alive, (quiet, engines.len() == 1)));
+    let mut losses_once = Some(aggregate_losses(&alive, (quiet, engines.len() == 1)));
     for engine in engines {
-        let Some(seen) = shared.seen(&mut engine.outcome.ledger) else { continue };
+        let Some(seen) = shared.source_entry(&mut engine.outcome.ledger) else { continue };
         set_losses(seen, losses_once.take().unwrap_or_default());
     }
 }
 
 /// Computes the unreported share of killed worker processes from the counters of the survivors: all
 /// blocks that a survivor received, less all reported shares and possible losses. After a stop,
-/// survivors may have received different numbers of blocks; then the smallest number counts,
-/// otherwise the largest.
+/// survivors may have received different numbers of blocks; then the smallest of these numbers is
+/// used, otherwise the largest.
 fn unreported_share(all: &[WorkerView], alive: &[&WorkerView], stopped: bool) -> Amount {
     let own: Amount = all.iter().map(|view| view.own).sum();
-    let saw = |view: &&&WorkerView| view.saw().unwrap_or(view.came.blocks);
+    let saw = |view: &&&WorkerView| view.received().unwrap_or(view.came.blocks);
     let saw = match stopped {
         true => alive.iter().min_by_key(saw),
         false => alive.iter().max_by_key(saw),
@@ -129,7 +129,7 @@ pub fn balance_killed(outcome: &mut Outcome) {
 }
 
 /// Adds the counters of one worker process to the aggregate.
-fn add(merged: &mut Ledger, other: Ledger) {
+fn add_counters(merged: &mut Ledger, other: Ledger) {
     let mut view: Vec<&str> = Vec::new();
     let mut places = Vec::new();
     for (name, _) in &other.sources {
@@ -139,7 +139,7 @@ fn add(merged: &mut Ledger, other: Ledger) {
     for ((name, seen), nth) in other.sources.iter().zip(places) {
         let mut known = merged.sources.iter_mut().filter(|(known, _)| known == name);
         match known.nth(nth) {
-            Some((_, known)) => add_source(known, seen),
+            Some((_, known)) => add_source_counters(known, seen),
             None => merged.sources.push((name.clone(), seen.clone())),
         }
     }
@@ -154,14 +154,14 @@ fn add(merged: &mut Ledger, other: Ledger) {
         merged.add_edge(edge);
     }
     for row in &mut merged.filters {
-        row.dropped = by_name(&row.dropped);
+        row.dropped = sum_by_name(&row.dropped);
     }
     for edge in &mut merged.edges {
-        edge.dropped = by_name(&edge.dropped);
+        edge.dropped = sum_by_name(&edge.dropped);
     }
 }
 
-fn add_source(to: &mut SourceCounters, more: &SourceCounters) {
+fn add_source_counters(to: &mut SourceCounters, more: &SourceCounters) {
     to.given += more.given;
     to.observed = to.observed.zip(more.observed).map(|(one, other)| one + other);
     for (place, blocks) in &more.dropped {
@@ -175,8 +175,8 @@ fn add_source(to: &mut SourceCounters, more: &SourceCounters) {
     }
 }
 
-/// Sums up amounts by name.
-fn by_name<N: Clone + PartialEq>(all: &[(N, Amount)]) -> Vec<(N, Amount)> {
+/// Sums amounts by name.
+fn sum_by_name<N: Clone + PartialEq>(all: &[(N, Amount)]) -> Vec<(N, Amount)> {
     let mut sums: Vec<(N, Amount)> = Vec::new();
     for (name, amount) in all {
         match sums.iter_mut().find(|(known, _)| known == name) {

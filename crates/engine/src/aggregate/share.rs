@@ -24,8 +24,8 @@ pub(super) const SHARD: &str = "shard";
 /// The route from a source to the filter that divides its blocks.
 #[derive(Clone, Debug)]
 pub(super) struct DividedSource {
-    /// Index of the source in the plan; `share` and `edge` are those of the filter that follows it
-    /// and of the edge between them.
+    /// Index of the source in the plan. `share` and `edge` are the indices of the filter that
+    /// follows the source and of the edge between them.
     pub(super) source: usize,
     pub(super) share: usize,
     pub(super) edge: usize,
@@ -42,7 +42,7 @@ pub(super) struct WorkerView {
     pub(super) own: Amount,
     /// All blocks that reached the filter.
     pub(super) came: Amount,
-    /// Blocks of any share lost on the route to the filter, by place.
+    /// Blocks of any share lost on the route to the filter, with the location of the loss.
     pub(super) lost: Vec<(DropReason, Option<u64>)>,
 }
 
@@ -54,13 +54,13 @@ impl WorkerView {
 
     /// Returns the total number of blocks, including lost ones; `None` if a counter could not be
     /// read.
-    pub(super) fn saw(&self) -> Option<u64> {
+    pub(super) fn received(&self) -> Option<u64> {
         self.lost().map(|lost| self.came.blocks + lost)
     }
 }
 
 /// Returns the divided sources of a worker's graph.
-pub(super) fn shared(graph: &Graph) -> Vec<DividedSource> {
+pub(super) fn divided_sources(graph: &Graph) -> Vec<DividedSource> {
     let mut names: Vec<String> = Vec::new();
     let mut found = Vec::new();
     for source in graph.heads() {
@@ -80,7 +80,7 @@ pub(super) fn shared(graph: &Graph) -> Vec<DividedSource> {
 /// blocks.
 #[must_use]
 pub fn is_divided(graph: &Graph) -> bool {
-    shared(graph).len() == graph.heads().len()
+    divided_sources(graph).len() == graph.heads().len()
 }
 
 /// Returns the index and the target of a node's only outgoing edge; `None` if the node has no such
@@ -103,8 +103,8 @@ impl DividedSource {
             row.unanswered.clear();
         }
         let mut lost = self.take_losses(ledger);
-        self.take_out(ledger, SHARD, others);
-        if let Some(seen) = self.seen(ledger) {
+        self.subtract_upstream(ledger, SHARD, others);
+        if let Some(seen) = self.source_entry(ledger) {
             lost.extend(std::mem::take(&mut seen.dropped));
         }
         WorkerView { own: came.saturating_sub(others), came, lost }
@@ -113,8 +113,8 @@ impl DividedSource {
     /// Reduces the ledger of a killed worker. Its counters after the last report are unknown, so
     /// the route keeps only the reported share.
     pub(super) fn reduce_killed(&self, graph: &Graph, ledger: &mut Ledger) -> WorkerView {
-        let own = match self.seen(ledger) {
-            None => self.arrived(graph, ledger),
+        let own = match self.source_entry(ledger) {
+            None => self.estimate_output(graph, ledger),
             Some(_) => {
                 let rows = ledger.filters.iter().filter(|row| self.is_share(row));
                 rows.map(|row| row.passed).sum()
@@ -122,7 +122,7 @@ impl DividedSource {
         };
         let inner: Vec<NodeName> = self.edges(ledger).map(|edge| edge.from.clone()).collect();
         ledger.filters.retain(|row| {
-            let between = inner.contains(&row.name) && row.planned == self.planned(&row.name);
+            let between = inner.contains(&row.name) && row.planned == self.planned_index(&row.name);
             !between && !self.is_share(row) && !self.is_source(row)
         });
         ledger.edges.retain(|edge| edge.planned != self.edge);
@@ -137,7 +137,7 @@ impl DividedSource {
         let (from, to) = (self.name.as_str().into(), SHARD.into());
         let edge = Edge::new(from, to, EdgeKind::Call, self.edge);
         ledger.edges.push(Edge { put: own, taken: own, ..edge });
-        match self.seen(ledger) {
+        match self.source_entry(ledger) {
             Some(seen) => (seen.given, seen.dropped) = (own, Vec::new()),
             None => ledger.sources.push((self.name.clone(), SourceCounters::all(own))),
         }
@@ -162,13 +162,16 @@ impl DividedSource {
             edge.put += more;
             edge.taken += more;
         }
-        if let Some(seen) = self.seen(ledger) {
+        if let Some(seen) = self.source_entry(ledger) {
             seen.given += more;
         }
     }
 
     /// Returns the source's entry in the ledger.
-    pub(super) fn seen<'l>(&self, ledger: &'l mut Ledger) -> Option<&'l mut SourceCounters> {
+    pub(super) fn source_entry<'l>(
+        &self,
+        ledger: &'l mut Ledger,
+    ) -> Option<&'l mut SourceCounters> {
         let mut named = ledger.sources.iter_mut().filter(|(name, _)| *name == self.name);
         named.nth(self.nth).map(|(_, seen)| seen)
     }
@@ -183,7 +186,7 @@ impl DividedSource {
 
     /// Returns the planned index of a node on this route, given its name: that of the filter for
     /// the reading end of a ring, else that of the source.
-    fn planned(&self, name: &NodeName) -> usize {
+    fn planned_index(&self, name: &NodeName) -> usize {
         if name.ring_end() == Some(RingEnd::From) { self.share } else { self.source }
     }
 
@@ -192,7 +195,8 @@ impl DividedSource {
         ledger.edges.iter().filter(move |edge| edge.planned == number)
     }
 
-    /// Removes losses on the route to the filter from the ledger, and returns them by reason.
+    /// Removes losses on the route to the filter from the ledger, and returns them with their
+    /// location.
     fn take_losses(&self, ledger: &mut Ledger) -> Vec<(DropReason, Option<u64>)> {
         let mut lost: Vec<(DropReason, Option<u64>)> = Vec::new();
         for at in 0..ledger.edges.len() {
@@ -204,13 +208,13 @@ impl DividedSource {
             let dropped = std::mem::take(&mut edge.dropped);
             lost.extend(dropped.into_iter().map(|(why, amount)| (why, Some(amount.blocks))));
             let gone = edge.put.saturating_sub(edge.taken + edge.resident);
-            self.take_put(ledger, at, gone);
+            self.subtract_edge_input(ledger, at, gone);
         }
         lost
     }
 
     /// Subtracts blocks that reached the node `to` from the edges and nodes upstream of it.
-    fn take_out(&self, ledger: &mut Ledger, to: &str, mut amount: Amount) {
+    fn subtract_upstream(&self, ledger: &mut Ledger, to: &str, mut amount: Amount) {
         for at in 0..ledger.edges.len() {
             let edge = &mut ledger.edges[at];
             if edge.planned != self.edge || *edge.to != *to || amount.blocks == 0 {
@@ -222,12 +226,12 @@ impl DividedSource {
             };
             edge.taken = edge.taken.saturating_sub(part);
             amount = amount.saturating_sub(part);
-            self.take_put(ledger, at, part);
+            self.subtract_edge_input(ledger, at, part);
         }
     }
 
     /// Subtracts blocks from the input of an edge, and from the node that put them on the edge.
-    fn take_put(&self, ledger: &mut Ledger, at: usize, part: Amount) {
+    fn subtract_edge_input(&self, ledger: &mut Ledger, at: usize, part: Amount) {
         let edge = &mut ledger.edges[at];
         edge.put = edge.put.saturating_sub(part);
         let from = edge.from.clone();
@@ -236,23 +240,23 @@ impl DividedSource {
                 row.made = row.made.saturating_sub(part);
                 row.passed = row.passed.saturating_sub(part);
             }
-            if let Some(seen) = self.seen(ledger) {
+            if let Some(seen) = self.source_entry(ledger) {
                 seen.given = seen.given.saturating_sub(part);
             }
             return;
         }
-        let planned = self.planned(&from);
+        let planned = self.planned_index(&from);
         let row = ledger.filters.iter_mut().find(|row| row.planned == planned && row.name == from);
         if let Some(row) = row {
             row.taken = row.taken.saturating_sub(part);
             row.passed = row.passed.saturating_sub(part);
         }
-        self.take_out(ledger, &from, part);
+        self.subtract_upstream(ledger, &from, part);
     }
 
     /// Estimates the output of a kernel program whose counters are lost: the blocks that reached
     /// the nodes that follow the program in this process.
-    fn arrived(&self, graph: &Graph, ledger: &Ledger) -> Amount {
+    fn estimate_output(&self, graph: &Graph, ledger: &Ledger) -> Amount {
         let reached = downstream_nodes(graph, self.share);
         let mut came = Amount::default();
         for row in ledger.filters.iter().filter(|row| reached.contains(&row.planned)) {

@@ -11,7 +11,7 @@ fn amount(blocks: u64) -> Amount {
 
 /// Builds a worker process's report of `replay x | shard N of=3 | discard`: `came` blocks in all,
 /// `own` of its share.
-fn engine(came: u64, own: u64, killed: bool) -> WorkerReport {
+fn worker_report(came: u64, own: u64, killed: bool) -> WorkerReport {
     let node = |planned, name: &str| {
         let name = name.into();
         let (taken, passed) = (amount(came), amount(own));
@@ -45,17 +45,17 @@ fn engine(came: u64, own: u64, killed: bool) -> WorkerReport {
     WorkerReport { outcome: Outcome { ledger, ..Outcome::default() }, killed, quiet: true }
 }
 
-fn graph() -> Graph {
-    let (graph, mistakes) =
+fn shard_graph() -> Graph {
+    let (shard_graph, mistakes) =
         pipeline::read("replay x | shard 1 of=3 | discard", &MachineRegistry::Local);
     assert!(mistakes.is_empty());
-    graph
+    shard_graph
 }
 
 #[test]
 fn n7_reports_of_all_workers_add_up_to_one_process() {
-    let all = [(100, 30), (100, 0), (100, 70)].map(|(came, own)| engine(came, own, false));
-    let merged = merge_reports(&graph(), all.into());
+    let all = [(100, 30), (100, 0), (100, 70)].map(|(came, own)| worker_report(came, own, false));
+    let merged = merge_reports(&shard_graph(), all.into());
     assert_eq!(merged.ledger.imbalances(), []);
     assert_eq!(merged.ledger.lost(), 0);
     assert_eq!(merged.ledger.sources, [("replay".to_owned(), SourceCounters::all(amount(100)))]);
@@ -66,8 +66,9 @@ fn n7_reports_of_all_workers_add_up_to_one_process() {
 #[test]
 fn n7_survivors_account_for_blocks_of_a_killed_worker() {
     // It had reported 40 blocks, 10 of them in its own share; the others received all 100.
-    let all = [engine(100, 30, false), engine(40, 10, true), engine(100, 20, false)];
-    let merged = merge_reports(&graph(), all.into());
+    let all =
+        [worker_report(100, 30, false), worker_report(40, 10, true), worker_report(100, 20, false)];
+    let merged = merge_reports(&shard_graph(), all.into());
     assert_eq!(merged.ledger.imbalances(), []);
     assert_eq!(merged.ledger.lost(), 100 - 30 - 10 - 20);
     assert_eq!(merged.ledger.sources[0].1.given, amount(100));
@@ -78,42 +79,46 @@ fn n7_survivors_account_for_blocks_of_a_killed_worker() {
 
 #[test]
 fn n7_blocks_in_flight_in_a_killed_worker_count_as_dropped() {
-    let mut killed = engine(100, 50, true);
+    let mut killed = worker_report(100, 50, true);
     let edge = &mut killed.outcome.ledger.edges[1];
     (edge.taken, edge.resident) = (amount(45), amount(5));
     killed.outcome.ledger.filters[2].taken = amount(45);
     killed.outcome.ledger.filters[2].passed = amount(40);
     killed.outcome.ledger.filters[2].held = amount(5);
-    let merged = merge_reports(&graph(), vec![killed, engine(100, 50, false)]);
+    let merged = merge_reports(&shard_graph(), vec![killed, worker_report(100, 50, false)]);
     assert_eq!(merged.ledger.imbalances(), []);
     assert_eq!(merged.ledger.lost(), 10);
 }
 
-/// A drop location that belongs to one worker and loses blocks of all shares.
+/// A loss location that belongs to one worker and loses blocks of all shares.
 const SOCKET: DropReason = DropReason::Named("socket");
+/// A loss location on the route: a ring between two threads.
 const RING: DropReason = DropReason::Ring;
 
-/// Returns the report with losses of the source added at these places.
-fn losing(mut engine: WorkerReport, places: &[(DropReason, Option<u64>)]) -> WorkerReport {
-    let seen = &mut engine.outcome.ledger.sources[0].1;
+/// Returns the report with losses of the source added at these locations.
+fn with_losses(
+    mut worker_report: WorkerReport,
+    places: &[(DropReason, Option<u64>)],
+) -> WorkerReport {
+    let seen = &mut worker_report.outcome.ledger.sources[0].1;
     seen.dropped = places.to_vec();
     let lost: Option<u64> = places.iter().map(|(_, blocks)| *blocks).sum();
     seen.observed = lost.map(|lost| amount(seen.given.blocks + lost));
-    assert_eq!(engine.outcome.ledger.imbalances(), []);
-    engine
+    assert_eq!(worker_report.outcome.ledger.imbalances(), []);
+    worker_report
 }
 
 /// Merges the reports. Returns the source's entry, and the number of lost blocks.
 fn merged_source(engines: Vec<WorkerReport>) -> (SourceCounters, u64) {
-    let mut merged = merge_reports(&graph(), engines);
+    let mut merged = merge_reports(&shard_graph(), engines);
     assert_eq!(merged.ledger.imbalances(), []);
     let lost = merged.ledger.lost();
     (merged.ledger.sources.remove(0).1, lost)
 }
 
 /// Returns the report with edge `at` crossing threads over a ring.
-fn crossing(mut engine: WorkerReport, at: usize, of: [usize; 2]) -> WorkerReport {
-    let ledger = &mut engine.outcome.ledger;
+fn with_ring(mut worker_report: WorkerReport, at: usize, of: [usize; 2]) -> WorkerReport {
+    let ledger = &mut worker_report.outcome.ledger;
     let call = ledger.edges.remove(at);
     let ends = ["ring to thread1", "ring from thread0"].map(NodeName::from);
     for (name, planned) in ends.iter().zip(of) {
@@ -127,18 +132,20 @@ fn crossing(mut engine: WorkerReport, at: usize, of: [usize; 2]) -> WorkerReport
         Edge { from: ends[1].clone(), ..call },
     ]);
     assert_eq!(ledger.imbalances(), []);
-    engine
+    worker_report
 }
 
 #[test]
 fn n7_each_block_is_counted_once_with_a_ring_on_any_edge() {
     // A ring before `shard`, behind it, and on both sides.
-    let view: fn(WorkerReport) -> WorkerReport = |engine| crossing(engine, 0, [0, 1]);
-    let behind: fn(WorkerReport) -> WorkerReport = |engine| crossing(engine, 1, [1, 2]);
-    for (form, put) in [("before", view), ("behind", behind), ("both", |e| before_both(e))] {
+    let view: fn(WorkerReport) -> WorkerReport =
+        |worker_report| with_ring(worker_report, 0, [0, 1]);
+    let behind: fn(WorkerReport) -> WorkerReport =
+        |worker_report| with_ring(worker_report, 1, [1, 2]);
+    for (form, put) in [("before", view), ("behind", behind), ("both", |e| with_two_rings(e))] {
         let all = [(100, 30), (100, 0), (100, 70)];
-        let all = all.map(|(came, own)| put(engine(came, own, false)));
-        let merged = merge_reports(&graph(), all.into());
+        let all = all.map(|(came, own)| put(worker_report(came, own, false)));
+        let merged = merge_reports(&shard_graph(), all.into());
         assert_eq!(merged.ledger.imbalances(), [], "{form}");
         assert_eq!(
             merged.ledger.sources,
@@ -153,11 +160,12 @@ fn n7_each_block_is_counted_once_with_a_ring_on_any_edge() {
     }
 }
 
-fn before_both(engine: WorkerReport) -> WorkerReport {
+/// Returns the report with a ring before each of the two edges.
+fn with_two_rings(worker_report: WorkerReport) -> WorkerReport {
     // The later edge first, while the other one is still at its index.
-    let mut engine = crossing(engine, 1, [1, 2]);
+    let mut worker_report = with_ring(worker_report, 1, [1, 2]);
     let ends = ["ring to thread2", "ring from thread1"];
-    let ledger = &mut engine.outcome.ledger;
+    let ledger = &mut worker_report.outcome.ledger;
     for (old, new) in ["ring to thread1", "ring from thread0"].into_iter().zip(ends) {
         let of = |name: &mut NodeName| {
             if *name == old {
@@ -170,14 +178,16 @@ fn before_both(engine: WorkerReport) -> WorkerReport {
             of(&mut edge.to);
         });
     }
-    crossing(engine, 0, [0, 1])
+    with_ring(worker_report, 0, [0, 1])
 }
 
 #[test]
 fn n7_loss_of_equal_views_is_input_less_all_shares() {
     // Both received 100: 60 of share 1, 40 of share 2. Of these, 50 and 35 arrived.
     let all = [(80, 50, 20), (90, 35, 10)];
-    let all = all.map(|(came, own, lost)| losing(engine(came, own, false), &[(RING, Some(lost))]));
+    let all = all.map(|(came, own, lost)| {
+        with_losses(worker_report(came, own, false), &[(RING, Some(lost))])
+    });
     let (seen, lost) = merged_source(all.into());
     assert_eq!((seen.given, lost), (amount(85), 15));
     assert_eq!(seen.dropped, [(RING, Some(15))]);
@@ -188,7 +198,8 @@ fn n7_loss_of_equal_views_is_input_less_all_shares() {
 #[test]
 fn n7_loss_of_unequal_views_is_reported_as_bounds() {
     let all = [(80, 50, 20), (90, 35, 12)];
-    let lose = |(came, own, lost)| losing(engine(came, own, false), &[(RING, Some(lost))]);
+    let lose =
+        |(came, own, lost)| with_losses(worker_report(came, own, false), &[(RING, Some(lost))]);
     let (seen, lost) = merged_source(all.map(lose).into());
     assert_eq!((seen.observed, lost), (None, 15), "100 and 102 seen, 85 came");
     assert_eq!(seen.dropped, [(RING, None), (losses::LOSS_LOWER_BOUND, Some(15))]);
@@ -202,7 +213,7 @@ fn n7_loss_of_unequal_views_is_reported_as_bounds() {
     assert!(seen.remark.unwrap().starts_with("from 0 to 30 blocks are missing by ring"));
     // Two places: the total is known, but not the place.
     let all = [(80, 50, [20, 0]), (90, 35, [4, 6])].map(|(came, own, [ring, socket])| {
-        losing(engine(came, own, false), &[(SOCKET, Some(socket)), (RING, Some(ring))])
+        with_losses(worker_report(came, own, false), &[(SOCKET, Some(socket)), (RING, Some(ring))])
     });
     let (seen, lost) = merged_source(all.into());
     assert_eq!((seen.dropped[0], seen.dropped[1], lost), ((SOCKET, None), (RING, None), 15));
@@ -214,7 +225,7 @@ fn n7_loss_before_all_processes_is_counted_once() {
         move |own| {
             let places =
                 [(DropReason::Driver, driver), (DropReason::Backlog, Some(0)), (RING, Some(0))];
-            losing(engine(100, own, false), &places)
+            with_losses(worker_report(100, own, false), &places)
         }
     };
     let (seen, lost) = merged_source([30, 70].map(lose(Some(7))).into());
@@ -229,8 +240,8 @@ fn n7_loss_before_all_processes_is_counted_once() {
 #[test]
 fn n7_loss_on_the_ring_before_shard_counts_for_the_source() {
     let lossy = |came, own, lost| {
-        let mut engine = crossing(engine(came, own, false), 0, [0, 1]);
-        let ledger = &mut engine.outcome.ledger;
+        let mut worker_report = with_ring(worker_report(came, own, false), 0, [0, 1]);
+        let ledger = &mut worker_report.outcome.ledger;
         let ring = ledger.edges.iter_mut().find(|edge| edge.kind == EdgeKind::Ring).unwrap();
         ring.put += amount(lost);
         ring.dropped = vec![("ring full".into(), amount(lost))];
@@ -243,7 +254,7 @@ fn n7_loss_on_the_ring_before_shard_counts_for_the_source() {
         }
         ledger.sources[0].1 = SourceCounters::all(amount(came + lost));
         assert_eq!(ledger.imbalances(), []);
-        engine
+        worker_report
     };
     let (seen, lost) = merged_source(vec![lossy(80, 50, 20), lossy(90, 35, 10)]);
     assert_eq!((seen.given, lost), (amount(85), 15));
@@ -252,7 +263,7 @@ fn n7_loss_on_the_ring_before_shard_counts_for_the_source() {
 
 #[test]
 fn unread_blocks_of_an_edge_are_not_lost() {
-    let mut outcome = engine(100, 30, false).outcome;
+    let mut outcome = worker_report(100, 30, false).outcome;
     let drops = [(DropReason::Unread, amount(7)), (DropReason::Ring, amount(5))];
     outcome.ledger.edges[1].dropped = drops.into();
     assert_eq!(outcome.ledger.lost(), 5);

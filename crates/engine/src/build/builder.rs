@@ -6,7 +6,7 @@ use crate::kernel::{Host, Kernel, NextGeneration};
 use crate::numbering::{Ids, links};
 use crate::path::origins::{Origins, sources};
 use crate::path::running::RunningPart;
-use crate::path::{Extras, Settings};
+use crate::path::{PathOptions, Settings};
 use crate::pools::{fresh_id, pool};
 use crate::record::RecordMode;
 use crate::why::FlowQuery;
@@ -34,10 +34,10 @@ pub(crate) struct SwapContext<'a> {
     pub(crate) kept: &'a HashSet<usize>,
     /// Numbers of staying nodes whose filter is replaced by a new one.
     pub(crate) renewed: &'a HashSet<usize>,
-    /// The new index of every edge out of the kernel, by edge number.
-    pub(crate) ways: &'a HashMap<usize, usize>,
+    /// The index in the new plan of every edge that leaves the kernel, by edge number.
+    pub(crate) exit_edges: &'a HashMap<usize, usize>,
     /// True if the swap replaces the kernel program.
-    pub(crate) anew: bool,
+    pub(crate) replaces_program: bool,
     /// Number of spaces in all earlier plans; a recording numbers new spaces from here.
     pub(crate) spaces: usize,
 }
@@ -77,7 +77,7 @@ pub(super) struct Draft {
     pub(super) successors: Vec<(Local, Succession)>,
     /// Entry nodes for the output of kernel programs that already run, each with the edges out of
     /// the kernel and their targets.
-    pub(super) rising: Vec<(Local, Vec<(usize, NodeId)>)>,
+    pub(super) kernel_exits: Vec<(Local, Vec<(usize, NodeId)>)>,
     /// Placeholders of nodes that already run.
     pub(super) kept: Vec<(Local, NodeKey)>,
     /// New filters for nodes that stay.
@@ -99,8 +99,13 @@ impl Draft {
         Ok(INTAKE_GENERAL + self.lent.len())
     }
 
-    /// Adds an intake of this shape for a single source. Returns its index.
-    pub(super) fn own(&mut self, config: PoolConfig, steps: &Steps) -> Result<usize, BuildError> {
+    /// Adds an intake with this pool configuration for a single source. Returns the index of the
+    /// intake.
+    pub(super) fn add_own_intake(
+        &mut self,
+        config: PoolConfig,
+        steps: &Steps,
+    ) -> Result<usize, BuildError> {
         self.lent.push(pool(config, steps)?);
         Ok(INTAKE_GENERAL + self.lent.len())
     }
@@ -115,7 +120,7 @@ pub(super) struct Builder<'p> {
     pub(super) origins: &'p Origins,
     pub(super) host: &'p dyn Host,
     pub(super) settings: Settings,
-    pub(super) extras: &'p Extras,
+    pub(super) extras: &'p PathOptions,
     pub(super) part: usize,
     /// The spaces of this part, as indices into the plan.
     pub(super) spaces: Vec<usize>,
@@ -131,7 +136,7 @@ impl<'p> Builder<'p> {
         (plan, ids): (&'p Plan, &'p Ids),
         part: usize,
         (origins, host): (&'p Origins, &'p dyn Host),
-        (settings, extras): (Settings, &'p Extras),
+        (settings, extras): (Settings, &'p PathOptions),
     ) -> Result<Self, BuildError> {
         let spaces = threads(plan, part);
         let steps = &extras.steps;
@@ -170,7 +175,7 @@ impl<'p> Builder<'p> {
 
     /// Creates the intake pool of a space.
     pub(super) fn intake(&self, mut config: PoolConfig) -> Result<Pool, BuildError> {
-        if let RecordMode::Play(_) = self.extras.tape {
+        if let RecordMode::Play(_) = self.extras.record_mode {
             // A replay lacks the memory that sources lent, and must never wait for memory.
             config.segments *= 16;
         }
@@ -186,7 +191,7 @@ impl<'p> Builder<'p> {
             copies: self.settings.copies,
             batch_max: if why.is_some() { 1 } else { self.plan.batch.max },
             demand: Arc::clone(&self.demand),
-            events: self.extras.tape.port(number),
+            events: self.extras.record_mode.port(number),
             tracer: why.map(FlowQuery::observer),
         }
     }
@@ -235,8 +240,8 @@ pub(super) fn entry_thread(plan: &Plan, space: usize) -> usize {
     threads(plan, kernel.part).first().copied().unwrap_or(space)
 }
 
-/// Creates the doorbell on which a space sleeps. If the space may sleep on descriptors, the
-/// doorbell also interrupts that sleep.
+/// Creates the doorbell that wakes a space. If the space may sleep on descriptors, the doorbell
+/// also interrupts such a sleep.
 pub(super) fn bell(plan: &Plan, space: usize, steps: &Steps) -> sys::Result<Doorbell> {
     if !sleeps_on_descriptors(plan, space) {
         return Ok(Doorbell::new());

@@ -7,7 +7,7 @@ use super::builder::Builder;
 use crate::error::BuildError;
 use crate::numbering::Ids;
 use crate::path::origins::Origins;
-use crate::path::{Extras, Settings};
+use crate::path::{PathOptions, Settings};
 use crate::record::RecordMode;
 use crate::record::play::{RecordedInput, RecordedSource, Replay};
 use crate::sandbox::{self, FilterContext};
@@ -41,7 +41,7 @@ pub(super) struct EndpointContext<'p> {
     pub(super) ids: &'p Ids,
     pub(super) origins: &'p Origins,
     pub(super) settings: Settings,
-    pub(super) extras: &'p Extras,
+    pub(super) extras: &'p PathOptions,
     /// True once the path has been stopped.
     pub(super) stopped: Arc<AtomicBool>,
 }
@@ -49,7 +49,7 @@ pub(super) struct EndpointContext<'p> {
 impl EndpointContext<'_> {
     /// Opens a source.
     pub(super) fn open_source(&self, id: NodeId, used: &Use) -> Result<Operator, BuildError> {
-        if let RecordMode::Play(replay) = &self.extras.tape {
+        if let RecordMode::Play(replay) = &self.extras.record_mode {
             let (replay, planned) = (Arc::clone(replay), self.ids.nodes[id.0]);
             let source = Box::new(RecordedSource { replay, planned, process: None });
             return Ok(Operator::Source(SourceOperator::new(source)));
@@ -72,7 +72,7 @@ impl EndpointContext<'_> {
         stands: ProcessRole,
     ) -> Result<StartedProcess, BuildError> {
         let name = used.description.name;
-        if let RecordMode::Play(replay) = &self.extras.tape {
+        if let RecordMode::Play(replay) = &self.extras.record_mode {
             return Ok(recorded_halves(replay, self.ids.nodes[id.0], used, stands));
         }
         let entry = endpoint::catalog::process(name).ok_or_else(|| missing("program", name))?;
@@ -86,11 +86,11 @@ impl EndpointContext<'_> {
         used: &Use,
         about: FilterContext,
     ) -> Result<StartedProcess, BuildError> {
-        if let RecordMode::Play(replay) = &self.extras.tape {
+        if let RecordMode::Play(replay) = &self.extras.record_mode {
             return Ok(recorded_halves(replay, self.ids.nodes[id.0], used, sandbox::PROCESS_ROLE));
         }
         let with = (self.extras.helper.as_deref(), &self.extras.steps);
-        sandbox::start(used, (about, &self.origins.told), with).map_err(at(id))
+        sandbox::start(used, (about, &self.origins.published), with).map_err(at(id))
     }
 
     /// Opens a sink.
@@ -106,12 +106,12 @@ impl EndpointContext<'_> {
         };
         let classes = node.classifiers.iter().filter_map(|id| graph.node(*id).filter()).next();
         let into = self.extras.into.as_deref();
-        let arguments = into.map(|into| below_directory(used, into)).transpose().map_err(at(id))?;
+        let arguments = into.map(|into| move_below(used, into)).transpose().map_err(at(id))?;
         let readers = self.readers(id);
         let opening = Opening {
             form: node.input_forms.first().copied().unwrap_or(Form::Bytes),
             classes: classes.map_or(Classes::Same, |used| used.description.classes),
-            origins: self.origins.told.clone(),
+            origins: self.origins.published.clone(),
             latency: self.plan.graph.options.number("latency"),
             lent,
             readers: &readers,
@@ -152,7 +152,7 @@ impl EndpointContext<'_> {
 
     /// Returns true if all input comes from a recording.
     const fn is_played(&self) -> bool {
-        matches!(self.extras.tape, RecordMode::Play(_))
+        matches!(self.extras.record_mode, RecordMode::Play(_))
     }
 
     /// Returns the parameters with which a source or a program is opened.
@@ -160,7 +160,7 @@ impl EndpointContext<'_> {
         Opening {
             form: Form::Bytes,
             origin: self.origins.at(self.ids.nodes[id.0]),
-            origins: self.origins.told.clone(),
+            origins: self.origins.published.clone(),
             pushed_filter: self.plan.pushed_filter(id),
             latency: self.plan.latency.as_ref().and_then(|latency| latency.of_source(id)),
             force: self.plan.graph.options.flag("force"),
@@ -193,7 +193,7 @@ fn recorded_halves(
 
 /// Returns a sink's arguments with its files moved below `into`; creates the directories (mode
 /// 0700). Components such as `..` are removed, so no name leads out of that directory.
-fn below_directory(used: &Use, into: &Path) -> Result<Arguments, Failure> {
+fn move_below(used: &Use, into: &Path) -> Result<Arguments, Failure> {
     let mut arguments = used.arguments.clone();
     let paths = used.description.parameters.iter().filter(|known| known.kind == Type::Path);
     for known in paths {

@@ -22,8 +22,8 @@ use std::sync::PoisonError;
 /// The name of the thread of a part that runs entirely in the kernel.
 const THREAD_NAME: &str = "thread0";
 
-/// Returns the name of the thread that runs a space: for a kernel space, that of the thread added
-/// for it.
+/// Returns the name of the thread that runs a space; for a kernel space, the name of the thread
+/// added for it.
 pub(super) fn name(plan: &Plan, space: usize) -> String {
     let space = &plan.spaces[space];
     if space.kind == SpaceKind::Kernel { THREAD_NAME.to_owned() } else { space.name.clone() }
@@ -54,7 +54,7 @@ impl Builder<'_> {
         self.is_in_kernel(id) && self.plan.graph.node(id).kind() == Some(FilterKind::Source)
     }
 
-    /// Loads and attaches the kernel programs whose frames enter user space in this space.
+    /// Loads the kernel programs whose frames enter user space in this space, and attaches them.
     pub(super) fn attach_programs(
         &self,
         place: usize,
@@ -109,18 +109,18 @@ impl Builder<'_> {
     /// source.
     fn programs_surfacing_in(&self, place: usize) -> impl Iterator<Item = (NodeId, &Program)> {
         self.plan.programs.iter().filter_map(move |planned| {
-            let first = planned.sources.iter().copied().find(|id| self.is_ours(*id))?;
+            let first = planned.sources.iter().copied().find(|id| self.is_in_part(*id))?;
             (self.exit_space(first) == Some(place)).then_some((first, planned))
         })
     }
 
     /// Returns true if a node belongs to this part.
-    fn is_ours(&self, id: NodeId) -> bool {
+    fn is_in_part(&self, id: NodeId) -> bool {
         let space = self.plan.placements[id.0].space;
         self.plan.spaces[space].part == self.part
     }
 
-    /// Calls `make` with the inputs for a kernel program.
+    /// Calls `make` with the build inputs of a kernel program.
     fn with_inputs<M>(
         &self,
         (first, planned): (NodeId, &Program),
@@ -135,7 +135,7 @@ impl Builder<'_> {
             graph: &self.plan.graph,
             ids: self.ids,
             planned,
-            nodes: &self.in_kernel(planned),
+            nodes: &self.kernel_nodes(planned),
             origin,
             host: self.host,
             hardened: !is_trusted(),
@@ -163,10 +163,10 @@ impl Builder<'_> {
         local
     }
 
-    /// Returns the nodes of this part that a program runs, in order.
-    fn in_kernel(&self, planned: &Program) -> Vec<NodeId> {
+    /// Returns the nodes of this part that a kernel program runs, in order.
+    fn kernel_nodes(&self, planned: &Program) -> Vec<NodeId> {
         let steps = planned.steps.iter().flat_map(|step| &step.nodes);
-        let all = planned.sources.iter().chain(steps).copied().filter(|id| self.is_ours(*id));
+        let all = planned.sources.iter().chain(steps).copied().filter(|id| self.is_in_part(*id));
         let mut nodes: Vec<NodeId> = all.collect();
         nodes.sort_unstable_by_key(|id| id.0);
         nodes
@@ -174,11 +174,16 @@ impl Builder<'_> {
 
     /// Returns the edges over which this space's kernel programs hand blocks to threads.
     pub(super) fn kernel_exits(&self, draft: &Draft) -> Vec<KernelExit> {
-        let rising = |(local, generation): (Local, &Generation)| KernelExit {
+        let kernel_exits = |(local, generation): (Local, &Generation)| KernelExit {
             first: draft.assembly.nodes()[local].planned,
-            ways: generation.tree.exits.iter().map(|exit| self.ids.edges[exit.edge]).collect(),
+            exit_edges: generation
+                .tree
+                .exits
+                .iter()
+                .map(|exit| self.ids.edges[exit.edge])
+                .collect(),
         };
-        draft.generations().map(rising).collect()
+        draft.generations().map(kernel_exits).collect()
     }
 
     /// Adds placeholders for the source nodes of kernel programs that already run.
@@ -189,7 +194,7 @@ impl Builder<'_> {
         locals: &mut [Option<Local>],
         draft: &mut Draft,
     ) -> Result<(), BuildError> {
-        for KernelExit { first, ways } in &again.part.rising {
+        for KernelExit { first, exit_edges } in &again.part.kernel_exits {
             let Some(id) = self.ids.nodes.iter().position(|number| number == first) else {
                 continue;
             };
@@ -200,13 +205,13 @@ impl Builder<'_> {
             draft.kept.push((local, NodeKey::Node(*first)));
             locals[id] = Some(local);
             let target = |way: &usize| {
-                let edge = *again.ways.get(way)?;
+                let edge = *again.exit_edges.get(way)?;
                 Some((edge, self.plan.graph.edges[edge].to))
             };
-            let ways: Option<Vec<_>> = ways.iter().map(target).collect();
+            let exit_edges: Option<Vec<_>> = exit_edges.iter().map(target).collect();
             let lost =
                 || BuildError::Unexpected("a way out of the kernel leads nowhere".to_owned());
-            draft.rising.push((local, ways.ok_or_else(lost)?));
+            draft.kernel_exits.push((local, exit_edges.ok_or_else(lost)?));
         }
         Ok(())
     }
@@ -221,22 +226,22 @@ impl Builder<'_> {
         draft: &mut Draft,
         rings: &mut [PendingRing],
     ) -> Result<(), BuildError> {
-        let mut rising = std::mem::take(&mut draft.rising);
-        rising.extend(draft.generations().map(|(from, generation)| {
+        let mut kernel_exits = std::mem::take(&mut draft.kernel_exits);
+        kernel_exits.extend(draft.generations().map(|(from, generation)| {
             (from, generation.tree.exits.iter().map(|exit| (exit.edge, exit.to)).collect())
         }));
-        for (from, ways) in &rising {
-            for (edge, target) in ways {
+        for (from, exit_edges) in &kernel_exits {
+            for (edge, target) in exit_edges {
                 let target = *target;
                 let near = locals[target.0].filter(|_| self.entry_space(target) == Some(place));
                 let ring = rings.iter_mut().find(|ends| ends.edges.contains(edge));
-                let to = near.or_else(|| self.way_out(draft, ring?, *edge));
+                let to = near.or_else(|| self.ring_exit(draft, ring?, *edge));
                 let to = to.ok_or_else(|| self.missing_ring(place, *edge))?;
                 let number = self.ids.edges[*edge];
                 draft.assembly.arc(*from, to, Classes::All, false, number);
             }
         }
-        draft.rising = rising;
+        draft.kernel_exits = kernel_exits;
         Ok(())
     }
 

@@ -9,20 +9,20 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 impl Builder<'_> {
-    /// Attaches gauges to all new rings, sinks and sources that read a kernel ring, if the request
-    /// bounds the latency; to rings only if blocks drive the clock.
-    pub(super) fn measure(&self, drafts: &mut [Draft]) {
+    /// Attaches gauges to new sinks, to new sources that read a kernel ring, and, if blocks drive
+    /// the clock, to new rings instead. Does nothing unless the request bounds the latency.
+    pub(super) fn attach_gauges(&self, drafts: &mut [Draft]) {
         let Some(latency) = &self.plan.latency else { return };
         self.extras.budget.set_bound(latency.bound_ns);
         let mut rings: HashMap<usize, Arc<Gauge>> = HashMap::new();
         for node in drafts.iter_mut().flat_map(|draft| draft.assembly.nodes_mut()) {
             if let Operator::Export(export) = &mut node.operator {
-                let name = self.between(export.planned, &node.name);
+                let name = self.ring_label(export.planned, &node.name);
                 let gauge = self.extras.budget.add_wait(name, export.threshold().ns);
                 export.attach_gauge(Arc::clone(&gauge));
                 rings.insert(export.planned, gauge);
             } else if !self.drives_clock {
-                self.age(node);
+                self.attach_age_gauge(node);
             }
         }
         let inputs = drafts.iter_mut().flat_map(|draft| &mut draft.inputs);
@@ -35,19 +35,19 @@ impl Builder<'_> {
 
     /// Attaches a gauge that compares block times with the clock, if the node is a sink or a source
     /// that reads a kernel ring.
-    fn age(&self, node: &mut Node) {
+    fn attach_age_gauge(&self, node: &mut Node) {
         let budget = &self.extras.budget;
         match &mut node.operator {
             Operator::Sink(part) => {
                 part.age =
-                    Some(AgeGauge::new(budget.add_sink(self.name_of(node.planned)), self.epoch));
+                    Some(AgeGauge::new(budget.add_sink(self.node_name(node.planned)), self.epoch));
             }
             Operator::Source(part) => {
-                let name = self.name_of(node.planned);
+                let name = self.node_name(node.planned);
                 let program =
                     part.properties.chooses_arc.then(|| format!("{name}: out of the kernel"));
                 let ring = || Some(format!("{name}: ring of the kernel"));
-                let share = self.share_of(node.planned, program.is_some());
+                let share = self.wait_bound_ns(node.planned, program.is_some());
                 let gauge = share.zip(program.or_else(ring));
                 part.age = gauge
                     .map(|(share, name)| AgeGauge::new(budget.add_wait(name, share), self.epoch));
@@ -58,7 +58,7 @@ impl Builder<'_> {
 
     /// Returns the time in ns that frames may wait before this source reads them; `None` if the
     /// source reads no kernel ring.
-    fn share_of(&self, number: usize, program: bool) -> Option<u64> {
+    fn wait_bound_ns(&self, number: usize, program: bool) -> Option<u64> {
         let id = self.plan.graph.ids().map(|(id, _)| id).find(|id| self.number(*id) == number)?;
         if !program {
             return self.plan.latency.as_ref()?.of_source(id);
@@ -68,7 +68,7 @@ impl Builder<'_> {
     }
 
     /// Returns the name of the node of this number.
-    fn name_of(&self, number: usize) -> String {
+    fn node_name(&self, number: usize) -> String {
         let names = explain::names(&self.plan.graph);
         let at = self.ids.nodes.iter().position(|known| *known == number);
         at.and_then(|at| names.get(at).cloned()).unwrap_or_default()
@@ -76,7 +76,7 @@ impl Builder<'_> {
 
     /// Returns the label of a ring: the ends of its edge; for a ring of a replica, its title and
     /// number.
-    fn between(&self, number: usize, title: &str) -> String {
+    fn ring_label(&self, number: usize, title: &str) -> String {
         let edge = self.ids.edges.iter().position(|known| *known == number);
         let Some(edge) = edge.and_then(|at| self.plan.graph.edges.get(at)) else {
             return format!("{title}, {number}");

@@ -24,7 +24,7 @@ impl Builder<'_> {
         self.ids.nodes[id.0]
     }
 
-    /// Creates the new filter of a staying node, if the swap replaces it.
+    /// Creates the filter that replaces the filter of a staying node, if the swap replaces it.
     pub(super) fn renew(
         &self,
         id: NodeId,
@@ -48,7 +48,8 @@ impl Builder<'_> {
         let mut node = self.node(id, locals, None)?;
         let used = self.plan.graph.node(id).filter();
         // A replay publishes nothing.
-        if let (Some(used), false) = (used, matches!(self.extras.tape, RecordMode::Play(_))) {
+        if let (Some(used), false) = (used, matches!(self.extras.record_mode, RecordMode::Play(_)))
+        {
             let shown = PublishedState::open(&node.name, used.description, &used.arguments);
             let failed = |error| Failure::new("show", "what it knows", error);
             let shown =
@@ -65,8 +66,7 @@ impl Builder<'_> {
         Node::new(name, self.number(id), Operator::Pass, Counts::default())
     }
 
-    /// Creates a node, or replica `copy.0` of its `copy.1` replicas. For a sink this is a
-    /// placeholder.
+    /// Creates a node, or replica number `copy.0` of `copy.1`. A sink becomes a placeholder.
     pub(super) fn node(
         &self,
         id: NodeId,
@@ -104,7 +104,7 @@ impl Builder<'_> {
                     BuildError::Unexpected(format!("`{}` cannot be made", description.name))
                 })?;
                 let arguments = used.arguments.clone().with_classes(self.explicit_classes(id));
-                let arguments = arguments.with_seed(self.extras.tape.seed(self.number(id)));
+                let arguments = arguments.with_seed(self.extras.record_mode.seed(self.number(id)));
                 let arguments = arguments.as_fallback(self.is_in_kernel(id));
                 let arguments = arguments.with_numbers(self.numbering(id));
                 let made = make(&match copy {
@@ -120,7 +120,7 @@ impl Builder<'_> {
         ))
     }
 
-    /// Returns the session numbers that a filter may use, reduced to the share of this worker
+    /// Returns the session numbers that a filter may use: those in the share of this worker
     /// process.
     pub(super) fn numbering(&self, id: NodeId) -> SessionNumbers {
         let numbers = self.ids.numbering.numbers(self.number(id));

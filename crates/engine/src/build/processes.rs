@@ -1,4 +1,5 @@
-//! Programs and untrusted filters: start of their processes, and their two halves in two spaces.
+//! Start of the processes of programs and untrusted filters, with their input and output halves in
+//! two spaces.
 
 use super::builder::{Builder, Draft, Local};
 use crate::described::counts;
@@ -11,20 +12,20 @@ use runtime::space::node::{Node, Operator, SinkOperator, SourceOperator};
 
 impl Builder<'_> {
     /// Returns true if this space receives a program's output.
-    pub(super) fn gives(&self, place: usize, program: NodeId) -> bool {
+    pub(super) fn has_output_half(&self, place: usize, program: NodeId) -> bool {
         let ends = process_role(&self.plan.graph, program) == ProcessRole::End;
         !ends && self.exit_space(program) == Some(place)
     }
 
     /// Returns true if this space feeds a program.
-    pub(super) fn takes(&self, place: usize, program: NodeId) -> bool {
+    pub(super) fn has_input_half(&self, place: usize, program: NodeId) -> bool {
         let begins = process_role(&self.plan.graph, program) == ProcessRole::Head;
         !begins && self.entry_space(program) == Some(place)
     }
 
     /// Adds a placeholder for the half of a program in this space: the output half if `gives`, else
     /// the input half. Returns its node.
-    pub(super) fn half(&self, id: NodeId, used: &Use, gives: bool, draft: &mut Draft) -> Local {
+    pub(super) fn add_half(&self, id: NodeId, used: &Use, gives: bool, draft: &mut Draft) -> Local {
         let number = self.number(id);
         let key = match gives && process_role(&self.plan.graph, id) != ProcessRole::Head {
             true => NodeKey::Given(number),
@@ -86,7 +87,7 @@ impl Builder<'_> {
     fn filter_context(&self, id: NodeId) -> FilterContext {
         FilterContext {
             asked: self.explicit_classes(id),
-            seed: self.extras.tape.seed(self.number(id)),
+            seed: self.extras.record_mode.seed(self.number(id)),
             numbers: self.numbering(id),
             fragments: self.takes_fragments(id),
             drives_clock: self.drives_clock,

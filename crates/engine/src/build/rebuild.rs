@@ -4,7 +4,7 @@
 //! As in the first build, steps that can fail run in order of the cost of undoing them. Running
 //! elements are not touched: a failure releases the new elements.
 
-use super::Drafted;
+use super::PartDrafts;
 use super::builder::{
     Builder, Draft, Succession, SwapContext, bell, sleeps_on_descriptors, threads,
 };
@@ -14,7 +14,7 @@ use crate::kernel::point::Points;
 use crate::numbering::Ids;
 use crate::path::origins::Origins;
 use crate::path::running::{KernelExit, RunningRing, RunningSpace};
-use crate::path::{Extras, Settings};
+use crate::path::{PathOptions, Settings};
 use crate::pools::intake_for;
 use buffer::pool::PoolConfig;
 use pipeline::plan::Plan;
@@ -31,7 +31,7 @@ pub(crate) struct Prepared {
     pub(crate) spaces: Vec<PreparedSpace>,
     pub(crate) rings: Vec<RunningRing>,
     pub(crate) lenders: Vec<Arc<dyn Lender>>,
-    pub(crate) rising: Vec<KernelExit>,
+    pub(crate) kernel_exits: Vec<KernelExit>,
     pub(crate) successions: Vec<Succession>,
 }
 
@@ -43,7 +43,7 @@ pub(crate) struct PreparedSpace {
     pub(crate) fresh: Option<Space>,
     pub(crate) hot_swap: HotSwap,
     /// True if output of kernel programs enters here, and the swap replaces those programs.
-    pub(crate) anew: bool,
+    pub(crate) replaces_program: bool,
 }
 
 /// Builds the new elements of a part for another plan.
@@ -52,7 +52,7 @@ pub(crate) fn prepare(
     part: usize,
     again: &SwapContext<'_>,
     origins: &Origins,
-    (settings, extras): (Settings, &Extras),
+    (settings, extras): (Settings, &PathOptions),
 ) -> Result<Prepared, BuildError> {
     let spaces = threads(plan, part);
     let running = again.part;
@@ -91,19 +91,20 @@ pub(crate) fn prepare(
         drives_clock: matches!(running.clock, runtime::space::Clock::Blocks(_)),
         epoch: running.epoch,
     };
-    let Drafted { rings, chains, drafts, lenders } = builder.draft_all(running.lenders.clone())?;
-    let rising = drafts.iter().flat_map(|draft| {
-        draft.rising.iter().map(|(local, ways)| KernelExit {
+    let PartDrafts { rings, chains, drafts, lenders } =
+        builder.draft_all(running.lenders.clone())?;
+    let kernel_exits = drafts.iter().flat_map(|draft| {
+        draft.kernel_exits.iter().map(|(local, exit_edges)| KernelExit {
             first: draft.assembly.nodes()[*local].planned,
-            ways: ways.iter().map(|(edge, _)| ids.edges[*edge]).collect(),
+            exit_edges: exit_edges.iter().map(|(edge, _)| ids.edges[*edge]).collect(),
         })
     });
-    let rising = rising.collect();
+    let kernel_exits = kernel_exits.collect();
     let mut processors = builder.processors(&chains).into_iter();
     let (mut spaces, mut successions) = (Vec::new(), Vec::new());
     for (place, (draft, (known, _))) in drafts.into_iter().zip(all).enumerate() {
         let Draft { assembly, inputs, lent, kept, renewed, successors, .. } = draft;
-        let anew = !successors.is_empty();
+        let replaces_program = !successors.is_empty();
         successions.extend(successors.into_iter().map(|(_, one)| one));
         let hot_swap = HotSwap {
             assembly,
@@ -122,9 +123,9 @@ pub(crate) fn prepare(
                 (running, Some(space))
             }
         };
-        spaces.push(PreparedSpace { running, fresh, hot_swap, anew });
+        spaces.push(PreparedSpace { running, fresh, hot_swap, replaces_program });
     }
-    Ok(Prepared { spaces, rings, lenders, rising, successions })
+    Ok(Prepared { spaces, rings, lenders, kernel_exits, successions })
 }
 
 impl Builder<'_> {

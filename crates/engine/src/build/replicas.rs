@@ -43,19 +43,19 @@ impl ReplicatedChain {
     }
 
     /// Returns the index of the replica in a space.
-    pub(super) fn copy_in(&self, place: usize) -> Option<usize> {
+    pub(super) fn replica_in(&self, place: usize) -> Option<usize> {
         self.places.iter().position(|there| *there == place)
     }
 }
 
 impl Builder<'_> {
     /// Returns the replicated chains of this part, with the rings between their spaces.
-    pub(super) fn shared(&self) -> Result<Vec<ReplicatedChain>, BuildError> {
+    pub(super) fn replicated_chains(&self) -> Result<Vec<ReplicatedChain>, BuildError> {
         let mut number = self.ids.copies;
-        self.copied().map(|copied| self.ends(copied, &mut number)).collect()
+        self.replicated().map(|copied| self.create_ring_ends(copied, &mut number)).collect()
     }
 
-    fn copied(&self) -> impl Iterator<Item = &Replicas> {
+    fn replicated(&self) -> impl Iterator<Item = &Replicas> {
         self.plan.replicas.iter().filter(|copied| self.spaces.contains(&copied.join))
     }
 
@@ -64,7 +64,11 @@ impl Builder<'_> {
         found.ok_or_else(|| BuildError::Unexpected("a copy in another part".to_owned()))
     }
 
-    fn ends(&self, copied: &Replicas, number: &mut usize) -> Result<ReplicatedChain, BuildError> {
+    fn create_ring_ends(
+        &self,
+        copied: &Replicas,
+        number: &mut usize,
+    ) -> Result<ReplicatedChain, BuildError> {
         let places = copied.spaces.iter().map(|space| self.space_index(*space));
         let places = places.collect::<Result<Vec<usize>, _>>()?;
         let join = self.space_index(copied.join)?;
@@ -76,7 +80,7 @@ impl Builder<'_> {
             }
             *number += 1;
             let mut ring =
-                self.crossing(*number - 1, &copied.ring, EntryColumns::Marks, (near, far))?;
+                self.create_ring(*number - 1, &copied.ring, EntryColumns::Marks, (near, far))?;
             ring.export.iter_mut().for_each(|export| export.kind = kind);
             Ok(ring)
         };
@@ -89,33 +93,33 @@ impl Builder<'_> {
     }
 
     /// Returns true if a node has replicas.
-    pub(super) fn is_copied(&self, id: NodeId) -> bool {
+    pub(super) fn is_replicated(&self, id: NodeId) -> bool {
         self.plan.replicas_of(id).is_some()
     }
 
     /// Returns true if an edge connects two filters of a replicated chain.
-    pub(super) fn is_within_copies(&self, edge: usize) -> bool {
+    pub(super) fn is_within_replicas(&self, edge: usize) -> bool {
         let edge = &self.plan.graph.edges[edge];
         let chain = self.plan.replicas_of(edge.from);
         chain.is_some_and(|copied| copied.nodes.contains(&edge.to))
     }
 
-    /// Adds a space's share of the replicated chains.
-    pub(super) fn copies(
+    /// Adds the operators of the replicated chains that belong in this space.
+    pub(super) fn add_replicas(
         &self,
         place: usize,
         shared: &mut [ReplicatedChain],
         locals: &mut [Option<Local>],
         draft: &mut Draft,
     ) -> Result<(), BuildError> {
-        for (copied, shared) in self.copied().zip(shared) {
+        for (copied, shared) in self.replicated().zip(shared) {
             let (Some(first), Some(last)) = (copied.nodes.first(), copied.nodes.last()) else {
                 continue;
             };
-            match shared.copy_in(place) {
-                Some(0) => locals[first.0] = Some(self.first_copy(copied, shared, draft)?),
+            match shared.replica_in(place) {
+                Some(0) => locals[first.0] = Some(self.build_dispatcher(copied, shared, draft)?),
                 Some(copy) if shared.join != place => {
-                    self.middle_copy(copied, shared, copy, draft)?;
+                    self.build_replica(copied, shared, copy, draft)?;
                 }
                 _ => {}
             }
@@ -126,9 +130,9 @@ impl Builder<'_> {
         Ok(())
     }
 
-    /// Returns the processor to which each space is pinned; `None`: not pinned. Replicas get one
-    /// processor each if there are enough, because all replicas are busy at the same time. [Par
-    /// §IV-A]
+    /// Returns the processor to which each space is pinned, or `None` for a space that is not
+    /// pinned. Replicas get one processor each if there are enough, because all replicas are busy
+    /// at the same time. [Par §IV-A]
     pub(super) fn processors(&self, shared: &[ReplicatedChain]) -> Vec<Option<usize>> {
         let mut processors = vec![None; self.spaces.len()];
         let Ok(allowed) = sys::process::allowed_processors() else { return processors };
@@ -144,7 +148,7 @@ impl Builder<'_> {
 
     /// Builds the dispatcher, with the replica in its space if there is one. Returns the node at
     /// which blocks enter.
-    fn first_copy(
+    fn build_dispatcher(
         &self,
         copied: &Replicas,
         shared: &mut ReplicatedChain,
@@ -171,7 +175,7 @@ impl Builder<'_> {
     }
 
     /// Builds a replica in a space that has neither the dispatcher nor the join.
-    fn middle_copy(
+    fn build_replica(
         &self,
         copied: &Replicas,
         shared: &mut ReplicatedChain,
@@ -302,5 +306,5 @@ impl Builder<'_> {
     }
 }
 
-/// The number of an arc that is neither an edge of the graph nor a ring.
+/// Number of an arc that is neither an edge of the graph nor a ring.
 const NO_EDGE: usize = usize::MAX;

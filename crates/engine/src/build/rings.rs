@@ -22,11 +22,12 @@ use sys::steps::Resource;
 
 /// The ends of a ring, until they are placed at two nodes.
 ///
-/// Edges from one space to one node share a ring: they merge, in order, before they cross.
+/// All edges from one space to one node share a ring, in which their blocks keep their order.
 pub(super) struct PendingRing {
     pub(super) edges: Vec<usize>,
     ends: RingEnds,
-    /// For a ring that already runs: its number, and true once its reading end has been placed.
+    /// For a ring that already runs, its number, and true once its reading end has been placed;
+    /// `None` for a new ring.
     kept: Option<(usize, bool)>,
     /// The node in the writing space at which the edges merge, once built.
     enter: Option<Local>,
@@ -66,7 +67,7 @@ impl Draft {
 
 impl Builder<'_> {
     /// Builds the rings between the spaces of this part, and finds the rings that already run.
-    pub(super) fn rings(&self) -> Result<Vec<PendingRing>, BuildError> {
+    pub(super) fn build_rings(&self) -> Result<Vec<PendingRing>, BuildError> {
         let edges = &self.plan.graph.edges;
         let mut rings: Vec<PendingRing> = Vec::new();
         for (index, planned) in self.plan.edges.iter().enumerate() {
@@ -99,7 +100,8 @@ impl Builder<'_> {
         Ok(rings)
     }
 
-    /// Returns the description of the ring that this edge needs, in terms that outlive the plan.
+    /// Returns the description of the ring that this edge needs, by numbers that do not change with
+    /// the plan.
     fn wanted_ring(&self, edge: usize, near: usize, far: usize, stride: usize) -> RunningRing {
         RunningRing {
             number: self.ids.edges[edge],
@@ -142,17 +144,17 @@ impl Builder<'_> {
     ) -> Result<PendingRing, BuildError> {
         let lanes = self.lanes(edge, ring.stride);
         // A replaying space reads its inputs in the recorded order, while its other rings fill up.
-        let entries = match self.extras.tape {
+        let entries = match self.extras.record_mode {
             RecordMode::Play(_) => ring.entries.max(REPLAY_ENTRIES_MIN),
             _ => ring.entries,
         };
         let ring = RingPlan { entries, ..ring.clone() };
-        let ends = self.crossing(self.ids.edges[edge], &ring, lanes, (near, far))?;
+        let ends = self.create_ring(self.ids.edges[edge], &ring, lanes, (near, far))?;
         Ok(PendingRing { edges: vec![edge], ends, kept: None, enter: None })
     }
 
     /// Creates a ring between two spaces.
-    pub(super) fn crossing(
+    pub(super) fn create_ring(
         &self,
         number: usize,
         ring: &RingPlan,
@@ -171,8 +173,8 @@ impl Builder<'_> {
         Ok(RingEnds { export, import })
     }
 
-    /// Connects the nodes of a space to each other, and those at its border to the rings.
-    pub(super) fn arcs(
+    /// Connects the nodes of a space to each other, and the nodes at its border to the rings.
+    pub(super) fn connect_nodes(
         &self,
         place: usize,
         locals: &[Option<Local>],
@@ -181,7 +183,7 @@ impl Builder<'_> {
     ) -> Result<(), BuildError> {
         let graph = &self.plan.graph;
         for (index, edge) in graph.edges.iter().enumerate() {
-            if self.is_within_copies(index) {
+            if self.is_within_replicas(index) {
                 continue;
             }
             let wanted = wanted(&edge.classes);
@@ -197,7 +199,7 @@ impl Builder<'_> {
                     draft.assembly.arc(from, to, wanted, edge.back, number);
                 }
                 (Some(from), None, Some(ends)) => {
-                    let Some(out) = self.way_out(draft, ends, index) else { continue };
+                    let Some(out) = self.ring_exit(draft, ends, index) else { continue };
                     draft.assembly.arc(from, out, wanted, false, number);
                 }
                 (None, Some(to), Some(ends)) => {
@@ -226,7 +228,7 @@ impl Builder<'_> {
 
     /// Returns the node at which an edge of the graph leaves this space over a ring; adds the node
     /// on the first call for the ring.
-    pub(super) fn way_out(
+    pub(super) fn ring_exit(
         &self,
         draft: &mut Draft,
         ends: &mut PendingRing,

@@ -1,5 +1,5 @@
-//! Bounds on the notification thresholds of rings between spaces, in addition to those of the plan,
-//! which does not know the block lengths of a source.
+//! Bounds on the notification thresholds of rings between spaces, which apply in addition to the
+//! plan's thresholds because the plan does not know the block lengths of a source.
 
 use super::builder::{Builder, Draft};
 use super::replicas::ReplicatedChain;
@@ -13,7 +13,8 @@ impl Builder<'_> {
     /// upstream dbuf, so that blocks of which the reader has not been notified never exhaust a
     /// pool. [SL §6.2]
     pub(super) fn bound_signals(&self, drafts: &mut [Draft], shared: &[ReplicatedChain]) {
-        let mut bounds: Vec<u64> = drafts.iter().map(|draft| half_of(&draft.assembly)).collect();
+        let mut bounds: Vec<u64> =
+            drafts.iter().map(|draft| blocks_in_half_intake(&draft.assembly)).collect();
         let edges = self.plan.graph.edges.iter().filter(|edge| !edge.back);
         let ends = edges
             .filter_map(|edge| Some((self.exit_space(edge.from)?, self.entry_space(edge.to)?)));
@@ -36,7 +37,7 @@ impl Builder<'_> {
 }
 
 /// Returns the number of maximum-length blocks from a space's sources that fill half of its intake.
-fn half_of(assembly: &Assembly) -> u64 {
+fn blocks_in_half_intake(assembly: &Assembly) -> u64 {
     let PoolConfig { segment, segments } = intake_of(assembly.nodes());
     let sources = assembly.nodes().iter().filter_map(|node| match &node.operator {
         Operator::Source(part) => Some(part.properties.block_max),

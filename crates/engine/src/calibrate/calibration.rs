@@ -22,7 +22,7 @@ impl Calibration {
             Ok(ns) => {
                 self.costs.set(name, ns);
             }
-            Err(why) => self.miss(&[name], &*why),
+            Err(why) => self.note_missing(&[name], &*why),
         }
     }
 
@@ -33,18 +33,18 @@ impl Calibration {
             Ok((block, byte)) => {
                 self.costs.put(FilterCost { filter: name.to_owned(), kernel, block, byte });
             }
-            Err(why) => self.miss(&[&format!("{name} in {place}")], &*why),
+            Err(why) => self.note_missing(&[&format!("{name} in {place}")], &*why),
         }
     }
 
-    /// Records the reason why these costs are missing.
-    pub(super) fn miss(&mut self, names: &[&str], why: &dyn Error) {
+    /// Records the reason why the figures of these names are missing.
+    pub(super) fn note_missing(&mut self, names: &[&str], why: &dyn Error) {
         let missing = |name: &&str| ((*name).to_owned(), why.to_string());
         self.missing.extend(names.iter().map(missing));
     }
 }
 
-/// Returns the minimum of repeated measurements.
+/// Repeats a measurement `rounds` times, and returns the minimum.
 pub(super) fn best(rounds: usize, mut measure: impl FnMut() -> Result<f64>) -> Result<f64> {
     (0..rounds).try_fold(f64::INFINITY, |best, _| Ok(best.min(measure()?)))
 }

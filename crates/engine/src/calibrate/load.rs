@@ -1,9 +1,9 @@
-//! Requests that run while frames are sent, and their processor time.
+//! Measurement of the processor time of requests while frames are sent to them.
 
 use super::calibration::Result;
 use crate::build::{Settings, build};
 use crate::registry::MachineRegistry;
-use crate::run::{Until, run};
+use crate::run::{StopConditions, run};
 use pipeline::plan::{Machine, Plan, plan};
 use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
 use std::os::fd::AsFd as _;
@@ -13,9 +13,11 @@ use sys::eventfd::EventFd;
 use wire::address::Mac;
 use wire::emit::udp_frame;
 
-/// Processor time per [`IDLE_WINDOW`] below which all threads are considered idle, in ns. The
-/// window is long enough because a kernel ring with few blocks notifies within a millisecond.
+/// Processor time per [`IDLE_WINDOW`] below which all threads count as idle, in ns. A window is
+/// long enough to see every thread, because a kernel ring with few blocks notifies within a
+/// millisecond.
 const IDLE_NS: u64 = 50_000;
+/// Interval between two checks whether all threads are idle.
 const IDLE_WINDOW: Duration = Duration::from_millis(4);
 /// Maximum number of checks before the wait for idle threads ends.
 const CHECKS_MAX: u32 = 250;
@@ -70,7 +72,8 @@ pub(super) fn measure_while_running(line: &str, send: &dyn Fn() -> f64) -> Resul
     let stop = EventFd::new()?;
     std::thread::scope(|scope| {
         let running = scope.spawn(|| {
-            let until = Until { readable: Some(stop.as_fd()), ..Until::default() };
+            let until =
+                StopConditions { readable: Some(stop.as_fd()), ..StopConditions::default() };
             run(paths, until)
         });
         send();
@@ -96,8 +99,8 @@ pub(super) fn plan_request(
     Ok(plan(graph, registry, machine)?)
 }
 
-/// Brings the interface `lo` up, and returns a socket that sends datagrams over `lo`, and the
-/// socket that receives them.
+/// Brings the interface `lo` up. Returns a socket that sends datagrams over `lo`, and the socket
+/// that receives them.
 pub(super) fn datagrams() -> Result<(UdpSocket, UdpSocket)> {
     ip(&["link", "set", "lo", "up"])?;
     let target = UdpSocket::bind("127.0.0.1:0")?;

@@ -2,9 +2,9 @@
 //!
 //! Frames cross a veth pair in a network namespace created for it. Requests receive the frames that
 //! arrive at one end; requests forward frames from the loopback interface to the other end. A cost
-//! is the additional processor time per frame, compared with a frame without receiver. A redirected
-//! frame may have a negative cost, because the host's stack skips it. The figures cover only
-//! programs and sockets, not the work of a network card.
+//! is the additional processor time per frame, compared with a frame that nothing receives. A
+//! redirected frame may have a negative cost, because the host's stack skips it. The figures cover
+//! only programs and sockets, not the work of a network card.
 
 use super::calibration::{Calibration, Result};
 use super::load::{FRAME_BYTES, datagram, datagrams, ip, measure_while_running, spent};
@@ -13,25 +13,28 @@ use std::cell::RefCell;
 use sys::net::RouteSocket;
 use sys::packet::{PacketSender, Qdisc};
 
-/// The ends of the veth pair.
+/// Name of the end of the veth pair at which requests receive frames.
 const NEAR_END: &str = "calibrate0";
+/// Name of the end of the veth pair from which frames are forwarded no further.
 const FAR_END: &str = "calibrate1";
+/// Number of rounds, of which the median counts.
 const ROUNDS: usize = 8;
-/// Number of frames of a round, sent in calls of [`CALL_FRAMES`]; fewer than an AF_XDP socket can
-/// hold.
+/// Number of frames sent per round, fewer than an AF_XDP socket can hold.
 const ROUND_FRAMES: usize = 1_024;
+/// Number of frames sent per system call.
 const CALL_FRAMES: usize = 32;
 
 /// Measures the costs of redirected and forwarded frames, in a network namespace of its own.
 pub(super) fn measure(calibration: &mut Calibration) {
-    match sys::net::run_in_new(figures).map_err(Into::into).and_then(|figures| figures) {
+    match sys::net::run_in_new(measure_costs).map_err(Into::into).and_then(|figures| figures) {
         Ok(figures) => figures.note(calibration),
-        Err(why) => calibration.miss(&["take", "xsk", "led", "redirect"], &*why),
+        Err(why) => calibration.note_missing(&["take", "xsk", "led", "redirect"], &*why),
     }
 }
 
-/// Costs of a frame in ns. The first three exclude the cost of sending the frame without receiver;
-/// the others include the cost of sending it over `lo`.
+/// Costs of a frame in ns, by the request that receives it. The first three exclude the cost of
+/// sending a frame that nothing receives; the others include the cost of sending the frame over
+/// `lo`.
 struct CableCosts {
     /// A program drops the frame.
     dropped: f64,
@@ -46,7 +49,7 @@ struct CableCosts {
     alone: f64,
 }
 
-fn figures() -> Result<CableCosts> {
+fn measure_costs() -> Result<CableCosts> {
     ip(&["link", "add", NEAR_END, "type", "veth", "peer", "name", FAR_END])?;
     ip(&["link", "set", NEAR_END, "up"])?;
     ip(&["link", "set", FAR_END, "up"])?;

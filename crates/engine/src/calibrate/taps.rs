@@ -15,7 +15,7 @@
 
 use super::calibration::{Calibration, Result, best, least};
 use super::load::{datagrams, measure_while_running, spent};
-use super::twins::{self, empty, program};
+use super::twins::{self, empty_program_ns, program};
 use ebpf::insn::{Helper, Insn, R0, R1, R2, R3, R4, R6, R7, R10, Size};
 use std::os::fd::{AsFd as _, AsRawFd as _};
 use sys::bpf::{Anchor, Link, Map, ProgramKind, RingBuffer, Rings, RingsLayout, Side};
@@ -24,38 +24,44 @@ use sys::net::RouteSocket;
 /// Number of datagrams of a round. A round takes a few ms: long enough to include doorbells, short
 /// enough that many rounds are undisturbed. A ring holds all datagrams of a round.
 const ROUND_DATAGRAMS: u32 = 4_000;
+/// Number of rounds.
 const ROUNDS: usize = 20;
-/// Bytes of a record that is copied out.
+/// Length of a record that is copied out, in bytes.
 const RECORD_BYTES: usize = 128;
 
-/// Filters whose twins are measured between single frames: filters that do not read headers.
-const PLAIN: [&str; 5] = ["count", "hist", "count", "hist", "count"];
-const TWINS: [&str; 5] = ["eth", "ip", "udp", "count", "hist"];
+/// Filters of the request whose twins do not read headers.
+const HEADERLESS_TWINS: [&str; 5] = ["count", "hist", "count", "hist", "count"];
+/// Filters of the request whose twins read headers.
+const HEADER_TWINS: [&str; 5] = ["eth", "ip", "udp", "count", "hist"];
+/// Upper bound for the additional cost of a twin between single frames, in ns; anything above is
+/// noise.
 const TWIN_EXTRA_NS_MAX: f64 = 100.0;
 
 pub(super) fn measure(calibration: &mut Calibration) {
     let mut beyond_nothing = |name, measure: fn() -> Result<f64>| {
-        calibration.note(name, empty().and_then(|empty| Ok((measure()? - empty).max(0.0))));
+        calibration
+            .note(name, empty_program_ns().and_then(|empty| Ok((measure()? - empty).max(0.0))));
     };
-    beyond_nothing("record", record);
-    beyond_nothing("bell", bell);
-    calibration.note("fetch", fetch().map_err(Into::into));
+    beyond_nothing("record", measure_record);
+    beyond_nothing("bell", measure_doorbell);
+    calibration.note("fetch", measure_fetch().map_err(Into::into));
     match sys::net::run_in_new(TapCosts::measure).map_err(Into::into).and_then(|live| live) {
         Ok(live) => live.note(calibration),
         Err(why) => {
             let names = ["socket", "tap", "fetch, by a line", "twins, by a line"];
-            calibration.miss(&names, &*why);
+            calibration.note_missing(&names, &*why);
         }
     }
 }
 
-/// Costs of a frame in ns, beyond sending it.
+/// Costs of a frame in ns, without the cost of sending it.
 struct TapCosts {
-    /// With a program that does nothing.
+    /// Cost with a program that does nothing.
     tap: f64,
-    /// With a request in a thread that reads a packet socket.
+    /// Cost with a request in a thread that reads a packet socket.
     socket: f64,
-    /// With a request in a thread that reads the output of a program, which copies every frame out.
+    /// Cost with a request in a thread that reads the output of a program, which copies every frame
+    /// out.
     handed: f64,
     /// Additional cost with twins that do not read headers.
     plain: f64,
@@ -81,8 +87,8 @@ impl TapCosts {
         let lines = [
             "rx lo ring=8MB @thread0 | discard @thread0",
             "rx lo ring=8MB @kernel | discard @thread0",
-            &inside(PLAIN),
-            &inside(TWINS),
+            &inside(HEADERLESS_TWINS),
+            &inside(HEADER_TWINS),
         ];
         let (mut alone, mut with_tap) = (f64::INFINITY, f64::INFINITY);
         let mut rounds: [Vec<f64>; 4] = Default::default();
@@ -116,11 +122,11 @@ impl TapCosts {
             known.map_or(costs.twin, |known| known.block)
         };
         let dearer = |line: f64, of: [&str; 5]| line - of.iter().map(alone).sum::<f64>();
-        let (plain, twins) = (dearer(plain, PLAIN), dearer(twins, TWINS));
-        let more = (plain / PLAIN.len() as f64).clamp(0.0, TWIN_EXTRA_NS_MAX);
+        let (plain, twins) = (dearer(plain, HEADERLESS_TWINS), dearer(twins, HEADER_TWINS));
+        let more = (plain / HEADERLESS_TWINS.len() as f64).clamp(0.0, TWIN_EXTRA_NS_MAX);
         // Possibly 0: each twin alone included the header search, and behind the first twin the
         // headers are known.
-        costs.twin_look = (twins - more * TWINS.len() as f64).clamp(0.0, TWIN_EXTRA_NS_MAX);
+        costs.twin_look = (twins - more * HEADER_TWINS.len() as f64).clamp(0.0, TWIN_EXTRA_NS_MAX);
         costs.filters.iter_mut().filter(|f| f.kernel).for_each(|f| f.block += more);
         costs.twin += more;
     }
@@ -133,8 +139,8 @@ fn median_extra(line: &[f64], other: &[f64]) -> f64 {
     more.get(more.len() / 2).copied().unwrap_or_default()
 }
 
-/// Measures the run time of a program that copies a frame and its time stamp into a map, in ns.
-fn record() -> Result<f64> {
+/// Measures the run time of a program that copies a frame and its timestamp into a map, in ns.
+fn measure_record() -> Result<f64> {
     const FRAME: i16 = 32;
     let map = Map::array("calibrate", 4096, 1, true)?;
     let descriptor = map.as_fd().as_raw_fd().cast_unsigned();
@@ -159,8 +165,8 @@ fn record() -> Result<f64> {
     twins::run(&program(ProgramKind::Tc, &code)?)
 }
 
-/// Measures the time to copy a record out of a program's ring and to validate it, in ns.
-fn fetch() -> sys::Result<f64> {
+/// Measures the time to copy a record out of a program's ring and validate it, in ns.
+fn measure_fetch() -> sys::Result<f64> {
     const POINTERS: u32 = 4096;
     let shape =
         RingsLayout { cpus: 1, sinks: 1, pointers: POINTERS, bytes: 1 << 20, record_max: 2048 };
@@ -177,8 +183,8 @@ fn fetch() -> sys::Result<f64> {
     }))
 }
 
-/// Measures the run time of a program that notifies a doorbell at each run, in ns.
-fn bell() -> Result<f64> {
+/// Measures the run time of a program that notifies a doorbell in every run, in ns.
+fn measure_doorbell() -> Result<f64> {
     const FORCE_WAKEUP: i32 = 2;
     /// Doorbell entries of 16 bytes that fit the ring.
     const NOTIFICATIONS: u32 = 8_192;

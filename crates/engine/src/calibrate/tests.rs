@@ -33,7 +33,7 @@ fn calibration_measures_copies_rings_and_wakeups() {
 fn o3_twins_are_measured_where_the_kernel_takes_programs() {
     let mut calibration = Calibration { costs: Costs::default(), missing: Vec::new() };
     twins::measure(&mut calibration);
-    if let Err(why) = twins::empty() {
+    if let Err(why) = twins::empty_program_ns() {
         println!("skipped: figures of twins: {why}");
         assert!(!calibration.missing.is_empty() && calibration.costs.filters.is_empty());
         return;

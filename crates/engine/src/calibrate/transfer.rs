@@ -6,7 +6,8 @@ use std::hint::black_box;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Total bytes of the blocks that are copied: more than an L1 cache, less than an L2 cache.
+/// Total length of the blocks that are copied, in bytes: more than an L1 cache, less than an L2
+/// cache.
 const COPY_BYTES: usize = 256 << 10;
 const KILOBYTE: usize = 1 << 10;
 /// Number of blocks that cross a ring.
@@ -37,8 +38,8 @@ pub(super) fn measure(calibration: &mut Calibration) {
 }
 
 /// Measures the cost of passing an entry through a ring, in ns: the difference between a request
-/// with its sink in another space and one in a single space. Both spaces run in the calling thread,
-/// which never sleeps.
+/// with its sink in another space and the same request in a single space. Both spaces run in the
+/// calling thread, which never sleeps.
 fn measure_ring() -> Result<f64> {
     let near = super::user::whole(&format!("generate count={RING_BLOCKS} | discard"), 3)?;
     let far = super::user::whole(&format!("generate count={RING_BLOCKS} | discard@thread1"), 3)?;

@@ -14,25 +14,27 @@ use filter::{Arguments, Attach, Description, FilterKind, chain_program, target};
 use std::os::fd::{AsFd as _, AsRawFd as _};
 use sys::bpf::{Map, Program, ProgramKind};
 
-/// Number of test runs per call, and number of calls.
+/// Number of test runs per system call.
 const REPEATED_RUNS: u32 = 50_000;
+/// Number of system calls, of which the fastest counts.
 const ROUNDS: usize = 5;
-/// Number of test runs per call, and number of calls, for twins that edit frames.
+/// Number of test runs per system call for twins that edit frames.
 const SINGLE_RUN: u32 = 1;
+/// Number of system calls for twins that edit frames.
 const SINGLE_RUN_CALLS: usize = 2_000;
 
 pub(super) fn measure(calibration: &mut Calibration) {
-    let empty = match empty() {
-        Ok(empty) => empty,
+    let empty_program_ns = match empty_program_ns() {
+        Ok(empty_program_ns) => empty_program_ns,
         Err(why) => {
-            return calibration.miss(&["filters in the kernel"], &*why);
+            return calibration.note_missing(&["filters in the kernel"], &*why);
         }
     };
     let mut all = Vec::new();
     for description in measurable() {
         let measured = match description.kind {
             FilterKind::Editing => editing_cost(description),
-            _ => cost(description, &Attach::observing("")).map(|ns| ns - empty),
+            _ => cost(description, &Attach::observing("")).map(|ns| ns - empty_program_ns),
         };
         let measured = measured.map(|ns| ns.max(0.0));
         all.extend(measured.as_ref().ok());
@@ -52,18 +54,19 @@ pub(super) fn measurable() -> impl Iterator<Item = &'static Description> {
 /// Measures a twin that edits frames: the additional time in ns compared with a program that does
 /// nothing.
 fn editing_cost(description: &Description) -> Result<f64> {
-    let empty = rounds(
+    let empty_program_ns = min_round_ns(
         &program(ProgramKind::Xdp, &[Insn::mov(R0, PASS), Insn::exit()])?,
         (SINGLE_RUN, SINGLE_RUN_CALLS),
     )?;
-    cost(description, &Attach { takes: true, ..Attach::observing("") }).map(|ns| ns - empty)
+    cost(description, &Attach { takes: true, ..Attach::observing("") })
+        .map(|ns| ns - empty_program_ns)
 }
 
-/// XDP_PASS.
+/// The action XDP_PASS, which passes a frame to the host's stack.
 const PASS: i32 = 2;
 
 /// Measures a program that does nothing in a test run, in ns.
-pub(super) fn empty() -> Result<f64> {
+pub(super) fn empty_program_ns() -> Result<f64> {
     run(&program(ProgramKind::Tc, &[Insn::mov(R0, -1), Insn::exit()])?)
 }
 
@@ -74,12 +77,12 @@ pub(super) fn program(kind: ProgramKind, code: &[Insn]) -> Result<Program> {
 
 /// Returns the minimum time of a test run in ns.
 pub(super) fn run(program: &Program) -> Result<f64> {
-    rounds(program, (REPEATED_RUNS, ROUNDS))
+    min_round_ns(program, (REPEATED_RUNS, ROUNDS))
 }
 
-fn rounds(program: &Program, (repeat, rounds): (u32, usize)) -> Result<f64> {
+fn min_round_ns(program: &Program, (repeat, min_round_ns): (u32, usize)) -> Result<f64> {
     let frame = datagram(1);
-    best(rounds, || Ok(program.test_run(&frame, repeat)?.duration_ns.into()))
+    best(min_round_ns, || Ok(program.test_run(&frame, repeat)?.duration_ns.into()))
 }
 
 /// Measures the twin of this filter in a test run at this attach point, in ns. The arguments are
@@ -90,14 +93,14 @@ fn cost(description: &Description, at: &Attach) -> Result<f64> {
     let mut last = "its example does not show it".to_owned();
     for own in shown.into_iter().chain(examined) {
         match chain_program(&[(description, &arguments(description, &own)?)], target(at, false)) {
-            Ok(program) => return loaded(&program, at.takes),
+            Ok(program) => return loaded_program_cost(&program, at.takes),
             Err((_, why)) => last = why,
         }
     }
     Err(last.into())
 }
 
-fn loaded(code: &ebpf::Program, takes: bool) -> Result<f64> {
+fn loaded_program_cost(code: &ebpf::Program, takes: bool) -> Result<f64> {
     let maps = code.maps.iter();
     let maps: sys::Result<Vec<Map>> =
         maps.map(|spec| Map::array(&spec.name, spec.value_size, 1, spec.mappable)).collect();
@@ -108,7 +111,7 @@ fn loaded(code: &ebpf::Program, takes: bool) -> Result<f64> {
         true => (ProgramKind::Xdp, (SINGLE_RUN, SINGLE_RUN_CALLS)),
         false => (ProgramKind::Tc, (REPEATED_RUNS, ROUNDS)),
     };
-    rounds(&program(kind, &code)?, how)
+    min_round_ns(&program(kind, &code)?, how)
 }
 
 /// Parses a filter's arguments from their text.

@@ -14,15 +14,17 @@ use std::path::PathBuf;
 
 /// A capture with connections, DNS lookups and web pages.
 const CAPTURE: &[u8] = include_bytes!("../../../../examples/web.pcap");
-/// Number of generated frames, and their lengths in bytes, for filters that accept frames.
-const MADE: u32 = 8_192;
-const SHORT: u32 = 64;
-const LONG: u32 = 1400;
+/// Number of generated frames for filters that accept frames.
+const GENERATED_FRAMES: u32 = 8_192;
+/// Length of short generated frames, in bytes.
+const SHORT_BYTES: u32 = 64;
+/// Length of long generated frames, in bytes.
+const LONG_BYTES: u32 = 1400;
 /// Number of runs of a request.
 const ROUNDS: usize = 5;
 /// Minimum cost of a filter in ns.
 const COST_MIN_NS: f64 = 0.5;
-/// A wildcard for all filters of a request.
+/// The node name that stands for all filters of a request.
 const ALL_FILTERS: &str = "";
 
 /// The average cost and length of the blocks that reach a node.
@@ -38,7 +40,7 @@ pub(super) fn measure(calibration: &mut Calibration) {
     let capture = match Capture::create() {
         Ok(capture) => capture,
         Err(why) => {
-            return calibration.miss(&["filters in a thread"], &*why);
+            return calibration.note_missing(&["filters in a thread"], &*why);
         }
     };
     let look = header_cost().map(|look| look.max(COST_MIN_NS));
@@ -50,7 +52,7 @@ pub(super) fn measure(calibration: &mut Calibration) {
 
 /// Measures the cost of finding the headers in ns, which the first node that needs them pays.
 fn header_cost() -> Result<f64> {
-    let source = format!("generate count={MADE} size={SHORT}");
+    let source = format!("generate count={GENERATED_FRAMES} size={SHORT_BYTES}");
     let first = timed(&format!("{source} | dport |all discard"), ALL_FILTERS, ROUNDS)?;
     let both = timed(&format!("{source} | dport |all dport |all discard"), ALL_FILTERS, ROUNDS)?;
     Ok(2.0 * first.ns - both.ns)
@@ -65,28 +67,28 @@ fn cost(description: &Description, capture: &Capture) -> Result<(f64, f64)> {
     };
     if !before.is_empty() {
         let seen = timed(&line(&capture.source()), description.name, ROUNDS)?;
-        return Ok(split(description, seen));
+        return Ok(split_cost(description, seen));
     }
     // The first filter to read headers finds them for all behind it. With a header filter behind
     // both variants, that cost cancels.
     let made = |size| {
-        let source = format!("generate count={MADE} size={size}");
+        let source = format!("generate count={GENERATED_FRAMES} size={size}");
         let with =
             timed(&format!("{source} | {own} |all dport |all discard"), ALL_FILTERS, ROUNDS)?;
         let alone = timed(&format!("{source} | dport |all discard"), ALL_FILTERS, ROUNDS)?;
         Result::Ok(Timed { ns: (with.ns - alone.ns).max(COST_MIN_NS), ..with })
     };
-    let (short, long) = (made(SHORT)?, made(LONG)?);
+    let (short, long) = (made(SHORT_BYTES)?, made(LONG_BYTES)?);
     if description.reads != ReadDepth::All {
         return Ok(((short.ns + long.ns) / 2.0, 0.0));
     }
-    let byte = ((long.ns - short.ns) / f64::from(LONG - SHORT)).max(0.0);
-    Ok(((short.ns - byte * f64::from(SHORT)).max(COST_MIN_NS), byte))
+    let byte = ((long.ns - short.ns) / f64::from(LONG_BYTES - SHORT_BYTES)).max(0.0);
+    Ok(((short.ns - byte * f64::from(SHORT_BYTES)).max(COST_MIN_NS), byte))
 }
 
-/// Splits a cost into a share per block and a share per byte, when blocks of only one length were
-/// measured.
-fn split(description: &Description, seen: Timed) -> (f64, f64) {
+/// Divides a measured time into a cost per block and a cost per byte, if blocks of only one length
+/// were measured: all per byte for a filter that reads whole blocks, else all per block.
+fn split_cost(description: &Description, seen: Timed) -> (f64, f64) {
     match description.reads {
         ReadDepth::All if seen.bytes > 1.0 => (0.0, seen.ns / seen.bytes),
         ReadDepth::All | ReadDepth::Head(_) | ReadDepth::Nothing => (seen.ns, 0.0),
@@ -98,14 +100,14 @@ fn split(description: &Description, seen: Timed) -> (f64, f64) {
 pub(super) fn example_words(
     description: &Description,
 ) -> Option<(Vec<&'static str>, &'static str)> {
-    let all = pipes(description.example);
+    let all = split_at_pipes(description.example);
     let named = |part: &&str| part.split_whitespace().next() == Some(description.name);
     let place = all.iter().position(named)?;
     Some((all.get(1..place)?.to_vec(), all.get(place)?))
 }
 
 /// Splits a request at its pipes, and removes the labels.
-fn pipes(line: &'static str) -> Vec<&'static str> {
+fn split_at_pipes(line: &'static str) -> Vec<&'static str> {
     let mut quoted = false;
     let parts = line.split(|c: char| {
         quoted ^= c == '"';
@@ -120,8 +122,8 @@ fn pipes(line: &'static str) -> Vec<&'static str> {
     head.into_iter().chain(parts.map(unlabelled)).collect()
 }
 
-/// Measures a node of a request, or all of its filters ([`ALL_FILTERS`]); returns the fastest of
-/// `rounds` runs.
+/// Runs a request `rounds` times, and returns the figures of a node, or of all filters
+/// ([`ALL_FILTERS`]), in the fastest run.
 pub(super) fn timed(line: &str, node: &str, rounds: usize) -> Result<Timed> {
     let mut best: Option<Timed> = None;
     for _ in 0..rounds {
@@ -144,8 +146,7 @@ pub(super) fn timed(line: &str, node: &str, rounds: usize) -> Result<Timed> {
     best.ok_or_else(|| "it was not run".into())
 }
 
-/// Measures the time per block of a whole request in ns; returns that of the fastest of `rounds`
-/// runs.
+/// Returns the time per block of a whole request in ns, in the fastest of `rounds` runs.
 pub(super) fn whole(line: &str, rounds: usize) -> Result<f64> {
     best(rounds, || {
         let (_, outcome) = run_request(line, false)?;

@@ -1,4 +1,5 @@
-//! Changes of arguments that are set in the running filters: nothing is built, and no state moves.
+//! Changes of arguments that are set in the running filters, so that nothing is built and no state
+//! moves.
 //!
 //! All spaces that run one of the filters, including replicas, are borrowed at block boundaries. So
 //! the values change in all spaces or in none, and none of the spaces runs in between. For filters
@@ -25,7 +26,8 @@ pub(super) struct InPlace {
 }
 
 impl InPlace {
-    /// Returns the change to the request `graph`; `None` if it cannot be made in place.
+    /// Returns the in-place change that leads to the request `graph`; `None` if some difference
+    /// cannot be made in place.
     pub(super) fn of(graph: &Graph, registry: &dyn Registry, state: &PathState) -> Option<Self> {
         if !differ_in_arguments(&graph.text, state.text.as_deref()?) {
             return None;
@@ -53,11 +55,11 @@ impl InPlace {
         self,
         state: &mut PathState,
         (edit, text): (&Edit, String),
-        tape: &RecordMode,
+        record_mode: &RecordMode,
         limit: Duration,
     ) -> Result<SwitchReport, ChangeError> {
         let deadline = limit.saturating_add(Duration::from_nanos(sys::clock::monotonic()));
-        let stalls = match tape {
+        let stalls = match record_mode {
             RecordMode::Play(replay) => Some(&*replay.stalls),
             _ => None,
         };
@@ -89,7 +91,7 @@ impl InPlace {
         let first = lent.first().ok_or(CommandError::Ended)?;
         let position = first.space.counted().position();
         lent.iter_mut().for_each(|lent| lent.space.note_set(state.changes));
-        if let RecordMode::Record(recording) = tape {
+        if let RecordMode::Record(recording) = record_mode {
             let (number, layout) = (state.changes, record::layout(&self.plan));
             let (edit, text) = (edit.clone(), text.clone());
             recording.change(&record::Change { number, edit, text, layout });
@@ -101,7 +103,7 @@ impl InPlace {
         Ok(SwitchReport { position, paused_ns, text, ..SwitchReport::default() })
     }
 
-    /// Returns the command queues of the spaces that run the filters, sources first.
+    /// Returns the command queues of the spaces that run the filters, with sources first.
     fn queues(&self, state: &PathState) -> Vec<Arc<CommandQueue>> {
         let (mut queues, plan) = (Vec::new(), &self.plan);
         let all = |id: &NodeId| match plan.replicas_of(*id) {
@@ -118,7 +120,7 @@ impl InPlace {
         queues
     }
 
-    /// Returns the arguments of the filters in a plan, by the number of their node.
+    /// Returns the arguments of the changed filters in a plan, by node number.
     fn values(&self, plan: &Plan, state: &PathState) -> Vec<(usize, Arguments)> {
         let used = |id: &NodeId| Some((state.ids.nodes[id.0], plan.graph.node(*id).filter()?));
         let used = self.nodes.iter().filter_map(used);

@@ -20,7 +20,7 @@ use pipeline::plan::{
 };
 use std::collections::{HashMap, HashSet};
 
-/// A new plan, matched with the running path.
+/// A new plan whose nodes and edges are matched with those of the running path.
 pub(super) struct MatchedPlan {
     pub(super) plan: Plan,
     pub(super) ids: Ids,
@@ -30,18 +30,18 @@ pub(super) struct MatchedPlan {
     pub(super) renewed: HashSet<usize>,
     /// Numbers of filters that move to another process with their state.
     pub(super) crossed: HashSet<usize>,
-    /// The new index of every edge out of the kernel, by edge number.
-    pub(super) ways: HashMap<usize, usize>,
+    /// The index in the new plan of every edge that leaves the kernel, by edge number.
+    pub(super) exit_edges: HashMap<usize, usize>,
     /// Parts whose kernel program is replaced.
-    pub(super) anew: HashSet<usize>,
+    pub(super) replaced_programs: HashSet<usize>,
     /// The names of all current and former sources.
     pub(super) origins: Origins,
 }
 
 impl MatchedPlan {
     /// Plans a request so that nodes that stay keep their spaces, if possible. New nodes run in
-    /// threads unless they precede a staying node in the kernel. `refused` lists the refusals of
-    /// the kernel in earlier attempts.
+    /// threads unless they precede, in the kernel, a node that stays. `refused` lists the refusals
+    /// of the kernel in earlier attempts.
     pub(super) fn plan(
         graph: &Graph,
         edited: &EditResult,
@@ -226,15 +226,15 @@ impl MatchedPlan {
         let renewed = renewed.difference(&crossed).copied().collect();
         let mut origins = state.origins.clone();
         origins.follow(&plan.graph, &ids.nodes);
-        let ways = ways(state, &plan, &ids);
-        let anew = (0..state.parts.len()).filter(|part| {
+        let exit_edges = exit_edges(state, &plan, &ids);
+        let replaced_programs = (0..state.parts.len()).filter(|part| {
             let is = in_kernel(&plan, &ids, *part);
             is != in_kernel(&state.plan, &state.ids, *part)
                 || is.0.iter().any(|number| set.contains(number))
-                || !keeps_exits(&ways, &state.parts[*part])
+                || !keeps_exits(&exit_edges, &state.parts[*part])
         });
-        let anew = anew.collect();
-        Self { plan, ids, kept, renewed, crossed, ways, anew, origins }
+        let replaced_programs = replaced_programs.collect();
+        Self { plan, ids, kept, renewed, crossed, exit_edges, replaced_programs, origins }
     }
 
     /// Fails if this change is impossible while the path runs.
@@ -244,7 +244,7 @@ impl MatchedPlan {
         if count(&self.plan) != count(&state.plan) {
             return refused("a line cannot come or go: start or stop another path".to_owned());
         }
-        if let Some(why) = self.ids.numbering.short() {
+        if let Some(why) = self.ids.numbering.shortage() {
             return refused(why);
         }
         for (id, node) in state.plan.graph.ids().filter(|(_, node)| node.is_process()) {
@@ -314,7 +314,7 @@ impl MatchedPlan {
         if state.plan.space_of(NodeId(before)).kind == SpaceKind::Kernel {
             return Err("it comes out of the kernel first (`move NODE process`)");
         }
-        if !self.anew.is_empty() {
+        if !self.replaced_programs.is_empty() {
             return Err("what runs in the kernel would change with it");
         }
         if !state.plan.replicas.is_empty() {
@@ -326,7 +326,7 @@ impl MatchedPlan {
     /// Fails if the new kernel programs cannot be installed while the path runs.
     fn check_kernel_programs(&self, state: &PathState) -> Result<(), ChangeError> {
         let refused = |why: String| Err(ChangeError::Refused(why));
-        for part in &self.anew {
+        for part in &self.replaced_programs {
             let begins = |plan: &Plan, ids: &Ids| -> Vec<usize> {
                 let programs = plan.programs.iter().flat_map(|program| &program.sources);
                 let ours = programs.filter(|id| plan.space_of(**id).part == *part);
@@ -342,7 +342,7 @@ impl MatchedPlan {
                         .to_owned(),
                 );
             }
-            if state.parts[*part].rising.len() > 1 {
+            if state.parts[*part].kernel_exits.len() > 1 {
                 let what = "programs of several interfaces would have to change at one moment";
                 return refused(format!("{what}: change what follows one of them"));
             }
@@ -375,7 +375,7 @@ impl MatchedPlan {
             || has_replicas(&state.plan, part, name)
     }
 
-    /// Returns true if a space that the new plan lacks contains nodes that move to other spaces.
+    /// Returns true if nodes move into this space from a space that the new plan lacks.
     pub(super) fn takes_from(&self, state: &PathState, part: usize, name: &str) -> bool {
         let stays = |number: &usize| self.kept.contains(number);
         has_replicas(&state.plan, part, name)
@@ -449,9 +449,13 @@ fn in_kernel(plan: &Plan, ids: &Ids, part: usize) -> (Vec<usize>, Vec<usize>, us
     (nodes, inside, leave.len())
 }
 
-/// Returns true if the new plan has every output edge of a part's kernel programs.
-fn keeps_exits(ways: &HashMap<usize, usize>, part: &RunningPart) -> bool {
-    part.rising.iter().flat_map(|rising| &rising.ways).all(|way| ways.contains_key(way))
+/// Returns true if the new plan has a counterpart of every edge that leaves the kernel in this
+/// part.
+fn keeps_exits(exit_edges: &HashMap<usize, usize>, part: &RunningPart) -> bool {
+    part.kernel_exits
+        .iter()
+        .flat_map(|kernel_exits| &kernel_exits.exit_edges)
+        .all(|way| exit_edges.contains_key(way))
 }
 
 /// Returns the graph with staying nodes pinned to their current spaces: all staying sources, and
@@ -485,7 +489,7 @@ pub(super) fn home_space(plan: &Plan, id: NodeId) -> &PlannedSpace {
 
 /// Maps the number of every edge that leaves the kernel to the index of its counterpart in the new
 /// plan: an edge from the same node for the same classes.
-fn ways(state: &PathState, plan: &Plan, ids: &Ids) -> HashMap<usize, usize> {
+fn exit_edges(state: &PathState, plan: &Plan, ids: &Ids) -> HashMap<usize, usize> {
     let begins = |plan: &Plan, edge: &Edge| plan.space_of(edge.from).kind == SpaceKind::Kernel;
     let mut free: Vec<usize> =
         (0..plan.graph.edges.len()).filter(|edge| begins(plan, &plan.graph.edges[*edge])).collect();
@@ -511,14 +515,14 @@ fn ways(state: &PathState, plan: &Plan, ids: &Ids) -> HashMap<usize, usize> {
     found
 }
 
-/// Returns the first operand of a section, or the first input of a merge.
+/// Returns the first operand if the node is a section, or the first input if it is a merge.
 fn first(graph: &Graph, at: NodeId) -> Option<NodeId> {
     let operand = graph.ids().find(|(_, inner)| inner.inside == Some(at)).map(|(id, _)| id);
     operand.or_else(|| graph.inputs(at).next().map(|edge| edge.from))
 }
 
 /// Returns the node of the old graph that represents the same filter of the text with the same
-/// arguments.
+/// arguments; `None` if there is none.
 fn old_node(new: &Graph, id: NodeId, edited: &EditResult, old: &Graph) -> Option<NodeId> {
     let node = new.node(id);
     let used = node.filter()?;

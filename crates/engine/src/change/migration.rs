@@ -1,4 +1,4 @@
-//! Moves a filter with its state to another process: out of its sandbox, into one, or from one to
+//! Moves of filters with their state to another process: out of a sandbox, into one, or from one to
 //! another. (CONTRACT 15, FEATURES V18)
 //!
 //! In: spaces that are stopped, and their new content. The state is saved after the filter has
@@ -19,11 +19,12 @@ use runtime::space::saved::SavedState;
 /// The move of one filter.
 #[derive(Debug)]
 pub(super) struct FilterMigration {
-    /// The number of its node.
+    /// The number of the filter's node.
     number: usize,
-    /// Its saved state, once saved.
+    /// The filter's state, once saved.
     saved: Option<SavedState>,
-    /// Final counters of its process, if it had one, and the number of blocks received from it.
+    /// Final counters of the filter's process, if it had one, and the number of blocks received
+    /// from that process.
     account: Option<(Account, u64)>,
     /// The filter's location before the move.
     at: FilterOrigin,
@@ -39,7 +40,8 @@ enum FilterOrigin {
     Apart(usize, usize),
 }
 
-type Taken = [(SpaceSwitch, StoppedSpace)];
+/// The spaces that the change has stopped, each with its new content.
+type StoppedSpaces = [(SpaceSwitch, StoppedSpace)];
 
 impl FilterMigration {
     pub(super) const fn new(number: usize) -> Self {
@@ -47,7 +49,7 @@ impl FilterMigration {
     }
 
     /// Saves the filter's state, if the spaces that run the filter have stopped.
-    pub(super) fn save(&mut self, taken: &mut Taken) -> Result<(), ChangeError> {
+    pub(super) fn save(&mut self, taken: &mut StoppedSpaces) -> Result<(), ChangeError> {
         if self.saved.is_some() {
             return Ok(());
         }
@@ -64,18 +66,19 @@ impl FilterMigration {
         let exit = spaces.position(|space| space.half(number, exit_of).is_some());
         let (Some(entrance), Some(exit)) = (entrance, exit) else { return Ok(()) };
         self.at = FilterOrigin::Apart(entrance, exit);
-        let (saved, account, given) = self.ask(taken, (entrance, exit)).map_err(|why| {
-            ChangeError::Refused(format!("what it knows was not told: the filter {why}"))
-        })?;
+        let (saved, account, given) =
+            self.request_state(taken, (entrance, exit)).map_err(|why| {
+                ChangeError::Refused(format!("what it knows was not told: the filter {why}"))
+            })?;
         (self.saved, self.account) = (Some(saved), Some((account, given)));
         Ok(())
     }
 
     /// Requests the filter's state from its process, and forwards the process's output along the
     /// old arcs until the state arrives. Blocks.
-    fn ask(
+    fn request_state(
         &self,
-        taken: &mut Taken,
+        taken: &mut StoppedSpaces,
         (entrance, exit): (usize, usize),
     ) -> Result<(SavedState, Account, u64), String> {
         let number = self.number;
@@ -101,7 +104,7 @@ impl FilterMigration {
     }
 
     /// Restores the saved state in the new filter.
-    pub(super) fn restore(&self, taken: &mut Taken) -> Result<(), ChangeError> {
+    pub(super) fn restore(&self, taken: &mut StoppedSpaces) -> Result<(), ChangeError> {
         let refused = |why: &str| ChangeError::Refused(format!("the new filter {why}"));
         let Some(saved) = &self.saved else {
             return Err(ChangeError::Refused("it runs nowhere any more".to_owned()));
@@ -116,14 +119,15 @@ impl FilterMigration {
             }
         }
         let number = self.number;
-        let entrance = taken.iter_mut().find_map(|(target, _)| target.half(number, entrance_of));
+        let entrance =
+            taken.iter_mut().find_map(|(target, _)| target.process_half(number, entrance_of));
         entrance.map_or(Ok(()), |to| to.restore(saved)).map_err(|why| refused(&why))?;
-        let exit = taken.iter_mut().find_map(|(target, _)| target.half(number, exit_of));
+        let exit = taken.iter_mut().find_map(|(target, _)| target.process_half(number, exit_of));
         exit.map_or(Ok(()), Exit::wait_restored).map_err(|why| refused(&why))
     }
 
     /// Undoes the move: the old filter resumes, and the new one loses the restored state.
-    pub(super) fn undo(&self, taken: &mut Taken) {
+    pub(super) fn undo(&self, taken: &mut StoppedSpaces) {
         for (target, stopped) in taken.iter_mut() {
             // Held blocks alone lie outside the filter.
             let is = |node: &&mut Node| node.planned == self.number && !node.holds.is_empty();
@@ -142,7 +146,7 @@ impl FilterMigration {
 
     /// Completes the move. Compares the counters that the process reports with the blocks sent to
     /// it and received from it.
-    pub(super) fn commit(&self, taken: &mut Taken, switched: &mut SwitchReport) {
+    pub(super) fn commit(&self, taken: &mut StoppedSpaces, switched: &mut SwitchReport) {
         let number = self.number;
         let (entrance, exit) = match self.at {
             FilterOrigin::Unknown => return,
@@ -169,9 +173,9 @@ impl FilterMigration {
         }
     }
 
-    /// Returns the number of blocks that the filter holds and brings back from its process. They
-    /// were counted as consumed when they were sent to the process.
-    pub(super) fn count_returning(&self, taken: &mut Taken) -> u64 {
+    /// Returns the number of blocks that the filter holds in its process and brings back. They were
+    /// counted as consumed when they were sent to the process.
+    pub(super) fn count_returning(&self, taken: &mut StoppedSpaces) -> u64 {
         let is = |node: &&mut Node| {
             node.planned == self.number && matches!(node.operator, Operator::Filter(_))
         };

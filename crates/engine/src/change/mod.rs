@@ -39,7 +39,7 @@ use crate::numbering::{Ids, links};
 use crate::path::origins::Origins;
 use crate::path::running::{PathState, RunningPart, RunningPath, RunningSpace, StarterState};
 use crate::path::starter::Thread;
-use crate::path::{Extras, Settings};
+use crate::path::{PathOptions, Settings};
 use crate::record::{self, RecordMode};
 use crate::registry::MachineRegistry;
 use argument::InPlace;
@@ -55,9 +55,9 @@ use std::sync::Arc;
 use std::time::Duration;
 use sys::steps::{Resource, Steps};
 
-/// Maximum number of retries of a change during which the process that runs the kernel part was
-/// restarted.
-const AGAIN_MAX: usize = 4;
+/// Maximum number of retries of a change that failed because the process that runs the kernel part
+/// was restarted.
+const RETRIES_MAX: usize = 4;
 
 /// Edits the request of a running path, and changes the path accordingly. Changes are serialized: a
 /// second change waits for the first. Blocks. Retries if the process that runs the kernel part was
@@ -76,7 +76,8 @@ pub fn change(
     change_logged(live, edit, machine, limit, &Steps::default())
 }
 
-/// Changes the path as [`change`] does, with this allocation log, which no other change may share.
+/// Changes the path as [`change`] does, and logs the steps to `steps`, which no other change may
+/// use.
 pub fn change_logged(
     live: &Live,
     edit: &Edit,
@@ -99,7 +100,7 @@ pub fn change_logged(
             }
         }
         begun += 1;
-        if begun > AGAIN_MAX || !matches!(changed, Err(ChangeError::Again(_))) {
+        if begun > RETRIES_MAX || !matches!(changed, Err(ChangeError::Again(_))) {
             return changed;
         }
     }
@@ -115,7 +116,7 @@ fn try_to_change(
     let whole = running_path(live)?;
     // A recorded path is planned for the recorded machine, so that a replay arrives at the same
     // plan.
-    let machine = match &whole.extras.tape {
+    let machine = match &whole.extras.record_mode {
         RecordMode::Off => machine,
         RecordMode::Record(recording) => &recording.machine,
         RecordMode::Play(_) => {
@@ -131,7 +132,7 @@ fn try_to_change(
 /// Fails if this version of the program plans the change differently.
 pub(crate) fn repeat_change(live: &Live, change: &record::Change) -> Result<(), ChangeError> {
     let whole = running_path(live)?;
-    let RecordMode::Play(replay) = &whole.extras.tape else {
+    let RecordMode::Play(replay) = &whole.extras.record_mode else {
         return Err(ChangeError::Refused("it comes from no record".to_owned()));
     };
     let head = &replay.record().head;
@@ -174,9 +175,9 @@ fn make(
         return Err(CommandError::Ended.into());
     }
     let text = state.text.clone().ok_or_else(|| {
-        ChangeError::Refused("nobody said which request this path runs".to_owned())
+        ChangeError::Refused("the request that this path runs is unknown".to_owned())
     })?;
-    let repeated = matches!(whole.extras.tape, RecordMode::Play(_));
+    let repeated = matches!(whole.extras.record_mode, RecordMode::Play(_));
     let registry: &dyn Registry =
         if repeated { &MachineRegistry::Recorded } else { &MachineRegistry::Local };
     let edit = &edit.resolved(registry);
@@ -187,14 +188,14 @@ fn make(
     }
     if let Some(change) = InPlace::of(&graph, registry, &state) {
         check(&edited.text, &change.plan)?;
-        return change.make(&mut state, (edit, edited.text), &whole.extras.tape, limit);
+        return change.make(&mut state, (edit, edited.text), &whole.extras.record_mode, limit);
     }
     refuse_private_sessions(&state)?;
     let (mut graph, asked) = (graph.clone(), graph.options);
     // A change drops replicas; automatic changes add them again if they pay.
     graph.options.set("parallel", filter::Value::Text("no".to_owned()));
     // A log of its own, so that a failure undoes this change alone.
-    let extras = Extras { steps: steps.clone(), ..whole.extras.clone() };
+    let extras = PathOptions { steps: steps.clone(), ..whole.extras.clone() };
     let with = (whole.settings, &extras);
     let mut changed = BuiltChange::prepare_as_taken((&graph, &edited), &state, machine, with)?;
     check(&edited.text, &changed.plan)?;
@@ -208,12 +209,12 @@ fn make(
     let settled = || {
         // Sinks must know a new source's name before its first block arrives.
         origins.publish();
-        if let RecordMode::Record(recording) = &whole.extras.tape {
+        if let RecordMode::Record(recording) = &whole.extras.record_mode {
             recording.name(&origins.names);
             recording.change(&told);
         }
     };
-    let replay = match &whole.extras.tape {
+    let replay = match &whole.extras.record_mode {
         RecordMode::Play(replay) => Some(&**replay),
         _ => None,
     };
@@ -246,11 +247,11 @@ struct BuiltChange {
     ids: Ids,
     origins: Origins,
     parts: Vec<Prepared>,
-    /// The spaces to switch, in the order of the plan, each with the thread of a new space.
+    /// The spaces to switch, in the order of the plan. A new space comes with its thread.
     targets: Vec<(switch::SpaceSwitch, Option<Thread>)>,
     /// Spaces that lose all their nodes.
     leaving: Vec<switch::LeavingSpace>,
-    /// Numbers of filters that move to another process.
+    /// Numbers of the filters that move to another process.
     crossed: Vec<usize>,
 }
 
@@ -261,15 +262,16 @@ impl BuiltChange {
         (graph, edited): (&Graph, &EditResult),
         state: &PathState,
         machine: &Machine,
-        with: (Settings, &Extras),
+        with: (Settings, &PathOptions),
     ) -> Result<Self, ChangeError> {
         let mut refused: Vec<KernelRefusal> = Vec::new();
         loop {
             let matched = MatchedPlan::plan(graph, edited, state, (machine, &refused));
             let matched = matched.map_err(ChangeError::Unplaceable)?;
             matched.check_possible(state)?;
-            if !matched.crossed.is_empty() && !matches!(with.1.tape, RecordMode::Off) {
-                let why = "what it knows is told by a process of its own, which no record has";
+            if !matched.crossed.is_empty() && !matches!(with.1.record_mode, RecordMode::Off) {
+                let why =
+                    "its state is in another process, and a record does not contain that state";
                 return Err(ChangeError::Refused(why.to_owned()));
             }
             match Self::prepare(matched, state, with) {
@@ -288,9 +290,11 @@ impl BuiltChange {
     fn prepare(
         matched: MatchedPlan,
         state: &PathState,
-        with: (Settings, &Extras),
+        with: (Settings, &PathOptions),
     ) -> Result<Self, ChangeError> {
-        let MatchedPlan { plan, ids, kept, renewed, origins, ways, anew, .. } = &matched;
+        let MatchedPlan {
+            plan, ids, kept, renewed, origins, exit_edges, replaced_programs, ..
+        } = &matched;
         let (mut parts, mut targets, mut leaving) = (Vec::new(), Vec::new(), Vec::new());
         for (number, part) in state.parts.iter().enumerate() {
             let spaces = &state.plan.spaces;
@@ -301,15 +305,15 @@ impl BuiltChange {
                 part,
                 kept,
                 renewed,
-                ways,
-                anew: anew.contains(&number),
+                exit_edges,
+                replaces_program: replaced_programs.contains(&number),
                 spaces: state.spaces,
             };
             let mut prepared = prepare((plan, ids), number, &again, origins, with)?;
             for space in &mut prepared.spaces {
                 let name = &space.running.name;
                 let differs = matched.differs(state, number, name);
-                if space.fresh.is_none() && !differs && !space.anew {
+                if space.fresh.is_none() && !differs && !space.replaces_program {
                     continue;
                 }
                 let thread = match &space.fresh {
@@ -381,7 +385,7 @@ impl BuiltChange {
             part.gone.extend(part.spaces.iter().filter(left).map(|old| Arc::clone(&old.commands)));
             part.spaces = prepared.spaces.into_iter().map(|space| space.running).collect();
             part.rings = prepared.rings;
-            part.rising = prepared.rising;
+            part.kernel_exits = prepared.kernel_exits;
             part.lenders = prepared.lenders;
             part.control.set_doorbells(part.spaces.iter().map(|space| Arc::clone(&space.bell)));
             part.publish();

@@ -13,8 +13,8 @@ use std::fmt;
 /// The ledger of a switch.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct SwitchReport {
-    /// Number of blocks that had entered the first switched space before the switch; only the old
-    /// graph processed them.
+    /// Number of blocks that had entered the first switched space before the switch. Only the old
+    /// graph processed these blocks.
     pub position: u64,
     /// Blocks that entered the old graph and never left it.
     pub lost: u64,
@@ -22,13 +22,14 @@ pub struct SwitchReport {
     pub duplicated: u64,
     /// Blocks that reached the new graph before the old one was finished.
     pub reordered: u64,
-    /// Blocks in rings of leaving spaces that had not ended at the time of this report; they are
-    /// still processed.
+    /// Blocks in rings of leaving spaces that had not ended at the time of this report; these
+    /// blocks are still processed.
     pub draining: u64,
     /// Duration of the pause in ns, from the stop of the first space to the resumption of the last
     /// space.
     pub paused_ns: u64,
-    /// Blocks lost by sources during the switch, before they entered the path: name, place, count.
+    /// Blocks lost by sources during the switch, before they entered the path, as source name,
+    /// reason and count.
     pub source_drops: Vec<(String, DropReason, u64)>,
     /// Reports of removed filters and sinks, by node number.
     pub reports: Vec<NodeReport>,
@@ -61,9 +62,9 @@ pub enum ChangeError {
     /// The new request has mistakes.
     #[error("{}", pipeline::render(.text, .mistakes, false))]
     Mistakes {
-        /// The text of the new request.
+        /// The text of the request.
         text: String,
-        /// The mistakes in it.
+        /// The mistakes in the text.
         mistakes: Vec<Diagnostic>,
     },
     /// No space can run a node of the new request.

@@ -9,8 +9,8 @@ use runtime::commands::CommandError;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-/// The thread that repeats the changes of a recording. Dropping it joins the thread, which ends
-/// once all spaces have ended.
+/// Handle of the thread that repeats the changes of a recording. Dropping the handle waits for the
+/// thread, which ends once all spaces have ended.
 #[derive(Debug)]
 pub(crate) struct Changer(Option<JoinHandle<()>>);
 
@@ -18,12 +18,12 @@ impl Changer {
     /// Starts the thread if these paths replay a recording with changes; otherwise returns `None`.
     pub(crate) fn of(lives: &[Live]) -> Option<Self> {
         let live = lives.first()?.clone();
-        let RecordMode::Play(replay) = &live.whole()?.extras.tape else { return None };
+        let RecordMode::Play(replay) = &live.whole()?.extras.record_mode else { return None };
         if replay.record().changes.is_empty() {
             return None;
         }
         let (replay, its) = (Arc::clone(replay), Arc::clone(replay));
-        let body = move || make_all(&live, &its);
+        let body = move || repeat_changes(&live, &its);
         let thread = std::thread::Builder::new().name("changes".to_owned()).spawn(body);
         if let Err(error) = &thread {
             replay.end_changes(Some(error.to_string()));
@@ -42,8 +42,8 @@ impl Drop for Changer {
 }
 
 /// Makes the recorded changes one after the other.
-fn make_all(live: &Live, replay: &Replay) {
-    let over = Over(replay);
+fn repeat_changes(live: &Live, replay: &Replay) {
+    let over = AnnounceEnd(replay);
     for change in &replay.record().changes {
         replay.begin_change(change.number);
         match repeat_change(live, change) {
@@ -61,9 +61,9 @@ fn make_all(live: &Live, replay: &Replay) {
 }
 
 /// A guard that announces the end of the changes to the spaces when dropped.
-struct Over<'r>(&'r Replay);
+struct AnnounceEnd<'r>(&'r Replay);
 
-impl Drop for Over<'_> {
+impl Drop for AnnounceEnd<'_> {
     fn drop(&mut self) {
         self.0.end_changes(None);
     }

@@ -8,7 +8,7 @@ use super::outcome::{ChangeError, SwitchReport};
 use super::{BuiltChange, refuse_private_sessions};
 use crate::error::BuildError;
 use crate::live::Live;
-use crate::path::Extras;
+use crate::path::PathOptions;
 use crate::record::RecordMode;
 use filter::FilterKind;
 use pipeline::graph::{Graph, NodeId, Step};
@@ -37,7 +37,7 @@ pub fn reshape(
     let Some(whole) = live.whole() else {
         return refused("this path was not built from a plan");
     };
-    if !matches!(whole.extras.tape, RecordMode::Off) {
+    if !matches!(whole.extras.record_mode, RecordMode::Off) {
         return refused("it is recorded, or comes from a record: both run where the line says");
     }
     let mut state = whole.state();
@@ -50,7 +50,7 @@ pub fn reshape(
     };
     let matched = MatchedPlan::reshaped(plan, &state);
     matched.check_possible(&state)?;
-    let extras = Extras { steps: Steps::default(), ..whole.extras.clone() };
+    let extras = PathOptions { steps: Steps::default(), ..whole.extras.clone() };
     let mut changed = BuiltChange::prepare(matched, &state, (whole.settings, &extras))?;
     let mut switched = changed.switch(&state, (None, &|| ()), limit)?;
     extras.steps.commit();
@@ -86,7 +86,7 @@ pub(crate) fn predicted_moves(
             used.pin = Some(home_space(plan, id).name.clone());
         }
     }
-    alone(&mut free.graph);
+    disable_replicas(&mut free.graph);
     let free = free.replan(machine).ok()?;
     let kernel = |plan: &Plan, id: NodeId| plan.space_of(id).kind == SpaceKind::Kernel;
     let nodes = plan.graph.ids().filter(|(_, node)| node.filter().is_some());
@@ -118,7 +118,7 @@ pub(crate) fn placed(
             used.pin = said.or_else(here).or_else(|| used.pin.take());
         }
     }
-    alone(&mut pinned.graph);
+    disable_replicas(&mut pinned.graph);
     let mut new = pinned.replan(machine).map_err(ChangeError::Unplaceable)?;
     if let Some(other) = new.refusals.iter().find(|new| !plan.refusals.contains(new)) {
         return Err(BuildError::Refused(other.clone()).into());
@@ -133,7 +133,7 @@ pub(crate) fn placed(
     Ok(new)
 }
 
-/// Disables replicas.
-fn alone(graph: &mut Graph) {
+/// Disables replicas in the graph.
+fn disable_replicas(graph: &mut Graph) {
     graph.options.set("parallel", filter::Value::Text("no".to_owned()));
 }

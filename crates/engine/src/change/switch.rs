@@ -51,9 +51,9 @@ impl SpaceSwitch {
         self.hot_swap.assembly.nodes_mut()
     }
 
-    /// Returns the half of a process with this node number among the nodes that will be placed in
-    /// the space; `of` selects the input or the output half.
-    pub(super) fn half<H>(
+    /// Returns, among the nodes that will be placed in the space, the half of a process with this
+    /// node number; `of` selects the input or the output half.
+    pub(super) fn process_half<H>(
         &mut self,
         number: usize,
         of: fn(&mut Node) -> Option<&mut H>,
@@ -61,8 +61,8 @@ impl SpaceSwitch {
         self.new_nodes().iter_mut().filter(|node| node.planned == number).find_map(of)
     }
 
-    /// Waits until the space has drained those of its input rings that the switch removes. Their
-    /// writers are already stopped.
+    /// Waits until the space has drained its input rings that the switch removes. Their writers are
+    /// already stopped.
     fn catch_up(&self, left: &dyn Fn() -> Duration) -> Result<(), CommandError> {
         loop {
             let stays = self.stays.clone();
@@ -106,7 +106,7 @@ impl StoppedSpace {
 pub(super) struct SwitchContext<'l> {
     /// Spaces that end.
     pub(super) leaving: &'l [LeavingSpace],
-    /// New kernel programs, each with the list of the running ones.
+    /// New kernel programs, each with the list of running programs that it joins.
     pub(super) kernels: Vec<(Kernels, Succession)>,
     /// Filters that move to another process.
     pub(super) crossings: Vec<FilterMigration>,
@@ -134,7 +134,7 @@ pub(super) fn switch(
         targets.sort_by_key(|(target, _)| target.rank);
     }
     let (targets, threads): (Vec<SpaceSwitch>, Vec<Option<Thread>>) = targets.into_iter().unzip();
-    let deadline = sys::clock::monotonic().saturating_add(nanos(limit));
+    let deadline = sys::clock::monotonic().saturating_add(saturating_ns(limit));
     let left = || Duration::from_nanos(deadline.saturating_sub(sys::clock::monotonic()));
     let mut begin = None;
     let mut taken: Vec<(SpaceSwitch, StoppedSpace)> = Vec::new();
@@ -268,7 +268,7 @@ fn removed_rings((target, stopped): &mut (SpaceSwitch, StoppedSpace)) -> Vec<usi
     keys.filter_map(number).collect()
 }
 
-fn nanos(limit: Duration) -> u64 {
+fn saturating_ns(limit: Duration) -> u64 {
     u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX)
 }
 
@@ -282,7 +282,8 @@ fn resume(taken: Vec<(SpaceSwitch, StoppedSpace)>, why: ChangeError) -> ChangeEr
     why
 }
 
-/// Moves the state of old filters into the ones that replace them. On failure, moves it back.
+/// Moves the state of old filters into the filters that replace them. On failure, moves the state
+/// back.
 fn renew(taken: &mut [(SpaceSwitch, StoppedSpace)]) -> Result<(), ChangeError> {
     for done in 0..taken.len() {
         let (target, stopped) = &mut taken[done];
@@ -291,15 +292,17 @@ fn renew(taken: &mut [(SpaceSwitch, StoppedSpace)]) -> Result<(), ChangeError> {
                 // A filter accepts the state that was taken from it.
                 let _ = stopped.space().renew(&mut target.hot_swap.renewed);
             }
-            return Err(ChangeError::Refused(format!("the new filter is not given it: {mistake}")));
+            return Err(ChangeError::Refused(format!(
+                "the new filter refuses the state of the old one: {mistake}"
+            )));
         }
     }
     Ok(())
 }
 
 /// Drains the old graph: removed nodes release the blocks that they hold, and removed rings and the
-/// output of replaced kernel programs are emptied. That output enters at the sources `firsts`.
-/// Blocks.
+/// output of replaced kernel programs are emptied. The output of the programs enters at the sources
+/// `firsts`. Blocks.
 fn drain_old_graph(
     taken: &mut [(SpaceSwitch, StoppedSpace)],
     firsts: &[usize],
@@ -428,7 +431,7 @@ fn compute_losses(switched: &mut SwitchReport, counts: SwitchCounts) {
     let with =
         |spaces: Vec<SpaceCounters>| report::merge_ledger([spaces, last.clone()].concat(), true);
     let (begin, old, new) = (report::merge_ledger(begin, true), with(before), with(after));
-    switched.lost += left_behind + thrown_away(&old).saturating_sub(thrown_away(&begin));
+    switched.lost += left_behind + lost_blocks(&old).saturating_sub(lost_blocks(&begin));
     for node in &old.filters {
         let (came, became) = node.balance();
         switched.lost += came.saturating_sub(became);
@@ -464,7 +467,7 @@ fn compute_losses(switched: &mut SwitchReport, counts: SwitchCounts) {
 
 /// Returns the number of blocks dropped for lack of room or after a failure; drops on purpose do
 /// not count.
-fn thrown_away(ledger: &Ledger) -> u64 {
+fn lost_blocks(ledger: &Ledger) -> u64 {
     let ours = [DropReason::Evicted, DropReason::NoRoom, DropReason::Failed];
     let filters = ledger.filters.iter().flat_map(|node| &node.dropped);
     let filters = filters.filter(|(why, _)| ours.contains(why)).map(|(_, a)| a.blocks);
@@ -472,8 +475,8 @@ fn thrown_away(ledger: &Ledger) -> u64 {
     filters.sum::<u64>() + edges.sum::<u64>()
 }
 
-/// Block totals of a graph: taken, made, passed, unselected, consumed and held by nodes; put on and
-/// taken from edges.
+/// Numbers of blocks in a graph, summed over nodes (taken, made, passed, unselected, consumed,
+/// held) and over edges (put, taken).
 struct Totals([u64; 8]);
 
 impl Totals {

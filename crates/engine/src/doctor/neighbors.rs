@@ -2,8 +2,8 @@
 //!
 //! In: a network namespace, and one interface or all. Out: [`Neighbors`], in the order in which a
 //! received frame meets them: XDP, packet sockets, TCX, traffic control filters. Those of this
-//! process are left out. Streamline stands beside them and never removes one; `explain` says what
-//! each means for a request.
+//! process are left out. Streamline runs beside them and never removes one; `explain` reports the
+//! effect of each on a request.
 
 pub use sys::bpf::{Side, XdpMode};
 pub use sys::holders::Holder;
@@ -13,10 +13,11 @@ use sys::bpf::{program_info, tcx_chain};
 use sys::holders::Holders;
 use sys::net::{Interface, Namespace, PacketSocketInfo, RouteSocket, packet_sockets, run_in};
 
-/// The programs and sockets at some interfaces.
+/// The programs and sockets at an interface or at all interfaces.
 #[derive(Clone, Debug, Default)]
 pub struct Neighbors {
-    /// Grouped by interface, in the order in which a received frame meets them.
+    /// The programs and sockets, grouped by interface, in the order in which a received frame meets
+    /// them.
     pub list: Vec<Neighbor>,
     /// Number of processes whose descriptors could not be read, any of which may be an owner.
     pub hidden: usize,
@@ -29,14 +30,15 @@ pub struct Neighbors {
 pub struct Neighbor {
     /// Name of the interface; `None` for a packet socket at all interfaces.
     pub interface: Option<String>,
-    /// Kind, with what is known of that kind alone.
+    /// Kind, with the details that only this kind has.
     pub kind: NeighborKind,
     /// The program; `None` for a socket, or a filter without a program.
     pub program: Option<NeighborProgram>,
-    /// User id of who loaded the program or opened the socket; `None` without CAP_SYS_ADMIN.
+    /// User id of the process that loaded the program or opened the socket; `None` without
+    /// CAP_SYS_ADMIN.
     pub uid: Option<u32>,
-    /// The processes that hold it open, as far as readable. A program without one was attached by
-    /// netlink or pinned, and outlives who attached it.
+    /// Processes that hold the program or socket open, as far as readable. A program without
+    /// holders was attached by netlink or pinned, and outlives the process that attached it.
     pub holders: Vec<Holder>,
 }
 
@@ -45,30 +47,30 @@ pub struct Neighbor {
 pub struct NeighborProgram {
     /// Program id.
     pub id: u32,
-    /// Name; empty if it has none or it is unreadable.
+    /// Name; empty if the program has no name or the name is unreadable.
     pub name: String,
 }
 
 /// The kind of a neighbor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NeighborKind {
-    /// An XDP program; the mode is unknown if several are attached.
+    /// An XDP program; `None` if the mode is unknown because several programs are attached.
     Xdp(Option<XdpMode>),
     /// A packet socket; the protocol is an ETH_P_* number.
     PacketSocket {
-        /// Protocol that it receives; 3 is all, 0 none.
+        /// Protocol that the socket receives: 3 for all protocols, 0 for none.
         protocol: u16,
-        /// True if it receives packets without their link-layer header.
+        /// True if the socket receives packets without their link-layer header.
         cooked: bool,
     },
-    /// A program in the TCX chain, with its link if it has one.
+    /// A program in the TCX chain, and the id of its link if it has one.
     Tcx(Side, Option<u32>),
-    /// A filter of traffic control (clsact): classifier and priority.
+    /// A classifier of traffic control (clsact), with its name and priority.
     Tc(Side, String, u16),
 }
 
-/// Returns the number of classification rules (ntuple filters) that an interface's device has, or
-/// why its driver has no rules. `netns` is a network namespace (`None`: this thread's).
+/// Returns the number of classification rules (ntuple filters) of an interface's device, or the
+/// reason why its driver has none. `netns` is a network namespace; `None` is that of this thread.
 pub fn device_rules(netns: Option<&str>, interface: &str) -> Result<u32, Refusal> {
     let asked = match netns {
         None => sys::net::device_rules(interface),
@@ -87,15 +89,15 @@ struct Listing {
 }
 
 impl Neighbors {
-    /// Lists what is at an interface, or at all interfaces, of a network namespace (`None`: this
-    /// thread's), without what this process alone holds. Reads the descriptors of all processes if
-    /// anything is there.
+    /// Lists the programs and sockets at an interface, or at all interfaces, of a network namespace
+    /// (`None`: that of this thread), except those that only this process holds. Reads the
+    /// descriptors of all processes if any are found.
     #[must_use]
     pub fn find(netns: Option<&str>, interface: Option<&str>) -> Self {
         let listed = match netns {
-            None => Ok(Listing::here(interface)),
+            None => Ok(Listing::list(interface)),
             Some(netns) => {
-                Namespace::open(netns).and_then(|space| run_in(&space, || Listing::here(interface)))
+                Namespace::open(netns).and_then(|space| run_in(&space, || Listing::list(interface)))
             }
         };
         match listed {
@@ -109,13 +111,13 @@ impl Neighbors {
 }
 
 impl Listing {
-    fn here(interface: Option<&str>) -> Self {
+    fn list(interface: Option<&str>) -> Self {
         let mut listing = Self::default();
         let links = RouteSocket::open().and_then(|links| Ok((links.list()?, links)));
         let (all, links) = match links {
             Ok(known) => known,
             Err(error) => {
-                listing.cannot("interfaces", error);
+                listing.note_unlisted("interfaces", error);
                 return listing;
             }
         };
@@ -125,13 +127,13 @@ impl Listing {
             })
         };
         let sockets = packet_sockets().unwrap_or_else(|error| {
-            listing.cannot("packet sockets", error);
+            listing.note_unlisted("packet sockets", error);
             Vec::new()
         });
         for one in all.iter().filter(named) {
             listing.found.extend(xdp(one).map(|program| (program, None)));
-            let here = sockets.iter().filter(|socket| socket.interface == one.index);
-            listing.found.extend(here.map(|info| socket(info, Some(&one.name))));
+            let list = sockets.iter().filter(|socket| socket.interface == one.index);
+            listing.found.extend(list.map(|info| socket(info, Some(&one.name))));
             listing.tcx(one);
             listing.filters(&links, one);
         }
@@ -147,14 +149,14 @@ impl Listing {
                     let kind = NeighborKind::Tcx(side, member.link);
                     (program(one, kind, member.program, member.name), None)
                 })),
-                Err(error) => self.cannot("TCX programs", error),
+                Err(error) => self.note_unlisted("TCX programs", error),
             }
         }
     }
 
     fn filters(&mut self, links: &RouteSocket, one: &Interface) {
         let filters = links.filters(one.index).unwrap_or_else(|error| {
-            self.cannot("filters of traffic control", error);
+            self.note_unlisted("filters of traffic control", error);
             Vec::new()
         });
         self.found.extend(filters.into_iter().map(|filter| {
@@ -168,14 +170,15 @@ impl Listing {
         }));
     }
 
-    /// Notes once that a kind cannot be listed.
-    fn cannot(&mut self, what: &'static str, error: sys::Error) {
+    /// Records once that a kind cannot be listed.
+    fn note_unlisted(&mut self, what: &'static str, error: sys::Error) {
         if self.unlisted.iter().all(|(known, _)| *known != what) {
             self.unlisted.push((what, Refusal::of(error)));
         }
     }
 
-    /// Looks up the holders of everything found, and drops what this process alone holds.
+    /// Looks up the holders of all listed programs and sockets, and removes those that only this
+    /// process holds.
     fn with_holders(self) -> Neighbors {
         let Self { found, unlisted } = self;
         let id = |one: &Neighbor| one.program.as_ref().map(|program| program.id);
@@ -194,7 +197,7 @@ impl Listing {
     }
 }
 
-/// SOCK_RAW
+/// The socket type SOCK_RAW.
 const RAW: u32 = 3;
 
 fn neighbor(interface: Option<&str>, kind: NeighborKind) -> Neighbor {
@@ -213,7 +216,7 @@ fn socket(info: &PacketSocketInfo, interface: Option<&str>) -> (Neighbor, Option
     (Neighbor { uid: Some(info.uid), ..neighbor(interface, kind) }, Some(info.inode))
 }
 
-/// Describes a program at an interface; `name` is what the attachment calls it, if anything.
+/// Describes a program at an interface; `name` is the name in the attachment, or empty.
 fn program(one: &Interface, kind: NeighborKind, id: u32, name: String) -> Neighbor {
     let info = program_info(id).ok();
     let own = info.as_ref().map(|info| info.name.clone()).filter(|own| !own.is_empty());

@@ -4,7 +4,7 @@
 //! filter is nested in the code of its predecessor, in a branch of its own, so that work common to
 //! several branches is done once and its results are available in all of these branches.
 
-use super::fused::{Fork, FusedTree, Left, Member, Tally};
+use super::fused::{Fork, FusedTree, LeftReason, Member, Tally};
 use super::tree::RequestTree;
 use ebpf::FilterSpan;
 use ebpf::emit::redirect::{self, Redirect};
@@ -22,8 +22,8 @@ use std::cell::{Cell, RefCell};
 pub(super) struct Assembled {
     /// The program.
     pub(super) program: ebpf::Program,
-    /// One flag per exit: true if its frames begin behind a VLAN tag that the kernel may deliver
-    /// beside the frame.
+    /// For each exit, true if its frames begin behind a VLAN tag that the kernel may deliver beside
+    /// the frame.
     pub(super) behind_tag: Vec<bool>,
     /// The first header of the frames at each exit.
     pub(super) first_headers: Vec<FirstHeader>,
@@ -117,7 +117,7 @@ impl Emission<'_> {
     }
 
     /// Emits the gates of requests that take frames from the host, each followed by the request's
-    /// steps. A frame belongs to the first request whose expression it matches; the gates behind
+    /// steps. A frame belongs to the first request whose expression it matches; the later gates
     /// count it. `mark` is set for frames that were taken.
     fn gates<'s>(
         &self,
@@ -138,13 +138,13 @@ impl Emission<'_> {
                             self.tally(s, Tally::Entered(*step), on);
                             self.route(s, Some(*step), on, next)
                         })?;
-                        self.end_at(s, left(Left::Elsewhere), on, next);
+                        self.end_at(s, left(LeftReason::Elsewhere), on, next);
                         Ok::<(), Unfit>(())
                     })?;
-                    self.end_at(s, left(Left::Fragment), on, next);
+                    self.end_at(s, left(LeftReason::Fragment), on, next);
                     Ok::<(), Unfit>(())
                 })?;
-                self.end_at(s, left(Left::Undecided), on, next);
+                self.end_at(s, left(LeftReason::Undecided), on, next);
                 Ok::<(), Unfit>(())
             })?;
         }
@@ -221,7 +221,7 @@ impl Emission<'_> {
         }
     }
 
-    /// Delivers a block that a step is unsure of.
+    /// Emits the delivery of a block that a step is unsure of.
     fn deliver_unsure<'s>(
         &self,
         s: &mut Scope<'s, '_>,
@@ -239,7 +239,7 @@ impl Emission<'_> {
         s.leave(done);
     }
 
-    /// Counts a block and its bytes.
+    /// Emits code that counts a block and its bytes.
     fn tally<'s>(&self, s: &mut Scope<'s, '_>, tally: Tally, on: Layers<'s>) {
         let length = s.viewed(on);
         s.tally(self.fused.tally(tally), length);
@@ -249,7 +249,7 @@ impl Emission<'_> {
     fn unreadable<'s>(&self, s: &mut Scope<'s, '_>, on: Layers<'s>) {
         self.tally(s, Tally::Ran, on);
         for gate in 0..self.fused.gates.len() {
-            self.tally(s, Tally::Left(gate, Left::Undecided), on);
+            self.tally(s, Tally::Left(gate, LeftReason::Undecided), on);
         }
         if self.fused.gates.is_empty() {
             self.deliver_all_unsure(s, on);
@@ -260,11 +260,18 @@ impl Emission<'_> {
         let failed = Some(self.fused.tally(Tally::Failed(number)));
         let out = &self.fused.exits[number];
         let tree = self.members[out.line].tree;
-        let reader = u8::try_from(tree.exits[out.own].sink).unwrap_or(u8::MAX);
+        let reader = u8::try_from(tree.exits[out.number_in_request].sink).unwrap_or(u8::MAX);
         let first = u16::try_from(out.line * DELIVERIES_MAX as usize).unwrap_or(u16::MAX);
-        let (number, way) = (first.saturating_add(reader.into()), u32::try_from(out.own));
+        let (number, way) =
+            (first.saturating_add(reader.into()), u32::try_from(out.number_in_request));
         let way = way.unwrap_or(u32::MAX);
-        Delivery { number, reader, exit: way, shared: tree.shares_sink(out.own), failed }
+        Delivery {
+            number,
+            reader,
+            exit: way,
+            shared: tree.shares_sink(out.number_in_request),
+            failed,
+        }
     }
 
     /// Emits the edges from a step, or from the source if `from` is `None`; continues at `done`.
@@ -418,7 +425,7 @@ impl Emission<'_> {
         Ok((self.fused.label(self.members, step), twin, &used.arguments))
     }
 
-    /// Delivers a block at an exit.
+    /// Emits the delivery of a block at an exit.
     fn deliver<'s>(&self, s: &mut Scope<'s, '_>, exit: usize, on: Layers<'s>) {
         self.tally(s, Tally::Handed(exit), on);
         self.behind_tag.borrow_mut()[exit] = tap::is_behind_tag(&on);
@@ -430,7 +437,7 @@ impl Emission<'_> {
         s.deliver(self.delivery(exit), on, on.class);
     }
 
-    /// Emits the path of an unreadable frame: every successor of the source is unsure of it.
+    /// Emits the delivery of an unreadable frame: every successor of the source is unsure of it.
     fn deliver_all_unsure<'s>(&self, s: &mut Scope<'s, '_>, on: Layers<'s>) {
         let fused = self.fused;
         let length = s.viewed(on);
@@ -473,7 +480,7 @@ fn may_contain(class: Value<'_>, set: &ClassSet) -> bool {
     }
 }
 
-/// Continues if the class is in the set, else leaves to `miss`.
+/// Emits a test that continues if the class is in the set, else jumps to `miss`.
 fn only_classes<'s>(s: &mut Scope<'s, '_>, class: Value<'s>, set: &ClassSet, miss: Exit<'s>) {
     let open = |high: u32| if high >= ebpf::emit::ZERO { u32::MAX } else { high };
     match set.ranges() {

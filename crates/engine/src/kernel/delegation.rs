@@ -31,7 +31,7 @@ pub use endpoint::Failure;
 pub use endpoint::source::kernel::Attachment;
 pub use filter::{Amount, Attach, Side};
 
-/// The owner of a request, and a note about it that outlives this process.
+/// The owner of a request, with a note about the request that outlives this process.
 #[derive(Clone, Copy, Debug)]
 pub struct Owner<'o> {
     /// The user.
@@ -56,9 +56,9 @@ pub struct DelegatedProgram {
     pub layout: DelegatedLayout,
     /// The map of frames, shared by requests of the same owner.
     pub records: OwnedFd,
-    /// The map of the request's pointers.
+    /// The map of the pointers of this request.
     pub pointers: OwnedFd,
-    /// The doorbell.
+    /// The doorbell of this request.
     pub bell: OwnedFd,
 }
 
@@ -67,8 +67,8 @@ pub struct DelegatedProgram {
 pub struct DelegatedLayout {
     /// The shape of the rings.
     pub shape: RingsLayout,
-    /// One flag per exit: true if its frames begin behind a VLAN tag that the kernel may deliver
-    /// beside the frame.
+    /// For each exit, true if its frames begin behind a VLAN tag that the kernel may deliver beside
+    /// the frame.
     pub behind_tag: Vec<bool>,
     /// The fingerprint of the running tree, which must equal that of the requesting process.
     pub tree: u64,
@@ -79,14 +79,14 @@ pub struct DelegatedLayout {
 pub struct ResourceNeeds<'n> {
     /// The attach point.
     pub attach: &'n Attach,
-    /// The first source.
+    /// The first source of the part.
     pub source: NodeId,
-    /// Bytes of its pointers, and of the frames that it shares with other requests.
+    /// Bytes of the request's pointers, and bytes of the frames that it shares with other requests.
     pub bytes: (u64, u64),
-    /// The sharing policy of those frames.
+    /// The sharing policy of the frames.
     pub share: Share,
-    /// Maximum number of exits that one frame takes.
-    pub ways: u32,
+    /// Maximum number of exits that a single frame takes.
+    pub exits_per_frame: u32,
 }
 
 /// A policy that decides whether a part may have the resources that it needs.
@@ -98,9 +98,9 @@ pub struct DelegatedRequest {
     pub(super) held: Arc<dyn AttachmentHandle>,
     /// The attach point.
     pub attach: Attach,
-    /// Bytes of its pointers, and of the frames that it shares with other requests.
+    /// Bytes of the request's pointers, and bytes of the frames that it shares with other requests.
     pub bytes: (u64, u64),
-    /// The sharing policy of those frames.
+    /// The sharing policy of the frames.
     pub share: Share,
 }
 
@@ -128,7 +128,7 @@ impl KernelPart {
         serde_json::to_string(&(ring, nodes)).unwrap_or_default()
     }
 
-    /// Parses the text form; `None` if it is malformed.
+    /// Parses the text written by [`Self::text`]; `None` if it is malformed.
     #[must_use]
     pub fn from_text(text: &str) -> Option<Self> {
         let (ring, nodes): (_, Vec<usize>) = serde_json::from_str(text).ok()?;
@@ -230,8 +230,9 @@ impl Points {
         let new = NewRequest { about: owner.about.to_owned(), ..asked.new_request(owner.uid)? };
         let bytes = |shape: RingsLayout| shape.size().map_or(0, u64::from);
         let bytes = (bytes(new.shape.pointers_only()), bytes(new.shape.records_only()));
-        let (attach, ways, share) = (&planned.attach, new.shape.sinks, new.share.clone());
-        let needs = ResourceNeeds { attach, source, bytes, share: share.clone(), ways };
+        let (attach, exits_per_frame, share) =
+            (&planned.attach, new.shape.sinks, new.share.clone());
+        let needs = ResourceNeeds { attach, source, bytes, share: share.clone(), exits_per_frame };
         allows(&needs).map_err(BuildError::Refused)?;
         let KernelAttachment { rings, bell, behind_tag, held } = make(&asked, new)?;
         let layout = DelegatedLayout { shape: rings.shape(), behind_tag, tree };
@@ -281,7 +282,7 @@ impl DelegatedProgram {
 }
 
 impl DelegatedProgram {
-    /// Returns true if the serving process planned the request as this process does.
+    /// Returns true if this process and the serving process planned the request in the same way.
     #[must_use]
     pub fn is_for(&self, asked: &KernelRequest<'_>) -> bool {
         let DelegatedLayout { behind_tag, tree, shape } = &self.layout;
@@ -292,7 +293,7 @@ impl DelegatedProgram {
 }
 
 impl DelegatedRequest {
-    /// Returns the number of the request at its point, as in [`Points::status`].
+    /// Returns the number of the request at its attach point, as in [`Points::status`].
     #[must_use]
     pub fn number(&self) -> Option<u32> {
         self.held.number()
@@ -306,8 +307,8 @@ impl DelegatedRequest {
 }
 
 impl DelegatedSuccessor {
-    /// Performs the switch. If this fails, the running request is unchanged, and the prepared one
-    /// is discarded.
+    /// Replaces the running request by the prepared one. If this fails, the running request is
+    /// unchanged and the prepared one is discarded.
     pub fn switch(mut self) -> Result<DelegatedRequest, SwitchError> {
         self.switch.switch().map(|()| self.running)
     }
@@ -328,7 +329,8 @@ impl DelegatedLayout {
         serde_json::to_string(&(shape, &self.behind_tag, self.tree)).unwrap_or_default()
     }
 
-    /// Parses the text form; `None` if it is malformed or describes impossible memory.
+    /// Parses the text written by [`Self::text`]; `None` if it is malformed or describes impossible
+    /// memory.
     #[must_use]
     pub fn from_text(text: &str) -> Option<Self> {
         let (shape, behind_tag, tree): (_, Vec<bool>, _) = serde_json::from_str(text).ok()?;

@@ -1,4 +1,4 @@
-//! Final counters and state of a request in the kernel, as a value and as text for another process.
+//! Final counters and state of a request in the kernel, in memory and as text for another process.
 
 use super::fused::KernelCounters;
 use super::tree::{ExitBlocks, RequestTree};
@@ -11,14 +11,14 @@ use std::collections::HashMap;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FinalCounters {
     pub(super) counted: KernelCounters,
-    /// The final state of its filters, by step.
+    /// The final state of the request's filters, by step.
     pub(super) states: HashMap<usize, Vec<u8>>,
     /// Number of doorbell notifications sent.
     pub(super) bells: u64,
-    /// Number of packets of its user's sockets that were not processed because all regions of their
+    /// Number of packets at the user's sockets that were not processed because all regions of their
     /// processor were in use.
     pub(super) busy: u64,
-    /// Number of measured runs of its programs, and their total time in ns.
+    /// Number of measured runs of the request's programs, and their total time in ns.
     pub(super) measured: (u64, u64),
     /// True if the final counters were lost with the process that ran the request.
     #[serde(skip)]
@@ -75,7 +75,7 @@ impl FinalCounters {
         serde_json::to_string(self).unwrap_or_default()
     }
 
-    /// Parses the text form; `None` if it is malformed.
+    /// Parses the text written by [`Self::text`]; `None` if it is malformed.
     #[must_use]
     pub fn from_text(text: &str) -> Option<Self> {
         serde_json::from_str(text).ok()

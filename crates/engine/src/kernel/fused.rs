@@ -19,7 +19,8 @@ use std::collections::HashMap;
 pub(super) struct Member<'m> {
     pub(super) tree: &'m RequestTree,
     pub(super) graph: &'m Graph,
-    /// Its number among all requests ever attached, which labels its filters.
+    /// Number of the request among all requests ever attached; the labels of its filters contain
+    /// this number.
     pub(super) request: u32,
 }
 
@@ -31,8 +32,8 @@ pub(super) struct FusedTree {
     pub(super) forks: Vec<Fork>,
     /// The steps that send frames to an egress interface.
     pub(super) leads: Vec<usize>,
-    /// The gates: the requests that take frames from the host, in order of precedence, each with
-    /// the step that selects its frames.
+    /// The gates of the requests that take frames from the host, in order of precedence: each
+    /// request, with the step that selects its frames.
     pub(super) gates: Vec<(usize, usize)>,
     lines: Vec<RequestPositions>,
 }
@@ -42,21 +43,22 @@ pub(super) struct FusedTree {
 pub(super) struct FusedStep {
     /// The preceding step; `None` for the source.
     pub(super) from: Option<usize>,
-    /// The classes of the preceding step that lead to it.
+    /// The classes of the preceding step that lead to this step.
     pub(super) classes: ClassSet,
-    /// The requests that share it; the node of the first request represents it.
+    /// The requests that share the step; the node of the first request represents it.
     pub(super) lines: Vec<usize>,
-    /// Its number in the tree of the first request; `None` for a gate, which stands before it.
-    own: Option<usize>,
+    /// The number of the step in the tree of the first request; `None` for a gate, which is not in
+    /// that tree.
+    number_in_request: Option<usize>,
 }
 
 /// An exit of one request.
 #[derive(Clone, Debug)]
 pub(super) struct FusedExit {
     pub(super) line: usize,
-    /// Its number in the request's tree.
-    pub(super) own: usize,
-    /// The step that it leaves; `None` for the source.
+    /// The number of the exit in the request's tree.
+    pub(super) number_in_request: usize,
+    /// The step that the exit follows; `None` for the source.
     pub(super) from: Option<usize>,
     pub(super) which: ExitBlocks,
 }
@@ -74,7 +76,7 @@ pub(super) struct Fork {
 /// Positions of a request's steps and exits in the fused tree.
 #[derive(Clone, Debug, Default)]
 struct RequestPositions {
-    /// The gate of its frames.
+    /// The gate that selects the request's frames; `None` if it takes no frames from the host.
     root: Option<usize>,
     steps: Vec<usize>,
     exits: Vec<usize>,
@@ -95,47 +97,48 @@ pub(super) enum Tally {
     Handed(usize),
     /// Blocks delivered at an exit that could not be copied.
     Failed(usize),
-    /// Frames that the egress interface of a step refused, by index among those steps.
+    /// Frames that the egress interface of a step refused, by the step's index among the steps that
+    /// send frames.
     Refused(usize),
     /// Frames that a gate left to the host or to another request, by index among the gates.
-    Left(usize, Left),
+    Left(usize, LeftReason),
 }
 
-/// The reason that a gate did not take a frame which its expression does not exclude.
+/// The reason for which a gate did not take a frame that its expression does not exclude.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Left {
-    /// A fragment of a datagram, of which the expression sees only a part.
+pub(super) enum LeftReason {
+    /// The frame is a fragment, of which the expression sees only a part of the datagram.
     Fragment,
-    /// The headers are out of reach of a program.
+    /// The program cannot read the headers.
     Undecided,
-    /// An earlier request took it.
+    /// An earlier request took the frame.
     Elsewhere,
 }
 
-impl Left {
+impl LeftReason {
     /// All reasons.
     pub(super) const ALL: [Self; 3] = [Self::Fragment, Self::Undecided, Self::Elsewhere];
 }
 
-/// Counters of a request in the kernel, by the numbers of its own tree.
+/// Counters of a request in the kernel, by the step numbers of its own tree.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct KernelCounters {
     /// Frames processed.
     pub(crate) ran: Amount,
     /// Input of each step.
     pub(crate) entered: Vec<Amount>,
-    /// Blocks that left over at least one edge: from the source, then from each step.
+    /// Blocks that took at least one edge: from the source, then from each step.
     pub(crate) passed: Vec<Amount>,
-    /// Blocks that no edge selected, in the same order.
+    /// Blocks that no edge selected: at the source, then at each step.
     pub(crate) unselected: Vec<Amount>,
     /// Output of each exit.
     pub(crate) handed: Vec<Amount>,
     /// Output of each exit that could not be copied.
     pub(crate) failed: Vec<Amount>,
-    /// Frames that its expression left to the host or to another request, in the order of
-    /// [`Left::ALL`].
+    /// Frames that the request's gate left to the host or to another request, in the order of
+    /// [`LeftReason::ALL`].
     #[serde(default)]
-    pub(crate) left: [u64; Left::ALL.len()],
+    pub(crate) left: [u64; LeftReason::ALL.len()],
     /// Blocks that a step left unanswered, by reason.
     pub(crate) reasons: HashMap<usize, HashMap<String, u64>>,
 }
@@ -151,9 +154,14 @@ impl FusedTree {
                 own.steps.push(fused.find_or_add_step(members, line, number, &own));
             }
             for (number, exit) in member.tree.exits.iter().enumerate() {
-                let from = own.behind(exit.from);
+                let from = own.position(exit.from);
                 own.exits.push(fused.exits.len());
-                fused.exits.push(FusedExit { line, own: number, from, which: exit.which.clone() });
+                fused.exits.push(FusedExit {
+                    line,
+                    number_in_request: number,
+                    from,
+                    which: exit.which.clone(),
+                });
             }
             fused.lines.push(own);
             fused.add_forks(line);
@@ -171,7 +179,7 @@ impl FusedTree {
             from: None,
             classes: ClassSet::all(),
             lines: vec![line],
-            own: None,
+            number_in_request: None,
         });
         step
     }
@@ -186,10 +194,11 @@ impl FusedTree {
         before: &RequestPositions,
     ) -> usize {
         let step = &members[line].tree.steps[own];
-        let from = before.behind(step.from);
+        let from = before.position(step.from);
         let same = |shared: &FusedStep| {
             let first = shared.lines[0];
-            let Some(other) = shared.own.map(|own| &members[first].tree.steps[own]) else {
+            let Some(other) = shared.number_in_request.map(|own| &members[first].tree.steps[own])
+            else {
                 return false;
             };
             let both = used(&members[first], other).zip(used(&members[line], step));
@@ -204,7 +213,7 @@ impl FusedTree {
             self.leads.push(self.steps.len());
         }
         let (classes, own) = (step.classes.clone(), Some(own));
-        self.steps.push(FusedStep { from, classes, lines: vec![line], own });
+        self.steps.push(FusedStep { from, classes, lines: vec![line], number_in_request: own });
         self.steps.len() - 1
     }
 
@@ -231,7 +240,7 @@ impl FusedTree {
         }
     }
 
-    /// Returns the number of a counter in the program's memory.
+    /// Returns the index of a counter in the program's memory.
     pub(super) fn tally(&self, tally: Tally) -> u16 {
         let (steps, forks, exits) = (self.steps.len(), self.forks.len(), self.exits.len());
         let number = match tally {
@@ -243,7 +252,7 @@ impl FusedTree {
             Tally::Failed(exit) => 1 + steps + 2 * forks + exits + exit,
             Tally::Refused(lead) => 1 + steps + 2 * (forks + exits) + lead,
             Tally::Left(gate, why) => {
-                let place = Left::ALL.len() * gate + why as usize;
+                let place = LeftReason::ALL.len() * gate + why as usize;
                 1 + steps + 2 * (forks + exits) + self.leads.len() + place
             }
         };
@@ -252,7 +261,7 @@ impl FusedTree {
 
     /// Returns the number of counters.
     pub(super) fn tally_count(&self) -> usize {
-        let left = Left::ALL.len() * self.gates.len();
+        let left = LeftReason::ALL.len() * self.gates.len();
         1 + self.steps.len() + 2 * (self.forks.len() + self.exits.len()) + self.leads.len() + left
     }
 
@@ -291,14 +300,15 @@ impl FusedTree {
         here.filter(|(_, exit)| matches!(exit.which, ExitBlocks::Unsure)).map(|(at, _)| at)
     }
 
-    /// For a step that sends frames, returns the mark of such frames, and the step's index among
-    /// those steps; otherwise `None`.
+    /// Returns the mark of frames that a step sends, and the step's index among the steps that send
+    /// frames; `None` if the step sends none.
     pub(super) fn egress_mark(&self, step: usize) -> Option<(u16, usize)> {
         let number = self.leads.iter().position(|lead| *lead == step)?;
         Some((u16::try_from(self.forks.len() + number).unwrap_or(u16::MAX), number))
     }
 
-    /// Returns the mark of frames that a request took from the host; `None` if none takes any.
+    /// Returns the mark of frames that a request took from the host; `None` if no request takes
+    /// any.
     pub(super) fn taken(&self) -> Option<u16> {
         let number = self.forks.len() + self.leads.len();
         (!self.gates.is_empty()).then(|| u16::try_from(number).unwrap_or(u16::MAX))
@@ -309,7 +319,7 @@ impl FusedTree {
         self.forks.len() + self.leads.len() + usize::from(!self.gates.is_empty())
     }
 
-    /// Returns the forks at a step, or at the source.
+    /// Returns the forks at a step, or at the source, with their numbers.
     pub(super) fn forks_at(&self, at: Option<usize>) -> impl Iterator<Item = (usize, &Fork)> {
         self.forks.iter().enumerate().filter(move |(_, fork)| fork.at == at)
     }
@@ -319,7 +329,7 @@ impl FusedTree {
         let shared = &self.steps[step];
         let line = shared.lines[0];
         let tree = members[line].tree;
-        let own = shared.own.map(|own| tree.steps[own].nodes[0]);
+        let own = shared.number_in_request.map(|own| tree.steps[own].nodes[0]);
         (line, own.or(tree.gate).unwrap_or(NodeId(0)))
     }
 
@@ -337,7 +347,9 @@ impl FusedTree {
     /// Returns the counters of a request; `tally` reads a counter by its number.
     pub(super) fn counters_of(&self, line: usize, tally: impl Fn(u16) -> Amount) -> KernelCounters {
         let read = |one: Tally| tally(self.tally(one));
-        let Some(own) = self.lines.get(line) else { return KernelCounters::default() };
+        let Some(own) = self.lines.get(line) else {
+            return KernelCounters::default();
+        };
         let places = || own.places();
         let gate = self.gates.iter().position(|(of, _)| *of == line);
         let left = |why| gate.map_or(0, |gate| read(Tally::Left(gate, why)).blocks);
@@ -357,7 +369,7 @@ impl FusedTree {
         };
         let mut counted = KernelCounters {
             ran: read(own.root.map_or(Tally::Ran, Tally::Entered)),
-            left: Left::ALL.map(left),
+            left: LeftReason::ALL.map(left),
             entered: own.steps.iter().map(|step| read(Tally::Entered(*step))).collect(),
             passed: places().map(passed).collect(),
             unselected: places().map(unselected).collect(),
@@ -375,16 +387,17 @@ impl FusedTree {
     }
 }
 
-/// The reason for frames that the egress interface refused.
+/// The name of the counter of frames that the egress interface refused.
 pub(super) const REFUSED: &str = "refused";
 
 impl RequestPositions {
-    /// Returns the position of a step of the request's own tree, or of what stands before it.
-    fn behind(&self, from: Option<usize>) -> Option<usize> {
+    /// Returns the position in the fused tree of a step of the request's own tree; for the source,
+    /// the position of its gate, if any.
+    fn position(&self, from: Option<usize>) -> Option<usize> {
         from.map_or(self.root, |from| self.steps.get(from).copied())
     }
 
-    /// Returns the positions at which the request can fork: its beginning, and each step.
+    /// Returns the positions at which the request may fork: its beginning, and each step.
     fn places(&self) -> impl Iterator<Item = Option<usize>> {
         std::iter::once(self.root).chain(self.steps.iter().copied().map(Some))
     }
@@ -426,8 +439,8 @@ impl KernelCounters {
         self.reasons.get(&step).and_then(|reasons| reasons.get(name)).copied().unwrap_or(0)
     }
 
-    /// Adds the reasons for unanswered blocks from the counter memory of a program. `own` maps a
-    /// label to the request's step.
+    /// Adds the reasons for unanswered blocks from the counter memory of a program. `own` returns
+    /// the request's step for a label.
     pub(super) fn add_reasons(
         &mut self,
         code: &ebpf::Program,

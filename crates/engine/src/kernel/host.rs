@@ -15,7 +15,7 @@ use sys::steps::Steps;
 
 /// A process that attaches requests to kernel programs: this process, or a privileged process.
 pub trait Host: fmt::Debug + Sync {
-    /// Attaches a request. If this fails, nothing has changed.
+    /// Attaches a request. A failure leaves everything unchanged.
     fn add(&self, asked: &KernelRequest<'_>) -> Result<KernelAttachment, BuildError>;
 }
 
@@ -28,7 +28,7 @@ pub struct KernelRequest<'p> {
     pub planned: &'p Planned,
     /// The nodes of this part, ascending.
     pub nodes: &'p [NodeId],
-    /// The first source among them.
+    /// The first source among these nodes.
     pub source: NodeId,
     /// True if programs must load without CAP_PERFMON.
     pub hardened: bool,
@@ -45,8 +45,8 @@ pub struct KernelAttachment {
     pub rings: Arc<Rings>,
     /// The doorbell.
     pub bell: RingBuffer,
-    /// One flag per exit: true if its frames begin behind a VLAN tag that the kernel may deliver
-    /// beside the frame.
+    /// For each exit, true if its frames begin behind a VLAN tag that the kernel may deliver beside
+    /// the frame.
     pub behind_tag: Vec<bool>,
     /// The handle that keeps the request attached.
     pub held: Arc<dyn AttachmentHandle>,
@@ -91,8 +91,8 @@ pub struct PreparedSuccessor {
 /// A handle that replaces a running request with a prepared request.
 pub trait ProgramSwitch: fmt::Debug + Send {
     /// Performs the switch. Each frame is processed by exactly one of the two programs. On return,
-    /// the old program processes no more frames, and its output is complete. If this fails, nothing
-    /// has changed.
+    /// the old program processes no more frames, and its output is complete. A failure leaves the
+    /// old program running.
     fn switch(&mut self) -> Result<(), SwitchError>;
 }
 
@@ -102,13 +102,13 @@ pub enum SwitchError {
     /// The new request cannot run at this point.
     #[error("{0}")]
     Refused(String),
-    /// The process that runs both was restarted, and the prepared request is lost; a retry may
-    /// succeed.
+    /// The process that runs both requests was restarted, and the prepared request is lost; a retry
+    /// may succeed.
     #[error("{0}")]
     Again(String),
 }
 
-/// Kernel refusals that a test injects.
+/// A refusal by the kernel that a test injects.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum InjectedRefusal {
     /// No injected refusal.
@@ -122,7 +122,7 @@ pub enum InjectedRefusal {
     Filter(&'static str),
 }
 
-/// Converts the reason why nothing can be attached to an interface into the error of this node.
+/// Converts the reason why nothing can be attached to an interface into a build error of this node.
 pub(super) fn closed(why: AttachError, node: NodeId) -> BuildError {
     match why {
         AttachError::Unobservable(failure) => BuildError::Outside { node, failure },

@@ -1,5 +1,5 @@
-//! Loading: creates the maps of a program, and loads its code with the words of the request as
-//! source lines for the verifier's log. [SL §7.1, allocation]
+//! Creation of a program's maps, and loading of its code. The words of the request serve as source
+//! lines in the verifier's log. [SL §7.1, allocation]
 
 use ebpf::insn;
 use endpoint::source::kernel::attach_point::PROGRAM as NAME;
@@ -45,7 +45,7 @@ impl LoadFailure {
     }
 }
 
-/// Load options of a program.
+/// Options for loading a program.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LoadOptions {
     pub(super) kind: ProgramKind,

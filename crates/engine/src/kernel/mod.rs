@@ -31,7 +31,7 @@ pub use host::{
     ProgramSwitch, SwitchError,
 };
 pub(crate) use report::GenerationCounters;
-pub use report::ProgramRan;
+pub use report::ProgramTotals;
 
 use crate::error::BuildError;
 use crate::numbering::Ids;
@@ -69,12 +69,12 @@ pub(crate) struct Kernel {
 /// A generation of the kernel part of a path: the attached request between two changes.
 #[derive(Debug)]
 pub(crate) struct Generation {
-    /// The graph of the plan; `ids` has the numbers of its nodes and edges.
+    /// The graph of the plan, whose node and edge numbers are in `ids`.
     graph: Arc<Graph>,
     ids: Ids,
-    /// The source that represents the program: the first of `sources`.
+    /// The first of `sources`, which represents the program in the ledger.
     source: NodeId,
-    /// The tree of its filters.
+    /// The tree of the request's filters.
     pub(crate) tree: RequestTree,
     /// The sources of this part that the program implements.
     sources: Vec<NodeId>,
@@ -82,11 +82,11 @@ pub(crate) struct Generation {
     /// The origin number of the source.
     pub(crate) origin: u16,
     /// Totals of the blocks that this process had received at the end of the generation; `None`
-    /// before.
+    /// while it runs.
     taken: Option<SourceCounters>,
 }
 
-/// The prepared successor of an generation.
+/// The prepared successor of a generation.
 #[derive(Debug)]
 pub(crate) struct NextGeneration {
     pub(crate) generation: Generation,
@@ -104,7 +104,7 @@ pub(crate) fn is_trusted() -> bool {
     may.has(Capabilities::PERFMON) || may.has(Capabilities::SYS_ADMIN)
 }
 
-/// An attached request with all its predecessors, for the source that reads it.
+/// An attached request with all its predecessors, as seen by the source that reads its frames.
 #[derive(Debug)]
 struct RequestHistory {
     held: Arc<dyn AttachmentHandle>,
@@ -129,7 +129,7 @@ impl Attachment for RequestHistory {
 /// The inputs for a kernel space.
 pub(crate) struct KernelInputs<'p> {
     pub(crate) graph: &'p Graph,
-    /// The numbers of its nodes and edges.
+    /// The numbers of the plan's nodes and edges.
     pub(crate) ids: &'p Ids,
     pub(crate) planned: &'p Planned,
     /// The nodes of this part.
@@ -199,7 +199,8 @@ impl Generation {
         self.ids.nodes[self.source.0]
     }
 
-    /// Returns the step indices, `(own, other)`, of the steps present in both trees.
+    /// Returns the pairs of step indices `(own, other)` of the filters that are present in both
+    /// trees and keep their state.
     fn stays_in(&self, tree: &RequestTree, ids: &Ids) -> Vec<(usize, usize)> {
         let number = |ids: &Ids, step: &Step| step.nodes.first().map(|id| ids.nodes[id.0]);
         let theirs = |step: &Step| {
@@ -371,7 +372,7 @@ fn egress_steps(
     Ok(found)
 }
 
-/// The refusal that a test injects.
+/// The message of a refusal that a test injects.
 const REFUSED_BY_TEST: &str = "the kernel refuses it, because a test says so";
 
 impl InjectedRefusal {
@@ -394,14 +395,15 @@ impl InjectedRefusal {
     }
 }
 
-/// Limits per processor: pointers per exit, and bytes of records.
+/// Maximum number of pointers per exit and processor.
 const POINTERS_MAX: u32 = 1 << 16;
+/// Maximum size of the records per processor, in bytes.
 const BYTES_MAX: u64 = 1 << 27;
 
 /// Returns the shape of the rings for `sinks` sinks. The size is that of the plan, or `asked` bytes
-/// over all processors, within limits; the number of pointers is that of frames of 256 bytes that
-/// fit. With a program at sockets, a processor has several regions, of which only the first two are
-/// used regularly.
+/// over all processors, within limits. There are as many pointers as frames of 256 bytes fit. With
+/// a program at sockets, a processor has several regions, of which only the first two are used
+/// regularly.
 fn shape(planned: &Planned, sinks: usize, asked: Option<u64>) -> Result<RingsLayout, BuildError> {
     let ring = &planned.ring;
     let processors = sys::machine::possible_processors().map_err(BuildError::Machine)?;

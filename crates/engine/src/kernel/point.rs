@@ -57,7 +57,8 @@ use sys::steps::{Resource, Steps, UNLOGGED};
 #[derive(Clone, Debug, Default)]
 pub struct Points {
     known: Arc<Mutex<Vec<Weak<Point>>>>,
-    /// Number of requests ever attached at any of the points; also the number of the next request.
+    /// Number of requests ever attached at any of the points, which is also the number of the next
+    /// request.
     numbers: Arc<AtomicU32>,
     /// The allocation log for requests of other processes.
     pub(crate) steps: Steps,
@@ -69,7 +70,7 @@ pub struct Points {
 #[derive(Debug)]
 pub(crate) struct Point {
     site: Site,
-    /// The counter of [`Points`].
+    /// The counter that all points of [`Points`] share.
     numbers: Arc<AtomicU32>,
     keeper: Option<Arc<dyn Keeper>>,
     state: Mutex<PointState>,
@@ -88,7 +89,7 @@ pub(crate) enum NotAdded {
 struct PointState {
     /// True if a request did not fit and no request has been removed since.
     full: bool,
-    /// Number of replacements of its program.
+    /// Number of times that the program was replaced.
     replaced: u64,
     /// Number of frames processed by programs that no longer run.
     frames: u64,
@@ -100,7 +101,7 @@ struct PointState {
     /// True if programs may still run for a moment after they have been unlinked.
     may_linger: bool,
     /// Final counters of removed requests, with their notes, newest last. They are persisted, so
-    /// that a process that dies before it has delivered them leaves them to its successor.
+    /// that the next process can deliver them if this one dies first.
     final_counters: VecDeque<(String, FinalCounters)>,
     /// The descriptors that the keeper holds.
     stored: StoredNames,
@@ -192,7 +193,7 @@ impl Points {
 }
 
 impl Point {
-    /// Attaches a request. If this fails, nothing has changed.
+    /// Attaches a request. A failure leaves the point unchanged.
     fn add(self: &Arc<Self>, new: NewRequest) -> Result<KernelAttachment, NotAdded> {
         let source = new.source;
         let refused = |why: String| NotAdded::Refused(KernelRefusal { node: source, why });
@@ -209,7 +210,7 @@ impl Point {
             state.enable_waiting().map_err(refused)?;
         }
         let number = self.next_number();
-        let made = AttachedRequest::make(number, &state.lines, new);
+        let made = AttachedRequest::create(number, &state.lines, new);
         let (mut line, bell) = made.map_err(refused)?;
         line.busy_before = self.busy_packets();
         let rings = Arc::clone(&line.pointers);
@@ -305,10 +306,10 @@ impl Point {
         let PointState { lines, running, .. } = &mut *state;
         if let Some(line) = lines.iter_mut().find(|line| line.number == number) {
             let running = running.as_ref().filter(|running| running.version.runs(number));
-            running.iter().for_each(|running| line.measure(&running.version.program));
+            running.iter().for_each(|running| line.add_runs(&running.version.program));
             ended = self.ended(line);
             if let Some(running) = running {
-                ended.counted.add(&running.version.counted(line));
+                ended.counted.add(&running.version.current_counters(line));
             }
             let about = line.about.clone();
             state.remember_final(about, &ended);
@@ -331,10 +332,10 @@ impl Point {
     }
 
     /// Returns the counters of a request so far.
-    fn counted(&self, number: u32) -> Option<KernelCounters> {
+    fn current_counters(&self, number: u32) -> Option<KernelCounters> {
         let state = self.state();
         let line = state.lines.iter().find(|line| line.number == number)?;
-        Some(state.counted(line, &state.running.as_ref()?.version))
+        Some(state.current_counters(line, &state.running.as_ref()?.version))
     }
 
     /// Returns the owner's user id of a request.
@@ -343,7 +344,7 @@ impl Point {
         state.lines.iter().find(|line| line.number == number).map(|line| line.uid)
     }
 
-    /// Returns the final counters of a request that no program runs anymore.
+    /// Returns the final counters of a request that is no longer in any running program.
     fn ended(&self, line: &AttachedRequest) -> FinalCounters {
         FinalCounters { busy: self.busy_packets().saturating_sub(line.busy_before), ..line.ended() }
     }
@@ -368,10 +369,10 @@ impl PointState {
     }
 
     /// Returns the counters of a request so far.
-    fn counted(&self, line: &AttachedRequest, running: &Version) -> KernelCounters {
+    fn current_counters(&self, line: &AttachedRequest, running: &Version) -> KernelCounters {
         let mut counted = line.counted.clone();
         let versions = self.retired.iter().chain([running]);
-        versions.for_each(|version| counted.add(&version.counted(line)));
+        versions.for_each(|version| counted.add(&version.current_counters(line)));
         counted
     }
 
@@ -383,7 +384,8 @@ impl PointState {
         self.final_counters.push_back((about, ended.clone()));
     }
 
-    /// Adds the state maps that a new program created for filters to the requests of these filters.
+    /// Adds the state maps that a new program created for filters to the requests that own these
+    /// filters.
     fn add_states(&mut self, states: Vec<(u32, usize, Map)>) {
         for (number, step, map) in states {
             if let Some(line) = self.lines.iter_mut().find(|line| line.number == number) {
@@ -408,9 +410,9 @@ impl PointState {
         for version in std::mem::take(&mut self.retired) {
             self.frames += version.frames_processed();
             for line in self.lines.iter_mut().filter(|line| version.runs(line.number)) {
-                let counted = version.counted(line);
+                let counted = version.current_counters(line);
                 line.counted.add(&counted);
-                line.measure(&version.program);
+                line.add_runs(&version.program);
             }
         }
     }

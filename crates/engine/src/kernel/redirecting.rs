@@ -44,7 +44,7 @@ pub(super) struct RedirectProgram {
     ended: OnceLock<FinalCounters>,
 }
 
-/// The program loaded last.
+/// The program that was loaded last, or the refusal of the last attempt.
 #[derive(Default)]
 struct LastProgram {
     refusal: Option<KernelRefusal>,
@@ -62,7 +62,7 @@ struct ProgramInputs<'p> {
     take: Redirect,
     counters: &'p Map,
     steps: &'p Steps,
-    /// The steps that send frames, with the indices of their interfaces.
+    /// The steps that send frames, each with the index of its egress interface.
     leads: &'p [(usize, u32)],
 }
 
@@ -217,7 +217,7 @@ impl AttachmentHandle for RedirectProgram {
 }
 
 impl RedirectProgram {
-    /// Returns a tally, summed over all processors.
+    /// Returns a counter, summed over all processors.
     fn tally(&self, number: u16) -> Amount {
         let at = self.take.scratch().tally(number);
         Amount { blocks: self.sum(at), bytes: self.sum(at + 8) }

@@ -7,7 +7,7 @@
 //! those of the filter.
 
 use super::final_counters::FinalCounters;
-use super::fused::{Left, REFUSED};
+use super::fused::{LeftReason, REFUSED};
 use super::tree::{ExitBlocks, Step, TreeExit};
 use super::{Generation, Kernel};
 use crate::described::counts;
@@ -22,20 +22,20 @@ use runtime::space::Remains;
 use runtime::space::node::{Node, Operator, SinkOperator};
 use std::borrow::Cow;
 
-/// Totals of a request's kernel program.
+/// Totals of the kernel program of a request.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct ProgramRan {
-    /// The source that represents the program, as an index into the plan; the first if the program
-    /// has several sources.
+pub struct ProgramTotals {
+    /// The source that represents the program, as an index into the plan. If the program has
+    /// several sources, this is the first.
     pub source: usize,
-    /// The edges of the plan that leave it for a thread.
+    /// The edges of the plan that lead from the program to a thread.
     pub edges: Vec<usize>,
-    /// Number of frames that it processed.
+    /// Number of frames that the program processed.
     pub frames: u64,
     /// Number of doorbell notifications sent to the thread that reads its output.
     pub bells: u64,
     /// Number of measured runs and their total time in ns; `None` if the kernel did not measure.
-    /// The program may run other requests, too.
+    /// The runs include those for other requests in the same program.
     pub measured: Option<(u64, u64)>,
 }
 
@@ -46,14 +46,15 @@ pub(crate) struct GenerationCounters {
     pub(crate) edges: Vec<(usize, u64)>,
 }
 
-/// Reasons why a delivered frame did not arrive.
+/// Reason for a delivered frame that was overwritten before the process read it.
 const LAPPED: &str = "lapped";
+/// Reason for a frame that the program could not copy out.
 const NOT_COPIED: &str = "not copied";
 
 impl Kernel {
     /// Returns the nodes and edges of all generations. The programs must no longer run.
     pub(crate) fn remains(&self, process: &[Remains]) -> Vec<Remains> {
-        let (mut ran, mut busy, mut left) = (Amount::default(), 0, [0; Left::ALL.len()]);
+        let (mut ran, mut busy, mut left) = (Amount::default(), 0, [0; LeftReason::ALL.len()]);
         let mut all = Vec::new();
         for (number, generation) in self.generations().enumerate() {
             let ended = generation.ended(process);
@@ -79,12 +80,12 @@ impl Kernel {
     }
 
     /// Returns the totals of the programs, with nodes and edges by number.
-    pub(crate) fn totals(&self) -> ProgramRan {
+    pub(crate) fn totals(&self) -> ProgramTotals {
         let classes = |exit: &&TreeExit| matches!(exit.which, ExitBlocks::Classes(_));
         let exits = self.generation.tree.exits.iter().filter(classes);
         let edges = exits.map(|exit| self.generation.ids.edges[exit.edge]).collect();
         let mut ran =
-            ProgramRan { source: self.generation.first(), edges, ..ProgramRan::default() };
+            ProgramTotals { source: self.generation.first(), edges, ..ProgramTotals::default() };
         let mut measured = (0, 0);
         for ended in self.generations().map(|generation| generation.handle.ended()) {
             ran.frames += ended.counted.ran.blocks;
@@ -187,7 +188,8 @@ impl Generation {
         kept
     }
 
-    /// Returns the totals that the source in this process received, from the remains of its space.
+    /// Returns the totals that the source in this process received, taken from the remains of its
+    /// space.
     fn taken_by(&self, process: &[Remains]) -> SourceCounters {
         let mut nodes = process.iter().flat_map(|space| &space.nodes);
         let source = nodes.find_map(|node| match &node.operator {
@@ -197,7 +199,7 @@ impl Generation {
         source.map_or_else(SourceCounters::default, |part| part.source.counters())
     }
 
-    /// Returns the input of one of a step's nodes, without the blocks on which the twin was unsure.
+    /// Returns the input of one node of a step, without the blocks on which the twin was unsure.
     fn taken(&self, step: usize, id: NodeId, ended: &FinalCounters) -> Amount {
         let exit = self.tree.exits.iter().position(|exit| {
             exit.from == Some(step) && exit.to == id && matches!(exit.which, ExitBlocks::Unsure)
@@ -325,18 +327,18 @@ impl Generation {
 
 /// Describes the frames that an expression left to the host or to another request; `None` if there
 /// are none.
-fn left_to_others(left: [u64; Left::ALL.len()]) -> Option<String> {
+fn left_to_others(left: [u64; LeftReason::ALL.len()]) -> Option<String> {
     let frames = |count: u64, what: &str| match count {
         1 => format!("1 {what}"),
         count => format!("{count} {what}s"),
     };
-    let texts = Left::ALL.iter().zip(left).filter(|(_, count)| *count > 0);
+    let texts = LeftReason::ALL.iter().zip(left).filter(|(_, count)| *count > 0);
     let texts = texts.map(|(why, count)| match why {
-        Left::Fragment => format!("{} stayed with the host", frames(count, "fragment")),
-        Left::Undecided => {
+        LeftReason::Fragment => format!("{} stayed with the host", frames(count, "fragment")),
+        LeftReason::Undecided => {
             format!("{} stayed with the host undecided", frames(count, "frame"))
         }
-        Left::Elsewhere => {
+        LeftReason::Elsewhere => {
             format!("{} had been taken by an earlier line", frames(count, "matching frame"))
         }
     });

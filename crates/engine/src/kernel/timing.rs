@@ -1,4 +1,4 @@
-//! Run time of programs as the kernel measures it, less the overhead of measuring.
+//! Run time of programs as measured by the kernel, less the overhead of measuring.
 //!
 //! The kernel reads its clock before and after each run, and part of the cost of reading is
 //! included in the measured time; for a short program this part would dominate. A program that does
@@ -7,8 +7,9 @@
 use ebpf::insn::{Insn, R0, encode};
 use sys::bpf::{Program, ProgramKind, RunStatistics};
 
-/// The frame of test runs; [`RUNS`] is their number.
+/// The frame that the test runs process.
 const FRAME: [u8; 64] = [0; 64];
+/// Number of test runs.
 const RUNS: u32 = 10_000;
 
 /// A guard that keeps the kernel's run-time statistics enabled.

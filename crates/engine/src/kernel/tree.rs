@@ -13,7 +13,7 @@ use pipeline::graph::{Graph, NodeId};
 use pipeline::plan::Program as Planned;
 use std::fmt::Write as _;
 
-/// The work of a program on a frame for one part of the graph.
+/// The filters and exits that a program runs on each frame for one part of the graph.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RequestTree {
     /// The filters; a filter follows its predecessor.
@@ -28,11 +28,11 @@ pub(crate) struct RequestTree {
 /// A filter in the kernel.
 #[derive(Clone, Debug)]
 pub(crate) struct Step {
-    /// The nodes that it implements.
+    /// The nodes of the graph that this filter implements.
     pub(crate) nodes: Vec<NodeId>,
     /// The preceding step; `None` for the source.
     pub(crate) from: Option<usize>,
-    /// The classes that lead to it.
+    /// The classes of the preceding step that lead to this step.
     pub(crate) classes: ClassSet,
 }
 
@@ -41,14 +41,15 @@ pub(crate) struct Step {
 pub(crate) struct TreeExit {
     /// The step whose output leaves here; `None` for the source.
     pub(crate) from: Option<usize>,
-    /// The blocks that leave: by class, or those that the step is unsure of.
+    /// The blocks that take this exit.
     pub(crate) which: ExitBlocks,
     /// The edge of the graph that leaves the kernel or, for unsure blocks, the edge that leads to
     /// the step.
     pub(crate) edge: usize,
     /// The node in user space that receives the blocks.
     pub(crate) to: NodeId,
-    /// The sink of the rings. A frame takes at most one of the exits that share a sink.
+    /// The sink of the rings to which the exit copies frames. A frame takes at most one of the
+    /// exits that share a sink.
     pub(crate) sink: u32,
 }
 
@@ -174,7 +175,8 @@ impl RequestTree {
         tree
     }
 
-    /// Returns a fingerprint: equal for trees that do the same, in any process.
+    /// Returns a fingerprint that is equal, in any process, for trees with the same filters and
+    /// exits.
     pub(crate) fn fingerprint(&self, graph: &Graph) -> u64 {
         let gate = self.gate.and_then(|id| graph.node(id).filter());
         let expression = gate.and_then(|used| used.arguments.text("expression"));

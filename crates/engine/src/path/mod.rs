@@ -25,31 +25,32 @@ use sys::steps::Steps;
 /// Run settings of a path, beyond its request.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Settings {
-    /// Additional sources, provided by an embedding program or a test.
+    /// Additional sources from an embedding program or a test.
     pub sources: &'static [SourceEntry],
-    /// Additional sinks.
+    /// Additional sinks from an embedding program or a test.
     pub sinks: &'static [SinkEntry],
-    /// Stop once the sinks have received this many blocks (`-c`).
+    /// Number of blocks after which the sinks stop the run (`-c`); `None` for no limit.
     pub count: Option<u64>,
-    /// Measure the time in each filter (`--stats`).
+    /// True if the time in each filter is measured (`--stats`).
     pub timed: bool,
-    /// Have the kernel measure the run time of its programs (`--analyze`).
+    /// True if the kernel measures the run time of its programs (`--analyze`).
     pub programs_timed: bool,
-    /// Index (from 0) of this worker process, and number of worker processes that run the request.
-    /// Each worker uses its own share of the session numbers.
+    /// Index (from 0) of this worker process, and number of worker processes that run the request;
+    /// `None` for a single process. Each worker uses its own share of the session numbers.
     pub one_of: Option<(u32, u32)>,
-    /// Copy on every edit instead of editing in place.
+    /// True if edits always copy the block instead of editing it in place.
     pub copies: bool,
-    /// Kernel features to treat as refused, for tests.
+    /// Kernel features that a test treats as refused.
     pub refuses: InjectedRefusal,
 }
 
-/// Recording, observation and adaptation of a path.
+/// Options of a path for recording, observation and adaptation.
 #[derive(Clone, Default, Debug)]
-pub struct Extras {
-    /// A recording to write or to replay, if any.
-    pub tape: RecordMode,
-    /// Directory below which sinks write all files, whatever directory the request names.
+pub struct PathOptions {
+    /// Mode of the path: live, recorded, or a replay.
+    pub record_mode: RecordMode,
+    /// Directory below which sinks write all files, regardless of the directories in the request;
+    /// `None` to write where the request says.
     pub into: Option<PathBuf>,
     /// True if sinks discard their output.
     pub silent: bool,
@@ -59,11 +60,11 @@ pub struct Extras {
     pub why: Option<Arc<FlowQuery>>,
     /// Permitted automatic changes; `None` for no changes.
     pub adapt: Option<Arc<Adapt>>,
-    /// The program that runs untrusted filters; `None`: the running program, if it can run them.
+    /// The program that runs untrusted filters; `None` for the running program, if it can run them.
     pub helper: Option<PathBuf>,
     /// The log of this allocation, committed when the paths are activated.
     pub steps: Steps,
-    /// Latency of blocks against the request's bound, for one path.
+    /// The latency of blocks, measured against the bound of the request.
     pub budget: Arc<Budget>,
 }
 
@@ -72,13 +73,13 @@ pub struct Extras {
 pub struct Adapt {
     /// The machine, with cost estimates from before the run.
     pub machine: Machine,
-    /// Replicate filters over several spaces.
+    /// True if filters may be replicated over several spaces.
     pub copies: bool,
-    /// Period in which filters move between the kernel and threads.
+    /// Period in which filters may move between the kernel and threads.
     pub moves: MovePeriod,
-    /// Give a sink a thread of its own once its writes hold up the reader of a source.
+    /// True if a sink may get a thread of its own once its writes hold up the reader of a source.
     pub relieves: bool,
-    /// Rate and certainty of observations.
+    /// Rate of observations, and certainty required for a change.
     pub rate_policy: RatePolicy,
 }
 
@@ -100,13 +101,13 @@ pub struct RatePolicy {
     /// Length of an observation in ns.
     pub observation_ns: u64,
     /// Number of consecutive observations that must agree.
-    pub looks: u32,
+    pub agreeing_observations: u32,
     /// Initial pause after a change in ns.
     pub pause_ns: u64,
 }
 
 impl Default for RatePolicy {
     fn default() -> Self {
-        Self { observation_ns: 25_000_000, looks: 2, pause_ns: 500_000_000 }
+        Self { observation_ns: 25_000_000, agreeing_observations: 2, pause_ns: 500_000_000 }
     }
 }

@@ -1,6 +1,6 @@
 //! The origins of blocks: numbers that travel with each block and name its source.
 //!
-//! A source keeps its number for the lifetime of the path, under any plan and at any index in it,
+//! A source keeps its number for the lifetime of the path, under any plan and at any plan index,
 //! because later readers of a recording depend on the number. A source that a change adds gets the
 //! next number.
 
@@ -24,12 +24,12 @@ pub(crate) struct Origins {
     /// Node numbers of the sources, by origin.
     nodes: Vec<usize>,
     /// The names as published to sinks; only [`Origins::publish`] updates them.
-    pub(crate) told: endpoint::Origins,
+    pub(crate) published: endpoint::Origins,
 }
 
 impl Origins {
-    /// Creates and publishes the origins of a graph; `numbers` holds the number of each of its
-    /// nodes.
+    /// Creates and publishes the origins of a graph; `numbers` holds the number of each node of the
+    /// graph.
     pub(crate) fn of(graph: &Graph, numbers: &[usize]) -> Self {
         let mut all = Self::default();
         all.follow(graph, numbers);
@@ -49,10 +49,10 @@ impl Origins {
         }
     }
 
-    /// Publishes the names to all readers of [`Origins::told`], including readers that hold an
+    /// Publishes the names to all readers of [`Origins::published`], including readers that hold an
     /// earlier copy.
     pub(crate) fn publish(&self) {
-        self.told.grow(&self.names);
+        self.published.grow(&self.names);
     }
 
     /// Returns the origin of the source with this node number, or 0 if it has none.
@@ -81,9 +81,9 @@ mod tests {
         };
         let (first, second) = (("one.pcap", 0), ("two.pcap", 5));
         let mut origins = Origins::of(&one, &numbers(&one, &[first]));
-        assert_eq!((origins.told.count(), origins.at(0)), (1, 0));
+        assert_eq!((origins.published.count(), origins.at(0)), (1, 0));
         origins.follow(&both, &numbers(&both, &[first, second]));
-        let sink = origins.told.clone();
+        let sink = origins.published.clone();
         assert_eq!((sink.count(), origins.at(0), origins.at(5)), (1, 0, 1));
         origins.publish();
         assert_eq!(sink.distinguishing_name(1), Some(origins.names[1].as_str()));

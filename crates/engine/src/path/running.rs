@@ -7,7 +7,7 @@
 
 use super::origins::Origins;
 use super::starter::ThreadStarter;
-use super::{Extras, Settings};
+use super::{PathOptions, Settings};
 use crate::kernel::Kernel;
 use crate::numbering::Ids;
 use buffer::signal::Doorbell;
@@ -30,7 +30,7 @@ pub const GONE: usize = usize::MAX;
 #[derive(Debug)]
 pub(crate) struct RunningPath {
     pub(crate) settings: Settings,
-    pub(crate) extras: Extras,
+    pub(crate) extras: PathOptions,
     state: Mutex<PathState>,
     /// Notified when a connected part gets or loses its thread starter.
     starter_changed: Condvar,
@@ -56,7 +56,7 @@ pub(crate) struct PathState {
     pub(crate) parts: Vec<RunningPart>,
 }
 
-/// The running state of a connected part of the graph.
+/// The running state of one connected part of the graph.
 #[derive(Debug)]
 pub(crate) struct RunningPart {
     pub(crate) control: Arc<Control>,
@@ -71,8 +71,8 @@ pub(crate) struct RunningPart {
     pub(crate) gone: Vec<Arc<CommandQueue>>,
     /// The list of spaces that [`Live`](crate::live::Live) reads.
     pub(crate) listed: Arc<Mutex<Vec<Arc<CommandQueue>>>>,
-    /// Edges out of the kernel.
-    pub(crate) rising: Vec<KernelExit>,
+    /// Edges that leave the kernel, by kernel program.
+    pub(crate) kernel_exits: Vec<KernelExit>,
     /// Kernel programs of this part; the runner of the path owns them.
     pub(crate) kernels: Weak<Mutex<Vec<Kernel>>>,
     /// The starter of its threads.
@@ -99,7 +99,7 @@ pub(crate) struct KernelExit {
     /// The number of the source that represents the program.
     pub(crate) first: usize,
     /// The numbers of the edges.
-    pub(crate) ways: Vec<usize>,
+    pub(crate) exit_edges: Vec<usize>,
 }
 
 /// A space of a path.
@@ -113,14 +113,14 @@ pub(crate) struct RunningSpace {
 /// A ring of a path.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct RunningRing {
-    /// The number of the edge for which it was created.
+    /// The number of the edge for which the ring was created.
     pub(crate) number: usize,
     pub(crate) near: String,
     pub(crate) far: String,
-    /// The number of the node to which it leads.
+    /// The number of the node to which the ring leads.
     pub(crate) to: usize,
     pub(crate) stride: usize,
-    /// True if it carries frame metadata, whatever the stride.
+    /// True if the ring carries frame metadata, whatever its stride.
     pub(crate) marks: bool,
 }
 
@@ -165,7 +165,7 @@ impl PathState {
     }
 }
 
-/// A map from numbers to plan indices.
+/// A map from node or edge numbers to plan indices.
 pub(crate) struct PlanIndices(Vec<usize>);
 
 impl PlanIndices {
@@ -176,7 +176,7 @@ impl PlanIndices {
 }
 
 impl RunningPath {
-    pub(crate) fn new(settings: Settings, extras: Extras, state: PathState) -> Arc<Self> {
+    pub(crate) fn new(settings: Settings, extras: PathOptions, state: PathState) -> Arc<Self> {
         let (state, starter_changed) = (Mutex::new(state), Condvar::new());
         Arc::new(Self { settings, extras, state, starter_changed })
     }

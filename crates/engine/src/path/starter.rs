@@ -89,7 +89,7 @@ thread_local! {
     static RUNS_SPACE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Returns true in a thread that runs a space; the path reports its panics.
+/// Returns true in a thread that runs a space. The path reports the panics of such a thread.
 #[must_use]
 pub fn runs_space() -> bool {
     RUNS_SPACE.get()

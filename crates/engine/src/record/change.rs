@@ -11,7 +11,7 @@ use pipeline::edit::Edit;
 /// A recorded change of a path.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Change {
-    /// Number of changes before it.
+    /// Number of earlier changes of the path.
     pub number: u64,
     /// The requested edit.
     pub edit: Edit,
@@ -21,12 +21,13 @@ pub struct Change {
     pub layout: String,
 }
 
-/// Tags of an edit's encoding: words of a command line, or a whole request.
+/// Tag of an edit that is encoded as the words of a command line.
 const WORDS: u32 = 0;
+/// Tag of an edit that is encoded as a whole request.
 const WHOLE: u32 = 1;
 
 /// Appends a change.
-pub(super) fn put(out: &mut Vec<u8>, change: &Change) {
+pub(super) fn encode_change(out: &mut Vec<u8>, change: &Change) {
     let Change { number, edit, text, layout } = change;
     local(out, LocalKind::Change, |out| {
         out.longs(&[*number]);
@@ -47,7 +48,7 @@ pub(super) fn put(out: &mut Vec<u8>, change: &Change) {
 }
 
 /// Decodes a change; `None` if it is malformed.
-pub(super) fn take(mut take: ValueReader<'_>) -> Option<Change> {
+pub(super) fn decode_change(mut take: ValueReader<'_>) -> Option<Change> {
     let number = take.long()?;
     let edit = match take.word()? {
         WORDS => {

@@ -3,8 +3,8 @@
 use super::form::{FileBlock, LocalKind, ValueReader, WriteValues, local, word};
 use runtime::space::events::SpaceEvent;
 
-/// Appends an event. The caller must append the blocks of the event next.
-pub(super) fn put(out: &mut Vec<u8>, event: &SpaceEvent) {
+/// Appends an event. The caller must then append the blocks of the event.
+pub(super) fn encode_event(out: &mut Vec<u8>, event: &SpaceEvent) {
     local(out, LocalKind::Event, |out| match event {
         SpaceEvent::Pull { node, now, count, edge, failure } => {
             out.words(&[1, word(*node)]);
@@ -62,7 +62,7 @@ fn put_text(out: &mut Vec<u8>, text: Option<&str>) {
 }
 
 impl FileBlock<'_> {
-    /// Decodes an event; `None` if the bytes are no valid event.
+    /// Decodes an event; `None` if the bytes are not a valid event.
     pub(super) fn event(&self) -> Option<SpaceEvent> {
         let (LocalKind::Event, mut take) = self.local()? else { return None };
         let said = |take: &mut ValueReader<'_>| -> Option<Option<String>> {

@@ -23,13 +23,19 @@ pub(super) const LOCAL: u32 = 0x8000_4c53;
 /// The code of our packet option; the highest bit marks local use.
 const OPTION: u16 = 0x8053;
 
+/// Block type of a section header.
 const SECTION: u32 = 0x0a0d_0d0a;
+/// Block type of an interface description.
 const INTERFACE: u32 = 1;
+/// Block type of an enhanced packet.
 const PACKET: u32 = 6;
+/// The byte-order magic of a section header.
 const BYTE_ORDER: u32 = 0x1a2b_3c4d;
-/// Option codes: if_name, if_tsresol, shb_userappl.
+/// Code of the option if_name.
 const NAME: u16 = 2;
+/// Code of the option if_tsresol.
 const RESOLUTION: u16 = 9;
+/// Code of the option shb_userappl.
 const PROGRAM: u16 = 4;
 /// Minimum length of a block: type, length, length.
 const BLOCK_MIN: usize = 12;
@@ -53,7 +59,7 @@ impl LocalKind {
         [Self::Head, Self::Chunk, Self::Event, Self::Bytes, Self::End, Self::Change];
 }
 
-/// Extension methods that append values to a buffer.
+/// Extension methods that append values, in little-endian order, to a buffer.
 pub(super) trait WriteValues {
     fn words(&mut self, values: &[u32]);
     fn longs(&mut self, values: &[u64]);
@@ -140,6 +146,7 @@ fn pad(out: &mut Vec<u8>, from: usize) {
     out.resize(from + length, 0);
 }
 
+/// Appends an option, padded to 32 bits.
 fn option(out: &mut Vec<u8>, code: u16, value: &[u8]) {
     let at = out.len();
     out.shorts(&[code, u16::try_from(value.len()).unwrap_or(0)]);
@@ -191,35 +198,36 @@ pub(super) fn entry(out: &mut Vec<u8>, entry: &Entry, bytes: &[u8], interface: O
             let at = out.len();
             out.extend_from_slice(bytes);
             pad(out, at);
-            option(out, OPTION, &lanes(entry));
+            option(out, OPTION, &encode_metadata(entry));
             option(out, 0, &[]);
         }),
         None => local(out, LocalKind::Bytes, |out| {
             out.longs(&[time]);
             out.words(&[length]);
-            out.extend_from_slice(&lanes(entry));
+            out.extend_from_slice(&encode_metadata(entry));
             out.extend_from_slice(bytes);
         }),
     }
 }
 
-/// The memory id in the pointer of a block that is not in memory yet. Distinct from the id of a
-/// hole, which has no bytes.
+/// The memory id in the pointer of a block that is not yet in memory. It differs from the id of a
+/// hole, which is a block without bytes.
 pub(super) const NOWHERE: DbufId = DbufId::MAX;
 
-const LANES: usize = 40;
+/// Length of the encoded metadata of a block, in bytes.
+const METADATA_BYTES: usize = 40;
 
 /// Encodes the metadata of a block, except its bytes and its time.
-fn lanes(entry: &Entry) -> [u8; LANES] {
+fn encode_metadata(entry: &Entry) -> [u8; METADATA_BYTES] {
     let Entry { pointer, context, marks } = entry;
-    let mut out = Vec::with_capacity(LANES);
+    let mut out = Vec::with_capacity(METADATA_BYTES);
     let (class, length) = (pointer.class.0, pointer.length());
     let Marks { view, captured, wire_length, .. } = *marks;
     out.words(&[class, length, view, captured, wire_length, context.session]);
     out.shorts(&[context.origin, context.flags.0]);
     out.shorts(&[marks.link, marks.network, marks.transport, marks.payload]);
     out.words(&[u32::from(pointer.is_hole())]);
-    out.try_into().unwrap_or([0; LANES])
+    out.try_into().unwrap_or([0; METADATA_BYTES])
 }
 
 /// A block of the file: its type, and its body with padding.
@@ -275,19 +283,19 @@ impl<'b> FileBlock<'b> {
             take.word()?;
             let bytes = take.bytes(length)?;
             take.bytes(length.next_multiple_of(4) - length)?;
-            (time, bytes, option_of(take)?)
+            (time, bytes, find_option(take)?)
         } else {
             let (LocalKind::Bytes, mut take) = self.local()? else { return None };
             let (time, length) = (take.long()?, take.size()?);
-            let lanes = take.bytes(LANES)?;
+            let lanes = take.bytes(METADATA_BYTES)?;
             (time, take.bytes(length)?, lanes)
         };
-        Some((entry_of(time, ValueReader(lanes), bytes.len())?, bytes))
+        Some((decode_metadata(time, ValueReader(lanes), bytes.len())?, bytes))
     }
 }
 
-/// Returns the value of our option among those of a packet.
-fn option_of(mut take: ValueReader<'_>) -> Option<&[u8]> {
+/// Returns the value of our option among the options of a packet.
+fn find_option(mut take: ValueReader<'_>) -> Option<&[u8]> {
     loop {
         let (code, length) = (take.short()?, usize::from(take.short()?));
         let value = take.bytes(length)?;
@@ -300,9 +308,8 @@ fn option_of(mut take: ValueReader<'_>) -> Option<&[u8]> {
     }
 }
 
-/// Decodes the metadata of a block with this number of bytes; `None` if the lengths contradict each
-/// other.
-fn entry_of(time: Time, mut take: ValueReader<'_>, bytes: usize) -> Option<Entry> {
+/// Decodes the metadata of a block of `bytes` bytes; `None` if the lengths contradict each other.
+fn decode_metadata(time: Time, mut take: ValueReader<'_>, bytes: usize) -> Option<Entry> {
     let (class, length, view) = (take.word()?, take.word()?, take.word()?);
     let (captured, wire_length, session) = (take.word()?, take.word()?, take.word()?);
     let (origin, flags, link) = (take.short()?, take.short()?, take.short()?);

@@ -1,17 +1,17 @@
-//! The head of a recording: the input for building the same path again.
+//! The head of a recording: everything needed to build the same path again, except its input.
 
 use pipeline::plan::{Costs, Kernel, Machine, Plan};
 use std::fmt::Write as _;
 
 /// The version of the file format. Later versions cannot be read.
 pub const VERSION: u32 = 3;
-/// The first version, which has no recorded changes; it can still be read.
+/// The first version of the format, which has no recorded changes; it can still be read.
 pub(super) const FIRST: u32 = 1;
 /// The first version whose session numbers are unique in the request. In earlier versions each
 /// filter numbered sessions by itself.
 pub(super) const NUMBERS: u32 = 3;
 
-/// The head of a recording: the input for building the same path again.
+/// The head of a recording: everything needed to build the same path again, except its input.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Head {
     /// The version of the program that wrote the recording.

@@ -3,9 +3,9 @@
 //! A filter depends only on its blocks, their order, and the time passed to it (it has no clock and
 //! does no I/O), and a space is one thread. The sequence of passes therefore determines the run of
 //! a space: the input of each pass, the number of its blocks, their bytes, and the time. A
-//! recording contains this sequence: all bytes from sources, but only the number of blocks taken
-//! off rings, since the writing space reproduces these blocks. It also contains the request, the
-//! machine as the planner saw it, and the seed that replaces randomness in filters.
+//! recording contains this sequence: all bytes from sources, but only the number of blocks from
+//! rings, since a replay of the writing space reproduces these blocks. It also contains the
+//! request, the machine as the planner saw it, and the seed that replaces randomness in filters.
 //!
 //! - [`form`]: the file format, a pcapng capture that any capture reader opens;
 //! - `head`: the request, the machine and the plan;
@@ -39,7 +39,7 @@ use std::sync::Arc;
 /// The mode in which a path is built: live, recorded or replayed.
 #[derive(Clone, Default, Debug)]
 pub enum RecordMode {
-    /// A live path without a recording.
+    /// A live path that is not recorded.
     #[default]
     Off,
     /// A live path that is recorded.
@@ -49,7 +49,8 @@ pub enum RecordMode {
 }
 
 impl RecordMode {
-    /// Returns true for the replay of a recording in which each filter numbered sessions by itself.
+    /// Returns true for the replay of a recording in which each filter numbered its sessions
+    /// independently.
     #[must_use]
     pub fn numbers_each_for_itself(&self) -> bool {
         matches!(self, Self::Play(replay) if replay.record().version < head::NUMBERS)

@@ -1,4 +1,4 @@
-//! The events of a space, read from a recording.
+//! Reader of the events of a space in a recording.
 //!
 //! In: a recording, which may be truncated at any position, or malicious. Out: the events of a
 //! space, one after the other, each with its blocks. Each space reads its own chunks.
@@ -18,7 +18,7 @@ use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// A recording that is replayed, once.
+/// A recording that can be replayed once.
 #[derive(Debug)]
 pub struct Replay {
     record: Record,
@@ -37,7 +37,7 @@ pub struct Replay {
 /// Progress in repeating the recorded changes.
 #[derive(Debug, Default)]
 struct Changes {
-    /// Number of the current or the last change.
+    /// Number of the change in progress, or of the last one.
     number: u64,
     /// Set when no more changes follow; the inner value is the failure, if a failure is the reason.
     over: Option<Option<String>>,
@@ -80,8 +80,8 @@ impl Replay {
         self.stalls.end_changer();
     }
 
-    /// Returns the action of a space at a recorded change; `wanted`: the change in progress has
-    /// asked for this space.
+    /// Returns the action of a space at a recorded change. `wanted` is true if the change in
+    /// progress has requested this space.
     fn swap_decision(&self, number: u64, wanted: bool) -> SwapDecision {
         let changes = self.changes();
         match &changes.over {
@@ -101,13 +101,13 @@ impl Replay {
         self.changes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn seen(&self) -> MutexGuard<'_, HashMap<usize, SourceCounters>> {
+    fn source_totals(&self) -> MutexGuard<'_, HashMap<usize, SourceCounters>> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Adds to the output of a source.
     fn add_given(&self, planned: usize, amount: Amount) {
-        let mut all = self.seen();
+        let mut all = self.source_totals();
         all.entry(planned).or_default().given += amount;
     }
 
@@ -119,7 +119,7 @@ impl Replay {
         seen: Option<(u64, u64)>,
         dropped: &[(String, Option<u64>)],
     ) -> bool {
-        let mut all = self.seen();
+        let mut all = self.source_totals();
         let known = all.entry(planned).or_default();
         let lost: Option<u64> =
             dropped.iter().try_fold(0, |sum: u64, (_, count)| Some(sum.saturating_add((*count)?)));
@@ -163,7 +163,7 @@ fn named(place: &str) -> DropReason {
     DropReason::read(place).unwrap_or_else(|| known().unwrap_or("elsewhere").into())
 }
 
-/// A stand-in for a source during a replay; its blocks come from the recording, so it is never
+/// A stand-in for a source during a replay. Its blocks come from the recording, so it is never
 /// polled.
 #[derive(Debug)]
 pub(crate) struct RecordedSource {
@@ -179,7 +179,7 @@ impl Source for RecordedSource {
     }
 
     fn counters(&self) -> SourceCounters {
-        self.replay.seen().get(&self.planned).cloned().unwrap_or_default()
+        self.replay.source_totals().get(&self.planned).cloned().unwrap_or_default()
     }
 
     fn properties(&self) -> SourceProperties {
@@ -240,7 +240,7 @@ pub(crate) struct Player {
     next: usize,
     chunk: Vec<u8>,
     at: usize,
-    /// File offset of the chunk in bytes.
+    /// File offset of the current chunk in bytes.
     offset: u64,
     /// File offset of the latest event in bytes.
     byte: Arc<AtomicU64>,
@@ -261,9 +261,10 @@ impl Player {
     }
 
     /// Returns true if the recording is truncated at the current position.
-    fn is_cut_here(&self) -> bool {
+    fn is_truncated_here(&self) -> bool {
         let end = self.offset + self.chunk.len() as u64;
-        self.at >= self.chunk.len() && self.replay.record.whole == Completeness::Cut { at: end }
+        self.at >= self.chunk.len()
+            && self.replay.record.whole == Completeness::Truncated { at: end }
     }
 
     /// Loads the next chunk of this space once the current one is used up; `None` at the end.
@@ -319,7 +320,7 @@ impl EventReader for Player {
         let Some(length) =
             self.block_at().filter(|block_at| block_at.entry().is_some()).map(|f| f.length)
         else {
-            if !self.is_cut_here() {
+            if !self.is_truncated_here() {
                 let more = follow + 1;
                 return self
                     .note_defect(&format!("{more} more blocks of this turn are to be here"));

@@ -1,9 +1,9 @@
 //! Opens recordings.
 //!
 //! In: an untrusted file. Out: its head, the positions of the chunks of each space, the changes of
-//! the path, and the completeness of the file. One pass over all bytes also checks the digest;
-//! memory use is bounded by the changes and chunk positions. Truncation and damage are reported,
-//! and the part before them can be replayed.
+//! the path, and an answer to whether the file is complete. One pass over all bytes also checks the
+//! digest; memory use is bounded by the changes and chunk positions. Truncation and damage are
+//! reported, and the part before them can be replayed.
 
 use super::change::{self, Change};
 use super::form::{self, FileBlock, LOCAL, LocalKind, ValueReader};
@@ -28,7 +28,8 @@ pub struct Record {
     /// The changes of the path while it ran, in order.
     pub changes: Vec<Change>,
     pub(super) file: File,
-    /// For each chunk: its space, the file offset of its events, and their length in bytes.
+    /// For each chunk its space, the file offset of its events, and the length of the events in
+    /// bytes.
     pub(super) chunks: Vec<(u32, u64, usize)>,
     target: String,
 }
@@ -41,17 +42,18 @@ pub enum Completeness {
         /// The digest of the run, as passed to [`super::Recording::finish`].
         told: String,
     },
-    /// Reached its size limit before the run ended.
+    /// The recording reached its size limit before the run ended.
     Full {
-        /// Input that the recording lacks.
+        /// Input that is missing from the recording.
         beyond: MissingInput,
     },
-    /// Truncated: the writer was killed, or the file was shortened.
-    Cut {
-        /// The offset in bytes after the last complete block.
+    /// The recording is truncated: the writer was killed, or the file was shortened.
+    Truncated {
+        /// The file offset in bytes after the last complete block.
         at: u64,
     },
-    /// Complete, but the digest of the file does not match: the file was changed or damaged.
+    /// The recording is complete, but the digest of the file does not match: the file was changed
+    /// or damaged.
     Changed,
 }
 
@@ -67,19 +69,19 @@ pub enum RecordError {
         #[source]
         error: std::io::Error,
     },
-    /// The file is no recording.
+    /// The file is not a recording.
     #[error("{target} is no record: `run --record=FILE LINE` makes one")]
     Foreign {
         /// The name of the file.
         target: String,
     },
-    /// The file is a capture, which other commands read.
+    /// The file is a capture, which other commands can read.
     #[error("{target} is a capture and no record: `replay {target} | …` runs a line over it")]
     Capture {
         /// The name of the file.
         target: String,
     },
-    /// A recording of an unsupported version.
+    /// The file is a recording of an unsupported version.
     #[error(
         "{target} is a record of form {version}, and this program reads forms {FIRST} to \
          {VERSION}: play it with the program that wrote it; its frames can be read as a capture"
@@ -87,10 +89,10 @@ pub enum RecordError {
     Version {
         /// The name of the file.
         target: String,
-        /// The version of its format.
+        /// The version of the format.
         version: u32,
     },
-    /// The head lacks an item.
+    /// The head of the recording lacks an item.
     #[error("{target} is a record without its head: `{missing}` is missing")]
     Headless {
         /// The name of the file.
@@ -144,13 +146,13 @@ impl Record {
 struct Scan {
     file: BufReader<File>,
     digest: Sha256,
-    /// The current block, or the part of it that the file contains.
+    /// The current block, or the part of it that the file still contains.
     block: Vec<u8>,
     /// File offset of the current block in bytes.
     at: u64,
 }
 
-/// Bytes read at once.
+/// Number of bytes read per system call.
 const READ_BYTES: usize = 1 << 20;
 
 impl Scan {
@@ -217,14 +219,14 @@ impl Scan {
         Ok((version, head))
     }
 
-    /// Collects the positions of all chunks, and all changes; returns the completeness.
+    /// Collects the positions of all chunks and all changes. Returns the completeness of the file.
     fn chunks(
         &mut self,
         chunks: &mut Vec<(u32, u64, usize)>,
         changes: &mut Vec<Change>,
     ) -> std::io::Result<Completeness> {
         loop {
-            let cut = Completeness::Cut { at: self.at };
+            let cut = Completeness::Truncated { at: self.at };
             let whole = self.next()?;
             let Some(block) = self.here().filter(|_| whole) else { return Ok(cut) };
             if block.kind != LOCAL {
@@ -242,13 +244,14 @@ impl Scan {
                     let there = self.events(events as usize)?;
                     chunks.push((space, begin, there));
                     if there < events as usize {
-                        return Ok(Completeness::Cut { at: begin + there as u64 });
+                        return Ok(Completeness::Truncated { at: begin + there as u64 });
                     }
                 }
                 Some((LocalKind::Change, take)) => {
                     // A complete file has well-formed changes, numbered without gaps.
                     let next = changes.len() as u64;
-                    let Some(change) = change::take(take).filter(|one| one.number == next) else {
+                    let Some(change) = change::decode_change(take).filter(|one| one.number == next)
+                    else {
                         return Ok(cut);
                     };
                     changes.push(change);

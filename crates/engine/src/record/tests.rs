@@ -47,10 +47,11 @@ fn frame(random: &mut Random, link: u16) -> (Entry, Vec<u8>) {
     (Entry::new(pointer.with_class(Class(random.below(1 << 32) as u32)), context, marks), bytes)
 }
 
-/// Events, with their blocks.
+/// A sequence of events, each with its blocks.
 type EventBlocks = Vec<(SpaceEvent, Vec<(Entry, Vec<u8>)>)>;
 
-/// Writes alternating events of two spaces; returns the events of the first one.
+/// Writes alternating events of two spaces to a recording of at most `most` bytes. Returns the
+/// events of the first space.
 fn write(path: &std::path::Path, most: u64) -> (EventBlocks, Summary) {
     let mut random = Random::replayable();
     let recording = Recording::create(path, &head(), most, &UNLOGGED).unwrap();
@@ -76,7 +77,7 @@ fn write(path: &std::path::Path, most: u64) -> (EventBlocks, Summary) {
     (all, recording.finish("the ledger\n"))
 }
 
-fn played(path: &std::path::Path, space: usize) -> EventBlocks {
+fn replayed_events(path: &std::path::Path, space: usize) -> EventBlocks {
     let replay = Replay::new(Record::open(path).unwrap());
     let mut player = play::Player::new(replay, space);
     let mut all = Vec::new();
@@ -98,14 +99,14 @@ fn recording_is_read_back() {
     let record = Record::open(&path).unwrap();
     assert_eq!(record.head, head());
     assert_eq!(record.whole, Completeness::Whole { told: "the ledger\n".to_owned() });
-    let mut here = played(&path, 0);
+    let mut here = replayed_events(&path, 0);
     assert_eq!(
         here.pop().map(|(event, _)| event),
         Some(SpaceEvent::Finish { now: 300, failure: Some("why".to_owned()) })
     );
     assert_eq!(here, written);
-    assert_eq!(played(&path, 1).len(), 300);
-    assert_eq!(played(&path, 2).len(), 0);
+    assert_eq!(replayed_events(&path, 1).len(), 300);
+    assert_eq!(replayed_events(&path, 2).len(), 0);
     std::fs::remove_file(path).unwrap();
 }
 
@@ -173,11 +174,11 @@ fn truncated_recording_is_read_to_its_end() {
             Err(RecordError::Headless { .. } | RecordError::Foreign { .. }) => continue,
             Err(other) => panic!("cut at {at}: {other}"),
         };
-        let Completeness::Cut { at: told } = record.whole else {
+        let Completeness::Truncated { at: told } = record.whole else {
             panic!("cut at {at}: {record:?}")
         };
         assert!(told <= at as u64);
-        let here = played(&path, 0);
+        let here = replayed_events(&path, 0);
         for ((event, blocks), (before, whole)) in here.iter().zip(&written) {
             assert_eq!(event, before);
             assert_eq!(blocks[..], whole[..blocks.len()]);
@@ -203,7 +204,7 @@ fn damaged_recording_is_reported_without_panic() {
         std::fs::write(&path, &other).unwrap();
         let record = Record::open(&path).unwrap();
         told += usize::from(!matches!(record.whole, Completeness::Whole { .. }));
-        assert!(played(&path, 0).len() <= 301);
+        assert!(replayed_events(&path, 0).len() <= 301);
     }
     assert_eq!(told, 30, "{summary:?}");
     std::fs::remove_file(path).unwrap();
@@ -216,7 +217,7 @@ fn full_recording_counts_the_missing_input() {
     assert!(summary.bytes < write::BYTES_MIN + 4096, "{summary:?}");
     let record = Record::open(&path).unwrap();
     assert_eq!(record.whole, Completeness::Full { beyond: summary.beyond });
-    let here = played(&path, 0);
+    let here = replayed_events(&path, 0);
     assert_eq!(here[..], written[..here.len()]);
     let all: usize = written.iter().map(|(_, blocks)| blocks.len()).sum();
     let kept: usize = here.iter().map(|(_, blocks)| blocks.len()).sum();

@@ -61,9 +61,9 @@ pub struct Recording {
 pub struct MissingInput {
     /// Blocks of sources.
     pub blocks: u64,
-    /// Their size in bytes.
+    /// Size of these blocks in bytes.
     pub bytes: u64,
-    /// The path's time of the first missing event, in ns; `None` if nothing is missing.
+    /// Path time of the first missing event, in ns; `None` if nothing is missing.
     pub since: Option<Time>,
 }
 
@@ -72,11 +72,11 @@ pub struct MissingInput {
 pub struct Summary {
     /// The name of the file.
     pub target: String,
-    /// Its length in bytes.
+    /// Length of the file in bytes.
     pub bytes: u64,
-    /// Its size limit in bytes.
+    /// Size limit of the file in bytes.
     pub bytes_max: u64,
-    /// Input that the recording lacks.
+    /// Input that is missing from the recording.
     pub beyond: MissingInput,
     /// The failure that ended the writing early, if any.
     pub failure: Option<String>,
@@ -146,13 +146,13 @@ impl Recording {
     /// flushed their events.
     pub(crate) fn change(&self, change: &Change) {
         let mut bytes = Vec::new();
-        change::put(&mut bytes, change);
+        change::encode_change(&mut bytes, change);
         if !self.is_over() && self.claim(bytes.len()) {
             self.send(Message::Bytes(bytes));
         }
     }
 
-    /// Returns true if nothing more is written.
+    /// Returns true if nothing more is to be written.
     fn is_over(&self) -> bool {
         self.ended.load(Ordering::Relaxed)
     }
@@ -280,8 +280,8 @@ impl Recorder {
         Self { recording, space, chunk: Vec::new(), beyond: MissingInput::default() }
     }
 
-    /// Keeps the bytes of the chunk from `begin` on if the file has space for them, else discards
-    /// them. Returns true if it keeps them.
+    /// Keeps the bytes of the chunk after `begin` if the file has space for them, else discards
+    /// them. Returns true if they are kept.
     fn commit(&mut self, begin: usize) -> bool {
         if !self.recording.claim(self.chunk.len() - begin) {
             self.chunk.truncate(begin);
@@ -298,7 +298,7 @@ impl Journal for Recorder {
     fn event(&mut self, event: &SpaceEvent) {
         if !self.recording.is_over() {
             let begin = self.chunk.len();
-            event::put(&mut self.chunk, event);
+            event::encode_event(&mut self.chunk, event);
             self.commit(begin);
         }
     }
@@ -307,7 +307,7 @@ impl Journal for Recorder {
         let SpaceEvent::Pull { now, .. } = event else { return };
         let (over, begin) = (self.recording.is_over(), self.chunk.len());
         if !over {
-            event::put(&mut self.chunk, event);
+            event::encode_event(&mut self.chunk, event);
         }
         let mut all = MissingInput::default();
         for (entry, bytes) in blocks {

@@ -1,11 +1,11 @@
-//! The process of an untrusted filter: this very program, started again.
+//! The process of an untrusted filter: this program, started again with a special argument.
 //!
 //! It creates the filter and a space around it, gives up all privileges, reports that it is ready,
 //! and processes blocks until its stream ends. Once ready, it has access only to two sockets, two
 //! rings, and the system calls with which a space waits. Errors, panics and forbidden system calls
 //! are reported over the socket from which it received its parameters.
 
-use super::limits::{ADDRESS_SPACE_MAX, ring};
+use super::limits::{ADDRESS_SPACE_MAX, stream_config};
 use super::message::{self, FilterSpec, MESSAGE_MAX, MessageDefect};
 use super::state::{self, Account, StateCollector, StateRecord};
 use crate::described::{counts, describe};
@@ -82,7 +82,7 @@ fn serve() -> Result<(), String> {
     let [from, to] = <[OwnedFd; 2]>::try_from(sockets).map_err(|_| "two sockets are missing")?;
     let offer = Offer::receive(from).map_err(|error| error.to_string())?;
     let input = offer.ok_or("the path is gone")?.open().map_err(|error| error.to_string())?;
-    let (output, sent) = stream::send_to(&ring(2), vec![to]).map_err(told)?;
+    let (output, sent) = stream::send_to(&stream_config(2), vec![to]).map_err(told)?;
     sent.into_iter().collect::<sys::Result<Vec<()>>>().map_err(told)?;
     let reader = Reader { input, message: vec![0; MESSAGE_MAX], pending: None, gave: false };
     let output = Arc::new(Mutex::new(Some(output)));
@@ -98,7 +98,7 @@ fn serve() -> Result<(), String> {
 /// The two streams, shared by the space and the loop that drives it.
 #[derive(Clone, Debug)]
 struct Streams {
-    /// The stream of input blocks, on which the process sleeps.
+    /// The stream of input blocks. The process sleeps until it has a block.
     reader: Arc<Mutex<Reader>>,
     /// The stream of output blocks; `None` once the output has ended.
     output: Arc<Mutex<Option<Output>>>,
@@ -111,7 +111,7 @@ struct Reader {
     /// The latest message, until it is consumed.
     message: Vec<u8>,
     pending: Option<usize>,
-    /// True if a message has been read since the last release of room in the ring.
+    /// True if messages have been read whose room in the ring is not yet released.
     gave: bool,
 }
 
@@ -313,8 +313,8 @@ fn answer(space: &mut Space, streams: &Streams, held_max: u32) -> Result<(), Str
     Ok(())
 }
 
-/// Returns `Ok` for the fault of a lost path, which the next read reports, and other faults as
-/// errors.
+/// Returns `Ok` for the fault of a lost path, which the next read reports, and returns other faults
+/// as errors.
 const fn ignore_lost_path(fault: Fault) -> Result<(), Fault> {
     match fault {
         Fault::Abandoned => Ok(()),
@@ -322,7 +322,7 @@ const fn ignore_lost_path(fault: Fault) -> Result<(), Fault> {
     }
 }
 
-/// The source of that space: blocks from the path.
+/// The source of the filter's space: it emits the blocks that the path sends.
 #[derive(Debug)]
 struct Inlet {
     streams: Streams,
@@ -361,7 +361,7 @@ impl Source for Inlet {
     }
 }
 
-/// The sink of that space: the output of the filter.
+/// The sink of the filter's space: it sends the filter's output to the path.
 #[derive(Debug)]
 struct Outlet {
     streams: Streams,

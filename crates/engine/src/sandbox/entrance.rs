@@ -18,7 +18,7 @@ use std::any::Any;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// The node through which blocks go to the process.
+/// The node that sends blocks to the process.
 #[derive(Debug)]
 pub(crate) struct Entrance {
     /// The stream to the process; `None` once it has ended.
@@ -40,7 +40,7 @@ impl Entrance {
         Self { output: Some(output), supervisor, process, written, ended, long, in_flight }
     }
 
-    /// Hands over one block, or counts it as dropped.
+    /// Sends one block to the process, or counts it as dropped.
     fn give(&mut self, block: &Block<'_>) {
         let length = message::length_of(block);
         if length > MESSAGE_MAX {
@@ -54,13 +54,15 @@ impl Entrance {
         }
     }
 
-    /// Writes a block; blocks until there is room. Returns false if the process has ended.
+    /// Writes a block; blocks the thread until the ring has room. Returns false if the process has
+    /// ended.
     fn put(&mut self, block: &Block<'_>, length: usize) -> bool {
         self.put_with(length, false, &mut |room| message::write(block, room))
     }
 
-    /// Writes a message; blocks until there is room. `has_room`: the process has room for its own
-    /// output, so it must make progress. Returns false if the process has ended.
+    /// Writes a message; blocks the thread until the ring has room. `has_room` is true if the
+    /// process has room for its own output, so that it must make progress. Returns false if the
+    /// process has ended.
     fn put_with(
         &mut self,
         length: usize,
@@ -139,7 +141,8 @@ impl Entrance {
         }
     }
 
-    /// Writes a message; blocks until there is room. Returns false if the process has ended.
+    /// Writes a message; blocks the thread until the ring has room. Returns false if the process
+    /// has ended.
     fn put_whole(&mut self, message: &[u8]) -> bool {
         // The process writes nothing until it has the whole state, so it has room.
         self.put_with(message.len(), true, &mut |room| {
@@ -160,7 +163,7 @@ impl Entrance {
         self.written.blocks
     }
 
-    /// Ends the stream and the process of a filter that continues in another place.
+    /// Ends the stream and the process of a filter that continues in another process or thread.
     pub(crate) fn end_stream(&mut self) {
         // Its state is as of all its input, so nothing is left unconsumed.
         self.in_flight.clear();

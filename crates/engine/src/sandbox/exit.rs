@@ -18,7 +18,7 @@ use std::os::fd::{AsFd as _, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The node through which blocks come from the process.
+/// The node that receives blocks from the process.
 #[derive(Debug)]
 pub(crate) struct Exit {
     /// The stream from the process; `None` once it has ended.
@@ -26,16 +26,16 @@ pub(crate) struct Exit {
     /// The latest message, until its block has been copied into a pool.
     message: Vec<u8>,
     pending: Option<usize>,
-    /// The origins that its blocks may name.
+    /// The sources that blocks from the process may name as their origin.
     origins: Origins,
     given: Amount,
-    /// True if the process was notified that the reader sleeps.
+    /// True if the process has been informed that the reader sleeps.
     asleep: bool,
     /// Number of wake-ups since the last block.
     empty_wakeups: u32,
     /// The filter's state as received so far, if it was requested.
     gathering: Option<StateCollector>,
-    /// The counters that its filter reports.
+    /// The counters that the filter reports.
     account: Account,
     counts: Counts,
     description: &'static Description,
@@ -43,7 +43,7 @@ pub(crate) struct Exit {
     process: Arc<Process>,
 }
 
-/// Interval of progress checks on a process without pending work.
+/// Interval of progress checks while the process has no pending work.
 const IDLE_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// Maximum number of consecutive wake-ups without a block.
 const EMPTY_WAKEUPS_MAX: u32 = 10_000;
@@ -144,13 +144,13 @@ impl Exit {
         Err(self.supervisor.end_reason())
     }
 
-    /// Ends the stream and the process of a filter that continues in another place.
+    /// Ends the stream and the process of a filter that continues in another process or thread.
     pub(crate) fn end_stream(&mut self) {
         self.supervisor.release();
         self.release_stream();
     }
 
-    /// Consumes the latest message if it is no block. Returns false for a block.
+    /// Consumes the latest message unless it is a block. Returns false for a block.
     fn consume_record(&mut self, length: usize) -> Result<bool, MessageDefect> {
         let message = self.message.get(..length).unwrap_or_default();
         match (StateRecord::read(message), &mut self.gathering) {
@@ -169,7 +169,7 @@ impl Exit {
         Ok(true)
     }
 
-    /// Copies the next message, unless one is pending.
+    /// Copies the next message, unless an earlier message is pending.
     fn next(&mut self) -> Result<BlockRead, Fault> {
         if let Some(length) = self.pending {
             return Ok(BlockRead::Block(length));
@@ -202,7 +202,7 @@ impl Exit {
         input.fall_asleep()
     }
 
-    /// Ends the stream after a fault; kills the process if the fault is its own.
+    /// Ends the stream after a fault. Kills the process if the process caused the fault.
     fn handle_fault(&mut self, fault: Fault) -> SourceStatus {
         match fault {
             // The process ended without closing its stream; its exit status has the reason.

@@ -1,7 +1,7 @@
 //! Messages between a path and a sandboxed filter: first the filter's name and arguments, then
 //! blocks.
 //!
-//! A block is one message: its entry, in memory layout, then the bytes of its frame. Both ends are
+//! A block is one message: its entry, in memory layout, then the bytes of its frame. Both ends run
 //! the same program, so the format has no version.
 
 use abi::{BLOCK_MAX, Class, DbufId, Entry, Extent, Flags, Marks, RichPointer};
@@ -14,21 +14,21 @@ use zerocopy::{FromBytes as _, IntoBytes as _};
 /// Start parameters of a sandboxed filter, besides its name and arguments.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct FilterContext {
-    /// The class ranges that arcs from the filter name.
+    /// The class ranges that arcs from the filter name explicitly.
     pub(crate) asked: Vec<(u32, u32)>,
     /// The seed, if the run must be repeatable.
     pub(crate) seed: Option<u64>,
-    /// The session numbers that it may use.
+    /// The session numbers that the filter may use.
     pub(crate) numbers: SessionNumbers,
     /// True if all successors of the filter accept fragments.
     pub(crate) fragments: bool,
-    /// True if the path's time is that of its blocks.
+    /// True if the path takes its time from its blocks instead of a clock.
     pub(crate) drives_clock: bool,
     /// Offset from the monotonic clock to the path's clock, in ns.
     pub(crate) epoch: u64,
 }
 
-/// Bytes of a message before the frame.
+/// Number of bytes of a message before the frame.
 pub(super) const HEAD_BYTES: usize = size_of::<Entry>();
 /// Maximum length of a message in bytes.
 pub(super) const MESSAGE_MAX: usize = BLOCK_MAX;
@@ -56,7 +56,7 @@ pub(super) fn write(block: &Block<'_>, room: &mut [u8]) -> usize {
 /// The defect in an untrusted message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub(super) enum MessageDefect {
-    /// Shorter than an entry.
+    /// The message is shorter than an entry.
     #[error("it is shorter than its head")]
     Short,
     /// The view exceeds the frame.
@@ -65,25 +65,25 @@ pub(super) enum MessageDefect {
     /// A layer begins outside of the frame.
     #[error("one of its layers begins outside of its frame")]
     Layer,
-    /// A class that no block may have.
+    /// The class is one that no block may have.
     #[error("it has a class that no block may have")]
     Class,
-    /// Undefined flags.
+    /// Undefined flags are set.
     #[error("it has flags that do not exist")]
     Flags,
-    /// A source that the path does not have.
+    /// The origin is a source that the path does not have.
     #[error("it names a source that the path does not have")]
     Origin,
-    /// The captured length differs from the frame, or exceeds the wire length.
+    /// The captured length differs from the length of the frame, or exceeds the wire length.
     #[error("it is longer than its frame was on the wire")]
     Length,
-    /// A message that is neither a block nor an expected record.
+    /// The message is neither a block nor an expected record.
     #[error("it is nothing that is said")]
     StateRecord,
-    /// Invalid filter state.
+    /// The filter state is invalid.
     #[error("nothing that a filter can know")]
     State,
-    /// More state or held blocks than a filter may have.
+    /// The message adds more state or held blocks than a filter may have.
     #[error("more than a filter may keep")]
     TooMuch,
 }
@@ -97,7 +97,7 @@ const FLAGS_DEFINED: Flags = Flags::FIRST
     .with(Flags::BROKEN);
 
 /// Decodes and checks the block in a message, for a path with `origins` sources. The pointer of the
-/// returned entry is still that of the sender; see [`placed`].
+/// returned entry is still that of the sender; see [`placed_entry`].
 pub(super) fn read(message: &[u8], origins: u16) -> Result<(Entry, &[u8]), MessageDefect> {
     let (head, frame) = message.split_at_checked(HEAD_BYTES).ok_or(MessageDefect::Short)?;
     let entry = Entry::read_from_bytes(head).map_err(|_| MessageDefect::Short)?;
@@ -144,7 +144,7 @@ pub(super) fn put(
 ) -> Result<Option<u32>, MessageDefect> {
     let (entry, frame) = read(message, origins)?;
     let entry = if entry.pointer.is_hole() {
-        hole(entry)
+        entry_without_bytes(entry)
     } else {
         // A block without bytes still needs an address.
         let copy = |room: &mut [u8]| {
@@ -153,15 +153,15 @@ pub(super) fn put(
             frame.len().max(1)
         };
         match intake.pool.append(frame.len().max(1), copy) {
-            Some((place, _)) => placed(entry, intake.pool.id(), place),
+            Some((place, _)) => placed_entry(entry, intake.pool.id(), place),
             None => return Ok(None),
         }
     };
     Ok(intake.put(entry).then_some(entry.pointer.length()))
 }
 
-/// Returns the entry of a block whose frame is at this address.
-fn placed(entry: Entry, dbuf: DbufId, frame: Extent) -> Entry {
+/// Returns the entry of a block whose frame has been placed at this address.
+fn placed_entry(entry: Entry, dbuf: DbufId, frame: Extent) -> Entry {
     let place = frame.within(entry.marks.view, entry.pointer.length());
     Entry { pointer: RichPointer::new(dbuf, place, entry.pointer.class), ..entry }
 }
@@ -173,15 +173,15 @@ const NOWHERE: DbufId = match DbufId::new(1) {
 };
 
 /// Returns the entry of a block whose frame is sent or stored separately.
-pub(super) fn apart(entry: Entry) -> Entry {
+pub(super) fn entry_without_frame(entry: Entry) -> Entry {
     match entry.pointer.is_hole() {
-        true => hole(entry),
-        false => placed(entry, NOWHERE, Extent::new(0, entry.marks.captured)),
+        true => entry_without_bytes(entry),
+        false => placed_entry(entry, NOWHERE, Extent::new(0, entry.marks.captured)),
     }
 }
 
 /// Returns the entry of a block without bytes.
-fn hole(entry: Entry) -> Entry {
+fn entry_without_bytes(entry: Entry) -> Entry {
     let pointer = RichPointer::hole(entry.pointer.length()).with_class(entry.pointer.class);
     Entry { pointer, ..entry }
 }
@@ -201,7 +201,7 @@ impl FilterSpec {
         Self { name: used.description.name.to_owned(), arguments, about }
     }
 
-    /// Returns its arguments, for the filter of this description.
+    /// Parses the arguments for the filter of this description.
     pub(super) fn arguments(&self, description: &'static Description) -> Arguments {
         let mut arguments = Arguments::default();
         for (name, value) in &self.arguments {
@@ -242,15 +242,15 @@ mod tests {
         let (read, frame) = read(&bytes, 1).unwrap();
         assert_eq!((read.context, read.marks, frame), (honest.context, honest.marks, &[7; 60][..]));
         let dbuf = DbufId::new(2).unwrap();
-        let placed = placed(read, dbuf, Extent::new(4096, 60));
+        let placed_entry = placed_entry(read, dbuf, Extent::new(4096, 60));
         assert_eq!(
-            (placed.pointer.place, placed.pointer.class),
+            (placed_entry.pointer.place, placed_entry.pointer.class),
             (Extent::new(4110, 20), Class(80))
         );
-        assert_eq!(placed.frame().place, Extent::new(4096, 60));
+        assert_eq!(placed_entry.frame().place, Extent::new(4096, 60));
         let gap = Entry { pointer: RichPointer::hole(100), ..entry(0, 0, 0) };
         let (gap, none) = super::read(gap.as_bytes(), 1).unwrap();
-        assert_eq!((hole(gap).pointer.length(), none.len()), (100, 0));
+        assert_eq!((entry_without_bytes(gap).pointer.length(), none.len()), (100, 0));
     }
 
     #[test]

@@ -13,7 +13,7 @@
 //! block travels as a whole, with its frame, class, session and marks ([`message`]). A block from
 //! the process is untrusted, and every field is checked before use ([`exit`]).
 //!
-//! The process runs this very program again ([`child`]). It creates the filter, gives up all
+//! The process runs the same program as the path ([`child`]). It creates the filter, gives up all
 //! privileges ([`sys::confine`]), and then reports that it is ready. If the process ends for any
 //! reason, only this filter ends: the path continues, further input is dropped (`filter ended`),
 //! and the final report names the reason. docs/book/decisions/0030-untrusted-filters.md
@@ -35,7 +35,7 @@ use endpoint::{Failure, Origins, Sink, Source};
 pub(crate) use entrance::Entrance;
 pub(crate) use exit::Exit;
 use filter::UNTRUSTED;
-use limits::ring;
+use limits::stream_config;
 pub use limits::{ADDRESS_SPACE_MAX, FILTER_ENDED, TOO_LONG};
 pub(crate) use message::FilterContext;
 use message::FilterSpec;
@@ -51,8 +51,7 @@ use sys::descriptor;
 use sys::helper::HelperProcess;
 use sys::steps::{Resource, Steps};
 
-/// Time limit for a process to get its filter ready. The process reads no file except its own
-/// program.
+/// Time limit for a process to get its filter ready. The process reads no file but its own program.
 const START_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Starts a filter in a process of its own. Blocks until it is ready. Fails with the reason if it
@@ -78,7 +77,7 @@ pub(crate) fn start(
         steps.take(Resource::Thread, "a process for a filter")?;
         let kept = HelperProcess::start(helper, &[SERVE_ARGUMENT], there)?;
         steps.take(Resource::Memory, "a ring to it")?;
-        let (mut output, sent) = stream::send_to(&ring(1), vec![entrance])?;
+        let (mut output, sent) = stream::send_to(&stream_config(1), vec![entrance])?;
         sent.into_iter().collect::<sys::Result<Vec<()>>>()?;
         output.set_waking(stream::WakingOverrides {
             limit: Some(supervisor::CHECK_INTERVAL),
@@ -117,7 +116,7 @@ pub(crate) fn start(
     Ok(StartedProcess { input: Some(input), output: Some(output) })
 }
 
-/// Returns the entrance to the process of a filter, if the node is one.
+/// Returns the entrance to the process of a filter; `None` if the node is not an entrance.
 pub(crate) fn entrance_of(node: &mut Node) -> Option<&mut Entrance> {
     match &mut node.operator {
         Operator::Sink(part) => part.sink.as_any()?.downcast_mut(),
@@ -125,7 +124,7 @@ pub(crate) fn entrance_of(node: &mut Node) -> Option<&mut Entrance> {
     }
 }
 
-/// Returns the exit from the process of a filter, if the node is one.
+/// Returns the exit from the process of a filter; `None` if the node is not an exit.
 pub(crate) fn exit_of(node: &mut Node) -> Option<&mut Exit> {
     match &mut node.operator {
         Operator::Source(part) => part.source.as_any()?.downcast_mut(),
@@ -133,7 +132,7 @@ pub(crate) fn exit_of(node: &mut Node) -> Option<&mut Exit> {
     }
 }
 
-/// The role of an untrusted filter's process: always between two nodes.
+/// The role of an untrusted filter's process, which is always between two nodes.
 pub(crate) const PROCESS_ROLE: ProcessRole = ProcessRole::Middle;
 
 fn target(name: &str) -> String {

@@ -22,9 +22,9 @@ use runtime::space::node::Node;
 use runtime::space::saved::{SavedBlock, SavedSession, SavedState};
 use zerocopy::{FromBytes as _, IntoBytes as _};
 
-/// The flag of a message that is no block; no block may have it.
+/// The flag that marks a message as a record; no block may have it.
 const RECORD: Flags = Flags(1 << 15);
-/// Maximum size of a filter's plain state in bytes.
+/// Maximum size of a filter's state in bytes, without held blocks.
 const STATE_MAX: usize = 256 << 20;
 /// Minimum size charged for a session in bytes, so that the number of empty sessions is bounded
 /// too.
@@ -32,7 +32,7 @@ const SESSION_MIN: usize = 64;
 /// Maximum number of lists of held blocks in a session.
 const LISTS_MAX: u64 = 64;
 
-/// A message that is no block.
+/// A message that is a state record instead of a block.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum StateRecord<'m> {
     /// Requests the state; afterwards the filter pauses until the next message.
@@ -41,8 +41,8 @@ pub(super) enum StateRecord<'m> {
     Resume,
     /// A session: its key, its number of lists of held blocks, its plain data.
     Session(u64, u64, &'m [u8]),
-    /// Announces a block that the last session holds: its list, and its key in that list. The block
-    /// is the next message.
+    /// Announces a block that the last session holds, by its list and its key in that list. The
+    /// block is the next message.
     Held(u32, u32),
     /// The end of the state, with the time of the filter's next timer call, if any.
     Known(Option<u64>),
@@ -55,12 +55,12 @@ pub(super) enum StateRecord<'m> {
 /// Counters that a sandboxed filter reports, since its start.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Account {
-    /// Blocks that it received.
+    /// Blocks that the filter received.
     pub(crate) taken: u64,
     pub(crate) given: u64,
-    /// Blocks that it received or created.
+    /// Blocks that the filter received or created.
     pub(crate) came: u64,
-    /// Blocks that it forwarded, consumed, dropped, or holds.
+    /// Blocks that the filter forwarded, consumed, dropped or holds.
     pub(crate) became: u64,
     /// Totals of unanswered blocks, by reason of the description.
     pub(super) unanswered: Vec<u64>,
@@ -95,7 +95,8 @@ impl Account {
     }
 }
 
-/// Record types, in a header field that holds the session in a block.
+/// Record types, one for each variant of [`StateRecord`]. A record has its type in the header field
+/// in which a block has its session.
 const SAVE: u32 = 1;
 const RESUME: u32 = 2;
 const SESSION: u32 = 3;
@@ -105,7 +106,7 @@ const RESTORED: u32 = 6;
 const ACCOUNT: u32 = 7;
 
 impl<'m> StateRecord<'m> {
-    /// Decodes a record; `None` if the message is a block, or meant as one.
+    /// Decodes a record; `None` if the message is a block, or would be one if it were valid.
     pub(super) fn read(message: &'m [u8]) -> Option<Result<Self, MessageDefect>> {
         let (head, body) = message.split_at_checked(HEAD_BYTES)?;
         let head = Entry::read_from_bytes(head).ok()?;
@@ -227,7 +228,7 @@ pub(super) fn send_session(
 #[derive(Debug)]
 pub(super) struct StateCollector {
     saved: SavedState,
-    /// The list of the next block, and its key in that list.
+    /// The list of the next block, and the key of the block in that list.
     held: Option<(u32, u32)>,
     /// Bytes of plain data, number of blocks, and bytes in view so far.
     so_far: (usize, u32, u64),
@@ -257,7 +258,11 @@ impl StateCollector {
             if *blocks > self.held_max || *bytes > HOLD_BYTES {
                 return Err(MessageDefect::TooMuch);
             }
-            list.push(SavedBlock { key, entry: message::apart(entry), frame: frame.to_vec() });
+            list.push(SavedBlock {
+                key,
+                entry: message::entry_without_frame(entry),
+                frame: frame.to_vec(),
+            });
             return Ok(false);
         }
         match StateRecord::read(message).ok_or(MessageDefect::State)?? {

@@ -2,7 +2,8 @@
 //!
 //! **Deadlines.** A filter that makes no progress although blocks wait for it is killed: after
 //! [`CPU_NS_MAX`] of its own processor time, or, if it has room for output, after [`STALL_MAX`].
-//! The second limit is so long that on a busy machine a filter without a processor is not killed.
+//! The second limit is so long that a filter is not killed merely because a busy machine gives it
+//! no processor.
 
 use super::limits::ADDRESS_SPACE_MAX;
 use abi::text::Visible;
@@ -29,21 +30,21 @@ const EXIT_TIMEOUT: Duration = Duration::from_secs(20);
 pub(super) struct Supervisor {
     name: &'static str,
     kept: HelperProcess,
-    /// The socket for its final message.
+    /// The socket on which the process sends its final message.
     words: OwnedFd,
-    /// The reason for which it was killed, if it was.
+    /// The reason for which the process was killed, if it was.
     why: OnceLock<String>,
-    /// Its final message, once read.
-    last_words: OnceLock<Vec<u8>>,
+    /// The final message of the process, once read.
+    final_message: OnceLock<Vec<u8>>,
     /// True once the path no longer needs the process.
     released: AtomicBool,
-    /// True once its input has ended.
+    /// True once the input of the process has ended.
     closed: AtomicBool,
     /// True while the process owes its state, or the confirmation that a state is restored.
     asked: AtomicBool,
-    /// True once its output has ended regularly.
+    /// True once the output of the process has ended regularly.
     done: AtomicBool,
-    /// Number of messages put into its ring.
+    /// Number of messages written to the input ring of the process.
     put: AtomicU64,
     taken: AtomicU64,
     given: AtomicU64,
@@ -53,12 +54,13 @@ pub(super) struct Supervisor {
 /// The latest progress of the process.
 #[derive(Debug)]
 struct Last {
-    /// Numbers of messages that it had consumed and produced at the time of its latest progress.
+    /// Numbers of messages that the process had consumed and produced at the time of its latest
+    /// progress.
     moved: (u64, u64),
-    /// Processor time that it had used at that time, in ns.
+    /// Processor time that the process had used at that time, in ns.
     processor_ns: u64,
-    /// Time since which it has had room for output and made no progress; `None` if it lacks room or
-    /// has moved.
+    /// Time since which the process has had room for output without making progress; `None` if it
+    /// lacks room or makes progress.
     stalled: Option<Instant>,
 }
 
@@ -70,7 +72,7 @@ impl Supervisor {
             kept,
             words,
             why: OnceLock::new(),
-            last_words: OnceLock::new(),
+            final_message: OnceLock::new(),
             released: AtomicBool::new(false),
             closed: AtomicBool::new(false),
             asked: AtomicBool::new(false),
@@ -115,8 +117,8 @@ impl Supervisor {
         self.asked.store(asks, Ordering::Relaxed);
     }
 
-    /// Records the number of messages put into its ring, and the number that it reports as
-    /// consumed.
+    /// Records the number of messages written to the input ring of the process, and the number that
+    /// the process reports as consumed.
     pub(super) fn note_input(&self, put: u64, taken: u64) {
         self.put.store(put, Ordering::Relaxed);
         self.taken.store(taken.min(put), Ordering::Relaxed);
@@ -138,8 +140,8 @@ impl Supervisor {
         waits || self.closed.load(Ordering::Relaxed) || self.asked.load(Ordering::Relaxed)
     }
 
-    /// Checks the progress of the process, and kills it after too long without progress.
-    /// `has_room`: the process has room for its output.
+    /// Checks the progress of the process, and kills it after too long without progress. `has_room`
+    /// is true if the process has room for its output.
     pub(super) fn check_progress(&self, has_room: bool) {
         let Some(processor_ns) = self.kept.processor_ns() else { return };
         let moved = (self.taken.load(Ordering::Relaxed), self.given.load(Ordering::Relaxed));
@@ -201,7 +203,7 @@ impl Supervisor {
 
     /// Describes the exit of the process, with its final message.
     fn describe_end(&self, ended: ProcessEnd) -> String {
-        let words = self.last_words.get_or_init(|| {
+        let words = self.final_message.get_or_init(|| {
             let mut words = [0; 512];
             let length = match sys::descriptor::try_receive(self.words.as_fd(), &mut words) {
                 Ok(Some((length, _))) => length,

@@ -1,10 +1,10 @@
-//! Sandbox processes that lie, hang or die while their filter's state is saved or restored: the
-//! path continues, the change reports the reason, and the ledger balances.
+//! Tests of sandbox processes that lie, hang or die while their filter's state is saved or
+//! restored: the path continues, the change reports the reason, and the ledger balances.
 
 use crate::common::{Stop, edit, numbers, paths, run_while, set, wait_for_blocks};
 use engine::change::ChangeError;
 use engine::live::Live;
-use engine::run::{Outcome, Until, run};
+use engine::run::{Outcome, StopConditions, run};
 use std::time::{Duration, Instant};
 use testkit::until;
 
@@ -33,15 +33,15 @@ pub(crate) const TESTS: &[(&str, fn())] = &[
     ),
 ];
 
-/// Runs a line with a filter in a process of its own. Asserts that a branch beside it receives all
-/// blocks.
-fn beside<T>(filter: &str, file: &str, act: impl FnOnce(&Live) -> T) -> (T, Outcome) {
+/// Runs a request with a filter in a process of its own. Asserts that a parallel branch receives
+/// all blocks.
+fn run_with_branch<T>(filter: &str, file: &str, act: impl FnOnce(&Live) -> T) -> (T, Outcome) {
     let text =
         format!("generate rate=20000 seq=yes | (({filter} | pcap {file}) + pcap {file}.all)");
     let paths = paths(&text);
     let live = paths[0].live();
     let (done, outcome) = std::thread::scope(|scope| {
-        let run = scope.spawn(|| run(paths, Until::default()).expect("a run"));
+        let run = scope.spawn(|| run(paths, StopConditions::default()).expect("a run"));
         let stop = Stop(&live);
         wait_for_blocks(&live, 500);
         let done = act(&live);
@@ -58,15 +58,15 @@ fn beside<T>(filter: &str, file: &str, act: impl FnOnce(&Live) -> T) -> (T, Outc
 
 /// Asserts that a filter's output is a prefix of its input, and all of it unless the filter was
 /// ended.
-fn in_order(outcome: &Outcome, file: &str, ended: bool) {
+fn assert_prefix(outcome: &Outcome, file: &str, ended: bool) {
     let given = outcome.ledger.sources[0].1.given.blocks;
     let came = numbers(file);
     assert!(came.iter().copied().eq(0..came.len() as u64), "{file}: in order, each once");
     assert!(came.len() as u64 <= given && (ended || came.len() as u64 == given), "{file}");
 }
 
-/// Returns the reason why this change is refused; panics if it is not.
-pub(crate) fn refused(live: &Live, words: &str) -> String {
+/// Makes a change that must be refused, and returns the reason.
+pub(crate) fn refusal(live: &Live, words: &str) -> String {
     match edit(live, words) {
         Err(ChangeError::Refused(why)) => why,
         other => panic!("{words}: {other:?}"),
@@ -88,8 +88,8 @@ fn v18_filter_that_lies_about_its_state_is_ended() {
     ];
     for (lie, told) in lies {
         let file = format!("liar-{lie}");
-        let (why, outcome) = beside(&format!("liar {lie} untrusted=yes"), &file, |live| {
-            refused(live, "upgrade liar")
+        let (why, outcome) = run_with_branch(&format!("liar {lie} untrusted=yes"), &file, |live| {
+            refusal(live, "upgrade liar")
         });
         assert!(why.starts_with("what it knows was not told"), "{lie}: {why}");
         assert!(why.contains(told), "{lie}: {why}");
@@ -98,11 +98,11 @@ fn v18_filter_that_lies_about_its_state_is_ended() {
         };
         let failure = failure.to_string();
         assert!(failure.contains(told) && failure.contains("was dropped"), "{lie}: {failure}");
-        in_order(&outcome, &file, true);
+        assert_prefix(&outcome, &file, true);
     }
 }
 
-/// A new filter that rejects the saved state is not installed, and the old one goes on.
+/// A new filter that rejects the saved state is not installed, and the old filter continues.
 fn v18_rejected_state_leaves_the_old_filter_running() {
     let lies = [
         ("shape", "that is no number of blocks"),
@@ -113,52 +113,55 @@ fn v18_rejected_state_leaves_the_old_filter_running() {
     for (lie, told) in lies {
         let file = format!("taught-{lie}");
         let line = format!("liar {lie} untrusted=yes");
-        let (why, outcome) = beside(&line, &file, |live| refused(live, "upgrade liar"));
+        let (why, outcome) = run_with_branch(&line, &file, |live| refusal(live, "upgrade liar"));
         assert!(why.contains(told) && why.starts_with("the new filter "), "{lie}: {why}");
         assert!(outcome.failures.is_empty(), "{lie}: {:?}", outcome.failures);
-        in_order(&outcome, &file, false);
+        assert_prefix(&outcome, &file, false);
     }
     // A move into this process: the new filter here rejects the state.
-    let (why, outcome) =
-        beside("liar shape untrusted=yes", "home", |live| refused(live, "move liar process"));
+    let (why, outcome) = run_with_branch("liar shape untrusted=yes", "home", |live| {
+        refusal(live, "move liar process")
+    });
     assert!(why.contains("that is no number of blocks"), "{why}");
     assert!(outcome.failures.is_empty(), "{:?}", outcome.failures);
-    in_order(&outcome, "home", false);
+    assert_prefix(&outcome, "home", false);
     // A move into a process that ends while it restores the state.
     let (why, outcome) =
-        beside("liar taught-exit", "away", |live| refused(live, "move liar sandbox"));
+        run_with_branch("liar taught-exit", "away", |live| refusal(live, "move liar sandbox"));
     assert!(why.contains("ended by itself"), "{why}");
     assert!(outcome.failures.is_empty(), "{:?}", outcome.failures);
-    in_order(&outcome, "away", false);
+    assert_prefix(&outcome, "away", false);
 }
 
 /// A false number of blocks in valid form is accepted by the restored filter, which panics. Its
 /// path ends with that message; another path in this process continues.
 fn v18_false_state_fails_its_own_path_alone() {
-    let ((), beside) = run_while("generate rate=20000 seq=yes | count | pcap sane", |sane| {
-        let paths = paths("generate rate=20000 seq=yes | liar false untrusted=yes | pcap spoilt");
-        let live = paths[0].live();
-        let outcome = std::thread::scope(|scope| {
-            let run = scope.spawn(|| run(paths, Until::default()).expect("a run"));
-            let stop = Stop(&live);
-            wait_for_blocks(&live, 500);
-            set(&live, "move liar process");
-            let outcome = run.join().expect("a run");
-            drop(stop);
-            outcome
+    let ((), run_with_branch) =
+        run_while("generate rate=20000 seq=yes | count | pcap sane", |sane| {
+            let paths =
+                paths("generate rate=20000 seq=yes | liar false untrusted=yes | pcap spoilt");
+            let live = paths[0].live();
+            let outcome = std::thread::scope(|scope| {
+                let run = scope.spawn(|| run(paths, StopConditions::default()).expect("a run"));
+                let stop = Stop(&live);
+                wait_for_blocks(&live, 500);
+                set(&live, "move liar process");
+                let outcome = run.join().expect("a run");
+                drop(stop);
+                outcome
+            });
+            let [failure] = outcome.failures.as_slice() else { panic!("{:?}", outcome.failures) };
+            let told = failure.to_string();
+            assert!(told.contains("liar") && told.contains("fewer than 2^64 blocks"), "{told}");
+            assert_eq!(outcome.ledger.imbalances(), []);
+            assert_prefix(&outcome, "spoilt", true);
+            wait_for_blocks(sane, 500);
         });
-        let [failure] = outcome.failures.as_slice() else { panic!("{:?}", outcome.failures) };
-        let told = failure.to_string();
-        assert!(told.contains("liar") && told.contains("fewer than 2^64 blocks"), "{told}");
-        assert_eq!(outcome.ledger.imbalances(), []);
-        in_order(&outcome, "spoilt", true);
-        wait_for_blocks(sane, 500);
-    });
-    in_order(&beside, "sane", false);
+    assert_prefix(&run_with_branch, "sane", false);
 }
 
 /// Returns the sandbox processes of this test, oldest first.
-fn children() -> Vec<u32> {
+fn sandbox_processes() -> Vec<u32> {
     let tasks = std::fs::read_dir("/proc/self/task").expect("our threads");
     let of = |task: std::fs::DirEntry| std::fs::read_to_string(task.path().join("children"));
     let lists = tasks.filter_map(Result::ok).filter_map(|task| of(task).ok());
@@ -170,7 +173,7 @@ fn children() -> Vec<u32> {
 }
 
 /// Returns true if all threads of a process sleep.
-fn sleeps(process: u32) -> bool {
+fn all_threads_sleep(process: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
     stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('S'))
 }
@@ -190,12 +193,12 @@ fn v18_process_killed_at_each_step_refuses_the_change() {
         ("taught-sleep", true, "upgrade liar"),
     ] {
         let file = format!("killed-{lie}-{}", move_to.replace(' ', "-"));
-        let (why, outcome) = beside(&format!("liar {lie} untrusted=yes"), &file, |live| {
-            let before = children();
+        let (why, outcome) = run_with_branch(&format!("liar {lie} untrusted=yes"), &file, |live| {
+            let before = sandbox_processes();
             std::thread::scope(|scope| {
-                let change = scope.spawn(|| refused(live, move_to));
+                let change = scope.spawn(|| refusal(live, move_to));
                 let meant = || match new {
-                    true => children().into_iter().find(|child| !before.contains(child)),
+                    true => sandbox_processes().into_iter().find(|child| !before.contains(child)),
                     false => before.first().copied(),
                 };
                 // Once the path stops, the process has been asked for its state and sleeps.
@@ -206,7 +209,7 @@ fn v18_process_killed_at_each_step_refuses_the_change() {
                         (last, since) = (came, Instant::now());
                     }
                     let still = since.elapsed() > Duration::from_millis(500);
-                    let child = meant().filter(|child| still && sleeps(*child));
+                    let child = meant().filter(|child| still && all_threads_sleep(*child));
                     child.into_iter().for_each(kill);
                     child.is_some()
                 });
@@ -215,7 +218,7 @@ fn v18_process_killed_at_each_step_refuses_the_change() {
         });
         assert!(why.contains("was ended by signal 9 (SIGKILL)"), "{lie}: {why}");
         assert_eq!(outcome.failures.is_empty(), new, "{lie}: {:?}", outcome.failures);
-        in_order(&outcome, &file, !new);
+        assert_prefix(&outcome, &file, !new);
     }
 }
 
@@ -229,15 +232,15 @@ fn v18_process_killed_at_any_time_keeps_blocks_in_order() {
             _ => ("udp", "move udp sandbox"),
         };
         let file = format!("any-{round}");
-        let ((), outcome) = beside(line, &file, |live| {
-            let before = children();
+        let ((), outcome) = run_with_branch(line, &file, |live| {
+            let before = sandbox_processes();
             std::thread::scope(|scope| {
                 let change = scope.spawn(|| edit(live, words));
                 // The kill falls between the start of the change and its end.
                 let begin = Instant::now();
                 let wait = Duration::from_millis(u64::from(round / 3) * 4);
                 let found = || match round % 2 {
-                    0 => children().into_iter().find(|child| !before.contains(child)),
+                    0 => sandbox_processes().into_iter().find(|child| !before.contains(child)),
                     _ => before.first().copied(),
                 };
                 while begin.elapsed() < wait || found().is_none() && !change.is_finished() {
@@ -255,17 +258,17 @@ fn v18_process_killed_at_any_time_keeps_blocks_in_order() {
             });
         });
         let ended = !outcome.failures.is_empty();
-        in_order(&outcome, &file, ended);
+        assert_prefix(&outcome, &file, ended);
     }
 }
 
-/// A line with an untrusted filter between trusted ones.
+/// A request with an untrusted filter between trusted filters.
 const LINE: &str = "inspect | liar none untrusted=yes | ipproto |all inspect";
 
 /// Changes beside an untrusted filter do not restart its process.
 fn v18_sandbox_process_survives_changes_beside_it() {
-    let ((), outcome) = beside(LINE, "stays", |live| {
-        let before = children();
+    let ((), outcome) = run_with_branch(LINE, "stays", |live| {
+        let before = sandbox_processes();
         assert_eq!(before.len(), 1);
         for words in [
             "insert dport before liar",
@@ -277,9 +280,9 @@ fn v18_sandbox_process_survives_changes_beside_it() {
         ] {
             set(live, words);
             wait_for_blocks(live, 100);
-            assert_eq!(children(), before, "{words}");
+            assert_eq!(sandbox_processes(), before, "{words}");
         }
     });
     assert!(outcome.failures.is_empty(), "{:?}", outcome.failures);
-    in_order(&outcome, "stays", false);
+    assert_prefix(&outcome, "stays", false);
 }

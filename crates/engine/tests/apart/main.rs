@@ -1,7 +1,7 @@
-//! Filters in processes of their own, changed while blocks flow: the output equals that of the same
-//! line in one process, byte for byte.
+//! Tests of filters in processes of their own that are changed while blocks flow: the output equals
+//! that of the same request in one process, byte for byte.
 //!
-//! Such a process is this program, started again. So the test has its own `main`, which first
+//! Such a process is this program, started again. Hence the test has its own `main`, which first
 //! checks whether it was started for a filter, and otherwise runs the tests one after the other.
 
 #[path = "../change/common.rs"]

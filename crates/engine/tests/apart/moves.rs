@@ -1,9 +1,10 @@
-//! Filters with open connections move into sandboxes, out of them, and from one to another.
+//! Tests of filters with open connections that move into sandboxes, out of them, and from one to
+//! another.
 
-use crate::common::{LONG, numbers, run_while, set, wait_for_blocks};
-use crate::hostile::refused;
+use crate::common::{TIME_LIMIT, numbers, run_while, set, wait_for_blocks};
+use crate::hostile::refusal;
 use crate::record::{Folder, recorded, replayed};
-use crate::script::{CONNECTIONS, Out, amid, assert_sessions, held};
+use crate::script::{CONNECTIONS, OutputBlock, assert_sessions, held, run_with_act};
 use engine::build::Settings;
 use engine::change::change;
 use engine::digest::differences;
@@ -44,10 +45,11 @@ pub(crate) const TESTS: &[(&str, fn())] = &[
 ];
 
 /// Returns the output of an undisturbed run.
-fn undisturbed() -> &'static [Out] {
-    static OUT: OnceLock<Vec<Out>> = OnceLock::new();
+fn undisturbed_output() -> &'static [OutputBlock] {
+    static OUT: OnceLock<Vec<OutputBlock>> = OnceLock::new();
     OUT.get_or_init(|| {
-        let (out, outcome) = amid(("generate | tcp | http | pcap x", "tcp"), CONNECTIONS, |_| ());
+        let (out, outcome) =
+            run_with_act(("generate | tcp | http | pcap x", "tcp"), CONNECTIONS, |_| ());
         assert!(outcome.failures.is_empty(), "{:?}", outcome.failures);
         let messages = out.iter().filter(|(_, class, _)| *class != 0).count();
         assert!(messages >= CONNECTIONS as usize, "{messages}");
@@ -55,55 +57,55 @@ fn undisturbed() -> &'static [Out] {
     })
 }
 
-/// Asserts that `act`, called on this line in the middle of all messages, leaves the output
-/// unchanged.
-fn same(line: &str, act: impl FnOnce(&Live)) -> Outcome {
-    let (out, outcome) = amid((line, "tcp"), CONNECTIONS, act);
+/// Asserts that `act`, called while this request is in the middle of all messages, leaves the
+/// output unchanged.
+fn assert_output_unchanged(line: &str, act: impl FnOnce(&Live)) -> Outcome {
+    let (out, outcome) = run_with_act((line, "tcp"), CONNECTIONS, act);
     assert!(outcome.failures.is_empty(), "{:?}", outcome.failures);
-    assert!(undisturbed() == out, "{line}: what comes out is the same, byte by byte");
+    assert!(undisturbed_output() == out, "{line}: what comes out is the same, byte by byte");
     assert_sessions(&outcome);
     outcome
 }
 
 /// Asserts that `tcp` holds its blocks in a thread of this process, or, with `home` false, in a
 /// sandbox.
-fn is_home(live: &Live, home: bool) {
+fn assert_tcp_location(live: &Live, home: bool) {
     assert_eq!(held(live), if home { u64::from(CONNECTIONS) } else { 0 });
 }
 
 fn v18_tcp_and_http_upgrade_within_their_sandboxes() {
-    same("generate | tcp untrusted=yes | http | pcap x", |live| {
+    assert_output_unchanged("generate | tcp untrusted=yes | http | pcap x", |live| {
         set(live, "upgrade tcp");
         set(live, "arg tcp gap=9s");
         assert!(live.request_text().is_some_and(|text| text.contains("gap=9s")));
         set(live, "upgrade tcp");
-        is_home(live, false);
+        assert_tcp_location(live, false);
     });
-    same("generate | tcp untrusted=yes | http untrusted=yes | pcap x", |live| {
+    assert_output_unchanged("generate | tcp untrusted=yes | http untrusted=yes | pcap x", |live| {
         set(live, "upgrade http");
         set(live, "upgrade tcp");
     });
 }
 
 fn v18_tcp_and_http_move_into_and_out_of_sandboxes() {
-    same("generate | tcp | http | pcap x", |live| {
-        is_home(live, true);
+    assert_output_unchanged("generate | tcp | http | pcap x", |live| {
+        assert_tcp_location(live, true);
         set(live, "move tcp sandbox");
-        is_home(live, false);
+        assert_tcp_location(live, false);
         set(live, "upgrade tcp");
         set(live, "move tcp process");
-        is_home(live, true);
+        assert_tcp_location(live, true);
         set(live, "move tcp sandbox");
         set(live, "move http sandbox");
         set(live, "move tcp process");
-        is_home(live, true);
+        assert_tcp_location(live, true);
     });
 }
 
-/// Every filter of the catalog with state that can move: upgraded in its process in the middle of
-/// the messages, then moved out of it and back, it gives the output of an undisturbed filter.
+/// Every filter of the catalog with movable state is upgraded in its process in the middle of the
+/// messages, then moved out of it and back; its output equals that of an undisturbed filter.
 fn v18_every_stateful_filter_keeps_its_output_when_moved() {
-    const FEW: u32 = 200;
+    const CONNECTIONS_FEW: u32 = 200;
     let keeps = |d: &&&'static Description| {
         matches!(d.state.keeps, StateScope::Private | StateScope::Sessions)
     };
@@ -127,12 +129,13 @@ fn v18_every_stateful_filter_keeps_its_output_when_moved() {
         let first = ["", "tcp | ", "tcp | http | "].into_iter().find(fits);
         let first = first.unwrap_or_else(|| panic!("nothing before `{name}` fits"));
         let node = if first.is_empty() { name } else { "tcp" };
-        let (home, _) = amid((&line(first, ""), node), FEW, |_| ());
-        let (moved, outcome) = amid((&line(first, " untrusted=yes"), node), FEW, |live| {
-            set(live, &format!("upgrade {name}"));
-            set(live, &format!("move {name} process"));
-            set(live, &format!("move {name} sandbox"));
-        });
+        let (home, _) = run_with_act((&line(first, ""), node), CONNECTIONS_FEW, |_| ());
+        let (moved, outcome) =
+            run_with_act((&line(first, " untrusted=yes"), node), CONNECTIONS_FEW, |live| {
+                set(live, &format!("upgrade {name}"));
+                set(live, &format!("move {name} process"));
+                set(live, &format!("move {name} sandbox"));
+            });
         assert!(outcome.failures.is_empty(), "{name}: {:?}", outcome.failures);
         assert!(home == moved, "{name}: {} blocks and {}", home.len(), moved.len());
         told += 1;
@@ -149,7 +152,7 @@ fn v10_v18_recorded_sandboxed_filter_refuses_changes() {
     let (_, said) = recorded(text, Settings::default(), (&record, &live, 1 << 28), |live| {
         wait_for_blocks(live, 100);
         for words in ["upgrade dport", "move dport process", "move dport thread1"] {
-            let why = refused(live, words);
+            let why = refusal(live, words);
             let told = "what it knows is told by a process of its own, which no record has";
             assert_eq!(why, told, "{words}");
             assert_eq!(
@@ -178,8 +181,9 @@ fn v3_v18_sandboxed_filter_may_emit_blocks_of_a_new_source() {
     let (_, outcome) = run_while(&format!("{} | {behind}", source("one")), |live| {
         wait_for_blocks(live, 100);
         let both = format!("({} + {}) | {behind}", source("one"), source("two"));
-        change(live, &Edit::Whole(both), &Machine::example(), LONG).expect("a change");
-        let came = || live.counters(LONG).ledger.sources.get(1).map_or(0, |s| s.1.given.blocks);
+        change(live, &Edit::Whole(both), &Machine::example(), TIME_LIMIT).expect("a change");
+        let came =
+            || live.counters(TIME_LIMIT).ledger.sources.get(1).map_or(0, |s| s.1.given.blocks);
         until("blocks of the new one", || came() > 100);
     });
     let given: u64 = outcome.ledger.sources.iter().map(|(_, seen)| seen.given.blocks).sum();

@@ -1,18 +1,18 @@
-//! Automatic replicas: a path adds them to filters, and removes them again.
+//! Tests of automatic replicas: a path adds them to filters, and removes them again.
 
 use crate::common::{Stop, given, numbers, settings};
-use engine::build::{Extras, build_with};
+use engine::build::{PathOptions, build_with};
 use engine::kernel::point::Points;
 use engine::live::Live;
 use engine::path::{Adapt, RatePolicy};
 use engine::registry::MachineRegistry;
-use engine::run::{Outcome, Until, run};
+use engine::run::{Outcome, StopConditions, run};
 use pipeline::plan::{Costs, Machine, MovePeriod, plan};
 use std::sync::Arc;
 
 /// Runs a line that adapts until `holds` returns true, then stops it. Asserts that its ledger
 /// balances.
-fn adapts(text: &str, what: &str, holds: impl Fn(&Live) -> bool) -> Outcome {
+fn run_adapting(text: &str, what: &str, holds: impl Fn(&Live) -> bool) -> Outcome {
     let (graph, mistakes) = pipeline::read(text, &MachineRegistry::Local);
     assert!(mistakes.is_empty(), "{}", pipeline::render(text, &mistakes, false));
     let plan = plan(graph, &MachineRegistry::Local, &Machine::example()).expect("a plan");
@@ -29,12 +29,12 @@ fn adapts(text: &str, what: &str, holds: impl Fn(&Live) -> bool) -> Outcome {
         relieves: false,
         rate_policy,
     }));
-    let extras = Extras { adapt, ..Extras::default() };
+    let extras = PathOptions { adapt, ..PathOptions::default() };
     let paths = build_with(&plan, settings(), &Points::default(), &extras).expect("spaces");
     let live = paths[0].live();
     live.set_request_text(text);
     let outcome = std::thread::scope(|scope| {
-        let run = scope.spawn(|| run(paths, Until::default()).expect("a run"));
+        let run = scope.spawn(|| run(paths, StopConditions::default()).expect("a run"));
         let stop = Stop(&live);
         testkit::until(what, || live.is_ended() || holds(&live));
         assert!(!live.is_ended(), "it ended before {what}");
@@ -48,7 +48,7 @@ fn adapts(text: &str, what: &str, holds: impl Fn(&Live) -> bool) -> Outcome {
 
 /// Asserts that no change lost, duplicated or reordered a block; returns the number of changes of
 /// this kind.
-fn changed(outcome: &Outcome, how: &str) -> usize {
+fn assert_lossless_changes(outcome: &Outcome, how: &str) -> usize {
     let switches = outcome.adapted.iter().filter(|told| told.contains("switched at block"));
     for told in switches.clone() {
         assert!(told.contains("lost 0, duplicated 0, reordered 0"), "{told}");
@@ -61,8 +61,8 @@ fn n1_v13_expensive_filter_is_replicated_once_measured() {
     let text = "--parallel=latency generate seq=yes size=1400 | match hex=ff |all match hex=fe \
                 |all match hex=fd |all pcap dear";
     let copied = |live: &Live| !live.adapted().is_empty();
-    let outcome = adapts(text, "copies", copied);
-    assert!(changed(&outcome, "copies: `") > 0, "{:?}", outcome.adapted);
+    let outcome = run_adapting(text, "copies", copied);
+    assert!(assert_lossless_changes(&outcome, "copies: `") > 0, "{:?}", outcome.adapted);
     assert!(numbers("dear").into_iter().eq(0..given(&outcome)), "each once, in order");
 }
 
@@ -71,10 +71,10 @@ fn n1_v13_idle_replicas_are_removed() {
     let text = "--parallel=latency generate rate=500 seq=yes | inspect | match hex=ff \
                 |all pcap little";
     // A thread that sleeps needs no replicas, whatever its filters cost.
-    let outcome = adapts(text, "it has looked often", |live| live.observations() > 8);
-    let shared = changed(&outcome, "copies: `");
+    let outcome = run_adapting(text, "it has looked often", |live| live.observations() > 8);
+    let shared = assert_lossless_changes(&outcome, "copies: `");
     // On an overloaded machine a thread may seem never to sleep.
-    let back = changed(&outcome, "one copy again: ");
+    let back = assert_lossless_changes(&outcome, "one copy again: ");
     assert!(back == shared || back + 1 == shared, "{:?}", outcome.adapted);
     assert!(numbers("little").into_iter().eq(0..given(&outcome)), "each once, in order");
 }

@@ -1,13 +1,13 @@
-//! Arguments of running filters are set in place: the state stays, and the position of the change
-//! divides the blocks exactly.
+//! Tests of arguments that are set in running filters: the state stays, and the position of the
+//! change divides the blocks exactly.
 
-use crate::common::{LONG, edit, given, numbers, run_while, set, wait_for_blocks};
-use crate::script::{CONNECTIONS, Out, amid, held};
+use crate::common::{TIME_LIMIT, edit, given, numbers, run_while, set, wait_for_blocks};
+use crate::script::{CONNECTIONS, OutputBlock, held, run_with_act};
 use engine::change::{SwitchReport, change};
 use pipeline::edit::Edit;
 use pipeline::plan::Machine;
 
-/// Returns the numbers that pass `sample`, of which the values change at these blocks.
+/// Returns the numbers that pass `sample` when its value changes at the given blocks.
 fn sampled(values: &[(u64, u64)], end: u64) -> Vec<u64> {
     let current = |number: &u64| values.iter().rev().find(|(from, _)| from <= number);
     let every = |number: u64| current(&number).expect("the first value is from 0 on").1;
@@ -51,7 +51,7 @@ fn v3_whole_line_sets_arguments_and_keeps_the_state() {
         for (every, more) in [(5, ""), (4, "| inspect ")] {
             wait_for_blocks(live, 200);
             let whole = Edit::Whole(line(every, more));
-            let switched = change(live, &whole, &Machine::example(), LONG).expect("a change");
+            let switched = change(live, &whole, &Machine::example(), TIME_LIMIT).expect("a change");
             let SwitchReport { lost, duplicated, reordered, position, .. } = switched;
             assert_eq!((lost, duplicated, reordered), (0, 0, 0));
             values.push((position, every));
@@ -105,8 +105,8 @@ fn v3_refused_argument_leaves_everything_as_it_was() {
 #[test]
 fn v3_set_tcp_keeps_connections_and_held_blocks() {
     let line = ("generate | tcp | http | pcap x", "tcp");
-    let (undisturbed, _) = amid(line, CONNECTIONS, |_| {});
-    let (set_amid, outcome) = amid(line, CONNECTIONS, |live| {
+    let (undisturbed, _) = run_with_act(line, CONNECTIONS, |_| {});
+    let (set_amid, outcome) = run_with_act(line, CONNECTIONS, |live| {
         for words in ["arg tcp gap=5s timeout=1h", "arg tcp held=1M", "arg tcp gap=2s"] {
             set(live, words);
             assert_eq!(held(live), u64::from(CONNECTIONS), "{words}");
@@ -121,10 +121,10 @@ fn v3_set_tcp_keeps_connections_and_held_blocks() {
 #[test]
 fn v3_set_argument_reaches_all_replicas_and_their_sessions() {
     let line = ("--parallel=2 generate | tcp | regex POST |all pcap x", "tcp");
-    let matched = |out: &[Out]| out.iter().filter(|(_, class, _)| *class == 1).count();
-    let (before, _) = amid(line, CONNECTIONS, |_| {});
+    let matched = |out: &[OutputBlock]| out.iter().filter(|(_, class, _)| *class == 1).count();
+    let (before, _) = run_with_act(line, CONNECTIONS, |_| {});
     assert_eq!(matched(&before), CONNECTIONS as usize, "the first quarter of each message");
-    let (after, outcome) = amid(line, CONNECTIONS, |live| {
+    let (after, outcome) = run_with_act(line, CONNECTIONS, |live| {
         let replicas = live.plan().expect("a plan").replicas;
         assert!(replicas.iter().any(|copied| copied.spaces.len() == 2 && copied.nodes.len() == 2));
         let why = edit(live, "upgrade regex").expect_err("they have sessions").to_string();

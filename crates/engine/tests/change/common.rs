@@ -1,12 +1,12 @@
-//! Paths for the tests of changes: sinks that store their input, and edits that must lose,
-//! duplicate and reorder no block.
+//! Fixtures for the tests of changes: sinks that store their input, and edits that must not lose,
+//! duplicate or reorder a block.
 
 use endpoint::{Failure, Sink, SinkEntry};
 use engine::build::{BuiltPath, Settings, build};
 use engine::change::{ChangeError, SwitchReport, change};
 use engine::live::Live;
 use engine::registry::MachineRegistry;
-use engine::run::{Outcome, Until, run};
+use engine::run::{Outcome, StopConditions, run};
 use filter::{Batch, Report, Time};
 use pipeline::edit::Edit;
 use pipeline::plan::{Machine, plan};
@@ -15,21 +15,21 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// A time limit that no machine reaches.
-pub(crate) const LONG: Duration = Duration::from_secs(60);
+pub(crate) const TIME_LIMIT: Duration = Duration::from_secs(60);
 
-/// The blocks that a sink has received: the number in each block, and its class.
-pub(crate) type Taken = Arc<Mutex<Vec<(u64, u32)>>>;
+/// The number in each block that a sink has received, and the class of the block.
+pub(crate) type SinkBlocks = Arc<Mutex<Vec<(u64, u32)>>>;
 
 /// The blocks that the sinks of all tests have received, by file name.
-static TAKEN: Mutex<Option<HashMap<String, Taken>>> = Mutex::new(None);
+static TAKEN: Mutex<Option<HashMap<String, SinkBlocks>>> = Mutex::new(None);
 
-pub(crate) fn taken(file: &str) -> Taken {
+pub(crate) fn taken(file: &str) -> SinkBlocks {
     let mut all = TAKEN.lock().expect("no panic");
     Arc::clone(all.get_or_insert_default().entry(file.to_owned()).or_default())
 }
 
 /// A stand-in for `pcap` that stores the numbers and classes of generated frames.
-struct Numbers(Taken);
+struct Numbers(SinkBlocks);
 
 impl Sink for Numbers {
     fn take(&mut self, batch: &Batch<'_>, _: Time) -> Result<(), Failure> {
@@ -81,7 +81,7 @@ pub(crate) fn run_while<T>(text: &str, act: impl FnOnce(&Live) -> T) -> (T, Outc
     let paths = paths(text);
     let live = paths[0].live();
     let (done, outcome) = std::thread::scope(|scope| {
-        let run = scope.spawn(|| run(paths, Until::default()).expect("a run"));
+        let run = scope.spawn(|| run(paths, StopConditions::default()).expect("a run"));
         let stop = Stop(&live);
         let done = act(&live);
         drop(stop);
@@ -94,7 +94,7 @@ pub(crate) fn run_while<T>(text: &str, act: impl FnOnce(&Live) -> T) -> (T, Outc
 
 pub(crate) fn edit(live: &Live, words: &str) -> Result<SwitchReport, ChangeError> {
     let words: Vec<&str> = words.split(' ').collect();
-    change(live, &Edit::parse(&words).expect("an edit"), &Machine::example(), LONG)
+    change(live, &Edit::parse(&words).expect("an edit"), &Machine::example(), TIME_LIMIT)
 }
 
 /// Makes an edit. Asserts that it loses, duplicates and reorders no block.
@@ -107,7 +107,7 @@ pub(crate) fn set(live: &Live, words: &str) -> SwitchReport {
 
 /// Waits until the source has emitted this many more blocks.
 pub(crate) fn wait_for_blocks(live: &Live, more: u64) {
-    let given = || live.counters(LONG).ledger.sources[0].1.given.blocks;
+    let given = || live.counters(TIME_LIMIT).ledger.sources[0].1.given.blocks;
     let from = given();
     while given() < from + more {
         assert!(!live.is_ended(), "it has ended");

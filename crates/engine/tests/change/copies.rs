@@ -1,12 +1,12 @@
-//! Replicas that are added and removed while a path runs.
+//! Tests of replicas that are added and removed while a path runs.
 
-use crate::common::{LONG, edit, given, numbers, run_while, set, wait_for_blocks};
+use crate::common::{TIME_LIMIT, edit, given, numbers, run_while, set, wait_for_blocks};
 use engine::change::{SwitchReport, reshape};
 use engine::live::Live;
 use pipeline::plan::{Costs, FilterCost, Machine};
 
-/// Returns a machine with so many processors, on which a filter costs enough to be replicated over
-/// them.
+/// Returns a machine with this many processors, on which a filter costs enough to be replicated
+/// over all of them.
 fn machine(processors: usize) -> Machine {
     let mut costs = Costs::default();
     for filter in ["match", "compress"] {
@@ -16,10 +16,10 @@ fn machine(processors: usize) -> Machine {
     Machine { processors, costs, ..Machine::example() }
 }
 
-/// Replicates filters for so many processors, or removes the replicas for one. Asserts that no
-/// block is lost, duplicated or reordered.
-fn share(live: &Live, processors: usize) -> SwitchReport {
-    let switched = reshape(live, (&[], processors > 1), &machine(processors), LONG);
+/// Replicates filters for this many processors, or removes the replicas if the number is one.
+/// Asserts that no block is lost, duplicated or reordered.
+fn replicate_for(live: &Live, processors: usize) -> SwitchReport {
+    let switched = reshape(live, (&[], processors > 1), &machine(processors), TIME_LIMIT);
     let switched = switched.unwrap_or_else(|why| panic!("{processors}: {why}"));
     assert_eq!(
         (switched.lost, switched.duplicated, switched.reordered),
@@ -41,7 +41,7 @@ fn n1_v13_replicas_are_added_and_removed_under_load() {
     let ((), outcome) = run_while(text, |live| {
         for processors in [2, 1, 3, 1, 2, 3, 1] {
             wait_for_blocks(live, 200);
-            share(live, processors);
+            replicate_for(live, processors);
             let wanted = if processors == 1 { 0 } else { processors };
             assert_eq!(copies(live), wanted);
             assert_eq!(
@@ -51,7 +51,7 @@ fn n1_v13_replicas_are_added_and_removed_under_load() {
             );
         }
         wait_for_blocks(live, 200);
-        share(live, 2);
+        replicate_for(live, 2);
         wait_for_blocks(live, 200);
     });
     assert!(numbers("copies").into_iter().eq(0..given(&outcome)), "each once, in order");
@@ -66,39 +66,40 @@ fn n1_v13_request_with_replicas_is_edited() {
                 |all pcap edited";
     let ((), outcome) = run_while(text, |live| {
         wait_for_blocks(live, 200);
-        share(live, 2);
+        replicate_for(live, 2);
         wait_for_blocks(live, 200);
         set(live, "insert dport before match");
         assert_eq!(copies(live), 0, "they go, and come again when it pays");
         wait_for_blocks(live, 200);
-        share(live, 2);
+        replicate_for(live, 2);
         assert_eq!(copies(live), 2);
         wait_for_blocks(live, 200);
         set(live, "remove match");
         wait_for_blocks(live, 200);
         assert_eq!(copies(live), 0);
-        let why = reshape(live, (&[], true), &machine(2), LONG).expect_err("nothing costs much");
+        let why =
+            reshape(live, (&[], true), &machine(2), TIME_LIMIT).expect_err("nothing costs much");
         assert!(why.to_string().contains("worth a copy"), "{why}");
         assert!(edit(live, "remove match").is_err());
     });
     assert!(numbers("edited").into_iter().eq(0..given(&outcome)), "each once, in order");
 }
 
-/// Returns the processors on which each thread of this name may run.
-fn places(name: &str) -> Vec<Vec<usize>> {
+/// Returns the lists of processors on which the threads of this name may run.
+fn allowed_processors(name: &str) -> Vec<Vec<usize>> {
     let place = |task: std::fs::DirEntry| {
         let comm = std::fs::read_to_string(task.path().join("comm")).ok()?;
         let status = std::fs::read_to_string(task.path().join("status")).ok()?;
         let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?;
         let own = comm.trim_end() == name;
-        own.then(|| list.trim().split(',').flat_map(numbers_of).collect())
+        own.then(|| list.trim().split(',').flat_map(expand_range).collect())
     };
     let tasks = std::fs::read_dir("/proc/self/task").expect("tasks");
     tasks.filter_map(Result::ok).filter_map(place).collect()
 }
 
 /// Expands a range such as `2-4` to its numbers.
-fn numbers_of(range: &str) -> Vec<usize> {
+fn expand_range(range: &str) -> Vec<usize> {
     let (low, high) = range.split_once('-').unwrap_or((range, range));
     let number = |text: &str| text.parse().expect("a number");
     (number(low)..=number(high)).collect()
@@ -108,11 +109,11 @@ fn numbers_of(range: &str) -> Vec<usize> {
 fn j4_n1_added_replicas_are_pinned_to_one_processor_each() {
     let all = sys::process::allowed_processors().expect("this thread runs somewhere");
     let text = "--parallel=latency generate@thread51 rate=20000 seq=yes | inspect | match hex=ff \
-                |all pcap@thread51 places";
+                |all pcap@thread51 allowed_processors";
     let ((), outcome) = run_while(text, |live| {
         for _ in 0..2 {
             wait_for_blocks(live, 200);
-            share(live, 2);
+            replicate_for(live, 2);
             wait_for_blocks(live, 200);
             let plan = live.plan().expect("a plan");
             let of_copies = |space: &usize| plan.spaces[*space].name.clone();
@@ -121,12 +122,13 @@ fn j4_n1_added_replicas_are_pinned_to_one_processor_each() {
             // No other test has a thread51, but other tests may have a thread with the second name.
             let one_each = || {
                 let on = |at: usize| all.get(at).map_or_else(|| all.clone(), |own| vec![*own]);
-                places(&names[0]) == [on(0)] && places(&names[1]).contains(&on(1))
+                allowed_processors(&names[0]) == [on(0)]
+                    && allowed_processors(&names[1]).contains(&on(1))
             };
             // A thread is pinned when it gets its space back.
             testkit::until("each copy keeps to a processor of its own", one_each);
-            share(live, 1);
-            let anywhere = || places(&names[0]) == [all.clone()];
+            replicate_for(live, 1);
+            let anywhere = || allowed_processors(&names[0]) == [all.clone()];
             testkit::until("the only copy runs anywhere again", anywhere);
         }
     });

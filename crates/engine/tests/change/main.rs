@@ -1,5 +1,5 @@
-//! Changes of running paths: every block from a source reaches exactly one of the old and the new
-//! graph, in order, as the numbers in the blocks prove.
+//! Tests of changes of running paths: every block from a source reaches exactly one of the old and
+//! the new graph, in order, as the numbers in the blocks prove.
 
 mod adapt;
 mod argument;
@@ -13,9 +13,11 @@ mod script;
 mod sessions;
 mod upgrade;
 
-use common::{LONG, Stop, edit, given, numbers, paths, run_while, set, taken, wait_for_blocks};
+use common::{
+    Stop, TIME_LIMIT, edit, given, numbers, paths, run_while, set, taken, wait_for_blocks,
+};
 use engine::change::change;
-use engine::run::{Until, run};
+use engine::run::{StopConditions, run};
 use pipeline::edit::Edit;
 use pipeline::plan::Machine;
 use std::time::Duration;
@@ -54,13 +56,13 @@ fn v3_ended_path_refuses_every_change() {
     let text = "generate count=9 | inspect | pcap@thread0 ended";
     let paths = paths(text);
     let live = paths[0].live();
-    run(paths, Until::default()).expect("a run");
+    run(paths, StopConditions::default()).expect("a run");
     // The first differs in nothing from what ran.
     let words =
         [&["move", "pcap", "to", "thread0"][..], &["remove", "inspect"], &["upgrade", "pcap"]];
     let edits = words.iter().map(|words| Edit::parse(words).expect("an edit"));
     for edit in edits.chain([Edit::Whole(text.to_owned())]) {
-        let why = change(&live, &edit, &Machine::example(), LONG).expect_err("it has ended");
+        let why = change(&live, &edit, &Machine::example(), TIME_LIMIT).expect_err("it has ended");
         assert_eq!(why.to_string(), "the path has ended", "{edit}");
     }
     assert_eq!((live.request_text().as_deref(), live.changes()), (Some(text), 0));
@@ -78,8 +80,8 @@ fn v3_change_of_a_built_path_waits_until_it_runs() {
         change("thread1", Duration::from_millis(1)).expect_err("nobody could start its thread");
     assert_eq!(why.to_string(), "the path has not begun to run");
     let outcome = std::thread::scope(|scope| {
-        let changed = scope.spawn(|| change("thread1", LONG));
-        let run = scope.spawn(|| run(paths, Until::default()).expect("a run"));
+        let changed = scope.spawn(|| change("thread1", TIME_LIMIT));
+        let run = scope.spawn(|| run(paths, StopConditions::default()).expect("a run"));
         let stop = Stop(&live);
         let switched = changed.join().expect("no panic").expect("it is run by then");
         assert_eq!((switched.lost, switched.duplicated, switched.reordered), (0, 0, 0));
@@ -88,7 +90,7 @@ fn v3_change_of_a_built_path_waits_until_it_runs() {
         run.join().expect("a run")
     });
     assert!(numbers("early").into_iter().eq(0..given(&outcome)));
-    let why = change("thread2", LONG).expect_err("it has ended").to_string();
+    let why = change("thread2", TIME_LIMIT).expect_err("it has ended").to_string();
     assert_eq!(why, "the path has ended");
 }
 
@@ -97,7 +99,7 @@ fn v2_v3_drops_of_a_sink_are_counted_once_while_it_runs() {
     let text = "generate rate=20000 seq=yes | inspect | drop";
     let ((), outcome) = run_while(text, |live| {
         wait_for_blocks(live, 200);
-        let ledger = live.counters(LONG).ledger;
+        let ledger = live.counters(TIME_LIMIT).ledger;
         let drop = ledger.filters.iter().find(|row| row.name == "drop").expect("a row");
         let by_request: Vec<_> = drop.dropped.iter().map(|(why, n)| (why.text(), *n)).collect();
         assert_eq!(by_request, [("by request", drop.taken)]);

@@ -1,11 +1,12 @@
-//! Many changes, one after the other, under traffic. A sink that stays receives every number of the
-//! source once and in order; a sink that is added and removed receives consecutive numbers.
+//! Tests of many changes, one after the other, under traffic. A sink that stays receives every
+//! number of the source once and in order; a sink that is added and removed receives consecutive
+//! numbers.
 
 use crate::common::{given, numbers, run_while, set, wait_for_blocks};
 use std::time::Instant;
 
-/// Makes at least this many changes, of all kinds in turn, with this many blocks between any two.
-fn mixed(name: &str, rate: &str, changes: usize, between: u64) {
+/// Makes at least this many changes of alternating kinds, with this many blocks between any two.
+fn run_mixed_changes(name: &str, rate: &str, changes: usize, between: u64) {
     let text = format!("generate {rate} seq=yes flows=64 | udp | inspect | pcap {name}");
     let (peers, outcome) = run_while(&text, |live| {
         let begin = Instant::now();
@@ -37,7 +38,7 @@ fn mixed(name: &str, rate: &str, changes: usize, between: u64) {
             }
         }
         wait_for_blocks(live, between);
-        let given = live.counters(crate::common::LONG).ledger.sources[0].1.given.blocks;
+        let given = live.counters(crate::common::TIME_LIMIT).ledger.sources[0].1.given.blocks;
         let seconds = begin.elapsed().as_secs_f64();
         eprintln!(
             "{name}: {all} changes among {given} blocks in {seconds:.1} s; longest pause {} µs",
@@ -60,18 +61,18 @@ fn mixed(name: &str, rate: &str, changes: usize, between: u64) {
 
 #[test]
 fn v3_changes_of_every_kind_at_10_kilo_blocks_a_second() {
-    mixed("short", "rate=10000", 40, 50);
+    run_mixed_changes("short", "rate=10000", 40, 50);
 }
 
 #[test]
 fn v3_changes_of_every_kind_at_the_highest_rate() {
-    mixed("fast", "size=64", 8, 20_000);
+    run_mixed_changes("fast", "size=64", 8, 20_000);
 }
 
 #[test]
 #[ignore = "half a minute: cargo test --release -p streamline-engine --test change -- --ignored \
             --nocapture v3_200"]
 fn v3_changes_of_every_kind_at_two_rates_lose_nothing() {
-    mixed("long", "rate=10000", 200, 500);
-    mixed("highest", "size=64", 24, 1_000_000);
+    run_mixed_changes("long", "rate=10000", 200, 500);
+    run_mixed_changes("highest", "size=64", 24, 1_000_000);
 }

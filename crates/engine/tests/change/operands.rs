@@ -1,13 +1,13 @@
-//! A path changes while its operands hold blocks: every block leaves its section once, unchanged
-//! (docs/book/decisions/0047-operands.md).
+//! Tests of paths that change while their operands hold blocks: every block leaves its section
+//! once, unchanged (docs/book/decisions/0047-operands.md).
 
 use crate::common::set;
-use crate::script::{CONNECTIONS, amid, held, line_of};
+use crate::script::{CONNECTIONS, held, line_of, run_with_act};
 
-/// Returns the sorted output of the line, with these edits made while `tcp` holds a block of each
-/// connection and `http` half a head.
-fn leaves(line: &str, edits: &[&str]) -> Vec<Vec<u8>> {
-    let (out, outcome) = amid((line, "tcp"), CONNECTIONS, |live| {
+/// Returns the sorted output of the request, with these edits made while `tcp` holds a block of
+/// each connection and `http` half a head.
+fn output_with_edits(line: &str, edits: &[&str]) -> Vec<Vec<u8>> {
+    let (out, outcome) = run_with_act((line, "tcp"), CONNECTIONS, |live| {
         for words in edits {
             set(live, words);
             assert_eq!(held(live), u64::from(CONNECTIONS), "{words}: what was held still is");
@@ -28,7 +28,7 @@ fn leaves(line: &str, edits: &[&str]) -> Vec<Vec<u8>> {
 #[test]
 fn v3_a12_change_while_operands_hold_blocks_loses_none() {
     let line = "generate | (tcp |80 http) ++ !tcp | pcap@thread0 x";
-    let undisturbed = leaves(line, &[]);
+    let undisturbed = output_with_edits(line, &[]);
     // Of five frames of a connection four have data, and the first has none: it is TCP.
     assert_eq!(undisturbed.len(), 4 * CONNECTIONS as usize);
     let edits = [
@@ -38,15 +38,15 @@ fn v3_a12_change_while_operands_hold_blocks_loses_none() {
         "remove inspect",
         "remove count",
     ];
-    assert!(undisturbed == leaves(line, &edits), "the same frames, each once");
+    assert!(undisturbed == output_with_edits(line, &edits), "the same frames, each once");
 }
 
 #[test]
 fn v3_a12_removed_operand_releases_waiting_blocks() {
     let line = "generate | tcp ++ bpf \"udp\" | pcap@thread0 x";
-    let undisturbed = leaves(line, &[]);
+    let undisturbed = output_with_edits(line, &[]);
     assert_eq!(undisturbed.len(), 5 * CONNECTIONS as usize);
-    let (out, outcome) = amid((line, "tcp"), CONNECTIONS, |live| {
+    let (out, outcome) = run_with_act((line, "tcp"), CONNECTIONS, |live| {
         set(live, "replace tcp with bpf \"tcp\"");
     });
     assert!(outcome.failures.is_empty(), "{:?}", outcome.failures);

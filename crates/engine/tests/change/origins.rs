@@ -1,11 +1,11 @@
-//! Sources that a change adds upstream of sinks that stay.
+//! Tests of sources that a change adds upstream of staying sinks.
 
-use crate::common::{LONG, Stop, paths_with};
+use crate::common::{Stop, TIME_LIMIT, paths_with};
 use endpoint::{Failure, Origins, Sink, SinkEntry};
 use engine::build::Settings;
 use engine::change::change;
 use engine::live::Live;
-use engine::run::{Until, run};
+use engine::run::{StopConditions, run};
 use filter::{Batch, Report, Time};
 use pipeline::edit::Edit;
 use pipeline::plan::Machine;
@@ -13,7 +13,7 @@ use std::collections::HashMap;
 use std::sync::Mutex;
 use testkit::until;
 
-/// The source name of each block as its sink knew it on arrival, by file name of the sink.
+/// The source name of each block, as known to its sink on arrival, by file name of the sink.
 static SOURCE_NAMES: Mutex<Option<HashMap<String, Vec<Option<String>>>>> = Mutex::new(None);
 
 /// A stand-in for `pcap` that stores the source names of its blocks.
@@ -49,14 +49,14 @@ fn source_names(file: &str) -> Vec<Option<String>> {
 
 /// Replaces the whole request. Asserts that no block is lost, duplicated or reordered.
 fn set_whole(live: &Live, line: &str) {
-    let switched = change(live, &Edit::Whole(line.to_owned()), &Machine::example(), LONG);
+    let switched = change(live, &Edit::Whole(line.to_owned()), &Machine::example(), TIME_LIMIT);
     let switched = switched.unwrap_or_else(|why| panic!("{line}: {why}"));
     let zeros = (switched.lost, switched.duplicated, switched.reordered);
     assert_eq!(zeros, (0, 0, 0), "{line}: {switched}");
 }
 
-/// A sink opened when there was one source knows the names of all sources after the change, even if
-/// nothing in its own space changes.
+/// A sink that was opened when there was one source knows the names of all sources after the
+/// change, even if nothing in its own space changes.
 #[test]
 fn v3_staying_sink_knows_the_names_of_new_sources() {
     for thread in ["thread0", "thread1"] {
@@ -65,7 +65,7 @@ fn v3_staying_sink_knows_the_names_of_new_sources() {
         let paths = paths_with(&format!("{} | {behind}", source("one")), settings());
         let live = paths[0].live();
         let outcome = std::thread::scope(|scope| {
-            let run = scope.spawn(|| run(paths, Until::default()).expect("a run"));
+            let run = scope.spawn(|| run(paths, StopConditions::default()).expect("a run"));
             let stop = Stop(&live);
             until("blocks of the first", || source_names(thread).len() >= 100);
             set_whole(&live, &format!("({} + {}) | {behind}", source("one"), source("two")));

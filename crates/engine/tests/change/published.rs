@@ -1,7 +1,7 @@
-//! Published state of filters (`state=NAME`) while the path changes: name and content stay with the
-//! filter.
+//! Tests of published filter state (`state=NAME`) while the path changes: the name and the content
+//! stay with the filter.
 
-use crate::common::{LONG, edit, given, run_while, set, wait_for_blocks};
+use crate::common::{TIME_LIMIT, edit, given, run_while, set, wait_for_blocks};
 use engine::change::change;
 use engine::published::TableReader;
 use pipeline::edit::Edit;
@@ -36,7 +36,7 @@ fn m3_m4_published_state_survives_upgrades_and_moves() {
         }
         // A name belongs to one filter, even if another is to replace that filter.
         let words = ["replace", "count", "with", &format!("count state={name}")];
-        let refused = change(live, &Edit::parse(&words).unwrap(), &Machine::example(), LONG);
+        let refused = change(live, &Edit::parse(&words).unwrap(), &Machine::example(), TIME_LIMIT);
         let why = refused.unwrap_err().to_string();
         assert!(why.contains("is taken by another state of the same user"), "{why}");
         // The reader of a removed filter's state sees its end.

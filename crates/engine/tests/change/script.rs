@@ -1,7 +1,7 @@
 //! A scripted source, in the middle of which a path is changed: many connections, each with a
 //! message whose third quarter arrives before the second.
 
-use crate::common::{LONG, Stop};
+use crate::common::{Stop, TIME_LIMIT};
 use abi::{BlockMetadata, Class, Entry, Marks, RichPointer};
 use endpoint::{
     Failure, Intake, Sink, SinkEntry, Source, SourceCounters, SourceEntry, SourceProperties,
@@ -10,7 +10,7 @@ use endpoint::{
 use engine::build::{Settings, build};
 use engine::live::Live;
 use engine::registry::MachineRegistry;
-use engine::run::{Outcome, Until, run};
+use engine::run::{Outcome, StopConditions, run};
 use filter::{Amount, Batch, Report, Time};
 use pipeline::plan::{Machine, plan};
 use runtime::ledger::NodeEntry;
@@ -21,14 +21,17 @@ use testkit::{Frame, Segment};
 /// Number of open connections.
 pub(crate) const CONNECTIONS: u32 = 10_000;
 
-/// An output block: its session, its class, its bytes.
-pub(crate) type Out = (u32, u32, Vec<u8>);
+/// An output block: its session, class and bytes.
+pub(crate) type OutputBlock = (u32, u32, Vec<u8>);
 
 /// A lock that lets one test at a time use the script and its output.
 static SCRIPT_LOCK: Mutex<()> = Mutex::new(());
+/// The frames that the next script emits.
 static FRAMES: Mutex<Vec<Vec<u8>>> = Mutex::new(Vec::new());
+/// Number of frames that the script may emit so far.
 static GATE: AtomicUsize = AtomicUsize::new(0);
-static OUTPUT: Mutex<Vec<Out>> = Mutex::new(Vec::new());
+/// The output of the latest script.
+static OUTPUT: Mutex<Vec<OutputBlock>> = Mutex::new(Vec::new());
 
 /// A source that emits the frames of the script up to the gate.
 struct Script {
@@ -120,11 +123,11 @@ fn script(connections: u32) -> (Vec<Vec<u8>>, usize) {
 
 /// Runs the script, and calls `act` in the middle of all messages, once all frames before the gate
 /// have arrived at `node`. Returns the output.
-pub(crate) fn amid(
+pub(crate) fn run_with_act(
     (text, node): (&str, &str),
     connections: u32,
     act: impl FnOnce(&Live),
-) -> (Vec<Out>, Outcome) {
+) -> (Vec<OutputBlock>, Outcome) {
     let _one = SCRIPT_LOCK.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let (frames, gate) = script(connections);
     *FRAMES.lock().expect("no panic") = frames;
@@ -146,7 +149,7 @@ pub(crate) fn amid(
     let live = paths[0].live();
     live.set_request_text(text);
     let outcome = std::thread::scope(|scope| {
-        let run = scope.spawn(|| run(paths, Until::default()).expect("a run"));
+        let run = scope.spawn(|| run(paths, StopConditions::default()).expect("a run"));
         let _stop = Stop(&live);
         while line_of(&live, node).is_none_or(|line| line.taken.blocks < gate as u64) {
             assert!(!live.is_ended(), "it has ended");
@@ -162,7 +165,7 @@ pub(crate) fn amid(
 
 /// Returns the current ledger row of the filter with this name.
 pub(crate) fn line_of(live: &Live, name: &str) -> Option<NodeEntry> {
-    live.counters(LONG).ledger.filters.into_iter().find(|node| node.name == name)
+    live.counters(TIME_LIMIT).ledger.filters.into_iter().find(|node| node.name == name)
 }
 
 /// Returns the number of blocks that `tcp` holds, according to the path's counters.

@@ -1,18 +1,19 @@
-//! A filter is upgraded or moved in the middle of messages of many connections: the output equals
-//! that of an undisturbed run, byte for byte.
+//! Tests of a filter that is upgraded or moved in the middle of messages of many connections: the
+//! output equals that of an undisturbed run, byte for byte.
 
 use crate::common::set;
-use crate::script::{CONNECTIONS, Out, amid, assert_sessions, held};
+use crate::script::{CONNECTIONS, OutputBlock, assert_sessions, held, run_with_act};
 use engine::run::Outcome;
 
 /// Returns the output of the script, with these edits made in the middle of all messages.
-fn run_with(edits: &[&str]) -> (Vec<Out>, Outcome) {
-    let (out, outcome) = amid(("generate | tcp | http | pcap x", "tcp"), CONNECTIONS, |live| {
-        for words in edits {
-            set(live, words);
-            assert_eq!(held(live), u64::from(CONNECTIONS), "{words}: all of it came along");
-        }
-    });
+fn run_with(edits: &[&str]) -> (Vec<OutputBlock>, Outcome) {
+    let (out, outcome) =
+        run_with_act(("generate | tcp | http | pcap x", "tcp"), CONNECTIONS, |live| {
+            for words in edits {
+                set(live, words);
+                assert_eq!(held(live), u64::from(CONNECTIONS), "{words}: all of it came along");
+            }
+        });
     assert!(outcome.failures.is_empty(), "{:?}", outcome.failures);
     (out, outcome)
 }

@@ -1,7 +1,7 @@
-//! Paths that are changed while they are recorded: the replay makes the same changes at the same
-//! positions, and gives the same files, byte for byte, and the same ledger.
+//! Tests of paths that are changed while they are recorded: the replay makes the same changes at
+//! the same positions, and produces the same files, byte for byte, and the same ledger.
 
-use crate::common::{Folder, feed, files, frames, recorded, replayed, same};
+use crate::common::{Folder, assert_same_replays, feed, files, frames, recorded, replayed};
 use endpoint::source::inject::Injector;
 use engine::build::Settings;
 use engine::change::{ChangeError, SwitchReport, change};
@@ -14,12 +14,12 @@ use std::time::Duration;
 use testkit::Random;
 
 /// A time limit that no machine reaches.
-const LONG: Duration = Duration::from_secs(60);
+const TIME_LIMIT: Duration = Duration::from_secs(60);
 
 fn edit(live: &Live, words: &str) -> Result<SwitchReport, ChangeError> {
     let edit = Edit::parse(&words.split(' ').collect::<Vec<_>>()).expect(words);
     // The machine passed here is ignored: a recorded path is planned for the recorded machine.
-    change(live, &edit, &Machine::with_kernel(), LONG)
+    change(live, &edit, &Machine::with_kernel(), TIME_LIMIT)
 }
 
 fn set(live: &Live, words: &str) {
@@ -28,13 +28,14 @@ fn set(live: &Live, words: &str) {
     assert_eq!((lost, duplicated, reordered), (0, 0, 0), "{words}: {switched}");
 }
 
-/// Records and replays a line with these changes, 60 frames apart, and compares everything.
-fn changed(name: &str, line: &str, changes: &[&str]) {
+/// Records and replays a request with these changes, 60 frames apart, and compares files, digests
+/// and ledgers.
+fn assert_replayed(name: &str, line: &str, changes: &[&str]) {
     let mut random = Random::replayable();
     let frames = frames(&mut random, 60 * (changes.len() + 1));
     let injector = Injector::new(name).unwrap();
     let (text, seed) = (format!("inject {name} | {line}"), random.below(u64::MAX));
-    let outcome = same(name, &text, Settings::default(), |live| {
+    let outcome = assert_same_replays(name, &text, Settings::default(), |live| {
         let mut next = changes.iter();
         feed(injector, &frames, seed, &mut |number| {
             if number % 60 == 59
@@ -71,12 +72,12 @@ fn v3_v10_changed_path_is_replayed_identically() {
         "ratelimit 1500 | count | pcap some.pcap",
     ];
     for (number, (line, changes)) in lines.into_iter().zip(changes).enumerate() {
-        changed(&format!("v3-v10-{number}"), line, changes);
+        assert_replayed(&format!("v3-v10-{number}"), line, changes);
     }
 }
 
 /// Edits from which random changes are drawn. Most of them fit the tested lines.
-const WORDS: [&str; 24] = [
+const EDITS: [&str; 24] = [
     "insert ipproto before tcp",
     "insert inspect after tcp",
     "insert count at tcp",
@@ -120,13 +121,13 @@ fn v3_v10_random_changes_are_replayed_identically() {
         let line = *random.pick(&lines);
         let (text, seed) = (format!("inject {name} | {line}"), random.below(u64::MAX));
         let mut others = Random::new(random.below(u64::MAX));
-        same(&name, &text, Settings::default(), |live| {
+        assert_same_replays(&name, &text, Settings::default(), |live| {
             feed(injector, &frames, seed, &mut |_| {
                 if !others.one_in(25) {
                     return;
                 }
                 // New names, because a removed sink and a new one may write at the same time.
-                let words = others.pick(&WORDS).replace("NEW", &format!("new{}", made + refused));
+                let words = others.pick(&EDITS).replace("NEW", &format!("new{}", made + refused));
                 let words = words.as_str();
                 let (before, changes) = (live.request_text(), live.changes());
                 match edit(live, words) {
@@ -150,10 +151,10 @@ fn v3_v10_random_changes_are_replayed_identically() {
     assert!(made > 12 && refused > 0, "{made} made, {refused} refused");
 }
 
-/// Changes, and a predicate for those that must succeed; the others must be refused.
+/// Changes, and a predicate for the changes that must succeed; all others must be refused.
 pub(crate) type Changes<'c> = (&'c [&'c str], &'c dyn Fn(&str) -> bool);
 
-/// Records this line with these changes in this directory. Returns the path of the recording and
+/// Records this request with these changes in this directory. Returns the path of the recording and
 /// the digest of the run.
 pub(crate) fn record_of(
     folder: &Folder,

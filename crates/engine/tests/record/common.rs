@@ -1,13 +1,13 @@
-//! Recorded and replayed paths, and their input.
+//! Fixtures for recorded and replayed paths, and their input.
 
 use endpoint::source::inject::{InjectOutcome, Injector};
-use engine::build::{Extras, Settings, build_with};
+use engine::build::{PathOptions, Settings, build_with};
 use engine::digest::{differences, digest};
 use engine::kernel::point::Points;
 use engine::live::Live;
 use engine::record::{Completeness, Head, Record, RecordMode, Recording, Replay, layout};
 use engine::registry::MachineRegistry;
-use engine::run::{Outcome, Until, run};
+use engine::run::{Outcome, StopConditions, run};
 use pipeline::plan::{Machine, Plan, plan};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -50,7 +50,7 @@ pub(crate) fn planned(text: &str) -> (Plan, Machine) {
     (plan(graph, &MachineRegistry::Local, &machine).expect("a plan"), machine)
 }
 
-/// Records a run of a line, during which `feed` provides the input. Returns the outcome and its
+/// Records a run of a request, during which `feed` provides the input. Returns the outcome and its
 /// digest.
 pub(crate) fn recorded(
     text: &str,
@@ -61,13 +61,13 @@ pub(crate) fn recorded(
     let (plan, machine) = planned(text);
     let head = Head::new(text, &plan, &machine, settings.count);
     let recording = Recording::create(record, &head, most, &sys::steps::UNLOGGED).unwrap();
-    let tape = RecordMode::Record(std::sync::Arc::clone(&recording));
-    let extras = Extras { tape, into: Some(into.to_owned()), ..Extras::default() };
+    let record_mode = RecordMode::Record(std::sync::Arc::clone(&recording));
+    let extras = PathOptions { record_mode, into: Some(into.to_owned()), ..PathOptions::default() };
     let paths = build_with(&plan, settings, &Points::default(), &extras).expect("spaces");
     let live = paths[0].live();
     live.set_request_text(text);
     let outcome = std::thread::scope(|scope| {
-        let run = scope.spawn(|| run(paths, Until::default()).expect("a run"));
+        let run = scope.spawn(|| run(paths, StopConditions::default()).expect("a run"));
         // Stops the path if `feed` panics.
         let stop = Stop(&live);
         feed(&live);
@@ -89,10 +89,10 @@ pub(crate) fn replayed(record: &Path, into: &Path) -> (Outcome, String, bool) {
     assert_eq!(layout(&plan), record.head.layout);
     let settings = Settings { count: record.head.count, ..Settings::default() };
     let replay = Replay::new(record);
-    let tape = RecordMode::Play(std::sync::Arc::clone(&replay));
-    let extras = Extras { tape, into: Some(into.to_owned()), ..Extras::default() };
+    let record_mode = RecordMode::Play(std::sync::Arc::clone(&replay));
+    let extras = PathOptions { record_mode, into: Some(into.to_owned()), ..PathOptions::default() };
     let paths = build_with(&plan, settings, &Points::default(), &extras).expect("spaces");
-    let outcome = run(paths, Until::default()).expect("a run");
+    let outcome = run(paths, StopConditions::default()).expect("a run");
     let said = digest(&outcome);
     (outcome, said, replay.ended_short())
 }
@@ -115,8 +115,8 @@ pub(crate) fn files(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     found
 }
 
-/// Records a line, replays it twice, and compares everything.
-pub(crate) fn same(
+/// Records a request, replays it twice, and compares files, digests and ledgers.
+pub(crate) fn assert_same_replays(
     name: &str,
     text: &str,
     settings: Settings,

@@ -1,5 +1,5 @@
-//! Recordings with false counts, numbers, times and order. A replay always ends, and its ledger
-//! balances.
+//! Tests of recordings with false counts, numbers, times and order. A replay always ends, and its
+//! ledger balances.
 
 use crate::changes::record_of;
 use crate::common::{Folder, replayed};
@@ -14,14 +14,19 @@ use testkit::Random;
 /// A time limit that no replay of a few hundred blocks reaches.
 const LONG: Duration = Duration::from_secs(240);
 
-/// The type of local blocks (`record/form.rs`); below, the kinds of a chunk, an event and the end.
+/// The type of local blocks (`record/form.rs`).
 const LOCAL: u32 = 0x8000_4c53;
+/// Kind of a local block that begins a chunk.
 const CHUNK: u32 = 2;
+/// Kind of a local block that holds an event.
 const EVENT: u32 = 3;
+/// Kind of the local block that ends the file.
 const END: u32 = 5;
-/// Events: blocks from a source, blocks from a ring, a change of the path.
+/// Event code of blocks from a source.
 const PULL: u32 = 1;
+/// Event code of blocks from a ring.
 const IMPORT: u32 = 2;
+/// Event code of a change of the path.
 const CHANGE: u32 = 8;
 
 /// A block of the file: its kind, if it is a local block, and its bytes.
@@ -60,7 +65,7 @@ impl Block {
 }
 
 /// Encodes these blocks as a file, with correct chunk lengths and a correct digest.
-fn sealed(mut blocks: Vec<Block>) -> Vec<u8> {
+fn encode_file(mut blocks: Vec<Block>) -> Vec<u8> {
     let mut inside: Option<(usize, u32)> = None;
     for at in 0..blocks.len() {
         match blocks[at].0 {
@@ -101,11 +106,11 @@ fn played(bytes: &[u8], folder: &Path, what: &str) -> Option<Outcome> {
     let (tell, hear) = channel();
     std::thread::spawn(move || drop(tell.send(replayed(&record, &into))));
     let Ok((outcome, _, _)) = hear.recv_timeout(LONG) else { panic!("{what}: it does not end") };
-    assert_eq!(outcome.ledger.imbalances(), [], "{what}: {}", told(&outcome));
+    assert_eq!(outcome.ledger.imbalances(), [], "{what}: {}", failure_text(&outcome));
     Some(outcome)
 }
 
-fn told(outcome: &Outcome) -> String {
+fn failure_text(outcome: &Outcome) -> String {
     outcome.failures.iter().map(|failure| format!("{failure}\n")).collect()
 }
 
@@ -120,7 +125,7 @@ fn record(folder: &Folder, name: &str) -> (PathBuf, Vec<Block>) {
     (record, blocks)
 }
 
-fn places(blocks: &[Block], of: u32) -> Vec<usize> {
+fn event_indices(blocks: &[Block], of: u32) -> Vec<usize> {
     (0..blocks.len()).filter(|at| blocks[*at].event() == Some(of)).collect()
 }
 
@@ -128,7 +133,7 @@ fn places(blocks: &[Block], of: u32) -> Vec<usize> {
 fn v10_recording_survives_decoding_and_encoding() {
     let folder = Folder::new("lies-none");
     let (record, blocks) = record(&folder, "lies-none");
-    assert!(sealed(blocks) == std::fs::read(record).unwrap());
+    assert!(encode_file(blocks) == std::fs::read(record).unwrap());
 }
 
 #[test]
@@ -139,15 +144,15 @@ fn v10_excessive_counts_are_reported_with_their_offset() {
         blocks[..at].iter().map(|block| block.1.len()).sum()
     };
     for of in [PULL, IMPORT] {
-        let all = places(&whole, of);
+        let all = event_indices(&whole, of);
         for at in [all[0], all[all.len() / 2], all[all.len() - 1]] {
             for count in [5000, u32::MAX] {
                 let what = format!("event {of}, block {at}, count {count}");
                 let mut blocks = whole.clone();
                 blocks[at].set_count(count);
                 let byte = begins(&blocks, at);
-                let outcome = played(&sealed(blocks), &folder.0, &what).expect(&what);
-                let told = told(&outcome);
+                let outcome = played(&encode_file(blocks), &folder.0, &what).expect(&what);
+                let told = failure_text(&outcome);
                 assert!(told.contains("the record is wrong"), "{what}: {told}");
                 // Only for a ring is the reported offset that of the event itself.
                 if of == IMPORT {
@@ -162,28 +167,28 @@ fn v10_excessive_counts_are_reported_with_their_offset() {
 fn v10_deadlock_around_a_recorded_change_is_reported() {
     let folder = Folder::new("lies-change");
     let (_, whole) = record(&folder, "lies-change");
-    let changes = places(&whole, CHANGE);
+    let changes = event_indices(&whole, CHANGE);
     assert!(changes.len() > 6, "{}", changes.len());
     for at in changes {
         for number in [0, 3, u64::MAX] {
             let mut blocks = whole.clone();
             blocks[at].set(16, &u64::to_le_bytes(number));
-            played(&sealed(blocks), &folder.0, &format!("change {number} at {at}"));
+            played(&encode_file(blocks), &folder.0, &format!("change {number} at {at}"));
         }
         // The upstream space is stopped for the change, and this one waits for its blocks.
-        let taken = places(&whole[..at], IMPORT);
+        let taken = event_indices(&whole[..at], IMPORT);
         if let Some(last) = taken.last() {
             let mut blocks = whole.clone();
             blocks[*last].set_count(900);
             let what = format!("900 before the change at {at}");
-            let told = told(&played(&sealed(blocks), &folder.0, &what).expect(&what));
+            let told = failure_text(&played(&encode_file(blocks), &folder.0, &what).expect(&what));
             assert!(told.contains("the record is wrong"), "{what}: {told}");
         }
     }
 }
 
 /// Corrupts one random block; returns a description of the corruption.
-fn lie(blocks: &mut Vec<Block>, random: &mut Random) -> String {
+fn corrupt_block(blocks: &mut Vec<Block>, random: &mut Random) -> String {
     // Head and interfaces stay intact, so the same line is replayed.
     let first = blocks.iter().position(|block| block.0 == Some(CHUNK)).unwrap();
     let last = blocks.len() - 1;
@@ -244,8 +249,8 @@ fn v10_replay_of_any_corruption_terminates() {
     for _ in 0..120 {
         let mut blocks = whole.clone();
         let lies: Vec<String> =
-            (0..random.within(1..4)).map(|_| lie(&mut blocks, &mut random)).collect();
-        let mut bytes = sealed(blocks);
+            (0..random.within(1..4)).map(|_| corrupt_block(&mut blocks, &mut random)).collect();
+        let mut bytes = encode_file(blocks);
         if random.one_in(8) {
             bytes.truncate(random.within(bytes.len() / 2..bytes.len()));
         }

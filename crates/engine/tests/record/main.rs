@@ -1,4 +1,5 @@
-//! Recorded paths and their replays: the same files, byte for byte, and the same ledger. (v10)
+//! Tests of recorded paths and their replays, which produce the same files, byte for byte, and the
+//! same ledger. (v10)
 
 #![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
 
@@ -6,7 +7,7 @@ mod changes;
 mod common;
 mod hostile;
 
-use common::{Folder, feed, files, frames, recorded, replayed, same};
+use common::{Folder, assert_same_replays, feed, files, frames, recorded, replayed};
 use endpoint::source::inject::Injector;
 use engine::build::Settings;
 use engine::record::{Completeness, Record};
@@ -29,8 +30,9 @@ fn v10_paths_with_timers_and_holds_are_replayed_identically() {
         let frames = frames(&mut random, 400);
         let injector = Injector::new(&name).unwrap();
         let (text, seed) = (format!("inject {name} | {line}"), random.below(u64::MAX));
-        let outcome =
-            same(&name, &text, Settings::default(), |_| feed(injector, &frames, seed, &mut |_| ()));
+        let outcome = assert_same_replays(&name, &text, Settings::default(), |_| {
+            feed(injector, &frames, seed, &mut |_| ())
+        });
         assert!(outcome.ledger.sources[0].1.given.blocks > 300, "{text}");
     }
 }
@@ -42,7 +44,9 @@ fn v10_replay_runs_no_program() {
     let injector = Injector::new("v10-exec").unwrap();
     // The program's output differs in every run.
     let text = "inject v10-exec | tcp gap=1ms | exec \"wc -c; date +%N; echo $$\" | files said.txt";
-    same("v10-exec", text, Settings::default(), |_| feed(injector, &frames, 3, &mut |_| ()));
+    assert_same_replays("v10-exec", text, Settings::default(), |_| {
+        feed(injector, &frames, 3, &mut |_| ())
+    });
 }
 
 #[test]
@@ -52,7 +56,7 @@ fn v10_replay_honours_the_block_limit() {
     let injector = Injector::new("v10-count").unwrap();
     let text = "inject v10-count | (pcap one.pcap + (dport |80 pcap two.pcap))";
     let settings = Settings { count: Some(150), ..Settings::default() };
-    same("v10-count", text, settings, |_| feed(injector, &frames, 5, &mut |_| ()));
+    assert_same_replays("v10-count", text, settings, |_| feed(injector, &frames, 5, &mut |_| ()));
 }
 
 #[test]

@@ -102,7 +102,7 @@ impl Service {
             return Err(refused(&"it has several parts that nothing joins"));
         };
         let edit = Edit::parse(words).map_err(|why| refused(&why))?;
-        let mut machine = engine::machine::look();
+        let mut machine = engine::machine::inspect();
         if let Some(kernel) = &self.path.kernel {
             machine.kernel.clone_from(kernel);
         }

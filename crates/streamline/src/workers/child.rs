@@ -12,11 +12,11 @@ use crate::notice::{Notice, Notices};
 use crate::options::Options;
 use crate::prepared::{self, Prepared};
 use crate::snapshot::snapshot;
-use engine::build::{BuiltPath, Extras, Settings};
+use engine::build::{BuiltPath, PathOptions, Settings};
 use engine::latency_breach;
 use engine::live::Live;
 use engine::path::Adapt;
-use engine::run::{self, Alarm, Until};
+use engine::run::{self, Alarm, StopConditions};
 use engine::signal;
 use pipeline::edit::Edit;
 use pipeline::plan::MovePeriod;
@@ -81,7 +81,7 @@ fn run(
     // The shares that one worker sees are no reason for it to differ from the others.
     let adapt = Adapt::asked(&prepared.plan, &prepared.machine)
         .filter(|adapt| adapt.copies || adapt.moves == MovePeriod::Always);
-    let extras = Extras { history: assignment.history, adapt, ..Extras::default() };
+    let extras = PathOptions { history: assignment.history, adapt, ..PathOptions::default() };
     let of = (assignment.number - 1, assignment.of);
     let settings = Settings { timed: assignment.timed, one_of: Some(of), ..Settings::default() };
     let signals = signal::watch()?;
@@ -105,8 +105,10 @@ fn run(
         notices.warn(&format!("engine {number}: {}", latency_breach::describe(breach)))
     };
     let alarm = Some(Alarm(&late));
-    let outcome =
-        run::run(paths, Until { readable: Some(either.as_fd()), alarm, ..Until::default() })?;
+    let outcome = run::run(
+        paths,
+        StopConditions { readable: Some(either.as_fd()), alarm, ..StopConditions::default() },
+    )?;
     let last = lives.first().and_then(Live::request_text);
     let last = last.unwrap_or_else(|| assignment.text.clone());
     // This worker's own request reproduces the failure, since the failing blocks are its share.
@@ -156,7 +158,7 @@ impl CommandLoop {
             return Err("it has several parts that nothing joins".to_owned());
         };
         let edit = Edit::Whole(line);
-        let machine = engine::machine::look();
+        let machine = engine::machine::inspect();
         let switched = engine::change::change(live, &edit, &machine, CHANGE_TIMEOUT);
         let switched = switched.map_err(|why| why.to_string())?;
         Ok((switched.to_string(), switched.text))

@@ -11,7 +11,7 @@ use crate::notice::Notices;
 use crate::options::Options;
 use crate::prepared::Prepared;
 use engine::aggregate::{self, merge_reports};
-use engine::run::{Outcome, Progress, ProgressWatch, Until};
+use engine::run::{Outcome, Progress, ProgressWatch, StopConditions};
 use pipeline::Graph;
 use pipeline::plan::Plan;
 use runtime::failure::{Cause, PathFailure};
@@ -180,7 +180,7 @@ impl Supervisor {
     pub(crate) fn run(
         mut self,
         plan: Plan,
-        until: Until<'_>,
+        until: StopConditions<'_>,
         output: Output,
         notices: &Notices,
     ) -> Result<RunResult, OpenError> {
@@ -242,7 +242,7 @@ impl Supervisor {
                 let sources = self.outcome(graph).0.ledger.sources;
                 let elapsed_ns = now.saturating_sub(begin);
                 let held_up = Vec::new();
-                (watch.tell)(&Progress { elapsed_ns, sources, stopped: early, held_up });
+                (watch.report)(&Progress { elapsed_ns, sources, stopped: early, held_up });
             }
         }
     }

@@ -46,7 +46,7 @@ impl KernelQueue {
         watcher: &Watcher,
         (kept, steps): (Vec<(String, OwnedFd)>, &Steps),
     ) -> sys::Result<(Self, Adoption)> {
-        let machine = engine::machine::look();
+        let machine = engine::machine::inspect();
         let open = match &machine.kernel {
             Kernel::Open { release, .. } => Ok(release.clone()),
             Kernel::Closed { why, .. } => Err(why.clone()),

@@ -116,7 +116,7 @@ impl KernelThread {
                 source,
                 bytes: (0, 0),
                 share: Share::of_request(&graph),
-                ways: 0,
+                exits_per_frame: 0,
             };
             self.check_grants(&who, (&graph, &part), &needs).map_err(|(_, why)| why)?;
             Ok(PersistedRequest { graph, part, owner: about.uid })

@@ -1,4 +1,4 @@
-//! The handle of a request at a point: its counters, its replacement, its removal.
+//! The handle of a request at a point, which reads its counters, replaces it and removes it.
 
 use super::request::NewRequest;
 use super::{Point, successor};
@@ -21,7 +21,7 @@ impl AttachmentHandle for RequestHandle {
     }
 
     fn so_far(&self) -> Option<FinalCounters> {
-        let counted = self.point.counted(self.number)?;
+        let counted = self.point.current_counters(self.number)?;
         Some(FinalCounters { counted, ..FinalCounters::default() })
     }
 

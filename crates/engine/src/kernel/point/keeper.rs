@@ -1,4 +1,4 @@
-//! The keeper of a point's descriptors, and their names.
+//! The interface of the store that holds a point's descriptors, and the names of these descriptors.
 
 use std::collections::BTreeSet;
 use std::fmt::Debug;
@@ -15,7 +15,7 @@ pub trait Keeper: Debug + Send + Sync {
 
 /// The prefix of all names.
 pub const PERSISTED_PREFIX: &str = "kernel-";
-/// The descriptors that the keeper holds for a point.
+/// Names of the descriptors that the keeper holds for a point.
 #[derive(Debug, Default)]
 pub(super) struct StoredNames {
     pub(super) names: BTreeSet<String>,

@@ -18,7 +18,7 @@ pub(super) struct Note {
     pub(super) numbers: u32,
     pub(super) replaced: u64,
     pub(super) frames: u64,
-    /// Number, note, and counters of finished programs, for each request.
+    /// For each request its number, its note, and its counters in finished programs.
     pub(super) lines: Vec<(u32, String, String)>,
     /// Program id, fingerprint of the code and request numbers, for each program; oldest first.
     pub(super) versions: Vec<(u32, u64, Vec<u32>)>,
@@ -26,7 +26,7 @@ pub(super) struct Note {
     pub(super) left: Vec<(String, String)>,
 }
 
-/// Removes the newest readable note from the descriptors, and returns it with its number.
+/// Removes the newest readable note from the descriptors. Returns the note and its number.
 pub(super) fn newest(given: &mut PersistedDescriptors) -> Option<(u64, Note)> {
     let numbers = given.keys().filter_map(|name| name.strip_prefix("note")?.parse::<u64>().ok());
     let number = numbers.max()?;

@@ -7,7 +7,7 @@
 //! so they survive in any case.
 //!
 //! Adoption parses each request again, and requires that the assembled program equals the loaded
-//! one, instruction for instruction. A version of Streamline that assembles a different program
+//! program, instruction for instruction. A version of Streamline that assembles a different program
 //! adopts nothing and closes the links.
 //!
 //! At a user's sockets there are two links, one per direction. If their programs differ, the last
@@ -63,8 +63,8 @@ pub enum AdoptedStatus {
 }
 
 impl Point {
-    /// Stores at the keeper the descriptors of this point and a new note, for the current program
-    /// and the next one, if any; then discards stored descriptors that are no longer needed, notes
+    /// Hands the keeper the descriptors of this point and a new note, for the current program and
+    /// the next one, if any. Then discards stored descriptors that are no longer needed, notes
     /// first. Does nothing without a keeper.
     pub(super) fn store(&self, state: &mut PointState, next: Option<NextProgram<'_>>) {
         let Some(keeper) = &self.keeper else { return };

@@ -24,7 +24,7 @@ pub(crate) struct NewRequest {
     pub(crate) source: NodeId,
     pub(crate) shape: RingsLayout,
     pub(crate) bell: WakePolicy,
-    /// The steps that send frames, with the indices of their interfaces.
+    /// The steps that send frames, each with the index of its egress interface.
     pub(crate) leads: Vec<(usize, u32)>,
     /// Filter state inherited from the replaced request, by step.
     pub(crate) states: Vec<(usize, Arc<Map>)>,
@@ -52,12 +52,13 @@ pub(super) struct AttachedRequest {
     pub(super) states: Vec<(usize, Arc<Map>)>,
     /// Counters of programs that no longer run.
     pub(super) counted: KernelCounters,
-    /// Number of measured runs of those programs, and their total time in ns.
+    /// Number of measured runs of programs that no longer run, and their total time in ns.
     pub(super) measured: (u64, u64),
-    /// Number of packets of its user's sockets that were not processed, because all regions of
-    /// their processor were in use, before the request was attached.
+    /// Number of packets at the user's sockets that found all regions of their processor in use
+    /// before the request was attached.
     pub(super) busy_before: u64,
-    /// True if its removal is pending, because no smaller program could be installed yet.
+    /// True if the removal of the request is pending, because no smaller program could be installed
+    /// yet.
     pub(super) leaving: bool,
     /// See [`NewRequest::about`].
     pub(super) about: String,
@@ -105,7 +106,7 @@ const DOORBELL_BYTES: u32 = 1 << 16;
 impl AttachedRequest {
     /// Creates the resources of a request, and the ring of its owner if the owner has none of this
     /// shape.
-    pub(super) fn make(
+    pub(super) fn create(
         number: u32,
         here: &[Self],
         new: NewRequest,
@@ -177,7 +178,8 @@ impl AttachedRequest {
         Member { tree: &self.tree, graph: &self.graph, request: self.number }
     }
 
-    /// Returns its final counters and state, after the last program that ran it has finished.
+    /// Returns the final counters and state of the request, after the last program that ran it has
+    /// finished.
     pub(super) fn ended(&self) -> FinalCounters {
         let states = self.states.iter();
         let states = states.filter_map(|(step, map)| Some((*step, map.get(0).ok()?))).collect();
@@ -191,20 +193,20 @@ impl AttachedRequest {
         }
     }
 
-    /// Returns the number of frames that could not be copied for it.
+    /// Returns the number of frames that could not be copied for the request.
     pub(super) fn failed_copies(&self) -> u64 {
         self.control_word(region_offset::FAILED)
     }
 
-    /// Adds the runs of a program, as measured by the kernel.
-    pub(super) fn measure(&mut self, program: &Program) {
+    /// Adds the runs of a program, as counted and timed by the kernel.
+    pub(super) fn add_runs(&mut self, program: &Program) {
         if let Ok(info) = program.info() {
             self.measured.0 += info.runs;
             self.measured.1 += info.run_time_ns;
         }
     }
 
-    /// Returns a control word of its memory, summed over all processors.
+    /// Returns a control word of the request's memory, summed over all processors.
     fn control_word(&self, at: u32) -> u64 {
         let cpus = 0..self.pointers.shape().cpus;
         cpus.filter_map(|cpu| self.pointers.region(cpu)?.scratch(at)).sum()

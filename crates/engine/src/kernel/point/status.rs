@@ -9,22 +9,22 @@ use std::sync::{Arc, PoisonError, Weak};
 /// The state of an attach point.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PointStatus {
-    /// The user whose sockets it covers; `None` at an interface.
+    /// The user whose sockets the point covers; `None` at an interface.
     pub user: Option<u32>,
-    /// The kernel's id of its program.
+    /// The kernel's id of the point's program.
     pub program: u32,
-    /// Number of runs, counted by the kernel while its statistics are enabled.
+    /// Number of program runs, which the kernel counts while its statistics are enabled.
     pub runs: u64,
-    /// Number of requests in its program.
+    /// Number of requests in the program.
     pub lines: usize,
     /// Number of owners with a ring of frames.
     pub owners: usize,
-    /// Number of replacements of its program.
+    /// Number of times that the program was replaced.
     pub replaced: u64,
-    /// Its filters: name, number of requests that use it, and blocks since the program was
-    /// installed.
+    /// The filters of the program: name, number of requests that use the filter, and blocks since
+    /// the program was installed.
     pub steps: Vec<(String, usize, u64)>,
-    /// Frames processed by all its programs so far.
+    /// Frames processed by all programs of the point so far.
     pub frames: u64,
     /// The requests, in order of attachment.
     pub each: Vec<RequestStatus>,
@@ -38,18 +38,18 @@ pub type FrameRingStatus = (SharingDomain, u64, usize);
 /// A request at an attach point.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RequestStatus {
-    /// Its number among all requests ever attached.
+    /// Number of the request among all requests ever attached.
     pub number: u32,
     /// The owner's user id.
     pub owner: u32,
-    /// Frames processed while it was attached.
+    /// Frames processed while the request was attached.
     pub taken: Amount,
-    /// Frames delivered to it, at all exits.
+    /// Frames delivered to the request, at all exits.
     pub given: Amount,
-    /// Frames that could not be copied for it.
+    /// Frames that could not be copied for the request.
     pub lost: u64,
-    /// Its filters: name, number of requests that use it, and blocks while the request was
-    /// attached.
+    /// The filters of the request: name, number of requests that use the filter, and blocks while
+    /// the request was attached.
     pub steps: Vec<(String, usize, u64)>,
 }
 
@@ -100,7 +100,7 @@ impl Point {
 impl PointState {
     /// Returns the status of a request, with its counters so far.
     fn status(&self, line: &AttachedRequest, running: &Version) -> RequestStatus {
-        let counted = self.counted(line, running);
+        let counted = self.current_counters(line, running);
         RequestStatus {
             number: line.number,
             owner: line.uid,

@@ -23,16 +23,17 @@ struct PreparedSwitch {
     old: Arc<RequestHandle>,
     /// Steps of the old request whose state continues in the new request.
     stays: Vec<usize>,
-    ready: Option<Ready>,
+    ready: Option<LoadedReplacement>,
 }
 
+/// The loaded program of a prepared replacement.
 #[derive(Debug)]
-struct Ready {
+struct LoadedReplacement {
     line: AttachedRequest,
     version: Version,
     states: States,
     steps: Steps,
-    /// Number of replacements of the program at the time of preparation.
+    /// Number of times that the program had been replaced when this replacement was prepared.
     replaced: u64,
 }
 
@@ -66,7 +67,7 @@ pub(super) fn prepare(
             }
         }
     }
-    let made = AttachedRequest::make(number, &state.lines, new);
+    let made = AttachedRequest::create(number, &state.lines, new);
     let (line, bell) = made.map_err(refused)?;
     let rings = Arc::clone(&line.pointers);
     let blame = |failure: Failure| KernelRefusal {
@@ -80,12 +81,12 @@ pub(super) fn prepare(
     drop(state);
     let handle = RequestHandle { point: Arc::clone(&point), number, ended: OnceLock::new() };
     let lent = KernelAttachment { held: Arc::new(handle), rings, bell, behind_tag };
-    let ready = Some(Ready { line, version, states, steps, replaced });
+    let ready = Some(LoadedReplacement { line, version, states, steps, replaced });
     let switch = Box::new(PreparedSwitch { old, stays: kept, ready });
     Ok(PreparedSuccessor { lent, switch })
 }
 
-/// Returns the requests of a program in which `new` replaces the request of number `old`.
+/// Returns the requests of a program in which `new` replaces the request numbered `old`.
 fn with_replacement<'l>(
     lines: &'l [AttachedRequest],
     old: u32,
@@ -107,7 +108,7 @@ impl PreparedSwitch {
         let Some(ready) = self.ready.take() else {
             return Err("it was put there already".to_owned());
         };
-        let Ready { mut line, mut version, mut states, steps, replaced } = ready;
+        let LoadedReplacement { mut line, mut version, mut states, steps, replaced } = ready;
         let mut state = point.state();
         if state.replaced != replaced {
             // Other requests were attached or removed since.
@@ -145,7 +146,7 @@ impl PreparedSwitch {
     }
 }
 
-/// Sets the state of filters that a request brings into the kernel and that go on there.
+/// Writes the state of filters that move into the kernel with a request and continue there.
 fn start_states(line: &AttachedRequest, states: &States) -> Result<(), String> {
     let now = sys::clock::monotonic();
     for (_, step, map) in states.iter().filter(|(number, ..)| *number == line.number) {

@@ -15,11 +15,11 @@ use sys::bpf::{Map, Program};
 use sys::memory::ReadMapping;
 use sys::steps::{Resource, Steps};
 
-/// A loaded program for some requests.
+/// A loaded program, with the requests that it runs.
 #[derive(Debug)]
 pub(super) struct Version {
     pub(super) program: Program,
-    /// The map of its reason counters, if it has any.
+    /// The map of the program's reason counters, if it has any.
     pub(super) counters: Option<Map>,
     _tables: Vec<Map>,
     /// The counters; dropped before their map.
@@ -28,7 +28,7 @@ pub(super) struct Version {
     layout: tap::FusedTap,
     code: ebpf::Program,
     fused: FusedTree,
-    /// The numbers of its requests, in the order of the fused tree.
+    /// The numbers of the program's requests, in the order of the fused tree.
     pub(super) lines: Vec<u32>,
     words: Vec<ebpf::FilterSpan>,
     behind_tag: Vec<bool>,
@@ -106,7 +106,7 @@ impl Version {
         })?;
         let numbered =
             |word: &ebpf::FilterSpan| state_of(word).map(|(line, own)| (numbers[line], own));
-        let (counters, states, tables) = sorted(code, maps, numbered);
+        let (counters, states, tables) = sort_maps(code, maps, numbered);
         steps.take(Resource::Memory, "a view of a desk").map_err(Failure::because)?;
         let memory = tallies.map_read().map_err(Failure::because)?;
         Ok((Self::of(drawn, (program, counters, tables), (memory, tallies)), states))
@@ -175,7 +175,7 @@ impl Version {
     }
 
     /// Returns the counters of a request so far.
-    pub(super) fn counted(&self, line: &AttachedRequest) -> KernelCounters {
+    pub(super) fn current_counters(&self, line: &AttachedRequest) -> KernelCounters {
         let Some(place) = self.lines.iter().position(|number| *number == line.number) else {
             return KernelCounters::default();
         };
@@ -250,7 +250,7 @@ struct Assembly<'l> {
 
 impl<'l> Assembly<'l> {
     fn of(site: &Site, lines: &[&'l AttachedRequest]) -> Result<Self, Failure> {
-        let lines = by_owner(lines);
+        let lines = group_by_owner(lines);
         let numbers: Vec<u32> = lines.iter().map(|line| line.number).collect();
         let members: Vec<Member<'_>> = lines.iter().map(|line| line.member()).collect();
         let fused = FusedTree::of(&members);
@@ -266,17 +266,18 @@ impl<'l> Assembly<'l> {
     }
 }
 
-/// Groups the requests by owner.
-fn by_owner<'l>(lines: &[&'l AttachedRequest]) -> Vec<&'l AttachedRequest> {
+/// Sorts the requests so that those of one owner are adjacent.
+fn group_by_owner<'l>(lines: &[&'l AttachedRequest]) -> Vec<&'l AttachedRequest> {
     let owner = |line: &&AttachedRequest| Arc::as_ptr(&line.owner);
     let owners: Vec<_> = lines.iter().map(owner).collect();
-    let mut sorted = lines.to_vec();
-    sorted.sort_by_key(|line| owners.iter().position(|first| *first == owner(line)));
-    sorted
+    let mut sort_maps = lines.to_vec();
+    sort_maps.sort_by_key(|line| owners.iter().position(|first| *first == owner(line)));
+    sort_maps
 }
 
-/// Sorts the maps of a program: reason counters, new state maps by request and step, and the rest.
-fn sorted(
+/// Sorts the maps of a program into its reason counters, the new state maps by request and step,
+/// and all others.
+fn sort_maps(
     code: &ebpf::Program,
     maps: Vec<Option<Map>>,
     step_of: impl Fn(&ebpf::FilterSpan) -> Option<(u32, usize)>,
@@ -296,7 +297,7 @@ fn sorted(
     (counters, states, tables)
 }
 
-/// Returns the memory layout of a program for these requests, and the descriptors of its shared
+/// Returns the memory layout of a program for these requests, and the descriptors of the shared
 /// maps, which follow the map of counters.
 fn layout(
     site: &Site,
