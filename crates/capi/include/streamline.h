@@ -225,16 +225,25 @@ ptrdiff_t streamline_pwrite(int fd,
                             uint64_t offset);
 
 /*
- Reads without consuming: sets *data to the next bytes and returns their number, at most count; 0
- at the end of the stream. The bytes are valid until the next call on this end; between processes
- they are a copy, because the writer may be untrusted. Consume them with streamline_release().
+ Reads without consuming or copying: sets *data to the next bytes, where they lie in the stream,
+ and returns their number, at most count; 0 at the end of the stream. They can be looked at until
+ the next call on this end. Consume them with streamline_release().
+
+ If the policy is STREAMLINE_BLOCK or STREAMLINE_DROP_NEW, the writer keeps the bytes until they
+ are released. If it is STREAMLINE_OVERWRITE, the writer may overwrite them at any time: compute
+ first, then call streamline_release(), and use the result only if that succeeds. Such a block is
+ returned and released as a whole; fails with EMSGSIZE if count is smaller.
+
+ The memory belongs to the writer. If you do not trust it, copy what you check before you check
+ it (a length, a name), or use streamline_read(): the bytes may change between check and use.
  */
 ptrdiff_t streamline_peek(int fd,
                           const char **data,
                           size_t count);
 
 /*
- Consumes count bytes after streamline_peek().
+ Consumes count bytes after streamline_peek(). Fails with ESTALE if the ring overwrites and the
+ writer has reached the block since: discard what was computed from it; the block is lost.
  */
 int streamline_release(int fd,
                        size_t count);

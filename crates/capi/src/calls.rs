@@ -1,14 +1,14 @@
 //! The calls of the file interface, with slices instead of pointers.
 
 use crate::config::streamline_config;
-use crate::end::{End, EndKind, Reader, Region, Writer};
+use crate::end::{End, EndKind, Reader, Region, Writer, no_room};
 use crate::failure::{Failure, Outcome, wrong_end};
 use crate::table::{self, LockedEntry, add, copy, not_ours};
 use abi::DbufId;
 use abi::access::AccessList;
-use buffer::Policy;
 use buffer::name::{self, Address, Error, Host, Limits, Opened};
 use buffer::stream::Config;
+use buffer::{Fault, Policy};
 use iolite::{mpipe, splice};
 use std::os::fd::AsFd;
 use std::sync::{Mutex, PoisonError};
@@ -216,8 +216,9 @@ pub(crate) fn write_at(fd: i32, at: u64, bytes: &[u8]) -> Outcome<usize> {
     table::lock_entry(fd)?.end_of(fd)?.region()?.write(at, bytes)
 }
 
-/// Returns the address and the length of the readable bytes, at most `longest`; valid until the
-/// next call on the end.
+/// Returns the address and the length of the readable bytes in the stream, at most `longest`. Fails
+/// with `EMSGSIZE` if a block of a ring that overwrites is longer, because such blocks are taken
+/// whole.
 pub(crate) fn peek(fd: i32, longest: usize) -> Outcome<(*const u8, usize)> {
     let mut used = locked_end(fd, false)?;
     let end = used.end_of(fd)?;
@@ -225,13 +226,16 @@ pub(crate) fn peek(fd: i32, longest: usize) -> Outcome<(*const u8, usize)> {
         return Ok((std::ptr::null(), 0));
     }
     let nonblocking = end.nonblocking;
-    let bytes = end.reader()?.peek(nonblocking)?;
-    Ok((bytes.as_ptr(), bytes.len().min(longest)))
+    let reader = end.reader()?;
+    let (at, length) = reader.locate(nonblocking)?;
+    if length > longest && reader.is_lossy() {
+        return Err(Fault::TooLong { length, limit: longest }.into());
+    }
+    Ok((at, length.min(longest)))
 }
 
 pub(crate) fn release(fd: i32, count: usize) -> Outcome<()> {
-    table::lock_entry(fd)?.end_of(fd)?.reader()?.release(count);
-    Ok(())
+    table::lock_entry(fd)?.end_of(fd)?.reader()?.release(count)
 }
 
 pub(crate) fn reserve(fd: i32, length: usize) -> Outcome<*mut u8> {
@@ -284,14 +288,22 @@ pub(crate) fn splice(from: i32, to: i32, most: usize) -> Outcome<usize> {
     let (source, sink) = (source.end_of(from)?, sink.end_of(to)?);
     match (&mut source.kind, &mut sink.kind) {
         (EndKind::Reader(reader), EndKind::Writer(writer)) if sink.nonblocking => {
-            let bytes = reader.peek(source.nonblocking)?;
-            let moved = writer.write(bytes.get(..most).unwrap_or(bytes), true)?;
-            reader.release(moved);
-            Ok(moved)
+            // One block at most, for which there is room, so that nothing waits.
+            let (_, length) = reader.locate(source.nonblocking)?;
+            let length = length.min(most).min(writer.output.block_max());
+            if !writer.output.is_ready(length)? {
+                writer.output.flush();
+                return Err(no_room());
+            }
+            let moved = splice::splice(reader.stream(), &mut writer.output, length)?;
+            if writer.eager {
+                writer.output.flush();
+            }
+            Ok(moved.bytes)
         }
         (EndKind::Reader(reader), EndKind::Writer(writer)) => {
             if source.nonblocking {
-                reader.peek(true)?;
+                reader.locate(true)?;
             }
             let moved = splice::splice(reader.stream(), &mut writer.output, most)?;
             if writer.eager {

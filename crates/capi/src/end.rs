@@ -125,21 +125,32 @@ impl Reader {
         }
     }
 
-    /// Returns the readable bytes; an empty slice at the end of the stream. Blocks until there are
-    /// some; if `nonblocking`, fails with `EAGAIN` instead.
-    pub(crate) fn peek(&mut self, nonblocking: bool) -> Result<&[u8], Failure> {
-        while self.stream().peek()?.is_none() {
+    /// Returns the address and the length of the readable bytes where they lie in the stream;
+    /// length
+    /// 0 at the end of the stream. Blocks until there are some; if `nonblocking`, fails with `EAGAIN`
+    /// instead.
+    pub(crate) fn locate(&mut self, nonblocking: bool) -> Result<(*const u8, usize), Failure> {
+        loop {
+            if let Some(found) = self.stream().locate()? {
+                return Ok(found);
+            }
             if !nonblocking {
                 self.stream().wait(None)?;
             } else if !self.watch()? {
                 return Err(no_input());
             }
         }
-        Ok(self.stream().peek()?.unwrap_or_default())
     }
 
-    pub(crate) fn release(&mut self, count: usize) {
-        self.stream().take(count);
+    /// Consumes located bytes; where the ring overwrites, the whole block. Fails with `ESTALE` if
+    /// the writer may have overwritten them since.
+    pub(crate) fn release(&mut self, count: usize) -> Result<(), Failure> {
+        if self.stream().take_checked(count)? { Ok(()) } else { Err(overtaken()) }
+    }
+
+    /// Returns true if the ring overwrites its oldest blocks.
+    pub(crate) fn is_lossy(&mut self) -> bool {
+        self.from.input().is_lossy()
     }
 
     pub(crate) fn wait(&mut self, limit: Option<Duration>) -> Result<bool, Failure> {
@@ -259,6 +270,7 @@ impl Region {
 }
 
 const ENOSPC: i32 = 28;
+const ESTALE: i32 = 116;
 
 #[cold]
 fn no_input() -> Failure {
@@ -266,7 +278,14 @@ fn no_input() -> Failure {
 }
 
 #[cold]
-fn no_room() -> Failure {
+fn overtaken() -> Failure {
+    let text =
+        "the writer has overwritten the block since it was looked at: discard what was made of it";
+    Failure::new(ESTALE, text)
+}
+
+#[cold]
+pub(crate) fn no_room() -> Failure {
     Failure::new(EAGAIN, "there is no room: wait for it with streamline_wait()")
 }
 

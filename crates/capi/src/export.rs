@@ -167,9 +167,17 @@ pub unsafe extern "C" fn streamline_pwrite(
     size_result(|| calls::write_at(fd, offset, unsafe { slice_from_c(buf, count) }?))
 }
 
-/// Reads without consuming: sets *data to the next bytes and returns their number, at most count; 0
-/// at the end of the stream. The bytes are valid until the next call on this end; between processes
-/// they are a copy, because the writer may be untrusted. Consume them with streamline_release().
+/// Reads without consuming or copying: sets *data to the next bytes, where they lie in the stream,
+/// and returns their number, at most count; 0 at the end of the stream. They can be looked at until
+/// the next call on this end. Consume them with streamline_release().
+///
+/// If the policy is STREAMLINE_BLOCK or STREAMLINE_DROP_NEW, the writer keeps the bytes until they
+/// are released. If it is STREAMLINE_OVERWRITE, the writer may overwrite them at any time: compute
+/// first, then call streamline_release(), and use the result only if that succeeds. Such a block is
+/// returned and released as a whole; fails with EMSGSIZE if count is smaller.
+///
+/// The memory belongs to the writer. If you do not trust it, copy what you check before you check
+/// it (a length, a name), or use streamline_read(): the bytes may change between check and use.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn streamline_peek(
     fd: c_int,
@@ -187,7 +195,8 @@ pub unsafe extern "C" fn streamline_peek(
     })
 }
 
-/// Consumes count bytes after streamline_peek().
+/// Consumes count bytes after streamline_peek(). Fails with ESTALE if the ring overwrites and the
+/// writer has reached the block since: discard what was computed from it; the block is lost.
 #[unsafe(no_mangle)]
 pub extern "C" fn streamline_release(fd: c_int, count: usize) -> c_int {
     status_result(|| calls::release(fd, count))

@@ -102,6 +102,13 @@ fn d9_multiway_pipe_ends_are_inherited_over_fork() {
     run_part("mpipe");
 }
 
+/// The pointer of `streamline_peek` lies in the writer's memory, from another process and in a ring
+/// that overwrites; a block that was overtaken meanwhile is not released.
+#[test]
+fn d10_c_program_peeks_in_place_and_learns_of_overtaken_blocks() {
+    run_part("peek");
+}
+
 /// A reader with a corrupt cursor is evicted; the writer and the other readers lose nothing (T3).
 #[test]
 fn t3_reader_with_a_corrupt_cursor_is_evicted() {

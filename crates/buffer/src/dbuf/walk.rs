@@ -9,6 +9,7 @@ use abi::ring::RecordHeader;
 use abi::{BLOCK_MAX, Extent};
 use std::sync::Arc;
 
+mod in_place;
 mod plain;
 mod skip;
 

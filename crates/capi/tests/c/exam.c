@@ -310,6 +310,97 @@ static volatile unsigned long long *cursor(void)
     return (volatile unsigned long long *)at;
 }
 
+/* The name of the mapping that holds an address, as /proc/self/maps shows it. */
+static const char *mapping(const void *at)
+{
+    static char line[512];
+    unsigned long from, to;
+    int found = 0;
+    FILE *maps = fopen("/proc/self/maps", "r");
+    MUST(maps != NULL);
+    while (!found && fgets(line, sizeof line, maps) != NULL)
+        found = sscanf(line, "%lx-%lx", &from, &to) == 2 && (unsigned long)at >= from
+            && (unsigned long)at < to;
+    fclose(maps);
+    MUST(found);
+    return line;
+}
+
+/* The reader is another process; what it looks at lies in the memory that the writer wrote. */
+static void peek_blocking(void)
+{
+    int ready[2], status, w = streamline_create(name, NULL);
+    MUST(w >= 0 && pipe(ready) == 0);
+    pid_t child = fork();
+    if (child == 0) {
+        const char *at, *again;
+        char copy[8];
+        int r = streamline_open(name, STREAMLINE_READ);
+        MUST(r >= 0 && write(ready[1], "r", 1) == 1);
+        for (unsigned block = 0; block < 20000; block++) {
+            MUST(streamline_peek(r, &at, 1000) == 12 && memcmp(at, &block, sizeof block) == 0);
+            MUST(block % 1000 != 0 || strstr(mapping(at), "streamline-ring") != NULL);
+            MUST(streamline_peek(r, &again, 4) == 4 && again == at);
+            MUST(streamline_release(r, 4) == 0);
+            MUST(streamline_peek(r, &again, 1000) == 8 && again == at + 4);
+            if (block % 3 == 0)
+                MUST(streamline_read(r, copy, 8) == 8 && memcmp(copy, "the rest", 8) == 0);
+            else
+                MUST(memcmp(again, "the rest", 8) == 0 && streamline_release(r, 8) == 0);
+        }
+        MUST(streamline_peek(r, &at, 8) == 0 && streamline_close(r) == 0);
+        exit(0);
+    }
+    char block[13] = "....the rest";
+    MUST(read(ready[0], block, 1) == 1);
+    for (unsigned number = 0; number < 20000; number++) {
+        memcpy(block, &number, sizeof number);
+        MUST(streamline_write(w, block, 12) == 12);
+    }
+    MUST(streamline_close(w) == 0 && wait(&status) == child && status == 0);
+    close(ready[0]), close(ready[1]);
+}
+
+/* A ring that overwrites: a block that is overtaken while it is looked at is not released. */
+static void peek_overwriting(void)
+{
+    struct streamline_config config = { .capacity = 4096, .policy = STREAMLINE_OVERWRITE };
+    const char *at;
+    unsigned number, last = 0;
+    char block[100] = { 0 };
+    int w = streamline_create(name, &config), r = streamline_open(name, STREAMLINE_NONBLOCK);
+    MUST(w >= 0 && r >= 0);
+    FAILS(EAGAIN, streamline_peek(r, &at, 100));
+    for (number = 1; number <= 10; number++) {
+        memcpy(block, &number, sizeof number);
+        MUST(streamline_write(w, block, sizeof block) == sizeof block);
+    }
+    FAILS(EMSGSIZE, streamline_peek(r, &at, 99));
+    MUST(streamline_peek(r, &at, 100) == 100 && *(const unsigned *)at == 1);
+    MUST(strstr(mapping(at), "streamline-ring") != NULL);
+    MUST(streamline_release(r, 100) == 0);
+    MUST(streamline_peek(r, &at, 100) == 100 && *(const unsigned *)at == 2);
+    for (; number <= 200; number++) {
+        memcpy(block, &number, sizeof number);
+        MUST(streamline_write(w, block, sizeof block) == sizeof block);
+    }
+    FAILS(ESTALE, streamline_release(r, 100));
+    while (streamline_peek(r, &at, 100) == 100) {
+        number = *(const unsigned *)at;
+        MUST(streamline_release(r, 100) == 0 && number > 2 && number > last);
+        last = number;
+    }
+    MUST(errno == EAGAIN && last == 200);
+    MUST(streamline_close(w) == 0 && streamline_peek(r, &at, 100) == 0);
+    MUST(streamline_close(r) == 0);
+}
+
+static void peek(void)
+{
+    peek_blocking();
+    peek_overwriting();
+}
+
 /* Every position that a reader cannot have: it is evicted, and two others get every byte. */
 static void evict(void)
 {
@@ -402,7 +493,7 @@ int main(int argc, char **argv)
     static const struct { const char *name; void (*run)(void); } parts[] = {
         { "arguments", arguments }, { "calls", calls }, { "region", region },
         { "inbox", inbox }, { "mpipe", mpipe }, { "threads", threads },
-        { "evict", evict },
+        { "evict", evict }, { "peek", peek },
     };
     if (argc == 3 && strcmp(argv[1], "state") == 0) {
         state(argv[2]);

@@ -5,8 +5,9 @@ use buffer::Fault;
 use buffer::stream::{Input, Output, WaitResult};
 use std::time::Duration;
 
-/// The read end of a byte stream. A peek copies the block if the writer is untrusted and could
-/// overwrite it; the memory of a trusted writer is read in place.
+/// The read end of a byte stream. A peek for a slice copies the block if the writer is untrusted or
+/// may overwrite it; the memory of a trusted writer is read in place. [`Reading::locate`] never
+/// copies.
 #[derive(Debug)]
 pub struct Reading {
     input: Input,
@@ -29,6 +30,26 @@ impl Reading {
     /// copied.
     pub const fn input(&mut self) -> &mut Input {
         &mut self.input
+    }
+
+    /// Returns the address and the length of the next unread bytes, as [`Input::locate`]: where
+    /// they lie in the stream, of any writer and under any policy. Returns `None` if there are none
+    /// yet, and length 0 at the end of the stream.
+    pub fn locate(&mut self) -> Result<Option<(*const u8, usize)>, Fault> {
+        match self.ahead() {
+            [] => self.input.locate(),
+            ahead => Ok(Some((ahead.as_ptr(), ahead.len()))),
+        }
+    }
+
+    /// Consumes located bytes, as [`Input::take_checked`]: returns false if they may have been
+    /// overwritten meanwhile.
+    pub fn take_checked(&mut self, count: usize) -> Result<bool, Fault> {
+        if self.ahead().is_empty() {
+            return self.input.take_checked(count);
+        }
+        self.take(count);
+        Ok(true)
     }
 
     fn ahead(&self) -> &[u8] {

@@ -6,6 +6,7 @@
 
 use super::{Input, release_interval};
 use crate::Fault;
+use crate::dbuf::readers::BlockWalk as _;
 use crate::dbuf::walk::CheckedRecord;
 
 impl Input {
@@ -44,6 +45,62 @@ impl Input {
         let walk = self.ring.walk();
         if walk.side.next - walk.side.released() >= release_interval(walk) {
             self.release();
+        }
+    }
+
+    /// Returns the address and the length of the unread rest of the next block in the stream's
+    /// memory, without taking it: of any writer, and under any policy. Returns `None` if there is
+    /// no block yet, and length 0 at the end of the stream.
+    ///
+    /// The memory stays mapped until the next call that moves the position. An untrusted writer may
+    /// change the bytes at any time, and a ring that overwrites may be overtaken: so this is a
+    /// place and not a slice, and [`Input::take_checked`] reports afterwards if the bytes were
+    /// intact.
+    pub fn locate(&mut self) -> Result<Option<(*const u8, usize)>, Fault> {
+        if self.lossy {
+            return self.locate_lossy();
+        }
+        let found = match self.whole_block() {
+            Some(found) => Some(found),
+            None => self.find_nonempty()?,
+        };
+        match found {
+            Some(found) => Ok(Some(self.ring.walk().location(&found))),
+            None => Ok(self.is_at_end()?.then_some((std::ptr::null(), 0))),
+        }
+    }
+
+    /// Takes `count` bytes of the located block; where the ring overwrites, the whole block.
+    /// Returns false if the writer may have overwritten the block since [`Input::locate`]:
+    /// everything that was made of its bytes must be discarded, and the block counts as lost.
+    pub fn take_checked(&mut self, count: usize) -> Result<bool, Fault> {
+        if self.lossy {
+            return self.ring.walk().take_lossy();
+        }
+        self.take(count);
+        Ok(true)
+    }
+
+    /// Returns true if the ring overwrites its oldest blocks.
+    #[must_use]
+    pub const fn is_lossy(&self) -> bool {
+        self.lossy
+    }
+
+    /// Implements [`Input::locate`] where the ring overwrites.
+    fn locate_lossy(&mut self) -> Result<Option<(*const u8, usize)>, Fault> {
+        loop {
+            let walk = self.ring.walk();
+            match walk.locate_lossy()? {
+                Some(found) if found.left() > 0 => return Ok(Some(walk.location(&found))),
+                Some(_) => _ = walk.take_lossy()?,
+                None => {
+                    self.release();
+                    if !self.follow_switch()? {
+                        return Ok(self.is_at_end()?.then_some((std::ptr::null(), 0)));
+                    }
+                }
+            }
         }
     }
 
