@@ -44,7 +44,7 @@ impl From<(u32, u32)> for Credentials {
 pub struct Grantees {
     /// User IDs.
     pub users: Vec<u32>,
-    /// Group IDs; the right extends to every member.
+    /// Group IDs. The right extends to every member of these groups.
     pub groups: Vec<u32>,
 }
 
@@ -87,34 +87,34 @@ impl AccessList {
     /// its bits are set in `mode`.
     #[must_use]
     pub const fn private((uid, gid): (u32, u32)) -> Self {
-        Self::new(uid, gid, OWNER)
+        Self::new(uid, gid, OWNER_READ)
     }
 
-    /// Returns true if this peer may write, by the rules for reading with the bits for writing.
-    /// Additional readers count as other users.
+    /// Returns true if this peer may write. The rules for reading apply, with the permission bits
+    /// for writing; additional readers count as other users.
     #[must_use]
     pub fn may_write(&self, peer: &Credentials) -> bool {
         Self::new(self.owner, self.group, self.mode << 1).may_read(peer)
     }
 
-    /// Returns true if this peer may read.
+    /// Returns true if this peer may read, by the rules of [`AccessList`].
     #[must_use]
     pub fn may_read(&self, peer: &Credentials) -> bool {
         let has = |bit| self.mode & bit != 0;
         match peer {
-            _ if peer.uid == ROOT => true,
-            _ if peer.uid == self.owner => has(OWNER),
+            _ if peer.uid == ROOT_UID => true,
+            _ if peer.uid == self.owner => has(OWNER_READ),
             _ if self.readers.contains(peer) => true,
-            _ if peer.is_in(self.group) => has(GROUP),
-            _ => has(OTHER),
+            _ if peer.is_in(self.group) => has(GROUP_READ),
+            _ => has(OTHER_READ),
         }
     }
 }
 
-const ROOT: u32 = 0;
-const OWNER: u32 = 0o400;
-const GROUP: u32 = 0o040;
-const OTHER: u32 = 0o004;
+const ROOT_UID: u32 = 0;
+const OWNER_READ: u32 = 0o400;
+const GROUP_READ: u32 = 0o040;
+const OTHER_READ: u32 = 0o004;
 
 #[cfg(test)]
 mod tests {
@@ -128,8 +128,8 @@ mod tests {
         Grantees { users: users.to_vec(), groups: groups.to_vec() }
     }
 
-    /// T17: all permission bits, for the owner, for members by effective or supplementary group,
-    /// and for other users.
+    /// Checks all permission bits for the owner, for members by effective or supplementary group,
+    /// and for other users (T17).
     #[test]
     fn q4_permission_bits_decide_as_for_a_file() {
         for mode in 0..0o1000 {

@@ -37,13 +37,14 @@ pub enum PipeEnd {
 /// One edge of a program: a pipe that can become a stream.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Edge {
-    /// The program's end.
+    /// The end of the pipe that the program holds.
     pub end: PipeEnd,
     /// Inode of the pipe.
     pub pipe: u64,
-    /// Descriptor of the rendezvous socket, whose peer the other program holds.
+    /// Descriptor of the rendezvous socket. The program at the other end of the pipe holds the peer
+    /// socket.
     pub socket: i32,
-    /// Inode of the socket.
+    /// Inode of the rendezvous socket.
     pub inode: u64,
 }
 

@@ -37,17 +37,17 @@ pub struct Flags(pub u16);
 impl Flags {
     /// No flag.
     pub const NONE: Self = Self(0);
-    /// First fragment of a message (CONTRACT 6).
+    /// Set on the first fragment of a message (CONTRACT 6).
     pub const FIRST: Self = Self(1);
-    /// Last fragment of a message.
+    /// Set on the last fragment of a message.
     pub const LAST: Self = Self(1 << 1);
-    /// The block goes from server to client, or was sent by this host.
+    /// Set on a block that goes from server to client, or that this host has sent.
     pub const BACKWARD: Self = Self(1 << 2);
     /// The sender left the checksum to its network device, so it is missing rather than wrong
     /// (CONTRACT 3).
     pub const CHECKSUM_UNSET: Self = Self(1 << 3);
-    /// Last block of its session. On a fragment without [`Flags::LAST`], the message is truncated
-    /// after it.
+    /// Set on the last block of a session. If the block is a fragment without [`Flags::LAST`], the
+    /// message is truncated after this fragment.
     pub const END: Self = Self(1 << 4);
     /// Set together with [`Flags::END`]: the session was aborted (reset, timeout, end of capture)
     /// rather than closed by its sender.
@@ -73,7 +73,7 @@ impl Flags {
         Self(self.0 & !other.0)
     }
 
-    /// Returns the direction that [`Flags::BACKWARD`] encodes.
+    /// Returns the direction of the block, which [`Flags::BACKWARD`] encodes.
     #[must_use]
     pub const fn direction(self) -> Direction {
         if self.has(Self::BACKWARD) { Direction::Backward } else { Direction::Forward }
@@ -136,19 +136,20 @@ impl Marks {
     /// Offset of a layer that was not found.
     pub const UNKNOWN: u16 = u16::MAX;
 
-    /// Creates marks of a block of `length` bytes that is not a frame; the view covers all of it.
+    /// Creates the marks of a block of `length` bytes that is not a frame. The view covers the
+    /// entire block.
     #[must_use]
     pub const fn bare(length: u32) -> Self {
         Self::frame(Self::NO_LINK, length, length)
     }
 
-    /// Creates marks of a description of `length` bytes, with an empty view.
+    /// Creates the marks of a description of `length` bytes, with an empty view.
     #[must_use]
     pub const fn described(length: u32) -> Self {
         Self::frame(Self::DESCRIBED, length, length)
     }
 
-    /// Creates marks of a frame whose layers are unknown; the view covers all captured bytes.
+    /// Creates the marks of a frame whose layers are unknown. The view covers all captured bytes.
     #[must_use]
     pub const fn frame(link: u16, captured: u32, wire_length: u32) -> Self {
         Self {
@@ -165,8 +166,9 @@ impl Marks {
         }
     }
 
-    /// Returns the marks with the block's sequence number among dispatched blocks; `last` is true
-    /// for the last block of the batch dispatched to one replica (CONTRACT 16).
+    /// Returns the marks with the sequence number of a block among the blocks dispatched to
+    /// replicas. `last` is true for the last block of the batch dispatched to one replica (CONTRACT
+    /// 16).
     #[inline]
     #[must_use]
     pub const fn with_seq(self, seq: u32, last: bool) -> Self {
@@ -174,7 +176,8 @@ impl Marks {
     }
 
     /// Returns the marks with the sequence number and shutdown step of a block that leaves a
-    /// replica. Before the shutdown, the step is 0 and the number that of [`Marks::with_seq`].
+    /// replica. Until shutdown begins, the step is 0 and the number is the one from
+    /// [`Marks::with_seq`].
     #[inline]
     #[must_use]
     pub const fn with_end_step(self, seq: u32, step: u32) -> Self {
@@ -188,8 +191,8 @@ impl Marks {
         (self.last, self.seq)
     }
 
-    /// Returns the sequence number, and true for the last block of a batch dispatched to one
-    /// replica.
+    /// Returns the sequence number of the block, and true if the block is the last of a batch
+    /// dispatched to one replica.
     #[inline]
     #[must_use]
     pub const fn seq(&self) -> (u32, bool) {
@@ -204,7 +207,7 @@ impl Marks {
         Self { ticket, ..self }
     }
 
-    /// Returns the block's number in its section; 0 if none.
+    /// Returns the number of the block in a section; 0 if the block is outside of all sections.
     #[inline]
     #[must_use]
     pub const fn ticket(&self) -> u32 {

@@ -65,11 +65,11 @@ impl Class {
     pub const YES: Self = Self(1);
     /// A natural value of 0 (port 0, protocol 0), written as the named class `zero`.
     pub const ZERO: Self = Self(u32::MAX - 1);
-    /// The block is held by the filter; never leaves the space.
+    /// Class of a block that the filter holds; never leaves the space.
     pub const HELD: Self = Self(u32::MAX);
 
-    /// Returns the class for a natural number. For 0 it is [`Class::ZERO`], because class 0 means
-    /// no answer.
+    /// Returns the class for a natural number; [`Class::ZERO`] for 0, because class 0 means no
+    /// answer.
     #[must_use]
     pub const fn natural(value: u32) -> Self {
         if value == 0 { Self::ZERO } else { Self(value) }
@@ -117,8 +117,9 @@ impl Extent {
         (self.0 & Self::LENGTH_MASK) as u32
     }
 
-    /// Returns the 64-bit position that has these low bits and is nearest to `near`. If both lie in
-    /// a ring's window of less than 2⁴³ bytes, it is the position that the pointer was made from.
+    /// Returns the 64-bit position nearest to `near` whose low 44 bits are those of this extent. If
+    /// the original position is less than 2⁴³ bytes from `near`, as it is within a ring's window,
+    /// the result is the original position.
     #[must_use]
     pub const fn complete(self, near: u64) -> u64 {
         let half = 1u64 << (Self::POSITION_BITS - 1);
@@ -130,7 +131,8 @@ impl Extent {
         }
     }
 
-    /// Returns the extent of the `length` bytes that begin `from` bytes after the start.
+    /// Returns the extent of `length` bytes that begins `from` bytes after the start of this
+    /// extent.
     #[must_use]
     pub const fn within(self, from: u32, length: u32) -> Self {
         Self::new(self.position().wrapping_add(from as u64), length)
@@ -190,7 +192,7 @@ impl RichPointer {
         self.place.length()
     }
 
-    /// Returns the pointer with another class.
+    /// Returns the pointer with its class replaced by `class`.
     #[must_use]
     pub const fn with_class(self, class: Class) -> Self {
         Self { class, ..self }

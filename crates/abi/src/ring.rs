@@ -13,11 +13,11 @@
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// Size of a page of control words, in bytes.
+/// Size in bytes of a page of control words.
 pub const PAGE: usize = 4096;
-/// Size of a page of control words, in words.
+/// Size in 8-byte words of a page of control words.
 pub const PAGE_WORDS: usize = PAGE / 8;
-/// Distance between control words, in words.
+/// Distance between control words, in 8-byte words.
 pub const LINE_WORDS: usize = 16;
 /// Distance in words between the two copies of a ledger. Each copy begins with the position at
 /// which it was taken; the copy that begins with the published position is valid.
@@ -85,7 +85,7 @@ pub const SWITCHED: u64 = 2;
 )]
 #[repr(C)]
 pub struct Geometry {
-    /// [`Geometry::MAGIC`] or [`Geometry::SLOTS`].
+    /// Magic number and version of the format: [`Geometry::MAGIC`] or [`Geometry::SLOTS_MAGIC`].
     pub magic: u64,
     /// Size of the data in bytes: a power of two.
     pub capacity: u64,
@@ -116,7 +116,7 @@ impl Geometry {
     /// Magic number of a ring of slots, with the version of its format. In such a ring the writer's
     /// page is followed by a table of the slots' block lengths (one word each, padded to a page),
     /// then by the slots.
-    pub const SLOTS: u64 = u64::from_le_bytes(*b"SL slot2");
+    pub const SLOTS_MAGIC: u64 = u64::from_le_bytes(*b"SL slot2");
 }
 
 /// The header of a record in a dbuf of variable blocks: 16 bytes, aligned to 16 bytes.
@@ -150,8 +150,8 @@ impl RecordHeader {
     /// The ring continues in the same memory with another capacity.
     pub const CUT: u32 = 0xc07d;
 
-    /// Returns the number of bytes that a block of `length` bytes occupies in the ring, with its
-    /// header and padding.
+    /// Returns the number of bytes that a block of `length` bytes occupies in the ring, header and
+    /// padding included.
     #[inline]
     #[must_use]
     pub const fn span(length: u32) -> u64 {

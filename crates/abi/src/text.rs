@@ -21,7 +21,7 @@ pub const fn is_hidden(c: char) -> bool {
         | '\u{1bca0}'..='\u{1bca3}' | '\u{1d173}'..='\u{1d17a}' | '\u{e0000}'..='\u{e0fff}')
 }
 
-/// Returns the character itself, or [`PLACEHOLDER`] for one that [`is_hidden`].
+/// Returns the character, or [`PLACEHOLDER`] if the character [`is_hidden`].
 #[must_use]
 pub const fn visible(c: char) -> char {
     if is_hidden(c) { PLACEHOLDER } else { c }
@@ -33,7 +33,7 @@ pub struct Visible<'a>(pub &'a str);
 
 impl Display for Visible<'_> {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        write(f, self.0, is_hidden, |f, c| f.write_char(visible(c)))
+        write_replacing(f, self.0, is_hidden, |f, c| f.write_char(visible(c)))
     }
 }
 
@@ -44,7 +44,7 @@ pub struct VisibleLines<'a>(pub &'a str);
 impl Display for VisibleLines<'_> {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let is_replaced = |c: char| is_hidden(c) && !matches!(c, '\n' | '\t');
-        write(f, self.0, is_replaced, |f, c| f.write_char(visible(c)))
+        write_replacing(f, self.0, is_replaced, |f, c| f.write_char(visible(c)))
     }
 }
 
@@ -57,14 +57,14 @@ pub struct Escaped<'a>(pub &'a str);
 impl Display for Escaped<'_> {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let is_escaped = |c: char| is_hidden(c) && !matches!(c, '\n' | '\t' | '\r');
-        write(f, self.0, is_escaped, |f, c| {
+        write_replacing(f, self.0, is_escaped, |f, c| {
             c.encode_utf16(&mut [0; 2]).iter().try_for_each(|unit| write!(f, "\\u{unit:04x}"))
         })
     }
 }
 
 /// Writes `text`, but calls `replace` for each character for which `is_replaced` returns true.
-fn write(
+fn write_replacing(
     f: &mut Formatter<'_>,
     text: &str,
     is_replaced: impl Fn(char) -> bool,
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn ordinary_text_of_any_language_stays() {
+    fn ordinary_text_of_any_language_is_unchanged() {
         for text in ["", "GET /index.html", "größer", "日本語", "שלום", "مرحبا", "🦀 ok"]
         {
             assert_eq!(Visible(text).to_string(), text);
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn escapes_are_valid_json() {
+    fn escaped_text_is_valid_json() {
         assert_eq!(Escaped("a\u{9b}\x7f\u{202e}").to_string(), "a\\u009b\\u007f\\u202e");
         assert_eq!(Escaped("\u{e0041}").to_string(), "\\udb40\\udc41");
         assert_eq!(Escaped("{\n\t\"a\": 1\r\n}").to_string(), "{\n\t\"a\": 1\r\n}");

@@ -16,7 +16,7 @@ use sys::memory::{Memfd, Seals};
 pub fn slots(config: &SlotConfig) -> sys::Result<(SlotWriter, Vec<RingOffer>)> {
     let shape = config.shape();
     let geometry = geometry(config.id, shape.data(), shape.slot, config.policy, config.readers);
-    let geometry = Geometry { magic: Geometry::SLOTS, ..geometry };
+    let geometry = Geometry { magic: Geometry::SLOTS_MAGIC, ..geometry };
     let (used, geometry_file) = (ring_size(shape), create_geometry_file(&geometry)?);
     let ring = Memfd::create("streamline-ring", used)?;
     let files = Files { geometry: geometry_file, ring, used };
@@ -29,7 +29,7 @@ pub fn slots(config: &SlotConfig) -> sys::Result<(SlotWriter, Vec<RingOffer>)> {
 impl RingOffer {
     /// Validates the descriptors and opens a ring of slots.
     pub fn read_slots(self) -> Result<SlotVisitor, Refusal> {
-        let (geometry, policy) = read_geometry(&self.geometry, Geometry::SLOTS)?;
+        let (geometry, policy) = read_geometry(&self.geometry, Geometry::SLOTS_MAGIC)?;
         let shape = slot_shape(&geometry).ok_or(Refusal::Geometry(geometry))?;
         let ring = check_file(&self.ring, "ring", Seals::READER, ring_size(shape))?;
         let cursor = check_file(&self.cursor, "cursor", Seals::SIZE, PAGE)?;
@@ -53,6 +53,6 @@ const fn ring_size(shape: SlotShape) -> usize {
 fn slot_shape(geometry: &Geometry) -> Option<SlotShape> {
     let (slot, data) = (geometry.stride as usize, usize::try_from(geometry.capacity).ok()?);
     let fits = slot.is_power_of_two() && (SlotShape::SLOT_MIN..=BLOCK_MAX + 1).contains(&slot);
-    let is_slots = geometry.magic == Geometry::SLOTS && fits && slot <= data;
+    let is_slots = geometry.magic == Geometry::SLOTS_MAGIC && fits && slot <= data;
     is_slots.then(|| SlotShape { slot, slots: data / slot })
 }
