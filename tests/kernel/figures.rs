@@ -1,7 +1,7 @@
 //! Measurements of each twin: instructions, instructions processed by the verifier, and nanoseconds
 //! per packet compared with an empty program. Run with `--ignored --nocapture`.
 
-use super::judge::{Kernel, kind};
+use super::judge::{Kernel, program_kind};
 use ebpf::Hook;
 use ebpf::insn::{self, Insn, R0};
 use filter::testing::Frame;
@@ -15,7 +15,7 @@ fn prints_nanoseconds_per_packet_of_each_twin() {
     let Some(()) = need::bpf() else { return };
     let frame = Frame::udp(4000, 53, b"0123456789abcdefgh").bytes;
     let empty = insn::encode(&[Insn::mov(R0, 0), Insn::exit()]);
-    let empty = bpf::Program::load(kind(Hook::Tc), "empty", &empty).unwrap();
+    let empty = bpf::Program::load(program_kind(Hook::Tc), "empty", &empty).unwrap();
     let best = |loaded: &bpf::Program| {
         let runs = (0..5).map(|_| loaded.test_run(&frame, 200_000).unwrap().duration_ns);
         runs.min().unwrap_or(0)

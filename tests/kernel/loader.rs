@@ -2,7 +2,7 @@
 //! cleanup.
 #![expect(clippy::unwrap_used, reason = "what fails here fails the test")]
 
-use super::judge::{kind, with};
+use super::judge::{program_kind, with_capabilities};
 use ebpf::emit::Target;
 use ebpf::{Hook, MapSpec, Program, insn};
 use filter::testing::twins::{Chain, chains, fitting, request};
@@ -36,7 +36,7 @@ impl Prepared {
     }
 
     fn load(&self, name: &str) -> Result<bpf::Program, LoadError> {
-        bpf::Program::load(kind(self.program.hook), name, &self.code)
+        bpf::Program::load(program_kind(self.program.hook), name, &self.code)
     }
 }
 
@@ -49,13 +49,13 @@ fn o9_programs_load_without_perfmon_and_errors_name_the_right() {
             let what = format!("`{}` at {place:?}", request(&chain));
             let Some(hardened) = Prepared::new(&chain, Target::hardened(place)) else { continue };
             for rights in [USER, TRUSTED] {
-                let loaded = with(rights, || hardened.load("hardened"));
+                let loaded = with_capabilities(rights, || hardened.load("hardened"));
                 assert!(loaded.is_ok(), "{what}, {rights:?}: {loaded:?}");
             }
             let Some(trusted) = Prepared::new(&chain, place.into()) else { continue };
-            let loaded = with(TRUSTED, || trusted.load("trusted"));
+            let loaded = with_capabilities(TRUSTED, || trusted.load("trusted"));
             assert!(loaded.is_ok(), "{what}: {loaded:?}");
-            if let Err(refused) = with(USER, || trusted.load("trusted")) {
+            if let Err(refused) = with_capabilities(USER, || trusted.load("trusted")) {
                 minded += 1;
                 assert!(refused.to_string().ends_with("(without CAP_PERFMON)"), "{refused}");
             }
@@ -68,7 +68,8 @@ fn o9_programs_load_without_perfmon_and_errors_name_the_right() {
                 if place == Hook::Socket && rights == CapabilitySet::BPF {
                     continue;
                 }
-                let refused = with(rights, || hardened.load("refused")).unwrap_err().to_string();
+                let refused =
+                    with_capabilities(rights, || hardened.load("refused")).unwrap_err().to_string();
                 assert!(refused.ends_with(missing), "{what}, {rights:?}: {refused}");
             }
         }

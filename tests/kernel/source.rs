@@ -3,7 +3,7 @@
 
 use std::os::fd::{AsFd, AsRawFd};
 
-use super::judge::kind;
+use super::judge::program_kind;
 use ebpf::insn::{self, Insn, R0, R9};
 use ebpf::{Hook, MapSpec, Program};
 use filter::testing::twins::{chains, program};
@@ -30,7 +30,7 @@ fn load(program: &Program) -> Result<Loaded, String> {
     let functions = [FunctionInfo { instruction: 0, type_id: main }];
     let code = insn::encode(&program.code);
     let source = Some(SourceInfo { btf: &btf, functions: &functions, lines: &lines });
-    let load = Load { source, ..Load::new(kind(program.hook), "request", &code) };
+    let load = Load { source, ..Load::new(program_kind(program.hook), "request", &code) };
     load.load().map_err(|refused| refused.log)
 }
 

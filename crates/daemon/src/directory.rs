@@ -89,7 +89,7 @@ impl Directory {
     ///
     /// Fails with [`DirectoryError::Held`] while another daemon holds the lock.
     pub fn take(path: &Path, open: bool, steps: &Steps) -> Result<Self, DirectoryError> {
-        let mark = steps.mark();
+        let mark = steps.savepoint();
         let taken = Self::take_steps(path, open, steps);
         if taken.is_err() {
             steps.roll_back_to(mark);
@@ -98,7 +98,7 @@ impl Directory {
     }
 
     fn take_steps(path: &Path, open: bool, steps: &Steps) -> Result<Self, DirectoryError> {
-        steps.take(Resource::File, "the directory of a daemon")?;
+        steps.announce(Resource::File, "the directory of a daemon")?;
         let mode = if open { 0o755 } else { 0o700 };
         if let Some(base) = path.parent().filter(|_| !open) {
             // A user's state directories are created private.
@@ -117,13 +117,13 @@ impl Directory {
                 drop(fs::remove_dir(own))
             });
         }
-        steps.take(Resource::Descriptor, "the directory of a daemon")?;
+        steps.announce(Resource::Descriptor, "the directory of a daemon")?;
         let directory = local_socket::open_directory(path).map_err(|error| match error.errno {
             ELOOP | ENOTDIR => unsafe_directory(path, "it is no directory, or a link to one"),
             _ => DirectoryError::System(error),
         })?;
         check(path, &directory)?;
-        steps.take(Resource::File, "the lock of a daemon")?;
+        steps.announce(Resource::File, "the lock of a daemon")?;
         let lock = Self::lock_file(path, &directory)?;
         Ok(Self { path: path.to_owned(), directory, lock, made })
     }
@@ -161,7 +161,7 @@ impl Directory {
         steps: &Steps,
     ) -> Result<OwnedFd, DirectoryError> {
         let name = name(form);
-        steps.take(Resource::Descriptor, name)?;
+        steps.announce(Resource::Descriptor, name)?;
         local_socket::remove(&self.directory, name)?;
         let mode = if open { 0o666 } else { 0o600 };
         Ok(local_socket::listen_at(&self.directory, name, mode, form, BACKLOG)?)

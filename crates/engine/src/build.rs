@@ -102,7 +102,7 @@ pub fn build_with(
     host: &dyn Host,
     extras: &PathOptions,
 ) -> Result<Vec<BuiltPath>, BuildError> {
-    let mark = extras.steps.mark();
+    let mark = extras.steps.savepoint();
     let built = build_all(plan, settings, host, extras);
     if built.is_err() {
         extras.steps.roll_back_to(mark);

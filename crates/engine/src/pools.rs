@@ -30,7 +30,7 @@ pub(crate) fn intake_for(longest: usize) -> PoolConfig {
 }
 
 pub(crate) fn pool(config: PoolConfig, steps: &Steps) -> Result<Pool, BuildError> {
-    steps.take(Resource::Memory, "a pool")?;
+    steps.announce(Resource::Memory, "a pool")?;
     Ok(Pool::new(fresh_id()?, config)?)
 }
 

@@ -179,7 +179,7 @@ struct SpaceThreads {
 
 impl SpaceThreads {
     fn all(paths: &[BuiltPath], steps: &Steps) -> sys::Result<Self> {
-        steps.take(Resource::Descriptor, "what tells that spaces have ended")?;
+        steps.announce(Resource::Descriptor, "what tells that spaces have ended")?;
         let done = Arc::new(EventFd::new()?);
         let (ended, remains) = mpsc::channel();
         let running = Arc::new(AtomicUsize::new(0));
@@ -195,7 +195,7 @@ impl SpaceThreads {
         let of_path = |(starter, path): (&ThreadStarter, &BuiltPath)| {
             let spaces = path.spaces.iter().enumerate();
             let thread = |(place, space): (usize, &Space)| {
-                steps.take(Resource::Thread, &space.name)?;
+                steps.announce(Resource::Thread, &space.name)?;
                 starter.start(space.name.clone(), place)
             };
             spaces.map(thread).collect::<sys::Result<Vec<Thread>>>()

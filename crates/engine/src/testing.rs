@@ -50,7 +50,7 @@ impl Classify for Hostile {
     fn classify(&mut self, block: &mut Block<'_>, _cx: &mut ClassifyContext<'_>) -> Class {
         self.left = self.left.saturating_sub(1);
         if self.left == 0 {
-            self.deed.act();
+            self.deed.perform();
         }
         block.pointer.class
     }
@@ -127,7 +127,7 @@ impl FilterState for Liar {
             "none" | "false" | "long" | "shape" => vec![PRIVATE],
             lie if lie.starts_with("taught-") => vec![PRIVATE],
             _ => {
-                self.deed.act();
+                self.deed.perform();
                 vec![PRIVATE]
             }
         }
@@ -150,7 +150,7 @@ impl FilterState for Liar {
             return Ok(());
         }
         if self.lie.starts_with("taught-") {
-            self.deed.act();
+            self.deed.perform();
         }
         let blocks = <[u8; 8]>::try_from(moved.bytes.as_slice());
         let blocks = blocks.map_err(|_| Mistake::new("lie", "that is no number of blocks"))?;

@@ -98,7 +98,7 @@ impl CachedFile {
     /// Wraps a descriptor received from a peer, which is an allegation. Fails for anything but a
     /// regular file, and for files in user-space file systems, which could block readers forever.
     pub fn from_received(id: DbufId, file: OwnedFd) -> Result<Self, Refusal> {
-        if sys::file::is_in_user_space(&file)? {
+        if sys::file::is_on_fuse(&file)? {
             return Err(Refusal::InUserSpace);
         }
         Self::of(id, file)

@@ -148,7 +148,7 @@ impl DaemonHost {
         asked: &KernelRequest<'_>,
         instead: Option<Replacement>,
     ) -> Result<AttachedRings, ClientError> {
-        asked.steps.take(Resource::Descriptor, "a connection to the daemon for a line")?;
+        asked.steps.announce(Resource::Descriptor, "a connection to the daemon for a line")?;
         let caller = Client::at(&self.directory)?.into_caller(LONG_TIMEOUT)?;
         let attach = Attach {
             line: asked.graph.text.as_ref().to_owned(),

@@ -98,7 +98,8 @@ fn sources() -> Option<MutexGuard<'static, Vec<Source>>> {
 /// Records that the program opened a file.
 pub(crate) fn record_open(number: i32) {
     let Some(mut sources) = sources() else { return };
-    let Some(size) = preload::plain_file_size(number).filter(|size| *size >= FILE_SIZE_MIN) else {
+    let Some(size) = preload::regular_file_size(number).filter(|size| *size >= FILE_SIZE_MIN)
+    else {
         return;
     };
     let Some(fd) = preload::borrow(number) else { return };
@@ -160,7 +161,11 @@ fn lend_range(source: &mut Source, number: i32, to: usize, count: usize) -> Opti
     let whole = to.is_multiple_of(PAGE) && count.is_multiple_of(PAGE) && count > 0;
     let there = at.saturating_add(count as u64) <= source.size;
     // The first read is copied, because a single read gains nothing. So is the last one.
-    if !whole || !there || source.reads == 1 || !window::lend(to, count, source.number(), at) {
+    if !whole
+        || !there
+        || source.reads == 1
+        || !window::create_window(to, count, source.number(), at)
+    {
         settle(source);
         return None;
     }

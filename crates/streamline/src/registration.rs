@@ -42,7 +42,7 @@ impl Registration {
             ..PathInfo::new(&prepared.text, &prepared.plan)
         };
         let (steps, notices) = (&options.steps, &options.notices);
-        let begun = steps.take(Resource::Entry, "a connection to the daemon");
+        let begun = steps.announce(Resource::Entry, "a connection to the daemon");
         let begun = begun.map_err(ClientError::from).and_then(|()| Client::find(None));
         let begun = begun.and_then(|client| Worker::start(client, registered, lives, steps));
         match begun {

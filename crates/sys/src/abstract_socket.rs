@@ -1,11 +1,12 @@
-//! Abstract Unix sockets, and the credentials of their peers. (RELIABILITY T10, T13)
+//! Abstract Unix sockets, and the credentials of the processes that connect to them. (RELIABILITY
+//! T10, T13)
 //!
 //! An abstract name lives as long as a process holds the listening socket, leaves nothing in a file
 //! system, and is visible in one network namespace. The first claimant gets the name, so both ends
 //! query the peer's credentials from the kernel, never from the peer.
 
 use crate::error::{Error, ErrorContext as _, Result};
-use crate::local_socket::{Framing, accept_as, open, set_timeouts};
+use crate::local_socket::{Framing, accept_as, open_socket, set_timeouts};
 use crate::packet::option;
 use rustix::net::sockopt;
 use rustix::net::{SocketAddrUnix, SocketFlags, bind, connect, listen};
@@ -13,23 +14,24 @@ use std::ffi::{c_int, c_void};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::time::Duration;
 
-/// Longest name in bytes.
+/// Maximum length of an abstract name in bytes.
 pub const LENGTH_MAX: usize = 107;
 
-/// Listens at a name, with a queue of at most `backlog` connections. Nonblocking.
+/// Creates a nonblocking listening socket with an abstract name and a queue of at most `backlog`
+/// connections.
 ///
-/// EADDRINUSE: the name is taken.
-pub fn claim(name: &[u8], backlog: i32, takes: Accepts) -> Result<OwnedFd> {
-    let socket = open(Framing::Packets, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?;
-    if takes == Accepts::Bytes {
+/// Fails with EADDRINUSE if another socket has the name.
+pub fn claim(name: &[u8], backlog: i32, accepted: Accepts) -> Result<OwnedFd> {
+    let socket = open_socket(Framing::Packets, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?;
+    if accepted == Accepts::Bytes {
         refuse_descriptors(&socket)?;
     }
-    bind(&socket, &address(name)?).context("bind", format_name(name))?;
+    bind(&socket, &abstract_address(name)?).context("bind", format_name(name))?;
     listen(&socket, backlog).context("listen", format_name(name))?;
     Ok(socket)
 }
 
-/// Kinds of messages that a listener accepts.
+/// The content of messages that a listening socket accepts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Accepts {
     /// Bytes only. A client that sends its own end into its connection would otherwise keep it open
@@ -39,19 +41,20 @@ pub enum Accepts {
     Descriptors,
 }
 
-/// Connects to a name. Blocks for at most `limit` while its queue is full. Sends and receives on
-/// the socket time out after `limit` too.
+/// Connects to an abstract name. Blocks for at most `limit` while the listener's queue is full.
+/// Sends and receives on the new socket also time out after `limit`.
 pub fn connect_to(name: &[u8], limit: Duration) -> Result<OwnedFd> {
-    let socket = open(Framing::Packets, SocketFlags::CLOEXEC)?;
+    let socket = open_socket(Framing::Packets, SocketFlags::CLOEXEC)?;
     set_timeouts(&socket, limit)?;
-    connect(&socket, &address(name)?).context("connect", format_name(name))?;
+    connect(&socket, &abstract_address(name)?).context("connect", format_name(name))?;
     Ok(socket)
 }
 
-/// Like [`connect_to`], without blocking to connect; `None` if the queue is full.
+/// Connects like [`connect_to`], but returns `None` instead of blocking if the listener's queue is
+/// full.
 pub fn try_connect(name: &[u8], limit: Duration) -> Result<Option<OwnedFd>> {
-    let socket = open(Framing::Packets, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?;
-    match connect(&socket, &address(name)?) {
+    let socket = open_socket(Framing::Packets, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?;
+    match connect(&socket, &abstract_address(name)?) {
         Err(rustix::io::Errno::AGAIN) => return Ok(None),
         connected => connected.context("connect", format_name(name))?,
     }
@@ -60,28 +63,28 @@ pub fn try_connect(name: &[u8], limit: Duration) -> Result<Option<OwnedFd>> {
     Ok(Some(socket))
 }
 
-/// Accepts a pending connection; `None` if there is none.
+/// Accepts a pending connection; returns `None` if none is pending.
 pub fn accept(listener: impl AsFd) -> Result<Option<OwnedFd>> {
     accept_as(listener, SocketFlags::CLOEXEC)
 }
 
-/// Credentials of a process when it connected, or when it claimed the name.
+/// Credentials of a process at the time when it connected or claimed the name.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PeerCredentials {
-    /// Process id, for display only: ids are reused.
+    /// Process id. For display only, because ids are reused.
     pub process: i32,
-    /// Effective user.
+    /// Effective user id.
     pub uid: u32,
-    /// Effective group.
+    /// Effective group id.
     pub gid: u32,
-    /// Supplementary groups.
+    /// Supplementary group ids.
     pub groups: Vec<u32>,
 }
 
-/// Returns the peer's credentials, as recorded by the kernel.
+/// Returns the credentials of the peer of a socket, as recorded by the kernel.
 pub fn peer(socket: impl AsFd) -> Result<PeerCredentials> {
     let who = sockopt::socket_peercred(&socket).context("getsockopt", "SO_PEERCRED")?;
-    let groups = groups(&socket)?;
+    let groups = supplementary_groups(&socket)?;
     Ok(PeerCredentials {
         process: who.pid.as_raw_nonzero().get(),
         uid: who.uid.as_raw(),
@@ -90,7 +93,7 @@ pub fn peer(socket: impl AsFd) -> Result<PeerCredentials> {
     })
 }
 
-fn groups(socket: &impl AsFd) -> Result<Vec<u32>> {
+fn supplementary_groups(socket: &impl AsFd) -> Result<Vec<u32>> {
     // NGROUPS_MAX.
     let mut groups = vec![0u32; 65536];
     let mut bytes = libc::socklen_t::try_from(size_of_val(groups.as_slice())).unwrap_or(0);
@@ -107,7 +110,8 @@ fn groups(socket: &impl AsFd) -> Result<Vec<u32>> {
     Ok(groups)
 }
 
-/// Makes the kernel reject descriptors sent to accepted sockets. No effect before Linux 6.16.
+/// Makes the kernel reject descriptors sent to sockets that this listener accepts. No effect before
+/// Linux 6.16.
 fn refuse_descriptors(socket: &OwnedFd) -> Result<()> {
     const PASS_RIGHTS: option::Name = (83, "SO_PASSRIGHTS");
     match option::set::<c_int>(socket.as_fd(), libc::SOL_SOCKET, PASS_RIGHTS, &0) {
@@ -116,11 +120,11 @@ fn refuse_descriptors(socket: &OwnedFd) -> Result<()> {
     }
 }
 
-fn address(name: &[u8]) -> Result<SocketAddrUnix> {
+fn abstract_address(name: &[u8]) -> Result<SocketAddrUnix> {
     SocketAddrUnix::new_abstract_name(name).context("bind", format_name(name))
 }
 
-/// Formats the name as `/proc/net/unix` does.
+/// Formats an abstract name as `/proc/net/unix` does.
 fn format_name(name: &[u8]) -> String {
     format!("@{}", String::from_utf8_lossy(name))
 }

@@ -1,4 +1,4 @@
-//! Forwarding of signals to child programs in our own process group.
+//! Forwarding of signals to child programs that share this process's group.
 //!
 //! Without job control a shell puts a whole pipeline into one group. The kernel delivers a signal
 //! from the terminal to every member, so this process neither forwards such a signal nor ends: like
@@ -15,11 +15,11 @@ use std::sync::atomic::{AtomicI32, Ordering};
 /// Maximum number of children that receive forwarded signals.
 const CHILDREN_MAX: usize = 64;
 static CHILDREN: [AtomicI32; CHILDREN_MAX] = [const { AtomicI32::new(0) }; CHILDREN_MAX];
-/// The last forwarded signal, or 0. A child added later receives it at once.
+/// The last forwarded signal, or 0. A child added later receives this signal at once.
 static LAST_FORWARDED: AtomicI32 = AtomicI32::new(0);
 
-/// Installs handlers that forward SIGINT, SIGTERM, SIGHUP and SIGQUIT, when sent by a process, to
-/// the children.
+/// Installs handlers for SIGINT, SIGTERM, SIGHUP and SIGQUIT that forward these signals to the
+/// children if a process, rather than the terminal, sent them.
 pub fn forward_signals() -> Result<()> {
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT] {
         // SAFETY: all-zero bytes are a valid `sigaction`: an empty mask and no flags.
@@ -37,7 +37,7 @@ pub fn forward_signals() -> Result<()> {
     Ok(())
 }
 
-/// Signal handler: atomics and kill(2) only, which signal-safety(7) allows.
+/// Signal handler. Uses only atomics and kill(2), which signal-safety(7) allows.
 extern "C" fn on_signal(
     signal: libc::c_int,
     about: *const libc::siginfo_t,
@@ -62,8 +62,8 @@ fn send_signal(child: i32, signal: libc::c_int) {
     unsafe { libc::kill(child, signal) };
 }
 
-/// Adds a child that receives forwarded signals, if the table has room. It receives the last
-/// forwarded signal at once.
+/// Makes a child receive forwarded signals, if the table has room, and sends it the last forwarded
+/// signal at once.
 pub fn add(child: &Child) {
     let pid = i32::try_from(child.id()).unwrap_or(0);
     for place in &CHILDREN {
@@ -78,8 +78,8 @@ pub fn add(child: &Child) {
     }
 }
 
-/// Waits for a child and returns its status as a shell reports it: the exit status, or 128 plus the
-/// signal number. 127: waiting failed.
+/// Waits for a child and returns its status as a shell reports it: the exit status, 128 plus the
+/// signal number, or 127 if waiting failed.
 pub fn wait(child: &mut Child) -> u8 {
     use std::os::unix::process::ExitStatusExt as _;
     let pid = i32::try_from(child.id()).unwrap_or(0);
@@ -93,7 +93,7 @@ pub fn wait(child: &mut Child) -> u8 {
     code.and_then(|code| u8::try_from(code).ok()).unwrap_or(127)
 }
 
-/// Duplicates a descriptor to a number of at least `lowest`, to be inherited across exec.
+/// Duplicates a descriptor to a number of at least `lowest`. The duplicate stays open across exec.
 pub fn dup_inheritable(fd: impl AsFd, lowest: i32) -> Result<OwnedFd> {
     use std::os::fd::AsRawFd as _;
     // SAFETY: fcntl(2) with F_DUPFD takes any number and makes a new one.

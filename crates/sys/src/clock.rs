@@ -2,31 +2,31 @@
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// Returns the monotonic time, which never goes back. Costs about 20 ns.
+/// Returns the monotonic time in ns, which never goes back. Costs about 20 ns.
 #[must_use]
 pub fn monotonic() -> u64 {
-    read(ClockId::Monotonic)
+    read_clock(ClockId::Monotonic)
 }
 
-/// Returns the wall-clock time since 1970, which may jump. For names and reports only.
+/// Returns the wall-clock time in ns since 1970, which may jump. For names and reports only.
 #[must_use]
 pub fn real() -> u64 {
-    read(ClockId::Realtime)
+    read_clock(ClockId::Realtime)
 }
 
-/// Returns the CPU time of this process, user and system.
+/// Returns the CPU time used by this process in ns, user and system.
 #[must_use]
 pub fn process() -> u64 {
-    read(ClockId::ProcessCPUTime)
+    read_clock(ClockId::ProcessCPUTime)
 }
 
-/// Returns the CPU time of this thread, user and system.
+/// Returns the CPU time used by this thread in ns, user and system.
 #[must_use]
 pub fn thread() -> u64 {
-    read(ClockId::ThreadCPUTime)
+    read_clock(ClockId::ThreadCPUTime)
 }
 
-fn read(id: ClockId) -> u64 {
+fn read_clock(id: ClockId) -> u64 {
     let time = clock_gettime(id);
     let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
     let ns = u64::try_from(time.tv_nsec).unwrap_or(0);

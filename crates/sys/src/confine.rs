@@ -1,11 +1,11 @@
 //! Irreversible confinement of a process that runs untrusted code.
 //!
-//! Dropped, in this order: root and capabilities, ways to regain them (`no_new_privs`), inspection
-//! by others (dumpable), resources (memory, files, processes), file system and network (Landlock),
-//! and finally every system call except those for memory, waiting, and traffic over sockets that
-//! are already open (seccomp).
+//! The process gives up, in this order: root and capabilities; the means of regaining privileges
+//! (`no_new_privs`); inspection by other processes (dumpable); memory, files and processes beyond
+//! small limits; file system and network (Landlock); and finally every system call except those for
+//! memory, waiting, and traffic over sockets that are already open (seccomp).
 //!
-//! A refused call ends the process after its number has been sent over a report socket
+//! A refused call ends the process after the call's number has been sent over a report socket
 //! ([`set_report_socket`]), which also carries other reports about the end of the process.
 //! Receivers treat these as allegations.
 //!
@@ -33,9 +33,10 @@ use std::sync::atomic::{AtomicI32, Ordering};
 
 /// Exit status after a refused system call, as a shell reports SIGSYS.
 pub const EXIT_REFUSED_CALL: i32 = 128 + libc::SIGSYS;
-/// First byte of a report about a refused system call; its number follows as a little-endian u32.
+/// First byte of a report about a refused system call. The call's number follows as a little-endian
+/// u32.
 pub const REFUSED_CALL: u8 = b'S';
-/// First byte of a report in text, which follows.
+/// First byte of a report as text. The text follows.
 pub const REPORT_TEXT: u8 = b'T';
 
 /// The newest Landlock ABI in use; older kernels enforce a part of its rules.
@@ -47,24 +48,24 @@ static REPORT_SOCKET: AtomicI32 = AtomicI32::new(-1);
 /// Extent of the Landlock rules in force.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Landlock {
-    /// All rules are in force.
+    /// The kernel enforces all rules.
     Whole,
-    /// Only the rules that this kernel knows are in force.
+    /// The kernel enforces only the rules that it knows.
     Partly,
-    /// No rules are in force: Landlock is missing or disabled.
+    /// The kernel enforces no rules: Landlock is missing or disabled.
     Missing,
 }
 
-/// Makes the kernel kill this process when the thread that started it ends.
+/// Makes the kernel kill this process when the thread that started the process ends.
 pub fn end_with_parent() -> Result<()> {
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))
         .context("prctl", "PR_SET_PDEATHSIG")
 }
 
-/// Closes every descriptor but the three standard ones.
+/// Closes every descriptor except standard input, output and error.
 ///
-/// For the start of a program only, because it also closes descriptors that have an owner in this
-/// process.
+/// To be called only at the start of a program, because it also closes descriptors that have an
+/// owner in this process.
 pub fn close_all_but_standard() -> Result<()> {
     let (first, last, flags) = (3u32, u32::MAX, 0u32);
     // SAFETY: close_range(2) takes any numbers; at the start of a program no value owns one of
@@ -75,7 +76,7 @@ pub fn close_all_but_standard() -> Result<()> {
     }
 }
 
-/// Sets the socket for reports about the end of this process. The socket stays open as long as the
+/// Sets the socket over which this process reports its end. The socket stays open as long as the
 /// process lives.
 pub fn set_report_socket(socket: OwnedFd) {
     REPORT_SOCKET.store(socket.as_raw_fd(), Ordering::Release);
@@ -83,7 +84,7 @@ pub fn set_report_socket(socket: OwnedFd) {
     std::mem::forget(socket);
 }
 
-/// Sends a report in text, truncated to 511 bytes. Never blocks.
+/// Sends a report as text, truncated to 511 bytes. Never blocks.
 pub fn report(text: &str) {
     let mut message = [0; 512];
     let room = message.len() - 1;
@@ -93,7 +94,7 @@ pub fn report(text: &str) {
     send_report(&message[..=length]);
 }
 
-/// Sends `words` without a prefix, to report that the process is ready.
+/// Reports that the process is ready by sending `words` without a prefix.
 pub fn report_ready(words: &[u8]) {
     send_report(words);
 }
@@ -107,7 +108,7 @@ fn send_report(message: &[u8]) {
     unsafe { libc::send(socket, message.as_ptr().cast(), message.len(), flags) };
 }
 
-/// Confines this process, whose only thread must be the caller. `memory` bounds the growth of its
+/// Confines this process. The caller must be its only thread. `memory` bounds the growth of the
 /// address space in bytes.
 pub fn confine(memory: u64) -> Result<Landlock> {
     drop_privileges()?;
@@ -138,7 +139,7 @@ pub fn landlock() -> Landlock {
     }
 }
 
-/// Drops all capabilities; root also becomes user nobody, without supplementary groups.
+/// Drops all capabilities. Root also becomes user nobody, without supplementary groups.
 fn drop_privileges() -> Result<()> {
     use rustix::fs::{Gid, Uid};
     if rustix::process::geteuid().is_root() {
@@ -181,7 +182,7 @@ fn used_address_space() -> u64 {
     pages.saturating_mul(rustix::param::page_size() as u64)
 }
 
-/// Forbids files, connections, abstract sockets and signals to other processes.
+/// Denies opening files, connecting, using abstract sockets, and signaling other processes.
 fn enforce_landlock() -> Result<Landlock> {
     let rules = || {
         let rules = Ruleset::default().handle_access(AccessFs::from_all(LANDLOCK_ABI))?;
@@ -199,7 +200,8 @@ fn enforce_landlock() -> Result<Landlock> {
     })
 }
 
-/// Converts a library's error to one with its errno, else with its text and EINVAL.
+/// Converts a library's error: keeps the errno if there is one, else uses EINVAL and the error's
+/// text.
 fn library_error(call: &'static str, error: &(dyn std::error::Error + 'static)) -> Error {
     let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
     while let Some(found) = cause {
@@ -212,7 +214,7 @@ fn library_error(call: &'static str, error: &(dyn std::error::Error + 'static)) 
     Error::new(call, error.to_string(), libc::EINVAL)
 }
 
-/// Installs the SIGSYS handler, which reports the refused call and ends the process.
+/// Installs the SIGSYS handler, which reports a refused call and ends the process.
 fn report_refused_calls() -> Result<()> {
     // SAFETY: all-zero bytes are a valid `sigaction`: an empty mask and no flags.
     let mut action: libc::sigaction = unsafe { MaybeUninit::zeroed().assume_init() };
@@ -227,8 +229,8 @@ fn report_refused_calls() -> Result<()> {
     }
 }
 
-/// Restores the default action of SIGSEGV and SIGBUS: the standard library's handler, which reports
-/// stack overflows, makes system calls that the filter refuses.
+/// Restores the default action of SIGSEGV and SIGBUS. The standard library's handler for these
+/// signals, which reports stack overflows, makes system calls that the seccomp filter refuses.
 fn restore_fault_actions() -> Result<()> {
     for signal in [libc::SIGSEGV, libc::SIGBUS] {
         // SAFETY: all-zero bytes are a valid `sigaction`, and say SIG_DFL.
@@ -321,7 +323,7 @@ fn seccomp_filter() -> Result<BpfProgram> {
     filter.try_into().map_err(wrong)
 }
 
-/// Returns the name of a system call that hostile code is likely to try.
+/// Returns the name of a system call that hostile code is likely to try; `None` for any other call.
 #[must_use]
 pub fn syscall_name(call: u32) -> Option<&'static str> {
     let known: &[(libc::c_long, &str)] = &[

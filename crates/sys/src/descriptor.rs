@@ -16,29 +16,29 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 /// Maximum number of descriptors in one message.
 pub const DESCRIPTORS_MAX: usize = 64;
 
-/// Creates a connected pair of Unix SEQPACKET sockets, closed on exec (unless duplicated to a
-/// standard stream of a child).
+/// Creates a connected pair of Unix SEQPACKET sockets. Both are closed on exec, except as a
+/// standard stream of a child.
 pub fn pair() -> Result<(OwnedFd, OwnedFd)> {
     let (kind, flags) = (SocketType::SEQPACKET, SocketFlags::CLOEXEC);
     rustix::net::socketpair(AddressFamily::UNIX, kind, flags, None).context("socketpair", "")
 }
 
-/// Returns effective user and group of the process that created or connected the peer socket, as
-/// recorded by the kernel. For a [`pair`] that is the creator of the pair, whichever process holds
-/// the other end now.
+/// Returns the effective user and group ids of the process that created or connected the peer
+/// socket, as recorded by the kernel. For a [`pair`] this is the process that created the pair,
+/// whichever process holds the peer socket now.
 pub fn peer_identity(socket: impl AsFd) -> Result<(u32, u32)> {
     let peer =
         rustix::net::sockopt::socket_peercred(socket).context("getsockopt", "SO_PEERCRED")?;
     Ok((peer.uid.as_raw(), peer.gid.as_raw()))
 }
 
-/// Returns the owner of a file. The owner of a memfd is the effective user of its creator, unless
-/// root changes it.
+/// Returns the owner's user id of a file. The owner of a memfd is the effective user of its
+/// creator, unless root changes it.
 pub fn owner_uid(file: impl AsFd) -> Result<u32> {
     Ok(rustix::fs::fstat(file).context("fstat", "a file")?.st_uid)
 }
 
-/// Creates a pipe, closed on exec; returns the read end, then the write end.
+/// Creates a pipe, closed on exec. Returns the read end, then the write end.
 pub fn pipe() -> Result<(OwnedFd, OwnedFd)> {
     rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).context("pipe2", "")
 }
@@ -51,7 +51,7 @@ pub fn send(socket: impl AsFd, message: &[u8], descriptors: &[BorrowedFd<'_>]) -
     sent.map_err(send_error).map(drop)
 }
 
-/// Sends one message with duplicates of `descriptors`; E2BIG: there are more than
+/// Sends one message with duplicates of `descriptors`. Fails with E2BIG if there are more than
 /// [`DESCRIPTORS_MAX`].
 pub(crate) fn send_with(
     socket: impl AsFd,
@@ -73,7 +73,7 @@ pub(crate) fn send_error(errno: Errno) -> Error {
     Error::new("sendmsg", target, errno.raw_os_error())
 }
 
-/// Returns the descriptors of a received message.
+/// Removes and returns the descriptors of a received message.
 pub(crate) fn take_descriptors(control: &mut RecvAncillaryBuffer<'_>) -> Vec<OwnedFd> {
     let mut descriptors = Vec::new();
     for part in control.drain() {
@@ -84,13 +84,14 @@ pub(crate) fn take_descriptors(control: &mut RecvAncillaryBuffer<'_>) -> Vec<Own
     descriptors
 }
 
-/// Receives one message and its descriptors (closed on exec), and blocks for it. 0 bytes: the peer
-/// has closed. EMSGSIZE: the message or its descriptors were truncated.
+/// Blocks until a message arrives. Returns its length in bytes, which is 0 if the peer has closed,
+/// and its descriptors, which are closed on exec. Fails with EMSGSIZE if the message or its
+/// descriptors were truncated.
 pub fn receive(socket: impl AsFd, message: &mut [u8]) -> Result<(usize, Vec<OwnedFd>)> {
     receive_with(socket, message, RecvFlags::empty())
 }
 
-/// Like [`receive`], without blocking; `None` if there is no message.
+/// Receives like [`receive`], but returns `None` instead of blocking if no message is pending.
 pub fn try_receive(socket: impl AsFd, message: &mut [u8]) -> Result<Option<(usize, Vec<OwnedFd>)>> {
     match receive_with(socket, message, RecvFlags::DONTWAIT) {
         Err(error) if error.errno == libc::EAGAIN => Ok(None),
@@ -117,14 +118,14 @@ fn receive_with(
     Ok((got.bytes, descriptors))
 }
 
-/// Copies the beginning of the next message without consuming it, and blocks for it. Descriptors
-/// stay with the message. 0 bytes: the peer has closed.
+/// Blocks until a message arrives, and copies its beginning without consuming the message or its
+/// descriptors. Returns the number of bytes copied, 0 if the peer has closed.
 pub fn peek(socket: impl AsFd, message: &mut [u8]) -> Result<usize> {
     let got = retry_on_intr(|| rustix::net::recv(&socket, &mut *message, RecvFlags::PEEK));
     got.map(|(bytes, _)| bytes).context("recv", "a socket")
 }
 
-/// Returns true for a Unix SEQPACKET socket.
+/// Returns true if the descriptor is a Unix SEQPACKET socket.
 pub fn is_packet_socket(descriptor: impl AsFd) -> bool {
     let kind = rustix::net::sockopt::socket_type(&descriptor);
     let family = rustix::net::sockopt::socket_domain(&descriptor);

@@ -2,7 +2,8 @@
 //!
 //! A pair of connected sockets. Neither end can make the other wait: each call passes
 //! `MSG_DONTWAIT`, for which a shared eventfd has no equivalent (its owner may fill the counter and
-//! clear `O_NONBLOCK`). When a process ends for any reason, the other end is told by the kernel.
+//! clear `O_NONBLOCK`). When a process ends for any reason, the kernel signals this to the other
+//! end.
 
 use crate::descriptor;
 use crate::error::Result;
@@ -11,11 +12,12 @@ use std::io::IoSliceMut;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// One end of a pair. Readable when the other end has notified, or is closed.
+/// One end of a pair of doorbells. Readable when the other end has sent a notification or is
+/// closed.
 #[derive(Debug)]
 pub struct SocketDoorbell(OwnedFd);
 
-/// Maximum number of bytes and of descriptors that one notification carries.
+/// Maximum number of bytes, and of descriptors, in one notification.
 const NOTE_MAX: (usize, usize) = (16, 4);
 
 /// A result of [`SocketDoorbell::drain`].
@@ -23,9 +25,9 @@ const NOTE_MAX: (usize, usize) = (16, 4);
 pub enum DrainResult {
     /// No notification is pending.
     Nothing,
-    /// A notification with its bytes and descriptors, all of them unchecked.
+    /// A notification with its bytes and descriptors. Both are unchecked.
     Notification(Vec<u8>, Vec<OwnedFd>),
-    /// The other end is closed.
+    /// The process at the other end has closed it.
     Gone,
 }
 
@@ -34,30 +36,30 @@ pub enum DrainResult {
 pub enum SendResult {
     /// The notification is queued at the other end.
     Yes,
-    /// The notification is not queued: the queue of the other end is full, memory is short, or
+    /// The notification was discarded: the queue of the other end is full, memory is short, or
     /// there are too many descriptors.
     Full,
     /// The other end is closed.
     Gone,
 }
 
-/// The state of the other end.
+/// The state of the other end of a doorbell.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Peer {
     /// A process holds the other end.
     Here,
-    /// The other end is closed, or the received descriptor is no doorbell.
+    /// The other end is closed, or the received descriptor is not a doorbell.
     Gone,
 }
 
 impl SocketDoorbell {
-    /// Creates two connected ends.
+    /// Creates a connected pair of doorbells.
     pub fn pair() -> Result<(Self, Self)> {
         descriptor::pair().map(|(one, other)| (Self(one), Self(other)))
     }
 
-    /// Notifies the other end. Has no effect if the queue is full, because notifications are then
-    /// pending.
+    /// Notifies the other end. Has no effect if the queue is full, because that end then has
+    /// notifications pending.
     pub fn notify(&self) -> Peer {
         match send(&self.0, &[1], SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
             Ok(_) | Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => Peer::Here,
@@ -81,7 +83,7 @@ impl SocketDoorbell {
         }
     }
 
-    /// Removes one pending notification and returns it with its bytes and descriptors.
+    /// Removes one pending notification and returns its bytes and descriptors.
     pub fn drain(&self) -> DrainResult {
         match self.drain_once() {
             // Reported once, before what is queued here, if the other end was closed with unread
@@ -110,8 +112,8 @@ impl SocketDoorbell {
         }
     }
 
-    /// Discards up to eight pending notifications, usually one. If there were more, the end stays
-    /// readable.
+    /// Discards up to eight pending notifications; usually one is pending. If more are pending,
+    /// this end stays readable.
     pub fn clear(&self) -> Peer {
         match recv(&self.0, &mut [0; 8], RecvFlags::DONTWAIT) {
             Ok((0, _)) => Peer::Gone,
@@ -128,7 +130,8 @@ impl AsFd for SocketDoorbell {
 }
 
 impl From<OwnedFd> for SocketDoorbell {
-    /// Wraps a received descriptor, unchecked: no call above relies on its kind.
+    /// Wraps a received descriptor without checking its type: every method tolerates descriptors of
+    /// other types.
     fn from(fd: OwnedFd) -> Self {
         Self(fd)
     }

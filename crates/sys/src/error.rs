@@ -1,6 +1,6 @@
 //! The crate's error: the refused call, its target, the errno, and advice.
 //!
-//! One type for all modules, so that every front end prints refusals in the same way.
+//! All modules use one error type, so that every front end prints refusals in the same way.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -10,7 +10,7 @@ use std::fmt;
 pub struct Error {
     /// Name of the call as in its manual page, for example `mmap`.
     pub call: &'static str,
-    /// Object of the call: a file, an interface, a size; empty if there is none to name.
+    /// Object of the call, such as a file, an interface or a size; empty if there is none to name.
     pub target: Cow<'static, str>,
     /// Error number.
     pub errno: i32,
@@ -36,7 +36,7 @@ impl Error {
         self.errno == libc::E2BIG
     }
 
-    /// Returns advice for the user; `None` if there is none.
+    /// Returns advice for the user; `None` if no advice is known for this error.
     #[must_use]
     pub fn advice(&self) -> Option<&'static str> {
         match (self.call, self.errno) {
@@ -101,7 +101,7 @@ impl From<Error> for std::io::Error {
 
 /// Adds call and target to an error of `rustix` or of the standard library.
 pub(crate) trait ErrorContext<T> {
-    /// Converts the error, naming `call` and `target`.
+    /// Converts the error to [`Error`], naming `call` and `target`.
     fn context(self, call: &'static str, target: impl Into<Cow<'static, str>>) -> Result<T>;
 }
 

@@ -27,7 +27,7 @@ impl EventFd {
         debug_assert!(matches!(full, Ok(8) | Err(rustix::io::Errno::AGAIN)), "{full:?}");
     }
 
-    /// Resets the counter. Returns true if it was above 0.
+    /// Resets the counter to 0. Returns true if the counter was above 0.
     pub fn clear(&self) -> bool {
         let mut count = [0; 8];
         rustix::io::read(&self.0, &mut count).is_ok()

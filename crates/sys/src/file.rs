@@ -12,16 +12,16 @@ use rustix::io::retry_on_intr;
 use std::ffi::c_void;
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 
-/// Status of an open file, at the moment of the query.
+/// Status of an open file at the time of the query.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FileStatus {
     /// File type.
     pub kind: FileKind,
     /// Size in bytes.
     pub size: u64,
-    /// Owner.
+    /// Owner's user id.
     pub uid: u32,
-    /// Group.
+    /// Group id.
     pub gid: u32,
     /// Permission bits.
     pub mode: u32,
@@ -50,7 +50,7 @@ pub fn status(file: impl AsFd) -> Result<FileStatus> {
     Ok(FileStatus { kind, size, uid: stat.st_uid, gid: stat.st_gid, mode: stat.st_mode & 0o7777 })
 }
 
-/// Returns true if the file can never shrink: a memfd with `F_SEAL_SHRINK`.
+/// Returns true if the file is a memfd that can never shrink (`F_SEAL_SHRINK`).
 pub fn cannot_shrink(file: impl AsFd) -> bool {
     // Other files have no seals and fail the call.
     let seals = rustix::fs::fcntl_get_seals(file);
@@ -97,9 +97,9 @@ pub fn reopen_read_only(file: BorrowedFd<'_>) -> Result<OwnedFd> {
     rustix::fs::open(&path, flags, Mode::empty()).context("open", path)
 }
 
-/// Returns true if the file system is FUSE, whose server may be unprivileged and may block readers
-/// indefinitely.
-pub fn is_in_user_space(file: impl AsFd) -> Result<bool> {
+/// Returns true if the file is on a FUSE file system, whose server may be unprivileged and may
+/// block readers indefinitely.
+pub fn is_on_fuse(file: impl AsFd) -> Result<bool> {
     const FUSE_SUPER_MAGIC: i64 = 0x6573_5546;
     let stat = rustix::fs::fstatfs(file).context("fstatfs", "")?;
     Ok(stat.f_type == FUSE_SUPER_MAGIC)
@@ -116,8 +116,8 @@ pub fn has_access_list(file: impl AsFd) -> bool {
 pub struct FileMapping(ReadMapping);
 
 impl FileMapping {
-    /// Maps the first `len` bytes, which may extend beyond the file's present end; pages appear
-    /// when the file grows.
+    /// Maps the first `len` bytes of a file. The range may extend beyond the present end of the
+    /// file; its pages appear when the file grows.
     pub fn map(file: impl AsFd, len: usize) -> Result<Self> {
         ReadMapping::shared(file.as_fd(), 0, len, "a file").map(Self)
     }
@@ -129,8 +129,8 @@ impl FileMapping {
         self.0.len()
     }
 
-    /// Writes a range (`write(2)`) and returns the number of bytes written; 0 if the first byte is
-    /// beyond the end of the file.
+    /// Writes a range of the file to a descriptor (`write(2)`). Returns the number of bytes
+    /// written, 0 if the range begins beyond the end of the file.
     pub fn write_to(&self, at: usize, len: usize, to: impl AsFd) -> Result<usize> {
         let (to, from) = (to.as_fd().as_raw_fd(), self.address(at, len)?);
         // SAFETY: the kernel reads the range, which lies in this mapping (`address`), and answers
@@ -138,29 +138,29 @@ impl FileMapping {
         retry_interrupted("write", || unsafe { libc::write(to, from, len) })
     }
 
-    /// Writes ranges (offset, length) with one call (`writev(2)`) and returns the number of bytes
-    /// written. At most [`RANGES_MAX`] ranges are used.
+    /// Writes several ranges, each an offset and a length, with one call (`writev(2)`). Returns the
+    /// number of bytes written. Only the first [`RANGES_MAX`] ranges are written.
     pub fn write_ranges(&self, pieces: &[(usize, usize)], to: impl AsFd) -> Result<usize> {
-        let vectors = self.vectors(pieces)?;
-        let (to, count) = (to.as_fd().as_raw_fd(), to_int(vectors.len()));
+        let io_vectors = self.io_vectors(pieces)?;
+        let (to, count) = (to.as_fd().as_raw_fd(), saturate_to_i32(io_vectors.len()));
         // SAFETY: as in `write_to`; the list lives through the call.
-        retry_interrupted("writev", || unsafe { libc::writev(to, vectors.as_ptr(), count) })
+        retry_interrupted("writev", || unsafe { libc::writev(to, io_vectors.as_ptr(), count) })
     }
 
-    /// Maps ranges into a pipe without copying (`vmsplice(2)`) and returns the number of bytes.
-    /// Later writes to the file may become visible in the pipe.
+    /// Maps ranges of the file into a pipe without copying (`vmsplice(2)`). Returns the number of
+    /// bytes. Later writes to the file may become visible in the pipe.
     pub fn splice_to(&self, pieces: &[(usize, usize)], pipe: impl AsFd) -> Result<usize> {
-        let vectors = self.vectors(pieces)?;
+        let io_vectors = self.io_vectors(pieces)?;
         let pipe = pipe.as_fd().as_raw_fd();
         // SAFETY: as in `write_ranges`; the pages are not given away (no SPLICE_F_GIFT), so the
         // pipe only reads them.
         retry_interrupted("vmsplice", || unsafe {
-            libc::vmsplice(pipe, vectors.as_ptr(), vectors.len(), 0)
+            libc::vmsplice(pipe, io_vectors.as_ptr(), io_vectors.len(), 0)
         })
     }
 
-    /// Reads a range from disk and maps its pages ahead of use. Pages beyond the end of the file
-    /// are skipped without an error.
+    /// Reads a range from disk and maps its pages before their first use. Skips pages beyond the
+    /// end of the file without an error.
     pub fn populate(&self, at: usize, len: usize) -> Result<()> {
         self.address(at, len)?;
         match self.0.populate(at, len) {
@@ -169,7 +169,7 @@ impl FileMapping {
         }
     }
 
-    fn vectors(&self, pieces: &[(usize, usize)]) -> Result<Vec<libc::iovec>> {
+    fn io_vectors(&self, pieces: &[(usize, usize)]) -> Result<Vec<libc::iovec>> {
         let pieces = pieces.iter().take(RANGES_MAX);
         pieces
             .map(|&(at, len)| {
@@ -191,13 +191,13 @@ impl FileMapping {
 /// Maximum number of ranges per call (IOV_MAX).
 pub const RANGES_MAX: usize = 1024;
 
-/// Sends bytes of a file that cannot be mapped (`sendfile(2)`) and returns their number.
+/// Sends bytes of a file that cannot be mapped (`sendfile(2)`). Returns the number of bytes sent.
 pub fn send(from: impl AsFd, at: u64, len: usize, to: impl AsFd) -> Result<usize> {
     let done = retry_on_intr(|| rustix::fs::sendfile(&to, &from, Some(&mut at.clone()), len));
     done.context("sendfile", format!("{len} bytes of a file"))
 }
 
-/// Reads from offset `at` until `out` is full or the file ends (`pread(2)`); returns the number of
+/// Reads from offset `at` until `out` is full or the file ends (`pread(2)`). Returns the number of
 /// bytes read.
 pub fn read_at(from: impl AsFd, mut at: u64, mut out: &mut [u8]) -> Result<usize> {
     let mut count = 0;
@@ -215,11 +215,12 @@ pub fn read_at(from: impl AsFd, mut at: u64, mut out: &mut [u8]) -> Result<usize
     Ok(count)
 }
 
-fn to_int(count: usize) -> i32 {
+fn saturate_to_i32(count: usize) -> i32 {
     i32::try_from(count).unwrap_or(i32::MAX)
 }
 
-/// Repeats an interrupted call and returns its count; EFAULT counts as 0.
+/// Makes a call, repeating it while signals interrupt it, and returns its count. EFAULT counts as
+/// 0.
 fn retry_interrupted(call: &'static str, mut make: impl FnMut() -> isize) -> Result<usize> {
     loop {
         if let Ok(count) = usize::try_from(make()) {
@@ -249,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn every_call_moves_mapped_bytes_into_a_pipe() {
+    fn mapped_bytes_are_written_to_a_pipe_by_every_call() {
         let file = file(&[b'a'; 5000]);
         let mapping = FileMapping::map(&file, 8192).unwrap();
         let (read, write) = rustix::pipe::pipe().unwrap();
@@ -266,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn truncated_file_is_no_sigbus() {
+    fn truncated_file_causes_no_sigbus() {
         let file = file(&[b'a'; 3 * 4096]);
         let mapping = FileMapping::map(&file, 3 * 4096).unwrap();
         let (_read, write) = rustix::pipe::pipe().unwrap();
@@ -292,6 +293,6 @@ mod tests {
         assert_eq!(status(&read).unwrap().kind, FileKind::Pipe);
         assert_eq!(access(&write).unwrap(), Access::None);
         assert_eq!(status(File::open("/dev/null").unwrap()).unwrap().kind, FileKind::Other);
-        assert!(!is_in_user_space(&file).unwrap() && !has_access_list(&file));
+        assert!(!is_on_fuse(&file).unwrap() && !has_access_list(&file));
     }
 }

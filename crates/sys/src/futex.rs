@@ -1,8 +1,9 @@
-//! Waiting on a word in memory, and waking its waiters.
+//! Waits on a word in memory, and wake-ups of the waiting threads.
 //!
-//! For parties that trust each other (CONTRACT 24): a party that can write the word can keep a
-//! waiter asleep. A wake-up costs about 7 µs once the other CPU has halted, arming a timeout about
-//! 5 µs (BASELINES), so check a waiter flag first and wait without a timeout.
+//! For parties that trust each other (CONTRACT 24), because any party that can write the word can
+//! keep a waiter asleep. A wake-up costs about 7 µs once the other CPU has halted, and arming a
+//! timeout about 5 µs (BASELINES). Callers therefore check a flag for waiters before they wake, and
+//! wait without a timeout.
 
 use crate::poll::timespec;
 use rustix::io::Errno;
@@ -13,7 +14,7 @@ use std::time::Duration;
 /// Scope of a futex.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Reach {
-    /// Threads of this process. Cheaper: the kernel need not resolve the mapping.
+    /// Only threads of this process. Cheaper, because the kernel need not resolve the mapping.
     Private,
     /// All processes that map the memory.
     Shared,
@@ -28,14 +29,14 @@ impl Reach {
     }
 }
 
-/// Blocks while the word is `expected`, until woken. May return early or spuriously: callers check
-/// again.
+/// Blocks while the word is `expected`, until woken. May return early or spuriously, so callers
+/// check the word again.
 pub fn wait(word: &AtomicU32, expected: u32, reach: Reach) {
     let woken = futex::wait(word, reach.flags(), expected, None);
     debug_assert!(matches!(woken, Ok(()) | Err(Errno::AGAIN | Errno::INTR)), "{woken:?}");
 }
 
-/// Like [`wait`], for at most `limit`. Returns true if `limit` passed.
+/// Waits like [`wait`], but at most for `limit`. Returns true if `limit` passed.
 pub fn wait_for(word: &AtomicU32, expected: u32, reach: Reach, limit: Duration) -> bool {
     let limit = timespec(limit);
     futex::wait(word, reach.flags(), expected, Some(&limit)) == Err(Errno::TIMEDOUT)

@@ -15,7 +15,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::Duration;
 
-/// A helper process, running or ended. Dropping it kills it.
+/// A helper process, running or ended. Dropping this value kills the process.
 #[derive(Debug)]
 pub struct HelperProcess {
     handle: OwnedFd,
@@ -23,7 +23,7 @@ pub struct HelperProcess {
     end: Arc<HelperOutcome>,
 }
 
-/// The outcome, once known; until then the process id is not reused.
+/// The outcome, once it is known. Until then the process id is not reused.
 #[derive(Debug, Default)]
 struct HelperOutcome {
     known: Mutex<Option<ProcessEnd>>,
@@ -31,8 +31,9 @@ struct HelperOutcome {
 }
 
 impl HelperProcess {
-    /// Starts `program`, or this executable if it is `None`, with `words` as arguments, an empty
-    /// environment, `socket` as standard input, no output, and a process group of its own.
+    /// Starts `program`, or this executable if `program` is `None`. The process gets `words` as
+    /// arguments, an empty environment, `socket` as standard input, no output, and a process group
+    /// of its own.
     pub fn start(program: Option<&Path>, words: &[&str], socket: OwnedFd) -> Result<Self> {
         // The running image, even if the file has been replaced.
         let mut command = Command::new(program.unwrap_or_else(|| Path::new("/proc/self/exe")));
@@ -77,7 +78,7 @@ impl HelperProcess {
         *self.end.lock_outcome()
     }
 
-    /// Waits up to `limit` for the outcome.
+    /// Waits up to `limit` for the outcome; returns `None` if the process is still running then.
     #[must_use]
     pub fn wait(&self, limit: Duration) -> Option<ProcessEnd> {
         let known = self.end.lock_outcome();
@@ -91,7 +92,7 @@ impl HelperProcess {
         let _ = rustix::process::pidfd_send_signal(&self.handle, Signal::KILL);
     }
 
-    /// Returns the CPU time used, in ns; `None` once the process has ended.
+    /// Returns the CPU time that the process has used in ns; `None` once the process has ended.
     #[must_use]
     pub fn processor_ns(&self) -> Option<u64> {
         let known = self.end.lock_outcome();

@@ -1,8 +1,7 @@
 //! Processes that hold sockets and BPF objects open, by `/proc/PID/fd`.
 //!
-//! Input: sockets and programs. Output: their holders. Descriptors of other users' processes are
-//! readable only with CAP_SYS_PTRACE; [`Holders::hidden`] counts the processes whose descriptors
-//! were not readable.
+//! Descriptors of other users' processes are readable only with CAP_SYS_PTRACE; [`Holders::hidden`]
+//! counts the processes whose descriptors were not readable.
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
@@ -20,7 +19,7 @@ pub struct Holder {
     pub command: String,
 }
 
-/// The holders of some sockets and programs.
+/// The processes that hold given sockets and programs.
 #[derive(Clone, Debug, Default)]
 pub struct Holders {
     sockets: HashMap<u64, Vec<Holder>>,
@@ -30,8 +29,8 @@ pub struct Holders {
 }
 
 impl Holders {
-    /// Finds the holders of sockets (by inode) and BPF programs (by id): processes that hold the
-    /// program itself or a link to it. Reads the descriptors of every process on the machine.
+    /// Finds the processes that hold sockets (by inode), or BPF programs (by id) directly or
+    /// through a link. Reads the descriptors of every process on the machine.
     #[must_use]
     pub fn find(sockets: &HashSet<u64>, programs: &HashSet<u32>) -> Self {
         let mut found = Self::default();
@@ -51,13 +50,13 @@ impl Holders {
         found
     }
 
-    /// Returns the holders of a socket.
+    /// Returns the processes that hold the socket with this inode.
     #[must_use]
     pub fn of_socket(&self, inode: u64) -> &[Holder] {
         self.sockets.get(&inode).map_or(&[], Vec::as_slice)
     }
 
-    /// Returns the holders of a program.
+    /// Returns the processes that hold the program with this id.
     #[must_use]
     pub fn of_program(&self, id: u32) -> &[Holder] {
         self.programs.get(&id).map_or(&[], Vec::as_slice)
@@ -87,12 +86,13 @@ impl Holders {
         for descriptor in descriptors.flatten() {
             let Ok(target) = fs::read_link(descriptor.path()) else { continue };
             let Some(target) = target.to_str() else { continue };
-            if let Some(inode) = socket(target).filter(|inode| sockets.contains(inode)) {
+            if let Some(inode) = parse_socket_inode(target).filter(|inode| sockets.contains(inode))
+            {
                 self.sockets.entry(inode).or_default().push(holder());
             } else if target.starts_with("anon_inode:bpf") {
                 let facts = folder.join("fdinfo").join(descriptor.file_name());
                 let facts = fs::read_to_string(facts).unwrap_or_default();
-                if let Some(id) = program(&facts).filter(|id| programs.contains(id)) {
+                if let Some(id) = parse_program_id(&facts).filter(|id| programs.contains(id)) {
                     self.programs.entry(id).or_default().push(holder());
                 }
             }
@@ -100,13 +100,15 @@ impl Holders {
     }
 }
 
-/// Parses the target of a descriptor's link: `socket:[12345]`.
-fn socket(target: &str) -> Option<u64> {
+/// Parses the socket inode from the target of a symbolic link in `/proc/PID/fd`, such as
+/// `socket:[12345]`.
+fn parse_socket_inode(target: &str) -> Option<u64> {
     target.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok()
 }
 
-/// Parses the program id in the text about a descriptor of a program or link (proc_pid_fdinfo(5)).
-fn program(facts: &str) -> Option<u32> {
+/// Parses the program id from the fdinfo text of a descriptor of a program or link
+/// (proc_pid_fdinfo(5)).
+fn parse_program_id(facts: &str) -> Option<u32> {
     let id = |line: &str| line.strip_prefix("prog_id:")?.trim().parse().ok();
     facts.lines().find_map(id)
 }
@@ -117,20 +119,20 @@ mod tests {
 
     #[test]
     fn descriptors_are_parsed() {
-        assert_eq!(socket("socket:[4711]"), Some(4711));
+        assert_eq!(parse_socket_inode("socket:[4711]"), Some(4711));
         for other in ["socket:[", "socket:[x]", "/dev/null", "anon_inode:[eventfd]", ""] {
-            assert_eq!(socket(other), None, "{other}");
+            assert_eq!(parse_socket_inode(other), None, "{other}");
         }
         let link = "pos:\t0\nlink_type:\ttcx\nlink_id:\t7\nprog_tag:\tab\nprog_id:\t61\n";
-        assert_eq!((program(link), program("pos:\t0\n")), (Some(61), None));
+        assert_eq!((parse_program_id(link), parse_program_id("pos:\t0\n")), (Some(61), None));
     }
 
     #[test]
-    fn own_socket_is_found_with_its_process() {
+    fn open_socket_is_found_with_its_process() {
         let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
         let fd = std::os::fd::AsRawFd::as_raw_fd(&socket);
         let link = fs::read_link(format!("/proc/self/fd/{fd}")).unwrap();
-        let inode = super::socket(link.to_str().unwrap()).unwrap();
+        let inode = parse_socket_inode(link.to_str().unwrap()).unwrap();
         let found = Holders::find(&HashSet::from([inode]), &HashSet::new());
         let own = found.of_socket(inode);
         assert_eq!(own.len(), 1, "{own:?}");

@@ -12,19 +12,19 @@ pub const HOSTILE_ACTS: &[&str] = &[
     "thread",
 ];
 
-/// An act, prepared while the process was still unconfined.
+/// A hostile act, prepared while the process is still unconfined.
 #[derive(Debug)]
 pub struct HostileAct {
     name: String,
-    /// Shared mappings: address, length, writable, file name.
+    /// Shared mappings: address, length, true if writable, and file name.
     shared: Vec<(usize, usize, bool, String)>,
     /// Process id of the parent.
     parent: libc::pid_t,
 }
 
 impl HostileAct {
-    /// Records the shared mappings of this process and the id of its parent, as code that ran
-    /// before the confinement could.
+    /// Records the shared mappings of this process and the id of its parent, which code that runs
+    /// before the confinement could also do.
     #[must_use]
     pub fn prepare(name: &str) -> Self {
         let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
@@ -41,16 +41,16 @@ impl HostileAct {
         Self { name: name.to_owned(), shared: shared.collect(), parent }
     }
 
-    /// Performs the act. Returns if the kernel refused it without ending the process.
-    pub fn act(&self) {
+    /// Performs the act. Returns only if the kernel refused the act without ending the process.
+    pub fn perform(&self) {
         match self.name.as_str() {
             "abort" => std::process::abort(),
-            "allocate" => allocate(),
+            "allocate" => allocate_without_limit(),
             "connect" => drop(TcpStream::connect("127.0.0.1:9")),
-            "cursor" => self.spoof("streamline-cursor"),
+            "cursor" => self.spoof_mappings("streamline-cursor"),
             "exec" => exec(),
             "exit" => std::process::exit(0),
-            "flood" => flood(),
+            "flood" => flood_sockets(),
             "fork" => fork(),
             "hang" => hang(),
             "kill" => kill(self.parent, libc::SIGKILL),
@@ -60,17 +60,17 @@ impl HostileAct {
             "panic" => panic!("this filter panics on purpose"),
             "ptrace" => ptrace(self.parent),
             "ring" => self.write_read_only_ring(),
-            "segment" => write(8),
+            "segment" => write_word(8),
             "setuid" => setuid(),
             "signal" => kill(self.parent, libc::SIGTERM),
-            "sleep" => sleep(),
-            "spoof" => self.spoof("streamline-ring"),
+            "sleep" => park_forever(),
+            "spoof" => self.spoof_mappings("streamline-ring"),
             "thread" => drop(std::thread::spawn(hang)),
             _ => {}
         }
     }
 
-    /// Makes a ring that is mapped read-only writable, and writes to it.
+    /// Makes a read-only mapping of a ring writable, and writes to it.
     fn write_read_only_ring(&self) {
         let found = self
             .shared
@@ -80,13 +80,13 @@ impl HostileAct {
             let access = libc::PROT_READ | libc::PROT_WRITE;
             // SAFETY: not sound, and not meant to be: the kernel refuses.
             unsafe { libc::mprotect(*address as *mut libc::c_void, *length, access) };
-            write(*address);
+            write_word(*address);
         }
     }
 
     /// Fills the first page of each writable mapping named `file` with arbitrary values (positions,
     /// counts, sleep flags), then loops forever.
-    fn spoof(&self, file: &str) {
+    fn spoof_mappings(&self, file: &str) {
         for (address, length, ..) in
             self.shared.iter().filter(|(.., writes, name)| *writes && name.contains(file))
         {
@@ -101,7 +101,7 @@ impl HostileAct {
     }
 }
 
-fn allocate() {
+fn allocate_without_limit() {
     let mut all: Vec<Vec<u8>> = Vec::new();
     loop {
         all.push(vec![1; 16 << 20]);
@@ -114,14 +114,14 @@ fn hang() {
     }
 }
 
-fn sleep() {
+fn park_forever() {
     loop {
         std::thread::park();
     }
 }
 
 /// Sends one byte over every open socket, forever.
-fn flood() {
+fn flood_sockets() {
     loop {
         for socket in 0..64 {
             let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
@@ -158,7 +158,7 @@ fn setuid() {
     unsafe { libc::setuid(0) };
 }
 
-fn write(address: usize) {
+fn write_word(address: usize) {
     // SAFETY: not sound, and not meant to be: the process ends here.
     unsafe { ptr::write_volatile(address as *mut u64, 1) };
 }

@@ -1,5 +1,5 @@
-//! The only foreign calls of the workspace: memory, futexes, descriptors, signals, clocks,
-//! processes, network interfaces, packet sockets, bpf(2).
+//! All foreign calls of the workspace: memory, futexes, descriptors, signals, clocks, processes,
+//! network interfaces, packet sockets, bpf(2).
 //!
 //! No other crate of the product uses `libc`. Results are owned values that release on drop; an
 //! [`Error`] names the call, its target and a remedy. Each unsafe block holds one operation, with

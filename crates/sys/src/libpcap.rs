@@ -1,7 +1,8 @@
-//! The system's libpcap, loaded with dlopen(3) on first use. It compiles pcap-filter expressions
-//! that our compiler does not support (CONTRACT 27) and serves as a reference in tests.
+//! The system's libpcap, loaded with dlopen(3) on first use. The library compiles pcap-filter
+//! expressions that our compiler does not support (CONTRACT 27) and serves as a reference in tests.
 //!
-//! Nothing links against it; on a machine without libpcap [`Libpcap::load`] returns an error.
+//! No binary links against libpcap. On a machine without libpcap, [`Libpcap::load`] returns an
+//! error.
 
 use crate::error::{Error, Result};
 use crate::packet::Instruction;
@@ -9,8 +10,8 @@ use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
 use std::ptr::NonNull;
 use std::sync::{Mutex, PoisonError};
 
-/// Sonames to try, in order.
-const NAMES: [&CStr; 2] = [c"libpcap.so.0.8", c"libpcap.so.1"];
+/// Shared object names of libpcap, in the order in which they are tried.
+const SONAMES: [&CStr; 2] = [c"libpcap.so.0.8", c"libpcap.so.1"];
 
 /// The loaded library, which stays loaded until the process ends.
 #[derive(Clone, Copy, Debug)]
@@ -56,9 +57,9 @@ const NETMASK_UNKNOWN: u32 = 0xffff_ffff;
 impl Libpcap {
     /// Loads libpcap.
     ///
-    /// ENOENT: this machine has none.
+    /// Fails with ENOENT if libpcap is not installed.
     pub fn load() -> Result<Self> {
-        let library = NAMES
+        let library = SONAMES
             .iter()
             .find_map(|name| {
                 // SAFETY: the name is a C string; libpcap's constructors do nothing to us.
@@ -66,9 +67,10 @@ impl Libpcap {
             })
             .ok_or_else(|| Error::new("dlopen", "libpcap.so.0.8, libpcap.so.1", libc::ENOENT))?;
         let (open_dead, compile) =
-            (symbol(library, c"pcap_open_dead")?, symbol(library, c"pcap_compile")?);
-        let (error, free) = (symbol(library, c"pcap_geterr")?, symbol(library, c"pcap_freecode")?);
-        let close = symbol(library, c"pcap_close")?;
+            (find_symbol(library, c"pcap_open_dead")?, find_symbol(library, c"pcap_compile")?);
+        let (error, free) =
+            (find_symbol(library, c"pcap_geterr")?, find_symbol(library, c"pcap_freecode")?);
+        let close = find_symbol(library, c"pcap_close")?;
         Ok(Self {
             // SAFETY: pcap(3): `pcap_t *pcap_open_dead(int linktype, int snaplen)`.
             open_dead: unsafe { std::mem::transmute::<Symbol, OpenDead>(open_dead) },
@@ -84,8 +86,8 @@ impl Libpcap {
         })
     }
 
-    /// Compiles an expression for a link type (`DLT_*`) and a snap length in bytes. The error is
-    /// libpcap's text. Blocks while host names are resolved.
+    /// Compiles an expression for a link type (`DLT_*`) and a snapshot length in bytes. An error is
+    /// libpcap's own text. Blocks while host names are resolved.
     pub fn compile(
         &self,
         expression: &str,
@@ -105,12 +107,12 @@ impl Libpcap {
         let status =
             unsafe { (self.compile)(handle.as_ptr(), at, text, optimise, NETMASK_UNKNOWN) };
         let result = if status == 0 {
-            let instructions = copy(&program);
+            let instructions = copy_instructions(&program);
             // SAFETY: pcap_freecode(3) frees what pcap_compile made; it is called once.
             unsafe { (self.free)(&raw mut program) };
             Ok(instructions)
         } else {
-            Err(self.message(handle))
+            Err(self.error_message(handle))
         };
         // SAFETY: the handle is open and not used any more.
         unsafe { (self.close)(handle.as_ptr()) };
@@ -118,7 +120,7 @@ impl Libpcap {
         result
     }
 
-    fn message(&self, handle: NonNull<c_void>) -> String {
+    fn error_message(&self, handle: NonNull<c_void>) -> String {
         // SAFETY: the handle is open; the text lies in it (pcap_geterr(3)).
         let text = unsafe { (self.error)(handle.as_ptr()) };
         if text.is_null() {
@@ -129,14 +131,14 @@ impl Libpcap {
     }
 }
 
-fn symbol(library: NonNull<c_void>, name: &'static CStr) -> Result<NonNull<c_void>> {
+fn find_symbol(library: NonNull<c_void>, name: &'static CStr) -> Result<NonNull<c_void>> {
     // SAFETY: the library is loaded and the name is a C string.
     let address = unsafe { libc::dlsym(library.as_ptr(), name.as_ptr()) };
     let missing = || Error::new("dlsym", name.to_string_lossy().into_owned(), libc::ENOENT);
     NonNull::new(address).ok_or_else(missing)
 }
 
-fn copy(program: &CompiledProgram) -> Vec<Instruction> {
+fn copy_instructions(program: &CompiledProgram) -> Vec<Instruction> {
     if program.instructions.is_null() {
         return Vec::new();
     }

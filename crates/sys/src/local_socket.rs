@@ -41,8 +41,7 @@ pub fn open_private_file(directory: &OwnedFd, name: &str) -> Result<OwnedFd> {
         .context("open", name.to_owned())
 }
 
-/// Locks a file until it is closed. Returns false, without blocking, if another holder has the
-/// lock.
+/// Locks a file until it is closed. Never blocks; returns false if another holder has the lock.
 pub fn try_lock(file: &OwnedFd) -> Result<bool> {
     match rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(true),
@@ -61,7 +60,7 @@ pub fn is_same_file(directory: &OwnedFd, name: &str, file: &OwnedFd) -> bool {
     }
 }
 
-/// Removes a name from a directory; a missing name is no error.
+/// Removes a name from a directory. Succeeds if the name does not exist.
 pub fn remove(directory: &OwnedFd, name: &str) -> Result<()> {
     match rustix::fs::unlinkat(directory, name, AtFlags::empty()) {
         Ok(()) | Err(Errno::NOENT) => Ok(()),
@@ -69,7 +68,7 @@ pub fn remove(directory: &OwnedFd, name: &str) -> Result<()> {
     }
 }
 
-/// Listens at a name in a directory, with file mode `mode`. The listener is nonblocking.
+/// Creates a nonblocking listening socket with this name in a directory and file mode `mode`.
 pub fn listen_at(
     directory: &OwnedFd,
     name: &str,
@@ -77,7 +76,7 @@ pub fn listen_at(
     form: Framing,
     backlog: i32,
 ) -> Result<OwnedFd> {
-    let socket = open(form, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?;
+    let socket = open_socket(form, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?;
     let path = format!("/proc/self/fd/{}/{name}", directory.as_raw_fd());
     let address = SocketAddrUnix::new(path.as_str()).context("bind", name.to_owned())?;
     bind(&socket, &address).context("bind", name.to_owned())?;
@@ -89,7 +88,7 @@ pub fn listen_at(
 
 /// Connects to a path. Connecting, sending and receiving block for at most `limit`.
 pub fn connect_to(path: &Path, form: Framing, limit: Duration) -> Result<OwnedFd> {
-    let socket = open(form, SocketFlags::CLOEXEC)?;
+    let socket = open_socket(form, SocketFlags::CLOEXEC)?;
     set_timeouts(&socket, limit)?;
     let shown = path.display().to_string();
     let named = |path: &Path| SocketAddrUnix::new(path).context("connect", shown.clone());
@@ -108,7 +107,7 @@ pub fn connect_to(path: &Path, form: Framing, limit: Duration) -> Result<OwnedFd
     Ok(socket)
 }
 
-/// Limits the time that sends and receives block.
+/// Limits the time for which sends and receives on a socket block.
 pub fn set_timeouts(socket: &OwnedFd, limit: Duration) -> Result<()> {
     for which in [Timeout::Send, Timeout::Recv] {
         sockopt::set_socket_timeout(socket, which, Some(limit))
@@ -117,7 +116,7 @@ pub fn set_timeouts(socket: &OwnedFd, limit: Duration) -> Result<()> {
     Ok(())
 }
 
-/// Accepts a pending connection as a nonblocking socket; `None` if there is none.
+/// Accepts a pending connection as a nonblocking socket; returns `None` if none is pending.
 pub fn accept(listener: impl AsFd) -> Result<Option<OwnedFd>> {
     accept_as(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)
 }
@@ -131,7 +130,7 @@ pub(crate) fn accept_as(listener: impl AsFd, flags: SocketFlags) -> Result<Optio
     }
 }
 
-/// Returns the framing of a Unix socket. EPROTOTYPE: the socket is of another kind.
+/// Returns the framing of a Unix socket. Fails with EPROTOTYPE for a socket of any other type.
 pub fn framing(socket: impl AsFd) -> Result<Framing> {
     let send_error = |errno| Err(Error::new("getsockopt", "SO_TYPE", errno));
     match (sockopt::socket_domain(&socket), sockopt::socket_type(&socket)) {
@@ -142,8 +141,8 @@ pub fn framing(socket: impl AsFd) -> Result<Framing> {
     }
 }
 
-/// Sends without blocking and returns the number of bytes: all of them for packets. `None`: no
-/// room.
+/// Sends without blocking. Returns the number of bytes sent, which for packets is all of them, or
+/// `None` if the peer's queue is full.
 pub fn send_now(
     socket: impl AsFd,
     bytes: &[u8],
@@ -168,9 +167,9 @@ pub fn is_gone(socket: impl AsFd) -> bool {
     }
 }
 
-/// Opens a pidfd of the process that created the peer socket; it becomes readable when that process
-/// ends. On kernels before 6.5 the pidfd is opened by process id, which may have been reused in the
-/// meantime.
+/// Opens a pidfd of the process that created the peer socket. The pidfd becomes readable when that
+/// process ends. Before Linux 6.5 the pidfd is opened by process id, which may have been reused in
+/// the meantime.
 pub fn peer_process(socket: impl AsFd) -> Result<OwnedFd> {
     const PEER_PROCESS: option::Name = (77, "SO_PEERPIDFD");
     match option::get::<c_int>(socket.as_fd(), libc::SOL_SOCKET, PEER_PROCESS) {
@@ -183,7 +182,7 @@ pub fn peer_process(socket: impl AsFd) -> Result<OwnedFd> {
     open_process(who.pid.as_raw_nonzero().get())
 }
 
-/// Opens a pidfd by process id; it becomes readable when the process ends.
+/// Opens a pidfd by process id. The pidfd becomes readable when the process ends.
 pub fn open_process(number: i32) -> Result<OwnedFd> {
     let shown = format!("process {number}");
     let send_error = || Error::new("pidfd_open", shown.clone(), libc::ESRCH);
@@ -192,13 +191,13 @@ pub fn open_process(number: i32) -> Result<OwnedFd> {
         .context("pidfd_open", shown)
 }
 
-/// Kills a process.
+/// Kills the process that a pidfd names.
 pub fn kill(process: impl AsFd) -> Result<()> {
     rustix::process::pidfd_send_signal(process, rustix::process::Signal::KILL)
         .context("pidfd_send_signal", "a process")
 }
 
-pub(crate) fn open(form: Framing, flags: SocketFlags) -> Result<OwnedFd> {
+pub(crate) fn open_socket(form: Framing, flags: SocketFlags) -> Result<OwnedFd> {
     let kind = match form {
         Framing::Packets => SocketType::SEQPACKET,
         Framing::Stream => SocketType::STREAM,

@@ -1,7 +1,7 @@
 //! Facts about this machine: CPUs, caches, memory, kernel, privileges.
 //!
-//! Read once per plan and handed to the planner as a value. A missing file (in a container, on an
-//! unusual CPU) yields `None`, never a guess.
+//! The facts are read once per plan and passed to the planner as a value. If a file is missing (in
+//! a container, on an unusual CPU), the fact is `None`, never a guess.
 
 use crate::error::ErrorContext as _;
 use std::fs;
@@ -10,17 +10,17 @@ use std::path::Path;
 /// Machine facts for the planner and `doctor`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Machine {
-    /// CPUs that this process may use.
+    /// Number of CPUs that this process may use.
     pub processors: usize,
     /// Data cache sizes of CPU 0 in bytes, level 1 first.
     pub caches: Vec<usize>,
-    /// Memory in bytes.
+    /// Size of memory in bytes; `None` if unknown.
     pub memory: Option<u64>,
     /// Page size in bytes.
     pub page: usize,
     /// Kernel release, as printed by `uname -r`.
     pub release: String,
-    /// Effective user.
+    /// Effective user id.
     pub uid: u32,
     /// Effective capabilities.
     pub capabilities: Capabilities,
@@ -33,10 +33,12 @@ impl Machine {
         let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
         Self {
             processors: std::thread::available_parallelism().map_or(1, usize::from),
-            caches: caches(Path::new("/sys/devices/system/cpu/cpu0/cache")),
-            memory: fs::read_to_string("/proc/meminfo").ok().and_then(|text| memory(&text)),
+            caches: read_cache_sizes(Path::new("/sys/devices/system/cpu/cpu0/cache")),
+            memory: fs::read_to_string("/proc/meminfo")
+                .ok()
+                .and_then(|text| parse_total_memory(&text)),
             page: rustix::param::page_size(),
-            release: read("/proc/sys/kernel/osrelease").unwrap_or_default(),
+            release: read_trimmed("/proc/sys/kernel/osrelease").unwrap_or_default(),
             uid: rustix::process::geteuid().as_raw(),
             capabilities: Capabilities::parse(&status, "CapEff:").unwrap_or_default(),
         }
@@ -56,8 +58,8 @@ pub fn current_processor() -> usize {
     rustix::thread::sched_getcpu()
 }
 
-/// Returns the CPUs that share `processor`'s nearest shared cache, `processor` included; empty if
-/// that is unknown or if no cache is shared.
+/// Returns the CPUs that share the nearest shared cache of `processor`, including `processor`
+/// itself; empty if unknown or if no cache is shared.
 #[must_use]
 pub fn cache_sharers(processor: usize) -> Vec<usize> {
     cache_sharers_below(&Path::new("/sys/devices/system/cpu").join(format!("cpu{processor}/cache")))
@@ -65,7 +67,7 @@ pub fn cache_sharers(processor: usize) -> Vec<usize> {
 
 fn cache_sharers_below(directory: &Path) -> Vec<usize> {
     let shared = |index: &Path| {
-        let all = processors(&fs::read_to_string(index.join("shared_cpu_list")).ok()?)?;
+        let all = parse_cpu_list(&fs::read_to_string(index.join("shared_cpu_list")).ok()?)?;
         let level: u32 = fs::read_to_string(index.join("level")).ok()?.trim().parse().ok()?;
         (all.len() > 1).then_some((level, all))
     };
@@ -74,8 +76,8 @@ fn cache_sharers_below(directory: &Path) -> Vec<usize> {
     nearest.map_or_else(Vec::new, |(_, all)| all)
 }
 
-/// Parses a CPU list of sysfs, such as `0-3,8`.
-fn processors(list: &str) -> Option<Vec<usize>> {
+/// Parses a CPU list from sysfs, such as `0-3,8`.
+fn parse_cpu_list(list: &str) -> Option<Vec<usize>> {
     let range = |part: &str| {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
         let (first, last) = (first.parse().ok()?, last.parse().ok()?);
@@ -101,15 +103,15 @@ pub fn possible_processors() -> crate::Result<usize> {
 pub struct Capabilities(pub u64);
 
 impl Capabilities {
-    /// Configure network interfaces and attach programs to them.
+    /// Permits configuring network interfaces and attaching programs to them.
     pub const NET_ADMIN: u32 = 12;
-    /// Open raw and packet sockets.
+    /// Permits opening raw and packet sockets.
     pub const NET_RAW: u32 = 13;
-    /// Perform most administrative operations.
+    /// Permits most administrative operations.
     pub const SYS_ADMIN: u32 = 21;
-    /// Load programs that read kernel memory.
+    /// Permits loading programs that read kernel memory.
     pub const PERFMON: u32 = 38;
-    /// Load eBPF programs.
+    /// Permits loading eBPF programs.
     pub const BPF: u32 = 39;
 
     /// Returns true if the capability is in the set.
@@ -118,15 +120,15 @@ impl Capabilities {
         self.0 & (1 << number) != 0
     }
 
-    /// Parses the set with this title from `/proc/PID/status`.
+    /// Parses the capability set after `title` in the text of `/proc/PID/status`.
     pub(crate) fn parse(status: &str, title: &str) -> Option<Self> {
         let text = status.lines().find_map(|line| line.strip_prefix(title))?;
         u64::from_str_radix(text.trim(), 16).ok().map(Self)
     }
 }
 
-/// Reads data and unified cache sizes from a sysfs directory, level 1 first.
-fn caches(directory: &Path) -> Vec<usize> {
+/// Reads the sizes in bytes of data and unified caches from a sysfs directory, level 1 first.
+fn read_cache_sizes(directory: &Path) -> Vec<usize> {
     let mut found: Vec<(u32, usize)> = fs::read_dir(directory)
         .into_iter()
         .flatten()
@@ -144,7 +146,7 @@ fn caches(directory: &Path) -> Vec<usize> {
     found.into_iter().map(|(_, size)| size).collect()
 }
 
-/// Parses a size of sysfs, such as `48K` or `32M`, into bytes.
+/// Parses a size from sysfs, such as `48K` or `32M`, and returns it in bytes.
 fn parse_size(text: &str) -> Option<usize> {
     let (number, unit) = match text.strip_suffix('K') {
         Some(number) => (number, 1 << 10),
@@ -156,12 +158,12 @@ fn parse_size(text: &str) -> Option<usize> {
     number.parse::<usize>().ok()?.checked_mul(unit)
 }
 
-fn memory(meminfo: &str) -> Option<u64> {
+fn parse_total_memory(meminfo: &str) -> Option<u64> {
     let line = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
     line.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
-fn read(path: &str) -> Option<String> {
+fn read_trimmed(path: &str) -> Option<String> {
     Some(fs::read_to_string(path).ok()?.trim().to_owned())
 }
 
@@ -174,17 +176,20 @@ mod tests {
         assert_eq!(parse_size("48K"), Some(49152));
         assert_eq!(parse_size("32M"), Some(1 << 25));
         assert_eq!(parse_size("lots"), None);
-        assert_eq!(memory("MemTotal:       24585032 kB\nMemFree: 1 kB\n"), Some(24585032 << 10));
+        assert_eq!(
+            parse_total_memory("MemTotal:       24585032 kB\nMemFree: 1 kB\n"),
+            Some(24585032 << 10)
+        );
         let caps = Capabilities::parse("Name:\tx\nCapEff:\t000000c000003000\n", "CapEff:").unwrap();
         assert!(caps.has(Capabilities::NET_ADMIN) && caps.has(Capabilities::BPF));
         assert!(!caps.has(Capabilities::SYS_ADMIN));
-        assert!(caches(Path::new("/nonexistent")).is_empty());
+        assert!(read_cache_sizes(Path::new("/nonexistent")).is_empty());
     }
 
     #[test]
-    fn k9_nearest_cache_sharers_are_found() {
-        assert_eq!(processors("0-3,8\n"), Some(vec![0, 1, 2, 3, 8]));
-        assert!(processors("").is_none() && processors("0-99999999").is_none());
+    fn k9_cpus_sharing_the_nearest_cache_are_found() {
+        assert_eq!(parse_cpu_list("0-3,8\n"), Some(vec![0, 1, 2, 3, 8]));
+        assert!(parse_cpu_list("").is_none() && parse_cpu_list("0-99999999").is_none());
         let directory = std::env::temp_dir().join(format!("caches-{}", std::process::id()));
         let cache = |index: &str, level: &str, list: &str| {
             let path = directory.join(index);

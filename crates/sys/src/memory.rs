@@ -1,10 +1,10 @@
 //! Memory: sealed memfds and owned mappings.
 //!
-//! A dbuf is one memfd (DESIGN, memory; RELIABILITY facts 1 to 4): created, mapped, sealed, and
-//! only then shared. [`Seals::READER`] makes a descriptor harmless; the receiver checks seals, size
-//! and geometry before its first access. A mapping yields an address, never a reference: `buffer`
-//! argues who may access the bytes and when. Memory whose segments the kernel fills and gets back
-//! (a packet ring) is a [`Lender`].
+//! A dbuf is one memfd (DESIGN, memory; RELIABILITY facts 1 to 4), which is created, mapped,
+//! sealed, and only then shared. [`Seals::READER`] makes a descriptor harmless; the receiver checks
+//! seals, size and geometry before its first access. A mapping yields an address, never a
+//! reference; the crate `buffer` establishes which party may access the bytes at which time. Memory
+//! whose segments the kernel fills and gets back (a packet ring) is a [`Lender`].
 
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 pub mod foreign;
@@ -20,27 +20,28 @@ use std::ops::Deref;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::{self, NonNull};
 
-/// Seals of a memfd: operations that are forbidden for good, to every process.
+/// Seals of a memfd: operations that the kernel forbids permanently, to every process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Seals(u32);
 
 impl Seals {
     /// No seals.
     pub const NONE: Self = Self(0);
-    /// The file cannot shrink, so no reader dies of SIGBUS.
+    /// The file cannot shrink, so no reader is killed by SIGBUS.
     pub const SHRINK: Self = Self(libc::F_SEAL_SHRINK as u32);
     /// The file cannot grow.
     pub const GROW: Self = Self(libc::F_SEAL_GROW as u32);
     /// The file cannot be written; refused while a writable mapping exists.
     pub const WRITE: Self = Self(libc::F_SEAL_WRITE as u32);
-    /// No new write access is granted; existing writable mappings stay writable.
+    /// New writable mappings and writes are refused; existing writable mappings stay writable.
     pub const FUTURE_WRITE: Self = Self(libc::F_SEAL_FUTURE_WRITE as u32);
     /// No seal can be added.
     pub const SEAL: Self = Self(libc::F_SEAL_SEAL as u32);
-    /// Seals of a descriptor given to a reader, which cannot write, truncate or punch the file.
+    /// Seals of a file whose descriptor is given to a reader, which then cannot write, truncate or
+    /// punch the file.
     pub const READER: Self =
         Self(Self::SHRINK.0 | Self::GROW.0 | Self::FUTURE_WRITE.0 | Self::SEAL.0);
-    /// Seals of a descriptor given to a writer: the size is fixed.
+    /// Seals of a file whose descriptor is given to a writer, which then cannot change the size.
     pub const SIZE: Self = Self(Self::SHRINK.0 | Self::GROW.0 | Self::SEAL.0);
     /// Seals of a file that can never change again.
     pub const FROZEN: Self = Self(Self::SHRINK.0 | Self::GROW.0 | Self::WRITE.0 | Self::SEAL.0);
@@ -67,13 +68,13 @@ pub struct Memfd {
 
 impl Memfd {
     /// Creates a zeroed file of `len` bytes that allows sealing. Allocates no pages
-    /// ([`Memfd::allocate`] does). `name` shows in `/proc/PID/maps`.
+    /// ([`Memfd::allocate`] does). `name` appears in `/proc/PID/maps`.
     pub fn create(name: &str, len: usize) -> Result<Self> {
         Self::create_with(name, len, MemfdFlags::empty())
     }
 
-    /// Creates a file of reserved 2 MB huge pages and allocates them; `len` is a multiple of 2 MB.
-    /// Fails if too few are reserved.
+    /// Creates a file of reserved 2 MB huge pages and allocates these pages. `len` is a multiple of
+    /// 2 MB. Fails if too few pages are reserved.
     pub fn create_huge(name: &str, len: usize) -> Result<Self> {
         let file = Self::create_with(name, len, MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB)?;
         file.allocate(0, len)?;
@@ -93,15 +94,16 @@ impl Memfd {
         Ok(Self { fd, len: usize::try_from(stat.st_size).unwrap_or(0) })
     }
 
-    /// Returns the size in bytes at creation or adoption; final once [`Seals::SIZE`] is set.
+    /// Returns the size in bytes at creation or adoption. The size is final once [`Seals::SIZE`] is
+    /// set.
     #[must_use]
     #[expect(clippy::len_without_is_empty, reason = "an empty file is not a case of its own")]
     pub const fn len(&self) -> usize {
         self.len
     }
 
-    /// Allocates the pages of a range, so that a shortage of memory is an error here and no SIGBUS
-    /// later.
+    /// Allocates the pages of a range, so that a shortage of memory is an error here instead of a
+    /// SIGBUS later.
     pub fn allocate(&self, offset: usize, len: usize) -> Result<()> {
         let mode = rustix::fs::FallocateFlags::empty();
         rustix::fs::fallocate(&self.fd, mode, offset as u64, len as u64)
@@ -116,7 +118,7 @@ impl Memfd {
             .context("fallocate", format!("to give back {len} bytes of memory"))
     }
 
-    /// Returns the number of bytes that are allocated now.
+    /// Returns the number of bytes that are currently allocated.
     pub fn resident(&self) -> Result<u64> {
         let stat = rustix::fs::fstat(&self.fd).context("fstat", "a memfd")?;
         Ok(u64::try_from(stat.st_blocks).unwrap_or(0) * 512)
@@ -128,7 +130,7 @@ impl Memfd {
             .context("fcntl", "F_ADD_SEALS")
     }
 
-    /// Returns the seals. A descriptor that cannot be sealed is an error.
+    /// Returns the seals. Fails for a descriptor that does not support sealing.
     pub fn seals(&self) -> Result<Seals> {
         let seals =
             rustix::fs::fcntl_get_seals(&self.fd).context("fcntl", "F_GET_SEALS: not a memfd?")?;
@@ -158,7 +160,7 @@ impl From<Memfd> for OwnedFd {
     }
 }
 
-/// A readable and writable mapping, unmapped on drop. Read like a [`ReadMapping`].
+/// A readable and writable mapping, unmapped on drop. Dereferences to [`ReadMapping`] for reads.
 #[derive(Debug)]
 pub struct Mapping(ReadMapping);
 
@@ -183,12 +185,13 @@ impl Mapping {
         Ok(Self(ReadMapping(Span { base, len })))
     }
 
-    /// Maps the first `len` bytes of a descriptor, shared.
+    /// Maps the first `len` bytes of a descriptor as shared memory. `what` names the memory in
+    /// errors.
     pub(crate) fn shared(fd: BorrowedFd<'_>, len: usize, what: &str) -> Result<Self> {
         Self::shared_at(fd, 0, len, what)
     }
 
-    /// Like [`Mapping::shared`], beginning at `offset`.
+    /// Maps like [`Mapping::shared`], but from `offset` on.
     pub(crate) fn shared_at(
         fd: BorrowedFd<'_>,
         offset: u64,
@@ -199,12 +202,12 @@ impl Mapping {
         Ok(Self(ReadMapping(Span::shared(fd, offset, len, access, what)?)))
     }
 
-    /// Faults in a range for writing.
+    /// Faults in the pages of a range for writing.
     pub fn populate(&self, offset: usize, len: usize) -> Result<()> {
         self.0.0.advise(offset, len, Advice::LinuxPopulateWrite)
     }
 
-    /// Requests transparent huge pages.
+    /// Requests transparent huge pages for the mapping.
     pub fn request_huge_pages(&self) -> Result<()> {
         self.0.0.advise(0, self.len(), Advice::LinuxHugepage)
     }
@@ -215,7 +218,8 @@ impl Mapping {
 pub struct ReadMapping(Span);
 
 impl ReadMapping {
-    /// Maps `len` bytes of a descriptor from `offset`, shared; other parties may write them.
+    /// Maps `len` bytes of a descriptor from `offset` on as shared memory, which other parties may
+    /// write. `what` names the memory in errors.
     pub(crate) fn shared(fd: BorrowedFd<'_>, offset: u64, len: usize, what: &str) -> Result<Self> {
         Ok(Self(Span::shared(fd, offset, len, ProtFlags::READ, what)?))
     }
@@ -233,7 +237,7 @@ impl ReadMapping {
         self.0.len
     }
 
-    /// Adds write access. If the file's seals forbid that, the mapping is lost.
+    /// Makes the mapping writable. If the file's seals forbid writing, the mapping is lost.
     pub fn into_writable(self) -> Result<Mapping> {
         let at = self.0.base.as_ptr().cast::<c_void>();
         let access = MprotectFlags::READ | MprotectFlags::WRITE;
@@ -244,7 +248,7 @@ impl ReadMapping {
         Ok(Mapping(self))
     }
 
-    /// Faults in a range for reading.
+    /// Faults in the pages of a range for reading.
     pub fn populate(&self, offset: usize, len: usize) -> Result<()> {
         self.0.advise(offset, len, Advice::LinuxPopulateRead)
     }
@@ -264,15 +268,15 @@ pub unsafe trait Lender: Any + fmt::Debug + Send + Sync {
     fn segment(&self) -> usize;
     /// Returns the number of segments: a power of two.
     fn segments(&self) -> usize;
-    /// Returns true if the segment has been filled and belongs to this process. Acquire: writes
-    /// made before are visible.
+    /// Returns true if the other party has filled the segment and passed it to this process. Has
+    /// Acquire ordering: the bytes written before are visible.
     fn has_arrived(&self, slot: usize) -> bool;
-    /// Returns an arrived segment to the other party. Release: earlier reads by this process happen
-    /// before the return.
+    /// Returns an arrived segment to the other party. Has Release ordering: earlier reads by this
+    /// process happen before the return.
     fn give_back(&self, slot: usize);
 }
 
-/// An address range owned and unmapped by this value.
+/// An address range that this value owns and unmaps on drop.
 #[derive(Debug)]
 struct Span {
     base: NonNull<u8>,
@@ -359,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn pipe_is_rejected_as_memfd() {
+    fn pipe_cannot_be_adopted_as_memfd() {
         let (read, _write) = rustix::pipe::pipe().unwrap();
         assert!(Memfd::from_fd(read).unwrap().seals().is_err());
     }

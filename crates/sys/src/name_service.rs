@@ -1,7 +1,7 @@
 //! Lookups in the C library's name databases: hosts, networks, services, protocols, Ethernet
 //! addresses, through the name service switch (nsswitch.conf(5)).
 //!
-//! libpcap calls the same functions, so names resolve as in tcpdump.
+//! libpcap calls the same functions, so names resolve as they do in tcpdump.
 
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::net::{IpAddr, ToSocketAddrs};
@@ -24,7 +24,8 @@ unsafe extern "C" {
 /// Serializes lookups: the C library returns static memory that the next lookup overwrites.
 static LOOKUP_LOCK: Mutex<()> = Mutex::new(());
 
-/// Resolves a host name to addresses, without duplicates. Blocks while name servers are queried.
+/// Resolves a host name to its addresses, without duplicates. Blocks while name servers are
+/// queried.
 pub fn host(name: &str) -> Result<Vec<IpAddr>, String> {
     let found = (name, 0).to_socket_addrs().map_err(|error| error.to_string())?;
     let mut addresses = Vec::new();
@@ -36,7 +37,8 @@ pub fn host(name: &str) -> Result<Vec<IpAddr>, String> {
     Ok(addresses)
 }
 
-/// Returns the number of a network (networks(5)): up to four bytes, right-aligned.
+/// Returns the number of a network (networks(5)), of up to four bytes, right-aligned; `None` if the
+/// name is unknown.
 pub fn network(name: &str) -> Option<u32> {
     let name = CString::new(name).ok()?;
     let _one_at_a_time = LOOKUP_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
@@ -49,7 +51,7 @@ pub fn network(name: &str) -> Option<u32> {
     Some(found.number)
 }
 
-/// Returns the Ethernet address of a host (ethers(5)).
+/// Returns the Ethernet address of a host (ethers(5)); `None` if the name is unknown.
 pub fn ethernet(name: &str) -> Option<[u8; 6]> {
     let name = CString::new(name).ok()?;
     let mut address = [0; 6];
@@ -59,7 +61,8 @@ pub fn ethernet(name: &str) -> Option<[u8; 6]> {
     (failed == 0).then_some(address)
 }
 
-/// Returns the port of a service over `transport`, which is `tcp` or `udp`.
+/// Returns the port of a service over `transport`, either `tcp` or `udp`; `None` if the name is
+/// unknown.
 pub fn port(name: &str, transport: &CStr) -> Option<u16> {
     let name = CString::new(name).ok()?;
     let _one_at_a_time = LOOKUP_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
@@ -72,7 +75,7 @@ pub fn port(name: &str, transport: &CStr) -> Option<u16> {
     u16::try_from(found.s_port).ok().map(u16::from_be)
 }
 
-/// Returns the number of an IP protocol (protocols(5)).
+/// Returns the number of an IP protocol (protocols(5)); `None` if the name is unknown.
 pub fn protocol(name: &str) -> Option<u8> {
     let name = CString::new(name).ok()?;
     let _one_at_a_time = LOOKUP_LOCK.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,9 +1,10 @@
-//! Opening of paths at which another user may have placed another kind of file.
+//! Safe opening of paths at which another user may have placed a pipe, terminal or link.
 //!
-//! open(2) of a named pipe blocks without limit for its peer, a terminal may become the controlling
-//! terminal, and a link may lead to any file. [`OpenRegular`] opens without blocking and checks the
-//! file type before any access. [`open_target`] opens a destination that a user names, possibly a
-//! pipe on purpose; its wait for a reader ends with the first signal.
+//! Opening a named pipe blocks indefinitely for a process at its other end, a terminal may become
+//! the controlling terminal, and a link may lead to any file. [`OpenRegular`] opens without
+//! blocking and checks the file type before any access. [`open_target`] opens a destination that a
+//! user names, possibly a pipe on purpose; the wait for a reader of the pipe ends with the first
+//! signal.
 
 use crate::eventfd::EventFd;
 use crate::signal;
@@ -15,11 +16,11 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc};
 
-/// Flags by which an open neither blocks nor acquires a controlling terminal.
+/// Flags with which open(2) neither blocks nor acquires a controlling terminal.
 const NONBLOCKING_OPEN: OFlags = OFlags::NONBLOCK.union(OFlags::NOCTTY).union(OFlags::CLOEXEC);
 
-/// Options for opening a regular file. Any other file type is an error, returned without waiting
-/// for a peer.
+/// Options for opening a regular file. Opening any other type of file fails without waiting for a
+/// peer.
 #[derive(Clone, Copy, Debug)]
 #[must_use]
 pub struct OpenRegular {
@@ -44,27 +45,27 @@ impl OpenRegular {
         Self { flags: OFlags::WRONLY.union(OFlags::APPEND), mode: 0, own: false }
     }
 
-    /// Creates the file if missing, with `mode` before the umask.
+    /// Creates the file if it is missing, with `mode` before the umask.
     pub const fn create(self, mode: u32) -> Self {
         Self { flags: self.flags.union(OFlags::CREATE), mode, ..self }
     }
 
-    /// Creates the file with `mode` before the umask; an existing file is an error.
+    /// Creates the file with `mode` before the umask, and fails if the file exists.
     pub const fn create_new(self, mode: u32) -> Self {
         Self { flags: self.flags.union(OFlags::CREATE).union(OFlags::EXCL), mode, ..self }
     }
 
-    /// Rejects symbolic links and files with several hard links.
+    /// Rejects symbolic links and files that have several hard links.
     pub const fn sole_link(self) -> Self {
         Self { flags: self.flags.union(OFlags::NOFOLLOW), own: true, ..self }
     }
 
-    /// Opens a path.
+    /// Opens the file at a path.
     pub fn open(self, path: impl AsRef<Path>) -> io::Result<File> {
         self.open_at(CWD, path)
     }
 
-    /// Opens a name in a directory.
+    /// Opens the file with this name in a directory.
     pub fn open_at(self, directory: impl AsFd, name: impl AsRef<Path>) -> io::Result<File> {
         let (directory, name) = (directory.as_fd(), name.as_ref());
         let mode = Mode::from_raw_mode(self.mode);
@@ -91,7 +92,7 @@ impl OpenRegular {
         Ok(file.into())
     }
 
-    /// Returns the error for any file type but a regular file.
+    /// Returns the error for any file other than a regular file; `None` for a regular file.
     fn type_error(self, stat: &Stat) -> Option<io::Error> {
         let what = match FileType::from_raw_mode(stat.st_mode) {
             FileType::RegularFile => return None,
@@ -108,19 +109,19 @@ impl OpenRegular {
     }
 }
 
-/// Advice about a foreign file under a name of this program.
+/// Advice to the user if a foreign file has a name that this program wants to use.
 const REMOVE_ADVICE: &str = "remove it, or choose another place";
 
-/// Position of writes in an existing regular file.
+/// Position of the first write to an existing regular file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum WriteMode {
-    /// At its beginning.
+    /// At the beginning of the file.
     FromStart,
-    /// After its end.
+    /// After the end of the file.
     Append,
 }
 
-/// An opened destination.
+/// An opened destination for writing.
 #[derive(Debug)]
 pub struct Target {
     /// The open file.
@@ -130,9 +131,9 @@ pub struct Target {
 }
 
 /// Opens a destination for writing: a regular file, created with `mode` (before the umask) if
-/// missing; or a pipe, terminal or device. Never truncates. Blocks until a named pipe has a reader,
+/// missing, or a pipe, terminal or device. Never truncates. Blocks until a named pipe has a reader,
 /// or until a stop signal. Rejects a pipe that another user may have planted in a sticky directory
-/// that others may write.
+/// that other users may write.
 pub fn open_target(path: &Path, writes: WriteMode, mode: u32) -> io::Result<Target> {
     let flags = match writes {
         WriteMode::FromStart => OFlags::WRONLY,
@@ -163,7 +164,7 @@ pub fn open_target(path: &Path, writes: WriteMode, mode: u32) -> io::Result<Targ
     Ok(Target { file, created: false })
 }
 
-/// Restores blocking writes; only the open had to be nonblocking.
+/// Makes writes block again, since only the open had to be nonblocking.
 fn set_blocking(file: &File) -> io::Result<()> {
     let flags = rustix::fs::fcntl_getfl(file)?;
     Ok(rustix::fs::fcntl_setfl(file, flags - OFlags::NONBLOCK)?)
@@ -173,7 +174,8 @@ fn is_pipe(stat: &Stat) -> bool {
     FileType::from_raw_mode(stat.st_mode) == FileType::Fifo
 }
 
-/// Rejects a pipe planted by another user: the rule of `fs.protected_fifos`, whatever its setting.
+/// Rejects a pipe that another user may have planted, by the rule of `fs.protected_fifos` but
+/// independent of this setting.
 fn check_planted_pipe(path: &Path, stat: &Stat) -> io::Result<()> {
     const STICKY: u32 = 0o1000;
     const WRITABLE_BY_OTHERS: u32 = 0o022;
@@ -191,7 +193,7 @@ fn check_planted_pipe(path: &Path, stat: &Stat) -> io::Result<()> {
     Err(io::Error::new(ErrorKind::PermissionDenied, format!("{why}; {REMOVE_ADVICE}")))
 }
 
-/// Opens a named pipe for writing once it has a reader. Fails at the first stop signal.
+/// Opens a named pipe for writing as soon as the pipe has a reader. Fails at the first stop signal.
 fn open_pipe_with_reader(path: &Path) -> io::Result<File> {
     let refused = |error: crate::Error| io::Error::from(error);
     let (answer, answered) = mpsc::channel();
@@ -239,12 +241,12 @@ mod tests {
             Self(path)
         }
 
-        fn path(&self, name: &str) -> PathBuf {
+        fn path_of(&self, name: &str) -> PathBuf {
             self.0.join(name)
         }
 
-        fn pipe(&self, name: &str) -> PathBuf {
-            let path = self.path(name);
+        fn create_pipe(&self, name: &str) -> PathBuf {
+            let path = self.path_of(name);
             rustix::fs::mknodat(CWD, &path, FileType::Fifo, Mode::from_raw_mode(0o666), 0).unwrap();
             path
         }
@@ -259,11 +261,11 @@ mod tests {
     #[test]
     fn irregular_files_are_rejected_without_waiting() {
         let folder = TempDirectory::new("kinds");
-        let pipe = folder.pipe("pipe");
-        let _socket = std::os::unix::net::UnixListener::bind(folder.path("socket")).unwrap();
+        let pipe = folder.create_pipe("pipe");
+        let _socket = std::os::unix::net::UnixListener::bind(folder.path_of("socket")).unwrap();
         let cases = [
             (pipe, "a named pipe"),
-            (folder.path("socket"), "a socket"),
+            (folder.path_of("socket"), "a socket"),
             ("/dev/null".into(), "a device"),
         ];
         for (path, what) in cases {
@@ -289,33 +291,39 @@ mod tests {
         let own = OpenRegular::append().create(0o640).sole_link();
         own.open_at(&held, "mine").unwrap().write_all(b"one").unwrap();
         own.open_at(&held, "mine").unwrap().write_all(b"two").unwrap();
-        assert_eq!(std::fs::read(folder.path("mine")).unwrap(), b"onetwo");
+        assert_eq!(std::fs::read(folder.path_of("mine")).unwrap(), b"onetwo");
         assert!(own.create_new(0o600).open_at(&held, "mine").is_err());
-        symlink("mine", folder.path("link")).unwrap();
+        symlink("mine", folder.path_of("link")).unwrap();
         let error = own.open_at(&held, "link").unwrap_err().to_string();
         assert!(error.contains("a symbolic link"), "{error}");
-        std::fs::hard_link(folder.path("mine"), folder.path("other")).unwrap();
+        std::fs::hard_link(folder.path_of("mine"), folder.path_of("other")).unwrap();
         let error = own.open_at(&held, "mine").unwrap_err().to_string();
         assert!(error.starts_with("it has 2 names"), "{error}");
         let mut text = String::new();
-        OpenRegular::read().open(folder.path("link")).unwrap().read_to_string(&mut text).unwrap();
+        OpenRegular::read()
+            .open(folder.path_of("link"))
+            .unwrap()
+            .read_to_string(&mut text)
+            .unwrap();
         assert_eq!(text, "onetwo");
     }
 
     #[test]
-    fn target_is_created_or_kept_and_a_pipe_awaits_its_reader() {
+    fn open_target_creates_keeps_and_awaits_a_pipe_reader() {
         let folder = TempDirectory::new("target");
-        let file = folder.path("file");
+        let file = folder.path_of("file");
         assert!(open_target(&file, WriteMode::FromStart, 0o666).unwrap().created);
         std::fs::write(&file, "here").unwrap();
         let again = open_target(&file, WriteMode::Append, 0o666).unwrap();
         assert!(!again.created && again.file.metadata().unwrap().len() == 4);
-        symlink("later", folder.path("link")).unwrap();
-        assert!(!open_target(&folder.path("link"), WriteMode::FromStart, 0o666).unwrap().created);
-        assert!(folder.path("later").exists());
+        symlink("later", folder.path_of("link")).unwrap();
+        assert!(
+            !open_target(&folder.path_of("link"), WriteMode::FromStart, 0o666).unwrap().created
+        );
+        assert!(folder.path_of("later").exists());
         assert!(open_target(Path::new("/dev/null"), WriteMode::FromStart, 0o666).is_ok());
 
-        let pipe = folder.pipe("pipe");
+        let pipe = folder.create_pipe("pipe");
         let path = pipe.clone();
         let reader = std::thread::spawn(move || std::fs::read(path).unwrap());
         let mut writer = open_target(&pipe, WriteMode::FromStart, 0o666).unwrap().file;
@@ -330,7 +338,7 @@ mod tests {
             return;
         }
         let folder = TempDirectory::new("planted");
-        let pipe = folder.pipe("pipe");
+        let pipe = folder.create_pipe("pipe");
         std::os::unix::fs::chown(&pipe, Some(41_007), None).unwrap();
         let reader =
             rustix::fs::open(&pipe, OFlags::RDONLY | NONBLOCKING_OPEN, Mode::empty()).unwrap();

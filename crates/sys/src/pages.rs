@@ -1,4 +1,5 @@
-//! Huge pages and NUMA nodes: facts of the machine, and requests to the kernel. [Th §5.3.3]
+//! Huge pages and NUMA nodes: facts about the machine, and placement requests to the kernel. [Th
+//! §5.3.3]
 
 use crate::error::{Error, Result};
 use crate::memory::Mapping;
@@ -8,13 +9,13 @@ use std::path::Path;
 /// Huge pages and NUMA nodes of this machine.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct PageFacts {
-    /// Size of a huge page in bytes; 0 if there are none.
+    /// Size of a huge page in bytes; 0 if the machine has no huge pages.
     pub huge: usize,
-    /// Free reserved huge pages.
+    /// Number of reserved huge pages that are free.
     pub reserved: usize,
-    /// True if shared memory gets huge pages on request.
+    /// True if the kernel gives shared memory huge pages on request.
     pub transparent: bool,
-    /// NUMA nodes with memory.
+    /// Number of NUMA nodes that have memory.
     pub nodes: usize,
 }
 
@@ -25,7 +26,8 @@ impl PageFacts {
         Self::from_sysfs(Path::new("/sys"))
     }
 
-    /// Reads a tree like `/sys`; a missing file counts as a missing feature.
+    /// Reads the facts from a directory tree like `/sys`. A missing file counts as a missing
+    /// feature.
     fn from_sysfs(sys: &Path) -> Self {
         let read = |path: &str| fs::read_to_string(sys.join(path)).unwrap_or_default();
         let number = |path: &str| read(path).trim().parse().unwrap_or(0);
@@ -40,9 +42,9 @@ impl PageFacts {
     }
 }
 
-/// Returns the number of elements of a kernel list such as `0-3,8`.
+/// Returns the number of elements in a kernel list such as `0-3,8`.
 fn list_length(list: &str) -> usize {
-    crate::task::ranges(list).len()
+    crate::task::parse_ranges(list).len()
 }
 
 /// Returns the NUMA node of the calling thread.
@@ -61,8 +63,8 @@ pub fn node() -> Result<u32> {
     if done == 0 { Ok(node) } else { Err(Error::last("getcpu", "")) }
 }
 
-/// Prefers a node for pages of this memory that are not yet allocated, whichever thread touches
-/// them first. No effect on a kernel without NUMA.
+/// Makes the kernel prefer a NUMA node for pages of this memory that are not yet allocated,
+/// whichever thread touches them first. No effect on a kernel without NUMA.
 pub fn prefer(memory: &Mapping, node: u32) -> Result<()> {
     let Some(mask) = 1_u64.checked_shl(node) else { return Ok(()) };
     let (at, len) = (memory.base().as_ptr(), memory.len());
@@ -78,7 +80,7 @@ pub fn prefer(memory: &Mapping, node: u32) -> Result<()> {
     }
 }
 
-/// Returns the node that this memory prefers; `None` if it prefers none.
+/// Returns the NUMA node that the kernel prefers for this memory; `None` if there is no preference.
 pub fn preferred(memory: &Mapping) -> Result<Option<u32>> {
     let (mut mode, mut mask) = (0_i32, 0_u64);
     let at = memory.base().as_ptr();
@@ -101,7 +103,7 @@ pub fn preferred(memory: &Mapping) -> Result<Option<u32>> {
     }
 }
 
-/// Flag of `linux/mempolicy.h`: query the policy of an address.
+/// MPOL_F_ADDR (`linux/mempolicy.h`): query the policy of an address.
 const MPOL_F_ADDR: u32 = 2;
 
 #[cfg(test)]
@@ -130,7 +132,7 @@ mod tests {
         assert_eq!(told, expected);
     }
 
-    /// Also runs on a machine with one node, where the call changes nothing.
+    /// Also runs on a machine with one node, where the request changes nothing.
     #[test]
     fn d18_memory_prefers_the_requested_node() {
         let memory = Mapping::anonymous(1 << 16).unwrap();

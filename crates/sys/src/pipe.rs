@@ -1,16 +1,17 @@
-//! Moving bytes between descriptors inside the kernel: splice(2).
+//! Transfer of bytes between descriptors inside the kernel, with splice(2).
 
 use crate::error::{ErrorContext as _, Result};
 use rustix::pipe::SpliceFlags;
 use std::os::fd::AsFd;
 
-/// Moves up to `length` bytes of a file, from offset `at`, into a pipe; returns the number moved.
+/// Moves up to `length` bytes of a file, from offset `at` on, into a pipe. Returns the number of
+/// bytes moved.
 pub fn splice_in(file: impl AsFd, mut at: u64, pipe: impl AsFd, length: usize) -> Result<usize> {
     rustix::pipe::splice(file, Some(&mut at), pipe, None, length, SpliceFlags::empty())
         .context("splice", "from a file into a pipe")
 }
 
-/// Moves up to `length` bytes out of a pipe; returns the number moved.
+/// Moves up to `length` bytes out of a pipe. Returns the number of bytes moved.
 pub fn splice_out(pipe: impl AsFd, to: impl AsFd, length: usize) -> Result<usize> {
     rustix::pipe::splice(pipe, None, to, None, length, SpliceFlags::empty())
         .context("splice", "out of a pipe")

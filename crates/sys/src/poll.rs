@@ -1,4 +1,4 @@
-//! Waiting for descriptors with poll(2) and epoll(7).
+//! Waits for descriptors with poll(2) and epoll(7).
 
 use crate::error::{ErrorContext as _, Result};
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 /// Blocks until a descriptor is readable or closed by its peer, a signal arrives, or `limit`
-/// passes. Returns, per descriptor, true if it is ready.
+/// passes. Returns, for each descriptor, true if it is ready.
 pub fn readable(descriptors: &[BorrowedFd<'_>], limit: Option<Duration>) -> Vec<bool> {
     let mut fds: Vec<PollFd<'_>> =
         descriptors.iter().map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN)).collect();
@@ -16,7 +16,7 @@ pub fn readable(descriptors: &[BorrowedFd<'_>], limit: Option<Duration>) -> Vec<
     }
 }
 
-/// Waits as [`readable`], but continues after a signal.
+/// Waits like [`readable`], but continues to wait after a signal.
 pub fn readable_within(descriptors: &[BorrowedFd<'_>], limit: Option<Duration>) -> Vec<bool> {
     let begin = crate::clock::monotonic();
     loop {
@@ -29,9 +29,10 @@ pub fn readable_within(descriptors: &[BorrowedFd<'_>], limit: Option<Duration>) 
     }
 }
 
-/// Blocks until one of `first` is readable or closed by its peer, a peer of one of `second` has
-/// hung up, a signal arrives, or `limit` passes. Readability of `second` is ignored. Returns the
-/// readiness of each of `first` and the hang-up of each of `second`.
+/// Blocks until a descriptor of `first` is readable or closed by its peer, the peer of a descriptor
+/// of `second` hangs up, a signal arrives, or `limit` passes. Ignores readability of `second`.
+/// Returns true for each ready descriptor of `first`, and for each descriptor of `second` whose
+/// peer has hung up.
 pub fn readable_or_gone(
     first: &[BorrowedFd<'_>],
     second: &[BorrowedFd<'_>],
@@ -46,12 +47,12 @@ pub fn readable_or_gone(
     (ready, gone)
 }
 
-/// Several descriptors as one, readable when any of them is.
+/// Several descriptors combined into one, which is readable when any of them is.
 #[derive(Debug)]
 pub struct PollSet(OwnedFd);
 
 impl PollSet {
-    /// Creates a set. A descriptor that is closed leaves the set.
+    /// Creates a set. A descriptor leaves the set when it is closed.
     pub fn new(all: &[impl AsFd]) -> Result<Self> {
         let group = epoll::create(epoll::CreateFlags::CLOEXEC).context("epoll_create1", "")?;
         for one in all {
@@ -69,7 +70,7 @@ impl AsFd for PollSet {
 }
 
 /// Blocks until the descriptor is writable or has an error, a signal arrives, or `limit` passes.
-/// Returns true if it is ready.
+/// Returns true if the descriptor is ready.
 pub fn writable(descriptor: impl AsFd, limit: Duration) -> bool {
     let mut fds = [PollFd::new(&descriptor, PollFlags::OUT)];
     poll(&mut fds, Some(&timespec(limit))).is_ok_and(|ready| ready > 0)

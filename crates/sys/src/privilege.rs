@@ -1,8 +1,8 @@
 //! Privileges of this process and their limits: capabilities, seccomp, user namespaces.
 //!
-//! Read from `/proc/self/status` and `/proc/sys`. The remedy for a refusal depends on its cause: a
-//! capability can be granted, a seccomp filter cannot be removed, and root of a user namespace has
-//! no privileges outside of it.
+//! The values come from `/proc/self/status` and `/proc/sys`. The remedy for a refusal depends on
+//! its cause: a capability can be granted, a seccomp filter cannot be removed, and root of a user
+//! namespace has no privileges outside of it.
 
 use crate::machine::Capabilities;
 use std::fs;
@@ -10,40 +10,41 @@ use std::fs;
 /// Privileges of this process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Privilege {
-    /// Effective user.
+    /// Effective user id.
     pub uid: u32,
-    /// Effective capabilities.
+    /// Effective capability set.
     pub effective: Capabilities,
-    /// Permitted capabilities.
+    /// Permitted capability set.
     pub permitted: Capabilities,
-    /// Inheritable capabilities.
+    /// Inheritable capability set.
     pub inheritable: Capabilities,
     /// Capability bounding set.
     pub bounding: Capabilities,
-    /// Ambient capabilities.
+    /// Ambient capability set.
     pub ambient: Capabilities,
     /// seccomp mode; `None` if the kernel does not report it.
     pub seccomp: Option<Seccomp>,
     /// The `no_new_privs` flag, under which exec grants no privileges.
     pub no_new_privileges: Option<bool>,
-    /// True in a user namespace other than the initial one, where root is root of that namespace
-    /// alone. `None` if the kernel does not report it.
+    /// True in a user namespace other than the initial one, whose root has no privileges outside of
+    /// that namespace. `None` if the kernel does not report user namespaces.
     pub inner_user_namespace: Option<bool>,
 }
 
 /// seccomp mode of a process (seccomp(2)).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Seccomp {
-    /// None.
+    /// No seccomp restriction.
     Off,
-    /// Any system call but four kills the process.
+    /// Any system call except four kills the process.
     Strict,
-    /// A filter program decides, set by a container runtime, sandbox or service manager.
+    /// A filter program, set by a container runtime, sandbox or service manager, decides on each
+    /// system call.
     Filter,
 }
 
 impl Privilege {
-    /// Queries this process.
+    /// Queries the privileges of this process.
     #[must_use]
     pub fn detect() -> Self {
         let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
@@ -77,20 +78,20 @@ impl Privilege {
     }
 }
 
-/// Returns true for the identity mapping of the initial user namespace.
+/// Returns true if `map` is the identity mapping of the initial user namespace.
 fn is_identity(map: &str) -> bool {
     map.split_whitespace().eq(["0", "0", "4294967295"])
 }
 
-/// Settings for user namespaces of unprivileged users.
+/// System settings that restrict user namespaces of unprivileged users.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct UserNamespaces {
-    /// `kernel.unprivileged_userns_clone`, on some distributions only.
+    /// Value of `kernel.unprivileged_userns_clone`; `None` on distributions without this setting.
     pub unprivileged_clone: Option<bool>,
-    /// `user.max_user_namespaces`.
+    /// Value of `user.max_user_namespaces`; `None` if the kernel lacks user namespaces.
     pub most: Option<u64>,
-    /// `kernel.apparmor_restrict_unprivileged_userns`: user namespaces can be created but grant no
-    /// capability.
+    /// Value of `kernel.apparmor_restrict_unprivileged_userns`. If true, user namespaces can be
+    /// created but grant no capabilities.
     pub apparmor_restricted: Option<bool>,
 }
 
@@ -109,8 +110,8 @@ impl UserNamespaces {
         }
     }
 
-    /// Returns true if an unprivileged user can create a user namespace with capabilities. `None`:
-    /// the kernel lacks user namespaces or does not report them.
+    /// Returns true if an unprivileged user can create a user namespace with capabilities. Returns
+    /// `None` if the kernel lacks user namespaces or does not report them.
     #[must_use]
     pub fn allowed(&self) -> Option<bool> {
         let most = self.most?;

@@ -1,7 +1,7 @@
-//! Kernel features, detected by using them and discarding the result.
+//! Probes of kernel features, which use each feature and discard the result.
 //!
-//! The kernel's version says little: a feature may be configured out or forbidden by a sandbox. A
-//! probe is invisible to other processes and leaves no object behind.
+//! The kernel's version is a poor guide, because a feature may be configured out or forbidden by a
+//! sandbox. A probe is invisible to other processes and leaves no object behind.
 
 use crate::bpf;
 use crate::error::{Error, ErrorContext as _, Result};
@@ -15,19 +15,19 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType};
 pub enum Facility {
     /// Sealed memfds.
     SealedMemory,
-    /// Interface queries.
+    /// Interface queries over rtnetlink(7).
     Rtnetlink,
     /// Packet sockets.
     PacketSocket,
-    /// Mapped rings of packet sockets.
+    /// Mapped receive rings of packet sockets.
     PacketRing,
     /// eBPF programs.
     Program,
-    /// TCX programs.
+    /// Programs in the TCX chain of an interface.
     Tcx,
     /// XDP programs attached by a link.
     XdpLink,
-    /// Control-group programs.
+    /// Programs attached to control groups.
     Cgroup,
     /// BPF ring buffers.
     RingBuffer,
@@ -40,7 +40,7 @@ pub enum Facility {
 }
 
 impl Facility {
-    /// Returns the printed name.
+    /// Returns the name under which reports print the feature.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -65,9 +65,9 @@ impl Facility {
 pub struct Probe {
     /// The feature.
     pub facility: Facility,
-    /// Its use in this program.
+    /// The purpose for which Streamline uses the feature.
     pub serves: &'static str,
-    /// The result.
+    /// The result: the error if the feature is missing or forbidden.
     pub outcome: Result<()>,
 }
 
@@ -89,12 +89,12 @@ pub fn all() -> Vec<Probe> {
     ]
 }
 
-/// Opens a packet socket that receives nothing.
+/// Opens a packet socket that receives no frames.
 pub fn packet_socket() -> Result<()> {
     PacketSocket::open().map(drop)
 }
 
-/// Loads a socket filter of two instructions.
+/// Loads a socket filter program of two instructions.
 pub fn bpf_program() -> Result<()> {
     // mov64 r0, 0; exit
     const CODE: [u8; 16] = [0xb7, 0, 0, 0, 0, 0, 0, 0, 0x95, 0, 0, 0, 0, 0, 0, 0];
@@ -108,8 +108,8 @@ pub fn tcx() -> Result<()> {
     bpf::tcx_chain(loopback, bpf::Side::Ingress).map(drop)
 }
 
-/// Opens the root control group and loads a program for it that reads the namespace cookie,
-/// without attaching it.
+/// Opens the root control group and loads, without attaching it, a program that reads the namespace
+/// cookie.
 pub fn own_sockets() -> Result<()> {
     // call bpf_get_netns_cookie; mov64 r0, 1; exit
     const CODE: [u8; 24] =
@@ -119,8 +119,8 @@ pub fn own_sockets() -> Result<()> {
     bpf::root_cgroup().map(drop)
 }
 
-/// Attaches a program to the loopback device of a new, private namespace. Needs CAP_SYS_ADMIN;
-/// without it, the feature cannot be probed.
+/// Attaches an XDP program to the loopback device of a new, private network namespace. Without
+/// CAP_SYS_ADMIN the feature cannot be probed.
 pub fn xdp_link() -> Result<()> {
     // mov64 r0, 2 (XDP_PASS); exit
     const CODE: [u8; 16] = [0xb7, 0, 0, 0, 2, 0, 0, 0, 0x95, 0, 0, 0, 0, 0, 0, 0];
@@ -132,13 +132,13 @@ pub fn xdp_link() -> Result<()> {
     })?
 }
 
-/// Creates a ring buffer of one page.
+/// Creates a BPF ring buffer of one page.
 pub fn ring_buffer() -> Result<()> {
     let page = u32::try_from(rustix::param::page_size()).unwrap_or(4096);
     bpf::RingBuffer::create("probe", page).map(drop)
 }
 
-/// Queries whether a seccomp filter may trap a call (Linux 4.14), without installing a filter.
+/// Asks the kernel, without installing a filter, if a seccomp filter may trap a call (Linux 4.14).
 pub fn seccomp() -> Result<()> {
     let (action, flags) = (libc::SECCOMP_RET_TRAP, 0_u32);
     // SAFETY: seccomp(2) reads the four bytes of the action, which live; the rest are integers.
@@ -153,14 +153,14 @@ pub fn seccomp() -> Result<()> {
     if known == 0 { Ok(()) } else { Err(Error::last("seccomp", "GET_ACTION_AVAIL")) }
 }
 
-/// Creates a memfd with the seals for a reader.
+/// Creates a memfd with the seals that a reader requires.
 pub fn sealed_memory() -> Result<()> {
     let file = Memfd::create("probe", rustix::param::page_size())?;
     file.seal(Seals::READER)?;
     file.map_read().map(drop)
 }
 
-/// Lists the interfaces.
+/// Lists the interfaces over rtnetlink(7).
 pub fn netlink() -> Result<()> {
     RouteSocket::open()?.list().map(drop)
 }
@@ -180,12 +180,13 @@ mod tests {
     use crate::privilege::Privilege;
 
     #[test]
-    fn universal_features_are_found() {
+    fn features_of_every_kernel_are_found() {
         sealed_memory().unwrap();
         netlink().unwrap();
     }
 
-    /// The result matches the capability: with it the socket opens, without it the error names it.
+    /// Expects the socket to open if the thread has the capability, and else an error that names
+    /// the capability.
     #[test]
     fn packet_socket_needs_its_capability() {
         let may = Privilege::detect().effective.has(Capabilities::NET_RAW);

@@ -1,4 +1,5 @@
-//! This process and its threads: identity, children under another user, limits, CPU affinity.
+//! This process and its threads: user identity, children that run as another user, limits, and CPU
+//! affinity.
 
 use crate::error::{Error, ErrorContext as _, Result};
 use std::os::fd::OwnedFd;
@@ -8,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 /// User and group id of `nobody`.
 pub const OVERFLOW_ID: u32 = 65534;
 
-/// Returns the id by which the kernel shows users that have no id in this namespace.
+/// Returns the id that the kernel shows for users who have no id in this user namespace.
 #[must_use]
 pub fn overflow_uid() -> u32 {
     let text = std::fs::read_to_string("/proc/sys/kernel/overflowuid");
@@ -16,8 +17,8 @@ pub fn overflow_uid() -> u32 {
 }
 
 /// Returns a command that runs this executable as user and group `id`, without supplementary
-/// groups, and with `socket` as standard input, for messages and descriptors
-/// ([`crate::descriptor`]). Needs root. The caller adds arguments and environment.
+/// groups. `socket` becomes standard input, to exchange messages and descriptors
+/// ([`crate::descriptor`]). The caller adds arguments and environment. Needs root.
 pub fn reexec_as(id: u32, socket: OwnedFd) -> Result<Command> {
     let path = std::env::current_exe().context("readlink", "/proc/self/exe")?;
     let mut command = Command::new(path);
@@ -33,19 +34,19 @@ pub fn spawn(command: &mut Command) -> Result<Child> {
     command.spawn().context("execve", target)
 }
 
-/// Returns the effective user and group of this process.
+/// Returns the effective user id and group id of this process.
 #[must_use]
 pub fn identity() -> (u32, u32) {
     (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw())
 }
 
-/// Starts a session of its own, detached from terminal and process group for good.
+/// Starts a new session, which detaches this process from its terminal and process group for good.
 pub fn leave_terminal() -> Result<()> {
     rustix::process::setsid().context("setsid", "")?;
     Ok(())
 }
 
-/// Redirects standard input to `/dev/null` and returns a duplicate of the previous one.
+/// Redirects standard input to `/dev/null` and returns a duplicate of the previous descriptor.
 pub fn detach_stdin() -> Result<OwnedFd> {
     use rustix::fs::{Mode, OFlags};
     let before = rustix::io::fcntl_dupfd_cloexec(std::io::stdin(), 3).context("dup", "stdin")?;
@@ -56,7 +57,7 @@ pub fn detach_stdin() -> Result<OwnedFd> {
     Ok(before)
 }
 
-/// Raises the soft limit of open descriptors to the hard limit and returns it.
+/// Raises the soft limit on open descriptors to the hard limit, and returns the hard limit.
 #[must_use]
 pub fn raise_descriptor_limit() -> u64 {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -79,8 +80,8 @@ pub fn allowed_processors() -> Result<Vec<usize>> {
     Ok((0..rustix::thread::CpuSet::MAX_CPU).filter(|processor| set.is_set(*processor)).collect())
 }
 
-/// Restricts this thread, and threads that it starts later, to those of `processors` that can
-/// exist.
+/// Restricts this thread, and threads that it starts later, to the CPUs in `processors`. Ignores
+/// CPU numbers beyond the kernel's maximum.
 pub fn pin_among(processors: &[usize]) -> Result<()> {
     let known = |processor: &usize| *processor < rustix::thread::CpuSet::MAX_CPU;
     let known: Vec<usize> = processors.iter().copied().filter(known).collect();
@@ -93,8 +94,8 @@ pub fn set_exact_timers() {
     let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
 }
 
-/// Gives this thread real-time priority (`SCHED_FIFO`), above all ordinary threads. Needs
-/// CAP_SYS_NICE. For measurements in which every event is a context switch.
+/// Gives this thread real-time priority (`SCHED_FIFO`), above all ordinary threads, for
+/// measurements in which every event is a context switch. Needs CAP_SYS_NICE.
 pub fn set_real_time() -> Result<()> {
     let parameters = libc::sched_param { sched_priority: 1 };
     // SAFETY: sched_setscheduler(2) reads the structure, which lives; 0 is the calling thread.

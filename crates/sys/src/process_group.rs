@@ -1,10 +1,9 @@
-//! Child programs, each leading a process group of its own.
+//! Child programs, each the leader of a new process group.
 //!
 //! The group's id is the leader's process id, which the kernel does not reuse before the leader has
 //! been reaped. [`ProcessGroup`] therefore observes the leader's end without reaping (waitid(2)
 //! with WNOWAIT) and reaps it last; until then a signal to the group cannot reach another process.
-//! Running groups are listed in a table that the handler of the second stop signal reads
-//! ([`kill_all`]).
+//! A table lists the running groups for the handler of the second stop signal ([`kill_all`]).
 
 use crate::error::{Error, ErrorContext as _, Result};
 use rustix::io::retry_on_intr;
@@ -14,40 +13,41 @@ use std::os::unix::process::CommandExt as _;
 use std::process::{Child, ChildStdin, ChildStdout, Command};
 use std::sync::atomic::{AtomicI32, Ordering};
 
-/// Maximum number of groups at one time: the filters of one request.
+/// Maximum number of groups at one time, which is the maximum number of filters of one request.
 const GROUPS_MAX: usize = 1000;
 
-/// Running groups by leader id; 0 marks a free slot, -1 a reserved one.
+/// Leader ids of the running groups. 0 marks a free slot and -1 a reserved one.
 static RUNNING: [AtomicI32; GROUPS_MAX] = [const { AtomicI32::new(0) }; GROUPS_MAX];
 
-/// A running program and its descendants in the group. Dropping it kills them.
+/// A running program and its descendants in the same process group. Dropping this value kills the
+/// group.
 #[derive(Debug)]
 pub struct ProcessGroup {
     child: Child,
     id: Pid,
-    /// Index in [`RUNNING`].
+    /// Index of this group in [`RUNNING`].
     place: usize,
     reaped: Option<ProcessEnd>,
 }
 
-/// Outcome of a program.
+/// Outcome of an ended program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ProcessEnd {
-    /// Exit status.
+    /// The program exited with this status.
     Status(i32),
-    /// Number of the terminating signal.
+    /// A signal with this number ended the program.
     Signal(i32),
 }
 
 impl ProcessEnd {
-    /// Returns true for exit status 0.
+    /// Returns true if the exit status is 0.
     #[must_use]
     pub const fn is_success(self) -> bool {
         matches!(self, Self::Status(0))
     }
 
-    /// Returns true if the process ended by SIGPIPE, or with the status that a shell reports for
-    /// it.
+    /// Returns true if SIGPIPE ended the process, or if its status is the one that a shell reports
+    /// for SIGPIPE.
     #[must_use]
     pub const fn is_broken_pipe(self) -> bool {
         const SHELL_STATUS: i32 = 128 + libc::SIGPIPE;
@@ -56,8 +56,8 @@ impl ProcessEnd {
 }
 
 impl ProcessEnd {
-    /// Returns the outcome of a child without reaping it, or `None` while it runs and `more` does
-    /// not let this block.
+    /// Returns the outcome of a child without reaping the child. Returns `None` while the child
+    /// runs if `more` contains NOHANG; blocks otherwise.
     pub(crate) fn observe(id: Pid, more: WaitIdOptions) -> Result<Option<Self>> {
         let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT | more;
         let found = retry_on_intr(|| rustix::process::waitid(WaitId::Pid(id), options));
@@ -102,8 +102,8 @@ const fn name(signal: i32) -> Option<&'static str> {
 }
 
 impl ProcessGroup {
-    /// Starts a command as leader of a new group, with a shell's signal setup: none blocked,
-    /// default SIGPIPE.
+    /// Starts a command as the leader of a new group, with the signal setup of a shell: no signal
+    /// blocked, default action of SIGPIPE.
     pub fn start(command: &mut Command) -> Result<Self> {
         let target = command.get_program().to_string_lossy().into_owned();
         let refused = |target, errno| Error::new("execve", target, errno);
@@ -131,22 +131,24 @@ impl ProcessGroup {
         self.id.as_raw_nonzero().get().unsigned_abs()
     }
 
-    /// Takes the child's standard input, if it is a pipe and was not taken before.
+    /// Returns a pipe to the child's standard input. Returns `None` on later calls, or if standard
+    /// input is not a pipe.
     pub fn take_input(&mut self) -> Option<ChildStdin> {
         self.child.stdin.take()
     }
 
-    /// Takes the child's standard output, if it is a pipe and was not taken before.
+    /// Returns a pipe from the child's standard output. Returns `None` on later calls, or if
+    /// standard output is not a pipe.
     pub fn take_output(&mut self) -> Option<ChildStdout> {
         self.child.stdout.take()
     }
 
-    /// Returns the leader's outcome, or `None` while it runs. Does not block.
+    /// Returns the outcome of the leader, or `None` while the leader runs. Never blocks.
     pub fn ended(&self) -> Result<Option<ProcessEnd>> {
         self.observe(WaitIdOptions::NOHANG)
     }
 
-    /// Blocks until the leader has ended, then reaps it.
+    /// Blocks until the leader has ended, reaps it and returns its outcome.
     pub fn wait(&mut self) -> Result<ProcessEnd> {
         if let Some(ended) = self.reaped {
             return Ok(ended);
@@ -165,7 +167,7 @@ impl ProcessGroup {
         self.signal(Signal::TERM);
     }
 
-    /// Observes the leader without reaping it.
+    /// Returns the leader's outcome without reaping the leader, like [`ProcessEnd::observe`].
     fn observe(&self, more: WaitIdOptions) -> Result<Option<ProcessEnd>> {
         if self.reaped.is_some() {
             return Ok(self.reaped);
@@ -173,7 +175,8 @@ impl ProcessGroup {
         ProcessEnd::observe(self.id, more)
     }
 
-    /// Unlists the group, then reaps the leader. Never blocks: the leader has ended.
+    /// Removes the group from the table, then reaps the leader. Never blocks, because the leader
+    /// has ended.
     fn reap(&mut self, ended: ProcessEnd) {
         self.reaped = Some(ended);
         RUNNING[self.place].store(0, Ordering::Release);
@@ -190,7 +193,7 @@ impl ProcessGroup {
 }
 
 impl Drop for ProcessGroup {
-    /// Kills and reaps a leader that has not been waited for.
+    /// Kills the group and reaps the leader, unless a call has already waited for the leader.
     fn drop(&mut self) {
         if self.reaped.is_none() {
             self.signal(Signal::KILL);
@@ -199,7 +202,7 @@ impl Drop for ProcessGroup {
     }
 }
 
-/// Kills all running groups. Async-signal-safe: atomics and kill(2) only (signal-safety(7)).
+/// Kills all running groups. Async-signal-safe: uses only atomics and kill(2) (signal-safety(7)).
 pub(crate) fn kill_all() {
     for place in &RUNNING {
         let id = place.load(Ordering::Acquire);
@@ -230,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn end_is_observed_without_reaping() {
+    fn leader_outcome_is_observed_without_reaping() {
         let mut group = start("exit 3");
         assert_eq!(output(&mut group), "");
         testkit::until("it ends", || group.ended().unwrap().is_some());
@@ -242,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn group_leads_itself_with_a_shells_signal_setup() {
+    fn group_starts_with_the_signal_setup_of_a_shell() {
         let mut group = start("ps -o pgid= -p $$; grep -E 'SigIgn|SigBlk' /proc/self/status");
         let text = output(&mut group);
         assert!(group.wait().unwrap().is_success(), "{text}");
@@ -254,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn signals_and_drop_reach_the_whole_group() {
+    fn signals_and_drop_reach_every_process_of_the_group() {
         let mut group = start("sleep 1000 & sleep 1000");
         group.ask_to_end();
         assert_eq!(group.wait().unwrap(), ProcessEnd::Signal(libc::SIGTERM));
@@ -268,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn dropping_the_input_closes_it() {
+    fn dropping_standard_input_ends_the_childs_input() {
         let mut group = start("cat; exit 5");
         let mut input = group.take_input().unwrap();
         input.write_all(b"some words").unwrap();

@@ -1,12 +1,12 @@
 //! Descriptors by number, for the C interface.
 //!
-//! An open number belongs to the C program that received it; here it is only duplicated, or closed
-//! at its owner's request.
+//! An open descriptor number belongs to the C program that received it. These functions only
+//! duplicate such a descriptor, or close it at the program's request.
 
 use crate::error::{Error, Result};
 use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd, RawFd};
 
-/// Duplicates a descriptor by number; the duplicate is closed on exec.
+/// Duplicates a descriptor given by number. The duplicate is closed on exec.
 pub fn copy(number: RawFd) -> Result<OwnedFd> {
     // SAFETY: fcntl(2) takes any number, and says EBADF where nothing is open.
     let fd = unsafe { libc::fcntl(number, libc::F_DUPFD_CLOEXEC, 3) };
@@ -17,13 +17,13 @@ pub fn copy(number: RawFd) -> Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Releases ownership of a descriptor to C.
+/// Passes ownership of a descriptor to a C program and returns its number.
 #[must_use]
 pub fn give(fd: OwnedFd) -> RawFd {
     fd.into_raw_fd()
 }
 
-/// Closes a number at the request of its owner.
+/// Closes a descriptor given by number, at the request of its owner.
 pub fn close(number: RawFd) -> Result<()> {
     // SAFETY: close(2) takes any number; the caller has no other use for this one, and no Rust
     // value of ours owns it.
@@ -31,7 +31,8 @@ pub fn close(number: RawFd) -> Result<()> {
     if done == 0 { Ok(()) } else { Err(Error::last("close", format!("descriptor {number}"))) }
 }
 
-/// Clears FD_CLOEXEC, so that the number stays open across exec, as descriptors of pipe(2) do.
+/// Clears FD_CLOEXEC of a descriptor given by number, so that it stays open across exec like
+/// descriptors from pipe(2).
 pub fn inherit(number: RawFd) -> Result<()> {
     // SAFETY: fcntl(2) takes any number, and says EBADF where nothing is open.
     let done = unsafe { libc::fcntl(number, libc::F_SETFD, 0) };

@@ -1,11 +1,11 @@
 //! Atomic replacement of files: readers see the old file or the new one, never a mixture.
 //! (docs/book/decisions/0049-replaced-files.md)
 //!
-//! The new file is written beside the old one and renamed over it by rename(2). This requires that
-//! the new file differs only in its contents: the old file has one hard link, is owned by this
-//! user, and has no attributes that a new file would lack. In other cases (symbolic links, several
-//! hard links, another owner, access lists, directories that cannot be written) the caller
-//! overwrites the old file in place.
+//! The new file is written to the same directory and renamed over the old one with rename(2). This
+//! requires that the new file differs only in its contents: the old file has one hard link, is
+//! owned by this user, and has no attributes that a new file would lack. In other cases (symbolic
+//! links, several hard links, another owner, access lists, directories that cannot be written) the
+//! caller overwrites the old file in place.
 
 use crate::open::OpenRegular;
 use std::fs::{self, File, Metadata};
@@ -15,7 +15,8 @@ use std::os::unix::fs::{MetadataExt as _, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// A file that will replace another file. Dropping it before [`Replacement::commit`] deletes it.
+/// A new file that will replace an old one. Dropping this value before [`Replacement::commit`]
+/// deletes the new file.
 #[derive(Debug)]
 pub struct Replacement {
     file: File,
@@ -23,16 +24,16 @@ pub struct Replacement {
     target: PathBuf,
 }
 
-/// Maximum number of attempts at an unused name.
+/// Maximum number of attempts to find an unused name.
 const NAME_ATTEMPTS_MAX: u32 = 100;
 
 impl Replacement {
-    /// Creates a replacement for `old`, found at `target`, with the same group and mode; `None` if
-    /// the old file must be overwritten in place. Fails with errors that would also prevent
-    /// overwriting, such as a full disk.
+    /// Creates a replacement, with the same group and mode, for the open file `old` at path
+    /// `target`. Returns `None` if the old file must be overwritten in place. Fails with errors
+    /// that would also prevent overwriting, such as a full disk.
     pub fn create(target: &Path, old: &File) -> io::Result<Option<Self>> {
         let about = old.metadata()?;
-        if !is_plain(target, &about) {
+        if !is_replaceable(target, &about) {
             return Ok(None);
         }
         let made = match Self::create_temporary(target) {
@@ -67,8 +68,8 @@ impl Replacement {
         &mut self.file
     }
 
-    /// Renames the new file over the old one. On error the old one remains and the new one is
-    /// deleted.
+    /// Renames the new file over the old one and returns it. On an error the old file stays and the
+    /// new file is deleted.
     pub fn commit(self) -> io::Result<File> {
         fs::rename(&self.name, &self.target)?;
         // The temporary name is gone, so the drop deletes nothing.
@@ -88,16 +89,16 @@ impl Drop for Replacement {
     }
 }
 
-/// Returns true if a new file in place of the old one would differ only in its contents.
-fn is_plain(target: &Path, about: &Metadata) -> bool {
+/// Returns true if a new file at this path would differ from the old file only in its contents.
+fn is_replaceable(target: &Path, about: &Metadata) -> bool {
     let Ok(there) = fs::symlink_metadata(target) else { return false };
     let still = (there.dev(), there.ino()) == (about.dev(), about.ino());
     let alone = there.is_file() && there.nlink() == 1;
     still && alone && there.uid() == crate::process::identity().0 && !has_extra_attributes(target)
 }
 
-/// Returns true if the file has extended attributes that a new file would lack. The SELinux label
-/// does not count: the kernel labels new files itself.
+/// Returns true if the file has extended attributes that a new file would lack. Ignores the SELinux
+/// label, because the kernel labels new files itself.
 fn has_extra_attributes(path: &Path) -> bool {
     const LABEL: &[u8] = b"security.selinux";
     let mut names = [0u8; 1024];
@@ -131,7 +132,7 @@ pub fn must_write_in_place(error: &io::Error) -> bool {
     kinds.contains(&error.kind())
 }
 
-/// Replaces the contents of `file`, found at `path`: atomically if possible, else in place.
+/// Replaces the contents of `file`, whose path is `path`, atomically if possible, else in place.
 pub fn replace_contents(path: &Path, file: &mut File, bytes: &[u8]) -> io::Result<()> {
     if !file.metadata()?.is_file() {
         return file.write_all(bytes);
@@ -171,14 +172,14 @@ mod tests {
             Self(path)
         }
 
-        fn with(&self, name: &str, text: &str) -> (PathBuf, File) {
+        fn create_file(&self, name: &str, text: &str) -> (PathBuf, File) {
             let path = self.0.join(name);
             fs::write(&path, text).unwrap();
             let file = OpenRegular::write().open(&path).unwrap();
             (path, file)
         }
 
-        fn names(&self) -> usize {
+        fn entry_count(&self) -> usize {
             fs::read_dir(&self.0).unwrap().count()
         }
     }
@@ -190,26 +191,26 @@ mod tests {
     }
 
     #[test]
-    fn old_file_stays_whole_until_it_is_replaced() {
+    fn old_file_is_intact_until_it_is_replaced() {
         let folder = TempDirectory::new("whole");
-        let (path, old) = folder.with("file", "old");
+        let (path, old) = folder.create_file("file", "old");
         fs::set_permissions(&path, PermissionsExt::from_mode(0o640)).unwrap();
         let mut new = Replacement::create(&path, &old).unwrap().unwrap();
         new.file().write_all(b"new").unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"old");
         drop(new);
-        assert_eq!((fs::read(&path).unwrap(), folder.names()), (b"old".to_vec(), 1));
+        assert_eq!((fs::read(&path).unwrap(), folder.entry_count()), (b"old".to_vec(), 1));
         let mut new = Replacement::create(&path, &old).unwrap().unwrap();
         new.file().write_all(b"new").unwrap();
         new.commit().unwrap().write_all(b"er").unwrap();
-        assert_eq!((fs::read(&path).unwrap(), folder.names()), (b"newer".to_vec(), 1));
+        assert_eq!((fs::read(&path).unwrap(), folder.entry_count()), (b"newer".to_vec(), 1));
         assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o640);
     }
 
     #[test]
-    fn links_are_written_through_and_kept() {
+    fn links_are_kept_and_their_file_is_overwritten() {
         let folder = TempDirectory::new("links");
-        let (path, old) = folder.with("file", "old");
+        let (path, old) = folder.create_file("file", "old");
         symlink("file", folder.0.join("link")).unwrap();
         assert!(Replacement::create(&folder.0.join("link"), &old).unwrap().is_none());
         replace_file(&folder.0.join("link"), b"through").unwrap();

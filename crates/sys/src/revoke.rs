@@ -1,14 +1,14 @@
 //! Lazy copies: a buffer whose pages are revoked until the first access. [SL §5.3.3, lazy copying]
 //!
 //! The buffer appears to be a copy of a source. The first access faults, and the handler restores
-//! access and copies the bytes. Without an access the price is two changes of protection and no
-//! copy. This is an experiment; only `streamline bench lazy` uses it.
+//! access and copies the bytes. Without an access the cost is two changes of page protection and no
+//! copy. This is an experiment, used only by `streamline bench lazy`.
 //!
 //! Invariants, cited below:
-//! - L1 A slot in [`SLOTS`] belongs to one [`LazyBuffer`], which takes it before it publishes its
-//!   pages there and frees it before they are unmapped.
-//! - L2 `source` is not 0 only while a [`LazyCopy`] lives: it borrows the source, of the same
-//!   length as the revoked pages, and the buffer.
+//! - L1 A slot in [`SLOTS`] belongs to one [`LazyBuffer`], which reserves the slot before
+//!   publishing its pages there, and frees the slot before unmapping these pages.
+//! - L2 `source` is nonzero only while a [`LazyCopy`] lives, which borrows the buffer and a source
+//!   as long as the revoked pages.
 //! - L3 The handler writes only pages that are revoked at that moment: no other thread can access
 //!   them, and the thread that has just faulted, or waits for the same fault, owns them.
 
@@ -22,17 +22,17 @@ use std::ptr;
 use std::sync::Once;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// Maximum number of buffers at a time.
+/// Maximum number of lazy buffers at one time.
 const BUFFERS_MAX: usize = 8;
 static SLOTS: [BufferSlot; BUFFERS_MAX] = [const { BufferSlot::free() }; BUFFERS_MAX];
 static INSTALL_HANDLER: Once = Once::new();
 
-/// The handler's view of a buffer.
+/// A buffer's addresses, as read by the signal handler.
 struct BufferSlot {
     /// Address of the buffer; 0 marks a free slot, 1 a reserved one.
     base: AtomicUsize,
     len: AtomicUsize,
-    /// Address of the source; 0 if the pages are not revoked.
+    /// Address of the source; 0 while the pages are not revoked.
     source: AtomicUsize,
     faults: AtomicU64,
 }
@@ -48,7 +48,7 @@ impl BufferSlot {
     }
 }
 
-/// Pages that can be revoked.
+/// A buffer whose page access can be revoked.
 #[derive(Debug)]
 pub struct LazyBuffer {
     pages: Mapping,
@@ -58,9 +58,9 @@ pub struct LazyBuffer {
 const PAGE: usize = 4096;
 
 impl LazyBuffer {
-    /// Allocates `len` bytes, rounded up to pages.
+    /// Allocates `len` bytes, rounded up to whole pages.
     ///
-    /// ENOSPC: eight buffers exist.
+    /// Fails with ENOSPC if [`BUFFERS_MAX`] buffers exist.
     pub fn new(len: usize) -> Result<Self> {
         let pages = Mapping::anonymous(len.max(1).next_multiple_of(PAGE))?;
         pages.populate(0, pages.len())?;
@@ -69,7 +69,7 @@ impl LazyBuffer {
         };
         let place = SLOTS.iter().position(is_taken);
         let place = place.ok_or_else(|| Error::new("mprotect", "a ninth buffer", libc::ENOSPC))?;
-        INSTALL_HANDLER.call_once(install);
+        INSTALL_HANDLER.call_once(install_handler);
         let known = &SLOTS[place];
         known.len.store(pages.len(), Ordering::Relaxed);
         known.faults.store(0, Ordering::Relaxed);
@@ -88,7 +88,7 @@ impl LazyBuffer {
         Ok(LazyCopy { buffer: self, source: PhantomData })
     }
 
-    /// Returns the number of copies that were made.
+    /// Returns the number of copies that the handler made because of an access.
     #[must_use]
     pub fn faults(&self) -> u64 {
         SLOTS[self.place].faults.load(Ordering::Relaxed)
@@ -110,7 +110,7 @@ impl Drop for LazyBuffer {
     }
 }
 
-/// A lazy copy. The first access makes it a real one.
+/// A lazy copy in a [`LazyBuffer`]. The first access makes the handler copy the bytes.
 #[derive(Debug)]
 pub struct LazyCopy<'a> {
     buffer: &'a LazyBuffer,
@@ -118,13 +118,13 @@ pub struct LazyCopy<'a> {
 }
 
 impl LazyCopy<'_> {
-    /// Returns the address of the buffer, without accessing it.
+    /// Returns the address of the buffer, without accessing its bytes.
     #[must_use]
     pub fn address(&self) -> usize {
         self.buffer.pages.base().as_ptr().addr()
     }
 
-    /// Returns true if no access has happened, so that the source may be used instead.
+    /// Returns true if nothing has accessed the buffer, so that the source may be used instead.
     #[must_use]
     pub fn is_untouched(&self) -> bool {
         SLOTS[self.buffer.place].source.load(Ordering::Acquire) != 0
@@ -152,7 +152,7 @@ impl Drop for LazyCopy<'_> {
 }
 
 /// Installs the SIGSEGV handler.
-fn install() {
+fn install_handler() {
     let handler: extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void) = on_fault;
     let mut action = MaybeUninit::<libc::sigaction>::zeroed();
     // SAFETY: a sigaction of zeros is one (no flags, default action, empty mask).
@@ -165,8 +165,8 @@ fn install() {
     debug_assert_eq!(installed, 0, "SIGSEGV can be caught");
 }
 
-/// SIGSEGV handler: restores access to a revoked buffer and copies the source. Any other fault gets
-/// the default action.
+/// SIGSEGV handler. On an access to a revoked buffer, restores access and copies the source; any
+/// other fault gets the default action.
 extern "C" fn on_fault(signal: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
     // SAFETY: the kernel passes a siginfo to a handler with SA_SIGINFO.
     let info = unsafe { &*info };

@@ -1,6 +1,6 @@
 //! The service manager's protocols: socket activation (`LISTEN_FDS`, sd_listen_fds(3)), and
-//! notifications with descriptors that it stores across a restart (`NOTIFY_SOCKET`, sd_notify(3),
-//! `FDSTORE`).
+//! notifications with descriptors that the manager stores across a restart (`NOTIFY_SOCKET`,
+//! sd_notify(3), `FDSTORE`).
 
 use crate::descriptor::{DESCRIPTORS_MAX, send};
 use crate::error::{Error, ErrorContext as _, Result};
@@ -15,12 +15,13 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// The first descriptor that a service manager passes.
+/// Number of the first descriptor that a service manager passes.
 const FIRST_DESCRIPTOR: RawFd = 3;
-/// Maximum number of descriptors accepted.
+/// Maximum number of passed descriptors that this process accepts.
 const PASSED_MAX: RawFd = 1024;
 
-/// Takes the descriptors passed to this process, with their names. Only the first call returns any.
+/// Returns the descriptors passed to this process by the service manager, with their names. Only
+/// the first call returns any.
 pub fn take_descriptors() -> Vec<(String, OwnedFd)> {
     static TAKEN: AtomicBool = AtomicBool::new(false);
     let number = |name: &str| std::env::var(name).ok()?.parse::<i64>().ok();
@@ -44,18 +45,19 @@ pub fn take_descriptors() -> Vec<(String, OwnedFd)> {
     taken.collect()
 }
 
-/// Sends lines such as `READY=1` to the service manager, with duplicates of descriptors. Returns
-/// false if there is no manager.
+/// Sends lines such as `READY=1` to the service manager, with duplicates of `descriptors`. Returns
+/// false if there is no service manager.
 pub fn notify(lines: &str, descriptors: &[BorrowedFd<'_>]) -> Result<bool> {
     send_lines(lines, descriptors, SocketFlags::CLOEXEC)
 }
 
-/// Sends as [`notify`], without blocking. Fails if the manager does not read.
+/// Sends like [`notify`], but never blocks. Fails if the manager does not read.
 pub fn try_notify(lines: &str, descriptors: &[BorrowedFd<'_>]) -> Result<bool> {
     send_lines(lines, descriptors, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)
 }
 
-/// Sends as [`notify`], blocking for at most `limit`. Fails if the manager does not read in time.
+/// Sends like [`notify`], but blocks at most for `limit`. Fails if the manager does not read in
+/// time.
 pub fn notify_within(lines: &str, descriptors: &[BorrowedFd<'_>], limit: Duration) -> Result<bool> {
     let Some(socket) = connect_manager(SocketFlags::CLOEXEC)? else { return Ok(false) };
     set_socket_timeout(&socket, Timeout::Send, Some(limit))
@@ -64,7 +66,7 @@ pub fn notify_within(lines: &str, descriptors: &[BorrowedFd<'_>], limit: Duratio
     Ok(true)
 }
 
-/// Returns true if a manager offers to store descriptors across a restart.
+/// Returns true if the service manager offers to store descriptors across a restart.
 #[must_use]
 pub fn stores_descriptors() -> bool {
     let named = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
@@ -72,17 +74,17 @@ pub fn stores_descriptors() -> bool {
     named("NOTIFY_SOCKET").is_some() && most.is_some_and(|most| most > 0)
 }
 
-/// Returns a memfd with these bytes, for a manager to store.
+/// Returns a memfd that contains these bytes, for the service manager to store.
 pub fn memfd_with(bytes: &[u8]) -> Result<OwnedFd> {
     let flags = MemfdFlags::CLOEXEC;
     let note = memfd_create("streamline-note", flags).context("memfd_create", "a note")?;
-    File::from(note.try_clone().map_err(|e| Error::new("dup", "a note", errno(&e)))?)
+    File::from(note.try_clone().map_err(|e| Error::new("dup", "a note", errno_of(&e)))?)
         .write_all(bytes)
-        .map_err(|e| Error::new("write", "a note", errno(&e)))?;
+        .map_err(|e| Error::new("write", "a note", errno_of(&e)))?;
     Ok(note)
 }
 
-fn errno(error: &std::io::Error) -> i32 {
+fn errno_of(error: &std::io::Error) -> i32 {
     error.raw_os_error().unwrap_or(0)
 }
 
@@ -93,19 +95,19 @@ fn send_lines(lines: &str, descriptors: &[BorrowedFd<'_>], flags: SocketFlags) -
     Ok(true)
 }
 
-/// Connects to the manager; `None` if there is none.
+/// Connects to the service manager; returns `None` if there is none.
 fn connect_manager(flags: SocketFlags) -> Result<Option<OwnedFd>> {
     let Some(path) = std::env::var_os("NOTIFY_SOCKET").filter(|path| !path.is_empty()) else {
         return Ok(None);
     };
-    let address = address(&path)?;
+    let address = manager_address(&path)?;
     let socket = socket_with(AddressFamily::UNIX, SocketType::DGRAM, flags, None)
         .context("socket", "AF_UNIX")?;
     connect(&socket, &address).context("connect", "NOTIFY_SOCKET")?;
     Ok(Some(socket))
 }
 
-fn address(path: &OsStr) -> Result<SocketAddrUnix> {
+fn manager_address(path: &OsStr) -> Result<SocketAddrUnix> {
     match path.as_bytes() {
         [b'@', name @ ..] => {
             SocketAddrUnix::new_abstract_name(name).context("connect", "NOTIFY_SOCKET")

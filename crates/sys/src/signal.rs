@@ -1,9 +1,9 @@
-//! Stop signals, counted and never lost. (CONTRACT 28)
+//! Counting of stop signals, none of which is lost. (CONTRACT 28)
 //!
 //! The first SIGINT or SIGTERM requests an orderly stop: [`stop_requests`] counts it, and the
-//! descriptor from [`watch`] becomes readable. The second kills our child groups
+//! descriptor from [`watch`] becomes readable. The second signal kills our child groups
 //! ([`crate::process_group`]) and exits with status 130 at once. A signal that follows the first
-//! too closely to be a second request is ignored: `timeout` signals the process and then its group.
+//! within 100 ms is ignored, because `timeout` signals the process and then its group.
 
 use crate::error::{Error, Result};
 use crate::eventfd::EventFd;
@@ -13,23 +13,23 @@ use std::ptr;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 
-/// Stop signals counted so far.
+/// Number of stop signals counted so far.
 static STOP_REQUESTS: AtomicU32 = AtomicU32::new(0);
-/// The eventfd that the handler writes to; -1 if none.
+/// Descriptor of the eventfd to which the handler writes; -1 if there is none.
 static EVENT_FD: AtomicI32 = AtomicI32::new(-1);
-/// Owner of that eventfd.
+/// Owner of the eventfd in [`EVENT_FD`].
 static EVENT: OnceLock<EventFd> = OnceLock::new();
 
-/// Monotonic time of the first stop signal in ns; 0 if none.
+/// Monotonic time in ns of the first stop signal; 0 if there was none.
 static FIRST_NS: AtomicU64 = AtomicU64::new(0);
 
-/// Time in ns after the first signal within which further signals count as the same request.
+/// Time in ns after the first signal during which further signals are ignored.
 const COINCIDENCE_NS: u64 = 100_000_000;
 /// Exit status after a second stop signal.
 const EXIT_INTERRUPTED: i32 = 130;
 
-/// Starts counting SIGINT and SIGTERM. The returned descriptor becomes readable with the first of
-/// them; later calls return the same one.
+/// Starts counting SIGINT and SIGTERM. The returned eventfd becomes readable with the first signal.
+/// Later calls return the same eventfd.
 pub fn watch() -> Result<&'static EventFd> {
     let event = match EVENT.get() {
         Some(event) => event,
@@ -41,22 +41,22 @@ pub fn watch() -> Result<&'static EventFd> {
     EVENT_FD.store(event.as_fd().as_raw_fd(), Ordering::Release);
     let handler: extern "C" fn(libc::c_int) = on_stop_signal;
     for signal in [libc::SIGINT, libc::SIGTERM] {
-        handle(signal, handler as *const () as libc::sighandler_t, libc::SA_RESTART)?;
+        install_action(signal, handler as *const () as libc::sighandler_t, libc::SA_RESTART)?;
     }
     Ok(event)
 }
 
-/// Returns the descriptor of [`watch`]; `None` before the first call of [`watch`].
+/// Returns the eventfd of [`watch`]; `None` before the first call of [`watch`].
 pub fn watched() -> Option<&'static EventFd> {
     EVENT.get()
 }
 
-/// Returns the number of stop signals (0 or 1: the second ends the process).
+/// Returns the number of stop signals counted: 0 or 1, because the second ends the process.
 pub fn stop_requests() -> u32 {
     STOP_REQUESTS.load(Ordering::Acquire)
 }
 
-/// Signal handler: atomics, clock_gettime(2), write(2), kill(2) and _exit(2) only, which
+/// Signal handler. Uses only atomics, clock_gettime(2), write(2), kill(2) and _exit(2), which
 /// signal-safety(7) allows.
 extern "C" fn on_stop_signal(_signal: libc::c_int) {
     let now = crate::clock::monotonic().max(1);
@@ -82,7 +82,11 @@ extern "C" fn on_stop_signal(_signal: libc::c_int) {
     unsafe { errno.write(before) };
 }
 
-fn handle(signal: libc::c_int, handler: libc::sighandler_t, flags: libc::c_int) -> Result<()> {
+fn install_action(
+    signal: libc::c_int,
+    handler: libc::sighandler_t,
+    flags: libc::c_int,
+) -> Result<()> {
     // SAFETY: all-zero bytes are a valid `sigaction`: an empty mask and no flags.
     let mut action: libc::sigaction = unsafe { MaybeUninit::zeroed().assume_init() };
     action.sa_sigaction = handler;
@@ -97,7 +101,7 @@ fn handle(signal: libc::c_int, handler: libc::sighandler_t, flags: libc::c_int) 
 mod tests {
     use super::*;
 
-    /// The only test that raises signals, since the count is global to the process.
+    /// The only test that raises signals, because the count is global to the process.
     #[test]
     fn first_signal_is_counted_and_wakes_the_watcher() {
         let event = watch().unwrap();

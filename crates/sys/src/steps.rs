@@ -1,22 +1,22 @@
 //! The rollback log of an allocation, with fault injection. [SL §7.1, allocation; RELIABILITY,
 //! rollback]
 //!
-//! Descriptors, mappings, threads, programs and links are owned and released on drop. Anything that
-//! outlives its owner (a created file, a directory, a name) registers a rollback action
-//! ([`Steps::on_rollback`]). If a later step fails, or the last handle is dropped, the actions run
-//! in reverse order. [`Steps::commit`] discards them: the allocation is complete, and the
-//! activation that follows cannot fail.
+//! Descriptors, mappings, threads, programs and links are owned and released on drop. For anything
+//! that outlives its owner (a created file, a directory, a name), the caller registers a rollback
+//! action ([`Steps::on_rollback`]). If a later step fails, or the last handle is dropped, the
+//! actions run in reverse order. [`Steps::commit`] discards them: the allocation is complete, and
+//! the activation that follows cannot fail.
 //!
-//! Each step that may fail is announced first ([`Steps::take`]). With an [`InjectedFault`] the log
-//! makes a chosen step fail as the machine would, or stops the process before it. Without a fault
-//! an announcement costs a comparison.
+//! Each step that may fail is announced first ([`Steps::announce`]). With an [`InjectedFault`], the
+//! log makes a chosen step fail as the kernel would, or stops the process before that step. Without
+//! a fault an announcement costs a comparison.
 
 use crate::error::{Error, Result};
 use std::fmt;
 use std::str::FromStr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// The kind of resource that a step creates; determines the injected errno.
+/// The kind of resource that a step creates. The kind determines the errno of an injected fault.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Resource {
     /// A descriptor.
@@ -29,14 +29,14 @@ pub enum Resource {
     Thread,
     /// A file, directory or name.
     File,
-    /// An entry in a registry.
+    /// An entry in the registry of the daemon or of a path.
     Entry,
-    /// No resource: a point at which the process can be stopped but no error injected.
+    /// No resource. The process can be stopped before such a step, but no error can be injected.
     Nothing,
 }
 
 impl Resource {
-    const fn refusal(self) -> i32 {
+    const fn injected_errno(self) -> i32 {
         match self {
             Self::Descriptor => libc::EMFILE,
             Self::Memory => libc::ENOMEM,
@@ -78,11 +78,11 @@ impl FromStr for InjectedFault {
     }
 }
 
-/// A rollback log. Clones share it.
+/// A rollback log. Clones refer to the same log.
 #[derive(Clone, Debug)]
 pub struct Steps(Option<Arc<Log>>);
 
-/// A log that injects no fault and rolls nothing back, for code outside an allocation.
+/// A log that neither injects faults nor rolls back, for code outside an allocation.
 pub static UNLOGGED: Steps = Steps(None);
 
 impl Default for Steps {
@@ -99,14 +99,14 @@ struct Log {
 
 #[derive(Default)]
 struct LogState {
-    /// Announced steps, recorded only if a fault is set.
+    /// Names of the announced steps, recorded only if a fault is set.
     taken: Vec<String>,
-    undo: Vec<(String, Undo)>,
+    undo: Vec<(String, RollbackAction)>,
 }
 
-type Undo = Box<dyn FnOnce() + Send>;
+type RollbackAction = Box<dyn FnOnce() + Send>;
 
-/// A position in a log.
+/// A position in a rollback log, to which [`Steps::roll_back_to`] returns.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Savepoint(usize);
 
@@ -117,20 +117,20 @@ impl Steps {
         Self(Some(Arc::new(Log { fault, state: Mutex::default() })))
     }
 
-    /// Announces a step. Fails or stops the process if the injected fault names this step.
-    pub fn take(&self, makes: Resource, target: &str) -> Result<()> {
+    /// Announces the next step. Fails, or stops the process, if the injected fault names this step.
+    pub fn announce(&self, makes: Resource, target: &str) -> Result<()> {
         let Some(log) = &self.0 else { return Ok(()) };
         if log.fault == InjectedFault::Nothing {
             return Ok(());
         }
-        let mut state = log.state();
+        let mut state = log.lock_state();
         let number = u32::try_from(state.taken.len()).unwrap_or(u32::MAX);
         state.taken.push(format!("{makes:?} {target}"));
         drop(state);
         match &log.fault {
             InjectedFault::Fail(at) if number == *at && makes != Resource::Nothing => {
-                let target = format!("{target} (step {number}, which a test has fail)");
-                Err(Error::new("allocate", target, makes.refusal()))
+                let target = format!("{target} (step {number}, failed by a test)");
+                Err(Error::new("allocate", target, makes.injected_errno()))
             }
             InjectedFault::Stop(at) if number == *at => stop_process(),
             InjectedFault::StopAt(name) if name == target => stop_process(),
@@ -141,27 +141,27 @@ impl Steps {
     /// Announces a point at which no error can be injected.
     pub fn checkpoint(&self, what: &str) {
         // A step without a resource never fails.
-        let _ = self.take(Resource::Nothing, what);
+        let _ = self.announce(Resource::Nothing, what);
     }
 
-    /// Registers a rollback action for a new object that has no owner.
+    /// Registers a rollback action for a new object that no Rust value owns.
     pub fn on_rollback(&self, what: impl Into<String>, back: impl FnOnce() + Send + 'static) {
         if let Some(log) = &self.0 {
-            log.state().undo.push((what.into(), Box::new(back)));
+            log.lock_state().undo.push((what.into(), Box::new(back)));
         }
     }
 
-    /// Returns the current position.
+    /// Returns the current position in the log.
     #[must_use]
-    pub fn mark(&self) -> Savepoint {
-        Savepoint(self.0.as_ref().map_or(0, |log| log.state().undo.len()))
+    pub fn savepoint(&self) -> Savepoint {
+        Savepoint(self.0.as_ref().map_or(0, |log| log.lock_state().undo.len()))
     }
 
     /// Runs the actions registered since `mark`, in reverse order.
     pub fn roll_back_to(&self, mark: Savepoint) {
         let Some(log) = &self.0 else { return };
         loop {
-            let mut state = log.state();
+            let mut state = log.lock_state();
             let last = if state.undo.len() > mark.0 { state.undo.pop() } else { None };
             drop(state);
             let Some((_, back)) = last else { return };
@@ -174,30 +174,30 @@ impl Steps {
         self.roll_back_to(Savepoint(0));
     }
 
-    /// Discards all actions: the allocation is complete.
+    /// Discards all actions, because the allocation is complete.
     pub fn commit(&self) {
         if let Some(log) = &self.0 {
-            log.state().undo.clear();
+            log.lock_state().undo.clear();
         }
     }
 
-    /// Returns the announced steps; empty without a fault.
+    /// Returns the names of the announced steps; empty if no fault is set.
     #[must_use]
     pub fn announced_steps(&self) -> Vec<String> {
-        self.0.as_ref().map(|log| log.state().taken.clone()).unwrap_or_default()
+        self.0.as_ref().map(|log| log.lock_state().taken.clone()).unwrap_or_default()
     }
 
     /// Returns the names of the registered actions, in the order of registration.
     #[must_use]
     pub fn registered_actions(&self) -> Vec<String> {
         let names =
-            |log: &Arc<Log>| log.state().undo.iter().map(|(what, _)| what.clone()).collect();
+            |log: &Arc<Log>| log.lock_state().undo.iter().map(|(what, _)| what.clone()).collect();
         self.0.as_ref().map(names).unwrap_or_default()
     }
 }
 
 impl Log {
-    fn state(&self) -> MutexGuard<'_, LogState> {
+    fn lock_state(&self) -> MutexGuard<'_, LogState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -232,7 +232,7 @@ fn stop_process() -> Result<()> {
 mod tests {
     use super::*;
 
-    fn noting(steps: &Steps, to: &Arc<Mutex<Vec<u8>>>, number: u8) {
+    fn register_numbered_action(steps: &Steps, to: &Arc<Mutex<Vec<u8>>>, number: u8) {
         let to = Arc::clone(to);
         steps.on_rollback(format!("number {number}"), move || to.lock().unwrap().push(number));
     }
@@ -241,10 +241,10 @@ mod tests {
     fn rollback_runs_in_reverse_order_once() {
         let back = Arc::new(Mutex::new(Vec::new()));
         let steps = Steps::default();
-        noting(&steps, &back, 1);
-        let mark = steps.mark();
-        noting(&steps, &back, 2);
-        noting(&steps, &back, 3);
+        register_numbered_action(&steps, &back, 1);
+        let mark = steps.savepoint();
+        register_numbered_action(&steps, &back, 2);
+        register_numbered_action(&steps, &back, 3);
         assert_eq!(steps.registered_actions(), ["number 1", "number 2", "number 3"]);
         steps.roll_back_to(mark);
         assert_eq!(*back.lock().unwrap(), [3, 2]);
@@ -259,9 +259,9 @@ mod tests {
     fn commit_discards_rollback_actions() {
         let back = Arc::new(Mutex::new(Vec::new()));
         let steps = Steps::default();
-        noting(&steps, &back, 1);
+        register_numbered_action(&steps, &back, 1);
         steps.commit();
-        noting(&steps, &back, 2);
+        register_numbered_action(&steps, &back, 2);
         drop(steps);
         assert_eq!(*back.lock().unwrap(), [2]);
     }
@@ -269,16 +269,18 @@ mod tests {
     #[test]
     fn injected_fault_fails_the_numbered_step() {
         let steps = Steps::with_fault(InjectedFault::Fail(2));
-        steps.take(Resource::Descriptor, "a doorbell").unwrap();
+        steps.announce(Resource::Descriptor, "a doorbell").unwrap();
         steps.checkpoint("a moment");
-        let refused = steps.take(Resource::Memory, "a pool").unwrap_err();
+        let refused = steps.announce(Resource::Memory, "a pool").unwrap_err();
         assert_eq!(refused.errno, libc::ENOMEM);
         assert!(refused.to_string().contains("a pool") && refused.advice().is_some());
-        steps.take(Resource::Memory, "another").unwrap();
+        steps.announce(Resource::Memory, "another").unwrap();
         assert_eq!(steps.announced_steps().len(), 4);
         assert_eq!(Steps::default().announced_steps().len(), 0);
         assert!(
-            Steps::with_fault(InjectedFault::Fail(0)).take(Resource::Nothing, "a moment").is_ok()
+            Steps::with_fault(InjectedFault::Fail(0))
+                .announce(Resource::Nothing, "a moment")
+                .is_ok()
         );
     }
 

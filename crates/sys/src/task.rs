@@ -9,15 +9,15 @@ use std::fs;
 /// A thread, or a process with all its threads.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Task {
-    /// Run state; a process counts as running if any of its threads is running.
+    /// Run state. A process counts as running if any of its threads is running.
     pub run_state: RunState,
     /// Parent process id.
     pub parent: u32,
-    /// CPU time of the live threads, in ns.
+    /// CPU time in ns of all threads that are still alive.
     pub processor_ns: u64,
     /// CPUs that the task may use.
     pub processors: Vec<usize>,
-    /// Resident memory of its process in bytes, shared pages included.
+    /// Resident memory of the process in bytes, including shared pages.
     pub resident: u64,
 }
 
@@ -26,7 +26,7 @@ pub struct Task {
 pub enum RunState {
     /// Running or runnable.
     Runs,
-    /// Waiting.
+    /// Waiting for an event.
     Sleeps,
     /// Stopped by a signal or tracer.
     Stopped,
@@ -34,7 +34,7 @@ pub enum RunState {
     Ended,
 }
 
-/// Returns the id of the calling thread.
+/// Returns the kernel's id of the calling thread.
 #[must_use]
 pub fn current_thread() -> u32 {
     rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs()
@@ -44,14 +44,14 @@ impl Task {
     /// Queries a thread; `None` if it has ended.
     #[must_use]
     pub fn of_thread(process: u32, thread: u32) -> Option<Self> {
-        Self::at(&format!("/proc/{process}/task/{thread}"))
+        Self::read_stat(&format!("/proc/{process}/task/{thread}"))
     }
 
     /// Queries a process; `None` if it has ended.
     #[must_use]
     pub fn of_process(process: u32) -> Option<Self> {
-        let mut whole = Self::at(&format!("/proc/{process}"))?;
-        let all = threads(process).into_iter();
+        let mut whole = Self::read_stat(&format!("/proc/{process}"))?;
+        let all = thread_ids(process).into_iter();
         let all: Vec<Self> = all.filter_map(|thread| Self::of_thread(process, thread)).collect();
         whole.processor_ns = all.iter().map(|task| task.processor_ns).sum();
         if all.iter().any(|task| task.run_state == RunState::Runs) {
@@ -60,7 +60,7 @@ impl Task {
         Some(whole)
     }
 
-    fn at(directory: &str) -> Option<Self> {
+    fn read_stat(directory: &str) -> Option<Self> {
         let text = |name: &str| fs::read_to_string(format!("{directory}/{name}")).ok();
         let stat = text("stat")?;
         // The fields follow the command name, which may contain anything.
@@ -82,20 +82,20 @@ impl Task {
             run_state,
             parent,
             processor_ns: ran.unwrap_or_default(),
-            processors: of("Cpus_allowed_list:").map(ranges).unwrap_or_default(),
+            processors: of("Cpus_allowed_list:").map(parse_ranges).unwrap_or_default(),
             resident: kilobytes.unwrap_or_default() * 1024,
         })
     }
 }
 
-/// Lists the threads of a process.
-fn threads(process: u32) -> BTreeSet<u32> {
+/// Lists the thread ids of a process.
+fn thread_ids(process: u32) -> BTreeSet<u32> {
     let all = fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
     all.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
 }
 
-/// Parses a list such as `0-2,5`.
-pub(crate) fn ranges(text: &str) -> Vec<usize> {
+/// Parses a CPU list such as `0-2,5`.
+pub(crate) fn parse_ranges(text: &str) -> Vec<usize> {
     let range = |part: &str| {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
         Some(first.parse::<usize>().ok()?..=last.parse::<usize>().ok()?)
@@ -103,7 +103,8 @@ pub(crate) fn ranges(text: &str) -> Vec<usize> {
     text.split(',').filter_map(range).flatten().collect()
 }
 
-/// Pins a thread (`None`: the calling one) and threads it starts later to `processors`.
+/// Pins a thread (`None`: the calling one), and the threads that it starts later, to the CPUs in
+/// `processors`.
 pub fn pin(thread: Option<u32>, processors: &[usize]) -> Result<()> {
     let target = || format!("processors {processors:?}");
     let mut set = CpuSet::new();
@@ -117,15 +118,16 @@ pub fn pin(thread: Option<u32>, processors: &[usize]) -> Result<()> {
     rustix::thread::sched_setaffinity(id, &set).context("sched_setaffinity", target())
 }
 
-/// Maximum number of listings, each of which pins threads that have appeared since the last one.
+/// Maximum number of listings of a process's threads. Each listing pins the threads that have
+/// appeared since the previous one.
 const LISTINGS_MAX: usize = 16;
 
-/// Pins all threads of a process, and threads that they start later.
+/// Pins all threads of a process, and the threads that they start later.
 pub fn pin_process(process: u32, processors: &[usize]) -> Result<()> {
     let mut done = BTreeSet::new();
     // A thread started by a pinned thread inherits its affinity.
     for _ in 0..LISTINGS_MAX {
-        let new: Vec<u32> = threads(process).difference(&done).copied().collect();
+        let new: Vec<u32> = thread_ids(process).difference(&done).copied().collect();
         if new.is_empty() {
             break;
         }
@@ -178,8 +180,8 @@ mod tests {
 
     #[test]
     fn cpu_lists_are_parsed() {
-        assert_eq!(ranges("0-2,5"), [0, 1, 2, 5]);
-        assert_eq!(ranges("7"), [7]);
-        assert_eq!(ranges(""), [0usize; 0]);
+        assert_eq!(parse_ranges("0-2,5"), [0, 1, 2, 5]);
+        assert_eq!(parse_ranges("7"), [7]);
+        assert_eq!(parse_ranges(""), [0usize; 0]);
     }
 }

@@ -13,8 +13,8 @@ pub struct Usage {
     pub resident_bytes: u64,
 }
 
-/// Blocks until a child has ended. Returns its exit status, and its usage including the usage of
-/// children for which it has waited.
+/// Blocks until a child has ended. Returns its exit status and its resource usage, which includes
+/// that of the child's own reaped children.
 #[expect(clippy::needless_pass_by_value, reason = "the child must not be waited for again")]
 pub fn wait(child: Child) -> Result<(ExitStatus, Usage)> {
     let number = libc::pid_t::try_from(child.id()).unwrap_or(libc::pid_t::MAX);
@@ -26,7 +26,7 @@ pub fn wait(child: Child) -> Result<(ExitStatus, Usage)> {
         // else (wait4(2)).
         let answer = unsafe { libc::wait4(number, &raw mut status, 0, &raw mut usage) };
         if answer == number {
-            return Ok((ExitStatus::from_raw(status), Usage::of(&usage)));
+            return Ok((ExitStatus::from_raw(status), Usage::from_rusage(&usage)));
         }
         let error = Error::last("wait4", format!("process {number}"));
         if error.errno != libc::EINTR {
@@ -36,7 +36,7 @@ pub fn wait(child: Child) -> Result<(ExitStatus, Usage)> {
 }
 
 impl Usage {
-    fn of(usage: &libc::rusage) -> Self {
+    fn from_rusage(usage: &libc::rusage) -> Self {
         let ns = |time: libc::timeval| {
             let micros = time.tv_sec.saturating_mul(1_000_000).saturating_add(time.tv_usec);
             u64::try_from(micros).unwrap_or(0).saturating_mul(1_000)

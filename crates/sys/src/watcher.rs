@@ -1,4 +1,5 @@
-//! Waiting for a changing set of descriptors, identified by numbers (epoll(7)).
+//! An epoll(7) instance: waits for a changing set of descriptors, each identified by a number that
+//! the caller chooses.
 //!
 //! Level-triggered: an unhandled event is reported again. A closed descriptor leaves the set unless
 //! a duplicate is open; in that case its owner calls [`Watcher::forget`].
@@ -14,25 +15,25 @@ use std::time::Duration;
 #[derive(Debug)]
 pub struct Watcher(OwnedFd);
 
-/// Events to wait for, in addition to hang-up and error.
+/// The events to wait for. Hang-up and error are always included.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Interest {
-    /// Readable.
+    /// The descriptor is readable.
     Read,
-    /// Readable or writable.
+    /// The descriptor is readable or writable.
     ReadWrite,
 }
 
 /// An event at a descriptor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct WatchEvent {
-    /// The descriptor's number.
+    /// The number that the caller chose for the descriptor.
     pub number: u64,
-    /// Readable, or at its end.
+    /// True if the descriptor is readable or at its end.
     pub readable: bool,
-    /// Writable.
+    /// True if the descriptor is writable.
     pub writable: bool,
-    /// The peer has closed, or there is an error.
+    /// True if the peer has closed or the descriptor has an error.
     pub gone: bool,
 }
 
@@ -51,7 +52,7 @@ impl Watcher {
         epoll::add(&self.0, descriptor, data, flags(interest)).context("epoll_ctl", "add")
     }
 
-    /// Changes number and interest of a descriptor.
+    /// Changes the number and the events of interest of a descriptor.
     pub fn change(&self, descriptor: impl AsFd, number: u64, interest: Interest) -> Result<()> {
         let data = epoll::EventData::new_u64(number);
         epoll::modify(&self.0, descriptor, data, flags(interest)).context("epoll_ctl", "modify")
@@ -62,7 +63,8 @@ impl Watcher {
         epoll::delete(&self.0, descriptor).context("epoll_ctl", "delete")
     }
 
-    /// Blocks until an event or a signal arrives, or `limit` passes. Returns the events.
+    /// Blocks until an event or a signal arrives, or `limit` passes. Returns the events, at most
+    /// [`EVENTS_MAX`].
     pub fn wait(&self, limit: Option<Duration>) -> Vec<WatchEvent> {
         let limit = limit.map(timespec);
         let mut space = [MaybeUninit::<epoll::Event>::uninit(); EVENTS_MAX];

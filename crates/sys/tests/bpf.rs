@@ -1,5 +1,5 @@
-//! Generated programs judged by the real kernel: they load and return the same as the interpreter
-//! and plain Rust, the interpreter's arithmetic is the kernel's, and frozen maps stay unchanged.
+//! Tests of generated programs in the kernel: they load, return the same as the interpreter and
+//! plain Rust, compute the same arithmetic, and cannot change frozen maps.
 
 // The judge is shared with tests outside this crate, which say `sys`.
 extern crate streamline_sys as sys;
@@ -15,7 +15,7 @@ use ebpf::exam::{self, Interpreter, Judge, Ruling, cuts, mutants};
 use ebpf::insn::{self, Alu, Insn, Operand, R0, R1, R2, R3, R4, R5, Reg, Size};
 use ebpf::interpret::{Machine, Packet};
 use ebpf::{Hook, disasm};
-use judge::{Kernel, kind, without_perfmon};
+use judge::{Kernel, program_kind, without_perfmon};
 use pieces::plain::Plain;
 use pieces::{CHAINS, Step, TARGETS, frames, program, request};
 use sys::bpf::{self, Map, ProgramKind};
@@ -45,7 +45,7 @@ fn kernel_interpreter_and_rust_agree() {
     }
 }
 
-/// Loads programs as for an unprivileged user, hardened against speculation by the verifier.
+/// Loads programs as an unprivileged user would, hardened against speculation by the verifier.
 #[test]
 fn programs_load_without_perfmon() {
     let Some(()) = need::bpf() else { return };
@@ -59,7 +59,7 @@ fn programs_load_without_perfmon() {
 }
 
 #[test]
-fn verifier_log_names_the_fault() {
+fn verifier_log_names_the_rejected_instruction() {
     let Some(()) = need::bpf() else { return };
     let code = insn::encode(&[Insn::mov(R0, R2), Insn::exit()]);
     let refused = bpf::Program::load(ProgramKind::Tc, "dport", &code).unwrap_err();
@@ -69,7 +69,8 @@ fn verifier_log_names_the_fault() {
     assert!(text.contains("the verifier says: R2 !read_ok"), "{text}");
 }
 
-/// The verifier rejects what the interpreter faults on, so each checks the other.
+/// Checks verifier and interpreter against each other: the verifier must reject every program on
+/// which the interpreter faults.
 #[test]
 fn verifier_rejects_what_the_interpreter_faults_on() {
     let Some(()) = need::bpf() else { return };
@@ -88,7 +89,8 @@ fn verifier_rejects_what_the_interpreter_faults_on() {
     assert_eq!(refused, faulty);
 }
 
-/// Folds arithmetic with every operation, signed and byte-swapping ones included, into 32 bits.
+/// Runs every arithmetic operation, including signed and byte-swapping ones, and folds the result
+/// into 32 bits for comparison.
 #[test]
 fn arithmetic_matches_the_kernel() {
     let Some(()) = need::bpf() else { return };
@@ -100,7 +102,7 @@ fn arithmetic_matches_the_kernel() {
             code.extend(Insn::load64(reg, *random.pick(&edges)));
         }
         let length = random.within(1..20);
-        code.extend((0..length).map(|_| operation(&mut random)));
+        code.extend((0..length).map(|_| random_operation(&mut random)));
         code.push(Insn::mov(R1, R0));
         code.push(Insn::alu(Alu::Shr, R1, 32));
         code.push(Insn::alu(Alu::Xor, R0, R1));
@@ -115,7 +117,7 @@ fn arithmetic_matches_the_kernel() {
     }
 }
 
-fn operation(random: &mut Random) -> Insn {
+fn random_operation(random: &mut Random) -> Insn {
     const OPERATIONS: [Alu; 12] = [
         Alu::Add,
         Alu::Sub,
@@ -191,7 +193,8 @@ fn frozen_map_is_written_by_programs_only() {
     assert_eq!(writer.info().unwrap().kind, ProgramKind::Xdp as u32);
 }
 
-/// Measures the cost of hardening against an empty program: run with `--ignored --nocapture`.
+/// Measures the cost of the verifier's hardening by comparison with an empty program. Run with
+/// `--ignored --nocapture`.
 #[test]
 #[ignore = "a measurement"]
 fn test_run_reports_ns_per_packet() {
@@ -200,7 +203,8 @@ fn test_run_reports_ns_per_packet() {
     let hit = frames::eth(0x0800, &frames::ipv4(5, 17, None, &frames::udp(53)));
     for place in [Hook::Tc, Hook::Xdp] {
         let empty = [Insn::mov(R0, 0), Insn::exit()];
-        let empty = bpf::Program::load(kind(place), "empty", &insn::encode(&empty)).unwrap();
+        let code = insn::encode(&empty);
+        let empty = bpf::Program::load(program_kind(place), "empty", &code).unwrap();
         let build = |target: Target| program(chain, target, Finish::Answer).unwrap();
         let trusted = Kernel::load(&build(place.into()), "trusted");
         let hardened = Kernel::load(&build(Target::hardened(place)), "hardened");

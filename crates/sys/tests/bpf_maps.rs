@@ -1,10 +1,10 @@
-//! Maps of all types, accessed by programs and processes alike.
+//! Tests of BPF maps: tail calls, notifications, type information, and checks on received maps.
 #![expect(clippy::unwrap_used, reason = "what fails here fails the test")]
 
 #[expect(dead_code, reason = "only what counts is needed here")]
 mod attach;
 
-use attach::{count, counter_value, load_constant};
+use attach::{counter_value, load_constant, load_counter};
 use ebpf::insn::{self, Alu, Helper, Insn, R0, R1, R2, R3, R4, R10, Size};
 use rustix::io::Errno;
 use std::os::fd::{AsFd as _, AsRawFd as _};
@@ -80,7 +80,8 @@ fn read_only_listener_is_notified() {
     assert_eq!(received.kind(), MapKind::RingBuffer);
 }
 
-/// BTF, functions and lines load, and the verifier's log quotes the lines.
+/// Expects a program with BTF, functions and lines to load, and the verifier's log of a rejected
+/// program to quote the lines.
 #[test]
 fn verifier_log_quotes_the_source_lines() {
     let Some(()) = need::bpf() else { return };
@@ -101,7 +102,7 @@ fn verifier_log_quotes_the_source_lines() {
     assert!(refused.log.contains("; dport |53 count"), "{}", refused.log);
 }
 
-/// A receiver rejects a map that is not frozen or does not match the agreed sizes.
+/// Expects a receiver to reject a map that is not frozen or does not have the agreed sizes.
 #[test]
 fn received_rings_must_be_frozen() {
     let Some(()) = need::bpf() else { return };
@@ -123,7 +124,7 @@ fn received_rings_must_be_frozen() {
     refused(&Map::programs("programs", 4).unwrap(), shape);
     let counter = Map::array("count", 8, 1, true).unwrap();
     let mapped = counter.map().unwrap();
-    count(ProgramKind::Xdp, "count", &counter, 2).test_run(&[0; 64], 3).unwrap();
+    load_counter(ProgramKind::Xdp, "count", &counter, 2).test_run(&[0; 64], 3).unwrap();
     assert_eq!((mapped.word(0), counter_value(&counter)), (Some(3), 3));
     assert_eq!(counter.freeze().unwrap_err().errno, Errno::BUSY.raw_os_error(), "it is mapped");
 }

@@ -1,4 +1,4 @@
-//! Refusals for threads without capabilities, which name the missing one.
+//! Tests of refusals to threads without capabilities: each error names the missing capability.
 #![expect(clippy::unwrap_used, reason = "what fails here fails the test")]
 
 #[expect(dead_code, reason = "only programs that answer and count are needed here")]
@@ -16,7 +16,7 @@ use testkit::need;
 use testkit::net::{Cable, Pair, SERVER_DEVICE};
 
 /// Runs `work` in a thread with exactly these capabilities.
-fn with<T: Send>(kept: CapabilitySet, work: impl FnOnce() -> T + Send) -> T {
+fn with_capabilities<T: Send>(kept: CapabilitySet, work: impl FnOnce() -> T + Send) -> T {
     let stripped = || {
         let mut sets = capabilities(None).unwrap();
         (sets.effective, sets.permitted) = (kept, kept);
@@ -39,7 +39,9 @@ fn o9_missing_capability_is_named() {
         (CapabilitySet::NET_ADMIN, vec!["CAP_BPF", "CAP_PERFMON"]),
     ];
     for (kept, wanted) in tries {
-        let refused = with(kept, || Program::load(ProgramKind::Tc, "refused", &code).unwrap_err());
+        let refused = with_capabilities(kept, || {
+            Program::load(ProgramKind::Tc, "refused", &code).unwrap_err()
+        });
         assert_eq!(refused.missing, wanted);
         assert_eq!(refused.error.errno, Errno::PERM.raw_os_error());
         let text = refused.to_string();
@@ -47,15 +49,15 @@ fn o9_missing_capability_is_named() {
         let named = wanted[..wanted.len() - 1].join(", ");
         assert!(text.ends_with(&format!("(without {named})")), "{text}");
     }
-    with(CapabilitySet::BPF | CapabilitySet::NET_ADMIN, || {
+    with_capabilities(CapabilitySet::BPF | CapabilitySet::NET_ADMIN, || {
         assert_eq!(missing_capabilities(), ["CAP_PERFMON"]);
         Program::load(ProgramKind::Tc, "loads", &code).unwrap();
     });
-    with(CapabilitySet::SYS_ADMIN, || assert!(missing_capabilities().is_empty()));
+    with_capabilities(CapabilitySet::SYS_ADMIN, || assert!(missing_capabilities().is_empty()));
 }
 
-/// With CAP_PERFMON a pointer may be compared and printed; without, the verifier rejects that, and
-/// the error names the capability as a possible cause.
+/// Loads a program that compares and prints a pointer. The verifier accepts it with CAP_PERFMON;
+/// without, it rejects the program, and the error names the capability as a possible cause.
 #[test]
 fn v5_verifier_is_stricter_without_perfmon() {
     let Some(()) = need::bpf() else { return };
@@ -69,15 +71,20 @@ fn v5_verifier_is_stricter_without_perfmon() {
     code.extend([Insn::mov(R0, 0), Insn::exit()]);
     let code = insn::encode(&code);
     let load = Load::new(ProgramKind::Tc, "leak", &code);
-    with(CapabilitySet::BPF | CapabilitySet::NET_ADMIN | CapabilitySet::PERFMON, || {
-        load.load().unwrap();
+    with_capabilities(
+        CapabilitySet::BPF | CapabilitySet::NET_ADMIN | CapabilitySet::PERFMON,
+        || {
+            load.load().unwrap();
+        },
+    );
+    let refused = with_capabilities(CapabilitySet::BPF | CapabilitySet::NET_ADMIN, || {
+        load.load().unwrap_err()
     });
-    let refused = with(CapabilitySet::BPF | CapabilitySet::NET_ADMIN, || load.load().unwrap_err());
     assert_eq!(refused.missing, ["CAP_PERFMON"]);
     assert!(refused.to_string().ends_with("(without CAP_PERFMON)"), "{refused}");
 }
 
-/// A higher log level yields a longer verifier log.
+/// Expects a longer verifier log at a higher log level.
 #[test]
 fn log_detail_follows_the_request() {
     let Some(()) = need::bpf() else { return };
@@ -93,17 +100,18 @@ fn log_detail_follows_the_request() {
     assert!(long.len() > short.len(), "{short}\n{long}");
 }
 
-/// A process without capabilities can attach a program whose descriptor it holds, so descriptors
-/// must not be handed to untrusted peers. Listing a chain takes CAP_NET_ADMIN.
+/// Expects a process without capabilities to attach a program whose descriptor it holds, so that
+/// descriptors must not be given to untrusted peers. Expects the listing of a chain to need
+/// CAP_NET_ADMIN.
 #[test]
 fn program_descriptor_is_the_right_to_attach() {
     let Some(()) = need::bpf() else { return };
     let Some(pair) = Pair::new(Cable { addresses: false, ..Cable::default() }) else { return };
     let map = Map::array("seen", 8, 1, true).unwrap();
-    let program = attach::count(ProgramKind::Tc, "counter", &map, -1);
+    let program = attach::load_counter(ProgramKind::Tc, "counter", &map, -1);
     pair.server.enter(|| {
         let index = RouteSocket::open().unwrap().by_name(SERVER_DEVICE).unwrap().index;
-        let (link, chain) = with(CapabilitySet::empty(), || {
+        let (link, chain) = with_capabilities(CapabilitySet::empty(), || {
             let link = Link::tcx(&program, index, Side::Ingress, Anchor::Head, None).unwrap();
             (link, tcx_chain(index, Side::Ingress).unwrap_err())
         });

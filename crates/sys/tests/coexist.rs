@@ -1,12 +1,12 @@
-//! Our programs beside those of others on one device: an XDP program attached by `ip`, a traffic
-//! control filter, TCX links before and after ours. All are listed, all see every packet, none is
-//! moved, and each may leave first.
+//! Tests of our programs beside others' on one device: an XDP program attached by `ip`, a traffic
+//! control filter, and TCX links before and after ours. All are listed, all see every packet, none
+//! is moved, and each can be removed first.
 #![expect(clippy::unwrap_used, reason = "what fails here fails the test")]
 
 #[expect(dead_code, reason = "only programs that count and frames to be counted are needed here")]
 mod attach;
 
-use attach::{count, counter_value, frames, load_constant};
+use attach::{counter_value, load_constant, load_counter, send_frames};
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -18,13 +18,13 @@ use testkit::net::{Cable, Pair, SERVER_DEVICE};
 
 const SILENT: Cable = Cable { addresses: false, mtu: 1500, queues: 1 };
 
-/// Source of programs that others attach with their own tools.
+/// Source code of programs that others attach with their own tools.
 const FOREIGN: &str = r#"
 __attribute__((section("xdp"), used)) int foreign(void *ctx) { return 2; }
 __attribute__((section("license"), used)) char _license[] = "GPL";
 "#;
 
-/// The object file of these programs, deleted on drop.
+/// The object file compiled from [`FOREIGN`], deleted on drop.
 struct Object(PathBuf);
 
 impl Object {
@@ -68,7 +68,7 @@ fn v17_ours_and_others_programs_all_see_every_packet() {
     assert!(tc.status().unwrap().success());
     let maps = ["first", "ours", "last"].map(|name| Map::array(name, 8, 1, true).unwrap());
     let [first, ours, last] = [("first", 0), ("ours", 1), ("last", 2)]
-        .map(|(name, number)| count(ProgramKind::Tc, name, &maps[number], -1));
+        .map(|(name, number)| load_counter(ProgramKind::Tc, name, &maps[number], -1));
     space.enter(|| {
         let links = RouteSocket::open().unwrap();
         let index = links.by_name(SERVER_DEVICE).unwrap().index;
@@ -91,28 +91,29 @@ fn v17_ours_and_others_programs_all_see_every_packet() {
             members.into_iter().map(|member| member.name).collect::<Vec<_>>()
         };
         assert_eq!(names(), ["first", "ours", "last"]);
-        frames(&pair, 60);
+        send_frames(&pair, 60);
         assert_eq!(maps.each_ref().map(counter_value), [60, 60, 60]);
         drop(first);
         assert_eq!(names(), ["ours", "last"]);
-        frames(&pair, 5);
+        send_frames(&pair, 5);
         drop(ours);
         assert_eq!(names(), ["last"]);
-        frames(&pair, 5);
+        send_frames(&pair, 5);
         assert_eq!(maps.each_ref().map(counter_value), [60, 65, 70]);
         assert_eq!((xdp(), filters()), (Some(foreign), classic), "as before");
         drop(last);
     });
 }
 
-/// The kernel refuses `ip` an interface that we occupy, and our program continues.
+/// Expects the kernel to refuse `ip` an interface that has our program, and our program to
+/// continue.
 #[test]
 fn v17_ip_cannot_replace_our_xdp_program() {
     let Some(()) = need::bpf() else { return };
     let Some(object) = Object::compile() else { return };
     let Some(pair) = Pair::new(SILENT) else { return };
     let map = Map::array("seen", 8, 1, true).unwrap();
-    let program = count(ProgramKind::Xdp, "ours", &map, 2);
+    let program = load_counter(ProgramKind::Xdp, "ours", &map, 2);
     pair.server.enter(|| {
         let index = RouteSocket::open().unwrap().by_name(SERVER_DEVICE).unwrap().index;
         let link = Link::xdp(&program, index, XdpMode::Native).unwrap();
@@ -123,7 +124,7 @@ fn v17_ip_cannot_replace_our_xdp_program() {
             let done = ip.arg(&object.0).args(["sec", "xdp"]).output().unwrap();
             assert!(!done.status.success(), "{words:?}: {done:?}");
         }
-        frames(&pair, 20);
+        send_frames(&pair, 20);
         assert_eq!(counter_value(&map), 20);
         let told = RouteSocket::open().unwrap().by_index(index).unwrap().xdp.unwrap();
         assert_eq!(told.program, link.info().unwrap().program);

@@ -1,10 +1,10 @@
-//! Links on real devices: an attached program runs, is replaced, and leaves however its owner ends;
-//! programs already present stay.
+//! Tests of links on real devices: an attached program runs, can be replaced, and is detached
+//! however its owner ends; programs that were already present stay.
 #![expect(clippy::unwrap_used, reason = "what fails here fails the test")]
 
 mod attach;
 
-use attach::{count, counter_value, frames, kill_at, load_constant};
+use attach::{counter_value, kill_at, load_constant, load_counter, send_frames};
 use rustix::fs::{AtFlags, Mode, OFlags, mkdirat, openat, unlinkat};
 use rustix::io::Errno;
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
@@ -21,58 +21,61 @@ use testkit::net::{Cable, Pair, SERVER_DEVICE, until};
 
 const SILENT: Cable = Cable { addresses: false, mtu: 1500, queues: 1 };
 
-fn pair() -> Option<Pair> {
+fn open_pair() -> Option<Pair> {
     need::bpf()?;
     Pair::new(SILENT)
 }
 
-fn index(pair: &Pair) -> u32 {
+fn server_index(pair: &Pair) -> u32 {
     pair.server.enter(|| RouteSocket::open().unwrap().by_name(SERVER_DEVICE).unwrap().index)
 }
 
 #[test]
 fn tcx_program_runs_first_is_replaced_and_ends_with_its_link() {
-    let Some(pair) = pair() else { return };
-    let index = index(&pair);
+    let Some(pair) = open_pair() else { return };
+    let index = server_index(&pair);
     let (one, other) =
         (Map::array("one", 8, 1, true).unwrap(), Map::array("other", 8, 1, true).unwrap());
     // -1: TCX_NEXT.
-    let (first, second) =
-        (count(ProgramKind::Tc, "first", &one, -1), count(ProgramKind::Tc, "second", &other, -1));
+    let (first, second) = (
+        load_counter(ProgramKind::Tc, "first", &one, -1),
+        load_counter(ProgramKind::Tc, "second", &other, -1),
+    );
     pair.server.enter(|| {
         let link = Link::tcx(&first, index, Side::Ingress, Anchor::Head, None).unwrap();
         assert_eq!(link.info().unwrap().target, LinkTarget::Tcx(index, Side::Ingress));
         assert_eq!(link.info().unwrap().program, first.info().unwrap().id);
-        frames(&pair, 100);
+        send_frames(&pair, 100);
         assert_eq!(counter_value(&one), 100);
         let wrong = link.update(&second, Some(&second)).unwrap_err();
         assert_eq!(wrong.errno, Errno::PERM.raw_os_error(), "{wrong}");
         link.update(&second, Some(&first)).unwrap();
-        frames(&pair, 50);
+        send_frames(&pair, 50);
         assert_eq!((counter_value(&one), counter_value(&other)), (100, 50));
         let chain = tcx_chain(index, Side::Ingress).unwrap();
         assert_eq!(chain.members.len(), 1);
         assert_eq!(chain.members[0].link, Some(link.info().unwrap().id));
         assert_eq!(chain.members[0].name, "second");
         drop(link);
-        frames(&pair, 50);
+        send_frames(&pair, 50);
         assert_eq!((counter_value(&one), counter_value(&other)), (100, 50), "gone with its link");
         assert!(tcx_chain(index, Side::Ingress).unwrap().members.is_empty());
     });
 }
 
-/// A program that returns a verdict for the whole chain hides packets from later programs only; a
-/// position beside any program can be chosen, and an outdated chain revision is refused.
+/// Expects a program that returns a verdict for the whole chain to hide packets only from later
+/// programs. Also chooses a position beside a program, and expects an outdated chain revision to be
+/// refused.
 #[test]
 fn v17_chain_keeps_its_members_and_the_head_sees_all() {
-    let Some(pair) = pair() else { return };
-    let index = index(&pair);
+    let Some(pair) = open_pair() else { return };
+    let index = server_index(&pair);
     let maps =
         ["there", "behind", "head", "between"].map(|name| Map::array(name, 8, 1, true).unwrap());
     // 0: TCX_PASS ends the chain.
-    let there = count(ProgramKind::Tc, "there", &maps[0], 0);
+    let there = load_counter(ProgramKind::Tc, "there", &maps[0], 0);
     let [behind, head, between] = [(1, "behind"), (2, "head"), (3, "between")]
-        .map(|(n, name)| count(ProgramKind::Tc, name, &maps[n], -1));
+        .map(|(n, name)| load_counter(ProgramKind::Tc, name, &maps[n], -1));
     pair.server.enter(|| {
         let tcx = |program, anchor| Link::tcx(program, index, Side::Ingress, anchor, None).unwrap();
         let foreign = tcx(&there, Anchor::Head);
@@ -89,10 +92,10 @@ fn v17_chain_keeps_its_members_and_the_head_sees_all() {
         };
         assert_eq!(names(Side::Ingress), ["head", "between", "there", "behind"]);
         assert!(names(Side::Egress).is_empty());
-        frames(&pair, 40);
+        send_frames(&pair, 40);
         assert_eq!(maps.each_ref().map(counter_value), [40, 0, 40, 40]);
         foreign.detach().unwrap();
-        frames(&pair, 2);
+        send_frames(&pair, 2);
         assert_eq!(maps.each_ref().map(counter_value), [40, 2, 42, 42]);
         let after = Link::tcx(
             &there,
@@ -107,11 +110,13 @@ fn v17_chain_keeps_its_members_and_the_head_sees_all() {
 
 #[test]
 fn v17_xdp_reports_its_mode_and_displaces_nothing() {
-    let Some(pair) = pair() else { return };
-    let index = index(&pair);
+    let Some(pair) = open_pair() else { return };
+    let index = server_index(&pair);
     let map = Map::array("seen", 8, 1, true).unwrap();
-    let (pass, drop_all) =
-        (count(ProgramKind::Xdp, "pass", &map, 2), load_constant(ProgramKind::Xdp, "drop", 1));
+    let (pass, drop_all) = (
+        load_counter(ProgramKind::Xdp, "pass", &map, 2),
+        load_constant(ProgramKind::Xdp, "drop", 1),
+    );
     pair.server.enter(|| {
         let ours = Link::xdp_any(&pass, index).unwrap();
         assert_eq!((ours.mode, ours.refused), (XdpMode::Native, None));
@@ -121,14 +126,14 @@ fn v17_xdp_reports_its_mode_and_displaces_nothing() {
             assert!(busy.to_string().contains("another program is there and is kept"), "{busy}");
         }
         assert!(Link::xdp_any(&drop_all, index).is_err());
-        frames(&pair, 30);
+        send_frames(&pair, 30);
         assert_eq!(counter_value(&map), 30);
         ours.link.update(&drop_all, Some(&pass)).unwrap();
-        frames(&pair, 30);
+        send_frames(&pair, 30);
         ours.link.update(&pass, None).unwrap();
-        frames(&pair, 5);
+        send_frames(&pair, 5);
         until("no more than those of the first and the last", || counter_value(&map) == 35);
-        let other = count(ProgramKind::Tc, "tc", &map, 0);
+        let other = load_counter(ProgramKind::Tc, "tc", &map, 0);
         assert!(ours.link.update(&other, None).is_err(), "of another kind");
         let lo = RouteSocket::open().unwrap().by_name("lo").unwrap().index;
         let generic = Link::xdp_any(&drop_all, lo).unwrap();
@@ -140,13 +145,14 @@ fn v17_xdp_reports_its_mode_and_displaces_nothing() {
     });
 }
 
-/// XDP programs and traffic control filters that others attached by netlink are listed and stay.
+/// Expects XDP programs and traffic control filters that others attached by netlink to be listed
+/// and to stay.
 #[test]
 fn v17_programs_of_others_are_listed_and_stay() {
-    let Some(pair) = pair() else { return };
-    let index = index(&pair);
+    let Some(pair) = open_pair() else { return };
+    let index = server_index(&pair);
     let map = Map::array("seen", 8, 1, true).unwrap();
-    let ours = count(ProgramKind::Tc, "ours", &map, -1);
+    let ours = load_counter(ProgramKind::Tc, "ours", &map, -1);
     pair.server.run("tc", &format!("qdisc add dev {SERVER_DEVICE} clsact"));
     // A classic program of one instruction.
     let mut tc = pair.server.command("tc");
@@ -164,7 +170,7 @@ fn v17_programs_of_others_are_listed_and_stay() {
             ("bpf", Side::Ingress, 7)
         );
         let link = Link::tcx(&ours, index, Side::Ingress, Anchor::Head, None).unwrap();
-        frames(&pair, 20);
+        send_frames(&pair, 20);
         assert_eq!(counter_value(&map), 20);
         drop(link);
         assert_eq!(filters(), found);
@@ -176,18 +182,18 @@ fn v17_programs_of_others_are_listed_and_stay() {
     });
 }
 
-/// A socket keeps its attached program and receives only what it passes.
+/// Expects a socket to keep its attached program and to receive only what the program passes.
 #[test]
 fn socket_filter_runs_before_the_socket() {
-    let Some(pair) = pair() else { return };
-    let index = index(&pair);
+    let Some(pair) = open_pair() else { return };
+    let index = server_index(&pair);
     let map = Map::array("seen", 8, 1, true).unwrap();
     let rings = pair.server.enter(|| {
-        let tc = count(ProgramKind::Tc, "tc", &map, 1);
+        let tc = load_counter(ProgramKind::Tc, "tc", &map, 1);
         assert!(PacketSocket::open().unwrap().attach_program(&tc).is_err(), "of another kind");
         [0xffff, 0].map(|answer| {
             let socket = PacketSocket::open().unwrap();
-            let program = count(ProgramKind::SocketFilter, "before", &map, answer);
+            let program = load_counter(ProgramKind::SocketFilter, "before", &map, answer);
             socket.attach_program(&program).unwrap();
             let shape =
                 sys::packet::RingShape { segment: 4096, segments: 2, retire_ms: 1, reserve: 0 };
@@ -196,7 +202,7 @@ fn socket_filter_runs_before_the_socket() {
             ring
         })
     });
-    frames(&pair, 25);
+    send_frames(&pair, 25);
     until("both were asked", || counter_value(&map) == 50);
     // A packet is counted after the program has passed it.
     let [all, none] = rings.map(|ring| move || ring.statistics().unwrap().packets);
@@ -204,17 +210,17 @@ fn socket_filter_runs_before_the_socket() {
     assert_eq!(none(), 0);
 }
 
-/// Runs are counted while statistics are enabled.
+/// Expects runs to be counted while statistics are enabled.
 #[test]
 fn run_statistics_count_runs_and_time() {
-    let Some(pair) = pair() else { return };
-    let index = index(&pair);
+    let Some(pair) = open_pair() else { return };
+    let index = server_index(&pair);
     let map = Map::array("seen", 8, 1, true).unwrap();
-    let program = count(ProgramKind::Tc, "timed", &map, -1);
+    let program = load_counter(ProgramKind::Tc, "timed", &map, -1);
     pair.server.enter(|| {
         let _link = Link::tcx(&program, index, Side::Ingress, Anchor::Head, None).unwrap();
         let counting = RunStatistics::enable().unwrap();
-        frames(&pair, 200);
+        send_frames(&pair, 200);
         // A run is counted when it ends.
         until("all runs are counted", || program.info().unwrap().runs == 200);
         let info = program.info().unwrap();
@@ -224,17 +230,18 @@ fn run_statistics_count_runs_and_time() {
     });
 }
 
-/// Loads and unloads 1,000 times, attaching and replacing every fifth: every program, map and link
-/// is gone afterwards.
+/// Loads and unloads programs 1,000 times, attaching and replacing every fifth, and expects every
+/// program, map and link to be gone afterwards.
 #[test]
 fn thousand_attachments_leave_nothing() {
-    let Some(pair) = pair() else { return };
-    let index = index(&pair);
+    let Some(pair) = open_pair() else { return };
+    let index = server_index(&pair);
     let mut made = Vec::new();
     pair.server.enter(|| {
         for round in 0..1_000 {
             let map = Map::array("life", 8, 1, true).unwrap();
-            let [one, two] = ["one", "two"].map(|name| count(ProgramKind::Tc, name, &map, -1));
+            let [one, two] =
+                ["one", "two"].map(|name| load_counter(ProgramKind::Tc, name, &map, -1));
             let mut new = vec![
                 (ObjectKind::Programs, one.info().unwrap().id),
                 (ObjectKind::Programs, two.info().unwrap().id),
@@ -258,7 +265,7 @@ fn thousand_attachments_leave_nothing() {
     wait_until_freed(&made);
 }
 
-/// Waits until the kernel has freed these objects, which it does after a grace period; their ids
+/// Waits until the kernel has freed these objects, which it does after a grace period. Their ids
 /// are not reused.
 fn wait_until_freed(all: &[(ObjectKind, u32)]) {
     until("they are gone", || {
@@ -269,11 +276,11 @@ fn wait_until_freed(all: &[(ObjectKind, u32)]) {
     });
 }
 
-/// A process killed at any step of attaching leaves the interface as it was.
+/// Kills a process at each step of attaching, and expects the interface to be as before.
 #[test]
 fn killed_process_leaves_the_interface_clean() {
-    let Some(pair) = pair() else { return };
-    let index = index(&pair);
+    let Some(pair) = open_pair() else { return };
+    let index = server_index(&pair);
     for step in 0..attach::STEPS {
         let made = kill_at(&pair.server, index, step);
         assert_eq!(made.is_empty(), step == 0, "step {step}: {made:?}");
@@ -292,7 +299,7 @@ fn killed_process_leaves_the_interface_clean() {
     }
 }
 
-/// Started by the test above in a process of its own.
+/// Runs in a process of its own, started by the test above.
 #[test]
 #[ignore = "is killed"]
 fn child_attaches_step_by_step() {
@@ -301,7 +308,7 @@ fn child_attaches_step_by_step() {
 
 #[test]
 fn socket_lookup_program_runs_in_its_namespace() {
-    let Some(pair) = pair() else { return };
+    let Some(pair) = open_pair() else { return };
     let code = attach::answer_code(1);
     let load = Load::new(ProgramKind::SocketLookup, "choose", &code);
     assert!(load.load().is_err(), "the kernel wants to know where");
@@ -312,11 +319,11 @@ fn socket_lookup_program_runs_in_its_namespace() {
     assert_eq!(link.info().unwrap().target, LinkTarget::Namespace(identity));
 }
 
-/// Uses a group below a mount that only this test sees.
+/// Uses a control group in a mount that only this test sees.
 #[test]
 fn cgroup_programs_see_the_groups_packets() {
     let Some(_) = need::bpf() else { return };
-    let Some(root) = group_root() else { return };
+    let Some(root) = open_group_root() else { return };
     let name = format!("sl-{}", std::process::id());
     mkdirat(&root, &name, Mode::RWXU).unwrap();
     let group = openat(&root, &name, OFlags::DIRECTORY | OFlags::RDONLY, Mode::empty()).unwrap();
@@ -329,7 +336,7 @@ fn cgroup_programs_see_the_groups_packets() {
     let chain = |side| cgroup_chain(&group, side).unwrap().members;
     assert_eq!(chain(Side::Egress)[0].name, "group");
     assert!(chain(Side::Ingress).is_empty());
-    let other = count(ProgramKind::CgroupPacket, "other", &map, 1);
+    let other = load_counter(ProgramKind::CgroupPacket, "other", &map, 1);
     let _ingress = Link::cgroup(&other, &group, Side::Ingress).unwrap();
     assert_eq!(chain(Side::Ingress).len(), 1);
     drop(link);
@@ -338,7 +345,7 @@ fn cgroup_programs_see_the_groups_packets() {
     unlinkat(&root, &name, AtFlags::REMOVEDIR).unwrap();
 }
 
-fn group_root() -> Option<OwnedFd> {
+fn open_group_root() -> Option<OwnedFd> {
     need::root()?;
     let mounted = fsopen("cgroup2", FsOpenFlags::FSOPEN_CLOEXEC).and_then(|fs| {
         fsconfig_create(fs.as_fd())?;

@@ -1,4 +1,4 @@
-//! Interfaces and namespaces, in namespaces of the test's own.
+//! Tests of interface and namespace queries, in network namespaces that the tests create.
 
 extern crate streamline_sys as sys;
 
@@ -48,7 +48,7 @@ fn renamed_interface_keeps_its_index() {
     assert_eq!(links.by_index(index).unwrap_err().errno, ENODEV);
 }
 
-/// A list that exceeds one datagram.
+/// Lists more interfaces than fit into one datagram.
 #[test]
 fn long_interface_list_is_complete() {
     let Some(pair) = Pair::new(Cable { addresses: false, ..Cable::default() }) else { return };

@@ -1,5 +1,5 @@
-//! Packet sockets over a pair of virtual devices in namespaces of the test's own: every frame sent
-//! comes out of the ring with its time and tag, or is counted as dropped.
+//! Tests of packet sockets on pairs of virtual devices in private namespaces: every frame sent
+//! arrives in the ring with its time and tag, or is counted as dropped.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail the test")]
 
@@ -22,36 +22,36 @@ fn silent_pair() -> Option<Pair> {
     Pair::new(Cable { addresses: false, ..Cable::default() })
 }
 
-fn index(space: &Namespace, device: &str) -> u32 {
+fn interface_index(space: &Namespace, device: &str) -> u32 {
     let file = format!("/sys/class/net/{device}/ifindex");
     space.run("cat", &file).trim().parse().unwrap()
 }
 
-fn ring(space: &Namespace, device: &str, shape: RingShape) -> PacketRing {
+fn open_ring(space: &Namespace, device: &str, shape: RingShape) -> PacketRing {
     let ring = space.enter(PacketSocket::open).unwrap().ring(shape).unwrap();
-    ring.bind(index(space, device)).unwrap();
+    ring.bind(interface_index(space, device)).unwrap();
     ring
 }
 
-fn sender(space: &Namespace, device: &str) -> PacketSender {
-    let index = index(space, device);
+fn open_sender(space: &Namespace, device: &str) -> PacketSender {
+    let index = interface_index(space, device);
     space.enter(|| PacketSender::open(index, Qdisc::Through)).unwrap()
 }
 
 /// Builds a numbered frame of an experimental protocol.
-fn frame(number: u32, len: usize) -> Vec<u8> {
+fn numbered_frame(number: u32, len: usize) -> Vec<u8> {
     let mut bytes = vec![2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 0x88, 0xb5];
     bytes.extend(number.to_be_bytes());
     bytes.resize(len, 0x5a);
     bytes
 }
 
-fn number(bytes: &[u8]) -> u32 {
+fn frame_number(bytes: &[u8]) -> u32 {
     u32::from_be_bytes(bytes[14..18].try_into().unwrap())
 }
 
 /// Copies an arrived segment.
-fn segment(ring: &PacketRing, slot: usize) -> Vec<u8> {
+fn copy_segment(ring: &PacketRing, slot: usize) -> Vec<u8> {
     assert!(ring.has_arrived(slot));
     let first = ring.base().as_ptr().wrapping_add(slot * ring.segment());
     // SAFETY: the segment lies in the mapping, has arrived, and is not given back before the copy
@@ -59,7 +59,7 @@ fn segment(ring: &PacketRing, slot: usize) -> Vec<u8> {
     unsafe { std::slice::from_raw_parts(first, ring.segment()) }.to_vec()
 }
 
-/// Receives `count` frames and gives every segment back.
+/// Receives `count` frames and gives every segment back to the kernel.
 fn receive_frames(
     ring: &PacketRing,
     slot: &mut usize,
@@ -69,7 +69,7 @@ fn receive_frames(
     until("the frames come", || {
         sys::poll::readable(&[ring.as_fd()], Some(Duration::from_millis(20)));
         while ring.has_arrived(*slot) {
-            let bytes = segment(ring, *slot);
+            let bytes = copy_segment(ring, *slot);
             ring.give_back(*slot);
             *slot = (*slot + 1) % ring.segments();
             let mut packets = layout::packets(&bytes).unwrap();
@@ -85,20 +85,23 @@ fn receive_frames(
 }
 
 #[test]
-fn frame_arrives_whole_with_time_and_origin() {
+fn frame_arrives_unchanged_with_time_and_origin() {
     let Some(pair) = silent_pair() else { return };
-    let ring = ring(&pair.server, SERVER_DEVICE, SHAPE);
-    let own = self::ring(&pair.client, CLIENT_DEVICE, SHAPE);
+    let ring = open_ring(&pair.server, SERVER_DEVICE, SHAPE);
+    let own = open_ring(&pair.client, CLIENT_DEVICE, SHAPE);
     let before = sys::clock::real();
-    let sent = sender(&pair.client, CLIENT_DEVICE).send(&[&frame(7, 60), &frame(8, 1514)]);
+    let sent = open_sender(&pair.client, CLIENT_DEVICE)
+        .send(&[&numbered_frame(7, 60), &numbered_frame(8, 1514)]);
     assert_eq!(sent, SendReport { frames: 2, stopped: None });
     let got = receive_frames(&ring, &mut 0, 2);
-    for ((packet, bytes), expected) in got.iter().zip([frame(7, 60), frame(8, 1514)]) {
+    for ((packet, bytes), expected) in
+        got.iter().zip([numbered_frame(7, 60), numbered_frame(8, 1514)])
+    {
         assert_eq!(*bytes, expected);
         assert_eq!(packet.length as usize, expected.len());
         assert!((before..=sys::clock::real()).contains(&packet.time_ns), "{packet:?}");
         assert_eq!((packet.link.hatype, packet.link.protocol), (1, 0x88b5));
-        assert_eq!(packet.link.index, index(&pair.server, SERVER_DEVICE));
+        assert_eq!(packet.link.index, interface_index(&pair.server, SERVER_DEVICE));
         assert_eq!(packet.link.kind, PacketKind::Other, "addressed to another host");
         assert_eq!(packet.network, packet.frame + 14);
         assert!(
@@ -117,32 +120,33 @@ fn frame_arrives_whole_with_time_and_origin() {
 #[test]
 fn stripped_vlan_tag_is_reported() {
     let Some(pair) = silent_pair() else { return };
-    let ring = ring(&pair.server, SERVER_DEVICE, SHAPE);
+    let ring = open_ring(&pair.server, SERVER_DEVICE, SHAPE);
     let tagged = |protocol: u16, control: u16| {
-        let mut bytes = frame(1, 80);
+        let mut bytes = numbered_frame(1, 80);
         bytes.splice(12..12, [protocol.to_be_bytes(), control.to_be_bytes()].concat());
         bytes
     };
     let (plain, service) = (tagged(0x8100, 0x6007), tagged(0x88a8, 0x0009));
-    sender(&pair.client, CLIENT_DEVICE).send(&[&plain, &service]);
+    open_sender(&pair.client, CLIENT_DEVICE).send(&[&plain, &service]);
     let got = receive_frames(&ring, &mut 0, 2);
     for ((packet, bytes), tag) in got.iter().zip([
         VlanTag { protocol: 0x8100, control: 0x6007 },
         VlanTag { protocol: 0x88a8, control: 0x0009 },
     ]) {
         assert_eq!(packet.vlan, Some(tag));
-        assert_eq!(*bytes, frame(1, 80), "without its tag");
+        assert_eq!(*bytes, numbered_frame(1, 80), "without its tag");
     }
 }
 
-/// Frames without room are counted, and frames arrive again once segments are given back.
+/// Expects frames for which there is no room to be counted, and frames to arrive again once
+/// segments are given back.
 #[test]
 fn full_ring_counts_drops_and_continues() {
     let Some(pair) = silent_pair() else { return };
     let shape = RingShape { segment: 4096, segments: 2, ..SHAPE };
-    let ring = ring(&pair.server, SERVER_DEVICE, shape);
-    let mut sender = sender(&pair.client, CLIENT_DEVICE);
-    let frames: Vec<Vec<u8>> = (0..1000).map(|n| frame(n, 200)).collect();
+    let ring = open_ring(&pair.server, SERVER_DEVICE, shape);
+    let mut sender = open_sender(&pair.client, CLIENT_DEVICE);
+    let frames: Vec<Vec<u8>> = (0..1000).map(|n| numbered_frame(n, 200)).collect();
     let slices: Vec<&[u8]> = frames.iter().map(Vec::as_slice).collect();
     assert_eq!(sender.send(&slices), SendReport { frames: 1000, stopped: None });
     until("all have come to the ring or past it", || ring.statistics().unwrap().packets == 1000);
@@ -150,17 +154,17 @@ fn full_ring_counts_drops_and_continues() {
     assert!((900..1000).contains(&drops) && freezes >= 1, "{drops} {freezes}");
     let mut slot = 0;
     let got = receive_frames(&ring, &mut slot, 1000 - drops as usize);
-    let numbers: Vec<u32> = got.iter().map(|(_, bytes)| number(bytes)).collect();
+    let numbers: Vec<u32> = got.iter().map(|(_, bytes)| frame_number(bytes)).collect();
     assert_eq!(numbers, (0..1000 - drops as u32).collect::<Vec<_>>(), "the first, in order");
     sender.send(&slices[..5]);
     let numbers: Vec<u32> =
-        receive_frames(&ring, &mut slot, 5).iter().map(|(_, bytes)| number(bytes)).collect();
+        receive_frames(&ring, &mut slot, 5).iter().map(|(_, bytes)| frame_number(bytes)).collect();
     assert_eq!(numbers, [0, 1, 2, 3, 4]);
     assert_eq!(ring.statistics().unwrap(), RingStatistics { packets: 1005, drops, freezes });
 }
 
 #[test]
-fn filter_precedes_the_ring_and_a_closed_ring_gets_nothing() {
+fn filter_and_close_keep_frames_out_of_the_ring() {
     let Some(pair) = silent_pair() else { return };
     let socket = pair.server.enter(PacketSocket::open).unwrap();
     // ldh [12]; jeq #0x88b5, next, +2; ld [14]; jlt 500: by jge #500, +1; ret all; ret none.
@@ -174,16 +178,16 @@ fn filter_precedes_the_ring_and_a_closed_ring_gets_nothing() {
     ];
     socket.attach(&program).unwrap();
     let ring = socket.ring(SHAPE).unwrap();
-    let mut sender = sender(&pair.client, CLIENT_DEVICE);
-    sender.send(&[&frame(0, 60)]);
-    ring.bind(index(&pair.server, SERVER_DEVICE)).unwrap();
-    sender.send(&[&frame(1, 60), &frame(500, 60), &frame(499, 60)]);
+    let mut sender = open_sender(&pair.client, CLIENT_DEVICE);
+    sender.send(&[&numbered_frame(0, 60)]);
+    ring.bind(interface_index(&pair.server, SERVER_DEVICE)).unwrap();
+    sender.send(&[&numbered_frame(1, 60), &numbered_frame(500, 60), &numbered_frame(499, 60)]);
     let mut slot = 0;
     let got = receive_frames(&ring, &mut slot, 2);
-    let numbers: Vec<u32> = got.iter().map(|(_, bytes)| number(bytes)).collect();
+    let numbers: Vec<u32> = got.iter().map(|(_, bytes)| frame_number(bytes)).collect();
     assert_eq!(numbers, [1, 499], "nothing from before, nothing that was refused");
     ring.close().unwrap();
-    sender.send(&[&frame(2, 60)]);
+    sender.send(&[&numbered_frame(2, 60)]);
     let seen = || testkit::net::counters(&pair.server, SERVER_DEVICE).unwrap().received;
     until("the device has seen all five", || seen() == 5);
     assert_eq!(ring.statistics().unwrap().packets, 2);
@@ -195,36 +199,36 @@ fn outgoing_frames_can_be_excluded() {
     let Some(pair) = silent_pair() else { return };
     let socket = pair.server.enter(PacketSocket::open).unwrap();
     socket.ignore_outgoing().unwrap();
-    socket.promiscuous(index(&pair.server, SERVER_DEVICE)).unwrap();
+    socket.promiscuous(interface_index(&pair.server, SERVER_DEVICE)).unwrap();
     let ring = socket.ring(SHAPE).unwrap();
     ring.bind(0).unwrap();
-    sender(&pair.server, SERVER_DEVICE).send(&[&frame(1, 60)]);
-    sender(&pair.client, CLIENT_DEVICE).send(&[&frame(2, 60)]);
+    open_sender(&pair.server, SERVER_DEVICE).send(&[&numbered_frame(1, 60)]);
+    open_sender(&pair.client, CLIENT_DEVICE).send(&[&numbered_frame(2, 60)]);
     let got = receive_frames(&ring, &mut 0, 1);
-    assert_eq!(got.iter().map(|(_, bytes)| number(bytes)).collect::<Vec<_>>(), [2]);
+    assert_eq!(got.iter().map(|(_, bytes)| frame_number(bytes)).collect::<Vec<_>>(), [2]);
 }
 
 #[test]
 fn removed_interface_is_an_error() {
     let Some(pair) = silent_pair() else { return };
-    let ring = ring(&pair.server, SERVER_DEVICE, SHAPE);
-    let mut sender = sender(&pair.client, CLIENT_DEVICE);
+    let ring = open_ring(&pair.server, SERVER_DEVICE, SHAPE);
+    let mut sender = open_sender(&pair.client, CLIENT_DEVICE);
     pair.server.ip(&format!("link set dev {SERVER_DEVICE} down"));
     assert_eq!(ring.error(), Some(ENETDOWN));
     assert_eq!(ring.error(), None, "told once");
     pair.server.ip(&format!("link set dev {SERVER_DEVICE} up"));
     pair.client.wait_until_up(CLIENT_DEVICE);
     pair.server.wait_until_up(SERVER_DEVICE);
-    sender.send(&[&frame(3, 60)]);
+    sender.send(&[&numbered_frame(3, 60)]);
     assert_eq!(
-        number(&receive_frames(&ring, &mut 0, 1)[0].1),
+        frame_number(&receive_frames(&ring, &mut 0, 1)[0].1),
         3,
         "it goes on when the interface is up"
     );
     pair.server.ip(&format!("link delete dev {SERVER_DEVICE}"));
     assert!(sys::poll::readable(&[ring.as_fd()], Some(LIMIT))[0], "it wakes");
     assert_eq!(ring.error(), Some(ENETDOWN));
-    let gone = sender.send(&[&frame(4, 60)]);
+    let gone = sender.send(&[&numbered_frame(4, 60)]);
     assert!(
         matches!(gone, SendReport { frames: 0, stopped: Some(SendStop::Refused(_)) }),
         "{gone:?}"
@@ -234,9 +238,10 @@ fn removed_interface_is_an_error() {
 #[test]
 fn unsendable_frame_is_refused_and_reported() {
     let Some(pair) = silent_pair() else { return };
-    let ring = ring(&pair.server, SERVER_DEVICE, SHAPE);
-    let mut sender = sender(&pair.client, CLIENT_DEVICE);
-    let frames: Vec<Vec<u8>> = (0..200).map(|n| frame(n, 60 + 2000 * (n / 150) as usize)).collect();
+    let ring = open_ring(&pair.server, SERVER_DEVICE, SHAPE);
+    let mut sender = open_sender(&pair.client, CLIENT_DEVICE);
+    let frames: Vec<Vec<u8>> =
+        (0..200).map(|n| numbered_frame(n, 60 + 2000 * (n / 150) as usize)).collect();
     let slices: Vec<&[u8]> = frames.iter().map(Vec::as_slice).collect();
     const EMSGSIZE: i32 = 90;
     let sent = sender.send(&slices);

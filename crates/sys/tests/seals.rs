@@ -1,4 +1,4 @@
-//! Effects of seals on mappings for reading (RELIABILITY, fact 2).
+//! Tests of the effect of seals on read-only mappings (RELIABILITY, fact 2).
 
 extern crate streamline_sys as sys;
 
@@ -8,8 +8,8 @@ use rustix::io::Errno;
 use rustix::mm::{MprotectFlags, mprotect};
 use sys::memory::{Memfd, Seals};
 
-/// A mapping made before sealing can become writable, one made afterwards cannot; the flag `mw`
-/// distinguishes them without a call of `mprotect`.
+/// Expects a mapping made before sealing to become writable on request, and one made afterwards
+/// never to. The flag `mw` distinguishes the two without a call of `mprotect`.
 #[test]
 fn mapping_made_after_sealing_never_becomes_writable() {
     let file = Memfd::create("sys-test", 4096).unwrap();

@@ -1,5 +1,5 @@
-//! AF_XDP on real devices: frames in equal frames out, only descriptors move, and every frame of
-//! the memory is in exactly one place.
+//! Tests of AF_XDP on virtual devices: every frame sent is received, only descriptors move, and
+//! each frame of the memory is in exactly one place.
 #![expect(clippy::unwrap_used, reason = "what fails here fails the test")]
 
 use std::collections::HashSet;
@@ -24,11 +24,11 @@ const FRAMES: u32 = 128;
 const SHAPE: UmemShape = UmemShape { frame: 4096, frames: FRAMES, headroom: 0 };
 const SILENT: Cable = Cable { addresses: false, mtu: 1500, queues: 1 };
 
-fn index(name: &str) -> u32 {
+fn interface_index(name: &str) -> u32 {
     RouteSocket::open().unwrap().by_name(name).unwrap().index
 }
 
-fn pair(cable: Cable) -> Option<Pair> {
+fn open_pair(cable: Cable) -> Option<Pair> {
     need::bpf()?;
     need::net_raw()?;
     let pair = Pair::new(cable)?;
@@ -37,8 +37,8 @@ fn pair(cable: Cable) -> Option<Pair> {
     Some(pair)
 }
 
-/// Builds numbered frames of many lengths.
-fn numbered(count: u32, longest: usize) -> Vec<Vec<u8>> {
+/// Builds numbered frames of many lengths, up to `longest` bytes.
+fn numbered_frames(count: u32, longest: usize) -> Vec<Vec<u8>> {
     let mut random = Random::replayable();
     let payload = |number: u32, length: usize| {
         let fill = (0..length).map(|at| (number as usize + at) as u8);
@@ -51,18 +51,23 @@ fn numbered(count: u32, longest: usize) -> Vec<Vec<u8>> {
     (0..count).map(made).collect()
 }
 
-fn open(umem: &Arc<Umem>, settings: SocketSettings) -> Option<XdpSocket> {
+fn open_socket(umem: &Arc<Umem>, settings: SocketSettings) -> Option<XdpSocket> {
     match XdpSocket::open(umem, settings) {
         Ok(socket) => Some(socket),
         Err(error) => need::skip(&error.to_string()),
     }
 }
 
-/// Sends from the client in batches for which the other side has room, calling `between` after
-/// each.
-fn send(pair: &Pair, device: &str, frames: &[Vec<u8>], mut between: impl FnMut(usize) + Send) {
+/// Sends frames from the client in batches for which the other side has room, and calls `between`
+/// after each batch.
+fn send_batches(
+    pair: &Pair,
+    device: &str,
+    frames: &[Vec<u8>],
+    mut between: impl FnMut(usize) + Send,
+) {
     let mut sender =
-        pair.client.enter(|| PacketSender::open(index(device), Qdisc::Through).unwrap());
+        pair.client.enter(|| PacketSender::open(interface_index(device), Qdisc::Through).unwrap());
     let mut sent = 0;
     for bunch in frames.chunks(ENTRIES as usize / 2) {
         for frame in bunch {
@@ -74,14 +79,14 @@ fn send(pair: &Pair, device: &str, frames: &[Vec<u8>], mut between: impl FnMut(u
 }
 
 #[test]
-fn sent_frames_are_received_and_all_come_back() {
-    let Some(pair) = pair(SILENT) else { return };
-    let frames = numbered(5_000, 1400);
+fn sent_frames_are_received_and_all_returned() {
+    let Some(pair) = open_pair(SILENT) else { return };
+    let frames = numbered_frames(5_000, 1400);
     let umem = Arc::new(Umem::create("xdp-test", SHAPE).unwrap());
     let (mut socket, redirect, _link) = {
         let made = pair.server.enter(|| {
-            let index = index(SERVER_DEVICE);
-            let socket = open(&umem, SocketSettings::new(index, 0, ENTRIES))?;
+            let index = interface_index(SERVER_DEVICE);
+            let socket = open_socket(&umem, SocketSettings::new(index, 0, ENTRIES))?;
             let redirect = Redirect::load("to_xdp", 4, false).unwrap();
             redirect.redirect(0, &socket).unwrap();
             let link = redirect.attach(index, XdpMode::Native).unwrap();
@@ -94,9 +99,9 @@ fn sent_frames_are_received_and_all_come_back() {
     let mut free: Vec<u64> = (0..FRAMES).map(|number| umem.address(number)).collect();
     let mut got: Vec<Vec<u8>> = Vec::new();
     let mut came = Vec::new();
-    send(&pair, CLIENT_DEVICE, &[], |_| {});
-    lend(&mut socket, &mut free);
-    send(&pair, CLIENT_DEVICE, &frames, |sent| {
+    send_batches(&pair, CLIENT_DEVICE, &[], |_| {});
+    lend_all(&mut socket, &mut free);
+    send_batches(&pair, CLIENT_DEVICE, &frames, |sent| {
         until("they have come", || {
             came.clear();
             socket.rx.as_mut().unwrap().take(&mut came, 1000).unwrap();
@@ -106,7 +111,7 @@ fn sent_frames_are_received_and_all_come_back() {
                 got.push(bytes);
                 free.push(piece.address - piece.address % u64::from(SHAPE.frame));
             }
-            lend(&mut socket, &mut free);
+            lend_all(&mut socket, &mut free);
             got.len() == sent
         });
     });
@@ -116,12 +121,12 @@ fn sent_frames_are_received_and_all_come_back() {
     let statistics = socket.statistics().unwrap();
     assert_eq!((statistics.rx_dropped, statistics.rx_full, statistics.rx_invalid), (0, 0, 0));
     redirect.release(0).unwrap();
-    send(&pair, CLIENT_DEVICE, &frames[..10], |_| {});
+    send_batches(&pair, CLIENT_DEVICE, &frames[..10], |_| {});
     let quiet = poll::readable(&[socket.as_fd()], Some(Duration::from_millis(50)));
     assert_eq!(quiet, [false], "frames of a queue without a socket go to the host");
 }
 
-fn lend(socket: &mut XdpSocket, free: &mut Vec<u64>) {
+fn lend_all(socket: &mut XdpSocket, free: &mut Vec<u64>) {
     let fill = socket.fill.as_mut().unwrap();
     let lent = fill.lend(free).unwrap();
     free.drain(..lent);
@@ -130,22 +135,22 @@ fn lend(socket: &mut XdpSocket, free: &mut Vec<u64>) {
     }
 }
 
-/// Frames received by one interface are sent by another from the same memory: descriptors move, no
-/// byte does, and nothing is left anywhere at the end.
+/// Receives frames on one interface and sends them on another from the same memory. Expects only
+/// descriptors to move, and no frame to be missing at the end.
 #[test]
 fn frame_received_by_one_socket_is_sent_by_another() {
-    let Some(pair) = pair(SILENT) else { return };
+    let Some(pair) = open_pair(SILENT) else { return };
     let client = pair.client.name();
     pair.server.ip(&format!("link add back0 type veth peer name back1 netns {client}"));
     for (space, device) in [(&pair.server, "back0"), (&pair.client, "back1")] {
         space.ip(&format!("link set dev {device} addrgenmode none arp off up"));
     }
     pair.server.wait_until_up("back0");
-    let frames = numbered(5_000, 1400);
+    let frames = numbered_frames(5_000, 1400);
     let umem = Arc::new(Umem::create("xdp-test", SHAPE).unwrap());
     let made = pair.server.enter(|| {
-        let (from, to) = (index(SERVER_DEVICE), index("back0"));
-        let near = open(&umem, SocketSettings::new(from, 0, ENTRIES))?;
+        let (from, to) = (interface_index(SERVER_DEVICE), interface_index("back0"));
+        let near = open_socket(&umem, SocketSettings::new(from, 0, ENTRIES))?;
         let far = near.share(SocketSettings::new(to, 0, ENTRIES)).unwrap();
         let redirect = Redirect::load("to_xdp", 1, false).unwrap();
         redirect.redirect(0, &near).unwrap();
@@ -158,14 +163,14 @@ fn frame_received_by_one_socket_is_sent_by_another() {
         let shape =
             sys::packet::RingShape { segment: 1 << 16, segments: 2, retire_ms: 1, reserve: 0 };
         let ring = socket.ring(shape).unwrap();
-        ring.bind(index("back1")).unwrap();
+        ring.bind(interface_index("back1")).unwrap();
         ring
     });
     let mut free: Vec<u64> = (0..FRAMES).map(|number| umem.address(number)).collect();
     let (mut moving, mut seen) = (Vec::<Descriptor>::new(), HashSet::new());
-    lend(&mut near, &mut free);
+    lend_all(&mut near, &mut free);
     let mut passed = 0;
-    send(&pair, CLIENT_DEVICE, &frames, |sent| {
+    send_batches(&pair, CLIENT_DEVICE, &frames, |sent| {
         until("they have gone on", || {
             near.rx.as_mut().unwrap().take(&mut moving, 1000).unwrap();
             seen.extend(moving.iter().map(|piece| piece.address / u64::from(SHAPE.frame)));
@@ -175,7 +180,7 @@ fn frame_received_by_one_socket_is_sent_by_another() {
             let mut back = Vec::new();
             passed += far.completion.as_mut().unwrap().take(&mut back, 1000).unwrap();
             free.extend(back.iter().map(|at| at - at % u64::from(SHAPE.frame)));
-            lend(&mut near, &mut free);
+            lend_all(&mut near, &mut free);
             passed == sent
         });
     });
@@ -189,15 +194,16 @@ fn frame_received_by_one_socket_is_sent_by_another() {
     assert_eq!((here.rx_dropped, here.rx_full, there.tx_invalid), (0, 0, 0), "{here:?} {there:?}");
 }
 
-/// Two sockets at one queue share its fill ring; the map selects the receiver of a frame.
+/// Lets two sockets at one queue share a fill ring, while the map selects the receiver of each
+/// frame.
 #[test]
 fn two_sockets_share_one_queue() {
-    let Some(pair) = pair(SILENT) else { return };
+    let Some(pair) = open_pair(SILENT) else { return };
     let umem = Arc::new(Umem::create("xdp-test", SHAPE).unwrap());
     let made = pair.server.enter(|| {
-        let index = index(SERVER_DEVICE);
+        let index = interface_index(SERVER_DEVICE);
         let settings = SocketSettings::new(index, 0, ENTRIES);
-        let one = open(&umem, settings)?;
+        let one = open_socket(&umem, settings)?;
         let two = one.share(SocketSettings { fill: 0, completion: 0, ..settings }).unwrap();
         let redirect = Redirect::load("to_xdp", 1, false).unwrap();
         let link = redirect.attach(index, XdpMode::Native).unwrap();
@@ -205,12 +211,12 @@ fn two_sockets_share_one_queue() {
     });
     let Some((mut one, mut two, redirect, _link)) = made else { return };
     let mut free: Vec<u64> = (0..FRAMES).map(|number| umem.address(number)).collect();
-    lend(&mut one, &mut free);
-    let frames = numbered(20, 200);
+    lend_all(&mut one, &mut free);
+    let frames = numbered_frames(20, 200);
     for turn in 0..2 {
         redirect.redirect(0, if turn == 0 { &one } else { &two }).unwrap();
         let mut came = Vec::new();
-        send(&pair, CLIENT_DEVICE, &frames, |sent| {
+        send_batches(&pair, CLIENT_DEVICE, &frames, |sent| {
             let socket = if turn == 0 { &mut one } else { &mut two };
             until("they have come", || {
                 socket.rx.as_mut().unwrap().take(&mut came, 1000).unwrap();
@@ -222,15 +228,16 @@ fn two_sockets_share_one_queue() {
     }
 }
 
-/// A packet longer than a frame of the memory spans several, in order (Linux 6.6).
+/// Sends a packet that is longer than a frame of the memory, and expects it to span several frames
+/// in order (Linux 6.6).
 #[test]
 fn long_frames_span_several_descriptors() {
-    let Some(pair) = pair(Cable { mtu: 9000, ..SILENT }) else { return };
+    let Some(pair) = open_pair(Cable { mtu: 9000, ..SILENT }) else { return };
     let umem = Arc::new(Umem::create("xdp-test", SHAPE).unwrap());
     let made = pair.server.enter(|| {
-        let index = index(SERVER_DEVICE);
+        let index = interface_index(SERVER_DEVICE);
         let settings = SocketSettings { fragments: true, ..SocketSettings::new(index, 0, ENTRIES) };
-        let socket = open(&umem, settings)?;
+        let socket = open_socket(&umem, settings)?;
         let redirect = Redirect::load("to_xdp", 1, true).unwrap();
         redirect.redirect(0, &socket).unwrap();
         let link = redirect.attach(index, XdpMode::Native).unwrap();
@@ -238,10 +245,10 @@ fn long_frames_span_several_descriptors() {
     });
     let Some((mut socket, _redirect, _link)) = made else { return };
     let mut free: Vec<u64> = (0..FRAMES).map(|number| umem.address(number)).collect();
-    lend(&mut socket, &mut free);
-    let frames = numbered(15, 8900);
+    lend_all(&mut socket, &mut free);
+    let frames = numbered_frames(15, 8900);
     let (mut got, mut came, mut whole, mut pieces) = (Vec::new(), Vec::new(), Vec::new(), 0);
-    send(&pair, CLIENT_DEVICE, &frames, |sent| {
+    send_batches(&pair, CLIENT_DEVICE, &frames, |sent| {
         until("they have come", || {
             came.clear();
             socket.rx.as_mut().unwrap().take(&mut came, 1000).unwrap();
@@ -260,13 +267,13 @@ fn long_frames_span_several_descriptors() {
     assert!(got == frames && pieces > frames.len(), "{pieces} pieces");
 }
 
-/// Errors of a socket name its queue and interface.
+/// Expects socket errors to name the queue and the interface.
 #[test]
-fn refusals_name_queue_and_interface() {
-    let Some(pair) = pair(SILENT) else { return };
+fn errors_name_queue_and_interface() {
+    let Some(pair) = open_pair(SILENT) else { return };
     let umem = Arc::new(Umem::create("xdp-test", SHAPE).unwrap());
     pair.server.enter(|| {
-        let index = index(SERVER_DEVICE);
+        let index = interface_index(SERVER_DEVICE);
         let settings = SocketSettings::new(index, 0, ENTRIES);
         let far = XdpSocket::open(&umem, SocketSettings { queue: 9, ..settings }).unwrap_err();
         assert!(far.to_string().contains(&format!("queue 9 of interface {index}")), "{far}");
@@ -274,7 +281,7 @@ fn refusals_name_queue_and_interface() {
             Ok(socket) => assert!(socket.is_zero_copy()),
             Err(why) => assert_eq!(why.errno, Errno::OPNOTSUPP.raw_os_error(), "{why}"),
         }
-        let Some(mut socket) = open(&umem, settings) else { return };
+        let Some(mut socket) = open_socket(&umem, settings) else { return };
         let outside = umem.bytes();
         assert_eq!(
             socket.fill.as_mut().unwrap().lend(&[outside]).unwrap_err().errno,

@@ -7,7 +7,7 @@
 
 use std::os::fd::{AsFd as _, AsRawFd as _};
 
-use super::super::judge::kind;
+use super::super::judge::program_kind;
 use ebpf::asm::{Asm, Label};
 use ebpf::emit::Outcome;
 use ebpf::exam::{Judge, Ruling, words};
@@ -86,7 +86,7 @@ impl<'p> RecordedProgram<'p> {
         let maps: Vec<Map> = staged.maps.iter().map(array).collect();
         let descriptors: Vec<i32> = maps.iter().map(|map| map.as_fd().as_raw_fd()).collect();
         let code = insn::encode(&staged.relocate(&descriptors).unwrap());
-        let load = Load::new(kind(point.hook()), "live", &code);
+        let load = Load::new(program_kind(point.hook()), "live", &code);
         let load = Load { fragments: point == AttachPoint::Xdp, ..load };
         let loaded = load.load().unwrap_or_else(|why| panic!("{why}\n{}", why.log));
         let index = RouteSocket::open().unwrap().by_name(device).unwrap().index;
@@ -180,7 +180,7 @@ pub(super) fn attach_tagger(device: &str, side: Side) -> Link {
     a.push(Insn::mov(R0, AttachPoint::Tcx(side).pass_verdict()));
     a.push(Insn::exit());
     let code = insn::encode(&a.finish().unwrap());
-    let program = Load::new(kind(Hook::Tc), "tagger", &code).load();
+    let program = Load::new(program_kind(Hook::Tc), "tagger", &code).load();
     let program = program.unwrap_or_else(|why| panic!("{why}\n{}", why.log));
     let index = RouteSocket::open().unwrap().by_name(device).unwrap().index;
     Link::tcx(&program, index, side, Anchor::Head, None).unwrap()

@@ -124,7 +124,7 @@ fn open(path: &Path, uid: u32) -> Result<File, String> {
         () if status.uid != uid => {
             Err(format!("it belongs to {}, and not to {}", user(status.uid), user(uid)))
         }
-        () if sys::file::is_in_user_space(&place).map_err(failed)? => {
+        () if sys::file::is_on_fuse(&place).map_err(failed)? => {
             Err("its file system is a process that may never answer (FUSE)".to_owned())
         }
         () => Ok(File::from(sys::file::reopen_read_only(place.as_fd()).map_err(failed)?)),

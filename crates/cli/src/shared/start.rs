@@ -42,14 +42,14 @@ pub(super) fn run(given: &StartArguments) -> Result<Status, Status> {
     let text = streamline::read(&text, &options).map_err(failure::refuse)?.text.as_ref().to_owned();
     let steps = Steps::with_fault(given.fault.clone().unwrap_or_default());
     let untaken = |error: sys::Error| refused(&error);
-    steps.take(Resource::Descriptor, "a connection to the daemon").map_err(untaken)?;
+    steps.announce(Resource::Descriptor, "a connection to the daemon").map_err(untaken)?;
     check_name(&client()?, name)?;
     let signals = signals()?;
-    steps.take(Resource::File, "a log").map_err(untaken)?;
+    steps.announce(Resource::File, "a log").map_err(untaken)?;
     let (log, file) = log(given, name)?;
     let before = file.metadata().map_or(0, |about| about.len());
     let (near, far) = sys::descriptor::pair().map_err(|error| refused(&error))?;
-    steps.take(Resource::Thread, "the process of a path").map_err(untaken)?;
+    steps.announce(Resource::Thread, "the process of a path").map_err(untaken)?;
     let mut child = spawn(given, name, &text, (&log, file), far)?;
     steps.checkpoint("the path is about to run");
     let Some(_) = wait(&[near.as_fd()], signals, None) else {

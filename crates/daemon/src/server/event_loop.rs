@@ -173,12 +173,12 @@ impl Server {
         policy: &Policy,
         (steps, kept): (&Steps, Vec<(String, OwnedFd)>),
     ) -> Result<(Watcher, KernelQueue, Adoption), DirectoryError> {
-        steps.take(Resource::Descriptor, "what watches descriptors")?;
+        steps.announce(Resource::Descriptor, "what watches descriptors")?;
         let watcher = Watcher::new()?;
         for (number, (socket, _)) in (0..).zip(sockets) {
             watcher.watch(socket, client::number(number, Part::Listener), Interest::Read)?;
         }
-        steps.take(Resource::Thread, "what runs lines in the kernel")?;
+        steps.announce(Resource::Thread, "what runs lines in the kernel")?;
         let (kernel, running) = KernelQueue::begin(policy, &watcher, (kept, steps))?;
         Ok((watcher, kernel, running))
     }

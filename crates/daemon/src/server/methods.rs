@@ -252,14 +252,14 @@ impl Server {
             return Err(faults::refused("path", "this connection has one already"));
         }
         let untaken = |error: sys::Error| faults::refused("path", &error.to_string());
-        self.steps.take(Resource::Descriptor, "the process of a path").map_err(untaken)?;
+        self.steps.announce(Resource::Descriptor, "the process of a path").map_err(untaken)?;
         let admissions = admission_socket(client, descriptors)?;
         let gone = |_| faults::refused("process", "it has ended");
         let process = local_socket::peer_process(client.connection.as_fd()).map_err(gone)?;
         let who = (client.who.uid, client.process);
         let entry = self.enter(id, who, wanted)?;
         let number = entry.number;
-        if let Err(error) = self.steps.take(Resource::Entry, "a path") {
+        if let Err(error) = self.steps.announce(Resource::Entry, "a path") {
             self.registry.remove(number);
             return Err(untaken(error));
         }

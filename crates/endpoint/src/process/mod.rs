@@ -100,11 +100,11 @@ fn start(opening: &Opening<'_>, role: ProcessRole) -> Result<StartedProcess, Fai
         let errno = Some(error.errno);
         Failure::new("start", SHELL, reason(&error.into())).errno(errno)
     };
-    opening.steps.take(Resource::Thread, command).map_err(refused)?;
+    opening.steps.announce(Resource::Thread, command).map_err(refused)?;
     let mut group = ProcessGroup::start(&mut shell).map_err(refused)?;
     let (input, output) = (group.take_input(), group.take_output());
     let process = Arc::new(Process::started(command, group, role));
-    opening.steps.take(Resource::Descriptor, "a way to its pipes").map_err(refused)?;
+    opening.steps.announce(Resource::Descriptor, "a way to its pipes").map_err(refused)?;
     let input = input.map(|pipe| ProgramInput::new(pipe, Arc::clone(&process)));
     let output = output.map(|pipe| {
         let target = format!("what {command:?} writes");

@@ -131,7 +131,7 @@ impl Out {
     ) -> Result<Self, Failure> {
         let mode = readers.mode_of(Path::new(path), 0o666);
         let cannot = |error: io::Error| failed("open", path, &error);
-        steps.take(Resource::File, path).map_err(|error| cannot(error.into()))?;
+        steps.announce(Resource::File, path).map_err(|error| cannot(error.into()))?;
         for _ in 0..ATTEMPTS_MAX {
             let Target { file, created: made } =
                 open::open_target(Path::new(path), writes, mode).map_err(cannot)?;

@@ -93,7 +93,7 @@ impl Draft {
         steps: &Steps,
     ) -> Result<usize, BuildError> {
         let Some(lender) = lent else { return Ok(INTAKE_GENERAL) };
-        steps.take(Resource::Memory, "an intake that is lent")?;
+        steps.announce(Resource::Memory, "an intake that is lent")?;
         self.lent.push(Pool::lent(fresh_id()?, Arc::clone(&lender))?);
         self.lenders.push(lender);
         Ok(INTAKE_GENERAL + self.lent.len())
@@ -140,7 +140,7 @@ impl<'p> Builder<'p> {
     ) -> Result<Self, BuildError> {
         let spaces = threads(plan, part);
         let steps = &extras.steps;
-        steps.take(Resource::Descriptor, "control over a path")?;
+        steps.announce(Resource::Descriptor, "control over a path")?;
         let control = Arc::new(Control::new()?);
         let epoch = sys::clock::real().wrapping_sub(sys::clock::monotonic());
         let bells = spaces.iter().map(|space| bell(plan, *space, steps).map(Arc::new));
@@ -246,7 +246,7 @@ pub(super) fn bell(plan: &Plan, space: usize, steps: &Steps) -> sys::Result<Door
     if !sleeps_on_descriptors(plan, space) {
         return Ok(Doorbell::new());
     }
-    steps.take(Resource::Descriptor, "a bell")?;
+    steps.announce(Resource::Descriptor, "a bell")?;
     Doorbell::with_alarm()
 }
 

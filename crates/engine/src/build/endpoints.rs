@@ -55,7 +55,7 @@ impl EndpointContext<'_> {
             return Ok(Operator::Source(SourceOperator::new(source)));
         }
         let name = used.description.name;
-        self.extras.steps.take(Resource::Descriptor, name)?;
+        self.extras.steps.announce(Resource::Descriptor, name)?;
         let own = self.settings.sources.iter().find(|entry| entry.description.name == name);
         let entry = own
             .or_else(|| endpoint::catalog::source(name))
@@ -122,7 +122,7 @@ impl EndpointContext<'_> {
         let silent = self.extras.silent || self.is_played() && is_sending(used.description.name);
         let name = if silent { "discard" } else { used.description.name };
         let own = self.settings.sinks.iter().find(|entry| entry.description.name == name);
-        self.extras.steps.take(Resource::Descriptor, name)?;
+        self.extras.steps.announce(Resource::Descriptor, name)?;
         let entry =
             own.or_else(|| endpoint::catalog::sink(name)).ok_or_else(|| missing("sink", name))?;
         let sink = (entry.open)(&opening).map_err(at(id))?;

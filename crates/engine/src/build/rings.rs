@@ -163,7 +163,7 @@ impl Builder<'_> {
     ) -> Result<RingEnds, BuildError> {
         let config = RingConfig { entries: ring.entries, lanes, ..RingConfig::default() };
         let (near, far) = (Arc::clone(&self.bells[near]), Arc::clone(&self.bells[far]));
-        self.extras.steps.take(Resource::Memory, "a ring between spaces")?;
+        self.extras.steps.announce(Resource::Memory, "a ring between spaces")?;
         let made = crossing(&config, Arc::clone(&near), &[Arc::clone(&far)]);
         let (writer, mut readers) =
             made.map_err(|fault| BuildError::Unexpected(fault.to_string()))?;

@@ -324,7 +324,7 @@ impl BuiltChange {
                             StarterState::Pending => return Err(CommandError::NotBegun.into()),
                             StarterState::Ended => return Err(CommandError::Ended.into()),
                         };
-                        let step = with.1.steps.take(Resource::Thread, "a further space");
+                        let step = with.1.steps.announce(Resource::Thread, "a further space");
                         step.map_err(BuildError::Machine)?;
                         Some(starter.start_added(name.clone()).map_err(BuildError::Machine)?)
                     }

@@ -87,7 +87,7 @@ pub(super) fn load<'k>(
             maps.push(None);
             continue;
         }
-        steps.take(Resource::Memory, "a map").map_err(LoadFailure::because)?;
+        steps.announce(Resource::Memory, "a map").map_err(LoadFailure::because)?;
         let made = match spec.programs {
             0 => Map::array(&spec.name, spec.value_size, 1, spec.mappable),
             programs => Map::programs(&spec.name, programs),
@@ -102,7 +102,7 @@ pub(super) fn load<'k>(
     let links = program.maps.iter().position(|spec| spec.programs > 0);
     let links = links.and_then(|at| maps.get(at)?.as_ref());
     for (number, part) in (0..).zip(parts) {
-        steps.take(Resource::Program, "a part of a program").map_err(LoadFailure::because)?;
+        steps.announce(Resource::Program, "a part of a program").map_err(LoadFailure::because)?;
         let code = insn::encode(&part);
         let LoadOptions { kind, license, fragments, device } = how;
         let part = Load { license, fragments, device, ..Load::new(kind, NAME, &code) };
@@ -110,7 +110,7 @@ pub(super) fn load<'k>(
         let put = links.ok_or_else(missing)?.set_descriptor(number, part.as_fd());
         put.map_err(LoadFailure::because)?;
     }
-    steps.take(Resource::Program, "a program").map_err(LoadFailure::because)?;
+    steps.announce(Resource::Program, "a program").map_err(LoadFailure::because)?;
     let code = program.relocate(&descriptors).ok_or_else(missing)?;
     let code = insn::encode(&code);
     let LoadOptions { kind, license, fragments, device } = how;

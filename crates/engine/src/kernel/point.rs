@@ -199,7 +199,7 @@ impl Point {
         let refused = |why: String| NotAdded::Refused(KernelRefusal { node: source, why });
         let steps = new.steps.clone();
         let step =
-            |makes, what| steps.take(makes, what).map_err(|error| refused(error.to_string()));
+            |makes, what| steps.announce(makes, what).map_err(|error| refused(error.to_string()));
         let mut state = self.state();
         if state.full {
             return Err(NotAdded::Full);

@@ -77,7 +77,7 @@ pub(super) fn build(
     if let Some(refusal) = refuses.loading_refusal(tree, graph, source) {
         return Err(BuildError::Refused(refusal));
     }
-    let step = |what| opening.steps.take(Resource::Memory, what);
+    let step = |what| opening.steps.announce(Resource::Memory, what);
     let fused = FusedTree::of(&[Member { tree, graph, request: 0 }]);
     let word = |step| fused.label(&[Member { tree, graph, request: 0 }], step);
     let words: Vec<ebpf::FilterSpan> = (0..fused.steps.len()).map(word).collect();

@@ -99,7 +99,7 @@ impl Recording {
     ) -> Result<Arc<Self>, Failure> {
         let target = path.display().to_string();
         let step =
-            |makes| steps.take(makes, &target).map_err(|error| refused(&target, &error.into()));
+            |makes| steps.announce(makes, &target).map_err(|error| refused(&target, &error.into()));
         step(Resource::File)?;
         let opened = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
         let file = opened.map_err(|error| refused(&target, &error))?;

@@ -70,13 +70,13 @@ pub(crate) fn start(
     }
     let message = serde_json::to_vec(&FilterSpec::of(used, about)).unwrap_or_default();
     let start = || -> sys::Result<_> {
-        steps.take(Resource::Descriptor, "the sockets of a process")?;
+        steps.announce(Resource::Descriptor, "the sockets of a process")?;
         let (here, there) = descriptor::pair()?;
         let (entrance, inlet) = descriptor::pair()?;
         let (exit, outlet) = descriptor::pair()?;
-        steps.take(Resource::Thread, "a process for a filter")?;
+        steps.announce(Resource::Thread, "a process for a filter")?;
         let kept = HelperProcess::start(helper, &[SERVE_ARGUMENT], there)?;
-        steps.take(Resource::Memory, "a ring to it")?;
+        steps.announce(Resource::Memory, "a ring to it")?;
         let (mut output, sent) = stream::send_to(&stream_config(1), vec![entrance])?;
         sent.into_iter().collect::<sys::Result<Vec<()>>>()?;
         output.set_waking(stream::WakingOverrides {
@@ -104,7 +104,7 @@ pub(crate) fn start(
         };
         return Err(refused(&why));
     }
-    steps.take(Resource::Memory, "a ring from it").map_err(|error| refused(&error))?;
+    steps.announce(Resource::Memory, "a ring from it").map_err(|error| refused(&error))?;
     let offer = Offer::receive(exit).map_err(|error| refused(&error))?;
     let offer = offer.ok_or_else(|| refused(&"its process is gone"))?;
     let input = offer.open().map_err(|error| refused(&error))?;

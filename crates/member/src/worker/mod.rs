@@ -50,12 +50,12 @@ impl Worker {
         lives: Vec<Live>,
         steps: &Steps,
     ) -> Result<Self, ClientError> {
-        steps.take(Resource::Descriptor, "what the process of a path answers with")?;
+        steps.announce(Resource::Descriptor, "what the process of a path answers with")?;
         let started = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |t| t.as_secs());
         let shared =
             Shared { stop: EventFd::new()?, wake: EventFd::new()?, ended: Mutex::new(None) };
         let shared = Arc::new(shared);
-        steps.take(Resource::Entry, "a path in the register")?;
+        steps.announce(Resource::Entry, "a path in the register")?;
         let directory = client.directory().to_owned();
         let registration = match Registration::new(client, &path.register(None, started)) {
             Err(ClientError::Disconnected | ClientError::Timeout) if path.name.is_none() => None,
@@ -74,7 +74,7 @@ impl Worker {
         };
         let answering =
             Service::new(Arc::clone(&shared), path, about, lives, (directory, registration))?;
-        steps.take(Resource::Thread, "answers")?;
+        steps.announce(Resource::Thread, "answers")?;
         let thread = std::thread::Builder::new().name("answers".to_owned());
         let thread = thread.spawn(move || answering.run()).map_err(|error| {
             sys::Error::new("clone", "a thread", error.raw_os_error().unwrap_or(0))

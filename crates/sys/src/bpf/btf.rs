@@ -5,13 +5,13 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use super::{Attributes, command, open};
+use super::{Attributes, command, open_object};
 use crate::error::{Error, Result};
 
 const MAGIC: u16 = 0xeb9f;
 const HEADER: u32 = 24;
 
-/// BTF kinds.
+/// BTF kinds (`BTF_KIND_*`).
 mod kind {
     pub(super) const INT: u32 = 1;
     pub(super) const FUNC: u32 = 12;
@@ -46,7 +46,7 @@ impl BtfBuilder {
         Self::default()
     }
 
-    /// Adds a string and returns its offset. A zero byte ends it.
+    /// Adds a string, terminated by its first zero byte, and returns its offset.
     pub fn text(&mut self, text: &str) -> u32 {
         let at = self.texts.len();
         self.texts.extend(text.bytes().take_while(|byte| *byte != 0));
@@ -54,21 +54,22 @@ impl BtfBuilder {
         u32::try_from(at).unwrap_or(u32::MAX)
     }
 
-    /// Adds an unsigned integer of `bytes` bytes.
+    /// Adds an unsigned integer type of `bytes` bytes and returns its type id.
     pub fn int(&mut self, name: &str, bytes: u32) -> u32 {
         let name = self.text(name);
-        self.push(name, kind::INT << 24, bytes, &[bytes * 8])
+        self.push_type(name, kind::INT << 24, bytes, &[bytes * 8])
     }
 
-    /// Adds a function with named, typed parameters, verified once on its own (global linkage).
+    /// Adds a function with named, typed parameters and returns its type id. The verifier checks
+    /// such a function on its own (global linkage).
     pub fn function(&mut self, name: &str, answer: u32, parameters: &[(&str, u32)]) -> u32 {
         const GLOBAL: u32 = 1;
         let list: Vec<u32> =
             parameters.iter().flat_map(|(name, of)| [self.text(name), *of]).collect();
         let count = u32::try_from(parameters.len()).unwrap_or(u32::MAX);
-        let prototype = self.push(0, kind::FUNC_PROTO << 24 | count & 0xffff, answer, &list);
+        let prototype = self.push_type(0, kind::FUNC_PROTO << 24 | count & 0xffff, answer, &list);
         let name = self.text(name);
-        self.push(name, kind::FUNC << 24 | GLOBAL, prototype, &[])
+        self.push_type(name, kind::FUNC << 24 | GLOBAL, prototype, &[])
     }
 
     /// Loads the section into the kernel.
@@ -84,10 +85,10 @@ impl BtfBuilder {
             log_level: 0,
             pad: 0,
         };
-        Ok(Btf { fd: open(command::BTF_LOAD, "BTF_LOAD", "types", &mut attr)? })
+        Ok(Btf { fd: open_object(command::BTF_LOAD, "BTF_LOAD", "types", &mut attr)? })
     }
 
-    fn push(&mut self, name: u32, info: u32, size_or_type: u32, rest: &[u32]) -> u32 {
+    fn push_type(&mut self, name: u32, info: u32, size_or_type: u32, rest: &[u32]) -> u32 {
         let words = [name, info, size_or_type];
         self.types.extend(words.iter().chain(rest).flat_map(|word| word.to_ne_bytes()));
         self.count += 1;

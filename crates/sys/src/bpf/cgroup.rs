@@ -1,7 +1,7 @@
 //! The cgroup v2 hierarchy: its mount point and its root group.
 //!
-//! Programs at a group see the traffic of the sockets in it and below it. Attaching needs only a
-//! descriptor of the directory; nothing is written, so no right to create groups is needed. In a
+//! A program attached to a group sees the traffic of all sockets in the group and its descendants.
+//! Attaching needs only a descriptor of the group's directory, and no right to create groups. In a
 //! container the visible root group is the container's own. Where no mount is visible (`ip netns
 //! exec` hides `/sys`), a process that may mount creates a detached mount, which is invisible to
 //! others and disappears with its descriptor.
@@ -18,8 +18,8 @@ use crate::error::{Error, ErrorContext as _, Result};
 /// Mount table of this process.
 const MOUNTS_FILE: &str = "/proc/self/mounts";
 
-/// Returns the mount point of cgroup v2, whether or not v1 hierarchies are mounted too; `None` if
-/// cgroup v2 is not mounted.
+/// Returns the mount point of cgroup v2; `None` if cgroup v2 is not mounted. Mounted v1 hierarchies
+/// are ignored.
 #[must_use]
 pub fn cgroup_mount() -> Option<PathBuf> {
     find_mount(&fs::read_to_string(MOUNTS_FILE).unwrap_or_default())
@@ -27,40 +27,40 @@ pub fn cgroup_mount() -> Option<PathBuf> {
 
 /// Opens the root group.
 ///
-/// ENOENT: cgroup2 is not mounted and this process may not mount.
+/// Fails with ENOENT if cgroup v2 is not mounted and this process may not mount.
 pub fn root_cgroup() -> Result<OwnedFd> {
     match cgroup_mount() {
-        Some(path) => open(&path),
-        None => mount().map_err(|_| {
+        Some(path) => open_directory(&path),
+        None => mount_detached().map_err(|_| {
             let target = "cgroup2: nothing of that kind is mounted, and this process may not mount";
             Error::new("open", target, libc::ENOENT)
         }),
     }
 }
 
-/// Creates a detached mount.
-fn mount() -> rustix::io::Result<OwnedFd> {
+/// Mounts cgroup v2 without attaching the mount to a directory.
+fn mount_detached() -> rustix::io::Result<OwnedFd> {
     let hierarchy = fsopen("cgroup2", FsOpenFlags::FSOPEN_CLOEXEC)?;
     fsconfig_create(hierarchy.as_fd())?;
     fsmount(hierarchy.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty())
 }
 
-fn open(path: &Path) -> Result<OwnedFd> {
+fn open_directory(path: &Path) -> Result<OwnedFd> {
     let target = format!("the control groups in {}", path.display());
     Ok(fs::File::open(path).context("open", target)?.into())
 }
 
-/// Finds the first cgroup2 entry of a mount table.
+/// Finds the first cgroup v2 entry of a mount table.
 fn find_mount(mounts: &str) -> Option<PathBuf> {
     mounts.lines().find_map(|line| {
         let mut words = line.split(' ').skip(1);
         let (place, kind) = (words.next()?, words.next()?);
-        (kind == "cgroup2").then(|| PathBuf::from(unescape(place)))
+        (kind == "cgroup2").then(|| PathBuf::from(decode_octal_escapes(place)))
     })
 }
 
 /// Decodes the octal escapes of a mount table (space, tab, newline, backslash).
-fn unescape(text: &str) -> String {
+fn decode_octal_escapes(text: &str) -> String {
     [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")]
         .iter()
         .fold(text.to_owned(), |text, (from, to)| text.replace(from, to))

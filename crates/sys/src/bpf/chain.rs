@@ -1,19 +1,19 @@
 //! Chains of attached programs, ours and others', in execution order.
 //!
-//! For reports, for adopting a link, and for choosing an [`Anchor`](super::Anchor). Programs
+//! Used to report the chain, to adopt a link, and to choose an [`Anchor`](super::Anchor). Programs
 //! attached by netlink (XDP, clsact) are listed by [`net`](crate::net).
 
 use std::os::fd::{AsFd, AsRawFd as _};
 
 use super::ids::{ObjectKind, ids};
 use super::program_info::program_info;
-use super::{AttachType, Attributes, Side, call, command};
+use super::{AttachType, Attributes, Side, call_bpf, command};
 use crate::error::{Error, Result};
 
-/// Room for the members of a chain: more than the kernel allows (64).
+/// Capacity in members for the query of a chain: more than the kernel's limit of 64.
 const MEMBERS_MAX: usize = 128;
 
-/// The programs at one hook of an interface or control group.
+/// The programs attached to one hook of an interface or control group.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Chain {
     /// The kernel's change counter of this chain; 0 if the kernel does not report one.
@@ -29,40 +29,42 @@ pub struct Member {
     pub program: u32,
     /// Program name; empty without CAP_SYS_ADMIN.
     pub name: String,
-    /// Link id. `None` if the program was attached without a link and therefore outlives its
-    /// process, and always in the chain of a control group, for which the kernel reports no links.
+    /// Link id. `None` if the program was attached without a link and therefore outlives the
+    /// attaching process. Always `None` in the chain of a control group, for which the kernel
+    /// reports no links.
     pub link: Option<u32>,
 }
 
 /// Returns the TCX chain of an interface.
 ///
-/// ENOSYS or EINVAL: the kernel is older than 6.6.
+/// Fails with ENOSYS or EINVAL before Linux 6.6.
 pub fn tcx_chain(interface: u32, side: Side) -> Result<Chain> {
     let target = format!("tcx {side:?} of interface {interface}").to_lowercase();
-    query(interface, tcx_type(side), &target)
+    query_chain(interface, tcx_attach_type(side), &target)
 }
 
-/// Returns the chain at a control group, given a descriptor of its cgroup v2 directory.
+/// Returns the chain of a control group. `group` is a descriptor of the group's cgroup v2
+/// directory.
 pub fn cgroup_chain(group: impl AsFd, side: Side) -> Result<Chain> {
     let target = format!("cgroup {side:?}").to_lowercase();
-    query(group.as_fd().as_raw_fd().cast_unsigned(), cgroup_type(side), &target)
+    query_chain(group.as_fd().as_raw_fd().cast_unsigned(), cgroup_attach_type(side), &target)
 }
 
-pub(super) const fn tcx_type(side: Side) -> AttachType {
+pub(super) const fn tcx_attach_type(side: Side) -> AttachType {
     match side {
         Side::Ingress => AttachType::TcxIngress,
         Side::Egress => AttachType::TcxEgress,
     }
 }
 
-pub(super) const fn cgroup_type(side: Side) -> AttachType {
+pub(super) const fn cgroup_attach_type(side: Side) -> AttachType {
     match side {
         Side::Ingress => AttachType::CgroupIngress,
         Side::Egress => AttachType::CgroupEgress,
     }
 }
 
-fn query(place: u32, at: AttachType, target: &str) -> Result<Chain> {
+fn query_chain(place: u32, at: AttachType, target: &str) -> Result<Chain> {
     let mut programs = [0_u32; MEMBERS_MAX];
     let mut links = [0_u32; MEMBERS_MAX];
     // PROG_QUERY on a control group returns no link ids and rejects a request for them.
@@ -76,7 +78,7 @@ fn query(place: u32, at: AttachType, target: &str) -> Result<Chain> {
         links: links_at,
         ..QueryAttributes::default()
     };
-    match call(command::PROG_QUERY, "PROG_QUERY", target, &mut attr) {
+    match call_bpf(command::PROG_QUERY, "PROG_QUERY", target, &mut attr) {
         Ok(_) => {}
         // Nothing was ever attached here.
         Err(Error { errno: libc::ENOENT, .. }) => return Ok(Chain::default()),
@@ -90,8 +92,8 @@ fn query(place: u32, at: AttachType, target: &str) -> Result<Chain> {
     Ok(Chain { revision: attr.revision, members: both.map(member).collect() })
 }
 
-/// Lists id and name of every program on the machine. Programs unloaded during the listing may be
-/// missing.
+/// Lists the id and name of every program on the machine. May omit programs that are unloaded
+/// during the listing.
 ///
 /// Needs CAP_SYS_ADMIN.
 pub fn programs() -> Result<Vec<(u32, String)>> {
@@ -99,7 +101,7 @@ pub fn programs() -> Result<Vec<(u32, String)>> {
     Ok(all.filter_map(|id| Some((id, program_name(id).ok()?))).collect())
 }
 
-/// Returns the name of a program, by id.
+/// Returns the name of the program with this id.
 fn program_name(id: u32) -> Result<String> {
     program_info(id).map(|info| info.name)
 }

@@ -1,9 +1,9 @@
-//! Waiting until a replaced program has run for the last time.
+//! Grace periods: waits until a replaced program no longer runs on any CPU.
 //!
-//! Replacing a program through its link affects the next packet; a CPU that is inside the old
-//! program finishes it. The kernel exposes this grace period in one place: an update of a map of
-//! maps returns only when no running program can still hold the old inner map. [`GracePeriod`]
-//! updates such a map for that wait alone.
+//! Replacing a program through its link takes effect with the next packet, while a CPU that is
+//! executing the old program finishes its run. The kernel exposes this grace period in one place:
+//! an update of a map of maps returns only when no running program can still hold the old inner
+//! map. [`GracePeriod`] keeps such a map solely to wait for its update.
 
 use std::os::fd::{AsFd as _, AsRawFd as _};
 
@@ -18,14 +18,14 @@ pub struct GracePeriod {
 }
 
 impl GracePeriod {
-    /// Creates the two maps.
+    /// Creates the outer and the inner map.
     pub fn new() -> Result<Self> {
         let inner = Map::array("inner", 4, 1, false)?;
         let outer = Map::array_of(&inner, "grace")?;
         Ok(Self { outer, inner })
     }
 
-    /// Blocks until every program run that had started before the call has ended: tens of
+    /// Blocks until every program run that started before this call has ended, which takes tens of
     /// milliseconds.
     pub fn wait(&self) -> Result<()> {
         self.outer.set(0, &self.inner.as_fd().as_raw_fd().to_ne_bytes())

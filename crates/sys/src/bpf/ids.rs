@@ -2,13 +2,13 @@
 //!
 //! Ids ascend and are reused only after wrapping around. Listing needs CAP_SYS_ADMIN.
 
-use super::{call, command};
+use super::{call_bpf, command};
 use crate::error::Result;
 
 /// A kind of kernel object that has an id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ObjectKind {
-    /// Programs.
+    /// Loaded programs.
     Programs,
     /// Maps.
     Maps,
@@ -16,7 +16,8 @@ pub enum ObjectKind {
     Links,
 }
 
-/// Lists the ids of all objects of a kind, of every process, in ascending order.
+/// Lists the ids of all objects of one kind on this machine, whichever process owns them, in
+/// ascending order.
 pub fn ids(of: ObjectKind) -> Result<Vec<u32>> {
     let (command, name) = match of {
         ObjectKind::Programs => (command::PROG_GET_NEXT_ID, "PROG_GET_NEXT_ID"),
@@ -27,7 +28,7 @@ pub fn ids(of: ObjectKind) -> Result<Vec<u32>> {
     // The last id, the next one, flags.
     let mut attr = [0; 3];
     loop {
-        match call(command, name, "the list", &mut attr) {
+        match call_bpf(command, name, "the list", &mut attr) {
             Ok(_) => found.push(attr[1]),
             Err(error) if error.errno == libc::ENOENT => return Ok(found),
             Err(error) => return Err(error),

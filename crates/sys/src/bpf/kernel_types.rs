@@ -2,20 +2,20 @@
 //!
 //! BTF ids belong to the running kernel and must not be stored.
 
-/// Returns the BTF id of a kernel function; `None` if the kernel has no such function or no BTF.
+/// Returns the BTF id of a kernel function; `None` if the kernel lacks this function or BTF.
 #[must_use]
 pub fn kernel_function(name: &str) -> Option<u32> {
-    find(&std::fs::read("/sys/kernel/btf/vmlinux").ok()?, name)
+    find_function(&std::fs::read("/sys/kernel/btf/vmlinux").ok()?, name)
 }
 
 /// Magic number of `struct btf_header`.
 const MAGIC: u16 = 0xeb9f;
 /// BTF_KIND_FUNC
-const FUNCTION: u32 = 12;
+const KIND_FUNCTION: u32 = 12;
 /// Size of `struct btf_type`.
 const TYPE_SIZE: usize = 12;
 
-fn find(all: &[u8], name: &str) -> Option<u32> {
+fn find_function(all: &[u8], name: &str) -> Option<u32> {
     let word = |at: usize| {
         let bytes = all.get(at..at.checked_add(4)?)?.try_into().ok()?;
         Some(u32::from_ne_bytes(bytes) as usize)
@@ -35,7 +35,7 @@ fn find(all: &[u8], name: &str) -> Option<u32> {
     while at < end {
         let info = u32::try_from(word(at + 4)?).ok()?;
         let (kind, count) = (info >> 24 & 0x1f, (info & 0xffff) as usize);
-        if kind == FUNCTION && called(word(at)?).is_some() {
+        if kind == KIND_FUNCTION && called(word(at)?).is_some() {
             return Some(number);
         }
         at += TYPE_SIZE + members_size(kind, count)?;
@@ -86,8 +86,8 @@ mod tests {
             for at in [8, 12, 16, 20] {
                 bytes[at + 1..at + 4].fill(0);
             }
-            let _ = find(&bytes, "f");
-            let _ = find(&bytes[..random.within(0..200)], "f");
+            let _ = find_function(&bytes, "f");
+            let _ = find_function(&bytes[..random.within(0..200)], "f");
         }
     }
 }

@@ -10,11 +10,11 @@
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 
 use super::chain;
-use super::{AttachType, Attributes, Info, Program, call, command, info_of, open};
+use super::{AttachType, Attributes, Info, Program, call_bpf, command, info_of, open_object};
 use crate::error::{Error, Result};
 use crate::net::Namespace;
 
-/// An attached program. Dropping it detaches.
+/// An attached program. Dropping the link detaches the program.
 #[derive(Debug)]
 pub struct Link {
     fd: OwnedFd,
@@ -35,7 +35,7 @@ pub enum XdpMode {
 /// An attached XDP program and the mode that was obtained.
 #[derive(Debug)]
 pub struct XdpAttachment {
-    /// The attachment.
+    /// The link that keeps the program attached.
     pub link: Link,
     /// The mode in effect.
     pub mode: XdpMode,
@@ -46,17 +46,17 @@ pub struct XdpAttachment {
 /// A direction of traffic, seen from the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
-    /// Received.
+    /// Traffic that the host receives.
     Ingress,
-    /// Sent.
+    /// Traffic that the host sends.
     Egress,
 }
 
 /// A position in a chain of programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Anchor {
-    /// Before all other programs. Only at the head a tap sees every packet: an earlier program may
-    /// return a verdict for the whole chain.
+    /// Before all other programs. A tap sees every packet only in this position, because an earlier
+    /// program may return a verdict for the whole chain.
     Head,
     /// After all other programs.
     Tail,
@@ -82,7 +82,7 @@ pub struct LinkInfo {
     pub id: u32,
     /// Program id.
     pub program: u32,
-    /// The attachment point.
+    /// The attachment point of the program.
     pub target: LinkTarget,
 }
 
@@ -104,15 +104,15 @@ pub enum LinkTarget {
 impl Link {
     /// Attaches an XDP program to an interface.
     ///
-    /// EBUSY or EEXIST: another program is attached.
+    /// Fails with EBUSY or EEXIST if another program is attached.
     pub fn xdp(program: &Program, interface: u32, mode: XdpMode) -> Result<Self> {
         let target = format!("{mode:?} XDP on interface {interface}").to_lowercase();
         Self::create(program, AttachType::Xdp, interface, mode as u32, (0, 0), target)
     }
 
-    /// Attaches an XDP program in native mode, else in generic mode. The result holds the mode and,
-    /// for generic mode, the driver's refusal. Fails at once with errors that generic mode would
-    /// return too.
+    /// Attaches an XDP program in native mode, else in generic mode. The result holds the mode in
+    /// effect and, for generic mode, the driver's refusal. Errors that generic mode would return
+    /// too are returned without trying it.
     pub fn xdp_any(program: &Program, interface: u32) -> Result<XdpAttachment> {
         let refused = match Self::xdp(program, interface, XdpMode::Native) {
             Ok(link) => return Ok(XdpAttachment { link, mode: XdpMode::Native, refused: None }),
@@ -128,7 +128,8 @@ impl Link {
 
     /// Attaches a program to the TCX chain of an interface (Linux 6.6).
     ///
-    /// ESTALE: the chain no longer has the given revision (see [`tcx_chain`](super::tcx_chain)).
+    /// Fails with ESTALE if the chain no longer has the given revision (see
+    /// [`tcx_chain`](super::tcx_chain)).
     pub fn tcx(
         program: &Program,
         interface: u32,
@@ -139,16 +140,16 @@ impl Link {
         let target = format!("tcx {side:?} of interface {interface}").to_lowercase();
         let (flags, beside) = anchor.flags();
         let place = (beside, revision.unwrap_or(0));
-        Self::create(program, chain::tcx_type(side), interface, flags, place, target)
+        Self::create(program, chain::tcx_attach_type(side), interface, flags, place, target)
     }
 
-    /// Attaches a program to a control group, after the programs that are already attached. It sees
-    /// the traffic of the group and of the groups below; `group` is a descriptor of its cgroup v2
-    /// directory.
+    /// Attaches a program to a control group, after the programs that are already attached. The
+    /// program sees the traffic of the group and of its descendants. `group` is a descriptor of the
+    /// group's cgroup v2 directory.
     pub fn cgroup(program: &Program, group: impl AsFd, side: Side) -> Result<Self> {
         let fd = group.as_fd().as_raw_fd().cast_unsigned();
         let target = format!("cgroup {side:?}").to_lowercase();
-        Self::create(program, chain::cgroup_type(side), fd, 0, (0, 0), target)
+        Self::create(program, chain::cgroup_attach_type(side), fd, 0, (0, 0), target)
     }
 
     /// Attaches a socket lookup program to a network namespace.
@@ -158,7 +159,7 @@ impl Link {
         Self::create(program, AttachType::SocketLookup, fd, 0, (0, 0), target)
     }
 
-    /// Adopts a link from a received descriptor. Fails if the descriptor is no link.
+    /// Adopts a link from a received descriptor. Fails if the descriptor is not a link.
     pub fn from_received(fd: OwnedFd) -> Result<Self> {
         let target = "a link that was kept".to_owned();
         info_of::<KernelLinkInfo>(fd.as_raw_fd(), &target)?;
@@ -167,7 +168,8 @@ impl Link {
 
     /// Replaces the attached program atomically between two packets.
     ///
-    /// EPERM: `expected` is given and is not the attached program; nothing changes.
+    /// Fails with EPERM, and changes nothing, if `expected` is given and is not the attached
+    /// program.
     pub fn update(&self, program: &Program, expected: Option<&Program>) -> Result<()> {
         /// BPF_F_REPLACE
         const REPLACE: u32 = 1 << 2;
@@ -175,13 +177,13 @@ impl Link {
         let flags = if expected.is_some() { REPLACE } else { 0 };
         let link = self.fd.as_raw_fd().cast_unsigned();
         let mut attr = [link, number(program), flags, expected.map_or(0, number)];
-        call(command::LINK_UPDATE, "LINK_UPDATE", &self.target, &mut attr).map(drop)
+        call_bpf(command::LINK_UPDATE, "LINK_UPDATE", &self.target, &mut attr).map(drop)
     }
 
     /// Detaches the program now, even if other descriptors of the link are open.
     pub fn detach(&self) -> Result<()> {
         let mut attr = [self.fd.as_raw_fd().cast_unsigned()];
-        call(command::LINK_DETACH, "LINK_DETACH", &self.target, &mut attr).map(drop)
+        call_bpf(command::LINK_DETACH, "LINK_DETACH", &self.target, &mut attr).map(drop)
     }
 
     /// Queries the kernel about the link.
@@ -208,16 +210,17 @@ impl Link {
             revision,
         };
         let what = format!("{:?} at {target}", program.name);
-        let fd = open(command::LINK_CREATE, "LINK_CREATE", &what, &mut attr)?;
+        let fd = open_object(command::LINK_CREATE, "LINK_CREATE", &what, &mut attr)?;
         Ok(Self { fd, target })
     }
 }
 
 impl Anchor {
-    /// Returns the kernel's flags and the neighbor's id.
+    /// Returns the kernel's flags and the id of the neighbor; both are 0 for the tail.
     const fn flags(self) -> (u32, u32) {
-        /// BPF_F_BEFORE, BPF_F_AFTER
+        /// BPF_F_BEFORE
         const BEFORE: u32 = 1 << 3;
+        /// BPF_F_AFTER
         const AFTER: u32 = 1 << 4;
         match self {
             Self::Head => (BEFORE, 0),
@@ -230,8 +233,9 @@ impl Anchor {
 
 impl Neighbor {
     const fn flags(self) -> u32 {
-        /// BPF_F_ID, BPF_F_LINK
+        /// BPF_F_ID
         const ID: u32 = 1 << 5;
+        /// BPF_F_LINK
         const LINK: u32 = 1 << 13;
         match self {
             Self::Link(_) => ID | LINK,
@@ -277,7 +281,7 @@ struct LinkCreateAttributes {
 // address (2).
 unsafe impl Attributes for LinkCreateAttributes {}
 
-/// `struct bpf_link_info` with the first words of its union.
+/// `struct bpf_link_info` up to the first words of its union.
 #[derive(Default)]
 #[repr(C)]
 struct KernelLinkInfo {

@@ -1,11 +1,11 @@
-//! The error of a refused program load: errno, verifier log, missing capabilities.
+//! The error of a rejected program load: errno, verifier log, and missing capabilities.
 
 use std::fmt;
 
 use crate::error::Error;
 use crate::machine::Capabilities;
 
-/// A refusal to load a program.
+/// The kernel's refusal to load a program.
 #[derive(Clone, Debug)]
 pub struct LoadError {
     /// The failed call.
@@ -35,8 +35,8 @@ impl LoadError {
 
 const PERFMON: &str = "CAP_PERFMON";
 
-/// Lists the capabilities for loading network programs that the calling thread lacks. CAP_SYS_ADMIN
-/// stands for CAP_BPF and CAP_PERFMON.
+/// Lists the capabilities for loading network programs that the calling thread lacks. A thread with
+/// CAP_SYS_ADMIN needs neither CAP_BPF nor CAP_PERFMON.
 #[must_use]
 pub fn missing_capabilities() -> Vec<&'static str> {
     // Capabilities are per thread.

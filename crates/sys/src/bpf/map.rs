@@ -1,15 +1,15 @@
 //! Maps: data shared by programs and processes.
 //!
-//! Values come out as bytes, never as references, because programs and other processes write them.
-//! Element commands are in `element`. A mapped array is a [`ReadMapping`], the only kind that a
-//! frozen map allows.
+//! Values are copied out, never borrowed, because programs and other processes write them. The
+//! submodule `element` accesses single elements. [`Map::map_read`] maps an array read-only, the
+//! only mapping that a frozen map allows.
 
 mod element;
 
 use std::fs;
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 
-use super::{Attributes, Info, call, command, info_of, name_of, object_name, open};
+use super::{Attributes, Info, call_bpf, command, info_of, name_of, object_name, open_object};
 use crate::error::{Error, ErrorContext as _, Result};
 use crate::memory::{Mapping, ReadMapping};
 
@@ -23,11 +23,11 @@ const READ_ONLY: u32 = 1 << 3;
 pub enum MapKind {
     /// Array; every index exists.
     Array = 2,
-    /// Programs by index, for tail calls.
+    /// Array of programs by index, for tail calls.
     Programs = 3,
     /// Array of maps.
     Maps = 12,
-    /// AF_XDP sockets by index, for XDP redirect.
+    /// Array of AF_XDP sockets by index, for XDP redirect.
     XdpSockets = 17,
     /// Ordered records from programs to user space.
     RingBuffer = 27,
@@ -42,8 +42,8 @@ impl MapKind {
 
 /// Parameters of a new map.
 #[derive(Clone, Copy, Debug)]
-pub struct Specification<'a> {
-    /// Name for messages; the kernel stores the first 15 characters.
+pub struct MapSpecification<'a> {
+    /// Name for diagnostics. The kernel stores the first 15 characters.
     pub name: &'a str,
     /// Map type.
     pub kind: MapKind,
@@ -51,20 +51,20 @@ pub struct Specification<'a> {
     pub key_size: u32,
     /// Size of a value in bytes.
     pub value_size: u32,
-    /// Capacity in elements; for a ring buffer, in bytes.
+    /// Capacity in elements. For a ring buffer, its size in bytes.
     pub entries: u32,
-    /// True to make an array mappable (BPF_F_MMAPABLE).
+    /// True to create an array that can be mapped into memory (BPF_F_MMAPABLE).
     pub mappable: bool,
 }
 
-impl<'a> Specification<'a> {
-    /// Describes a map with four-byte keys and values.
+impl<'a> MapSpecification<'a> {
+    /// Describes a map with keys and values of four bytes.
     pub(super) const fn of_words(name: &'a str, kind: MapKind, entries: u32) -> Self {
         Self { name, kind, key_size: 4, value_size: 4, entries, mappable: false }
     }
 }
 
-/// A map, by descriptor.
+/// A map, owned through its descriptor.
 #[derive(Debug)]
 pub struct Map {
     fd: OwnedFd,
@@ -86,7 +86,7 @@ pub struct MapInfo {
     pub key_size: u32,
     /// Size of a value in bytes.
     pub value_size: u32,
-    /// Capacity.
+    /// Capacity in elements, or in bytes for a ring buffer.
     pub entries: u32,
     /// Creation flags.
     pub flags: u32,
@@ -96,18 +96,19 @@ pub struct MapInfo {
 
 impl Map {
     /// Creates a map.
-    pub fn create(wanted: &Specification<'_>) -> Result<Self> {
+    pub fn create(wanted: &MapSpecification<'_>) -> Result<Self> {
         Self::create_with_inner(wanted, 0)
     }
 
-    /// Creates a one-element array of maps; its elements have the type and sizes of `inner`.
+    /// Creates an array of maps with one element, which holds a map of the same type and sizes as
+    /// `inner`.
     pub(super) fn array_of(inner: &Self, name: &str) -> Result<Self> {
-        let wanted = Specification::of_words(name, MapKind::Maps, 1);
+        let wanted = MapSpecification::of_words(name, MapKind::Maps, 1);
         Self::create_with_inner(&wanted, inner.fd.as_raw_fd().cast_unsigned())
     }
 
-    fn create_with_inner(wanted: &Specification<'_>, inner_fd: u32) -> Result<Self> {
-        let Specification { name, kind, key_size, value_size, entries, mappable } = *wanted;
+    fn create_with_inner(wanted: &MapSpecification<'_>, inner_fd: u32) -> Result<Self> {
+        let MapSpecification { name, kind, key_size, value_size, entries, mappable } = *wanted;
         let mut attr = MapCreateAttributes {
             kind: kind as u32,
             key_size,
@@ -118,28 +119,28 @@ impl Map {
             numa_node: 0,
             name: object_name(name),
         };
-        let fd = open(command::MAP_CREATE, "MAP_CREATE", name, &mut attr)?;
+        let fd = open_object(command::MAP_CREATE, "MAP_CREATE", name, &mut attr)?;
         let (key_size, value_size) = (key_size as usize, value_size as usize);
         Ok(Self { fd, name: name.to_owned(), kind, key_size, value_size, entries })
     }
 
-    /// Creates a zeroed array. A mappable one can be accessed by [`Map::map`].
+    /// Creates a zeroed array. [`Map::map`] can map the array if `mappable` is true.
     pub fn array(name: &str, value_size: u32, entries: u32, mappable: bool) -> Result<Self> {
-        let words = Specification::of_words(name, MapKind::Array, entries);
-        Self::create(&Specification { value_size, mappable, ..words })
+        let words = MapSpecification::of_words(name, MapKind::Array, entries);
+        Self::create(&MapSpecification { value_size, mappable, ..words })
     }
 
     /// Creates an array of programs of one type, for tail calls.
     pub fn programs(name: &str, entries: u32) -> Result<Self> {
-        Self::create(&Specification::of_words(name, MapKind::Programs, entries))
+        Self::create(&MapSpecification::of_words(name, MapKind::Programs, entries))
     }
 
     /// Creates an array of AF_XDP sockets, for XDP redirect.
     pub fn xdp_sockets(name: &str, entries: u32) -> Result<Self> {
-        Self::create(&Specification::of_words(name, MapKind::XdpSockets, entries))
+        Self::create(&MapSpecification::of_words(name, MapKind::XdpSockets, entries))
     }
 
-    /// Adopts a map from a received descriptor; its type and sizes come from the kernel.
+    /// Adopts a map from a received descriptor. The kernel reports its type and sizes.
     pub fn from_received(fd: OwnedFd) -> Result<Self> {
         let info: KernelMapInfo = info_of(fd.as_raw_fd(), "a received map")?;
         let name = name_of(info.name);
@@ -150,26 +151,26 @@ impl Map {
         Ok(Self { fd, name, kind, key_size, value_size, entries: info.entries })
     }
 
-    /// Opens a descriptor that cannot modify the map, to hand to others. The descriptor can be
-    /// polled and read by key but not mapped; for mapping, freeze the map and hand over its own
-    /// descriptor.
+    /// Opens a descriptor that cannot modify the map, to be passed to another process. The
+    /// recipient can poll and read by key but not map; to permit mapping, freeze the map and pass
+    /// its own descriptor.
     ///
     /// Needs CAP_SYS_ADMIN.
     pub fn open_read_only(&self) -> Result<OwnedFd> {
         let mut attr = [self.info()?.id, 0, READ_ONLY];
-        open(command::MAP_GET_FD_BY_ID, "MAP_GET_FD_BY_ID", &self.name, &mut attr)
+        open_object(command::MAP_GET_FD_BY_ID, "MAP_GET_FD_BY_ID", &self.name, &mut attr)
     }
 
     /// Forbids writes from user space permanently, for every process including root: updates fail
-    /// and new mappings are read-only. Programs keep writing (RELIABILITY T19).
+    /// and new mappings are read-only. Programs can still write (RELIABILITY T19).
     ///
-    /// EBUSY: a writable mapping exists.
+    /// Fails with EBUSY if a writable mapping exists.
     pub fn freeze(&self) -> Result<()> {
         let mut attr = [self.fd.as_raw_fd().cast_unsigned()];
-        call(command::MAP_FREEZE, "MAP_FREEZE", &self.name, &mut attr).map(drop)
+        call_bpf(command::MAP_FREEZE, "MAP_FREEZE", &self.name, &mut attr).map(drop)
     }
 
-    /// Returns true if the map is frozen. To be checked before a received map is trusted.
+    /// Returns true if the map is frozen. The receiver of a map checks this before trusting it.
     pub fn is_frozen(&self) -> Result<bool> {
         let path = format!("/proc/self/fdinfo/{}", self.fd.as_raw_fd());
         let text = fs::read_to_string(&path).context("open", path)?;
@@ -179,15 +180,16 @@ impl Map {
 
     /// Maps a mappable array for reading and writing.
     pub fn map(&self) -> Result<Mapping> {
-        Mapping::shared(self.fd.as_fd(), self.bytes()?, &self.name)
+        Mapping::shared(self.fd.as_fd(), self.mapping_size()?, &self.name)
     }
 
     /// Maps a mappable array for reading.
     pub fn map_read(&self) -> Result<ReadMapping> {
-        ReadMapping::shared(self.fd.as_fd(), 0, self.bytes()?, &self.name)
+        ReadMapping::shared(self.fd.as_fd(), 0, self.mapping_size()?, &self.name)
     }
 
-    /// Queries the kernel about the map. To be checked before a received map is trusted.
+    /// Queries the kernel about the map. The receiver of a map checks the result before trusting
+    /// it.
     pub fn info(&self) -> Result<MapInfo> {
         let info: KernelMapInfo = info_of(self.fd.as_raw_fd(), &self.name)?;
         let KernelMapInfo { kind, id, key_size, value_size, entries, flags, name } = info;
@@ -200,9 +202,9 @@ impl Map {
         self.kind
     }
 
-    /// Returns the size of the array's mapping in bytes: values at multiples of eight, rounded up
-    /// to pages.
-    fn bytes(&self) -> Result<usize> {
+    /// Returns the size in bytes of a mapping of the array. Each value is padded to a multiple of
+    /// eight bytes, and the total to whole pages.
+    fn mapping_size(&self) -> Result<usize> {
         let page = rustix::param::page_size();
         let all = self.value_size.next_multiple_of(8).checked_mul(self.entries as usize);
         let all = all.filter(|_| self.kind == MapKind::Array);

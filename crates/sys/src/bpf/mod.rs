@@ -27,7 +27,7 @@ pub use ids::{ObjectKind, ids};
 pub use kernel_types::kernel_function;
 pub use link::{Anchor, Link, LinkInfo, LinkTarget, Neighbor, Side, XdpAttachment, XdpMode};
 pub use load_error::{LoadError, missing_capabilities};
-pub use map::{Map, MapInfo, MapKind, Specification};
+pub use map::{Map, MapInfo, MapKind, MapSpecification};
 pub use program::{
     AttachType, FunctionInfo, License, LineInfo, Load, LogLevel, Program, ProgramKind, SourceInfo,
 };
@@ -40,7 +40,7 @@ use std::os::fd::{FromRawFd as _, OwnedFd};
 
 use crate::error::{Error, Result};
 
-/// Commands of bpf(2) (`enum bpf_cmd`).
+/// Commands of bpf(2) (`enum bpf_cmd`), by their kernel names.
 mod command {
     pub(super) const MAP_CREATE: u32 = 0;
     pub(super) const MAP_LOOKUP_ELEM: u32 = 1;
@@ -77,7 +77,7 @@ unsafe trait Attributes {}
 unsafe impl<const FIELDS: usize> Attributes for [u32; FIELDS] {}
 
 /// Calls bpf(2) and returns its result.
-fn call<A: Attributes>(
+fn call_bpf<A: Attributes>(
     command: u32,
     name: &'static str,
     target: &str,
@@ -94,18 +94,18 @@ fn call<A: Attributes>(
 }
 
 /// Calls a command that returns a new descriptor.
-fn open<A: Attributes>(
+fn open_object<A: Attributes>(
     command: u32,
     name: &'static str,
     target: &str,
     attr: &mut A,
 ) -> Result<OwnedFd> {
-    let fd = call(command, name, target, attr)?;
+    let fd = call_bpf(command, name, target, attr)?;
     // SAFETY: the commands called here return a new descriptor, which no other value owns.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Converts to a kernel object name: 15 characters of letters, digits, `_` and `.`.
+/// Converts text to a kernel object name: at most 15 letters, digits, `_` and `.`.
 fn object_name(name: &str) -> [u8; 16] {
     let mut kept = [0; 16];
     for (to, from) in kept.iter_mut().take(15).zip(name.bytes()) {
@@ -114,7 +114,7 @@ fn object_name(name: &str) -> [u8; 16] {
     kept
 }
 
-/// Converts from a kernel object name.
+/// Converts a kernel object name to text.
 fn name_of(kept: [u8; 16]) -> String {
     kept.iter().take_while(|byte| **byte != 0).map(|byte| char::from(*byte)).collect()
 }
@@ -145,6 +145,6 @@ fn info_of<T: Info>(fd: i32, target: &str) -> Result<T> {
         info_length: u32::try_from(size_of::<T>()).unwrap_or(0),
         info: (&raw mut info).expose_provenance() as u64,
     };
-    call(command::OBJ_GET_INFO_BY_FD, "OBJ_GET_INFO_BY_FD", target, &mut attr)?;
+    call_bpf(command::OBJ_GET_INFO_BY_FD, "OBJ_GET_INFO_BY_FD", target, &mut attr)?;
     Ok(info)
 }

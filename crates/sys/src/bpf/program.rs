@@ -2,12 +2,13 @@
 
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 
-use super::{Attributes, Btf, LoadError, command, object_name, open};
+use super::{Attributes, Btf, LoadError, command, object_name, open_object};
 use crate::error::{Error, Result};
 
-/// Sizes in bytes tried for the verifier's log, which can take megabytes.
+/// Sizes in bytes of the verifier log's buffer, in the order in which they are tried; a log can
+/// take megabytes.
 const LOG_SIZES: [u32; 2] = [1 << 20, 16 << 20];
-/// Maximum number of retries of a load that a signal interrupted (EAGAIN).
+/// Maximum number of retries after a signal interrupted a load (EAGAIN).
 const RETRIES_MAX: u32 = 5;
 /// BPF_F_XDP_HAS_FRAGS
 const FRAGMENTS: u32 = 1 << 5;
@@ -36,9 +37,9 @@ pub enum AttachType {
     CgroupIngress = 0,
     /// BPF_CGROUP_INET_EGRESS
     CgroupEgress = 1,
-    /// BPF_XDP_DEVMAP: before a frame leaves through a device map.
+    /// BPF_XDP_DEVMAP: runs before a frame leaves through a device map.
     XdpDeviceMap = 33,
-    /// BPF_XDP_CPUMAP: on the CPU that a frame was redirected to.
+    /// BPF_XDP_CPUMAP: runs on the CPU to which a frame was redirected.
     XdpCpuMap = 35,
     /// BPF_SK_LOOKUP
     SocketLookup = 36,
@@ -69,13 +70,13 @@ impl License {
     }
 }
 
-/// Detail of the verifier's log.
+/// The amount of detail in the verifier's log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LogLevel {
-    /// The path to the rejected instruction.
+    /// Only the path to the rejected instruction.
     #[default]
     Path = 1,
-    /// All explored paths; megabytes.
+    /// All explored paths, which can take megabytes.
     AllPaths = 2,
 }
 
@@ -84,22 +85,23 @@ pub enum LogLevel {
 pub struct Load<'a> {
     /// Program type.
     pub kind: ProgramKind,
-    /// Name for messages; the kernel keeps 15 characters.
+    /// Name for diagnostics. The kernel stores the first 15 characters.
     pub name: &'a str,
     /// Instructions, 8 bytes each.
     pub code: &'a [u8],
-    /// Attach type, where the kernel checks it at load time; `None` leaves it open.
+    /// Attach type, for program types whose attach type the kernel checks at load time; `None` for
+    /// any.
     pub attach: Option<AttachType>,
-    /// Accepts multi-buffer XDP frames.
+    /// True if the program accepts multi-buffer XDP frames.
     pub fragments: bool,
     /// Binds an XDP program to one interface and its driver, so that it may query the driver's
     /// metadata about a frame.
     pub device: Option<u32>,
-    /// Types, functions and source lines.
+    /// Type information, functions and source lines.
     pub source: Option<SourceInfo<'a>>,
     /// Declared license.
     pub license: License,
-    /// Detail of the log on refusal.
+    /// Detail of the verifier's log if the kernel rejects the program.
     pub detail: LogLevel,
 }
 
@@ -108,9 +110,9 @@ pub struct Load<'a> {
 pub struct SourceInfo<'a> {
     /// Types and strings that the records refer to.
     pub btf: &'a Btf,
-    /// Functions by first instruction; required for timer callbacks.
+    /// Functions, ordered by first instruction; required for timer callbacks.
     pub functions: &'a [FunctionInfo],
-    /// Source lines by first instruction; the verifier's log quotes them.
+    /// Source lines, ordered by first instruction, which the verifier's log quotes.
     pub lines: &'a [LineInfo],
 }
 
@@ -118,9 +120,9 @@ pub struct SourceInfo<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct FunctionInfo {
-    /// First instruction.
+    /// Index of the function's first instruction.
     pub instruction: u32,
-    /// BTF type id.
+    /// BTF type id of the function.
     pub type_id: u32,
 }
 
@@ -128,11 +130,11 @@ pub struct FunctionInfo {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct LineInfo {
-    /// First instruction.
+    /// Index of the first instruction of the line.
     pub instruction: u32,
-    /// Offset of the file name in the strings.
+    /// Offset of the file name in the BTF strings.
     pub file: u32,
-    /// Offset of the line's text in the strings.
+    /// Offset of the line's text in the BTF strings.
     pub text: u32,
     /// Line number times 1024, plus the column.
     pub number: u32,
@@ -177,7 +179,7 @@ struct LoadAttributes {
 unsafe impl Attributes for LoadAttributes {}
 
 impl<'a> Load<'a> {
-    /// Creates parameters with neither source information nor attach type.
+    /// Creates load parameters without source information or attach type.
     #[must_use]
     pub const fn new(kind: ProgramKind, name: &'a str, code: &'a [u8]) -> Self {
         let (license, detail) = (License::ApacheOrMit, LogLevel::Path);
@@ -248,16 +250,17 @@ impl<'a> Load<'a> {
         };
         if let Some(source) = self.source {
             attr.btf = source.btf.as_fd().as_raw_fd().cast_unsigned();
-            (attr.function_record, attr.functions, attr.function_count) = list(source.functions);
-            (attr.line_record, attr.lines, attr.line_count) = list(source.lines);
+            (attr.function_record, attr.functions, attr.function_count) =
+                record_list(source.functions);
+            (attr.line_record, attr.lines, attr.line_count) = record_list(source.lines);
         }
-        let fd = open(command::PROG_LOAD, "PROG_LOAD", self.name, &mut attr)?;
+        let fd = open_object(command::PROG_LOAD, "PROG_LOAD", self.name, &mut attr)?;
         Ok(Program { fd, name: self.name.to_owned(), kind: self.kind })
     }
 }
 
-/// Describes a record list as the kernel takes it: record size, address, count.
-fn list<T>(records: &[T]) -> (u32, u64, u32) {
+/// Returns the record size, address and count by which the kernel finds a list of records.
+fn record_list<T>(records: &[T]) -> (u32, u64, u32) {
     let count = u32::try_from(records.len()).unwrap_or(u32::MAX);
     if count == 0 {
         return (0, 0, 0);
@@ -275,7 +278,7 @@ impl Program {
         Load::new(kind, name, code).load()
     }
 
-    /// Adopts a program from a received descriptor; its type and name come from the kernel.
+    /// Adopts a program from a received descriptor. The kernel reports its type and name.
     pub fn from_received(fd: OwnedFd) -> Result<Self> {
         let mut program = Self { fd, name: "a received program".to_owned(), kind: ProgramKind::Tc };
         let info = program.info()?;

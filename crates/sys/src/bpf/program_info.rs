@@ -1,8 +1,8 @@
-//! Facts and run statistics of a loaded program.
+//! Facts about a loaded program, and statistics of its runs.
 
 use std::os::fd::{AsRawFd as _, OwnedFd};
 
-use super::{Info, Program, command, info_of, name_of, open};
+use super::{Info, Program, command, info_of, name_of, open_object};
 use crate::error::Result;
 
 /// A loaded program as the kernel describes it (`struct bpf_prog_info`).
@@ -14,21 +14,21 @@ pub struct ProgramInfo {
     pub kind: u32,
     /// Name, truncated to 15 characters.
     pub name: String,
-    /// User id of the process that loaded it.
+    /// Id of the user who loaded the program.
     pub loaded_by: u32,
-    /// Size in bytes after the verifier's rewrites.
+    /// Size of the instructions in bytes, after the verifier's rewrites.
     pub translated_bytes: u32,
-    /// Size of the machine code in bytes; 0 without JIT.
+    /// Size of the machine code in bytes; 0 without the JIT compiler.
     pub native_bytes: u32,
-    /// Instructions that the verifier visited; 0 before Linux 5.16.
+    /// Number of instructions that the verifier visited; 0 before Linux 5.16.
     pub visited: u32,
-    /// Number of maps it references.
+    /// Number of maps that the program references.
     pub maps: u32,
-    /// Runs while a [`RunStatistics`](super::RunStatistics) was alive.
+    /// Number of runs while a [`RunStatistics`](super::RunStatistics) guard was alive.
     pub runs: u64,
-    /// Duration of these runs in ns.
+    /// Total duration of these runs in ns.
     pub run_time_ns: u64,
-    /// Runs skipped because the program was already running on this CPU.
+    /// Number of runs skipped because the program was already running on the same CPU.
     pub recursion_misses: u64,
 }
 
@@ -49,8 +49,8 @@ impl ProgramInfo {
         }
     }
 
-    /// Returns the mean duration of a run in ns; `None` if no run was counted. Counting itself
-    /// costs about 70 ns per run, most of it outside the measured interval.
+    /// Returns the mean duration of a run in ns; `None` if no run was counted. Counting adds about
+    /// 70 ns per run, most of it outside the measured interval.
     #[must_use]
     pub fn ns_per_run(&self) -> Option<f64> {
         (self.runs > 0).then(|| self.run_time_ns as f64 / self.runs as f64)
@@ -64,10 +64,12 @@ impl Program {
     }
 }
 
-/// Queries the kernel about any program on the machine, by id. Needs CAP_SYS_ADMIN.
+/// Queries the kernel about the program with this id, whichever process loaded it. Needs
+/// CAP_SYS_ADMIN.
 pub fn program_info(id: u32) -> Result<ProgramInfo> {
     let target = format!("program {id}");
-    let fd = open(command::PROG_GET_FD_BY_ID, "PROG_GET_FD_BY_ID", &target, &mut [id, 0, 0])?;
+    let fd =
+        open_object(command::PROG_GET_FD_BY_ID, "PROG_GET_FD_BY_ID", &target, &mut [id, 0, 0])?;
     kernel_info(fd.as_raw_fd(), &target).map(ProgramInfo::from_kernel)
 }
 
@@ -76,7 +78,7 @@ pub(super) fn kernel_info(fd: i32, target: &str) -> Result<KernelProgramInfo> {
     info_of(fd, target)
 }
 
-/// Guard that makes the kernel count runs and run time of all programs while it lives.
+/// Guard during whose life the kernel counts runs and run time of all programs.
 ///
 /// Needs CAP_SYS_ADMIN, or the setting `kernel.bpf_stats_enabled`.
 #[derive(Debug)]
@@ -89,13 +91,13 @@ impl RunStatistics {
     pub fn enable() -> Result<Self> {
         /// BPF_STATS_RUN_TIME
         const RUN_TIME: u32 = 0;
-        let fd = open(command::ENABLE_STATS, "ENABLE_STATS", "run time", &mut [RUN_TIME])?;
+        let fd = open_object(command::ENABLE_STATS, "ENABLE_STATS", "run time", &mut [RUN_TIME])?;
         Ok(Self { _fd: fd })
     }
 }
 
-/// `struct bpf_prog_info` up to `verified_insns`. Addresses and counts stay zero, so the kernel
-/// copies neither code nor lists.
+/// `struct bpf_prog_info` up to `verified_insns`. All addresses and counts passed in are zero, so
+/// the kernel copies neither code nor lists.
 #[derive(Default)]
 #[repr(C)]
 pub(super) struct KernelProgramInfo {

@@ -1,4 +1,5 @@
-//! Per-CPU rings that programs write: their memory and its layout. (CONTRACT 29)
+//! Per-CPU rings into which programs write records and pointers: memory layout and access.
+//! (CONTRACT 29)
 //!
 //! The memory is the element of a frozen array. Programs write it; every process, ours included,
 //! maps it read-only. Each CPU has a region that only its program writes: a page of control words,
@@ -7,8 +8,8 @@
 //! the end, so records are always contiguous. This module has no reader state: readers copy, then
 //! check [`Region::reserved`] to detect that the writer has lapped them.
 //!
-//! If one program serves several requests, the records form rings without sinks, and each request
-//! has rings of pointers into these records ([`Rings::with_records`]).
+//! If one program serves several requests, the records are in rings without sinks, and each request
+//! has separate rings of pointers into these records ([`Rings::with_records`]).
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -17,76 +18,77 @@ use super::map::{Map, MapKind};
 use crate::error::{Error, Result};
 use crate::memory::ReadMapping;
 
-/// Byte offsets within a region. Words for readers and words private to the writer are on separate
-/// cache lines.
+/// Byte offsets within a region, and sizes of its parts. Words for readers and words private to the
+/// writer are on separate cache lines.
 pub mod region_offset {
-    /// u64: position up to which the writer may be writing.
+    /// Position up to which the writer may be writing (u64).
     pub const RESERVED: u32 = 0;
-    /// u64: position up to which records are complete.
+    /// Position up to which records are complete (u64).
     pub const COMMITTED: u32 = 8;
-    /// u64 per sink: pointers ever written.
+    /// Per sink, the number of pointers ever written (u64 each).
     pub const HEADS: u32 = 64;
-    /// Writer's private words, from the end of the last head to the end of the page.
+    /// Start of the writer's private words, which fill the page after the head of the last sink.
     pub const SCRATCH: u32 = HEADS + 8 * super::SINKS_MAX;
     /// Pointers of the first sink.
     pub const POINTERS: u32 = 4096;
-    /// u64: time of this CPU's last notification, in ns of the monotonic clock.
+    /// Time of this CPU's last notification, in ns of the monotonic clock (u64).
     pub const NOTIFY_TIME: u32 = SCRATCH + 24;
-    /// u64: frames that could not be copied.
+    /// Number of frames that could not be copied (u64).
     pub const FAILED: u32 = SCRATCH + 8;
-    /// u64: notifications sent, followed by u64: notifications suppressed.
+    /// Number of notifications sent, then number of notifications suppressed (u64 each).
     pub const NOTIFIED: u32 = SCRATCH + 40;
-    /// Tallies: u64 blocks and u64 bytes each.
+    /// Tallies, each the number of blocks and the number of bytes (u64 each).
     pub const TALLIES: u32 = SCRATCH + 64 + 16 * 31;
-    /// u64 per exit edge that shares its sink: pointers ever written for it. The same area holds
-    /// notes and tallies of programs that keep everything in one map.
+    /// Per exit edge that shares a sink, the number of pointers ever written for the edge (u64
+    /// each). Programs that keep everything in one map use the same area for notes and tallies.
     pub const COUNTS: u32 = SCRATCH + 64;
-    /// Size of a pointer: position (8), view length and class (4, 4), view offset and exit edge (4,
-    /// 4), pointers written before for that edge if it shares its sink (8).
+    /// Size of a pointer in bytes. Its fields, with their sizes: position (8), view length (4),
+    /// class (4), view offset (4), exit edge (4), and, if edges share the sink, the number of
+    /// pointers written before for this edge (8).
     pub const POINTER: u32 = 32;
-    /// Size of a record's header: position, or -1 while being written (8), wire length (4),
-    /// captured length (4), time (8), VLAN TCI and protocol (2, 2), segment size (2), flags (2: tag
-    /// present, sent by the host).
+    /// Size of a record's header in bytes. Its fields, with their sizes: position, or -1 while
+    /// being written (8), wire length (4), captured length (4), time (8), VLAN TCI (2), VLAN
+    /// protocol (2), segment size (2), and flags (2: tag present, sent by this host).
     pub const HEADER: u32 = 32;
-    /// Alignment of records.
+    /// Alignment of records in bytes.
     pub const ALIGNMENT: u32 = 16;
 }
 
-/// Maximum number of sinks of a ring. Exit edges of which a frame takes at most one can share a
-/// sink.
+/// Maximum number of sinks of a ring. Exit edges can share a sink if each frame takes at most one
+/// of these edges.
 pub const SINKS_MAX: u32 = 32;
 
 /// Sizes of a program's rings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RingsLayout {
-    /// Number of possible CPUs; each has a region.
+    /// Number of possible CPUs; each CPU has a region.
     pub cpus: u32,
-    /// Sinks with pointers of their own; 0 in rings that hold only records.
+    /// Number of sinks, each with its own pointers; 0 in rings that hold only records.
     pub sinks: u32,
-    /// Pointers per sink and CPU: a power of two.
+    /// Number of pointers per sink and CPU: a power of two.
     pub pointers: u32,
-    /// Bytes of records per CPU: a power of two; 0 if the records are elsewhere.
+    /// Size of the records per CPU in bytes: a power of two; 0 if separate rings hold the records.
     pub bytes: u32,
-    /// Maximum captured length; a frame that the kernel has merged (GRO) has up to 64 KB.
+    /// Maximum captured length in bytes. A frame merged by the kernel (GRO) has up to 64 KB.
     pub record_max: u32,
 }
 
 impl RingsLayout {
-    /// Returns the offset of the records in a region.
+    /// Returns the byte offset of the records in a region.
     #[must_use]
     #[inline]
     pub const fn records(&self) -> u32 {
         region_offset::POINTERS + self.sinks * self.pointers * region_offset::POINTER
     }
 
-    /// Returns the offset of a sink's pointers in a region.
+    /// Returns the byte offset of a sink's pointers in a region.
     #[must_use]
     #[inline]
     pub const fn pointers_of(&self, sink: u32) -> u32 {
         region_offset::POINTERS + sink * self.pointers * region_offset::POINTER
     }
 
-    /// Returns the size of a region in bytes, tail included, in whole pages.
+    /// Returns the size of a region in bytes, including the tail, rounded up to pages.
     #[must_use]
     #[inline]
     pub const fn stride(&self) -> u32 {
@@ -94,19 +96,19 @@ impl RingsLayout {
         (self.records() + self.bytes + tail).next_multiple_of(4096)
     }
 
-    /// Returns the sizes of rings that hold records only.
+    /// Returns the layout of rings that hold only the records.
     #[must_use]
     pub const fn records_only(self) -> Self {
         Self { sinks: 0, ..self }
     }
 
-    /// Returns the sizes of rings that hold pointers only.
+    /// Returns the layout of rings that hold only the pointers.
     #[must_use]
     pub const fn pointers_only(self) -> Self {
         Self { bytes: 0, ..self }
     }
 
-    /// Returns the total size in bytes; `None` if the sizes are invalid.
+    /// Returns the size of all regions in bytes; `None` if the layout is invalid.
     #[must_use]
     pub fn size(&self) -> Option<u32> {
         let Self { cpus, sinks, pointers, bytes, record_max } = *self;
@@ -129,11 +131,11 @@ impl RingsLayout {
 /// A program's rings, one per CPU, mapped read-only.
 #[derive(Debug)]
 pub struct Rings {
-    /// Declared first, so dropped before the map.
+    /// Declared first, so that the mapping is dropped before the map.
     memory: ReadMapping,
     map: Map,
     shape: RingsLayout,
-    /// The rings that hold the records, if separate.
+    /// The rings that hold the records, if these are separate.
     records: Option<Arc<Self>>,
 }
 
@@ -148,7 +150,7 @@ impl Rings {
 
     /// Adopts rings from a received descriptor.
     ///
-    /// EINVAL: the map is not frozen or does not match the layout (RELIABILITY T19).
+    /// Fails with EINVAL if the map is not frozen or does not match the layout (RELIABILITY T19).
     pub fn from_received(fd: OwnedFd, shape: RingsLayout) -> Result<Self> {
         let map = Map::from_received(fd)?;
         let info = map.info()?;
@@ -161,8 +163,9 @@ impl Rings {
         Ok(Self { memory, map, shape, records: None })
     }
 
-    /// Joins the pointers of a request with the records to which they refer.  EINVAL: the sizes do
-    /// not match.
+    /// Joins the rings that hold a request's pointers with the rings that hold the records.
+    ///
+    /// Fails with EINVAL if the layouts do not match.
     pub fn with_records(self, records: Arc<Self>) -> Result<Self> {
         let same = self.shape.cpus == records.shape.cpus;
         let pair = self.shape.bytes == 0 && records.shape.bytes > 0 && records.records.is_none();
@@ -173,21 +176,21 @@ impl Rings {
         Ok(Self { records: Some(records), ..self })
     }
 
-    /// Returns the rings that hold the records.
+    /// Returns the rings that hold the records: `self` unless these are separate.
     #[must_use]
     #[inline]
     pub fn records(&self) -> &Self {
         self.records.as_deref().unwrap_or(self)
     }
 
-    /// Returns the sizes, including those of separate records.
+    /// Returns the layout, including that of separate records.
     #[must_use]
     #[inline]
     pub fn shape(&self) -> RingsLayout {
         RingsLayout { bytes: self.records().shape.bytes, ..self.shape }
     }
 
-    /// Returns the sizes of this map alone.
+    /// Returns the layout of this map alone, without separate records.
     #[must_use]
     #[inline]
     pub const fn own_shape(&self) -> RingsLayout {
@@ -200,13 +203,13 @@ impl Rings {
         &self.map
     }
 
-    /// Returns the memory of all regions; programs write it concurrently.
+    /// Returns the memory of all regions, which programs write concurrently.
     #[must_use]
     pub const fn memory(&self) -> &ReadMapping {
         &self.memory
     }
 
-    /// Returns the region of a CPU.
+    /// Returns the region of a CPU; `None` if the CPU number is out of range.
     #[must_use]
     #[inline]
     pub fn region(&self, cpu: u32) -> Option<Region<'_>> {
@@ -218,43 +221,43 @@ impl Rings {
 }
 
 impl AsFd for Rings {
-    /// Returns the map's descriptor, to be handed to processes that may read all of it.
+    /// Returns the map's descriptor. A process that receives this descriptor can read all rings.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.map.as_fd()
     }
 }
 
-/// A frame delivered by a program, as it describes it.
+/// A pointer to a frame, as written by a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FramePointer {
-    /// Position of its record.
+    /// Position of the frame's record.
     pub position: u64,
     /// Length of the view in bytes.
     pub length: u32,
-    /// Class.
+    /// Class of the frame.
     pub class: u32,
     /// Offset of the view in the frame.
     pub offset: u32,
-    /// Exit edge.
+    /// Exit edge that the frame takes.
     pub way: u32,
-    /// Number of pointers written earlier for the same edge; counted only if edges share the sink.
+    /// Number of pointers written before for the same edge. Counted only if edges share the sink.
     pub number: u64,
 }
 
-/// One CPU's ring. Everything read from it is an allegation.
+/// The ring of one CPU. All values read from it are allegations.
 #[derive(Clone, Copy, Debug)]
 pub struct Region<'a> {
     rings: &'a Rings,
     base: usize,
-    /// The rings that hold the records; may be `rings`.
+    /// The rings that hold the records. May be the same as `rings`.
     records: &'a Rings,
     from: usize,
 }
 
 impl Region<'_> {
-    /// Returns the position up to which the writer may be writing. A copy is valid if its position
-    /// is at most [`RingsLayout::bytes`] less than the value read after the copy; an Acquire fence
-    /// orders the copy and the read.
+    /// Returns the position up to which the writer may be writing. To validate a copy, call this
+    /// after copying: the copy is intact if its position is at most [`RingsLayout::bytes`] less
+    /// than the result. An Acquire fence orders the copy and this read.
     #[must_use]
     #[inline]
     pub fn reserved(&self) -> u64 {
@@ -268,16 +271,16 @@ impl Region<'_> {
         self.word_of_records(region_offset::COMMITTED)
     }
 
-    /// Returns the number of pointers ever written for a sink; their records are visible
-    /// afterwards.
+    /// Returns the number of pointers ever written for a sink. After this call, the records to
+    /// which they point are visible.
     #[must_use]
     #[inline]
     pub fn head(&self, sink: u32) -> u64 {
         if sink < self.rings.shape.sinks { self.word(region_offset::HEADS + 8 * sink) } else { 0 }
     }
 
-    /// Returns the number of pointers ever written for an exit edge that shares its sink. Read it
-    /// before the sink's head: the writer updates the edge's count first.
+    /// Returns the number of pointers ever written for an exit edge that shares a sink. Call this
+    /// before [`Region::head`], because the writer updates the count of the edge first.
     #[must_use]
     #[inline]
     pub fn count(&self, way: u32) -> u64 {
@@ -287,7 +290,7 @@ impl Region<'_> {
         count
     }
 
-    /// Returns a pointer of a sink by number.
+    /// Returns the pointer with this number of a sink; `None` if there is no such sink.
     #[must_use]
     #[inline]
     pub fn pointer(&self, sink: u32, number: u64) -> Option<FramePointer> {
@@ -303,8 +306,8 @@ impl Region<'_> {
         })
     }
 
-    /// Copies bytes of the record at `position`, beginning at offset `from`. Returns false if the
-    /// range cannot be part of a record.
+    /// Copies bytes of the record at `position`, starting at offset `from`. Returns false if the
+    /// range is invalid for a record.
     #[must_use]
     #[inline]
     pub fn copy(&self, position: u64, from: u32, to: &mut [u8]) -> bool {
@@ -318,7 +321,7 @@ impl Region<'_> {
         self.records.memory.copy(self.from + start as usize + from as usize, to)
     }
 
-    /// Returns one of the writer's private words.
+    /// Returns the private word of the writer at offset `at`; `None` if the offset is invalid.
     #[must_use]
     pub fn scratch(&self, at: u32) -> Option<u64> {
         let inside = (region_offset::SCRATCH..region_offset::POINTERS).contains(&at);

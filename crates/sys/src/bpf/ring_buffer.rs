@@ -1,24 +1,25 @@
 //! Notifications from programs: a BPF ring buffer with both sides mapped.
 //!
 //! A program submits a record and may wake waiters; the owner consumes records. A process with a
-//! read-only descriptor ([`Map::open_read_only`]) cannot consume records, so it waits for edges
-//! ([`Listener`]). The owner must drain the ring, because a full ring sends no notification.
-//! Lengths and positions in the ring are treated as allegations.
+//! read-only descriptor ([`Map::open_read_only`]) cannot consume records; its edge-triggered
+//! [`Listener`] waits for new ones. The owner must drain the ring, because a full ring sends no
+//! notification. Lengths and positions in the ring are treated as allegations.
 
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use rustix::event::epoll;
 
-use super::map::{Map, MapKind, Specification};
+use super::map::{Map, MapKind, MapSpecification};
 use crate::error::{Error, ErrorContext as _, Result};
 use crate::memory::{Mapping, ReadMapping};
 use crate::poll::timespec;
 
-/// Header of a record: length with two flag bits, and a word private to the kernel.
+/// Size in bytes of a record's header: length with two flag bits, and a word private to the kernel.
 const HEADER_SIZE: usize = 8;
-/// BPF_RINGBUF_BUSY_BIT: being written. BPF_RINGBUF_DISCARD_BIT: discarded.
+/// BPF_RINGBUF_BUSY_BIT: the record is being written.
 const BUSY: u32 = 1 << 31;
+/// BPF_RINGBUF_DISCARD_BIT: the record was discarded.
 const DISCARDED: u32 = 1 << 30;
 
 /// A ring buffer and its consumer.
@@ -31,16 +32,16 @@ pub struct RingBuffer {
 }
 
 impl RingBuffer {
-    /// Creates a ring buffer of `bytes`: a power of two, whole pages.
+    /// Creates a ring buffer of `bytes` bytes, a power of two and a multiple of the page size.
     pub fn create(name: &str, bytes: u32) -> Result<Self> {
-        let words = Specification::of_words(name, MapKind::RingBuffer, bytes);
-        let map = Map::create(&Specification { key_size: 0, value_size: 0, ..words })?;
-        Self::mapped(map, bytes, name)
+        let words = MapSpecification::of_words(name, MapKind::RingBuffer, bytes);
+        let map = Map::create(&MapSpecification { key_size: 0, value_size: 0, ..words })?;
+        Self::from_map(map, bytes, name)
     }
 
     /// Adopts a ring buffer from a received descriptor, as its consumer.
     ///
-    /// EINVAL: the map is no ring buffer.
+    /// Fails with EINVAL if the descriptor is not a ring buffer.
     pub fn from_received(fd: OwnedFd) -> Result<Self> {
         let map = Map::from_received(fd)?;
         let info = map.info()?;
@@ -50,10 +51,10 @@ impl RingBuffer {
             let what = format!("map {:?}: no ring buffer", info.name);
             return Err(Error::new("bpf", what, libc::EINVAL));
         }
-        Self::mapped(map, info.entries, &info.name)
+        Self::from_map(map, info.entries, &info.name)
     }
 
-    fn mapped(map: Map, bytes: u32, name: &str) -> Result<Self> {
+    fn from_map(map: Map, bytes: u32, name: &str) -> Result<Self> {
         let (page, size) = (rustix::param::page_size(), bytes as usize);
         let consumer = Mapping::shared(map.as_fd(), page, name)?;
         // Behind the producer's page the kernel maps the ring twice in a row.
@@ -61,20 +62,20 @@ impl RingBuffer {
         Ok(Self { map, consumer, producer, size })
     }
 
-    /// Returns the map, for programs and for handing it to other processes.
+    /// Returns the map, for use by programs or to be passed to other processes.
     #[must_use]
     pub const fn map(&self) -> &Map {
         &self.map
     }
 
-    /// Returns the number of bytes not consumed yet.
+    /// Returns the number of bytes not yet consumed.
     #[must_use]
     pub fn waiting(&self) -> u64 {
         let put = self.producer.word(0).unwrap_or(0);
         put.wrapping_sub(self.consumer.word(0).unwrap_or(0))
     }
 
-    /// Consumes all complete records and returns their number.
+    /// Consumes all complete records, passing each to `each`, and returns their number.
     pub fn drain(&mut self, mut each: impl FnMut(&[u8])) -> usize {
         let (mut count, mut record) = (0, Vec::new());
         let mut taken = self.consumer.word(0).unwrap_or(0);
@@ -107,14 +108,14 @@ impl AsFd for RingBuffer {
     }
 }
 
-/// An edge-triggered waiter on ring buffers, independent of consumption.
+/// An edge-triggered waiter on ring buffers, which does not consume their records.
 #[derive(Debug)]
 pub struct Listener {
     epoll: OwnedFd,
 }
 
 impl Listener {
-    /// Creates a waiter on these ring buffers, given by any of their descriptors.
+    /// Creates a waiter on ring buffers, given any descriptor of each.
     pub fn new(doorbells: &[BorrowedFd<'_>]) -> Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).context("epoll_create1", "")?;
         for doorbell in doorbells {
@@ -126,8 +127,8 @@ impl Listener {
         Ok(Self { epoll })
     }
 
-    /// Blocks until a notification has come since the last call, a signal arrives, or `limit`
-    /// passes. Returns true if a notification came.
+    /// Blocks until a notification arrives that was not yet reported, a signal arrives, or `limit`
+    /// passes. Returns true if a notification arrived.
     pub fn wait(&self, limit: Duration) -> bool {
         let limit = timespec(limit);
         let mut events = Vec::with_capacity(8);

@@ -2,7 +2,7 @@
 
 use std::os::fd::AsRawFd as _;
 
-use super::{Attributes, Program, call, command};
+use super::{Attributes, Program, call_bpf, command};
 use crate::error::Result;
 
 /// Offset of `cb` in `__sk_buff`.
@@ -11,7 +11,7 @@ const CB_OFFSET: usize = 48;
 /// Result of a test run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TestRun {
-    /// The return value.
+    /// The program's return value.
     pub value: u32,
     /// Mean duration per run in ns.
     pub duration_ns: u32,
@@ -20,16 +20,16 @@ pub struct TestRun {
 impl Program {
     /// Runs the program `repeat` times on a packet.
     ///
-    /// EINVAL: the packet is shorter than 14 bytes (tc, XDP) or than its IP header (tc). A socket
-    /// filter sees the packet without its first 14 bytes, which the kernel takes for the Ethernet
-    /// header.
+    /// Fails with EINVAL if the packet is shorter than 14 bytes (tc, XDP) or than its IP header
+    /// (tc). A socket filter sees the packet without its first 14 bytes, because the kernel assumes
+    /// an Ethernet header.
     pub fn test_run(&self, packet: &[u8], repeat: u32) -> Result<TestRun> {
         self.run(packet, (&mut [], &mut []), repeat).map(|(run, _)| run)
     }
 
-    /// Runs the program once and returns the first word of `cb` as well: a control-group program
-    /// can report little else, since its return value only passes or drops. The program sees the
-    /// packet without its first 14 bytes.
+    /// Runs the program once on a packet, and also returns the first word of `cb`. A control-group
+    /// program can report results only there, since its return value merely passes or drops. The
+    /// program sees the packet without its first 14 bytes.
     pub fn test_run_with_cb(&self, packet: &[u8]) -> Result<(TestRun, u32)> {
         // All of `__sk_buff`, with room for its growth.
         let mut context = [0; 256];
@@ -38,7 +38,7 @@ impl Program {
         Ok((run, word.map_or(0, |word| u32::from_ne_bytes(*word))))
     }
 
-    /// Runs the program once and returns the packet as modified.
+    /// Runs the program once and returns the modified packet.
     pub fn test_run_output(&self, packet: &[u8]) -> Result<(TestRun, Vec<u8>)> {
         // Headroom a program may add.
         const GROWTH_MAX: usize = 256;
@@ -77,7 +77,7 @@ impl Program {
             batch: 0,
             pad: 0,
         };
-        call(command::PROG_TEST_RUN, "PROG_TEST_RUN", &self.name, &mut attr)?;
+        call_bpf(command::PROG_TEST_RUN, "PROG_TEST_RUN", &self.name, &mut attr)?;
         let length = usize::try_from(attr.output_size).unwrap_or(0).min(output.len());
         Ok((TestRun { value: attr.value, duration_ns: attr.duration }, length))
     }

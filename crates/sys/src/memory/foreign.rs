@@ -1,30 +1,29 @@
 //! Copies to and from memory that another party accesses concurrently.
 //!
-//! The copies are written in assembly: to Rust they are foreign code, which may race and may move
-//! more than a word at a time. A copy may be torn, like a copy word by word; the reader detects
-//! that by its own protocol.
+//! The copies are written in assembly. To Rust they are foreign code, which may race and may move
+//! more than a word at a time. A copy may be torn, like a copy word by word; the protocol of each
+//! caller detects torn copies.
 
 use std::sync::atomic::AtomicU64;
 
-/// Minimum length of a copy in bytes; shorter copies are faster word by word.
+/// Minimum length in bytes for [`copy_bytes`]. Shorter copies are faster word by word.
 pub const COPY_MIN: usize = 16;
-/// Minimum length in bytes at which AVX is worth the `vzeroupper` afterwards.
+/// Minimum length in bytes at which AVX outweighs the cost of the `vzeroupper` that follows.
 const WIDE_MIN: usize = 192;
 /// Minimum length in bytes at which a copy within our own memory is left to libc's memcpy.
 pub const LIBC_MIN: usize = 1 << 20;
-/// Minimum length in bytes at which it pays to align stores to 32 bytes.
+/// Minimum length in bytes at which aligning stores to 32 bytes outweighs its cost.
 const ALIGN_MIN: usize = 1024;
 
-/// Copies `length` bytes, at least [`COPY_MIN`]: 64 at a time, then 16, then the last 16 once more,
-/// overlapping.
+/// Copies `length` bytes: 64 at a time, then 16 at a time, then the last 16 again, overlapping.
 ///
-/// The same loop serves all lengths: `rep movsb` takes up to four times as long for 4 KB and more
-/// that another CPU has just written (`bench pipe`, two cores, same cache).
+/// The same loop serves all lengths, because `rep movsb` takes up to four times as long for blocks
+/// of 4 KB and more that another CPU has just written (`bench pipe`, two cores, same cache).
 ///
 /// # Safety
-/// `length` bytes from `from` are readable and from `to` writable, `length` is at least
-/// [`COPY_MIN`], and the ranges do not overlap. If another party accesses them concurrently, no
-/// Rust reference to them exists.
+/// `length` bytes are readable at `from` and writable at `to`, `length` is at least [`COPY_MIN`],
+/// and the ranges do not overlap. If another party accesses them concurrently, no Rust reference to
+/// them exists.
 #[inline(always)]
 pub unsafe fn copy_bytes(from: *const u8, to: *mut u8, length: usize) {
     debug_assert!(length >= COPY_MIN);
@@ -82,11 +81,12 @@ pub unsafe fn copy_bytes(from: *const u8, to: *mut u8, length: usize) {
     }
 }
 
-/// Copies at least [`COPY_MIN`] bytes into words that others may read concurrently, and possibly
-/// torn.
+/// Copies `bytes`, at least [`COPY_MIN`] of them, into words that other parties may read
+/// concurrently. Such a reader may see a torn copy.
 ///
 /// # Panics
-/// If the two lengths differ, or are below [`COPY_MIN`].
+///
+/// If the lengths of `bytes` and `words` differ, or are below [`COPY_MIN`].
 #[inline]
 pub fn copy_into_words(bytes: &[u8], words: &[AtomicU64]) {
     assert!(bytes.len() == size_of_val(words) && bytes.len() >= COPY_MIN, "the caller has looked");
@@ -96,9 +96,10 @@ pub fn copy_into_words(bytes: &[u8], words: &[AtomicU64]) {
     unsafe { copy_bytes(bytes.as_ptr(), to, bytes.len()) }
 }
 
-/// Copies at least [`WIDE_MIN`] bytes with AVX: 128 at a time, then the last 128 once more. From
-/// [`ALIGN_MIN`] bytes, 32 come first and the rest begins at a 32-byte boundary of the destination:
-/// blocks of a ring follow their headers, so otherwise every second store would cross a cache line.
+/// Copies at least [`WIDE_MIN`] bytes with AVX: 128 at a time, then the last 128 again. A copy of
+/// at least [`ALIGN_MIN`] bytes first copies 32 bytes and continues at a 32-byte boundary of the
+/// destination. Blocks of a ring follow their headers, so without this alignment every second store
+/// would cross a cache line.
 ///
 /// # Safety
 /// Like [`copy_bytes`], for at least [`WIDE_MIN`] bytes, on a CPU with AVX.

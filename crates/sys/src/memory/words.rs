@@ -1,5 +1,5 @@
-//! Word-wise access to memory that another party writes concurrently: atomics and copies, never
-//! references. Values read from it are allegations.
+//! Word-wise access to memory that another party writes concurrently. Uses atomics and copies,
+//! never references. Values read from such memory are allegations.
 
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 use super::foreign;
@@ -7,22 +7,23 @@ use super::{Mapping, ReadMapping, Span};
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 impl ReadMapping {
-    /// Loads the u64 at `offset` with Acquire ordering; `None` if it is out of range or misaligned.
+    /// Loads the u64 at `offset` with Acquire ordering. Returns `None` if `offset` is out of range
+    /// or misaligned.
     #[must_use]
     #[inline]
     pub fn word(&self, offset: usize) -> Option<u64> {
         Some(self.0.word(offset)?.load(Ordering::Acquire))
     }
 
-    /// Like [`ReadMapping::word`], for a u32.
+    /// Loads a u32, otherwise like [`ReadMapping::word`].
     #[must_use]
     #[inline]
     pub fn half(&self, offset: usize) -> Option<u32> {
         Some(self.0.half(offset)?.load(Ordering::Acquire))
     }
 
-    /// Copies bytes from `offset`, torn if a writer interferes. Returns false, and copies nothing,
-    /// if the range is not inside the mapping.
+    /// Copies bytes from `offset` on. The copy may be torn if another party writes concurrently.
+    /// Returns false, and copies nothing, if the range is not inside the mapping.
     #[must_use]
     #[inline]
     pub fn copy(&self, offset: usize, to: &mut [u8]) -> bool {
@@ -31,19 +32,19 @@ impl ReadMapping {
 }
 
 impl Mapping {
-    /// Stores a u64 at `offset` with Release ordering. Returns false if it is out of range or
+    /// Stores a u64 at `offset` with Release ordering. Returns false if `offset` is out of range or
     /// misaligned.
     pub fn set_word(&self, offset: usize, value: u64) -> bool {
         self.0.0.word(offset).map(|word| word.store(value, Ordering::Release)).is_some()
     }
 
-    /// Like [`Mapping::set_word`], for a u32.
+    /// Stores a u32, otherwise like [`Mapping::set_word`].
     pub fn set_half(&self, offset: usize, value: u32) -> bool {
         self.0.0.half(offset).map(|word| word.store(value, Ordering::Release)).is_some()
     }
 
-    /// Writes bytes from `offset` while others may read or write. Returns false, and writes
-    /// nothing, if the range is not inside the mapping.
+    /// Writes bytes from `offset` on, while other parties may read or write. Returns false, and
+    /// writes nothing, if the range is not inside the mapping.
     #[must_use]
     pub fn paste(&self, offset: usize, from: &[u8]) -> bool {
         self.0.0.paste(offset, from).is_some()
@@ -80,8 +81,8 @@ impl Span {
         Some(unsafe { AtomicU8::from_ptr(at) })
     }
 
-    /// Uses wide instructions from [`foreign::COPY_MIN`] bytes, else words where aligned and bytes
-    /// elsewhere.
+    /// Copies with wide instructions from [`foreign::COPY_MIN`] bytes on; below that, in words
+    /// where aligned and in bytes elsewhere.
     fn copy(&self, offset: usize, to: &mut [u8]) -> Option<()> {
         let from = self.checked_address(offset, to.len())?;
         #[cfg(all(target_arch = "x86_64", not(miri)))]

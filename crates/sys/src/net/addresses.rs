@@ -1,4 +1,4 @@
-//! RTM_GETADDR: IP addresses of interfaces.
+//! IP addresses of interfaces, queried with RTM_GETADDR.
 
 use super::RouteSocket;
 use super::links::{attributes, encode, field};
@@ -21,24 +21,24 @@ mod number {
 
 impl RouteSocket {
     /// Lists the addresses by which other hosts reach this one, each with its interface index.
-    /// Link-local and loopback addresses are excluded.
+    /// Excludes link-local and loopback addresses.
     pub fn addresses(&self) -> Result<Vec<(u32, IpAddr)>> {
         let mut found = Vec::new();
-        self.exchange("the list of addresses", request, |kind, body| {
+        self.dump("the list of addresses", encode_request, |kind, body| {
             if kind == number::NEW {
-                found.extend(address(body));
+                found.extend(parse_address(body));
             }
         })?;
         Ok(found)
     }
 }
 
-fn request(sequence: u32) -> Vec<u8> {
+fn encode_request(sequence: u32) -> Vec<u8> {
     encode(number::GET, number::REQUEST_DUMP, sequence, &[0; MESSAGE])
 }
 
 /// Parses `struct ifaddrmsg` and its attributes.
-fn address(body: &[u8]) -> Option<(u32, IpAddr)> {
+fn parse_address(body: &[u8]) -> Option<(u32, IpAddr)> {
     let scope = *body.get(3)?;
     let index = u32::from_ne_bytes(field(body, 4)?);
     if scope > number::SCOPE_SITE {
@@ -62,7 +62,7 @@ fn address(body: &[u8]) -> Option<(u32, IpAddr)> {
 mod tests {
     use super::*;
 
-    fn answer(scope: u8, attributes: &[(u16, &[u8])]) -> Vec<u8> {
+    fn address_message(scope: u8, attributes: &[(u16, &[u8])]) -> Vec<u8> {
         let mut body = vec![2, 24, 0, scope, 7, 0, 0, 0];
         for (kind, value) in attributes {
             body.extend((4 + value.len() as u16).to_ne_bytes());
@@ -74,16 +74,16 @@ mod tests {
     }
 
     #[test]
-    fn local_end_is_preferred_and_narrow_scopes_are_excluded() {
+    fn local_address_wins_and_link_scopes_are_excluded() {
         let (near, far) = ([10, 0, 0, 1], [10, 0, 0, 2]);
-        let link = answer(0, &[(number::ADDRESS, &far), (number::LOCAL, &near)]);
-        assert_eq!(address(&link), Some((7, IpAddr::from(near))));
-        let long = answer(0, &[(number::ADDRESS, &[0x20; 16])]);
-        assert_eq!(address(&long), Some((7, IpAddr::from([0x20; 16]))));
-        assert_eq!(address(&answer(253, &[(number::ADDRESS, &[0xfe; 16])])), None);
-        assert_eq!(address(&answer(0, &[(number::ADDRESS, &near[..3])])), None);
+        let link = address_message(0, &[(number::ADDRESS, &far), (number::LOCAL, &near)]);
+        assert_eq!(parse_address(&link), Some((7, IpAddr::from(near))));
+        let long = address_message(0, &[(number::ADDRESS, &[0x20; 16])]);
+        assert_eq!(parse_address(&long), Some((7, IpAddr::from([0x20; 16]))));
+        assert_eq!(parse_address(&address_message(253, &[(number::ADDRESS, &[0xfe; 16])])), None);
+        assert_eq!(parse_address(&address_message(0, &[(number::ADDRESS, &near[..3])])), None);
         for cut in 0..link.len() {
-            address(&link[..cut]);
+            parse_address(&link[..cut]);
         }
     }
 

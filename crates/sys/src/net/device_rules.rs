@@ -1,5 +1,5 @@
-//! Classification rules of a network device (ntuple filters), by ethtool(8)'s ioctl. For reports
-//! only.
+//! Classification rules of a network device (ntuple filters), read with ethtool(8)'s ioctl. For
+//! reports only.
 
 use crate::error::{Error, ErrorContext as _, Result};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
@@ -7,8 +7,9 @@ use std::os::fd::AsRawFd as _;
 
 /// ETHTOOL_GRXCLSRLCNT: the number of installed rules.
 const COUNT_RULES: u32 = 0x2e;
-/// Size of `struct ethtool_rxnfc`, and the offset of `rule_cnt` in it.
+/// Size in bytes of `struct ethtool_rxnfc`.
 const COMMAND_SIZE: usize = 192;
+/// Byte offset of `rule_cnt` in `struct ethtool_rxnfc`.
 const RULES_AT: usize = 184;
 
 /// `struct ethtool_rxnfc`, of which a count uses two fields.
@@ -23,9 +24,9 @@ struct Request {
     rest: [u8; 16],
 }
 
-/// Returns the number of rules that an interface of this thread's network namespace has installed.
+/// Returns the number of rules installed on an interface of this thread's network namespace.
 ///
-/// EOPNOTSUPP: its driver has no rules.
+/// Fails with EOPNOTSUPP if the driver does not support rules.
 pub fn device_rules(interface: &str) -> Result<u32> {
     let socket = rustix::net::socket_with(
         AddressFamily::INET,

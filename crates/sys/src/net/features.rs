@@ -1,7 +1,8 @@
 //! XDP features of an interface, from the generic netlink family `netdev` (Linux 6.3).
 //!
-//! The answer may change at any time: a virtual Ethernet device accepts redirected frames only
-//! while its peer can receive them. A program that redirects to another device gets no error.
+//! The features may change at any time: a virtual Ethernet device accepts redirected frames only
+//! while its peer device can receive them. A program that redirects to a device without this
+//! feature gets no error.
 
 use super::links::{CALL, attributes, encode, encode_attribute, field, split_message, transfer};
 use crate::error::{Error, ErrorContext as _, Result};
@@ -19,14 +20,14 @@ const GET_DEVICE: u8 = 1;
 const DEVICE_INDEX: u16 = 1;
 const XDP_FEATURES: u16 = 3;
 /// NETDEV_XDP_ACT_NDO_XMIT
-const TAKES_FRAMES: u64 = 4;
+const ACCEPTS_FRAMES: u64 = 4;
 /// Size of `struct genlmsghdr`.
 const GENERIC_HEADER: usize = 4;
 
 /// Returns true if an interface of this thread's namespace accepts frames redirected by XDP
 /// programs.
 ///
-/// ENOENT: the kernel does not report features.
+/// Fails with ENOENT if the kernel does not report features.
 pub fn accepts_xdp_frames(index: u32) -> Result<bool> {
     let socket = rustix::net::socket_with(
         AddressFamily::NETLINK,
@@ -35,26 +36,39 @@ pub fn accepts_xdp_frames(index: u32) -> Result<bool> {
         Some(rustix::net::netlink::GENERIC),
     );
     let socket = socket.context("socket", "generic netlink")?;
-    let answer = ask(&socket, CONTROLLER, GET_FAMILY, (FAMILY_NAME, b"netdev\0"), "family netdev")?;
-    let family = attribute(&answer, FAMILY_ID).and_then(|value| field(value, 0));
-    let family = family.map(u16::from_ne_bytes).ok_or_else(|| unknown("family netdev"))?;
+    let answer = query_attributes(
+        &socket,
+        CONTROLLER,
+        GET_FAMILY,
+        (FAMILY_NAME, b"netdev\0"),
+        "family netdev",
+    )?;
+    let family = find_attribute(&answer, FAMILY_ID).and_then(|value| field(value, 0));
+    let family =
+        family.map(u16::from_ne_bytes).ok_or_else(|| no_features_error("family netdev"))?;
     let target = format!("interface number {index}");
-    let answer = ask(&socket, family, GET_DEVICE, (DEVICE_INDEX, &index.to_ne_bytes()), &target)?;
-    let features = attribute(&answer, XDP_FEATURES).and_then(|value| field(value, 0));
-    let features = features.map(u64::from_ne_bytes).ok_or_else(|| unknown(&target))?;
-    Ok(features & TAKES_FRAMES != 0)
+    let answer = query_attributes(
+        &socket,
+        family,
+        GET_DEVICE,
+        (DEVICE_INDEX, &index.to_ne_bytes()),
+        &target,
+    )?;
+    let features = find_attribute(&answer, XDP_FEATURES).and_then(|value| field(value, 0));
+    let features = features.map(u64::from_ne_bytes).ok_or_else(|| no_features_error(&target))?;
+    Ok(features & ACCEPTS_FRAMES != 0)
 }
 
-fn unknown(target: &str) -> Error {
+fn no_features_error(target: &str) -> Error {
     Error::new(CALL, target.to_owned(), libc::ENOENT)
 }
 
-fn attribute(attributes_of: &[u8], wanted: u16) -> Option<&[u8]> {
+fn find_attribute(attributes_of: &[u8], wanted: u16) -> Option<&[u8]> {
     attributes(attributes_of).find(|(kind, _)| *kind == wanted).map(|(_, value)| value)
 }
 
-/// Sends one request and returns the attributes of its answer.
-fn ask(
+/// Sends one request and returns the attributes of the reply.
+fn query_attributes(
     socket: &OwnedFd,
     family: u16,
     command: u8,
@@ -67,7 +81,7 @@ fn ask(
         answer = bytes.to_vec();
         true
     })?;
-    let (kind, _, _, body, _) = split_message(&answer).ok_or_else(|| unknown(target))?;
+    let (kind, _, _, body, _) = split_message(&answer).ok_or_else(|| no_features_error(target))?;
     if kind == ERROR {
         let code = field(body, 0).map_or(0, i32::from_ne_bytes);
         return Err(Error::new(CALL, target.to_owned(), code.wrapping_neg()));

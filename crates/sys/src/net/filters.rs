@@ -1,16 +1,17 @@
-//! RTM_GETTFILTER: traffic control filters at an interface, besides TCX.
+//! Traffic control filters at an interface, other than TCX programs, queried with RTM_GETTFILTER.
 //!
 //! For reports only: these filters run after TCX programs, and this crate never changes them.
 
 use super::RouteSocket;
-use super::links::{CALL, attributes, encode, field, split_message, text, transfer};
+use super::links::{CALL, attributes, encode, field, split_message, text_until_nul, transfer};
 use crate::bpf::Side;
 use crate::error::{Error, Result};
 
 /// Size of `struct tcmsg`.
 const MESSAGE: usize = 20;
-/// Parents of filters under the classless qdisc `clsact`.
+/// Parent handle of ingress filters under the classless qdisc `clsact`.
 const INGRESS: u32 = 0xffff_fff2;
+/// Parent handle of egress filters under the classless qdisc `clsact`.
 const EGRESS: u32 = 0xffff_fff3;
 
 /// Constants of `linux/rtnetlink.h` and `linux/pkt_cls.h`.
@@ -29,17 +30,17 @@ mod number {
 /// A traffic control filter.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TcFilter {
-    /// Direction of the packets it sees.
+    /// Direction of the packets that the filter sees.
     pub side: Side,
-    /// Classifier: `bpf`, `flower`, `matchall`, ….
+    /// Classifier kind, such as `bpf`, `flower` or `matchall`.
     pub kind: String,
-    /// Priority: lower values run first.
+    /// Priority. Filters with lower values run first.
     pub preference: u16,
-    /// Handle among the filters of one priority.
+    /// Handle, unique among the filters of one priority.
     pub handle: u32,
-    /// Name of its BPF program, if it has one.
+    /// Name of the filter's BPF program, if there is one.
     pub name: Option<String>,
-    /// Id of its BPF program, if it has one.
+    /// Id of the filter's BPF program, if there is one.
     pub program: Option<u32>,
 }
 
@@ -49,12 +50,12 @@ impl RouteSocket {
         let mut found = Vec::new();
         for (parent, side) in [(INGRESS, Side::Ingress), (EGRESS, Side::Egress)] {
             let target = format!("the {side:?} filters of interface {index}").to_lowercase();
-            self.exchange(
+            self.dump(
                 &target,
-                |sequence| request(sequence, index, parent),
+                |sequence| encode_request(sequence, index, parent),
                 |kind, body| {
                     if kind == number::NEW {
-                        found.extend(filter(body, parent, side));
+                        found.extend(parse_filter(body, parent, side));
                     }
                 },
             )?;
@@ -62,8 +63,8 @@ impl RouteSocket {
         Ok(found)
     }
 
-    /// Sends a dump request and passes each answer to `each`.
-    pub(super) fn exchange(
+    /// Sends a dump request and passes the type and body of each message of the reply to `each`.
+    pub(super) fn dump(
         &self,
         target: &str,
         request: impl FnOnce(u32) -> Vec<u8>,
@@ -92,13 +93,13 @@ impl RouteSocket {
     }
 }
 
-fn request(sequence: u32, index: u32, parent: u32) -> Vec<u8> {
+fn encode_request(sequence: u32, index: u32, parent: u32) -> Vec<u8> {
     let body: [u32; MESSAGE / 4] = [0, index, 0, parent, 0];
     let body = body.map(u32::to_ne_bytes);
     encode(number::GET, number::REQUEST_DUMP, sequence, body.as_flattened())
 }
 
-fn filter(body: &[u8], wanted: u32, side: Side) -> Option<TcFilter> {
+fn parse_filter(body: &[u8], wanted: u32, side: Side) -> Option<TcFilter> {
     let word = |at| field(body, at).map(u32::from_ne_bytes);
     let (handle, parent, info) = (word(8)?, word(12)?, word(16)?);
     // Handle 0 is the header of a priority.
@@ -110,7 +111,7 @@ fn filter(body: &[u8], wanted: u32, side: Side) -> Option<TcFilter> {
         all.filter(|(kind, _)| *kind == number::OPTIONS).flat_map(|(_, value)| attributes(value))
     };
     let kind = attributes(body.get(MESSAGE..)?).find(|(kind, _)| *kind == number::KIND)?;
-    let kind = text(kind.1);
+    let kind = text_until_nul(kind.1);
     let bpf = kind == "bpf";
     let option =
         |wanted| options().find(|(kind, _)| bpf && *kind == wanted).map(|(_, value)| value);
@@ -118,7 +119,7 @@ fn filter(body: &[u8], wanted: u32, side: Side) -> Option<TcFilter> {
         side,
         preference: (info >> 16) as u16,
         handle,
-        name: option(number::BPF_NAME).map(text),
+        name: option(number::BPF_NAME).map(text_until_nul),
         program: option(number::BPF_ID).and_then(|value| field(value, 0).map(u32::from_ne_bytes)),
         kind,
     })
@@ -129,8 +130,8 @@ mod tests {
     use super::*;
     use testkit::random::Random;
 
-    /// Builds an answer about a filter.
-    fn target(handle: u32, parent: u32, info: u32, attributes: &[(u16, &[u8])]) -> Vec<u8> {
+    /// Builds the body of a reply that describes a filter.
+    fn filter_message(handle: u32, parent: u32, info: u32, attributes: &[(u16, &[u8])]) -> Vec<u8> {
         let words = [0, 2, handle, parent, info];
         let mut bytes: Vec<u8> = words.iter().flat_map(|word: &u32| word.to_ne_bytes()).collect();
         for (kind, value) in attributes {
@@ -144,29 +145,33 @@ mod tests {
 
     #[test]
     fn bpf_filter_is_reported_with_its_program() {
-        let mut options = target(0, 0, 0, &[(7, b"tap\0"), (11, &77_u32.to_ne_bytes())]);
+        let mut options = filter_message(0, 0, 0, &[(7, b"tap\0"), (11, &77_u32.to_ne_bytes())]);
         let options = options.split_off(MESSAGE);
-        let body = target(1, INGRESS, 7 << 16 | 3, &[(1, b"bpf\0"), (2, &options)]);
-        let found = filter(&body, INGRESS, Side::Ingress).unwrap();
+        let body = filter_message(1, INGRESS, 7 << 16 | 3, &[(1, b"bpf\0"), (2, &options)]);
+        let found = parse_filter(&body, INGRESS, Side::Ingress).unwrap();
         assert_eq!((found.kind.as_str(), found.preference, found.handle), ("bpf", 7, 1));
         assert_eq!((found.name.as_deref(), found.program), (Some("tap"), Some(77)));
-        assert_eq!(filter(&body, EGRESS, Side::Egress), None, "of the other side");
-        let heading = target(0, INGRESS, 7 << 16 | 3, &[(1, b"bpf\0")]);
-        assert_eq!(filter(&heading, INGRESS, Side::Ingress), None);
+        assert_eq!(parse_filter(&body, EGRESS, Side::Egress), None, "of the other side");
+        let heading = filter_message(0, INGRESS, 7 << 16 | 3, &[(1, b"bpf\0")]);
+        assert_eq!(parse_filter(&heading, INGRESS, Side::Ingress), None);
     }
 
     #[test]
-    fn malformed_filter_answers_are_harmless() {
+    fn malformed_filter_messages_are_harmless() {
         let mut random = Random::replayable();
         for _ in 0..20_000 {
-            let mut body =
-                target(1, INGRESS, 1 << 16, &[(1, b"bpf\0"), (2, &[8, 0, 11, 0, 1, 2, 3, 4])]);
+            let mut body = filter_message(
+                1,
+                INGRESS,
+                1 << 16,
+                &[(1, b"bpf\0"), (2, &[8, 0, 11, 0, 1, 2, 3, 4])],
+            );
             for _ in 0..random.below(6) {
                 let at = random.within(0..body.len());
                 body[at] = random.below(256) as u8;
             }
             body.truncate(random.within(0..body.len() + 1));
-            let _ = filter(&body, INGRESS, Side::Ingress);
+            let _ = parse_filter(&body, INGRESS, Side::Ingress);
         }
     }
 }

@@ -1,7 +1,7 @@
-//! RTM_GETLINK: interfaces, from rtnetlink(7).
+//! Interfaces, queried with RTM_GETLINK of rtnetlink(7).
 //!
-//! One request is sent, and answers are read until the kernel marks the last one. Parsing is safe
-//! code that trusts no length.
+//! Each query sends one request and reads replies until the kernel marks the last one. The parser
+//! is safe code that checks every length.
 
 use super::{Counters, Interface, InterfaceFlags, XdpProgram};
 use crate::bpf::XdpMode;
@@ -12,20 +12,23 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Name of the call in errors.
+/// Name of the system call in errors.
 pub(super) const CALL: &str = "netlink";
-/// Timeout for an answer; the kernel answers at once, so the timeout only bounds a bug.
+/// Timeout for a reply. The kernel replies at once, so the timeout matters only in case of a bug.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(20);
 /// Size of the receive buffer in bytes; a dump arrives in datagrams of at most this size, with
 /// about 2 KB per interface.
 const RECEIVE_BUFFER_SIZE: usize = 64 << 10;
 /// Maximum number of attempts to get a dump that no change interrupts.
 const DUMP_ATTEMPTS_MAX: u32 = 8;
-/// IFNAMSIZ and ALTIFNAMSIZ, including the final zero.
-const NAME: usize = 16;
-const LONG_NAME: usize = 128;
+/// Size in bytes of an interface name (IFNAMSIZ), including the final zero.
+const NAME_SIZE: usize = 16;
+/// Size in bytes of an alternative interface name (ALTIFNAMSIZ), including the final zero.
+const LONG_NAME_SIZE: usize = 128;
 
+/// Size in bytes of `struct nlmsghdr`.
 const HEADER: usize = 16;
+/// Size in bytes of `struct ifinfomsg`.
 const LINK: usize = 16;
 
 /// Constants of `linux/netlink.h` and `linux/rtnetlink.h`.
@@ -60,7 +63,7 @@ mod attribute {
 #[derive(Debug)]
 pub struct RouteSocket {
     socket: OwnedFd,
-    /// Sequence number of the last request; locked from the request to its last answer.
+    /// Sequence number of the last request. Locked from sending the request until the last reply.
     sequence: Mutex<u32>,
 }
 
@@ -76,7 +79,7 @@ impl RouteSocket {
     /// Lists all interfaces.
     pub fn list(&self) -> Result<Vec<Interface>> {
         for _ in 0..DUMP_ATTEMPTS_MAX {
-            let (found, whole) = self.ask(0, &[], true, "the list of interfaces")?;
+            let (found, whole) = self.query(0, &[], true, "the list of interfaces")?;
             if whole {
                 return Ok(found);
             }
@@ -84,28 +87,30 @@ impl RouteSocket {
         Err(Error::new(CALL, "the list of interfaces, which keeps changing", libc::EINTR))
     }
 
-    /// Returns the interface with this name or alternative name. ENODEV: there is none.
+    /// Returns the interface with this name or alternative name. Fails with ENODEV if there is
+    /// none.
     pub fn by_name(&self, name: &str) -> Result<Interface> {
-        let kind = if name.len() < NAME { attribute::NAME } else { attribute::LONG_NAME };
-        if name.is_empty() || name.len() >= LONG_NAME || name.contains('\0') {
+        let kind = if name.len() < NAME_SIZE { attribute::NAME } else { attribute::LONG_NAME };
+        if name.is_empty() || name.len() >= LONG_NAME_SIZE || name.contains('\0') {
             return Err(no_device_error(format!("interface {name:?}")));
         }
         let wanted = encode_attribute(kind, &[name.as_bytes(), &[0]].concat());
         self.query_one(0, &wanted, format!("interface {name}"))
     }
 
-    /// Returns the interface with this index. ENODEV: there is none.
+    /// Returns the interface with this index. Fails with ENODEV if there is none.
     pub fn by_index(&self, index: u32) -> Result<Interface> {
         let target = format!("interface number {index}");
         if index == 0 { Err(no_device_error(target)) } else { self.query_one(index, &[], target) }
     }
 
     fn query_one(&self, index: u32, wanted: &[u8], target: String) -> Result<Interface> {
-        let (found, _) = self.ask(index, wanted, false, &target)?;
+        let (found, _) = self.query(index, wanted, false, &target)?;
         found.into_iter().next().ok_or_else(|| no_device_error(target))
     }
 
-    /// Locks the socket and returns the next sequence number; held until the last answer.
+    /// Locks the socket for one request and returns the next sequence number. The caller keeps the
+    /// guard until the last reply.
     pub(super) fn lock_sequence(&self) -> MutexGuard<'_, u32> {
         let mut sequence = self.sequence.lock().unwrap_or_else(PoisonError::into_inner);
         *sequence = sequence.wrapping_add(1);
@@ -116,8 +121,9 @@ impl RouteSocket {
         &self.socket
     }
 
-    /// Sends a request and collects its answers; also returns true if no change interrupted them.
-    fn ask(
+    /// Sends a request and collects the replies. Also returns true if no concurrent change
+    /// interrupted the dump.
+    fn query(
         &self,
         index: u32,
         wanted: &[u8],
@@ -193,7 +199,7 @@ pub(super) fn transfer(
     }
 }
 
-/// Answers received so far.
+/// Replies received so far to one request.
 #[derive(Debug, Default)]
 struct Answers {
     sequence: u32,
@@ -205,7 +211,7 @@ struct Answers {
 }
 
 impl Answers {
-    /// Reads the messages of one datagram; those of other requests are skipped.
+    /// Parses the messages of one datagram, skipping replies to other requests.
     fn read(&mut self, mut bytes: &[u8]) {
         while let Some((kind, flags, sequence, body, rest)) = split_message(bytes) {
             bytes = rest;
@@ -215,7 +221,7 @@ impl Answers {
             self.interrupted |= flags & message::INTERRUPTED != 0;
             match kind {
                 message::NEW_LINK => {
-                    self.found.extend(interface(body));
+                    self.found.extend(parse_interface(body));
                     self.done |= !self.list;
                 }
                 message::ERROR | message::DONE => {
@@ -231,7 +237,8 @@ impl Answers {
 
 pub(super) type Message<'a> = (u16, u16, u32, &'a [u8], &'a [u8]);
 
-/// Splits off the first message: type, flags, sequence number, body, rest.
+/// Splits off the first message. Returns its type, flags, sequence number and body, then the
+/// remaining bytes.
 pub(super) fn split_message(bytes: &[u8]) -> Option<Message<'_>> {
     let length = usize::try_from(u32::from_ne_bytes(field(bytes, 0)?)).ok()?;
     let body = bytes.get(HEADER..length)?;
@@ -242,7 +249,7 @@ pub(super) fn split_message(bytes: &[u8]) -> Option<Message<'_>> {
 }
 
 /// Parses `struct ifinfomsg` and its attributes.
-fn interface(body: &[u8]) -> Option<Interface> {
+fn parse_interface(body: &[u8]) -> Option<Interface> {
     let mut found = Interface {
         hatype: u16::from_ne_bytes(field(body, 2)?),
         index: u32::from_ne_bytes(field(body, 4)?),
@@ -252,19 +259,19 @@ fn interface(body: &[u8]) -> Option<Interface> {
     for (kind, value) in attributes(body.get(LINK..)?) {
         match kind {
             attribute::ADDRESS => found.mac = value.to_vec(),
-            attribute::NAME => found.name = text(value),
-            attribute::MTU => found.mtu = number(value)?,
-            attribute::LINK => found.link = number(value),
+            attribute::NAME => found.name = text_until_nul(value),
+            attribute::MTU => found.mtu = parse_u32(value)?,
+            attribute::LINK => found.link = parse_u32(value),
             attribute::OPERSTATE => found.operstate = *value.first()?,
             attribute::INFO => {
                 let kind = attributes(value).find(|(kind, _)| *kind == attribute::INFO_KIND);
-                found.kind = kind.map(|(_, value)| text(value));
+                found.kind = kind.map(|(_, value)| text_until_nul(value));
             }
-            attribute::STATISTICS => found.counters = counters(value),
-            attribute::XDP => found.xdp = xdp(value),
+            attribute::STATISTICS => found.counters = parse_counters(value),
+            attribute::XDP => found.xdp = parse_xdp(value),
             attribute::PROPERTIES => {
                 let names = attributes(value).filter(|(kind, _)| *kind == attribute::LONG_NAME);
-                found.alternative = names.map(|(_, value)| text(value)).collect();
+                found.alternative = names.map(|(_, value)| text_until_nul(value)).collect();
             }
             _ => {}
         }
@@ -273,7 +280,7 @@ fn interface(body: &[u8]) -> Option<Interface> {
 }
 
 /// Parses the attached XDP program and its mode.
-fn xdp(value: &[u8]) -> Option<XdpProgram> {
+fn parse_xdp(value: &[u8]) -> Option<XdpProgram> {
     let value_of =
         |wanted| attributes(value).find(|(kind, _)| *kind == wanted).map(|(_, value)| value);
     let mode = match value_of(attribute::XDP_ATTACHED)?.first()? {
@@ -284,12 +291,12 @@ fn xdp(value: &[u8]) -> Option<XdpProgram> {
         _ => None,
     };
     Some(XdpProgram {
-        program: value_of(attribute::XDP_PROGRAM).and_then(number).unwrap_or(0),
+        program: value_of(attribute::XDP_PROGRAM).and_then(parse_u32).unwrap_or(0),
         mode,
     })
 }
 
-/// Iterates over attributes until a length is invalid.
+/// Iterates over the types and values of attributes, until the first invalid length.
 pub(super) fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     /// The two high bits of the type are flags.
     const KIND: u16 = 0x3fff;
@@ -302,8 +309,8 @@ pub(super) fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])>
     })
 }
 
-/// Parses `struct rtnl_link_stats64`; fields that this kernel lacks are 0.
-fn counters(value: &[u8]) -> Counters {
+/// Parses `struct rtnl_link_stats64`. Fields that this kernel lacks are 0.
+fn parse_counters(value: &[u8]) -> Counters {
     let at = |place: usize| field(value, place * 8).map_or(0, u64::from_ne_bytes);
     Counters {
         rx_packets: at(0),
@@ -327,12 +334,12 @@ fn counters(value: &[u8]) -> Counters {
     }
 }
 
-pub(super) fn text(value: &[u8]) -> String {
+pub(super) fn text_until_nul(value: &[u8]) -> String {
     let end = value.iter().position(|byte| *byte == 0).unwrap_or(value.len());
     String::from_utf8_lossy(&value[..end]).into_owned()
 }
 
-fn number(value: &[u8]) -> Option<u32> {
+fn parse_u32(value: &[u8]) -> Option<u32> {
     field(value, 0).map(u32::from_ne_bytes)
 }
 
@@ -346,7 +353,7 @@ mod tests {
     use testkit::random::Random;
 
     #[test]
-    fn loopback_device_is_found_in_every_way() {
+    fn loopback_is_found_by_name_index_and_in_the_list() {
         let links = RouteSocket::open().unwrap();
         let all = links.list().unwrap();
         let lo = all.iter().find(|interface| interface.flags.loopback()).unwrap();
@@ -357,7 +364,7 @@ mod tests {
         };
         same(links.by_name("lo").unwrap());
         same(links.by_index(lo.index).unwrap());
-        assert_eq!(crate::net::name_of(lo.index).unwrap(), "lo");
+        assert_eq!(crate::net::interface_name(lo.index).unwrap(), "lo");
     }
 
     #[test]
@@ -373,8 +380,8 @@ mod tests {
         assert!(links.by_name("lo").is_ok(), "a refusal does not disturb what comes after");
     }
 
-    /// Builds a message with these flags and this sequence number.
-    fn answer(kind: u16, flags: u16, sequence: u32, body: &[u8]) -> Vec<u8> {
+    /// Builds a message with the given flags and sequence number.
+    fn netlink_message(kind: u16, flags: u16, sequence: u32, body: &[u8]) -> Vec<u8> {
         let mut bytes = request(sequence, 0, &[], false);
         bytes.truncate(HEADER);
         bytes.extend(body);
@@ -386,31 +393,31 @@ mod tests {
     }
 
     #[test]
-    fn only_answers_to_the_last_request_count() {
+    fn replies_to_earlier_requests_are_ignored() {
         let link = |index: u8| [&[0, 0, 1, 0, index, 0, 0, 0][..], &[0; 8]].concat();
         let mut answers = Answers { sequence: 2, list: true, ..Answers::default() };
         answers.read(
             &[
-                answer(message::NEW_LINK, message::INTERRUPTED, 1, &link(1)),
-                answer(message::ERROR, 0, 1, &(-5_i32).to_ne_bytes()),
-                answer(message::NEW_LINK, 0, 2, &link(2)),
+                netlink_message(message::NEW_LINK, message::INTERRUPTED, 1, &link(1)),
+                netlink_message(message::ERROR, 0, 1, &(-5_i32).to_ne_bytes()),
+                netlink_message(message::NEW_LINK, 0, 2, &link(2)),
             ]
             .concat(),
         );
         let indices: Vec<u32> = answers.found.iter().map(|found| found.index).collect();
         assert_eq!((indices, answers.refused), (vec![2], None));
         assert!(!answers.done && !answers.interrupted);
-        answers.read(&answer(message::NEW_LINK, message::INTERRUPTED, 2, &link(3)));
-        answers.read(&answer(message::DONE, 0, 2, &0_i32.to_ne_bytes()));
+        answers.read(&netlink_message(message::NEW_LINK, message::INTERRUPTED, 2, &link(3)));
+        answers.read(&netlink_message(message::DONE, 0, 2, &0_i32.to_ne_bytes()));
         assert!(answers.done && answers.interrupted && answers.found.len() == 2);
         let mut answers = Answers { sequence: 2, ..Answers::default() };
-        answers.read(&answer(message::ERROR, 0, 2, &(-19_i32).to_ne_bytes()));
+        answers.read(&netlink_message(message::ERROR, 0, 2, &(-19_i32).to_ne_bytes()));
         assert!(answers.done);
         assert_eq!(answers.refused, Some(libc::ENODEV));
     }
 
     #[test]
-    fn malformed_link_answers_are_harmless() {
+    fn malformed_link_messages_are_harmless() {
         let mut random = Random::replayable();
         for _ in 0..20_000 {
             let mut bytes = request(1, 7, &[8, 0, 3, 0, b'e', b'0', 0, 0], false);

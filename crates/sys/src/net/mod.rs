@@ -1,4 +1,4 @@
-//! Network interfaces with their counters, the backlog, and namespaces.
+//! Network interfaces and their counters, the receive backlog, and network namespaces.
 //!
 //! Queries go over rtnetlink(7), synchronously ([`RouteSocket`]). A socket belongs to the namespace
 //! of the thread that opens it; [`run_in`] opens sockets in another namespace.
@@ -26,7 +26,7 @@ use crate::error::Result;
 /// A network interface, as the kernel described it.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Interface {
-    /// Interface index: survives a rename and is not soon reused.
+    /// Interface index, which survives a rename and is not soon reused.
     pub index: u32,
     /// Current name.
     pub name: String,
@@ -36,9 +36,9 @@ pub struct Interface {
     pub hatype: u16,
     /// MTU in bytes of layer 3.
     pub mtu: u32,
-    /// State flags.
+    /// State flags, such as up and running.
     pub flags: InterfaceFlags,
-    /// Link-layer address; empty if it has none.
+    /// Link-layer address; empty if the interface has none.
     pub mac: Vec<u8>,
     /// Kind of virtual device: `veth`, `vlan`, `bridge`, `tun`, …; `None` for hardware.
     pub kind: Option<String>,
@@ -55,9 +55,9 @@ pub struct Interface {
 /// An XDP program attached to an interface.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct XdpProgram {
-    /// Program id; 0 if several are attached.
+    /// Program id; 0 if several programs are attached.
     pub program: u32,
-    /// Mode; `None` if several are attached.
+    /// Mode of the program; `None` if several programs are attached.
     pub mode: Option<XdpMode>,
 }
 
@@ -72,29 +72,29 @@ impl InterfaceFlags {
         self.0 & libc::IFF_UP.cast_unsigned() != 0
     }
 
-    /// Returns true if it is operational, for example has a carrier.
+    /// Returns true if the interface is operational, for example has a carrier.
     #[must_use]
     pub const fn running(self) -> bool {
         self.0 & libc::IFF_RUNNING.cast_unsigned() != 0
     }
 
-    /// Returns true for the loopback device.
+    /// Returns true if the interface is a loopback device.
     #[must_use]
     pub const fn loopback(self) -> bool {
         self.0 & libc::IFF_LOOPBACK.cast_unsigned() != 0
     }
 
-    /// Returns true if an administrator made it promiscuous; requests by sockets do not set this
-    /// flag.
+    /// Returns true if an administrator made the interface promiscuous. Requests by sockets do not
+    /// set this flag.
     #[must_use]
     pub const fn promiscuous(self) -> bool {
         self.0 & libc::IFF_PROMISC.cast_unsigned() != 0
     }
 }
 
-/// Counters of an interface since its creation (`struct rtnl_link_stats64`; `linux/if_link.h`
-/// documents them further). Receive losses are in the fields from `rx_dropped` on; drivers differ
-/// in which they use.
+/// Counters of an interface since its creation (`struct rtnl_link_stats64`, documented further in
+/// `linux/if_link.h`). The fields from `rx_dropped` on count receive losses; drivers differ in
+/// which of these fields they use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Counters {
     /// Frames received, excluding those dropped by the device.
@@ -105,11 +105,12 @@ pub struct Counters {
     pub rx_bytes: u64,
     /// Bytes sent.
     pub tx_bytes: u64,
-    /// Frames received with an error: the sum of some of the fields below, or more.
+    /// Frames received with an error. Covers at least some of the more specific receive errors
+    /// below.
     pub rx_errors: u64,
-    /// Frames that failed to be sent.
+    /// Frames that could not be sent because of an error.
     pub tx_errors: u64,
-    /// Received frames dropped by the driver or, for lack of room, by the kernel.
+    /// Received frames dropped by the driver, or by the kernel for lack of buffers.
     pub rx_dropped: u64,
     /// Frames dropped before being sent.
     pub tx_dropped: u64,
@@ -136,8 +137,8 @@ pub struct Counters {
 }
 
 impl Counters {
-    /// Returns the frames that reached the device but not the host, as reported by the driver.
-    /// Excludes `rx_errors`, which repeats some of them.
+    /// Returns the number of frames that reached the device but not the host, as reported by the
+    /// driver. Excludes `rx_errors`, which counts some of these frames again.
     #[must_use]
     pub const fn rx_lost(&self) -> u64 {
         self.rx_dropped
@@ -157,7 +158,7 @@ pub fn interfaces() -> Result<Vec<Interface>> {
     RouteSocket::open()?.list()
 }
 
-/// Returns the current name of an interface in the calling thread's namespace.
-pub fn name_of(index: u32) -> Result<String> {
+/// Returns the current name of the interface with this index in the calling thread's namespace.
+pub fn interface_name(index: u32) -> Result<String> {
     Ok(RouteSocket::open()?.by_index(index)?.name)
 }

@@ -1,4 +1,4 @@
-//! Network namespaces, opened by name, path or process, and entered by short-lived threads.
+//! Network namespaces, opened by name, path or process id, and entered by short-lived threads.
 
 use crate::error::{Error, ErrorContext as _, Result};
 use crate::open::OpenRegular;
@@ -21,13 +21,13 @@ pub struct Namespace {
 }
 
 impl Namespace {
-    /// Opens the calling thread's namespace.
+    /// Opens the network namespace of the calling thread.
     pub fn current() -> Result<Self> {
         Self::open_at(Path::new(CURRENT_NAMESPACE), "this name space")
     }
 
-    /// Opens a namespace by text: a path if it contains `/`, else a name known to `ip netns`, else
-    /// a process id.
+    /// Opens the namespace that a text names: a path if the text contains `/`, else a name known to
+    /// `ip netns`, else a process id.
     pub fn open(text: &str) -> Result<Self> {
         let known = Path::new(NAMES_DIRECTORY).join(text);
         let path = if text.contains('/') {
@@ -40,19 +40,20 @@ impl Namespace {
         Self::open_at(&path, text)
     }
 
-    /// Returns the inode number, unique on this machine while the namespace exists.
+    /// Returns the inode number of the namespace, which is unique on this machine while the
+    /// namespace exists.
     pub fn identity(&self) -> Result<u64> {
         let stat = rustix::fs::fstat(&self.fd).context("fstat", self.what.clone())?;
         Ok(stat.st_ino)
     }
 
-    /// Returns true if the namespace belongs to this process's user namespace, so that user ids
-    /// mean the same in both.
+    /// Returns true if the namespace belongs to this process's user namespace, so that a user id
+    /// means the same user in both.
     pub fn has_our_users(&self) -> Result<bool> {
-        /// This process's user namespace.
-        const USERS: &str = "/proc/self/ns/user";
-        let ours = rustix::fs::stat(USERS).context("stat", USERS)?;
-        let owner = match owner_of(&self.fd) {
+        /// Path of this process's user namespace.
+        const USER_NAMESPACE: &str = "/proc/self/ns/user";
+        let ours = rustix::fs::stat(USER_NAMESPACE).context("stat", USER_NAMESPACE)?;
+        let owner = match owner_user_namespace(&self.fd) {
             Ok(owner) => owner,
             // The owner is a parent of our user namespace.
             Err(error) if error.errno == libc::EPERM => return Ok(false),
@@ -84,8 +85,8 @@ impl AsFd for Namespace {
     }
 }
 
-/// Returns the user namespace that owns a namespace.
-fn owner_of(space: &OwnedFd) -> Result<OwnedFd> {
+/// Returns the user namespace that owns a network namespace.
+fn owner_user_namespace(space: &OwnedFd) -> Result<OwnedFd> {
     /// NS_GET_USERNS (ioctl_ns(2))
     const GET_OWNER: libc::Ioctl = 0xb701;
     // SAFETY: NS_GET_USERNS takes no argument, and the descriptor is open.
@@ -97,8 +98,8 @@ fn owner_of(space: &OwnedFd) -> Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(answer) })
 }
 
-/// Returns the cookie by which BPF programs identify the namespace of this thread's sockets
-/// (SO_NETNS_COOKIE, Linux 5.14). Never reused.
+/// Returns the cookie by which BPF programs identify the network namespace of this thread's sockets
+/// (SO_NETNS_COOKIE, Linux 5.14). The kernel never reuses a cookie.
 pub fn namespace_cookie() -> Result<u64> {
     let flags = SocketFlags::CLOEXEC;
     let socket = socket_with(AddressFamily::UNIX, SocketType::DGRAM, flags, None);
@@ -106,8 +107,9 @@ pub fn namespace_cookie() -> Result<u64> {
     option::get(socket.as_fd(), libc::SOL_SOCKET, option::NETNS_COOKIE)
 }
 
-/// Runs `work` in a namespace, in a thread of its own: sockets opened by `work` belong to that
-/// namespace, and the calling thread keeps its own. Needs CAP_SYS_ADMIN in both.
+/// Runs `work` in a new thread inside the namespace `space`. Sockets opened by `work` belong to
+/// `space`; the calling thread stays in its namespace. Needs CAP_SYS_ADMIN in the user namespaces
+/// of both.
 ///
 /// # Panics
 /// If `work` panics.
@@ -119,8 +121,8 @@ pub fn run_in<T: Send>(space: &Namespace, work: impl FnOnce() -> T + Send) -> Re
     })
 }
 
-/// Runs `work` in a new namespace, which lives as long as any descriptor that was opened in it.
-/// Needs CAP_SYS_ADMIN.
+/// Runs `work` in a new namespace, which exists as long as any socket or other descriptor opened
+/// inside stays open. Needs CAP_SYS_ADMIN.
 ///
 /// # Panics
 /// If `work` panics.
@@ -147,7 +149,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn own_namespace_opens_in_three_ways() {
+    fn namespace_opens_by_path_process_id_and_as_current() {
         let here = Namespace::current().unwrap();
         assert!(here.is_current().unwrap());
         let by_process = Namespace::open(&std::process::id().to_string()).unwrap();

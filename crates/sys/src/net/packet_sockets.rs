@@ -6,15 +6,15 @@ use std::fs;
 /// A packet socket (packet(7)).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PacketSocketInfo {
-    /// Inode, by which its holders are found.
+    /// Inode of the socket, by which [`crate::holders`] finds the processes that hold it.
     pub inode: u64,
-    /// Index of its interface; 0 for all.
+    /// Index of the bound interface; 0 for all interfaces.
     pub interface: u32,
-    /// Type of socket: 3 with the link-layer header, 2 without.
+    /// Socket type: 3 for frames with the link-layer header, 2 for frames without.
     pub kind: u32,
-    /// Protocol (ETH_P_*); 3 is all. A socket of protocol 0 receives nothing.
+    /// Protocol (ETH_P_*). 3 means all protocols; a socket of protocol 0 receives nothing.
     pub protocol: u16,
-    /// User id of its creator.
+    /// User id of the creator.
     pub uid: u32,
 }
 
@@ -25,12 +25,12 @@ pub fn packet_sockets() -> Result<Vec<PacketSocketInfo>> {
     let text = text
         .map_err(|error| rustix::io::Errno::from_io_error(&error).unwrap_or(rustix::io::Errno::IO))
         .context("read", FILE)?;
-    Ok(text.lines().skip(1).filter_map(socket).collect())
+    Ok(text.lines().skip(1).filter_map(parse_socket).collect())
 }
 
-/// Parses a line: address, references, type, protocol (hexadecimal), interface, running, memory,
-/// user, inode.
-fn socket(line: &str) -> Option<PacketSocketInfo> {
+/// Parses a line of the file, with the fields address, references, type, protocol (hexadecimal),
+/// interface, running, memory, user and inode. Returns `None` for any other line.
+fn parse_socket(line: &str) -> Option<PacketSocketInfo> {
     let words: Vec<&str> = line.split_whitespace().collect();
     let [_, _, kind, protocol, interface, _, _, uid, inode, ..] = words[..] else { return None };
     Some(PacketSocketInfo {
@@ -47,14 +47,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn line_of_the_kernel_is_parsed_and_others_are_skipped() {
+    fn kernel_line_is_parsed_and_other_lines_are_skipped() {
         let line = "ffff8881055c8800 3      3    0003   2     1 0      1000   25733";
-        let found = socket(line).unwrap();
+        let found = parse_socket(line).unwrap();
         let expected =
             PacketSocketInfo { inode: 25733, interface: 2, kind: 3, protocol: 3, uid: 1000 };
         assert_eq!(found, expected);
         for other in ["", "sk RefCnt", "a 3 3 zz 2 1 0 0 5", "a 3 3 0003 2 1 0 0"] {
-            assert_eq!(socket(other), None, "{other}");
+            assert_eq!(parse_socket(other), None, "{other}");
         }
     }
 }

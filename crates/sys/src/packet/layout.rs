@@ -1,59 +1,63 @@
-//! Layout of a packet ring's block (TPACKET_V3, `linux/if_packet.h`): a block header, then per
-//! packet a header, a link-layer address, headroom, and the frame.
+//! Layout of a block in a packet ring (TPACKET_V3, `linux/if_packet.h`). A block header is
+//! followed, per packet, by a packet header, a link-layer address, headroom, and the frame.
 //!
 //! Parses bytes into plain values without access to the ring. The kernel wrote the bytes, yet every
 //! offset is checked against the block: a mistake on either side costs a packet, never a panic.
 
-/// Size of a packet's header with its link-layer address.
-pub const HEADER_SIZE: usize = LINK + 20;
-/// Unused bytes before an Ethernet frame in a ring without a reserve: the kernel aligns layer 3 to
-/// 16 bytes and leaves at least 16 for the layer 2 header.
+/// Size in bytes of a packet's header, including the link-layer address.
+pub const HEADER_SIZE: usize = LINK_OFFSET + 20;
+/// Number of unused bytes before an Ethernet frame in a ring without a reserve. The kernel aligns
+/// layer 3 to 16 bytes and leaves at least 16 bytes for the layer 2 header.
 pub const FRAME_PADDING: usize = 14;
 
-/// Size of `struct tpacket_block_desc`.
-const BLOCK: usize = 48;
-/// Offset of `struct sockaddr_ll`, which follows `struct tpacket3_hdr`.
-const LINK: usize = 48;
-/// TPACKET_V3, in a block's header.
+/// Size in bytes of `struct tpacket_block_desc`.
+const BLOCK_HEADER_SIZE: usize = 48;
+/// Byte offset of `struct sockaddr_ll`, which follows `struct tpacket3_hdr`.
+const LINK_OFFSET: usize = 48;
+/// Version number of TPACKET_V3 in a block's header.
 const VERSION: u32 = 2;
 
+/// TP_STATUS_LOSING
 const LOSING: u32 = 1 << 2;
+/// TP_STATUS_BLK_TMO
 const TIMED_OUT: u32 = 1 << 5;
 
-/// Offset of the status word in a block.
-pub(super) const STATUS: usize = 8;
+/// Byte offset of the status word in a block.
+pub(super) const STATUS_OFFSET: usize = 8;
 
 /// The header of a block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BlockHeader {
-    /// Number of packets.
+    /// Number of packets in the block.
     pub packets: u32,
-    /// Offset of the first packet header.
+    /// Byte offset of the first packet header.
     pub first: usize,
-    /// Bytes in use.
+    /// Number of bytes in use.
     pub used: usize,
-    /// Sequence number, from 1.
+    /// Sequence number of the block, counted from 1.
     pub sequence: u64,
-    /// True if a timeout, not fullness, retired the block.
+    /// True if the kernel retired the block because of its timeout rather than because it was full.
     pub timed_out: bool,
-    /// True if packets were dropped since the statistics were last read.
+    /// True if packets were dropped after the last read of the statistics.
     pub losing: bool,
 }
 
 impl BlockHeader {
-    /// Parses the header at the start of `bytes`; `None` if it is invalid.
+    /// Parses the block header at the start of `bytes`; returns `None` if the header is invalid.
     #[must_use]
     pub fn read(bytes: &[u8]) -> Option<Self> {
-        let status = word(bytes, STATUS)?;
+        let status = word(bytes, STATUS_OFFSET)?;
         let block = Self {
             packets: word(bytes, 12)?,
-            first: place(bytes, 16)?,
-            used: place(bytes, 20)?,
+            first: offset_at(bytes, 16)?,
+            used: offset_at(bytes, 20)?,
             sequence: u64::from_ne_bytes(field(bytes, 24)?),
             timed_out: status & TIMED_OUT != 0,
             losing: status & LOSING != 0,
         };
-        let whole = block.first >= BLOCK && block.first <= bytes.len() && block.used <= bytes.len();
+        let whole = block.first >= BLOCK_HEADER_SIZE
+            && block.first <= bytes.len()
+            && block.used <= bytes.len();
         (word(bytes, 0)? == VERSION && (whole || block.packets == 0)).then_some(block)
     }
 }
@@ -61,17 +65,17 @@ impl BlockHeader {
 /// The header of a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PacketHeader {
-    /// Offset of this header in the block.
+    /// Byte offset of this header in the block.
     pub at: usize,
-    /// Offset of the next header; 0 for the last packet.
+    /// Distance in bytes to the next header; 0 for the last packet.
     pub next: usize,
-    /// Offset of the frame; its `captured` bytes are inside the block.
+    /// Byte offset of the frame in the block. All `captured` bytes are inside the block.
     pub frame: usize,
-    /// Offset of layer 3 as the kernel found it, clamped to the frame.
+    /// Byte offset of layer 3 as determined by the kernel, clamped to the frame.
     pub network: usize,
     /// Captured length in bytes.
     pub captured: u32,
-    /// Length on the wire in bytes, without a VLAN tag that the kernel removed.
+    /// Length on the wire in bytes, excluding a VLAN tag that the kernel removed.
     pub length: u32,
     /// Timestamp, in ns since 1970.
     pub time_ns: u64,
@@ -84,12 +88,13 @@ pub struct PacketHeader {
 }
 
 impl PacketHeader {
-    /// Parses the header at `at`; `None` if header or frame lies outside the block.
+    /// Parses the packet header at `at`; returns `None` if the header or the frame lies outside the
+    /// block.
     #[must_use]
     pub fn read(bytes: &[u8], at: usize) -> Option<Self> {
         let header = bytes.get(at..at.checked_add(HEADER_SIZE)?)?;
         let status = PacketStatus(word(header, 20)?);
-        let distance = place(header, 0)?;
+        let distance = offset_at(header, 0)?;
         let captured = word(header, 12)?;
         let frame = at.checked_add(usize::from(half(header, 24)?))?;
         let network = at.checked_add(usize::from(half(header, 26)?))?;
@@ -113,12 +118,12 @@ impl PacketHeader {
     }
 }
 
-/// An IEEE 802.1Q tag carried beside its frame.
+/// An IEEE 802.1Q tag delivered separately from its frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct VlanTag {
-    /// Tag protocol: 0x8100 or 0x88a8.
+    /// Tag protocol identifier: 0x8100 or 0x88a8.
     pub protocol: u16,
-    /// TCI: priority, drop eligibility and VLAN id.
+    /// Tag control information: priority, drop eligibility and VLAN id.
     pub control: u16,
 }
 
@@ -142,13 +147,13 @@ impl VlanTag {
 pub struct PacketStatus(pub u32);
 
 impl PacketStatus {
-    /// Returns true if frames were dropped since the statistics were last read.
+    /// Returns true if frames were dropped after the last read of the statistics.
     #[must_use]
     pub const fn losing(self) -> bool {
         self.0 & LOSING != 0
     }
 
-    /// Returns true if the layer 4 checksum is not filled in: it was left to the device.
+    /// Returns true if the layer 4 checksum is not filled in because it was left to the device.
     #[must_use]
     pub const fn checksum_unset(self) -> bool {
         self.0 & (1 << 3) != 0
@@ -160,21 +165,21 @@ impl PacketStatus {
 pub struct LinkAddress {
     /// Link type (ARPHRD_*).
     pub hatype: u16,
-    /// Addressee.
+    /// Addressee of the packet.
     pub kind: PacketKind,
-    /// Interface index.
+    /// Index of the interface.
     pub index: u32,
-    /// EtherType of layer 3, in host byte order.
+    /// EtherType of the layer 3 protocol, in host byte order.
     pub protocol: u16,
 }
 
 impl LinkAddress {
     fn read(header: &[u8]) -> Option<Self> {
         Some(Self {
-            protocol: u16::from_be_bytes(field(header, LINK + 2)?),
-            index: word(header, LINK + 4)?,
-            hatype: half(header, LINK + 8)?,
-            kind: PacketKind::from_number(*header.get(LINK + 10)?),
+            protocol: u16::from_be_bytes(field(header, LINK_OFFSET + 2)?),
+            index: word(header, LINK_OFFSET + 4)?,
+            hatype: half(header, LINK_OFFSET + 8)?,
+            kind: PacketKind::from_number(*header.get(LINK_OFFSET + 10)?),
         })
     }
 }
@@ -182,19 +187,19 @@ impl LinkAddress {
 /// The addressee of a packet (PACKET_*).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PacketKind {
-    /// This host.
+    /// Sent to this host.
     Host,
-    /// Broadcast.
+    /// Sent to the broadcast address.
     Broadcast,
-    /// Multicast.
+    /// Sent to a multicast address.
     Multicast,
-    /// Another host; seen because the interface is promiscuous.
+    /// Sent to another host, and received because the interface is promiscuous.
     Other,
     /// Sent by this host.
     Outgoing,
-    /// Sent by this host to a multicast group it belongs to.
+    /// Sent by this host to a multicast group of which this host is a member.
     Loopback,
-    /// Any other number.
+    /// Any other number of the kernel's.
     Unknown(u8),
 }
 
@@ -212,14 +217,14 @@ impl PacketKind {
     }
 }
 
-/// Returns an iterator over the packets of a block; `None` if its header is invalid.
+/// Returns an iterator over the packets of a block; `None` if the block header is invalid.
 #[must_use]
 pub fn packets(bytes: &[u8]) -> Option<Packets<'_>> {
     let block = BlockHeader::read(bytes)?;
     Some(Packets { bytes, at: block.first, left: block.packets, broken: false })
 }
 
-/// An iterator over a block's packets. Always ends, because headers only advance.
+/// An iterator over the packets of a block. Always ends, because each header must advance.
 #[derive(Clone, Debug)]
 pub struct Packets<'a> {
     bytes: &'a [u8],
@@ -229,13 +234,15 @@ pub struct Packets<'a> {
 }
 
 impl Packets<'_> {
-    /// Returns the number of packets that the block's header still promises.
+    /// Returns the number of packets that the block header announces but iteration has not yet
+    /// returned.
     #[must_use]
     pub const fn left(&self) -> u32 {
         self.left
     }
 
-    /// Returns true if iteration stopped at an invalid header; [`Packets::left`] packets are lost.
+    /// Returns true if iteration stopped at an invalid header, so that [`Packets::left`] packets
+    /// are lost.
     #[must_use]
     pub const fn broken(&self) -> bool {
         self.broken
@@ -272,7 +279,7 @@ fn half(bytes: &[u8], at: usize) -> Option<u16> {
     field(bytes, at).map(u16::from_ne_bytes)
 }
 
-fn place(bytes: &[u8], at: usize) -> Option<usize> {
+fn offset_at(bytes: &[u8], at: usize) -> Option<usize> {
     usize::try_from(word(bytes, at)?).ok()
 }
 
@@ -285,7 +292,7 @@ mod tests {
         bytes[at..at + value.len()].copy_from_slice(value);
     }
 
-    /// Builds a block of two packets, field by field as in `linux/if_packet.h`.
+    /// Builds a block of two packets, field by field, in the layout of `linux/if_packet.h`.
     fn block() -> Vec<u8> {
         let mut bytes = vec![0; 4096];
         put(&mut bytes, 0, &2_u32.to_ne_bytes());
@@ -333,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn backward_or_outside_offset_ends_the_iteration() {
+    fn backward_or_outside_offset_ends_iteration() {
         let mut bytes = block();
         put(&mut bytes, 48, &0_u32.to_ne_bytes());
         let mut walk = packets(&bytes).unwrap();
@@ -349,7 +356,8 @@ mod tests {
         assert!(packets(&[]).is_none() && packets(&bytes[..40]).is_none());
     }
 
-    /// Fuzzes a block: no panic, termination, and frames inside the block.
+    /// Fuzzes a block and checks that the parser never panics, always ends, and returns only frames
+    /// inside the block.
     #[test]
     fn malformed_blocks_are_harmless() {
         let mut random = Random::replayable();

@@ -22,7 +22,7 @@ use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 /// A classic BPF instruction (`struct sock_filter`): code, jump if true, jump if false, operand.
 pub type Instruction = (u16, u8, u8, u32);
 
-/// A packet socket that does not receive yet.
+/// A packet socket that is not bound yet and receives nothing.
 #[derive(Debug)]
 pub struct PacketSocket(OwnedFd);
 
@@ -35,13 +35,13 @@ impl PacketSocket {
             .context("socket", "packets (AF_PACKET)")
     }
 
-    /// Attaches a classic filter. Its return value is the captured length in bytes; 0 drops the
-    /// frame. The kernel runs it on frames without their outermost VLAN tag.
+    /// Attaches a classic BPF filter. The filter returns the captured length in bytes, or 0 to drop
+    /// the frame. The kernel runs the filter on frames without their outermost VLAN tag.
     pub fn attach(&self, program: &[Instruction]) -> Result<()> {
         option::attach(self.0.as_fd(), program)
     }
 
-    /// Attaches a loaded socket filter program, which stays attached as long as the socket lives.
+    /// Attaches a loaded socket filter program, which stays attached as long as the socket exists.
     pub fn attach_program(&self, program: &Program) -> Result<()> {
         let number = program.as_fd().as_raw_fd();
         option::set(self.as_fd(), libc::SOL_SOCKET, option::ATTACH_PROGRAM, &number)
@@ -52,7 +52,7 @@ impl PacketSocket {
         option::set(self.as_fd(), libc::SOL_PACKET, option::IGNORE_OUTGOING, &1_i32)
     }
 
-    /// Makes an interface promiscuous for as long as the socket lives.
+    /// Makes an interface promiscuous for as long as the socket exists.
     pub fn promiscuous(&self, index: u32) -> Result<()> {
         let request = libc::packet_mreq {
             mr_ifindex: index.cast_signed(),
@@ -65,7 +65,7 @@ impl PacketSocket {
 
     /// Creates and maps the ring.
     ///
-    /// ENOMEM: too large; retry on a new socket with half the size.
+    /// Fails with ENOMEM if the ring is too large; retry on a new socket with half the size.
     pub fn ring(self, shape: RingShape) -> Result<PacketRing> {
         PacketRing::create(self.0, shape)
     }

@@ -5,7 +5,7 @@ use crate::error::{Error, Result};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd as _, BorrowedFd};
 
-/// An option: its number, and its name for errors.
+/// Number of a socket option, and its name for errors.
 pub(crate) type Name = (libc::c_int, &'static str);
 
 pub(super) const ATTACH_FILTER: Name = (libc::SO_ATTACH_FILTER, "SO_ATTACH_FILTER");
@@ -26,15 +26,15 @@ pub(super) const PROMISCUOUS: libc::c_ushort = 1;
 /// ETH_P_ALL
 pub(super) const ALL_PROTOCOLS: u16 = 3;
 
-/// Program `ret #0`, which drops every frame.
+/// Instruction `ret #0`, a complete program that drops every frame.
 pub(super) const DROP_ALL: Instruction = (6, 0, 0, 0);
 
 /// A value of a socket option.
 ///
 /// # Safety
-/// The type is `repr(C)`, laid out as the kernel lays out the option that it is used with; zero is
-/// a value of it and so is every other bit pattern that the kernel writes. Addresses in it are
-/// those of memory that lives through the call.
+/// The type is `repr(C)` with the kernel's layout of the option. Zero, and every other bit pattern
+/// that the kernel writes, is a valid value of the type. Addresses in a value are those of memory
+/// that lives through the call.
 pub(crate) unsafe trait Value {}
 
 // SAFETY: an integer.
@@ -68,7 +68,7 @@ pub(crate) fn set<T: Value>(
     if answer == 0 { Ok(()) } else { Err(Error::last("setsockopt", name)) }
 }
 
-/// Returns a socket option. Bytes that the kernel does not write are zero.
+/// Returns the value of a socket option. Bytes that the kernel does not write are zero.
 pub(crate) fn get<T: Value>(
     socket: BorrowedFd<'_>,
     level: libc::c_int,
@@ -94,7 +94,7 @@ pub(crate) fn get<T: Value>(
     Ok(unsafe { value.assume_init() })
 }
 
-/// Attaches a classic program, which replaces the current one.
+/// Attaches a classic BPF program, which replaces the current one.
 pub(super) fn attach(socket: BorrowedFd<'_>, program: &[Instruction]) -> Result<()> {
     let length = u16::try_from(program.len()).ok().filter(|length| *length > 0);
     let length = length.ok_or_else(|| Error::new("setsockopt", ATTACH_FILTER.1, libc::EINVAL))?;
@@ -104,7 +104,7 @@ pub(super) fn attach(socket: BorrowedFd<'_>, program: &[Instruction]) -> Result<
     set(socket, libc::SOL_SOCKET, ATTACH_FILTER, &program)
 }
 
-/// Binds to an interface (0: all) and a protocol (0: none).
+/// Binds to an interface (0 for all) and a protocol (0 for none).
 pub(super) fn bind(socket: BorrowedFd<'_>, index: u32, protocol: u16) -> Result<()> {
     let address = libc::sockaddr_ll {
         sll_family: libc::AF_PACKET.cast_unsigned() as u16,

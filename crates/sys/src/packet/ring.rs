@@ -2,8 +2,8 @@
 //!
 //! TPACKET_V3: a segment is a block of frames of any length, retired when full or when its timeout
 //! passes. If this process still owns the next segment, the ring freezes: arriving frames are
-//! dropped and counted ([`RingStatistics`]), and nothing is ever overwritten. The descriptor is
-//! readable until the newest retired segment has been returned.
+//! dropped and counted ([`RingStatistics`]), and nothing is ever overwritten. The descriptor stays
+//! readable until this process has returned the newest retired segment.
 
 use super::layout;
 use super::option;
@@ -17,24 +17,25 @@ use std::sync::{Mutex, PoisonError};
 
 /// TPACKET_V3
 const VERSION_3: libc::c_int = 2;
-/// Owner of a block, in its status word.
+/// Value of a block's status word while user space owns the block.
 const USER_OWNED: u32 = 1;
+/// Value of a block's status word while the kernel owns the block.
 const KERNEL_OWNED: u32 = 0;
-/// Frame size in bytes, which the kernel requires although this version has no frames of fixed
-/// size; it must divide the segment size.
+/// Frame size in bytes, which must divide the segment size. The kernel requires a value although
+/// TPACKET_V3 has no frames of fixed size.
 const FRAME_SIZE: usize = 2048;
 
 /// Size and timeout of a ring.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RingShape {
-    /// Size of a segment in bytes: a power of two, at least a page. A frame longer than that, less
-    /// about 150 bytes of headers, is truncated.
+    /// Size of a segment in bytes: a power of two, at least a page. A frame that, with about 150
+    /// bytes of headers, exceeds a segment is truncated.
     pub segment: usize,
     /// Number of segments: a power of two.
     pub segments: usize,
-    /// Time in ms after which a segment with at least one frame is retired.
+    /// Time in ms after which the kernel retires a segment that holds at least one frame.
     pub retire_ms: u32,
-    /// Free bytes before each frame, in addition to [`layout::FRAME_PADDING`].
+    /// Number of free bytes before each frame, in addition to [`layout::FRAME_PADDING`].
     pub reserve: u32,
 }
 
@@ -45,7 +46,7 @@ impl RingShape {
         self.segment.saturating_mul(self.segments)
     }
 
-    /// Converts to the kernel's structure; `None` if the sizes are invalid.
+    /// Converts the shape to the kernel's structure; returns `None` if the sizes are invalid.
     fn request(&self) -> Option<libc::tpacket_req3> {
         let whole = self.segment.is_power_of_two()
             && self.segments.is_power_of_two()
@@ -64,12 +65,12 @@ impl RingShape {
     }
 }
 
-/// Counters of frames that passed the filter, since the ring was created.
+/// Counters, since the creation of the ring, of frames that passed the filter.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct RingStatistics {
-    /// All frames, dropped ones included.
+    /// Number of frames, including dropped ones.
     pub packets: u64,
-    /// Frames dropped for lack of room.
+    /// Number of frames dropped for lack of room.
     pub drops: u64,
     /// Number of times the ring froze because user space owned all segments.
     pub freezes: u64,
@@ -78,14 +79,15 @@ pub struct RingStatistics {
 /// A packet socket with its ring.
 #[derive(Debug)]
 pub struct PacketRing {
-    /// Dropped first: the kernel frees the ring when both mapping and descriptor are gone.
+    /// Declared first, so dropped before the socket; the kernel frees the ring when mapping and
+    /// descriptor are both gone.
     memory: Mapping,
     socket: OwnedFd,
     shape: RingShape,
     totals: Mutex<Totals>,
 }
 
-/// Running totals: the kernel's counters have 32 bits, and some are reset by reading.
+/// Running totals of the kernel's counters, which have 32 bits and are partly reset by reading.
 #[derive(Debug, Default)]
 struct Totals {
     ring: RingStatistics,
@@ -94,31 +96,33 @@ struct Totals {
     gaps: Gaps,
 }
 
-/// Consecutive dropped frames.
+/// A run of consecutive dropped frames.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Gap {
-    /// Number of segments filled before the drop.
+    /// Number of segments filled before the drops.
     pub behind: u64,
     /// Number of dropped frames.
     pub drops: u64,
 }
 
-/// Positions of drops. The kernel drops frames only while this process owns the segment to be
-/// filled next, so all drops before the return of that segment follow the same segment.
+/// The gaps of a ring, each with its position. The kernel drops frames only while this process owns
+/// the segment to be filled next. All drops before the return of that segment therefore follow the
+/// same segment.
 #[derive(Debug, Default)]
 struct Gaps {
     /// Gaps not yet taken by [`PacketRing::take_gap`].
     known: VecDeque<Gap>,
     /// Number of dropped frames already assigned to a gap.
     counted: u64,
-    /// Number of segments in the prefix of which all have been returned.
+    /// Length in segments of the prefix that has been returned without a hole.
     passed: u64,
-    /// Per slot, true if its segment is beyond that prefix and has been returned.
+    /// Per slot, true if its segment has been returned but lies beyond that prefix.
     ahead: Vec<bool>,
 }
 
 impl Gaps {
-    /// Records that `drops` frames were dropped in total, when all segments were filled.
+    /// Records that `drops` frames have been dropped in total, at a time when all segments are
+    /// filled.
     fn record_drops(&mut self, drops: u64, segments: usize) {
         let new = drops.saturating_sub(self.counted);
         if new == 0 {
@@ -137,8 +141,8 @@ impl Gaps {
         }
     }
 
-    /// Returns the slot that was filled last if all are filled, and true if that slot has been
-    /// returned.
+    /// Returns the slot that is filled last when all segments are filled, and true if that slot has
+    /// been returned.
     fn last_filled(&self, segments: usize) -> (usize, bool) {
         let slot = (self.passed as usize + segments - 1) % segments;
         (slot, self.ahead.get(slot).is_some_and(|ahead| *ahead))
@@ -168,14 +172,15 @@ impl PacketRing {
         Ok(Self { memory, socket, shape, totals: Mutex::default() })
     }
 
-    /// Binds to an interface, or with index 0 to all; frames arrive from now on. The interface may
-    /// be down: [`PacketRing::error`] then reports ENETDOWN, and frames arrive once it is up.
+    /// Binds to an interface, or to all if `index` is 0, and so starts reception. The interface may
+    /// be down: [`PacketRing::error`] then reports ENETDOWN, and frames arrive once the interface
+    /// is up.
     pub fn bind(&self, index: u32) -> Result<()> {
         option::bind(self.socket.as_fd(), index, option::ALL_PROTOCOLS)
     }
 
-    /// Stops reception. The content of the ring stays readable; the segment being filled is retired
-    /// at its timeout.
+    /// Stops reception. The contents of the ring stay readable, and the kernel retires the segment
+    /// being filled at its timeout.
     pub fn close(&self) -> Result<()> {
         option::attach(self.socket.as_fd(), &[option::DROP_ALL])
     }
@@ -186,7 +191,7 @@ impl PacketRing {
         self.shape
     }
 
-    /// Returns the counters so far.
+    /// Returns the counters since the creation of the ring.
     pub fn statistics(&self) -> Result<RingStatistics> {
         // Locked across the reading, so that results never go backward.
         let mut totals = self.totals.lock().unwrap_or_else(PoisonError::into_inner);
@@ -206,7 +211,7 @@ impl PacketRing {
         if is_before { known.pop_front() } else { None }
     }
 
-    /// Returns the known gaps, after assigning all drops so far to a gap.
+    /// Returns all gaps not yet taken, after assigning all drops so far to a gap.
     pub fn gaps(&self) -> Result<Vec<Gap>> {
         let drops = self.statistics()?.drops;
         let mut totals = self.totals.lock().unwrap_or_else(PoisonError::into_inner);
@@ -214,7 +219,7 @@ impl PacketRing {
         Ok(totals.gaps.known.iter().copied().collect())
     }
 
-    /// Returns the frames dropped at the socket before they reached the ring.
+    /// Returns the number of frames dropped at the socket before they reached the ring.
     pub fn socket_drops(&self) -> Result<u64> {
         const DROPS: usize = 8;
         let mut totals = self.totals.lock().unwrap_or_else(PoisonError::into_inner);
@@ -225,8 +230,8 @@ impl PacketRing {
         Ok(totals.socket)
     }
 
-    /// Takes the socket's pending error, such as ENETDOWN once the interface is down or gone;
-    /// `None` if there is none.
+    /// Removes and returns the pending error of the socket, such as ENETDOWN after the interface
+    /// went down or was removed; `None` if there is no error.
     #[must_use]
     pub fn error(&self) -> Option<i32> {
         let waiting = option::get(self.socket.as_fd(), libc::SOL_SOCKET, option::ERROR);
@@ -238,7 +243,7 @@ impl PacketRing {
         if slot >= self.shape.segments {
             return None;
         }
-        let offset = slot * self.shape.segment + layout::STATUS;
+        let offset = slot * self.shape.segment + layout::STATUS_OFFSET;
         let word = self.memory.base().as_ptr().wrapping_add(offset).cast::<u32>();
         // SAFETY: the word lies in the mapping (the slot was checked, a segment is at least a
         // page), which lives as long as `self`; it is aligned to 4, since the base is aligned to a

@@ -1,4 +1,4 @@
-//! Sending frames to an interface, in batches and without copying them first.
+//! A sender of frames to an interface, in batches and without copying the frames first.
 //!
 //! The socket is bound with protocol 0, so it receives nothing. A full queue is no error: the
 //! caller waits until the descriptor is writable and sends the rest.
@@ -9,15 +9,15 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::{mem, ptr};
 
-/// Maximum number of frames per system call.
+/// Maximum number of frames sent with one system call.
 const BATCH_MAX: usize = 64;
-/// Flags by which a full socket returns EAGAIN.
+/// Flags that make a send to a full socket return EAGAIN.
 const SEND_FLAGS: libc::c_int = libc::MSG_DONTWAIT;
 
-/// Queueing of sent frames.
+/// The path of sent frames to the driver.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Qdisc {
-    /// Through the interface's queueing discipline, like other frames of the host.
+    /// Through the queueing discipline of the interface, like other frames of the host.
     Through,
     /// Directly to the driver, which drops frames when it has no room.
     Bypass,
@@ -30,23 +30,24 @@ pub struct PacketSender(OwnedFd);
 /// Result of sending frames.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SendReport {
-    /// Frames sent, from the first on.
+    /// Number of frames sent, counted from the first.
     pub frames: usize,
-    /// Obstacle to sending the next frame; `None` if all were sent.
+    /// Reason why the next frame was not sent; `None` if all frames were sent.
     pub stopped: Option<SendStop>,
 }
 
 /// A reason why a frame was not sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SendStop {
-    /// No room at present (EAGAIN: socket buffer; ENOBUFS: queue).
+    /// There is no room at present. The errno is EAGAIN for a full socket buffer and ENOBUFS for a
+    /// full queue.
     Full(i32),
-    /// Refused for good: the frame is too long, or the interface is down or gone.
+    /// The frame was refused, with this errno: it is too long, or the interface is down or gone.
     Refused(i32),
 }
 
 impl PacketSender {
-    /// Opens a socket to an interface in the calling thread's network namespace.
+    /// Opens a socket for sending to an interface in the calling thread's network namespace.
     pub fn open(index: u32, qdisc: Qdisc) -> Result<Self> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = rustix::net::socket_with(AddressFamily::PACKET, SocketType::RAW, flags, None)
@@ -72,7 +73,7 @@ impl PacketSender {
         SendReport { frames: sent, stopped: None }
     }
 
-    /// Sends up to [`BATCH_MAX`] frames and returns their number, at least 1, or the reason why the
+    /// Sends up to [`BATCH_MAX`] frames. Returns the number sent, at least 1, or the reason why the
     /// first frame was not sent.
     fn send_batch(&self, frames: &[&[u8]]) -> std::result::Result<usize, SendStop> {
         let mut parts = [libc::iovec { iov_base: ptr::null_mut(), iov_len: 0 }; BATCH_MAX];

@@ -30,7 +30,8 @@ pub fn set_errno(number: i32) {
     unsafe { *place = number };
 }
 
-/// Returns the next definition of a symbol in the loader's search order, after this library.
+/// Returns the next definition of a symbol after this library in the loader's search order; `None`
+/// if there is no other definition.
 #[must_use]
 pub fn next_symbol(name: &CStr) -> Option<NonNull<c_void>> {
     // SAFETY: dlsym(3) with RTLD_NEXT looks in the libraries behind the caller's; the name is a C
@@ -38,7 +39,8 @@ pub fn next_symbol(name: &CStr) -> Option<NonNull<c_void>> {
     NonNull::new(unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) })
 }
 
-/// Borrows a descriptor of the program for one call. A closed one makes the call fail.
+/// Borrows a descriptor of the program for one call; `None` if `number` is negative. A call with a
+/// closed descriptor fails.
 #[must_use]
 pub const fn borrow(number: c_int) -> Option<BorrowedFd<'static>> {
     if number < 0 {
@@ -50,7 +52,7 @@ pub const fn borrow(number: c_int) -> Option<BorrowedFd<'static>> {
     Some(unsafe { BorrowedFd::borrow_raw(number) })
 }
 
-/// Returns the inode of a pipe; `None` for any other file.
+/// Returns the inode of a pipe; `None` for any other type of file.
 #[must_use]
 pub fn pipe(number: c_int) -> Option<u64> {
     let stat = rustix::fs::fstat(borrow(number)?).ok()?;
@@ -58,13 +60,13 @@ pub fn pipe(number: c_int) -> Option<u64> {
     (kind == rustix::fs::FileType::Fifo).then_some(stat.st_ino)
 }
 
-/// Returns the inode of a descriptor.
+/// Returns the inode of the file behind a descriptor; `None` if the descriptor is not open.
 #[must_use]
 pub fn inode(number: c_int) -> Option<u64> {
     rustix::fs::fstat(borrow(number)?).ok().map(|stat| stat.st_ino)
 }
 
-/// Returns the number of bytes waiting in a pipe, by either end.
+/// Returns the number of bytes waiting in a pipe, given either end.
 #[must_use]
 pub fn bytes_waiting(number: c_int) -> u64 {
     borrow(number).and_then(|fd| rustix::io::ioctl_fionread(fd).ok()).unwrap_or(0)
@@ -77,18 +79,18 @@ pub fn is_nonblocking(number: c_int) -> bool {
     flags.is_some_and(|flags| flags.contains(rustix::fs::OFlags::NONBLOCK))
 }
 
-/// Readiness of a descriptor, from [`poll_pair`].
+/// Readiness of a descriptor, returned by [`poll_pair`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Readiness {
-    /// There is something to read.
+    /// True if the descriptor can be read without blocking.
     pub readable: bool,
-    /// The peer has closed, or the number is not a descriptor.
+    /// True if the peer has closed, or the number is not an open descriptor.
     pub over: bool,
 }
 
-/// Polls two descriptors, blocking until one is ready if `patient`; an invalid descriptor counts as
-/// over, and if the first number is negative, both do. `None`: a signal arrived, or the poll
-/// failed.
+/// Polls two descriptors, blocking until one is ready if `patient` is true. An invalid descriptor
+/// counts as over; if the first number is negative, both descriptors count as over. Returns `None`
+/// if a signal arrived or the poll failed.
 #[must_use]
 pub fn poll_pair(numbers: [c_int; 2], patient: bool) -> Option<[Readiness; 2]> {
     let nowhere = Readiness { readable: false, over: true };
@@ -115,7 +117,7 @@ fn readiness(events: PollFlags) -> Readiness {
     Readiness { readable: events.contains(PollFlags::IN), over: events.intersects(over) }
 }
 
-/// Returns true if no reader holds the other end of the pipe.
+/// Returns true if no process can read from the other end of the pipe.
 #[must_use]
 pub fn has_no_reader(number: c_int) -> bool {
     let Some(fd) = borrow(number) else { return true };
@@ -125,8 +127,9 @@ pub fn has_no_reader(number: c_int) -> bool {
     looked.is_ok() && entry.revents().intersects(PollFlags::ERR | PollFlags::NVAL)
 }
 
-/// Returns true if a call that a signal interrupted should be restarted: no handler of the program
-/// was installed without SA_RESTART. The signal is unknown, so any such handler counts.
+/// Returns true if a call interrupted by a signal should be restarted, which is so unless the
+/// program has installed a signal handler without SA_RESTART. The interrupting signal is unknown,
+/// so any such handler counts.
 #[must_use]
 pub fn is_restarted() -> bool {
     (1..=libc::SIGRTMAX()).all(|signal| {
@@ -150,14 +153,14 @@ pub fn send_byte(socket: c_int) -> Peer {
     }
 }
 
-/// A message from a rendezvous socket.
+/// Result of receiving from a rendezvous socket.
 #[derive(Debug)]
 pub enum Handover {
-    /// No message yet.
+    /// No message has arrived yet.
     Nothing,
-    /// A message with descriptors.
+    /// The descriptors of a message.
     Message(Vec<OwnedFd>),
-    /// The socket was shut down, or the peer is gone.
+    /// The socket was shut down, or the peer has closed it.
     Over,
 }
 
@@ -172,9 +175,9 @@ pub fn receive(socket: c_int) -> Handover {
     }
 }
 
-/// Shuts down a rendezvous socket for every holder: earlier messages stay receivable, later ones
-/// are rejected. The kernel checks under the lock that queues messages (`unix_dgram_sendmsg`), so
-/// no message is lost in between.
+/// Shuts down a rendezvous socket for every process that holds it. Earlier messages stay
+/// receivable, and later ones are rejected. The kernel checks for the shutdown under the lock that
+/// queues messages (`unix_dgram_sendmsg`), so no message is lost in between.
 pub fn shut_down(socket: c_int) {
     if let Some(fd) = borrow(socket) {
         // A socket that is shut down already is fine.
@@ -184,25 +187,25 @@ pub fn shut_down(socket: c_int) {
 
 pub use libc::{EAGAIN, EBADF, EINTR, EINVAL, EIO, ENOSYS, F_DUPFD, F_DUPFD_CLOEXEC, FIONREAD};
 
-/// Returns true if the descriptor is write-only.
+/// Returns true if the descriptor is open only for writing.
 #[must_use]
 pub fn is_for_writing(number: c_int) -> bool {
     let flags = borrow(number).and_then(|fd| rustix::fs::fcntl_getfl(fd).ok());
     flags.is_some_and(|flags| flags & rustix::fs::OFlags::RWMODE == rustix::fs::OFlags::WRONLY)
 }
 
-/// The two sides of a fork.
+/// The process in which a fork returns.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ForkSide {
     /// The calling process.
     Parent,
-    /// The copy, with all signals blocked and no parent that waits for it.
+    /// The new process, with all signals blocked and no parent that waits for it.
     Child,
 }
 
 /// Forks a process that is detached from the caller: it sends no SIGCHLD and is reparented at once.
-/// No `pthread_atfork` handler runs, so the child may only call functions that need no lock of
-/// other threads.
+/// No `pthread_atfork` handler runs, so the child may call only functions that need no lock held by
+/// another thread.
 pub fn fork_detached() -> crate::Result<ForkSide> {
     // SAFETY: all bits zero are a valid set of signals.
     let (mut all, mut before): (libc::sigset_t, libc::sigset_t) = unsafe { std::mem::zeroed() };
@@ -261,8 +264,8 @@ pub fn close_others(mut keep: [c_int; 3]) {
     }
 }
 
-/// Replaces a descriptor of the program by another one, keeping its FD_CLOEXEC and O_NONBLOCK
-/// flags.
+/// Replaces the file behind a descriptor of the program by that of `by`, keeping the flags
+/// FD_CLOEXEC and O_NONBLOCK.
 pub fn replace(number: c_int, by: BorrowedFd<'_>) {
     use std::os::fd::AsRawFd as _;
     let Some(old) = borrow(number) else { return };
@@ -277,13 +280,14 @@ pub fn replace(number: c_int, by: BorrowedFd<'_>) {
     unsafe { libc::syscall(libc::SYS_dup3, by.as_raw_fd(), number, flags) };
 }
 
-/// Reads once, retrying after signals; 0 at the end of the file or on an error.
-pub fn read_some(number: c_int, room: &mut [u8]) -> usize {
+/// Reads once, retrying if a signal interrupts the call. Returns the number of bytes read; 0 at the
+/// end of the file or on an error.
+pub fn read_once(number: c_int, room: &mut [u8]) -> usize {
     let read = |fd| retry_on_intr(|| rustix::io::read(fd, &mut *room)).ok();
     borrow(number).and_then(read).unwrap_or(0)
 }
 
-/// Writes everything, retrying after signals; returns false on an error.
+/// Writes all bytes, retrying after signals. Returns false on an error.
 pub fn write_all(to: impl std::os::fd::AsFd, mut bytes: &[u8]) -> bool {
     while !bytes.is_empty() {
         let Ok(count) = retry_on_intr(|| rustix::io::write(&to, bytes)) else { return false };
@@ -292,14 +296,14 @@ pub fn write_all(to: impl std::os::fd::AsFd, mut bytes: &[u8]) -> bool {
     true
 }
 
-/// Closes a descriptor that has no Rust owner any more.
+/// Closes a descriptor that no longer has an owner in Rust.
 pub fn close(number: c_int) {
     // SAFETY: close(2); the caller has forgotten the value that would close it again.
     unsafe { libc::syscall(libc::SYS_close, number) };
 }
 
-/// Returns true if stdio's stdout or stderr uses this descriptor and has a buffer: its writes
-/// bypass an interposed `write`.
+/// Returns true if stdio's stdout or stderr is buffered and writes to this descriptor, in which
+/// case its output bypasses an interposed `write`.
 #[must_use]
 pub fn is_used_by_stdio(number: c_int) -> bool {
     unsafe extern "C" {
@@ -320,9 +324,10 @@ pub fn is_used_by_stdio(number: c_int) -> bool {
     })
 }
 
-/// Returns the size of a regular file that is open read-only and without O_DIRECT.
+/// Returns the size in bytes of a regular file that is open read-only and without O_DIRECT; `None`
+/// for any other descriptor.
 #[must_use]
-pub fn plain_file_size(number: c_int) -> Option<u64> {
+pub fn regular_file_size(number: c_int) -> Option<u64> {
     let fd = borrow(number)?;
     let flags = rustix::fs::fcntl_getfl(fd).ok()?;
     let reads = flags & rustix::fs::OFlags::RWMODE == rustix::fs::OFlags::RDONLY;
@@ -332,7 +337,7 @@ pub fn plain_file_size(number: c_int) -> Option<u64> {
     plain.then(|| u64::try_from(stat.st_size).unwrap_or(0))
 }
 
-/// Sets the file position.
+/// Sets the file position in bytes.
 pub fn seek(number: c_int, at: u64) {
     if let Some(fd) = borrow(number) {
         // Callers pass seekable files only.
@@ -340,13 +345,14 @@ pub fn seek(number: c_int, at: u64) {
     }
 }
 
-/// Returns the file position.
+/// Returns the file position in bytes; `None` if the file has no position.
 #[must_use]
 pub fn position(number: c_int) -> Option<u64> {
     rustix::fs::seek(borrow(number)?, rustix::fs::SeekFrom::Current(0)).ok()
 }
 
-/// Runs `body`, which starts a thread, with all signals blocked: the thread inherits the mask.
+/// Runs `body` with all signals blocked, so that a thread started by `body` inherits the blocked
+/// mask.
 pub fn with_signals_blocked<T>(body: impl FnOnce() -> T) -> T {
     // SAFETY: all bits zero are a valid set of signals.
     let (mut all, mut before): (libc::sigset_t, libc::sigset_t) = unsafe { std::mem::zeroed() };

@@ -16,26 +16,26 @@ use std::ptr;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
-/// Number of windows, and so of recent buffers that are known.
+/// Number of windows, and therefore of recent buffers that this module remembers.
 const WINDOWS_MAX: usize = 4;
 
 #[derive(Debug)]
 struct Window {
     /// Address of the first page; 0 marks a free window.
     base: AtomicUsize,
-    /// Bytes that are inaccessible.
+    /// Number of inaccessible bytes.
     span: AtomicUsize,
-    /// Number of bytes that represent the file; 0 if the contents are the program's own.
+    /// Number of bytes that represent the file; 0 if the pages hold the program's own contents.
     len: AtomicUsize,
-    /// Number of our descriptor of the file.
+    /// Number of our descriptor for the file.
     number: AtomicUsize,
-    /// File offset.
+    /// Offset in the file that corresponds to the first byte.
     at: AtomicU64,
     /// Set once the program has touched the window.
     observed: AtomicBool,
 }
 
-static LENT: [Window; WINDOWS_MAX] = [const {
+static WINDOWS: [Window; WINDOWS_MAX] = [const {
     Window {
         base: AtomicUsize::new(0),
         span: AtomicUsize::new(0),
@@ -46,15 +46,15 @@ static LENT: [Window; WINDOWS_MAX] = [const {
     }
 }; WINDOWS_MAX];
 
-/// The previous SIGSEGV action.
+/// The SIGSEGV action of the program before installation of our handler.
 static PREVIOUS_ACTION: OnceLock<libc::sigaction> = OnceLock::new();
 
-/// Installs the SIGSEGV handler; returns false if it cannot.
+/// Installs the SIGSEGV handler. Returns false if the installation fails.
 pub fn install_handler() -> bool {
     // SAFETY: all-zero bytes are a valid `sigaction`.
     let mut action: libc::sigaction = unsafe { MaybeUninit::zeroed().assume_init() };
     let mut before = action;
-    let handler: extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void) = fault;
+    let handler: extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void) = on_fault;
     action.sa_sigaction = handler as *const () as libc::sighandler_t;
     action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_RESTART;
     // SAFETY: both structures live through the call; the handler is signal-safe (below).
@@ -62,14 +62,18 @@ pub fn install_handler() -> bool {
     done == 0 && PREVIOUS_ACTION.set(before).is_ok()
 }
 
-/// SIGSEGV handler: atomics and the system calls mprotect(2), pread(2) and sigaction(2) only, as
-/// signal-safety(7) allows.
-extern "C" fn fault(signal: libc::c_int, about: *mut libc::siginfo_t, context: *mut libc::c_void) {
+/// SIGSEGV handler. Uses only atomics, mprotect(2), pread(2) and sigaction(2), as signal-safety(7)
+/// permits.
+extern "C" fn on_fault(
+    signal: libc::c_int,
+    about: *mut libc::siginfo_t,
+    context: *mut libc::c_void,
+) {
     // SAFETY: with SA_SIGINFO the kernel gives a structure that lives as long as the handler runs.
     let about_it = unsafe { &*about };
     // SAFETY: for SIGSEGV the structure holds the address (sigaction(2)).
     let address = unsafe { about_it.si_addr() }.addr();
-    for window in &LENT {
+    for window in &WINDOWS {
         let base = window.base.load(Ordering::Acquire);
         if base != 0 && (base..base + window.span.load(Ordering::Relaxed)).contains(&address) {
             window.observed.store(true, Ordering::Relaxed);
@@ -96,16 +100,17 @@ extern "C" fn fault(signal: libc::c_int, about: *mut libc::siginfo_t, context: *
     next(signal, about, context);
 }
 
-/// Turns `len` bytes at `base` (whole pages) into a window onto a file. Returns false if the
-/// program touched this buffer before, or if no window is free.
+/// Makes `len` bytes at `base` (whole pages) a window onto the file with descriptor `number`, from
+/// offset `at` on. Returns false if the program has already touched this buffer, or if no window is
+/// free.
 #[must_use]
-pub fn lend(base: usize, len: usize, number: usize, at: u64) -> bool {
+pub fn create_window(base: usize, len: usize, number: usize, at: u64) -> bool {
     let end = base + len;
-    let known = LENT.iter().find(|window| window.base.load(Ordering::Relaxed) == base);
+    let known = WINDOWS.iter().find(|window| window.base.load(Ordering::Relaxed) == base);
     let window = match known {
         Some(window) => window,
         None => {
-            let free = LENT.iter().find(|window| window.base.load(Ordering::Relaxed) == 0);
+            let free = WINDOWS.iter().find(|window| window.base.load(Ordering::Relaxed) == 0);
             match free {
                 Some(free) if !overlaps(base, len) => free,
                 _ => return false,
@@ -130,10 +135,11 @@ pub fn lend(base: usize, len: usize, number: usize, at: u64) -> bool {
     true
 }
 
-/// Returns file descriptor and offset for a range inside a window.
+/// Returns the file descriptor and file offset of a range that lies inside a window; `None` for any
+/// other range.
 #[must_use]
 pub fn find(from: usize, count: usize) -> Option<(usize, u64)> {
-    LENT.iter().find_map(|window| {
+    WINDOWS.iter().find_map(|window| {
         let base = window.base.load(Ordering::Relaxed);
         let inside = from.checked_sub(base).filter(|_| base != 0)?;
         let fits = inside.checked_add(count)? <= window.len.load(Ordering::Acquire);
@@ -143,17 +149,21 @@ pub fn find(from: usize, count: usize) -> Option<(usize, u64)> {
 }
 
 fn overlaps(from: usize, count: usize) -> bool {
-    LENT.iter().any(|window| window.overlaps(from, count))
+    WINDOWS.iter().any(|window| window.overlaps(from, count))
 }
 
-/// Restores the program's bytes in a range, before a call that needs them.
+/// Restores the program's bytes in all windows that overlap a range, before a call that needs these
+/// bytes.
 pub fn restore_range(from: usize, count: usize) {
-    LENT.iter().filter(|window| window.overlaps(from, count)).for_each(Window::restore);
+    WINDOWS.iter().filter(|window| window.overlaps(from, count)).for_each(Window::restore);
 }
 
 /// Restores the program's bytes in all windows.
 pub fn restore_all() {
-    LENT.iter().filter(|window| window.base.load(Ordering::Relaxed) != 0).for_each(Window::restore);
+    WINDOWS
+        .iter()
+        .filter(|window| window.base.load(Ordering::Relaxed) != 0)
+        .for_each(Window::restore);
 }
 
 impl Window {
@@ -163,7 +173,7 @@ impl Window {
         base != 0 && from < end && base < from.saturating_add(count)
     }
 
-    /// Makes the pages accessible and fills them from the file, as far as it reaches.
+    /// Makes the pages accessible and fills them from the file, up to the end of the file.
     fn restore(&self) {
         let base = self.base.load(Ordering::Acquire);
         let span = self.span.swap(0, Ordering::Relaxed);
@@ -171,7 +181,7 @@ impl Window {
         if span > 0 && set_access(base, span, MprotectFlags::READ | MprotectFlags::WRITE) {
             let (number, at) =
                 (self.number.load(Ordering::Relaxed), self.at.load(Ordering::Relaxed));
-            copy(number, at, base, len);
+            read_into_pages(number, at, base, len);
         }
         if !self.observed.load(Ordering::Relaxed) {
             self.base.store(0, Ordering::Release);
@@ -187,7 +197,7 @@ fn set_access(base: usize, len: usize, flags: MprotectFlags) -> bool {
     unsafe { mprotect(at, len, flags) }.is_ok()
 }
 
-fn copy(number: usize, mut at: u64, to: usize, len: usize) {
+fn read_into_pages(number: usize, mut at: u64, to: usize, len: usize) {
     let Ok(number) = libc::c_int::try_from(number) else { return };
     let mut done = 0;
     while done < len {

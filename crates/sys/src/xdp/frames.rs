@@ -1,19 +1,19 @@
-//! Frames of a UMEM: lent to the kernel one by one, and taken back as blocks of a pool.
+//! Frames of a UMEM, each lent to the kernel and returned as a block of a pool.
 //!
 //! A frame is filled by the kernel ([`XdpReceiver`]), held as a block, or sent ([`XdpSender`]). The
 //! memory is a [`Lender`] with one frame per segment, so a block refers to the bytes that the
 //! kernel has written, without a copy, and a forwarded frame stays in place until it has been sent.
 //! [SL §5.5: the driver's own ring as a dbuf; FEATURES G1, G6]
 //!
-//! A word per frame holds its state. Invariants, cited below:
-//! - F1 A frame is lent to be filled only if its word is 0, and its word is 0 only while it lies in
-//!   `free` or in a fill ring. Only [`XdpReceiver::supply`] lends frames of this memory: the
+//! One word per frame holds the state of the frame. Invariants, cited below:
+//! - F1 A frame is lent to be filled only if its word is 0, and the word is 0 only while the frame
+//!   is in `free` or in a fill ring. Only [`XdpReceiver::supply`] lends frames of this memory: the
 //!   sockets are not exposed.
 //! - F2 `RECEIVED` is set when the frame is taken from a receive ring, and cleared in `give_back`.
-//!   In between the kernel does not write the frame.
-//! - F3 The rest of the word counts uses in send rings, in which the kernel only reads. A received
-//!   frame is sent unmodified. A frame taken from `free` to be written and sent never has
-//!   `RECEIVED` set, so no pool reaches it.
+//!   While the bit is set, the kernel does not write the frame.
+//! - F3 The remaining bits count uses of the frame in send rings, from which the kernel only reads.
+//!   A received frame is sent unmodified. A frame taken from `free` to be written and sent never
+//!   has `RECEIVED` set, so no pool reaches it.
 //!
 //! SYNC POINT *frame given back*: a release subtracts with AcqRel, and the last one pushes the
 //! frame onto `free` under the lock that a lender takes: all our accesses precede the kernel's.
@@ -33,25 +33,26 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-/// State bit: received and not yet given back.
+/// State bit of a frame that has been received and not yet given back.
 const RECEIVED: u32 = 1 << 31;
 
-/// The frames shared by the sockets of one path.
+/// The frames of one path, which all sockets of the path share.
 #[derive(Debug)]
 pub struct Frames {
     umem: Arc<Umem>,
-    /// State of each frame (F1 to F3).
+    /// State of each frame (see F1 to F3).
     words: Box<[AtomicU32]>,
     free: Mutex<Vec<u32>>,
     /// Number of free frames reserved for senders that copy.
     reserve: AtomicUsize,
-    /// The socket with which the UMEM was registered; other sockets share the UMEM.
+    /// The socket with which the UMEM was registered. Other sockets share the UMEM through this
+    /// one.
     first: Mutex<Weak<OwnedFd>>,
 }
 
 impl Frames {
-    /// Creates a memory of `frames` frames, a power of two, one page each: the kernel allows no
-    /// larger ones, and a pool no smaller ones.
+    /// Creates `frames` frames, a power of two, of one page each. The kernel permits no larger
+    /// frames, and a pool no smaller ones.
     pub fn create(name: &str, frames: u32) -> Result<Arc<Self>> {
         if !frames.is_power_of_two() || frames < 2 {
             let target = format!("a memory of {frames} frames");
@@ -68,7 +69,7 @@ impl Frames {
         }))
     }
 
-    /// Returns the frames behind a lender; `None` if it is of another type.
+    /// Returns the frames behind a [`Lender`]; `None` if the lender has another type.
     #[must_use]
     pub fn from_lender(lender: &Arc<dyn Lender>) -> Option<Arc<Self>> {
         let any: Arc<dyn Any + Send + Sync> = lender.clone();
@@ -87,7 +88,7 @@ impl Frames {
         self.umem.shape().frame as usize
     }
 
-    /// Returns the number of free frames.
+    /// Returns the number of free frames, including the reserve.
     #[must_use]
     pub fn free(&self) -> usize {
         self.lock_free_list().len()
@@ -98,7 +99,8 @@ impl Frames {
         self.reserve.fetch_max(frames, Ordering::Relaxed);
     }
 
-    /// Returns frame number and offset of an address.
+    /// Returns the frame number and the offset in that frame of an address; `None` if the address
+    /// is outside of the memory.
     #[must_use]
     pub fn locate(&self, address: u64) -> Option<(usize, usize)> {
         let frame = self.umem.frame_of(address)?;
@@ -106,7 +108,8 @@ impl Frames {
         Some((frame as usize, usize::try_from(within).ok()?))
     }
 
-    /// Returns the location of `bytes` if they are in one received frame of this memory.
+    /// Returns the location of `bytes` as a descriptor, or `None` unless `bytes` lies in one
+    /// received frame of this memory.
     #[must_use]
     pub fn find(&self, bytes: &[u8]) -> Option<Descriptor> {
         let base = self.umem.memory().base().addr().get();
@@ -121,8 +124,8 @@ impl Frames {
         })
     }
 
-    /// Copies bytes from an address; returns false if the range is not in one frame. Does not check
-    /// that the frame has been received.
+    /// Copies bytes from an address. Returns false if the range is not inside one frame. Does not
+    /// check that the frame has been received.
     #[must_use]
     pub fn copy(&self, address: u64, to: &mut [u8]) -> bool {
         let length = u32::try_from(to.len()).unwrap_or(u32::MAX);
@@ -130,7 +133,7 @@ impl Frames {
         self.umem.holds(address, length) && self.umem.memory().copy(at, to)
     }
 
-    /// Binds a socket to a queue. The first socket registers the UMEM; later ones share it.
+    /// Binds a socket to a queue. The first call registers the UMEM; later sockets share it.
     pub(super) fn bind(&self, settings: SocketSettings) -> Result<XdpSocket> {
         let mut first = self.first.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(registered) = first.upgrade() {
@@ -141,13 +144,13 @@ impl Frames {
         Ok(socket)
     }
 
-    /// Returns the UMEM, for callers that keep F1 to F3.
+    /// Returns the UMEM, for callers that maintain F1 to F3.
     pub(super) const fn umem(&self) -> &Arc<Umem> {
         &self.umem
     }
 
-    /// Moves up to `most` free frames, beyond the reserve, to `into` as addresses; returns their
-    /// number.
+    /// Removes up to `most` frames from the free list, leaving the reserve, and appends their
+    /// addresses to `into`. Returns the number of frames.
     pub(super) fn take_free(&self, most: usize, into: &mut Vec<u64>) -> usize {
         let mut free = self.lock_free_list();
         let there = free.len().saturating_sub(self.reserve.load(Ordering::Relaxed));
@@ -158,34 +161,35 @@ impl Frames {
         into.len() - before
     }
 
-    /// Returns frames for which a fill ring had no room to the free list.
+    /// Returns frames to the free list for which a fill ring had no room.
     pub(super) fn put_free(&self, addresses: &[u64]) {
         self.lock_free_list()
             .extend(addresses.iter().rev().filter_map(|at| self.umem.frame_of(*at)));
     }
 
-    /// Marks a frame as received (F2); returns false if it was not lent.
+    /// Marks a frame as received (F2). Returns false if the frame was not lent.
     pub(super) fn mark_received(&self, address: u64) -> bool {
         let Some(frame) = self.umem.frame_of(address) else { return false };
         let word = self.word(frame);
         word.compare_exchange(0, RECEIVED, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
-    /// Takes a free frame to be written and sent (F3).
+    /// Removes a frame from the free list, to be written and sent (F3), and returns its address;
+    /// `None` if no frame is free.
     pub(super) fn take_to_send(&self) -> Option<u64> {
         let frame = self.lock_free_list().pop()?;
         self.word(frame).fetch_add(1, Ordering::AcqRel);
         Some(self.umem.address(frame))
     }
 
-    /// Adds a use in a send ring; returns false if the frame is free or lent.
+    /// Counts one more use of a frame in a send ring. Returns false if the frame is free or lent.
     pub(super) fn retain(&self, address: u64) -> bool {
         let Some(frame) = self.umem.frame_of(address) else { return false };
         let more = |word: u32| (word != 0).then_some(word + 1);
         self.word(frame).fetch_update(Ordering::AcqRel, Ordering::Acquire, more).is_ok()
     }
 
-    /// Ends a use in a send ring; returns false if there was none.
+    /// Ends one use of a frame in a send ring. Returns false if there was no use.
     pub(super) fn release(&self, address: u64) -> bool {
         let Some(frame) = self.umem.frame_of(address) else { return false };
         let less = |word: u32| (word & !RECEIVED != 0).then(|| word - 1);
@@ -255,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn frame_is_in_one_place_at_a_time() {
+    fn frame_has_one_owner_at_a_time() {
         let frames = frames();
         let mut lent = Vec::new();
         assert_eq!((frames.take_free(3, &mut lent), frames.free()), (3, 1));
@@ -273,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn sent_frame_is_freed_once_it_has_left() {
+    fn sent_frame_is_freed_after_transmission() {
         let frames = frames();
         let mut lent = Vec::new();
         frames.take_free(4, &mut lent);

@@ -1,8 +1,8 @@
-//! The receiving side of a queue, which fills frames of a shared memory.
+//! Reception of frames from a queue into shared memory.
 //!
-//! Takes free frames from [`Frames`] and yields received descriptors, whose frames belong to this
-//! process until the pool gives them back. The socket is not exposed, so nothing else lends frames
-//! of this memory (F1 of `frames`).
+//! A receiver lends free frames from [`Frames`] to the kernel and returns received descriptors,
+//! whose frames belong to this process until the pool gives them back. The socket is not exposed,
+//! so no other code lends frames of this memory (F1 of `frames`).
 
 use super::frames::Frames;
 use super::ring::Descriptor;
@@ -11,18 +11,18 @@ use crate::error::{Error, Result};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
-/// A receiver at one queue.
+/// A receiver of frames from one queue of an interface.
 #[derive(Debug)]
 pub struct XdpReceiver {
     socket: XdpSocket,
     frames: Arc<Frames>,
-    /// Frames lent to this queue and not yet received.
+    /// Number of frames lent to this queue and not yet received.
     lent: usize,
     addresses: Vec<u64>,
 }
 
 impl XdpReceiver {
-    /// Opens a receiver. Frames arrive once a program redirects to it.
+    /// Opens a receiver. Frames arrive once a program redirects them to this receiver.
     pub fn open(frames: &Arc<Frames>, settings: SocketSettings) -> Result<Self> {
         let settings =
             SocketSettings { completion: settings.fill.min(COMPLETION_ENTRIES), tx: 0, ..settings };
@@ -47,8 +47,8 @@ impl XdpReceiver {
         self.lent
     }
 
-    /// Lends free frames until `target` are lent or the ring is full; returns the number added.
-    /// Time is proportional to that number.
+    /// Lends free frames until `target` frames are lent or the fill ring is full. Returns the
+    /// number of frames added. Takes time proportional to that number.
     pub fn supply(&mut self, target: usize) -> Result<usize> {
         let Some(fill) = self.socket.fill.as_mut() else { return Ok(0) };
         let wanted = target.saturating_sub(self.lent).min(fill.room()? as usize);
@@ -74,8 +74,8 @@ impl XdpReceiver {
         Ok(lent)
     }
 
-    /// Appends up to `most` received descriptors to `into` and returns their number. Their frames
-    /// count as arrived.
+    /// Appends up to `most` received descriptors to `into` and returns their number. Marks their
+    /// frames as received.
     pub fn receive(&mut self, into: &mut Vec<Descriptor>, most: usize) -> Result<usize> {
         let Some(rx) = self.socket.rx.as_mut() else { return Ok(0) };
         let before = into.len();
@@ -90,7 +90,7 @@ impl XdpReceiver {
         Ok(came)
     }
 
-    /// Returns the number of descriptors received and not taken.
+    /// Returns the number of descriptors in the receive ring.
     pub fn unread(&self) -> Result<u32> {
         self.socket.rx.as_ref().map_or(Ok(0), super::ring::RxRing::waiting)
     }
@@ -100,13 +100,13 @@ impl XdpReceiver {
         self.socket.statistics()
     }
 
-    /// Returns true if the device writes the memory itself.
+    /// Returns true if the device writes into the shared memory without a copy by the kernel.
     #[must_use]
     pub const fn is_zero_copy(&self) -> bool {
         self.socket.is_zero_copy()
     }
 
-    /// Takes the socket's pending error (see [`XdpSocket::error`]).
+    /// Removes and returns the pending error of the socket (see [`XdpSocket::error`]).
     #[must_use]
     pub fn error(&self) -> Option<i32> {
         self.socket.error()
@@ -120,5 +120,6 @@ impl AsFd for XdpReceiver {
     }
 }
 
-/// The kernel requires a completion ring beside a fill ring, though nothing is sent here.
+/// Number of entries of the completion ring. The kernel requires one beside a fill ring, although a
+/// receiver sends nothing.
 const COMPLETION_ENTRIES: u32 = 64;

@@ -1,10 +1,10 @@
 //! The XDP program that redirects the frames of a queue to its socket.
 //!
-//! Per queue it counts redirected frames and frames passed to the host for lack of a socket; these
-//! counters are the only record of traffic that the program saw and did not take (CONTRACT 19).
-//! Before each redirected frame, if the device leaves room, it writes data that would be lost
-//! otherwise ([`Stamp`]): the time, and the VLAN tag that the device stripped, if the driver
-//! reports it (`bpf_xdp_metadata_rx_vlan_tag`, Linux 6.8).
+//! For each queue, the program counts redirected frames and frames passed to the host for lack of a
+//! socket. Only these counters record the traffic that the program saw but did not redirect
+//! (CONTRACT 19). Before each redirected frame, if the device leaves room, the program writes data
+//! that would be lost otherwise ([`Stamp`]): the time, and the VLAN tag that the device stripped,
+//! if the driver reports it (`bpf_xdp_metadata_rx_vlan_tag`, Linux 6.8).
 
 use super::receiver::XdpReceiver;
 use super::socket::XdpSocket;
@@ -17,37 +17,38 @@ use crate::memory::Mapping;
 use crate::packet::layout::VlanTag;
 use std::os::fd::{AsFd as _, AsRawFd as _};
 
-/// Bytes of a queue's counters: a cache line.
+/// Size in bytes of a queue's counters: a cache line.
 const LINE: u32 = 64;
 
-/// A map of sockets by queue, and the program that redirects to them. Frames of a queue without a
-/// socket pass to the host.
+/// A map of sockets by queue, and the XDP program that redirects frames to these sockets. Frames of
+/// a queue without a socket pass to the host.
 #[derive(Debug)]
 pub struct Redirect {
     sockets: Map,
     program: Program,
-    /// Counters of our own program; `None` for another program, which keeps its own.
+    /// Counters of our own program; `None` for a program built by the caller, which keeps its own
+    /// counters.
     counters: Option<Mapping>,
     queues: u32,
 }
 
-/// Access to the driver's metadata about a stripped VLAN tag.
+/// Means by which a program asks the driver for a stripped VLAN tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TagLookup {
-    /// BTF id of the kernel function.
+    /// BTF id of the kernel function to call.
     pub function: i32,
     /// The interface to whose driver the program is bound.
     pub interface: u32,
 }
 
-/// Builds a program that redirects to these sockets by queue number.
+/// A function that builds a program to redirect frames to the sockets in the map, by queue number.
 pub type BuildProgram<'m, E> =
     &'m dyn Fn(&Map, Option<TagLookup>) -> std::result::Result<Program, E>;
 
 /// Counters of the redirecting program.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RedirectCounts {
-    /// Frames redirected to sockets, whether or not these had room.
+    /// Frames redirected to sockets, including those for which a socket had no room.
     pub redirected: u64,
     /// Frames of queues without a socket, passed to the host.
     pub passed: u64,
@@ -63,11 +64,11 @@ pub struct Stamp {
 }
 
 impl Stamp {
-    /// Size in bytes; a stamp ends at the beginning of the frame.
+    /// Size of a stamp in bytes. A stamp ends where the frame begins.
     pub const BYTES: usize = 16;
 
-    /// Reads the stamp before a frame and zeroes it, so that the next frame in this place does not
-    /// appear to have it.
+    /// Reads the stamp before a frame and zeroes it, so that the next frame in the same buffer does
+    /// not appear to have this stamp.
     #[must_use]
     pub fn take(before: &mut [u8; Self::BYTES]) -> Self {
         let all = u128::from_ne_bytes(std::mem::take(before));
@@ -83,13 +84,13 @@ impl Stamp {
 }
 
 impl Redirect {
-    /// Creates map and program, without attaching.
+    /// Creates the map and the program, without attaching the program.
     pub fn load(name: &str, queues: u32, fragments: bool) -> std::result::Result<Self, LoadError> {
         Self::create(name, queues, fragments, None)
     }
 
     /// Creates the map and a program, and attaches the program to an interface. Prefers a program
-    /// that queries the driver for VLAN tags, and native mode. `ready` runs before the attachment,
+    /// that queries the driver for VLAN tags, and native mode. Calls `ready` before the attachment,
     /// so that the first frame finds its socket.
     pub fn attach_new<E: From<LoadError> + From<Error>>(
         (name, queues, fragments): (&str, u32, bool),
@@ -97,10 +98,10 @@ impl Redirect {
         ready: impl Fn(&Self) -> std::result::Result<(), E>,
     ) -> std::result::Result<(Self, XdpAttachment), E> {
         let make = |asks| Ok(Self::create(name, queues, fragments, asks)?);
-        Self::first_that_fits(interface, &make, &ready)
+        Self::attach_first_accepted(interface, &make, &ready)
     }
 
-    /// Like [`Redirect::attach_new`], with another program.
+    /// Attaches like [`Redirect::attach_new`], but with a program that `make` builds.
     pub fn attach_with<E: From<LoadError> + From<Error>>(
         (name, queues): (&str, u32),
         make: BuildProgram<'_, E>,
@@ -113,10 +114,10 @@ impl Redirect {
             let program = make(&sockets, asks)?;
             Ok(Self { sockets, program, counters: None, queues })
         };
-        Self::first_that_fits(interface, &made, &ready)
+        Self::attach_first_accepted(interface, &made, &ready)
     }
 
-    fn first_that_fits<E: From<LoadError> + From<Error>>(
+    fn attach_first_accepted<E: From<LoadError> + From<Error>>(
         interface: u32,
         make: &dyn Fn(Option<TagLookup>) -> std::result::Result<Self, E>,
         ready: &dyn Fn(&Self) -> std::result::Result<(), E>,
@@ -147,7 +148,7 @@ impl Redirect {
         let sockets = Map::xdp_sockets(name, queues).map_err(refused)?;
         let counters = Map::array(name, queues * LINE, 1, true).map_err(refused)?;
         let maps = (sockets.as_fd().as_raw_fd(), counters.as_fd().as_raw_fd());
-        let code = code(maps, queues, asks.map(|asks| asks.function));
+        let code = assemble(maps, queues, asks.map(|asks| asks.function));
         let license = if asks.is_some() { License::MitOrGpl } else { License::ApacheOrMit };
         let device = asks.map(|asks| asks.interface);
         let load = Load { fragments, license, device, ..Load::new(ProgramKind::Xdp, name, &code) };
@@ -182,7 +183,7 @@ impl Redirect {
         self.sockets.clear(queue)
     }
 
-    /// Returns the sums over all queues; 0 if another program redirects.
+    /// Returns the counters, summed over all queues; all 0 if the program was built by the caller.
     #[must_use]
     pub fn counts(&self) -> RedirectCounts {
         let mut all = RedirectCounts::default();
@@ -198,16 +199,16 @@ impl Redirect {
     }
 }
 
-/// Maximum number of queues: more than any device has.
+/// Maximum number of queues, more than any device has.
 const QUEUES_MAX: u32 = 4096;
 
-/// Encodes an instruction.
-const fn op(code: u8, target: u8, source: u8, offset: i16, value: i32) -> [u8; 8] {
+/// Encodes one eBPF instruction.
+const fn instruction(code: u8, target: u8, source: u8, offset: i16, value: i32) -> [u8; 8] {
     let ([a, b], [c, d, e, f]) = (offset.to_le_bytes(), value.to_le_bytes());
     [code, source << 4 | target, a, b, c, d, e, f]
 }
 
-/// Assembles the program. In C:
+/// Assembles the redirecting program. Its C equivalent:
 ///
 /// ```c
 /// if (ctx->rx_queue_index >= queues) return XDP_PASS;
@@ -222,7 +223,7 @@ const fn op(code: u8, target: u8, source: u8, offset: i16, value: i32) -> [u8; 8
 /// }
 /// counter->redirected++; return answer;
 /// ```
-fn code((sockets, counters): (i32, i32), queues: u32, tags: Option<i32>) -> Vec<u8> {
+fn assemble((sockets, counters): (i32, i32), queues: u32, tags: Option<i32>) -> Vec<u8> {
     // Offsets in `struct xdp_md`, return values, helper numbers.
     const DATA: i16 = 0;
     const DATA_META: i16 = 8;
@@ -236,71 +237,71 @@ fn code((sockets, counters): (i32, i32), queues: u32, tags: Option<i32>) -> Vec<
     const MAP: u8 = 1;
     const VALUE: u8 = 2;
     let begin = [
-        op(MOVE, 6, 1, 0, 0),
-        op(LOAD, 7, 1, QUEUE, 0),
-        op(0xa5, 7, 0, 2, queues.cast_signed()), // if r7 < queues goto on
-        op(SET, 0, 0, 0, PASS),
-        op(EXIT, 0, 0, 0, 0),
-        op(0x18, 1, MAP, 0, sockets), // on:
-        op(0, 0, 0, 0, 0),
-        op(MOVE, 2, 7, 0, 0),
-        op(SET, 3, 0, 0, PASS),
-        op(CALL, 0, 0, 0, REDIRECT_MAP),
-        op(MOVE, 8, 0, 0, 0),
-        op(0x67, 7, 0, 0, LINE.trailing_zeros().cast_signed()), // r7 <<= 6
-        op(0x18, 9, VALUE, 0, counters),
-        op(0, 0, 0, 0, 0),
-        op(0x0f, 9, 7, 0, 0),        // r9 += r7
-        op(0x15, 8, 0, 4, REDIRECT), // if r8 == XDP_REDIRECT goto redirected
-        op(SET, 1, 0, 0, 1),
-        op(0xdb, 9, 1, 8, 0), // lock *(u64 *)(r9 + 8) += r1
-        op(MOVE, 0, 8, 0, 0),
-        op(EXIT, 0, 0, 0, 0),
-        op(SET, 7, 0, 0, 0), // redirected: no tag
+        instruction(MOVE, 6, 1, 0, 0),
+        instruction(LOAD, 7, 1, QUEUE, 0),
+        instruction(0xa5, 7, 0, 2, queues.cast_signed()), // if r7 < queues goto on
+        instruction(SET, 0, 0, 0, PASS),
+        instruction(EXIT, 0, 0, 0, 0),
+        instruction(0x18, 1, MAP, 0, sockets), // on:
+        instruction(0, 0, 0, 0, 0),
+        instruction(MOVE, 2, 7, 0, 0),
+        instruction(SET, 3, 0, 0, PASS),
+        instruction(CALL, 0, 0, 0, REDIRECT_MAP),
+        instruction(MOVE, 8, 0, 0, 0),
+        instruction(0x67, 7, 0, 0, LINE.trailing_zeros().cast_signed()), // r7 <<= 6
+        instruction(0x18, 9, VALUE, 0, counters),
+        instruction(0, 0, 0, 0, 0),
+        instruction(0x0f, 9, 7, 0, 0),        // r9 += r7
+        instruction(0x15, 8, 0, 4, REDIRECT), // if r8 == XDP_REDIRECT goto redirected
+        instruction(SET, 1, 0, 0, 1),
+        instruction(0xdb, 9, 1, 8, 0), // lock *(u64 *)(r9 + 8) += r1
+        instruction(MOVE, 0, 8, 0, 0),
+        instruction(EXIT, 0, 0, 0, 0),
+        instruction(SET, 7, 0, 0, 0), // redirected: no tag
     ];
     let end = [
-        op(MOVE, 1, 6, 0, 0),
-        op(SET, 2, 0, 0, -16),
-        op(CALL, 0, 0, 0, ADJUST_META),
-        op(0x55, 0, 0, 8, 0), // if r0 != 0 goto count
-        op(CALL, 0, 0, 0, KTIME_GET_NS),
-        op(LOAD, 1, 6, DATA_META, 0),
-        op(LOAD, 2, 6, DATA, 0),
-        op(MOVE, 3, 1, 0, 0),
-        op(0x07, 3, 0, 0, 16), // r3 += 16
-        op(0x2d, 3, 2, 2, 0),  // if r3 > r2 goto count
-        op(0x7b, 1, 7, 0, 0),  // *(u64 *)(r1 + 0) = r7
-        op(0x7b, 1, 0, 8, 0),  // *(u64 *)(r1 + 8) = r0
-        op(SET, 1, 0, 0, 1),   // count:
-        op(0xdb, 9, 1, 0, 0),  // lock *(u64 *)(r9 + 0) += r1
-        op(MOVE, 0, 8, 0, 0),
-        op(EXIT, 0, 0, 0, 0),
+        instruction(MOVE, 1, 6, 0, 0),
+        instruction(SET, 2, 0, 0, -16),
+        instruction(CALL, 0, 0, 0, ADJUST_META),
+        instruction(0x55, 0, 0, 8, 0), // if r0 != 0 goto count
+        instruction(CALL, 0, 0, 0, KTIME_GET_NS),
+        instruction(LOAD, 1, 6, DATA_META, 0),
+        instruction(LOAD, 2, 6, DATA, 0),
+        instruction(MOVE, 3, 1, 0, 0),
+        instruction(0x07, 3, 0, 0, 16), // r3 += 16
+        instruction(0x2d, 3, 2, 2, 0),  // if r3 > r2 goto count
+        instruction(0x7b, 1, 7, 0, 0),  // *(u64 *)(r1 + 0) = r7
+        instruction(0x7b, 1, 0, 8, 0),  // *(u64 *)(r1 + 8) = r0
+        instruction(SET, 1, 0, 0, 1),   // count:
+        instruction(0xdb, 9, 1, 0, 0),  // lock *(u64 *)(r9 + 0) += r1
+        instruction(MOVE, 0, 8, 0, 0),
+        instruction(EXIT, 0, 0, 0, 0),
     ];
     let lookup = tags.map(tag_lookup);
     let lookup = lookup.as_ref().map_or(&[][..], |code| &code[..]);
     [&begin[..], lookup, &end[..]].concat().concat()
 }
 
-/// Emits the call of the kfunc that returns the tag; leaves the tag in r7.
+/// Emits the call of the kernel function that returns the stripped tag, and leaves the tag in r7.
 fn tag_lookup(function: i32) -> [[u8; 8]; 15] {
     // Source register of a call of a kfunc.
     const KFUNC: u8 = 2;
     [
-        op(0x7a, 10, 0, -8, 0), // *(u64 *)(r10 - 8) = 0
-        op(MOVE, 1, 6, 0, 0),
-        op(MOVE, 2, 10, 0, 0),
-        op(0x07, 2, 0, 0, -2), // r2 += -2
-        op(MOVE, 3, 10, 0, 0),
-        op(0x07, 3, 0, 0, -4), // r3 += -4
-        op(CALL, 0, KFUNC, 0, function),
-        op(0x55, 0, 0, 7, 0),   // if r0 != 0 goto behind
-        op(0x69, 7, 10, -2, 0), // r7 = *(u16 *)(r10 - 2)
-        op(0x67, 7, 0, 0, 16),  // r7 <<= 16
-        op(0x69, 1, 10, -4, 0), // r1 = *(u16 *)(r10 - 4)
-        op(0x4f, 7, 1, 0, 0),   // r7 |= r1
-        op(SET, 1, 0, 0, 1),
-        op(0x67, 1, 0, 0, 32), // r1 <<= 32
-        op(0x4f, 7, 1, 0, 0),  // r7 |= r1
+        instruction(0x7a, 10, 0, -8, 0), // *(u64 *)(r10 - 8) = 0
+        instruction(MOVE, 1, 6, 0, 0),
+        instruction(MOVE, 2, 10, 0, 0),
+        instruction(0x07, 2, 0, 0, -2), // r2 += -2
+        instruction(MOVE, 3, 10, 0, 0),
+        instruction(0x07, 3, 0, 0, -4), // r3 += -4
+        instruction(CALL, 0, KFUNC, 0, function),
+        instruction(0x55, 0, 0, 7, 0),   // if r0 != 0 goto behind
+        instruction(0x69, 7, 10, -2, 0), // r7 = *(u16 *)(r10 - 2)
+        instruction(0x67, 7, 0, 0, 16),  // r7 <<= 16
+        instruction(0x69, 1, 10, -4, 0), // r1 = *(u16 *)(r10 - 4)
+        instruction(0x4f, 7, 1, 0, 0),   // r7 |= r1
+        instruction(SET, 1, 0, 0, 1),
+        instruction(0x67, 1, 0, 0, 32), // r1 <<= 32
+        instruction(0x4f, 7, 1, 0, 0),  // r7 |= r1
     ]
 }
 

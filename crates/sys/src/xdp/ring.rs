@@ -1,8 +1,8 @@
 //! The four rings of an AF_XDP socket: indices and entries shared with the kernel.
 //!
-//! Each side writes one index and reads the other. Our index is kept in private memory and only
-//! published; the kernel's is read once per call and rejected (EBADMSG) if it differs by more than
-//! the ring's size.
+//! Each side writes one index and reads the other side's. This process keeps its own index in
+//! private memory and publishes it. It reads the kernel's index once per call, and rejects it
+//! (EBADMSG) if the two indices differ by more than the ring's size.
 
 use super::setting::Offsets;
 use super::umem::Umem;
@@ -11,18 +11,18 @@ use crate::memory::Mapping;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-/// XDP_RING_NEED_WAKEUP
+/// XDP_RING_NEED_WAKEUP: the kernel must be woken to read the ring.
 const NEEDS_WAKEUP: u32 = 1;
-/// XDP_PKT_CONTD
+/// XDP_PKT_CONTD: the next descriptor continues the packet.
 const CONTINUES: u32 = 1;
 
-/// Address of an entry that is not to be sent: beyond any memory.
+/// Address, beyond any memory, of an entry that the kernel must skip.
 const INVALID_ADDRESS: u64 = u64::MAX >> 1;
 
-/// A part of a packet in one frame.
+/// A part of a packet that lies in one frame.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Descriptor {
-    /// Address of its first byte.
+    /// Address of the first byte in the UMEM.
     pub address: u64,
     /// Length in bytes.
     pub length: u32,
@@ -30,31 +30,32 @@ pub struct Descriptor {
     pub continues: bool,
 }
 
-/// Frames lent to the kernel for reception.
+/// Ring of frames lent to the kernel for reception.
 #[derive(Debug)]
 pub struct FillRing(pub(super) EntryRing);
 
-/// Frames that the kernel has sent.
+/// Ring of frames that the kernel has sent.
 #[derive(Debug)]
 pub struct CompletionRing(pub(super) EntryRing);
 
-/// Received descriptors.
+/// Ring of received descriptors.
 #[derive(Debug)]
 pub struct RxRing(pub(super) EntryRing);
 
-/// Descriptors to send.
+/// Ring of descriptors to send.
 #[derive(Debug)]
 pub struct TxRing(pub(super) EntryRing);
 
 impl FillRing {
-    /// Lends frames, by any address in them, as far as there is room; returns their number.
+    /// Lends frames, each given by any address in it, as far as there is room. Returns the number
+    /// of frames lent.
     pub fn lend(&mut self, addresses: &[u64]) -> Result<usize> {
-        self.0.put(addresses, |ring, at, address| {
+        self.0.produce(addresses, |ring, at, address| {
             ring.umem.frame_of(*address).is_some() && ring.memory.set_word(at, *address)
         })
     }
 
-    /// Returns true if the kernel must be woken to see new frames ([`XdpSocket::wake_rx`]).
+    /// Returns true if the kernel must be woken to use newly lent frames ([`XdpSocket::wake_rx`]).
     ///
     /// [`XdpSocket::wake_rx`]: super::XdpSocket::wake_rx
     #[must_use]
@@ -67,14 +68,14 @@ impl FillRing {
         self.0.room()
     }
 
-    /// Returns the number of lent frames not yet used.
+    /// Returns the number of lent frames that the kernel has not yet used.
     pub fn waiting(&self) -> Result<u32> {
         Ok(self.0.size - self.0.room()?)
     }
 }
 
 impl CompletionRing {
-    /// Appends up to `most` addresses of sent frames to `into`; returns the number of entries
+    /// Appends up to `most` addresses of sent frames to `into`. Returns the number of entries
     /// consumed.
     pub fn take(&mut self, into: &mut Vec<u64>, most: usize) -> Result<usize> {
         self.0.take(most, |ring, at| {
@@ -103,20 +104,20 @@ impl RxRing {
         })
     }
 
-    /// Returns the number of descriptors not taken.
+    /// Returns the number of received descriptors that wait in the ring.
     pub fn waiting(&self) -> Result<u32> {
         self.0.available()
     }
 }
 
 impl TxRing {
-    /// Returns the number of descriptors that the kernel has not taken.
+    /// Returns the number of descriptors that the kernel has not yet consumed.
     pub fn waiting(&self) -> Result<u32> {
         Ok(self.0.size - self.0.room()?)
     }
 
-    /// Replaces all descriptors that the kernel has not taken by at least as many others. Sound
-    /// only if the kernel reads the ring only during calls of this process.
+    /// Replaces all descriptors that the kernel has not yet consumed by at least as many others.
+    /// Sound only if the kernel reads the ring only during calls of this process.
     pub(super) fn rewrite(&mut self, all: &[Descriptor]) -> Result<()> {
         let old = self.waiting()?;
         self.0.index = self.0.index.wrapping_sub(old);
@@ -125,22 +126,22 @@ impl TxRing {
         Ok(())
     }
 
-    /// Turns the last `entries` descriptors into descriptors that the kernel skips.
+    /// Makes the kernel skip the last `entries` descriptors.
     pub(super) fn forget(&mut self, entries: usize) -> Result<()> {
         let entries = u32::try_from(entries).unwrap_or(u32::MAX).min(self.waiting()?);
         for number in 1..=entries {
             let at = self.0.entry_offset(self.0.index.wrapping_sub(number));
             if !(self.0.memory.set_word(at, INVALID_ADDRESS) && self.0.memory.set_half(at + 8, 1)) {
-                return Err(self.0.corrupt());
+                return Err(self.0.corrupt_error());
             }
         }
         Ok(())
     }
 
-    /// Adds descriptors as far as there is room and returns their number. Follow with
+    /// Adds descriptors as far as there is room and returns their number. The caller then calls
     /// [`XdpSocket::wake_tx`](super::XdpSocket::wake_tx) if needed.
     pub fn enqueue(&mut self, descriptors: &[Descriptor]) -> Result<usize> {
-        self.0.put(descriptors, |ring, at, descriptor| {
+        self.0.produce(descriptors, |ring, at, descriptor| {
             let Descriptor { address, length, continues } = *descriptor;
             ring.umem.holds(address, length)
                 && ring.memory.set_word(at, address)
@@ -154,7 +155,7 @@ impl TxRing {
         self.0.room()
     }
 
-    /// Returns true if the kernel must be woken to see new descriptors.
+    /// Returns true if the kernel must be woken to send new descriptors.
     #[must_use]
     pub fn needs_wakeup(&self) -> bool {
         self.0.needs_wakeup()
@@ -172,7 +173,7 @@ pub(super) struct RingLayout<'a> {
 }
 
 impl RingLayout<'_> {
-    /// Returns the size of the mapping in bytes; `None` if it is invalid.
+    /// Returns the size of the mapping in bytes; `None` if the size overflows.
     fn bytes(&self) -> Option<usize> {
         let entries = (self.size as usize).checked_mul(self.entry)?;
         let all = usize::try_from(self.offsets.entries).ok()?.checked_add(entries)?;
@@ -191,7 +192,7 @@ pub(super) struct EntryRing {
     entries: usize,
     entry: usize,
     size: u32,
-    /// Our index, not yet masked.
+    /// Our index, not reduced modulo the ring size.
     index: u32,
 }
 
@@ -226,7 +227,7 @@ impl EntryRing {
         self.entries + (index & (self.size - 1)) as usize * self.entry
     }
 
-    fn corrupt(&self) -> Error {
+    fn corrupt_error(&self) -> Error {
         Error::new(
             "AF_XDP",
             format!("the {}: its indices or entries make no sense", self.name),
@@ -234,13 +235,13 @@ impl EntryRing {
         )
     }
 
-    /// Returns the entries free to a producer.
+    /// Returns the number of entries that a producer may write.
     fn room(&self) -> Result<u32> {
-        let theirs = self.memory.half(self.consumer).ok_or_else(|| self.corrupt())?;
-        self.size.checked_sub(self.index.wrapping_sub(theirs)).ok_or_else(|| self.corrupt())
+        let theirs = self.memory.half(self.consumer).ok_or_else(|| self.corrupt_error())?;
+        self.size.checked_sub(self.index.wrapping_sub(theirs)).ok_or_else(|| self.corrupt_error())
     }
 
-    fn put<T>(&mut self, all: &[T], write: impl Fn(&Self, usize, &T) -> bool) -> Result<usize> {
+    fn produce<T>(&mut self, all: &[T], write: impl Fn(&Self, usize, &T) -> bool) -> Result<usize> {
         let room = (self.room()? as usize).min(all.len());
         let mut done = 0;
         for entry in all.iter().take(room) {
@@ -260,12 +261,12 @@ impl EntryRing {
         Ok(done as usize)
     }
 
-    /// Returns the entries available to a consumer.
+    /// Returns the number of entries that a consumer may read.
     fn available(&self) -> Result<u32> {
         // Acquire: entries published by the kernel are complete.
-        let theirs = self.memory.half(self.producer).ok_or_else(|| self.corrupt())?;
+        let theirs = self.memory.half(self.producer).ok_or_else(|| self.corrupt_error())?;
         let there = theirs.wrapping_sub(self.index);
-        if there > self.size { Err(self.corrupt()) } else { Ok(there) }
+        if there > self.size { Err(self.corrupt_error()) } else { Ok(there) }
     }
 
     fn take(
@@ -277,7 +278,7 @@ impl EntryRing {
         let count = u32::try_from(most).unwrap_or(u32::MAX).min(there);
         for number in 0..count {
             let index = self.index.wrapping_add(number);
-            read(self, self.entry_offset(index)).ok_or_else(|| self.corrupt())?;
+            read(self, self.entry_offset(index)).ok_or_else(|| self.corrupt_error())?;
         }
         self.index = self.index.wrapping_add(count);
         // Release: entries are read before the kernel may overwrite them.
@@ -295,8 +296,8 @@ mod tests {
     const OFFSETS: Offsets = Offsets { producer: 0, consumer: 64, flags: 128, entries: 192 };
     const SIZE: u32 = 8;
 
-    /// Creates a ring whose other side the test plays.
-    fn ring(entry: usize) -> (EntryRing, Mapping) {
+    /// Creates a ring of which the test plays the kernel's side.
+    fn entry_ring(entry: usize) -> (EntryRing, Mapping) {
         let shape = UmemShape { frame: 2048, frames: 4, headroom: 0 };
         let umem = &Arc::new(Umem::create("sys-test", shape).unwrap());
         let form = RingLayout { name: "ring", at: 0, offsets: OFFSETS, entry, size: SIZE, umem };
@@ -305,22 +306,22 @@ mod tests {
         (EntryRing::from_mapping(file.map().unwrap(), &form), file.map().unwrap())
     }
 
-    fn rx() -> (RxRing, Mapping) {
-        let (ring, theirs) = ring(16);
+    fn rx_ring() -> (RxRing, Mapping) {
+        let (ring, theirs) = entry_ring(16);
         (RxRing(ring), theirs)
     }
 
-    fn fill() -> (FillRing, Mapping) {
-        let (ring, theirs) = ring(8);
+    fn fill_ring() -> (FillRing, Mapping) {
+        let (ring, theirs) = entry_ring(8);
         (FillRing(ring), theirs)
     }
 
-    fn completion() -> (CompletionRing, Mapping) {
-        let (ring, theirs) = ring(8);
+    fn completion_ring() -> (CompletionRing, Mapping) {
+        let (ring, theirs) = entry_ring(8);
         (CompletionRing(ring), theirs)
     }
 
-    /// Returns indices that an honest peer cannot publish.
+    /// Returns indices that a correct kernel cannot publish.
     fn impossible_indices(index: u32) -> impl Iterator<Item = u32> {
         [SIZE + 1, SIZE + 2, 1 << 16, 1 << 31, u32::MAX - 1]
             .map(|by| index.wrapping_add(by))
@@ -328,8 +329,8 @@ mod tests {
     }
 
     #[test]
-    fn impossible_index_is_rejected_and_nothing_moves() {
-        let (mut rx, theirs) = rx();
+    fn impossible_index_is_rejected_without_any_transfer() {
+        let (mut rx, theirs) = rx_ring();
         let mut came = Vec::new();
         for index in impossible_indices(0) {
             theirs.set_half(0, index);
@@ -346,7 +347,7 @@ mod tests {
         assert_eq!(came, [piece(2048, 2000, false), piece(100, 60, true)]);
         assert_eq!(theirs.half(64), Some(2), "their places are given back");
 
-        let (mut fill, theirs) = fill();
+        let (mut fill, theirs) = fill_ring();
         assert_eq!(fill.lend(&[0, 2048, 4096]).unwrap(), 3);
         for index in impossible_indices(3).filter(|index| 3_u32.wrapping_sub(*index) > SIZE) {
             theirs.set_half(64, index);
@@ -361,18 +362,18 @@ mod tests {
     #[test]
     fn entries_outside_the_memory_are_rejected() {
         for (address, length) in [(0, 2049), (2047, 2), (8192, 1), (u64::MAX, 1), (1, u32::MAX)] {
-            let (mut rx, theirs) = rx();
+            let (mut rx, theirs) = rx_ring();
             theirs.set_word(192, address);
             theirs.set_half(200, length);
             theirs.set_half(0, 1);
             let refused = rx.take(&mut Vec::new(), 1).unwrap_err();
             assert_eq!(refused.errno, libc::EBADMSG, "{address} {length}");
-            let mut tx = TxRing(ring(16).0);
+            let mut tx = TxRing(entry_ring(16).0);
             let descriptor = Descriptor { address, length, continues: false };
             assert_eq!(tx.enqueue(&[descriptor]).unwrap_err().errno, libc::EINVAL);
             assert_eq!(tx.room().unwrap(), SIZE, "nothing was given");
         }
-        let (mut completion, theirs) = completion();
+        let (mut completion, theirs) = completion_ring();
         theirs.set_word(192, 8192);
         theirs.set_half(0, 1);
         assert!(completion.take(&mut Vec::new(), 1).is_err());

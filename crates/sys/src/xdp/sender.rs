@@ -1,15 +1,16 @@
-//! The sending side of a queue.
+//! Sending of packets to a queue.
 //!
-//! Sends packets that lie in frames of the shared memory, in place, or copies bytes into free
-//! frames, and reports what the kernel has taken, in order. A device without room drops the packet
-//! it has just taken (EBUSY); that packet is put back before the others, so nothing is lost or
-//! reordered. This relies on copy mode, in which the kernel reads the ring only during calls of
-//! this process; a zero-copy device never drops this way.
+//! A sender sends packets from frames of the shared memory in place, copies other bytes into free
+//! frames, and reports in order how many packets the kernel has taken. A device without room drops
+//! the packet that it has just taken (EBUSY). The sender then puts that packet back before the
+//! others, so no packet is lost or reordered. This relies on copy mode, in which the kernel reads
+//! the ring only during calls of this process; a zero-copy device never drops packets in this way.
 //!
-//! Identifying the dropped packet: the kernel publishes its read position after sending at least
-//! one packet (`__xsk_tx_release`, Linux 6.6), so the dropped packet is the last one taken; if the
-//! kernel has sent no packet it publishes nothing, so the dropped packet is the first one waiting.
-//! In the second case its entry stays as a *ghost* until the position advances.
+//! The dropped packet is identified as follows. After sending at least one packet, the kernel
+//! publishes its read position (`__xsk_tx_release`, Linux 6.6), so the dropped packet is the last
+//! one taken. If the kernel has sent no packet, it publishes nothing, so the dropped packet is the
+//! first one waiting. In the second case the entry of the packet stays as a *ghost* until the
+//! position advances.
 
 use super::frames::Frames;
 use super::ring::Descriptor;
@@ -19,22 +20,22 @@ use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
-/// Maximum number of descriptors per packet (MAX_SKB_FRAGS and the head).
+/// Maximum number of descriptors per packet (MAX_SKB_FRAGS, plus one for the head).
 const FRAGMENTS_MAX: usize = 18;
 
-/// A sender at one queue.
+/// A sender of packets to one queue of an interface.
 #[derive(Debug)]
 pub struct XdpSender {
     socket: XdpSocket,
     frames: Arc<Frames>,
     /// Entries in the send ring, oldest first.
     queued: VecDeque<RingEntry>,
-    /// Number of packets in `queued`, without ghosts.
+    /// Number of packets in `queued`, not counting ghosts.
     packets: usize,
-    /// Number of frames that have not been returned, including those in `queued`.
+    /// Number of frames that the kernel has not returned, including those in `queued`.
     in_flight: usize,
     back: Vec<u64>,
-    /// Descriptors of the packet taken last.
+    /// Descriptors of the packet that the kernel took last.
     last: Vec<Descriptor>,
     fragments: bool,
 }
@@ -43,33 +44,34 @@ pub struct XdpSender {
 #[derive(Clone, Copy, Debug)]
 struct RingEntry {
     at: Descriptor,
-    /// True if the kernel has read this entry without publishing that; the packet is counted in
-    /// another entry.
+    /// True if the kernel has read this entry without publishing that. Another entry then counts
+    /// the packet.
     ghost: bool,
 }
 
 /// A packet to send.
 #[derive(Clone, Copy, Debug)]
 pub enum TxPacket<'a> {
-    /// A part of a received frame ([`Frames::find`]), which is kept until it has been sent.
+    /// A part of a received frame ([`Frames::find`]), which the sender retains until it has been
+    /// sent.
     InPlace(Descriptor),
-    /// Anywhere else; copied.
+    /// Bytes outside of the frames, which the sender copies.
     Copied(&'a [u8]),
 }
 
-/// Result of a push.
+/// Result of [`XdpSender::push`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PushReport {
-    /// Packets newly taken by the kernel, oldest first.
+    /// Number of packets newly taken by the kernel, oldest first.
     pub taken: usize,
     /// True if the device had no room for the next packet.
     pub refused: bool,
-    /// Packets lost because the ring had no room to put them back.
+    /// Number of packets lost because the ring had no room to put them back.
     pub lost: usize,
 }
 
 impl XdpSender {
-    /// Opens a sender over `frames` in the calling thread's network namespace.
+    /// Opens a sender that uses `frames`, in the calling thread's network namespace.
     pub fn open(frames: &Arc<Frames>, settings: SocketSettings) -> Result<Self> {
         // bind(2) requires a fill ring, though it stays unused.
         let settings = SocketSettings { fill: settings.tx.min(FILL_ENTRIES), rx: 0, ..settings };
@@ -98,19 +100,19 @@ impl XdpSender {
         self.frames.frame() * if self.fragments { FRAGMENTS_MAX - 1 } else { 1 }
     }
 
-    /// Returns the number of packets that the kernel has not taken.
+    /// Returns the number of packets that the kernel has not yet taken.
     #[must_use]
     pub const fn packets(&self) -> usize {
         self.packets
     }
 
-    /// Returns the number of frames that have not been returned.
+    /// Returns the number of frames that the kernel has not returned.
     #[must_use]
     pub const fn in_flight(&self) -> usize {
         self.in_flight
     }
 
-    /// Returns true if the device reads the memory itself.
+    /// Returns true if the device reads the shared memory without a copy by the kernel.
     #[must_use]
     pub const fn is_zero_copy(&self) -> bool {
         self.socket.is_zero_copy()
@@ -130,7 +132,7 @@ impl XdpSender {
                 entries[0] = Descriptor { continues: false, ..descriptor };
                 usize::from(self.frames.retain(descriptor.address))
             }
-            TxPacket::Copied(bytes) => copy(&self.frames, bytes, &mut entries),
+            TxPacket::Copied(bytes) => copy_into_frames(&self.frames, bytes, &mut entries),
         };
         let entries = entries.get(..count).unwrap_or_default();
         if entries.is_empty() {
@@ -146,12 +148,12 @@ impl XdpSender {
 
     /// Makes the kernel take as many queued packets as it can now.
     ///
-    /// ENETDOWN: the interface is down. ENXIO: it is gone.
+    /// Fails with ENETDOWN if the interface is down, and with ENXIO if it is gone.
     pub fn push(&mut self) -> Result<PushReport> {
-        self.collect()?;
+        self.release_sent()?;
         let woken = self.wake()?;
         self.last.clear();
-        let mut pushed = PushReport { taken: self.settle()?, ..PushReport::default() };
+        let mut pushed = PushReport { taken: self.remove_taken()?, ..PushReport::default() };
         if woken == WakeOutcome::Refused && !self.is_zero_copy() {
             pushed.refused = true;
             // The last one published as taken, else the first that waits.
@@ -163,12 +165,12 @@ impl XdpSender {
                 pushed.lost = 1;
             }
         }
-        self.collect()?;
+        self.release_sent()?;
         Ok(pushed)
     }
 
-    /// Withdraws the packets that the kernel has not taken and returns their number. Their entries
-    /// become entries that the kernel skips.
+    /// Withdraws the packets that the kernel has not taken and returns their number. The kernel
+    /// later skips the entries of these packets.
     pub fn withdraw(&mut self) -> Result<usize> {
         let Some(tx) = self.socket.tx.as_mut() else { return Ok(0) };
         let packets = std::mem::take(&mut self.packets);
@@ -180,7 +182,7 @@ impl XdpSender {
         Ok(packets)
     }
 
-    /// Wakes the kernel if it requires that. It stops at each skipped entry, hence the loop.
+    /// Wakes the kernel if it requires that. Loops, because the kernel stops at each skipped entry.
     fn wake(&mut self) -> Result<WakeOutcome> {
         let Some(tx) = self.socket.tx.as_ref().filter(|tx| tx.needs_wakeup()) else {
             return Ok(WakeOutcome::Done);
@@ -196,8 +198,8 @@ impl XdpSender {
         Ok(WakeOutcome::Done)
     }
 
-    /// Releases frames that have been sent.
-    fn collect(&mut self) -> Result<()> {
+    /// Releases the frames that the kernel reports as sent.
+    fn release_sent(&mut self) -> Result<()> {
         let Some(completion) = self.socket.completion.as_mut() else { return Ok(()) };
         loop {
             self.back.clear();
@@ -210,9 +212,9 @@ impl XdpSender {
         }
     }
 
-    /// Removes entries that the kernel has taken, except the last packet's, from `queued`; returns
-    /// the number of packets.
-    fn settle(&mut self) -> Result<usize> {
+    /// Removes the entries that the kernel has taken from `queued`, remembers those of the last
+    /// packet in `last`, and returns the number of packets.
+    fn remove_taken(&mut self) -> Result<usize> {
         let Some(tx) = self.socket.tx.as_ref() else { return Ok(0) };
         let left = tx.waiting()? as usize;
         let mut taken = 0;
@@ -228,7 +230,7 @@ impl XdpSender {
         Ok(taken)
     }
 
-    /// Turns the first waiting packet into a ghost: taken, but not published as such.
+    /// Makes the first waiting packet a ghost: the kernel has taken it without publishing that.
     fn make_ghost(&mut self) {
         for entry in self.queued.iter_mut().skip_while(|entry| entry.ghost) {
             entry.ghost = true;
@@ -240,7 +242,7 @@ impl XdpSender {
         }
     }
 
-    /// Puts the packet taken last back before the waiting packets. Returns false if there is no
+    /// Puts the packet in `last` back before the waiting packets. Returns false if there is no
     /// room.
     fn put_back(&mut self) -> Result<bool> {
         let Some(tx) = self.socket.tx.as_mut() else { return Ok(false) };
@@ -260,8 +262,12 @@ impl XdpSender {
     }
 }
 
-/// Copies bytes into free frames and returns their number; 0 if there are too few.
-fn copy(frames: &Frames, bytes: &[u8], entries: &mut [Descriptor; FRAGMENTS_MAX]) -> usize {
+/// Copies bytes into free frames and returns the number of frames; 0 if too few frames are free.
+fn copy_into_frames(
+    frames: &Frames,
+    bytes: &[u8],
+    entries: &mut [Descriptor; FRAGMENTS_MAX],
+) -> usize {
     let parts = bytes.chunks(frames.frame());
     let count = parts.len();
     if count >= FRAGMENTS_MAX {
@@ -288,11 +294,12 @@ fn copy(frames: &Frames, bytes: &[u8], entries: &mut [Descriptor; FRAGMENTS_MAX]
 }
 
 impl AsFd for XdpSender {
-    /// Writable when there is room to send.
+    /// Writable when the send ring has room.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
 }
 
-/// The kernel requires a fill ring beside a completion ring, though nothing is received here.
+/// Number of entries of the fill ring. The kernel requires one beside a completion ring, although a
+/// sender receives nothing.
 const FILL_ENTRIES: u32 = 64;

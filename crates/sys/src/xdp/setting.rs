@@ -13,22 +13,29 @@ pub(super) const COMPLETION_RING: Name = (6, "XDP_UMEM_COMPLETION_RING");
 pub(super) const STATISTICS: Name = (7, "XDP_STATISTICS");
 pub(super) const OPTIONS: Name = (8, "XDP_OPTIONS");
 
-/// Mapping offsets of the rings.
+/// Offset at which to map the receive ring.
 pub(super) const RX_AT: u64 = 0;
+/// Offset at which to map the send ring.
 pub(super) const TX_AT: u64 = 0x8000_0000;
+/// Offset at which to map the fill ring.
 pub(super) const FILL_AT: u64 = 0x1_0000_0000;
+/// Offset at which to map the completion ring.
 pub(super) const COMPLETION_AT: u64 = 0x1_8000_0000;
 
-/// Flags of bind(2).
+/// XDP_SHARED_UMEM
 pub(super) const SHARED: u16 = 1;
+/// XDP_COPY
 pub(super) const COPY: u16 = 1 << 1;
+/// XDP_ZEROCOPY
 pub(super) const ZERO_COPY: u16 = 1 << 2;
+/// XDP_USE_NEED_WAKEUP
 pub(super) const NEED_WAKEUP: u16 = 1 << 3;
+/// XDP_USE_SG
 pub(super) const FRAGMENTS: u16 = 1 << 4;
 
 const SOL_XDP: libc::c_int = 283;
 
-/// Offsets of a ring's parts in its mapping.
+/// Byte offsets of the parts of a ring in its mapping.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub(super) struct Offsets {
@@ -38,6 +45,7 @@ pub(super) struct Offsets {
     pub(super) flags: u64,
 }
 
+/// Byte offsets of the parts of all four rings in their mappings.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub(super) struct AllOffsets {
@@ -47,7 +55,7 @@ pub(super) struct AllOffsets {
     pub(super) completion: Offsets,
 }
 
-/// `struct xdp_umem_reg` without its last field, which the kernel takes as 0.
+/// `struct xdp_umem_reg` without its last field, which the kernel then assumes to be 0.
 #[repr(C)]
 pub(super) struct Registration {
     pub(super) address: u64,
@@ -76,7 +84,7 @@ pub(super) fn get<T: Value>(socket: BorrowedFd<'_>, name: Name) -> Result<T> {
     option::get(socket, SOL_XDP, name)
 }
 
-/// Binds to a queue of an interface, sharing the memory of socket `shared` if given.
+/// Binds to a queue of an interface, and shares the memory of the socket `shared` if there is one.
 pub(super) fn bind(
     socket: BorrowedFd<'_>,
     interface: u32,

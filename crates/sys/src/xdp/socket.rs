@@ -8,15 +8,16 @@ use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-/// Transfer of frames into the memory: by the device or by the kernel.
+/// Transfer of frames between device and memory: by the device itself or by the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CopyMode {
-    /// Zero-copy, or the socket is refused.
+    /// The device accesses the memory itself; opening the socket fails if the driver does not
+    /// support that.
     ZeroCopy,
-    /// Copied by the kernel.
+    /// The kernel copies each frame.
     Copy,
-    /// Zero-copy if the driver supports it, else copied by the kernel; see
-    /// [`XdpSocket::is_zero_copy`].
+    /// Zero-copy if the driver supports it, else copies by the kernel. [`XdpSocket::is_zero_copy`]
+    /// tells which.
     Either,
 }
 
@@ -25,20 +26,20 @@ pub enum CopyMode {
 pub struct SocketSettings {
     /// Interface index.
     pub interface: u32,
-    /// Queue number; the socket receives frames of this queue alone.
+    /// Queue number. The socket receives only frames of this queue.
     pub queue: u32,
     /// Copy mode.
     pub mode: CopyMode,
-    /// Allows packets of several frames (Linux 6.6).
+    /// True to allow packets that span several frames (Linux 6.6).
     pub fragments: bool,
-    /// Entries of the fill ring: a power of two, or 0 for none. A socket that shares memory with
-    /// another one at the same queue has neither fill nor completion ring.
+    /// Number of entries of the fill ring: a power of two, or 0 for no ring. A socket that shares
+    /// memory with another one at the same queue has neither fill ring nor completion ring.
     pub fill: u32,
-    /// Entries of the completion ring.
+    /// Number of entries of the completion ring, like `fill`.
     pub completion: u32,
-    /// Entries of the receive ring.
+    /// Number of entries of the receive ring, like `fill`.
     pub rx: u32,
-    /// Entries of the send ring.
+    /// Number of entries of the send ring, like `fill`.
     pub tx: u32,
 }
 
@@ -55,41 +56,42 @@ impl SocketSettings {
 /// Result of waking the kernel to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WakeOutcome {
-    /// All packets are taken, or will be.
+    /// The kernel has taken all packets, or will do so without another call.
     Done,
-    /// Some packets are taken; call again later.
+    /// The kernel has taken some packets; call again later for the rest.
     Again,
-    /// The device had no room for the packet taken last, which is lost.
+    /// The device had no room for the packet taken last, and dropped it.
     Refused,
 }
 
 /// Counters since the creation of a socket (`struct xdp_statistics`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct XdpStatistics {
-    /// Frames dropped for other reasons, such as excessive length.
+    /// Received frames dropped for a reason other than a full receive ring, such as excessive
+    /// length.
     pub rx_dropped: u64,
-    /// Invalid descriptors in the fill ring.
+    /// Invalid descriptors found in the fill ring.
     pub rx_invalid: u64,
-    /// Invalid descriptors in the send ring.
+    /// Invalid descriptors found in the send ring.
     pub tx_invalid: u64,
-    /// Frames dropped at a full receive ring.
+    /// Received frames dropped because the receive ring was full.
     pub rx_full: u64,
-    /// Frames that found the fill ring empty.
+    /// Received frames for which the fill ring had no free frame.
     pub fill_empty: u64,
-    /// Times the send ring was found empty.
+    /// Number of times that the kernel found the send ring empty.
     pub tx_empty: u64,
 }
 
-/// A socket and its rings, whose contents are lost on drop.
+/// A socket and its rings. Dropping the socket loses the contents of the rings.
 #[derive(Debug)]
 pub struct XdpSocket {
-    /// Frames lent to the kernel.
+    /// Ring of frames lent to the kernel; `None` if the settings request no such ring.
     pub fill: Option<FillRing>,
-    /// Frames that have been sent.
+    /// Ring of frames that the kernel has sent; `None` if the settings request no such ring.
     pub completion: Option<CompletionRing>,
-    /// Received descriptors.
+    /// Ring of received descriptors; `None` if the settings request no such ring.
     pub rx: Option<RxRing>,
-    /// Descriptors to send.
+    /// Ring of descriptors to send; `None` if the settings request no such ring.
     pub tx: Option<TxRing>,
     socket: Arc<OwnedFd>,
     umem: Arc<Umem>,
@@ -100,7 +102,8 @@ impl XdpSocket {
     /// Opens a socket in the calling thread's network namespace and registers the memory. Needs
     /// CAP_NET_RAW.
     ///
-    /// ENOBUFS: without CAP_IPC_LOCK the memory counts against the lock limit.
+    /// Fails with ENOBUFS if the memory exceeds the limit on locked memory, which applies without
+    /// CAP_IPC_LOCK.
     pub fn open(umem: &Arc<Umem>, settings: SocketSettings) -> Result<Self> {
         let socket = open_unbound()?;
         let shape = umem.shape();
@@ -113,13 +116,14 @@ impl XdpSocket {
             pad: 0,
         };
         setting::set(socket.as_fd(), setting::UMEM, &registration)?;
-        Self::finish(socket, umem, settings, None)
+        Self::finish_open(socket, umem, settings, None)
     }
 
-    /// Opens a socket that shares the memory and copy mode of this socket. At another queue or
-    /// interface the new socket has fill and completion rings of its own, at the same queue none.
+    /// Opens another socket with the memory and copy mode of this one. At another queue or
+    /// interface the new socket has its own fill and completion rings; at the same queue it has
+    /// none.
     pub fn share(&self, settings: SocketSettings) -> Result<Self> {
-        Self::finish(open_unbound()?, &self.umem, settings, Some(self.socket.as_fd()))
+        Self::finish_open(open_unbound()?, &self.umem, settings, Some(self.socket.as_fd()))
     }
 
     /// Opens a socket that shares the memory registered with the socket `registered`.
@@ -128,10 +132,10 @@ impl XdpSocket {
         settings: SocketSettings,
         registered: BorrowedFd<'_>,
     ) -> Result<Self> {
-        Self::finish(open_unbound()?, umem, settings, Some(registered))
+        Self::finish_open(open_unbound()?, umem, settings, Some(registered))
     }
 
-    /// Returns the descriptor, for sharing the memory.
+    /// Returns the descriptor of the socket, through which other sockets share its memory.
     pub(super) const fn descriptor(&self) -> &Arc<OwnedFd> {
         &self.socket
     }
@@ -142,14 +146,14 @@ impl XdpSocket {
         &self.umem
     }
 
-    /// Returns true if the device accesses the memory itself.
+    /// Returns true if the device accesses the memory without a copy by the kernel.
     #[must_use]
     pub const fn is_zero_copy(&self) -> bool {
         self.zero_copy
     }
 
-    /// Wakes the kernel to send. Packets that it cannot send now wait for a later call. Always
-    /// needed in copy mode.
+    /// Wakes the kernel to send. Packets that the kernel cannot send now wait for a later call. In
+    /// copy mode the kernel sends nothing without this call.
     pub fn wake_tx(&self) -> Result<WakeOutcome> {
         use rustix::io::Errno;
         match rustix::net::send(&*self.socket, &[], SendFlags::DONTWAIT) {
@@ -160,8 +164,8 @@ impl XdpSocket {
         }
     }
 
-    /// Takes the socket's pending error, such as ENETDOWN once the interface is gone; `None` if
-    /// there is none.
+    /// Removes and returns the pending error of the socket, such as ENETDOWN after the interface
+    /// was removed; `None` if there is no error.
     #[must_use]
     pub fn error(&self) -> Option<i32> {
         use rustix::net::sockopt::socket_error;
@@ -171,7 +175,7 @@ impl XdpSocket {
             .map(|e| e.raw_os_error())
     }
 
-    /// Wakes the kernel to use the fill ring.
+    /// Wakes the kernel to use the frames in the fill ring.
     pub fn wake_rx(&self) -> Result<()> {
         use rustix::io::Errno;
         match rustix::net::recv(&*self.socket, &mut [0_u8; 0][..], RecvFlags::DONTWAIT) {
@@ -180,14 +184,14 @@ impl XdpSocket {
         }
     }
 
-    /// Returns the counters so far.
+    /// Returns the counters since the creation of the socket.
     pub fn statistics(&self) -> Result<XdpStatistics> {
         let all: [u64; 6] = setting::get(self.socket.as_fd(), setting::STATISTICS)?;
         let [rx_dropped, rx_invalid, tx_invalid, rx_full, fill_empty, tx_empty] = all;
         Ok(XdpStatistics { rx_dropped, rx_invalid, tx_invalid, rx_full, fill_empty, tx_empty })
     }
 
-    fn finish(
+    fn finish_open(
         socket: OwnedFd,
         umem: &Arc<Umem>,
         settings: SocketSettings,
@@ -215,7 +219,13 @@ impl XdpSocket {
             ring("completion ring", COMPLETION_AT, offsets.completion, 8, settings.completion)?;
         let rx = ring("receive ring", RX_AT, offsets.rx, 16, settings.rx)?;
         let tx = ring("send ring", TX_AT, offsets.tx, 16, settings.tx)?;
-        setting::bind(fd, settings.interface, settings.queue, flags(settings, shared), shared)?;
+        setting::bind(
+            fd,
+            settings.interface,
+            settings.queue,
+            bind_flags(settings, shared),
+            shared,
+        )?;
         let options: u32 = setting::get(fd, setting::OPTIONS)?;
         Ok(Self {
             fill: fill.map(FillRing),
@@ -229,8 +239,8 @@ impl XdpSocket {
     }
 }
 
-/// Returns the flags of bind(2). The kernel rejects all other flags together with the sharing flag.
-fn flags(settings: SocketSettings, shared: Option<BorrowedFd<'_>>) -> u16 {
+/// Returns the flags for bind(2). With the sharing flag the kernel rejects all other flags.
+fn bind_flags(settings: SocketSettings, shared: Option<BorrowedFd<'_>>) -> u16 {
     if shared.is_some() {
         return setting::SHARED;
     }
@@ -250,7 +260,7 @@ fn open_unbound() -> Result<OwnedFd> {
 }
 
 impl AsFd for XdpSocket {
-    /// Readable when a frame has been received, writable when there is room to send.
+    /// Readable when a frame has been received; writable when the send ring has room.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }

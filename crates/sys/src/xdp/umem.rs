@@ -6,15 +6,16 @@ use crate::memory::{Mapping, Memfd, Seals};
 /// Sizes of a UMEM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UmemShape {
-    /// Bytes of a frame: a power of two between 2048 and a page.
+    /// Size of a frame in bytes: a power of two between 2048 and the page size.
     pub frame: u32,
     /// Number of frames.
     pub frames: u32,
-    /// Free bytes before received data, in addition to the kernel's 256.
+    /// Number of free bytes before received data, in addition to the kernel's 256.
     pub headroom: u32,
 }
 
-/// A UMEM. Another process may map [`Umem::file`] and see the same bytes.
+/// The memory of AF_XDP sockets (UMEM). Another process can map [`Umem::file`] and access the same
+/// bytes.
 #[derive(Debug)]
 pub struct Umem {
     memory: Mapping,
@@ -23,7 +24,7 @@ pub struct Umem {
 }
 
 impl Umem {
-    /// Creates a UMEM with all its pages allocated.
+    /// Creates a UMEM and allocates all its pages.
     pub fn create(name: &str, shape: UmemShape) -> Result<Self> {
         let page = u32::try_from(rustix::param::page_size()).unwrap_or(4096);
         let whole = shape.frame.is_power_of_two()
@@ -46,7 +47,7 @@ impl Umem {
         self.shape
     }
 
-    /// Returns the file, for parties that may write all of it.
+    /// Returns the file of the memory, for parties that may write to all of it.
     #[must_use]
     pub const fn file(&self) -> &Memfd {
         &self.file
@@ -64,20 +65,21 @@ impl Umem {
         self.shape.frame as u64 * self.shape.frames as u64
     }
 
-    /// Returns the address of a frame.
+    /// Returns the address of the frame with this number.
     #[must_use]
     pub const fn address(&self, frame: u32) -> u64 {
         frame as u64 * self.shape.frame as u64
     }
 
-    /// Returns the number of the frame that contains an address.
+    /// Returns the number of the frame that contains an address; `None` if the address is outside
+    /// of the memory.
     #[must_use]
     pub fn frame_of(&self, address: u64) -> Option<u32> {
         let number = u32::try_from(address / u64::from(self.shape.frame)).ok()?;
         (number < self.shape.frames).then_some(number)
     }
 
-    /// Returns true if `length` bytes from `address` lie in one frame.
+    /// Returns true if `length` bytes from `address` on lie in one frame.
     #[must_use]
     pub fn holds(&self, address: u64, length: u32) -> bool {
         let within = address % u64::from(self.shape.frame) + u64::from(length);

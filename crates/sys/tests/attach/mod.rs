@@ -1,4 +1,5 @@
-//! Counting programs, frames to count, and a process to be killed while it attaches.
+//! Test helpers: programs that count frames, frames to send, and a process that is killed while it
+//! attaches programs.
 
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::process::Stdio;
@@ -27,8 +28,8 @@ pub(crate) fn answer_code(value: i32) -> Vec<u8> {
     insn::encode(&[Insn::mov(R0, value), Insn::exit()])
 }
 
-/// Loads a program that increments the first word of a mappable array and returns `value`.
-pub(crate) fn count(kind: ProgramKind, name: &str, map: &Map, value: i32) -> Program {
+/// Loads a program that increments the first word of the mappable array `map` and returns `value`.
+pub(crate) fn load_counter(kind: ProgramKind, name: &str, map: &Map, value: i32) -> Program {
     let number = map.as_fd().as_raw_fd().cast_unsigned();
     let mut code = Vec::from(Insn::load_map_value(R1, number, 0));
     code.push(Insn::mov(R2, 1));
@@ -42,7 +43,7 @@ pub(crate) fn counter_value(map: &Map) -> u64 {
 }
 
 /// Sends `count` frames from the client and waits until the server's device has received them.
-pub(crate) fn frames(pair: &Pair, count: u64) {
+pub(crate) fn send_frames(pair: &Pair, count: u64) {
     let device = testkit::net::counters(&pair.server, SERVER_DEVICE).unwrap();
     let before = device.received + device.receive_dropped;
     let frame = Frame::ethernet().ipv4("192.0.2.1", "192.0.2.2").udp(1, 2, b"counted");
@@ -56,14 +57,16 @@ pub(crate) fn frames(pair: &Pair, count: u64) {
     wait_until_received(&pair.server, SERVER_DEVICE, before + count);
 }
 
-/// Number of steps.
+/// Number of steps in [`attach_step_by_step`].
 pub(crate) const STEPS: u32 = 13;
 
+/// Name of the environment variable with the interface index.
 const INDEX: &str = "STREAMLINE_TEST_INDEX";
+/// Name of the environment variable with the number of steps.
 const STEP: &str = "STREAMLINE_TEST_STEP";
 
-/// Attaches up to the step that the parent requested, reports what was created, and waits to be
-/// killed.
+/// Attaches programs up to the step that the parent requested, reports the objects created, and
+/// waits to be killed.
 pub(crate) fn attach_step_by_step() {
     let number = |name| std::env::var(name).unwrap().parse::<u32>().unwrap();
     let (index, steps) = (number(INDEX), number(STEP));
@@ -73,7 +76,7 @@ pub(crate) fn attach_step_by_step() {
     if let Some(map) = &map {
         announce("map", map.info().unwrap().id);
         let program = |kind, value| {
-            let program = count(kind, "killed", map, value);
+            let program = load_counter(kind, "killed", map, value);
             announce("program", program.info().unwrap().id);
             program
         };
@@ -111,7 +114,7 @@ pub(crate) fn attach_step_by_step() {
     let _ = std::io::stdin().read(&mut [0]);
 }
 
-/// Opens an AF_XDP socket with its memory and program.
+/// Opens an AF_XDP socket with its memory and its redirecting program.
 fn open_xdp(index: u32) -> (Redirect, XdpSocket) {
     let shape = UmemShape { frame: 2048, frames: 64, headroom: 0 };
     let umem = Arc::new(Umem::create("killed", shape).unwrap());
@@ -122,7 +125,7 @@ fn open_xdp(index: u32) -> (Redirect, XdpSocket) {
     (redirect, socket)
 }
 
-/// Loads type information and a program with lines.
+/// Loads type information, and a program with source lines.
 fn load_types() -> (Btf, Program) {
     let mut types = BtfBuilder::new();
     let int = types.int("int", 4);
@@ -155,7 +158,8 @@ fn print_line(line: &str) {
     println!("{line}");
 }
 
-/// Has a process attach up to `step`, kills it, and returns the objects it had created.
+/// Starts a process that attaches up to `step`, kills it, and returns the kernel objects that it
+/// had created.
 pub(crate) fn kill_at(space: &Namespace, index: u32, step: u32) -> Vec<(ObjectKind, u32)> {
     let mut command = space.command(std::env::current_exe().unwrap());
     command.args(["--exact", "--ignored", "--nocapture", "child_attaches_step_by_step"]);

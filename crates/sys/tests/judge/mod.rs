@@ -1,5 +1,5 @@
-//! Generated programs judged by the real kernel: they pass the verifier, and every packet runs
-//! through a test run.
+//! The kernel as judge of generated programs: each must pass the verifier, and runs on every packet
+//! as a test run.
 
 #![allow(dead_code, reason = "each test binary uses its share")]
 #![allow(unreachable_pub, reason = "shared by test binaries")]
@@ -15,11 +15,11 @@ use sys::bpf::{self, LoadError, Map, ProgramKind};
 
 const EINVAL: i32 = rustix::io::Errno::INVAL.raw_os_error();
 
-/// The kernel with one loaded program.
+/// A program loaded into the kernel, with its maps.
 pub struct Kernel {
     pub loaded: bpf::Program,
     maps: Vec<Map>,
-    /// Per map: true if it holds a filter's state.
+    /// Per map, true if it holds a filter's state.
     states: Vec<bool>,
     before: Vec<u64>,
     place: Hook,
@@ -44,11 +44,11 @@ impl Kernel {
         let maps: Vec<Map> = program.maps.iter().map(array).collect();
         let descriptors: Vec<i32> = maps.iter().map(|map| map.as_fd().as_raw_fd()).collect();
         let code = insn::encode(&program.relocate(&descriptors).expect("a descriptor per map"));
-        let loaded = bpf::Program::load(kind(program.hook), name, &code)?;
+        let loaded = bpf::Program::load(program_kind(program.hook), name, &code)?;
         let links = program.maps.iter().zip(&maps).find(|(spec, _)| spec.programs > 0);
         let parts = program.relocate_tails(&descriptors).expect("a descriptor per map");
         for (at, part) in (0..).zip(parts) {
-            let part = bpf::Program::load(kind(program.hook), name, &insn::encode(&part))?;
+            let part = bpf::Program::load(program_kind(program.hook), name, &insn::encode(&part))?;
             links.expect("a map of parts").1.set_descriptor(at, part.as_fd()).expect("a part");
         }
         let before = vec![0; program.counters.len()];
@@ -116,8 +116,8 @@ impl Judge for Kernel {
     }
 }
 
-/// Converts a place to a program type.
-pub fn kind(place: Hook) -> ProgramKind {
+/// Returns the program type for an attachment hook.
+pub fn program_kind(place: Hook) -> ProgramKind {
     match place {
         Hook::Tc => ProgramKind::Tc,
         Hook::Xdp => ProgramKind::Xdp,
@@ -127,13 +127,13 @@ pub fn kind(place: Hook) -> ProgramKind {
 }
 
 /// Runs `work` in a thread without CAP_PERFMON, so that programs load hardened against speculation,
-/// as for a user.
+/// as they do for an unprivileged user.
 pub fn without_perfmon<T: Send>(work: impl FnOnce() -> T + Send) -> T {
-    with(CapabilitySet::BPF | CapabilitySet::NET_ADMIN, work)
+    with_capabilities(CapabilitySet::BPF | CapabilitySet::NET_ADMIN, work)
 }
 
 /// Runs `work` in a thread with exactly these capabilities.
-pub fn with<T: Send>(kept: CapabilitySet, work: impl FnOnce() -> T + Send) -> T {
+pub fn with_capabilities<T: Send>(kept: CapabilitySet, work: impl FnOnce() -> T + Send) -> T {
     let stripped = || {
         let mut sets = capabilities(None).expect("this thread's capabilities");
         (sets.effective, sets.permitted) = (kept, kept);
@@ -146,8 +146,9 @@ pub fn with<T: Send>(kept: CapabilitySet, work: impl FnOnce() -> T + Send) -> T 
     done.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
-/// Returns true for frames that a test run rejects: shorter than an Ethernet header, at traffic
-/// control an IP packet shorter than its header; at a socket filter none.
+/// Returns true for a frame that a test run rejects: at XDP and traffic control, a frame shorter
+/// than an Ethernet header; at traffic control also an IP packet shorter than its header; at other
+/// hooks, an empty frame.
 pub fn is_refused(place: Hook, frame: &[u8]) -> bool {
     match (place, frame.get(12..14)) {
         (Hook::Socket | Hook::Cgroup, _) => frame.is_empty(),

@@ -57,7 +57,7 @@ impl Directory {
         (steps, readers): FileCreation<'_>,
     ) -> Result<(Self, File), Failure> {
         let refused = |error: sys::Error| failed("make", path, &error.into());
-        steps.take(Resource::File, path).map_err(refused)?;
+        steps.announce(Resource::File, path).map_err(refused)?;
         let mode = readers.mode_of(Path::new(path), 0o777);
         let made = match fs::DirBuilder::new().mode(mode).create(path) {
             Ok(()) => true,
@@ -68,7 +68,7 @@ impl Directory {
             }
             Err(error) => return Err(failed("make", path, &error)),
         };
-        let mark = steps.mark();
+        let mark = steps.savepoint();
         if made {
             let path = std::path::absolute(path).map_err(|error| failed("make", path, &error))?;
             // Fails unless the directory is empty.
@@ -100,7 +100,7 @@ impl Directory {
         let mode = readers.mode(Path::new(path), 0o666);
         let directory = Self { fd, path: path.to_owned(), next, mode };
         let cannot = |error: io::Error| failed("open", &directory.target(INDEX_NAME), &error);
-        steps.take(Resource::File, INDEX_NAME).map_err(|error| cannot(error.into()))?;
+        steps.announce(Resource::File, INDEX_NAME).map_err(|error| cannot(error.into()))?;
         let index = match directory
             .open_regular(INDEX_NAME, OpenRegular::append().create_new(directory.mode))
         {

@@ -46,7 +46,7 @@ impl TxDevice {
         }
         interface::within(arguments.text("netns"), || {
             let failed = |error| interface::failed(CALL, name, &error);
-            let step = |what| opening.steps.take(Resource::Descriptor, what);
+            let step = |what| opening.steps.announce(Resource::Descriptor, what);
             step("a netlink socket").map_err(failed)?;
             let (found, link) = match name {
                 "" => interface::only(CALL)?,

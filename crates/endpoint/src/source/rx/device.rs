@@ -76,7 +76,7 @@ impl RxDevice {
     /// Opens the socket in the namespace of this thread.
     fn open_here(parameters: &RxParameters<'_>, name: &str) -> Result<Self, Failure> {
         let cannot = |error| interface::failed(CALL, name, &error);
-        let step = |makes, target| parameters.steps.take(makes, target).map_err(cannot);
+        let step = |makes, target| parameters.steps.announce(makes, target).map_err(cannot);
         step(Resource::Descriptor, "a netlink socket")?;
         let interface =
             parameters.interface.map(|name| interface::named(CALL, name)).transpose()?;
@@ -149,7 +149,7 @@ fn open_socket(
     let wait = parameters.latency.map_or(RETIRE_MS, |ns| (ns / 1_000_000).clamp(1, RETIRE_MAX));
     let retire_ms = u32::try_from(wait).unwrap_or(1);
     loop {
-        parameters.steps.take(Resource::Descriptor, "a packet socket")?;
+        parameters.steps.announce(Resource::Descriptor, "a packet socket")?;
         let socket = PacketSocket::open()?;
         let filtered = attach(&socket, parameters)?;
         if parameters.direction == Direction::Received {
@@ -160,7 +160,7 @@ fn open_socket(
             socket.promiscuous(interface.index)?;
         }
         let shape = RingShape { segment: SEGMENT_SIZE, segments, retire_ms, reserve: 0 };
-        let room = parameters.steps.take(Resource::Memory, "a ring of the kernel's");
+        let room = parameters.steps.announce(Resource::Memory, "a ring of the kernel's");
         match room.and_then(|()| socket.ring(shape)) {
             Err(error) if error.errno == NO_MEMORY && segments > SEGMENTS_MIN => segments /= 2,
             outcome => return outcome.map(|ring| (ring, filtered)),

@@ -113,7 +113,7 @@ impl AttachedRequest {
     ) -> Result<(Self, RingBuffer), String> {
         let told = |error: sys::Error| error.to_string();
         let steps = new.steps.clone();
-        let step = |what| steps.take(Resource::Memory, what).map_err(told);
+        let step = |what| steps.announce(Resource::Memory, what).map_err(told);
         let (of_owner, of_line) = (new.shape.records_only(), new.shape.pointers_only());
         let owners = here.iter().map(|line| &line.owner);
         let whose = SharingDomain::of(&new);

@@ -48,7 +48,8 @@ pub(super) fn prepare(
     let refused = |why: String| KernelRefusal { node: source, why };
     let point = Arc::clone(&old.point);
     let steps = new.steps.clone();
-    let step = |makes, what| steps.take(makes, what).map_err(|error| refused(error.to_string()));
+    let step =
+        |makes, what| steps.announce(makes, what).map_err(|error| refused(error.to_string()));
     let mut state = point.state();
     step(Resource::Memory, "what waits for programs")?;
     state.enable_waiting().map_err(refused)?;

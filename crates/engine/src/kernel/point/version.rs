@@ -76,7 +76,7 @@ impl Version {
         let drawn = Assembly::of(site, lines)?;
         let Assembly { lines, numbers, fused, layout, given, code, words, .. } = &drawn;
         let members: Vec<Member<'_>> = lines.iter().map(|line| line.member()).collect();
-        steps.take(Resource::Memory, "a desk").map_err(Failure::because)?;
+        steps.announce(Resource::Memory, "a desk").map_err(Failure::because)?;
         let bytes = layout.cpus.saturating_mul(layout.scratch.stride);
         let tallies = Map::array("desk", bytes, 1, true).map_err(Failure::because)?;
         let state_of = |word: &ebpf::FilterSpan| {
@@ -88,7 +88,7 @@ impl Version {
             let (line, own) = state_of(word)?;
             lines[line].states.iter().find(|(step, _)| *step == own).map(|(_, map)| &**map)
         };
-        steps.take(Resource::Program, "a program for lines").map_err(Failure::because)?;
+        steps.announce(Resource::Program, "a program for lines").map_err(Failure::because)?;
         let descriptors: Vec<i32> =
             [tallies.as_fd().as_raw_fd()].iter().chain(given).copied().collect();
         let how = if site.sockets.is_some() {
@@ -107,7 +107,7 @@ impl Version {
         let numbered =
             |word: &ebpf::FilterSpan| state_of(word).map(|(line, own)| (numbers[line], own));
         let (counters, states, tables) = sort_maps(code, maps, numbered);
-        steps.take(Resource::Memory, "a view of a desk").map_err(Failure::because)?;
+        steps.announce(Resource::Memory, "a view of a desk").map_err(Failure::because)?;
         let memory = tallies.map_read().map_err(Failure::because)?;
         Ok((Self::of(drawn, (program, counters, tables), (memory, tallies)), states))
     }

@@ -2,38 +2,46 @@
 
 use std::os::fd::{AsRawFd as _, BorrowedFd};
 
-use super::super::{Attributes, call, command};
+use super::super::{Attributes, call_bpf, command};
 use super::Map;
 use crate::error::{Error, Result};
 
 impl Map {
-    /// Returns an element of an array. ENOENT: the index is beyond the last, or the element of an
-    /// array of programs or sockets is empty.
+    /// Returns the value of an array element. Fails with ENOENT if the index is out of range, or if
+    /// the element of an array of programs or sockets is empty.
     pub fn get(&self, entry: u32) -> Result<Vec<u8>> {
         let mut value = vec![0; self.value_size];
-        self.element(command::MAP_LOOKUP_ELEM, "MAP_LOOKUP_ELEM", entry, &mut value)?;
+        self.call_element_command(command::MAP_LOOKUP_ELEM, "MAP_LOOKUP_ELEM", entry, &mut value)?;
         Ok(value)
     }
 
-    /// Sets an element of an array. EINVAL: the value has another size than the map's.
+    /// Sets an array element. Fails with EINVAL if the length of `value` is not the map's value
+    /// size.
     pub fn set(&self, entry: u32, value: &[u8]) -> Result<()> {
-        self.element(command::MAP_UPDATE_ELEM, "MAP_UPDATE_ELEM", entry, &mut value.to_vec())
+        self.call_element_command(
+            command::MAP_UPDATE_ELEM,
+            "MAP_UPDATE_ELEM",
+            entry,
+            &mut value.to_vec(),
+        )
     }
 
-    /// Empties an element of an array of programs or sockets; does nothing if it is empty.
+    /// Empties an element of an array of programs or sockets. Does nothing if the element is
+    /// already empty.
     pub fn clear(&self, entry: u32) -> Result<()> {
-        match self.element(command::MAP_DELETE_ELEM, "MAP_DELETE_ELEM", entry, &mut []) {
+        match self.call_element_command(command::MAP_DELETE_ELEM, "MAP_DELETE_ELEM", entry, &mut [])
+        {
             Err(Error { errno: libc::ENOENT, .. }) => Ok(()),
             done => done,
         }
     }
 
-    /// Stores the object behind a descriptor (program, socket) in an array.
+    /// Stores a program or socket, given by its descriptor, in an array.
     pub fn set_descriptor(&self, entry: u32, descriptor: BorrowedFd<'_>) -> Result<()> {
         self.set(entry, &descriptor.as_raw_fd().to_ne_bytes())
     }
 
-    fn element(
+    fn call_element_command(
         &self,
         command: u32,
         name: &'static str,
@@ -53,7 +61,7 @@ impl Map {
             value: if value.is_empty() { 0 } else { value.as_mut_ptr().expose_provenance() as u64 },
             flags: 0,
         };
-        call(command, name, &self.name, &mut attr).map(drop)
+        call_bpf(command, name, &self.name, &mut attr).map(drop)
     }
 }
 

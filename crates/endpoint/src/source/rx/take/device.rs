@@ -103,7 +103,7 @@ impl TakeDevice {
             check_spared(&found.name, asked.netns.is_none())?;
         }
         let cannot = |error: sys::Error| system_failure(name, &error);
-        let step = |makes, target| asked.steps.take(makes, target);
+        let step = |makes, target| asked.steps.announce(makes, target);
         let (frames, queues, fragments) = queues(asked, found.index).map_err(cannot)?;
         let mut queues = queues;
         let count = u32::try_from(queues.len()).unwrap_or(QUEUES_MAX);
@@ -239,12 +239,12 @@ fn queues(
         let queues = u64::from(channels(asked.interface));
         let wanted = (queues * FRAMES_QUEUE).clamp(FRAMES_MIN, FRAMES_MAX).min(memory.max(1024));
         let frames = 1 << bytes.unwrap_or(wanted).clamp(64, 1 << 20).ilog2();
-        asked.steps.take(Resource::Memory, "frames of AF_XDP")?;
+        asked.steps.announce(Resource::Memory, "frames of AF_XDP")?;
         let frames = Frames::create("streamline-take", frames)?;
         frames.reserve(frames.count() / SPARE_FRACTION);
         let entries = u32::try_from(frames.count()).unwrap_or(ENTRIES_MAX).min(ENTRIES_MAX);
         let settings = SocketSettings { fragments, ..SocketSettings::new(index, 0, entries) };
-        asked.steps.take(Resource::Descriptor, "a socket of AF_XDP")?;
+        asked.steps.announce(Resource::Descriptor, "a socket of AF_XDP")?;
         let receiver = retry_while_busy(|| XdpReceiver::open(&frames, settings))?;
         Ok((frames, settings, receiver))
     };
@@ -255,7 +255,7 @@ fn queues(
     };
     let mut queues = vec![receiver];
     for queue in 1..QUEUES_MAX {
-        asked.steps.take(Resource::Descriptor, "a socket of AF_XDP")?;
+        asked.steps.announce(Resource::Descriptor, "a socket of AF_XDP")?;
         match retry_while_busy(|| XdpReceiver::open(&frames, SocketSettings { queue, ..settings }))
         {
             Ok(receiver) => queues.push(receiver),
