@@ -193,6 +193,12 @@ fn follow_ethertype(frame: &[u8], ethertype: u16, at: u16) -> Option<LinkHeader>
     if ethertype >= ethernet::TYPE_MIN && !vlan::is_tag(ethertype) {
         return Some(LinkHeader::at(Network::of(ethertype), at));
     }
+    follow_tags(frame, ethertype, at)
+}
+
+/// Follows VLAN tags or an 802.3 length, outlined to keep the path of plain frames short.
+#[inline(never)]
+fn follow_tags(frame: &[u8], ethertype: u16, at: u16) -> Option<LinkHeader> {
     let (tags, ethertype, at) = vlan::walk(frame, ethertype, at)?;
     if ethertype >= ethernet::TYPE_MIN {
         return Some(LinkHeader { tags, ..LinkHeader::at(Network::of(ethertype), at) });

@@ -69,7 +69,9 @@ impl Lanes for Eth {
     fn process<'a>(&mut self, batch: &mut Batch<'a>, cx: &mut LaneContext<'_, 'a>) {
         cx.answer_each(batch, |block, _| {
             let (ethertype, at) = link_header(block)?;
-            Ok(block.view_at(at.into(), u32::MAX).with_class(Class::natural(ethertype.into())))
+            let class = Class::natural(ethertype.into());
+            *block = block.view_at(at.into(), u32::MAX).with_class(class);
+            Ok(())
         });
     }
 }

@@ -74,7 +74,8 @@ impl Lanes for Udp {
             let (ports, payload, end) = datagram.ok_or(NOT_UDP)?;
             self.session(block, ports, seed, common);
             let class = Class::natural(ports.target.into());
-            Ok(block.view_at(payload, end.saturating_sub(payload)).with_class(class))
+            *block = block.view_at(payload, end.saturating_sub(payload)).with_class(class);
+            Ok(())
         });
     }
 

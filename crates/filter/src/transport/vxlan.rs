@@ -62,7 +62,10 @@ struct Vxlan {
 
 impl Lanes for Vxlan {
     fn process<'a>(&mut self, batch: &mut Batch<'a>, cx: &mut LaneContext<'_, 'a>) {
-        cx.answer_each(batch, |block, _| self.inner(*block));
+        cx.answer_each(batch, |block, _| {
+            *block = self.inner(*block)?;
+            Ok(())
+        });
     }
 }
 

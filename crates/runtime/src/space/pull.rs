@@ -83,11 +83,15 @@ impl Space {
         now: Time,
     ) -> BatchMemory {
         // A failing source may have given blocks first: they are walked, then the path ends.
-        let failure = self.graph.pass.failure.take();
+        // Taken only if present: an unconditional take copies some hundred bytes in each pass.
+        let failure =
+            if self.graph.pass.failure.is_some() { self.graph.pass.failure.take() } else { None };
         let now = self.graph.clock.advance(&room.columns, now);
         self.note_pull((at, from, edge), &room.columns, now, failure.as_ref());
         let room = self.walk_pulled((at, from, edge), room, now, true);
-        self.graph.pass.failure = self.graph.pass.failure.take().or(failure);
+        if let Some(failure) = failure {
+            self.graph.pass.failure.get_or_insert(failure);
+        }
         self.note_claims();
         room
     }

@@ -59,18 +59,19 @@ impl<'c, 'a> LaneContext<'c, 'a> {
         Self { common, gateway }
     }
 
-    /// Replaces the block of each live lane by the result of `answer`; if that is a reason, the
-    /// block stays, without a class.
+    /// Calls `answer` for each live lane to set the block's class and view. A block for which
+    /// `answer` returns a reason leaves without a class, counted by that reason.
     #[inline]
     pub fn answer_each<F>(&mut self, batch: &mut Batch<'a>, mut answer: F)
     where
-        F: FnMut(&mut Block<'a>, &mut ClassifyContext<'c>) -> Result<Block<'a>, Reason>,
+        F: FnMut(&mut Block<'a>, &mut ClassifyContext<'c>) -> Result<(), Reason>,
     {
         for l in lanes(batch.live()) {
             let mut block = batch.block(l);
-            let answered = answer(&mut block, &mut self.common);
-            let absent = |why| block.with_class(self.common.absent(why));
-            batch.set(l, answered.unwrap_or_else(absent));
+            if let Err(why) = answer(&mut block, &mut self.common) {
+                block = block.with_class(self.common.absent(why));
+            }
+            batch.set(l, block);
         }
     }
 

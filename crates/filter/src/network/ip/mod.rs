@@ -141,7 +141,8 @@ impl Lanes for WithoutReassembly {
     fn process<'a>(&mut self, batch: &mut Batch<'a>, cx: &mut LaneContext<'_, 'a>) {
         cx.answer_each(batch, |block, _| {
             let packet = layers::packet(block).map_err(HeaderError::reason)?;
-            Ok(packet_view(*block, &packet))
+            *block = packet_view(*block, &packet);
+            Ok(())
         });
     }
 }

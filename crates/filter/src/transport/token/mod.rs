@@ -159,7 +159,8 @@ impl Lanes for Token {
     fn process<'a>(&mut self, batch: &mut Batch<'a>, cx: &mut LaneContext<'_, 'a>) {
         cx.answer_each(batch, |block, _| {
             let (data, end) = self.data_range(block)?;
-            Ok(block.view_at(data, end.saturating_sub(data)).with_class(Class::YES))
+            *block = block.view_at(data, end.saturating_sub(data)).with_class(Class::YES);
+            Ok(())
         });
     }
 
