@@ -1,5 +1,5 @@
-//! The server side of one connection: messages in, replies out, without ever blocking on the peer.
-//! (RELIABILITY T8, T12)
+//! The server side of one connection, which receives messages and sends replies without ever
+//! blocking on the peer. (RELIABILITY T8, T12)
 //!
 //! The memory that a peer can occupy is bounded: one partial message, and [`UNSENT_MAX`] bytes of
 //! unsent replies. A peer that reads its replies too slowly is disconnected. The server always
@@ -12,9 +12,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use sys::local_socket::{self, Framing};
 use sys::watcher::{Interest, Watcher};
 
-/// Maximum number of unsent bytes.
+/// Maximum number of unsent bytes per connection.
 pub const UNSENT_MAX: usize = 1 << 20;
-/// Maximum number of unsent descriptors.
+/// Maximum number of unsent descriptors per connection.
 const DESCRIPTORS_MAX: usize = 16;
 
 /// A non-blocking connection to a peer.
@@ -53,7 +53,7 @@ pub enum Received {
     Closed,
 }
 
-/// The error of a connection that is unusable: the peer has gone, or reads its replies too slowly.
+/// The error of an unusable connection: the peer has closed it, or reads its replies too slowly.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Disconnected;
 

@@ -1,5 +1,5 @@
-//! The errors of `io.streamline`, and the text of every error for people: error, location, reason,
-//! remedy.
+//! Constructors of the errors of `io.streamline`, and the text of every error for people: error,
+//! location, reason, remedy.
 
 use crate::varlink::Fault;
 use serde_json::json;
@@ -54,7 +54,7 @@ pub fn not_in_kernel(node: usize, by: &str, why: &str) -> Fault {
     Fault::new(NOT_IN_KERNEL, &json!({ "node": node, "by": by, "why": why }))
 }
 
-/// Value of `by` if the daemon restarted during the call, which the caller may then repeat.
+/// Value of `by` if the daemon restarted during the call, so that the caller may repeat the call.
 pub const AGAIN: &str = "again";
 
 /// Name of the error made by [`not_in_kernel`].

@@ -72,7 +72,7 @@ pub fn gather<A, P: AsFd, R>(
     }
 }
 
-/// The peers not yet queried, by user, and the free slots for queries in flight.
+/// The peers that have not been queried yet, by user, and the free slots for queries in flight.
 struct QueryQueue {
     users: BTreeMap<u32, User>,
     share: usize,
@@ -101,7 +101,7 @@ impl QueryQueue {
     }
 
     /// Takes the next peer to query, round robin over users with a free share; `None` if no such
-    /// peer is left or the time is over. Returns the index of the peer and its user.
+    /// peer is left or `in_time` is false. Returns the index of the peer and its user.
     fn next(&mut self, in_time: bool) -> Option<(usize, u32)> {
         let may = |user: &User| user.asked < self.share && !user.queue.is_empty();
         let mut behind =
@@ -131,11 +131,14 @@ mod tests {
     use super::*;
     use std::os::fd::OwnedFd;
 
-    const MUTE: u32 = 41_001;
-    const OTHER: u32 = 41_002;
+    /// A user whose peers never reply.
+    const SILENT_USER: u32 = 41_001;
+    /// A user whose peers reply.
+    const REPLYING_USER: u32 = 41_002;
 
-    /// Queries peers, given as user and whether the peer replies; returns the answers.
-    fn ask(peers: &[(u32, bool)], limit: Duration) -> Vec<Option<()>> {
+    /// Queries peers that are given as pairs of a user and true if the peer replies. Returns the
+    /// answers.
+    fn query_peers(peers: &[(u32, bool)], limit: Duration) -> Vec<Option<()>> {
         let peers: Vec<(u32, bool)> = peers.to_vec();
         let mut kept: Vec<OwnedFd> = Vec::new();
         let begin = |speaks: &bool| {
@@ -154,10 +157,10 @@ mod tests {
 
     #[test]
     fn silent_peers_of_one_user_delay_no_others() {
-        let mut peers = vec![(MUTE, false); 10_000];
-        peers.extend([(OTHER, true); 300]);
-        peers.insert(5000, (OTHER, true));
-        let answers = ask(&peers, Duration::from_millis(700));
+        let mut peers = vec![(SILENT_USER, false); 10_000];
+        peers.extend([(REPLYING_USER, true); 300]);
+        peers.insert(5000, (REPLYING_USER, true));
+        let answers = query_peers(&peers, Duration::from_millis(700));
         let spoke = |at: usize| peers[at].1;
         for (at, answer) in answers.iter().enumerate() {
             assert_eq!(answer.is_some(), spoke(at), "{at}");
@@ -166,7 +169,7 @@ mod tests {
 
     #[test]
     fn all_replying_peers_are_gathered() {
-        let answers = ask(&[(OTHER, true); 2000], testkit::wait::LIMIT);
+        let answers = query_peers(&[(REPLYING_USER, true); 2000], testkit::wait::LIMIT);
         assert!(answers.iter().all(Option::is_some));
         let answers = gather(
             &[(0, 1), (0, 2)],

@@ -11,7 +11,7 @@
 //! manager preserves the connections, the next daemon completes the calls of the previous daemon
 //! (docs/book/decisions/0038).
 
-use crate::client::{Caller, Client, ClientError, LONG_TIMEOUT, plain};
+use crate::client::{Caller, Client, ClientError, LONG_TIMEOUT, escape_hidden};
 use crate::faults::{AGAIN, NOT_IN_KERNEL};
 use crate::protocol::{Attach, AttachReply, CarriedStep, Permissions, Replacement};
 use crate::rights::{Denial, FILE, is_named};
@@ -38,7 +38,7 @@ use sys::steps::Resource;
 pub struct DaemonHost {
     directory: PathBuf,
     release: String,
-    /// Rights of this user; `None`: unlimited.
+    /// Rights of this user; `None` if they are unlimited.
     bounds: Option<Arc<Bounds>>,
 }
 
@@ -70,22 +70,22 @@ impl DaemonHost {
         Ok(Some(Self { directory, release, bounds }))
     }
 
-    /// Returns the nodes of a plan that the policy keeps out of the kernel. Ignores quotas.
+    /// Returns the nodes of a plan that the policy excludes from the kernel. Does not check quotas.
     #[must_use]
-    pub fn foreseen(&self, plan: &Plan) -> Vec<KernelRefusal> {
+    pub fn policy_refusals(&self, plan: &Plan) -> Vec<KernelRefusal> {
         let Some(bounds) = &self.bounds else { return Vec::new() };
-        let file = plain(&bounds.file);
+        let file = escape_hidden(&bounds.file);
         let missing = Denial { uid: sys::process::identity().0, file: &file };
         let why = |node: NodeId| {
             let used = plan.graph.node(node).filter()?;
             let name = used.description.name;
             if !bounds.filters.iter().any(|known| known == name) {
-                return Some(missing.not_safe(name));
+                return Some(missing.filter_denied(name));
             }
             let attach = used.attach()?.ok()?;
             let netns = attach.netns.as_deref();
             let open = attach.own || is_named(&bounds.interfaces, &attach.interface, netns);
-            (!open).then(|| missing.closed(&attach.interface, netns))
+            (!open).then(|| missing.interface_denied(&attach.interface, netns))
         };
         let steps = plan.programs.iter().flat_map(|program| {
             let steps = program.steps.iter().flat_map(|step| &step.nodes);
@@ -94,15 +94,15 @@ impl DaemonHost {
         steps.filter_map(|node| Some(KernelRefusal { node: *node, why: why(*node)? })).collect()
     }
 
-    /// Returns the kernel that plans should assume: hardened, since the daemon loads programs
+    /// Returns the kernel that plans must assume: hardened, because the daemon loads programs
     /// without CAP_PERFMON.
     #[must_use]
     pub fn kernel(&self) -> Kernel {
         Kernel::Open { release: self.release.clone(), hardened: true }
     }
 
-    /// Maps the rings in the daemon's reply. An error becomes [`BuildError::Refused`], for the node
-    /// that the reply names or for the source.
+    /// Maps the rings in the daemon's reply. An error becomes [`BuildError::Refused`] for the node
+    /// that the reply names, or else for the source.
     fn map_rings(
         &self,
         asked: &KernelRequest<'_>,
@@ -115,7 +115,7 @@ impl DaemonHost {
                 // A node outside this part cannot be trusted; the refusal then applies to the
                 // source.
                 let known = asked.nodes.contains(&node);
-                refused(if known { node } else { asked.source }, plain(fault.text("why")))
+                refused(if known { node } else { asked.source }, escape_hidden(fault.text("why")))
             }
             other => refused(asked.source, format!("the daemon runs it not: {other}")),
         })?;
@@ -179,8 +179,8 @@ impl Host for DaemonHost {
     }
 }
 
-/// The daemon's reply: the rings, the number of the request, and the connection that keeps it
-/// attached.
+/// The daemon's reply: the rings, the number of the request, and the connection that keeps the
+/// request attached.
 type AttachedRings = (DelegatedProgram, u64, Caller);
 
 /// The mapped rings, and the handle of the request.
@@ -204,9 +204,9 @@ struct RemoteRequest {
 enum EndCause {
     /// This process has detached the request.
     Detached,
-    /// Another request has replaced it.
+    /// Another request has replaced this one.
     Replaced,
-    /// The daemon has removed it.
+    /// The daemon has removed the request.
     Ended,
 }
 
@@ -243,7 +243,7 @@ impl RemoteRequest {
         Attachment::lost(self).is_none() && self.ended.get().is_none()
     }
 
-    /// Interprets the final message and records the cause of an involuntary end.
+    /// Interprets the final message, and records the cause if the request did not end on purpose.
     fn interpret(&self, why: EndCause, told: Result<AttachReply, ClientError>) -> FinalCounters {
         let AttachReply { ended, why: reason, .. } = match told {
             Ok(told) => told,
@@ -253,7 +253,7 @@ impl RemoteRequest {
         // This process did not detach it, so a path without frames must report why.
         let unasked = (why == EndCause::Ended).then(|| "the daemon has taken it away".to_owned());
         if let Some(why) = reason.or(unasked) {
-            let failure = Failure::new("watch", &self.interface, plain(&why));
+            let failure = Failure::new("watch", &self.interface, escape_hidden(&why));
             let hint = "what came before was handed on; `--embedded` runs it without the daemon, \
                         with the rights of whoever starts it";
             self.set_failure(failure.hint(hint));
@@ -262,7 +262,7 @@ impl RemoteRequest {
         ended.unwrap_or_else(|| self.unknown_counts("the daemon says not what was counted"))
     }
 
-    /// Records the reason why the final counts are unknown, and returns unknown counts.
+    /// Records the reason why the final counts are unknown, and returns empty counts.
     fn unknown_counts(&self, why: &str) -> FinalCounters {
         let why = format!("{why}, and with it the program that handed frames over");
         let hint = "all that had come before was handed on; what the kernel counted is lost, so \
@@ -323,7 +323,7 @@ impl AttachmentHandle for RemoteRequest {
     }
 }
 
-/// A prepared request that replaces a running one.
+/// A prepared request that can replace a running one.
 #[derive(Debug)]
 struct Switch {
     old: Arc<RemoteRequest>,
@@ -342,11 +342,11 @@ impl ProgramSwitch for Switch {
                 self.old.ended.get_or_init(|| self.old.receive_final_counts(EndCause::Replaced));
                 Ok(())
             }
-            Ok(AttachReply { why, .. }) => {
-                Err(SwitchError::Refused(plain(&why.unwrap_or_else(|| NO_REASON.to_owned()))))
-            }
+            Ok(AttachReply { why, .. }) => Err(SwitchError::Refused(escape_hidden(
+                &why.unwrap_or_else(|| NO_REASON.to_owned()),
+            ))),
             Err(ClientError::Refused(fault)) if fault.name == NOT_IN_KERNEL => {
-                let why = plain(fault.text("why"));
+                let why = escape_hidden(fault.text("why"));
                 Err(match fault.text("by") == AGAIN {
                     true => SwitchError::Again(why),
                     false => SwitchError::Refused(why),
@@ -371,8 +371,9 @@ pub fn network() -> String {
     about.map_or_else(|_| String::new(), |about| format!("{}:{}", about.dev(), about.ino()))
 }
 
-/// Maximum wait for the next daemon, in ns, and the interval between attempts.
+/// Maximum wait for the next daemon, in ns.
 const LONG_TIMEOUT_NS: u64 = 120_000_000_000;
+/// Interval between two attempts to reach the next daemon.
 const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 /// Message for a refusal without a reason.
-const NO_REASON: &str = "the daemon does not say why it changes it not";
+const NO_REASON: &str = "the daemon gives no reason for the refusal";

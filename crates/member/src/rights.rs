@@ -1,4 +1,4 @@
-//! Denials of the policy as sentences for people, and names of users and groups.
+//! Sentences for denials by the policy, and names of users and groups.
 
 /// The default policy file of a machine.
 pub const FILE: &str = "/etc/streamline/policy.toml";
@@ -20,11 +20,11 @@ impl Denial<'_> {
 
     /// Explains that the user may not observe an interface in this network namespace.
     #[must_use]
-    pub fn closed(self, interface: &str, netns: Option<&str>) -> String {
+    pub fn interface_denied(self, interface: &str, netns: Option<&str>) -> String {
         let space = netns.map_or_else(String::new, |name| format!("{name}/"));
         format!(
-            "{} may not watch {space}{interface}: who does sees the frames of everybody there, and \
-             root has not opened it ([[open]] in {})",
+            "{} may not watch {space}{interface}: an observer sees the frames of all users there, \
+             and root has not opened it ([[open]] in {})",
             self.user(),
             self.file
         )
@@ -32,11 +32,11 @@ impl Denial<'_> {
 
     /// Explains that the user may not take flows from an interface in this network namespace.
     #[must_use]
-    pub fn not_taking(self, interface: &str, netns: Option<&str>) -> String {
+    pub fn taking_denied(self, interface: &str, netns: Option<&str>) -> String {
         let space = netns.map_or_else(String::new, |name| format!("{name}/"));
         format!(
-            "{} may watch {space}{interface} and take nothing there: what is taken, its receiver \
-             does not get, and root has not granted it (`take = true` in [[open]] of {})",
+            "{} may watch {space}{interface} but not take from it: taken frames do not reach their \
+             receiver, and root has not granted it (`take = true` in [[open]] of {})",
             self.user(),
             self.file
         )
@@ -44,10 +44,10 @@ impl Denial<'_> {
 
     /// Explains that the user is not a member of a group.
     #[must_use]
-    pub fn not_in(self, group: &str) -> String {
+    pub fn not_in_group(self, group: &str) -> String {
         format!(
-            "{} is not in group {group}, and may not read what its members share: leave \
-             `--share=group:{group}` out, or start it as a member (`sg {group}`)",
+            "{} is not in group {group}, and may not read the frames that its members share: \
+             leave `--share=group:{group}` out, or start the path as a member (`sg {group}`)",
             self.user()
         )
     }
@@ -60,9 +60,9 @@ impl Denial<'_> {
 
     /// Explains that the user may not run a filter in the kernel.
     #[must_use]
-    pub fn not_safe(self, filter: &str) -> String {
+    pub fn filter_denied(self, filter: &str) -> String {
         format!(
-            "{} may not have `{filter}` in the kernel: root has not opened it ([kernel] filters in \
+            "{} may not run `{filter}` in the kernel: root has not opened it ([kernel] filters in \
              {})",
             self.user(),
             self.file
@@ -83,25 +83,25 @@ pub fn is_named(names: &[String], interface: &str, netns: Option<&str>) -> bool 
     })
 }
 
-/// Looks up the number of a user in `/etc/passwd`; `None` if the user is unknown.
+/// Looks up the id of a user in `/etc/passwd`; `None` if the user is unknown.
 #[must_use]
 pub fn user_number(name: &str) -> Option<u32> {
     entries("/etc/passwd").find(|(known, _)| known == name).map(|(_, number)| number)
 }
 
-/// Looks up the number of a group in `/etc/group`; `None` if the group is unknown.
+/// Looks up the id of a group in `/etc/group`; `None` if the group is unknown.
 #[must_use]
 pub fn group_number(name: &str) -> Option<u32> {
     entries("/etc/group").find(|(known, _)| known == name).map(|(_, number)| number)
 }
 
-/// Looks up the name of a user in `/etc/passwd`; `None` if the number is unknown.
+/// Looks up the name of a user in `/etc/passwd`; `None` if the id is unknown.
 #[must_use]
 pub fn user_name(uid: u32) -> Option<String> {
     entries("/etc/passwd").find(|(_, number)| *number == uid).map(|(name, _)| name)
 }
 
-/// Returns the names and numbers in a file of the form `name:password:number:…`; empty if
+/// Returns the names and ids in a file of the form `name:password:number:…`; empty if the file is
 /// unreadable.
 fn entries(file: &str) -> impl Iterator<Item = (String, u32)> {
     let text = std::fs::read_to_string(file).unwrap_or_default();

@@ -33,14 +33,15 @@ pub enum ClientError {
     #[error("the other side has ended")]
     Disconnected,
     /// The path, given by its name, ended during the call.
-    #[error("path `{}` has just ended: `streamline ps` lists those that run", plain(.0))]
+    #[error("path `{}` has just ended: `streamline ps` lists those that run", escape_hidden(.0))]
     PathEnded(String),
     /// The reply is malformed.
     #[error(transparent)]
     Malformed(#[from] MessageError),
-    /// The peer replied with an error. A mistake in a request takes several lines, which show its
-    /// position.
-    #[error("{}", sentence(.0).trim_end().lines().map(plain).collect::<Vec<_>>().join("\n"))]
+    /// The peer replied with an error. The text of a mistake in a request has several lines, which
+    /// show its position.
+    #[error("{}", sentence(.0).trim_end().lines().map(escape_hidden).collect::<Vec<_>>()
+        .join("\n"))]
     Refused(Fault),
     /// A system call failed.
     #[error(transparent)]
@@ -59,12 +60,15 @@ impl From<sys::Error> for ClientError {
 
 /// Escapes hidden characters in an untrusted text for display.
 #[must_use]
-pub fn plain(text: &str) -> String {
+pub fn escape_hidden(text: &str) -> String {
     abi::text::Visible(text).to_string()
 }
 
+/// Error number of an operation that would block.
 const EAGAIN: i32 = 11;
+/// Error number of a write to a closed connection.
 pub(super) const EPIPE: i32 = 32;
+/// Error number of a connection that the peer has reset.
 pub(super) const ECONNRESET: i32 = 104;
 /// Error number of a connect whose timeout has expired.
 const EINPROGRESS: i32 = 115;

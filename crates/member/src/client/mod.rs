@@ -1,10 +1,10 @@
 //! The client of the daemon and of the process of a path.
 //!
 //! Calls block for at most [`CALL_TIMEOUT`], expensive calls for at most [`LONG_TIMEOUT`]; a query
-//! of many paths ([`Client::query_all`]) waits for them for [`QUERY_TIMEOUT`] in total.
-//! [`PathClient::next_update`] is meant to be called when its socket is readable, so that it can be
-//! polled together with other descriptors. Peers are untrusted: replies are bounded and checked,
-//! and [`plain`] escapes received texts for display.
+//! of many paths ([`Client::query_all`]) waits for all of them for [`QUERY_TIMEOUT`] in total.
+//! [`PathClient::next_update`] is called when its socket is readable, so that it can be polled
+//! together with other descriptors. Peers are untrusted: replies are bounded and checked, and
+//! [`escape_hidden`] escapes received texts for display.
 
 mod caller;
 mod error;
@@ -12,7 +12,7 @@ mod path;
 
 pub(crate) use caller::Caller;
 pub use caller::{CALL_TIMEOUT, LONG_TIMEOUT};
-pub use error::{ClientError, plain};
+pub use error::{ClientError, escape_hidden};
 pub use path::{COUNT, DESCRIBE, PathClient, STOP};
 
 use crate::gather::gather;
@@ -140,7 +140,7 @@ impl Client {
     }
 
     /// Calls the same methods, which have no parameters, on many paths in parallel, and passes each
-    /// connection and its replies to `take`.
+    /// connection with its replies to `take`.
     ///
     /// Waits for the paths for at most `limit` in total; a path that has not replied by then yields
     /// [`ClientError::Timeout`]. The calls to the daemon that connect the paths have the usual
@@ -173,8 +173,8 @@ impl Client {
         answers.into_iter().map(|answer| answer.unwrap_or(Err(ClientError::Timeout))).collect()
     }
 
-    /// Connects to a path and fetches its description within [`QUERY_TIMEOUT`], which detects a
-    /// stopped process before an expensive call.
+    /// Connects to a path and fetches its description within [`QUERY_TIMEOUT`], so that a stopped
+    /// process is noticed before an expensive call.
     pub fn reach(&self, path: &str) -> Result<(PathClient, PathDescription), ClientError> {
         let paths = [(0, path.to_owned())];
         let described = |to: PathClient, replies: Vec<Reply>| {
@@ -185,15 +185,15 @@ impl Client {
         reached.pop().unwrap_or(Err(ClientError::Timeout))
     }
 
-    /// Reports to the daemon that the path registered over this connection runs another request.
-    /// Does not wait for a reply.
-    pub(crate) fn changed(&self, line: &str) -> Result<(), ClientError> {
+    /// Reports to the daemon that the path registered over this connection now runs another
+    /// request. Does not wait for a reply.
+    pub(crate) fn report_change(&self, line: &str) -> Result<(), ClientError> {
         let call = Call::new("io.streamline.Changed", &RequestChange { line: line.to_owned() });
         self.caller.send(&Call { oneway: true, ..call }, &[])
     }
 
-    /// Registers a path for the lifetime of this connection; returns its number. The daemon passes
-    /// connections for the path through `admissions`.
+    /// Registers a path for the lifetime of this connection; returns the number of the path. The
+    /// daemon passes connections for the path through `admissions`.
     pub(crate) fn register(
         &self,
         path: &Register,

@@ -20,6 +20,7 @@ pub const COUNT: &str = "io.streamline.path.Count";
 /// The method that ends the sources of a path.
 pub const STOP: &str = "io.streamline.path.Stop";
 
+/// Error number for a process that does not exist.
 const ESRCH: i32 = 3;
 
 /// A connection to the process of a path.
@@ -105,8 +106,8 @@ impl PathClient {
         }
     }
 
-    /// Subscribes to updates for [`next_update`](Self::next_update): counters at intervals of
-    /// `every`, at last the exit status. Does not wait for a reply.
+    /// Subscribes to the updates that [`next_update`](Self::next_update) returns: counters at
+    /// intervals of `every`, and finally the exit status. Does not wait for a reply.
     pub fn follow(&self, every: Duration) -> Result<(), ClientError> {
         let every_ms = u64::try_from(every.as_millis()).ok();
         let call = Call::new("io.streamline.path.Follow", &Follow { every_ms });
@@ -114,7 +115,7 @@ impl PathClient {
     }
 
     /// Returns the next update. Blocks up to [`CALL_TIMEOUT`] unless the socket is readable. Fails
-    /// if the path has hung up.
+    /// if the path has closed the connection.
     pub fn next_update(&self) -> Result<PathUpdate, ClientError> {
         Ok(self.caller.reply()?.0.take()?)
     }
@@ -129,8 +130,8 @@ impl PathClient {
         self.caller.call(method, parameters).map_err(|error| self.hangup_as_end(error))
     }
 
-    /// Converts a hangup into [`ClientError::PathEnded`], since the path existed when the
-    /// connection was made.
+    /// Converts the error of a closed connection into [`ClientError::PathEnded`], because the path
+    /// existed when the connection was made.
     pub(super) fn hangup_as_end(&self, error: ClientError) -> ClientError {
         match error {
             ClientError::Disconnected => ClientError::PathEnded(self.path.clone()),

@@ -5,32 +5,32 @@ use serde::{Deserialize, Serialize};
 /// Reply to `Describe`: a path and its plan.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct PathDescription {
-    /// Number in the daemon's registry.
+    /// Number of the path in the daemon's registry.
     pub number: u32,
-    /// Name that its user chose.
+    /// Name that the user chose for the path.
     pub name: Option<String>,
-    /// Text of its request.
+    /// Text of the request that the path runs.
     pub line: String,
-    /// Process in which it runs.
+    /// Process in which the path runs.
     pub process: u32,
     /// Start time in seconds since 1970.
     pub started: u64,
-    /// Log file of its output.
+    /// Log file with the output of the path.
     pub log: Option<String>,
-    /// Nodes of its plan.
+    /// Nodes of the path's plan.
     pub nodes: Vec<Node>,
-    /// Edges of its plan.
+    /// Edges of the path's plan.
     pub links: Vec<Link>,
 }
 
 /// A node of a plan.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Node {
-    /// Its name, unique in the plan.
+    /// Name of the node, unique in the plan.
     pub name: String,
-    /// Name of its space.
+    /// Name of the space in which the node runs.
     pub space: String,
-    /// Spaces of all its replicas, including its own; empty if there are none.
+    /// Spaces of all replicas of the node, including its own; empty if there are no replicas.
     #[serde(default)]
     pub copies: Vec<String>,
 }
@@ -46,7 +46,7 @@ pub struct Link {
     pub classes: String,
     /// `call`, `ring`, `kernel`, `back` or `pipe`.
     pub transport: String,
-    /// Capacity in blocks, if it is a ring.
+    /// Capacity in blocks if the edge is a ring; otherwise `None`.
     pub room: Option<u64>,
 }
 
@@ -61,7 +61,7 @@ pub struct Change {
 /// Reply to `Change`.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ChangeReply {
-    /// Ledger sentence about the change.
+    /// Sentence with the ledger of the change.
     pub said: String,
     /// Text of the request that runs now.
     pub line: String,
@@ -71,11 +71,11 @@ pub struct ChangeReply {
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Tap {
-    /// Node whose output is tapped; `None`: the source.
+    /// Node whose output is tapped; `None` for the source.
     pub node: Option<String>,
-    /// Start of the tap: `-5s`, `block:100` or `oldest`; `None`: now.
+    /// Start of the tap: `-5s`, `block:100` or `oldest`; `None` for now.
     pub from: Option<String>,
-    /// True if the tap is to end rather than skip blocks.
+    /// True if the tap ends instead of skipping blocks.
     pub all: Option<bool>,
     /// Time without progress of the reader after which the tap ends, in ms.
     pub patience_ms: Option<u64>,
@@ -85,9 +85,9 @@ pub struct Tap {
 /// reply transfers.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct TapStart {
-    /// Sequence number of its first block among those that left the node.
+    /// Sequence number of the first block of the tap among all blocks that left the node.
     pub block: u64,
-    /// Number of frames from the past at the start of the tap.
+    /// Number of retained frames with which the tap starts.
     pub past: u64,
     /// Age of the first retained frame, in ns.
     pub ago_ns: u64,
@@ -107,6 +107,6 @@ pub struct TapReport {
     pub missing: Option<String>,
     /// Blocks without a frame, or with a link type other than that of the first frame.
     pub no_frame: u64,
-    /// Reason for the end; `None` while the tap runs.
+    /// Reason for the end of the tap; `None` while it runs.
     pub over: Option<String>,
 }

@@ -9,16 +9,16 @@ use serde::{Deserialize, Serialize};
 pub struct Counters {
     /// Running time in ns.
     pub elapsed_ns: u64,
-    /// Counters of its sources.
+    /// Counters of the path's sources.
     pub sources: Vec<Source>,
     /// Counters of all nodes.
     pub filters: Vec<Filter>,
     /// Counters of all edges.
     pub edges: Vec<Edge>,
-    /// Spaces in which it runs.
+    /// Spaces in which the path runs.
     #[serde(default)]
     pub spaces: Vec<Space>,
-    /// Changes that the path made by itself, with reasons. Empty in replies of older versions.
+    /// Changes that the path made automatically, with reasons. Empty in replies of older versions.
     #[serde(default)]
     pub adapted: Vec<String>,
     /// Latency, if the request bounds it.
@@ -42,9 +42,9 @@ pub struct Source {
 /// The counters of a filter, source or sink.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Filter {
-    /// Index of its node in the plan.
+    /// Index of the filter's node in the plan.
     pub node: usize,
-    /// Name in the plan.
+    /// Name of the node in the plan.
     pub name: String,
     /// Blocks received.
     pub taken: Amount,
@@ -54,13 +54,13 @@ pub struct Filter {
     pub passed: Amount,
     /// Blocks that no arc selected.
     pub unselected: Amount,
-    /// Blocks used up, for example merged into others.
+    /// Blocks used up by the filter, for example merged into other blocks.
     pub consumed: Amount,
     /// Blocks still held.
     pub held: Amount,
     /// Losses by reason.
     pub lost: Vec<Loss>,
-    /// Number of calls, one per batch.
+    /// Number of calls of the filter, one per batch.
     pub calls: u64,
     /// Time spent in the filter in ns; 0 unless measured.
     pub busy_ns: u64,
@@ -103,17 +103,17 @@ pub struct Space {
     pub name: String,
     /// `thread`, `process` or `engine`.
     pub kind: String,
-    /// Process in which it runs.
+    /// Process in which the space runs; `None` before it starts.
     pub process: Option<u32>,
-    /// Its thread in that process, if it is a thread.
+    /// Id of the space's thread in that process; `None` if the space is not a thread.
     pub thread: Option<u32>,
-    /// Processors on which it may run.
+    /// Processors on which the space may run.
     pub processors: Vec<usize>,
     /// `runs`, `sleeps`, `waits`, `stopped` or `ended`, sampled just before the query.
     pub state: String,
-    /// Resource it waits for, if any.
+    /// Resource for which the space waits, if any.
     pub waits: Option<String>,
-    /// Processor time of its threads, in ns.
+    /// Processor time of the space's threads, in ns.
     pub processor_ns: u64,
     /// Memory in bytes: the pools of a thread, or the resident set of a process.
     pub memory: Option<u64>,
@@ -136,20 +136,20 @@ pub struct Follow {
     pub every_ms: Option<u64>,
 }
 
-/// Replies to `Follow`: counters while the path runs, at last its exit status.
+/// Replies to `Follow`: counters while the path runs, and finally its exit status.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct PathUpdate {
     /// Counters up to now.
     pub counters: Option<Counters>,
-    /// Present in the last reply.
+    /// The end of the path; present in the last reply only.
     pub ended: Option<Ended>,
 }
 
 /// The end of a path.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Ended {
-    /// Exit status of its process.
+    /// Exit status of the path's process.
     pub status: u8,
-    /// Its report as a sentence.
+    /// Report of the path as a sentence.
     pub report: String,
 }

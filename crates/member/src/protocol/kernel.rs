@@ -1,4 +1,4 @@
-//! Parts of requests that the daemon runs in the kernel, and its programs there.
+//! Types of requests that the daemon runs in the kernel, and of the programs in which they run.
 
 use runtime::ledger::Amount;
 use serde::{Deserialize, Serialize};
@@ -26,7 +26,7 @@ pub struct Attach {
 pub struct Replacement {
     /// Number of the running request, from [`AttachReply::line`].
     pub line: u64,
-    /// Steps whose filter keeps its state.
+    /// Filters that keep their state, by their steps.
     pub stays: Vec<CarriedStep>,
 }
 
@@ -34,21 +34,21 @@ pub struct Replacement {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CarriedStep {
-    /// Index of its step in the old program.
+    /// Index of the filter's step in the old program.
     pub was: u64,
-    /// Index of its step in the new program.
+    /// Index of the filter's step in the new program.
     pub is: u64,
 }
 
-/// Replies to `Attach`: first the layout of the memory whose descriptors the reply transfers, at
-/// last the final counts.
+/// Replies to `Attach`: first the layout of the memory whose descriptors the reply transfers, and
+/// finally the final counts.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct AttachReply {
     /// The layout, in the form of [`engine::kernel::delegation::DelegatedLayout::text`].
     pub layout: Option<String>,
     /// Number that the daemon assigned to the request.
     pub line: Option<u64>,
-    /// True if it has replaced another request.
+    /// True if the request has replaced another one.
     pub switched: Option<bool>,
     /// The final counts, in the form of [`engine::kernel::delegation::FinalCounters::text`].
     pub ended: Option<String>,
@@ -68,38 +68,40 @@ pub struct KernelPrograms {
 pub struct KernelProgram {
     /// Name of the interface.
     pub interface: String,
-    /// Network namespace of the interface; `None`: the daemon's own.
+    /// Network namespace of the interface; `None` for that of the daemon.
     pub netns: Option<String>,
     /// `received` or `sent`.
     pub side: String,
-    /// Number of the program in the kernel.
+    /// Id of the program in the kernel.
     pub program: u32,
     /// Number of times the program was replaced.
     pub replaced: u64,
-    /// Frames that the program processed, each of them once.
+    /// Number of frames that the program processed; a frame counts once, however many requests it
+    /// reaches.
     pub frames: u64,
     /// Requests that are visible to the caller.
     pub lines: Vec<KernelRequest>,
     /// Filters used by the caller's requests; all filters if the caller is root.
     pub steps: Vec<KernelStep>,
-    /// Rings for frames: one per user or group, and size.
+    /// Rings for frames: one for each sharing user or group, and each size.
     pub rings: Vec<KernelRing>,
 }
 
-/// A request that runs in a kernel program. Counts are `None` unless it belongs to the caller.
+/// A request that runs in a kernel program. Counts are `None` unless the request belongs to the
+/// caller.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct KernelRequest {
-    /// Number of the path that it belongs to.
+    /// Number of the path to which the request belongs.
     pub path: Option<u32>,
-    /// Its owner.
+    /// Owner of the request.
     pub uid: u32,
-    /// Frames processed since it was attached.
+    /// Frames processed since the request was attached.
     pub taken: Option<u64>,
-    /// Blocks copied to its owner.
+    /// Blocks copied to the owner of the request.
     pub given: Option<Amount>,
     /// Frames that could not be copied because the ring was full.
     pub lost: Option<u64>,
-    /// Estimated kernel time, in ns per second.
+    /// Estimated kernel time of the request, in ns per second.
     pub kernel_ns: Option<u64>,
 }
 
@@ -108,9 +110,9 @@ pub struct KernelRequest {
 pub struct KernelStep {
     /// Name of the filter.
     pub name: String,
-    /// Number of requests that use it; it runs once per frame for all of them.
+    /// Number of requests that use the filter, which runs once per frame for all of them.
     pub lines: usize,
-    /// Number of blocks that reached it.
+    /// Number of blocks that reached the filter.
     pub blocks: u64,
 }
 
@@ -124,6 +126,6 @@ pub struct KernelRing {
     pub group: Option<String>,
     /// Capacity in bytes.
     pub bytes: u64,
-    /// Number of requests that write to it.
+    /// Number of requests whose frames are written to the ring.
     pub lines: usize,
 }

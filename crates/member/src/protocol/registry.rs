@@ -2,24 +2,24 @@
 
 use serde::{Deserialize, Serialize};
 
-/// A path. Fields that the caller may not see are `None`.
+/// A path in the registry. Fields that the caller may not see are `None`.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Path {
     /// Number in the daemon's registry.
     pub number: u32,
-    /// Name that its user chose.
+    /// Name that the user chose for the path.
     pub name: Option<String>,
-    /// Numeric ID of its owner.
+    /// User id of the owner.
     pub uid: u32,
-    /// Process in which it runs.
+    /// Process in which the path runs.
     pub process: Option<i32>,
     /// Start time in seconds since 1970.
     pub started: Option<u64>,
-    /// Text of its request.
+    /// Text of the request that the path runs.
     pub line: Option<String>,
-    /// Log file of its output.
+    /// Log file with the output of the path.
     pub log: Option<String>,
-    /// True if the caller may connect to it.
+    /// True if the caller may connect to the path.
     pub yours: bool,
 }
 
@@ -35,7 +35,7 @@ pub struct PathList {
 pub struct Event {
     /// `present`, `came` or `went`.
     pub event: String,
-    /// The path concerned.
+    /// The path that appeared, changed or ended.
     pub path: Path,
 }
 
@@ -43,13 +43,13 @@ pub struct Event {
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Register {
-    /// Name that its user chose.
+    /// Name that the user chose for the path.
     pub name: Option<String>,
-    /// Text of its request.
+    /// Text of the request that the path runs.
     pub line: String,
-    /// Log file of its output.
+    /// Log file with the output of the path.
     pub log: Option<String>,
-    /// Number that a previous daemon assigned to it.
+    /// Number that a previous daemon assigned to the path.
     pub number: Option<u32>,
     /// Start time in seconds since 1970.
     pub started: Option<u64>,
@@ -62,7 +62,7 @@ pub struct PathNumber {
     pub number: u32,
 }
 
-/// Parameters of `Changed`, by which a path reports a new request to the daemon.
+/// Parameters of `Changed`, by which a path reports to the daemon that it runs another request.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RequestChange {
@@ -83,7 +83,7 @@ pub struct Connect {
 pub struct ConnectReply {
     /// Number of the path.
     pub number: u32,
-    /// Its owner.
+    /// Owner of the path.
     pub uid: u32,
 }
 
@@ -91,7 +91,7 @@ pub struct ConnectReply {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Admit {
-    /// User at the other end of the connection.
+    /// User id of the peer of the connection.
     pub uid: u32,
 }
 
@@ -100,13 +100,13 @@ pub struct Admit {
 pub struct About {
     /// Version of the daemon.
     pub version: String,
-    /// Its process.
+    /// Process of the daemon.
     pub process: u32,
-    /// User as which it runs.
+    /// User as which the daemon runs.
     pub uid: u32,
     /// Start time in seconds since 1970.
     pub started: u64,
-    /// File of its policy; `None`: the built-in policy.
+    /// Policy file of the daemon; `None` for the built-in policy.
     pub policy: Option<String>,
 }
 
@@ -120,7 +120,7 @@ pub struct Quota {
     pub connections: Option<u64>,
     /// Number of rings that the daemon created.
     pub rings: Option<u64>,
-    /// Bytes in those rings.
+    /// Number of bytes in those rings.
     pub bytes: Option<u64>,
     /// Number of descriptors that the daemon holds.
     pub descriptors: Option<u64>,
@@ -139,7 +139,7 @@ pub struct Permissions {
     pub used: Quota,
     /// Filters that the caller may run in the kernel.
     pub filters: Vec<String>,
-    /// Interfaces that the caller may observe in the kernel; `*`: all.
+    /// Interfaces that the caller may observe in the kernel; `*` stands for all.
     #[serde(default)]
     pub interfaces: Vec<String>,
     /// Release of the kernel in which the daemon runs programs; `None` if it cannot run any.

@@ -1,7 +1,7 @@
 //! Varlink: calls and replies as JSON objects, interfaces as text. (varlink.org)
 //!
-//! Parses bytes from an untrusted peer into a well-formed [`Call`] or [`Reply`], or an error. This
-//! module does no I/O and does not depend on any method.
+//! Parses bytes from an untrusted peer into a well-formed [`Call`] or [`Reply`], or returns an
+//! error. This module does no I/O and does not depend on any method.
 //!
 //! ```text
 //! {"method":"io.streamline.List","parameters":{}}          optional: more, oneway
@@ -66,7 +66,7 @@ pub struct Reply {
     pub error: Option<String>,
 }
 
-/// An error on parsing a message.
+/// The error of parsing a message.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum MessageError {
     /// The message is longer than [`MESSAGE_MAX`] or [`REPLY_MAX`].

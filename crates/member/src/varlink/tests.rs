@@ -63,7 +63,7 @@ fn definitions(interface: interface::Interface, word: &str) -> Vec<&str> {
     lines.filter_map(|line| line.split(['(', ' ']).next()).collect()
 }
 
-/// Returns the sorted field names in the first parentheses after the text `behind`.
+/// Returns the sorted field names in the first parentheses that follow the text `behind`.
 fn fields(interface: interface::Interface, behind: &str) -> Vec<String> {
     let text: String = interface
         .text

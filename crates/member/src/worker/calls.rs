@@ -1,4 +1,4 @@
-//! The methods of the interface `io.streamline.path`.
+//! Implementation of the methods of the interface `io.streamline.path`.
 
 use super::path::PathInfo;
 use super::service::{COUNTERS_TIMEOUT, Service, UpdateSchedule};
@@ -81,8 +81,8 @@ impl Service {
         }
     }
 
-    /// Edits the request. Fails if the request has several connected components, which cannot be
-    /// edited yet.
+    /// Edits the request. Fails if the request has several connected components, because only a
+    /// single component can be edited.
     fn change(&mut self, words: &[String]) -> Result<ChangeReply, Fault> {
         let refused = |why: &dyn std::fmt::Display| faults::unchanged(&why.to_string());
         if let Some(keep) = SpaceBinding::parse(words).map_err(|why| refused(&why))? {
@@ -127,7 +127,7 @@ impl Service {
         self.path.line.clone_from(&line);
         if let Some(registration) = &self.registration {
             // If the daemon has just ended, it learns of the change when the path registers again.
-            let _ = registration.client.changed(&line);
+            let _ = registration.client.report_change(&line);
         }
         ChangeReply { said, line }
     }
@@ -139,7 +139,7 @@ impl Service {
         (self.path.nodes, self.path.links) = (now.nodes, now.links);
     }
 
-    /// Refreshes the placement if the path has changed, which it may do by itself.
+    /// Refreshes the recorded placement if the path has changed it automatically.
     fn refresh(&mut self) {
         let Some(live) = self.lives.first() else { return };
         let changes = live.changes();

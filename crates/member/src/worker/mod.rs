@@ -30,7 +30,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use sys::eventfd::EventFd;
 use sys::steps::{Resource, Steps};
 
-/// A handle of the thread that serves a path. Dropping it stops and joins the thread.
+/// A handle of the thread that serves a path. Dropping the handle stops and joins the thread.
 #[derive(Debug)]
 pub struct Worker {
     shared: Arc<Shared>,
@@ -96,7 +96,7 @@ impl Worker {
     }
 
     /// Sends the path's exit status to all followers and ends the registration. Blocks up to 500 ms
-    /// until they have read the status.
+    /// until the followers have read the status.
     pub fn end(mut self, ended: Ended) {
         *self.shared.ended.lock().unwrap_or_else(PoisonError::into_inner) = Some(ended);
         self.join();

@@ -28,22 +28,22 @@ pub trait WorkerGroup: Send + Sync + std::fmt::Debug {
 /// The description of a path to be registered.
 #[derive(Clone, Debug, Default)]
 pub struct PathInfo {
-    /// Name that its user chose.
+    /// Name that the user chose for the path.
     pub name: Option<String>,
-    /// Text of its request.
+    /// Text of the request that the path runs.
     pub line: String,
-    /// Log file of its output.
+    /// Log file with the output of the path.
     pub log: Option<PathBuf>,
-    /// Nodes of its plan.
+    /// Nodes of the path's plan.
     pub nodes: Vec<Node>,
-    /// Edges of its plan.
+    /// Edges of the path's plan.
     pub links: Vec<Link>,
     /// True if filter times are measured even without a connected client.
     pub timed: bool,
-    /// Kernel that plans assume if a daemon loads programs for this process; `None`: as this
-    /// process can load them.
+    /// Kernel that plans assume if a daemon loads programs for this process; `None` for the kernel
+    /// as this process may use it.
     pub kernel: Option<Kernel>,
-    /// Control of its worker processes; `None` if it runs in this process.
+    /// Control of the path's worker processes; `None` if it runs in this process.
     pub group: Option<Arc<dyn WorkerGroup>>,
 }
 

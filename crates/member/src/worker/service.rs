@@ -1,4 +1,4 @@
-//! The thread that serves a path's clients: its event loop and connections.
+//! The event loop of the thread that serves a path's clients, and its connections.
 
 use super::path::PathInfo;
 use super::registration::{Registration, SEARCH_INTERVAL, Shared};
@@ -21,7 +21,7 @@ pub(super) struct Service {
     pub(super) shared: Arc<Shared>,
     pub(super) path: PathInfo,
     pub(super) about: PathDescription,
-    /// Change counter of the path when `about` was written.
+    /// Value of the path's change counter when `about` was written.
     pub(super) changes: u64,
     pub(super) lives: Vec<Live>,
     watcher: Watcher,
@@ -54,10 +54,13 @@ pub(super) struct UpdateSchedule {
     pub(super) next: u64,
 }
 
-/// Tokens of watched descriptors; client numbers start at `FIRST_CLIENT`.
+/// Token of the descriptor that wakes the serving thread.
 const WAKE: u64 = 0;
+/// Token of the connection to the daemon.
 const DAEMON: u64 = 1;
+/// Token of the socket over which the daemon passes clients.
 const ADMISSIONS: u64 = 2;
+/// Token of the first client; each further client has the next number.
 const FIRST_CLIENT: u64 = 16;
 /// Maximum number of connected clients.
 const CLIENTS_MAX: usize = 64;
@@ -250,7 +253,7 @@ impl Service {
         Ok(())
     }
 
-    /// Drops the registration; a search for another daemon starts at once.
+    /// Drops the registration, and starts to search for another daemon at once.
     fn lose_daemon(&mut self) {
         let Some(registration) = self.registration.take() else { return };
         for descriptor in [registration.client.as_fd(), registration.admissions.as_fd()] {
@@ -279,8 +282,8 @@ impl Service {
         }
     }
 
-    /// Sends the exit status to all followers. Blocks for up to `FINAL_UPDATE_TIMEOUT` until they
-    /// have read it.
+    /// Sends the exit status to all followers. Blocks up to `FINAL_UPDATE_TIMEOUT` until the
+    /// followers have read it.
     fn finish(mut self, ended: &Ended) {
         // Connections and calls already queued are served first.
         self.accept_clients();

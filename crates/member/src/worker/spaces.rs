@@ -1,4 +1,4 @@
-//! The spaces of a path as clients see them, and commands that pin a space to a processor. [SL §7;
+//! Conversion of a path's spaces for clients, and commands that pin a space to a processor. [SL §7;
 //! §6.2: affinity of spaces]
 
 use crate::protocol::{Node, Space};
@@ -130,7 +130,8 @@ fn unknown_space(binding: &SpaceBinding, names: &[String]) -> String {
     format!("no space of it is called `{}`: it has {}", binding.space, names.join(", "))
 }
 
-/// Returns the processors to pin to: the requested processor, or all that this thread may use.
+/// Returns the processors to which a space is pinned: the requested processor, or all that this
+/// thread may use.
 fn processors(binding: &SpaceBinding) -> Result<Vec<usize>, String> {
     let allowed = sys::process::allowed_processors().map_err(|error| error.to_string())?;
     match binding.processor {

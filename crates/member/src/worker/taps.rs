@@ -9,7 +9,7 @@ use runtime::space::tap::{self, OverrunPolicy, TapStats};
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-/// Default time and maximum time without progress of the reader, in ms.
+/// Default and maximum time without progress of the reader, in ms.
 const PATIENCE_MS: (u64, u64) = (10_000, 600_000);
 
 /// Starts a tap; returns the tap, its start, and the reading end of its pipe. Blocks up to `limit`
