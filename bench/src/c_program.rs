@@ -1,5 +1,5 @@
-//! BPF programs in C, compiled by clang at run time. Of the object file, only the code of section
-//! `program` and its references to variables in `.bss` are used.
+//! BPF programs in C, compiled by clang at run time. Only the code of section `program` in the
+//! object file is used, and its references to variables in `.bss`.
 
 use ebpf::insn::PSEUDO_MAP_VALUE;
 use std::os::fd::{AsFd as _, AsRawFd as _};
@@ -8,7 +8,7 @@ use std::process::Command;
 use sys::bpf::{Map, Program, ProgramKind};
 use sys::memory::ReadMapping;
 
-/// Relocation type of the address of a symbol in a wide load.
+/// Relocation type for the address of a symbol in a 64-bit immediate load.
 const R_BPF_64_64: u64 = 1;
 /// Size of a relocation entry in bytes.
 const RELOCATION_SIZE: usize = 16;

@@ -15,9 +15,13 @@ use crate::pipes::{FilterExtent, Pipes};
 use crate::row::Row;
 use streamline_bench_loops::{Matcher, first_byte_is_two, indirect_calls, no_byte_is_ff};
 
+/// Number of blocks in a measurement of blocks that stay in the dbuf.
 const FAST_BLOCKS: u64 = 4_000_000;
+/// Number of blocks in a measurement with a ring.
 const RING_BLOCKS: u64 = 8_000_000;
+/// Number of blocks in a measurement that reads every byte.
 const WHOLE_BLOCKS: u64 = 2_000_000;
+/// Number of blocks in a measurement with pipes.
 const PIPED_BLOCKS: u64 = 100_000;
 /// Number of blocks in the reference loop's ring (1 MB).
 const LOOP_RING_BLOCKS: usize = 1024;

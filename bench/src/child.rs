@@ -65,7 +65,7 @@ impl Drop for BenchChild {
     }
 }
 
-/// The parent, seen from the child: its standard input.
+/// The connection of a child process to its parent: the standard input of the child.
 pub(crate) struct Parent(Stdin);
 
 impl Parent {
@@ -77,9 +77,9 @@ impl Parent {
         Ok((Self(socket), received.map_err(|why| why.to_string())?.1))
     }
 
-    /// Serves requests to receive a number of bytes, until the parent exits. For each request,
-    /// calls `read` with the number of bytes left, which returns the new number, until none are
-    /// left.
+    /// Serves the parent's requests to receive a number of bytes, until the parent exits. For each
+    /// request, calls `read` with the number of bytes that remain, which returns the new number,
+    /// until none remain.
     pub(crate) fn serve(
         &self,
         mut read: impl FnMut(u64) -> Result<u64, String>,

@@ -10,7 +10,7 @@ use crate::line::run_request_with;
 use crate::row::Row;
 use engine::build::Settings;
 
-/// Frame lengths in bytes, with the number of frames.
+/// Frame lengths in bytes, each with the number of frames to measure.
 const FRAME_LENGTHS: [(u64, u64); 3] = [(64, 400_000), (1500, 200_000), (16_000, 30_000)];
 
 pub(crate) fn run(rounds: usize) -> Result<Vec<Row>, String> {

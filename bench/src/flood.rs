@@ -22,10 +22,12 @@ use testkit::packet::{SOURCE, TARGET};
 
 /// Number of frames per system call.
 const BATCH: usize = 64;
-/// Number of frames of a group, which takes some milliseconds, so that it causes several doorbells.
+/// Number of frames of a group. Sending a group takes some milliseconds, long enough for several
+/// doorbells.
 pub(crate) const GROUP_FRAMES: usize = 2_500;
-/// Destination ports: of the wanted frames, and of all other frames.
+/// Destination port of the wanted frames.
 pub(crate) const WANTED_PORT: u16 = 53;
+/// Destination port of all other frames.
 pub(crate) const OTHER_PORT: u16 = 4053;
 
 /// Frames, and the veth pair over which they are sent.
@@ -36,8 +38,9 @@ pub(crate) struct Flood {
     _full: Option<UdpSocket>,
 }
 
-/// Maximum number of frames sent over one veth pair before the other is used: at most a tenth of a
-/// second, and more than any ring in the benches holds, so that a slow reader loses frames.
+/// Maximum number of frames sent over one veth pair before switching to the other: at most a tenth
+/// of a second of traffic, and more frames than any ring in the benches holds, so that a slow
+/// reader loses frames.
 const SEND_BATCH: usize = 25_000;
 
 /// Two equal veth pairs.
@@ -48,7 +51,7 @@ pub(crate) struct Floods {
     unobserved: Flood,
 }
 
-/// Processor time of sending the same number of frames over each of the two veth pairs, in ns.
+/// Processor times of sending the same number of frames over each of the two veth pairs, in ns.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct SendTimes {
     pub(crate) observed: u64,
@@ -103,7 +106,8 @@ impl Flood {
     /// Creates a veth pair that carries only UDP frames of `length` bytes to `ports` in rotation.
     pub(crate) fn to_ports(ports: &[u16], length: usize, host: Host) -> Result<Self, String> {
         let cable = Cable { addresses: false, ..Cable::default() };
-        let pair = Pair::new(cable).ok_or("needs root and `ip`: it makes two name spaces")?;
+        let pair =
+            Pair::new(cable).ok_or("needs root and `ip`: it creates two network namespaces")?;
         let (full, address) = match host {
             Host::Receives => {
                 pair.server.ip(&format!("address add {SERVER}/24 dev {SERVER_DEVICE}"));

@@ -20,13 +20,14 @@ pub(crate) fn is_selected(row: &str) -> bool {
     words.is_empty() || words.iter().any(|word| row.contains(word.as_str()))
 }
 
-/// A candidate: its name, and a measurement of which larger results are better.
+/// A candidate, with its name and a measurement that returns a larger number for a better result.
 pub(crate) struct Candidate<'c> {
     pub(crate) name: &'static str,
     pub(crate) measure: Box<dyn FnMut() -> Result<f64, String> + 'c>,
 }
 
-/// A goal: the candidate, the reference, the goal's name, and the ratio to reach.
+/// A goal, with its name, the candidate, the reference, and the ratio that the candidate must
+/// reach.
 pub(crate) struct Goal {
     pub(crate) candidate: &'static str,
     pub(crate) reference: &'static str,

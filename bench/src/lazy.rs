@@ -94,7 +94,7 @@ fn write(lazy: &LazyCopy<'_>, last: &RecentReads<'_>, to: &mut [u8]) {
     }
 }
 
-/// Calls `one` repeatedly; returns thousands of blocks per second.
+/// Calls `one` repeatedly; returns thousands of calls per second.
 fn measure(mut one: impl FnMut() -> Result<(), String>) -> Result<f64, String> {
     let (mut blocks, begin) = (0_u64, sys::clock::monotonic());
     loop {

@@ -1,4 +1,4 @@
-//! Runs a request as for a user: the text passes parser, checks and planner, and the ledger must
+//! Runs of requests as for a user: the text passes parser, checks and planner, and the ledger must
 //! balance after the run.
 
 use crate::copying_endpoints;

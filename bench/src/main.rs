@@ -49,34 +49,34 @@ use row::Row;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// Measure: ours, the best peer and the limit of the machine, side by side.
+/// Runs the benchmarks: ours, the best peer and the limit of the machine, side by side.
 #[derive(Parser, Debug)]
 #[command(name = "streamline bench", bin_name = "streamline bench", version)]
 struct Arguments {
-    /// The benches to run (see --list); all of them if none is named.
+    /// The benches to run (see --list); default: all.
     names: Vec<String>,
-    /// One JSON object per row on standard output.
+    /// Print one JSON object per row on standard output.
     #[arg(long)]
     json: bool,
-    /// A picture per bench, as SVG, into this directory.
+    /// Write a chart per bench, as SVG, into this directory.
     #[arg(long, value_name = "DIR")]
     plot: Option<PathBuf>,
     /// The number of measurements of every candidate.
     #[arg(long, default_value_t = 9)]
     rounds: usize,
-    /// Bytes of the captures that are made; goals are judged at 1,000,000,000.
+    /// Size of the generated captures in bytes; goals are judged at 1,000,000,000.
     #[arg(long, default_value_t = 1_000_000_000)]
     size: u64,
-    /// Only rows that have one of these in their names: `--only 'one core'`.
+    /// Run only rows whose names contain one of these words: `--only 'one core'`.
     #[arg(long, value_name = "TEXT")]
     only: Vec<String>,
-    /// Run one request in one thread instead and say how long a block took.
+    /// Run this request in one thread instead, and print the time per block.
     #[arg(long, value_name = "REQUEST", conflicts_with = "names")]
     line: Option<String>,
-    /// Make a capture instead: kind, file and size.
+    /// Write a capture instead: kind, file and size.
     #[arg(long, hide = true, num_args = 3, value_names = ["KIND", "FILE", "SIZE"])]
     capture: Vec<String>,
-    /// Be the reading process of a bench: kind, processor and bytes of a block.
+    /// Run as the reading process of a bench: kind, processor, and bytes of a block.
     #[arg(long, hide = true, num_args = 3, value_names = ["KIND", "PROCESSOR", "BLOCK"])]
     reader: Vec<String>,
     /// List the benches.
@@ -263,8 +263,8 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Runs a bench in its own thread. CPU affinity, scheduling class, timers and namespaces belong to
-/// a thread, so all benches start with the same ones.
+/// Runs a bench in its own thread, because CPU affinity, scheduling class, timers and namespaces
+/// belong to a thread, and every bench must start with the same ones.
 fn run_in_thread<T: Send>(
     name: &str,
     run: impl FnOnce() -> Result<T, String> + Send,

@@ -1,4 +1,4 @@
-//! The cost of observing a flood: samples of each observer, in rounds.
+//! Measurement of the cost of observing a flood, with samples of each observer in rounds.
 //!
 //! The cost has two parts: in the kernel, the additional time of sending compared with an
 //! unobserved veth pair, to which frames are sent alternately ([`Floods`]); and the processor time
@@ -12,9 +12,9 @@ use crate::sentinel::Sentinel;
 /// The costs per frame in one sample.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sample {
-    /// Processor times of sending over the observed and over the unobserved veth pair, in ns per
-    /// frame.
+    /// Processor time of sending over the observed veth pair, in ns per frame.
     pub(crate) sending: f64,
+    /// Processor time of sending over the unobserved veth pair, in ns per frame.
     pub(crate) unobserved: f64,
     /// Processor time of the processes, in ns per frame.
     pub(crate) processes: f64,
@@ -87,7 +87,8 @@ impl<W: Copy + PartialEq> ObserverSamples<W> {
         Ok(Self { all, sentinel_ns: median(&sentinels) })
     }
 
-    /// Returns a value of each sample of an observer; empty if it has no samples.
+    /// Returns the results of `value` for each sample of an observer; empty if the observer has no
+    /// samples.
     pub(crate) fn values(&self, who: W, value: impl Fn(&Sample) -> f64) -> Vec<f64> {
         let found = self.all.iter().find(|(observes, _)| *observes == who);
         found.map(|(_, samples)| samples.iter().map(value).collect()).unwrap_or_default()

@@ -6,7 +6,7 @@ use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 use std::path::Path;
 
-/// The variable of each bench.
+/// The name of the variable of each bench that has one.
 const AXES: &[(&str, &str)] = &[
     ("capture", "readers of the stream, frames of 64 B"),
     ("chain", "filters in a row"),
@@ -22,13 +22,17 @@ const AXES: &[(&str, &str)] = &[
     ("splice", "bytes of a block"),
 ];
 
+/// Width of a chart in pixels.
 const CHART_WIDTH: u32 = 960;
-/// Heights in pixels: of a panel of curves, of a bar, and of the margin around bars.
+/// Height of a panel of curves in pixels.
 const PANEL_HEIGHT: u32 = 420;
+/// Height of a bar in pixels.
 const BAR_HEIGHT: u32 = 22;
+/// Height of the margin around bars in pixels.
 const BARS_MARGIN: u32 = 56;
-/// Widths in pixels of the labels of curves, and of the labels of bars.
+/// Width of the labels of curves in pixels.
 const CURVE_LABEL_WIDTH: u32 = 230;
+/// Width of the labels of bars in pixels.
 const BAR_LABEL_WIDTH: u32 = 400;
 /// Ratio of the largest to the smallest value beyond which an axis is logarithmic.
 const LOGARITHMIC_FROM: f64 = 12.0;
@@ -116,8 +120,8 @@ impl Panel<'_> {
     }
 }
 
-/// Returns the panels of each unit, in the order of the rows, curves before bars. Rows of goals are
-/// omitted, because they repeat other rows.
+/// Returns the panels of each unit, in the order of the rows, with curves before bars. Rows of
+/// goals are omitted, because they repeat other rows.
 fn panels(rows: &[Row]) -> Vec<Panel<'_>> {
     let of = |row: &&Row| row.goal.is_none() && row.value.is_finite();
     let rows: Vec<&Row> = rows.iter().filter(of).collect();

@@ -1,4 +1,5 @@
-//! The measured programs: their processor time, waiting until they are idle, and termination.
+//! Control of the measured programs: their processor time, the wait until they are idle, and their
+//! termination.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,8 +9,9 @@ use sys::bpf::{Side, tcx_chain};
 use sys::net::RouteSocket;
 use testkit::net::{Namespace, SERVER_DEVICE, until};
 
-/// Processor time in ns per [`WINDOW`] below which programs are idle.
+/// Processor time per [`WINDOW`] below which programs are idle, in ns.
 const IDLE_NS: u64 = 3_000_000;
+/// Interval between two checks whether programs are idle.
 const WINDOW: Duration = Duration::from_millis(200);
 
 /// Returns the numbers of voluntary and of involuntary context switches of a task: `thread-self`,
@@ -41,7 +43,8 @@ impl Children {
         self.0.iter_mut().position(|child| !matches!(child.try_wait(), Ok(None)))
     }
 
-    /// Interrupts all programs, and waits until they have ended. Fails if a program fails.
+    /// Interrupts all programs, and waits until they have ended. Fails if one of the programs
+    /// fails.
     pub(crate) fn interrupt_and_wait(mut self, name: &str) -> Result<(), String> {
         while let Some(child) = self.0.pop() {
             interrupt_and_wait(child, name)?;

@@ -1,5 +1,6 @@
-//! The state of the machine: the round trip of a cache line between two cores. On shared machines
-//! it changes within minutes, and with it the results of two-core measurements.
+//! A sentinel for the state of the machine: the round trip of a cache line between two cores. On
+//! shared machines the round trip changes within minutes, and with it the results of two-core
+//! measurements.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -21,21 +22,21 @@ impl Sentinel {
         let line = Arc::new(AtomicU64::new(0));
         let other = Arc::clone(&line);
         // Separate threads leave the measuring thread's affinity unchanged.
-        let echo = std::thread::spawn(move || echo(&other));
-        let call = std::thread::spawn(move || call(&line));
-        let best = call.join().unwrap_or(0.0);
-        if echo.join().is_err() { 0.0 } else { best }
+        let answer_round_trips = std::thread::spawn(move || answer_round_trips(&other));
+        let measure_round_trips = std::thread::spawn(move || measure_round_trips(&line));
+        let best = measure_round_trips.join().unwrap_or(0.0);
+        if answer_round_trips.join().is_err() { 0.0 } else { best }
     }
 }
 
-fn echo(line: &AtomicU64) {
+fn answer_round_trips(line: &AtomicU64) {
     // If this is refused the scheduler decides, and the result is less accurate.
     let _ = sys::process::pin_to(1);
     let mut expected = 1;
     while expected < ROUND_TRIPS * 2 {
-        // SYNC POINT: call; pairs with the Release in `call`.
+        // SYNC POINT: call; pairs with the Release in `measure_round_trips`.
         if line.load(Ordering::Acquire) == expected {
-            // SYNC POINT: answer; pairs with the Acquire in `call`.
+            // SYNC POINT: answer; pairs with the Acquire in `measure_round_trips`.
             line.store(expected + 1, Ordering::Release);
             expected += 2;
         } else {
@@ -44,8 +45,9 @@ fn echo(line: &AtomicU64) {
     }
 }
 
-/// Returns the smallest of several means over a thousand round trips, in ns.
-fn call(line: &AtomicU64) -> f64 {
+/// Sends the cache line back and forth; returns the smallest of several means over a thousand round
+/// trips, in ns.
+fn measure_round_trips(line: &AtomicU64) -> f64 {
     let _ = sys::process::pin_to(0);
     let mut best = f64::INFINITY;
     let mut value = 0;

@@ -24,12 +24,13 @@ use testkit::net::{Pair, SERVER_DEVICE, is_observing, until};
 
 /// Frame lengths in bytes.
 const FRAME_LENGTHS: [(usize, &str); 2] = [(64, "64 B"), (1500, "1500 B")];
-/// Numbers of frames per sample and for warm-up, which together fit into a ring of 128 MB, in which
-/// AF_XDP has 30,720 frames.
+/// Number of frames per sample. Together with the frames for warm-up they fit into a ring of 128
+/// MB, in which AF_XDP has 30,720 frames.
 const FRAMES: usize = 25_000;
+/// Number of frames for warm-up.
 const WARM_UP_FRAMES: usize = 2_000;
 
-/// The candidates: names of the row and of the candidate, and the request.
+/// The candidates, each with its row, its name and its request.
 const REQUESTS: [(&str, &str, &str); 7] = [
     ("count", SOCKET, "rx@thread0 server0 ring=128M | count"),
     ("count", RING, "rx server0 ring=128M | count@thread0"),
@@ -49,7 +50,7 @@ const GOALS: [Goal; 2] = [
     Goal { candidate: RING, reference: XDP, goal: "G16", target: 1.0 },
 ];
 
-/// The costs per frame in ns, and the lost share.
+/// The costs per frame in ns, and the share of lost frames.
 #[derive(Clone, Copy, Debug, Default)]
 struct TakeSample {
     sending: f64,

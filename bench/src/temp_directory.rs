@@ -10,8 +10,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Name prefixes of directories that were locked, and of directories that are not locked yet.
+/// Name prefix of directories that are locked.
 const LOCKED_PREFIX: &str = "streamline-bench.";
+/// Name prefix of directories that are not locked yet.
 const UNLOCKED_PREFIX: &str = ".streamline-bench.";
 
 /// A temporary directory, removed on drop.

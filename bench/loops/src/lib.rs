@@ -1,7 +1,7 @@
 //! Hand-written reference loops, each for one job.
 //!
-//! They are in a separate crate and never inlined, so that neither the loops nor the benchmark are
-//! optimized with knowledge of the other (the workspace has no LTO).
+//! They are in a separate crate and never inlined, so that the compiler cannot optimize a loop
+//! together with the benchmark that calls it (the workspace has no LTO).
 #![forbid(unsafe_code)]
 
 /// A filter of the reference loop; returns true if the block continues.

@@ -32,31 +32,33 @@ use ebpf::emit::tap::UNREAD_LAPS;
 use sys::bpf::ring::region_offset;
 use sys::bpf::{Anchor, Link, ProgramKind, Side};
 
-/// Numbers of observers, with their names in rows.
+/// Numbers of observers, each with its name in rows.
 const OBSERVER_COUNTS: [(usize, &str); 4] =
     [(1, "1 reader"), (2, "2 readers"), (5, "5 readers"), (10, "10 readers")];
-/// Frame lengths and captured bytes, with their names in rows.
+/// Frame lengths and captured bytes, each pair with its name in rows.
 const SETTINGS: [FrameSetting; 3] = [
     FrameSetting { length: 64, keep: 2048, name: "64 B" },
     FrameSetting { length: 1500, keep: 96, name: "96 of 1500 B" },
     FrameSetting { length: 1500, keep: 2048, name: "1500 B" },
 ];
-/// Number of frames per sample, and number of warm-up frames before a sample.
+/// Number of frames per sample.
 const FRAMES: usize = 100_000;
+/// Number of frames sent before a sample, for warm-up.
 const WARM_UP_FRAMES: usize = 2_000;
 /// Ring size in bytes.
 const RING_SIZE: u32 = 4 << 20;
-/// Ring sizes of a tap whose doorbells are drained while no frame is read, with their names in
+/// Ring sizes of a tap whose doorbells are drained while no frame is read, each with its name in
 /// rows.
 const DRAINED_RINGS: [(u32, &str); 3] = [
     (RING_SIZE, "no reader, 4 MB"),
     (1 << 20, "no reader, 1 MB"),
     (512 << 10, "no reader, 512 KB"),
 ];
-/// Amount of frames sent between two drains of the doorbell, as a multiple of the ring size. A tap
-/// stops copying if its doorbell is not drained for longer.
+/// Number of bytes sent between two drains of the doorbell, as a multiple of the ring size. A tap
+/// whose doorbell is not drained for longer stops copying.
 const RINGS_PER_DRAIN: u32 = 8;
-/// Taps in C: the ring size in bytes, true if the tap reads the clock, and the name in rows.
+/// Taps in C, each with its ring size in bytes, true if the tap reads the clock, and its name in
+/// rows.
 const C_TAPS: [(u32, bool, &str); 5] = [
     (256 << 10, false, "by hand, 256 KB"),
     (1 << 20, false, "by hand, 1 MB"),
@@ -73,9 +75,9 @@ const WITH_ONE: &str = "1 of ours";
 const WITH_TEN: &str = "10 of ours";
 const ONE_TCPDUMP: &str = "1 tcpdump";
 const LIMIT_NAME: &str = "what it may cost";
-/// Limits of the kernel's cost, for each additional reader and for a tap without readers, in ns per
-/// frame (G15).
+/// Limit of the kernel's cost for each additional reader, in ns per frame (G15).
 const ADDED_READER_NS_MAX: f64 = 30.0;
+/// Limit of the kernel's cost for a tap without readers, in ns per frame (G15).
 const UNREAD_TAP_NS_MAX: f64 = 150.0;
 
 #[derive(Clone, Copy, Debug)]
@@ -85,7 +87,7 @@ struct FrameSetting {
     name: &'static str,
 }
 
-/// The observers of a flood.
+/// The processes or taps that observe a flood.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum CaptureObservers {
     NoObserver,

@@ -34,8 +34,9 @@ const NO_DECIDER: &str = "nobody";
 const REPEAT: u32 = 300_000;
 /// Limit of the generated program's cost, as a multiple of the hand-written program's.
 const COST_RATIO_MAX: f64 = 1.2;
-/// Number of frames per sample; every second frame is counted.
+/// Number of frames per sample.
 const FRAMES: usize = 200_000;
+/// One frame in this many is counted.
 const WANTED_ONE_IN: usize = 2;
 
 pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {
@@ -185,7 +186,7 @@ fn comparison_frames() -> Vec<Vec<u8>> {
     whole.iter().flat_map::<Vec<Vec<u8>>, _>(cut).collect()
 }
 
-/// The program attached to the device.
+/// The program that is attached to the device and decides which frames count.
 #[derive(Clone, Copy)]
 enum Decider<'b> {
     Unfiltered,
@@ -284,7 +285,7 @@ fn comparison_rows(sending: &[(&'static str, Vec<SendTimes>)], sentinel_ns: f64)
 mod tests {
     use super::*;
 
-    /// Skipped if programs cannot be loaded or clang is missing.
+    /// The test is skipped if programs cannot be loaded or clang is missing.
     #[test]
     fn generated_program_counts_like_the_hand_written_one() {
         if testkit::need::bpf().is_none() || testkit::need::command(CLANG).is_none() {

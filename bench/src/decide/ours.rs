@@ -10,10 +10,12 @@ use testkit::net::Namespace;
 
 /// The port of counted frames.
 const PORT: u32 = crate::flood::WANTED_PORT as u32;
-/// The filters before the arc, which leads to [`SINK`].
+/// The filters that precede the arc to [`SINK`].
 const CHAIN: [&str; 3] = ["ip", "udp", "dport"];
+/// The filter that counts the selected frames.
 const SINK: &str = "count";
-/// The drop reasons of the filters, in the order of their counters after blocks and bytes.
+/// The drop reasons of the filters: each filter with its reason, in the order of the counters that
+/// follow blocks and bytes.
 const REASONS: [(&str, &str); 6] = [
     ("ip", "not ip"),
     ("ip", "malformed"),

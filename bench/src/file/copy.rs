@@ -1,10 +1,10 @@
 //! `dd` from a cached file to another file, and to /dev/null. [SL fig. 16], goal G12
 //!
 //! The pages of a new file are allocated while it is written, which costs more than the copy and is
-//! the same for all candidates. Therefore another row overwrites an existing file, to show the cost
-//! of the copy, to which the goal refers. "Sealed" is the file as memory that cannot be truncated,
-//! so truncation need not be checked after each block; "by hand" checks nothing and would not
-//! notice a truncation.
+//! the same for all candidates. Therefore another row overwrites an existing file, which shows the
+//! cost of the copy alone; the goal refers to that row. "Sealed" means that the file is memory that
+//! cannot be truncated, so that truncation need not be checked after each block; "by hand" checks
+//! nothing and would not notice a truncation.
 
 use super::gigabytes;
 use crate::harness::{Candidate, Goal, interleave};
@@ -22,6 +22,7 @@ use sys::memory::{Memfd, Seals};
 
 /// Size of the file in bytes, as in the paper.
 const FILE_SIZE: u64 = 50_000_000;
+/// Block sizes, each with its name as an argument of dd.
 const BLOCK_SIZES: [(&str, usize); 6] = [
     ("512", 512),
     ("4K", 4096),

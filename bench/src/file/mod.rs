@@ -21,8 +21,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-/// Length of a line in bytes; one line in [`LINES_PER_MATCH`] matches.
+/// Length of a line in bytes.
 const LINE_LENGTH: usize = 100;
+/// One line in this many matches.
 const LINES_PER_MATCH: usize = 50;
 /// A directory in a file system in memory.
 const MEMORY_DIRECTORY: &str = "/dev/shm";

@@ -18,8 +18,8 @@ pub(super) enum Rate {
 }
 
 impl Rate {
-    /// Returns a rate that is lower by a tenth; `reached` is the rate in frames per second that was
-    /// reached with this one.
+    /// Returns a rate that is lower by a tenth. `reached` is the number of frames per second that
+    /// this rate achieved.
     pub(super) fn slower(self, reached: f64) -> Self {
         match self {
             Self::FlatOut => Self::PerSecond(reached * 0.9),

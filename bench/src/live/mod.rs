@@ -27,14 +27,15 @@ use testkit::net::{Cable, Pair};
 const SIZE_DIVISOR: u64 = 5;
 /// Number of bisection steps in the search for the highest rate.
 const HALVINGS: usize = 6;
-/// Number of measurements without observers, and the approximate maximum duration of each in s.
+/// Number of measurements without observers.
 const UNOBSERVED_ROUNDS: usize = 3;
+/// Approximate maximum duration of a measurement without observers, in s.
 const UNOBSERVED_S_MAX: f64 = 0.3;
 
 /// Measures rates, cost and requests.
 pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {
     let cable = Cable { addresses: false, ..Cable::default() };
-    let pair = Pair::new(cable).ok_or("needs root and `ip`: it makes two name spaces")?;
+    let pair = Pair::new(cable).ok_or("needs root and `ip`: it makes two namespaces")?;
     let folder = TempDirectory::new("live").map_err(|why| why.to_string())?;
     let file = folder.0.join("mixed.pcap");
     let length = replay::generate_capture("mixed", &file, (options.size / SIZE_DIVISOR).max(1))?;

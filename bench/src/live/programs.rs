@@ -1,5 +1,5 @@
-//! The measured programs: their arguments, start message, losses, and the number of requests that
-//! each reports.
+//! The measured programs: their arguments, start messages and losses, and the number of requests
+//! that each reports.
 
 use super::load::{Load, Rate, SendResult};
 use crate::processes::{
@@ -22,7 +22,7 @@ const RING_MB: usize = 8;
 pub(super) struct LiveProgram {
     pub(super) name: &'static str,
     path: PathBuf,
-    /// Returns the arguments, for a directory of the program's files and the purpose of the run.
+    /// Returns the arguments, given a directory for the program's files and the purpose of the run.
     arguments: fn(&Path, Purpose) -> Vec<String>,
     /// True if the program reports on standard output instead of standard error.
     reports_on_stdout: bool,
@@ -33,9 +33,9 @@ pub(super) struct LiveProgram {
     /// Counts the requests in the program's standard output and directory; `None` if it does not
     /// look for requests.
     requests: Option<fn(&[u8], &Path) -> u64>,
-    /// For a program that does not report losses, the number of requests that it finds in the
-    /// complete capture; else `None`.
-    all: Option<u64>,
+    /// Number of requests that the program finds in the complete capture, for a program that does
+    /// not report losses; else `None`.
+    expected_requests: Option<u64>,
 }
 
 /// The purpose of a run.
@@ -100,7 +100,7 @@ fn ours() -> LiveProgram {
             let told = String::from_utf8_lossy(told);
             told.split_whitespace().find_map(|word| word.parse().ok()).unwrap_or(0)
         }),
-        all: None,
+        expected_requests: None,
     }
 }
 
@@ -126,7 +126,7 @@ fn suricata() -> LiveProgram {
             let alone = |line: &&[u8]| occurrences(line, b"request_uri_not_seen") > 0;
             lines.filter(|line| !alone(line)).count() as u64
         }),
-        all: None,
+        expected_requests: None,
     }
 }
 
@@ -139,7 +139,7 @@ fn tcpflow() -> LiveProgram {
         start_message: "listening on",
         lost: None,
         requests: Some(|told, _| occurrences(told, b" HTTP/1.1\r\n")),
-        all: None,
+        expected_requests: None,
     }
 }
 
@@ -155,7 +155,7 @@ fn tcpdump() -> LiveProgram {
         start_message: "listening on",
         lost: Some(|told| number_before(told, " packets dropped by kernel")),
         requests: None,
-        all: None,
+        expected_requests: None,
     }
 }
 
@@ -196,7 +196,7 @@ impl LiveProgram {
             let folder = capture.parent().unwrap_or_else(|| Path::new("."));
             let output = command.args(["-c", "-r"]).arg(capture).current_dir(folder).output();
             let output = output.map_err(|why| format!("{}: {why}", self.name))?;
-            self.all = Some(count(&output.stdout, capture));
+            self.expected_requests = Some(count(&output.stdout, capture));
         }
         Ok(self)
     }
@@ -223,7 +223,7 @@ impl LiveProgram {
         let requests = self.requests.map(|count| count(&out, folder));
         let is_lossless = match self.lost {
             Some(lost) => lost(&told) == 0,
-            None => requests >= self.all,
+            None => requests >= self.expected_requests,
         };
         Ok(Observation { sent, processor_ns: after.saturating_sub(before), is_lossless, requests })
     }

@@ -1,8 +1,9 @@
-//! The kernel as the producer: a program at traffic control writes the frames of a flood into a
-//! kernel ring and sends a doorbell every T_b frames, whether the reader sleeps or not. [SL fig. 9]
+//! Measurements with the kernel as the producer: a program at traffic control writes the frames of
+//! a flood into a kernel ring and sends a doorbell every T_b frames, even if the reader is awake.
+//! [SL fig. 9]
 //!
 //! Each doorbell is an interrupt that the kernel sends to itself, and the wake-up of a process;
-//! with few frames per doorbell it costs far more than the frames. The policy of requests is
+//! with few frames per doorbell this costs far more than the frames. The policy of requests is
 //! measured too: a doorbell after 32 frames, but at most one in 5 ms.
 
 use super::BLOCKS_PER_NOTIFICATION;
@@ -13,16 +14,18 @@ use crate::tap::{NEVER, Tap, TapReader, WakePolicy, Wakeup, default_policy_for_m
 use std::cell::RefCell;
 use sys::bpf::RingsLayout;
 
-/// Numbers of frames per sample, for warm-up, and between two drains of the doorbells.
+/// Number of frames per sample.
 const FRAMES: usize = 20_000;
+/// Number of frames for warm-up.
 const WARM_UP_FRAMES: usize = 1_000;
+/// Number of frames sent between two drains of the doorbells.
 const FRAMES_PER_DRAIN: usize = 2_000;
-/// Ring size in bytes; no record is overwritten.
+/// Ring size in bytes, so large that no record is overwritten.
 const RING_SIZE: u32 = 4 << 20;
 /// The name of the policy that requests use.
 const DEFAULT_POLICY_NAME: &str = "T_b 32, 5 ms";
 
-/// Returns the wake policy for the layout of rings.
+/// A function that returns the wake policy for the layout of rings.
 type PolicyOf = Box<dyn Fn(RingsLayout) -> WakePolicy>;
 
 /// Measures both curves of the figure.

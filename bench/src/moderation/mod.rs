@@ -35,7 +35,7 @@ use reader::ModerationReader;
 
 /// Block size in bytes.
 const BLOCK_SIZE: usize = 2048;
-/// Number of blocks per notification, with its name in rows.
+/// Numbers of blocks per notification, each with its name in rows.
 const BLOCKS_PER_NOTIFICATION: [(usize, &str); 10] = [
     (1, "T_b 1"),
     (2, "T_b 2"),
@@ -48,9 +48,9 @@ const BLOCKS_PER_NOTIFICATION: [(usize, &str); 10] = [
     (512, "T_b 512"),
     (2048, "T_b 2048"),
 ];
-/// Ring size of the paper's figure in bytes, and the ring sizes of goal G9 with their names in
-/// rows.
+/// Ring size of the paper's figure in bytes.
 const RING_SIZE: usize = 16 << 20;
+/// Ring sizes of goal G9 in bytes, each with its name in rows.
 const SMALL_RING_SIZES: [(usize, &str); 3] =
     [(64 << 10, "64 KB"), (256 << 10, "256 KB"), (1 << 20, "1 MB")];
 /// Maximum ring size in bytes for which G9 states a goal.
@@ -246,7 +246,7 @@ impl ModeratedStream {
         Ok(Self { output, reader, mode, every, block: vec![7; BLOCK_SIZE], blocks: 1024, moved: 0 })
     }
 
-    /// Returns GB/s, over enough blocks for the minimum duration.
+    /// Returns the throughput in GB/s, over enough blocks for the minimum duration.
     fn measure(&mut self) -> Result<f64, String> {
         loop {
             let begin = sys::clock::monotonic();

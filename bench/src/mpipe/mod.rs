@@ -111,7 +111,7 @@ impl<M: FanOut> Measurement<M> {
         Self(RefCell::new((transport, 256)))
     }
 
-    /// Returns GB/s per consumer.
+    /// Returns the throughput of each consumer in GB/s.
     fn throughput(&self) -> Result<f64, String> {
         let (blocks, ns, _) = self.measure_once()?;
         Ok(to_f64(blocks * self.0.borrow().0.block() as u64) / to_f64(ns))
@@ -151,7 +151,8 @@ struct OurFanOut {
 }
 
 impl OurFanOut {
-    /// Creates the pipe and starts its consumers; `reads` is true for each consumer that reads.
+    /// Creates the pipe and starts its consumers, one for each element of `reads`, which is true if
+    /// the consumer reads.
     fn new(
         config: &Config,
         block: usize,

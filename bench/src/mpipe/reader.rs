@@ -30,15 +30,15 @@ impl PipeKind {
     }
 }
 
-/// The consumer process, seen from the producer.
+/// The consumer process, as the producer handles it.
 pub(super) struct PipeReader {
     child: BenchChild,
     reads: bool,
 }
 
 impl PipeReader {
-    /// Starts a consumer on a processor, and sends it its end. If `reads` is false, the consumer
-    /// opens the end but never reads.
+    /// Starts a consumer on a processor, and sends it its end of the pipe. If `reads` is false, the
+    /// consumer opens the end but never reads.
     pub(super) fn start(
         kind: PipeKind,
         processor: usize,
@@ -109,8 +109,8 @@ enum PipeInput {
 }
 
 impl PipeInput {
-    /// Reads once; returns the number of bytes left of `left`. On a lossy end this is `left` until
-    /// the marked block, and then 0.
+    /// Reads once, and returns how many of the `left` bytes remain. On a lossy end this is `left`
+    /// until the marked block arrives, and then 0.
     #[inline]
     fn read(&mut self, out: &mut [u8], left: u64) -> Result<u64, String> {
         let count = match self {

@@ -1,9 +1,9 @@
 //! A request in several worker processes (`--engines`) compared with replicas of its filters and
 //! with one process. FEATURES N7
 //!
-//! The command runs over a capture. A row is blocks per second from the moment at which all
-//! processes run to the end, without their start. The bench fails unless every candidate delivers
-//! the same blocks to the sink.
+//! The command runs over a capture. A row is the number of blocks per second, measured from the
+//! moment at which all processes run. The bench fails unless every candidate delivers the same
+//! blocks to the sink.
 
 use crate::harness::{Better, Samples, median, rows};
 use crate::processes::streamline;
@@ -13,7 +13,7 @@ use crate::temp_directory::TempDirectory;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// The candidates: option of the request, and name in rows.
+/// The candidates, each with its option of the request and its name in rows.
 const CANDIDATES: [(&str, &str); 4] = [
     ("", "1 process"),
     ("--parallel=2 ", "2 copies"),
@@ -21,7 +21,7 @@ const CANDIDATES: [(&str, &str); 4] = [
     ("--engines=2 ", "2 engines"),
 ];
 
-/// The requests: name in rows, and the filters after the source.
+/// The requests, each with its name in rows and the filters after the source.
 const REQUESTS: [(&str, &str); 1] = [("engines, tcp and http", "tcp |http http | discard")];
 
 pub(super) fn measure_request(

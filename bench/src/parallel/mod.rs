@@ -28,18 +28,18 @@ use pipeline::explain::{Measurements, learn};
 use pipeline::plan::{Costs, Machine, Plan};
 pub(crate) use work::{DIGEST, WORK};
 
-/// The candidates: option of the request, name in rows, and true if the costs of an earlier run are
-/// known.
+/// The candidates, each with its option of the request, its name in rows, and true if the costs of
+/// an earlier run are known.
 const CANDIDATES: [(&str, &str, bool); 4] = [
     ("--parallel=no", "1 copy", false),
     ("--parallel=2", "2 copies", false),
     ("--parallel=auto", "auto", false),
     ("--parallel=auto", "auto, analyzed", true),
 ];
-/// Approximate duration in ns of a generated run without replicas: ten times the time that the
-/// measurement of its cost takes.
+/// Approximate duration of a generated run without replicas, in ns: ten times as long as the
+/// measurement of its cost.
 const RUN_DURATION_NS: u64 = 1_500_000_000;
-/// Loop iterations per block of the filter of configurable cost.
+/// Numbers of loop iterations per block of the filter of configurable cost.
 const ITERATIONS: [u64; 6] = [0, 30, 100, 300, 1_000, 3_000];
 /// Maximum size of the capture in bytes.
 const CAPTURE_SIZE_MAX: u64 = 100_000_000;

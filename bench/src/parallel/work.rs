@@ -4,11 +4,12 @@ use endpoint::{Failure, Opening, Sink, SinkEntry};
 use filter::prelude::*;
 use filter::{OutputForm, Report, Time};
 
-/// The names of the sink's counters.
+/// Name of the sink's counter of blocks.
 pub(super) const BLOCKS_COUNTER: &str = "blocks";
+/// Name of the sink's counter of the order-dependent sum.
 pub(super) const SUM_COUNTER: &str = "sum in their order";
 
-/// Number of bytes of a block that enter the sum: the headers, and the sequence number after them.
+/// Number of bytes of a block that enter the sum: the headers, and the sequence number behind them.
 const SUMMED_BYTES: usize = 64;
 
 /// The filter of configurable cost.
@@ -17,13 +18,13 @@ pub(crate) const WORK: Description = Description {
     summary: "goes around so many times for each block",
     kind: FilterKind::Inspection,
     parameters: &[Parameter::needed("times", Type::Number { low: 0, high: 1 << 30 }, "how often")],
-    user: Some(work),
+    user: Some(make_work),
     ..Description::EMPTY
 };
 
 struct Work(u64);
 
-fn work(arguments: &Arguments) -> Result<Filter, Mistake> {
+fn make_work(arguments: &Arguments) -> Result<Filter, Mistake> {
     Ok(Filter::classify(Work(arguments.number("times").unwrap_or(0))))
 }
 

@@ -15,7 +15,7 @@ pub(crate) use other::serve;
 use crate::harness::{Candidate, Goal, interleave};
 use crate::options::Options;
 use crate::peers::CompiledPeer;
-use crate::pipe::{Ring, plain};
+use crate::pipe::{Ring, compile_plain_ring};
 use crate::row::Row;
 use abi::DbufId;
 use abi::access::{AccessList, Credentials};
@@ -59,7 +59,7 @@ pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {
             rows.extend(measure_rings(dbuf, block, options.rounds)?);
         }
     }
-    let plain = plain();
+    let plain = compile_plain_ring();
     if let Err(why) = &plain {
         eprintln!("left out: the plain ring in C: {why}");
     }
@@ -124,7 +124,7 @@ fn measure_calls(rounds: usize) -> Result<Vec<Row>, String> {
     interleave(("peek", "a call", f64::NAN), "M/s", rounds, candidates, &goals)
 }
 
-/// Returns millions of calls per second.
+/// Calls `call` repeatedly; returns millions of calls per second.
 fn per_call<T, E: std::fmt::Display>(
     mut call: impl FnMut() -> Result<T, E>,
 ) -> Result<f64, String> {

@@ -1,4 +1,5 @@
-//! Two processes that trust each other: the writer, and the reader, which is this program again.
+//! Two processes that trust each other: the writer, and the reader, which is another process of
+//! this program.
 
 use super::{id, share_dbuf, words};
 use crate::child::BenchChild;
@@ -37,7 +38,7 @@ impl ReadExtent {
         }
     }
 
-    /// Returns the plain ring's arguments for reading by copy, and in place.
+    /// Returns the arguments with which the plain ring reads by copy and in place.
     pub(super) const fn words(self) -> [&'static str; 2] {
         match self {
             Self::First => ["copy", "first"],
@@ -51,7 +52,7 @@ const RING_SIZE: usize = 4 << 20;
 /// Minimum duration of a measurement in ns.
 const MEASUREMENT_NS_MIN: u64 = 30_000_000;
 
-/// The stream and the reading process, seen from the writer.
+/// The stream and the reading process, as the writer handles them.
 pub(super) struct WriterEnds {
     output: Box<dyn StreamWriter>,
     block: Vec<u8>,
@@ -104,7 +105,7 @@ impl WriterEnds {
         Ok(Self { output, block: vec![7; block], blocks: 1024, child, _grants: grants })
     }
 
-    /// Returns GB/s, over enough blocks for the minimum duration.
+    /// Returns the throughput in GB/s, over enough blocks for the minimum duration.
     pub(super) fn measure(&mut self) -> Result<f64, String> {
         loop {
             let bytes = self.blocks * self.block.len() as u64;

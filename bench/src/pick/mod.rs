@@ -28,11 +28,13 @@ use sys::bpf::ProgramKind;
 use tools::PickTool;
 use xdp::SelectingProcess;
 
-/// Numbers of frames per sample and for warm-up; one frame in [`WANTED_ONE_IN`] is wanted. The
-/// length of all frames in bytes.
+/// Number of frames per sample.
 const FRAMES: usize = 200_000;
+/// Number of frames for warm-up.
 const WARM_UP_FRAMES: usize = 2_000;
+/// One frame in this many is wanted.
 const WANTED_ONE_IN: usize = 100;
+/// Length of all frames in bytes.
 const FRAME_LENGTH: usize = 64;
 
 const NO_SELECTOR: &str = "nobody";
@@ -40,7 +42,7 @@ const KERNEL: &str = "streamline, kernel";
 const XDP: &str = "AF_XDP";
 const ROW: &str = "1 % of 64 B";
 
-/// The candidates.
+/// The programs that select frames.
 enum Selector<'b> {
     Unreceived,
     Program(&'b Generated),
@@ -51,10 +53,11 @@ enum Selector<'b> {
 /// The costs per frame in one sample.
 #[derive(Clone, Copy, Debug)]
 struct PickSample {
-    /// Processor times per frame in ns: of sending, of sending over the unobserved veth pair, and
-    /// of the selecting process.
+    /// Processor time of sending while the program selects, in ns per frame.
     sending: f64,
+    /// Processor time of sending over the unobserved veth pair, in ns per frame.
     alone: f64,
+    /// Processor time of the selecting process, in ns per frame.
     process: f64,
     /// Share of the wanted frames that was counted, from 0 to 1.
     counted: f64,

@@ -1,4 +1,4 @@
-//! The selecting programs: their arguments, start message, and the number of frames that each
+//! The selecting programs: their arguments, start messages, and the number of frames that each
 //! counted.
 
 use crate::processes::{
@@ -93,7 +93,7 @@ fn count_of_tcpdump(report: &str) -> u64 {
     known(received).saturating_sub(known(dropped))
 }
 
-/// Returns the number on a line of its own.
+/// Returns the number in Click's output, which is on a line of its own.
 fn count_of_click(report: &str) -> u64 {
     report.lines().find_map(|line| line.trim().parse().ok()).unwrap_or(0)
 }

@@ -1,6 +1,6 @@
 //! Plain AF_XDP: a program redirects every frame of a queue into the memory of a process, which
-//! selects UDP to port 53 itself. The frames bypass the host's stack, but so do all frames for
-//! other ports.
+//! selects UDP to port 53 itself. All frames bypass the host's stack, including frames for other
+//! ports.
 
 use crate::flood::WANTED_PORT;
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -13,7 +13,7 @@ use sys::net::RouteSocket;
 use sys::xdp::{CopyMode, Descriptor, Redirect, SocketSettings, Umem, UmemShape, XdpSocket};
 use testkit::net::{Namespace, SERVER_DEVICE};
 
-/// Number of frames in the shared memory, and of entries in each ring.
+/// Number of frames in the shared memory, and number of entries in each ring.
 const FRAMES: u32 = 4096;
 /// Number of frames received per call.
 const BATCH: usize = 64;
@@ -23,7 +23,7 @@ const SPINS: u32 = 1000;
 /// Interval at which a sleeping reader checks for the end.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// The selecting process, seen from the bench.
+/// The selecting process, as the bench handles it.
 #[derive(Debug)]
 pub(super) struct SelectingProcess {
     pub(super) child: Child,

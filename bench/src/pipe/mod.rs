@@ -9,7 +9,7 @@ mod other;
 mod rings;
 
 pub(crate) use other::serve;
-pub(crate) use rings::{Ring, plain};
+pub(crate) use rings::{Ring, compile_plain_ring};
 
 use crate::child::BenchChild;
 use crate::harness::{Candidate, Goal, interleave, is_selected};
@@ -27,18 +27,18 @@ use std::path::Path;
 
 /// Block sizes in bytes.
 const BLOCK_SIZES: [usize; 6] = [64, 256, 1024, 4096, 16_384, 65_536];
-/// Ring size in bytes: the size that a self-scaling stream reaches on one processor (`bench
-/// scale`), and the best size on two processors (BASELINES, working set).
+/// Ring size in bytes, which a self-scaling stream reaches on one processor (`bench scale`), and
+/// which is best on two processors (BASELINES, working set).
 const RING_SIZE: usize = 4 << 20;
-/// Size of a second ring in bytes: without a shared cache, a cache line arrives sooner from memory
-/// than from the other processor's cache; a term of Aeron's has this size.
+/// Size of a second ring in bytes. Without a shared cache, a cache line arrives sooner from memory
+/// than from the other processor's cache. A term buffer of Aeron has this size.
 const LARGE_RING_SIZE: usize = 64 << 20;
 /// Round trip of a cache line in ns below which both processors share a cache (BASELINES).
 const SAME_CACHE_NS: f64 = 250.0;
-/// Maximum number of bytes of slots that are published at once, but at most 32 blocks, as in a
-/// stream.
+/// Maximum number of bytes of slots that are published at once. As in a stream, at most 32 blocks
+/// are published at once.
 const NOTIFY_BYTES: usize = 64 << 10;
-/// The name of our stream of slots in rows.
+/// Name of our stream of slots in rows.
 const SLOTS: &str = "slots";
 /// Minimum duration of a measurement in ns.
 const MEASUREMENT_NS_MIN: u64 = 60_000_000;
@@ -73,7 +73,7 @@ impl Cores {
 pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {
     let processors = sys::machine::Machine::detect().processors;
     sys::process::pin_to(0).map_err(|why| why.to_string())?;
-    let plain = plain();
+    let plain = compile_plain_ring();
     if let Err(why) = &plain {
         eprintln!("left out: the plain ring in C: {why}");
     }
@@ -103,15 +103,15 @@ fn measure_block_size(
         return Ok(Vec::new());
     }
     let mut pipe = Pipe::new(cores, block)?;
-    let mut ours = StreamTransport::stream(cores, block, RING_SIZE)?;
-    let mut long = StreamTransport::stream(cores, block, LARGE_RING_SIZE)?;
-    let mut slots = StreamTransport::slots(cores, block)?;
+    let mut ours = StreamTransport::start_stream(cores, block, RING_SIZE)?;
+    let mut long = StreamTransport::start_stream(cores, block, LARGE_RING_SIZE)?;
+    let mut start_slots = StreamTransport::start_slots(cores, block)?;
     let mut copy = MemoryCopy::new(block);
     let mut candidates = vec![
         Candidate { name: "Linux pipe", measure: Box::new(move || measure(&mut pipe)) },
         Candidate { name: "stream", measure: Box::new(move || measure(&mut ours)) },
         Candidate { name: "stream, 64 MB", measure: Box::new(move || measure(&mut long)) },
-        Candidate { name: SLOTS, measure: Box::new(move || measure(&mut slots)) },
+        Candidate { name: SLOTS, measure: Box::new(move || measure(&mut start_slots)) },
         Candidate { name: "memcpy", measure: Box::new(move || measure(&mut copy)) },
     ];
     if let Some(program) = plain {
@@ -165,7 +165,7 @@ trait Transport {
     fn blocks(&mut self) -> &mut u64;
 }
 
-/// Returns GB/s, over enough blocks for the minimum duration.
+/// Returns the throughput in GB/s, over enough blocks for the minimum duration.
 fn measure(transport: &mut dyn Transport) -> Result<f64, String> {
     loop {
         let blocks = (*transport.blocks()).max(1024);
@@ -181,13 +181,13 @@ fn measure(transport: &mut dyn Transport) -> Result<f64, String> {
     }
 }
 
-/// Returns the number of blocks for the next attempt, after `blocks` took `ns`, less than the
-/// minimum duration.
+/// Returns the number of blocks for the next attempt, given that `blocks` took `ns`, which is less
+/// than the minimum duration.
 fn next_block_count(blocks: u64, ns: u64) -> u64 {
     blocks * (MEASUREMENT_NS_MIN * 5 / 4).div_ceil(ns.max(1)).clamp(2, 64)
 }
 
-/// Writes a block the given number of times, and publishes it.
+/// A function that writes a block the given number of times, and publishes each.
 type WriteBlocks = Box<dyn FnMut(&[u8], u64) -> Result<(), buffer::Fault>>;
 
 /// Our stream, and the process that reads it.
@@ -199,7 +199,7 @@ struct StreamTransport {
 }
 
 impl StreamTransport {
-    fn stream(cores: Cores, block: usize, ring: usize) -> Result<Self, String> {
+    fn start_stream(cores: Cores, block: usize, ring: usize) -> Result<Self, String> {
         let id = abi::DbufId::new(1).ok_or("no id")?;
         let made = stream(&Config::new(id).capacity(ring));
         let (mut output, offers) = made.map_err(|why| why.to_string())?;
@@ -220,7 +220,7 @@ impl StreamTransport {
 
     /// Creates a stream of slots: blocks of one size without headers, each at a multiple of that
     /// size, as in third-party rings of fixed-size elements.
-    fn slots(cores: Cores, block: usize) -> Result<Self, String> {
+    fn start_slots(cores: Cores, block: usize) -> Result<Self, String> {
         let id = abi::DbufId::new(1).ok_or("no id")?;
         let config = fixed::SlotConfig {
             slot: block,

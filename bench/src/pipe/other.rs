@@ -1,5 +1,5 @@
-//! The reading process: this program again, which receives descriptors and requests over a socket
-//! as its standard input.
+//! The reading process, which is this program again and receives descriptors and requests over a
+//! socket as its standard input.
 
 use crate::child::{BenchChild, Parent};
 use buffer::dbuf::fixed;
@@ -26,7 +26,7 @@ impl InputKind {
     }
 }
 
-/// Starts the reader on a processor, and sends it its end.
+/// Starts the reader on a processor, and sends it its end of the pipe or stream.
 pub(super) fn start(
     kind: InputKind,
     processor: usize,

@@ -85,7 +85,7 @@ fn find_program() -> Result<PathBuf, String> {
     })
 }
 
-/// A ring compiled here from installed sources.
+/// A ring that is compiled here from installed sources.
 struct CompiledRing {
     name: &'static str,
     endpoints: Endpoints,
@@ -162,9 +162,9 @@ impl CompiledRing {
 
 const PLAIN: &str = include_str!("../../peers/ring.c");
 
-/// Compiles the plain ring, which checks nothing and wakes no reader. Goals are shares of its rate,
-/// because whatever limits it is a limit of the machine.
-pub(crate) fn plain() -> Result<CompiledPeer, String> {
+/// Compiles the plain ring, which checks nothing and wakes no reader. Goals are stated as fractions
+/// of its rate, because only the machine limits that rate.
+pub(crate) fn compile_plain_ring() -> Result<CompiledPeer, String> {
     CompiledPeer::new("ring", PLAIN)
 }
 
@@ -199,7 +199,7 @@ impl Ring {
         Ok(Self { process, requests, replies, block, blocks: 1024 })
     }
 
-    /// Returns GB/s, over enough blocks for the minimum duration.
+    /// Returns the throughput in GB/s, over enough blocks for the minimum duration.
     pub(crate) fn measure(&mut self) -> Result<f64, String> {
         loop {
             let ns = self.transfer(self.blocks)?;

@@ -1,4 +1,4 @@
-//! Runs a placement: in threads of this program, on the second processor, in the namespace that
+//! Runs of a placement in threads of this program, on the second processor, in the namespace that
 //! receives the flood.
 
 use crate::flood::{Flood, GROUP_FRAMES};
@@ -16,26 +16,29 @@ use sys::clock;
 use sys::eventfd::EventFd;
 use testkit::net::until;
 
-/// Numbers of frames per sample, which fit into every ring of the requests, and for warm-up.
+/// Number of frames per sample; they fit into every ring of the requests.
 const FRAMES: usize = 6 * GROUP_FRAMES;
+/// Number of frames for warm-up.
 const WARM_UP_FRAMES: usize = 1_000;
 /// Number of frames sent without observers as part of a sample.
 const UNOBSERVED_FRAMES: usize = 2 * GROUP_FRAMES;
 /// Processor time in ns per [`WINDOW`] below which threads are idle. A kernel ring with a few
 /// blocks sends its doorbell within a millisecond.
 const IDLE_NS: u64 = 50_000;
-/// Time of the flood after which a line keeps its placement: its two seconds, and a move.
+/// Time of the flood in ns after which a request keeps its placement: its two seconds of
+/// observation, and a move.
 const OBSERVED_NS: u64 = 2_500_000_000;
+/// Interval between two checks whether the threads are idle.
 const WINDOW: Duration = Duration::from_millis(6);
 
 /// Processor times per frame, in ns.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct PlacementSample {
-    /// Sending without observers.
+    /// Time of sending without observers.
     pub(super) unobserved: f64,
-    /// Sending while the request runs.
+    /// Time of sending while the request runs.
     pub(super) sending: f64,
-    /// The request's threads.
+    /// Time of the request's threads.
     pub(super) threads: f64,
 }
 
@@ -63,9 +66,13 @@ pub(super) fn analyze_costs(
     Ok(costs)
 }
 
-/// Runs a plan under the flood through its first seconds, as `streamline run` does; returns the
-/// plan that it has then.
-pub(super) fn settled(flood: &mut Flood, plan: &Plan, machine: &Machine) -> Result<Plan, String> {
+/// Runs a plan under the flood through its first seconds, as `streamline run` does. Returns the
+/// plan that the path has afterwards.
+pub(super) fn plan_after_first_seconds(
+    flood: &mut Flood,
+    plan: &Plan,
+    machine: &Machine,
+) -> Result<Plan, String> {
     let Some(adapt) = Adapt::asked(plan, machine) else { return Ok(plan.clone()) };
     let extras = PathOptions { adapt: Some(adapt), ..PathOptions::default() };
     let pair = Arc::clone(&flood.pair);

@@ -32,20 +32,23 @@ use crate::row::Row;
 use crate::sentinel::Sentinel;
 use engine::calibrate::calibrate;
 use engine::machine;
-use line::{PlacementSample, analyze_costs, sample, settled};
+use line::{PlacementSample, analyze_costs, plan_after_first_seconds, sample};
 use lines::{Placement, REQUESTS, placements};
 use pipeline::plan::{COSTS_VERSION, Machine};
 use testkit::net::SERVER_DEVICE;
 use verdict::{CostRatio, Verdict, worst};
 
-/// Every second frame goes to port 53.
+/// One frame in this many goes to port 53.
 const WANTED_ONE_IN: usize = 2;
+/// Length of all frames in bytes.
 const FRAME_LENGTH: usize = 128;
-/// Number of rounds with all placements, and maximum number of the best of them in the final.
+/// Number of rounds with all placements.
 const TRIAL_ROUNDS: usize = 2;
+/// Maximum number of placements that reach the final.
 const FINALISTS_MAX: usize = 3;
-/// Number of rounds added to the final at a time, and maximum number of all its rounds.
+/// Number of rounds added to the final at a time.
 const ROUNDS_ADDED: usize = 4;
+/// Maximum number of rounds of the final.
 const ROUNDS_MAX: usize = 81;
 /// Number of attempts for a placement that loses frames.
 const ATTEMPTS_MAX: usize = 3;
@@ -85,10 +88,12 @@ struct PlacementBench {
     machine: Machine,
 }
 
-/// Processor times per frame in ns, one per round: beyond unobserved sending, and in total.
+/// Processor times per frame in ns, one per round.
 #[derive(Clone, Debug, Default)]
 struct FrameCosts {
+    /// Time in addition to that of unobserved sending.
     beyond: Vec<f64>,
+    /// Total time.
     whole: Vec<f64>,
 }
 
@@ -106,7 +111,7 @@ impl PlacementBench {
         let first = Placement::plan_pinned(&text, &self.machine)?;
         let learned = analyze_costs(&mut self.flood, &first.plan, &self.machine.costs)?;
         let knowing = Machine { costs: learned, ..self.machine.clone() };
-        let settled = settled(&mut self.flood, &first.plan, &self.machine)?;
+        let settled = plan_after_first_seconds(&mut self.flood, &first.plan, &self.machine)?;
         let settled = Placement::of(settled, first.spaces.len()).spaces;
         let (second, cost) = (Placement::plan_pinned(&text, &knowing)?.spaces, first.spaces);
         let all = placements(&text, &self.machine);

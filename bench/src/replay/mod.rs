@@ -1,5 +1,6 @@
-//! Requests in a capture: `replay FILE | tcp | http | count` compared with widely used programs, in
-//! bytes of the capture per second of processor time (user and system, all threads), goal G17.
+//! Measurement of the requests in a capture: `replay FILE | tcp | http | count` compared with
+//! widely used programs, in bytes of the capture per second of processor time (user and system, all
+//! threads), goal G17.
 //!
 //! The capture is generated in a temporary directory ([`capture`]) and stays in the page cache.
 //! While a program is measured, its output goes to /dev/null; the requests that it finds are

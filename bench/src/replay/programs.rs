@@ -89,7 +89,7 @@ fn peers() -> [ReplayProgram; 4] {
 
 /// The file name of Suricata's log.
 pub(crate) const EVE: &str = "eve.json";
-/// A configuration that logs HTTP transactions only.
+/// A configuration of Suricata that logs HTTP transactions only.
 const SURICATA: &str = "%YAML 1.1
 ---
 stats: {enabled: no}
@@ -120,8 +120,8 @@ impl ReplayProgram {
         Ok(Some(count(&told, folder)))
     }
 
-    /// Counts the requests that our filters find, by class: the first number of `count` is that of
-    /// messages.
+    /// Counts the requests that our filters find. `count` prints one number per class, and the
+    /// first is that of messages.
     fn own_requests(&self, capture: &Path) -> Result<u64, String> {
         let line = format!("replay '{}' | tcp | http emit=head |request count", capture.display());
         let output = Command::new(&self.path).args(["run", &line]).output();

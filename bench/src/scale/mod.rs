@@ -33,6 +33,7 @@ const RING_SIZES: [usize; 10] = [
     32 << 20,
     LARGEST_RING_SIZE,
 ];
+/// Initial size of a self-scaling ring in bytes.
 const LARGEST_RING_SIZE: usize = 64 << 20;
 /// Block size in bytes.
 const BLOCK_SIZE: usize = 2048;
@@ -224,7 +225,8 @@ impl StreamPair {
         Ok(())
     }
 
-    /// Returns GB/s over enough blocks for the minimum duration, and context switches per MB.
+    /// Returns the throughput in GB/s over enough blocks for the minimum duration, and the number
+    /// of context switches per MB.
     fn measure(&mut self) -> Result<(f64, f64), String> {
         loop {
             let (begin, before) = (sys::clock::monotonic(), own_context_switches());

@@ -1,5 +1,5 @@
-//! The reading process: this program again, which receives its stream and requests over a socket as
-//! its standard input.
+//! The reading process, which is this program again and receives its stream and requests over a
+//! socket as its standard input.
 
 use super::BLOCK_SIZE;
 use crate::child::{BenchChild, Parent};

@@ -13,7 +13,9 @@ use std::cell::RefCell;
 
 /// Initial size of every ring in bytes.
 const INITIAL_SIZE: usize = 16 << 20;
+/// Number of rounds.
 const ROUNDS: usize = 14;
+/// Block size in bytes.
 const BLOCK_SIZE: usize = 1024;
 
 #[derive(Clone, Copy)]
@@ -56,7 +58,7 @@ pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {
     Ok(rows)
 }
 
-/// Returns GB/s of a round, and the ring's size in that round in bytes.
+/// Returns the throughput of a round in GB/s, and the ring's size in that round in bytes.
 fn sample(kind: RingKind, caches: &[usize], round: usize) -> Result<(f64, usize), String> {
     let id = abi::DbufId::new(1).ok_or("no id")?;
     let config = Config::new(id).capacity(INITIAL_SIZE);

@@ -25,16 +25,18 @@ use crate::tcpdump::{TCPDUMP, Tcpdumps};
 use crate::temp_directory::TempDirectory;
 use users::{FrameCounts, SharedDaemon};
 
-/// Numbers of users, with their names in rows.
+/// Numbers of users, each with its name in rows.
 const USERS: [(u16, &str); 4] = [(1, "1 user"), (2, "2 users"), (5, "5 users"), (10, "10 users")];
 const USERS_MAX: u16 = 10;
-/// Numbers of frames per sample and for warm-up; one frame in [`USER_FRAME_ONE_IN`] is for each
-/// user.
+/// Number of frames per sample.
 const FRAMES: usize = 200_000;
+/// Number of frames for warm-up.
 const WARM_UP_FRAMES: usize = 2_000;
+/// For each user, one frame in this many is sent.
 const USER_FRAME_ONE_IN: usize = 20;
 /// Number of frames sent for each user.
 const FRAMES_PER_USER: u64 = ((WARM_UP_FRAMES + FRAMES) / USER_FRAME_ONE_IN) as u64;
+/// Length of all frames in bytes.
 const FRAME_LENGTH: usize = 64;
 /// Ring size in MB.
 const RING_MB: u32 = 4;
@@ -98,7 +100,7 @@ impl ShareBench<'_> {
         }
     }
 
-    /// Measures users whose sinks have the pin `pin`.
+    /// Measures `count` users, whose sinks are pinned by the text `pin`.
     fn measure_users(&mut self, count: u16, pin: &str) -> Result<Sample, String> {
         let users = self.daemon.start_users(&self.floods.observed.pair.server, count, pin)?;
         let processes = [self.daemon.processes(), users.processes()].concat();
@@ -159,8 +161,8 @@ fn result_rows(taken: &ObserverSamples<ShareObservers>) -> Vec<Row> {
             both.map(|(name, who)| Samples { name, values: value(who) }).into_iter().collect()
         };
         let x = f64::from(count);
-        let rates = each(&|who| rates(taken, who));
-        all.extend(made(name, x, ("kframes/CPU s", Better::More), rates));
+        let frame_rates = each(&|who| frame_rates(taken, who));
+        all.extend(made(name, x, ("kframes/CPU s", Better::More), frame_rates));
         let costs = each(&|who| taken.values(who, Sample::cost));
         all.extend(made(name, x, ("ns CPU/frame", Better::Less), costs));
         let kernel: Vec<Samples> = each(&|who| taken.values(who, Sample::kernel));
@@ -176,7 +178,7 @@ fn result_rows(taken: &ObserverSamples<ShareObservers>) -> Vec<Row> {
 }
 
 /// Returns thousands of received frames per second of processor time spent on observing.
-fn rates(taken: &ObserverSamples<ShareObservers>, who: ShareObservers) -> Vec<f64> {
+fn frame_rates(taken: &ObserverSamples<ShareObservers>, who: ShareObservers) -> Vec<f64> {
     taken.values(who, |sample| (1.0 - sample.lost) * 1e6 / sample.cost())
 }
 
@@ -202,12 +204,12 @@ mod tests {
             let rows = rows.iter().filter(|row| row.unit == unit);
             rows.map(|row| (row.row.as_str(), row.candidate, row.value, row.ratio)).collect()
         };
-        let rates = [
+        let frame_rates = [
             ("the sender alone", NO_OBSERVER, 1000.0, 1.0),
             ("2 users", TCPDUMP, 1250.0, 1.0),
             ("2 users", OURS, 5000.0, 4.0),
         ];
-        assert_eq!(of("kframes/CPU s"), rates);
+        assert_eq!(of("kframes/CPU s"), frame_rates);
         let costs = [("2 users", TCPDUMP, 400.0, 1.0), ("2 users", OURS, 200.0, 2.0)];
         assert_eq!(of("ns CPU/frame"), costs);
         let kernel: Vec<_> = of("ns kernel/frame").iter().map(|row| row.2).collect();

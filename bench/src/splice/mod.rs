@@ -23,7 +23,7 @@ const BLOCK_SIZES: [usize; 6] = [64, 512, 2048, 4096, 16_384, 65_536];
 /// Sizes of the dbuf in bytes.
 const DBUF_SIZES: [usize; 3] = [256 << 10, 16 << 20, 64 << 20];
 
-/// Millions of blocks per second at 4 ns each: the goal "at most 4 ns" as a minimum rate.
+/// Minimum rate in millions of blocks per second, equal to the goal "at most 4 ns per block".
 const RATE_MIN: f64 = 250.0;
 
 pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {

@@ -6,7 +6,7 @@
 //! bytes. The reference is a ring in C that works like DPDK's, compared by the number of bytes
 //! transferred.
 
-use super::setup::{id, words};
+use super::setup::{error_text, id};
 use crate::harness::{Candidate, Goal, interleave};
 use crate::options::Options;
 use crate::peers::CompiledPeer;
@@ -90,15 +90,15 @@ struct Sender {
 impl Sender {
     /// Creates a ring of `entries` pointers, and starts its reader.
     fn new(entries: usize) -> Result<Self, String> {
-        let grants = GrantServer::open(Creator::new(8)).map_err(words)?;
+        let grants = GrantServer::open(Creator::new(8)).map_err(error_text)?;
         let shape = pool::PoolConfig { segment: 64 << 10, segments: 4 };
-        let backing =
-            AllocationPool::new(id(1), shape, AccessList::private(identity())).map_err(words)?;
-        grants.owner(|owner| owner.share(&backing)).map_err(words)?;
+        let backing = AllocationPool::new(id(1), shape, AccessList::private(identity()))
+            .map_err(error_text)?;
+        grants.owner(|owner| owner.share(&backing)).map_err(error_text)?;
         // The pool of the blocks, which the reader requests at the first pointer.
-        let blocks =
-            AllocationPool::new(id(3), shape, AccessList::private(identity())).map_err(words)?;
-        grants.owner(|owner| owner.share(&blocks)).map_err(words)?;
+        let blocks = AllocationPool::new(id(3), shape, AccessList::private(identity()))
+            .map_err(error_text)?;
+        grants.owner(|owner| owner.share(&blocks)).map_err(error_text)?;
         let place = blocks.pool().draft(BATCH * 64, BATCH * 64).map(|d| d.commit(BATCH * 64));
         let place = place.ok_or("no room for the blocks")?;
         let block = |at: usize| {
@@ -106,33 +106,35 @@ impl Sender {
             RichPointer::new(id(3), place, Class::YES).within(at, 64)
         };
         let config = Config { entries, ..Config::new(id(2)) };
-        let (output, offers) = indirect(&config, Backing::new(backing)).map_err(words)?;
+        let (output, offers) = indirect(&config, Backing::new(backing)).map_err(error_text)?;
         let offer = offers.first().ok_or("no reader")?;
-        let (_, grants_socket) = grants.introduce(Credentials::from(identity())).map_err(words)?;
-        let (socket, theirs) = sys::descriptor::pair().map_err(words)?;
-        let itself = std::env::current_exe().map_err(words)?;
+        let (_, grants_socket) =
+            grants.introduce(Credentials::from(identity())).map_err(error_text)?;
+        let (socket, theirs) = sys::descriptor::pair().map_err(error_text)?;
+        let itself = std::env::current_exe().map_err(error_text)?;
         let process = Command::new(itself)
             .args(["--reader", "pointers", "1", "64"])
             .stdin(Stdio::from(theirs))
             .spawn()
-            .map_err(words)?;
+            .map_err(error_text)?;
         let mut all = offer.descriptors().to_vec();
         all.push(grants_socket.as_fd());
-        sys::descriptor::send(&socket, b"these", &all).map_err(words)?;
+        sys::descriptor::send(&socket, b"these", &all).map_err(error_text)?;
         let batch = std::array::from_fn(block);
         Ok(Self { output, blocks, batch, socket, process, _grants: grants })
     }
 
     /// Returns millions of pointers per second.
     fn measure(&mut self) -> Result<f64, String> {
-        sys::descriptor::send(&self.socket, &POINTER_COUNT.to_le_bytes(), &[]).map_err(words)?;
+        sys::descriptor::send(&self.socket, &POINTER_COUNT.to_le_bytes(), &[])
+            .map_err(error_text)?;
         let begin = sys::clock::monotonic();
         for _ in 0..POINTER_COUNT / BATCH {
             let batch = std::hint::black_box(&self.batch);
-            self.output.put_all(batch, self.blocks.pool()).map_err(words)?;
+            self.output.put_all(batch, self.blocks.pool()).map_err(error_text)?;
         }
         self.output.flush();
-        let answer = sys::descriptor::receive(&self.socket, &mut [0; 8]).map_err(words)?;
+        let answer = sys::descriptor::receive(&self.socket, &mut [0; 8]).map_err(error_text)?;
         if answer.0 == 0 {
             return Err("the reading process has ended".to_owned());
         }
@@ -152,28 +154,28 @@ impl Drop for Sender {
 
 /// Runs the reading process: `--reader pointers PROCESSOR 64`.
 pub(crate) fn serve(processor: usize) -> Result<(), String> {
-    sys::process::pin_to(processor).map_err(words)?;
+    sys::process::pin_to(processor).map_err(error_text)?;
     let socket = std::io::stdin();
-    let (_, mut fds) = sys::descriptor::receive(&socket, &mut [0; 8]).map_err(words)?;
+    let (_, mut fds) = sys::descriptor::receive(&socket, &mut [0; 8]).map_err(error_text)?;
     let space = Space::new();
     space.introduce(fds.pop().ok_or("no socket")?);
     let mut input =
-        Offer::from_descriptors(fds).and_then(|o| Input::open(o, &space)).map_err(words)?;
+        Offer::from_descriptors(fds).and_then(|o| Input::open(o, &space)).map_err(error_text)?;
     let mut request = [0; 8];
     let mut pointers = [RichPointer::default(); BATCH];
     loop {
-        if sys::descriptor::receive(&socket, &mut request).map_err(words)?.0 == 0 {
+        if sys::descriptor::receive(&socket, &mut request).map_err(error_text)?.0 == 0 {
             return Ok(());
         }
         let mut left = usize::from_le_bytes(request);
         while left > 0 {
-            match input.pointers(&mut pointers).map_err(words)? {
-                0 => _ = input.wait(None).map_err(words)?,
+            match input.pointers(&mut pointers).map_err(error_text)? {
+                0 => _ = input.wait(None).map_err(error_text)?,
                 count => left = left.saturating_sub(count),
             }
             std::hint::black_box(&mut pointers);
         }
         input.give_back();
-        sys::descriptor::send(&socket, b"done", &[]).map_err(words)?;
+        sys::descriptor::send(&socket, b"done", &[]).map_err(error_text)?;
     }
 }

@@ -44,9 +44,9 @@ struct StreamEnds {
 /// A file in memory, and the streams to which it is written.
 pub(super) struct Setup {
     file: Aggregate,
-    /// A stream that holds the file's dbuf: passes pointers.
+    /// A stream that holds the file's dbuf, so that it passes pointers.
     by_pointer: StreamEnds,
-    /// A stream that does not hold the file's dbuf: copies.
+    /// A stream that does not hold the file's dbuf, so that it copies.
     by_copy: StreamEnds,
     _grants: GrantServer,
 }
@@ -57,21 +57,21 @@ pub(super) fn id(number: u32) -> DbufId {
 }
 
 /// Formats an error.
-pub(super) fn words(why: impl std::fmt::Display) -> String {
+pub(super) fn error_text(why: impl std::fmt::Display) -> String {
     why.to_string()
 }
 
 impl Setup {
     pub(super) fn new(dbuf: usize) -> Result<Self, String> {
-        let grants = GrantServer::open(Creator::new(8)).map_err(words)?;
+        let grants = GrantServer::open(Creator::new(8)).map_err(error_text)?;
         let bytes: Vec<u8> = (0..dbuf).map(|at| at as u8).collect();
-        let frozen = Frozen::read(id(1), &bytes[..], dbuf).map_err(words)?;
+        let frozen = Frozen::read(id(1), &bytes[..], dbuf).map_err(error_text)?;
         let all = AccessList::private(identity());
-        grants.owner(|owner| owner.share_frozen(&frozen, all)).map_err(words)?;
+        grants.owner(|owner| owner.share_frozen(&frozen, all)).map_err(error_text)?;
         let mut by_pointer = StreamEnds::new(&grants, 2)?;
         by_pointer.output.know_frozen(&frozen, 32);
         let by_copy = StreamEnds::new(&grants, 4)?;
-        let file = frozen.aggregate().map_err(words)?;
+        let file = frozen.aggregate().map_err(error_text)?;
         Ok(Self { file, by_pointer, by_copy, _grants: grants })
     }
 
@@ -118,25 +118,25 @@ fn move_block(
             from.pass(block);
         }
         SpliceMethod::PeekSpliced | SpliceMethod::PeekCopy => {
-            to.write(from.look()).map_err(words)?;
+            to.write(from.look()).map_err(error_text)?;
             from.pass(block);
         }
         SpliceMethod::Splice => {
-            splice(from, to, block).map_err(words)?;
+            splice(from, to, block).map_err(error_text)?;
         }
         SpliceMethod::Read => {
-            from.try_read(out).map_err(words)?;
+            from.try_read(out).map_err(error_text)?;
             black_box(out);
         }
         SpliceMethod::ReadSpliced => {
             let lent = from.look();
-            from.try_read(out).map_err(words)?;
-            to.write(lent).map_err(words)?;
+            from.try_read(out).map_err(error_text)?;
+            to.write(lent).map_err(error_text)?;
             black_box(out);
         }
         SpliceMethod::ReadWrite => {
-            from.try_read(out).map_err(words)?;
-            to.write(black_box(out)).map_err(words)?;
+            from.try_read(out).map_err(error_text)?;
+            to.write(black_box(out)).map_err(error_text)?;
         }
     }
     Ok(())
@@ -146,15 +146,15 @@ impl StreamEnds {
     fn new(grants: &GrantServer, number: u32) -> Result<Self, String> {
         let shape = pool::PoolConfig { segment: 64 << 10, segments: BACKING_SIZE >> 16 };
         let pool = AllocationPool::new(id(number), shape, AccessList::private(identity()))
-            .map_err(words)?;
-        grants.owner(|owner| owner.share(&pool)).map_err(words)?;
+            .map_err(error_text)?;
+        grants.owner(|owner| owner.share(&pool)).map_err(error_text)?;
         // Small enough for the first-level cache.
         let config = Config { entries: 1024, ..Config::new(id(number + 1)) };
-        let (output, mut offers) = indirect(&config, Backing::new(pool)).map_err(words)?;
+        let (output, mut offers) = indirect(&config, Backing::new(pool)).map_err(error_text)?;
         let space = Space::new();
-        let (_, socket) = grants.introduce(Credentials::from(identity())).map_err(words)?;
+        let (_, socket) = grants.introduce(Credentials::from(identity())).map_err(error_text)?;
         space.introduce(socket);
-        let input = Input::open(offers.remove(0), &space).map_err(words)?;
+        let input = Input::open(offers.remove(0), &space).map_err(error_text)?;
         Ok(Self { output, input })
     }
 
@@ -162,7 +162,7 @@ impl StreamEnds {
     fn drain(&mut self) -> Result<(), String> {
         self.output.flush();
         let mut pointers = [RichPointer::default(); 64];
-        while self.input.pointers(&mut pointers).map_err(words)? > 0 {}
+        while self.input.pointers(&mut pointers).map_err(error_text)? > 0 {}
         self.input.give_back();
         Ok(())
     }
@@ -179,19 +179,19 @@ pub(super) struct Kernel {
 
 impl Kernel {
     pub(super) fn new(block: usize) -> Result<Self, String> {
-        let (reading, writing) = std::io::pipe().map_err(words)?;
-        let file = sys::memory::Memfd::create("streamline-bench", 1 << 20).map_err(words)?;
-        file.allocate(0, file.len()).map_err(words)?;
+        let (reading, writing) = std::io::pipe().map_err(error_text)?;
+        let file = sys::memory::Memfd::create("streamline-bench", 1 << 20).map_err(error_text)?;
+        file.allocate(0, file.len()).map_err(error_text)?;
         let file = File::from(OwnedFd::from(file));
-        let sink = File::options().write(true).open("/dev/null").map_err(words)?;
+        let sink = File::options().write(true).open("/dev/null").map_err(error_text)?;
         Ok(Self { file, sink, reading, writing, out: vec![1; block] })
     }
 
     /// Writes a block into the pipe and reads it, in one thread.
     pub(super) fn pipe(&mut self) -> Result<f64, String> {
         self.measure(|kernel| {
-            kernel.writing.write_all(&kernel.out).map_err(words)?;
-            kernel.reading.read_exact(&mut kernel.out).map_err(words)
+            kernel.writing.write_all(&kernel.out).map_err(error_text)?;
+            kernel.reading.read_exact(&mut kernel.out).map_err(error_text)
         })
     }
 
@@ -201,11 +201,11 @@ impl Kernel {
         self.measure(|kernel| {
             let length = kernel.out.len();
             at = (at + length as u64) % (1 << 20);
-            let mut left =
-                sys::pipe::splice_in(&kernel.file, at, &kernel.writing, length).map_err(words)?;
+            let mut left = sys::pipe::splice_in(&kernel.file, at, &kernel.writing, length)
+                .map_err(error_text)?;
             while left > 0 {
                 let out = sys::pipe::splice_out(&kernel.reading, &kernel.sink, left);
-                left = left.saturating_sub(out.map_err(words)?);
+                left = left.saturating_sub(out.map_err(error_text)?);
             }
             Ok(())
         })

@@ -11,8 +11,8 @@ use sys::descriptor;
 
 /// Polling interval of a reader that is not notified.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
-/// Reciprocal of the share of a ring's pointers that the reader skips after a loss in addition to
-/// the lost ones, so that the writer does not lap it again at once.
+/// After a loss, the reader also skips one in this many of the ring's pointers, so that the writer
+/// does not lap it again at once.
 const SKIPPED_ONE_IN: u64 = 8;
 /// Number of records copied between two checks for a lap. The writer stores its position with every
 /// frame, so each check fetches that cache line from the writer's processor.
@@ -20,7 +20,7 @@ const RECORDS_PER_CHECK: usize = 16;
 /// Number of words in the first message.
 const WORDS: usize = 5;
 
-/// Numbers of records that a reader received and lost, and of doorbells that woke it.
+/// Number of records that a reader received and lost, and number of doorbells that woke it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ReaderCounts {
     pub(crate) got: u64,
@@ -28,7 +28,7 @@ pub(crate) struct ReaderCounts {
     pub(crate) doorbells: u64,
 }
 
-/// A reader process, seen from the bench.
+/// A reader process, as the bench handles it.
 #[derive(Debug)]
 pub(crate) struct TapReader {
     child: Child,
@@ -47,7 +47,7 @@ impl TapReader {
             .map_err(|why| why.to_string())?;
         let reader = Self { child, socket };
         let RingsLayout { cpus, sinks, pointers, bytes, record_max } = tap.rings.shape();
-        let message = words(&[cpus, sinks, pointers, bytes, record_max].map(u64::from));
+        let message = encode_numbers(&[cpus, sinks, pointers, bytes, record_max].map(u64::from));
         let (rings, bell) = tap.descriptors()?;
         let sent = descriptor::send(&reader.socket, &message, &[rings, bell.as_fd()]);
         sent.map_err(|why| why.to_string())?;
@@ -62,7 +62,7 @@ impl TapReader {
 
     /// Waits until the reader has received or lost `records` records in total; returns its counts.
     pub(crate) fn wait_for_records(&self, records: u64) -> Result<ReaderCounts, String> {
-        let sent = descriptor::send(&self.socket, &words(&[records]), &[]);
+        let sent = descriptor::send(&self.socket, &encode_numbers(&[records]), &[]);
         sent.map_err(|why| why.to_string())?;
         let [got, lost, doorbells] = self.receive_numbers()?;
         Ok(ReaderCounts { got, lost, doorbells })
@@ -72,7 +72,9 @@ impl TapReader {
         let mut message = [0; 64];
         let readable = descriptor::receive(&self.socket, &mut message);
         match readable.map_err(|why| why.to_string())? {
-            (length, _) if length == N * 8 => Ok(std::array::from_fn(|at| word(&message, at))),
+            (length, _) if length == N * 8 => {
+                Ok(std::array::from_fn(|at| decode_number(&message, at)))
+            }
             _ => Err("a reading process has ended".to_owned()),
         }
     }
@@ -88,7 +90,10 @@ impl Drop for TapReader {
 
 /// Runs the reader process: `--reader tap PROCESSOR 0`.
 pub(crate) fn serve(arguments: &[String]) -> Result<(), String> {
-    let processor = arguments.get(1).and_then(|word| word.parse().ok()).ok_or("a processor")?;
+    let processor = arguments
+        .get(1)
+        .and_then(|decode_number| decode_number.parse().ok())
+        .ok_or("a processor")?;
     // On a machine with one processor it is shared.
     let _ = sys::process::pin_to(processor);
     let socket = std::io::stdin();
@@ -96,7 +101,7 @@ pub(crate) fn serve(arguments: &[String]) -> Result<(), String> {
     let received = descriptor::receive(&socket, &mut message);
     let (_, mut descriptors) = received.map_err(|why| why.to_string())?;
     let [cpus, sinks, pointers, bytes, record_max] =
-        std::array::from_fn(|at| u32::try_from(word(&message, at)).unwrap_or(0));
+        std::array::from_fn(|at| u32::try_from(decode_number(&message, at)).unwrap_or(0));
     let shape = RingsLayout { cpus, sinks, pointers, bytes, record_max };
     let (bell, rings) = (descriptors.pop(), descriptors.pop());
     let rings =
@@ -107,7 +112,7 @@ pub(crate) fn serve(arguments: &[String]) -> Result<(), String> {
     let listener = Listener::new(&readable).map_err(|why| why.to_string())?;
     let mut walk = ReaderState::new(shape);
     let reply = |numbers: &[u64]| {
-        descriptor::send(&socket, &words(numbers), &[]).map_err(|why| why.to_string())
+        descriptor::send(&socket, &encode_numbers(numbers), &[]).map_err(|why| why.to_string())
     };
     reply(&[1])?;
     let mut wanted = None;
@@ -124,7 +129,7 @@ pub(crate) fn serve(arguments: &[String]) -> Result<(), String> {
             if readable.0 == 0 {
                 return Ok(());
             }
-            wanted = Some(word(&request, 0));
+            wanted = Some(decode_number(&request, 0));
             walk.read_all(&rings);
         }
         if wanted.is_some_and(|wanted| walk.observed.got + walk.observed.lost >= wanted) {
@@ -220,11 +225,11 @@ impl ReaderState {
     }
 }
 
-fn words(numbers: &[u64]) -> Vec<u8> {
+fn encode_numbers(numbers: &[u64]) -> Vec<u8> {
     numbers.iter().flat_map(|number| number.to_ne_bytes()).collect()
 }
 
-fn word(message: &[u8], at: usize) -> u64 {
-    let (words, _) = message.as_chunks::<8>();
-    words.get(at).map_or(0, |bytes| u64::from_ne_bytes(*bytes))
+fn decode_number(message: &[u8], at: usize) -> u64 {
+    let (encode_numbers, _) = message.as_chunks::<8>();
+    encode_numbers.get(at).map_or(0, |bytes| u64::from_ne_bytes(*bytes))
 }

@@ -22,7 +22,7 @@ use crate::row::Row;
 use crate::temp_directory::TempDirectory;
 use std::path::Path;
 
-/// The candidates: name, and option of the request.
+/// The batch sizes to compare, each as its name in rows and its option of the request.
 const CANDIDATES: [(&str, &str); 5] = [
     (DEFAULT, ""),
     ("32", "--batch=32"),
@@ -30,22 +30,26 @@ const CANDIDATES: [(&str, &str); 5] = [
     ("8", "--batch=8"),
     ("1", "--batch=1"),
 ];
-/// The name of the default: a full batch.
+/// Name of the default batch size, a full batch.
 const DEFAULT: &str = "64";
 /// Block lengths in bytes: the shortest and the longest frames of Ethernet, and longer frames that
 /// a network card has merged.
 const BLOCK_LENGTHS: [u64; 4] = [64, 1_500, 16_000, 64_000];
-/// Maximum size of a capture in bytes, and maximum number of its blocks.
+/// Maximum size of a capture in bytes.
 const CAPTURE_SIZE_MAX: u64 = 64 << 20;
+/// Maximum number of blocks of a capture.
 const CAPTURE_BLOCKS_MAX: u64 = 100_000;
 /// Size in bytes of the capture with HTTP requests.
 const MIXED_CAPTURE_SIZE: u64 = 64 << 20;
-/// Minimum ratio of the rate of the choice to that of the best candidate.
+/// Minimum rate of the planner's choice, as a fraction of the best candidate's rate.
 const RATIO_MIN: f64 = 1.0 / 1.1;
 
-const CHEAP: &[&str] = &["match hex=02 at=0 |all"];
-const EVERY_BYTE: &[&str] = &["match hex=ffffffff |all"];
-const DIFFERENT: &[&str] = &[
+/// A filter that reads one byte.
+const ONE_BYTE_FILTERS: &[&str] = &["match hex=02 at=0 |all"];
+/// A filter that reads every byte.
+const EVERY_BYTE_FILTERS: &[&str] = &["match hex=ffffffff |all"];
+/// Filters with separate code.
+const DIFFERENT_FILTERS: &[&str] = &[
     "ipproto |all",
     "sport |all",
     "dport |all",
@@ -55,11 +59,12 @@ const DIFFERENT: &[&str] = &[
     "sample 1 |all",
     "hist of=length |all",
 ];
-/// The chains: their filters, in rotation, their name, and their numbers of filters.
+/// The chains, each with the filters that it repeats, its name in rows, and the numbers of filters
+/// to measure.
 const CHAINS: [(&[&str], &str, &[usize]); 3] = [
-    (CHEAP, "cheap", &[2, 8, 32]),
-    (DIFFERENT, "different", &[8, 32]),
-    (EVERY_BYTE, "every byte", &[2, 8, 32]),
+    (ONE_BYTE_FILTERS, "cheap", &[2, 8, 32]),
+    (DIFFERENT_FILTERS, "different", &[8, 32]),
+    (EVERY_BYTE_FILTERS, "every byte", &[2, 8, 32]),
 ];
 
 pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {
@@ -77,18 +82,25 @@ pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {
         for (kinds, name, counts) in CHAINS {
             for filters in counts {
                 let row = format!("{filters} {name}, {length} B");
-                all.extend(measure_request(&row, &file, &chain(kinds, *filters), options)?);
+                all.extend(measure_request(
+                    &row,
+                    &file,
+                    &repeat_filters(kinds, *filters),
+                    options,
+                )?);
             }
         }
     }
     let file = folder.0.join("mixed.pcap");
     generate_capture("mixed", &file, MIXED_CAPTURE_SIZE)?;
     all.extend(measure_request("ip | tcp | http", &file, "ip | tcp | http |all", options)?);
-    for (kinds, name, filters) in [(DIFFERENT, "different", 32), (EVERY_BYTE, "every byte", 8)] {
+    for (kinds, name, filters) in
+        [(DIFFERENT_FILTERS, "different", 32), (EVERY_BYTE_FILTERS, "every byte", 8)]
+    {
         for length in BLOCK_LENGTHS {
             let row = format!("by hand, {filters} {name}, {length} B");
             if is_selected(&row) {
-                let text = chain(kinds, filters);
+                let text = repeat_filters(kinds, filters);
                 let by_hand = order::candidates(&text, length)?;
                 all.extend(compare_with_best(&row, DEFAULT, by_hand, options)?);
             }
@@ -98,7 +110,7 @@ pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {
 }
 
 /// Returns a chain of `filters` filters, taken from `kinds` in rotation.
-fn chain(kinds: &[&str], filters: usize) -> String {
+fn repeat_filters(kinds: &[&str], filters: usize) -> String {
     kinds.iter().copied().cycle().take(filters).collect::<Vec<_>>().join(" ")
 }
 
@@ -175,6 +187,6 @@ mod tests {
 
     #[test]
     fn chain_alternates_its_kinds() {
-        assert_eq!(chain(&["a |all", "b |all"], 3), "a |all b |all a |all");
+        assert_eq!(repeat_filters(&["a |all", "b |all"], 3), "a |all b |all a |all");
     }
 }

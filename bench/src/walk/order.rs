@@ -1,6 +1,6 @@
-//! Filters called directly, each for a number of blocks before the next filter: for part of a
-//! batch, a full batch of 64, and several batches of 256 or 1024 blocks in total. Without walk,
-//! ledger and source, only calls and their memory accesses remain.
+//! Measurement of filters that are called directly, each for a number of blocks before the next
+//! filter: for part of a batch, a full batch of 64, and several batches of 256 or 1024 blocks in
+//! total. Without walk, ledger and source, only calls and their memory accesses remain.
 
 use crate::harness::Candidate;
 use crate::line::plan_request;
@@ -14,14 +14,16 @@ use std::rc::Rc;
 use testkit::Frame;
 use wire::link::LinkType;
 
-/// Numbers of blocks that pass a filter before the next filter is called, with their names in rows.
+/// Numbers of blocks that pass a filter before the next filter is called, each with its name in
+/// rows.
 const BATCH_SIZES: [(usize, &str); 7] =
     [(64, "64"), (32, "32"), (16, "16"), (8, "8"), (1, "1"), (256, "256"), (1024, "1024")];
 /// Number of blocks in a pass, each at a different address.
 const BLOCKS_PER_PASS: usize = 1_024;
 /// Maximum number of blocks of a measurement.
 const MEASURED_BLOCKS_MAX: usize = 65_536;
-/// Approximate number of bytes that a measurement of long blocks reads, at least one pass.
+/// Approximate number of bytes that a measurement of long blocks reads; a measurement has at least
+/// one pass.
 const MEASURED_BYTES: usize = 256 << 20;
 
 /// Returns the candidates for the given filters over blocks of `length` bytes.
@@ -108,7 +110,7 @@ impl HandWalk {
     }
 }
 
-/// Calls a filter like a space does.
+/// Calls a filter in the way a space does.
 fn call<'a>(filter: &mut Filter, counts: &mut Counts, batch: &mut Batch<'a>) -> Result<(), String> {
     match filter {
         Filter::Statistics(filter) => filter.record(batch.tags(), 0),
@@ -125,7 +127,7 @@ fn call<'a>(filter: &mut Filter, counts: &mut Counts, batch: &mut Batch<'a>) -> 
     Ok(())
 }
 
-/// A space without functions: all bytes are present, and no block is held or edited.
+/// A space without functions, in which all bytes are present and no block is held or edited.
 struct NullSpace;
 
 impl<'a> Gateway<'a> for NullSpace {

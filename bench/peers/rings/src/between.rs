@@ -30,7 +30,8 @@ fn reply(word: &str) -> Result<(), String> {
     writeln!(out, "{word}").and_then(|()| out.flush()).map_err(error_text)
 }
 
-/// The reading process, seen from the writer; ends at the end of its standard input.
+/// The reading process, as the writer handles it; the process ends at the end of its standard
+/// input.
 pub(crate) struct ReaderProcess {
     process: Child,
     orders: Option<ChildStdin>,
@@ -38,7 +39,8 @@ pub(crate) struct ReaderProcess {
 }
 
 impl ReaderProcess {
-    /// Starts the process, and waits until it is ready; `place` is the path or name of the ring.
+    /// Starts the process, and waits until it is ready; `place` is the path or the name of the
+    /// ring.
     pub(crate) fn start(
         ring: &str,
         cores: usize,

@@ -1,5 +1,5 @@
-//! iceoryx2: the writer loans, fills and sends slices; the reader receives them and copies them
-//! out.
+//! The ring of iceoryx2: the writer borrows slices from the ring, fills and sends them; the reader
+//! receives them and copies them out.
 
 use crate::between::{ReaderProcess, error_text, serve_requests};
 use crate::{CAPACITY, Transfer, wait};

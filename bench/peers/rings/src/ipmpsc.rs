@@ -1,5 +1,5 @@
-//! ipmpsc: byte messages, serialized by bincode, borrowed in place and then copied out. The library
-//! puts a writer without space to sleep until its reader wakes it.
+//! The ring of ipmpsc: byte messages, serialized by bincode, borrowed in place and then copied out.
+//! A writer that finds no space sleeps until the reader wakes it.
 
 use crate::between::{ReaderProcess, error_text, serve_requests};
 use crate::{CAPACITY, Transfer, wait};

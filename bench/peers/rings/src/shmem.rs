@@ -1,5 +1,5 @@
-//! shmem-ipc: a ring of 64-byte elements, filled and emptied by its safe calls, one block at a
-//! time, without its signals.
+//! The ring of shmem-ipc, which has 64-byte elements, filled and emptied by its safe calls, one
+//! block at a time, without its signals.
 
 use crate::between::{ReaderProcess, error_text, serve_requests};
 use crate::{CAPACITY, Transfer, wait};
@@ -8,9 +8,10 @@ use std::fs::File;
 use std::hint::black_box;
 use std::os::fd::AsRawFd;
 
-/// An element of the ring. The size of a block is a multiple of it.
+/// An element of the ring. The size of a block is a multiple of the element's size.
 type CacheLine = [u8; 64];
 
+/// Number of elements in the ring.
 const LINES_IN_RING: usize = CAPACITY / size_of::<CacheLine>();
 
 fn lines_per_block(block: usize) -> usize {

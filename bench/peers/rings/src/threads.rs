@@ -1,4 +1,4 @@
-//! Rings between two threads: rtrb and ringbuf, which copy whole slices in and out.
+//! Rings between two threads, from rtrb and ringbuf, which copy whole slices in and out.
 
 use crate::{CAPACITY, Transfer, pin, wait};
 use ringbuf::HeapRb;
@@ -40,8 +40,8 @@ fn start_reader(
     (orders, done)
 }
 
-/// Returns a transfer that sends blocks with `write`, and waits for the reader's reply.
-fn join(
+/// Returns a transfer that sends blocks with `write` and waits for the reader's reply.
+fn into_transfer(
     (orders, done): (mpsc::Sender<u64>, mpsc::Receiver<()>),
     mut write: impl FnMut(u64) + 'static,
 ) -> Transfer {
@@ -67,7 +67,7 @@ fn rtrb_of<const N: usize>(cores: usize, slots: usize) -> Transfer {
         }
     });
     let block = [7; N];
-    join(reader, move |blocks| {
+    into_transfer(reader, move |blocks| {
         for _ in 0..blocks {
             while producer.push(*black_box(&block)).is_err() {
                 wait(cores);
@@ -88,7 +88,7 @@ fn rtrb_bytes(cores: usize, block: usize) -> Transfer {
         }
     });
     let block = vec![7; block];
-    join(reader, move |blocks| {
+    into_transfer(reader, move |blocks| {
         for _ in 0..blocks {
             while producer.push_entire_slice(black_box(&block)).is_err() {
                 wait(cores);
@@ -110,7 +110,7 @@ fn ringbuf_bytes(cores: usize, block: usize) -> Transfer {
         }
     });
     let block = vec![7; block];
-    join(reader, move |blocks| {
+    into_transfer(reader, move |blocks| {
         for _ in 0..blocks {
             while producer.vacant_len() < block.len() {
                 wait(cores);
