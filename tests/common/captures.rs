@@ -5,8 +5,8 @@ use std::sync::Mutex;
 use testkit::Captures;
 
 /// Calls `examine` for each capture; returns the results that are not `None`, ordered by the
-/// captures' names relative to their directory. `CASES=` selects captures whose name contains a
-/// text.
+/// captures' names relative to their directory. `CASES=TEXT` selects the captures whose name
+/// contains the text.
 pub(crate) fn examine_all<T: Send>(
     captures: &Captures,
     examine: impl Fn(&Path) -> Option<T> + Sync,

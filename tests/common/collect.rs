@@ -10,7 +10,7 @@ use std::cell::RefCell;
 use wire::LinkType;
 use wire::flow::Flow;
 
-/// The test filters that requests with `collect` use in addition to the catalog's.
+/// The test filters that requests with `collect` use in addition to those of the catalog.
 pub(crate) const COLLECT_FILTERS: &[&Description] = &[&COLLECT];
 
 const COLLECT: Description = Description {

@@ -1,8 +1,8 @@
 //! Complete requests: the text is parsed, checked and planned once, and the plan is run as often as
 //! a test needs.
 //!
-//! In: a request, and test filters that take precedence over the catalog's. Out: outcomes. This
-//! module asserts nothing about them; the tests do.
+//! In: a request, and test filters that take precedence over those of the catalog. Out: outcomes.
+//! This module asserts nothing about the outcomes; the tests do.
 
 use engine::build::{BuildError, BuiltPath, Settings, build};
 use engine::run::{Outcome, StopConditions, run, run_alone};

@@ -1,5 +1,5 @@
-//! Generated and external captures through complete requests: unchanged captures pass all requests,
-//! mutated captures pass the requests with many filters.
+//! Tests that run generated and external captures through complete requests: unchanged captures
+//! pass all requests, and mutated captures pass the requests with many filters.
 
 use crate::catalog;
 use crate::exam::{Expected, examine, report};
@@ -30,15 +30,15 @@ const OUTPUT_DIRECTORY: &str = "out";
 
 /// A set of requests, and the mutations of the captures that they replay.
 struct Sweep {
-    /// Returns the requests for a capture file and an output directory. Every capture passes the
-    /// first `always` requests, and `rounds` of the others.
+    /// A function that returns the requests for a capture file and an output directory. Every
+    /// capture passes the first `always` requests, and `rounds` of the others.
     lines: fn(&Path, &Path) -> Vec<String>,
     always: usize,
     rounds: usize,
     /// The number of mutations per capture.
     mutations: MutationCounts,
-    /// True if the processor time is checked; false if the creation of files by the kernel
-    /// dominates it.
+    /// True if the processor time is checked; false if it consists mostly of the creation of files
+    /// by the kernel.
     is_timed: bool,
 }
 
@@ -203,11 +203,12 @@ struct Worker<'w> {
 struct RequestCost {
     line: String,
     ns: u64,
-    /// Processor time of the packets in ns: the total less the cost of empty runs.
+    /// Processor time spent on packets, in ns: the total less the time of empty runs.
     own_ns: u64,
     bytes: u64,
     runs: u64,
-    /// Processor time in ns of a run over a capture without packets, to start and end the spaces.
+    /// Processor time of a run over a capture without packets, in ns; such a run only starts and
+    /// ends the spaces.
     empty_ns: u64,
 }
 

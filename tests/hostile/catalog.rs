@@ -1,4 +1,4 @@
-//! Requests generated from the catalog. This file names no filter, so that new filters and sinks
+//! Generator of requests from the catalog. This file names no filter, so that new filters and sinks
 //! are tested without changing it.
 
 use filter::catalog::FILTERS;
@@ -12,9 +12,9 @@ use std::sync::Once;
 /// Number of requests that [`wide_requests`] returns.
 pub(crate) const WIDE: usize = 4;
 
-/// Returns the requests in which as many filters as possible receive every packet: observers in a
-/// chain, the same with editors, all in parallel, and all classifiers as one Boolean section.
-/// `capture` is replayed.
+/// Returns the requests in which as many filters as possible receive every packet of `capture`:
+/// observers in a chain, observers and editors in a chain, all filters in parallel, and all
+/// classifiers as one Boolean section.
 pub(crate) fn wide_requests(capture: &Path) -> [String; WIDE] {
     let replay = &Sources::of(capture).replay;
     let framed = |d: &&&Description| d.takes.has(Form::Frame);
@@ -54,9 +54,9 @@ pub(crate) fn file_sink_requests(capture: &Path, folder: &Path) -> Vec<String> {
     sink_lines(capture, |d| d.parameters.iter().any(|p| p.kind == Type::Path), Some(folder))
 }
 
-/// Returns a request for every sink that writes to standard output. Left out are sinks that send,
-/// whose interface may be chosen by the machine, and ends under a name, which belong to the machine
-/// too and may wait for a reader (`crates/cli/tests/named.rs`).
+/// Returns a request for every sink that writes to standard output. Two kinds of sinks are omitted:
+/// sinks that send, whose interface the machine may choose; and named ends, which belong to the
+/// machine too and may wait for a reader (`crates/cli/tests/named.rs`).
 pub(crate) fn stdout_sink_requests(capture: &Path) -> Vec<String> {
     let needs_path = |p: &Parameter| p.kind == Type::Path || p.default.is_none() && !p.optional;
     let leaves = |d: &Description| ["name", "interface"].iter().any(|p| d.parameter(p).is_some());

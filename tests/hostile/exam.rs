@@ -1,4 +1,5 @@
-//! Runs a request over a possibly mutated capture, and checks the invariants of its outcome.
+//! Examination of one request: runs it over a possibly mutated capture, and checks the invariants
+//! of its outcome.
 
 use crate::mutate::Mutation;
 use crate::request::PlannedRequest;

@@ -1,4 +1,4 @@
-//! Mutations of a capture before its replay.
+//! Mutations that are applied to a capture before its replay.
 
 use std::fmt;
 use testkit::Random;
@@ -47,10 +47,10 @@ impl Mutation {
 /// Number of mutations of each kind per capture.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MutationCounts {
-    /// Maximum number of truncations; with `usize::MAX`, captures are truncated at and within every
-    /// record.
+    /// Maximum number of truncations. With `usize::MAX`, captures are truncated at the start of
+    /// every record and within every record.
     pub(crate) truncations: usize,
-    /// Number of copies with flipped bits.
+    /// Number of copies of the capture with flipped bits.
     pub(crate) flips: usize,
 }
 

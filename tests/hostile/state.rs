@@ -1,5 +1,5 @@
-//! Forged state: session state that another process claims to have saved is loaded into a filter,
-//! which checks only the format of the state (decision 0041).
+//! Tests of forged state: session state that another process claims to have saved is loaded into a
+//! filter, which checks only the format of the state (decision 0041).
 //!
 //! For any session bytes and held blocks, a filter must not panic, must stay within its limits of
 //! time, held blocks and emitted blocks, and its ledger must balance. The filter's results may be
@@ -95,7 +95,7 @@ fn frames(random: &mut Random, count: usize) -> Vec<Frame> {
     all
 }
 
-/// A filter under test, preceded by the filter that it requires before it, if any.
+/// A filter under test, with the filter that it requires upstream, if any.
 struct FilterUnderTest {
     before: Option<Node>,
     node: Node,
@@ -158,7 +158,7 @@ impl FilterUnderTest {
         assert_eq!(came, self.passed + consumed_or_held(counts), "its ledger: {counts:?}");
     }
 
-    /// Advances the time, and flushes the filter.
+    /// Advances the time to `now`, and flushes the filter.
     fn tick(&mut self, now: Time, space: &mut Space<'_>) {
         self.step(0, |node, space| node.tick(space, now), space);
         if let Some((whose, _)) = self.node.description.published() {

@@ -1,8 +1,8 @@
-//! pcap-filter(7) in the kernel: programs that were translated to eBPF and loaded return the same
-//! as in the classic interpreter. The programs are libpcap's test set, our compilation of its
-//! expressions, the catalog's expressions, and random programs; the frames are captured, or derived
-//! from each program. Fragmented frames and tags in metadata are tested in `ebpf`. `SEED=` repeats
-//! a run, `ROUNDS=` extends it.
+//! Tests of pcap-filter(7) in the kernel: programs that were translated to eBPF and loaded return
+//! the same as in the classic interpreter. The programs are libpcap's test set, our compilation of
+//! its expressions, the catalog's expressions, and random programs; the frames are captured, or
+//! derived from each program. Fragmented frames and tags in metadata are tested in `ebpf`. `SEED=`
+//! repeats a run, `ROUNDS=` extends it.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test that reports its counts")]
 

@@ -1,4 +1,4 @@
-//! Loads our programs on an older kernel: `cargo xtask kernels` runs this test in a virtual
+//! Test that loads our programs on an older kernel: `cargo xtask kernels` runs it in a virtual
 //! machine, but it runs on any machine. Each line of its report begins with `row: `.
 
 use super::judge::Kernel;
@@ -6,12 +6,12 @@ use super::{at_every_target, need};
 use filter::testing::twins::{chains, fitting, request};
 use std::collections::BTreeMap;
 
-/// One chain of three filters in this many is loaded; chains of one and two filters are all loaded.
+/// One chain of three filters in this many is loaded; all chains of one or two filters are loaded.
 const TRIPLES_STEP: usize = 199;
 
 /// Loads generated programs for every target, and prints which of them the kernel refuses. A
-/// refusal is no failure, because the filters then run in user space; the list shows which programs
-/// need a newer kernel.
+/// refusal does not fail the test, because the filters then run in user space; the list shows which
+/// programs need a newer kernel.
 #[test]
 #[ignore = "for old kernels: `cargo xtask kernels`"]
 fn every_generated_program_loads() {

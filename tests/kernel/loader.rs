@@ -1,5 +1,5 @@
-//! Generated programs and the loader: the capabilities that loading needs, error messages, and
-//! cleanup.
+//! Tests of generated programs and the loader: the capabilities that loading needs, error messages,
+//! and cleanup.
 #![expect(clippy::unwrap_used, reason = "what fails here fails the test")]
 
 use super::judge::{program_kind, with_capabilities};

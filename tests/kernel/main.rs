@@ -40,7 +40,7 @@ use testkit::{Random, need};
 
 const HOOKS: [Hook; 3] = [Hook::Tc, Hook::Xdp, Hook::Socket];
 
-/// Runs `work` for every target, in a thread with the capabilities with which programs for that
+/// Runs `work` for every target, in a thread that has the capabilities with which programs for that
 /// target are loaded.
 fn at_every_target<T: Send>(work: impl Fn(Target) -> T + Sync) -> Vec<T> {
     let mut done: Vec<T> = HOOKS.map(|place| work(place.into())).into();
@@ -68,9 +68,9 @@ fn compare_judges<'a>(
     Some(sat.unwrap_or_else(|differ| panic!("`{}` for {target:?}: {differ}", request(chain))))
 }
 
-/// Compares every chain for every target, but of the chains of three filters only one in twenty,
-/// for one target each. A chain of `n` filters receives one frame in `steps[n - 1]`; different
-/// chains receive different frames.
+/// Compares every chain for every target; of the chains of three filters, only one in twenty, for
+/// one target each. A chain of `n` filters receives one frame in `steps[n - 1]`; different chains
+/// receive different frames.
 fn compare_all_chains(frames: &[Vec<u8>], steps: &[usize]) -> Vec<(Chain, Tally)> {
     let sat = at_every_target(|target| {
         let place = HOOKS.iter().position(|place| *place == target.hook);

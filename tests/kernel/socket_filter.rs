@@ -1,5 +1,5 @@
-//! Packet socket filters with the real kernel as judge: the socket filter derived from `bpf` passes
-//! exactly the frames that `bpf` accepts.
+//! Tests of packet socket filters with the real kernel as judge: the socket filter derived from
+//! `bpf` passes exactly the frames that `bpf` accepts.
 //!
 //! For each expression, a socket is open at each end of a veth pair while the same frames pass
 //! once. At the sending end VLAN tags are inline; at the receiving end the kernel has removed the

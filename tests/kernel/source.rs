@@ -1,5 +1,5 @@
-//! The verifier's log refers to the request: if a program with one mutation is rejected, the log
-//! names the filter that contains the mutation.
+//! Test that the verifier's log refers to the request: if a program with one mutation is rejected,
+//! the log names the filter that contains the mutation.
 
 use std::os::fd::{AsFd, AsRawFd};
 

@@ -1,4 +1,4 @@
-//! Paths that end before their sources: blocks in transit are reported as missing.
+//! Tests of paths that end before their sources: blocks in transit are reported as missing.
 
 use crate::probes::{PANICS_AT, PROBES, arrived_numbers, blocks_missing, blocks_sent};
 use crate::request::PlannedRequest;
@@ -17,8 +17,8 @@ fn run(text: &str) -> Outcome {
     outcome
 }
 
-/// Asserts that the first numbers arrived, in order, and that all remaining ones are reported
-/// missing; returns the number that arrived.
+/// Asserts that the first numbers arrived, in order, and that all other numbers are reported
+/// missing. Returns the number of blocks that arrived.
 fn assert_prefix_arrived(outcome: &Outcome, file: &Path) -> u64 {
     let arrived = arrived_numbers(file);
     assert!(arrived.iter().copied().eq(0..arrived.len() as u64), "in order, without a gap");

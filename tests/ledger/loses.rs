@@ -1,6 +1,6 @@
-//! A build that deliberately loses one block on each kind of edge: the ledger must find each loss
-//! and report no other loss (CONTRACT 20). The test needs the feature `lose`: `cargo test -p
-//! streamline-tests --features lose --test loses`, which is part of `cargo xtask test`.
+//! Tests of a build that deliberately loses one block on each kind of edge: the ledger must find
+//! each loss and report no other loss (CONTRACT 20). The test needs the feature `lose`: `cargo test
+//! -p streamline-tests --features lose --test loses`, which is part of `cargo xtask test`.
 #![forbid(unsafe_code)]
 
 #[path = "../common/request.rs"]

@@ -1,5 +1,5 @@
-//! The ledger, verified from outside: `generate seq=yes` numbers the traffic, and the numbers that
-//! arrive or are reported missing must be exactly the numbers sent (CONTRACT 20).
+//! Tests that verify the ledger from outside: `generate seq=yes` numbers the traffic, and the
+//! numbers that arrive or are reported missing must be exactly the numbers sent (CONTRACT 20).
 //!
 //! - `requests`: drops, evictions, classes without an arc, cycles and counts, in requests of any
 //!   shape;

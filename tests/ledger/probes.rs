@@ -33,7 +33,7 @@ impl Numbers {
 /// The common fields of every probe's description.
 const PROBE: Description = Description { reports: true, ..Description::EMPTY };
 
-/// Passes all blocks, and reports their numbers.
+/// A filter that passes all blocks, and reports their numbers.
 const WATCH: Description =
     Description { name: "watch", user: Some(|_| Ok(Filter::lanes(Watch::default()))), ..PROBE };
 
@@ -50,7 +50,7 @@ impl Lanes for Watch {
     }
 }
 
-/// Drops every third block, and reports its number.
+/// A filter that drops every third block, and reports its number.
 const THIRD: Description = Description {
     name: "third",
     kind: FilterKind::Classification,
@@ -79,7 +79,8 @@ impl Lanes for Third {
     }
 }
 
-/// Classifies even numbers, and reports the odd ones, which a plain pipe does not select.
+/// A filter that classifies even numbers, and reports the odd numbers, which a plain pipe does not
+/// select.
 const EVEN: Description = Description {
     name: "even",
     kind: FilterKind::Classification,
@@ -108,7 +109,8 @@ impl Classify for Even {
     }
 }
 
-/// Holds blocks, up to a small limit, until the end; reports the evicted ones.
+/// A filter that holds blocks, up to a small limit, until the end, and reports the numbers of
+/// evicted blocks.
 const FEW: Description = Description {
     name: "few",
     state: HOARD.state.held(100),
@@ -116,7 +118,7 @@ const FEW: Description = Description {
     ..HOARD
 };
 
-/// Holds all blocks until the end.
+/// A filter that holds all blocks until the end.
 const HOARD: Description = Description {
     name: "hoard",
     kind: FilterKind::Reordering,
@@ -152,7 +154,7 @@ impl Stream for Held {
 /// The number at which the probe `breaks` panics.
 pub(crate) const PANICS_AT: u64 = 5000;
 
-/// Panics at block [`PANICS_AT`].
+/// A filter that panics at block [`PANICS_AT`].
 const BREAKS: Description = Description {
     name: "breaks",
     kind: FilterKind::Classification,

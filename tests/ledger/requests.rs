@@ -1,4 +1,4 @@
-//! Requests that run to their end.
+//! Tests of requests that run to their end.
 
 use crate::probes::{
     PROBES, arrived_numbers, blocks_missing, blocks_sent, distinct, dropped_on_edges,
@@ -21,8 +21,9 @@ fn run(text: &str, settings: Settings) -> Outcome {
     outcome
 }
 
-/// Runs a request without branches that ends in a capture; asserts that the arrived numbers and
-/// those that probes report as dropped are exactly those sent, and that the ledger agrees.
+/// Runs a request without branches that ends in a capture. Asserts that the arrived numbers and the
+/// numbers that probes report as dropped together are exactly the sent numbers, and that the ledger
+/// agrees.
 fn assert_every_number_accounted(behind: &str, sent: u64) {
     let scratch = Scratch::new();
     let file = scratch.path("arrived.pcap");

@@ -1,5 +1,5 @@
-//! Adaptation moves filters between the kernel and a thread as the traffic changes. Every frame has
-//! a number, and must arrive once and in order.
+//! Tests of adaptation, which moves filters between the kernel and a thread as the traffic changes.
+//! Every frame has a number, and must arrive once and in order.
 
 use crate::numbers::{FRAME_LENGTH, number, numbered_frames};
 use crate::scratch::Scratch;
@@ -18,10 +18,11 @@ use testkit::net::{Pair, SERVER_DEVICE, until};
 
 /// Timeout of one operation, longer than any machine needs.
 const OPERATION_TIMEOUT: Duration = Duration::from_secs(60);
-/// Cost of leaving the kernel in ns, so high that measured costs are irrelevant. In the kernel a
-/// frame costs [`TWIN_NS`], plus [`KERNEL_EXIT_NS`] if it is for port 9; in a thread, every frame
-/// costs [`KERNEL_EXIT_NS`].
+/// Assumed cost of leaving the kernel in ns, so high that measured costs are irrelevant. In the
+/// kernel a frame costs [`TWIN_NS`], plus [`KERNEL_EXIT_NS`] if it is for port 9; in a thread,
+/// every frame costs [`KERNEL_EXIT_NS`].
 const KERNEL_EXIT_NS: f64 = 1e8;
+/// Assumed cost of a frame in a twin, in ns.
 const TWIN_NS: f64 = 5e7;
 /// Number of frames per batch, in which the frames for port 9 are evenly distributed.
 const BATCH_FRAMES: u64 = 320;
@@ -92,7 +93,7 @@ fn run_adaptive(option: &str, act: impl FnOnce(&mut AdaptiveRun<'_>)) -> Option<
 }
 
 /// Runs a request with this option and filter while `act` sends to it. Returns its outcome, the
-/// number of frames sent, and the numbers of those that arrived.
+/// number of frames sent, and the numbers of the frames that arrived.
 fn run_request(
     option: &str,
     filter: &str,

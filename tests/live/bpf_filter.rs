@@ -1,5 +1,5 @@
-//! A leading `bpf`, which the kernel evaluates too, on frames that differ from the wire: the same
-//! frames arrive with and without the socket filter.
+//! Tests of a leading `bpf`, which the kernel evaluates too, on frames that differ from the wire:
+//! the same frames arrive with and without the socket filter.
 //!
 //! tcpdump is the reference. From a capture, it selects the same frames as `bpf` for any
 //! expression. Live, with VLAN tags in metadata, it selects the same frames for expressions that

@@ -1,5 +1,5 @@
-//! Changes of a path whose first filters run in the kernel: the programs stay, and every delivered
-//! frame passes through either the old or the new graph, in order.
+//! Tests of changes of a path whose first filters run in the kernel: the programs stay, and every
+//! delivered frame passes either the old or the new graph, in order.
 
 use crate::numbers::{FRAME_LENGTH, number, numbered_frames};
 use crate::scratch::Scratch;
@@ -114,7 +114,7 @@ fn v6_i5_o8_filters_move_in_and_out_of_the_kernel_under_traffic() {
     assert!(all, "each once, in order: {:#?}", outcome.ledger);
 }
 
-/// A successor of the twin has the new value, and continues the twin's count.
+/// The successor of a twin has the new value of the argument, and continues the count.
 #[test]
 fn v3_argument_of_a_filter_in_the_kernel_is_set_under_traffic() {
     let Some(pair) = quiet_pair() else { return };

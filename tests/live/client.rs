@@ -1,5 +1,5 @@
-//! A client of a web server: many requests, each for its own path, half of them on persistent
-//! connections and half on a connection each.
+//! A client of a web server that sends many requests, each for its own path, half of them on
+//! persistent connections and half on a connection each.
 //!
 //! nginx logs the time of its last wake-up in seconds; an observer logs the time at which a packet
 //! passes. Near a second boundary the two may differ, so no exchange is started there, and

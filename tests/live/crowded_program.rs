@@ -1,5 +1,5 @@
-//! More requests at one interface than fit into one program: the excess requests run in a second
-//! program, and the results of all requests are complete.
+//! Test of more requests at one interface than fit into one program: the excess requests run in a
+//! second program, and the results of all requests are complete.
 
 use crate::send::send_all;
 use crate::shared_program::{Running, datagrams, program_ids, quiet_pair, reports};
@@ -10,6 +10,7 @@ use testkit::net::{Pair, SERVER_DEVICE};
 /// Number of requests, more than fit into one program: a program has at most 64 maps, of which two
 /// are its own, one belongs to each owner, and three to each request of this test.
 const REQUESTS: usize = 24;
+/// Number of requests that fit into one program.
 const REQUESTS_PER_PROGRAM: usize = 20;
 /// Number of frames sent; one in four goes to port 53.
 const FRAMES: usize = 80;

@@ -1,6 +1,6 @@
-//! Requests in the kernel while the daemon is killed and restarted: a service manager holds links,
-//! programs and rings, so that no frame is missed, and the next daemon adopts them. (RELIABILITY
-//! T10)
+//! Tests of requests in the kernel while the daemon is killed and restarted: a service manager
+//! holds links, programs and rings, so that no frame is missed, and the next daemon adopts them.
+//! (RELIABILITY T10)
 
 use crate::daemon_fixture::{ALICE, BOB, CAROL, DAVE, DaemonFixture, POLICY};
 use crate::shared_changes::{StopSenderOnDrop, assert_each_once, is_busy, is_lossless};

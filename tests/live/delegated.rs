@@ -1,6 +1,6 @@
-//! Requests of several users in one program: each user's frames are in the user's own rings, which
-//! a process of that user can read but not write, without the right to load programs. (CONTRACT 21,
-//! 25; RELIABILITY T2, T17, T19)
+//! Tests of requests of several users in one program: each user's frames are in the user's own
+//! rings, which a process of that user can read but not write, without the right to load programs.
+//! (CONTRACT 21, 25; RELIABILITY T2, T17, T19)
 
 use crate::judge::without_perfmon;
 use crate::send::{frames_of, send_all};
@@ -283,7 +283,7 @@ fn start(socket: OwnedFd, text: &str) -> Option<Child> {
     process::spawn(&mut command).ok().or_else(|| need::skip(why))
 }
 
-/// Sends kernel requests to the process at the other end of standard input.
+/// A kernel host that sends its requests to the process at the other end of standard input.
 #[derive(Debug)]
 struct RemoteKernel;
 

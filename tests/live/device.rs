@@ -1,4 +1,4 @@
-//! Changes of devices and namespaces under an observer.
+//! Tests of an observer while devices and namespaces change.
 
 use crate::numbers::{FRAME_LENGTH, numbered_frames, numbers};
 use crate::observer::{Observer, program};

@@ -1,5 +1,5 @@
-//! Hostile captures sent at full rate: fragments, overlaps, malformed and truncated frames. The
-//! request must not panic, its memory must stay bounded, and its ledger must balance.
+//! Test of hostile captures sent at full rate: fragments, overlaps, malformed and truncated frames.
+//! The request must not panic, its memory must stay bounded, and its ledger must balance.
 //!
 //! Takes some seconds; `STREAMLINE_HOSTILE_SECONDS=60` extends it to a minute.
 
@@ -11,7 +11,7 @@ use testkit::{Captures, Random, need};
 
 /// Maximum frame length that the veth pair carries, in bytes.
 const FRAME_MAX: usize = 9000 + 14;
-/// Maximum total of all frames in bytes.
+/// Maximum total length of all frames in bytes.
 const BYTES_MAX: usize = 60 << 20;
 /// Limit of the request's resident memory in bytes.
 const RESIDENT_MAX: u64 = 400 << 20;

@@ -1,6 +1,6 @@
-//! Requests that begin in the kernel. Their output equals the output in threads even if the kernel
-//! refuses some filters, the ledger balances across the boundary, existing programs stay attached,
-//! and the requests leave nothing behind.
+//! Tests of requests that begin in the kernel. Their output equals the output in threads even if
+//! the kernel refuses some filters, the ledger balances across the boundary, existing programs stay
+//! attached, and the requests leave nothing behind.
 //!
 //! Every request runs on the same frames with `rx` as the plan places it and with `rx@thread0`.
 

@@ -1,6 +1,7 @@
-//! Requests that redirect frames and filter them in the kernel: dropped frames end in the driver,
-//! the others arrive through AF_XDP, and the host receives no frame. The results equal the results
-//! of the same request in a thread. [FEATURES G1, I6, J1, K1, V5; CONTRACT 2, 3, 18]
+//! Tests of requests that redirect frames and filter them in the kernel: dropped frames end in the
+//! driver, all other frames arrive through AF_XDP, and the host receives no frame. The results
+//! equal the results of the same request in a thread. [FEATURES G1, I6, J1, K1, V5; CONTRACT 2, 3,
+//! 18]
 
 use crate::frames::tagged_frames;
 use crate::long_requests;
@@ -208,7 +209,8 @@ fn g1_multi_buffer_frames_are_matched_and_arrive_whole() {
     assert_eq!(flow(&inside, &["udp", "dport"]), flow(&outside, &["udp", "dport"]));
 }
 
-/// `bpf_skb_vlan_push(skb, htons(ETH_P_8021Q), 7); return TCX_NEXT`
+/// Code of a program that pushes a VLAN tag: `bpf_skb_vlan_push(skb, htons(ETH_P_8021Q), 7); return
+/// TCX_NEXT`.
 const PUSH: [[u8; 8]; 5] = [
     [0xb7, 2, 0, 0, 0x81, 0, 0, 0],
     [0xb7, 3, 0, 0, 7, 0, 0, 0],

@@ -1,7 +1,7 @@
-//! A fixed sequence of all kinds of changes while frames arrive: filters are added, removed,
-//! replaced by filters with other classes, and moved between the kernel and threads; `tcp` is
-//! recreated while connections are within messages. Every frame has a number: it arrives once and
-//! in order, or its source counts it as lost.
+//! Tests of a fixed sequence of all kinds of changes while frames arrive: filters are added,
+//! removed, replaced by filters with other classes, and moved between the kernel and threads; `tcp`
+//! is recreated while connections are within messages. Every frame has a number: it arrives once
+//! and in order, or its source counts it as lost.
 
 use crate::change::{LiveRequest, OPERATION_TIMEOUT, set};
 use crate::numbers::number;
@@ -55,8 +55,8 @@ fn held_blocks(live: &Live) -> u64 {
     tcp.unwrap_or(0)
 }
 
-/// Makes `many` changes with `connections` open connections while frames arrive `apart_us`
-/// microseconds apart; 0 sends at full rate.
+/// Makes `many` changes with `connections` open connections while frames arrive, `apart_us`
+/// microseconds apart, or at full rate if `apart_us` is 0.
 fn change_under_traffic(pair: &Pair, many: usize, connections: u32, apart_us: u64) {
     let scratch = Scratch::new();
     let file = scratch.path("all.pcap");

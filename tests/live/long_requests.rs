@@ -1,6 +1,6 @@
-//! Requests of many filters, all of which run in the kernel. A filter may return unsure for a
-//! frame, which then continues at that filter in the process. The results equal the results of the
-//! same request in a thread. [FEATURES V5; CONTRACT 18, 19]
+//! Tests of requests of many filters, all of which run in the kernel. A filter may return unsure
+//! for a frame, which then continues at that filter in the process. The results equal the results
+//! of the same request in a thread. [FEATURES V5; CONTRACT 18, 19]
 
 use crate::frames::tagged_frames;
 use crate::observer::{Observer, ObserverResult};
@@ -43,9 +43,9 @@ fn datagram_with_many_headers() -> Frame {
     (0..5).fold(start, |frame, _| frame.extension(60, &[0; 7]))
 }
 
-/// Returns frames for which `eth` returns unsure in the kernel and, for each of them, three frames
-/// for which the filter `network` does: a frame with too many extension headers, and both fragments
-/// of a datagram.
+/// Returns frames for which `eth` returns unsure in the kernel and, for each of these frames, three
+/// frames for which the filter `network` returns unsure: a frame with too many extension headers,
+/// and both fragments of a datagram.
 pub(crate) fn unsure_frames() -> Vec<Vec<u8>> {
     let stack = || Frame::ethernet().tag(1).tag(2).tag(3).ipv4(FROM, TO);
     let piece = |offset, more| {

@@ -1,5 +1,5 @@
-//! nginx in a namespace: one worker, a log in the format `combined`, and all files in the test's
-//! directory.
+//! Fixture of nginx in a namespace: one worker, a log in the format `combined`, and all files in
+//! the test's directory.
 
 use crate::scratch::Scratch;
 use std::fs;

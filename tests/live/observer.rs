@@ -316,9 +316,9 @@ fn build(profile: &Path) {
 }
 
 /// Returns true if a program is newer than all its sources: the crates' files without tests, and
-/// the embedded examples. `cargo test --workspace` builds the program first, and it must not be
-/// rebuilt with other features while tests run. (Cargo's dependency list does not exist if only
-/// tests were built.)
+/// the embedded examples. `cargo test --workspace` builds the program first, and the program must
+/// not be rebuilt with other features while tests run. (Cargo's dependency list does not exist if
+/// only tests were built.)
 fn is_current(program: &Path) -> bool {
     let age = |path: &Path| fs::metadata(path).and_then(|file| file.modified()).ok();
     let Some(built) = age(program) else { return false };

@@ -1,5 +1,5 @@
-//! More traffic than the reader can process: the numbers that arrive, plus the numbers that the
-//! ledger reports as dropped at each location, are exactly the numbers sent.
+//! Tests with more traffic than the reader can process: the numbers that arrive, plus the numbers
+//! that the ledger reports as dropped at each location, are exactly the numbers sent.
 //!
 //! The reader writes a capture into a pipe, from which the test reads one frame for every ten
 //! frames sent. So the rate of the flood is ten times the reader's rate on any machine.

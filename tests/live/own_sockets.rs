@@ -1,5 +1,5 @@
-//! A user's tap on the user's own sockets receives all packets of these sockets and no other
-//! packets. (FEATURES P7, V7; CONTRACT 22)
+//! Tests of a user's tap on the user's own sockets: the tap receives all packets of these sockets
+//! and no other packets. (FEATURES P7, V7; CONTRACT 22)
 //!
 //! The users are threads with their own user ids, in namespaces of the test. All rings of a user
 //! are searched for other users' data.
@@ -31,7 +31,7 @@ use testkit::net::{CLIENT, CLIENT_DEVICE, Cable, Namespace, Pair, SERVER, is_obs
 const CAROL: u32 = 51_001;
 const DAVE: u32 = 51_002;
 
-/// Reports a skip and returns `None` if a program that reads the owner of a socket cannot be
+/// Returns `None`, and reports a skip, if a program that reads the owner of a socket cannot be
 /// loaded.
 fn skip_unless_loadable() -> Option<()> {
     need::root()?;
@@ -166,8 +166,8 @@ fn port(address: std::io::Result<SocketAddr>) -> u16 {
     address.expect("an address").port()
 }
 
-/// Returns the TCP packets from or to a port in an Ethernet capture, without link headers: those
-/// that `from` sent, and the others.
+/// Returns the TCP packets from or to a port in an Ethernet capture, without link headers: the
+/// packets that `from` sent, and all others.
 fn packets_of(capture: &[u8], port: u16, from: [u8; 4]) -> [Vec<Vec<u8>>; 2] {
     let packets = frames_of(capture).into_iter().filter_map(|frame| {
         let length = usize::from(u16::from_be_bytes(*frame.get(16..)?.first_chunk()?));
@@ -325,7 +325,7 @@ fn p7_v7_user_memory_contains_no_foreign_bytes() {
     }
     match foreign_user {
         Ok(output) if output.stdout == format!("{CAROL}\n").as_bytes() => {}
-        other => println!("skipped: another user name space: {other:?}"),
+        other => println!("skipped: another user namespace: {other:?}"),
     }
     let seen = carol.packets();
     assert!(seen.iter().all(|seen| seen.bytes[9] == 17), "no RST, no ICMP: {seen:?}");
@@ -339,8 +339,8 @@ fn numbered_datagram(number: u64) -> Vec<u8> {
     [&number.to_le_bytes()[..], &vec![fill; length]].concat()
 }
 
-/// The reception of packets interrupts processes that send on the same processor. Each record is
-/// complete, and all records are counted.
+/// Packets that interrupt processes that send on the same processor are recorded completely, and
+/// all records are counted.
 #[test]
 fn p7_nested_packets_are_whole_and_counted() {
     const SENDERS: u64 = 4;
@@ -391,7 +391,7 @@ fn p7_nested_packets_are_whole_and_counted() {
     );
 }
 
-/// A killed process leaves no program attached.
+/// A process that is killed leaves no program attached.
 #[test]
 fn p7_killed_process_leaves_nothing_attached() {
     let Some(()) = skip_unless_loadable() else { return };
@@ -427,8 +427,8 @@ fn p7_killed_process_leaves_nothing_attached() {
     until("its programs are gone", || theirs.iter().all(|program| !ours().contains(program)));
 }
 
-/// A daemon run by root gives an unprivileged user the traffic of the user's own sockets, but of no
-/// interface.
+/// A daemon run by root delivers to an unprivileged user the traffic of the user's own sockets, but
+/// of no interface.
 #[test]
 fn p7_v7_daemon_gives_unprivileged_user_its_own_traffic() {
     let (Some(()), Some(setpriv)) = (skip_unless_loadable(), need::command("setpriv")) else {

@@ -1,5 +1,5 @@
-//! Without privileges, the error names the missing capability and the remedy. In the user's own
-//! namespace, observation works.
+//! Tests without privileges: the error names the missing capability and the remedy, and in the
+//! user's own namespace observation works.
 
 use crate::observer::program;
 use crate::scratch::Scratch;
@@ -56,7 +56,7 @@ fn any_user_may_observe_in_its_own_namespace() {
     };
     let own = ["unshare", "-Urn", "--", "true"];
     if !as_overflow_user(space.command(&setpriv), &own).status().expect("setpriv").success() {
-        need::skip::<()>("needs name spaces that anybody may make");
+        need::skip::<()>("needs namespaces that anybody may make");
         return;
     }
     let folder = Scratch::new();

@@ -1,5 +1,5 @@
-//! Counters of a request that runs in the kernel (time, notifications), and requests that do not
-//! fit into one program.
+//! Tests of the counters of a request that runs in the kernel (time, notifications), and of
+//! requests that do not fit into one program.
 
 use crate::numbers::{FRAME_LENGTH, numbered_frames};
 use crate::observer::{Observer, ObserverResult, program};
@@ -17,7 +17,7 @@ pub(crate) fn quiet_pair() -> Option<Pair> {
     Pair::new(Cable { addresses: false, ..Cable::default() })
 }
 
-/// Sends `number` datagrams to port 9, and waits for their arrival.
+/// Sends `number` datagrams to port 9, and waits until they have arrived.
 fn send_some(pair: &Pair, number: u64) {
     send_all(pair, &numbered_frames(0..number, FRAME_LENGTH));
 }

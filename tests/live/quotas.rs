@@ -1,5 +1,5 @@
-//! Limits of a daemon's user: processor time in the kernel, and sockets that another user's program
-//! opened. (CONTRACT 22, 25; RELIABILITY T12)
+//! Tests of the limits of a daemon's user: processor time in the kernel, and sockets that another
+//! user's program opened. (CONTRACT 22, 25; RELIABILITY T12)
 
 use crate::daemon_fixture::{ALICE, BOB, CAROL, DAVE, DaemonFixture, POLICY};
 use crate::observer::Observer;

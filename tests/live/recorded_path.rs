@@ -1,5 +1,5 @@
-//! A live path, recorded under traffic into one file and replayed bit by bit as a user on another
-//! machine would.
+//! Test of a live path that is recorded under traffic into one file and replayed bit by bit, as a
+//! user on another machine would replay it.
 
 use crate::numbers::{FRAME_LENGTH, numbered_frames};
 use crate::observer::{Observer, program};

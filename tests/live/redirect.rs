@@ -1,6 +1,6 @@
-//! The filter `redirect`: the program sends frames out of another interface, as copies of observed
-//! frames or, with `take`, the frames themselves. The far end receives the same frames, and a
-//! thread sends frames that cannot be sent in the kernel. [SL §5.5, §6.1; CONTRACT 2, 25]
+//! Tests of the filter `redirect`: the program sends frames out of another interface, as copies of
+//! observed frames or, with `take`, the frames themselves. The far end receives the same frames,
+//! and a thread sends frames that cannot be sent in the kernel. [SL §5.5, §6.1; CONTRACT 2, 25]
 
 use crate::numbers::{number, numbers};
 use crate::observer::{Observer, ObserverResult};
@@ -9,8 +9,9 @@ use serde_json::Value;
 use testkit::net::{CLIENT_DEVICE, Cable, Namespace, Pair, SERVER_DEVICE, counters, until};
 use testkit::{Frame, need};
 
-/// Device names of the second veth pair: at the server, and at the third host.
+/// Device of the second veth pair at the server.
 const OUT_DEVICE: &str = "out0";
+/// Device of the second veth pair at the third host.
 const FAR_DEVICE: &str = "far0";
 
 /// Two veth pairs that carry only the test's traffic: from client to server, and from server to a
@@ -166,5 +167,5 @@ fn redirect_loops_are_refused_and_explain_names_the_exit() {
         "rx {SERVER_DEVICE} | ip | redirect {OUT_DEVICE} netns={}",
         line.far.name()
     ));
-    assert!(told.contains("kernel: a program sends within the name space"), "{told}");
+    assert!(told.contains("kernel: a program sends within the namespace"), "{told}");
 }

@@ -1,6 +1,6 @@
-//! Requests that redirect frames away from the host: the host does not receive the frames, the
-//! ledger accounts for each of them, and existing programs stay attached. [FEATURES G1, G3, G5, G7,
-//! V17; CONTRACT 2, 3]
+//! Tests of requests that redirect frames away from the host: the host does not receive the frames,
+//! the ledger accounts for each of them, and existing programs stay attached. [FEATURES G1, G3, G5,
+//! G7, V17; CONTRACT 2, 3]
 
 use crate::numbers::{numbered_frames, numbers};
 use crate::observer::{Observer, has_xdp_program, program};

@@ -1,6 +1,6 @@
-//! Requests with a subset of the capabilities: they run as deep as permitted, have the same result
-//! on the same frames, and report why a deeper placement was refused. Only the test itself runs as
-//! root.
+//! Tests of requests with a subset of the capabilities: they run as deep as permitted, have the
+//! same result on the same frames, and report why a deeper placement was refused. Only the test
+//! itself runs as root.
 
 use crate::numbers::{FRAME_LENGTH, numbered_frames};
 use crate::observer::{Observer, ObserverResult};
@@ -61,8 +61,8 @@ fn refusal(explained: &Value, name: &str) -> Option<String> {
     kernel?["refused"].as_str().map(str::to_owned)
 }
 
-/// Sets of capabilities, each with the expected verdict of the kernel: `None` if programs are
-/// refused, else whether they are loaded hardened.
+/// Sets of capabilities, each with the expected placement: `None` if the kernel refuses programs,
+/// else true if programs are loaded hardened.
 const CAPABILITY_SETS: [(&str, Option<bool>); 6] = [
     (",+net_raw", None),
     (",+net_raw,+net_admin", None),

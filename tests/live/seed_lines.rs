@@ -1,8 +1,9 @@
-//! The example lines of the papers, as they are written there: each runs over frames that a cable
-//! brings, or is refused with the filter that does its work. [SL §4.1 to §4.3; Th §5.4]
+//! Test of the example requests of the papers, as printed there: each runs over frames that arrive
+//! over a cable, or is refused with a message that names the filter to use. [SL §4.1 to §4.3; Th
+//! §5.4]
 //!
-//! The papers leave the source out of some lines; `rx |` then stands in front. `f`, `a` and `b` of
-//! the papers stand for any filter, here for `count` and `sample`.
+//! Some of the papers' requests have no source; `rx |` is then added in front. `f`, `a` and `b` of
+//! the papers stand for any filter, and are replaced by `count` and `sample`.
 
 use crate::observer::{Observer, ObserverResult, program};
 use crate::send::{frames_of, send_all};
@@ -11,28 +12,29 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use testkit::net::{CLIENT_DEVICE, Cable, Pair, counters, until, wait_until_received};
 
-/// The outcome of a line.
+/// The expected outcome of a request.
 enum Outcome {
-    /// It runs, loses nothing, and has this result.
+    /// The request runs, loses nothing, and has this result.
     Runs(fn(&ObserverResult)),
-    /// It runs while a program reads the named end, which gets these bytes.
+    /// The request runs while a program reads the named end, which receives these bytes.
     Reads(&'static str, fn(&ObserverResult, &[u8])),
-    /// It runs while a program writes the capture to the named end; its frames arrive at the other
-    /// end of the cable.
+    /// The request runs while a program writes the capture to the named end; its frames arrive at
+    /// the other end of the cable.
     Writes(&'static str, fn(&ObserverResult)),
-    /// It is refused; the message contains this hint.
+    /// The request is refused with a message that contains this hint.
     Refused(&'static str),
 }
 
 use Outcome::{Reads, Refused, Runs, Writes};
 
-/// Each example line: what the paper prints, what is run, and the outcome.
-const LINES: &[(&str, &str, Outcome)] = &[
-    ("rx | tcp | http | files", "rx | tcp | http | files", Runs(sixteen_messages)),
+/// The example requests, each as the paper prints it, as the test runs it, and with its expected
+/// outcome.
+const REQUESTS: &[(&str, &str, Outcome)] = &[
+    ("rx | tcp | http | files", "rx | tcp | http | files", Runs(assert_sixteen_messages)),
     (
         "tcp | http + ssh + rtsp | inspect",
         "rx | tcp | http + ssh + rtsp | inspect",
-        Runs(|ran| assert_eq!(taken(ran, "inspect"), MESSAGE_BLOCKS)),
+        Runs(|ran| assert_eq!(received_blocks(ran, "inspect"), MESSAGE_BLOCKS)),
     ),
     (
         "tcp | http + ssh + rtsp | inspect",
@@ -42,19 +44,24 @@ const LINES: &[(&str, &str, Outcome)] = &[
     (
         "a --name=X | b | a --name=X",
         "rx | count --name=X | sample 2 | count --name=X",
-        Runs(|ran| assert_eq!(taken(ran, "count#X"), 2 * FRAMES)),
+        Runs(|ran| assert_eq!(received_blocks(ran, "count#X"), 2 * FRAMES)),
     ),
     (
         "dport |22 ssh",
         "rx | tcp | dport |22 ssh",
-        Runs(|ran| assert_eq!((taken(ran, "dport"), taken(ran, "ssh")), (STREAM_BLOCKS, 0))),
+        Runs(|ran| {
+            assert_eq!(
+                (received_blocks(ran, "dport"), received_blocks(ran, "ssh")),
+                (STREAM_BLOCKS, 0)
+            )
+        }),
     ),
     ("dport |22 ssh", "rx | dport |22 ssh", Refused("put `tcp` before it")),
     ("dport |!80 ids", "rx | dport |!80 ids", Refused("`regex \"PATTERN\"`")),
     (
         "dport |!80 ids",
         "rx | dport |!80 count",
-        Runs(|ran| assert_eq!(taken(ran, "count"), FRAMES - TO_PORT_80)),
+        Runs(|ran| assert_eq!(received_blocks(ran, "count"), FRAMES - TO_PORT_80)),
     ),
     ("dport |22:23 log", "rx | dport |22:23 log", Refused("`json` writes a line")),
     (
@@ -71,21 +78,21 @@ const LINES: &[(&str, &str, Outcome)] = &[
     (
         "rx ++ tx | ip | mpeg +* !http",
         "rx ++ tx | ip | mpeg +* !http",
-        Runs(|ran| assert_eq!(taken(ran, "ip"), FRAMES)),
+        Runs(|ran| assert_eq!(received_blocks(ran, "ip"), FRAMES)),
     ),
     (
         "split_rr | f + f + .. + f | join",
         "rx | split_rr | count + count + count | join",
         Runs(|ran| {
-            let shares = [1, 2, 3].map(|n| taken(ran, &format!("count#{n}")));
+            let shares = [1, 2, 3].map(|n| received_blocks(ran, &format!("count#{n}")));
             assert_eq!(shares, [FRAMES / 3; 3]);
-            assert_eq!(taken(ran, "join"), FRAMES);
+            assert_eq!(received_blocks(ran, "join"), FRAMES);
         }),
     ),
     (
         "rx | ip | tcp | pcap | compress | files",
         "rx | ip | tcp | pcap | compress | files",
-        Runs(traces_of_connections),
+        Runs(assert_connection_captures),
     ),
     (
         "buffer txport_53 |all tx",
@@ -110,23 +117,30 @@ const LINES: &[(&str, &str, Outcome)] = &[
     (
         "/pipes/rx/ip/dport/80/untcp/http/get/all",
         "rx | ip | dport |80 untcp | http |get exec \"gzip > log.gz\"",
-        Runs(requests_in_the_archive),
+        Runs(assert_archived_requests),
     ),
 ];
 
-/// Frames of `web.pcap`, and what is in them.
+/// Number of frames in `web.pcap`.
 const FRAMES: u64 = 105;
+/// Number of frames to port 80.
 const TO_PORT_80: u64 = 39;
+/// Number of blocks in all TCP streams.
 const STREAM_BLOCKS: u64 = 43;
+/// Number of blocks in all HTTP messages.
 const MESSAGE_BLOCKS: u64 = 40;
+/// Number of connections with data.
 const CONNECTIONS: usize = 7;
+/// Number of frames with TCP data.
 const DATA_FRAMES: usize = 29;
+/// Number of bytes in the TCP frames.
 const TCP_BYTES: usize = 26_707;
+/// Number of bytes in the DNS questions.
 const QUESTION_BYTES: usize = 143;
 
-/// Returns the number of blocks that came to a filter.
+/// Returns the number of blocks that a filter received.
 #[track_caller]
-fn taken(ran: &ObserverResult, name: &str) -> u64 {
+fn received_blocks(ran: &ObserverResult, name: &str) -> u64 {
     let filters = ran.ledger["filters"].as_array().expect("a ledger");
     let named = filters.iter().find(|filter| filter["name"] == name);
     let named = named.unwrap_or_else(|| panic!("no `{name}`: {}", ran.ledger));
@@ -137,13 +151,14 @@ fn lines(text: &[u8]) -> u64 {
     text.iter().filter(|byte| **byte == b'\n').count() as u64
 }
 
-fn sixteen_messages(ran: &ObserverResult) {
+fn assert_sixteen_messages(ran: &ObserverResult) {
     let folder = std::fs::read_dir(ran.path("files")).expect("the folder of a line without one");
     assert_eq!(folder.count(), 16 + 1, "16 messages, and the index");
 }
 
-/// Asserts that there is a compressed capture for each connection with data, named by its ends.
-fn traces_of_connections(ran: &ObserverResult) {
+/// Asserts that there is a compressed capture for each connection with data, named after its two
+/// ends.
+fn assert_connection_captures(ran: &ObserverResult) {
     let index = String::from_utf8(ran.file("files/index.jsonl")).expect("text");
     assert_eq!(index.lines().count(), CONNECTIONS, "{index}");
     let mut frames = 0;
@@ -159,39 +174,44 @@ fn traces_of_connections(ran: &ObserverResult) {
     assert_eq!(frames, DATA_FRAMES);
 }
 
-fn requests_in_the_archive(ran: &ObserverResult) {
+fn assert_archived_requests(ran: &ObserverResult) {
     let path = ran.path("log.gz");
     let unpacked = Command::new("zcat").arg(path).output().expect("zcat");
     let text = String::from_utf8_lossy(&unpacked.stdout).into_owned();
     assert!(text.starts_with("GET /") && text.contains("Host: "), "{text}");
 }
 
-/// Waits until a name has this many sockets: its own, and one for each reader.
-fn until_named(pair: &Pair, name: &str, sockets: usize) {
+/// Waits until a name has this many sockets: one of its own, and one for each reader.
+fn wait_for_sockets(pair: &Pair, name: &str, sockets: usize) {
     until(&format!("{name} has {sockets} sockets"), || {
         let names = pair.server.run("cat", "/proc/net/unix");
         names.lines().filter(|line| line.ends_with(&format!("/{name}"))).count() >= sockets
     });
 }
 
-/// Runs a line while a program reads its named end; returns what the program got.
-fn read(pair: &Pair, line: &str, name: &str, frames: &[Vec<u8>]) -> (ObserverResult, Vec<u8>) {
+/// Runs a request while a program reads its named end. Returns the bytes that the program received.
+fn run_with_reader(
+    pair: &Pair,
+    line: &str,
+    name: &str,
+    frames: &[Vec<u8>],
+) -> (ObserverResult, Vec<u8>) {
     let observer = Observer::start(&pair.server, line);
-    until_named(pair, name, 1);
+    wait_for_sockets(pair, name, 1);
     let mut cat = pair.server.command(program());
     let cat = cat.args(["cat", name]).stdout(Stdio::piped()).spawn().expect("cat");
     // The doorbell of a reader is a connection to the name.
-    until_named(pair, name, 2);
+    wait_for_sockets(pair, name, 2);
     send_all(pair, frames);
     let ran = observer.stop();
     ran.assert_lossless();
     (ran, cat.wait_with_output().expect("it ends with the path").stdout)
 }
 
-/// Runs a line while a program writes a capture to its named end, and a peer counts the frames.
-fn written(pair: &Pair, line: &str, name: &str, capture: &Path) -> ObserverResult {
+/// Runs a request while a program writes a capture to its named end. A peer counts the frames.
+fn run_with_writer(pair: &Pair, line: &str, name: &str, capture: &Path) -> ObserverResult {
     let observer = Observer::spawn(pair.server.command(program()), line);
-    until_named(pair, name, 1);
+    wait_for_sockets(pair, name, 1);
     let before = counters(&pair.client, CLIENT_DEVICE).expect("the device is there").received;
     let mut cat = pair.server.command(program());
     let cat = cat.args(["cat", "--write", "--pcap", name]);
@@ -203,8 +223,8 @@ fn written(pair: &Pair, line: &str, name: &str, capture: &Path) -> ObserverResul
     ran
 }
 
-/// Runs a line in the namespace of the server while the client sends the capture.
-fn observed(pair: &Pair, line: &str, frames: &[Vec<u8>]) -> ObserverResult {
+/// Runs a request in the server's namespace while the client sends the capture.
+fn run_while_sending(pair: &Pair, line: &str, frames: &[Vec<u8>]) -> ObserverResult {
     let observer = Observer::start(&pair.server, line);
     send_all(pair, frames);
     let ran = observer.stop();
@@ -213,20 +233,20 @@ fn observed(pair: &Pair, line: &str, frames: &[Vec<u8>]) -> ObserverResult {
 }
 
 #[test]
-fn a1_a5_a9_a15_h10_h18_h19_example_lines_of_the_papers_run_or_name_the_filter() {
+fn a1_a5_a9_a15_h10_h18_h19_example_requests_run_or_name_a_filter() {
     let Some(pair) = Pair::new(Cable { addresses: false, ..Cable::default() }) else { return };
     let capture = testkit::cases::workspace().join("examples/web.pcap");
     let frames = frames_of(&std::fs::read(&capture).expect("the example"));
     assert_eq!(frames.len() as u64, FRAMES);
-    for (paper, line, outcome) in LINES {
+    for (paper, line, outcome) in REQUESTS {
         eprintln!("{paper}: {line}");
         match outcome {
-            Runs(has_result) => has_result(&observed(&pair, line, &frames)),
+            Runs(has_result) => has_result(&run_while_sending(&pair, line, &frames)),
             Reads(name, has_result) => {
-                let (ran, bytes) = read(&pair, line, name, &frames);
+                let (ran, bytes) = run_with_reader(&pair, line, name, &frames);
                 has_result(&ran, &bytes);
             }
-            Writes(name, has_result) => has_result(&written(&pair, line, name, &capture)),
+            Writes(name, has_result) => has_result(&run_with_writer(&pair, line, name, &capture)),
             Refused(hint) => {
                 let check = Command::new(program()).args(["check", line]).output().expect("runs");
                 let said = String::from_utf8_lossy(&check.stderr).into_owned();

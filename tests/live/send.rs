@@ -1,4 +1,4 @@
-//! Sends frames over a veth pair unchanged, and reads frames from captures.
+//! Functions that send frames over a veth pair unchanged, and read frames from captures.
 
 use crate::scratch::Scratch;
 use sys::packet::{PacketSender, Qdisc};

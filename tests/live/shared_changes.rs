@@ -1,6 +1,6 @@
-//! Unprivileged users change requests that the daemon runs for them, under traffic: each frame
-//! passes either the old or the new filters, and each change replaces the shared program once.
-//! (CONTRACT 21, 25)
+//! Tests of unprivileged users who change requests that the daemon runs for them, under traffic:
+//! each frame passes either the old or the new filters, and each change replaces the shared program
+//! once. (CONTRACT 21, 25)
 
 use crate::daemon_fixture::{ALICE, BOB, CAROL, DAVE, DaemonFixture, POLICY};
 use crate::numbers::numbers;
@@ -22,6 +22,7 @@ const ALICES_CHANGES: [&str; 6] = [
     "move dport kernel",
     "remove ip",
 ];
+/// Bob's changes of his request.
 const BOBS_CHANGES: [&str; 4] =
     ["insert ip before udp", "move dport process", "move dport kernel", "remove ip"];
 
@@ -164,7 +165,7 @@ fn p5_change_cannot_exceed_the_policy() {
     let (path, before) = (fixture.path_id(&alice), fixture.shared_program());
     let (done, said) = fixture.change_path(ALICE, path, "move dport kernel");
     let single_line = said.split_whitespace().collect::<Vec<_>>().join(" ");
-    for part in ["may not have `dport` in the kernel", "policy.toml"] {
+    for part in ["may not run `dport` in the kernel", "policy.toml"] {
         assert!(!done && single_line.contains(part), "{part}: {said}");
     }
     // Nor can it change another user's request.
@@ -228,7 +229,7 @@ fn o9_p5_explain_reports_access_denied_by_policy() {
     };
     let line = format!("rx {SERVER_DEVICE} | udp | dport |9 pcap all.pcap");
     let (done, said) = explain(ALICE, &line);
-    assert!(done && said.contains("may not have `dport` in the kernel"), "{said}");
+    assert!(done && said.contains("may not run `dport` in the kernel"), "{said}");
     let (done, said) = explain(CAROL, &line);
     assert!(
         !done

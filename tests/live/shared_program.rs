@@ -1,5 +1,6 @@
-//! Requests that share the program of an interface: common filters run once, requests join and
-//! leave under traffic without affecting other requests, and a failed attachment changes nothing.
+//! Tests of requests that share the program of an interface: common filters run once, requests join
+//! and leave under traffic without affecting other requests, and a failed attachment changes
+//! nothing.
 
 use crate::numbers::{FRAME_LENGTH, number, numbered_frames};
 use crate::scratch::Scratch;
@@ -256,9 +257,9 @@ pub(crate) fn send_until(pair: &Pair, apart_us: u64, stop: &AtomicBool) -> u64 {
     })
 }
 
-/// Lets requests join and leave under traffic. Asserts that a request that stays receives every
-/// number once and in order, or counts it as lost, and that a new request receives all numbers from
-/// its first to its last.
+/// Starts and stops requests under traffic. Asserts that a request that stays receives every number
+/// once and in order, or counts it as lost, and that a new request receives all numbers from its
+/// first to its last.
 fn join_and_leave(rounds: usize, apart_us: u64) {
     let Some(pair) = quiet_pair() else { return };
     let scratch = Scratch::new();

@@ -1,5 +1,5 @@
-//! A sink whose reader pauses: it shares the thread that reads the kernel's ring until a write
-//! holds that thread up, and then continues in a thread of its own.
+//! Tests of a sink whose reader pauses: the sink shares the thread that reads the kernel ring until
+//! a write holds up that thread, and then continues in a thread of its own.
 
 use crate::numbers::{FRAME_LENGTH, number, numbered_frames};
 use crate::scratch::Scratch;
@@ -18,7 +18,7 @@ use std::process::Command;
 use std::sync::mpsc;
 use testkit::net::{Pair, SERVER_DEVICE, until};
 
-/// Number of frames per phase: what a pipe and a buffer take, and most of a kernel ring.
+/// Number of frames per phase: as many as a pipe and a buffer hold, plus most of a kernel ring.
 const FRAMES: u64 = 5000;
 
 /// Returns the space of `pcap`.
@@ -28,10 +28,10 @@ fn space_of_sink(live: &Live) -> String {
     plan.space_of(id).name.clone()
 }
 
-/// Runs a request with this option into a pipe, whose reader begins to read after the first frames.
-/// Calls `then` afterwards, and sends as many frames again. Returns the outcome and the numbers of
-/// the frames that arrived.
-fn into_a_pipe(pair: &Pair, option: &str, then: impl FnOnce(&Live)) -> (Outcome, Vec<u64>) {
+/// Runs a request with this option into a pipe whose reader starts to read after the first frames.
+/// Then calls `then`, and sends as many frames again. Returns the outcome and the numbers of the
+/// frames that arrived.
+fn run_into_pipe(pair: &Pair, option: &str, then: impl FnOnce(&Live)) -> (Outcome, Vec<u64>) {
     let scratch = Scratch::new();
     let pipe = scratch.path("pipe");
     assert!(Command::new("mkfifo").arg(&pipe).status().expect("mkfifo").success());
@@ -69,8 +69,8 @@ fn into_a_pipe(pair: &Pair, option: &str, then: impl FnOnce(&Live)) -> (Outcome,
     (outcome, frames.iter().map(|frame| number(frame)).collect())
 }
 
-/// Asserts that all frames arrived in order but those that the ledger counts as lost.
-fn assert_told(outcome: &Outcome, numbers: &[u64]) {
+/// Asserts that all frames arrived in order, except those that the ledger counts as lost.
+fn assert_accounted(outcome: &Outcome, numbers: &[u64]) {
     assert!(outcome.failures.is_empty(), "{:?}", outcome.failures);
     assert_eq!(outcome.ledger.imbalances(), [], "{:#?}", outcome.ledger);
     assert!(numbers.is_sorted_by(|one, next| one < next), "each once, in order");
@@ -80,21 +80,21 @@ fn assert_told(outcome: &Outcome, numbers: &[u64]) {
 #[test]
 fn v6_stalled_sink_gets_a_thread_of_its_own() {
     let Some(pair) = quiet_pair() else { return };
-    let (outcome, numbers) = into_a_pipe(&pair, "", |live| {
+    let (outcome, numbers) = run_into_pipe(&pair, "", |live| {
         until("the sink has moved", || space_of_sink(live) == "thread1");
     });
     let [told] = outcome.adapted.as_slice() else { panic!("{:?}", outcome.adapted) };
     assert!(told.starts_with("`pcap` to thread1: a write took "), "{told}");
     assert!(told.contains("lost 0, duplicated 0, reordered 0"), "{told}");
-    assert_told(&outcome, &numbers);
+    assert_accounted(&outcome, &numbers);
 }
 
 #[test]
 fn v6_no_adapt_keeps_a_stalled_sink_with_its_reader() {
     let Some(pair) = quiet_pair() else { return };
-    let (outcome, numbers) = into_a_pipe(&pair, "--no-adapt", |live| {
+    let (outcome, numbers) = run_into_pipe(&pair, "--no-adapt", |live| {
         assert_eq!(space_of_sink(live), "thread0");
     });
     assert_eq!(outcome.adapted, Vec::<String>::new());
-    assert_told(&outcome, &numbers);
+    assert_accounted(&outcome, &numbers);
 }

@@ -1,5 +1,6 @@
-//! Filters over live frames, compared with the same filters over a capture of the frames, while
-//! held frames outlive many laps of the ring; and frames of several senders over several queues.
+//! Tests of filters over live frames, compared with the same filters over a capture of the frames,
+//! while held frames outlive many laps of the ring; and of frames of several senders over several
+//! queues.
 
 use crate::numbers::{FRAME_LENGTH, numbered_frames, numbers};
 use crate::observer::{Observer, ObserverResult, program};
@@ -31,7 +32,8 @@ fn streams(ran: &ObserverResult) -> Vec<Vec<u8>> {
     found
 }
 
-/// Runs a request over live frames through a ring of minimum size, and over a capture of them.
+/// Runs a request over live frames through a ring of minimum size, and then over a capture of these
+/// frames.
 fn run_live_and_from_capture(pair: &Pair, frames: &[Vec<u8>]) -> [Vec<Vec<u8>>; 2] {
     const LINE: &str = "ip | tcp | files streams";
     let line = format!("rx {SERVER_DEVICE} ring=512k | ({LINE}) + pcap seen.pcap");

@@ -1,5 +1,5 @@
-//! `rx IF take EXPRESSION`: the flows that a line takes from the host, and everything else, which
-//! the host keeps.
+//! Tests of `rx IF take EXPRESSION`: the request takes the selected flows from the host, and the
+//! host keeps all other traffic.
 
 use crate::daemon_fixture::{ALICE, BOB, DaemonFixture};
 use crate::numbers::{FRAME_LENGTH, numbered_frames, numbers};
@@ -13,18 +13,19 @@ use testkit::net::{CLIENT, CLIENT_DEVICE, Cable, LIMIT, Pair, SERVER, SERVER_DEV
 use testkit::{Frame, need};
 
 /// Returns a veth pair with addresses, or `None` if programs cannot be loaded.
-fn addressed() -> Option<Pair> {
+fn addressed_pair() -> Option<Pair> {
     need::bpf()?;
     Pair::new(Cable::default())
 }
 
-/// Returns a veth pair that carries only the test's frames.
-fn silent() -> Option<Pair> {
+/// Returns a veth pair that carries only the test's frames, or `None` if programs cannot be loaded.
+fn quiet_pair() -> Option<Pair> {
     need::bpf()?;
     Pair::new(Cable { addresses: false, ..Cable::default() })
 }
 
-/// Two sockets joined by the pair: of the client, and of the server at a port.
+/// Two sockets that communicate over the veth pair: one of the client, and one of the server at a
+/// port.
 struct Sockets {
     near: UdpSocket,
     far: UdpSocket,
@@ -43,7 +44,7 @@ impl Sockets {
         assert_eq!(self.near.send(text).expect("sent"), text.len());
     }
 
-    /// Receives a datagram, which must be this one: nothing sent before it may be under way.
+    /// Receives a datagram, which must have this text; no earlier datagram may be in transit.
     fn expect(&self, text: &[u8]) {
         let mut bytes = vec![0; 1 << 16];
         let length = self.far.recv(&mut bytes).expect("a datagram");
@@ -59,7 +60,7 @@ fn programs(pair: &Pair) -> usize {
     })
 }
 
-/// Starts a line that takes, and returns once its program is in place.
+/// Starts a request that takes flows; returns once its program is attached.
 fn start(pair: &Pair, line: &str) -> Observer {
     let before = programs(pair);
     let mut observer = Observer::spawn(pair.server.command(program()), line);
@@ -70,12 +71,12 @@ fn start(pair: &Pair, line: &str) -> Observer {
     observer
 }
 
-/// Returns the remark of the source with this title.
-fn remark(ran: &ObserverResult, number: usize) -> String {
+/// Returns the note that the report has about the source with this number.
+fn source_note(ran: &ObserverResult, number: usize) -> String {
     ran.ledger["sources"][number]["remark"].as_str().unwrap_or_default().to_owned()
 }
 
-/// Copies bytes over TCP to the server; panics if one of them is missing or wrong.
+/// Sends bytes over TCP to the server; panics if a byte is missing or wrong.
 fn transfer(pair: &Pair, bytes: usize) {
     let listener = pair.server.enter(|| TcpListener::bind((SERVER, 7)).expect("a port"));
     let byte = |at: usize| (at % 251) as u8;
@@ -97,7 +98,7 @@ fn transfer(pair: &Pair, bytes: usize) {
 #[test]
 fn g7_taken_flow_is_complete_and_transfer_beside_it_is_whole() {
     const COUNT: u64 = 20_000;
-    let Some(pair) = addressed() else { return };
+    let Some(pair) = addressed_pair() else { return };
     let line = format!("rx {SERVER_DEVICE} take \"udp port 9\" | pcap taken.pcap");
     let mut observer = start(&pair, &line);
     let whole = capture_length(&numbered_frames(0..COUNT, FRAME_LENGTH));
@@ -121,7 +122,7 @@ fn g7_taken_flow_is_complete_and_transfer_beside_it_is_whole() {
 
 #[test]
 fn g7_flow_returns_to_the_host_however_the_taker_ends() {
-    let Some(pair) = addressed() else { return };
+    let Some(pair) = addressed_pair() else { return };
     let (ours, other) = (Sockets::new(&pair, 5300), Sockets::new(&pair, 5301));
     ours.send(b"before");
     ours.expect(b"before");
@@ -150,7 +151,7 @@ fn g7_flow_returns_to_the_host_however_the_taker_ends() {
 
 #[test]
 fn g7_fragments_stay_with_the_host_and_are_counted() {
-    let Some(pair) = addressed() else { return };
+    let Some(pair) = addressed_pair() else { return };
     let sockets = Sockets::new(&pair, 5300);
     let long: Vec<u8> = (0..4000_u32).map(|at| at as u8).collect();
     let line = format!("rx {SERVER_DEVICE} take \"udp port 5300\" | count");
@@ -162,7 +163,7 @@ fn g7_fragments_stay_with_the_host_and_are_counted() {
     let ran = observer.stop();
     ran.assert_lossless();
     assert_eq!(ran.source().given, 1, "{}", ran.ledger);
-    assert_eq!(remark(&ran, 0), "3 fragments stayed with the host");
+    assert_eq!(source_note(&ran, 0), "3 fragments stayed with the host");
     // An address decides fragments, too.
     let line = format!("rx {SERVER_DEVICE} take \"udp and src host {CLIENT}\" | ip | udp | count");
     let observer = start(&pair, &line);
@@ -171,7 +172,7 @@ fn g7_fragments_stay_with_the_host_and_are_counted() {
     let ran = observer.stop();
     ran.assert_lossless();
     assert_eq!(ran.source().given, 4, "{}", ran.ledger);
-    assert_eq!(remark(&ran, 0), "");
+    assert_eq!(source_note(&ran, 0), "");
     sockets.send(b"after");
     sockets.expect(b"after");
 }
@@ -183,7 +184,7 @@ fn datagram(port: u16) -> Vec<u8> {
 
 #[test]
 fn g7_first_of_overlapping_takers_gets_a_frame_and_others_count_it() {
-    let Some(pair) = silent() else { return };
+    let Some(pair) = quiet_pair() else { return };
     let takes = |expression: &str, file: &str| {
         format!("rx {SERVER_DEVICE} take \"{expression}\" | pcap {file}")
     };
@@ -209,9 +210,9 @@ fn g7_first_of_overlapping_takers_gets_a_frame_and_others_count_it() {
     let (ran, seen) = (observer.stop(), host.stop());
     ran.assert_lossless();
     assert!(ran.frames("one.pcap") == first && ran.frames("two.pcap") == second, "{}", ran.ledger);
-    assert_eq!(remark(&ran, 0), "");
+    assert_eq!(source_note(&ran, 0), "");
     let told = format!("{} matching frames had been taken by an earlier line", first.len());
-    assert_eq!(remark(&ran, 1), told, "{}", ran.ledger);
+    assert_eq!(source_note(&ran, 1), told, "{}", ran.ledger);
     // Lines that watch see what others take; it is no loss of theirs.
     seen.assert_lossless();
     assert!(seen.frames("all.pcap") == frames);
@@ -220,7 +221,7 @@ fn g7_first_of_overlapping_takers_gets_a_frame_and_others_count_it() {
 
 #[test]
 fn g7_takers_in_different_processes_keep_their_order() {
-    let Some(pair) = silent() else { return };
+    let Some(pair) = quiet_pair() else { return };
     let line = |file| format!("rx {SERVER_DEVICE} take \"udp port 53\" | pcap {file}");
     let mut first = start(&pair, &line("first.pcap"));
     let second = start(&pair, &line("second.pcap"));
@@ -236,7 +237,7 @@ fn g7_takers_in_different_processes_keep_their_order() {
 
 #[test]
 fn g7_filters_behind_a_taken_flow_run_in_the_kernel() {
-    let Some(pair) = silent() else { return };
+    let Some(pair) = quiet_pair() else { return };
     let line = format!("rx {SERVER_DEVICE} take \"udp\" | ip | udp | dport |53 pcap taken.pcap");
     let mut observer = start(&pair, &line);
     let frames: Vec<Vec<u8>> = (0..40).map(|number| datagram([53, 80][number % 2])).collect();
@@ -251,7 +252,7 @@ fn g7_filters_behind_a_taken_flow_run_in_the_kernel() {
 
 #[test]
 fn g7_expression_that_matches_ones_own_connection_is_refused() {
-    let Some(pair) = addressed() else { return };
+    let Some(pair) = addressed_pair() else { return };
     let run = |options: &[&str], expression: &str| {
         let line = format!("rx {SERVER_DEVICE} take \"{expression}\" | count");
         let mut command = pair.server.command(program());
@@ -294,7 +295,7 @@ fn g7_users_take_flows_by_the_daemons_grant_alone() {
     let refused = Observer::spawn(fixture.command(BOB), &line(5301)).wait();
     assert_eq!(refused.status, Some(1), "{}", refused.err);
     let said = refused.err.split_whitespace().collect::<Vec<_>>().join(" ");
-    for part in [testkit::user::describe(BOB).as_str(), "take nothing there", "take = true"] {
+    for part in [testkit::user::describe(BOB).as_str(), "not take from it", "take = true"] {
         assert!(said.contains(part), "{part}: {said}");
     }
     for end in ["INT", "KILL"] {

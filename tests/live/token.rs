@@ -1,6 +1,6 @@
-//! The filter `token` on datagrams with valid, forged, replayed, missing and truncated tokens over
-//! a veth pair, in the kernel and in a thread. Both pass the same datagrams and count the same
-//! reasons for the others, and the key appears in no output. [SL §9.3]
+//! Tests of the filter `token` on datagrams with valid, forged, replayed, missing and truncated
+//! tokens over a veth pair, in the kernel and in a thread. Both pass the same datagrams and count
+//! the same reasons for all other datagrams, and the key appears in no output. [SL §9.3]
 //!
 //! Equal frames may be reordered: it does not matter which of them passes.
 
@@ -20,6 +20,7 @@ use std::process::Command;
 use testkit::net::{Cable, Pair, SERVER_DEVICE};
 use testkit::{Frame, need};
 
+/// The key in hexadecimal digits.
 const KEY_HEX: &str = "5f8d1c0e77a92b346c01fe98d4b35a20";
 /// Number of datagrams, less than the reordering window.
 const DATAGRAMS: u64 = 120;

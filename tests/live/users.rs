@@ -1,5 +1,6 @@
-//! Several users and one daemon: Alice logs the requests to a web server, Bob taps its DNS, Carol
-//! observes her own sockets, Dave is hostile. (CONTRACT 21, 25; RELIABILITY T1, T10, T12, T17, T18)
+//! Tests of several users and one daemon: Alice logs the requests to a web server, Bob taps its
+//! DNS, Carol observes her own sockets, Dave is hostile. (CONTRACT 21, 25; RELIABILITY T1, T10,
+//! T12, T17, T18)
 //!
 //! One program observes the interface, with as many rings as there are users. Each user's mapped
 //! memory is searched for other users' data.
@@ -277,7 +278,7 @@ fn receive_message(socket: &OwnedFd) -> (Reply, Vec<OwnedFd>) {
 }
 
 fn network() -> String {
-    let about = fs::metadata("/proc/thread-self/ns/net").expect("a name space");
+    let about = fs::metadata("/proc/thread-self/ns/net").expect("a namespace");
     format!("{}:{}", about.dev(), about.ino())
 }
 
@@ -391,8 +392,8 @@ fn p3_group_rings_are_shared_by_members_only() {
     assert_members_share_a_ring(fixture, [alice, bob, dave]);
 }
 
-/// Asserts that users share a ring if both have chosen to: Alice selects port 53, Bob and Dave
-/// select port 9. The frames of Alice and Bob are in one ring, Dave's frames are in his own.
+/// Asserts that users share a ring if both have chosen to share: Alice selects port 53, Bob and
+/// Dave select port 9. The frames of Alice and Bob are in one ring, Dave's frames are in his own.
 fn assert_members_share_a_ring(mut fixture: DaemonFixture, [alice, bob, dave]: [Observer; 3]) {
     const EACH: usize = 30;
     fixture.pair.client.enter(|| {

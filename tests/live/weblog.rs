@@ -1,10 +1,11 @@
-//! The main use case: an observer beside a web server writes the same log as the server.
+//! Test of the main use case: an observer beside a web server writes the same log as the server.
 
 use crate::client;
 use crate::nginx::Nginx;
 use crate::observer::Observer;
 use testkit::net::{Cable, Pair, SERVER_DEVICE};
 
+/// Number of requests.
 const REQUESTS: usize = 20_000;
 
 /// Returns the lines that are in only one of two sorted logs: ours with `<`, the server's with `>`.

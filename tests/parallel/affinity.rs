@@ -1,4 +1,4 @@
-//! CPU affinity of replicas: each runs on its own processor if there are enough.
+//! Tests of the CPU affinity of replicas: each runs on its own processor if there are enough.
 
 use crate::request::PlannedRequest;
 use engine::build::Settings;
@@ -6,6 +6,7 @@ use filter::prelude::*;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
+/// A filter that stores the processors on which its replica may run.
 const AFFINITY: Description = Description {
     name: "where",
     summary: "tell where each copy may run",
@@ -13,7 +14,7 @@ const AFFINITY: Description = Description {
     ..Description::EMPTY
 };
 
-/// The processors on which each replica may run, by replica.
+/// The processors on which each replica may run, by number of the replica.
 static PROCESSORS_USED: Mutex<BTreeMap<u32, Vec<usize>>> = Mutex::new(BTreeMap::new());
 
 fn processors_used() -> BTreeMap<u32, Vec<usize>> {

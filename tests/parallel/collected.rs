@@ -10,13 +10,14 @@ use std::collections::HashMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The test filters that these requests use in addition to the catalog's.
+/// The test filters that these requests use in addition to those of the catalog.
 pub(crate) const TEST_FILTERS: &[&Description] = &[&KEEP, &YIELD, &MULTIPLY, &PANIC];
 
 const fn number(name: &'static str, high: u64) -> Parameter {
     Parameter::needed(name, Type::Number { low: 0, high }, "a number")
 }
 
+/// A filter that collects its blocks.
 const KEEP: Description = Description {
     name: "keep",
     summary: "keep what goes by for the test",
@@ -26,7 +27,7 @@ const KEEP: Description = Description {
     ..Description::EMPTY
 };
 
-/// Yields the processor at random, so that threads interleave differently.
+/// A filter that yields the processor at random, so that threads interleave differently.
 const YIELD: Description = Description {
     name: "stumble",
     summary: "let others go first, by chance",
@@ -38,7 +39,7 @@ const YIELD: Description = Description {
     ..Description::EMPTY
 };
 
-/// Emits several blocks for some blocks, and none for others.
+/// A filter that emits several blocks for some blocks, and none for others.
 const MULTIPLY: Description = Description {
     name: "times",
     summary: "give each block as often as its number says",
@@ -48,6 +49,7 @@ const MULTIPLY: Description = Description {
     ..Description::EMPTY
 };
 
+/// A filter that panics at one block.
 const PANIC: Description = Description {
     name: "fails",
     summary: "has a bug that a certain block finds",
@@ -135,7 +137,7 @@ impl Lanes for Panic {
     }
 }
 
-/// Runs a request with `keep` and `copies` replicas; returns the collected blocks and the outcome.
+/// Runs a request with `keep` in `copies` replicas; returns the collected blocks and the outcome.
 pub(crate) fn run(text: &str, copies: usize) -> (Vec<KeptBlock>, Outcome) {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     let id = NEXT.fetch_add(1, Ordering::Relaxed);

@@ -1,6 +1,6 @@
-//! Replicated filters (CONTRACT 16): the output and its order are the same as with a single
-//! instance for any batches, load, schedule and number of replicas; every ledger balances; and a
-//! failing replica ends its request at once.
+//! Tests of replicated filters (CONTRACT 16): the output and its order are the same as with a
+//! single instance for any batches, load, schedule and number of replicas; every ledger balances;
+//! and a failing replica ends its request at once.
 #![forbid(unsafe_code)]
 
 #[path = "../common/request.rs"]

@@ -1,4 +1,4 @@
-//! Filters with sessions: a session stays with its replica, in both directions.
+//! Tests of replicated filters with sessions: a session stays with its replica, in both directions.
 
 use crate::collected::{KeptBlock, collect, run};
 use crate::scratch::Scratch;

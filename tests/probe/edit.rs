@@ -4,7 +4,7 @@
 use crate::catalog_fixture::{reported_counter, run_request};
 use filter::prelude::*;
 
-/// Sums the payload bytes and counts the blocks.
+/// A filter that sums the payload bytes and counts the blocks.
 const TOTAL: Description = Description {
     name: "total",
     summary: "adds up bytes",
@@ -33,7 +33,7 @@ impl Lanes for Total {
     }
 }
 
-/// Overwrites every byte in view.
+/// A filter that overwrites every byte in view.
 const WIPE: Description = Description {
     name: "wipe",
     summary: "overwrites bytes",

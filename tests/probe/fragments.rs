@@ -1,7 +1,7 @@
-//! Probe 3: a message spans five blocks as fragments and is consumed without gathering.
+//! Probe 3: a message that spans five blocks is consumed as fragments, without gathering.
 //!
 //! Five datagrams form one message, flagged first and last (CONTRACT 6). The consumer reads them in
-//! place: every fragment still lies in the source's pool, after its own headers.
+//! place: every fragment remains in the source's pool, after its own headers.
 
 use crate::catalog_fixture::{reported_counter, run_request};
 use filter::prelude::*;
@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 
 const PER_MESSAGE: u64 = 5;
 
-/// Combines five consecutive blocks into a message.
+/// A filter that combines five consecutive blocks into a message.
 const COMBINE: Description = Description {
     name: "five",
     summary: "five datagrams are a message",
@@ -38,7 +38,7 @@ impl Stream for Combine {
     }
 }
 
-/// Consumes messages fragment by fragment; keeps a sum but no bytes.
+/// A filter that consumes messages fragment by fragment, and keeps a sum but no bytes.
 const SUM: Description = Description {
     name: "sum",
     summary: "adds up the numbers in messages",

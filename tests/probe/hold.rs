@@ -12,7 +12,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 const PAYLOAD: usize = 1000;
 const SEGMENTS: u32 = 64_000;
 
-/// Reassembles by holding rich pointers; the session is the source port.
+/// A filter that reassembles by holding rich pointers. The session is the source port.
 const REORDER: Description = Description {
     name: "reorder",
     summary: "holds segments until the ones before them have come",
@@ -78,7 +78,7 @@ impl Stream for Reorder {
     }
 }
 
-/// Compares every byte with the sent byte.
+/// A filter that compares every byte with the sent byte.
 const VERIFY: Description = Description {
     name: "verify",
     summary: "compares streams with the pattern",

@@ -3,7 +3,7 @@
 use crate::catalog_fixture::{reported_counter, run_request};
 use filter::prelude::*;
 
-/// Asserts that sequence numbers never decrease.
+/// A filter that asserts that sequence numbers never decrease.
 const ORDERED: Description = Description {
     name: "ordered",
     summary: "counts numbers that come too late",
@@ -36,7 +36,7 @@ impl Lanes for Ordered {
     }
 }
 
-/// Classifies even numbers as 1 and odd ones as 2.
+/// A filter that classifies even numbers as 1 and odd numbers as 2.
 const EVEN: Description = Description {
     name: "even",
     summary: "tells even numbers from odd ones",

@@ -1,4 +1,4 @@
-//! The contract probe: tests, with the real types, of the rules that are expensive to change.
+//! The contract probe: tests of the rules that are expensive to change, with the real types.
 //!
 //! Each file is one numbered probe. Probe 4, that a statistics filter gets no bytes, consists of
 //! the programs in `tests/src/lib.rs` that must not compile.

@@ -41,7 +41,7 @@ fn load(allowed: Permission, program: &Program) -> Option<Kernel> {
     })
 }
 
-/// Compares all available judges on every frame.
+/// Compares the answers of all available judges on every frame.
 fn compare_judges<'a>(
     allowed: Permission,
     target: Target,
@@ -187,7 +187,7 @@ fn twin_is_unsure_in_the_documented_cases_only() {
     }
 }
 
-/// Counts the blocks of each class.
+/// A filter that counts the blocks of each class.
 const CLASSES: Description = Description {
     name: "classes",
     summary: "counts blocks by class",

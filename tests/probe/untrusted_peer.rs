@@ -72,7 +72,7 @@ impl SharedFile {
     }
 }
 
-/// An attack, with its name.
+/// An attempt to misuse a shared file, with its name.
 type Attempt = (&'static str, fn(&SharedFile) -> io::Result<()>);
 
 /// Attempts to write bytes.

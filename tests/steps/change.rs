@@ -1,5 +1,5 @@
-//! Each step of a change fails once. The path must then run as before, with the same resources,
-//! which are counted in a child process in which no other test runs.
+//! Tests in which each step of a change fails once. The path must then run as before, with the same
+//! resources, which are counted in a child process in which no other test runs.
 
 use crate::scratch::Scratch;
 use engine::build::{Settings, build};

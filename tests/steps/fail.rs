@@ -1,5 +1,5 @@
-//! Each step of building a request fails once. The resources are counted in a child process in
-//! which no other test runs.
+//! Tests in which each step of building a request fails once. The resources are counted in a child
+//! process in which no other test runs.
 
 use crate::scratch::Scratch;
 use crate::shapes::{SHAPES, Shape};
@@ -157,7 +157,7 @@ impl Trial {
     }
 
     /// Adds resources that remain after the first run of a request to the baseline, because the
-    /// process keeps some of them.
+    /// process keeps them for later requests.
     fn record_baseline(&mut self, line: &str) {
         for _ in 0..200 {
             if self.resources().excess_over(&self.base).is_empty() {

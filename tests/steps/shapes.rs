@@ -1,4 +1,5 @@
-//! Requests of all kinds: sources, sinks, kernel and threads, replicas, programs, cycles, joins.
+//! Requests of all kinds for the tests of failing steps: sources, sinks, kernel and threads,
+//! replicas, programs, cycles, joins.
 
 use std::path::Path;
 

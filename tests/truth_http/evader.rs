@@ -1,5 +1,5 @@
-//! The public half of http-evader: for every case in which Suricata's rules match a body, a body in
-//! our output contains the matched text.
+//! Test against the public half of http-evader: for every case in which Suricata's rules match a
+//! body, a body in our output contains the matched text.
 
 use crate::captures;
 use crate::messages;

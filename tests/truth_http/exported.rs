@@ -1,5 +1,5 @@
-//! Every capture with HTTP, compared with the objects that tshark exports: the multisets of body
-//! digests are equal.
+//! Tests that compare every capture with HTTP with the objects that tshark exports: the multisets
+//! of body digests are equal.
 //!
 //! Bodies that tshark does not export by design are only counted: truncated bodies (of which tshark
 //! may export a part), bodies after a gap in their direction, and bodies with a coding that cannot
@@ -20,8 +20,8 @@ use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// A capture in which bodies differ: the number found only by us and only by tshark, the frame, and
-/// the reason.
+/// A capture in which bodies differ: the number of bodies that only we find, the number that only
+/// tshark finds, the frame, and the reason.
 struct ExpectedDifference {
     capture: &'static str,
     ours: usize,
@@ -95,7 +95,7 @@ const EXPECTED_DIFFERENCES: &[ExpectedDifference] = &[
     ),
 ];
 
-/// Captures whose HTTP lies inside a protocol that no filter decapsulates, and that protocol.
+/// Captures whose HTTP is inside a protocol that no filter decapsulates, and that protocol.
 const ENCAPSULATED: &[(&str, &str)] = &[
     ("suricata/bug-2576-02-ips/temp1.pcap", "NFLOG"),
     ("suricata/decode-chdlc-01/hdlc-http_1tx.pcap", "Cisco HDLC"),
@@ -106,7 +106,8 @@ const ENCAPSULATED: &[(&str, &str)] = &[
     ("zeek/Traces/tunnels/gre-over-udp-4754.pcap", "GRE in UDP"),
 ];
 
-/// Maximum percentage of captures that may differ, of those with HTTP, without http-evader's.
+/// Maximum percentage of captures that may differ, among the captures with HTTP except those of
+/// http-evader.
 const DIFFERENT_PERCENT_MAX: usize = 3;
 
 #[test]

@@ -1,5 +1,5 @@
-//! Failures in complete requests: data that could not be read, written or decoded is reported, all
-//! other data is present, and the ledger balances.
+//! Tests of failures in complete requests: data that could not be read, written or decoded is
+//! reported, all other data is present, and the ledger balances.
 
 use crate::collect::{COLLECT_FILTERS, run_and_collect};
 use crate::messages::{self, Message};

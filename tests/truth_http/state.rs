@@ -1,5 +1,6 @@
-//! The state of `ip`, `tcp` and `http` is plain data (CONTRACT 15): if the state is saved, dropped
-//! and restored in the middle of any capture, the output is the same, block by block.
+//! Tests that the state of `ip`, `tcp` and `http` is plain data (CONTRACT 15): if the state is
+//! saved, dropped and restored in the middle of any capture, the output is the same, block by
+//! block.
 
 use crate::captures;
 use crate::collect::CollectedBlock;
@@ -12,8 +13,9 @@ use testkit::Captures;
 /// The chains whose state is moved, each filter with its arguments.
 const CHAINS: [&[FilterWords]; 2] =
     [&[("ip", &[]), ("tcp", &[])], &[("ip", &[]), ("tcp", &[]), ("http", &["decode=yes"])]];
+/// A filter and its arguments.
 type FilterWords = (&'static str, &'static [&'static str]);
-/// Blocks per batch.
+/// Number of blocks per batch.
 const BATCH_BLOCKS: usize = 5;
 /// Number of state moves per capture.
 const MOVES_PER_CAPTURE: usize = 5;
@@ -75,7 +77,7 @@ fn assert_lost_state_is_detected(captures: &Captures) {
     }
 }
 
-/// The state that new instances are restored with.
+/// The state with which new instances are restored.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum RestoredState {
     All,
@@ -127,8 +129,8 @@ fn examine(
     Some(Ok(same))
 }
 
-/// Runs a chain whose state moves to new instances before the batch that `cut` names; returns the
-/// output, and the numbers of sessions and held blocks moved.
+/// Runs a chain whose state moves to new instances before the batch that `cut` names. Returns the
+/// output, and the numbers of sessions and held blocks that moved.
 fn run(
     chain: &[FilterWords],
     frames: &[Frame],

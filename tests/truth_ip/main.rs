@@ -1,5 +1,5 @@
-//! Fragments through complete requests: in pools that are lapped, and compared with tshark after
-//! `ip`.
+//! Tests of fragments through complete requests: in pools that are lapped, and compared with tshark
+//! after `ip`.
 //!
 //! `crates/filter/tests/fragments.rs` tests the datagrams themselves. In these tests, `ip` runs in
 //! a space with pools, before other filters and sinks.
@@ -21,7 +21,7 @@ use std::process::{Command, Stdio};
 use testkit::{Frame, Random, need};
 use wire::LinkType;
 
-/// Compares each payload with the payload that its ports encode.
+/// A filter that compares each payload with the payload that its ports encode.
 const VERIFY: Description = Description {
     name: "verify",
     summary: "compares datagrams with their pattern",

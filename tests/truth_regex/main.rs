@@ -1,5 +1,5 @@
-//! `regex` and the protocol signatures on generated and external captures, compared with grep over
-//! the same streams in files.
+//! Tests of `regex` and the protocol signatures on generated and external captures, compared with
+//! grep over the same streams in files.
 #![forbid(unsafe_code)]
 
 #[path = "../common/request.rs"]
@@ -42,8 +42,8 @@ const FIRST_BYTES: &str = concat!(
 /// telnet option.
 const STREAM_SPLIT_BY_GREP: &str = "10.56.83.20.23-10.56.83.204.1201";
 
-/// Applies `look` to the captures that are small and contain streams; its arguments are the
-/// capture's name, the directory of its streams, and a function that returns the names of the
+/// Calls `look` for each capture that is small and contains streams. The arguments of `look` are
+/// the capture's name, the directory of its streams, and a function that returns the names of the
 /// streams that given filters select. Returns `None` if there are no captures.
 fn examine<T>(
     captures: testkit::Captures,

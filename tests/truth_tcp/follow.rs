@@ -1,5 +1,5 @@
-//! Captures with TCP, compared with tshark's "follow TCP stream": the same bytes and gaps in both
-//! directions of every connection.
+//! Tests that compare captures with TCP with tshark's "follow TCP stream": the same bytes and gaps
+//! in both directions of every connection.
 //!
 //! Connections that exceed tshark's limits are only counted:
 //!
@@ -46,8 +46,8 @@ const EXPECTED_DIFFERENCES: &[(&str, usize, &str)] = &[
 const RESET: &str = "the text in a RST says why, and is not in the stream: RFC 9293 §3.5.3";
 const OVERLAP: &str = "parts overlap that say different things: the first counts (`policy=first`)";
 
-/// Captures whose connections lie inside a protocol that no filter decapsulates, the number of
-/// those connections, and the protocol.
+/// Captures whose connections are inside a protocol that no filter decapsulates, with the number of
+/// those connections and the protocol.
 const ENCAPSULATED: &[(&str, usize, &str)] = &[
     ("libpcap-filter/pcap/filter/AH-IPcomp-IPv4.pcap", 1, "AH"),
     ("libpcap-filter/pcap/filter/arcnet-rfc1051-arp-icmp-http.pcap", 1, "ARCNET"),
@@ -73,7 +73,7 @@ const ENCAPSULATED: &[(&str, usize, &str)] = &[
     ("zeek/Traces/tunnels/gtp/gtp_ext_header.pcap", 1, "GTP"),
 ];
 
-/// Argument that disables timeouts, as tshark has none.
+/// Argument that disables timeouts, because tshark has none.
 const NO_TIMEOUT: &str = "timeout=1000000h";
 
 #[test]

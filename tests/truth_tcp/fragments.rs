@@ -1,5 +1,5 @@
-//! suricata-verify on IP fragments: Suricata's decoder events correspond to drop reasons of `ip`,
-//! and the data that Suricata's rules match in reassembled packets is in ours.
+//! Tests against suricata-verify on IP fragments: Suricata's decoder events correspond to drop
+//! reasons of `ip`, and the data that Suricata's rules match in reassembled packets is in ours.
 
 use crate::collect::{COLLECT_FILTERS, CollectedBlock, run_and_collect};
 use crate::request::PlannedRequest;
@@ -30,7 +30,7 @@ fn icmp6_is(kind: u8, code: u8) -> impl Fn(&[u8]) -> bool {
     move |message| message.starts_with(&[kind, code])
 }
 
-/// Tests (with their directories), and their requirements.
+/// The tests by directory, each with its requirements.
 const CASES: &[(&str, &[Requirement])] = &[
     ("defrag/bug-6887-defrag-eth-vlan-ipv4-tcp-syn", &[Packets(1, TCP, is_syn)]),
     ("defrag/bug-6887-defrag-ppp-ipv4-tcp-syn", &[Packets(1, TCP, is_syn)]),
@@ -69,7 +69,7 @@ const CASES: &[(&str, &[Requirement])] = &[
     ("ipv6-evasion/ipv6-rsmurf", &[Packets(1_000, ICMP6, |m| icmp6_is(128, 0)(m))]),
 ];
 
-/// Generated captures, and their requirements.
+/// Generated captures, each with its requirements.
 const GENERATED_CASES: &[(&str, &[Requirement])] = &[
     ("syn-behind-tag", &[Packets(1, TCP, is_syn)]),
     ("many", &[Packets(300, UDP, |_| true)]),

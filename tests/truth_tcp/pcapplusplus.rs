@@ -1,5 +1,5 @@
-//! Byte-for-byte comparison with the tools of PcapPlusPlus: the streams of a connection, and
-//! reassembled packets.
+//! Tests that compare our output byte for byte with that of the tools of PcapPlusPlus: the streams
+//! of a connection, and reassembled packets.
 
 use crate::collect::{COLLECT_FILTERS, CollectedBlock, run_and_collect};
 use crate::request::PlannedRequest;
@@ -20,7 +20,7 @@ fn run(capture: &Path, rest: &str) -> Vec<CollectedBlock> {
     seen
 }
 
-/// Request and response are the same for any order of their segments.
+/// The streams of a request and its response are the same for any order of their segments.
 #[test]
 fn h5_both_directions_of_a_connection_are_exact() {
     let sides = |name: &str| {

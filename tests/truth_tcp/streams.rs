@@ -1,4 +1,4 @@
-//! Groups the output of `tcp` into streams, by connection and direction.
+//! Grouping of the output of `tcp` into streams, by connection and direction.
 
 use crate::collect::{COLLECT_FILTERS, CollectedBlock, run_and_collect};
 use crate::request::PlannedRequest;
@@ -8,14 +8,14 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::Path;
 
-/// A connection: its endpoints as text, client first, and the data of both sides.
+/// A connection, with its endpoints as text (client first) and the data of both sides.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Stream {
     pub(crate) ends: [String; 2],
     pub(crate) sides: [Vec<StreamSpan>; 2],
-    /// True, by side, if the stream began with a SYN.
+    /// For each side, true if the stream began with a SYN.
     pub(crate) has_begun: [bool; 2],
-    /// True, by side, if the end of the stream was reported.
+    /// For each side, true if the end of the stream was reported.
     pub(crate) has_ended: [bool; 2],
 }
 

@@ -1,6 +1,6 @@
-//! suricata-verify on streams: our streams contain the data that Suricata's rules match, and not
-//! the data that they do not match. The table has a row for each test; a row without expectations
-//! has a reason.
+//! Tests against suricata-verify on streams: our streams contain the data that Suricata's rules
+//! match, and not the data that they do not match. The table has a row for each test; a row without
+//! expectations has a reason.
 
 use crate::streams::streams;
 use std::collections::BTreeSet;
@@ -23,6 +23,7 @@ use Requirement::{Has, Lacks, Missing, OutOfScope};
 /// Name prefixes of the tests that are about streams.
 const STREAM_TESTS: &[&str] = &["tcp-", "bug-3286-", "bug-6244-", "eve-overlap-", "eve-payload-"];
 
+/// Reason for an excluded test: Suricata keeps urgent data in the stream.
 const URGENT_INLINE: &str =
     "urgent data stay where they are in the stream (RFC 6093 §3), as in ours";
 const IN_ORDER_DATA: &str =
@@ -30,7 +31,7 @@ const IN_ORDER_DATA: &str =
 const INLINE_MODE: &str = "Suricata as a switch that drops packets before the other end sees them";
 const ABOUT_HEADERS: &str = "about options of a header, not about a stream";
 
-/// Test, capture, arguments of `tcp`, and requirements.
+/// The tests, each with its capture, the arguments of `tcp`, and its requirements.
 const CASES: &[(&str, &str, &str, &[Requirement])] = &[
     ("bug-3286-02-linux-evasion", "with_evasion_linux.pcap", "", &[Has(1, b"THIS_IS_A_TEST")]),
     ("bug-3286-03-windows-evasion", "with_evasion_windows.pcap", "", &[Has(1, b"THIS_IS_A_TEST")]),
@@ -104,7 +105,7 @@ const CASES: &[(&str, &str, &str, &[Requirement])] = &[
     ("tcp-urgp-04-2byte-XY", "", "", &[OutOfScope(URGENT_INLINE)]),
 ];
 
-/// Generated captures, with the requirements their generator states.
+/// Generated captures, with the requirements that their generator states.
 const GENERATED_CASES: &[(&str, &str, &[Requirement])] = &[
     ("overlap", "policy=bsd", &[Has(1, b"THE GOOD END"), Lacks(b"EVIL"), Missing(0)]),
     ("overlap", "policy=first", &[Has(1, b"THE GOOD END"), Lacks(b"EVIL"), Missing(0)]),

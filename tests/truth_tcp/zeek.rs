@@ -96,7 +96,7 @@ fn corpus_connections_equal_those_of_zeek() {
     assert!(judged > 0 && wrong.is_empty(), "{wrong:#?}");
 }
 
-/// A test of Zeek with its trace and log; `checksums` is true if Zeek verifies checksums.
+/// A test of Zeek with its trace and its log. `checksums` is true if Zeek verifies checksums.
 struct ZeekTest {
     name: String,
     trace: std::path::PathBuf,

@@ -14,7 +14,7 @@ use zerocopy::FromBytes;
 pub(crate) struct Body {
     /// The subject of the body, shown in reports.
     pub(crate) name: &'static str,
-    /// Returns well-formed inputs to start from.
+    /// A function that returns well-formed inputs, from which others are derived.
     pub(crate) corpus: fn() -> Vec<Vec<u8>>,
     /// Number of random inputs in a smoke run.
     pub(crate) rounds: usize,

@@ -127,7 +127,8 @@ fn dissect(bytes: &[u8]) {
 pub(crate) const FILTERS: Body =
     Body { name: "filters", corpus: generated_frames, rounds: 300, run: filters };
 
-/// Filters that are slow to construct, because they have automata, run for one input in this many.
+/// Filters that are slow to construct, because they contain automata, are tested with one input in
+/// this many.
 const SLOW_FILTER_STEP: u8 = 64;
 
 fn filters(bytes: &[u8]) {
@@ -138,7 +139,7 @@ fn filters(bytes: &[u8]) {
         }
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
         let node = Node::new(description, &words);
-        through(node.expect("the arguments of its example"), bytes);
+        run_node(node.expect("the arguments of its example"), bytes);
     }
 }
 
@@ -166,7 +167,7 @@ fn catalog_examples() -> &'static [(&'static Description, Vec<String>, bool)] {
     })
 }
 
-fn through(mut node: Node, bytes: &[u8]) {
+fn run_node(mut node: Node, bytes: &[u8]) {
     let mut input = InputReader(bytes);
     let head = usize::from(input.read_u16());
     let mut came = Amount::default();

@@ -1,4 +1,4 @@
-//! Fuzz bodies for HTTP/1: heads and chunks alone, and whole connections through the filter.
+//! Fuzz bodies for HTTP/1: heads and chunks separately, and whole connections through the filter.
 
 use super::bodies::{Body, InputReader};
 use abi::{Flags, Marks, RichPointer};
@@ -79,9 +79,9 @@ fn data(mut body: http::Body, pieces: &[&[u8]]) -> Vec<u8> {
     found
 }
 
-/// Sends a connection through the filter, with two bytes of choices per block before the block's
-/// bytes. Asserts that every message has a description at its beginning and one end, that no block
-/// stays held, and that the ledger balances.
+/// Sends a connection through the filter; each block of the input begins with two bytes that choose
+/// its properties. Asserts that every message has a description at its beginning and one end, that
+/// no block stays held, and that the ledger balances.
 fn connection(bytes: &[u8]) {
     let mut input = InputReader(bytes);
     let words: &[&str] = match input.read_u8() % 4 {

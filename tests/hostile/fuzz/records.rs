@@ -1,4 +1,4 @@
-//! The fuzz body for records: an untrusted file is opened, planned and replayed.
+//! Fuzz body for records: an untrusted file is opened, planned and replayed.
 
 use super::bodies::Body;
 use crate::scratch::Scratch;

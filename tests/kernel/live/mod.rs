@@ -26,8 +26,8 @@ use wire::checksum::Sum;
 /// Each chain receives one corpus frame in this many, and different chains receive different
 /// frames.
 const FRAMES_STEP: usize = 29;
-/// The test runs one in the first number of chains of two filters, and one in the second number of
-/// chains of three filters.
+/// One chain in the first number is tested among the chains of two filters, and one in the second
+/// number among the chains of three filters.
 const CHAINS_STEP: [usize; 2] = [11, 151];
 
 /// Number of frames sent before the test waits for the last of them.
@@ -50,20 +50,20 @@ fn run(net: &Network, point: AttachPoint, hardened: bool, chain: Chain, frames: 
         _ => (&net.pair.server, SERVER_DEVICE),
     };
     let stage = space.enter(|| RecordedProgram::attach(&program, device, point));
-    net.sockets();
+    net.send_from_sockets();
     // The far end of a veth pair may lag, and stores 256 frames.
     let mut sent = Vec::new();
     for some in frames.chunks(FRAMES_IN_FLIGHT) {
-        sent.extend(net.frames(some));
+        sent.extend(net.send_frames(some));
         until("these frames have gone by", || {
             stage.records().iter().any(|record| Some(&record.frame_with_tag()) == sent.last())
         });
     }
     if let AttachPoint::Tcx(side) = point {
         let _tagger = space.enter(|| stage::attach_tagger(device, side));
-        net.frames(frames);
+        net.send_frames(frames);
     }
-    sent.push(net.last());
+    sent.push(net.send_last());
     let mut records = Vec::new();
     until("the last frame has gone by", || {
         records = stage.records();
@@ -142,7 +142,7 @@ fn is_fragmented(record: &Record) -> bool {
     record.linear < record.frame.len()
 }
 
-/// Returns true if most of the frame lies in page fragments of a file.
+/// Returns true if most of the frame is in page fragments of a file.
 fn is_from_file(record: &Record) -> bool {
     is_fragmented(record) && record.frame.iter().filter(|byte| **byte == b'f').count() > 1_000
 }

@@ -21,7 +21,7 @@ use sys::net::RouteSocket;
 /// The processor on which a test runs. Packets that the kernel sends from other processors are
 /// ignored, so that the order of packets is defined.
 pub(super) const PROCESSOR: usize = 0;
-/// Total size of the records in bytes; packets beyond it are not recorded.
+/// Total size of the records in bytes; packets that do not fit are not recorded.
 const RECORDS_SIZE: u32 = 4 << 20;
 /// Maximum recorded length of a frame in bytes: a GRO frame with its headers.
 const FRAME_MAX: u32 = 1 << 17;
@@ -46,7 +46,7 @@ mod record {
     pub(super) const COUNTERS: usize = 24;
 }
 
-/// The attachment point of a program.
+/// The place at which a program is attached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AttachPoint {
     Tcx(Side),
@@ -153,7 +153,7 @@ impl<'p> RecordedProgram<'p> {
 /// addressed to zeros, like a VLAN device: protocol 0x8100 for even lengths, 0x88a8 for odd
 /// lengths.
 pub(super) fn attach_tagger(device: &str, side: Side) -> Link {
-    /// BPF_FUNC_skb_vlan_push
+    /// The helper BPF_FUNC_skb_vlan_push.
     const PUSH: i32 = 18;
     let mut a = Asm::new();
     let (service, push, on) = (a.label(), a.label(), a.label());

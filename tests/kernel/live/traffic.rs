@@ -1,5 +1,5 @@
-//! Traffic that BPF_PROG_TEST_RUN cannot produce, for twins on real interfaces. All of it is sent
-//! on one processor, so that the order of packets is defined.
+//! Generator of traffic that BPF_PROG_TEST_RUN cannot produce, for twins on real interfaces. All of
+//! it is sent on one processor, so that the order of packets is defined.
 
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream, UdpSocket};
@@ -16,8 +16,8 @@ const STREAM: usize = 150_000;
 /// bytes are linear, the rest is in pages.
 pub(super) const FRAGMENTED_FROM: usize = 4_500;
 
-/// Addresses of client and server: untagged IPv4 and IPv6, one VLAN tag (IPv4), two tags (IPv4,
-/// IPv6).
+/// Pairs of client and server addresses: untagged IPv4 and IPv6, one VLAN tag (IPv4), two tags
+/// (IPv4, IPv6).
 const ADDRESSES: [[&str; 2]; 5] = [
     [testkit::net::CLIENT, testkit::net::SERVER],
     [testkit::net::CLIENT6, testkit::net::SERVER6],
@@ -47,7 +47,7 @@ impl Network {
     }
 
     /// Sends streams and datagrams from the client's sockets, with and without tags.
-    pub(super) fn sockets(&self) {
+    pub(super) fn send_from_sockets(&self) {
         for [near, far] in self.ends {
             stream(&self.pair, near, far);
             datagrams(&self.pair, near, far);
@@ -56,7 +56,7 @@ impl Network {
 
     /// Sends each frame unchanged, and padded with zeros so that the kernel stores it in fragments;
     /// returns the sent frames.
-    pub(super) fn frames(&self, frames: &[&[u8]]) -> Vec<Vec<u8>> {
+    pub(super) fn send_frames(&self, frames: &[&[u8]]) -> Vec<Vec<u8>> {
         let each = frames.iter().flat_map(|frame| {
             let mut long = frame.to_vec();
             // Parity of the length is preserved: the tagger depends on it.
@@ -70,7 +70,7 @@ impl Network {
     }
 
     /// Sends the last frame of a run, which receivers recognize by its content; returns it.
-    pub(super) fn last(&self) -> Vec<u8> {
+    pub(super) fn send_last(&self) -> Vec<u8> {
         let last = [&[0xff; 12][..], &[0x88, 0xb5], b"the last frame, known by its content"];
         let last = last.concat();
         send(&self.pair, &[&last]);

@@ -51,8 +51,8 @@ impl Case {
 
 impl Case {
     /// Returns the case truncated at every length, split into linear data and pages at every
-    /// offset, with a tag in metadata, with a partial checksum, and with each of `numbers` at every
-    /// offset.
+    /// offset, with a tag in metadata, with a partial checksum, and with each of the `numbers`
+    /// written at every offset.
     pub(super) fn neighbours(&self, place: Hook, reach: usize, numbers: &[u32]) -> Vec<Self> {
         let mut all = self.shapes(place, reach);
         let depth = (reach + 2).min(self.bytes.len());

@@ -10,8 +10,9 @@ use ebpf::exam::{Interpreter, Judge as _, Mutant, Ruling};
 use ebpf::insn::Insn;
 use std::fmt;
 
-/// Number of seed cases.
+/// Maximum number of seed cases.
 const SEEDS_MAX: usize = 12;
+/// Number of runs with random changes.
 const RANDOM_RUNS: usize = 4_000;
 
 /// The result of a search.

@@ -27,8 +27,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use testkit::need;
 
 /// Minimum percentage of detected mutations among all mutations, including equivalent mutations, in
-/// a complete run and in a sample. It may only rise.
+/// a complete run. It may only rise.
 const DETECTED_PERCENT_MIN: usize = 90;
+/// Minimum percentage of detected mutations in a sampled run.
 const SAMPLE_DETECTED_PERCENT_MIN: usize = 80;
 
 /// Sampling rates and search bounds of a mutation run.
@@ -43,8 +44,10 @@ struct Effort {
     searches_for_frames: bool,
 }
 
+/// The effort of a sampled run.
 const SAMPLE: Effort =
     Effort { twin_step: 7, mutation_step: 5, exploration_runs: 10_000, searches_for_frames: false };
+/// The effort of a complete run.
 const ALL: Effort =
     Effort { twin_step: 1, mutation_step: 1, exploration_runs: 60_000, searches_for_frames: true };
 
@@ -229,8 +232,8 @@ fn packets(frames: &[Vec<u8>], target: Target) -> Vec<Packet<'_>> {
 }
 
 /// The two variants of generated code: one with direct access to linear data and with tags in
-/// metadata, one without CAP_PERFMON, which copies by a helper. The other targets combine their
-/// properties.
+/// metadata; the other without CAP_PERFMON, which copies by a helper. All other targets combine
+/// properties of these two.
 const TARGETS: [Target; 2] = [
     Target { hook: Hook::Tc, hardened: false, takes: false, single: false },
     Target::hardened(Hook::Xdp),

@@ -1,6 +1,6 @@
-//! The kernel as the writer of a ring (CONTRACT 29), on a veth pair: for each of several reading
-//! processes, the packets received and lost add up to the packets sent, no copy is torn, and
-//! doorbells are rate-limited. Ignored tests measure the cost per packet.
+//! Tests of the kernel as the writer of a ring (CONTRACT 29), on a veth pair: for each of several
+//! reading processes, the packets received and lost add up to the packets sent, no copy is torn,
+//! and doorbells are rate-limited. Ignored tests measure the cost per packet.
 #![forbid(unsafe_code)]
 #![expect(clippy::print_stdout, reason = "figures are told with the result")]
 #![expect(clippy::unwrap_used, reason = "what fails here fails the test")]
@@ -167,7 +167,7 @@ fn readers_account_for_every_packet() {
     );
 }
 
-/// A reader is woken only by the first notification after it has drained all earlier notifications.
+/// A notification wakes a reader only if the reader has drained all earlier notifications.
 #[test]
 fn reader_with_pending_notifications_is_not_woken() {
     let Some(pair) = pair(false) else { return };

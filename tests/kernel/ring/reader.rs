@@ -36,7 +36,7 @@ pub(crate) enum Content {
     Counting,
 }
 
-/// A reader process, seen from the test.
+/// A reader process, as the test handles it.
 pub(crate) struct Reader {
     child: Child,
     socket: OwnedFd,
