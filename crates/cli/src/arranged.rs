@@ -1,4 +1,4 @@
-//! Separation of the request's words from the command's options.
+//! Separation of the words of the request from the options of the command.
 //!
 //! An argument that starts with `-` belongs to the command if the command defines it, otherwise to
 //! the request if the language does (`--latency=1ms`, `--name=X`).
@@ -46,7 +46,7 @@ fn move_request_words(words: &[OsString], command: &clap::Command) -> Vec<OsStri
     let mut line: Vec<OsString> = Vec::new();
     let mut rest = words.iter().skip(2);
     while let Some(word) = rest.next() {
-        match kind(word, command) {
+        match word_kind(word, command) {
             Word::Line => line.push(word.clone()),
             Word::Flag => own.push(word.clone()),
             Word::Option => own.extend(std::iter::once(word).chain(rest.next()).cloned()),
@@ -62,17 +62,17 @@ fn move_request_words(words: &[OsString], command: &clap::Command) -> Vec<OsStri
 
 /// The role of an argument.
 enum Word {
-    /// Part of the request.
+    /// A part of the request.
     Line,
     /// An option of the command.
     Flag,
     /// An option of the command whose value is the next argument.
     Option,
-    /// `--`: the remaining arguments belong to the request.
+    /// The argument `--`; the remaining arguments belong to the request.
     End,
 }
 
-fn kind(word: &OsStr, command: &clap::Command) -> Word {
+fn word_kind(word: &OsStr, command: &clap::Command) -> Word {
     let Some(text) = word.to_str() else { return Word::Line };
     if text == "--" {
         return Word::End;

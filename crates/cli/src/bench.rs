@@ -8,6 +8,7 @@ use std::io::ErrorKind;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
+/// Name of the program.
 const PROGRAM: &str = "streamline-bench";
 
 /// Replaces this process by `streamline-bench`, taken from this program's directory or else from

@@ -6,8 +6,8 @@ use crate::terminal;
 use std::io::{self, BufRead as _, Read as _, Write as _};
 use streamline::named::{NameError, NamedReader, NamedWriter};
 
-/// Length of a read from standard input in bytes.
-const READ: usize = 64 << 10;
+/// Number of bytes read from standard input at once.
+const READ_BYTES: usize = 64 << 10;
 
 /// Copies blocks from a name to standard output, or from standard input to a name.
 pub(crate) fn cat(given: &CatArguments) -> Status {
@@ -15,6 +15,7 @@ pub(crate) fn cat(given: &CatArguments) -> Status {
     outcome.unwrap_or_else(|status| status)
 }
 
+/// Copies blocks from a name to standard output.
 fn read(given: &CatArguments) -> Result<Status, Status> {
     let mut reader = NamedReader::open(&given.name).map_err(|error| refused(&error))?;
     let mut out = io::stdout().lock();
@@ -39,6 +40,7 @@ fn read(given: &CatArguments) -> Result<Status, Status> {
     Ok(Status::Done)
 }
 
+/// Copies blocks from standard input to a name.
 fn write(given: &CatArguments) -> Result<Status, Status> {
     let mut writer = NamedWriter::open(&given.name).map_err(|error| refused(&error))?;
     let mut put = |block: &[u8]| writer.write(block).map_err(|error| broken(&given.name, &error));
@@ -55,7 +57,7 @@ fn write(given: &CatArguments) -> Result<Status, Status> {
         }
         return Ok(Status::Done);
     }
-    let mut block = vec![0; READ];
+    let mut block = vec![0; READ_BYTES];
     loop {
         let length = match given.lines {
             true => {

@@ -32,7 +32,7 @@ pub(crate) fn explain(given: &ExplainArguments) -> Status {
             analyze: given.analyze,
             ..RunArguments::default()
         };
-        let options = run::options(&run);
+        let options = run::run_options(&run);
         let mut prepared = Prepared::read(&text, &options).map_err(refuse)?;
         if let Some(first) = prepared.workers().first() {
             let of = prepared.workers().len();
@@ -44,7 +44,10 @@ pub(crate) fn explain(given: &ExplainArguments) -> Status {
         }
         let text = prepared.text().to_owned();
         if given.analyze {
-            terminal::tell(&format!("{}\n", explain::text(prepared.plan(), prepared.machine())));
+            terminal::print_error_text(&format!(
+                "{}\n",
+                explain::text(prepared.plan(), prepared.machine())
+            ));
             print_changes(&text, prepared.plan());
             return run::run_prepared(prepared, &options, &run, StartNotifier::NONE);
         }
@@ -83,8 +86,8 @@ fn neighbors(plan: &Plan) -> NeighborFindings {
     found
 }
 
-/// Returns the interfaces whose frames a source takes, each with the number of rules that its
-/// device has installed, or why the device cannot select the frames.
+/// Returns the interfaces of which a source takes frames from the host, each with the number of
+/// rules that its device has installed, or the reason why the device cannot select the frames.
 fn devices(plan: &Plan) -> Vec<(String, Result<u32, String>)> {
     let takes = |node: &pipeline::graph::Node| {
         let used = node.filter().filter(|used| used.description.name == "rx")?;
@@ -112,7 +115,7 @@ fn devices_json(plan: &Plan) -> Vec<Object> {
     devices(plan).into_iter().map(device).collect()
 }
 
-/// Explains why no device selects the frames that are taken.
+/// Explains why no device selects the frames that are taken from the host.
 fn devices_text(plan: &Plan) -> String {
     let line = |(interface, rules): (String, Result<u32, String>)| match rules {
         Ok(rules) => format!(
@@ -145,13 +148,16 @@ fn print_denial(text: &str, plan: &Plan, machine: &Machine) {
     let ends: Vec<_> = plan.graph.ids().filter_map(live).collect();
     let in_process = ends.iter().find(|(_, placed)| *placed != SpaceKind::Kernel);
     if let Some(denial) = in_process.and_then(|(name, _)| Denial::at(name, "open", None)) {
-        terminal::note(&format!("this line would not start: {}", denial.sentence()));
-        terminal::tell(&denial.remedies(text));
+        terminal::note(&format!("this request would not start: {}", denial.sentence()));
+        terminal::print_error_text(&denial.remedies(text));
     } else if let (false, Kernel::Closed { .. }) = (ends.is_empty(), &machine.kernel)
         && let Some(denial) = Denial::programs()
     {
-        terminal::note(&format!("nothing of this line runs in the kernel: {}", denial.sentence()));
-        terminal::tell(&denial.remedies(text));
+        terminal::note(&format!(
+            "nothing of this request runs in the kernel: {}",
+            denial.sentence()
+        ));
+        terminal::print_error_text(&denial.remedies(text));
     }
 }
 

@@ -25,7 +25,7 @@ pub(crate) fn notices(quiet: bool) -> Notices {
 pub(crate) fn print_crash(capture: &CrashCapture) {
     let path = capture.path.display();
     terminal::note(&format!("the block is kept in {path}; replay it with"));
-    terminal::tell(&format!("  {}\n", capture.command));
+    terminal::print_error_text(&format!("  {}\n", capture.command));
 }
 
 /// Prints why a request cannot run; returns the exit status.
@@ -38,7 +38,7 @@ pub(crate) fn refuse(error: OpenError) -> Status {
         OpenError::Unplaceable { text, graph, refused } => {
             let what = format!("no space can run `{}`", refused.name);
             line::print_mistakes(&text, &[Diagnostic::error(graph.node(refused.node).span, what)]);
-            terminal::tell(&explain::unplaceable(&graph, &refused));
+            terminal::print_error_text(&explain::unplaceable(&graph, &refused));
             Status::Failed
         }
         OpenError::Build { text, plan, error } => print_build_error(&text, &plan, &error),
@@ -58,7 +58,7 @@ pub(crate) fn refuse(error: OpenError) -> Status {
     }
 }
 
-/// Prints why a plan could not be built, with the position in the request.
+/// Prints why a plan could not be built, with the position in the request. Returns the exit status.
 fn print_build_error(text: &str, plan: &Plan, error: &BuildError) -> Status {
     match error {
         BuildError::Mistake { node, mistake } => {
@@ -75,7 +75,7 @@ fn print_build_error(text: &str, plan: &Plan, error: &BuildError) -> Status {
                 Some(denial) => {
                     line::print_mistake(text, span, &what, None);
                     terminal::note(&denial.sentence());
-                    terminal::tell(&denial.remedies(text));
+                    terminal::print_error_text(&denial.remedies(text));
                 }
                 None => line::print_mistake(text, span, &what, failure.hint.as_deref()),
             }

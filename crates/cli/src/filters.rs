@@ -17,7 +17,7 @@ pub(crate) fn filters(name: Option<&str>) -> Status {
     }
 }
 
-/// Group titles, each with the kinds that belong to it.
+/// Titles of the groups, each with the kinds of entries that belong to it.
 const GROUPS: &[(&str, &[&str])] = &[
     ("Sources, where blocks enter", &["source"]),
     ("Filters", &["statistics", "inspection", "classification", "reordering", "editing"]),

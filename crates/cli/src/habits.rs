@@ -22,6 +22,6 @@ pub(crate) fn suggest(given: impl Iterator<Item = OsString>) -> bool {
     let Some(meant) = translate::command(words, &MachineRegistry::Local) else { return false };
     let said = words.join(" ");
     terminal::complain(&format!("`{}` {}", Visible(&said), meant.message));
-    terminal::tell(&format!("  write: {}\n", Visible(&meant.command())));
+    terminal::print_error_text(&format!("  write: {}\n", Visible(&meant.command())));
     true
 }

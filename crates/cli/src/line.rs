@@ -1,6 +1,6 @@
-//! The request on the command line: reading its text, and printing mistakes with their positions.
+//! Reader of the request text on the command line, and printer of mistakes with their positions.
 
-use crate::arguments::LineArguments;
+use crate::arguments::RequestArguments;
 use crate::status::Status;
 use crate::terminal;
 use pipeline::Diagnostic;
@@ -11,11 +11,13 @@ use std::io::{self, ErrorKind, Read};
 use std::path::Path;
 
 /// Returns the text of the request. Prints an error and fails with its status if there is none.
-pub(crate) fn text(given: &LineArguments) -> Result<String, Status> {
+pub(crate) fn text(given: &RequestArguments) -> Result<String, Status> {
     match &given.file {
         Some(path) => from_file(path),
         None if given.words.is_empty() => {
-            terminal::complain("no line is given: write it in single quotes, or name a file by -f");
+            terminal::complain(
+                "no request is given: write it in single quotes, or name a file by -f",
+            );
             Err(Status::Usage)
         }
         None => Ok(given.words.join(" ")),
@@ -44,7 +46,7 @@ fn from_file(path: &Path) -> Result<String, Status> {
 
 /// Prints mistakes, each with its position.
 pub(crate) fn print_mistakes(text: &str, mistakes: &[Diagnostic]) {
-    terminal::tell(&pipeline::render(text, mistakes, terminal::colours()));
+    terminal::print_error_text(&pipeline::render(text, mistakes, terminal::has_colour_errors()));
 }
 
 /// Prints one mistake with its position.

@@ -58,7 +58,7 @@ fn main() -> ExitCode {
             // The message may quote hidden characters, which must be replaced; its colors are then
             // lost. A failed write to standard error cannot be reported.
             if std::env::args_os().any(|word| word.to_string_lossy().contains(is_hidden)) {
-                terminal::tell(&VisibleLines(&error.render().to_string()).to_string());
+                terminal::print_error_text(&VisibleLines(&error.render().to_string()).to_string());
             } else {
                 let _ = error.print();
             }

@@ -88,20 +88,20 @@ fn write(folder: &Path, sheets: &[Sheet]) -> io::Result<()> {
 /// Generates all pages.
 fn sheets() -> io::Result<Vec<Sheet>> {
     let mut whole = Arguments::command()
-        .about("run one line of filters over packets, files or streams")
+        .about("run a request over packets, files or streams")
         .long_about(ABOUT)
-        .override_usage("streamline COMMAND\nstreamline 'LINE'");
+        .override_usage("streamline COMMAND\nstreamline 'REQUEST'");
     whole.build();
-    let mut sheets = vec![of_command(&whole, true)?];
+    let mut sheets = vec![command_page(&whole, true)?];
     for command in whole.get_subcommands().filter(|command| !command.is_hide_set()) {
-        sheets.push(of_command(command, false)?);
+        sheets.push(command_page(command, false)?);
     }
-    sheets.push(of_filters());
+    sheets.push(filters_page());
     Ok(sheets)
 }
 
 /// Generates the page of a command.
-fn of_command(command: &clap::Command, whole: bool) -> io::Result<Sheet> {
+fn command_page(command: &clap::Command, whole: bool) -> io::Result<Sheet> {
     let name = command.get_display_name().unwrap_or_else(|| command.get_name()).to_owned();
     let page = Man::new(command.clone()).date(NO_DATE).source(source()).manual(MANUAL_TITLE);
     let mut text = Vec::new();
@@ -133,30 +133,33 @@ fn of_command(command: &clap::Command, whole: bool) -> io::Result<Sheet> {
     more.control("SH", ["SEE ALSO"]);
     let others: &[(&str, &str)] =
         if whole { &[(FILTERS_PAGE, "7")] } else { &[("streamline", "1"), (FILTERS_PAGE, "7")] };
-    see(&mut more, others);
+    write_references(&mut more, others);
     more.to_writer(&mut text)?;
     Ok(Sheet { name, section: "1", text: String::from_utf8_lossy(&text).into_owned() })
 }
 
 /// Generates the page about filters, sources and sinks.
-fn of_filters() -> Sheet {
+fn filters_page() -> Sheet {
     let mut page = Roff::new();
     page.control("TH", [FILTERS_PAGE, "7", NO_DATE, &source(), MANUAL_TITLE]);
     page.control("SH", ["NAME"]);
-    page.text([roman(format!("{FILTERS_PAGE} - what can stand in a line of streamline"))]);
+    page.text([roman(format!("{FILTERS_PAGE} - the words of a request"))]);
     page.control("SH", ["DESCRIPTION"]);
     page.text([roman(
-        "A line is one or more pipelines: a source, filters, and a sink, with | between them. \
+        "A request is one or more pipelines: a source, filters, and a sink, with | between them. \
          This page has what streamline filters NAME prints of each.",
     )]);
     page.control("SH", [explain::COMMON_TITLE.to_uppercase().as_str()]);
-    facts(&mut page, &explain::common());
+    write_labeled(&mut page, &explain::common());
     for (title, known) in filters::groups() {
         page.control("SH", [title.to_uppercase().as_str()]);
         known.iter().for_each(|known| write_entry(&mut page, known));
     }
     page.control("SH", ["SEE ALSO"]);
-    see(&mut page, &[("streamline", "1"), ("streamline-run", "1"), ("streamline-explain", "1")]);
+    write_references(
+        &mut page,
+        &[("streamline", "1"), ("streamline-run", "1"), ("streamline-explain", "1")],
+    );
     Sheet { name: FILTERS_PAGE.to_owned(), section: "7", text: page.to_roff() }
 }
 
@@ -165,25 +168,25 @@ fn write_entry(page: &mut Roff, known: &Page) {
     page.control("SS", [&*format!("{} - {}", known.name, known.summary)]);
     page.text([bold(known.name), roman(format!(" {}", known.usage))]);
     page.control("PP", []);
-    paragraphs(page, known.details);
+    write_paragraphs(page, known.details);
     // Common parameters are described once, at the top of the page.
     for section in known.sections.iter().filter(|part| part.title != explain::COMMON_TITLE) {
         page.control("PP", []).text([roman(format!("{}:", section.title))]);
-        facts(page, &section.facts);
+        write_labeled(page, &section.facts);
     }
     page.control("PP", []).text([roman("Example:")]);
     page.control("PP", []).text([bold(known.example.as_str())]);
 }
 
-/// Writes labeled paragraphs.
-fn facts(page: &mut Roff, facts: &[(&str, String)]) {
-    for (what, text) in facts {
+/// Writes paragraphs that each begin with a label.
+fn write_labeled(page: &mut Roff, write_labeled: &[(&str, String)]) {
+    for (what, text) in write_labeled {
         page.control("TP", []).text([bold(*what)]).text([roman(text.as_str())]);
     }
 }
 
-/// Writes paragraphs, which empty lines separate in `text`. Preserves indented lines.
-fn paragraphs(page: &mut Roff, text: &str) {
+/// Writes the paragraphs of `text`, which empty lines separate. Preserves indented lines.
+fn write_paragraphs(page: &mut Roff, text: &str) {
     let mut as_it_is = false;
     for line in text.lines() {
         if line.starts_with(' ') != as_it_is && !line.is_empty() {
@@ -201,7 +204,7 @@ fn paragraphs(page: &mut Roff, text: &str) {
 }
 
 /// Writes references to other pages.
-fn see(page: &mut Roff, others: &[(&str, &str)]) {
+fn write_references(page: &mut Roff, others: &[(&str, &str)]) {
     for (number, (name, section)) in others.iter().enumerate() {
         let comma = if number + 1 < others.len() { "," } else { "" };
         page.text([bold(*name), roman(format!("({section}){comma}"))]);

@@ -1,5 +1,5 @@
-//! Foreign programs and packet sockets at interfaces, for `doctor` and `explain`: their owners, and
-//! the consequence for a request there.
+//! Programs and packet sockets of others at interfaces, for `doctor` and `explain`: their owners,
+//! and the consequence for a request at the interface.
 //!
 //! The types define the `--json` format of both commands.
 
@@ -8,7 +8,7 @@ use pipeline::explain::table::Table;
 use serde::Serialize;
 use std::fmt::Write as _;
 
-/// The foreign programs and packet sockets at some interfaces.
+/// The programs and packet sockets of others at an interface or at all interfaces.
 #[derive(Serialize, Debug)]
 pub(crate) struct NeighborFindings {
     pub(crate) neighbors: Vec<NeighborFinding>,
@@ -34,7 +34,7 @@ pub(crate) struct NeighborFinding {
     /// The user who loaded the program or opened the socket.
     uid: Option<u32>,
     holders: Vec<HolderFinding>,
-    /// Consequence for requests at the interface.
+    /// Consequence for requests at the interface, as a clause.
     so: &'static str,
 }
 
@@ -108,7 +108,7 @@ impl NeighborFindings {
 
 impl NeighborFinding {
     fn new(one: &Neighbor) -> Self {
-        let (kind, side, how, so) = about(&one.kind);
+        let (kind, side, how, so) = kind_columns(&one.kind);
         let holder = |one: &Holder| HolderFinding {
             process: one.process,
             uid: one.uid,
@@ -175,8 +175,8 @@ fn title(kind: &str) -> &str {
     }
 }
 
-/// Returns the kind, the side, the mode and the consequence.
-fn about(kind: &NeighborKind) -> (&'static str, Option<&'static str>, String, &'static str) {
+/// Returns the kind, the direction, the mode and the consequence of a neighbor.
+fn kind_columns(kind: &NeighborKind) -> (&'static str, Option<&'static str>, String, &'static str) {
     let side = |side: &Side| match side {
         Side::Ingress => Some("received"),
         Side::Egress => Some("sent"),

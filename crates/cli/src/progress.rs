@@ -66,7 +66,7 @@ impl ProgressPrinter {
         match self.rewrites {
             true if !self.asked && terminal::is_background() => {}
             true => terminal::status(&text),
-            false => terminal::tell(&format!("{text}\n")),
+            false => terminal::print_error_text(&format!("{text}\n")),
         }
     }
 }
@@ -102,8 +102,8 @@ impl SourceTotals {
     }
 }
 
-/// Formats a line: ` 12 s  48213 blocks  31.2 MB  4012 blocks/s  2.60 MB/s  +120  lost: 4009 ring,
-/// 3 nic`.
+/// Formats a line: ` 12 s 48213 blocks 31.2 MB 4012 blocks/s 2.60 MB/s +120 lost: 4009 ring, 3
+/// nic`.
 fn format_line(time: &str, progress: &Progress, now: SourceTotals, before: SourceTotals) -> String {
     let ns = now.elapsed_ns.saturating_sub(before.elapsed_ns).max(1);
     let rate = |now: u64, before: u64| {
@@ -115,9 +115,9 @@ fn format_line(time: &str, progress: &Progress, now: SourceTotals, before: Sourc
         " {}  {}  {}  {} blocks/s  {}/s",
         time,
         counted(now.blocks, "block"),
-        short(now.bytes),
+        short_bytes(now.bytes),
         rate(now.blocks, before.blocks),
-        short(rate(now.bytes, before.bytes)),
+        short_bytes(rate(now.bytes, before.bytes)),
     );
     if let Some(part) = position(progress) {
         let _ = write!(line, "  {part}");
@@ -138,8 +138,8 @@ fn format_line(time: &str, progress: &Progress, now: SourceTotals, before: Sourc
     line
 }
 
-/// Formats the position in the input files in per cent, and the remaining time at the average rate:
-/// ` 42 %, 3:07 left`. `None` if a source has no known end.
+/// Formats the position in the input files in percent, and the remaining time at the average rate:
+/// ` 42 %, 3:07 left`. Returns `None` if a source has no known end.
 fn position(progress: &Progress) -> Option<String> {
     let positions = progress.sources.iter().map(|(_, seen)| seen.position);
     let positions = positions.collect::<Option<Vec<_>>>().filter(|all| !all.is_empty())?;
@@ -183,7 +183,7 @@ fn format_duration(ns: u64, tenths: bool) -> String {
 }
 
 /// Formats a number of bytes with three significant digits: `999 B`, `31.2 MB`.
-pub(crate) fn short(bytes: u64) -> String {
+pub(crate) fn short_bytes(bytes: u64) -> String {
     const UNITS: [&str; 6] = ["kB", "MB", "GB", "TB", "PB", "EB"];
     if bytes < 1000 {
         return format!("{bytes} B");
@@ -237,7 +237,7 @@ mod tests {
             (u64::MAX, "18.4 EB"),
         ];
         for (bytes, text) in cases {
-            assert_eq!(short(bytes), text);
+            assert_eq!(short_bytes(bytes), text);
         }
         assert_eq!(format_duration(250_000_000, true), "0.2 s");
         assert_eq!(format_duration(59_999_999_999, false), "59 s");

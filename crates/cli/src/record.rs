@@ -11,7 +11,7 @@ use engine::signal;
 use std::path::Path;
 use streamline::record::{Differences, Recorded, Repetition, compare};
 
-/// Prints the size of a record, and the blocks that it lacks if it is incomplete.
+/// Prints the size of a record and, if it is incomplete, the number of blocks that it lacks.
 pub(crate) fn print_summary(summary: &Summary, given: &RunArguments) {
     let target = &summary.target;
     if let Some(why) = &summary.failure {
@@ -41,7 +41,7 @@ pub(crate) fn replay(path: &Path, given: &RunArguments) -> Result<Status, Status
     let file = given.report.as_deref().map(ReportTarget::open).transpose()?;
     quiet_panics();
     signal::watch().map_err(|error| refused(&error))?;
-    let options = run::options(given);
+    let options = run::run_options(given);
     let repetition = recorded.repeat(path, given.into.clone(), &options).map_err(refuse)?;
     let Repetition { ready, into, whole } = repetition;
     let finished = run::run_ready(ready, given)?;
@@ -69,10 +69,10 @@ fn print_differences(found: &Differences, given: &RunArguments, status: Status) 
     terminal::complain("it did not do what the recorded run did");
     for (before, now) in found.iter().take(DIFFERENCES_MAX) {
         let line = |text: &Option<String>| text.clone().unwrap_or_else(|| "nothing".to_owned());
-        terminal::tell(&format!("  then {}\n   now {}\n", line(before), line(now)));
+        terminal::print_error_text(&format!("  then {}\n   now {}\n", line(before), line(now)));
     }
     if found.len() > DIFFERENCES_MAX {
-        terminal::tell(&format!("  and {} more\n", found.len() - DIFFERENCES_MAX));
+        terminal::print_error_text(&format!("  and {} more\n", found.len() - DIFFERENCES_MAX));
     }
     Status::Failed
 }

@@ -29,15 +29,15 @@ pub(crate) fn run(given: &RunArguments) -> Status {
         return record::replay(file, given).unwrap_or_else(|status| status);
     }
     let ran = StartNotifier::detach(given).and_then(|notifier| {
-        let options = options(given);
-        let prepared = Prepared::read(&line::text(&given.line)?, &options).map_err(refuse)?;
-        run_prepared(prepared, &options, given, notifier)
+        let run_options = run_options(given);
+        let prepared = Prepared::read(&line::text(&given.line)?, &run_options).map_err(refuse)?;
+        run_prepared(prepared, &run_options, given, notifier)
     });
     ran.unwrap_or_else(|status| status)
 }
 
 /// Converts arguments to run options.
-pub(crate) fn options(given: &RunArguments) -> Options {
+pub(crate) fn run_options(given: &RunArguments) -> Options {
     let history = given.history.map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX));
     Options {
         count: given.count,
@@ -62,7 +62,7 @@ pub(crate) fn options(given: &RunArguments) -> Options {
 /// Builds and runs a prepared request, prints its results, and returns the exit status.
 pub(crate) fn run_prepared(
     prepared: Prepared,
-    options: &Options,
+    run_options: &Options,
     given: &RunArguments,
     notifier: StartNotifier,
 ) -> Result<Status, Status> {
@@ -70,7 +70,7 @@ pub(crate) fn run_prepared(
     quiet_panics();
     // From here on a signal ends the run in good order.
     signal::watch().map_err(|error| refused(&error))?;
-    let ready = prepared.build(options).map_err(refuse)?;
+    let ready = prepared.build(run_options).map_err(refuse)?;
     if let Some(number) = ready.number() {
         notifier.report(number);
     }
@@ -102,12 +102,12 @@ pub(crate) fn run_ready(ready: Ready, given: &RunArguments) -> Result<Finished, 
     finished.map_err(refuse)
 }
 
-/// The process that started this path in the background and waits until it runs.
+/// The pipe to the process that started this path in the background and waits until it runs.
 #[derive(Debug)]
 pub(crate) struct StartNotifier(Option<OwnedFd>);
 
 impl StartNotifier {
-    /// The notifier of a path in the foreground, which notifies no process.
+    /// The notifier of a path in the foreground, which has no process to notify.
     pub(crate) const NONE: Self = Self(None);
 
     /// Detaches this process from the terminal if the path runs in the background.
@@ -119,7 +119,7 @@ impl StartNotifier {
         left.map(|socket| Self(Some(socket))).map_err(|error| refused(&error))
     }
 
-    /// Sends the number of the running path to the starter.
+    /// Sends the number of the running path to the process that started it.
     fn report(self, number: u32) {
         if let Some(socket) = self.0 {
             let text = serde_json::to_vec(&PathNumber { number }).unwrap_or_default();
@@ -170,13 +170,13 @@ pub(crate) fn print_results(
     let written = match (wanted || lost || unbalanced, file) {
         (true, Some(place)) => place.write(&report.whole(form)),
         (true, None) => {
-            terminal::tell(&report.whole(form));
+            terminal::print_error_text(&report.whole(form));
             Status::Done
         }
         (false, _) => {
             if !given.quiet && !unread && !failed {
                 report.explain_empty_output().iter().for_each(|why| terminal::note(why));
-                terminal::tell(&format!("{}\n", report.sentence()));
+                terminal::print_error_text(&format!("{}\n", report.sentence()));
             }
             Status::Done
         }
@@ -189,10 +189,10 @@ pub(crate) fn print_results(
     }
 }
 
-/// Prints the measurements, and their effect on the next plan.
+/// Prints the measurements, and the changes that they cause in the next plan.
 fn print_analysis(results: &Results) {
     let analysis = analysis::analyze(results);
-    terminal::tell(&format!("{}\n", analysis.text));
+    terminal::print_error_text(&format!("{}\n", analysis.text));
     match &analysis.saved {
         Err(SaveError::NoStateDirectory) => {
             terminal::note("nothing is kept of this: neither XDG_STATE_HOME nor HOME is set");
@@ -214,8 +214,8 @@ fn print_analysis(results: &Results) {
     analysis.changes.iter().for_each(|change| terminal::note(&format!("next time {change}")));
 }
 
-/// Suppresses the standard panic message of a space, since the failure is reported with its path.
-/// With RUST_BACKTRACE the message is printed.
+/// Suppresses the standard panic message of a space, because the failure is reported with its path.
+/// With RUST_BACKTRACE set, the message is printed.
 pub(crate) fn quiet_panics() {
     if std::env::var_os("RUST_BACKTRACE").is_some() {
         return;

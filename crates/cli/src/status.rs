@@ -13,10 +13,10 @@ pub(crate) enum Status {
     Failed,
     /// Mistakes in the command line or in the request.
     Usage,
-    /// A named file, filter, program or path, or the daemon, does not exist.
+    /// A named file, filter, program or path does not exist, or there is no daemon.
     Nothing,
-    /// The reader of standard output has gone. Shells report this number for a program killed by
-    /// SIGPIPE.
+    /// The reader of standard output has closed it. Shells report this number for a program killed
+    /// by SIGPIPE.
     Unread,
 }
 

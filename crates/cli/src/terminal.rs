@@ -13,8 +13,8 @@ static STATUS: AtomicBool = AtomicBool::new(false);
 /// Control sequence: returns to column 0 and erases the line.
 const WIPE: &str = "\r\x1b[K";
 
-/// Returns the width of the terminal on standard output; `usize::MAX` if standard output is not a
-/// terminal.
+/// Returns the width of the terminal on standard output, in characters; `usize::MAX` if standard
+/// output is not a terminal.
 pub(crate) fn columns() -> usize {
     let size = ratatui::crossterm::terminal::size();
     let columns = size.ok().filter(|_| io::stdout().is_terminal()).map(|(columns, _)| columns);
@@ -23,12 +23,12 @@ pub(crate) fn columns() -> usize {
 
 /// Returns true if messages are colored: standard error is a capable terminal, and NO_COLOR is not
 /// set.
-pub(crate) fn colours() -> bool {
+pub(crate) fn has_colour_errors() -> bool {
     io::stderr().is_terminal() && may_colour()
 }
 
-/// Returns true if standard output is colored, under the same conditions.
-pub(crate) fn colours_out() -> bool {
+/// Returns true if standard output is colored: it is a capable terminal, and NO_COLOR is not set.
+pub(crate) fn has_colour_output() -> bool {
     io::stdout().is_terminal() && may_colour()
 }
 
@@ -76,7 +76,7 @@ pub(crate) fn status(line: &str) {
 
 /// Erases the line shown by [`status`].
 pub(crate) fn wipe() {
-    tell("");
+    print_error_text("");
 }
 
 /// Clears the screen.
@@ -90,7 +90,7 @@ pub(crate) fn clear() {
 pub(crate) fn print(text: &str) -> Status {
     // Standard error may be the same terminal.
     wipe();
-    let text = visible_text(text, colours_out());
+    let text = visible_text(text, has_colour_output());
     let mut stdout = io::stdout().lock();
     match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
         Ok(()) => Status::Done,
@@ -102,9 +102,9 @@ pub(crate) fn print(text: &str) -> Status {
     }
 }
 
-/// Writes a text to standard error. Ignores errors, since they cannot be reported.
-pub(crate) fn tell(text: &str) {
-    let text = visible_text(text, colours());
+/// Writes a text to standard error. Errors are ignored, because they cannot be reported.
+pub(crate) fn print_error_text(text: &str) {
+    let text = visible_text(text, has_colour_errors());
     let mut stderr = io::stderr().lock();
     let _ = match STATUS.swap(false, Ordering::Relaxed) {
         true => stderr.write_all(format!("{WIPE}{text}").as_bytes()),
@@ -112,8 +112,9 @@ pub(crate) fn tell(text: &str) {
     };
 }
 
-/// Replaces hidden characters in a text; color sequences are preserved if `colours` is set.
-fn visible_text(text: &str, colours: bool) -> Cow<'_, str> {
+/// Replaces hidden characters in a text; color sequences are preserved if `has_colour_errors` is
+/// set.
+fn visible_text(text: &str, has_colour_errors: bool) -> Cow<'_, str> {
     let replaced = |c: char| is_hidden(c) && !matches!(c, '\n' | '\t');
     if !text.contains(replaced) {
         return Cow::Borrowed(text);
@@ -121,7 +122,7 @@ fn visible_text(text: &str, colours: bool) -> Cow<'_, str> {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
     while let Some(c) = rest.chars().next() {
-        let taken = match colour(rest).filter(|_| colours) {
+        let taken = match colour(rest).filter(|_| has_colour_errors) {
             Some(colour) => {
                 out.push_str(colour);
                 colour.len()
@@ -161,9 +162,9 @@ pub(crate) fn note(what: &str) {
 fn print_labeled(word: &str, colour: &str, what: &str) {
     // The text may quote a request, a file name or another process.
     let what = VisibleLines(what);
-    match colours() {
-        true => tell(&format!("\x1b[{colour}m{word}\x1b[0m: {what}\n")),
-        false => tell(&format!("{word}: {what}\n")),
+    match has_colour_errors() {
+        true => print_error_text(&format!("\x1b[{colour}m{word}\x1b[0m: {what}\n")),
+        false => print_error_text(&format!("{word}: {what}\n")),
     }
 }
 

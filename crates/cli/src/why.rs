@@ -57,7 +57,7 @@ fn answer(given: &WhyArguments, expression: &str) -> Result<Status, Status> {
     let quiet = RunArguments { quiet: true, count, ..RunArguments::default() };
     quiet_panics();
     signal::watch().map_err(|error| refused(&error))?;
-    let ready = prepared.build_with(&run::options(&quiet), extras).map_err(refuse)?;
+    let ready = prepared.build_with(&run::run_options(&quiet), extras).map_err(refuse)?;
     let Results { plan, outcome, .. } = run::run_ready(ready, &quiet)?.results;
     for failure in outcome.failures.iter().filter(|failure| !failure.is_quiet()) {
         terminal::complain(&failure.to_string());
@@ -79,8 +79,8 @@ fn open_record(file: &Path) -> Result<TracedRequest, Status> {
     if recorded.is_changed() {
         let file = file.display();
         terminal::complain(&format!(
-            "{file} is of a path that was changed while it ran, and `why` tells of one line: `why \
-             FLOW {file} LINE` runs that line over its packets"
+            "{file} is of a path that was changed while it ran, and `why` traces one request: `why \
+             FLOW {file} REQUEST` runs that request over its packets"
         ));
         return Err(Status::Failed);
     }
@@ -111,7 +111,9 @@ fn prepare_capture(file: &Path, words: &str) -> Result<TracedRequest, Status> {
 fn expression(flow: &str) -> String {
     let words: Vec<&str> = flow.split_whitespace().collect();
     let ends = match words.as_slice() {
-        [protocol @ ("tcp" | "udp"), one, two] => end(one).zip(end(two)).map(|e| (protocol, e)),
+        [protocol @ ("tcp" | "udp"), one, two] => {
+            parse_endpoint(one).zip(parse_endpoint(two)).map(|e| (protocol, e))
+        }
         _ => None,
     };
     let Some((protocol, ((here, from), (there, to)))) = ends else { return flow.to_owned() };
@@ -122,13 +124,13 @@ fn expression(flow: &str) -> String {
 }
 
 /// Parses an address and a port, `10.0.0.1:80` or `[fe80::1]:80`; `None` if the text is neither.
-fn end(text: &str) -> Option<(IpAddr, u16)> {
-    let end: SocketAddr = text.parse().ok()?;
-    Some((end.ip(), end.port()))
+fn parse_endpoint(text: &str) -> Option<(IpAddr, u16)> {
+    let parse_endpoint: SocketAddr = text.parse().ok()?;
+    Some((parse_endpoint.ip(), parse_endpoint.port()))
 }
 
-/// Returns the rows in the order of the request.
-fn in_order(rows: &[Row], plan: &Plan) -> Vec<Row> {
+/// Returns the rows, sorted into the order of the request.
+fn sort_rows(rows: &[Row], plan: &Plan) -> Vec<Row> {
     let ids = plan.graph.ids();
     ids.filter_map(|(id, _)| rows.iter().find(|row| row.planned == id.0).cloned()).collect()
 }
@@ -139,27 +141,29 @@ const TABLE_WIDTH: usize = 110;
 fn table(rows: &[Row], plan: &Plan) -> String {
     let names = explain::names(&plan.graph);
     let mut table = Table::new(&["filter", ">came", ">bytes", "left as", "what else", "packets"]);
-    for row in in_order(rows, plan) {
+    for row in sort_rows(rows, plan) {
         let sink = plan.graph.outputs(NodeId(row.planned)).next().is_none();
         table.row([
             names[row.planned].clone(),
             row.came.blocks.to_string(),
             row.came.bytes.to_string(),
-            if sink { "the path ends here".to_owned() } else { list(&row.answered) },
-            rest(&row),
+            if sink { "the path ends here".to_owned() } else { counts_by_name(&row.answered) },
+            other_counts(&row),
             ranges(&row.packets),
         ]);
     }
     table.text(TABLE_WIDTH)
 }
 
-fn list(counts: &BTreeMap<String, u64>) -> String {
+/// Formats counts by name: `3 syn, 2 fin`.
+fn counts_by_name(counts: &BTreeMap<String, u64>) -> String {
     let each = counts.iter().map(|(what, count)| format!("{what} {count}"));
     each.collect::<Vec<_>>().join(", ")
 }
 
-/// Formats the numbers of blocks held, dropped, without a class, consumed, made and unselected.
-fn rest(row: &Row) -> String {
+/// Formats the numbers of blocks that were held, dropped, left without a class, consumed, made or
+/// not selected.
+fn other_counts(row: &Row) -> String {
     let mut parts = Vec::new();
     if row.held > 0 {
         let longest = explain::nanoseconds(row.held_max);
@@ -208,7 +212,7 @@ fn json(flow: &str, rows: &[Row], plan: &Plan) -> Object {
             ("packets", &row.packets),
         ])
     };
-    let nodes: Vec<Object> = in_order(rows, plan).into_iter().map(node).collect();
+    let nodes: Vec<Object> = sort_rows(rows, plan).into_iter().map(node).collect();
     object(&[("version", &VERSION), ("flow", &flow), ("nodes", &nodes)])
 }
 

@@ -1,5 +1,5 @@
-//! A filter with open connections moves into a process of its own and back while frames arrive over
-//! a virtual cable; no connection loses its state.
+//! Tests of a filter with open connections that moves into a process of its own and back while
+//! frames arrive over a virtual cable; no connection loses its state.
 
 #![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
 
@@ -15,7 +15,8 @@ use testkit::{Frame, Segment, until};
 /// Number of open connections.
 const CONNECTIONS: u32 = 1000;
 
-/// Returns the first half of each connection (its start and half a message), or the second half.
+/// Returns the first half of each connection (its start and half a message) if `first`, else the
+/// second half.
 fn halves(first: bool) -> Capture {
     let frame = |at: u32, sequence: u32, flags: u8, said: &str| {
         let source = format!("10.0.{}.{}", at >> 8, at & 0xff);

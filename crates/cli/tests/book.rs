@@ -1,4 +1,4 @@
-//! Runs the commands of the book, and compares their output with the book's.
+//! Tests that run the commands of the book and compare their output with the book's.
 
 #![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
 
@@ -11,12 +11,12 @@ use std::process::{Command, Stdio};
 use testkit::need;
 use testkit::net::{Namespace, is_observing, until};
 
-/// Shell command in place of a pause of the page: waits until the server listens on port 8000 and a
-/// bound packet socket exists (an unbound socket receives nothing).
+/// Shell command that replaces a pause in the page: waits until the server listens on port 8000 and
+/// a bound packet socket exists (an unbound socket receives nothing).
 const WAIT_READY: &str = "until grep -q ':1F40 .* 0A ' /proc/net/tcp && \
                      grep -Eq '^[^ ]+ +[0-9]+ +[0-9]+ +0*[1-9a-f][0-9a-f]* +[0-9]+ +1 ' \
                      /proc/net/packet; do :; done";
-/// Shell command in place of another pause: waits until the path runs or its process has ended.
+/// Shell command that replaces another pause: waits until the path runs or its process has ended.
 const WAIT_RUNNING: &str = "until ! kill -0 $! 2> /dev/null || \
                     cat /proc/$!/task/*/comm 2> /dev/null | grep -q ^thread; do :; done";
 
@@ -25,7 +25,7 @@ fn live_traffic_page_runs_without_privilege() {
     let wanted = ["unshare", "bash", "python3", "curl", "ip"].map(need::command);
     let [Some(unshare), Some(bash), Some(_), Some(_), Some(_)] = wanted else { return };
     if !Command::new(&unshare).args(["-Urn", "true"]).output().unwrap().status.success() {
-        let _: Option<()> = need::skip("needs user name spaces");
+        let _: Option<()> = need::skip("needs user namespaces");
         return;
     }
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/book/07-live.md");
@@ -158,15 +158,17 @@ fn ps_lists_the_shared_kernel_program() {
     shell.env("PATH", format!("{}:{others}", folder.path().display()));
     shell.env("TMPDIR", folder.path()).env("NO_COLOR", "1");
     let ran = Ran::from(shell.stdin(Stdio::null()).output().unwrap());
-    let said: Vec<String> = format!("{}\n{}", ran.out, ran.err).lines().map(plain).collect();
+    let said: Vec<String> =
+        format!("{}\n{}", ran.out, ran.err).lines().map(without_numbers).collect();
     for shown in blocks(section)[0].iter().filter(|line| !line.is_empty()) {
         // Requests are in order of arrival, and the kernel may send frames of its own on `lo`.
-        let shown = plain(shown).replace("N lo", "lo");
+        let shown = without_numbers(shown).replace("N lo", "lo");
         let same = |line: &String| line.split(' ').eq(shown.split(' '));
         assert!(said.iter().any(same), "{shown}\n{ran:?}");
     }
     let all = said.join(" ");
-    let words = "N may not watch lo: who does sees the frames of everybody there, and root has not";
+    let words =
+        "N may not watch lo: an observer sees the frames of all users there, and root has not";
     assert!(all.contains(words), "{ran:?}");
     assert!(ran.out.contains("2 blocks") && ran.out.contains("1 blocks"), "{ran:?}");
 }
@@ -192,8 +194,8 @@ fn blocks(page: &str) -> Vec<Vec<&str>> {
     blocks
 }
 
-/// Removes numbers and their padding from a line.
-fn plain(line: &str) -> String {
+/// Returns a line with each number replaced by `N`, and without padding.
+fn without_numbers(line: &str) -> String {
     let words = line.split_whitespace().map(|word| {
         let is_figure = |c: char| c.is_ascii_digit() || matches!(c, '.' | '-' | '\u{2013}');
         if word.chars().all(is_figure) { "N" } else { word }
@@ -220,8 +222,9 @@ fn kernel_chapter_matches_explain() {
     let shown = &blocks(&page)[0];
     assert!(shown.len() > 8, "{shown:?}");
     // With the built-in cost table, so that the numbers are equal, too.
-    let said: Vec<String> = ran.out.lines().map(plain).collect();
-    let missing: Vec<_> = shown.iter().filter(|line| !said.contains(&plain(line))).collect();
+    let said: Vec<String> = ran.out.lines().map(without_numbers).collect();
+    let missing: Vec<_> =
+        shown.iter().filter(|line| !said.contains(&without_numbers(line))).collect();
     assert!(missing.is_empty(), "explain does not say {missing:#?}, but\n{}", ran.out);
 }
 
@@ -250,8 +253,9 @@ fn kernel_chapter_refusal_note_and_tables_match() {
     });
     until("it ends", || child.try_wait().unwrap().is_some());
     let ran = Ran::from(child.wait_with_output().unwrap());
-    let said: Vec<String> = ran.err.lines().map(plain).collect();
-    let missing: Vec<_> = shown.iter().filter(|line| !said.contains(&plain(line))).collect();
+    let said: Vec<String> = ran.err.lines().map(without_numbers).collect();
+    let missing: Vec<_> =
+        shown.iter().filter(|line| !said.contains(&without_numbers(line))).collect();
     assert!(missing.is_empty(), "it does not say {missing:#?}, but\n{}", ran.err);
 }
 

@@ -1,4 +1,4 @@
-//! `bpf` on captures of every link type: counts, refusals, warnings, and name resolution.
+//! Tests of `bpf` on captures of every link type: counts, refusals, warnings, and name resolution.
 
 #![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
 
@@ -23,7 +23,7 @@ fn capture(folder: &Folder, name: &str, link: u32, frames: &[Vec<u8>]) {
 
 const SNAP_HEADER: &[u8] = &[0xaa, 0xaa, 3, 0, 0, 0, 8, 0];
 
-/// Returns link types, each with its name and the header in front of IPv4 packets.
+/// Returns the tested link types, each with its name and the header that precedes IPv4 packets.
 fn link_headers() -> Vec<(&'static str, u32, Vec<u8>)> {
     let wlan = [&[8][..], &[0; 23], SNAP_HEADER].concat();
     vec![
@@ -66,7 +66,7 @@ fn h9_expression_is_compiled_for_the_capture_link_type() {
     }
 }
 
-/// Each expression applies to one link type only.
+/// Each of the tested expressions applies to one link type only.
 #[test]
 fn link_specific_primitive_is_refused_on_other_links() {
     let folder = Folder::new();
@@ -97,7 +97,7 @@ fn cooked_frame(interface: u8) -> Vec<u8> {
     header
 }
 
-/// Primitives unknown to the built-in compiler: libpcap compiles them, or the refusal names a
+/// libpcap compiles primitives that the built-in compiler does not know, or the refusal names a
 /// remedy.
 #[test]
 fn primitives_for_atm_mtp_and_pflog_use_libpcap() {

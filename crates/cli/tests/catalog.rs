@@ -1,4 +1,5 @@
-//! The catalog on the command line: help of filters, examples, completion, explanations, bench.
+//! Tests of the catalog on the command line: help of filters, examples, completion, explanations,
+//! bench.
 
 #![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
 

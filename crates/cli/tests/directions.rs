@@ -1,6 +1,6 @@
-//! A source that captures only one direction, in front of a filter that combines both: `check`,
-//! `explain` and the start of a run warn of it on an interface with an address, and are silent on
-//! an interface without an address.
+//! Tests of a source that captures only one direction, upstream of a filter that combines both:
+//! `check`, `explain` and the start of a run warn of this on an interface with an address, and are
+//! silent on an interface without an address.
 
 #![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
 
@@ -37,7 +37,7 @@ fn one_sided_source_of_exchanges_causes_a_warning() {
     let lo = run_verb(&folder, &pair, &["check"], "rx lo");
     assert_eq!((lo.status, lo.err.as_str()), (Some(0), ""));
     let other = run_verb(&folder, &pair, &["check"], &format!("rx {CLIENT_DEVICE}"));
-    assert_eq!((other.status, other.err.as_str()), (Some(0), ""), "it is in the other name space");
+    assert_eq!((other.status, other.err.as_str()), (Some(0), ""), "it is in the other namespace");
 }
 
 #[test]

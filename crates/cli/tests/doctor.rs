@@ -1,4 +1,5 @@
-//! `doctor` with all, no, and some privileges; each test starts the command in such an environment.
+//! Tests of `doctor` with all, no, and some privileges; each test starts the command in such an
+//! environment.
 
 #![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
 
@@ -71,7 +72,7 @@ fn commands(verdict: &Value) -> Vec<&str> {
     ways.map(|way| way["command"].as_str().unwrap()).filter(|line| !line.is_empty()).collect()
 }
 
-/// Wrapper that runs a command as an unprivileged user.
+/// Wrapper command that runs a command as an unprivileged user.
 const NOBODY: [&str; 6] =
     ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--inh-caps=-all", "--"];
 
@@ -265,16 +266,16 @@ fn root_of_a_user_namespace_cannot_capture() {
     let Some(unshare) = need::command("unshare") else { return };
     let unshare = unshare.to_str().unwrap();
     if !Command::new(unshare).args(["-Urn", "true"]).output().unwrap().status.success() {
-        let _: Option<()> = need::skip("needs user name spaces");
+        let _: Option<()> = need::skip("needs user namespaces");
         return;
     }
     let fettered = Fixture::new();
     let told = fettered.capture_verdict(&[unshare, "-Ur"]);
     assert!(because(&told).starts_with("CAP_NET_RAW is there and does not help"), "{told}");
-    assert!(because(&told).contains("user name space"), "{told}");
+    assert!(because(&told).contains("user namespace"), "{told}");
     assert_eq!(commands(&told), ["unshare -Urn"]);
     let told = fettered.capture_verdict(&[unshare, "-Urn"]);
-    assert!(told["open"].as_bool().unwrap(), "and its own network name space has: {told}");
+    assert!(told["open"].as_bool().unwrap(), "and its own network namespace has: {told}");
 }
 
 #[test]
@@ -315,7 +316,7 @@ fn unprivileged_request_prints_remedies() {
     // `explain` also reports it, without starting anything.
     let told = fettered.run(&NOBODY, &["explain", line]);
     assert_eq!(told.status, Some(0), "{told:?}");
-    assert!(told.err.starts_with("note: this line would not start: CAP_NET_RAW is"), "{told:?}");
+    assert!(told.err.starts_with("note: this request would not start: CAP_NET_RAW is"), "{told:?}");
     assert!(told.err.lines().any(|said| said.trim() == wanted), "{told:?}");
     assert!(!told.out.contains("run as root"), "{told:?}");
     let told = fettered.run(&NOBODY, &["explain", "generate | count"]);

@@ -1,11 +1,11 @@
-//! Runs every command that README, the book and `--help` print, exactly as printed: in a directory
-//! with the examples, as an unprivileged user, or as root behind `sudo`.
+//! Tests that run every command of README, the book and `--help` exactly as printed: in a directory
+//! with the examples, as an unprivileged user, or as root if it starts with `sudo`.
 //!
 //! A command is a line indented by four spaces that starts with `streamline`, `sudo streamline` or
 //! `cargo run --release --`, or a block marked `sh`. The commands of a page run in order in one
-//! directory, in a network namespace with two cables (`eth0`, `eth1`). Preconditions of a page (a
-//! running path, a file) are its preamble in [`PAGES`]. A command that would run forever receives
-//! ^C once its path runs.
+//! directory, in a network namespace with two cables (`eth0`, `eth1`). The preamble of a page in
+//! [`PAGES`] creates its preconditions (a running path, a file). A command that would run forever
+//! receives ^C once its path runs.
 
 #![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
 
@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use testkit::need;
 use testkit::net::{Namespace, until};
 
-/// A user ID without an entry in `/etc/passwd`.
+/// A user id without an entry in `/etc/passwd`.
 const READER: u32 = 41_901;
 /// Time limit of a command on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -206,8 +206,8 @@ fn is_endless(text: &str) -> bool {
     runs && (text.contains("'rx ") || text.starts_with("streamline tap "))
 }
 
-/// Waits until a child ends. If it is endless, sends ^C once its path runs; kills it after
-/// [`PATIENCE`].
+/// Waits until a child ends. Sends ^C to an `endless` child once its path runs; kills any child
+/// after [`PATIENCE`].
 fn finish(child: Child, endless: bool) -> Ran {
     let (process, begun) = (child.id(), Instant::now());
     let reader = std::thread::spawn(move || Ran::from(child.wait_with_output().unwrap()));

@@ -1,4 +1,4 @@
-//! `--engines=N`: a request that runs in N worker processes, one per processor.
+//! Tests of `--engines=N`: a request runs in N worker processes, one per processor.
 
 #![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
 
@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 use testkit::net::{CLIENT_DEVICE, Cable, Pair, SERVER_DEVICE, wait_until_received};
 use testkit::until;
 
-/// Returns the process numbers of the children of a process.
-fn children(process: u32) -> Vec<u32> {
+/// Returns the process ids of the children of a process.
+fn child_processes(process: u32) -> Vec<u32> {
     let tasks = std::fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten();
     let of = |task: std::fs::DirEntry| std::fs::read_to_string(task.path().join("children")).ok();
     let all: String = tasks.filter_map(Result::ok).filter_map(of).collect();
@@ -29,9 +29,9 @@ fn is_running(process: &u32) -> bool {
     tasks.filter_map(Result::ok).filter_map(name).any(|name| name.starts_with("orders"))
 }
 
-/// Waits until `of` workers run; returns their process numbers.
+/// Waits until `of` workers run; returns their process ids.
 fn wait_workers(child: &Child, of: usize) -> Vec<u32> {
-    let all = || children(child.id()).into_iter().filter(is_running).collect::<Vec<_>>();
+    let all = || child_processes(child.id()).into_iter().filter(is_running).collect::<Vec<_>>();
     until("all engines run", || all().len() == of);
     all()
 }
@@ -58,7 +58,7 @@ fn row<'r>(run: &'r Value, name: &str) -> &'r Value {
     rows.iter().find(|row| row["name"] == name).unwrap_or_else(|| panic!("{name}: {run}"))
 }
 
-/// Returns the output of `json` by flow: frame numbers in order of arrival.
+/// Returns the frame numbers in the output of `json` by flow, in order of arrival.
 fn frames_by_flow(out: &str) -> BTreeMap<String, Vec<u64>> {
     let mut flows: BTreeMap<String, Vec<u64>> = BTreeMap::new();
     for line in out.lines() {
@@ -215,8 +215,8 @@ fn n7_unshareable_request_is_refused_with_a_reason() {
     assert_eq!(ran.err.matches("no such file").count(), 1, "said once: {}", ran.err);
 }
 
-/// Runs a request in workers at one end of a cable and calls `meanwhile`, which sends frames;
-/// returns the output and the report. `None` if the machine has no namespaces.
+/// Runs a request in workers at one end of a cable and calls `meanwhile` to send frames; returns
+/// the output and the report. `None` if the machine has no namespaces.
 fn run_on_cable(of: usize, meanwhile: impl FnOnce(&Folder, &Pair, &[u32])) -> Option<(Ran, Value)> {
     run_on_cable_with(of, "", meanwhile)
 }
@@ -428,8 +428,8 @@ fn n7_workers_count_each_block_of_a_capture_once() {
     }
 }
 
-/// Sends numbered frames to two processes that read only afterwards: printed and missing frames
-/// together must equal those sent, whichever process lost them.
+/// Sends numbered frames to two processes that read only afterwards. The printed and the missing
+/// frames together must equal the sent frames, whichever process lost them.
 #[test]
 fn n7_losses_of_foreign_shares_are_not_summed() {
     const SENT: u64 = 40_000;

@@ -1,5 +1,5 @@
-//! Attacks of users on each other: silent paths, squatted names, planted logs, terminal escapes.
-//! Real processes of two users. (RELIABILITY T8, T13)
+//! Tests of attacks by users on each other: silent paths, squatted names, planted logs, terminal
+//! escapes. They run real processes of two users. (RELIABILITY T8, T13)
 
 #![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
 
@@ -27,7 +27,7 @@ const BOB: u32 = 41_002;
 const ROLE: &str = "STREAMLINE_TEST_ROLE";
 const NAME: &str = "STREAMLINE_TEST_NAME";
 
-/// Runs this test program as alice in a role; returns once the role is active.
+/// Runs this test program as user ALICE in a role; returns once the role is active.
 fn spawn_hostile(folder: &Folder, role: &str, name: &str) -> Guard {
     let test = folder.path().join("test");
     if !test.exists() {
@@ -247,7 +247,7 @@ fn newest_path(folder: &Folder) -> String {
 }
 
 /// Builds a request and response full of terminal escapes and hidden characters.
-fn capture(folder: &Folder) -> String {
+fn escapes_capture(folder: &Folder) -> String {
     let frame = |from: &str, to: &str, segment: &Segment, payload: &str| {
         Frame::ethernet().ipv4(from, to).tcp(segment, payload.as_bytes())
     };
@@ -286,7 +286,7 @@ fn capture(folder: &Folder) -> String {
 #[test]
 fn hidden_characters_are_escaped_in_every_output() {
     let folder = Folder::new();
-    let http = capture(&folder);
+    let http = escapes_capture(&folder);
     for sink in ["json", "print", "|exchange weblog", "|exchange weblog ecs=yes", "files out"] {
         let ran = folder.run(&["run", &format!("{http} {}", piped_sink(sink))]);
         assert_eq!(ran.status, Some(0), "{sink}: {ran:?}");

@@ -1,4 +1,4 @@
-//! `--latency`: violations of the bound are reported during the run and counted.
+//! Tests of `--latency`: violations of the bound are reported during the run and counted.
 
 #![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
 

@@ -1,4 +1,4 @@
-//! The manual: it covers every command and filter, and man(1) accepts it.
+//! Tests of the manual: it covers every command and filter, and man(1) accepts it.
 
 #![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
 
@@ -36,7 +36,7 @@ fn manual_contains_every_command_and_filter() {
     assert_eq!(filters.matches("\\fBstate_mode\\fR").count(), 1, "what all have stands there once");
 }
 
-/// Returns the page about all filters for the name `filters`, otherwise `page`.
+/// Returns the page about all filters if `name` is `filters`, otherwise `page`.
 fn page_or_filters(folder: &Folder, name: &str, page: String) -> String {
     if name == "filters" { folder.read("man/man7/streamline-filters.7") } else { page }
 }

@@ -1,5 +1,5 @@
-//! The named ends of a path: `user`, `socket` and `buffer`, opened by `streamline cat` of this and
-//! of other users.
+//! Tests of the named ends of a path: `user`, `socket` and `buffer`, opened by `streamline cat` of
+//! the path's user and of another user.
 
 #![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
 
@@ -12,8 +12,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use testkit::{need, until};
 
 const BOB: u32 = 41_012;
-/// Frames and bytes of TCP in `web.pcap`.
+/// Number of TCP frames in `web.pcap`.
 const TCP_FRAMES: u64 = 90;
+/// Number of bytes in the TCP frames of `web.pcap`.
 const TCP_BYTES: usize = 26_707;
 
 /// Returns a name that no other test uses.
@@ -22,7 +23,7 @@ fn name() -> String {
     format!("cli-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
 }
 
-/// Starts a command with its output kept.
+/// Starts a command whose output is captured.
 fn begin(mut command: Command) -> Child {
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
 }
@@ -73,7 +74,7 @@ fn h19_blocks_without_a_reader_are_dropped_and_counted() {
 }
 
 #[test]
-fn h19_a_waiting_path_without_a_reader_ends_when_it_is_stopped() {
+fn h19_waiting_path_without_a_reader_ends_when_stopped() {
     let (folder, name) = (Folder::new(), name());
     let line = format!("replay examples/web.pcap | user {name} full=wait");
     let path = begin(folder.streamline(&["run", "--json", &line]));
@@ -107,7 +108,7 @@ fn h19_blocks_of_several_writers_reach_the_path() {
 }
 
 #[test]
-fn h19_errors_say_that_a_name_is_unknown_taken_or_of_another_kind() {
+fn h19_unusable_name_is_refused_with_a_reason() {
     let (folder, name) = (Folder::new(), name());
     let unknown = folder.run(&["cat", &name]);
     assert_eq!(unknown.status, Some(3));

@@ -1,5 +1,5 @@
-//! Output files (replaced files, a full disk, a kill during a write) and the summary of a run.
-//! (docs/book/decisions/0049-replaced-files.md)
+//! Tests of output files (replaced files, a full disk, a kill during a write) and of the summary of
+//! a run. (docs/book/decisions/0049-replaced-files.md)
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something is not as it must be")]
 
@@ -22,8 +22,8 @@ fn capture() -> Vec<u8> {
     fs::read(examples().join("web.pcap")).unwrap()
 }
 
-/// Counts the packets of a capture in the directory.
-fn packets(folder: &Folder, name: &str) -> usize {
+/// Counts the packets of a capture file in the directory.
+fn count_packets(folder: &Folder, name: &str) -> usize {
     let ran = folder.run(&["--json", &format!("replay {name} | count")]);
     assert_eq!(ran.status, Some(0), "{ran:?}");
     let report: Value = serde_json::from_str(ran.out.lines().next().unwrap()).unwrap();
@@ -58,7 +58,7 @@ fn request_without_output_leaves_the_old_capture() {
     // Without an old file, an empty capture is created.
     let ran = folder.run(&[&format!("{NO_OUTPUT} | pcap new.pcap")]);
     assert!(ran.status == Some(0) && !ran.err.contains("warning"), "{ran:?}");
-    assert_eq!(packets(&folder, "new.pcap"), 0);
+    assert_eq!(count_packets(&folder, "new.pcap"), 0);
 }
 
 #[test]
@@ -73,7 +73,7 @@ fn first_block_replaces_the_old_file() {
     let mut old = String::new();
     reader.read_to_string(&mut old).unwrap();
     assert_eq!(old, "yesterday", "a reader keeps what it has opened");
-    assert_eq!(packets(&folder, "x.pcap"), 105);
+    assert_eq!(count_packets(&folder, "x.pcap"), 105);
     let about = fs::metadata(&path).unwrap();
     assert!(about.ino() != reader.metadata().unwrap().ino() && about.mode() & 0o777 == 0o640);
     // Symbolic and hard links continue to lead to the same file.
@@ -83,7 +83,7 @@ fn first_block_replaces_the_old_file() {
     for name in ["link.pcap", "second.pcap"] {
         fs::write(folder.path().join("target.pcap"), "yesterday").unwrap();
         assert_eq!(folder.run(&[&format!("{CAPTURE} | pcap {name}")]).status, Some(0));
-        assert_eq!(packets(&folder, "target.pcap"), 105, "{name}");
+        assert_eq!(count_packets(&folder, "target.pcap"), 105, "{name}");
     }
     assert!(fs::symlink_metadata(folder.path().join("link.pcap")).unwrap().is_symlink());
     assert_eq!(
@@ -119,7 +119,7 @@ fn file_of_another_owner_keeps_its_owner() {
     assert_eq!(folder.run(&[&format!("{CAPTURE} | pcap x.pcap")]).status, Some(0));
     let about = fs::metadata(&path).unwrap();
     assert_eq!((about.uid(), about.gid()), (41_003, 41_003));
-    assert_eq!(packets(&folder, "x.pcap"), 105);
+    assert_eq!(count_packets(&folder, "x.pcap"), 105);
 }
 
 #[test]
@@ -178,7 +178,10 @@ fn full_disk_leaves_the_old_capture_and_whole_lines() {
     let captures = names(&folder.path().join("connections"));
     for name in captures.iter().filter(|name| name.ends_with(".pcap")) {
         let about = fs::metadata(folder.path().join("connections").join(name)).unwrap();
-        assert!(about.len() == 0 || packets(&folder, &format!("connections/{name}")) > 0, "{name}");
+        assert!(
+            about.len() == 0 || count_packets(&folder, &format!("connections/{name}")) > 0,
+            "{name}"
+        );
     }
     for line in &whole[1..] {
         assert!(serde_json::from_str::<Value>(line).unwrap().is_object());
@@ -241,12 +244,12 @@ fn live_capture_is_readable_from_first_block_and_after_kill() {
     stdin.write_all(&bytes[24..10_000]).unwrap();
     stdin.flush().unwrap();
     testkit::until("frames are in the file", || fs::read(&path).unwrap() != b"yesterday");
-    testkit::until("all of them are", || packets(&folder, "x.pcap") > 20);
+    testkit::until("all of them are", || count_packets(&folder, "x.pcap") > 20);
     child.0.kill().unwrap();
     child.0.wait().unwrap();
     let kept = fs::read(&path).unwrap();
     assert_eq!(names(folder.path()), ["examples", "x.pcap"]);
-    let frames = packets(&folder, "x.pcap");
+    let frames = count_packets(&folder, "x.pcap");
     assert!(frames > 20 && kept.len() < bytes.len(), "{frames}");
 }
 

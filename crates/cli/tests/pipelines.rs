@@ -1,4 +1,4 @@
-//! `streamline sh` compared with `sh`: output and exit status are identical even if the programs
+//! Tests of `streamline sh` against `sh`: output and exit status are identical even if the programs
 //! fork, exec, poll, mix system calls and stdio, or are killed. [C9] [D19] (RELIABILITY T16)
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something is not as it must be")]
@@ -14,7 +14,7 @@ use testkit::{need, until};
 
 /// Time limit of any pipeline.
 const TIMEOUT: Duration = Duration::from_secs(300);
-/// Size of the text in bytes.
+/// Size of the tested text in bytes.
 const TEXT_BYTES: usize = 6 << 20;
 
 /// Builds the library and returns a file with text.
@@ -111,8 +111,8 @@ fn c9_plain_pipeline_output_equals_that_of_sh() {
     }
 }
 
-/// With a descriptor limit below the numbers that streams use, all edges are kernel pipes, with one
-/// note.
+/// If the descriptor limit is below the numbers that streams use, all edges are kernel pipes, and a
+/// single note says so.
 #[test]
 fn sh_with_few_descriptors_falls_back_to_kernel_pipes() {
     let script = "cat $F | grep x | wc -l";
@@ -158,21 +158,22 @@ fn shell_stage_forks_and_reads_as_with_pipes() {
     }
 }
 
-/// Returns the path of the Python executable rather than of a wrapper script.
+/// Returns the path of the Python executable, not of a wrapper script.
 fn interpreter() -> Option<String> {
     let name = need::command("python3")?;
     let output = Command::new(name).args(["-c", "import sys; print(sys.executable)"]).output();
     Some(String::from_utf8(output.unwrap().stdout).unwrap().trim().to_owned())
 }
 
-/// Compares a pipeline with a Python program between `before` and `after`.
-fn python(before: &str, body: &str, after: &str) {
-    let Some(python) = interpreter() else { return };
+/// Runs a pipeline with a Python program between `before` and `after`, and asserts that streams and
+/// kernel pipes give equal results.
+fn assert_same_python(before: &str, body: &str, after: &str) {
+    let Some(assert_same_python) = interpreter() else { return };
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
     let path = text().with_extension(format!("{number}.py"));
     std::fs::write(&path, body).unwrap();
-    assert_same(&format!("{before}{python} {}{after}", path.display()));
+    assert_same(&format!("{before}{assert_same_python} {}{after}", path.display()));
     std::fs::remove_file(path).unwrap();
 }
 
@@ -200,7 +201,7 @@ fn forked_reader_shares_the_rest_with_its_child() {
          except ChildProcessError: pass\nsome(1 << 30)",
     ];
     for body in bodies {
-        python("cat $F | ", &format!("{READ_PREAMBLE}{body}\n"), " | md5sum");
+        assert_same_python("cat $F | ", &format!("{READ_PREAMBLE}{body}\n"), " | md5sum");
     }
 }
 
@@ -220,7 +221,7 @@ fn reader_continues_after_exec_and_poll() {
              if not b: break\n    \
              os.write(1, b)",
     ] {
-        python("cat $F | ", &format!("{READ_PREAMBLE}{body}\n"), " | md5sum");
+        assert_same_python("cat $F | ", &format!("{READ_PREAMBLE}{body}\n"), " | md5sum");
     }
 }
 
@@ -246,8 +247,8 @@ fn writer_mixing_output_calls_keeps_its_order() {
              except BlockingIOError: os.sched_yield()",
         "os.kill(os.getpid(), 9)",
     ] {
-        python("", &format!("{some}{body}\n"), " | cat | md5sum");
-        python("", &format!("{some}{body}\n"), " | dd bs=64k status=none | md5sum");
+        assert_same_python("", &format!("{some}{body}\n"), " | cat | md5sum");
+        assert_same_python("", &format!("{some}{body}\n"), " | dd bs=64k status=none | md5sum");
     }
 }
 
@@ -255,11 +256,11 @@ fn writer_mixing_output_calls_keeps_its_order() {
 fn writer_without_reader_ends_as_in_a_shell() {
     let ended = run(streamline(&["--pipefail"], "yes | head -c 10000000 | wc -c"));
     assert_eq!((ended.status.code(), &*ended.stdout), (Some(141), &b"10000000\n"[..]));
-    let Some(python) = interpreter() else { return };
+    let Some(assert_same_python) = interpreter() else { return };
     let body = format!("{READ_PREAMBLE}os.kill(os.getpid(), 9)\n");
     let path = text().with_extension("killed.py");
     std::fs::write(&path, body).unwrap();
-    let killed = run(streamline(&[], &format!("yes | {python} {}", path.display())));
+    let killed = run(streamline(&[], &format!("yes | {assert_same_python} {}", path.display())));
     assert_eq!(killed.status.code(), Some(137));
     std::fs::remove_file(path).unwrap();
 }
@@ -299,7 +300,7 @@ fn d19_edge_is_a_kernel_pipe_if_isolated_or_not_preloadable() {
     assert!(told(&["-v"], "cat /dev/null; true").contains("no plain pipeline"));
 }
 
-/// Compares the effect of `cat` or `dd` with and without lazy copies, on standard output and in a
+/// Asserts that lazy copies do not change the output of `cat` or `dd`, on standard output and in a
 /// file.
 fn assert_lazy_copy(words: &str) {
     let out = text().with_extension("out");

@@ -1,5 +1,5 @@
-//! Progress on a terminal: a line that is rewritten, and erased before any other output. `script`
-//! of util-linux provides the terminal.
+//! Tests of the progress line on a terminal, which is rewritten, and erased before any other
+//! output. `script` of util-linux provides the terminal.
 
 #![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
 
@@ -10,10 +10,11 @@ use std::path::Path;
 use std::process::Stdio;
 use testkit::need;
 
+/// The control sequence that erases the line.
 const WIPE: &str = "\r\x1b[K";
 
 /// Returns the output of a shell command run on a terminal.
-fn on_a_terminal(script: &Path, folder: &Folder, typed: &str) -> String {
+fn run_on_terminal(script: &Path, folder: &Folder, typed: &str) -> String {
     let mut command = folder.shell("exec \"$@\"");
     command.arg("sh").arg(script).args(["-qec", typed, "/dev/null"]);
     command.env("TERM", "xterm").stdin(Stdio::null());
@@ -34,15 +35,16 @@ fn seconds_of(line: &str) -> f64 {
     told.unwrap_or_else(|| panic!("{line:?} begins with no time"))
 }
 
-/// Asserts that no line appears more than 0.11 s early.
-fn assert_apart(lines: &[&str], every: f64) {
+/// Asserts that no status line appears more than 0.11 s early: the n-th line is due after n times
+/// `every` seconds.
+fn assert_interval(lines: &[&str], every: f64) {
     for (number, line) in (1_u32..).zip(lines) {
         assert!(seconds_of(line) + 0.11 > f64::from(number) * every, "{lines:?}");
     }
 }
 
-/// Returns the output of `run`, called with `ms` and then with up to 16 times as much until the
-/// output is `enough`, since a busy machine may be late.
+/// Returns the output of `run`, which is called with `ms` and then with up to 16 times as much
+/// until the output is `enough`, because a busy machine may be late.
 fn run_until(ms: u32, run: impl Fn(u32) -> String, enough: impl Fn(&str) -> bool) -> String {
     let mut said = String::new();
     for times in [1, 2, 4, 8, 16] {
@@ -61,11 +63,11 @@ fn terminal_progress_line_is_erased_at_the_end() {
     let run = |ms| {
         let line = "generate rate=20000 | pcap out.pcap";
         let typed = format!("streamline '{line}' --for {ms}ms --progress 200ms");
-        on_a_terminal(&script, &folder, &typed)
+        run_on_terminal(&script, &folder, &typed)
     };
     let said = run_until(700, run, |said| !lines(said).is_empty());
     let lines = lines(&said);
-    assert_apart(&lines, 0.2);
+    assert_interval(&lines, 0.2);
     for line in &lines {
         assert!(line.starts_with(" ") && line.contains(" s  "), "{line:?}");
         assert!(line.contains(" blocks  ") && line.contains(" blocks/s  "), "{line:?}");
@@ -84,7 +86,7 @@ fn progress_line_is_erased_before_other_output() {
     let run = |ms| {
         let typed =
             format!("streamline 'generate rate=20000 | count' --for {ms}ms --progress 200ms");
-        on_a_terminal(&script, &folder, &typed)
+        run_on_terminal(&script, &folder, &typed)
     };
     let said = run_until(500, run, |said| !lines(said).is_empty());
     // The report of `count` goes to the same terminal and must be on a line of its own.
@@ -114,11 +116,11 @@ fn progress_is_shown_only_on_a_free_foreground_terminal() {
                 // With job control, `&` starts a separate process group.
                 let run = |ms| {
                     let typed = format!("set -m; streamline '{line}' --for {ms}ms {words}");
-                    on_a_terminal(script, &folder, &typed)
+                    run_on_terminal(script, &folder, &typed)
                 };
                 // Long enough for one line, which appears after a second.
                 let said = run_until(1500, run, |said| lines(said).is_empty() != shown);
-                assert_apart(&lines(&said), 1.0);
+                assert_interval(&lines(&said), 1.0);
             });
         }
     });
@@ -136,7 +138,7 @@ fn progress_on_request_prints_lines_to_a_file() {
     };
     let asked = run_until(700, run, |said| said.lines().count() > 1);
     let told: Vec<&str> = asked.lines().collect();
-    assert_apart(&told[..told.len() - 1], 0.2);
+    assert_interval(&told[..told.len() - 1], 0.2);
     assert!(!asked.contains(['\r', '\x1b']), "{asked}");
     let wrong = folder.run(&[&words[..], &["--progress", "often"]].concat());
     assert_eq!(wrong.status, Some(2));
@@ -149,6 +151,6 @@ fn progress_restores_the_terminal() {
     let folder = Folder::new();
     // Each line disables and reenables autowrap.
     let typed = "streamline 'generate rate=100 | discard' --for 400ms --progress 100ms";
-    let said = on_a_terminal(&script, &folder, typed);
+    let said = run_on_terminal(&script, &folder, typed);
     assert_eq!(said.matches("\x1b[?7l").count(), said.matches("\x1b[?7h").count());
 }

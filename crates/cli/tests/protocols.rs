@@ -1,5 +1,5 @@
-//! Traffic with which a hostile peer may try to evade or obscure the analysis: requests over
-//! generated captures.
+//! Tests of traffic with which a hostile peer may try to evade or obscure the analysis, as requests
+//! over generated captures.
 
 #![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
 

@@ -1,5 +1,5 @@
-//! Permissions of output files: readable by the users who may read all inputs. Real users, real
-//! files.
+//! Tests of the permissions of output files, which are readable by the users who may read all
+//! inputs. They use real users and real files.
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something is not as it must be")]
 
@@ -12,10 +12,11 @@ use testkit::need;
 
 const ALICE: u32 = 41_001;
 const BOB: u32 = 41_002;
-/// Group that a test may give to either user.
+/// A group of which a test may make either user a member.
 const TEAM: u32 = 41_200;
 
-/// Creates a directory with captures readable by everyone, by a group, and by alice only.
+/// Creates a directory with captures that are readable by everyone, by a group, and by user ALICE
+/// only.
 fn captures() -> Folder {
     let folder = Folder::for_everybody();
     for (name, group, mode) in
@@ -29,7 +30,7 @@ fn captures() -> Folder {
     folder
 }
 
-/// Runs a request as alice in this group, with the default umask.
+/// Runs a request as user ALICE in this group, with the default umask.
 fn run(folder: &Folder, group: u32, line: &str) {
     let mut shell = folder.command_of((ALICE, group), Some("/bin/sh"));
     shell.args(["-c", "umask 022; exec ./streamline -q \"$0\" < secret.pcap", line]);

@@ -1,4 +1,4 @@
-//! Records on the command line: created, replayed, truncated, foreign. (v10)
+//! Tests of records on the command line: created, replayed, truncated, foreign. (v10)
 
 #![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
 
@@ -130,7 +130,8 @@ fn v3_v10_changes_of_a_recorded_path_are_replayed() {
     assert!(fs::read(folder.path().join("got.pcap")).unwrap() == got);
     let asked = folder.run(&["why", "udp", "r.pcapng"]);
     assert_eq!(asked.status, Some(1), "{asked:?}");
-    let needs = "was changed while it ran, and `why` tells of one line: `why FLOW r.pcapng LINE`";
+    let needs =
+        "was changed while it ran, and `why` traces one request: `why FLOW r.pcapng REQUEST`";
     assert!(asked.err.contains(needs), "{asked:?}");
     let asked = folder.run(&["why", "udp", "r.pcapng", "ip | count"]);
     assert_eq!(asked.status, Some(0), "{asked:?}");

@@ -1,5 +1,5 @@
-//! Refusals of the machine to sinks, end to end: the message, the status, and the files left
-//! behind.
+//! Tests of refusals by the machine to sinks, end to end: the message, the exit status, and the
+//! files left behind.
 
 #![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
 
@@ -95,7 +95,8 @@ fn as_nobody(folder: &Folder, line: &str) -> Option<Ran> {
     Some(Ran::from(output.unwrap()))
 }
 
-/// Returns true if this process lacks the rights that lift the refusal; otherwise skips the test.
+/// Returns true if this process lacks the rights that would prevent the refusal; otherwise skips
+/// the test.
 fn needs_unprivileged() -> bool {
     let status = fs::read_to_string("/proc/self/status").unwrap();
     let uids = status.lines().find(|line| line.starts_with("Uid:")).unwrap();

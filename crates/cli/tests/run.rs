@@ -1,4 +1,4 @@
-//! Runs of requests: output, reports, and files left behind.
+//! Tests of runs of requests: output, reports, and files left behind.
 
 #![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
 
@@ -224,7 +224,7 @@ fn panic_ends_only_its_path_and_saves_a_capture() {
     assert!(std::path::Path::new(failure["block"].as_str().unwrap()).is_file());
 }
 
-/// The test build loses a block on request; the report must detect the loss.
+/// The test build loses a block on request, and the report must detect the loss.
 #[test]
 fn unbalanced_ledger_is_a_failure() {
     let cycle = "replay examples/web.pcap | dport --name=x |80 count | dport --name=x";

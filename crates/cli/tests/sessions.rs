@@ -1,5 +1,5 @@
-//! Session numbers of several filters whose output meets are unique across threads and processes.
-//! (A14)
+//! Tests of session numbers when the output of several filters meets: the numbers are unique across
+//! threads and processes. (A14)
 
 #![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
 
@@ -29,7 +29,7 @@ fn printed_counts(folder: &Folder, line: &str) -> Vec<u64> {
     words.filter_map(|word| word.parse().ok()).collect()
 }
 
-fn sums(one: &[u64], other: &[u64]) -> Vec<u64> {
+fn pairwise_sums(one: &[u64], other: &[u64]) -> Vec<u64> {
     assert_eq!(one.len(), other.len());
     one.iter().zip(other).map(|(one, other)| one + other).collect()
 }
@@ -69,7 +69,7 @@ fn a14_two_tcp_filters_have_distinct_sessions_in_one_sink() {
         "regex \"html\" \"GET\" | count",
         "regex \"html\" \"GET\" keep=yes | count",
     ] {
-        let wanted = sums(&alone("a.pcap", behind), &alone("b.pcap", behind));
+        let wanted = pairwise_sums(&alone("a.pcap", behind), &alone("b.pcap", behind));
         assert!(behind.starts_with("dns") || wanted[0] > 9, "{behind}: {wanted:?}");
         let both = format!("(replay a.pcap | tcp) + (replay b.pcap | tcp) | {behind}");
         assert_eq!(printed_counts(&folder, &both), wanted, "{behind}");
@@ -197,9 +197,9 @@ fn a14_v3_v10_inserted_session_filter_replays_identically() {
     assert!(again.err.contains("it did what the recorded run did, to the block"), "{}", again.err);
 }
 
-/// Records of a version that numbered sessions per filter: one by `run --record=… 'generate
-/// count=12 size=60 seq=yes flows=3 | (udp + (inspect | udp)) | print'`, one of a path into which a
-/// second `udp` was inserted.
+/// Replays records of a version that numbered sessions per filter: one made by `run --record=…
+/// 'generate count=12 size=60 seq=yes flows=3 | (udp + (inspect | udp)) | print'`, one of a path
+/// into which a second `udp` was inserted.
 #[test]
 fn a14_v10_version_2_record_replays_with_its_numbers() {
     for (record, blocks) in [

@@ -1,4 +1,4 @@
-//! `streamline set PATH arg NODE NAME=VALUE`: arguments of running filters.
+//! Tests of `streamline set PATH arg NODE NAME=VALUE`, which sets arguments of running filters.
 
 #![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
 
@@ -30,8 +30,8 @@ fn end(folder: &Folder, child: Child) -> Value {
     report
 }
 
-/// Sets an argument of the path; returns, for each space, the number of the block at which it
-/// switched.
+/// Sets an argument of the path. Returns, for each space, the number of the block at which it
+/// switched to the new value.
 fn set(folder: &Folder, words: &[&str]) -> Vec<u64> {
     let done = folder.run(&[&["set", "web", "arg"], words].concat());
     assert_eq!(done.status, Some(0), "{done:?}");

@@ -1,5 +1,5 @@
-//! Shared mode end to end: the daemon, paths of several users, and the state after kills. Real
-//! processes of different users.
+//! Tests of the shared mode, end to end: the daemon, paths of several users, and the state after
+//! kills. They run real processes of different users.
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something is not as it must be")]
 
@@ -126,7 +126,7 @@ impl Daemon {
 }
 
 impl Drop for Daemon {
-    /// Kills remaining paths, so that none outlives its test.
+    /// Kills the remaining paths, so that no path outlives its test.
     fn drop(&mut self) {
         if let Ok(client) = Client::at(&self.place) {
             for path in client.list().unwrap_or_default() {

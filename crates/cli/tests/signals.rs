@@ -1,4 +1,5 @@
-//! ^C: the first one drains the path, the second one ends the process and the programs it started.
+//! Tests of ^C: the first one drains the path, and the second one ends the process and the programs
+//! that it started.
 
 #![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
 
@@ -19,7 +20,7 @@ fn signal(child: &Child, name: &str) {
     assert!(sent.unwrap().success());
 }
 
-/// Waits until the condition holds for the child's process number; panics if the child ends first.
+/// Waits until the condition holds for the child's process id; panics if the child ends first.
 fn until(what: &str, child: &mut Child, holds: impl Fn(u32) -> bool) {
     testkit::until(what, || {
         let holds = holds(child.id());
@@ -28,8 +29,8 @@ fn until(what: &str, child: &mut Child, holds: impl Fn(u32) -> bool) {
     });
 }
 
-/// Repeats the signal until the process ends, since a repetition may be merged with the first
-/// signal. Returns the exit status.
+/// Repeats the signal until the process ends, because a pending signal may absorb a repetition.
+/// Returns the exit status.
 fn repeat_signal(child: &mut Child, name: &str) -> Option<i32> {
     let mut ended = None;
     testkit::until("the second signal ends it", || {

@@ -1,5 +1,5 @@
-//! `streamline spaces` and pinning: the reports of spaces, compared with the kernel's view of the
-//! same threads and processes.
+//! Tests of `streamline spaces` and of pinning: the reports of spaces are compared with the
+//! kernel's view of the same threads and processes.
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something is not as it must be")]
 

@@ -1,5 +1,5 @@
-//! `state=NAME` and `streamline state`: the state of filters as others observe it while the path
-//! runs. [Th §5.3.3], FEATURES M3
+//! Tests of `state=NAME` and `streamline state`: the state of filters as other processes observe it
+//! while the path runs. [Th §5.3.3], FEATURES M3
 
 #![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
 
@@ -219,7 +219,7 @@ fn m3_inaccessible_state_is_refused_with_a_reason() {
 }
 
 /// A filter with published state runs in a thread without replicas, even if the kernel could run
-/// it; the plan says so.
+/// it, and the plan states the reason.
 #[test]
 fn m3_filter_with_published_state_stays_in_a_thread() {
     let folder = Folder::new();

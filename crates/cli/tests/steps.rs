@@ -1,6 +1,6 @@
-//! Processes killed before each resource step, restarted daemons, exhausted resources, and
-//! conflicting commands: other processes continue, resources are free at once, and each refusal
-//! states its reason. Real processes (docs/book/decisions/0029-steps.md).
+//! Tests of processes killed before each step of acquiring a resource, restarted daemons, exhausted
+//! resources, and conflicting commands: other processes continue, resources are free at once, and
+//! each refusal states its reason. They run real processes (docs/book/decisions/0029-steps.md).
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something is not as it must be")]
 
@@ -35,12 +35,14 @@ impl Fixture {
         self.folder.path().join("daemon")
     }
 
-    /// Builds the command with these arguments, to find this daemon, with its output discarded.
+    /// Builds the command with these arguments and no output; its environment names the daemon of
+    /// this fixture.
     pub(crate) fn command(&self, words: &[&str]) -> Command {
         self.with_environment(self.folder.streamline(words))
     }
 
-    /// Sets the environment of a command so that it finds this daemon, and discards its output.
+    /// Sets the environment of a command so that it finds the daemon of this fixture, and discards
+    /// its output.
     pub(crate) fn with_environment(&self, mut command: Command) -> Command {
         command
             .env("STREAMLINE_DAEMON", self.daemon_dir())
@@ -59,7 +61,7 @@ impl Fixture {
         Ran::from(command.stdout(Stdio::piped()).stderr(Stdio::piped()).output().unwrap())
     }
 
-    /// Returns the arguments that start a daemon here.
+    /// Returns the arguments that start a daemon in the fixture's directory.
     pub(crate) fn daemon_words(&self) -> Vec<String> {
         let place = self.daemon_dir().to_str().unwrap().to_owned();
         ["daemon", "--socket", &place].map(str::to_owned).into()

@@ -1,4 +1,5 @@
-//! Shell sessions as text: commands, their output, and the status if it is not 0.
+//! Tests that compare shell sessions with transcripts: commands, their output, and the status if it
+//! is not 0.
 //!
 //! A line that starts with `$ ` is run by `sh` in a directory with `examples`; the lines up to the
 //! next command are the expected output on both streams. `UPDATE=1` rewrites them.
@@ -22,7 +23,7 @@ fn shell_output(folder: &Folder, typed: &str) -> String {
     said.lines().map(|line| format!("{}\n", without_filter_count(line.trim_end()))).collect()
 }
 
-/// Removes the number of filters from a line, since it changes with every new filter.
+/// Removes the number of filters from a line, because the number changes with every new filter.
 fn without_filter_count(line: &str) -> String {
     const BEFORE: &str = "lists all ";
     match line.split_once(BEFORE) {

@@ -1,4 +1,4 @@
-//! `untrusted=yes`: honest and hostile filters in sandboxed processes.
+//! Tests of `untrusted=yes`, with honest and hostile filters in sandboxed processes.
 
 #![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
 
@@ -10,8 +10,8 @@ use serde_json::Value;
 /// Number of blocks that each request generates.
 const BLOCKS: u64 = 5000;
 
-/// Runs a hostile filter beside an honest branch, checks the invariants that hold for any filter,
-/// and returns the output and the status.
+/// Runs a hostile filter beside an honest branch, and checks the invariants that hold for any
+/// filter. Returns the output and the status.
 fn run_hostile(attack: &str) -> Ran {
     let folder = Folder::new();
     let line = format!(

@@ -1,6 +1,6 @@
-//! `weblog` compared with the log of a web server: nginx 1.22, captured by `tcpdump`, for 100
+//! Tests of `weblog` against the log of a web server: nginx 1.22, captured by `tcpdump`, for 100
 //! requests over IPv4 and IPv6, on separate and persistent connections, with paths and program
-//! names that need escaping. The test names the server's time zone.
+//! names that need escaping. The test sets the time zone of the server.
 
 #![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
 
@@ -92,7 +92,7 @@ fn index_of_files_lists_the_same_messages() {
     assert!((10..50).contains(&empty), "answers without bodies: {empty}");
 }
 
-/// Returns the digests of the files in a directory, as `sha256sum` computes them, sorted.
+/// Returns the sorted digests of the files in a directory, as `sha256sum` computes them.
 fn digests(folder: &Folder, name: &str) -> Vec<String> {
     let script = format!("sha256sum {name}/*[!l] | cut -c1-64 | sort");
     let ran = Ran::from(folder.shell(&script).output().unwrap());

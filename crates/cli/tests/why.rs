@@ -1,4 +1,4 @@
-//! `streamline why`: tracing a flow. (v12)
+//! Tests of `streamline why`, which traces a flow. (v12)
 
 #![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
 

@@ -43,7 +43,7 @@ pub(crate) fn within<T: Send>(
 ) -> Result<T, Failure> {
     let Some(netns) = netns else { return work() };
     let enter = |error| {
-        let failure = failed("enter", &format!("name space {netns}"), &error);
+        let failure = failed("enter", &format!("namespace {netns}"), &error);
         let hint = "`ip netns list` shows those with a name; a path or a process id also works";
         match failure.needs {
             Some(_) => Failure { needs: Some(Capabilities::SYS_ADMIN), ..failure },
@@ -64,7 +64,7 @@ pub(crate) fn named(call: &'static str, name: &str) -> Result<(Interface, LinkTy
     };
     let Some(found) = all.iter().find(called) else {
         let names: Vec<&str> = all.iter().map(|interface| interface.name.as_str()).collect();
-        let why = "there is no such interface in this name space";
+        let why = "there is no such interface in this namespace";
         return Err(Failure::new(call, name, why).hint(format!("there are {}", names.join(", "))));
     };
     with_link(call, found)
@@ -81,7 +81,7 @@ pub(crate) fn only(call: &'static str) -> Result<(Interface, LinkType), Failure>
     match up.as_slice() {
         [one] => with_link(call, one),
         [] => {
-            let why = "none is up in this name space, apart from the loopback interface";
+            let why = "none is up in this namespace, apart from the loopback interface";
             Err(Failure::new(call, TARGET, why).hint("name the interface"))
         }
         several => {

@@ -78,7 +78,7 @@ impl Operation {
         match self {
             Self::Packets => "open packet sockets",
             Self::Programs => "load kernel programs",
-            Self::NameSpaces => "enter another name space",
+            Self::NameSpaces => "enter another namespace",
         }
     }
 
@@ -203,19 +203,19 @@ impl DenialCause {
             ),
             Self::ForeignNamespace => match operation {
                 Operation::Packets => format!(
-                    "{there}: this is a user name space, and the network name space belongs to \
+                    "{there}: this is a user namespace, and the network namespace belongs to \
                      another"
                 ),
-                Operation::Programs => format!("{there}: only the first user name space counts"),
+                Operation::Programs => format!("{there}: only the first user namespace counts"),
                 Operation::NameSpaces => {
-                    format!("{there}: this is a user name space, which does not own the other one")
+                    format!("{there}: this is a user namespace, which does not own the other one")
                 }
             },
             Self::Filter => {
                 format!("{there}: a seccomp filter refuses to {does}, before the kernel is asked")
             }
             Self::NamespaceOrFilter => format!(
-                "{there}: a seccomp filter refuses to {does}, or this user name space is not the \
+                "{there}: a seccomp filter refuses to {does}, or this user namespace is not the \
                  right one"
             ),
             Self::Module => format!(
@@ -294,7 +294,7 @@ const NO_NEW: &str = "no_new_privs is set: neither sudo nor setcap works in what
 const UNOBTAINABLE: &str = "whoever started this container or service must leave it in: docker run \
                      --cap-add=NET_RAW, or CapabilityBoundingSet= of the unit";
 const NOSUID: &str = "first: this file lies on a mount with nosuid, where setcap has no effect";
-const OUTSIDE: &str = "run it outside of this user name space";
+const OUTSIDE: &str = "run it outside of this user namespace";
 const FILTER: &str = "whoever started this container or service must let it through: docker run \
                       --security-opt seccomp=FILE, or RestrictAddressFamilies= and \
                       SystemCallFilter= of the unit";

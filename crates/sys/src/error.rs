@@ -58,7 +58,7 @@ impl Error {
             }
             ("setns" | "unshare", libc::EPERM) => Some("run as root (CAP_SYS_ADMIN)"),
             ("netlink", libc::ENODEV) => Some("`ip link` lists the interfaces"),
-            ("open", libc::ENOENT) if self.target.starts_with("name space") => {
+            ("open", libc::ENOENT) if self.target.starts_with("namespace") => {
                 Some("`ip netns` lists the names; a path or the number of a process will do too")
             }
             ("dlopen", libc::ENOENT) => Some("install libpcap (on Debian the package libpcap0.8)"),

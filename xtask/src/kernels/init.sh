@@ -13,7 +13,7 @@ mount -t tmpfs tmp /tmp
 mount -t tmpfs run /run
 mkdir -p /run/netns /dev/shm
 mount -t tmpfs shm /dev/shm
-# `ip` of busybox knows no name spaces: ours is meant by its path.
+# `ip` of busybox knows no namespaces: ours is meant by its path.
 for module in llc stp garp mrp 8021q veth sch_ingress cls_bpf act_bpf; do
     [ -e "/modules/$module.ko" ] && insmod "/modules/$module.ko"
 done

@@ -23,7 +23,7 @@ pub(crate) const ABOUT: &str =
 
 /// Examples for first-time users, each with its purpose.
 pub(crate) const FIRST_EXAMPLES: &[(&str, &str)] = &[
-    ("streamline examples --write .", "write web.pcap, the capture of these lines, here"),
+    ("streamline examples --write .", "write web.pcap, which these requests read, here"),
     (r#"streamline 'replay web.pcap | bpf "tcp port 80" | print'"#, "print packets of a port"),
     ("streamline 'replay web.pcap | dport |53 count'", "count what goes to one port"),
     (
@@ -37,11 +37,11 @@ pub(crate) const FIRST_EXAMPLES: &[(&str, &str)] = &[
         "show where filters would run, and why",
     ),
     ("streamline filters dport", "describe a filter"),
-    ("streamline examples", "print more lines to try"),
+    ("streamline examples", "print more requests to try"),
 ];
 
 /// Description of the exit statuses.
-pub(crate) const STATUS: &str = "0 done, 1 failed, 2 mistakes in the command or the line, \
+pub(crate) const STATUS: &str = "0 done, 1 failed, 2 mistakes in the command or the request, \
      3 not found, 141 standard output closed. The first ^C drains the run, which then exits as \
      usual; a second ^C ends it at once with status 130.";
 
@@ -54,7 +54,7 @@ fn template() -> String {
     for (command, what) in FIRST_EXAMPLES {
         text.push_str(&explain::hanging(&format!("  {command}"), what, PURPOSE_COLUMN));
     }
-    text.push_str("\n{usage-heading} {usage}\n       streamline 'LINE'\n\n{all-args}\n\n");
+    text.push_str("\n{usage-heading} {usage}\n       streamline 'REQUEST'\n\n{all-args}\n\n");
     text.push_str(&explain::hanging("Exit status:", STATUS, 13));
     text
 }
@@ -71,35 +71,36 @@ pub(crate) struct Arguments {
 /// The subcommands.
 #[derive(Subcommand, Debug)]
 pub(crate) enum Command {
-    /// Run a line (short form: streamline 'LINE')
+    /// Run a request (short form: streamline 'REQUEST')
     #[command(after_help = pipeline::explain::options())]
     Run(Box<RunArguments>),
-    /// Trace a flow, node by node, through a recorded run or through a line over a capture
+    /// Trace a flow, node by node, through a recorded run or through a request over a capture
     ///
     /// For example: streamline why 'tcp 10.0.0.1:1234 10.0.0.2:80' run.pcapng
     Why(WhyArguments),
-    /// Read what a running path gives under a name (`user`, `socket`), or write to a `buffer`
+    /// Read blocks from a named output of a running path (`user`, `socket`), or write blocks to a
+    /// `buffer`
     ///
     /// For example: streamline cat rxport_53, or: printf hello | streamline cat --write txport_53
     Cat(CatArguments),
     /// Commands on registered paths.
     #[command(flatten)]
     Shared(paths::PathCommand),
-    /// Report all mistakes in a line
+    /// Report all mistakes in a request
     #[command(after_help = pipeline::explain::options())]
     Check(CheckArguments),
-    /// Show where each filter of a line would run, and why
+    /// Show where each filter of a request would run, and why
     #[command(after_help = pipeline::explain::options())]
     Explain(ExplainArguments),
     /// List all filters, or describe one
     Filters(FiltersArguments),
     /// Report what works on this machine, with remedies for what does not
     Doctor(DoctorArguments),
-    /// Print example lines, or write them into a folder with the capture that they read
+    /// Print example requests, or write them into a folder with the capture that they read
     ///
     /// To begin with: streamline examples --write examples
     Examples {
-        /// Write web.pcap and all lines into this folder, creating it if needed
+        /// Write web.pcap and all requests into this folder, creating it if needed
         #[arg(long, value_name = "DIR")]
         write: Option<PathBuf>,
     },
@@ -114,18 +115,18 @@ pub(crate) enum Command {
         /// Shell to complete for
         shell: Shell,
     },
-    /// Print the possible continuations of a line, for completion scripts
+    /// Print the possible continuations of a request, for completion scripts
     #[command(hide = true)]
     Complete {
-        /// The line typed so far
+        /// The request typed so far
         #[arg(long, allow_hyphen_values = true, conflicts_with = "words")]
         line: Option<String>,
-        /// A command on paths, and its arguments in front of the one being typed
+        /// A command on paths, and its arguments before the one being typed
         words: Vec<String>,
     },
     /// Run a shell pipeline of ordinary programs, with streams in place of pipes
     ///
-    /// A command that is not a plain pipeline is run by /bin/sh, unchanged.
+    /// A command that is not a plain pipeline is run unchanged by /bin/sh.
     Sh(ShellArguments),
     /// Run a program with the sockets library preloaded, so that it uses shared buffers
     Exec(ExecArguments),
@@ -144,7 +145,7 @@ pub(crate) struct CatArguments {
     /// The name: NAME, or UID/NAME of another user
     #[arg(value_name = "NAME")]
     pub(crate) name: String,
-    /// Write standard input to a `buffer`: what one read gives is one block
+    /// Write standard input to a `buffer`, with the bytes of each read as one block
     #[arg(short, long)]
     pub(crate) write: bool,
     /// Write each line, with its end, as one block
@@ -171,12 +172,12 @@ pub(crate) struct ManArguments {
 
 /// A request, as arguments or in a file.
 #[derive(Args, Clone, Debug, Default)]
-pub(crate) struct LineArguments {
-    /// Read the line from a file (- is standard input)
+pub(crate) struct RequestArguments {
+    /// Read the request from a file (- is standard input)
     #[arg(short, long, value_name = "FILE", conflicts_with = "words")]
     pub(crate) file: Option<PathBuf>,
-    /// The line, best in single quotes
-    #[arg(value_name = "LINE")]
+    /// The request, preferably in single quotes
+    #[arg(value_name = "REQUEST")]
     pub(crate) words: Vec<String>,
 }
 
@@ -185,14 +186,14 @@ pub(crate) struct LineArguments {
 pub(crate) struct RunArguments {
     /// The request.
     #[command(flatten)]
-    pub(crate) line: LineArguments,
+    pub(crate) line: RequestArguments,
     /// Stop after this time (10us, 250ms, 2s, 5m)
     #[arg(long = "for", value_name = "TIME", value_parser = pipeline::explain::time)]
     pub(crate) time: Option<u64>,
     /// Stop when the sinks have received this many blocks
     #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) count: Option<u64>,
-    /// End with status 1 if any block was lost
+    /// Exit with status 1 if any block was lost
     #[arg(long)]
     pub(crate) no_loss: bool,
     /// Report all block counters, and the time spent in each filter
@@ -208,10 +209,10 @@ pub(crate) struct RunArguments {
     #[arg(short, long)]
     pub(crate) quiet: bool,
     /// Show progress: yes, no, or an interval (2, 500ms); default: every second on a terminal
-    #[arg(long, value_name = "yes|no|TIME", value_parser = progress::progress_mode)]
+    #[arg(long, value_name = "yes|no|TIME", value_parser = progress::parse_progress_mode)]
     pub(crate) progress: Option<ProgressMode>,
-    /// Record all input, and changes of the path, in a new file, from which the run can be replayed
-    /// bit for bit
+    /// Record all input and all changes of the path in a new file, from which the run can be
+    /// replayed bit for bit
     #[arg(long, value_name = "FILE", conflicts_with = "replay")]
     pub(crate) record: Option<PathBuf>,
     /// Size limit of the record (default 64M); input beyond it is only counted
@@ -235,22 +236,22 @@ pub(crate) struct RunArguments {
     /// Register with the daemon under this name
     #[arg(id = "path_name", long = "as", value_name = "NAME")]
     pub(crate) path_name: Option<String>,
-    /// Run for `streamline start`, which waits at standard input
+    /// Run for `streamline start`, which waits on standard input
     #[arg(long, hide = true)]
     pub(crate) background: bool,
-    /// Log file of the output, as others see it
+    /// Log file to report to other clients as the output of this path
     #[arg(long, hide = true, value_name = "FILE")]
     pub(crate) log: Option<PathBuf>,
     /// Kernel refusal to simulate, for tests: loading, attaching, or the name of a filter
     #[arg(long, hide = true, value_parser = parse_refusal, default_value = "nothing")]
     pub(crate) kernel_refuses: InjectedRefusal,
-    /// Step of the start to make fail, or to stop the process at, for tests
+    /// Step of the start at which to fail or to stop the process, for tests
     #[arg(long, hide = true, value_name = "fail=N|stop=N|stop=STEP")]
     pub(crate) fault: Option<InjectedFault>,
 }
 
 impl RunArguments {
-    /// Creates the log of acquired resources, with the fault to inject.
+    /// Creates a log of acquired resources that injects the fault of `--fault`, if any.
     pub(crate) fn steps(&self) -> Steps {
         Steps::with_fault(self.fault.clone().unwrap_or_default())
     }
@@ -261,7 +262,8 @@ impl RunArguments {
     }
 }
 
-/// Parses a value of `--kernel-parse_refusal`. Fails with the reason.
+/// Parses the value of the option that simulates a kernel refusal: `nothing`, `loading`,
+/// `attaching`, or the name of a filter. Fails with the reason.
 fn parse_refusal(word: &str) -> Result<InjectedRefusal, String> {
     match word {
         "nothing" => Ok(InjectedRefusal::Nothing),
@@ -282,14 +284,13 @@ pub(crate) struct ShellArguments {
     /// The command, as for sh -c
     #[arg(short, value_name = "COMMAND")]
     pub(crate) command: Option<String>,
-    /// Report for each edge if it is a stream or a kernel pipe, and why
+    /// Report for each edge whether it is a stream or a kernel pipe, and why
     #[arg(short, long, visible_alias = "explain")]
     pub(crate) verbose: bool,
     /// Use kernel pipes between all programs, which then share no memory
     #[arg(long)]
     pub(crate) isolate: bool,
-    /// Let cat and dd copy lazily: they write the contents that the file has at the time of the
-    /// write
+    /// Let cat and dd copy lazily: they write the contents that the file has when the write happens
     #[arg(long)]
     pub(crate) lazy: bool,
     /// Exit with the status of the last program that failed, if any
@@ -306,7 +307,7 @@ pub(crate) struct ShellArguments {
 /// Arguments of `exec`.
 #[derive(Args, Debug)]
 pub(crate) struct ExecArguments {
-    /// Let it copy lazily: it writes the contents that the file has at the time of the write
+    /// Let the program copy lazily: it writes the contents that the file has when the write happens
     #[arg(long)]
     pub(crate) lazy: bool,
     /// The program and its arguments
@@ -324,7 +325,7 @@ pub(crate) struct ExecArguments {
 pub(crate) struct CheckArguments {
     /// The request.
     #[command(flatten)]
-    pub(crate) line: LineArguments,
+    pub(crate) line: RequestArguments,
     /// Check the grammar only, not the names and arguments of filters
     #[arg(long)]
     pub(crate) syntax: bool,
@@ -339,11 +340,11 @@ pub(crate) struct WhyArguments {
     /// The flow: `tcp ADDRESS:PORT ADDRESS:PORT`, `udp …`, or any pcap-filter(7) expression
     #[arg(value_name = "FLOW")]
     pub(crate) flow: String,
-    /// A record (`run --record`), or a capture and a line
+    /// A record (`run --record`), or a capture and a request
     #[arg(value_name = "FILE")]
     pub(crate) file: PathBuf,
-    /// The line to run over the packets of the capture; default: the line of the record
-    #[arg(value_name = "LINE")]
+    /// The request to run over the packets of the capture; default: the request of the record
+    #[arg(value_name = "REQUEST")]
     pub(crate) words: Vec<String>,
     /// Print one JSON object
     #[arg(short, long)]
@@ -355,7 +356,7 @@ pub(crate) struct WhyArguments {
 pub(crate) struct ExplainArguments {
     /// The request.
     #[command(flatten)]
-    pub(crate) line: LineArguments,
+    pub(crate) line: RequestArguments,
     /// Print one JSON object
     #[arg(short, long)]
     pub(crate) json: bool,
@@ -365,14 +366,14 @@ pub(crate) struct ExplainArguments {
     /// Plan without the daemon
     #[arg(long)]
     pub(crate) embedded: bool,
-    /// Run the line, too, and show measurements; all text but data then goes to standard error
+    /// Also run the request and show measurements; all text except data then goes to standard error
     #[arg(long, conflicts_with_all = ["json", "dot"])]
     pub(crate) analyze: bool,
     /// Stop the run after this time (10us, 250ms, 2s, 5m)
     #[arg(long = "for", value_name = "TIME", value_parser = pipeline::explain::time)]
     #[arg(requires = "analyze")]
     pub(crate) time: Option<u64>,
-    /// Stop the run when the sinks have taken this many blocks
+    /// Stop the run when the sinks have received this many blocks
     #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     #[arg(requires = "analyze")]
     pub(crate) count: Option<u64>,
@@ -381,7 +382,7 @@ pub(crate) struct ExplainArguments {
 /// Arguments of `filters`.
 #[derive(Args, Debug)]
 pub(crate) struct FiltersArguments {
-    /// A filter, source or sink
+    /// A filter, source or sink; default: list all
     pub(crate) name: Option<String>,
 }
 
@@ -402,14 +403,14 @@ pub(crate) struct DoctorArguments {
 /// The subjects of `doctor`.
 #[derive(Subcommand, Debug)]
 pub(crate) enum DoctorSubject {
-    /// Capturing packets: status 0 or 1
+    /// Capturing packets; the exit status is 0 or 1
     Rx,
-    /// Sending packets: status 0 or 1
+    /// Sending packets; the exit status is 0 or 1
     Tx,
-    /// Loading programs into the kernel: status 0 or 1
+    /// Loading programs into the kernel; the exit status is 0 or 1
     Kernel,
-    /// Print a systemd unit that runs a line with the right to capture and no other
-    Unit(LineArguments),
+    /// Print a systemd unit that runs a request with the right to capture and no other right
+    Unit(RequestArguments),
 }
 
 #[cfg(test)]

@@ -7,10 +7,10 @@ use sys::steps::InjectedFault;
 /// Commands on registered paths.
 #[derive(Subcommand, Debug)]
 pub(crate) enum PathCommand {
-    /// Run a line in the background, registered with the daemon
+    /// Run a request in the background, registered with the daemon
     #[command(after_help = pipeline::explain::options())]
     Start(StartArguments),
-    /// Stop paths: sources end, and blocks already read are still processed
+    /// Stop paths: their sources end, and blocks already read are still processed
     Stop(StopArguments),
     /// List the running paths
     Ps(PsArguments),
@@ -18,7 +18,7 @@ pub(crate) enum PathCommand {
     Spaces(SpacesArguments),
     /// Change a running path: insert, remove, replace, move or pin filters, set arguments
     Set(SetArguments),
-    /// Run a line over the output of a node of a running path, live or from the past
+    /// Run a request over the output of a node of a running path, live or from the past
     Tap(TapArguments),
     /// Follow a path until it ends; ^C detaches and leaves it running
     Attach(AttachArguments),
@@ -42,7 +42,7 @@ pub(crate) struct DaemonArguments {
     /// Use this policy file instead of /etc/streamline/policy.toml
     #[arg(long, value_name = "FILE")]
     pub(crate) policy: Option<PathBuf>,
-    /// Step of the start to make fail, or to stop the process at, for tests
+    /// Step of the start at which to fail or to stop the process, for tests
     #[arg(long, hide = true, value_name = "fail=N|stop=N|stop=STEP")]
     pub(crate) fault: Option<InjectedFault>,
 }
@@ -53,7 +53,7 @@ pub(crate) struct StateArguments {
     /// The name of a state of yours, or UID/NAME; default: list all
     #[arg(value_name = "NAME")]
     pub(crate) name: Option<String>,
-    /// Print as JSON
+    /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
     /// Reread the state every second and print changes, until it ends
@@ -64,10 +64,10 @@ pub(crate) struct StateArguments {
 /// Arguments of `start`.
 #[derive(Args, Debug)]
 pub(crate) struct StartArguments {
-    /// Step of the start to make fail, or to stop the process at, for tests
+    /// Step of the start at which to fail or to stop the process, for tests
     #[arg(long, hide = true, value_name = "fail=N|stop=N|stop=STEP")]
     pub(crate) fault: Option<InjectedFault>,
-    /// Write its output to this log file; default: a file in the user's state directory
+    /// Write the output of the path to this log file; default: a file in the user's state directory
     #[arg(long, value_name = "FILE")]
     pub(crate) log: Option<PathBuf>,
     /// Stop after this time (10us, 250ms, 2s, 5m)
@@ -79,8 +79,8 @@ pub(crate) struct StartArguments {
     /// Retain this much output of each source (such as 64M), for taps that start in the past
     #[arg(long, value_name = "SIZE")]
     pub(crate) history: Option<String>,
-    /// A name for the path (optional), and the line in single quotes
-    #[arg(value_name = "[NAME] LINE", required = true)]
+    /// A name for the path (optional), and the request in single quotes
+    #[arg(value_name = "[NAME] REQUEST", required = true)]
     pub(crate) words: Vec<String>,
 }
 
@@ -141,20 +141,20 @@ pub(crate) struct SetArguments {
 /// Arguments of `tap`.
 #[derive(Args, Debug)]
 pub(crate) struct TapArguments {
-    /// Start at -5s, block:100 or oldest, as far as the path retains its output (--history)
+    /// Start at -5s, block:100 or oldest, within the output that the path retains (--history)
     #[arg(long, value_name = "WHERE", allow_hyphen_values = true)]
     pub(crate) from: Option<String>,
-    /// End the tap instead of skipping blocks if this line is too slow
+    /// End the tap instead of skipping blocks if this request is too slow
     #[arg(long)]
     pub(crate) all: bool,
-    /// End the tap if this line has read nothing for this time (default 10s)
+    /// End the tap if this request has read nothing for this time (default 10s)
     #[arg(long, value_name = "TIME", value_parser = pipeline::explain::time)]
     pub(crate) patience: Option<u64>,
     /// The name or number of a path, and one of its nodes; default: its source
     #[arg(value_name = "PATH[:NODE]")]
     pub(crate) path: String,
-    /// The line to run over the frames, in single quotes: 'dns | print'
-    #[arg(value_name = "LINE", required = true)]
+    /// The request to run over the frames, in single quotes: 'dns | print'
+    #[arg(value_name = "REQUEST", required = true)]
     pub(crate) words: Vec<String>,
 }
 

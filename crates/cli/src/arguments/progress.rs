@@ -16,8 +16,8 @@ pub(crate) enum ProgressMode {
     Every(u64),
 }
 
-/// Parses `yes`, `no` or a duration, in seconds if it has no unit. Fails with the reason.
-pub(crate) fn progress_mode(text: &str) -> Result<ProgressMode, String> {
+/// Parses `yes`, `no` or a duration, which is in seconds if it has no unit. Fails with the reason.
+pub(crate) fn parse_progress_mode(text: &str) -> Result<ProgressMode, String> {
     match text {
         "yes" => Ok(ProgressMode::Yes),
         "no" => Ok(ProgressMode::No),
@@ -35,13 +35,13 @@ mod tests {
 
     #[test]
     fn progress_value_is_a_word_seconds_or_a_duration() {
-        assert_eq!(progress_mode("yes"), Ok(ProgressMode::Yes));
-        assert_eq!(progress_mode("no"), Ok(ProgressMode::No));
-        assert_eq!(progress_mode("10"), Ok(ProgressMode::Every(10_000_000_000)));
-        assert_eq!(progress_mode("0.5"), Ok(ProgressMode::Every(500_000_000)));
-        assert_eq!(progress_mode("500ms"), Ok(ProgressMode::Every(500_000_000)));
+        assert_eq!(parse_progress_mode("yes"), Ok(ProgressMode::Yes));
+        assert_eq!(parse_progress_mode("no"), Ok(ProgressMode::No));
+        assert_eq!(parse_progress_mode("10"), Ok(ProgressMode::Every(10_000_000_000)));
+        assert_eq!(parse_progress_mode("0.5"), Ok(ProgressMode::Every(500_000_000)));
+        assert_eq!(parse_progress_mode("500ms"), Ok(ProgressMode::Every(500_000_000)));
         for wrong in ["", "often", "0", "1us", "-1"] {
-            assert!(progress_mode(wrong).is_err(), "{wrong}");
+            assert!(parse_progress_mode(wrong).is_err(), "{wrong}");
         }
     }
 }

@@ -15,8 +15,8 @@ use streamline::privilege::{self, Operation, Remedy};
 
 /// Version of the `--json` format.
 const VERSION: u32 = 1;
-/// Request used in suggested commands.
-const LINE: &str = "rx | count";
+/// The request in suggested commands.
+const EXAMPLE_REQUEST: &str = "rx | count";
 
 /// All findings.
 #[derive(Serialize, Debug)]
@@ -46,7 +46,7 @@ pub(super) enum CheckResult {
     Good,
     /// The feature does not work.
     Bad,
-    /// Informational: a value, or an optional feature.
+    /// A value or an optional feature; neither good nor bad.
     Plain,
 }
 
@@ -140,7 +140,8 @@ impl Check {
     }
 }
 
-/// CAP_IPC_LOCK, which Streamline does not use itself.
+/// The capability CAP_IPC_LOCK, which `doctor` reports for memory locking; Streamline itself does
+/// not use it.
 const IPC_LOCK: u32 = 14;
 
 fn user_checks(facts: &Facts) -> Section {
@@ -152,7 +153,7 @@ fn user_checks(facts: &Facts) -> Section {
         (Capabilities::NET_ADMIN, "CAP_NET_ADMIN", "kernel programs, changes of interfaces"),
         (Capabilities::BPF, "CAP_BPF", "kernel programs"),
         (Capabilities::PERFMON, "CAP_PERFMON", "programs that read kernel memory: not needed"),
-        (Capabilities::SYS_ADMIN, "CAP_SYS_ADMIN", "entering a name space (netns=)"),
+        (Capabilities::SYS_ADMIN, "CAP_SYS_ADMIN", "entering a namespace (netns=)"),
         (IPC_LOCK, "CAP_IPC_LOCK", "locked memory beyond the limit"),
     ] {
         let (state, how) = match () {
@@ -181,7 +182,7 @@ fn user_checks(facts: &Facts) -> Section {
         Some(false) => "the first",
         None => "unknown",
     };
-    rows.push(Check::plain("user name space", space));
+    rows.push(Check::plain("user namespace", space));
     Section { name: "who we are", rows }
 }
 
@@ -276,13 +277,13 @@ fn kernel_checks(facts: &Facts) -> Section {
         }
     }
     rows.push(match facts.user_namespaces {
-        Some(true) => Check::good("user name spaces", "for everybody, by the settings"),
+        Some(true) => Check::good("user namespaces", "for everybody, by the settings"),
         Some(false) => {
             let advice = "sysctl user.max_user_namespaces, kernel.unprivileged_userns_clone and \
                           kernel.apparmor_restrict_unprivileged_userns say why";
-            Check::bad("user name spaces", "for root alone, by the settings", advice)
+            Check::bad("user namespaces", "for root alone, by the settings", advice)
         }
-        None => Check::plain("user name spaces", "unknown"),
+        None => Check::plain("user namespaces", "unknown"),
     });
     Section { name: "what the kernel lets us do (tried, where not said otherwise)", rows }
 }
@@ -433,7 +434,7 @@ impl InterfaceFinding {
     }
 }
 
-/// Judges `rx`.
+/// Reports whether `rx` can capture, with remedies if not.
 pub(super) fn capture_verdict(facts: &Facts) -> Verdict {
     let mut verdict = verdict("rx", "capturing", facts, Operation::Packets);
     if verdict.open {
@@ -453,12 +454,12 @@ pub(super) fn capture_verdict(facts: &Facts) -> Verdict {
     verdict
 }
 
-/// Judges `tx`.
+/// Reports whether `tx` can send, with remedies if not.
 pub(super) fn send_verdict(facts: &Facts) -> Verdict {
     verdict("tx", "sending", facts, Operation::Packets)
 }
 
-/// Judges kernel programs.
+/// Reports whether programs can be loaded into the kernel, with remedies if not.
 pub(super) fn program_verdict(facts: &Facts) -> Verdict {
     let mut verdict = verdict("kernel", "programs", facts, Operation::Programs);
     if !verdict.open {
@@ -491,7 +492,7 @@ fn verdict(name: &'static str, what: &'static str, facts: &Facts, operation: Ope
             what,
             open: false,
             because: cause.sentence(operation),
-            ways: cause.remedies(operation, who, &facts.program, LINE),
+            ways: cause.remedies(operation, who, &facts.program, EXAMPLE_REQUEST),
         },
     }
 }

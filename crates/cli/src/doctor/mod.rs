@@ -43,7 +43,7 @@ pub(crate) fn doctor(given: &DoctorArguments) -> Status {
             let page = Page { checkup: Checkup::new(&facts), others };
             terminal::print(&match given.json {
                 true => json_line(&page),
-                false => page::text(&page, terminal::colours_out()),
+                false => page::text(&page, terminal::has_colour_output()),
             })
         }
         Some(DoctorSubject::Rx) => of(findings::capture_verdict),
@@ -57,7 +57,7 @@ pub(crate) fn doctor(given: &DoctorArguments) -> Status {
 fn about(verdict: &Verdict, json: bool) -> Status {
     let printed = terminal::print(&match json {
         true => json_line(verdict),
-        false => page::verdict(verdict, terminal::colours_out()),
+        false => page::verdict(verdict, terminal::has_colour_output()),
     });
     match (printed, verdict.open) {
         (Status::Done, false) => Status::Failed,

@@ -3,7 +3,7 @@
 use super::Page;
 use super::findings::{Check, CheckResult, Checkup, InterfaceFinding, Section, Verdict};
 use crate::neighbors::NeighborFindings;
-use crate::progress::short;
+use crate::progress::short_bytes;
 use streamline::privilege::{self, COLUMNS};
 
 use pipeline::explain::table::{Table, wrap};
@@ -14,7 +14,8 @@ const INTERFACES_MAX: usize = 16;
 
 /// Formats all findings.
 pub(super) fn text(Page { checkup, others }: &Page, colours: bool) -> String {
-    let memory = checkup.memory.map_or_else(String::new, |n| format!(", {} of memory", short(n)));
+    let memory =
+        checkup.memory.map_or_else(String::new, |n| format!(", {} of memory", short_bytes(n)));
     let Checkup { program, release, processors, .. } = checkup;
     let mut out = String::new();
     let head = format!("streamline {program} on Linux {release}, {processors} processors{memory}");
@@ -40,9 +41,9 @@ pub(super) fn text(Page { checkup, others }: &Page, colours: bool) -> String {
     out
 }
 
-/// Width of the name column.
+/// Width of the name column, in characters.
 const NAME_WIDTH: usize = 18;
-/// Width of the name column for limits.
+/// Width of the name column in the section of limits, in characters.
 const LIMIT_NAME_WIDTH: usize = 29;
 
 fn section(section: &Section, colours: bool) -> String {
@@ -107,7 +108,7 @@ fn interfaces(all: &[InterfaceFinding], colours: bool) -> String {
 fn neighbors(others: &NeighborFindings, colours: bool) -> String {
     let mut out = format!("\n{}\n", bold("who else is at the interfaces", colours));
     if others.is_empty() {
-        out.push_str("   nobody\n");
+        out.push_str("   none\n");
     }
     for line in others.text(COLUMNS - 2).lines() {
         let _ = writeln!(out, "  {line}");
@@ -115,7 +116,7 @@ fn neighbors(others: &NeighborFindings, colours: bool) -> String {
     out
 }
 
-/// Formats one facility with its remedies.
+/// Formats the state of one facility, with its remedies.
 pub(super) fn verdict(door: &Verdict, colours: bool) -> String {
     let mut out = String::new();
     let explanation = match (door.open, door.because.as_str()) {
@@ -130,7 +131,7 @@ pub(super) fn verdict(door: &Verdict, colours: bool) -> String {
 }
 
 impl Verdict {
-    /// Returns the title: `capturing (rx)`.
+    /// Formats the title, such as `capturing (rx)`.
     pub(super) fn title(&self) -> String {
         format!("{} ({})", self.what, self.name)
     }

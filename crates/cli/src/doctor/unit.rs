@@ -1,12 +1,12 @@
-//! `streamline doctor unit`: a systemd service for a request, with CAP_NET_RAW as its only
-//! capability.
+//! Generator of a systemd service for a request, with CAP_NET_RAW as its only capability
+//! (`streamline doctor unit`).
 //!
 //! The request is checked before its unit file is printed. Relative file names refer to the
 //! service's state directory, `/var/lib/NAME`. NAME is derived from the filters of the request, so
 //! that it differs from the daemon's unit (`streamline.service`), which may be in the same
 //! directory.
 
-use crate::arguments::LineArguments;
+use crate::arguments::RequestArguments;
 use crate::failure;
 use crate::line;
 use crate::status::Status;
@@ -18,26 +18,26 @@ use streamline::Options;
 use streamline::privilege::INSTALLED;
 
 /// Prints the unit file of a request.
-pub(super) fn print(given: &LineArguments) -> Status {
+pub(super) fn print(given: &RequestArguments) -> Status {
     let told = line::text(given).and_then(|text| {
         let options = Options { notices: failure::notices(false), ..Options::default() };
         let graph = streamline::read(&text, &options).map_err(failure::refuse)?;
         if let Some(space) = network_namespace(&graph) {
-            terminal::complain("a service cannot change its name space while it runs");
+            terminal::complain("a service cannot change its namespace while it runs");
             terminal::note(&format!(
-                "leave `netns={space}` out of the line, and write \
+                "leave `netns={space}` out of the request, and write \
                  NetworkNamespacePath=/run/netns/{space} into the unit"
             ));
             return Err(Status::Usage);
         }
-        Ok(terminal::print(&unit((&text, &name(&graph)), is_live(&graph), &Binary::look())))
+        Ok(terminal::print(&unit((&text, &service_name(&graph)), is_live(&graph), &Binary::look())))
     });
     told.unwrap_or_else(|status| status)
 }
 
 fn is_live(graph: &Graph) -> bool {
     let names = graph.ids().filter_map(|(_, node)| Some(node.filter()?.description.name));
-    names.into_iter().any(|name| ["rx", "tx", "redirect"].contains(&name))
+    names.into_iter().any(|service_name| ["rx", "tx", "redirect"].contains(&service_name))
 }
 
 /// Returns the network namespace that a request enters, if any.
@@ -46,7 +46,7 @@ fn network_namespace(graph: &Graph) -> Option<&str> {
 }
 
 /// Returns the name of the service, derived from the request's filters.
-fn name(graph: &Graph) -> String {
+fn service_name(graph: &Graph) -> String {
     /// Maximum number of filters in the name.
     const FILTERS_MAX: usize = 6;
     let names = graph.ids().filter_map(|(_, node)| Some(node.filter()?.description.name));
@@ -55,16 +55,16 @@ fn name(graph: &Graph) -> String {
 }
 
 /// Formats the unit file.
-fn unit((text, name): (&str, &str), live: bool, program: &Binary) -> String {
+fn unit((text, service_name): (&str, &str), live: bool, program: &Binary) -> String {
     let (place, first) = service_program(program.path.as_deref());
     let capability = if live { "CAP_NET_RAW" } else { "" };
     let families = if live { "AF_PACKET AF_NETLINK AF_UNIX" } else { "AF_NETLINK AF_UNIX" };
     let (described, word) = (description(text), quoted(text));
     format!(
         "\
-# streamline doctor unit '…' | sudo tee /etc/systemd/system/{name}.service
-{first}# sudo systemctl daemon-reload && sudo systemctl start {name}
-# What it prints: journalctl -u {name}. Its files: /var/lib/{name}.
+# streamline doctor unit '…' | sudo tee /etc/systemd/system/{service_name}.service
+{first}# sudo systemctl daemon-reload && sudo systemctl start {service_name}
+# What it prints: journalctl -u {service_name}. Its files: /var/lib/{service_name}.
 [Unit]
 Description=Streamline: {described}
 Wants=network.target
@@ -76,9 +76,9 @@ ExecStart={place} run {word}
 KillSignal=SIGINT
 TimeoutStopSec=30
 Restart=on-failure
-StateDirectory={name}
-WorkingDirectory=%S/{name}
-Environment=XDG_STATE_HOME=%S/{name}
+StateDirectory={service_name}
+WorkingDirectory=%S/{service_name}
+Environment=XDG_STATE_HOME=%S/{service_name}
 
 DynamicUser=yes
 AmbientCapabilities={capability}
@@ -110,8 +110,8 @@ WantedBy=multi-user.target
     )
 }
 
-/// Returns the program's path in the service, and the commands that install it there; empty if none
-/// are needed.
+/// Returns the path of the program in the service, and the commands that install the program there;
+/// the commands are empty if none are needed.
 fn service_program(path: Option<&Path>) -> (String, String) {
     let hidden = ["/home", "/root", "/run/user", "/tmp", "/var/tmp"];
     let Some(path) = path else { return (INSTALLED.to_owned(), String::new()) };
@@ -161,11 +161,11 @@ mod tests {
     fn unit_name_differs_from_the_daemon_unit() {
         let (graph, _) =
             pipeline::read("rx | udp | count", &engine::registry::MachineRegistry::Local);
-        let name = name(&graph);
-        assert_eq!(name, "streamline-rx-udp-count");
-        let text = unit(("rx | udp | count", &name), true, &binary("/usr/bin/streamline"));
-        assert!(text.contains(&format!("/etc/systemd/system/{name}.service\n")), "{text}");
-        assert!(text.contains(&format!("\nStateDirectory={name}\n")), "{text}");
+        let service_name = service_name(&graph);
+        assert_eq!(service_name, "streamline-rx-udp-count");
+        let text = unit(("rx | udp | count", &service_name), true, &binary("/usr/bin/streamline"));
+        assert!(text.contains(&format!("/etc/systemd/system/{service_name}.service\n")), "{text}");
+        assert!(text.contains(&format!("\nStateDirectory={service_name}\n")), "{text}");
         assert!(!text.contains("streamline.service"), "{text}");
     }
 

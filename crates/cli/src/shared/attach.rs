@@ -1,14 +1,14 @@
 //! `streamline attach`: prints the output, progress and end of a running path. ^C detaches without
 //! stopping it.
 
-use super::connect::{format_age, reach, signals, user, wait};
+use super::connect::{connect_path, format_age, signals, user_name, wait};
 use crate::arguments::paths::AttachArguments;
 use crate::failure::complain;
-use crate::progress::short;
+use crate::progress::short_bytes;
 use crate::status::Status;
 use crate::terminal;
 use abi::text::VisibleLines;
-use member::client::{ClientError, plain};
+use member::client::{ClientError, escape_hidden};
 use member::protocol::Counters;
 use std::fs::File;
 use std::io::{Read as _, Seek as _, SeekFrom};
@@ -24,7 +24,7 @@ const UPDATE_INTERVAL: Duration = Duration::from_millis(250);
 /// Follows a path until it ends or a signal arrives.
 pub(super) fn run(given: &AttachArguments) -> Result<Status, Status> {
     let signals = signals()?;
-    let (to, about) = reach(&given.path)?;
+    let (to, about) = connect_path(&given.path)?;
     let mut log = about.log.as_deref().and_then(|log| Log::of(log, to.uid()));
     to.follow(UPDATE_INTERVAL).map_err(|error| complain(&error))?;
     let mut heard = false;
@@ -46,7 +46,7 @@ pub(super) fn run(given: &AttachArguments) -> Result<Status, Status> {
                 heard = true;
                 if let Some(ended) = followed.ended {
                     terminal::wipe();
-                    terminal::tell(&format!("{}\n", plain(&ended.report)));
+                    terminal::print_error_text(&format!("{}\n", escape_hidden(&ended.report)));
                     return Ok(Status::numbered(ended.status));
                 }
                 if let Some(counters) = followed.counters.filter(|_| terminal::can_rewrite()) {
@@ -75,10 +75,10 @@ fn line(counters: &Counters) -> String {
     let time = format_age(counters.elapsed_ns / 1_000_000_000);
     let lost = super::rates::lost(counters);
     let lost = if lost > 0 { format!("  lost: {lost}") } else { String::new() };
-    format!(" {time}  {}  {}{lost}", counted(blocks, "block"), short(bytes))
+    format!(" {time}  {}  {}{lost}", counted(blocks, "block"), short_bytes(bytes))
 }
 
-/// The log file of a path, read from the position that was its end when it was opened.
+/// The log file of a path, read from the end at which it was opened.
 struct Log {
     file: File,
     /// Incomplete UTF-8 sequence at the end of the bytes read.
@@ -105,7 +105,7 @@ impl Log {
                 return Status::Done;
             }
             self.rest.extend_from_slice(bytes.get(..read).unwrap_or_default());
-            let printed = terminal::print(&visible(&mut self.rest));
+            let printed = terminal::print(&take_printable(&mut self.rest));
             if printed != Status::Done {
                 return printed;
             }
@@ -113,8 +113,8 @@ impl Log {
     }
 }
 
-/// Opens a file named by a process of another user, if it is a regular file of that user on a file
-/// system of the kernel. Fails with the reason.
+/// Opens a file that a process of another user named, if it is a regular file of that user on a
+/// file system of the kernel. Fails with the reason.
 fn open(path: &Path, uid: u32) -> Result<File, String> {
     let failed = |error: sys::Error| error.to_string();
     let place = sys::file::open_path(path).map_err(failed)?;
@@ -122,7 +122,7 @@ fn open(path: &Path, uid: u32) -> Result<File, String> {
     match () {
         () if status.kind != FileKind::Regular => Err("it is no regular file".to_owned()),
         () if status.uid != uid => {
-            Err(format!("it belongs to {}, and not to {}", user(status.uid), user(uid)))
+            Err(format!("it belongs to {}, and not to {}", user_name(status.uid), user_name(uid)))
         }
         () if sys::file::is_on_fuse(&place).map_err(failed)? => {
             Err("its file system is a process that may never answer (FUSE)".to_owned())
@@ -132,7 +132,7 @@ fn open(path: &Path, uid: u32) -> Result<File, String> {
 }
 
 /// Removes all complete UTF-8 sequences from the buffer and escapes them for display.
-fn visible(bytes: &mut Vec<u8>) -> String {
+fn take_printable(bytes: &mut Vec<u8>) -> String {
     let whole = match std::str::from_utf8(bytes) {
         // An incomplete sequence stays in the buffer; invalid bytes become replacement characters.
         Err(error) if error.error_len().is_none() => error.valid_up_to(),
@@ -149,10 +149,10 @@ mod tests {
     #[test]
     fn log_of_another_user_is_printed_without_escapes() {
         let mut bytes = b"a\x1b[2J\xc2\x9b31m\xe2\x80".to_vec();
-        assert_eq!(visible(&mut bytes), "a·[2J·31m");
+        assert_eq!(take_printable(&mut bytes), "a·[2J·31m");
         assert_eq!(bytes, b"\xe2\x80");
         bytes.extend_from_slice(b"\xae\xff\tb\n");
-        assert_eq!(visible(&mut bytes), "·\u{fffd}\tb\n");
+        assert_eq!(take_printable(&mut bytes), "·\u{fffd}\tb\n");
         assert!(bytes.is_empty());
     }
 }

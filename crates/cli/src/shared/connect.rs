@@ -1,4 +1,4 @@
-//! Connections to the daemon and to paths, and messages and waits common to the commands.
+//! Connections to the daemon and to paths, and the messages and waits that several commands share.
 
 use crate::failure::{complain, refused};
 use crate::status::Status;
@@ -14,9 +14,9 @@ pub(super) fn client() -> Result<Client, Status> {
     Client::find(None).map_err(|error| complain(&error))
 }
 
-/// Connects to a path and fetches its description, which detects a stopped process before an
+/// Connects to a path and fetches its description, so that a stopped process is noticed before an
 /// expensive call. Prints an error and fails with its status.
-pub(super) fn reach(name: &str) -> Result<(PathClient, PathDescription), Status> {
+pub(super) fn connect_path(name: &str) -> Result<(PathClient, PathDescription), Status> {
     client()?.reach(name).map_err(|error| {
         let silent = error == ClientError::Timeout;
         let status = complain(&error);
@@ -36,14 +36,14 @@ pub(super) fn print_silent_paths<'p>(paths: impl Iterator<Item = &'p Path>) {
             "no answer within {} s from {} of {}: stopped, or overrun; `streamline stop --kill \
              PATH` ends one",
             QUERY_TIMEOUT.as_secs(),
-            numbered(&numbers),
-            user(uid)
+            list_numbers(&numbers),
+            user_name(uid)
         ));
     }
 }
 
 /// Formats path numbers: `paths 1, 2 and 30 more`.
-fn numbered(numbers: &[u32]) -> String {
+fn list_numbers(numbers: &[u32]) -> String {
     const NAMED: usize = 8;
     let named: Vec<String> = numbers.iter().take(NAMED).map(u32::to_string).collect();
     let noun = if numbers.len() == 1 { "path" } else { "paths" };
@@ -73,8 +73,8 @@ pub(super) fn wait(
     (!signalled && ready.contains(&true)).then_some(ready)
 }
 
-/// Returns the name of a user, or its number if it has none.
-pub(super) fn user(uid: u32) -> String {
+/// Returns the name of a user, or the user id if it has no name.
+pub(super) fn user_name(uid: u32) -> String {
     member::rights::user_name(uid).unwrap_or_else(|| uid.to_string())
 }
 
@@ -95,9 +95,9 @@ mod tests {
     #[test]
     fn durations_are_short() {
         let told: Vec<String> = [0, 59, 61, 3661, 90_000].map(format_age).into();
-        assert_eq!(numbered(&[7]), "path 7");
+        assert_eq!(list_numbers(&[7]), "path 7");
         let many: Vec<u32> = (1..=32).collect();
-        assert_eq!(numbered(&many), "paths 1, 2, 3, 4, 5, 6, 7, 8 and 24 more");
+        assert_eq!(list_numbers(&many), "paths 1, 2, 3, 4, 5, 6, 7, 8 and 24 more");
         assert_eq!(told, ["0 s", "59 s", "1:01", "1:01:01", "1 d 1 h"]);
     }
 }

@@ -15,7 +15,7 @@ use pipeline::Registry as _;
 pub(crate) fn complete(words: &[String]) -> Status {
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     let mut text = String::new();
-    for word in next(&words, &DaemonCandidates) {
+    for word in candidates_for(&words, &DaemonCandidates) {
         text.push_str(&word);
         text.push('\n');
     }
@@ -30,7 +30,7 @@ trait PathCandidates {
     fn nodes_and_spaces(&self, path: &str) -> (Vec<String>, Vec<String>);
 }
 
-fn next(words: &[&str], candidates: &dyn PathCandidates) -> Vec<String> {
+fn candidates_for(words: &[&str], candidates: &dyn PathCandidates) -> Vec<String> {
     let Some((command, behind)) = words.split_first() else { return Vec::new() };
     let behind: Vec<&str> = behind.iter().copied().filter(|word| !word.starts_with('-')).collect();
     match (*command, behind.as_slice()) {
@@ -119,7 +119,8 @@ mod tests {
 
     #[test]
     fn completion_offers_paths_and_node_names() {
-        let all = |words: &str| next(&words.split(' ').collect::<Vec<_>>(), &FakeCandidates);
+        let all =
+            |words: &str| candidates_for(&words.split(' ').collect::<Vec<_>>(), &FakeCandidates);
         assert_eq!(all("stop"), ["web", "7"]);
         assert_eq!(all("stop --no-wait web"), ["7"], "each path once");
         for command in ["attach", "top", "spaces", "set", "tap"] {

@@ -1,16 +1,16 @@
 //! `streamline ps`: lists the visible paths, the rates of the user's own paths, and the kernel
 //! programs.
 
-use super::connect::{client, format_age, print_silent_paths, signals, user, wait};
+use super::connect::{client, format_age, print_silent_paths, signals, user_name, wait};
 use super::rates::{self, Rate};
 use super::sharing;
 use super::table::{table, truncate};
 use crate::arguments::paths::PsArguments;
 use crate::failure::{complain, is_path_gone};
-use crate::progress::short;
+use crate::progress::short_bytes;
 use crate::status::Status;
 use crate::terminal;
-use member::client::{COUNT, Client, ClientError, QUERY_TIMEOUT, plain};
+use member::client::{COUNT, Client, ClientError, QUERY_TIMEOUT, escape_hidden};
 use member::protocol::{CountReply, Counters, Path};
 use member::varlink::Reply;
 use serde::Serialize;
@@ -169,14 +169,15 @@ fn page(rows: &[PathRow]) -> String {
         let rate = |of: fn(Rate) -> String| row.rate.map_or_else(dash, of);
         let time =
             path.started.map_or_else(dash, |started| format_age(now.saturating_sub(started)));
-        let line = path.line.as_ref().map_or_else(dash, |line| plain(&line.replace('\n', " ")));
+        let line =
+            path.line.as_ref().map_or_else(dash, |line| escape_hidden(&line.replace('\n', " ")));
         [
             path.number.to_string(),
-            path.name.as_deref().map_or_else(dash, plain),
-            user(path.uid),
+            path.name.as_deref().map_or_else(dash, escape_hidden),
+            user_name(path.uid),
             if row.state == PathState::Silent { "silent".to_owned() } else { time },
-            rate(|rate| rates::short(rate.blocks)),
-            rate(|rate| short(rate.bytes as u64)),
+            rate(|rate| rates::short_rate(rate.blocks)),
+            rate(|rate| short_bytes(rate.bytes as u64)),
             row.lost.map_or_else(dash, |lost| lost.to_string()),
             line,
         ]
@@ -184,12 +185,12 @@ fn page(rows: &[PathRow]) -> String {
     let head = ["NO", "NAME", "USER", "TIME", "BLOCKS/S", "BYTES/S", "LOST", "LINE"];
     let by_itself = rows.iter().filter_map(|row| {
         let last = row.counters.as_ref()?.adapted.last()?;
-        Some(short_line(&format!("{} by itself: {}", row.path.number, plain(last))))
+        Some(short_line(&format!("{} by itself: {}", row.path.number, escape_hidden(last))))
     });
     let by_itself: String = by_itself.collect();
     let late = rows.iter().filter_map(|row| {
         let late = rates::late_blocks(row.counters.as_ref()?)?;
-        Some(short_line(&format!("{} {}", row.path.number, plain(&late))))
+        Some(short_line(&format!("{} {}", row.path.number, escape_hidden(&late))))
     });
     let late: String = late.collect();
     table(head, &cells.collect::<Vec<_>>(), &[0, 3, 4, 5, 6], terminal::columns())

@@ -56,7 +56,8 @@ pub(super) fn losses(counters: &Counters) -> Vec<(String, u64)> {
     all
 }
 
-/// Returns true if the request did not ask for the drop, according to the text of the reason.
+/// Returns true if the drop is a loss: a drop that the request did not ask for, judged by the text
+/// of the reason.
 fn is_lost(lost: &Loss) -> bool {
     DropReason::read(&lost.why).is_none_or(DropReason::is_lost)
 }
@@ -82,7 +83,7 @@ pub(super) fn late_blocks(counters: &Counters) -> Option<String> {
 }
 
 /// Formats a number of blocks per second in at most six columns: `4012`, `1.25M`.
-pub(super) fn short(number: f64) -> String {
+pub(super) fn short_rate(number: f64) -> String {
     match number {
         n if n < 9.95 && n > 0.0 => format!("{n:.1}"),
         n if n < 99_999.5 => format!("{n:.0}"),
@@ -107,7 +108,7 @@ mod tests {
         for (number, text) in
             [(0.0, "0"), (0.5, "0.5"), (4012.0, "4012"), (1_250_000.0, "1.25M"), (2e9, "2.0G")]
         {
-            assert_eq!(short(number), text);
+            assert_eq!(short_rate(number), text);
         }
     }
 

@@ -1,19 +1,19 @@
-//! The kernel programs shared by all users in the output of `ps`, `top` and `spaces`: one per
-//! interface and direction, with users and counters.
+//! Tables of the kernel programs that all users share, for `ps`, `top` and `spaces`: one program
+//! per interface and direction, with its users and counters.
 
-use super::connect::user;
+use super::connect::user_name;
 use super::table::table;
-use crate::progress::short;
-use member::client::{Client, plain};
+use crate::progress::short_bytes;
+use member::client::{Client, escape_hidden};
 use member::protocol::{KernelProgram, KernelRequest, KernelStep};
 
-/// Fetches the programs visible to the user; empty if the call fails.
+/// Fetches the programs that are visible to the user; returns an empty list if the call fails.
 pub(super) fn programs(client: &Client) -> Vec<KernelProgram> {
     client.sharing().map_or_else(|_| Vec::new(), |sharing| sharing.programs)
 }
 
 /// Returns the programs that run part of this path.
-pub(super) fn of_path(number: u32) -> Vec<KernelProgram> {
+pub(super) fn programs_of_path(number: u32) -> Vec<KernelProgram> {
     let Ok(client) = Client::find(None) else { return Vec::new() };
     let mut programs = programs(&client);
     programs.retain(|program| program.lines.iter().any(|line| line.path == Some(number)));
@@ -42,7 +42,7 @@ pub(super) fn page(programs: &[KernelProgram], columns: usize) -> String {
 }
 
 /// Formats a program: `lo received: program 7, 2 lines of 2 users; for several: ip (2)`.
-pub(super) fn sentence(program: &KernelProgram) -> String {
+pub(super) fn program_sentence(program: &KernelProgram) -> String {
     let mut users: Vec<u32> = program.lines.iter().map(|line| line.uid).collect();
     users.sort_unstable();
     users.dedup();
@@ -63,8 +63,9 @@ pub(super) fn sentence(program: &KernelProgram) -> String {
 }
 
 fn attach_point(program: &KernelProgram) -> String {
-    let space = program.netns.as_ref().map_or_else(String::new, |name| format!("{}/", plain(name)));
-    format!("{space}{} {}", plain(&program.interface), plain(&program.side))
+    let space =
+        program.netns.as_ref().map_or_else(String::new, |name| format!("{}/", escape_hidden(name)));
+    format!("{space}{} {}", escape_hidden(&program.interface), escape_hidden(&program.side))
 }
 
 /// Formats the filters used by several requests, and the number of other filters.
@@ -80,18 +81,18 @@ fn steps(program: &KernelProgram) -> String {
 }
 
 fn step(step: &KernelStep) -> String {
-    format!("{} ({})", plain(&step.name), step.lines)
+    format!("{} ({})", escape_hidden(&step.name), step.lines)
 }
 
 fn program_cells(program: &KernelProgram) -> [String; 6] {
     let rings = program.rings.iter().map(|ring| {
         let lines = if ring.lines > 1 { format!(" ({})", ring.lines) } else { String::new() };
         let whose = match (ring.uid, &ring.group) {
-            (Some(uid), _) => user(uid),
-            (None, Some(group)) => format!("group:{}", plain(group)),
+            (Some(uid), _) => user_name(uid),
+            (None, Some(group)) => format!("group:{}", escape_hidden(group)),
             (None, None) => "world".to_owned(),
         };
-        format!("{whose} {}{lines}", short(ring.bytes))
+        format!("{whose} {}{lines}", short_bytes(ring.bytes))
     });
     [
         attach_point(program),
@@ -108,7 +109,7 @@ fn request_cells(program: &KernelProgram, line: &KernelRequest) -> [String; 7] {
     let count = |n: Option<u64>| n.map_or_else(dash, |n| n.to_string());
     [
         line.path.map_or_else(dash, |number| number.to_string()),
-        user(line.uid),
+        user_name(line.uid),
         attach_point(program),
         count(line.taken),
         count(line.given.map(|given| given.blocks)),
@@ -145,7 +146,7 @@ mod tests {
             ..KernelProgram::default()
         };
         assert_eq!(
-            sentence(&program),
+            program_sentence(&program),
             "lo received: program 7, 2 lines of 2 users; for several: ip (2)"
         );
         let page = page(&[program], 120);

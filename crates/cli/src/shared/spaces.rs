@@ -1,15 +1,15 @@
 //! `streamline spaces`: lists the threads, processes and kernel programs in which paths run, with
 //! their filters, state, processors, usage, and the fill of the rings between them.
 
-use super::connect::{client, print_silent_paths, user};
+use super::connect::{client, print_silent_paths, user_name};
 use super::sharing;
 use super::table::table;
 use crate::arguments::paths::SpacesArguments;
 use crate::failure::{complain, is_path_gone};
-use crate::progress::{consecutive_ranges, short};
+use crate::progress::{consecutive_ranges, short_bytes};
 use crate::status::Status;
 use crate::terminal;
-use member::client::{COUNT, Client, ClientError, DESCRIBE, QUERY_TIMEOUT, plain};
+use member::client::{COUNT, Client, ClientError, DESCRIBE, QUERY_TIMEOUT, escape_hidden};
 use member::protocol::{Amount, CountReply, Counters, Edge, Node, Path, PathDescription, Space};
 use pipeline::explain::about as spent;
 use serde::Serialize;
@@ -118,11 +118,11 @@ fn query(client: &Client, names: &[(u32, String)]) -> Vec<Result<PathSpaces, Cli
         let mut replies = replies.into_iter();
         let mut next = || replies.next().unwrap_or_default();
         let CountReply { counters } = next().take()?;
-        Ok(of_path(next().take()?, to.uid(), counters))
+        Ok(path_spaces(next().take()?, to.uid(), counters))
     })
 }
 
-fn of_path(about: PathDescription, uid: u32, counters: Counters) -> PathSpaces {
+fn path_spaces(about: PathDescription, uid: u32, counters: Counters) -> PathSpaces {
     let rings = rings(&about, &counters);
     let filters = |space: &Space| -> Vec<String> {
         let engine = space.kind == "engine";
@@ -181,7 +181,7 @@ impl RingCounts {
         Self { put: edge.put, taken: edge.taken, resident: edge.resident, lost }
     }
 
-    /// Returns the sum of these counts and those of another worker.
+    /// Returns the sums of these counts and those of another worker process.
     fn merged(self, other: Self) -> Self {
         let sum =
             |a: Amount, b: Amount| Amount { blocks: a.blocks + b.blocks, bytes: a.bytes + b.bytes };
@@ -195,12 +195,13 @@ impl RingCounts {
 }
 
 fn page(path: &PathSpaces) -> String {
-    let name = path.name.as_deref().map_or_else(String::new, |name| format!(" {}", plain(name)));
-    let line = plain(&path.line.replace('\n', " "));
+    let name =
+        path.name.as_deref().map_or_else(String::new, |name| format!(" {}", escape_hidden(name)));
+    let line = escape_hidden(&path.line.replace('\n', " "));
     let mut text = format!(
         "path {}{name} of {}, process {}: {line}\n",
         path.number,
-        user(path.uid),
+        user_name(path.uid),
         path.process
     );
     let rows: Vec<_> = path.spaces.iter().map(space_cells).collect();
@@ -209,7 +210,9 @@ fn page(path: &PathSpaces) -> String {
     for space in &path.spaces {
         let Space { name, waits, late, .. } = &space.space;
         let why = waits.as_ref().map(|what| format!("waits for {what}")).or_else(|| late.clone());
-        why.iter().for_each(|why| text.push_str(&format!("{}: {}\n", plain(name), plain(why))));
+        why.iter().for_each(|why| {
+            text.push_str(&format!("{}: {}\n", escape_hidden(name), escape_hidden(why)))
+        });
     }
     if !path.rings.is_empty() {
         let rows: Vec<_> = path.rings.iter().map(ring_cells).collect();
@@ -225,34 +228,34 @@ fn space_cells(row: &SpaceRow) -> [String; 7] {
     let dash = || "-".to_owned();
     let is = match (space.thread, space.process) {
         (Some(thread), _) => format!("thread {thread}"),
-        (None, Some(process)) => format!("{} {process}", plain(&space.kind)),
+        (None, Some(process)) => format!("{} {process}", escape_hidden(&space.kind)),
         (None, None) if space.kind == KERNEL => "a program".to_owned(),
-        (None, None) => plain(&space.kind),
+        (None, None) => escape_hidden(&space.kind),
     };
     let runs = space.process.is_some();
     [
-        plain(&space.name),
+        escape_hidden(&space.name),
         is,
         if space.processors.is_empty() { dash() } else { ranges(&space.processors) },
-        plain(&space.state),
+        escape_hidden(&space.state),
         if runs { spent(space.processor_ns) } else { dash() },
-        space.memory.map_or_else(dash, short),
+        space.memory.map_or_else(dash, short_bytes),
         match filters.is_empty() {
             true => dash(),
-            false => filters.iter().map(|name| plain(name)).collect::<Vec<_>>().join(" "),
+            false => filters.iter().map(|name| escape_hidden(name)).collect::<Vec<_>>().join(" "),
         },
     ]
 }
 
 fn ring_cells(ring: &SpaceRing) -> [String; 8] {
     let end = |(space, node): &(String, String)| match space.is_empty() {
-        true => plain(node),
-        false => format!("{} in {}", plain(node), plain(space)),
+        true => escape_hidden(node),
+        false => format!("{} in {}", escape_hidden(node), escape_hidden(space)),
     };
     let dash = || "-".to_owned();
     let count = |of: fn(RingCounts) -> u64| ring.counted.map_or_else(dash, |it| of(it).to_string());
     [
-        plain(&ring.kind),
+        escape_hidden(&ring.kind),
         end(&ring.from),
         end(&ring.to),
         count(|it| it.resident.blocks),

@@ -37,7 +37,7 @@ const LOG_MODE: u32 = 0o600;
 
 /// Starts a path in the background and prints its number.
 pub(super) fn run(given: &StartArguments) -> Result<Status, Status> {
-    let (name, text) = split(&given.words);
+    let (name, text) = split_name(&given.words);
     let options = Options { notices: failure::notices(false), ..Options::default() };
     let text = streamline::read(&text, &options).map_err(failure::refuse)?.text.as_ref().to_owned();
     let steps = Steps::with_fault(given.fault.clone().unwrap_or_default());
@@ -73,8 +73,8 @@ pub(super) fn run(given: &StartArguments) -> Result<Status, Status> {
     Ok(terminal::print(&format!("{number}\n")))
 }
 
-/// Checks that none of the user's paths has this name; otherwise the new path would write into the
-/// log of the existing path. Prints an error and fails with its status.
+/// Checks that no path of the user has this name; otherwise the new path would write into the log
+/// of the existing path. Prints an error and fails with its status.
 fn check_name(client: &Client, name: Option<&str>) -> Result<(), Status> {
     let Some(name) = name else { return Ok(()) };
     let own = sys::process::identity().0;
@@ -98,7 +98,7 @@ fn check_name(client: &Client, name: Option<&str>) -> Result<(), Status> {
 }
 
 /// Splits the arguments into an optional name and the request.
-fn split(words: &[String]) -> (Option<&str>, String) {
+fn split_name(words: &[String]) -> (Option<&str>, String) {
     let is_name = |word: &str| {
         let plain = |c: char| c.is_ascii_alphanumeric() || ".-_".contains(c);
         !word.starts_with('-')
@@ -193,7 +193,7 @@ fn print_failure(child: &mut Child, log: &Path, before: u64) -> Status {
         let _ = file.seek(SeekFrom::Start(before));
         let _ = file.take(OUTPUT_MAX).read_to_string(&mut said);
     }
-    terminal::tell(&VisibleLines(&said).to_string());
+    terminal::print_error_text(&VisibleLines(&said).to_string());
     terminal::complain(&format!(
         "the path did not come to run: see {}",
         quoted(&log.display().to_string())
@@ -211,16 +211,16 @@ mod tests {
 
     #[test]
     fn name_precedes_the_request() {
-        let split = |words: &[&str]| {
+        let split_name = |words: &[&str]| {
             let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
-            let (name, line) = split(&words);
+            let (name, line) = split_name(&words);
             (name.map(str::to_owned), line)
         };
         let named = |name: &str, line: &str| (Some(name.to_owned()), line.to_owned());
-        assert_eq!(split(&["web", "rx lo | count"]), named("web", "rx lo | count"));
-        assert_eq!(split(&["rx lo | count"]), (None, "rx lo | count".to_owned()));
-        assert_eq!(split(&["rx", "lo", "|", "count"]), (None, "rx lo | count".to_owned()));
-        assert_eq!(split(&["w", "rx", "lo"]), named("w", "rx lo"));
-        assert_eq!(split(&["--no-loss", "rx"]), (None, "--no-loss rx".to_owned()));
+        assert_eq!(split_name(&["web", "rx lo | count"]), named("web", "rx lo | count"));
+        assert_eq!(split_name(&["rx lo | count"]), (None, "rx lo | count".to_owned()));
+        assert_eq!(split_name(&["rx", "lo", "|", "count"]), (None, "rx lo | count".to_owned()));
+        assert_eq!(split_name(&["w", "rx", "lo"]), named("w", "rx lo"));
+        assert_eq!(split_name(&["--no-loss", "rx"]), (None, "--no-loss rx".to_owned()));
     }
 }

@@ -1,14 +1,14 @@
 //! `streamline state`: prints the published state of filters (`state=NAME`), read directly from
 //! shared memory. The command needs no daemon and does not delay the path.
 
-use super::connect::{signals, user, wait};
-use super::table::rows as table;
+use super::connect::{signals, user_name, wait};
+use super::table::format_rows as table;
 use crate::arguments::paths::StateArguments;
 use crate::failure::refused;
 use crate::status::Status;
 use crate::terminal;
 use engine::published::{Address, Column, Error, Snapshot, TableNames, TableReader};
-use member::client::{QUERY_TIMEOUT, plain};
+use member::client::{QUERY_TIMEOUT, escape_hidden};
 use member::gather::gather;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -58,16 +58,16 @@ fn list(json: bool) -> Result<Status, Status> {
     let head = ["NAME", "USER", "FILTER", "ROWS"].map(str::to_owned);
     let row = |state: &StateSummary| {
         let dash = || "-".to_owned();
-        let filter = state.filter.as_deref().map_or_else(dash, plain);
+        let filter = state.filter.as_deref().map_or_else(dash, escape_hidden);
         let rows = state.rows.map_or_else(dash, |rows| rows.to_string());
-        vec![plain(&state.name), user(state.uid), filter, rows]
+        vec![escape_hidden(&state.name), user_name(state.uid), filter, rows]
     };
     let rows: Vec<Vec<String>> = states.iter().map(row).collect();
     Ok(terminal::print(&table(&head, &rows, &|column| column == 3, terminal::columns())))
 }
 
-/// Opens the states of all names in parallel. Names squatted by another user are only counted,
-/// since they may be many.
+/// Opens the states of all names in parallel. Names that another user has squatted are only
+/// counted, because they may be many.
 fn read_summaries(names: &TableNames) -> Vec<StateSummary> {
     let asked: Vec<(u32, Address)> = names.addresses().map(|a| (a.uid(), a.clone())).collect();
     let answers = gather(
@@ -91,7 +91,7 @@ fn read_summaries(names: &TableNames) -> Vec<StateSummary> {
         terminal::note(&format!(
             "user {} keeps {names} of other users, where nothing is to be seen (`ss -xlp` shows \
              the process to root)",
-            user(holder)
+            user_name(holder)
         ));
     }
     states
@@ -179,7 +179,7 @@ fn json(reader: &TableReader, look: &Snapshot) -> String {
 /// Formats a state: a single row vertically, several rows as a table.
 fn page(reader: &TableReader, look: &Snapshot) -> String {
     let shape = reader.shape();
-    let mut text = format!("{}: `{}`", reader.address(), plain(&shape.filter));
+    let mut text = format!("{}: `{}`", reader.address(), escape_hidden(&shape.filter));
     if shape.rows > 1 {
         text += &format!(", {}", counted(look.rows.len() as u64, "row"));
     }
@@ -199,7 +199,7 @@ fn page(reader: &TableReader, look: &Snapshot) -> String {
     match (shape.rows, look.rows.first()) {
         (1, Some(row)) => {
             let one = |(column, number): (&Column, &u64)| {
-                vec![plain(&column.name), number.to_string(), plain(&column.unit)]
+                vec![escape_hidden(&column.name), number.to_string(), escape_hidden(&column.unit)]
             };
             let rows: Vec<Vec<String>> = shape.columns.iter().zip(row).map(one).collect();
             text + &table(&[], &rows, &|column| column == 1, terminal::columns())
@@ -207,8 +207,8 @@ fn page(reader: &TableReader, look: &Snapshot) -> String {
         (_, None) => text,
         (_, Some(_)) => {
             let head = |column: &Column| match column.unit.as_str() {
-                "" => plain(&column.name),
-                unit => format!("{} ({})", plain(&column.name), plain(unit)),
+                "" => escape_hidden(&column.name),
+                unit => format!("{} ({})", escape_hidden(&column.name), escape_hidden(unit)),
             };
             let head: Vec<String> = shape.columns.iter().map(head).collect();
             let row = |row: &Vec<u64>| row.iter().map(u64::to_string).collect();

@@ -5,11 +5,11 @@ use crate::arguments::paths::StopArguments;
 use crate::failure::complain;
 use crate::status::Status;
 use crate::terminal;
-use member::client::{Client, ClientError, PathClient, QUERY_TIMEOUT, STOP, plain};
+use member::client::{Client, ClientError, PathClient, QUERY_TIMEOUT, STOP, escape_hidden};
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::time::Duration;
 
-/// Interval of updates from a draining path.
+/// Interval at which a draining path reports, which also shows that its process still replies.
 const UPDATE_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Stops all named paths in parallel; returns the status of the last failure.
@@ -39,7 +39,7 @@ pub(super) fn run(given: &StopArguments) -> Result<Status, Status> {
     wait_drain(stop_set)
 }
 
-/// The paths being stopped, and the status so far.
+/// The paths being stopped, and the exit status so far.
 struct StopSet<'p> {
     all: Vec<(&'p String, PathClient)>,
     status: Status,
@@ -99,7 +99,7 @@ fn wait_drain(mut stop_set: StopSet<'_>) -> Result<Status, Status> {
                 Some(Ok(followed)) => match followed.ended {
                     None => stop_set.all.push((path, to)),
                     Some(ended) => {
-                        terminal::note(&format!("{path}: {}", plain(&ended.report)));
+                        terminal::note(&format!("{path}: {}", escape_hidden(&ended.report)));
                         draining.all.push((path, to));
                     }
                 },

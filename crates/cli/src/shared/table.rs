@@ -3,25 +3,30 @@
 use abi::text::Visible;
 
 /// Formats rows under a header. Truncates lines to `columns` characters and marks the truncation
-/// with `…`. `right` contains the indexes of right-aligned columns.
+/// with `…`. `right` contains the indices of right-aligned columns.
 pub(super) fn table<const N: usize>(
     head: [&str; N],
-    rows: &[[String; N]],
+    format_rows: &[[String; N]],
     right: &[usize],
     columns: usize,
 ) -> String {
-    let rows: Vec<&[String]> = rows.iter().map(<[String; N]>::as_slice).collect();
-    self::rows(&head.map(str::to_owned), &rows, &|column| right.contains(&column), columns)
+    let format_rows: Vec<&[String]> = format_rows.iter().map(<[String; N]>::as_slice).collect();
+    self::format_rows(
+        &head.map(str::to_owned),
+        &format_rows,
+        &|column| right.contains(&column),
+        columns,
+    )
 }
 
 /// Formats a table with any number of columns; omits an empty header.
-pub(super) fn rows(
+pub(super) fn format_rows(
     head: &[String],
-    rows: &[impl AsRef<[String]>],
+    format_rows: &[impl AsRef<[String]>],
     right: &dyn Fn(usize) -> bool,
     columns: usize,
 ) -> String {
-    let lines = || std::iter::once(head).chain(rows.iter().map(AsRef::as_ref));
+    let lines = || std::iter::once(head).chain(format_rows.iter().map(AsRef::as_ref));
     let count = lines().map(<[String]>::len).max().unwrap_or(0);
     let width = |column: usize| {
         let cells = lines().filter_map(|line| line.get(column));
@@ -58,10 +63,10 @@ pub(super) fn truncate(text: &str, columns: usize) -> String {
 mod tests {
     #[test]
     fn columns_fit_their_widest_cell() {
-        let rows = [["1".into(), "web".into()], ["22".into(), "a long one".into()]];
-        let text = super::table(["no", "line"], &rows, &[0], 12);
+        let format_rows = [["1".into(), "web".into()], ["22".into(), "a long one".into()]];
+        let text = super::table(["no", "line"], &format_rows, &[0], 12);
         assert_eq!(text, "no  line\n 1  web\n22  a long …\n");
-        let whole = super::table(["no", "line"], &rows, &[0], usize::MAX);
+        let whole = super::table(["no", "line"], &format_rows, &[0], usize::MAX);
         assert_eq!(whole, "no  line\n 1  web\n22  a long one\n");
     }
 }

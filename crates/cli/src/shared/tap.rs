@@ -5,7 +5,7 @@
 //! never waits for the request: frames that the request does not read in time are skipped, counted,
 //! and reported at the end.
 
-use super::connect::{format_age, reach};
+use super::connect::{connect_path, format_age};
 use crate::arguments::RunArguments;
 use crate::arguments::paths::TapArguments;
 use crate::failure::{self, complain, refuse, refused};
@@ -13,7 +13,7 @@ use crate::run::{self, quiet_panics};
 use crate::status::Status;
 use crate::terminal;
 use engine::build::PathOptions;
-use member::client::plain;
+use member::client::escape_hidden;
 use member::protocol::{Tap, TapReport, TapStart};
 use std::os::fd::AsRawFd as _;
 use streamline::report::counted;
@@ -26,7 +26,7 @@ pub(super) fn run(given: &TapArguments) -> Result<Status, Status> {
         None => (given.path.as_str(), None),
     };
     let words = given.words.join(" ");
-    let (to, _) = reach(name)?;
+    let (to, _) = connect_path(name)?;
     let wanted = Tap {
         node,
         from: given.from.clone(),
@@ -41,7 +41,7 @@ pub(super) fn run(given: &TapArguments) -> Result<Status, Status> {
     let (began, pipe) = to.tap(&wanted).map_err(|error| complain(&error))?;
     terminal::note(&describe_start(&given.path, &began, given.from.is_some()));
     let quiet = RunArguments { quiet: true, ..RunArguments::default() };
-    let options = Options { outside_kernel: true, ..run::options(&quiet) };
+    let options = Options { outside_kernel: true, ..run::run_options(&quiet) };
     let prepared = Prepared::read(
         &text(pipe.as_raw_fd()),
         &Options { notices: Notices::default(), ..options.clone() },
@@ -64,7 +64,7 @@ pub(super) fn run(given: &TapArguments) -> Result<Status, Status> {
 /// Describes the start of a tap.
 fn describe_start(path: &str, began: &TapStart, asked: bool) -> String {
     let TapStart { block, past, ago_ns, remembers } = *began;
-    let path = plain(path);
+    let path = escape_hidden(path);
     let at = format!("tap at {path} begins at block {block}");
     match past {
         0 if asked && !remembers => format!(
@@ -87,14 +87,14 @@ fn describe_end(report: &TapReport) -> String {
         let skipped = counted(report.skipped, "frame");
         text.push_str(&format!(", {skipped} skipped, because this line was too slow"));
         if let Some(missing) = &report.missing {
-            text.push_str(&format!(" (blocks {})", plain(missing)));
+            text.push_str(&format!(" (blocks {})", escape_hidden(missing)));
         }
     }
     if report.no_frame > 0 {
         text.push_str(&format!(", {} without a frame", counted(report.no_frame, "block")));
     }
     if let Some(why) = &report.over {
-        text.push_str(&format!("; it ended: {}", plain(why)));
+        text.push_str(&format!("; it ended: {}", escape_hidden(why)));
     }
     text
 }

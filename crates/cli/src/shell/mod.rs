@@ -2,8 +2,8 @@
 //! exec`: runs one program with the library preloaded. [SL §5.1, §9.2.4; FEATURES C9, D19]
 //!
 //! Each edge starts as a kernel pipe. If both programs can be preloaded, each also inherits one end
-//! of a rendezvous socket (`abi`, `edge`), over which the library replaces the pipe by a ring. A
-//! command that is not a plain pipeline is run by `/bin/sh`, unchanged.
+//! of a rendezvous socket (`abi`, `edge_variable`), over which the library replaces the pipe by a
+//! ring. A command that is not a plain pipeline is run by `/bin/sh`, unchanged.
 
 mod parse;
 mod probe;
@@ -21,9 +21,11 @@ use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Child, Command, ExitCode, Stdio};
 
-/// Exit statuses of a shell for a missing program, and for a program that cannot be executed.
+/// Exit status of a shell for a missing program.
 const NOT_FOUND: u8 = 127;
+/// Exit status of a shell for a program that cannot be executed.
 const NOT_EXECUTABLE: u8 = 126;
+/// The shell for commands that are not plain pipelines.
 const SHELL: &str = "/bin/sh";
 
 /// Runs a command like a shell.
@@ -44,7 +46,10 @@ pub(crate) fn sh(given: &ShellArguments) -> ExitCode {
     let stages = match parse::pipeline(body) {
         Ok(stages) => stages,
         Err(why) => {
-            say(given, &format!("no plain pipeline ({why}): {SHELL} runs it, with kernel pipes"));
+            report_edge(
+                given,
+                &format!("no plain pipeline ({why}): {SHELL} runs it, with kernel pipes"),
+            );
             return plain_shell(given, &text);
         }
     };
@@ -84,7 +89,7 @@ fn print_error(what: &str, status: u8) -> ExitCode {
     ExitCode::from(status)
 }
 
-fn say(given: &ShellArguments, what: &str) {
+fn report_edge(given: &ShellArguments, what: &str) {
     if given.verbose {
         terminal::note(what);
     }
@@ -109,7 +114,7 @@ fn plain_shell(given: &ShellArguments, text: &str) -> ExitCode {
     print_error(&format!("{SHELL}: {}", terminal::reason(&error)), NOT_EXECUTABLE)
 }
 
-/// Returns the value of `$0`.
+/// Returns the value of `$0` for a script or command.
 fn shell_name(given: &ShellArguments) -> OsString {
     given.script.as_ref().map_or_else(|| "sh".into(), OsString::from)
 }
@@ -134,7 +139,7 @@ fn run(given: &ShellArguments, stages: &[Stage]) -> Result<u8, String> {
             Some(next) => {
                 let why = refusals[at].as_ref().or(refusals[at + 1].as_ref());
                 let why = if given.isolate { Some("--isolate") } else { why.map(String::as_str) };
-                say(given, &describe_edge(at, stage, next, why));
+                report_edge(given, &describe_edge(at, stage, next, why));
                 let (edge_between, narrow) =
                     edge_between(why.is_none()).map_err(|error| error.to_string())?;
                 narrow.filter(|_| !noted).iter().for_each(|why| {
@@ -159,7 +164,8 @@ fn run(given: &ShellArguments, stages: &[Stage]) -> Result<u8, String> {
     Ok(if given.pipefail { any } else { last })
 }
 
-/// Returns the reason why a stage needs kernel pipes; `None` if it can be preloaded.
+/// Returns the reason why a stage needs kernel pipes; `None` if the library can be preloaded into
+/// its program.
 fn refusal(stage: &Stage) -> Option<String> {
     match stage {
         Stage::Program(words) => probe::refusal(words.first()?),
@@ -203,8 +209,8 @@ fn edge_between(preloadable: bool) -> sys::Result<(StageEdge, Option<String>)> {
     Ok((StageEdge { reads, writes, place }, why))
 }
 
-/// Creates the rendezvous sockets, which programs inherit at numbers that they do not use
-/// themselves.
+/// Creates the rendezvous sockets, which programs inherit at descriptor numbers that they do not
+/// use themselves.
 fn rendezvous() -> std::io::Result<(OwnedFd, OwnedFd)> {
     let (here, there) = sys::descriptor::pair().map_err(std::io::Error::from)?;
     // Fails early: later one of the two programs may already run.
@@ -241,7 +247,7 @@ fn start(
         command.stdin(Stdio::from(edge_between.reads.try_clone().map_err(|e| unable(&e))?));
         if let Some((_, place)) = &edge_between.place {
             edges.push(
-                edge(PipeEnd::Reads, &edge_between.reads, place, &mut kept)
+                edge_variable(PipeEnd::Reads, &edge_between.reads, place, &mut kept)
                     .map_err(|e| unable(&e))?,
             );
         }
@@ -250,7 +256,7 @@ fn start(
         command.stdout(Stdio::from(edge_between.writes.try_clone().map_err(|e| unable(&e))?));
         if let Some((place, _)) = &edge_between.place {
             edges.push(
-                edge(PipeEnd::Writes, &edge_between.writes, place, &mut kept)
+                edge_variable(PipeEnd::Writes, &edge_between.writes, place, &mut kept)
                     .map_err(|e| unable(&e))?,
             );
         }
@@ -274,7 +280,7 @@ fn start(
 }
 
 /// Formats one end of an edge for the environment of a program.
-fn edge(
+fn edge_variable(
     end: PipeEnd,
     pipe: &OwnedFd,
     place: &OwnedFd,
@@ -282,9 +288,10 @@ fn edge(
 ) -> Result<String, std::io::Error> {
     let inode = |fd: &OwnedFd| File::from(fd.try_clone()?).metadata().map(|meta| meta.ino());
     let copy = sys::children::dup_inheritable(place.as_fd(), DESCRIPTOR_MIN)?;
-    let edge = Edge { end, pipe: inode(pipe)?, socket: copy.as_raw_fd(), inode: inode(&copy)? };
+    let edge_variable =
+        Edge { end, pipe: inode(pipe)?, socket: copy.as_raw_fd(), inode: inode(&copy)? };
     kept.push(copy);
-    Ok(edge.to_string())
+    Ok(edge_variable.to_string())
 }
 
 /// Adds the library to the front of LD_PRELOAD.

@@ -1,33 +1,34 @@
 //! Parser for shell commands that are plain pipelines.
 //!
 //! Only simple commands separated by `|` are split. A command of literal words is executed
-//! directly; one that needs expansion or redirection is executed by a shell of its own, as in any
-//! shell pipeline. Everything else (lists, compound commands, comments, here-documents) is not a
-//! plain pipeline, and `/bin/sh` runs it unchanged. A doubtful command counts as not plain, since
-//! an additional kernel pipe is better than a changed meaning.
+//! directly; a command that needs expansion or redirection is executed by a shell of its own, as in
+//! any shell pipeline. Everything else (lists, compound commands, comments, here-documents) is not
+//! a plain pipeline, and `/bin/sh` runs it unchanged. A doubtful command counts as not plain,
+//! because an additional kernel pipe is better than a changed meaning.
 
 /// One command of a pipeline.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Stage {
     /// A program with its arguments.
     Program(Vec<String>),
-    /// A text for a shell.
+    /// A command text for a shell.
     Shell {
-        /// The command's text.
+        /// The text of the command.
         text: String,
-        /// The first word of the text, if it is a literal program name and not a builtin.
+        /// The first word of the text, if it is a literal program name and not a builtin; otherwise
+        /// `None`.
         program: Option<String>,
     },
 }
 
-/// Shell builtins that differ from the program of the same name or have no such program; and
-/// reserved words that start or continue compound commands.
+/// Shell builtins that differ from the program of the same name, or have no program of that name.
 const BUILTINS: &[&str] = &[
     ".", ":", "[", "alias", "bg", "break", "cd", "command", "continue", "echo", "eval", "exec",
     "exit", "export", "false", "fg", "getopts", "hash", "jobs", "kill", "local", "printf", "pwd",
     "read", "readonly", "return", "set", "shift", "source", "test", "time", "times", "trap",
     "true", "type", "ulimit", "umask", "unalias", "unset", "wait",
 ];
+/// Reserved words that start or continue compound commands.
 const COMPOUND: &[&str] = &[
     "!", "case", "do", "done", "elif", "else", "esac", "fi", "for", "function", "if", "select",
     "then", "until", "while", "{", "}", "[[",

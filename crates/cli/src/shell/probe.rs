@@ -1,4 +1,4 @@
-//! The search for the library, and the checks that it can be preloaded into a program.
+//! Search for the library, and checks that it can be preloaded into a program.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -39,8 +39,8 @@ pub(super) fn library() -> Result<PathBuf, String> {
         })
 }
 
-/// Returns the canonical path if it is a file that LD_PRELOAD can express: without blanks and
-/// colons.
+/// Returns the canonical form of a path if it is a file that LD_PRELOAD can express, which means
+/// that it has no blanks or colons; otherwise `None`.
 fn preloadable_path(path: &Path) -> Option<PathBuf> {
     let path = path.canonicalize().ok().filter(|path| path.is_file())?;
     let odd = path.as_os_str().as_bytes().iter().any(|byte| b": \t".contains(byte));
@@ -78,7 +78,9 @@ pub(super) fn refusal(name: &str) -> Option<String> {
                 Some(next) => path = next,
                 None => return Some(format!("{} has no interpreter", path.display())),
             },
-            None => return binary(&file, head).map(|why| format!("{} {why}", path.display())),
+            None => {
+                return elf_obstacle(&file, head).map(|why| format!("{} {why}", path.display()));
+            }
         }
     }
     Some(format!("{} leads nowhere", path.display()))
@@ -95,9 +97,11 @@ fn interpreter(line: &[u8]) -> Option<PathBuf> {
 }
 
 /// Returns the property of an ELF file that prevents preloading; `None` if there is none.
-fn binary(file: &File, head: &[u8]) -> Option<&'static str> {
-    const LOADS: u32 = 3;
-    const NOTE: u32 = 4;
+fn elf_obstacle(file: &File, head: &[u8]) -> Option<&'static str> {
+    /// Program header type of the dynamic loader (PT_INTERP).
+    const PT_INTERP: u32 = 3;
+    /// Program header type of notes (PT_NOTE).
+    const PT_NOTE: u32 = 4;
     let word = |at: usize, bytes: usize| {
         let mut all = [0; 8];
         all.get_mut(..bytes)?.copy_from_slice(head.get(at..at + bytes)?);
@@ -124,9 +128,10 @@ fn binary(file: &File, head: &[u8]) -> Option<&'static str> {
         };
         let kind = u32::try_from(number(0) & 0xffff_ffff).unwrap_or(0);
         let mut bytes = vec![0; usize::try_from(number(32).min(4096)).unwrap_or(0)];
-        if matches!(kind, LOADS | NOTE) && file.read_exact_at(&mut bytes, number(8)).is_ok() {
+        if matches!(kind, PT_INTERP | PT_NOTE) && file.read_exact_at(&mut bytes, number(8)).is_ok()
+        {
             match kind {
-                LOADS => loader = bytes,
+                PT_INTERP => loader = bytes,
                 _ => go |= bytes.windows(3).any(|three| three == b"Go\0"),
             }
         }

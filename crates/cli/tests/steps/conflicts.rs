@@ -1,4 +1,4 @@
-//! Conflicting commands at the same time: one succeeds, the others report the reason.
+//! Tests of conflicting commands at the same time: one succeeds, and the others report the reason.
 
 use super::Fixture;
 use crate::common::Guard;
@@ -8,7 +8,7 @@ use testkit::net::{Cable, Pair};
 use testkit::{need, until};
 
 /// Starts all commands at once and waits until at most one of them runs. Returns the running
-/// commands, and the messages of the others, which must fail.
+/// commands, and the messages of all others, which must fail.
 fn start_all(commands: Vec<Command>) -> (Vec<Guard>, Vec<String>) {
     let start = |mut command: Command| Guard(command.stderr(Stdio::piped()).spawn().unwrap());
     let mut all: Vec<Guard> = commands.into_iter().map(start).collect();

@@ -1,4 +1,4 @@
-//! kill -9 before each step of a path, a daemon, and a client.
+//! Tests of kill -9 before each step of a path, a daemon, and a client.
 
 use super::Fixture;
 use crate::common::Guard;
@@ -10,7 +10,7 @@ use testkit::net::{Cable, Pair, packet_sockets};
 use testkit::resources::KernelObjects;
 use testkit::{need, until};
 
-/// The times from each kill of a series until everything was released.
+/// The durations between each kill of a series and the release of all resources.
 #[derive(Default)]
 struct Kills {
     times: Vec<Duration>,
@@ -38,8 +38,8 @@ fn is_stopped(guard: &mut Guard) -> Option<bool> {
     Some(stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T')))
 }
 
-/// Waits until a process is stopped before its step, has ended, or is `past` the step. Returns true
-/// if it is stopped.
+/// Waits until a process is stopped before its step, has ended, or is beyond the step, as `past`
+/// reports. Returns true if it is stopped.
 pub(crate) fn wait_stop(guard: &mut Guard, past: &dyn Fn() -> bool) -> bool {
     let mut stood = false;
     until("a process stands still or is done", || match is_stopped(guard) {
@@ -53,8 +53,8 @@ pub(crate) fn wait_stop(guard: &mut Guard, past: &dyn Fn() -> bool) -> bool {
     stood
 }
 
-/// Kills a stopped process; returns the time until its kernel objects and all that `left` lists
-/// were released.
+/// Kills a stopped process. Returns the time until its kernel objects and everything that `left`
+/// lists were released.
 fn kill(guard: &mut Guard, left: &dyn Fn() -> Vec<String>) -> Duration {
     let held = KernelObjects::of(guard.0.id());
     let begin = Instant::now();
@@ -82,7 +82,7 @@ const LINES: [&str; 5] = [
     "generate rate=1000 | exec \"cat\" | count",
 ];
 
-/// Kills runs of requests before every n-th step, while another run continues.
+/// Kills runs of requests before every n-th step (n is `every`), while another run continues.
 fn kill_runs(lines: &[&str], every: usize, kills: &mut Kills) {
     let Some(pair) = Pair::new(Cable { addresses: false, ..Cable::default() }) else { return };
     let fixture = Fixture::new();
@@ -118,7 +118,8 @@ fn kill_runs(lines: &[&str], every: usize, kills: &mut Kills) {
     assert!(asked.unwrap().success() && survivor.0.wait().unwrap().success());
 }
 
-/// Kills registered paths before every n-th step: the name is free at once, and others continue.
+/// Kills registered paths before every n-th step (n is `every`): the name is free at once, and
+/// other paths continue.
 fn kill_paths(every: usize, kills: &mut Kills) {
     let fixture = Fixture::new();
     let _daemon = fixture.daemon();
@@ -144,7 +145,8 @@ fn kill_paths(every: usize, kills: &mut Kills) {
     fixture.wait_progress("survivor");
 }
 
-/// Kills daemons before every n-th step: the next one serves at once, and paths register with it.
+/// Kills daemons before every n-th step (n is `every`): the next daemon serves at once, and paths
+/// register with it.
 fn kill_daemons(every: usize, kills: &mut Kills) {
     let fixture = Fixture::new();
     let mut first = fixture.daemon();
@@ -174,8 +176,8 @@ fn kill_daemons(every: usize, kills: &mut Kills) {
     fixture.wait_progress("survivor");
 }
 
-/// Returns true if a path of this name or request is registered; `None` if the daemon, which may be
-/// stopped, does not reply soon.
+/// Returns true if a path of this name or request is registered; `None` if the daemon does not
+/// reply soon, because it may be stopped.
 pub(crate) fn is_registered(fixture: &Fixture, name: &str) -> Option<bool> {
     let packets = fixture.daemon_dir().join("io.streamline.packets");
     let socket =
@@ -217,7 +219,7 @@ fn kill_clients(kills: &mut Kills) {
     until("nothing is registered", || fixture.list().is_empty());
 }
 
-/// Returns the process numbers of this fixture's background paths.
+/// Returns the process ids of this fixture's background paths.
 fn background_processes(fixture: &Fixture) -> Vec<u32> {
     let folder = fixture.folder.path().display().to_string();
     let all = fs::read_dir("/proc").unwrap().flatten();

@@ -1,5 +1,5 @@
-//! Exhausted resources: each refusal names the resource, the failed operation, the reason, and a
-//! remedy.
+//! Tests of exhausted resources: each refusal names the resource, the failed operation, the reason,
+//! and a remedy.
 
 use super::Fixture;
 use crate::common::Ran;

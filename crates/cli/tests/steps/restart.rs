@@ -1,5 +1,6 @@
-//! A daemon restarted by a service manager that stores its descriptors: all paths are registered at
-//! once over their previous connections. The test provides the manager ([`testkit::service`]).
+//! Tests of a daemon that is restarted by a service manager that stores its descriptors: all paths
+//! are registered at once over their previous connections. The test acts as the manager
+//! ([`testkit::service`]).
 
 use super::Fixture;
 use super::kills::{is_registered, wait_stop};

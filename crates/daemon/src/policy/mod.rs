@@ -298,7 +298,7 @@ mod tests {
         }
         assert!(!opens(1003, 1, &[], "eth0", None));
         assert!(opens(1003, 77, &[], "lo", None) && opens(1003, 1, &[5, 77], "lo", None));
-        assert!(!opens(1003, 77, &[], "lo", Some("red")), "all of its own name space alone");
+        assert!(!opens(1003, 77, &[], "lo", Some("red")), "all of its own namespace alone");
         assert!(opens(0, 0, &[], "anything", Some("red")));
         let who = |uid, gid| Credentials { uid, gid, groups: vec![] };
         assert_eq!(policy.interfaces(&who(1001, 77)), ["*", "blue/eth1", "eth0"]);

@@ -37,7 +37,7 @@ the last writer has closed.
 
 Dropped: `too long` (a block of more than 1 MB, with all that its writer writes after it).
 
-The name is that of this process and its network name space, and vanishes with it.",
+The name is that of this process and its network namespace, and vanishes with it.",
     example: "buffer txport_53 |all tx lo",
     effect: Some(effect),
     state: StateFacts::NONE.several(|_| {

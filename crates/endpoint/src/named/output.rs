@@ -33,7 +33,7 @@ counts it (`reader too slow`), `overwrite` takes the place of the oldest, which 
 and is told, `wait` waits for the reader, and for the first one, too, so that nothing is lost. While
 nobody reads, blocks are dropped and counted (`no reader`), unless `full=wait`.
 
-The name is that of this process and its network name space, and vanishes with it.",
+The name is that of this process and its network namespace, and vanishes with it.",
     example: "replay web.pcap | bpf \"tcp\" | user name=tcp_frames",
     state: StateFacts::NONE.several(|_| {
         WorkerRule::Not(

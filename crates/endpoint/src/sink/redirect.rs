@@ -40,7 +40,7 @@ Needs CAP_NET_RAW, wherever it runs; `streamline doctor` tells what is missing."
     reads: ReadDepth::All,
     parameters: &[
         Parameter::needed("interface", Type::Text, "where they leave"),
-        Parameter::optional("netns", Type::Text, "a name space, by name, path or process id"),
+        Parameter::optional("netns", Type::Text, "a namespace, by name, path or process id"),
     ],
     kernel: Some(filter::PASS_THROUGH_TWIN),
     right: Some(Right::SendFrames),

@@ -103,7 +103,7 @@ impl Neighbors {
         match listed {
             Ok(listing) => listing.with_holders(),
             Err(error) => {
-                let unlisted = vec![("what is in the name space", Refusal::of(error))];
+                let unlisted = vec![("what is in the namespace", Refusal::of(error))];
                 Self { unlisted, ..Self::default() }
             }
         }

@@ -70,7 +70,7 @@ pub enum RecordError {
         error: std::io::Error,
     },
     /// The file is not a recording.
-    #[error("{target} is no record: `run --record=FILE LINE` makes one")]
+    #[error("{target} is no record: `run --record=FILE REQUEST` makes one")]
     Foreign {
         /// The name of the file.
         target: String,

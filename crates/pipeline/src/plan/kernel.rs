@@ -193,7 +193,7 @@ fn check_outlet(node: &Node, attach: &Attach) -> Result<(), String> {
         return Err("what sockets exchange has no link header to leave with".to_owned());
     }
     if outlet.netns != attach.netns {
-        let why = "a program sends within the name space in which it stands";
+        let why = "a program sends within the namespace in which it stands";
         return Err(why.to_owned());
     }
     Ok(())

@@ -155,7 +155,7 @@ impl Link {
     /// Attaches a socket lookup program to a network namespace.
     pub fn namespace(program: &Program, namespace: &Namespace) -> Result<Self> {
         let fd = namespace.as_fd().as_raw_fd().cast_unsigned();
-        let target = "the choice of sockets in a name space".to_owned();
+        let target = "the choice of sockets in a namespace".to_owned();
         Self::create(program, AttachType::SocketLookup, fd, 0, (0, 0), target)
     }
 

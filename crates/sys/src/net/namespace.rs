@@ -23,7 +23,7 @@ pub struct Namespace {
 impl Namespace {
     /// Opens the network namespace of the calling thread.
     pub fn current() -> Result<Self> {
-        Self::open_at(Path::new(CURRENT_NAMESPACE), "this name space")
+        Self::open_at(Path::new(CURRENT_NAMESPACE), "this namespace")
     }
 
     /// Opens the namespace that a text names: a path if the text contains `/`, else a name known to
@@ -69,7 +69,7 @@ impl Namespace {
     }
 
     fn open_at(path: &Path, what: &str) -> Result<Self> {
-        let target = || format!("name space {what}");
+        let target = || format!("namespace {what}");
         // Opened as a regular file: a path may lead to a pipe, whose open would block.
         let file = OpenRegular::read().open(path).map_err(|error| match error.raw_os_error() {
             Some(errno) => Error::new("open", target(), errno),
@@ -103,7 +103,7 @@ fn owner_user_namespace(space: &OwnedFd) -> Result<OwnedFd> {
 pub fn namespace_cookie() -> Result<u64> {
     let flags = SocketFlags::CLOEXEC;
     let socket = socket_with(AddressFamily::UNIX, SocketType::DGRAM, flags, None);
-    let socket = socket.context("socket", "to ask for the name space")?;
+    let socket = socket.context("socket", "to ask for the namespace")?;
     option::get(socket.as_fd(), libc::SOL_SOCKET, option::NETNS_COOKIE)
 }
 
@@ -131,7 +131,7 @@ pub fn run_in_new<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T> {
         // SAFETY: the thread begins and ends here, and what is unshared is its namespace of
         // networks alone, not its descriptors.
         unsafe { unshare_unsafe(UnshareFlags::NEWNET) }
-            .context("unshare", "a new name space of networks")?;
+            .context("unshare", "a new namespace of networks")?;
         Ok(work())
     })
 }
@@ -159,7 +159,7 @@ mod tests {
         }
         let error = Namespace::open("no-such-space").unwrap_err();
         assert_eq!((error.call, error.errno), ("open", libc::ENOENT));
-        assert_eq!(error.target, "name space no-such-space");
+        assert_eq!(error.target, "namespace no-such-space");
     }
 
     #[test]

@@ -9,7 +9,7 @@
 mod screen;
 mod snapshot;
 
-use super::connect::{reach, signals, wait};
+use super::connect::{connect_path, signals, wait};
 use super::sharing;
 use crate::arguments::paths::TopArguments;
 use crate::failure::complain;
@@ -38,14 +38,14 @@ const SAMPLE_INTERVAL: Duration = Duration::from_millis(250);
 /// Monitors a path, or all paths.
 pub(super) fn run(given: &TopArguments) -> Result<Status, Status> {
     let Some(name) = &given.path else { return monitor_all(given) };
-    let (to, about) = reach(name)?;
+    let (to, about) = connect_path(name)?;
     let mut sampler = PathSampler::new(about, to.uid());
     match (given.once, given.json) {
         (true, json) => {
             let snapshot = sample_twice(&to, &mut sampler)?;
             Ok(terminal::print(&if json { json_line(&snapshot) } else { render_text(&snapshot) }))
         }
-        (false, true) => objects(&to, &mut sampler, given),
+        (false, true) => print_objects(&to, &mut sampler, given),
         (false, false) if !io::stdout().is_terminal() => {
             terminal::complain("this is no terminal: ask for one picture by --once, or for --json");
             Err(Status::Usage)
@@ -86,7 +86,7 @@ fn snapshot_with_kernel(
     counters: Counters,
 ) -> Snapshot {
     let mut snapshot = sampler.snapshot(counters);
-    snapshot.kernel = sharing::of_path(to.number());
+    snapshot.kernel = sharing::programs_of_path(to.number());
     snapshot
 }
 
@@ -96,7 +96,7 @@ fn sleep_or_signal(signals: BorrowedFd<'_>, limit: Duration) -> bool {
 }
 
 /// Prints one object per sample until the path ends.
-fn objects(
+fn print_objects(
     to: &PathClient,
     sampler: &mut PathSampler,
     given: &TopArguments,
@@ -117,7 +117,8 @@ fn objects(
     Ok(Status::Done)
 }
 
-/// Blocks until the next update; returns `None` if a signal arrives or the path is gone.
+/// Blocks until the next update and returns its snapshot; returns `None` if a signal arrives or the
+/// path has ended.
 fn next(
     to: &PathClient,
     signals: BorrowedFd<'_>,
@@ -155,7 +156,8 @@ fn render_text(snapshot: &Snapshot) -> String {
     text
 }
 
-/// The terminal in raw mode on the alternate screen. Dropping it restores the previous state.
+/// The terminal in raw mode on the alternate screen. Dropping this value restores the previous
+/// state of the terminal.
 struct Screen(Terminal<CrosstermBackend<io::Stdout>>);
 
 impl Screen {
@@ -207,7 +209,7 @@ fn live(
                 .or(snapshot);
             if let Some(ended) = followed.ended {
                 drop(screen);
-                terminal::note(&member::client::plain(&ended.report));
+                terminal::note(&member::client::escape_hidden(&ended.report));
                 return Ok(Status::Done);
             }
         }

@@ -1,19 +1,19 @@
-//! The screen of `top`: the graph with its rates, the rings, losses by location; designed for
-//! 80×24.
+//! Layout of the screen of `top`: the graph with its rates, the rings, and losses by location;
+//! designed for 80×24 characters.
 
-use super::super::connect::{format_age, user};
-use super::super::rates::short;
-use super::super::sharing::sentence;
+use super::super::connect::{format_age, user_name};
+use super::super::rates::short_rate;
+use super::super::sharing::program_sentence;
 use super::snapshot::{Loss, NodeRates, RingFill, Snapshot};
 use crate::progress;
-use member::client::plain;
+use member::client::escape_hidden;
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::Line;
 use ratatui::widgets::{Block, Cell, Paragraph, Row, Table};
 
-/// Maximum number of lines for rings, and maximum number of lines for losses.
+/// Maximum number of lines for rings, and also for losses.
 const LINES_MAX: usize = 4;
 /// Width of the bar that shows the fill of a ring, in columns.
 const BAR_WIDTH: usize = 20;
@@ -47,22 +47,23 @@ pub(super) fn draw(frame: &mut Frame<'_>, snapshot: &Snapshot, first: usize) {
 
 fn heading(snapshot: &Snapshot, area: Rect) -> Vec<Line<'static>> {
     let path = &snapshot.path;
-    let name = path.name.as_deref().map_or_else(String::new, |name| format!(" {}", plain(name)));
+    let name =
+        path.name.as_deref().map_or_else(String::new, |name| format!(" {}", escape_hidden(name)));
     let lost: u64 = snapshot.lost.iter().map(|loss| loss.blocks).sum();
     let first = format!(
         "path {}{name} of {}   {}   {} blocks/s   {}/s   {} blocks   lost {lost}",
         path.number,
-        user(snapshot.uid),
+        user_name(snapshot.uid),
         format_age(snapshot.elapsed_ns / 1_000_000_000),
-        short(snapshot.rate.blocks),
-        progress::short(snapshot.rate.bytes as u64),
+        short_rate(snapshot.rate.blocks),
+        progress::short_bytes(snapshot.rate.bytes as u64),
         snapshot.given.blocks,
     );
-    let line: String = plain(&path.line.replace('\n', " "));
+    let line: String = escape_hidden(&path.line.replace('\n', " "));
     let line: String = line.chars().take(usize::from(area.width)).collect();
     let mut lines =
         vec![Line::styled(first, Style::new().add_modifier(Modifier::BOLD)), Line::from(line)];
-    lines.extend(snapshot.kernel.first().map(|program| Line::from(sentence(program))));
+    lines.extend(snapshot.kernel.first().map(|program| Line::from(program_sentence(program))));
     lines
 }
 
@@ -96,20 +97,20 @@ fn node(node_rates: &NodeRates) -> Row<'static> {
     let name = format!(
         "{}{}{}",
         "  ".repeat(node_rates.depth.min(8)),
-        plain(&label),
-        plain(&node_rates.name)
+        escape_hidden(&label),
+        escape_hidden(&node_rates.name)
     );
-    let time = node_rates.block_ns.map_or_else(|| "-".to_owned(), short);
-    let dash = |n: u64| if n == 0 { "-".to_owned() } else { short(n as f64) };
+    let time = node_rates.block_ns.map_or_else(|| "-".to_owned(), short_rate);
+    let dash = |n: u64| if n == 0 { "-".to_owned() } else { short_rate(n as f64) };
     let lost = match node_rates.lost {
         0 => right_aligned("-".to_owned()),
-        n => right_aligned(short(n as f64)).style(Style::new().fg(Color::Red)),
+        n => right_aligned(short_rate(n as f64)).style(Style::new().fg(Color::Red)),
     };
     Row::new([
         Cell::from(name),
-        Cell::from(plain(&node_rates.space)),
-        right_aligned(short(node_rates.rate.blocks)),
-        right_aligned(progress::short(node_rates.rate.bytes as u64)),
+        Cell::from(escape_hidden(&node_rates.space)),
+        right_aligned(short_rate(node_rates.rate.blocks)),
+        right_aligned(progress::short_bytes(node_rates.rate.bytes as u64)),
         right_aligned(time),
         right_aligned(dash(node_rates.held)),
         lost,
@@ -131,7 +132,7 @@ fn ring_line(ring: &RingFill) -> Line<'static> {
     let part = ring.fill.min(room) as f64 / room as f64;
     let full = (part * BAR_WIDTH as f64).round() as usize;
     let bar = format!("{}{}", "█".repeat(full), "░".repeat(BAR_WIDTH - full.min(BAR_WIDTH)));
-    let (from, to) = (plain(&ring.from), plain(&ring.to));
+    let (from, to) = (escape_hidden(&ring.from), escape_hidden(&ring.to));
     let text = format!("  {from} → {to}  {bar}  {:.0} % of {}", part * 100.0, ring.room);
     let colour = if part > 0.9 { Style::new().fg(Color::Red) } else { Style::new() };
     Line::styled(text, colour)
@@ -139,7 +140,7 @@ fn ring_line(ring: &RingFill) -> Line<'static> {
 
 fn loss_line(loss: &Loss) -> Line<'static> {
     let fresh = if loss.fresh > 0 { format!("  +{}", loss.fresh) } else { String::new() };
-    let text = format!("  {} {}{fresh}", loss.blocks, plain(&loss.place));
+    let text = format!("  {} {}{fresh}", loss.blocks, escape_hidden(&loss.place));
     Line::styled(text, Style::new().fg(Color::Red))
 }
 
@@ -148,12 +149,14 @@ pub(super) const KEYS: &str = "q ends, arrows move";
 
 fn status_line(snapshot: &Snapshot) -> Line<'static> {
     let dim = Style::new().add_modifier(Modifier::DIM);
-    match (snapshot.late.first(), &snapshot.behind, &snapshot.adapted) {
+    match (snapshot.silent_space.first(), &snapshot.latency_note, &snapshot.adapted) {
         (Some(late), ..) => {
-            Line::styled(format!("late: {}", plain(late)), Style::new().fg(Color::Yellow))
+            Line::styled(format!("late: {}", escape_hidden(late)), Style::new().fg(Color::Yellow))
         }
-        (None, Some(behind), _) => Line::styled(plain(behind), Style::new().fg(Color::Red)),
-        (None, None, Some(adapted)) => Line::styled(format!("by itself: {}", plain(adapted)), dim),
+        (None, Some(behind), _) => Line::styled(escape_hidden(behind), Style::new().fg(Color::Red)),
+        (None, None, Some(adapted)) => {
+            Line::styled(format!("by itself: {}", escape_hidden(adapted)), dim)
+        }
         (None, None, None) => Line::styled(KEYS, dim),
     }
 }

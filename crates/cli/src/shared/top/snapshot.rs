@@ -31,14 +31,14 @@ pub(super) struct Snapshot {
     /// Losses by location and reason, the largest first.
     pub(super) lost: Vec<Loss>,
     /// Spaces that did not reply in time.
-    pub(super) late: Vec<String>,
-    /// Latest change that the path made by itself.
+    pub(super) silent_space: Vec<String>,
+    /// Latest change that the path made automatically.
     pub(super) adapted: Option<String>,
     /// Latency, if the request bounds it.
     pub(super) latency: Option<Latency>,
-    /// Sentence about latencies beyond the bound.
+    /// Sentence about latencies that exceed the bound, if there are any.
     #[serde(skip)]
-    pub(super) behind: Option<String>,
+    pub(super) latency_note: Option<String>,
     /// Kernel programs that run parts of the path.
     pub(super) kernel: Vec<KernelProgram>,
 }
@@ -48,11 +48,11 @@ pub(super) struct Snapshot {
 pub(super) struct NodeRates {
     pub(super) name: String,
     pub(super) space: String,
-    /// Indentation level: the number of forks on the path from its source to this node.
+    /// Indentation level: the number of forks between the source and this node.
     pub(super) depth: usize,
-    /// Classes selected by its incoming arcs; empty for plain pipes.
+    /// Classes selected by the incoming arcs of the node; empty for plain pipes.
     pub(super) classes: String,
-    /// Input rate, or output rate of a source.
+    /// Input rate of the node, or output rate of a source.
     pub(super) rate: Rate,
     pub(super) taken: Amount,
     pub(super) held: u64,
@@ -107,10 +107,10 @@ impl PathSampler {
             nodes: self.nodes(&before, ns),
             rings: self.rings(),
             lost: lost.collect(),
-            late: now.spaces.iter().filter_map(late).collect(),
+            silent_space: now.spaces.iter().filter_map(silent_space).collect(),
             adapted: now.adapted.last().cloned(),
             latency: now.latency.clone(),
-            behind: rates::late_blocks(now),
+            latency_note: rates::late_blocks(now),
             kernel: Vec::new(),
         }
     }
@@ -206,7 +206,7 @@ impl PathSampler {
 }
 
 /// Describes a space that did not reply in time.
-fn late(space: &Space) -> Option<String> {
+fn silent_space(space: &Space) -> Option<String> {
     Some(format!("{}: {}", space.name, space.late.as_ref()?))
 }
 

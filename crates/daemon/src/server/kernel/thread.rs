@@ -344,27 +344,30 @@ impl KernelThread {
         let is_named = attach.netns.as_ref().is_none_or(|name| !name.contains('/'));
         if attach.own && !is_named {
             let why =
-                "through the daemon a name space is named as `ip netns list` does, not by a path";
+                "through the daemon a namespace is named as `ip netns list` does, not by a path";
             return Err((needs.source, why.to_owned()));
         }
         if !attach.own && !self.policy.opens(who, &attach.interface, attach.netns.as_deref()) {
-            return Err((needs.source, words.closed(&attach.interface, attach.netns.as_deref())));
+            return Err((
+                needs.source,
+                words.interface_denied(&attach.interface, attach.netns.as_deref()),
+            ));
         }
         if attach.flows && !self.policy.takes(who, &attach.interface, attach.netns.as_deref()) {
-            let why = words.not_taking(&attach.interface, attach.netns.as_deref());
+            let why = words.taking_denied(&attach.interface, attach.netns.as_deref());
             return Err((needs.source, why));
         }
         if let Share::Group(name) = &needs.share {
             match self.policy.is_in(who, name) {
                 Some(true) => {}
-                Some(false) => return Err((needs.source, words.not_in(name))),
+                Some(false) => return Err((needs.source, words.not_in_group(name))),
                 None => return Err((needs.source, words.no_group(name))),
             }
         }
         for node in &part.nodes {
             let name = graph.node(*node).name();
             if !self.policy.allows_filter(who.uid, name) {
-                return Err((*node, words.not_safe(name)));
+                return Err((*node, words.filter_denied(name)));
             }
         }
         Ok(())
@@ -431,7 +434,7 @@ impl KernelThread {
 }
 
 /// Message to a caller in another network namespace.
-const ELSEWHERE: &str = "the daemon is in another network name space, where interfaces are others: \
+const ELSEWHERE: &str = "the daemon is in another network namespace, where interfaces are others: \
                          start one there, or name the space by `netns=`";
 
 /// Formats an attach point; socket programs are identified by their user.

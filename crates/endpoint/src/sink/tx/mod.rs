@@ -43,7 +43,7 @@ the device that the frame came from is computed first.
 
 What cannot leave is dropped and counted: frames that are longer than the interface takes, that were
 cut short when they were captured, that are of another link type, that the kernel refuses, or for
-which the queue had no room for a second. `netns` names another name space, as `ip netns` does, by a
+which the queue had no room for a second. `netns` names another namespace, as `ip netns` does, by a
 path or by a process id. Nothing is answered and no address is changed: who sends frames into a
 network that others use must know what they do there.
 
@@ -65,7 +65,7 @@ Needs CAP_NET_RAW; `streamline doctor` tells what is missing.",
             "any",
             "how they leave with `qdisc=no`",
         ),
-        Parameter::optional("netns", Type::Text, "a name space, by name, path or process id"),
+        Parameter::optional("netns", Type::Text, "a namespace, by name, path or process id"),
     ],
     ..Description::SINK
 };

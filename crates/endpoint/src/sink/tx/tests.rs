@@ -385,12 +385,12 @@ fn missing_interface_fails_open() {
     };
     assert_eq!(
         try_open("eth7", pair.client.name()),
-        "cannot send through eth7: there is no such interface in this name space; \
+        "cannot send through eth7: there is no such interface in this namespace; \
          there are lo, client0"
     );
     assert_eq!(
         try_open("eth7", "nowhere"),
-        "cannot enter name space nowhere: open: no such file or directory; `ip netns list` shows \
+        "cannot enter namespace nowhere: open: no such file or directory; `ip netns list` shows \
          those with a name; a path or a process id also works"
     );
 }

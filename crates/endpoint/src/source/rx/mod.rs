@@ -41,7 +41,7 @@ pub const RX: Description = Description {
     name: "rx",
     summary: "give the frames that an interface receives",
     details: "\
-Watches an interface, or without a name all interfaces of the name space, and changes nothing of
+Watches an interface, or without a name all interfaces of the namespace, and changes nothing of
 what the host receives. Frames are what the network stack sees: behind generic receive offload, with
 the VLAN tag in its place, with the time at which the kernel took them. `both=yes` gives what the
 host sends as well, in the order of arrival; on the loopback interface each packet comes once.
@@ -61,7 +61,7 @@ own connection is refused unless `--force` stands before the line.
 A `bpf` directly behind runs in the kernel too, so that what it refuses never enters the ring.
 `ring` says how much memory the kernel may fill while nobody reads; by default what lasts for 50 ms
 at the rate of the interface. Frames that found no room are counted by place: driver, backlog,
-socket, ring. `netns` names another name space, as `ip netns` does, by a path or by a process id.
+socket, ring. `netns` names another namespace, as `ip netns` does, by a path or by a process id.
 
 `own=yes` gives what your own sockets exchange, whichever interface it takes: packets from layer 3
 on, both ways. That no privilege is needed for where a daemon runs. Packets for no socket and those
@@ -99,7 +99,7 @@ pub const TX: Description = Description {
     summary: "give the frames that an interface sends",
     details: "\
 At the head of a line: watches what the host sends on an interface, or without a name on all of the
-name space, just before the driver gets it. Frames whose checksum the device is to compute do not
+namespace, just before the driver gets it. Frames whose checksum the device is to compute do not
 have it yet, and larger ones than the link carries are cut by the device. `loopback=no` leaves out
 the loopback interface, on which `rx` gives each packet as it is received; `rx ++ tx` does so by
 itself. The rest is as for `rx`.",
@@ -110,7 +110,7 @@ itself. The rest is as for `rx`.",
 };
 
 const INTERFACE: Parameter =
-    Parameter::optional("interface", Type::Text, "which interface; none: all of the name space")
+    Parameter::optional("interface", Type::Text, "which interface; none: all of the namespace")
         .positional();
 const HOW: Parameter =
     Parameter::named("how", Type::OneOf(&["watch", "take"]), "watch", "watch them, or take them")
@@ -128,7 +128,7 @@ const OWN: Parameter = Parameter::named(
     "what your own sockets exchange, both ways, from layer 3 on",
 );
 const NETNS: Parameter =
-    Parameter::optional("netns", Type::Text, "a name space, by name, path or process id");
+    Parameter::optional("netns", Type::Text, "a namespace, by name, path or process id");
 const RING: Parameter = Parameter::optional(
     "ring",
     Type::Size { low: 512 << 10, high: 1 << 32 },

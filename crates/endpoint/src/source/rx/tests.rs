@@ -149,12 +149,11 @@ fn missing_interface_fails_with_list_of_existing_ones() {
     }
     let given = arguments(&RX, &[("interface", "sl-none")]);
     let failure = refused(open(&opening(&given, &[]), Direction::Received)).to_string();
-    let beginning =
-        "cannot watch sl-none: there is no such interface in this name space; there are";
+    let beginning = "cannot watch sl-none: there is no such interface in this namespace; there are";
     assert!(failure.starts_with(beginning) && failure.contains("lo"), "{failure}");
     let given = arguments(&RX, &[("interface", "lo"), ("netns", "sl-none")]);
     let failure = refused(open(&opening(&given, &[]), Direction::Received)).to_string();
-    assert!(failure.starts_with("cannot enter name space sl-none: "), "{failure}");
+    assert!(failure.starts_with("cannot enter namespace sl-none: "), "{failure}");
 }
 
 #[test]

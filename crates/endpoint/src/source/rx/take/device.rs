@@ -322,7 +322,7 @@ fn check_spared(interface: &str, ours: bool) -> Result<(), Failure> {
     let why = if caller.is_some_and(|caller| routes.interface_to(caller) == Some(interface)) {
         "you are connected through it, and would be cut off"
     } else if routes.is_default(interface) {
-        "the default route of this name space leads through it"
+        "the default route of this namespace leads through it"
     } else {
         return Ok(());
     };
