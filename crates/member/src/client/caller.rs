@@ -5,6 +5,7 @@ use crate::varlink::{Call, Fault, REPLY_MAX, Reply};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use sys::local_socket;
 
@@ -14,11 +15,26 @@ pub const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 /// programs, and earlier calls may be queued.
 pub const LONG_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// A connection over which calls are made.
+/// A connection over which calls are made, one at a time.
+///
+/// After a timeout the connection is unusable, because the late reply would be taken for the reply
+/// to the next call: all further calls fail with [`ClientError::Timeout`].
 #[derive(Debug)]
-pub(crate) struct Caller(pub(super) OwnedFd);
+pub(crate) struct Caller {
+    socket: OwnedFd,
+    overdue: AtomicBool,
+}
 
 impl Caller {
+    pub(super) fn new(socket: OwnedFd) -> Self {
+        Self { socket, overdue: AtomicBool::new(false) }
+    }
+
+    /// Limits the time for which each send and each receive blocks. Zero counts as 1 ms.
+    pub(super) fn set_timeout(&self, limit: Duration) -> Result<(), ClientError> {
+        Ok(local_socket::set_timeouts(&self.socket, limit.max(Duration::from_millis(1)))?)
+    }
+
     pub(crate) fn call<T: DeserializeOwned>(
         &self,
         method: &str,
@@ -34,9 +50,9 @@ impl Caller {
         method: &str,
         parameters: &impl Serialize,
     ) -> Result<T, ClientError> {
-        local_socket::set_timeouts(&self.0, LONG_TIMEOUT)?;
+        self.set_timeout(LONG_TIMEOUT)?;
         let answer = self.call(method, parameters);
-        local_socket::set_timeouts(&self.0, CALL_TIMEOUT)?;
+        self.set_timeout(CALL_TIMEOUT)?;
         answer
     }
 
@@ -45,22 +61,35 @@ impl Caller {
         call: &Call,
         descriptors: &[BorrowedFd<'_>],
     ) -> Result<(), ClientError> {
-        match sys::descriptor::send(&self.0, &call.text(), descriptors) {
+        if self.overdue.load(Ordering::Relaxed) {
+            return Err(ClientError::Timeout);
+        }
+        match sys::descriptor::send(&self.socket, &call.text(), descriptors) {
             // A peer that hung up may have sent the reason, which is still readable.
             Err(error) if error.errno == EPIPE => Ok(()),
             sent => Ok(sent?),
         }
     }
 
-    /// Receives the next reply and its descriptors. Blocks up to the timeout of the socket. Fails
-    /// if the reply is an error.
+    /// Receives the reply to the call just sent, and its descriptors. Blocks up to the timeout of
+    /// the socket. Fails if the reply is an error.
     pub(crate) fn reply(&self) -> Result<(Reply, Vec<OwnedFd>), ClientError> {
+        let received = self.receive();
+        if matches!(received, Err(ClientError::Timeout)) {
+            self.overdue.store(true, Ordering::Relaxed);
+        }
+        received
+    }
+
+    /// Receives the next update of a subscription, which may be long in coming, as
+    /// [`reply`](Self::reply).
+    pub(super) fn receive(&self) -> Result<(Reply, Vec<OwnedFd>), ClientError> {
         let mut bytes = vec![0; REPLY_MAX];
-        let received = match sys::descriptor::receive(&self.0, &mut bytes) {
+        let received = match sys::descriptor::receive(&self.socket, &mut bytes) {
             // A peer that closes with unread data causes one ECONNRESET, returned before any queued
             // data (unix(7)).
             Err(error) if error.errno == ECONNRESET => {
-                sys::descriptor::receive(&self.0, &mut bytes)
+                sys::descriptor::receive(&self.socket, &mut bytes)
             }
             received => received,
         };
@@ -78,6 +107,23 @@ impl Caller {
 
 impl AsFd for Caller {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
+        self.socket.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::{NoParameters, PathNumber};
+
+    #[test]
+    fn late_reply_is_not_taken_for_the_reply_to_the_next_call() {
+        let (near, far) = sys::descriptor::pair().unwrap();
+        let caller = Caller::new(near);
+        caller.set_timeout(Duration::ZERO).unwrap();
+        let call = || caller.call::<PathNumber>("a.b.C", &NoParameters {});
+        assert_eq!(call().unwrap_err(), ClientError::Timeout);
+        sys::descriptor::send(&far, br#"{"parameters":{"number":1}}"#, &[]).unwrap();
+        assert_eq!(call().unwrap_err(), ClientError::Timeout);
     }
 }

@@ -25,7 +25,7 @@ use crate::varlink::{Call, MessageError, Reply};
 use std::ops::ControlFlow;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path as FilePath, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use sys::local_socket::{self, Framing};
 
 /// Total timeout of a query of many paths.
@@ -71,7 +71,7 @@ impl Client {
         {
             return Err(ClientError::UntrustedDaemon { directory: directory.to_owned(), uid });
         }
-        Ok(Self { caller: Caller(socket), directory: directory.to_owned() })
+        Ok(Self { caller: Caller::new(socket), directory: directory.to_owned() })
     }
 
     /// Returns the directory of the daemon.
@@ -99,7 +99,7 @@ impl Client {
 
     /// Converts to a plain connection with another timeout.
     pub(crate) fn into_caller(self, limit: Duration) -> Result<Caller, ClientError> {
-        local_socket::set_timeouts(&self.caller.0, limit)?;
+        self.caller.set_timeout(limit)?;
         Ok(self.caller)
     }
 
@@ -131,7 +131,7 @@ impl Client {
             (Some(socket), Some(process)) => {
                 local_socket::set_timeouts(&socket, CALL_TIMEOUT)?;
                 let path = path.to_owned();
-                Ok(PathClient { caller: Caller(socket), path, process, number, uid })
+                Ok(PathClient { caller: Caller::new(socket), path, process, number, uid })
             }
             _ => {
                 Err(ClientError::Malformed(MessageError::Invalid("no descriptors came".to_owned())))
@@ -142,9 +142,8 @@ impl Client {
     /// Calls the same methods, which have no parameters, on many paths in parallel, and passes each
     /// connection with its replies to `take`.
     ///
-    /// Waits for the paths for at most `limit` in total; a path that has not replied by then yields
-    /// [`ClientError::Timeout`]. The calls to the daemon that connect the paths have the usual
-    /// timeout. Results are in the order of `paths`.
+    /// Blocks for at most `limit` in total, for the daemon as for the paths; a path that has not
+    /// replied by then yields [`ClientError::Timeout`]. Results are in the order of `paths`.
     pub fn query_all<R>(
         &self,
         paths: &[(u32, String)],
@@ -152,7 +151,10 @@ impl Client {
         limit: Duration,
         take: impl Fn(PathClient, Vec<Reply>) -> Result<R, ClientError>,
     ) -> Vec<Result<R, ClientError>> {
+        let deadline = Instant::now() + limit;
         let begin = |path: &String| {
+            let left = deadline.saturating_duration_since(Instant::now());
+            self.caller.set_timeout(left).map_err(Err)?;
             let to = self.connect(path).map_err(Err)?;
             for method in methods {
                 to.caller.send(&Call::new(method, &NoParameters {}), &[]).map_err(Err)?;
@@ -170,6 +172,8 @@ impl Client {
             }
         };
         let answers = gather(paths, limit, begin, next);
+        // A connection that fails now reports its error at the next call.
+        _ = self.caller.set_timeout(CALL_TIMEOUT);
         answers.into_iter().map(|answer| answer.unwrap_or(Err(ClientError::Timeout))).collect()
     }
 
@@ -220,7 +224,7 @@ impl AsFd for PendingReplies {
 
 impl AsFd for Client {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.caller.0.as_fd()
+        self.caller.as_fd()
     }
 }
 
@@ -228,3 +232,21 @@ const ROOT: u32 = 0;
 const ENOENT: i32 = 2;
 const ENOTDIR: i32 = 20;
 const ECONNREFUSED: i32 = 111;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn silent_daemon_delays_a_query_of_many_paths_by_its_limit_only() {
+        let (near, _far) = sys::descriptor::pair().unwrap();
+        let client = Client { caller: Caller::new(near), directory: PathBuf::new() };
+        client.caller.set_timeout(CALL_TIMEOUT).unwrap();
+        let paths = [(0, "1".to_owned()), (0, "2".to_owned())];
+        let begun = Instant::now();
+        let limit = Duration::from_millis(50);
+        let answers = client.query_all(&paths, &[COUNT], limit, |_, _| Ok(()));
+        assert_eq!(answers, [Err(ClientError::Timeout), Err(ClientError::Timeout)]);
+        assert!(begun.elapsed() < CALL_TIMEOUT, "{:?}", begun.elapsed());
+    }
+}

@@ -82,10 +82,10 @@ impl PathClient {
     /// Taps the output of a node. Returns the start of the tap, and a pipe that carries the frames
     /// as a capture. Blocks for at most [`LONG_TIMEOUT`].
     pub fn tap(&self, wanted: &Tap) -> Result<(TapStart, OwnedFd), ClientError> {
-        local_socket::set_timeouts(&self.caller.0, LONG_TIMEOUT)?;
+        self.caller.set_timeout(LONG_TIMEOUT)?;
         self.caller.send(&Call::new("io.streamline.path.Tap", wanted), &[])?;
         let answer = self.caller.reply().map_err(|error| self.hangup_as_end(error));
-        local_socket::set_timeouts(&self.caller.0, CALL_TIMEOUT)?;
+        self.caller.set_timeout(CALL_TIMEOUT)?;
         let (reply, descriptors) = answer?;
         let began = reply.take()?;
         let pipe = descriptors.into_iter().next();
@@ -117,7 +117,7 @@ impl PathClient {
     /// Returns the next update. Blocks up to [`CALL_TIMEOUT`] unless the socket is readable. Fails
     /// if the path has closed the connection.
     pub fn next_update(&self) -> Result<PathUpdate, ClientError> {
-        Ok(self.caller.reply()?.0.take()?)
+        Ok(self.caller.receive()?.0.take()?)
     }
 
     /// Calls `method` of the path with these parameters. Blocks for at most [`CALL_TIMEOUT`]. Fails
@@ -142,6 +142,6 @@ impl PathClient {
 
 impl AsFd for PathClient {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.caller.0.as_fd()
+        self.caller.as_fd()
     }
 }
