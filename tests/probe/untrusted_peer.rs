@@ -167,7 +167,7 @@ fn child() {
     if role == SECOND_PROCESS {
         let mut visitor = RingOffer::from_descriptors(copies).unwrap().read_blocks().unwrap();
         read_all(&mut visitor, 0..BLOCKS);
-        println!("{CHILD}{role}: read {} blocks", visitor.count().blocks);
+        println!("{CHILD}{role}: read {} blocks", visitor.counts().blocks);
         make_all_attempts(&role, &offer);
         let mut third =
             start_with_descriptors(THIRD_PROCESS, &offer).expect("we have reached it ourselves");
@@ -208,7 +208,7 @@ fn p4_untrusted_peer_reads_a_ring_but_cannot_write() {
         let mut own = offers.pop().unwrap().read_blocks().unwrap();
         let theirs = offers.pop().unwrap();
         write_blocks(&mut writer, 0..BLOCKS);
-        let (before, counted) = (bytes(&theirs), writer.count());
+        let (before, counted) = (bytes(&theirs), writer.counts());
 
         let why = "needs to become user 65534, who may enter the build folder";
         let child = start_with_descriptors(SECOND_PROCESS, &theirs).or_else(|| need::skip(why));
@@ -222,8 +222,8 @@ fn p4_untrusted_peer_reads_a_ring_but_cannot_write() {
         assert_eq!(refused, 2 * (2 * WRITE_ATTEMPTS.len() + 3 * RESIZE_ATTEMPTS.len()));
 
         assert!(bytes(&theirs) == before, "a byte of the ring or of its geometry has changed");
-        assert_eq!(writer.count(), counted);
-        assert_eq!(writer.taken(0).map(|taken| taken.blocks), Some(BLOCKS), "what it read");
+        assert_eq!(writer.counts(), counted);
+        assert_eq!(writer.reader_counts(0).map(|taken| taken.blocks), Some(BLOCKS), "what it read");
         read_all(&mut own, 0..BLOCKS);
         write_blocks(&mut writer, BLOCKS..BLOCKS + 5);
         read_all(&mut own, BLOCKS..BLOCKS + 5);

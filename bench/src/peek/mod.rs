@@ -115,7 +115,7 @@ fn measure_calls(rounds: usize) -> Result<Vec<Row>, String> {
         Candidate {
             name: "file",
             measure: Box::new(|| {
-                per_call(|| Ok::<_, buffer::Fault>(black_box(&mut held).look().as_ptr()))
+                per_call(|| Ok::<_, buffer::Fault>(black_box(&mut held).current_block().as_ptr()))
             }),
         },
     ];

@@ -69,7 +69,7 @@ impl Setup {
         let all = AccessList::private(identity());
         grants.owner(|owner| owner.share_frozen(&frozen, all)).map_err(error_text)?;
         let mut by_pointer = StreamEnds::new(&grants, 2)?;
-        by_pointer.output.know_frozen(&frozen, 32);
+        by_pointer.output.register_frozen(&frozen, 32);
         let by_copy = StreamEnds::new(&grants, 4)?;
         let file = frozen.aggregate().map_err(error_text)?;
         Ok(Self { file, by_pointer, by_copy, _grants: grants })
@@ -89,7 +89,7 @@ impl Setup {
         while ns < MEASUREMENT_NS_MIN {
             let begin = sys::clock::monotonic();
             for _ in 0..piece {
-                if held.look().len() < block {
+                if held.current_block().len() < block {
                     held.rewind();
                 }
                 move_block(method, &mut held, &mut to.output, &mut out)?;
@@ -114,11 +114,11 @@ fn move_block(
     let block = out.len();
     match method {
         SpliceMethod::Peek => {
-            black_box(from.look());
+            black_box(from.current_block());
             from.pass(block);
         }
         SpliceMethod::PeekSpliced | SpliceMethod::PeekCopy => {
-            to.write(from.look()).map_err(error_text)?;
+            to.write(from.current_block()).map_err(error_text)?;
             from.pass(block);
         }
         SpliceMethod::Splice => {
@@ -129,7 +129,7 @@ fn move_block(
             black_box(out);
         }
         SpliceMethod::ReadSpliced => {
-            let lent = from.look();
+            let lent = from.current_block();
             from.try_read(out).map_err(error_text)?;
             to.write(lent).map_err(error_text)?;
             black_box(out);

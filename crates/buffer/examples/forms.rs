@@ -7,30 +7,30 @@
 use abi::DbufId;
 use streamline_buffer::dbuf::{self, fixed};
 use streamline_buffer::rate::{RatePolicy, RatedReader, Skip, Start};
-use streamline_buffer::{Fault, Policy, Put};
+use streamline_buffer::{Fault, Policy, WriterCounts};
 
 fn main() -> Result<(), Fault> {
     let id = DbufId::new(1).unwrap_or_default();
     let (policy, readers) = (Policy::Overwrite, 3);
     let shape = fixed::SlotConfig { id, slot: 64, slots: 64, policy, readers };
     let (mut writer, all) = fixed::ring(&shape);
-    write(0..20, |block| writer.write(block))?;
+    write_blocks(0..20, |block| writer.write(block))?;
     writer.publish();
     let mut paced = with_policies(all)?;
-    write(20..100, |block| writer.write(block))?;
+    write_blocks(20..100, |block| writer.write(block))?;
     writer.publish();
-    report("64 slots of 64 bytes", &mut paced, writer.count())?;
+    report("64 slots of 64 bytes", &mut paced, writer.counts())?;
 
     let (mut writer, all) = dbuf::ring(&dbuf::BlockConfig { id, capacity: 4096, policy, readers });
-    write(0..20, |block| writer.write(block))?;
+    write_blocks(0..20, |block| writer.write(block))?;
     writer.publish();
     let mut paced = with_policies(all)?;
-    write(20..100, |block| writer.write(block))?;
+    write_blocks(20..100, |block| writer.write(block))?;
     writer.publish();
-    report("4 KB of blocks of any length", &mut paced, writer.count())
+    report("4 KB of blocks of any length", &mut paced, writer.counts())
 }
 
-fn write(
+fn write_blocks(
     numbers: std::ops::Range<u32>,
     mut put: impl FnMut(&[u8]) -> Result<bool, Fault>,
 ) -> Result<(), Fault> {
@@ -52,14 +52,18 @@ fn with_policies<R: Skip>(readers: Vec<R>) -> Result<Vec<RatedReader<R>>, Fault>
 }
 
 #[expect(clippy::print_stdout, reason = "an example says what it does")]
-fn report<R: Skip>(ring: &str, readers: &mut [RatedReader<R>], put: Put) -> Result<(), Fault> {
+fn report<R: Skip>(
+    ring: &str,
+    readers: &mut [RatedReader<R>],
+    put: WriterCounts,
+) -> Result<(), Fault> {
     println!("{ring}: {} blocks were put", put.blocks);
     for (who, reader) in ["everything", "the newest", "from now on"].iter().zip(readers) {
         let (mut out, mut last) = ([0; 64], String::from("nothing"));
         while let Some(length) = reader.read(&mut out)? {
             last = String::from_utf8_lossy(out.get(..length).unwrap_or_default()).into_owned();
         }
-        let got = reader.count();
+        let got = reader.counts();
         println!(
             "  {who:>11}: {} taken (last: {last}), {} lost, {} skipped, {:?} left",
             got.blocks,

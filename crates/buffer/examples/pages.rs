@@ -1,7 +1,7 @@
-//! Prints the choice of pages for several sizes on this machine, and the cost of populating them:
-//! the figures behind `pages::choose`.
+//! Prints which kind of page `pages::choose` picks for several memory sizes on this machine, and
+//! how long populating each memory takes: the figures behind the choice.
 //!
-//!     cargo run --release -p streamline-buffer --example pages
+//! cargo run --release -p streamline-buffer --example pages
 
 use std::time::{Duration, Instant};
 use streamline_buffer::pages::{Choice, facts};
@@ -20,13 +20,13 @@ fn main() -> sys::Result<()> {
     let shared = median(|| {
         let file = Memfd::create("streamline-pages", MAPPING_SIZE)?;
         let mapping = file.map()?;
-        touch(&mapping)
+        time_first_writes(&mapping)
     })?;
-    let small = median(|| touch(&Mapping::anonymous(MAPPING_SIZE)?))?;
+    let small = median(|| time_first_writes(&Mapping::anonymous(MAPPING_SIZE)?))?;
     let huge = median(|| {
         let mapping = Mapping::anonymous(MAPPING_SIZE)?;
         mapping.request_huge_pages()?;
-        touch(&mapping)
+        time_first_writes(&mapping)
     })?;
     let ratio = |time: Duration| shared.as_secs_f64() / time.as_secs_f64();
     println!(
@@ -37,8 +37,8 @@ fn main() -> sys::Result<()> {
     Ok(())
 }
 
-/// Measures the time of the first write to every page.
-fn touch(mapping: &Mapping) -> sys::Result<Duration> {
+/// Returns the time that the first write to every page of a mapping takes.
+fn time_first_writes(mapping: &Mapping) -> sys::Result<Duration> {
     let start = Instant::now();
     mapping.populate(0, mapping.len())?;
     Ok(start.elapsed())

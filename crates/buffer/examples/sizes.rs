@@ -1,5 +1,5 @@
-//! A stream that starts too large, shrinks, is resized, and is handed over to another writer,
-//! without loss of a byte.
+//! A stream that starts too large, shrinks, is resized by hand, and is handed over to another
+//! writer. The reader loses no byte.
 
 use abi::DbufId;
 use streamline_buffer::scale::Scaling;

@@ -1,4 +1,4 @@
-//! The only import of atomics in this crate, so that models can replace them with loom's.
+//! Atomics of this crate: those of `core`, or loom's in models. No other module imports atomics.
 //!
 //! Accesses are at most Acquire or Release. Only fences are sequentially consistent: loom weakens
 //! sequentially consistent accesses.
@@ -13,15 +13,15 @@ pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 #[cfg(loom)]
 pub(crate) use loom::sync::{Mutex, MutexGuard};
 
-/// Loads a word with Acquire ordering. Uses a relaxed load and a fence: the word may be in memory
-/// mapped read-only, where Rust guarantees only relaxed loads.
+/// Loads a word with Acquire ordering. Uses a relaxed load and a fence, because the word may be in
+/// memory mapped read-only, for which Rust guarantees only relaxed loads.
 pub fn acquire(word: &AtomicU64) -> u64 {
     let value = word.load(Ordering::Relaxed);
     fence(Ordering::Acquire);
     value
 }
 
-/// Tells the processor that the caller spins; under loom, yields to the other threads.
+/// Executes the processor's spin-loop hint. Under loom, yields to the other threads.
 pub(crate) fn pause() {
     #[cfg(not(loom))]
     std::hint::spin_loop();

@@ -2,19 +2,21 @@
 //! place. [SL §5.3.1, §5.3.3]
 //!
 //! The writer pushes entries together with the *origin* of their bytes: its pool, or the batch that
-//! it is reading from another crossing (so a block passes through many spaces without a copy).
-//! Readers access the bytes in place, each with its own position, and release what they have read.
-//! Memory is bounded by the pools: the writer holds one lease per segment in flight, and returns it
-//! when all readers have passed the last entry that points there.
+//! it is reading from another crossing (so a block passes through many spaces without a copy). Each
+//! reader has its own position, accesses the bytes in place, and releases entries after reading
+//! them. The pools bound the memory: the writer holds one lease per segment in flight, and returns
+//! the lease when all readers have passed the last entry that points into the segment.
 //!
 //! A crossing supports only the policies `block` and `drop new`: entries are never overwritten, so
 //! readers need not copy bytes out.
 //!
 //! `&[u8]` is sound here by these invariants, together with M1 to M6 of `pool`:
-//! - C1 Only the three pushes of [`CrossingWriter`] put entries into the ring: it is created here
-//!   with the ring, lives in this process, and no other party can write its memory.
-//! - C2 An entry is pushed only if view and frame lie, filled, in segments on which the writer
-//!   holds a lease in `flight`, recorded with the position after the last entry that needs it.
+//! - C1 Only the three pushes of [`CrossingWriter`] put entries into the ring: the writer is
+//!   created here together with the ring, whose memory belongs to this process and cannot be
+//!   written by any other party.
+//! - C2 An entry is pushed only if its view and frame are in the filled parts of segments on which
+//!   the writer holds leases in `flight`. Each lease is recorded with the position after the last
+//!   entry that needs it.
 //! - C3 The writer drops such a lease only after it has seen (Acquire) that the cursors of all
 //!   remaining readers passed that position. A writer that exits leaves its leases to the ring,
 //!   which holds them until the last reader has left.
@@ -22,9 +24,9 @@
 //!   which need exclusive access to the reader: so while a [`Batch`] lives, its entries are not
 //!   passed.
 //! - C5 From C2 to C4: while a batch lives, the writer holds a lease on each segment that the batch
-//!   points into; by M4 the bytes are not written. The memory itself lives because the ring refers
-//!   to it (`memories`), under the id by which the entry names it: the writer registers it before
-//!   it pushes the first entry, and never registers another memory under that id.
+//!   points into; by M4 the bytes are not written. The ring's table `memories` keeps the memory
+//!   alive under the id that entries name: the writer registers a memory before it pushes the first
+//!   entry that points there, and never registers another memory under the same id.
 
 use crate::ibuf;
 use crate::pool::{Lease, Memory, Pool};
@@ -43,8 +45,9 @@ pub use writer::CrossingWriter;
 /// Dimensions and policy of a crossing.
 pub use crate::ibuf::{Columns, RingConfig};
 
-/// Creates a crossing with one reader per reader doorbell (`config.readers` is ignored). Each
-/// party's space sleeps on its doorbell. Fails with [`Fault::Lossy`] for [`Policy::Overwrite`].
+/// Creates a crossing with one reader per element of `reader_doorbells` (`config.readers` is
+/// ignored). Each party sleeps on the doorbell of its space. Fails with [`Fault::Lossy`] for
+/// [`Policy::Overwrite`].
 pub fn crossing(
     config: &RingConfig,
     writer_doorbell: Arc<Doorbell>,
@@ -65,12 +68,12 @@ pub fn crossing(
     Ok((CrossingWriter::new(writer, shared), readers))
 }
 
-/// State shared by all parties of a crossing.
+/// State shared by the writer and all readers of a crossing.
 #[derive(Debug)]
 struct Shared {
     /// Memories into which entries may point (C5).
     memories: [OnceLock<Arc<Memory>>; MEMORIES_MAX],
-    /// Leases of a writer that has exited (C3).
+    /// Leases of a writer that has exited, held for the remaining readers (C3).
     orphaned: Mutex<Vec<Flight>>,
     writer_doorbell: Arc<Doorbell>,
     reader_doorbells: Box<[Arc<Doorbell>]>,
@@ -100,14 +103,14 @@ impl Shared {
     }
 }
 
-/// An owner of blocks that a writer may forward: a pool, a batch being read, an aggregate.
+/// An owner of blocks that a writer may forward: a pool, a batch being read, or an aggregate.
 pub trait Origin {
-    /// Returns a lease on the segment of a block, or a [`Fault`] if this origin does not own the
-    /// block. The caller checks that the lease covers the block.
+    /// Returns a lease on the segment of a block. Fails with a [`Fault`] if this origin does not
+    /// own the block. The caller checks that the lease covers the block.
     fn lease(&self, pointer: RichPointer) -> Result<Lease, Fault>;
 }
 
-/// Several pools that act as one origin.
+/// Several pools that act as one origin of blocks.
 #[derive(Clone, Copy, Debug)]
 pub struct Pools<'a>(pub &'a [Pool]);
 

@@ -2,28 +2,29 @@
 //!
 //! A position is monotone and 64 bits wide; it counts bytes in a dbuf and entries in an ibuf. Each
 //! party writes only its own page of control words, keeps its own position in private memory, and
-//! caches the other party's position, so that the other's cache line is fetched only when the
-//! cached value means full or empty. Positions are published once per batch.
+//! caches the other party's position, so that it loads the other party's cache line only when the
+//! cached position shows a full or empty ring. Positions are published once per batch.
 //!
 //! SYNC POINTS (each Release names its Acquire):
 //! - *block published*: [`Producer::publish`] stores `COMMIT` with Release, [`Consumer::refresh`]
 //!   loads it with Acquire: a reader that sees the position sees the blocks before it.
 //! - *block released*: [`Consumer::release`] stores `CURSOR` with Release, [`Producer::refresh`]
 //!   loads it with Acquire: a writer that sees the position may overwrite what the reader has read.
-//! - *writing begins* (lossy rings): [`Producer::begin`] stores `RESERVE`, then issues a Release
-//!   fence, then writes the data; [`Consumer::overtaken`] issues an Acquire fence after copying the
-//!   data, then loads `RESERVE`: a reader that has seen a new byte sees the new position.
+//! - *writing begins* (lossy rings): [`Producer::announce_overwrite`] stores `RESERVE`, then issues
+//!   a Release fence, then writes the data; [`Consumer::is_overtaken`] issues an Acquire fence
+//!   after copying the data, then loads `RESERVE`: a reader that has seen a new byte sees the new
+//!   position.
 //! - *closed*: `STATE` is stored with Release after the last publication; a party that sees the end
 //!   also sees the final positions.
 //!
 //! Before each position a party stores the matching counts ([`counts`]), so the counts are correct
 //! for the published position even if the party is killed between the two stores.
 //!
-//! A position read from the other party is checked each time: it must never decrease and lie within
-//! one capacity of the local position. Otherwise the link to that party is poisoned: nothing is
-//! clamped, and other parties of the ring are not affected (RELIABILITY T3). A reader gets the
-//! fault. A writer evicts and counts the lying reader and continues for the others; it gets the
-//! fault only if no reader remains and none can join.
+//! Each position read from the other party is checked: it must not decrease, and must be within one
+//! capacity of the local position. An impossible position is never clamped: it poisons the link to
+//! that party, and other parties of the ring are not affected (RELIABILITY T3). A reader's calls
+//! then fail with a fault. A writer evicts and counts the lying reader, and continues for the other
+//! readers; its calls fail only if no reader remains and none can join.
 
 mod counts;
 
@@ -31,7 +32,7 @@ use self::counts::CountsWriter;
 use crate::atomic::{Ordering, acquire, fence};
 use crate::join::{Contact, JoinQueue, JoiningReader, ReaderTicket};
 use crate::region::Region;
-use crate::{Fault, Policy, Put, Taken};
+use crate::{Fault, Policy, ReaderCounts, WriterCounts};
 use abi::ring::{CLOSED, PAGE_WORDS, SWITCHED, reader, writer};
 use std::sync::Arc;
 
@@ -39,28 +40,29 @@ mod consumer;
 
 pub(crate) use consumer::Consumer;
 
-/// Largest valid position. 2⁶³ bytes take 29 years at 10 GB/s, so positions never overflow.
+/// Largest valid position in bytes or entries. At 10 GB/s, 2⁶³ bytes take 29 years, so positions
+/// never overflow.
 pub(crate) const POSITION_MAX: u64 = u64::MAX >> 1;
 
-/// Offset of the data in the writer's memory, in words. Shorter in models, where each word costs
+/// Offset in words of the data in the writer's memory. Shorter in models, where each word costs
 /// time.
 pub(crate) const DATA_WORDS: usize =
     if cfg!(loom) { writer::WAIT + abi::ring::LINE_WORDS } else { PAGE_WORDS };
 
 /// The shared memory of one ring.
 #[derive(Debug)]
-pub struct Store {
-    /// The writer's control words, then the data, from word [`DATA_WORDS`] on.
+pub struct RingMemory {
+    /// The writer's control words, followed by the data, which begins at word [`DATA_WORDS`].
     pub writer: Region,
     /// The control words of each reader; an untrusted peer maps only its own.
     pub readers: Box<[Arc<Region>]>,
-    /// Length of a lap in positions: a power of two.
+    /// Length of a lap in positions, a power of two.
     pub capacity: u64,
     /// Policy of a full ring.
     pub policy: Policy,
 }
 
-impl Store {
+impl RingMemory {
     /// Allocates a ring on the heap, for threads of one process. Panics if `capacity` is not a
     /// power of two.
     pub(crate) fn heap(
@@ -80,26 +82,26 @@ impl Store {
     }
 
     /// Returns the counts that the writer has published.
-    pub(crate) fn put(&self) -> Put {
-        Put::from_words(counts::read(&self.writer, writer::COMMIT, writer::LEDGER))
+    pub(crate) fn put(&self) -> WriterCounts {
+        WriterCounts::from_words(counts::read(&self.writer, writer::COMMIT, writer::LEDGER))
     }
 
     /// Returns the counts that a reader has published, or `None` if there is no such reader.
-    pub(crate) fn taken(&self, index: usize) -> Option<Taken> {
-        self.readers.get(index).map(|page| taken(page))
+    pub(crate) fn reader_counts(&self, index: usize) -> Option<ReaderCounts> {
+        self.readers.get(index).map(|page| reader_counts(page))
     }
 }
 
-fn taken(page: &Region) -> Taken {
-    Taken::from_words(counts::read(page, reader::CURSOR, reader::LEDGER))
+fn reader_counts(page: &Region) -> ReaderCounts {
+    ReaderCounts::from_words(counts::read(page, reader::CURSOR, reader::LEDGER))
 }
 
-/// The writer's side of a ring.
+/// The writer's cursor of a ring.
 #[derive(Debug)]
 pub struct Producer {
     /// Shared memory of the ring.
-    pub store: Arc<Store>,
-    /// Current length of a lap in positions.
+    pub store: Arc<RingMemory>,
+    /// Length in positions of a lap at the head.
     pub(crate) capacity: u64,
     pub(crate) policy: Policy,
     /// Unit of positions: every cursor is a multiple of it.
@@ -109,10 +111,10 @@ pub struct Producer {
     published: u64,
     /// Position at which a lapped reader resumes (lossy rings).
     marked: u64,
-    /// Position at which the current segment begins; its memory holds no older data.
+    /// Position at which the current segment begins. The segment's memory holds no older data.
     start: u64,
-    /// Last change of capacity in place; `None` once all readers have passed it.
-    cut: Option<Cut>,
+    /// Last change of the capacity in place; `None` if all readers have passed that change.
+    cut: Option<CapacityChange>,
     /// Oldest position that a reader still needs, as of the last refresh.
     oldest: u64,
     records: Vec<ReaderRecord>,
@@ -122,8 +124,8 @@ pub struct Producer {
     changes: Vec<Change>,
     /// Number of readers evicted for an impossible position.
     evicted: u64,
-    /// Counts of this side.
-    pub put: Put,
+    /// Counts of blocks and bytes put and dropped.
+    pub put: WriterCounts,
     counts_writer: CountsWriter,
 }
 
@@ -133,22 +135,22 @@ struct ReaderRecord {
     cursor: u64,
     /// True if the reader has left or was evicted.
     gone: bool,
-    /// Page of its control words.
+    /// Page of the reader's control words.
     page: Arc<Region>,
-    /// Identity of a reader that joined later.
+    /// Ticket of a reader that joined a running ring; `None` for a reader present from the start.
     ticket: Option<ReaderTicket>,
 }
 
-/// A change of the capacity in place.
+/// A change of the capacity in place, not yet passed by all readers.
 #[derive(Clone, Copy, Debug)]
-struct Cut {
+struct CapacityChange {
     /// Position of the change.
     at: u64,
     /// Capacity before the change.
     from: u64,
 }
 
-/// A change in the set of readers while the ring runs.
+/// A reader that joined or left a running ring.
 #[derive(Debug)]
 pub enum Change {
     /// A reader joined under this index, which is new or has belonged to another reader.
@@ -158,8 +160,8 @@ pub enum Change {
 }
 
 impl Producer {
-    /// Creates the writer of a new ring.
-    pub(crate) fn new(store: Arc<Store>) -> Self {
+    /// Creates the writer's cursor of a new ring.
+    pub(crate) fn new(store: Arc<RingMemory>) -> Self {
         let record = |page: &Arc<Region>| ReaderRecord {
             cursor: 0,
             gone: false,
@@ -182,47 +184,47 @@ impl Producer {
             queue: None,
             changes: Vec::new(),
             evicted: 0,
-            put: Put::default(),
+            put: WriterCounts::default(),
             counts_writer: CountsWriter::default(),
         }
     }
 
-    /// Creates the writer of a segment that continues a ring begun by another writer.
-    pub(crate) fn resume(store: Arc<Store>, head: u64, put: Put) -> Self {
+    /// Creates the writer's cursor of a segment that continues a ring begun by another writer.
+    pub(crate) fn resume(store: Arc<RingMemory>, head: u64, put: WriterCounts) -> Self {
         let mut begun =
             Self { head, published: head, marked: head, start: head, put, ..Self::new(store) };
-        begun.begin(head);
+        begun.announce_overwrite(head);
         begun.publish();
         begun
     }
 
     /// Registers the queue through which readers join while the ring runs.
-    pub(crate) fn open(&mut self, queue: Arc<JoinQueue>) {
+    pub(crate) fn accept_joins_from(&mut self, queue: Arc<JoinQueue>) {
         self.queue = Some(queue);
     }
 
-    /// Returns the queue through which readers join; `None` if none can.
-    pub(crate) fn joins(&self) -> Option<Arc<JoinQueue>> {
+    /// Returns the queue through which readers join, or `None` if no reader can join.
+    pub(crate) fn join_queue(&self) -> Option<Arc<JoinQueue>> {
         self.queue.clone()
     }
 
-    /// Returns the page of a reader, or `None` if there is no such reader.
+    /// Returns the control page of a reader, or `None` if there is no such reader.
     #[inline]
     pub(crate) fn page(&self, reader: usize) -> Option<&Region> {
         self.records.get(reader).map(|record| &*record.page)
     }
 
     /// Returns the counts that a reader has published, or `None` if there is no such reader.
-    pub(crate) fn taken(&self, reader: usize) -> Option<Taken> {
-        self.page(reader).map(taken)
+    pub(crate) fn reader_counts(&self, reader: usize) -> Option<ReaderCounts> {
+        self.page(reader).map(reader_counts)
     }
 
-    /// Takes the readers that joined or left since the last call.
+    /// Returns the readers that joined or left since the last call.
     pub(crate) fn take_changes(&mut self) -> Vec<Change> {
         std::mem::take(&mut self.changes)
     }
 
-    /// Handles readers that have joined or left through the queue.
+    /// Admits readers that have joined through the queue, and removes readers that have left.
     #[inline]
     pub(crate) fn poll_joins(&mut self) {
         if self.queue.as_ref().is_some_and(|queue| queue.has_pending()) {
@@ -263,7 +265,7 @@ impl Producer {
     }
 
     /// Returns the number of free positions. Reads the readers' cursors only if fewer than `wanted`
-    /// are known to be free. A ring that overwrites is always entirely free.
+    /// positions are known to be free. A ring that overwrites is always entirely free.
     pub(crate) fn room(&mut self, wanted: u64) -> Result<u64, Fault> {
         if self.policy == Policy::Overwrite {
             return Ok(self.capacity);
@@ -290,8 +292,8 @@ impl Producer {
         self.oldest
     }
 
-    /// Continues in another segment from the head on.
-    pub(crate) fn continue_in(&mut self, store: Arc<Store>) {
+    /// Continues at the head in another segment.
+    pub(crate) fn continue_in(&mut self, store: Arc<RingMemory>) {
         let marked = self.marked;
         self.marked = self.head;
         // Prepared first: a reader that sees the switch in the old segment must see these words.
@@ -306,22 +308,24 @@ impl Producer {
         self.store = store;
     }
 
-    /// Publishes all blocks and marks the segment as ended by a switch.
+    /// Publishes all blocks in the current segment and marks the segment as ended by a switch to
+    /// another writer's segment.
     pub(crate) fn leave_segment(&mut self) {
         self.publish();
         // SYNC POINT: switched; pairs with the load in `Consumer::has_switched`.
         self.store.writer.word(writer::STATE).store(SWITCHED, Ordering::Release);
     }
 
-    /// Continues with another capacity in the same memory from the head on.
-    pub(crate) fn cut(&mut self, capacity: u64) {
+    /// Changes the capacity in place, from the head on.
+    pub(crate) fn change_capacity(&mut self, capacity: u64) {
         self.publish();
-        self.cut = Some(Cut { at: self.head, from: self.capacity });
+        self.cut = Some(CapacityChange { at: self.head, from: self.capacity });
         self.capacity = capacity;
     }
 
-    /// Returns the capacity before the last cut, once, as soon as all readers have passed the cut.
-    pub(crate) fn take_settled(&mut self) -> Option<u64> {
+    /// Returns the capacity before the last change in place, once, after all readers have passed
+    /// the change.
+    pub(crate) fn take_passed_capacity(&mut self) -> Option<u64> {
         let oldest = self.oldest;
         self.cut.take_if(|cut| oldest >= cut.at).map(|cut| cut.from)
     }
@@ -331,10 +335,10 @@ impl Producer {
         self.oldest < self.start || self.cut.is_some()
     }
 
-    /// Reads all cursors and returns the oldest position that a reader still needs, or the writer's
-    /// own if all have left. A reader with an impossible position is evicted for good and counted;
-    /// the ring continues for the others. Fails with [`Fault::Poisoned`] only if that reader was
-    /// the last and no other can join.
+    /// Reads all cursors and returns the oldest position that a reader still needs, or the head if
+    /// all readers have left. Evicts and counts each reader with an impossible position, and
+    /// continues for the other readers. Fails with [`Fault::Poisoned`] if an evicted reader was the
+    /// last and no other can join.
     pub fn refresh(&mut self) -> Result<u64, Fault> {
         self.poll_joins();
         // A reader that joins later starts at the published position, so nothing is written more
@@ -378,23 +382,23 @@ impl Producer {
         all_gone && self.queue.as_ref().map_or(!self.records.is_empty(), |queue| queue.is_closed())
     }
 
-    /// Excludes a reader from flow control from now on.
+    /// Excludes a reader from flow control from now on, so that the writer no longer waits for it.
     pub(crate) fn disconnect(&mut self, reader: usize) {
         if let Some(record) = self.records.get_mut(reader) {
             record.gone = true;
         }
     }
 
-    /// Announces that everything up to `position` may be overwritten from now on (lossy rings).
-    pub fn begin(&self, position: u64) {
-        // SYNC POINT: writing begins; pairs with the fence and load in `Consumer::overtaken`.
+    /// Announces that everything before `position` may be overwritten from now on (lossy rings).
+    pub fn announce_overwrite(&self, position: u64) {
+        // SYNC POINT: writing begins; pairs with the fence and load in `Consumer::is_overtaken`.
         self.store.writer.word(writer::RESERVE).store(position, Ordering::Relaxed);
         fence(Ordering::Release);
     }
 
     /// Records the start of a record as the position at which lapped readers resume, if the last
     /// recorded position is at least half a lap older (lossy rings).
-    pub(crate) fn mark(&mut self, position: u64) {
+    pub(crate) fn mark_resume_position(&mut self, position: u64) {
         if position - self.marked >= self.capacity / 2 {
             self.marked = position;
         }
@@ -408,7 +412,7 @@ impl Producer {
         self.counts_writer = counts_writer;
     }
 
-    /// Publishes all written blocks in this writer's page.
+    /// Publishes all written blocks in this control page, with the counts.
     fn publish_in(&self, page: &Region, counts_writer: &mut CountsWriter) {
         counts_writer.write(page, writer::LEDGER, self.head, self.put.words());
         // SYNC POINT: block published; pairs with the load in `Consumer::refresh`.
@@ -417,7 +421,7 @@ impl Producer {
         page.word(writer::MARK).store(self.marked, Ordering::Release);
     }
 
-    /// Publishes all written blocks and ends the ring.
+    /// Publishes all written blocks and closes the ring for good.
     pub fn close(&mut self) {
         self.publish();
         // SYNC POINT: closed; pairs with the load in `Consumer::is_finished`.

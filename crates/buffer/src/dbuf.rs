@@ -1,15 +1,16 @@
 //! A ring of blocks of any length, on which IPC streams between spaces are built. [SL §5.1, §5.2]
 //!
-//! One writer, several readers, each with its own position. A block never wraps: where it would, a
-//! pad record fills the end of the ring, so `peek` always returns one slice. Three policies: block
-//! (the writer waits for the slowest reader), drop new, overwrite oldest. Deviation from the
-//! source: `read` is not `peek` plus memcpy where the memory is foreign or lossy; there `read`
-//! copies word by word and checks the lap again.
+//! One writer, several readers, each with its own position. A block never wraps around: a pad
+//! record fills the end of the ring if the block does not fit there, so `peek` always returns one
+//! slice. A full ring has one of three policies: block (the writer waits for the slowest reader),
+//! drop new, or overwrite oldest. Deviation from the source: `read` is `peek` plus memcpy only in
+//! trusted memory of a ring that does not overwrite; elsewhere `read` copies word by word and
+//! checks the lap again.
 //!
-//! There are two kinds of reader. [`BlockReader`] lives in the writer's process: it trusts the
-//! writer and may read blocks in place. [`BlockVisitor`] is attached to a ring of another process
-//! ([`crate::share`]): all bytes are foreign to it, it only copies, and it validates everything in
-//! the ring.
+//! There are two kinds of reader. [`BlockReader`] is in the writer's process, trusts the writer,
+//! and may read blocks in place. [`BlockVisitor`] is attached to a ring of another process
+//! ([`crate::share`]). All bytes are foreign to the visitor, so it only copies, and validates
+//! everything in the ring.
 //!
 //! `&[u8]` is sound here (rings that block or drop new, in one process) by these invariants, cited
 //! below:
@@ -27,7 +28,7 @@
 //! - D5 In a ring that overwrites, no slice of the ring is ever returned: reservations are private
 //!   memory that commit copies in word by word, and readers copy out.
 
-use crate::cursor::{Consumer, Store};
+use crate::cursor::{Consumer, RingMemory};
 use crate::{Fault, Policy};
 use abi::DbufId;
 use abi::ring::PAGE;
@@ -65,7 +66,7 @@ impl BlockConfig {
         Self { id, capacity: 1 << 20, policy: Policy::Block, readers: 1 }
     }
 
-    pub(crate) fn bytes(&self) -> usize {
+    pub(crate) fn capacity_bytes(&self) -> usize {
         self.capacity.max(PAGE).next_power_of_two()
     }
 }
@@ -73,15 +74,15 @@ impl BlockConfig {
 /// Creates a ring for threads of this process.
 #[must_use]
 pub fn ring(config: &BlockConfig) -> (BlockWriter, Vec<BlockReader>) {
-    let bytes = config.bytes();
-    let store = Store::heap(bytes / 8, bytes as u64, config.policy, config.readers);
+    let bytes = config.capacity_bytes();
+    let store = RingMemory::heap(bytes / 8, bytes as u64, config.policy, config.readers);
     let reader =
         |index| BlockReader::from_walk(RecordWalk::new(Consumer::new(store.clone(), index)));
     let readers = (0..config.readers).map(reader).collect();
     (BlockWriter::new(store, config.id), readers)
 }
 
-/// A reader in the writer's process.
+/// A reader in the writer's process, which may read blocks in place.
 pub type BlockReader = readers::RingReader<RecordWalk, readers::Local>;
 
 /// A reader in another process than the writer's; it only copies.
@@ -97,8 +98,8 @@ impl BlockVisitor {
         &mut self.0
     }
 
-    /// Skips to the writer's current position. The skipped blocks are counted as such once the next
-    /// block is taken.
+    /// Skips to the writer's current position. The skipped blocks are counted when the reader takes
+    /// its next block.
     pub fn join_now(&mut self) -> Result<(), Fault> {
         self.0.join_now()
     }

@@ -1,5 +1,5 @@
-//! The doorbells of one writer, one per reader; each is notified if its reader sleeps and the
-//! position for which that reader waits is reached.
+//! The doorbells of one writer, one per reader. The writer notifies a reader that sleeps when the
+//! position for which the reader waits is reached.
 
 use crate::cursor::{Change, Producer};
 use crate::wait::{Notifier, Urgency};
@@ -26,7 +26,7 @@ struct NotifiedReader {
 }
 
 /// Number of false notifications after which a reader is disconnected. An honest reader notifies
-/// once per sleep of the writer, and only when it has made enough room; a reader that exceeds this
+/// once per sleep of the writer, and only after making enough room; a reader that exceeds the limit
 /// keeps the writer busy.
 const FALSE_ALARMS_MAX: u32 = 64;
 
@@ -40,7 +40,7 @@ impl Doorbells {
         Self { ends: doorbells.into_iter().map(end).collect(), departed }
     }
 
-    /// Moves all doorbells into a new set and leaves this set empty. Both share the flags of
+    /// Moves all doorbells into a new set and leaves this set empty. Both sets share the flags of
     /// departed readers.
     #[must_use]
     pub fn take(&mut self) -> Self {
@@ -53,10 +53,11 @@ impl Doorbells {
         &self.departed
     }
 
-    /// Notifies all sleeping readers whose threshold is reached by the published head.
+    /// Notifies all sleeping readers whose threshold is reached by the published head, or all
+    /// sleeping readers if `urgency` is [`Urgency::Last`].
     #[inline]
     pub fn notify_due(&mut self, side: &mut Producer, urgency: Urgency) {
-        self.note_evictions(side);
+        self.mark_evicted(side);
         let head = side.head;
         for at in 0..self.ends.len() {
             let (Some(end), Some(page)) = (self.ends.get_mut(at), side.store.readers.get(at))
@@ -72,9 +73,9 @@ impl Doorbells {
     }
 
     /// Blocks until a reader notifies or departs, at most for `limit`. Returns false at once if no
-    /// reader is present, else true, also at the limit.
+    /// reader is present; otherwise returns true, also when the limit is reached.
     pub fn sleep(&mut self, side: &mut Producer, limit: Option<Duration>) -> bool {
-        self.note_evictions(side);
+        self.mark_evicted(side);
         let present: Vec<usize> =
             (0..self.ends.len()).filter(|at| !self.departed.contains(*at)).collect();
         let doorbells: Vec<BorrowedFd<'_>> = present
@@ -96,8 +97,8 @@ impl Doorbells {
         true
     }
 
-    /// Marks the readers that the ring has evicted as departed.
-    fn note_evictions(&self, side: &mut Producer) {
+    /// Marks each reader that the ring has evicted as departed.
+    fn mark_evicted(&self, side: &mut Producer) {
         for change in side.take_changes() {
             if let Change::Left(at) = change {
                 self.departed.insert(at);
@@ -105,7 +106,7 @@ impl Doorbells {
         }
     }
 
-    /// Resets the counts of false notifications. To be called once readers have made room.
+    /// Resets the counts of false notifications. Call this after readers have made room.
     pub fn reset_false_alarms(&mut self) {
         self.ends.iter_mut().for_each(|end| end.false_alarms = 0);
     }
@@ -116,8 +117,8 @@ impl Doorbells {
         side.disconnect(at);
     }
 
-    /// Marks the readers whose process has exited as departed. Does not block.
-    pub fn note_departures(&self) {
+    /// Marks each reader whose process has exited as departed. Does not block.
+    pub fn mark_departed(&self) {
         for (at, end) in self.ends.iter().enumerate().filter(|(at, _)| !self.departed.contains(*at))
         {
             if end.doorbell.clear() == Peer::Gone {
@@ -126,16 +127,16 @@ impl Doorbells {
         }
     }
 
-    /// Returns the doorbell of the first present reader, else of the first reader, for a writer
-    /// that polls a single descriptor; `None` if there are no readers.
+    /// Returns the doorbell of the first present reader, or of the first reader if none is present,
+    /// for a writer that polls a single descriptor. Returns `None` if there are no readers.
     #[must_use]
-    pub fn first(&self) -> Option<BorrowedFd<'_>> {
+    pub fn first_present(&self) -> Option<BorrowedFd<'_>> {
         self.present().next().or_else(|| self.ends.first()).map(|end| end.doorbell.as_fd())
     }
 
     /// Returns the doorbells of all present readers.
     #[must_use]
-    pub fn all(&self) -> Vec<BorrowedFd<'_>> {
+    pub fn all_present(&self) -> Vec<BorrowedFd<'_>> {
         self.present().map(|end| end.doorbell.as_fd()).collect()
     }
 
@@ -159,7 +160,7 @@ impl Doorbells {
 pub struct DepartedReaders(Box<[AtomicBool]>);
 
 impl DepartedReaders {
-    /// Creates flags for this many present readers.
+    /// Creates the flags of `readers` present readers.
     #[must_use]
     pub fn new(readers: usize) -> Arc<Self> {
         Arc::new(Self((0..readers).map(|_| AtomicBool::new(false)).collect()))

@@ -20,7 +20,7 @@ pub enum Fault {
         "{} bytes at position {} run over the end of their segment", .0.length(), .0.position()
     )]
     CrossesSegment(Extent),
-    /// The block is longer than this ring or pool can ever hold.
+    /// The block is longer than any block that this ring or pool can hold.
     #[error("a block of {length} bytes is longer than the {limit} that fit: split it")]
     TooLong {
         /// Requested length in bytes.
@@ -52,8 +52,8 @@ pub enum Fault {
     /// All readers of this ring have left.
     #[error("nobody reads this ring any more")]
     Abandoned,
-    /// The operation requires a ring that keeps blocks until they are read; this one overwrites
-    /// them.
+    /// The operation requires a ring that keeps blocks until they are read, but this ring
+    /// overwrites them.
     #[error("this ring overwrites its oldest blocks: read copies instead")]
     Lossy,
     /// The operation requires a trusted writer, but the stream was not opened with
@@ -63,12 +63,13 @@ pub enum Fault {
          (open the stream trusting, of a process of this user or of root)"
     )]
     Foreign,
-    /// The owner of a dbuf denies this user read access. Detected at the first pointer into it.
+    /// The owner of a dbuf denies this user read access. Reported at the first pointer into the
+    /// dbuf.
     #[error(
         "user {uid} may not read dbuf {}: ask its owner for another access list", dbuf.number()
     )]
     Forbidden {
-        /// Id in the pointer.
+        /// Dbuf that the pointer names.
         dbuf: DbufId,
         /// User ID of this process, as reported to the owner.
         uid: u32,
@@ -79,21 +80,22 @@ pub enum Fault {
     /// A dbuf was granted but could not be mapped, or lacks the required seals or size.
     #[error("dbuf {} {}", dbuf.number(), unmapped(*errno))]
     Unmapped {
-        /// Id in the pointer.
+        /// Dbuf that the pointer names.
         dbuf: DbufId,
-        /// Error number of mmap; 0: seals or size are wrong.
+        /// Error number of mmap, or 0 if the seals or the size are wrong.
         errno: i32,
     },
-    /// The dbuf that holds the blocks of a stream is full of blocks that other streams still need.
+    /// The dbuf that holds the blocks of a stream is full of blocks that readers of other streams
+    /// still need.
     #[error(
         "dbuf {} is full of what other streams keep: let them be read, or make it larger",
         .0.number()
     )]
     NoRoom(DbufId),
-    /// The writer has revoked access: it continues in a segment that was not handed to this reader.
+    /// The writer has revoked access: it continues in a segment that this reader does not receive.
     #[error("the writer lets us read no further than position {position}")]
     Revoked {
-        /// Position up to which the reader could read.
+        /// Position at which the reader's access ends.
         position: u64,
     },
     /// The ring continues in a segment that fails validation. The ring is poisoned.

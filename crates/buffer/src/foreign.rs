@@ -3,28 +3,29 @@
 //!
 //! No reference to bytes is ever created: words are loaded and stored one by one as relaxed
 //! atomics. The copy may be torn; the caller detects that afterwards (`cursor`, *writing begins*).
-//! Above 1 KB a word loop is 25 to 40 % slower than a plain copy (SPIKES 1 d). Where the processor
-//! has instructions that copy more at once, long copies use them: to Rust they are inline assembly,
-//! which may access memory that other parties write. Wide stores also stall less on lines owned by
-//! another processor: more of them are in flight at a time, and fewer are needed per line.
+//! Above 1 KB a word loop is 25 to 40 % slower than a plain copy (SPIKES 1 d). If the processor has
+//! instructions that copy more than a word at once, long copies use them. They are inline assembly,
+//! which Rust permits to access memory that other parties write. Wide stores also stall less on
+//! lines owned by another processor: more of them are in flight at a time, and fewer are needed per
+//! line.
 
 use crate::atomic::{AtomicU64, Ordering};
 #[cfg(all(target_arch = "x86_64", not(miri), not(loom)))]
 use sys::memory::foreign::{COPY_MIN, LIBC_MIN, copy_bytes, copy_into_words};
 
-const WORD: usize = size_of::<u64>();
+const WORD_SIZE: usize = size_of::<u64>();
 
-/// Copies bytes from byte `at` of `words` into `out`. If the words end early, the rest of `out` is
-/// unchanged.
+/// Copies bytes into `out`, beginning at byte `at` of `words`. If the words end early, the rest of
+/// `out` is unchanged.
 #[inline]
 pub fn copy_out(words: &[AtomicU64], at: usize, out: &mut [u8]) {
     #[cfg(all(target_arch = "x86_64", not(miri), not(loom)))]
     if out.len() >= COPY_MIN
         && at.checked_add(out.len()).is_some_and(|end| end <= size_of_val(words))
     {
-        return copy_by_instruction(words, at, out);
+        return copy_out_by_instruction(words, at, out);
     }
-    copy_by_words(words, at, out);
+    copy_out_by_words(words, at, out);
 }
 
 /// Copies all of `from` into `to`. Short blocks are copied inline, where a call to memcpy would
@@ -41,9 +42,9 @@ pub fn copy(from: &[u8], to: &mut [u8]) {
 }
 
 /// Implements [`copy_out`] one word at a time.
-fn copy_by_words(words: &[AtomicU64], at: usize, out: &mut [u8]) {
+fn copy_out_by_words(words: &[AtomicU64], at: usize, out: &mut [u8]) {
     let load = |word: &AtomicU64| word.load(Ordering::Relaxed).to_ne_bytes();
-    let (first, skip) = (at / WORD, at % WORD);
+    let (first, skip) = (at / WORD_SIZE, at % WORD_SIZE);
     let mut words = words.get(first..).unwrap_or_default().iter();
     let mut rest = out;
     if skip > 0 {
@@ -53,7 +54,7 @@ fn copy_by_words(words: &[AtomicU64], at: usize, out: &mut [u8]) {
         to.copy_from_slice(head.get(..to.len()).unwrap_or_default());
         rest = left;
     }
-    let (chunks, tail) = rest.as_chunks_mut::<WORD>();
+    let (chunks, tail) = rest.as_chunks_mut::<WORD_SIZE>();
     for (chunk, word) in chunks.iter_mut().zip(words.by_ref()) {
         *chunk = load(word);
     }
@@ -62,11 +63,11 @@ fn copy_by_words(words: &[AtomicU64], at: usize, out: &mut [u8]) {
     }
 }
 
-/// Fills `to` from byte `at` of `words`. `to` has at least [`COPY_MIN`] bytes and lies within
-/// the words.
+/// Fills `to` with the bytes that begin at byte `at` of `words`, by instructions that copy more
+/// than a word at once. `to` has at least [`COPY_MIN`] bytes, and its source is within the words.
 #[cfg(all(target_arch = "x86_64", not(miri), not(loom)))]
 #[inline]
-fn copy_by_instruction(words: &[AtomicU64], at: usize, to: &mut [u8]) {
+fn copy_out_by_instruction(words: &[AtomicU64], at: usize, to: &mut [u8]) {
     assert!(to.len() >= COPY_MIN && at + to.len() <= size_of_val(words), "range out of bounds");
     let from = words.as_ptr().cast::<u8>().wrapping_add(at);
     // SAFETY: the range lies in the words (asserted), which are mapped and readable while
@@ -74,29 +75,29 @@ fn copy_by_instruction(words: &[AtomicU64], at: usize, to: &mut [u8]) {
     unsafe { copy_bytes(from, to.as_mut_ptr(), to.len()) }
 }
 
-/// Copies `bytes` into the words from word `first` on. The last word is padded with zeros; bytes
-/// beyond the end of the words are dropped.
+/// Copies `bytes` into the words, beginning at word `first`. Pads the last word with zeros, and
+/// drops bytes beyond the end of the words.
 #[inline]
 pub(crate) fn copy_in(words: &[AtomicU64], first: usize, bytes: &[u8]) {
     #[cfg(all(target_arch = "x86_64", not(miri), not(loom)))]
     if bytes.len() >= COPY_MIN
-        && bytes.len().is_multiple_of(WORD)
-        && let Some(room) = words.get(first..).and_then(|to| to.get(..bytes.len() / WORD))
+        && bytes.len().is_multiple_of(WORD_SIZE)
+        && let Some(room) = words.get(first..).and_then(|to| to.get(..bytes.len() / WORD_SIZE))
     {
         return copy_into_words(bytes, room);
     }
-    put_by_words(words, first, bytes);
+    copy_in_by_words(words, first, bytes);
 }
 
 /// Implements [`copy_in`] one word at a time.
-fn put_by_words(words: &[AtomicU64], first: usize, bytes: &[u8]) {
+fn copy_in_by_words(words: &[AtomicU64], first: usize, bytes: &[u8]) {
     let mut words = words.get(first..).unwrap_or_default().iter();
-    let (chunks, tail) = bytes.as_chunks::<WORD>();
+    let (chunks, tail) = bytes.as_chunks::<WORD_SIZE>();
     for (chunk, word) in chunks.iter().zip(words.by_ref()) {
         word.store(u64::from_ne_bytes(*chunk), Ordering::Relaxed);
     }
     if let (Some(word), false) = (words.next(), tail.is_empty()) {
-        let mut value = [0; WORD];
+        let mut value = [0; WORD_SIZE];
         if let Some(to) = value.get_mut(..tail.len()) {
             to.copy_from_slice(tail);
         }
@@ -145,7 +146,7 @@ mod tests {
     fn copy_out_of_long_ranges_round_trips() {
         let words: Vec<_> = (0..2600).map(|_| AtomicU64::new(0)).collect();
         let bytes: Vec<u8> =
-            (0..2600 * WORD).map(|at| u8::try_from(at * 7 % 251).unwrap()).collect();
+            (0..2600 * WORD_SIZE).map(|at| u8::try_from(at * 7 % 251).unwrap()).collect();
         copy_in(&words, 0, &bytes);
         for length in (1..600).chain([1023, 1024, 1025, 1400, 4000, 8191, 8192, 20_000]) {
             for at in [0, 1, 7, 8, 13, 16, 250] {
@@ -156,8 +157,8 @@ mod tests {
             }
         }
         let mut out = vec![0xee; 5000];
-        copy_out(&words, 2600 * WORD - 20, &mut out);
-        assert_eq!(out[..20], bytes[2600 * WORD - 20..]);
+        copy_out(&words, 2600 * WORD_SIZE - 20, &mut out);
+        assert_eq!(out[..20], bytes[2600 * WORD_SIZE - 20..]);
         assert_eq!(out[20..], [0xee; 4980]);
     }
 

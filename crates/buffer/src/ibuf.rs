@@ -3,21 +3,21 @@
 //! Entries of 16 bytes (pointer), 32 (with the metadata column) or 64 (with the marks) flow from
 //! one writer to several readers, each with its own position. Entries are copied as words: they
 //! describe memory and give no access to it, so this file needs no unsafe code. In a ring that
-//! overwrites, a reader copies and then checks whether it was overtaken; it counts its losses
-//! exactly.
+//! overwrites, a reader copies entries, then checks that the writer has not overwritten them, and
+//! counts its losses exactly.
 //!
-//! Both sides publish once per call, so push and read whole batches.
+//! Both sides publish their position once per call, so callers should push and read entire batches.
 
 use crate::atomic::{AtomicU64, Ordering};
-use crate::cursor::{Consumer, DATA_WORDS, Producer, Store};
-use crate::{Fault, Policy, Put, Taken};
+use crate::cursor::{Consumer, DATA_WORDS, Producer, RingMemory};
+use crate::{Fault, Policy, ReaderCounts, WriterCounts};
 use abi::{BlockMetadata, Entry, Marks, RichPointer};
 use std::sync::Arc;
 
 #[cfg(not(loom))]
 mod bare;
 
-/// The columns of an entry that a ring stores.
+/// The columns that a ring stores for each entry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum EntryColumns {
     /// The rich pointer alone: 16 bytes.
@@ -46,7 +46,7 @@ impl EntryColumns {
 pub struct RingConfig {
     /// Capacity in entries; rounded up to a power of two.
     pub entries: usize,
-    /// Columns of an entry.
+    /// Columns that the ring stores for each entry.
     pub lanes: EntryColumns,
     /// Policy of a full ring.
     pub policy: Policy,
@@ -69,19 +69,19 @@ const ATTEMPTS: usize = 8;
 pub fn ring(config: &RingConfig) -> (PointerWriter, Vec<PointerReader>) {
     let entries = config.entries.max(1).next_power_of_two();
     let words = entries * config.lanes.stride() / 8;
-    let store = Store::heap(words, entries as u64, config.policy, config.readers);
+    let store = RingMemory::heap(words, entries as u64, config.policy, config.readers);
     let reader = |index| PointerReader::new(Consumer::new(store.clone(), index), config.lanes);
     let readers = (0..config.readers).map(reader).collect();
     (PointerWriter::new(store, config.lanes), readers)
 }
 
-/// The result of a push.
+/// The result of a push of entries.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct PushResult {
-    /// Number of entries put into the ring, counted from the first.
+    /// Number of entries put into the ring, which are the first of those pushed.
     pub put: usize,
-    /// Number of remaining entries that were dropped and counted ([`Policy::DropNew`]). With
-    /// [`Policy::Block`] the remaining entries stay with the caller, who waits and pushes again.
+    /// Number of remaining entries that were dropped and counted ([`Policy::DropNew`]). Under
+    /// [`Policy::Block`] it is 0, and the caller waits and pushes the remaining entries again.
     pub dropped: usize,
 }
 
@@ -90,9 +90,9 @@ pub struct PushResult {
 pub struct Columns<'e> {
     /// Rich pointers.
     pub pointers: &'e [RichPointer],
-    /// Metadata.
+    /// Metadata of each block.
     pub context: &'e [BlockMetadata],
-    /// Marks.
+    /// Marks of each block.
     pub marks: &'e [Marks],
 }
 
@@ -105,16 +105,16 @@ pub struct PointerWriter {
 }
 
 impl PointerWriter {
-    pub(crate) fn new(store: Arc<Store>, lanes: EntryColumns) -> Self {
+    pub(crate) fn new(store: Arc<RingMemory>, lanes: EntryColumns) -> Self {
         Self { side: Producer::new(store), lanes }
     }
 
-    /// Puts and publishes as many entries as the policy admits. Unless the policy is
-    /// [`Policy::Overwrite`], fails with [`Fault::Abandoned`] if all readers have left.
+    /// Puts and publishes as many entries as the policy admits. Fails with [`Fault::Abandoned`] if
+    /// all readers have left, unless the policy is [`Policy::Overwrite`].
     pub fn push(&mut self, entries: &[Entry]) -> Result<PushResult, Fault> {
         if self.side.store.policy == Policy::Overwrite {
             for chunk in entries.chunks(self.capacity().div_ceil(2)) {
-                self.side.begin(self.side.head + chunk.len() as u64);
+                self.side.announce_overwrite(self.side.head + chunk.len() as u64);
                 self.write(chunk.iter().copied(), |_, _| Ok(()))?;
                 self.side.publish();
             }
@@ -124,10 +124,10 @@ impl PointerWriter {
         self.put(&mut entries.iter().copied(), fitting, |_, _| Ok(()))
     }
 
-    /// Puts and publishes the first `count_fitting` entries, where `count_fitting` is a result of
-    /// [`PointerWriter::count_fitting`]. `check` is called for each entry with the position after
-    /// it; if it fails, nothing is put. The remaining entries are dropped and counted, or left in
-    /// the iterator, depending on the policy.
+    /// Puts and publishes the first `count_fitting` entries. `count_fitting` must be a result of
+    /// [`PointerWriter::count_fitting`]. Calls `check` for each entry with the position after the
+    /// entry; if a check fails, puts nothing and fails with the same fault. The remaining entries
+    /// are dropped and counted, or left in the iterator, depending on the policy.
     #[inline]
     pub(crate) fn put(
         &mut self,
@@ -148,8 +148,8 @@ impl PointerWriter {
         Ok(pushed)
     }
 
-    /// Puts and publishes all entries, for which [`PointerWriter::count_fitting`] has found room.
-    /// `bytes` is the sum of the lengths of their views.
+    /// Puts and publishes all entries, for which [`PointerWriter::count_fitting`] must have found
+    /// room. `bytes` is the sum of their view lengths.
     pub(crate) fn put_columns(&mut self, entries: Columns<'_>, bytes: u64) {
         let slots = EntrySlots::new(&self.side.store, self.lanes);
         let Columns { pointers, context, marks } = entries;
@@ -181,8 +181,8 @@ impl PointerWriter {
         self.side.publish();
     }
 
-    /// Returns how many of `wanted` entries fit now. Fails with [`Fault::Abandoned`] if all readers
-    /// have left.
+    /// Returns how many of `wanted` entries fit at the head. Fails with [`Fault::Abandoned`] if all
+    /// readers have left.
     pub(crate) fn count_fitting(&mut self, wanted: usize) -> Result<usize, Fault> {
         let room = self.room(wanted)?;
         if self.side.is_abandoned() { Err(Fault::Abandoned) } else { Ok(room.min(wanted)) }
@@ -194,8 +194,8 @@ impl PointerWriter {
         usize::try_from(self.side.store.capacity).unwrap_or(usize::MAX)
     }
 
-    /// Returns the free room in entries. Reads the readers' cursors only if fewer than `wanted` are
-    /// known to be free.
+    /// Returns the number of entries that fit at the head. Reads the readers' cursors only if fewer
+    /// than `wanted` entries are known to fit.
     pub fn room(&mut self, wanted: usize) -> Result<usize, Fault> {
         Ok(usize::try_from(self.side.room(wanted as u64)?).unwrap_or(usize::MAX))
     }
@@ -215,15 +215,15 @@ impl PointerWriter {
 
     /// Returns the counts of this writer: blocks and bytes put, blocks and bytes dropped.
     #[must_use]
-    pub const fn count(&self) -> Put {
+    pub const fn counts(&self) -> WriterCounts {
         self.side.put
     }
 
     /// Returns the counts that a reader has published, or `None` if there is no
     /// such reader.
     #[must_use]
-    pub fn taken(&self, reader: usize) -> Option<Taken> {
-        self.side.store.taken(reader)
+    pub fn reader_counts(&self, reader: usize) -> Option<ReaderCounts> {
+        self.side.store.reader_counts(reader)
     }
 
     #[inline]
@@ -254,7 +254,7 @@ impl Drop for PointerWriter {
     }
 }
 
-/// The result of a read.
+/// The result of a read of entries.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ReadResult {
     /// Number of entries copied.
@@ -281,7 +281,7 @@ impl PointerReader {
         let read = match self.side.store.policy {
             Policy::Overwrite => self.read_lossy(out)?,
             Policy::Block | Policy::DropNew => {
-                let count = self.waiting()?.min(out.len());
+                let count = self.unread_entries()?.min(out.len());
                 for (to, i) in out.iter_mut().zip(0..count as u64) {
                     *to = self.load(self.side.next + i);
                 }
@@ -294,32 +294,32 @@ impl PointerReader {
     }
 
     /// Returns the number of unread entries.
-    pub fn waiting(&mut self) -> Result<usize, Fault> {
+    pub fn unread_entries(&mut self) -> Result<usize, Fault> {
         let ahead = self.side.available()?.wrapping_sub(self.side.next);
         Ok(usize::try_from(ahead).unwrap_or(usize::MAX))
     }
 
-    /// Returns true if the writer has closed the ring: entries present after this call are the
-    /// last.
+    /// Returns true if the writer has closed the ring. No entry is added after a call that returned
+    /// true.
     #[must_use]
     pub fn is_closed(&self) -> bool {
         self.side.is_closed()
     }
 
-    /// Returns true if the writer has closed the ring and everything has been read.
+    /// Returns true if the writer has closed the ring and all entries have been read.
     pub fn is_finished(&mut self) -> Result<bool, Fault> {
         self.side.is_finished()
     }
 
     /// Returns the counts of this reader: blocks and bytes taken, blocks lost and skipped.
     #[must_use]
-    pub const fn count(&self) -> Taken {
+    pub const fn counts(&self) -> ReaderCounts {
         self.side.taken
     }
 
     /// Returns the counts that the writer has published.
     #[must_use]
-    pub fn written(&self) -> Put {
+    pub fn writer_counts(&self) -> WriterCounts {
         self.side.store.put()
     }
 
@@ -333,7 +333,7 @@ impl PointerReader {
             for (to, i) in out.iter_mut().zip(0..count) {
                 *to = self.load(start + i);
             }
-            if !self.side.overtaken(start) {
+            if !self.side.is_overtaken(start) {
                 let count = usize::try_from(count).unwrap_or(0);
                 self.take(out.get(..count).unwrap_or_default());
                 return Ok(ReadResult { count, lost });
@@ -354,7 +354,7 @@ impl PointerReader {
     pub(crate) fn take(&mut self, entries: &[Entry]) {
         self.side.next += entries.len() as u64;
         self.side.taken.blocks += entries.len() as u64;
-        self.side.taken.bytes += bytes(entries);
+        self.side.taken.bytes += view_bytes(entries);
     }
 
     /// Returns the entry at a published position.
@@ -363,8 +363,8 @@ impl PointerReader {
         self.slots().load(position)
     }
 
-    /// Copies published entries from position `from` into columns of equal length. Returns the sum
-    /// of the lengths of their views in bytes.
+    /// Copies published entries into columns of equal length, beginning at position `from`. Returns
+    /// the sum of their view lengths in bytes.
     pub(crate) fn copy(
         &self,
         from: u64,
@@ -406,14 +406,14 @@ impl PointerReader {
         bytes
     }
 
-    /// Returns the slots of all entries, for callers that load many.
+    /// Returns the slots of all entries, for callers that load many of them.
     #[inline]
     pub(crate) fn slots(&self) -> EntrySlots<'_> {
         EntrySlots::new(&self.side.store, self.lanes)
     }
 }
 
-/// Data of a ring as slots of entries.
+/// The data of a ring, as slots of one entry each.
 #[derive(Clone, Copy)]
 pub(crate) struct EntrySlots<'s> {
     words: &'s [AtomicU64],
@@ -422,13 +422,14 @@ pub(crate) struct EntrySlots<'s> {
 }
 
 impl<'s> EntrySlots<'s> {
-    fn new(store: &'s Store, lanes: EntryColumns) -> Self {
+    fn new(store: &'s RingMemory, lanes: EntryColumns) -> Self {
         let words = store.writer.words().get(DATA_WORDS..).unwrap_or_default();
         Self { words, capacity: store.capacity, lanes }
     }
 
-    /// Stores the columns of an entry that the ring carries. The compiler hoists the match out of a
-    /// caller's loop, so this and [`EntrySlots::load`] become straight-line code.
+    /// Stores the columns of an entry that the ring carries. The compiler hoists the match on the
+    /// columns out of a caller's loop, so that the loop body becomes straight-line code. The same
+    /// holds for [`EntrySlots::load`].
     #[inline(always)]
     fn store(self, position: u64, entry: Entry) {
         let words: [u64; 8] = zerocopy::transmute!(entry);
@@ -441,17 +442,17 @@ impl<'s> EntrySlots<'s> {
 
     #[inline(always)]
     fn store_words<const N: usize>(self, position: u64, words: [u64; 8]) {
-        if let Some(slot) = self.words.as_chunks::<N>().0.get(index(position, self.capacity)) {
+        if let Some(slot) = self.words.as_chunks::<N>().0.get(slot_index(position, self.capacity)) {
             for (word, value) in slot.iter().zip(words) {
                 word.store(value, Ordering::Relaxed);
             }
         }
     }
 
-    /// Stores entries from position `from` on, at most one lap.
+    /// Stores entries in consecutive slots, beginning at position `from`, at most one lap.
     #[inline]
     fn store_all<const N: usize>(self, from: u64, mut entries: impl Iterator<Item = [u64; N]>) {
-        for part in self.parts::<N>(from) {
+        for part in self.slots_from::<N>(from) {
             // `part` ends first and is polled first, so no entry is lost between the two parts.
             for (slot, words) in part.iter().zip(&mut entries) {
                 for (word, value) in slot.iter().zip(words) {
@@ -461,7 +462,7 @@ impl<'s> EntrySlots<'s> {
         }
     }
 
-    /// Calls `put` for each element of `places` with the words of the next entry, starting at
+    /// Calls `put` for each element of `places` with the words of the next entry, beginning at
     /// position `from`. Covers at most one lap.
     #[inline]
     fn load_all<const N: usize, P>(
@@ -470,18 +471,19 @@ impl<'s> EntrySlots<'s> {
         mut places: impl Iterator<Item = P>,
         mut put: impl FnMut(P, [u64; N]),
     ) {
-        for part in self.parts::<N>(from) {
+        for part in self.slots_from::<N>(from) {
             for (slot, place) in part.iter().zip(&mut places) {
                 put(place, slot.each_ref().map(|word| word.load(Ordering::Relaxed)));
             }
         }
     }
 
-    /// Returns all slots from position `from` on, in two parts, because the ring wraps around.
+    /// Returns all slots of the ring in the order of positions, beginning at position `from`. The
+    /// order wraps around, so there are two slices.
     #[inline]
-    fn parts<const N: usize>(self, from: u64) -> [&'s [[AtomicU64; N]]; 2] {
+    fn slots_from<const N: usize>(self, from: u64) -> [&'s [[AtomicU64; N]]; 2] {
         let slots = self.words.as_chunks::<N>().0;
-        let (before, after) = slots.split_at(index(from, self.capacity).min(slots.len()));
+        let (before, after) = slots.split_at(slot_index(from, self.capacity).min(slots.len()));
         [after, before]
     }
 
@@ -489,32 +491,35 @@ impl<'s> EntrySlots<'s> {
     #[inline(always)]
     pub(crate) fn load(self, position: u64) -> Entry {
         match self.lanes {
-            EntryColumns::Marks => zerocopy::transmute!(self.words::<8>(position)),
+            EntryColumns::Marks => zerocopy::transmute!(self.slot_words::<8>(position)),
             EntryColumns::Context => {
-                let [p0, p1, c0, c1] = self.words(position);
+                let [p0, p1, c0, c1] = self.slot_words(position);
                 bare_entry([p0, p1], zerocopy::transmute!([c0, c1]))
             }
-            EntryColumns::Pointer => bare_entry(self.words(position), BlockMetadata::default()),
+            EntryColumns::Pointer => {
+                bare_entry(self.slot_words(position), BlockMetadata::default())
+            }
         }
     }
 
-    /// Returns the view length of the entry at a position, read from its first word alone.
+    /// Returns the view length in bytes of the entry at a position. Loads only the first word of
+    /// the entry.
     #[inline]
-    pub(crate) fn length(self, position: u64) -> u32 {
-        let word = self.words.get(self.lanes.stride() / 8 * index(position, self.capacity));
+    pub(crate) fn view_length(self, position: u64) -> u32 {
+        let word = self.words.get(self.lanes.stride() / 8 * slot_index(position, self.capacity));
         let place = word.map_or(0, |word| word.load(Ordering::Relaxed));
         RichPointer::from_words([place, 0]).length()
     }
 
     #[inline(always)]
-    fn words<const N: usize>(self, position: u64) -> [u64; N] {
-        let slot = self.words.as_chunks::<N>().0.get(index(position, self.capacity));
+    fn slot_words<const N: usize>(self, position: u64) -> [u64; N] {
+        let slot = self.words.as_chunks::<N>().0.get(slot_index(position, self.capacity));
         slot.map_or([0; N], |slot| slot.each_ref().map(|word| word.load(Ordering::Relaxed)))
     }
 }
 
-/// Returns an entry whose ring stores no marks: the block is not a frame, and the view covers all
-/// its bytes.
+/// Builds the entry of a ring that stores no marks: the block is not a frame, and the view covers
+/// all its bytes.
 #[inline]
 fn bare_entry(pointer: [u64; 2], context: BlockMetadata) -> Entry {
     let pointer = RichPointer::from_words(pointer);
@@ -528,12 +533,12 @@ impl Drop for PointerReader {
 }
 
 /// Returns the sum of the view lengths of these entries in bytes.
-pub(crate) fn bytes(entries: &[Entry]) -> u64 {
+pub(crate) fn view_bytes(entries: &[Entry]) -> u64 {
     entries.iter().map(|entry| u64::from(entry.pointer.length())).sum()
 }
 
 #[expect(clippy::cast_possible_truncation, reason = "less than the capacity, which fits in memory")]
-const fn index(position: u64, capacity: u64) -> usize {
+const fn slot_index(position: u64, capacity: u64) -> usize {
     (position & (capacity - 1)) as usize
 }
 

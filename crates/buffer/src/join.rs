@@ -1,21 +1,22 @@
 //! Joining of readers while a stream runs, without waiting for the writer. [SL §5.1: streams are
 //! opened by name]
 //!
-//! A host thread passes in the page and the doorbell of each new reader ([`JoinQueue::join`], any
-//! thread) and gets the reader's start position. The writer learns of joined and departed readers
-//! at its next [`JoinQueue::drain`]. A reader that joins late starts after the last published
-//! block.
+//! For each new reader, a host thread (any thread) queues the reader's page and doorbell by
+//! [`JoinQueue::join`], which also decides the reader's start position and stores it in the page.
+//! The writer learns of joined and departed readers at its next [`JoinQueue::drain`]. A reader that
+//! joins late starts after the last published block.
 //!
-//! The queue cannot ask the writer for the start, because the writer may be idle. If it is writing,
-//! it may overwrite blocks published a moment ago before it learns of the new reader.
+//! The queue cannot ask the writer for the start position, because the writer may be idle. A writer
+//! that is not idle may overwrite recently published blocks before it learns of the new reader; the
+//! following protocol prevents that.
 //!
 //! SYNC POINT *joining*: the host thread sets the pending word, issues a fence, and then loads the
 //! published position, at which the reader starts. The writer publishes its position, issues a
 //! fence, and loads the pending word before it computes room. The fences are sequentially
-//! consistent. Either the writer sees the word and waits for this reader from then on, or the
-//! reader's start is at or beyond everything published at that check; until its next check the
-//! writer writes at most one lap beyond that position. If the writer drains the queue in between,
-//! it sets the start itself.
+//! consistent. Either the writer sees the pending word and waits for this reader from then on; or
+//! the reader's start is at or after the position published at that check, and until its next check
+//! the writer writes at most one lap beyond that position. If the writer drains the queue in
+//! between, the writer sets the start position.
 
 use crate::atomic::{AtomicU32, Mutex, MutexGuard, Ordering, fence};
 use crate::region::Region;
@@ -25,10 +26,10 @@ use std::sync::{Arc, PoisonError};
 use sys::doorbell::SocketDoorbell;
 use sys::eventfd::EventFd;
 
-/// Queue of joining and leaving readers, between host threads and the writer.
+/// Queue of joining and leaving readers, filled by host threads and drained by the writer.
 #[derive(Debug, Default)]
 pub(crate) struct JoinQueue {
-    /// Nonzero if there is something to drain.
+    /// Nonzero if the queue holds a joined or departed reader.
     pending: AtomicU32,
     state: Mutex<QueueState>,
 }
@@ -37,18 +38,18 @@ pub(crate) struct JoinQueue {
 struct QueueState {
     joining: Vec<JoiningReader>,
     leaving: Vec<ReaderTicket>,
-    /// True once the writer has exited: no reader can join any more.
+    /// True if the writer has exited, so that no reader can join any more.
     has_ended: bool,
-    /// True once the host accepts no more readers.
+    /// True if the host accepts no more readers.
     is_closed: bool,
     next: u64,
-    /// Notified when the writer exits.
+    /// Doorbell to notify when the writer exits.
     doorbell: Option<Arc<SocketDoorbell>>,
-    /// Notified when a reader joins; created by a writer that waits for one.
+    /// Event to notify when a reader joins; created by a writer that waits for one.
     joined: Option<Arc<EventFd>>,
 }
 
-/// Identifier of a reader, unique within its queue.
+/// Id of a reader, unique within its queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ReaderTicket(u64);
 
@@ -56,21 +57,21 @@ pub struct ReaderTicket(u64);
 #[derive(Debug)]
 pub(crate) struct JoiningReader {
     pub(crate) ticket: ReaderTicket,
-    /// Page of its control words.
+    /// Page of the reader's control words.
     pub(crate) page: Arc<Region>,
     /// Connection to the reader; `None` in models.
     pub(crate) contact: Option<Contact>,
-    /// Position of the first block that the reader gets, once decided. The copy in its page is
-    /// foreign: the reader may have written another one.
+    /// Position of the first block that the reader gets; `None` until decided. The copy in the
+    /// reader's page is foreign memory, which the reader may have overwritten.
     start: Option<u64>,
 }
 
-/// The writer's connection to a reader.
+/// The writer's end of a reader's doorbell, and the file of the reader's page.
 #[derive(Debug)]
 pub struct Contact {
     /// Writer's end of the reader's doorbell.
     pub(crate) doorbell: SocketDoorbell,
-    /// File of the reader's page, for a writer that takes over the stream.
+    /// File of the reader's page, for a later writer that takes over the stream.
     pub(crate) page: OwnedFd,
 }
 
@@ -82,8 +83,8 @@ pub(crate) struct QueueChanges {
 }
 
 impl JoinQueue {
-    /// Adds a reader and stores its start position in its page. Returns `None` if the writer has
-    /// exited.
+    /// Adds a reader and stores its start position in its page. Returns the reader's ticket, or
+    /// `None` if the writer has exited.
     pub(crate) fn join(
         &self,
         page: Arc<Region>,
@@ -104,7 +105,7 @@ impl JoinQueue {
         let start = published();
         let mut state = self.lock();
         if let Some(joining) = state.joining.iter_mut().find(|c| c.ticket == ticket) {
-            joining.decide(start);
+            joining.decide_start(start);
         }
         if let Some(joined) = &state.joined {
             joined.notify();
@@ -123,7 +124,7 @@ impl JoinQueue {
         }
     }
 
-    /// Announces that no more readers will join.
+    /// Closes the queue: no more readers will join.
     pub(crate) fn close(&self) {
         self.lock().is_closed = true;
     }
@@ -148,8 +149,9 @@ impl JoinQueue {
         self.lock().doorbell = Some(doorbell);
     }
 
-    /// Returns the event that becomes readable when a reader joins. Fails if the kernel refuses it.
-    pub(crate) fn joined(&self) -> sys::Result<Arc<EventFd>> {
+    /// Returns the event that becomes readable when a reader joins. Fails if the kernel refuses to
+    /// create it.
+    pub(crate) fn join_event(&self) -> sys::Result<Arc<EventFd>> {
         let mut state = self.lock();
         if let Some(joined) = &state.joined {
             return Ok(joined.clone());
@@ -164,22 +166,22 @@ impl JoinQueue {
         self.lock().has_ended
     }
 
-    /// Returns true if there is something to drain. To be called after the writer has published its
-    /// position.
+    /// Returns true if a reader has joined or left since the last drain. Call this after the writer
+    /// has published its position.
     pub(crate) fn has_pending(&self) -> bool {
         // SYNC POINT: joining; pairs with the fence in `join`.
         fence(Ordering::SeqCst);
         self.pending.load(Ordering::Acquire) != 0
     }
 
-    /// Takes the readers that joined and left. Readers without a start position start at
-    /// `published`.
+    /// Removes and returns the readers that joined or left since the last drain. Readers without a
+    /// start position start at `published`.
     pub(crate) fn drain(&self, published: u64) -> QueueChanges {
         let mut state = self.lock();
         self.pending.store(0, Ordering::Relaxed);
         let (mut joined, left) =
             (std::mem::take(&mut state.joining), std::mem::take(&mut state.leaving));
-        joined.iter_mut().for_each(|joining| joining.decide(published));
+        joined.iter_mut().for_each(|joining| joining.decide_start(published));
         QueueChanges { joined, left }
     }
 
@@ -189,14 +191,15 @@ impl JoinQueue {
 }
 
 impl JoiningReader {
-    fn decide(&mut self, start: u64) {
+    fn decide_start(&mut self, start: u64) {
         if self.start.is_none() {
             self.start = Some(start);
             self.page.word(reader::CURSOR).store(start, Ordering::Release);
         }
     }
 
-    /// Returns the position of the first block that the reader gets; `otherwise` if undecided.
+    /// Returns the position of the first block that the reader gets, or `otherwise` if it is
+    /// undecided.
     pub(crate) fn start_or(&self, otherwise: u64) -> u64 {
         self.start.unwrap_or(otherwise)
     }

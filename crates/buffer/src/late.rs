@@ -1,17 +1,18 @@
-//! Test events that fire in the middle of a reader's call and so reproduce a race
+//! Test events that fire in the middle of a reader's call, which reproduces races
 //! deterministically.
 //!
-//! A reader observes its writer by two channels: published blocks in memory, and the exit by the
-//! doorbell. A reader that first checks memory and then drains the doorbell may miss a block:
+//! A reader observes its writer through two channels: published blocks in memory, and the doorbell,
+//! which reports the exit. A reader that first checks memory and then drains the doorbell may miss
+//! a block:
 //!
 //! ```text
 //! reader   finds no block                    drains: the writer is gone    → reports the end
 //! writer                   publishes, is killed
 //! ```
 //!
-//! Every kind of reader passes the same test: between the check and the decision that no block is
-//! left, its writer publishes a block and is killed, or ends. The reader must read the block, and
-//! then report the end correctly.
+//! Every kind of reader passes the same test: between the reader's check for blocks and its
+//! decision that none is left, the writer publishes a block and then closes the stream or is
+//! killed. The reader must read the block, and then report the end correctly.
 
 use std::fmt;
 
@@ -25,7 +26,7 @@ impl LateEvent {
         self.0 = Some(Box::new(act));
     }
 
-    /// Fires the event. Returns true if it was armed.
+    /// Fires the event if it is armed. Returns true if it was.
     pub fn fire(&mut self) -> bool {
         self.0.take().map(|act| act()).is_some()
     }

@@ -1,14 +1,14 @@
-//! Block and byte counts of both sides of a ring (CONTRACT 19).
+//! Counts of blocks and bytes of both sides of a ring (CONTRACT 19).
 //!
-//! Per reader, put = taken + lost + skipped + resident. Each side keeps its own counts, and a third
-//! party compares them.
+//! Each reader's counts satisfy: put = taken + lost + skipped + resident. Each side keeps its own
+//! counts, so that a third party can compare them.
 
-/// Counts of a writer.
+/// Counts of a ring's writer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Put {
+pub struct WriterCounts {
     /// Blocks put into the ring.
     pub blocks: u64,
-    /// Bytes of these blocks (of their views, where the ring carries rich pointers).
+    /// Bytes of the blocks put. In a ring of rich pointers, the sum of their view lengths.
     pub bytes: u64,
     /// Blocks dropped because the ring was full ([`crate::Policy::DropNew`]).
     pub dropped: u64,
@@ -16,25 +16,25 @@ pub struct Put {
     pub dropped_bytes: u64,
 }
 
-/// Counts of one reader.
+/// Counts of one reader of a ring.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Taken {
+pub struct ReaderCounts {
     /// Blocks taken.
     pub blocks: u64,
-    /// Bytes of these blocks.
+    /// Bytes of the blocks taken.
     pub bytes: u64,
     /// Blocks overwritten before this reader reached them ([`crate::Policy::Overwrite`]).
     pub lost: u64,
-    /// Blocks that this reader chose not to take: blocks put before it joined, or all but the
-    /// newest ([`crate::rate`]).
+    /// Blocks that this reader chose not to take: those put before the reader joined, or all but
+    /// the newest ([`crate::rate`]).
     pub skipped: u64,
 }
 
-impl Put {
-    /// Returns the number of blocks that `taken` leaves in the ring, or `None` if the counts
-    /// contradict each other.
+impl WriterCounts {
+    /// Returns the number of blocks that the reader with counts `taken` has left in the ring, or
+    /// `None` if the counts contradict each other.
     #[must_use]
-    pub fn resident(&self, taken: &Taken) -> Option<u64> {
+    pub fn resident(&self, taken: &ReaderCounts) -> Option<u64> {
         self.blocks.checked_sub(taken.blocks)?.checked_sub(taken.lost)?.checked_sub(taken.skipped)
     }
 
@@ -48,7 +48,7 @@ impl Put {
     }
 }
 
-impl Taken {
+impl ReaderCounts {
     pub(crate) const fn words(&self) -> [u64; 4] {
         [self.blocks, self.bytes, self.lost, self.skipped]
     }

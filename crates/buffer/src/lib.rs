@@ -1,13 +1,14 @@
-//! Memory and rings: the pool that a space writes, the rings between spaces, and the streams on top
-//! of them. [SL §5.1, §5.2, §5.3]
+//! Memory and rings: pools, to which spaces write blocks; rings, which pass blocks between spaces;
+//! and streams on top of rings. [SL §5.1, §5.2, §5.3]
 //!
 //! Three kinds of shared memory, never mixed:
 //! 1. *control words* are atomics, laid out in `abi::ring`; every Release store names its Acquire
 //!    load;
 //! 2. *held bytes* are protected from overwriting by a protocol among parties that trust each
 //!    other, so `&[u8]` is sound; `pool`, `crossing` and `dbuf` prove it with numbered invariants;
-//! 3. *foreign bytes* may be written by another party at any moment. No reference to them is ever
-//!    created: they are copied word by word, and the lap is checked again afterwards (`foreign`).
+//! 3. *foreign bytes* may be written by another party at any moment. No reference to such bytes is
+//!    ever created: they are copied word by word, and the lap is checked again afterwards
+//!    (`foreign`).
 //!
 //! This crate sleeps only in [`signal::Doorbell`], allocates only when a ring or pool is created or
 //! grows by a segment, and reads no clock.
@@ -60,7 +61,7 @@ pub mod wait;
 
 pub use abi::ring;
 pub use fault::Fault;
-pub use ledger::{Put, Taken};
+pub use ledger::{ReaderCounts, WriterCounts};
 
 /// Policy of a full ring. [SL §5.2]
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -76,12 +77,12 @@ pub enum Policy {
 
 #[cfg(not(loom))]
 impl Policy {
-    /// Returns the policy's encoding in the ring geometry.
+    /// Returns the code of this policy in the ring geometry.
     pub const fn code(self) -> u32 {
         self as u32
     }
 
-    /// Returns the policy with this code, or `None` for an unknown code.
+    /// Returns the policy with this code, or `None` if the code is unknown.
     pub const fn from_code(code: u32) -> Option<Self> {
         match code {
             0 => Some(Self::Block),

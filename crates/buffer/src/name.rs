@@ -10,21 +10,22 @@
 //!    (hang-up: departed)  ◄──────── the same socket as doorbell ────────►   Input
 //! ```
 //!
-//! A name is an abstract Unix socket of the process that created it. It vanishes with the process,
-//! and is visible in one network namespace only. Connecting is the entire request: the host reads
-//! no bytes from a client, so there is no malformed input. The host queries the client's
+//! A name is an abstract Unix socket of the process that created the name. The socket vanishes with
+//! the process, and is visible in one network namespace only. Connecting is the entire request: the
+//! host reads no bytes from a client, so there is no malformed input. The host queries the client's
 //! credentials from the kernel, checks the access list once (D13, T17), replies with one message
-//! and never blocks on a client. It stores only the reader slot or the inbox entry of the client;
-//! the number of slots is fixed, with a lower limit per untrusted user (T12).
+//! and never blocks on a client. Per client the host stores only a reader slot or an inbox entry.
+//! The number of slots is fixed, with a lower limit per untrusted user (T12).
 //!
-//! A name belongs to the user in it: a client queries the user of the listening process from the
-//! kernel, and refuses any other user (T13). A process of another user that occupies a name does
-//! not block it: the owner then listens at a spare socket, which clients find (`holder`).
+//! A name belongs to the user that it contains: a client queries the user of the listening process
+//! from the kernel, and refuses any other user (T13). If a process of another user occupies the
+//! name, the owner listens at a spare socket instead, which clients find (`holder`).
 //!
-//! A reader that joins late starts *now* ([`stream::joinable`]). When it leaves or is killed, its
-//! socket hangs up and its slot is released.
+//! A reader that joins a running stream starts *now*: after the last published block
+//! ([`stream::joinable`]). When it leaves or is killed, its socket hangs up and its slot is
+//! released.
 //!
-//! Deviation from the source: names are not in a file system yet; `PipesFS` will show them.
+//! Deviation from the source: names are not files yet; `PipesFS` will show them in a file system.
 
 mod address;
 mod error;

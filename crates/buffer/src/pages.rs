@@ -1,17 +1,17 @@
 //! Page size, population and NUMA node for the memory of a ring or pool. [Th §5.3.3], BASELINES,
 //! working set
 //!
-//! [`choose`] maps a size and the facts of the machine ([`PageFacts`]) to a [`Choice`], whose
-//! `Display` explains it; [`Choice::memory`] applies it. The choice is a preference: where the
-//! kernel refuses, the next simpler kind of page is used, so no allocation fails for lack of huge
-//! pages.
+//! [`choose`] maps a memory size and the facts of the machine ([`PageFacts`]) to a [`Choice`].
+//! `Display` explains a choice, and [`Choice::memory`] applies it. The choice is a preference:
+//! where the kernel refuses, the next simpler kind of page is used, so no allocation fails for lack
+//! of huge pages.
 //!
 //! Measured (`examples/pages.rs`; BASELINES): walking a ring costs the same with 2 MB pages up to 4
-//! MB, and 4 to 15 % less from 16 MB on; first touch costs 12 to 16 times less. So transparent huge
-//! pages are used from their own size on, and reserved huge pages only for large rings. Populating
-//! the writer's pages at once costs no more than faulting them in one by one, and moves the cost
-//! before the first lap. Readers do not populate: a fault in a read-only mapping maps several pages
-//! at a time.
+//! MB, and 4 to 15 % less from 16 MB on; first touch costs 12 to 16 times less. So memory of at
+//! least one huge page uses transparent huge pages, and only large rings use reserved ones.
+//! Populating the writer's pages at once costs no more than faulting them in one by one, and moves
+//! the cost before the first lap. Readers do not populate: a fault in a read-only mapping maps
+//! several pages at a time.
 
 use std::fmt;
 use std::sync::OnceLock;
@@ -35,19 +35,20 @@ pub struct Choice {
 pub enum Pages {
     /// The processor's base pages, usually 4 KB.
     Small,
-    /// Huge pages where the kernel has some free.
+    /// Huge pages, as far as the kernel has free ones.
     Transparent,
     /// Huge pages that the administrator has reserved.
     Reserved,
 }
 
-/// Smallest memory, in bytes, that uses reserved huge pages. Below this size they gain nothing over
-/// transparent ones or a few hundred faults.
+/// Smallest memory in bytes that uses reserved huge pages. Below this size they gain nothing over
+/// transparent huge pages or a few hundred faults.
 const RESERVED_MIN: usize = 16 << 20;
-/// Largest memory, in bytes, of small pages that is populated at once: 1 ms at 1 µs per page.
+/// Largest memory in bytes of small pages that is populated at once: 1024 pages at 1 µs each take 1
+/// ms.
 const POPULATE_MAX: usize = 4 << 20;
 
-/// Chooses pages for `bytes` bytes on a machine with these facts.
+/// Chooses pages for `bytes` bytes of memory on a machine with these facts.
 #[must_use]
 pub const fn choose(facts: &PageFacts, bytes: usize) -> Choice {
     let has_room = facts.huge > 0 && bytes >= facts.huge;
@@ -64,7 +65,7 @@ pub const fn choose(facts: &PageFacts, bytes: usize) -> Choice {
 }
 
 impl Choice {
-    /// Chooses pages for `bytes` bytes on this machine.
+    /// Chooses pages for `bytes` bytes of memory on this machine.
     #[must_use]
     pub fn for_this_machine(bytes: usize) -> Self {
         choose(facts(), bytes)
@@ -85,15 +86,15 @@ impl Choice {
     fn map_file(&self, file: Memfd, len: usize) -> sys::Result<(Memfd, Mapping)> {
         let mapping = file.map()?;
         match self.populate {
-            true => self.take(&file, &mapping, len)?,
+            true => self.prepare(&file, &mapping, len)?,
             false => self.apply(&mapping),
         }
         Ok((file, mapping))
     }
 
-    /// Applies the choice to a mapping and allocates the first `len` bytes of its file, so that a
-    /// lack of memory fails here rather than as SIGBUS later (T12).
-    pub fn take(&self, file: &Memfd, mapping: &Mapping, len: usize) -> sys::Result<()> {
+    /// Applies the choice to a mapping, and allocates the first `len` bytes of its file, so that a
+    /// lack of memory is an error here rather than SIGBUS later (T12).
+    pub fn prepare(&self, file: &Memfd, mapping: &Mapping, len: usize) -> sys::Result<()> {
         self.apply(mapping);
         if self.populate {
             // Through the mapping, so that the pages are of the advised kind. Kernels before 5.14
@@ -103,7 +104,7 @@ impl Choice {
         file.allocate(0, len)
     }
 
-    /// Advises the kernel of the chosen kind of pages and node for a mapping. Refusals are ignored.
+    /// Advises the kernel of the chosen kind of page and NUMA node for a mapping. Ignores refusals.
     pub fn apply(&self, mapping: &Mapping) {
         if self.pages == Pages::Transparent {
             // Refused by kernels without huge pages: the pages are then small.
@@ -125,7 +126,7 @@ pub fn facts() -> &'static PageFacts {
 }
 
 impl fmt::Display for Choice {
-    /// Writes the choice as `explain` prints it.
+    /// Formats the choice as `explain` prints it.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self.pages {
             Pages::Small => "small pages",
@@ -143,36 +144,49 @@ mod tests {
     use super::*;
 
     const MB: usize = 1 << 20;
-    const PLAIN: PageFacts = PageFacts { huge: 2 * MB, reserved: 0, transparent: false, nodes: 1 };
+    const SMALL_PAGES_ONLY: PageFacts =
+        PageFacts { huge: 2 * MB, reserved: 0, transparent: false, nodes: 1 };
 
     #[test]
     fn choice_depends_on_size_and_machine_facts() {
         let text = |facts: PageFacts, bytes| choose(&facts, bytes).to_string();
         let cases = [
-            (PLAIN, MB, "small pages, mapped at once"),
-            (PLAIN, 64 * MB, "small pages, mapped as they are used"),
+            (SMALL_PAGES_ONLY, MB, "small pages, mapped at once"),
+            (SMALL_PAGES_ONLY, 64 * MB, "small pages, mapped as they are used"),
             (PageFacts::default(), 64 * MB, "small pages, mapped as they are used"),
-            (PageFacts { transparent: true, ..PLAIN }, MB, "small pages, mapped at once"),
             (
-                PageFacts { transparent: true, ..PLAIN },
+                PageFacts { transparent: true, ..SMALL_PAGES_ONLY },
+                MB,
+                "small pages, mapped at once",
+            ),
+            (
+                PageFacts { transparent: true, ..SMALL_PAGES_ONLY },
                 2 * MB,
                 "huge pages where the kernel finds some, mapped at once",
             ),
             (
-                PageFacts { reserved: 1000, transparent: true, ..PLAIN },
+                PageFacts { reserved: 1000, transparent: true, ..SMALL_PAGES_ONLY },
                 8 * MB,
                 "huge pages where the kernel finds some, mapped at once",
             ),
-            (PageFacts { reserved: 1000, ..PLAIN }, 16 * MB, "reserved huge pages, mapped at once"),
-            (PageFacts { reserved: 7, ..PLAIN }, 16 * MB, "small pages, mapped as they are used"),
             (
-                PageFacts { reserved: 1000, ..PLAIN },
+                PageFacts { reserved: 1000, ..SMALL_PAGES_ONLY },
+                16 * MB,
+                "reserved huge pages, mapped at once",
+            ),
+            (
+                PageFacts { reserved: 7, ..SMALL_PAGES_ONLY },
+                16 * MB,
+                "small pages, mapped as they are used",
+            ),
+            (
+                PageFacts { reserved: 1000, ..SMALL_PAGES_ONLY },
                 16 * MB + 4096,
                 "small pages, mapped as they are \
                  used",
             ),
             (
-                PageFacts { nodes: 2, ..PLAIN },
+                PageFacts { nodes: 2, ..SMALL_PAGES_ONLY },
                 MB,
                 "small pages, mapped at once, on the writer's node",
             ),
@@ -182,7 +196,7 @@ mod tests {
         }
     }
 
-    /// Every choice yields memory that can be written throughout and sealed.
+    /// Every choice yields memory that can be written in full and sealed.
     #[test]
     fn d18_every_choice_yields_memory_on_any_machine() {
         for pages in [Pages::Small, Pages::Transparent, Pages::Reserved] {
@@ -206,13 +220,14 @@ mod tests {
         println!("here 1 MB are {}; {:?}", Choice::for_this_machine(MB), facts());
     }
 
-    /// Returns true if pages of the file were already allocated: the machine has reserved huge
-    /// pages.
+    /// Returns true if pages of the file were allocated before any write, which means that the
+    /// machine has reserved huge pages.
     fn has_reserved_pages(file: &Memfd) -> bool {
         file.resident().unwrap() > 0
     }
 
-    /// Reserved pages that the kernel refuses are replaced by transparent huge pages.
+    /// A choice of reserved huge pages that the kernel refuses falls back to transparent huge
+    /// pages.
     #[test]
     fn refused_reserved_pages_become_transparent_ones() {
         const NAME: &str = "streamline-refused";
@@ -230,15 +245,15 @@ mod tests {
         let choice = Choice { pages: Pages::Small, populate: true, local: false };
         let (_file, mapping) = choice.memory("streamline-test", MB).unwrap();
         let region = crate::region::Region::mapped(mapping);
-        let before = faults();
+        let before = minor_faults();
         for page in 0..MB / 4096 {
             region.word(page * 512).store(1, crate::atomic::Ordering::Relaxed);
         }
-        let after = faults();
+        let after = minor_faults();
         assert!(after - before < 16, "{} faults for 256 pages", after - before);
     }
 
-    /// The writer of a shared ring takes no page fault in its first lap.
+    /// The writer of a shared ring takes no page fault in the first lap.
     #[test]
     fn shared_ring_writer_does_not_fault_in_first_lap() {
         let id = abi::DbufId::new(1).unwrap();
@@ -249,16 +264,16 @@ mod tests {
         let (mut writer, _offers) = crate::share::blocks(&config).unwrap();
         let block = [1; 4096 - 16];
         writer.write(&block).unwrap();
-        let before = faults();
+        let before = minor_faults();
         for _ in 0..MB / 4096 {
             assert!(writer.write(&block).unwrap());
         }
-        let after = faults();
+        let after = minor_faults();
         assert!(after - before < 16, "{} faults for 256 pages", after - before);
     }
 
-    /// Returns the minor faults of this thread (proc(5), field 10 of `stat`).
-    fn faults() -> u64 {
+    /// Returns the number of minor page faults of this thread (proc(5), field 10 of `stat`).
+    fn minor_faults() -> u64 {
         let text = std::fs::read_to_string("/proc/thread-self/stat").unwrap();
         let (_, rest) = text.rsplit_once(") ").unwrap();
         rest.split(' ').nth(7).unwrap().parse().unwrap()

@@ -1,11 +1,11 @@
-//! The memory that a space writes and its rich pointers refer to. [SL §5.2, §5.3.1]
+//! A pool: the memory to which a space writes its blocks. [SL §5.2, §5.3.1]
 //!
 //! A pool is a dbuf of equal segments in one memfd. A source fills a segment in one pass and points
-//! at the records inside it; a filter appends small blocks while others still read blocks of the
-//! same pass. Bytes are never overwritten while a reader may access them: segments are recycled
+//! at the records inside it; a filter appends small blocks while other filters still read blocks of
+//! the same pass. Bytes are never overwritten while a reader may access them: segments are recycled
 //! only between passes, and only without pins and leases. Deviation: the source's dbuf is one ring
 //! that laps as a whole; here segments are reused one by one, so that one held block does not stall
-//! the rest (SPIKES, pitfall 1).
+//! the other segments (SPIKES, pitfall 1).
 //!
 //! Positions are monotone: position = segment number × segment size + offset, and segment n
 //! occupies slot n mod slots. Segment numbers are skipped to reuse the lowest free slot, which
@@ -14,31 +14,31 @@
 //!
 //! `&[u8]` is sound here by these invariants, cited below:
 //! - M1 The bytes of a slot below `filled` are not written while `segment` keeps its value (except
-//!   bytes that nobody can read: M9 in `edit`). They were written before `filled` was raised
+//!   bytes that no party can read: M9 in `edit`). They were written before `filled` was raised
 //!   (Release; readers load it with Acquire).
 //! - M2 The bytes of a slot from `filled` on are accessed only through the one open [`Draft`]. Only
-//!   the thread that owns the pool can open it (the pool is not `Sync`), and only one at a time
-//!   (`drafting`).
+//!   the thread that owns the pool can open it (the pool is not `Sync`), and only one draft can be
+//!   open at a time (`drafting`).
 //! - M3 A slot is assigned another segment only in [`Pool::end_pass`], which has `&mut Pool`: so no
 //!   slice from [`Pool::bytes`] is alive, no draft is open, and no lease is being created through
 //!   the pool.
 //! - M4 ... and only while its `leases` are 0. A lease is a reference count that safe code cannot
 //!   forge: it is created from `&Pool` (excluded by M3), from a lease (so the count was not 0), or
-//!   from a `crossing::Batch` (so the crossing's writer has a lease on it). It is returned with
-//!   Release, and `end_pass` loads with Acquire: the last read of the bytes happens before their
-//!   reuse.
+//!   from a `crossing::Batch` (so the crossing's writer has a lease on the segment). A dropped
+//!   lease decrements the count with Release, and `end_pass` loads the count with Acquire: the last
+//!   read of the bytes happens before their reuse.
 //! - M5 Pins are plain numbers for callers to store anywhere. Soundness never depends on them:
 //!   after one unpin too many, [`Pool::bytes`] eventually returns `None`, and the error is counted.
 //! - M6 The memory lives as long as a pool, lease, or crossing refers to it (`Arc`).
 //! - M7 Lent memory ([`lent`]): a slot is open from the arrival of its segment, reported by the
-//!   lender, until [`Pool::end_pass`] returns the segment. In between the lender leaves the bytes
-//!   alone (the promise of `Lender`), and M1 to M5 hold as for the pool's own memory; the draft of
-//!   an arrived segment covers all of it.
+//!   lender, until [`Pool::end_pass`] returns the segment. In between the lender does not access
+//!   the bytes (the promise of `Lender`), and M1 to M5 hold as for the pool's own memory. The draft
+//!   of an arrived segment covers the entire segment.
 //! - M8 Frozen memory (`iolite::aggregate::frozen`): the file is sealed against every kind of
 //!   write, for all processes and for good; the kernel grants that seal only once no writable
-//!   mapping is left, and the seal was checked before the memory was created. All of it is filled
-//!   from the start, and it never has a pool, so no slot is assigned another segment: M1 holds, and
-//!   M4 without M3.
+//!   mapping is left, and the seal was checked before the memory was created. All bytes are filled
+//!   from the start, and the memory never belongs to a pool, so no slot is assigned another
+//!   segment: M1 holds, and M4 holds without M3.
 
 use crate::Fault;
 use crate::slots::FREE;
@@ -54,7 +54,7 @@ mod edit_flag;
 mod lease;
 mod lent;
 
-use cold::Cold;
+use cold::PackedSegments;
 pub use cold::PackedSize;
 pub use edit::Editing;
 pub use lease::Lease;
@@ -78,21 +78,21 @@ impl Default for PoolConfig {
     }
 }
 
-/// The memory of one space, written by the thread that owns the pool.
+/// A pool: the memory to which one space writes its blocks. Used only by the thread that owns it.
 #[derive(Debug)]
 pub struct Pool {
     memory: Arc<Memory>,
-    /// Position of the next block. Equal to `end` if no segment is open.
+    /// Position of the next block; equal to `end` if no segment is open.
     next: Cell<u64>,
-    /// End of the open segment.
+    /// Position after the open segment.
     end: Cell<u64>,
     /// Lower bound of the number of the next segment.
     fresh: Cell<u64>,
-    /// Number of slots that have memory; the slots after them have never been used.
+    /// Number of slots that have memory. Slots with higher indices have never been used.
     populated: Cell<usize>,
     /// Number of the oldest segment that has not been returned to the lender.
     oldest: Cell<u64>,
-    /// Per slot of lent memory, the number of times that it was opened out of order.
+    /// Per slot of lent memory, the number of times that the slot was opened out of order.
     laps: Box<[Cell<u64>]>,
     /// Lent slots opened out of order and not yet returned.
     out: RefCell<Vec<usize>>,
@@ -100,17 +100,18 @@ pub struct Pool {
     drafting: Cell<bool>,
     /// Number of pins per slot.
     pins: Box<[Cell<u32>]>,
-    /// Per slot, the offset in the region from which its only pin still needs the bytes
-    /// ([`Pool::needs_from`]); 0: from the start.
+    /// Per slot, the offset in the region of the first byte that the slot's only pin still needs
+    /// ([`Pool::needs_from`]); 0 if the pin needs the entire segment.
     needed: Box<[Cell<usize>]>,
-    cold: RefCell<Cold>,
-    /// True if the memory may have been exposed by other means than leases.
+    cold: RefCell<PackedSegments>,
+    /// True if the memory may be visible to other parties by other means than leases, so that
+    /// blocks cannot be edited.
     exposed: Cell<bool>,
-    /// Unpins without a matching pin.
+    /// Number of unpins without a matching pin.
     mistakes: Cell<u64>,
 }
 
-/// A pinned segment, as a plain number that can be stored in any table.
+/// A pin on a segment, stored as a plain number in any table.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct SegmentPin(u64);
 
@@ -121,7 +122,8 @@ impl SegmentPin {
         self.0
     }
 
-    /// Wraps an unchecked number as a pin; [`Pool::unpin`] rejects a number that is not a pin.
+    /// Wraps an unchecked number as a pin. [`Pool::unpin`] rejects the result if the number is not
+    /// a pin.
     #[must_use]
     pub const fn from_word(word: u64) -> Self {
         Self(word)
@@ -131,13 +133,13 @@ impl SegmentPin {
 /// Occupancy of a pool, in segments.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Usage {
-    /// Segments that can be opened.
+    /// Number of segments that can be opened.
     pub free: usize,
-    /// Segments that are pinned.
+    /// Number of segments with pins.
     pub pinned: usize,
-    /// Segments that are leased, usually by a crossing.
+    /// Number of segments with leases, which usually belong to a crossing.
     pub leased: usize,
-    /// All segments.
+    /// Number of all segments.
     pub segments: usize,
 }
 
@@ -152,8 +154,7 @@ impl Pool {
     }
 
     /// Creates a pool whose segments are allocated by page faults on first write, for a process
-    /// that may not call fallocate(2). A lack of memory is then not an error but ends the process
-    /// with SIGBUS.
+    /// that may not call fallocate(2). If memory is short, SIGBUS ends the process.
     pub fn without_allocation(id: DbufId, config: PoolConfig) -> sys::Result<Self> {
         let pool = Self::new(id, config)?;
         pool.populated.set(pool.memory.slots.len());
@@ -189,14 +190,14 @@ impl Pool {
     }
 
     /// Returns the memory, which leases may keep alive longer than the pool. Disables
-    /// [`Pool::edit`] for good, because the memory can then be read by other parties.
+    /// [`Pool::edit`] for good, because other parties may then read the memory.
     pub fn memory(&self) -> &Arc<Memory> {
         self.exposed.set(true);
         &self.memory
     }
 
     /// Returns the file of the memory, or `None` if the memory is lent or on the heap. Disables
-    /// [`Pool::edit`] for good, as [`Pool::memory`].
+    /// [`Pool::edit`] for good, because other parties may then read the memory.
     pub fn file(&self) -> Option<&sys::memory::Memfd> {
         self.exposed.set(true);
         self.memory.file()
@@ -214,8 +215,8 @@ impl Pool {
         self.memory.segment().min(BLOCK_MAX)
     }
 
-    /// Opens between `min` and `max` contiguous bytes for writing. Returns `None` if the pool is
-    /// full until leases and pins are returned and [`Pool::end_pass`] is called, if another draft
+    /// Opens between `min` and `max` contiguous bytes for writing. Returns `None` if no segment is
+    /// free (until pins and leases are returned and [`Pool::end_pass`] is called), if another draft
     /// is open, if `min` exceeds [`Pool::block_max`], or if the memory is lent.
     pub fn draft(&self, min: usize, max: usize) -> Option<Draft<'_>> {
         let min = min.max(1);
@@ -233,8 +234,8 @@ impl Pool {
         Some(Draft { pool: self, position, at: self.memory.slots.offset(position), len })
     }
 
-    /// Appends one block: `fill` writes up to `length` bytes and returns their number. Slices of
-    /// other blocks stay valid. Returns `None` as [`Pool::draft`].
+    /// Appends one block: `fill` writes up to `length` bytes and returns the number of bytes
+    /// written. Slices of other blocks stay valid. Returns `None` as [`Pool::draft`].
     pub fn append(
         &self,
         length: usize,
@@ -256,8 +257,8 @@ impl Pool {
     }
 
     /// Returns the filled part of the segment that contains a block. Consecutive blocks usually
-    /// share a segment, whose blocks are then found without another slot lookup. Returns `None` for
-    /// a block that is not in the pool or has no bytes.
+    /// share a segment, so a caller finds them there without another slot lookup. Returns `None` if
+    /// the block is a hole or is not in the pool.
     #[must_use]
     pub fn segment(&self, pointer: RichPointer) -> Option<Segment<'_>> {
         let (slot, start) = self.memory.enclosing_segment(pointer).or_else(|| {
@@ -266,7 +267,7 @@ impl Pool {
         })?;
         // SAFETY: `around` found the slot resident and `filled` bytes from its first in the region;
         // they are not written (M1) while `self` is borrowed (M3).
-        let bytes = unsafe { self.memory.bytes(start.at, self.memory.slots.filled(slot)) };
+        let bytes = unsafe { self.memory.bytes(start.at, self.memory.slots.filled_len(slot)) };
         Some(Segment { dbuf: self.id(), start: start.position, bytes })
     }
 
@@ -283,8 +284,8 @@ impl Pool {
         self.bytes(pointer.place).ok_or(Fault::OutOfWindow(pointer.place))
     }
 
-    /// Keeps the segment of a block in the pool until it is unpinned. Returns `None` if the block
-    /// is not in the pool.
+    /// Pins the segment of a block: keeps it in the pool until the pin is removed. Returns `None`
+    /// if the block is not in the pool.
     #[must_use]
     pub fn pin(&self, place: Extent) -> Option<SegmentPin> {
         let (slot, _) = self.locate(place).ok()?;
@@ -292,15 +293,15 @@ impl Pool {
         count.set(count.get().checked_add(1)?);
         // The new pin may need all of the segment.
         self.needed.get(slot)?.set(0);
-        Some(SegmentPin(self.memory.slots.resident(slot)))
+        Some(SegmentPin(self.memory.slots.segment_in(slot)))
     }
 
     /// Removes a pin. The bytes stay at least until the next [`Pool::end_pass`], so a block can be
-    /// released and unpinned while later filters of the pass still read it (SPIKES, pitfall 2). If
-    /// the pin is not valid, counts the mistake, changes nothing else and returns false.
+    /// released and unpinned while later filters of the pass still read it (SPIKES, pitfall 2).
+    /// Returns false if the pin is not valid; then only counts the mistake.
     pub fn unpin(&self, pin: SegmentPin) -> bool {
         let slot = self.memory.slots.slot_of(pin.0);
-        let resident = self.memory.slots.resident(slot) == pin.0;
+        let resident = self.memory.slots.segment_in(slot) == pin.0;
         let count = self.pins.get(slot).filter(|count| resident && count.get() > 0);
         match count {
             Some(count) => count.set(count.get() - 1),
@@ -312,20 +313,21 @@ impl Pool {
     /// Returns the number of unpins without a matching pin; nonzero only through a bug of the
     /// caller.
     #[must_use]
-    pub const fn mistakes(&self) -> u64 {
+    pub const fn unpin_mistakes(&self) -> u64 {
         self.mistakes.get()
     }
 
-    /// Leases the segment of a block: keeps it unchanged until the lease is dropped, even after the
-    /// pool. Fails with a [`Fault`] if the block is not in the pool.
+    /// Leases the segment of a block: keeps its bytes unchanged until the lease is dropped, even
+    /// after the pool is dropped. Fails with a [`Fault`] if the block is not in the pool.
     pub fn lease(&self, place: Extent) -> Result<Lease, Fault> {
         let (slot, _) = self.locate(place)?;
         // M4: made from `&Pool`.
         Ok(Lease::new(&self.memory, slot))
     }
 
-    /// Ends a pass: recycles all segments without pins and leases. The open segment is closed too
-    /// once it is half full, so that a space without backlog stays in one segment.
+    /// Ends a pass: recycles all segments without pins and leases. Also closes the open segment if
+    /// it is at least half full. Below that, the segment stays open, so that a space without
+    /// backlog reuses one segment.
     pub fn end_pass(&mut self) {
         self.drafting.set(false);
         if self.is_lent() {
@@ -336,12 +338,12 @@ impl Pool {
         let half = self.memory.segment() as u64 / 2;
         for (index, pins) in self.pins.iter().take(self.populated.get()).enumerate() {
             let is_young = open == Some(index) && self.end.get() - self.next.get() > half;
-            if is_young || pins.get() > 0 || slots.resident(index) == FREE {
+            if is_young || pins.get() > 0 || slots.segment_in(index) == FREE {
                 continue;
             }
             // M3: `&mut self`. M4: `recycle` refuses while there are leases.
             if slots.recycle(index) {
-                self.cold.get_mut().forget(index);
+                self.cold.get_mut().drop_packed(index);
                 if open == Some(index) {
                     self.next.set(0);
                     self.end.set(0);
@@ -350,32 +352,32 @@ impl Pool {
         }
     }
 
-    /// Returns the occupancy of the pool. A space under pressure copies the blocks it holds,
-    /// applies back-pressure, or drops.
+    /// Returns the occupancy of the pool in segments. A space under pressure copies the blocks it
+    /// holds, applies back-pressure, or drops blocks.
     #[must_use]
     pub fn usage(&self) -> Usage {
         let slots = &self.memory.slots;
         let mut usage = Usage { segments: slots.len(), ..Usage::default() };
         for (index, pins) in self.pins.iter().enumerate() {
-            usage.free += usize::from(slots.resident(index) == FREE);
+            usage.free += usize::from(slots.segment_in(index) == FREE);
             usage.pinned += usize::from(pins.get() > 0);
-            usage.leased += usize::from(slots.leases(index) > 0);
+            usage.leased += usize::from(slots.lease_count(index) > 0);
         }
         usage
     }
 
-    /// Locates a block ([`Slots::locate`](crate::slots::Slots::locate)); unpacks its segment if
-    /// necessary.
+    /// Locates a block as [`Slots::locate`](crate::slots::Slots::locate) does, after unpacking its
+    /// segment if necessary.
     #[inline]
     fn locate(&self, place: Extent) -> Result<(usize, usize), Fault> {
-        self.memory.locate(place).or_else(|fault| self.thaw(place, fault))
+        self.memory.locate(place).or_else(|fault| self.unpack(place, fault))
     }
 
-    /// Opens the lowest free slot under the next segment number that maps to it. Returns `None` if
-    /// no slot is free or memory is short.
+    /// Opens the lowest free slot, under the next segment number that maps to the slot. Returns
+    /// `None` if no slot is free or memory is short.
     fn open_segment(&self) -> Option<()> {
         let slots = &self.memory.slots;
-        let index = (0..slots.len()).find(|&index| slots.resident(index) == FREE)?;
+        let index = (0..slots.len()).find(|&index| slots.segment_in(index) == FREE)?;
         if index >= self.populated.get() || self.is_hole(index) {
             // Out of memory: same as a pool with fewer segments.
             self.memory.populate(index).ok()?;
@@ -394,7 +396,7 @@ impl Pool {
     }
 }
 
-/// The filled part of one segment; empty by default.
+/// The filled part of one segment. The default is empty.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Segment<'a> {
     pub(crate) dbuf: DbufId,
@@ -418,7 +420,7 @@ impl<'a> Segment<'a> {
 
     /// Returns all filled bytes.
     #[must_use]
-    pub const fn all(&self) -> &'a [u8] {
+    pub const fn filled_bytes(&self) -> &'a [u8] {
         self.bytes
     }
 
@@ -434,20 +436,19 @@ impl<'a> Segment<'a> {
     }
 }
 
-/// Bytes of a pool that are being written. A draft dropped without [`Draft::commit`] writes
-/// nothing.
+/// Bytes of a pool open for writing. Dropping a draft without [`Draft::commit`] appends nothing.
 #[derive(Debug)]
 #[must_use]
 pub struct Draft<'a> {
     pool: &'a Pool,
     position: u64,
-    /// Offset of the bytes in the region.
+    /// Offset of the first byte in the region.
     at: usize,
     len: usize,
 }
 
 impl Draft<'_> {
-    /// Publishes the first `used` bytes as a block, at most the length of the draft.
+    /// Publishes the first `used` bytes as a block; `used` is limited to the length of the draft.
     /// [`Extent::within`] returns subranges of the block.
     pub fn commit(self, used: usize) -> Extent {
         let used = used.min(self.len);

@@ -1,10 +1,10 @@
-//! Rate policies: the position at which a reader starts in a ring, and the selection of blocks that
-//! it takes. [SL §5.2: each reader at its own pace]
+//! Rate policies: the position at which a reader starts in a ring, and the blocks that the reader
+//! selects. [SL §5.2: each reader at its own pace]
 //!
-//! A rate policy belongs to one reader; other readers have their own policies, and the writer is
-//! not aware of them. Counts still balance: blocks that a reader chose not to take are *skipped*,
-//! blocks overwritten before it could read them are *lost*, so that put = taken + lost + skipped +
-//! resident for every reader of every ring.
+//! Each reader has a rate policy of its own, and the writer is not aware of any. Counts still
+//! balance: blocks that a reader chose not to take are *skipped*, blocks overwritten before the
+//! reader could read them are *lost*, so that put = taken + lost + skipped + resident for every
+//! reader of every ring.
 //!
 //! | choice | blocks read | stalls a blocking writer |
 //! |---|---|---|
@@ -15,7 +15,7 @@
 
 use crate::dbuf::readers::{BlockWalk, RingReader};
 use crate::stream::{BlockRead, Input};
-use crate::{Fault, Taken};
+use crate::{Fault, ReaderCounts};
 
 /// Position at which a reader starts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -33,21 +33,21 @@ pub enum RatePolicy {
     /// All blocks, in order.
     #[default]
     EveryBlock,
-    /// The newest block at each read; earlier ones are skipped.
+    /// The newest block at each read; earlier blocks are skipped.
     Latest,
 }
 
 /// A reader that can skip blocks; implemented by all readers of blocks in this crate.
 pub trait Skip {
-    /// Copies the next block into `out` and takes it. Returns its length, or `None` if none is
-    /// published.
+    /// Copies the next block into `out` and takes it. Returns its length in bytes, or `None` if no
+    /// block is published.
     fn read(&mut self, out: &mut [u8]) -> Result<Option<usize>, Fault>;
-    /// Skips all blocks but the newest and counts them as skipped. Returns their number.
+    /// Skips all blocks but the newest. Counts and returns the number of skipped blocks.
     fn skip_to_latest(&mut self) -> Result<u64, Fault>;
-    /// Skips all published blocks and counts them as skipped. Returns their number.
+    /// Skips all published blocks. Counts and returns the number of skipped blocks.
     fn skip_to_now(&mut self) -> Result<u64, Fault>;
     /// Returns the counts of this reader: blocks and bytes taken, blocks lost and skipped.
-    fn count(&self) -> Taken;
+    fn counts(&self) -> ReaderCounts;
 }
 
 /// A reader with a rate policy.
@@ -58,8 +58,8 @@ pub struct RatedReader<R> {
 }
 
 impl<R: Skip> RatedReader<R> {
-    /// Applies a start position and a rate policy to a reader. With [`Start::Now`], skips all
-    /// published blocks at once.
+    /// Creates a reader with a rate policy from `reader`. With [`Start::Now`], skips all published
+    /// blocks at once.
     pub fn new(mut reader: R, start: Start, rate: RatePolicy) -> Result<Self, Fault> {
         if start == Start::Now {
             reader.skip_to_now()?;
@@ -67,9 +67,9 @@ impl<R: Skip> RatedReader<R> {
         Ok(Self { reader, rate })
     }
 
-    /// Copies the next block that the policy selects into `out` and takes it. Returns its length,
-    /// or `None` if none is published. Fails with [`Fault::TooLong`] if `out` is too short; the
-    /// block then stays until a newer one replaces it.
+    /// Copies the next block that the policy selects into `out` and takes it. Returns its length in
+    /// bytes, or `None` if no block is published. Fails with [`Fault::TooLong`] if `out` is too
+    /// short; the block then stays until a newer block replaces it.
     pub fn read(&mut self, out: &mut [u8]) -> Result<Option<usize>, Fault> {
         if self.rate == RatePolicy::Latest {
             self.reader.skip_to_latest()?;
@@ -78,8 +78,8 @@ impl<R: Skip> RatedReader<R> {
     }
 
     /// Returns the counts of this reader: blocks and bytes taken, blocks lost and skipped.
-    pub fn count(&self) -> Taken {
-        self.reader.count()
+    pub fn counts(&self) -> ReaderCounts {
+        self.reader.counts()
     }
 
     /// Returns the underlying reader, for operations to which the policy does not apply.
@@ -104,8 +104,8 @@ impl Skip for Input {
         self.skip_to_now()
     }
 
-    fn count(&self) -> Taken {
-        self.count()
+    fn counts(&self) -> ReaderCounts {
+        self.counts()
     }
 }
 
@@ -122,7 +122,7 @@ impl<W: BlockWalk, P> Skip for RingReader<W, P> {
         self.skip_to_now()
     }
 
-    fn count(&self) -> Taken {
-        self.count()
+    fn counts(&self) -> ReaderCounts {
+        self.counts()
     }
 }

@@ -1,13 +1,13 @@
-//! An owned range of memory, viewed as words and as bytes: a mapping, or the heap (for models and
-//! small rings).
+//! An owned range of memory, accessed as words or as bytes. The memory is a mapping, or on the heap
+//! (for models and small rings).
 //!
 //! Invariants, cited below:
 //! - R1 `base` points to `words` consecutive, initialised `AtomicU64` that live as long as the
 //!   region: they belong to `owner`, which the region never moves out and drops last.
 //! - R2 The words are accessed only as atomics ([`Region::words`]) or through [`Region::bytes`] and
-//!   [`Region::bytes_mut`], whose callers promise that nobody else writes these bytes during the
+//!   [`Region::bytes_mut`], whose callers promise that no other party writes these bytes during the
 //!   borrow.
-//! - R3 Words of memory mapped read-only are only loaded, and only relaxed
+//! - R3 Words of memory mapped read-only are only loaded, with relaxed ordering
 //!   ([`crate::atomic::acquire`]). Callers ensure this; a store crashes the process and corrupts
 //!   nothing.
 
@@ -25,7 +25,7 @@ pub struct Region {
     owner: Owner,
 }
 
-/// Owner of a region's memory.
+/// The owner of a region's memory.
 #[derive(Debug)]
 #[expect(dead_code, reason = "held only to be dropped with the region")]
 enum Owner {
@@ -35,7 +35,8 @@ enum Owner {
     Lent(Arc<dyn Lender>),
 }
 
-/// A pair of cache lines, so that words a line apart never share one.
+/// A pair of cache lines. Words in different pairs never share a line, not even one prefetched with
+/// its neighbour.
 #[repr(align(128))]
 #[expect(dead_code, reason = "reached through the address of the first line")]
 #[derive(Debug)]
@@ -76,8 +77,8 @@ impl Region {
         Self { base, words, owner: Owner::Reading(mapping) }
     }
 
-    /// Wraps memory that a lender fills and takes back. Invariant M7 of `pool` governs which bytes
-    /// may be accessed when.
+    /// Wraps memory that a lender fills and takes back. Invariant M7 of `pool` determines which
+    /// bytes may be accessed at which time.
     #[cfg(not(loom))]
     pub(crate) fn lent(lender: Arc<dyn Lender>) -> Self {
         let words = lender.segment() * lender.segments() / 8;
@@ -114,11 +115,12 @@ impl Region {
         self.words * 8
     }
 
-    /// Returns `len` bytes from offset `at`.
+    /// Returns `len` bytes at offset `at`.
     ///
     /// # Safety
+    ///
     /// 1. `at + len <= self.len()`.
-    /// 2. Nobody writes these bytes while the slice lives.
+    /// 2. No other party writes these bytes while the slice lives.
     #[cfg(not(loom))]
     pub(crate) unsafe fn bytes(&self, at: usize, len: usize) -> &[u8] {
         debug_assert!(at.checked_add(len).is_some_and(|end| end <= self.len()));
@@ -128,11 +130,12 @@ impl Region {
         unsafe { std::slice::from_raw_parts(base, len) }
     }
 
-    /// Returns `len` bytes from offset `at` for exclusive access.
+    /// Returns `len` bytes at offset `at` for exclusive access.
     ///
     /// # Safety
+    ///
     /// 1. `at + len <= self.len()`, and the memory is not mapped read-only.
-    /// 2. Nobody else reads or writes these bytes while the slice lives.
+    /// 2. No other party reads or writes these bytes while the slice lives.
     #[cfg(not(loom))]
     #[expect(clippy::mut_from_ref, reason = "memory is shared out by position; promise 2")]
     pub(crate) unsafe fn bytes_mut(&self, at: usize, len: usize) -> &mut [u8] {

@@ -1,27 +1,27 @@
 //! Sizing of a ring, decided once per lap from its fill level. [SL §5.4]
 //!
-//! A larger ring saves task switches, a smaller ring saves cache misses; which costs more is known
-//! only at run time. A *round* ends when the writer reaches the end of the ring. *Pressure* is the
-//! distance between writer and slowest reader relative to the size of the ring. Above the
-//! high-water mark the ring doubles, below the low-water mark it halves. Where the capacity changes
-//! in place (deck-cut), the marks are closer together.
+//! A larger ring saves task switches, a smaller ring saves cache misses; which of the two costs
+//! more is known only at run time. A *round* ends when the writer reaches the end of the ring.
+//! *Pressure* is the distance between writer and slowest reader relative to the size of the ring.
+//! Above the high-water mark the ring doubles, below the low-water mark it halves. If the capacity
+//! changes in place (deck-cut), the marks are closer together.
 //!
-//! This module only decides: its input is measurements, its output a step and its reason. It
-//! accesses neither a ring nor a clock. Deviations from the source, measured on current machines
-//! (BASELINES, working set):
-//! - A writer that found the ring full once in a round counts as a pressure of 100 %: its distance
-//!   when it wraps depends only on the phase of the two sides.
+//! This module only decides on the size: its input is the measurements of a round, its output the
+//! new size with a reason. It accesses neither a ring nor a clock. Deviations from the source,
+//! measured on current machines (BASELINES, working set):
+//! - If the writer found the ring full once in a round, the pressure counts as 100 %, because the
+//!   distance when the writer wraps then depends only on the phase of the two sides.
 //! - More than one cache matters. Two sides that alternate on one processor profit from few
 //!   switches: their ring grows beyond the second-level cache, whose misses cost less than a task
-//!   switch. With a reader that takes each block at once, the ring never grows and fits the second
+//!   switch. If the reader takes each block at once, the ring never grows and fits into the second
 //!   level. On two processors, data written by one is fetched fastest by the other from the shared
 //!   third level: from the writer's second level it arrives at a fraction of that rate, and half of
 //!   the third level is more than other programs leave free. So on two processors one size is best,
 //!   at any pressure; the reader's last known processor selects the range. For processors without a
 //!   shared cache see `remote`.
-//! - A ring that was full does not shrink for some rounds. Their number doubles each time the ring
-//!   is full again after it has shrunk: otherwise sides that alternate, with a ring full in one
-//!   round and nearly empty in the next, would resize forever.
+//! - A ring that was full does not shrink for some rounds. The number of rounds doubles each time
+//!   the ring is full again after it has shrunk. Otherwise sides that alternate, with a ring full
+//!   in one round and nearly empty in the next, would resize it forever.
 
 mod remote;
 
@@ -39,8 +39,8 @@ pub struct Scaling {
     /// Minimum and maximum size in bytes if the sides run on different processors that share a
     /// cache.
     pub apart: (usize, usize),
-    /// Size in bytes if the sides share no cache. If it does not exceed `apart`, this case is not
-    /// distinguished.
+    /// Size in bytes if the sides share no cache. If the size does not exceed `apart`, this case is
+    /// not distinguished.
     pub remote: usize,
     /// Low-water mark: pressure in per cent below which the ring shrinks.
     pub low: u8,
@@ -49,8 +49,8 @@ pub struct Scaling {
 }
 
 impl Scaling {
-    /// Returns parameters for reallocation, given the sizes of the data caches in bytes, level 1
-    /// first.
+    /// Returns parameters for reallocation of the ring, given the sizes of the data caches in
+    /// bytes, level 1 first.
     #[must_use]
     pub fn reallocation(caches: &[usize]) -> Self {
         let level = |at: usize| caches.get(at).copied().filter(|b| (1..=CACHE_MAX).contains(b));
@@ -66,16 +66,16 @@ impl Scaling {
         }
     }
 
-    /// Returns parameters for resizing in place: the marks are closer together than for
-    /// [`Scaling::reallocation`], because a step is nearly free, and a ring beyond the caches is
-    /// never tried.
+    /// Returns parameters for resizing in place, given the sizes of the data caches in bytes, level
+    /// 1 first. The marks are closer together than in [`Scaling::reallocation`], because a step is
+    /// nearly free, and the ring never exceeds the caches.
     #[must_use]
     pub fn deck_cut(caches: &[usize]) -> Self {
         // The memory for a large remote ring would have to be reserved from the start.
         Self { low: 40, high: 60, remote: 0, ..Self::reallocation(caches) }
     }
 
-    const fn range(&self, sides: Sides) -> RangeInclusive<usize> {
+    const fn size_range(&self, sides: Sides) -> RangeInclusive<usize> {
         let (least, most) = match sides {
             Sides::Together => self.together,
             Sides::Apart => self.apart,
@@ -96,7 +96,7 @@ const SIZE_MIN: usize = 16 << 10;
 pub enum Sides {
     /// On the same processor.
     Together,
-    /// On two processors, or unknown.
+    /// On two processors, or on unknown ones.
     Apart,
 }
 
@@ -111,7 +111,7 @@ pub struct Round {
     pub was_full: bool,
     /// Placement of both sides in this round.
     pub sides: Sides,
-    /// Time per byte; `None` if the writer never wrote two batches without a wait in between.
+    /// Time per byte, or `None` if the writer never wrote two batches without a wait in between.
     pub timing: Option<LapTiming>,
 }
 
@@ -132,16 +132,16 @@ pub enum Reason {
     Remote,
     /// The size is at its minimum or maximum.
     Bound,
-    /// The ring was full recently and does not shrink yet.
+    /// The ring was full recently and is not allowed to shrink yet.
     WasFull,
 }
 
-/// The decision after a round.
+/// The decision on the size after a round.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Step {
     /// New size of the ring in bytes.
     pub capacity: usize,
-    /// Reason for the size.
+    /// Reason for the new size.
     pub why: Reason,
 }
 
@@ -183,13 +183,13 @@ impl Scale {
         }
     }
 
-    /// Decides on the size after a round.
+    /// Decides on the size of the ring after a round.
     pub fn decide(&mut self, round: Round) -> Step {
         self.rounds += 1;
         let step = if self.is_remote(&round) {
             Step { capacity: self.scaling.remote, why: Reason::Remote }
         } else {
-            self.step(round)
+            self.next_step(round)
         };
         if round.was_full {
             if std::mem::take(&mut self.has_shrunk) {
@@ -202,7 +202,7 @@ impl Scale {
         step
     }
 
-    /// Counts the last step as applied. Not called if the resize failed.
+    /// Counts the last step as applied. The caller omits this call if the resize failed.
     pub fn count_step(&mut self) {
         if let Some((round, step)) = &self.last {
             self.grown += u64::from(step.capacity > round.capacity);
@@ -210,10 +210,10 @@ impl Scale {
         }
     }
 
-    /// Returns true if the ring should exceed the caches. Only rounds in the two sizes that are
-    /// compared are measured.
+    /// Records the round in the trial of a ring larger than the caches. Returns true if the ring
+    /// should exceed the caches. Only rounds in one of the two compared sizes are recorded.
     fn is_remote(&mut self, round: &Round) -> bool {
-        let range = self.scaling.range(Sides::Apart);
+        let range = self.scaling.size_range(Sides::Apart);
         if round.sides == Sides::Together || self.scaling.remote <= *range.end() {
             self.remote.stop();
             return false;
@@ -226,9 +226,9 @@ impl Scale {
         if settled { self.remote.record(round.timing) } else { self.remote.is_on }
     }
 
-    fn step(&self, round: Round) -> Step {
+    fn next_step(&self, round: Round) -> Step {
         let Round { capacity, sides, .. } = round;
-        let range = self.scaling.range(sides);
+        let range = self.scaling.size_range(sides);
         let to = |capacity, why| Step { capacity, why };
         if capacity > *range.end() {
             return to(capacity / 2, Reason::Cache);
@@ -255,11 +255,11 @@ impl Scale {
     }
 }
 
-/// Number of rounds for which shrinking is suspended: initially, and at most.
+/// Number of rounds for which shrinking is suspended at first.
 const PATIENCE: u64 = 64;
 const PATIENCE_MAX: u64 = 1 << 20;
 
-/// Returns the pressure in per cent.
+/// Returns the pressure of a round in per cent.
 fn pressure(round: &Round) -> u8 {
     if round.was_full {
         return 100;
@@ -294,8 +294,9 @@ mod tests {
     /// Sizes of the data caches in these tests: 48 KB, 1 MB and 32 MB.
     const CACHES: [usize; 3] = [48 << 10, 1 << 20, 32 << 20];
 
-    /// Returns the sizes after each of `rounds` rounds, measured by `round` from the current size.
-    fn sizes(
+    /// Returns the size of the ring in bytes after each of `rounds` rounds. `round` measures each
+    /// round, given the current size.
+    fn sizes_after_rounds(
         scale: &mut Scale,
         from: usize,
         rounds: usize,
@@ -310,31 +311,31 @@ mod tests {
         (0..rounds).map(next).collect()
     }
 
-    fn sample(capacity: usize, distance: usize, sides: Sides) -> Round {
+    fn round_at(capacity: usize, distance: usize, sides: Sides) -> Round {
         Round { capacity, distance, was_full: false, sides, timing: None }
     }
 
-    /// A reader that takes each block at once gets the smallest ring; a reader that is always late
-    /// gets the largest ring that fits the cache.
+    /// A reader that takes each block at once gets the smallest ring. A reader that is always late
+    /// gets the largest ring that fits into the cache.
     #[test]
     fn f1_f5_pressure_decides_within_cache_bounds() {
         let mut scale = Scale::new(Scaling::reallocation(&CACHES));
-        let together = |distance: usize| move |c| sample(c, distance, Sides::Together);
-        let down = sizes(&mut scale, 16 << 20, 12, together(64));
+        let together = |distance: usize| move |c| round_at(c, distance, Sides::Together);
+        let down = sizes_after_rounds(&mut scale, 16 << 20, 12, together(64));
         assert_eq!(down[..4], [8 << 20, 4 << 20, 2 << 20, 1 << 20], "half of it each round");
         assert_eq!(down[11], 256 << 10);
-        let full = |c| Round { was_full: true, ..sample(c, 0, Sides::Together) };
-        assert_eq!(sizes(&mut scale, SIZE_MIN, 9, full)[8], 4 << 20);
-        let apart = |c| sample(c, c * 9 / 10, Sides::Apart);
-        assert_eq!(sizes(&mut scale, SIZE_MIN, 20, apart)[19], 4 << 20);
-        let slack = |c| sample(c, 0, Sides::Apart);
+        let full = |c| Round { was_full: true, ..round_at(c, 0, Sides::Together) };
+        assert_eq!(sizes_after_rounds(&mut scale, SIZE_MIN, 9, full)[8], 4 << 20);
+        let apart = |c| round_at(c, c * 9 / 10, Sides::Apart);
+        assert_eq!(sizes_after_rounds(&mut scale, SIZE_MIN, 20, apart)[19], 4 << 20);
+        let slack = |c| round_at(c, 0, Sides::Apart);
         let mut fresh = Scale::new(Scaling::reallocation(&CACHES));
-        assert_eq!(sizes(&mut fresh, 64 << 20, 20, slack)[19], 4 << 20);
+        assert_eq!(sizes_after_rounds(&mut fresh, 64 << 20, 20, slack)[19], 4 << 20);
         assert!(scale.to_string().starts_with("41 rounds, grown "), "{scale}");
     }
 
-    /// Processors without a shared cache get a ring that exceeds all caches; on one processor it
-    /// shrinks again.
+    /// Processors without a shared cache get a ring that exceeds all caches. The ring shrinks again
+    /// when both sides run on one processor.
     #[test]
     fn f1_remote_processors_get_ring_beyond_all_caches() {
         let mut scale = Scale::new(Scaling::reallocation(&CACHES));
@@ -343,26 +344,30 @@ mod tests {
                 bytes: 4096,
                 ns: if capacity > 8 << 20 { 400 } else { 2000 },
             }),
-            ..sample(capacity, 0, Sides::Apart)
+            ..round_at(capacity, 0, Sides::Apart)
         };
-        let sizes_apart = sizes(&mut scale, 16 << 20, 60, slow);
+        let sizes_apart = sizes_after_rounds(&mut scale, 16 << 20, 60, slow);
         assert_eq!(sizes_apart[..3], [8 << 20, 4 << 20, 4 << 20], "near, as far as is known");
         assert_eq!(sizes_apart[59], 64 << 20, "{scale}");
-        let together = |c| sample(c, 0, Sides::Together);
-        assert_eq!(sizes(&mut scale, 64 << 20, 9, together)[8], 256 << 10);
+        let together = |c| round_at(c, 0, Sides::Together);
+        assert_eq!(sizes_after_rounds(&mut scale, 64 << 20, 9, together)[8], 256 << 10);
         let mut cut = Scale::new(Scaling::deck_cut(&CACHES));
-        assert_eq!(sizes(&mut cut, 16 << 20, 60, slow)[59], 4 << 20, "there is no such memory");
+        assert_eq!(
+            sizes_after_rounds(&mut cut, 16 << 20, 60, slow)[59],
+            4 << 20,
+            "there is no such memory"
+        );
     }
 
-    /// The marks of deck-cut are closer together: where a step is nearly free, the ring follows the
-    /// pressure more closely.
+    /// The marks of deck-cut are closer together than those of reallocation: a resize in place is
+    /// nearly free, so the ring follows the pressure more closely.
     #[test]
     fn f3_deck_cut_has_closer_marks() {
-        let third = |c| sample(c, c / 3, Sides::Together);
+        let third = |c| round_at(c, c / 3, Sides::Together);
         let mut moved = Scale::new(Scaling::reallocation(&CACHES));
-        assert_eq!(sizes(&mut moved, 512 << 10, 9, third)[8], 512 << 10);
+        assert_eq!(sizes_after_rounds(&mut moved, 512 << 10, 9, third)[8], 512 << 10);
         let mut cut = Scale::new(Scaling::deck_cut(&CACHES));
-        assert_eq!(sizes(&mut cut, 512 << 10, 9, third)[8], 256 << 10);
+        assert_eq!(sizes_after_rounds(&mut cut, 512 << 10, 9, third)[8], 256 << 10);
     }
 
     #[test]
@@ -370,10 +375,10 @@ mod tests {
         let mut scale =
             Scale::new(Scaling { together: (SIZE_MIN, 1 << 20), ..Scaling::reallocation(&CACHES) });
         // Full at 64 KB, nearly empty at twice that.
-        let round = |c| Round { was_full: c <= 64 << 10, ..sample(c, 0, Sides::Together) };
+        let round = |c| Round { was_full: c <= 64 << 10, ..round_at(c, 0, Sides::Together) };
         let changes = |sizes: &[usize]| sizes.windows(2).filter(|two| two[0] != two[1]).count();
-        let early = sizes(&mut scale, 256 << 10, 200, round);
-        let late = sizes(&mut scale, *early.last().unwrap(), 2000, round);
+        let early = sizes_after_rounds(&mut scale, 256 << 10, 200, round);
+        let late = sizes_after_rounds(&mut scale, *early.last().unwrap(), 2000, round);
         assert!(early.iter().chain(&late).all(|size| (64 << 10..=256 << 10).contains(size)));
         assert!(changes(&early) >= 3 && changes(&late) < 12, "{}", changes(&late));
     }

@@ -7,18 +7,19 @@
 //! cursor     sealed in its size                       the page that the reader writes
 //! ```
 //!
-//! The writer maps the ring before it seals it, and only then hands out descriptors: a reader
-//! cannot write, truncate or punch the ring, however it reopens it. The reader trusts no
-//! descriptor: it queries seals and sizes from the kernel and refuses an offer that does not match
-//! the geometry. From then on every position and every record is checked when it is read (`cursor`,
-//! `dbuf`).
+//! The writer maps the ring before it seals it, and only then sends descriptors. So a reader cannot
+//! write, truncate or punch holes into the ring, even by reopening a descriptor. The reader trusts
+//! no descriptor: it queries seals and sizes from the kernel and refuses an offer that does not
+//! match the geometry. From then on every position and every record is checked when it is read
+//! (`cursor`, `dbuf`).
 //!
-//! A reader can stall a writer that blocks, so rings between untrusted peers overwrite, or the
-//! writer sets a deadline and disconnects the reader ([`crate::dbuf::BlockWriter::disconnect`],
-//! T8). No futex is shared: untrusted peers notify each other through sockets.
+//! A reader can stall a writer that blocks. So rings between untrusted peers overwrite, or the
+//! writer sets a deadline and then disconnects the reader
+//! ([`crate::dbuf::BlockWriter::disconnect`], T8). No futex is shared: untrusted peers notify each
+//! other through sockets.
 
 use crate::atomic::acquire;
-use crate::cursor::{Consumer, POSITION_MAX, Store};
+use crate::cursor::{Consumer, POSITION_MAX, RingMemory};
 use crate::join::{Contact, JoinQueue, ReaderTicket};
 use crate::pages::Choice;
 use crate::region::Region;
@@ -47,9 +48,9 @@ pub fn blocks(config: &dbuf::BlockConfig) -> sys::Result<(dbuf::BlockWriter, Vec
     resizable_blocks(config, 0)
 }
 
-/// Creates a ring as [`blocks`] whose capacity may change in place, up to `extent` bytes, or is
-/// fixed if `extent` is 0. Readers of a resizable ring must trust the writer, which can punch holes
-/// into the memory.
+/// Creates a ring as [`blocks`] does, whose capacity can change in place up to `extent` bytes, or
+/// is fixed if `extent` is 0. Readers of a resizable ring must trust the writer, which can punch
+/// holes into the memory.
 pub(crate) fn resizable_blocks(
     config: &dbuf::BlockConfig,
     extent: usize,
@@ -58,12 +59,12 @@ pub(crate) fn resizable_blocks(
     if extent > 0 {
         geometry.extent = geometry.capacity.max(extent.next_power_of_two() as u64);
     }
-    let (store, offers) = create(geometry, config.bytes() as u64, config.policy)?;
+    let (store, offers) = create_ring(geometry, config.capacity_bytes() as u64, config.policy)?;
     Ok((dbuf::BlockWriter::new(store, config.id), offers))
 }
 
-/// Creates a ring of rich pointers for readers in other processes. The dbufs that the pointers
-/// refer to must be shared separately; to the readers each entry is an allegation.
+/// Creates a ring of rich pointers for readers in other processes. The dbufs to which the pointers
+/// refer must be shared separately. To the readers each entry is an allegation.
 pub fn pointers(
     config: &ibuf::RingConfig,
     id: DbufId,
@@ -71,11 +72,11 @@ pub fn pointers(
     let (entries, stride) = (config.entries.max(1).next_power_of_two(), config.lanes.stride());
     let bytes = (entries * stride).max(PAGE);
     let geometry = geometry(id, bytes, stride, config.policy, config.readers);
-    let (store, offers) = create(geometry, (bytes / stride) as u64, config.policy)?;
+    let (store, offers) = create_ring(geometry, (bytes / stride) as u64, config.policy)?;
     Ok((ibuf::PointerWriter::new(store, config.lanes), offers))
 }
 
-/// The three descriptors that one reader of a ring receives.
+/// The three descriptors by which one reader opens a ring.
 #[derive(Debug)]
 pub struct RingOffer {
     geometry: OwnedFd,
@@ -87,20 +88,24 @@ pub struct RingOffer {
 pub(crate) fn joinable_blocks(
     config: &dbuf::BlockConfig,
 ) -> sys::Result<(dbuf::BlockWriter, JoinState)> {
-    let geometry = geometry(config.id, config.bytes(), 0, config.policy, 0);
+    let geometry = geometry(config.id, config.capacity_bytes(), 0, config.policy, 0);
     let files = Files::create(&geometry)?;
     let readers = Box::default();
-    let (capacity, policy) = (config.bytes() as u64, config.policy);
-    let store =
-        Arc::new(Store { writer: files.map_and_seal(Seals::READER)?, readers, capacity, policy });
+    let (capacity, policy) = (config.capacity_bytes() as u64, config.policy);
+    let store = Arc::new(RingMemory {
+        writer: files.map_and_seal(Seals::READER)?,
+        readers,
+        capacity,
+        policy,
+    });
     let current = OfferedSegment { files, geometry, store: store.clone() };
     let mut writer = dbuf::BlockWriter::new(store, config.id);
     let queue = Arc::new(JoinQueue::default());
-    writer.side().open(queue.clone());
+    writer.side().accept_joins_from(queue.clone());
     Ok((writer, JoinState { current: Mutex::new(current), queue }))
 }
 
-/// Admission of readers to a running ring.
+/// State by which readers are admitted to a running ring.
 #[derive(Debug)]
 pub(crate) struct JoinState {
     /// Current segment of the ring. Locked while a reader joins and while the ring continues in
@@ -146,7 +151,7 @@ impl RingOffer {
         Ok(Self { geometry, ring, cursor })
     }
 
-    /// Returns the proof of trust in the ring's creator, if it qualifies.
+    /// Returns the proof of trust in the ring's creator, or `None` if the creator does not qualify.
     pub(crate) fn creator(&self) -> Option<Trusted> {
         Trusted::creator_of(&self.ring)
     }
@@ -157,7 +162,7 @@ impl RingOffer {
     }
 
     /// Validates the descriptors, requiring at least these seals, and opens a ring of blocks. Also
-    /// returns the geometry.
+    /// returns the geometry of the ring.
     pub(crate) fn read_blocks_of(
         self,
         seals: Seals,
@@ -184,15 +189,15 @@ impl RingOffer {
         Ok(ibuf::PointerReader::new(Consumer::starting_at(store, 0, start), lanes))
     }
 
-    /// Maps the ring read-only and the reader's page writable, if both match the geometry. Also
-    /// returns the start position.
+    /// Maps the ring read-only and the reader's page writable. Fails if the size or the seals of
+    /// either file do not match the geometry. Also returns the start position.
     fn attach(
         &self,
         geometry: &Geometry,
         capacity: u64,
         policy: Policy,
         seals: Seals,
-    ) -> Result<(Arc<Store>, u64), Refusal> {
+    ) -> Result<(Arc<RingMemory>, u64), Refusal> {
         let writer = map_ring(&self.ring, geometry, seals)?;
         let cursor = check_file(&self.cursor, "cursor", Seals::SIZE, PAGE)?;
         let page = Region::mapped(cursor.map()?);
@@ -203,41 +208,41 @@ impl RingOffer {
             return Err(Refusal::Start(start));
         }
         Ok((
-            Arc::new(Store { writer, readers: Box::new([Arc::new(page)]), capacity, policy }),
+            Arc::new(RingMemory { writer, readers: Box::new([Arc::new(page)]), capacity, policy }),
             start,
         ))
     }
 }
 
-/// Maximum capacity that a reader maps, in bytes: well below the window of 44 bits of position in
-/// an extent.
+/// Maximum capacity in bytes of a ring that a reader maps: well below the window of 44 bits of
+/// position in an extent.
 const CAPACITY_MAX: u64 = 1 << 40;
 
-/// Reason why an offer was refused. None of its memory has been accessed.
+/// Reason why an offer was refused. The memory of a refused offer has not been accessed.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Refusal {
-    /// The number of descriptors is wrong, or the message that came with them; holds the number.
+    /// The message has another number of descriptors than expected. Holds the number received.
     #[error("a ring comes as 3 descriptors, not {0}")]
     Descriptors(usize),
     /// A descriptor lacks required seals: its owner could truncate or change the file.
     #[error("the {part} of the ring is not sealed as it must be ({seals:?})")]
     Unsealed {
-        /// Name of the file.
+        /// File: geometry, ring, or page of the reader.
         part: &'static str,
-        /// Seals present.
+        /// Seals that the descriptor has.
         seals: Seals,
     },
-    /// The size of a file differs from the geometry.
+    /// The size of a file differs from the size in the geometry.
     #[error("the {part} of the ring has {is} bytes instead of {should}")]
     Size {
-        /// Name of the file.
+        /// File: ring or page of the reader.
         part: &'static str,
         /// Actual size in bytes.
         is: usize,
         /// Expected size in bytes.
         should: usize,
     },
-    /// The geometry is invalid, or of another kind of ring.
+    /// The geometry is invalid, or belongs to another kind of ring.
     #[error("not a ring that can be read: {0:?}")]
     Geometry(Geometry),
     /// The start position is invalid.
@@ -253,7 +258,7 @@ pub enum Refusal {
 
 /// Returns the geometry of a ring of blocks.
 pub(crate) fn geometry_of(config: &dbuf::BlockConfig) -> Geometry {
-    geometry(config.id, config.bytes(), 0, config.policy, config.readers)
+    geometry(config.id, config.capacity_bytes(), 0, config.policy, config.readers)
 }
 
 fn geometry(id: DbufId, bytes: usize, stride: usize, policy: Policy, readers: usize) -> Geometry {
@@ -271,12 +276,12 @@ fn geometry(id: DbufId, bytes: usize, stride: usize, policy: Policy, readers: us
     }
 }
 
-/// Creates, maps and seals a ring, and only then creates the offers.
-fn create(
+/// Creates, maps and seals a ring, and then creates the offers.
+fn create_ring(
     geometry: Geometry,
     capacity: u64,
     policy: Policy,
-) -> sys::Result<(Arc<Store>, Vec<RingOffer>)> {
+) -> sys::Result<(Arc<RingMemory>, Vec<RingOffer>)> {
     let files = Files::create(&geometry)?;
     // A writer that punches holes needs a ring without the write seal.
     let is_cut = geometry.extent > 0;
@@ -289,7 +294,7 @@ fn create(
 struct Files {
     geometry: Memfd,
     ring: Memfd,
-    /// Number of bytes of the ring that have pages.
+    /// Number of bytes of the ring that are allocated at once.
     used: usize,
 }
 
@@ -303,17 +308,17 @@ impl Files {
         Ok(Self { geometry: create_geometry_file(geometry)?, ring, used })
     }
 
-    /// Maps the ring for its writer, allocates its pages on the writer's node, and adds these
-    /// seals.
+    /// Maps the ring for its writer, allocates its pages on the writer's node, and seals the file
+    /// with `seals`.
     fn map_and_seal(&self, seals: Seals) -> sys::Result<Region> {
         let mapping = self.ring.map()?;
-        Choice::for_this_machine(self.used).take(&self.ring, &mapping, self.used)?;
+        Choice::for_this_machine(self.used).prepare(&self.ring, &mapping, self.used)?;
         self.ring.seal(seals)?;
         Ok(Region::mapped(mapping))
     }
 
-    /// Creates and maps the page of a reader. The writer stores into the page only before it hands
-    /// out the offer.
+    /// Creates and maps the page of a reader. Only before the offer is sent may the writer store
+    /// into this page.
     fn page(&self) -> sys::Result<(Memfd, Region)> {
         let cursor = Memfd::create("streamline-cursor", PAGE)?;
         cursor.allocate(0, PAGE)?;
@@ -329,14 +334,14 @@ impl Files {
         readers: u32,
         capacity: u64,
         policy: Policy,
-    ) -> sys::Result<(Arc<Store>, Vec<RingOffer>)> {
+    ) -> sys::Result<(Arc<RingMemory>, Vec<RingOffer>)> {
         let (mut pages, mut offers) = (Vec::new(), Vec::new());
         for _ in 0..readers {
             let (cursor, page) = self.page()?;
             pages.push(Arc::new(page));
             offers.push(self.offer(cursor)?);
         }
-        Ok((Arc::new(Store { writer, readers: pages.into(), capacity, policy }), offers))
+        Ok((Arc::new(RingMemory { writer, readers: pages.into(), capacity, policy }), offers))
     }
 
     fn offer(&self, cursor: Memfd) -> sys::Result<RingOffer> {
@@ -345,8 +350,8 @@ impl Files {
     }
 }
 
-/// Creates the sealed file of a geometry. The file is written without a mapping: a process forked
-/// in the meantime would inherit the mapping until it executes another program, and a file with a
+/// Creates the sealed file of a geometry. Writes the file without mapping it: a process forked in
+/// the meantime would inherit the mapping until it executes another program, and a file with a
 /// writable mapping cannot be sealed against writes.
 fn create_geometry_file(geometry: &Geometry) -> sys::Result<Memfd> {
     let file = File::from(OwnedFd::from(Memfd::create("streamline-geometry", PAGE)?));
@@ -363,8 +368,8 @@ fn duplicate(file: &impl AsFd) -> sys::Result<OwnedFd> {
     copy.map_err(|e| sys::Error::new("fcntl", "F_DUPFD_CLOEXEC", failed(e)))
 }
 
-/// Returns a sealed geometry and its policy; fails unless the geometry has this magic number and is
-/// plausible.
+/// Reads a sealed geometry. Returns the geometry and its policy. Fails unless the geometry has this
+/// magic number and valid dimensions.
 fn read_geometry(geometry: &OwnedFd, magic: u64) -> Result<(Geometry, Policy), Refusal> {
     let file = check_file(geometry, "geometry", Seals::FROZEN, PAGE)?;
     let mapping = Region::reading(file.map_read()?);
@@ -381,7 +386,8 @@ fn read_geometry(geometry: &OwnedFd, magic: u64) -> Result<(Geometry, Policy), R
     if plausible { Ok((geometry, policy)) } else { Err(Refusal::Geometry(geometry)) }
 }
 
-/// Maps a ring read-only; fails unless its size matches the geometry and it has these seals.
+/// Maps a ring read-only. Fails unless the file has the size in the geometry and at least these
+/// seals.
 fn map_ring(file: &OwnedFd, geometry: &Geometry, seals: Seals) -> Result<Region, Refusal> {
     // A ring that changes capacity is read only by readers that trust its writer.
     if seals == Seals::READER && geometry.extent > 0 {
@@ -392,7 +398,7 @@ fn map_ring(file: &OwnedFd, geometry: &Geometry, seals: Seals) -> Result<Region,
     Ok(Region::reading(ring.map_read()?))
 }
 
-/// Returns a received file; fails unless it has these seals and this size.
+/// Returns a received file. Fails unless the file has at least these seals and exactly this size.
 fn check_file(
     fd: &OwnedFd,
     part: &'static str,

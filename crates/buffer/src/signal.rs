@@ -1,22 +1,23 @@
 //! Wake-ups between threads: one doorbell per space. [SL §5.4, event moderation]
 //!
-//! A space sleeps on its own doorbell, for all rings that it reads and writes; its peers notify it
-//! when there is work. `notify` checks a waiter flag and costs one atomic operation while no thread
-//! waits (a futex wake costs about 300 ns even then, and 7 µs once the other processor has halted:
-//! BASELINES). Sleeping without a limit arms no timer.
+//! A space sleeps on its own doorbell, whichever of its rings it waits for, and its peers notify
+//! the doorbell when there is work. `notify` checks a waiter flag and costs one atomic operation
+//! while no thread waits (a futex wake costs about 300 ns even then, and 7 µs once the other
+//! processor has halted: BASELINES). Sleeping without a limit arms no timer.
 //!
 //! The word is `epoch << 1 | waiting`. No wake-up is lost: *listen* and *notify* are
-//! read-modify-writes of the same word, so they are ordered. If notify comes second it finds the
-//! flag and wakes; if listen comes second it reads the value that notify wrote, hence (Release to
-//! Acquire) its next check sees everything published before. The epoch prevents a notified sleeper
-//! from going back to sleep after another sleeper has set the flag again.
+//! read-modify-writes of the same word, so they are ordered. If *notify* is second, it finds the
+//! flag and wakes the sleeper. If *listen* is second, it reads the value that *notify* wrote, so
+//! the sleeper's next check sees everything published before (Release to Acquire). The epoch
+//! prevents a notified sleeper from going back to sleep after another sleeper has set the flag
+//! again.
 //!
 //! Testing for sleepers does not write ([`Doorbell::is_awaited`]). SYNC POINT *falling asleep*: the
 //! sleeper sets the flag, issues a fence, and checks its condition once more; the other side
 //! publishes, issues a fence, and reads the flag. The fences are sequentially consistent: at least
 //! one of the two sees the other's store.
 //!
-//! [`moderate`] decides how often a reader is notified.
+//! The frequency of notifications is decided in [`moderate`].
 
 pub mod moderate;
 #[cfg(not(loom))]
@@ -34,13 +35,13 @@ use std::time::Duration;
 #[cfg(not(loom))]
 use sys::eventfd::EventFd;
 
-/// The futex on which one space sleeps.
+/// The doorbell of one space: a futex on which the space sleeps until it is notified.
 #[derive(Debug, Default)]
 pub struct Doorbell {
     word: AtomicU32,
-    /// 1 while no sleeper waits for room, else 0.
+    /// 0 if sleepers wait for room, 1 if they wait only for other events.
     ignores_room: AtomicU32,
-    /// Signalled along with the word, for a sleeper that polls descriptors too.
+    /// Event that is also signalled by notifications, for a sleeper that polls descriptors.
     #[cfg(not(loom))]
     alarm: OnceLock<EventFd>,
     #[cfg(loom)]
@@ -83,7 +84,7 @@ impl Doorbell {
     }
 
     /// Announces that the caller is about to sleep. The caller then checks for work once more, and
-    /// calls [`Doorbell::sleep`].
+    /// if there is none, calls [`Doorbell::sleep`] with the ticket.
     pub fn listen(&self) -> Ticket {
         // SYNC POINT: listen; pairs with the Release in `notify`.
         let ticket = Ticket(self.word.fetch_or(WAITING, Ordering::AcqRel) | WAITING);
@@ -92,8 +93,8 @@ impl Doorbell {
         ticket
     }
 
-    /// Returns true if a thread sleeps here or is about to. To be called after a publication: if
-    /// the result is false, a thread that falls asleep later sees that publication first.
+    /// Returns true if a thread sleeps here or is about to. Call this after a publication: if the
+    /// result is false, a thread that falls asleep later sees the publication first.
     #[inline]
     #[must_use]
     pub fn is_awaited(&self) -> bool {
@@ -102,21 +103,21 @@ impl Doorbell {
         self.word.load(Ordering::Relaxed) & WAITING != 0
     }
 
-    /// Blocks until a notification after the ticket. May wake spuriously.
+    /// Blocks until a notification after the ticket was issued. May wake spuriously.
     pub fn sleep(&self, ticket: Ticket) {
         self.wait(ticket, None);
     }
 
-    /// Blocks until a notification after the ticket, at most for `limit`. Arming the timer costs
-    /// about 5 µs, so this is for the few waits that need a limit, such as waits with unsignalled
-    /// blocks.
+    /// Blocks until a notification after the ticket was issued, at most for `limit`. Arming the
+    /// timer costs about 5 µs, so this is for the few waits that need a limit, such as waits with
+    /// blocks of which no reader has been notified.
     pub fn sleep_for(&self, ticket: Ticket, limit: Duration) {
         self.wait(ticket, Some(limit));
     }
 
-    /// Blocks until a notification after the ticket, until one of the descriptors is readable, or
-    /// for `limit`. Without an alarm ([`Doorbell::add_alarm`]) it does not react to notifications.
-    /// May wake spuriously.
+    /// Blocks until a notification after the ticket was issued, until one of the descriptors is
+    /// readable, or for `limit`. Without an alarm ([`Doorbell::add_alarm`]), notifications do not
+    /// end the wait. May wake spuriously.
     #[cfg(not(loom))]
     pub fn sleep_among(
         &self,
@@ -137,7 +138,8 @@ impl Doorbell {
         sys::poll::readable(&all, limit);
     }
 
-    /// Wakes all sleepers. Returns true if there were any. The caller publishes its work first.
+    /// Wakes all sleepers. Returns true if there were any. The caller publishes its work before
+    /// this call.
     pub fn notify(&self) -> bool {
         // SYNC POINT: notify; pairs with the Acquire in `listen`.
         let before = self.word.fetch_and(!WAITING, Ordering::AcqRel);
@@ -159,15 +161,15 @@ impl Doorbell {
         self.ignores_room.load(Ordering::Relaxed) == 0 && self.notify()
     }
 
-    /// Sets whether [`Doorbell::notify_room`] wakes future sleepers (the default). Must be set to
-    /// true again before waiting for room.
+    /// Sets whether [`Doorbell::notify_room`] wakes future sleepers, which it does by default. Call
+    /// this with true before waiting for room.
     pub fn set_waits_for_room(&self, waits: bool) {
         self.ignores_room.store(u32::from(!waits), Ordering::Relaxed);
     }
 
-    /// Waits until `ready` returns true: polls it `spins` times, then sleeps between calls. Polling
-    /// for as long as a wake-up takes (2 to 25 µs) pays off with two processors and never with one;
-    /// [`spins`] returns a suitable number.
+    /// Waits until `ready` returns true: polls `ready` up to `spins` times, then sleeps between
+    /// calls. Polling for as long as a wake-up takes (2 to 25 µs) pays off with two processors and
+    /// never with one; [`spins`] returns a suitable number.
     pub fn wait_until(&self, spins: u32, mut ready: impl FnMut() -> bool) {
         for _ in 0..spins {
             if ready() {
@@ -203,7 +205,7 @@ impl Doorbell {
         }
     }
 
-    /// Models the kernel's futex: reading the word and falling asleep are one step.
+    /// Models the kernel's futex, in which reading the word and falling asleep are one step.
     #[cfg(loom)]
     fn wait(&self, ticket: Ticket, _limit: Option<Duration>) {
         let guard = self.sleepers.0.lock().unwrap();
@@ -219,7 +221,7 @@ impl Doorbell {
     }
 }
 
-/// Returns the number of polls before sleeping on a machine with this many processors.
+/// Returns the number of times to poll before sleeping, on a machine with this many processors.
 #[must_use]
 pub const fn spins(processors: usize) -> u32 {
     if processors > 1 { 2000 } else { 0 }

@@ -1,7 +1,8 @@
-//! Slots of a pool: per slot its segment number, its filled length, and its lease count.
+//! The slots of a pool. Each slot has the number of its segment, the filled length, and the count
+//! of leases.
 //!
-//! This is the only state of a pool that several threads modify. The invariants M1 to M4 of `pool`
-//! rest on it.
+//! Slots are the only state of a pool that several threads modify. The invariants M1 to M4 of
+//! `pool` rest on it.
 //!
 //! SYNC POINTS:
 //! - *bytes filled*: [`Slots::fill`] stores `filled` with Release, [`Slots::locate`] loads it with
@@ -20,7 +21,7 @@ pub(crate) struct Slots {
     slots: Box<[Slot]>,
 }
 
-/// State of one slot. On cache lines of its own, because other threads return leases.
+/// State of one slot. Each slot has its own cache lines, because other threads return leases.
 #[derive(Debug)]
 #[repr(align(128))]
 struct Slot {
@@ -29,7 +30,7 @@ struct Slot {
     leases: AtomicU64,
 }
 
-/// Segment number of an empty slot.
+/// Segment number that marks a slot as free.
 pub(crate) const FREE: u64 = u64::MAX;
 
 impl Slots {
@@ -53,19 +54,19 @@ impl Slots {
         1 << self.shift
     }
 
-    /// Returns the number of the segment in a slot, or [`FREE`].
-    pub(crate) fn resident(&self, slot: usize) -> u64 {
+    /// Returns the number of the segment in a slot, or [`FREE`] if there is none.
+    pub(crate) fn segment_in(&self, slot: usize) -> u64 {
         self.slot(slot).segment.load(Ordering::Relaxed)
     }
 
     /// Returns the number of leases on a slot.
-    pub(crate) fn leases(&self, slot: usize) -> u64 {
+    pub(crate) fn lease_count(&self, slot: usize) -> u64 {
         self.slot(slot).leases.load(Ordering::Relaxed)
     }
 
-    /// Assigns a new segment to a free slot. `filled` has been 0 since the slot was recycled.
+    /// Assigns a new segment to a free slot, in which `filled` is 0.
     pub(crate) fn open(&self, slot: usize, segment: u64) {
-        debug_assert!(self.resident(slot) == FREE && self.slot_of(segment) == slot);
+        debug_assert!(self.segment_in(slot) == FREE && self.slot_of(segment) == slot);
         self.slot(slot).segment.store(segment, Ordering::Release);
     }
 
@@ -76,25 +77,25 @@ impl Slots {
     }
 
     /// Returns the number of published bytes of the segment in a slot.
-    pub(crate) fn filled(&self, slot: usize) -> usize {
+    pub(crate) fn filled_len(&self, slot: usize) -> usize {
         // SYNC POINT: bytes filled; pairs with the store in `fill`. At most a segment.
         usize::try_from(self.slot(slot).filled.load(Ordering::Acquire)).unwrap_or(0)
     }
 
-    /// Adds a lease, which keeps the segment in its slot. The caller proves that the segment cannot
-    /// be recycled concurrently (M4).
+    /// Adds a lease, which keeps the segment in its slot. The caller ensures that the segment is
+    /// not recycled concurrently (M4).
     pub(crate) fn lease(&self, slot: usize) {
         self.slot(slot).leases.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Returns a lease.
+    /// Returns a lease: decrements the lease count of a slot.
     pub(crate) fn unlease(&self, slot: usize) {
         // SYNC POINT: lease returned; pairs with the load in `recycle`.
         self.slot(slot).leases.fetch_sub(1, Ordering::Release);
     }
 
-    /// Returns true if a slot has no lease; all reads by former holders then happen before the
-    /// return. The caller proves that no lease is being created (M4).
+    /// Returns true if a slot has no lease, in which case all reads by former holders have
+    /// completed. The caller ensures that no lease is being created (M4).
     pub(crate) fn is_unleased(&self, slot: usize) -> bool {
         // SYNC POINT: lease returned; pairs with the subtraction in `unlease`.
         self.slot(slot).leases.load(Ordering::Acquire) == 0
@@ -102,13 +103,13 @@ impl Slots {
 
     /// Returns true if a block's position belongs to the segment in a slot.
     pub(crate) fn contains_position(&self, slot: usize, place: Extent) -> bool {
-        let resident = self.resident(slot);
+        let resident = self.segment_in(slot);
         let low_bits = (1 << (Extent::POSITION_BITS - self.shift)) - 1;
         resident != FREE && resident & low_bits == place.position() >> self.shift
     }
 
-    /// Frees a slot unless it is leased; returns true on success. The caller proves that no lease
-    /// is being created (M4).
+    /// Frees a slot unless it is leased. Returns true if the slot was freed. The caller ensures
+    /// that no lease is being created (M4).
     pub(crate) fn recycle(&self, slot: usize) -> bool {
         let slot = self.slot(slot);
         // SYNC POINT: lease returned; pairs with the subtraction in `unlease`.
@@ -122,8 +123,10 @@ impl Slots {
 
     /// Returns the slot of a block and the offset of its bytes in the region. Validates the
     /// untrusted extent completely: fails if the segment is not in its slot, or the block exceeds
-    /// the segment or its filled part. Two live segments never share their low bits, because those
-    /// select the slot; the remaining bits expose a stale extent.
+    /// the segment or its filled part.
+    ///
+    /// The low bits of a segment number select the slot, so no two segments in the pool share their
+    /// low bits. The remaining bits reveal a stale extent.
     #[inline]
     pub(crate) fn locate(&self, place: Extent) -> Result<(usize, usize), Fault> {
         match self.find(place, place.position()) {
@@ -156,19 +159,19 @@ impl Slots {
         Ok((index, self.offset(position)))
     }
 
-    /// Returns the slot of a segment.
+    /// Returns the slot to which a segment number maps.
     pub(crate) fn slot_of(&self, segment: u64) -> usize {
         #[expect(clippy::cast_possible_truncation, reason = "less than the number of slots")]
         let slot = (segment & (self.slots.len() as u64 - 1)) as usize;
         slot
     }
 
-    /// Returns the slot of the segment that contains a position.
+    /// Returns the slot to which the segment of a position maps.
     pub(crate) fn slot_of_position(&self, position: u64) -> usize {
         self.slot_of(position >> self.shift)
     }
 
-    /// Returns the offset of a position in the region.
+    /// Returns the offset in the region at which a position is stored.
     pub(crate) fn offset(&self, position: u64) -> usize {
         #[expect(clippy::cast_possible_truncation, reason = "less than the size of the region")]
         let at = (position & (((self.slots.len() as u64) << self.shift) - 1)) as usize;

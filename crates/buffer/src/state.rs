@@ -11,14 +11,15 @@
 //! nor is aware of them. The table has columns with names and units, which are stored in the region
 //! itself, so a reader needs only the name of the table. Each value is one 64-bit word.
 //!
-//! **Torn rows.** A word in front of each row is odd while the row is written (`rows`): a reader
-//! checks it before and after the copy, and retries. A second such word covers all rows: if it did
-//! not change either, the snapshot is consistent across rows. Everything read is foreign memory: it
-//! is copied, and trusted only as far as the size of the region.
+//! **Torn rows.** A word in front of each row is odd while the row is written (`rows`). A reader
+//! checks this word before and after its copy, and retries if the word has changed. A second such
+//! word covers all rows: if it has not changed either, the snapshot is consistent across rows.
+//! Everything read is foreign memory: it is copied, and trusted only as far as the size of the
+//! region.
 //!
-//! **Names** of tables are those of [`crate::name`], in a namespace of their own: the same host
-//! decides in the same way who owns a name and who may open it. Readers detect the exit of the
-//! writer, even by a signal, because the socket to its host hangs up.
+//! **Names** of tables follow the rules of [`crate::name`] on ownership and access, in a namespace
+//! of their own. Readers detect that the writer has exited, even if it was killed, because the
+//! socket to its host hangs up.
 
 #[cfg(not(loom))]
 mod layout;

@@ -3,16 +3,16 @@
 //!
 //! There is one [`Output`], and one [`Input`] per reader, each with its own position. `write` and
 //! `read` block like those of a pipe; normally they are a copy and no system call. The descriptors
-//! that the writer hands out give no write access to its ring ([`crate::share`]); each party checks
-//! every position and every record that it reads, so a hostile party can only spoil its own data.
+//! that the writer sends give no write access to its ring ([`crate::share`]). Each party checks
+//! every position and every record that it reads, so a hostile party can only damage its own data.
 //!
 //! **Wake-ups.** A party with nothing to do publishes in its own page that it sleeps, and the
-//! position from which on it must be woken (`wait`); the other side notifies it ([`sys::doorbell`])
-//! once that position is reached, and never otherwise: there are no events while both run, and two
-//! per lap if they share a processor. A writer that found the ring full waits until half of it is
+//! position at which it must be woken (`wait`); the other side notifies it ([`sys::doorbell`]) when
+//! that position is reached, and at no other time. So there are no events while both run, and two
+//! per lap if both share a processor. A writer that found the ring full waits until half of it is
 //! free; a reader that found it empty waits until a quarter is filled, or for any block once the
 //! writer pauses ([`Output::flush`], and before the writer waits). If both share a processor, the
-//! writer waits for seven eighths, the reader for the entire ring. No timer is armed: like any
+//! writer waits for seven eighths, the reader for the entire ring. No timer is armed: as with any
 //! buffered writer, the caller flushes before it turns to other work. Blocks are published after
 //! [`Config::every`] blocks or 64 KB (a sixteenth of a small ring). [SL §5.4; BASELINES, event
 //! batching]
@@ -52,8 +52,8 @@ use switch::Segments;
 use sys::doorbell::SocketDoorbell;
 use sys::memory::Seals;
 
-/// Creates a stream: the writing end, and an offer for each reader. Fails if the kernel refuses
-/// memory or sockets.
+/// Creates a stream. Returns the writing end, and an offer for each reader. Fails if the kernel
+/// refuses memory or sockets.
 pub fn stream(config: &Config) -> sys::Result<(Output, Vec<Offer>)> {
     let is_cut = config.extent > 0 && config.ring.policy != Policy::Overwrite;
     let extent = if is_cut { config.extent } else { 0 };
@@ -73,11 +73,11 @@ pub fn stream(config: &Config) -> sys::Result<(Output, Vec<Offer>)> {
     Ok((Output::new(writer, ends, config, segments), offers))
 }
 
-/// Type tag of offers whose ring holds a stream of bytes.
+/// Type tag of offers of streams of bytes.
 #[derive(Debug)]
 pub enum Bytes {}
 
-/// The four descriptors that a reader receives.
+/// The four descriptors that a reader of a stream of bytes receives.
 pub type Offer = share::DoorbellOffer<Bytes>;
 
 impl Offer {
@@ -86,9 +86,9 @@ impl Offer {
         Ok(Input::new(self.ring.read_blocks_of(Seals::READER)?, self.doorbell))
     }
 
-    /// Opens the reading end as [`Offer::open`], for a stream whose writer may change its capacity
-    /// in place. Such a writer can punch the memory being read, which cannot crash the reader.
-    /// Blocks written by a process of the same user or of root can be read in place
+    /// Opens the reading end of a stream whose writer is trusted. Such a writer may change the
+    /// capacity in place, which punches holes into the memory being read; this cannot crash the
+    /// reader. Blocks written by a process of the same user or of root can be read in place
     /// ([`Input::peek`]).
     pub fn open_trusting(self) -> Result<Input, Refusal> {
         let creator = self.ring.creator();

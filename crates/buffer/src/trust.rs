@@ -9,15 +9,15 @@ use std::os::fd::OwnedFd;
 pub struct Trusted(());
 
 impl Trusted {
-    /// Returns the proof for processes of `user` if `user` is the current user or root, else
-    /// `None`.
+    /// Returns the proof for processes of `user`, or `None` if `user` is neither the current user
+    /// nor root.
     #[must_use]
     pub fn of(user: u32) -> Option<Self> {
         const ROOT: u32 = 0;
         (user == ROOT || user == sys::process::identity().0).then_some(Self(()))
     }
 
-    /// Returns the proof for the creator of a file, if that process qualifies.
+    /// Returns the proof for the creator of a file, or `None` if that process does not qualify.
     pub(crate) fn creator_of(file: &OwnedFd) -> Option<Self> {
         sys::descriptor::owner_uid(file).ok().and_then(Self::of)
     }

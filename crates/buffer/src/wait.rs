@@ -1,9 +1,9 @@
-//! Wake-ups between processes that do not trust each other. The sleeper publishes two words in its
+//! Wake-ups between processes that do not trust each other. A sleeper publishes two words in its
 //! own page: a sleep count, and the position at which it must be woken.
 //!
 //! Each word has a single writer, so no peer can clear another party's flag, as it could in a
-//! `signal::Doorbell`. The sleep count is odd while the party sleeps. A peer that finds an odd
-//! count for which it has not notified yet, and the position reached, notifies once.
+//! `signal::Doorbell`. The sleep count is odd while the party sleeps. A peer notifies once when it
+//! finds an odd count for which it has not yet notified, and has reached the position.
 //!
 //! SYNC POINT *falling asleep*: the sleeper stores its count, issues a fence, and checks its
 //! condition once more; the peer stores its position, issues a fence, and reads the count. The
@@ -14,7 +14,7 @@ use crate::atomic::{Ordering, acquire, fence};
 use crate::region::Region;
 use abi::ring::wait::{SLEEP_COUNT, WAKE_POSITION};
 
-/// State of the party that sleeps.
+/// State of the sleeping party of a wake-up.
 #[derive(Debug, Default)]
 pub struct Sleeper {
     count: u64,
@@ -22,7 +22,8 @@ pub struct Sleeper {
 
 impl Sleeper {
     /// Announces that the caller is about to sleep until the other party reaches `until`. The
-    /// caller then checks its condition again, sleeps, and calls [`Sleeper::announce_wake`].
+    /// caller then checks its condition again, sleeps if it does not hold, and calls
+    /// [`Sleeper::announce_wake`].
     pub fn announce_sleep(&mut self, page: &Region, at: usize, until: u64) {
         self.count += 1;
         page.word(at + WAKE_POSITION).store(until, Ordering::Relaxed);
@@ -38,24 +39,24 @@ impl Sleeper {
     }
 }
 
-/// Urgency of a notification: whether further publications are about to follow.
+/// Urgency of a notification, according to whether further publications follow.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Urgency {
-    /// More follows immediately, and the last check of the series is `More` or `Last`. Wakes a
-    /// sleeper whose threshold is reached. A party that falls asleep at this moment may go
+    /// More publications follow immediately, and the last one is checked with `More` or `Last`.
+    /// Wakes a sleeper whose threshold is reached. A party that falls asleep at this moment may go
     /// unnoticed until the next check, because the fence is omitted: a fence would stall the writer
     /// until it owns all cache lines just written.
     Flow,
-    /// More may follow: wakes a sleeper whose threshold is reached.
+    /// More publications may follow. Wakes a sleeper whose threshold is reached.
     More,
-    /// Nothing may follow for a while: wakes the sleeper regardless of its threshold.
+    /// No publication may follow for a while. Wakes a sleeper regardless of its threshold.
     Last,
 }
 
 /// The result of a wait.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum WaitResult {
-    /// There is something to read, the end of the stream, or room.
+    /// There is something to read, the stream has ended, or there is room to write.
     Ready,
     /// The wait ended for another reason: the time limit, a signal, a false notification, or
     /// another descriptor that became readable.
@@ -73,14 +74,14 @@ pub enum BlockRead {
     End,
 }
 
-/// State of the party that notifies.
+/// State of the notifying party of a wake-up.
 #[derive(Debug, Default)]
 pub struct Notifier {
     notified: u64,
 }
 
 impl Notifier {
-    /// Returns true if the other party sleeps and has not been notified. To be called after a
+    /// Returns true if the other party sleeps and has not been notified. Call this after a
     /// publication.
     pub(crate) fn is_awaited(&self, page: &Region, at: usize) -> bool {
         // SYNC POINT: falling asleep; pairs with the fence in `announce_sleep`.
@@ -89,8 +90,8 @@ impl Notifier {
         !count.is_multiple_of(2) && count != self.notified
     }
 
-    /// Returns true, and records the notification, if the other party sleeps, has not been
-    /// notified, and `position` reaches its threshold (or `urgency` is `Last`). To be called after
+    /// Returns true if the other party sleeps, has not been notified, and its threshold is reached
+    /// by `position` (or `urgency` is `Last`); then also records the notification. Call this after
     /// `position` has been published.
     pub fn is_due(&mut self, page: &Region, at: usize, position: u64, urgency: Urgency) -> bool {
         if urgency != Urgency::Flow {

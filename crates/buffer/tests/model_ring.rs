@@ -1,8 +1,8 @@
 //! Loom models of the rings and the doorbell in all interleavings, up to a bound of preemptions.
 //!
 //! Run with `RUSTFLAGS="--cfg loom" cargo test -p streamline-buffer --release --lib --test
-//! model_ring`; without the flag this file is empty. The code is that of the product, on loom's
-//! atomics and words on the heap. Verified: if any one of the orderings of `COMMIT`, `CURSOR`,
+//! model_ring`; without the flag this file is empty. The models run the production code on loom's
+//! atomics, with words on the heap. Verified: if any one of the orderings of `COMMIT`, `CURSOR`,
 //! `RESERVE` and `STATE`, of the doorbell, or of returning a lease is weakened, a model fails here
 //! or in `cursor` or `slots`.
 #![cfg(loom)]
@@ -33,8 +33,9 @@ fn entry(number: u64) -> Entry {
     entry
 }
 
-/// Returns the number of an entry; both of its words must match, or it is torn.
-fn number(entry: &Entry) -> u64 {
+/// Returns the number of an entry. Asserts that both of its words match: otherwise the entry is
+/// torn.
+fn entry_number(entry: &Entry) -> u64 {
     let number = entry.pointer.place.position();
     assert_eq!(entry.pointer, self::entry(number).pointer, "torn");
     number
@@ -74,7 +75,7 @@ fn one_reader_gets_every_entry_in_order() {
     });
 }
 
-/// Both readers read once while the writer works: the positions free for writing depend on both
+/// Both readers read once while the writer works, so the positions free for writing depend on both
 /// cursors.
 #[test]
 fn slowest_of_two_readers_limits_the_writer() {
@@ -204,7 +205,7 @@ fn counts_are_published_with_the_position() {
     });
 }
 
-/// A lost wake-up would leave the sleeper asleep: loom reports that as a deadlock.
+/// If a wake-up is lost, the sleeper never wakes, which loom reports as a deadlock.
 #[test]
 fn no_notification_is_lost() {
     model(3, || {
@@ -223,8 +224,8 @@ fn no_notification_is_lost() {
     });
 }
 
-/// One doorbell, two sleepers with different conditions: the epoch prevents a notified sleeper from
-/// sleeping again after the other sleeper has set the flag.
+/// Two sleepers with different conditions share a doorbell. The epoch prevents a notified sleeper
+/// from sleeping again after the other sleeper has set the flag.
 #[test]
 fn two_sleepers_on_one_doorbell_are_both_woken() {
     use loom::sync::atomic::{AtomicU32, Ordering};
@@ -250,7 +251,7 @@ fn two_sleepers_on_one_doorbell_are_both_woken() {
     });
 }
 
-/// Reader and writer wait for each other in turn, on an empty and on a full ring.
+/// Reader and writer wait for each other alternately, on an empty and on a full ring.
 #[test]
 fn writer_and_reader_wake_each_other() {
     model(2, || {
@@ -263,7 +264,7 @@ fn writer_and_reader_wake_each_other() {
                 mine.wait_until(0, || reader.waiting().unwrap() > 0);
                 let mut out = [Entry::default(); 1];
                 assert_eq!(reader.read(&mut out).unwrap().count, 1);
-                assert_eq!(number(&out[0]), expected);
+                assert_eq!(entry_number(&out[0]), expected);
                 to_writer.notify();
             }
         });

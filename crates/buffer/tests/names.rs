@@ -35,24 +35,25 @@ fn start(role: &str, name: &str) -> Option<OtherProcess> {
     OtherProcess::start(&format!("{role} {name}"))
 }
 
-fn create(host: &Host, name: &str, mode: u32, limits: Limits) -> Output {
+fn create_stream(host: &Host, name: &str, mode: u32, limits: Limits) -> Output {
     host.create(name, AccessList::new(0, 0, mode), &config(), limits).unwrap()
 }
 
-/// The permission bits of a stream decide who receives descriptors, which give no write access.
+/// The permission bits of a stream determine which users receive descriptors. A descriptor gives no
+/// write access.
 #[test]
 fn d13_other_user_reads_only_what_the_mode_permits() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let (host, name) = (Host::open().unwrap(), unique_name("bits"));
     for (mode, opens) in [(0o644, true), (0o640, false), (0o600, false), (0o604, true)] {
-        let mut output = create(&host, &name, mode, Limits::default());
+        let mut output = create_stream(&host, &name, mode, Limits::default());
         let Some(other) = start("open", &format!("0/{name}")) else { return };
-        let reply = other.line().unwrap();
+        let reply = other.receive_line().unwrap();
         if opens {
             assert_eq!(reply, "opened");
             output.write(b"for all to read").unwrap();
             output.flush();
-            assert_eq!(other.line().unwrap(), "15 bytes");
+            assert_eq!(other.receive_line().unwrap(), "15 bytes");
         } else {
             assert!(reply.contains("user 65534, group 65534, may not open"), "{reply}");
             assert!(
@@ -65,7 +66,7 @@ fn d13_other_user_reads_only_what_the_mode_permits() {
     }
 }
 
-/// A read-only region cannot be written by a client that reopens its descriptor.
+/// A client that reopens the descriptor of a read-only region cannot write to the region.
 #[test]
 fn d17_region_is_writable_only_with_permission() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -75,7 +76,7 @@ fn d17_region_is_writable_only_with_permission() {
         let region = host.create_region(&name, access, 4096).unwrap();
         region.write_at(8, b"here").unwrap();
         let Some(other) = start("region", &format!("0/{name}")) else { return };
-        assert_eq!(other.line().unwrap(), expected, "{mode:o}");
+        assert_eq!(other.receive_line().unwrap(), expected, "{mode:o}");
         let mut content = [0; 5];
         region.read_at(100, &mut content).unwrap();
         assert_eq!(&content == b"there", expected == "written");
@@ -89,12 +90,12 @@ fn killed_process_releases_its_slot_and_name() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let (host, name) = (Host::open().unwrap(), unique_name("killed"));
     let limits = Limits { readers: 3, per_untrusted_user: 2 };
-    let mut output = create(&host, &name, 0o644, limits);
+    let mut output = create_stream(&host, &name, 0o644, limits);
     for _ in 0..3 {
         let mut readers = Vec::new();
         for number in 0..3 {
             let Some(other) = start("hold", &format!("0/{name}")) else { return };
-            let reply = other.line().unwrap();
+            let reply = other.receive_line().unwrap();
             assert_eq!(reply == "opened", number < 2, "an untrusted user has two slots: {reply}");
             readers.push(other);
         }
@@ -115,7 +116,7 @@ fn killed_process_releases_its_slot_and_name() {
     let squatted = unique_name("nobody");
     for _ in 0..3 {
         let Some(mut other) = start("create", &squatted) else { return };
-        assert_eq!(other.line().unwrap(), "created");
+        assert_eq!(other.receive_line().unwrap(), "created");
         let mut input = name::open_stream(&format!("{OVERFLOW_ID}/{squatted}")).unwrap();
         other.send_text("go on");
         assert_eq!(with_watchdog("a block", || input.read(&mut [0; 64])), Ok(5));
@@ -127,19 +128,19 @@ fn killed_process_releases_its_slot_and_name() {
     }
 }
 
-/// T13: a process of another user is the first to bind a name that belongs to root. Clients reject
-/// that process with an error that names its user; root can claim the name once, at a spare socket,
-/// and readers find the socket.
+/// A process of another user is the first to bind a name that belongs to root (T13). Clients reject
+/// that process with an error that names its user. Root can claim the name once, at a spare socket,
+/// and readers find that socket.
 #[test]
 fn t13_squatted_name_is_still_its_owners() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let name = unique_name("squatted");
     let Some(mut other) = start("squat", &name) else { return };
-    assert_eq!(other.line().unwrap(), "squatting");
+    assert_eq!(other.receive_line().unwrap(), "squatting");
     let refused = name::open_stream(&name).unwrap_err();
     assert!(matches!(refused, Error::Squatted { holder: OVERFLOW_ID, .. }), "{refused}");
     let host = Host::open().unwrap();
-    let mut output = create(&host, &name, 0o600, Limits::default());
+    let mut output = create_stream(&host, &name, 0o600, Limits::default());
     let again = host.create(&name, AccessList::private(identity()), &config(), Limits::default());
     assert!(matches!(again.unwrap_err(), Error::Taken(_)), "a name has one owner");
     let reads = |output: &mut Output| {
@@ -161,18 +162,18 @@ fn t13_squatted_name_is_still_its_owners() {
     });
 }
 
-/// Clients connect endlessly, send garbage and their own sockets, never read, and hold what they
-/// receive.
+/// Clients connect endlessly, send garbage and sockets of their own, never read, and keep
+/// everything that they receive.
 #[test]
 fn t12_hostile_client_is_bounded_and_stalls_no_other() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let (host, name) = (Host::open().unwrap(), unique_name("hostile"));
     let descriptors = || std::fs::read_dir("/proc/self/fd").unwrap().count();
     let limits = Limits { readers: 8, per_untrusted_user: 2 };
-    let mut output = create(&host, &name, 0o644, limits);
+    let mut output = create_stream(&host, &name, 0o644, limits);
     let before = descriptors();
     let Some(mut other) = start("storm", &format!("0/{name}")) else { return };
-    assert_eq!(other.line().unwrap(), "raging");
+    assert_eq!(other.receive_line().unwrap(), "raging");
     let mut opened = 0;
     wait_until("50 visits in the storm", || {
         // The untrusted client's slots stall the writer until it is disconnected.
@@ -218,18 +219,18 @@ fn the_other_process() {
         "hold" => {
             let held = name::open_stream(name);
             report(&held.as_ref().map_or_else(Error::to_string, |_| "opened".to_owned()));
-            wait();
+            wait_for_parent();
         }
-        "region" => region(name),
+        "region" => hold_region(name),
         "create" => {
             let host = Host::open().unwrap();
             let access = AccessList::private(identity());
             let mut output = host.create(name, access, &config(), Limits::default()).unwrap();
             report("created");
-            wait();
+            wait_for_parent();
             output.write(b"bytes").unwrap();
             output.flush();
-            wait();
+            wait_for_parent();
         }
         "squat" => {
             let taken = sys::abstract_socket::claim(
@@ -253,11 +254,11 @@ fn the_other_process() {
 }
 
 /// Waits until the parent sends a message or exits.
-fn wait() {
+fn wait_for_parent() {
     receive(stdin());
 }
 
-fn region(name: &str) {
+fn hold_region(name: &str) {
     // The descriptor as received, before it is mapped.
     let socket = format!("streamline/{name}");
     let connection =

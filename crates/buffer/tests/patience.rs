@@ -1,11 +1,11 @@
-//! Tests that a hang becomes a failure that reports its location; the other tests rely on it.
+//! Tests that a hang becomes a failure that reports its location, on which the other tests rely.
 
 mod common;
 
 use std::process::Command;
 use streamline_buffer::stream::{Config, stream};
 
-/// Runs in a process of its own, started by the last test.
+/// Hangs. Runs only in a process that `hanging_test_fails_and_reports_its_location` starts.
 #[test]
 #[ignore = "hangs on purpose"]
 fn hangs_on_purpose() {

@@ -1,5 +1,5 @@
-//! Two processes and one ring: what a reader under another user can and cannot do. (CONTRACT 24;
-//! RELIABILITY T1 to T3, T7, T8, T10)
+//! Tests of one ring between two processes: what a reader under another user can and cannot do.
+//! (CONTRACT 24; RELIABILITY T1 to T3, T7, T8, T10)
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something is not as it must be")]
 
@@ -21,7 +21,7 @@ const LENGTH: usize = 700;
 
 // ---- in this process: the writer
 
-/// Creates a ring of one reader, and starts the process that gets its offer.
+/// Creates a ring with one reader, and starts the process that gets the offer.
 fn start(role: &str, policy: Policy) -> Option<(BlockWriter, OtherProcess)> {
     let (writer, offers) = ring(policy, 1);
     Some((writer, offer_to_new_process(role, &offers[0])?))
@@ -39,7 +39,7 @@ fn offer_to_new_process(role: &str, offer: &RingOffer) -> Option<OtherProcess> {
     Some(other)
 }
 
-fn put(writer: &mut BlockWriter, number: u64) -> bool {
+fn put_block(writer: &mut BlockWriter, number: u64) -> bool {
     writer.write(&block(number)).unwrap()
 }
 
@@ -53,32 +53,32 @@ fn block(number: u64) -> [u8; LENGTH] {
 fn p4_reader_of_another_user_cannot_write_the_ring() {
     let Some((mut writer, other)) = start("attack", Policy::Overwrite) else { return };
     for number in 0..5 {
-        put(&mut writer, number);
+        put_block(&mut writer, number);
     }
     writer.publish();
-    let report = other.lines();
+    let report = other.receive_lines();
     println!("{report:#?}");
     other.wait_for_success();
     let expected: Vec<_> = ATTEMPTS.iter().map(|(name, _)| format!("refused {name}")).collect();
     assert_eq!(report[0], format!("uid {}", sys::process::OVERFLOW_ID));
     assert_eq!(report[1], "read 5 blocks");
     assert_eq!(report[2..], expected, "every attempt, by name");
-    assert_eq!(writer.taken(0).unwrap().blocks, 5, "while it could read all the time");
+    assert_eq!(writer.reader_counts(0).unwrap().blocks, 5, "while it could read all the time");
 }
 
 #[test]
 fn t7_lossy_ring_between_processes_counts_exactly() {
     let Some((mut writer, other)) = start("drain", Policy::Overwrite) else { return };
-    assert_eq!(other.line().as_deref(), Some("ready"));
+    assert_eq!(other.receive_line().as_deref(), Some("ready"));
     const BLOCKS: u64 = 300_000;
     for number in 0..BLOCKS {
-        put(&mut writer, number);
+        put_block(&mut writer, number);
         if number % 16 == 0 {
             writer.publish();
         }
     }
     drop(writer);
-    let report = other.lines();
+    let report = other.receive_lines();
     other.wait_for_success();
     let numbers: Vec<u64> = report[0].split(' ').map(|word| word.parse().unwrap()).collect();
     let [got, lost, torn, produced] = numbers[..] else { panic!("{report:?}") };
@@ -93,25 +93,25 @@ fn blocking_ring_between_processes_loses_nothing() {
     const BLOCKS: u64 = 20_000;
     for number in 0..BLOCKS {
         wait_until("room for a block", || {
-            let is_put = put(&mut writer, number);
+            let is_put = put_block(&mut writer, number);
             writer.publish();
             is_put
         });
     }
     drop(writer);
-    let report = other.lines();
+    let report = other.receive_lines();
     other.wait_for_success();
     assert_eq!(report, ["ready".to_owned(), format!("{BLOCKS} 0 0 {BLOCKS}")]);
 }
 
-/// A reader that writes arbitrary values into its own page harms only itself.
+/// A reader that stores arbitrary values into its own page harms only itself.
 #[test]
 fn t3_lying_reader_is_evicted_and_the_other_continues() {
     let (mut writer, mut offers) = ring(Policy::Block, 2);
     let honest = offers.remove(1);
     let Some(mut other) = offer_to_new_process("lie", &offers[0]) else { return };
     let mut honest = honest.read_blocks().unwrap();
-    assert_eq!(other.line().as_deref(), Some("lying"));
+    assert_eq!(other.receive_line().as_deref(), Some("lying"));
     let (mut number, mut out) = (0, [0; LENGTH]);
     while number < 20_000 {
         match writer.write(&block(number)) {
@@ -123,25 +123,25 @@ fn t3_lying_reader_is_evicted_and_the_other_continues() {
         while honest.read(&mut out).unwrap().is_some() {}
     }
     assert_eq!(writer.evicted(), 1, "counted once");
-    assert_eq!(honest.count().blocks, number);
-    assert_eq!(writer.count().resident(&honest.count()), Some(0));
+    assert_eq!(honest.counts().blocks, number);
+    assert_eq!(writer.counts().resident(&honest.counts()), Some(0));
     other.kill();
 }
 
-/// A reader is killed while the writer waits for it (T10): its socket reports that, and the writer
-/// continues.
+/// A reader is killed while the writer waits for it (T10). The reader's socket hangs up, and the
+/// writer continues.
 #[test]
 fn t10_killed_reader_is_noticed_and_disconnected() {
     let Some((mut writer, mut other)) = start("stall", Policy::Block) else { return };
-    assert_eq!(other.line().as_deref(), Some("stalling"));
+    assert_eq!(other.receive_line().as_deref(), Some("stalling"));
     let mut number = 0;
-    while put(&mut writer, number) {
+    while put_block(&mut writer, number) {
         writer.publish();
         number += 1;
     }
     other.kill();
-    assert_eq!(other.line(), None, "hung up");
-    assert!(!put(&mut writer, number));
+    assert_eq!(other.receive_line(), None, "hung up");
+    assert!(!put_block(&mut writer, number));
     writer.disconnect(0);
     assert_eq!(writer.write(&block(number)), Err(Fault::Abandoned));
 }
@@ -156,8 +156,8 @@ fn the_other_process() {
     match role.as_str() {
         "attack" => attack(offer),
         "drain" => drain(offer.read_blocks().unwrap()),
-        "lie" => lie(&offer),
-        "stall" => stall(offer),
+        "lie" => store_false_cursors(&offer),
+        "stall" => hold_without_reading(offer),
         _ => panic!("no role {role}"),
     }
 }
@@ -175,11 +175,11 @@ fn drain(mut visitor: BlockVisitor) {
         next = number + 1;
         got += 1;
     }
-    let (lost, put) = (visitor.count().lost, visitor.written().blocks);
+    let (lost, put) = (visitor.counts().lost, visitor.writer_counts().blocks);
     report(&format!("{got} {lost} {torn} {put}"));
 }
 
-fn lie(offer: &RingOffer) {
+fn store_false_cursors(offer: &RingOffer) {
     let page = File::from(offer.descriptors()[2].try_clone_to_owned().unwrap());
     let mut random = Random::new(7);
     report("lying");
@@ -190,16 +190,16 @@ fn lie(offer: &RingOffer) {
     }
 }
 
-fn stall(offer: RingOffer) {
+fn hold_without_reading(offer: RingOffer) {
     let visitor = offer.read_blocks().unwrap();
     report("stalling");
     wait_to_be_killed(visitor);
 }
 
-/// An attempt to change a file through its descriptor. Returns true if it succeeded.
+/// An attempt to change a file through its descriptor. Returns true if the attempt succeeded.
 type Attempt = fn(&File) -> bool;
 
-/// All attempts open to the holder of a descriptor (RELIABILITY facts 1 to 4).
+/// All known attempts of a descriptor's holder to change the file (RELIABILITY facts 1 to 4).
 const ATTEMPTS: [(&str, Attempt); 21] = [
     ("mmap for writing", |file| memfd(file).map().is_ok()),
     ("mprotect for writing", |file| memfd(file).map_read().unwrap().into_writable().is_ok()),

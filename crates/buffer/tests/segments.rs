@@ -57,12 +57,12 @@ fn f2_reader_of_another_user_follows_resizes() {
     write(&mut output, 0..BLOCKS, &mut Random::replayable());
     assert!(output.segment() > 20, "{}", output.segment());
     drop(output);
-    assert_eq!(other.line(), Some(format!("{BLOCKS} None")));
+    assert_eq!(other.receive_line(), Some(format!("{BLOCKS} None")));
     other.wait_for_success();
 }
 
-/// The stream is handed over to a writer of another user and back; readers in both processes notice
-/// nothing.
+/// The stream is handed over to a writer of another user and back. Readers in both processes get
+/// every byte and see no change.
 #[test]
 fn stream_is_handed_to_another_user_and_back() {
     let Some(reader) = OtherProcess::start("read") else { return };
@@ -78,11 +78,11 @@ fn stream_is_handed_to_another_user_and_back() {
     send(&writer, &handover.message(), &handover.descriptors());
     drop(handover);
     let mut output = take_over(&writer);
-    assert_eq!(output.count().blocks, 10_000);
+    assert_eq!(output.counts().blocks, 10_000);
     write(&mut output, 10_000..15_000, &mut random);
     drop(output);
     assert_eq!(reading.join(), (15_000, None));
-    assert_eq!(reader.line().as_deref(), Some("15000 None"));
+    assert_eq!(reader.receive_line().as_deref(), Some("15000 None"));
     reader.wait_for_success();
     writer.wait_for_success();
 }
@@ -103,14 +103,14 @@ fn readers_of_a_killed_successor_get_a_fault() {
         let handover = output.hand_over().unwrap();
         send(&writer, &handover.message(), &handover.descriptors());
         drop(handover);
-        assert_eq!(writer.line().as_deref(), Some("here"));
+        assert_eq!(writer.receive_line().as_deref(), Some("here"));
         writer.kill();
         assert_eq!(read(&mut input), (10, Some(Fault::Abandoned)), "{role}");
     }
 }
 
-/// A revoked process reads the blocks written for it and nothing later: it has no descriptor of the
-/// memory of later blocks. (RELIABILITY T11)
+/// A revoked process reads the blocks written before the revocation and none later: it has no
+/// descriptor of the memory of later blocks. (RELIABILITY T11)
 #[test]
 fn t11_revoked_reader_of_another_user_gets_its_end() {
     let Some(other) = OtherProcess::start("read") else { return };
@@ -124,7 +124,7 @@ fn t11_revoked_reader_of_another_user_gets_its_end() {
     output.revoke(0).unwrap();
     write(&mut output, 2000..4000, &mut random);
     drop(output);
-    let reported = other.line().unwrap();
+    let reported = other.receive_line().unwrap();
     assert!(reported.starts_with("2000 Some(Revoked { position: "), "{reported}");
     assert_eq!(reading.join(), (4000, None));
     other.wait_for_success();
@@ -136,8 +136,8 @@ fn published_blocks_survive_a_writer_killed_resizing() {
     common::check_published_blocks_survive_kill(10_000);
 }
 
-/// A hostile writer's announcement of the next segment, and a check of the fault that its reader
-/// gets.
+/// A hostile writer's false announcement of the next segment, and a check of the fault that its
+/// reader gets.
 type FalseSegment = (&'static str, fn(&Fault) -> bool);
 
 const FALSE_SEGMENTS: [FalseSegment; 12] = [
@@ -184,7 +184,7 @@ fn f2_f3_shrunk_ring_releases_shared_memory() {
     // Tolerance for other programs' use of memory.
     const SLACK: i64 = (LARGE / 4) as i64;
     for in_place in [false, true] {
-        let before = shmem();
+        let before = shared_memory_bytes();
         let config = config(1).capacity(LARGE);
         let config = if in_place { config.cut(LARGE) } else { config };
         let (mut output, mut offers) = match stream(&config) {
@@ -197,7 +197,7 @@ fn f2_f3_shrunk_ring_releases_shared_memory() {
         let offer = offers.remove(0);
         let mut input =
             if in_place { offer.open_trusting().unwrap() } else { offer.open().unwrap() };
-        assert!(shmem() - before > LARGE as i64 - SLACK, "taken when it is made");
+        assert!(shared_memory_bytes() - before > LARGE as i64 - SLACK, "taken when it is made");
         output.write(b"small").unwrap();
         output.resize(1 << 20).unwrap();
         output.write(b"still small").unwrap();
@@ -207,17 +207,17 @@ fn f2_f3_shrunk_ring_releases_shared_memory() {
         input.release();
         output.flush();
         assert!(
-            shmem() - before < SLACK,
+            shared_memory_bytes() - before < SLACK,
             "{in_place} {} released when the last reader is past the switch",
-            shmem() - before
+            shared_memory_bytes() - before
         );
         output.resize(LARGE).unwrap();
-        assert!(shmem() - before > LARGE as i64 - SLACK, "and taken again");
+        assert!(shared_memory_bytes() - before > LARGE as i64 - SLACK, "and taken again");
     }
 }
 
 /// Returns the shared memory in use on this machine, in bytes.
-fn shmem() -> i64 {
+fn shared_memory_bytes() -> i64 {
     let text = std::fs::read_to_string("/proc/meminfo").unwrap();
     let line = text.lines().find_map(|line| line.strip_prefix("Shmem:")).unwrap();
     line.trim().strip_suffix(" kB").unwrap().trim().parse::<i64>().unwrap() << 10
@@ -249,7 +249,7 @@ fn the_other_process() {
         }
         "take nothing over" => report_and_wait(()),
         "take over and stop" => report_and_wait(take_over(stdin())),
-        "lie" => lie(),
+        "lie" => announce_false_segments(),
         _ => panic!("no role {role}"),
     }
 }
@@ -259,12 +259,17 @@ fn report_and_wait<T>(kept: T) {
     wait_to_be_killed(kept);
 }
 
-/// Offers streams of one block and a switch, and sends false announcements of the next segment.
-fn lie() {
+/// Offers streams of one block and a switch, and announces the next segment of each falsely.
+fn announce_false_segments() {
     for lie in ["honest"].iter().chain(FALSE_SEGMENTS.iter().map(|(lie, _)| lie)) {
         let (own_end, peer_end) = SocketDoorbell::pair().unwrap();
-        let first =
-            segment(&plain(), &[(b"first", RecordHeader::BLOCK, 0)], Some(1), Seals::READER, 0);
+        let first = segment_files(
+            &valid_geometry(),
+            &[(b"first", RecordHeader::BLOCK, 0)],
+            Some(1),
+            Seals::READER,
+            0,
+        );
         let cursor = Memfd::create("cursor", PAGE).unwrap();
         cursor.seal(Seals::SIZE).unwrap();
         let offered = [first[0].as_fd(), first[1].as_fd(), cursor.as_fd(), peer_end.as_fd()];
@@ -278,7 +283,7 @@ fn lie() {
     }
 }
 
-fn plain() -> Geometry {
+fn valid_geometry() -> Geometry {
     let capacity = 4096;
     Geometry { magic: Geometry::MAGIC, capacity, id: 1, readers: 1, ..Default::default() }
 }
@@ -287,7 +292,7 @@ fn plain() -> Geometry {
 fn announce(lie: &str, doorbell: &SocketDoorbell) {
     // After the header, the five bytes, padded, and the switch.
     let start = 16 + 16 + 16;
-    let mut shape = Geometry { segment: 1, start, ..plain() };
+    let mut shape = Geometry { segment: 1, start, ..valid_geometry() };
     let (mut seals, mut missing) = (Seals::READER, 0);
     match lie {
         "magic" => shape.magic ^= 1,
@@ -300,10 +305,10 @@ fn announce(lie: &str, doorbell: &SocketDoorbell) {
         "unsealed" => seals = Seals::SIZE,
         _ => {}
     }
-    let files = segment(&shape, &[(b"second", RecordHeader::BLOCK, 1)], None, seals, missing);
+    let files = segment_files(&shape, &[(b"second", RecordHeader::BLOCK, 1)], None, seals, missing);
     if lie == "position" {
         // The ring is sealed, but its page holds no published position.
-        let empty = segment(&Geometry { start: 0, ..shape }, &[], None, Seals::READER, 0);
+        let empty = segment_files(&Geometry { start: 0, ..shape }, &[], None, Seals::READER, 0);
         let note = [&[2][..], &1u64.to_le_bytes()].concat();
         doorbell.send(&note, &[files[0].as_fd(), empty[1].as_fd()]);
         return;
@@ -311,18 +316,18 @@ fn announce(lie: &str, doorbell: &SocketDoorbell) {
     let note = |number: u64| [&[2][..], &number.to_le_bytes()].concat();
     let all: [BorrowedFd<'_>; 2] = [files[0].as_fd(), files[1].as_fd()];
     match lie {
-        "nothing" => ignore(doorbell.send(&note(1), &[])),
-        "one descriptor" => ignore(doorbell.send(&note(1), &all[..1])),
-        "flood" => (0..10_000).for_each(|n| ignore(doorbell.send(&note(n + 2), &all))),
-        _ => ignore(doorbell.send(&note(1), &all)),
+        "nothing" => ignore_send_result(doorbell.send(&note(1), &[])),
+        "one descriptor" => ignore_send_result(doorbell.send(&note(1), &all[..1])),
+        "flood" => (0..10_000).for_each(|n| ignore_send_result(doorbell.send(&note(n + 2), &all))),
+        _ => ignore_send_result(doorbell.send(&note(1), &all)),
     }
 }
 
 /// Ignores the result of a send; the tests check only the receiver.
-const fn ignore(_: sys::doorbell::SendResult) {}
+const fn ignore_send_result(_: sys::doorbell::SendResult) {}
 
 /// Creates the files of a segment with these records, followed by a switch.
-fn segment(
+fn segment_files(
     shape: &Geometry,
     records: &[(&[u8], u32, u64)],
     switch: Option<u64>,

@@ -41,7 +41,7 @@ fn open(socket: impl AsFd) -> stream::SlotInput {
 
 /// Puts a block, waiting for a free slot.
 #[track_caller]
-fn put(writer: &mut SlotWriter, number: u64) {
+fn put_block(writer: &mut SlotWriter, number: u64) {
     wait_until("room for a block", || writer.write(&block(number)).unwrap() || publish(writer));
     if number.is_multiple_of(8) {
         publish(writer);
@@ -53,7 +53,8 @@ fn publish(writer: &mut SlotWriter) -> bool {
     false
 }
 
-/// Reads to the end and checks each block. Returns the numbers of blocks taken and lost.
+/// Reads to the end of the stream and checks each block. Returns the numbers of blocks taken and
+/// lost.
 #[track_caller]
 fn drain(visitor: &mut SlotVisitor) -> (u64, u64) {
     let (mut out, mut next) = ([0; SLOT], 0);
@@ -65,8 +66,8 @@ fn drain(visitor: &mut SlotVisitor) -> (u64, u64) {
         }
         visitor.is_finished().unwrap()
     });
-    let counted = visitor.count();
-    assert_eq!(visitor.written().resident(&counted), Some(0));
+    let counted = visitor.counts();
+    assert_eq!(visitor.writer_counts().resident(&counted), Some(0));
     (counted.blocks, counted.lost)
 }
 
@@ -76,10 +77,10 @@ fn slots_reach_another_user_and_losses_are_counted() {
         let Some(other) = OtherProcess::start("drain") else { return };
         let (mut writer, offers) = share::slots(&config(policy)).unwrap();
         send(&other, b"offer", &offers[0].descriptors());
-        assert_eq!(other.line().as_deref(), Some("ready"));
-        (0..BLOCKS).for_each(|number| put(&mut writer, number));
+        assert_eq!(other.receive_line().as_deref(), Some("ready"));
+        (0..BLOCKS).for_each(|number| put_block(&mut writer, number));
         drop(writer);
-        let report = other.line().unwrap();
+        let report = other.receive_line().unwrap();
         let counts: Vec<u64> = report.split(' ').map(|n| n.parse().unwrap()).collect();
         assert_eq!(counts[0] + counts[1], BLOCKS, "{policy:?}");
         assert_eq!(counts[1] > 0, policy == Policy::Overwrite && counts[0] < BLOCKS);
@@ -87,8 +88,8 @@ fn slots_reach_another_user_and_losses_are_counted() {
     }
 }
 
-/// The writer stores arbitrary values into control words, table and slots: each read returns a
-/// block of at most a slot, nothing, or a fault.
+/// The writer stores arbitrary values into control words, table and slots. Each read returns a
+/// block of at most one slot, nothing, or a fault.
 #[test]
 fn hostile_slot_writer_yields_only_blocks_or_faults() {
     for policy in ["block", "overwrite"] {
@@ -98,7 +99,7 @@ fn hostile_slot_writer_yields_only_blocks_or_faults() {
             let copies = offer.descriptors().map(|fd| fd.try_clone_to_owned().unwrap());
             RingOffer::from_descriptors(copies.into()).unwrap()
         };
-        assert_eq!(other.line().as_deref(), Some("scribbling"));
+        assert_eq!(other.receive_line().as_deref(), Some("scribbling"));
         let (mut blocks, mut faults, mut out) = (0, 0, [0; SLOT]);
         let mut random = Random::replayable();
         let mut visitor = again().read_slots();
@@ -187,7 +188,7 @@ fn published_slots_survive_a_killed_writer() {
             }
             number += 1;
         };
-        assert_eq!((fault, input.written().blocks), (Fault::Abandoned, number));
+        assert_eq!((fault, input.writer_counts().blocks), (Fault::Abandoned, number));
     }
 }
 
@@ -244,7 +245,7 @@ fn the_other_process() {
 fn scribble(policy: Policy) {
     let (mut writer, offers) = share::slots(&config(policy)).unwrap();
     send(stdin(), b"offer", &offers[0].descriptors());
-    (0..20).for_each(|number| put(&mut writer, number));
+    (0..20).for_each(|number| put_block(&mut writer, number));
     writer.publish();
     let (ring, mut random) = (Ring::find(), Random::new(3));
     report("scribbling");

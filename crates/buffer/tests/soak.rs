@@ -1,9 +1,9 @@
-//! Two processes and a stream that changes size constantly; one is killed repeatedly, at each
-//! numbered step of its work and at random times. (RELIABILITY, kill -9)
+//! Soak test of two processes and a stream that changes size constantly. One process is killed
+//! repeatedly, at each numbered step of its work and at random times. (RELIABILITY, kill -9)
 //!
-//! After each kill the survivor has every published byte, or continues for the remaining reader;
-//! after all of them no descriptor, mapping or memory is left over. `STREAMLINE_SOAK` sets the
-//! duration in seconds; the default is a few.
+//! After each kill the survivor has every published byte, or continues for the remaining reader.
+//! After all kills, no descriptor, mapping or memory is left over. `STREAMLINE_SOAK` sets the
+//! duration in seconds; the default is a few seconds.
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something is not as it must be")]
 
@@ -17,8 +17,8 @@ use streamline_buffer::Fault;
 use streamline_buffer::stream::{ChangeError, Config, Handover, Offer, Output, stream};
 use testkit::{Random, need};
 
-/// Number of steps that the other process repeats in order; it kills itself before the step given
-/// to it as a number.
+/// Number of steps that the other process repeats in order. It kills itself before the step whose
+/// number it was given.
 const STEPS: usize = 8;
 fn config(readers: usize) -> Config {
     Config::new(DbufId::new(1).unwrap()).capacity(8192).readers(readers)
@@ -31,13 +31,13 @@ fn resize(output: &mut Output, size: usize) {
     }
 }
 
-fn start(role: &str, step: usize) -> Option<OtherProcess> {
+fn start_at_step(role: &str, step: usize) -> Option<OtherProcess> {
     OtherProcess::start(&format!("{role} {step}"))
 }
 
-/// The other process writes and is killed.
+/// Runs a round in which the other process writes and is killed.
 fn writer_dies(step: usize, random: &mut Random) -> Option<()> {
-    let mut other = start("write", step)?;
+    let mut other = start_at_step("write", step)?;
     let (message, descriptors) = receive(&other);
     if message.is_empty() {
         // It was killed before it had sent an offer.
@@ -54,7 +54,7 @@ fn writer_dies(step: usize, random: &mut Random) -> Option<()> {
     });
     let (blocks, fault) = read(&mut input);
     assert_eq!(fault, Some(Fault::Abandoned), "at step {step} after {blocks}");
-    let (written, taken) = (input.written(), input.count());
+    let (written, taken) = (input.writer_counts(), input.counts());
     assert_eq!(written.resident(&taken), Some(0), "all published blocks");
     if let Some(killing) = killing {
         killing.join();
@@ -62,9 +62,10 @@ fn writer_dies(step: usize, random: &mut Random) -> Option<()> {
     Some(())
 }
 
-/// The other process reads and is killed; another reader in this process misses nothing.
+/// Runs a round in which the other process reads and is killed. Another reader in this process gets
+/// every byte.
 fn reader_dies(step: usize, random: &mut Random) -> Option<()> {
-    let mut other = start("read", step)?;
+    let mut other = start_at_step("read", step)?;
     let (mut output, mut offers) = stream(&config(2)).unwrap();
     let mut honest = offers.remove(1).open().unwrap();
     // Fails if the process has been killed already.
@@ -89,14 +90,14 @@ fn reader_dies(step: usize, random: &mut Random) -> Option<()> {
     Some(())
 }
 
-/// The other process takes over the stream and is killed.
+/// Runs a round in which the other process takes over the stream and is killed.
 fn successor_dies(step: usize, random: &mut Random) -> Option<()> {
-    let mut other = start("take over", step)?;
+    let mut other = start_at_step("take over", step)?;
     let (mut output, mut offers) = stream(&config(1)).unwrap();
     let mut input = offers.remove(0).open().unwrap();
     let reading = run(move || {
         let end = read(&mut input);
-        (end, input.written().resident(&input.count()))
+        (end, input.writer_counts().resident(&input.counts()))
     });
     write(&mut output, 0..100).unwrap();
     let handover = output.hand_over().unwrap();
@@ -124,7 +125,7 @@ fn t10_process_killed_at_any_step_leaves_nothing_behind() {
     let Some(()) = need::root() else { return };
     let seconds = std::env::var("STREAMLINE_SOAK").ok().and_then(|text| text.parse().ok());
     let until = Instant::now() + Duration::from_secs(seconds.unwrap_or(3));
-    let (descriptors, mut random) = (descriptors(), Random::replayable());
+    let (descriptors, mut random) = (descriptor_count(), Random::replayable());
     let (mut kills, mut steps) = (0u64, 0);
     loop {
         // Each step once, then random steps while there is time.
@@ -139,13 +140,13 @@ fn t10_process_killed_at_any_step_leaves_nothing_behind() {
         }
     }
     println!("{kills} kills");
-    assert_eq!(self::descriptors(), descriptors, "no descriptor");
+    assert_eq!(self::descriptor_count(), descriptors, "no descriptor");
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     assert!(!maps.contains("streamline-"), "no mapping: {maps}");
 }
 
-/// Returns the number of open descriptors.
-fn descriptors() -> usize {
+/// Returns the number of open descriptors of this process.
+fn descriptor_count() -> usize {
     std::fs::read_dir("/proc/self/fd").unwrap().count()
 }
 

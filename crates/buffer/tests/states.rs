@@ -1,5 +1,5 @@
-//! Published state of filters, between users: access rights, and the state left by a killed writer.
-//! [Th §5.3.3], FEATURES M3
+//! Tests of published filter states between users: access rights, and the state left by a killed
+//! writer. [Th §5.3.3], FEATURES M3
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something is not as it must be")]
 
@@ -23,8 +23,8 @@ fn shape() -> Shape {
     Shape { filter: "count".to_owned(), columns: vec![column("one"), column("two")], rows: 4 }
 }
 
-/// The permission bits decide who receives a descriptor, which gives no write access; the writer is
-/// not affected.
+/// The permission bits determine which users receive a descriptor, which gives no write access. The
+/// writer is not affected.
 #[test]
 fn m3_other_user_reads_what_the_mode_permits() {
     for (mode, opens) in [(0o644, true), (0o640, false), (0o600, false), (0o666, true)] {
@@ -36,16 +36,16 @@ fn m3_other_user_reads_what_the_mode_permits() {
         writer.put(1, Some(&[3, 4]));
         writer.end(9);
         let Some(other) = OtherProcess::start(&format!("look 0/{name}")) else { return };
-        let reply = other.line().unwrap();
+        let reply = other.receive_line().unwrap();
         if opens {
             assert_eq!(reply, "count [\"one\", \"two\"] [[3, 4]] read only");
             writer.put(1, Some(&[5, 6]));
             writer.end(10);
             other.send_text("again");
-            assert_eq!(other.line().unwrap(), "[[5, 6]] ended: false");
+            assert_eq!(other.receive_line().unwrap(), "[[5, 6]] ended: false");
             drop(writer);
             other.send_text("again");
-            assert_eq!(other.line().unwrap(), "[[5, 6]] ended: true");
+            assert_eq!(other.receive_line().unwrap(), "[[5, 6]] ended: true");
             other.send_text("done");
         } else {
             assert!(reply.contains("user 65534, group 65534, may not open"), "{reply}");
@@ -55,14 +55,14 @@ fn m3_other_user_reads_what_the_mode_permits() {
     }
 }
 
-/// A writer is killed in the middle of a change: its reader notices at once and gets every
+/// A writer is killed in the middle of a change. Its reader notices at once and gets every
 /// consistent row, and the name can be claimed again.
 #[test]
 fn m3_killed_writer_leaves_no_torn_row_readable() {
     let name = unique_name("killed");
     for round in 0..10 {
         let Some(mut other) = OtherProcess::start(&format!("write {name}")) else { return };
-        assert_eq!(other.line().unwrap(), "writes");
+        assert_eq!(other.receive_line().unwrap(), "writes");
         let reader = TableReader::open(&format!("{OVERFLOW_ID}/{name}")).unwrap();
         wait_until("rows", || reader.snapshot().rows.len() == 4);
         assert!(!reader.has_ended());
@@ -80,7 +80,7 @@ fn m3_killed_writer_leaves_no_torn_row_readable() {
     }
 }
 
-/// A stopped reader stalls no other party, and a killed one releases its slot.
+/// A stopped reader stalls no other party. A killed reader releases its slot.
 #[test]
 fn m3_stopped_or_killed_readers_stall_no_writer() {
     let name = unique_name("readers");
@@ -91,7 +91,7 @@ fn m3_stopped_or_killed_readers_stall_no_writer() {
         // Together with the short-lived connection of each, as many slots as an untrusted user has.
         for _ in 0..7 {
             let Some(other) = OtherProcess::start(&format!("look 0/{name}")) else { return };
-            other.line().unwrap();
+            other.receive_line().unwrap();
             readers.push(other);
         }
         for now in 0..1000 {
@@ -103,7 +103,7 @@ fn m3_stopped_or_killed_readers_stall_no_writer() {
         // Their slots are free once the kernel has closed their sockets.
         wait_until("a place", || {
             let Some(other) = OtherProcess::start(&format!("look 0/{name}")) else { return true };
-            other.line().is_some_and(|reply| reply.starts_with("count"))
+            other.receive_line().is_some_and(|reply| reply.starts_with("count"))
         });
     }
 }

@@ -26,7 +26,7 @@ fn another_user_receives_every_byte() {
     drop(offers);
     write(&mut output, 0..50_000).unwrap();
     drop(output);
-    assert_eq!(other.line().as_deref(), Some("50000 None"));
+    assert_eq!(other.receive_line().as_deref(), Some("50000 None"));
     other.wait_for_success();
 }
 
@@ -38,15 +38,15 @@ fn d1_d12_ring_is_mapped_once_and_read_only() {
     let (mut output, offers) = stream(&config(1)).unwrap();
     offer(&other, &offers[0]);
     drop(offers);
-    let before = other.line().unwrap();
+    let before = other.receive_line().unwrap();
     let kinds: Vec<_> = before.lines().map(|line| line.split(' ').skip(1).collect()).collect();
     let expected =
         [vec!["r--s", "/memfd:streamline-ring"], vec!["rw-s", "/memfd:streamline-cursor"]];
     assert!(expected.iter().all(|kind| kinds.contains(kind)) && kinds.len() == 2, "{before}");
     write(&mut output, 0..20_000).unwrap();
-    assert!(output.count().bytes > 400 * 16384, "hundreds of laps");
+    assert!(output.counts().bytes > 400 * 16384, "hundreds of laps");
     drop(output);
-    assert_eq!(other.line().unwrap(), before);
+    assert_eq!(other.receive_line().unwrap(), before);
     other.wait_for_success();
 }
 
@@ -64,7 +64,7 @@ fn t10_killed_reader_stalls_no_other_party() {
         let killing = run(move || {
             // It reports each thousand blocks.
             for _ in 0..until {
-                other.line();
+                other.receive_line();
             }
             other.stop();
         });
@@ -80,8 +80,8 @@ fn t10_published_blocks_survive_a_killed_writer() {
     common::check_published_blocks_survive_kill(20_000);
 }
 
-/// A reader writes arbitrary values into its own page and notifies without end: it may be
-/// disconnected, and the other one continues.
+/// A reader stores arbitrary values into its own page and notifies endlessly. It may be
+/// disconnected, and the other reader continues.
 #[test]
 fn t8_hostile_reader_harms_only_itself() {
     let Some(mut other) = OtherProcess::start("attack") else { return };
@@ -89,7 +89,7 @@ fn t8_hostile_reader_harms_only_itself() {
     offer(&other, &offers[0]);
     let mut honest = offers.remove(1).open().unwrap();
     drop(offers);
-    assert_eq!(other.line().as_deref(), Some("attacking"));
+    assert_eq!(other.receive_line().as_deref(), Some("attacking"));
     let reading = run(move || read(&mut honest));
     let mut room = Vec::new();
     for number in 0..30_000 {
@@ -115,19 +115,19 @@ fn the_other_process() {
         }
         "report mappings" => {
             let mut input = open(stdin()).unwrap();
-            report(&mappings());
+            report(&ring_mappings());
             assert_eq!(read(&mut input), (20_000, None));
-            report(&mappings());
+            report(&ring_mappings());
         }
         "read and report" => read_and_report(open(stdin()).unwrap()),
         "write" => write_endlessly(),
-        "attack" => attack(),
+        "attack" => store_and_notify_endlessly(),
         _ => panic!("no role {role}"),
     }
 }
 
-/// Returns the mappings of rings: address, protection, name.
-fn mappings() -> String {
+/// Returns the ring mappings of this process: address, protection and name of each.
+fn ring_mappings() -> String {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     let ours = maps.lines().filter(|line| line.contains("/memfd:streamline"));
     let parts = ours.map(|line| {
@@ -141,7 +141,7 @@ fn read_and_report(mut input: Input) {
     let mut next = 0;
     let mut out = [0; 333];
     while input.read(&mut out).unwrap() > 0 {
-        if input.count().blocks >= next {
+        if input.counts().blocks >= next {
             report("another thousand");
             next += 1000;
         }
@@ -155,7 +155,7 @@ fn write_endlessly() {
     write(&mut output, 0..u64::MAX).unwrap();
 }
 
-fn attack() {
+fn store_and_notify_endlessly() {
     let (_, descriptors) = common::receive(stdin());
     let offer = Offer::from_descriptors(descriptors).unwrap();
     let [_, _, page, doorbell] = offer.descriptors();

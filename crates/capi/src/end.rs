@@ -5,7 +5,7 @@ use crate::request::Run;
 use crate::state_reader::StateReader;
 use buffer::name::{Inbox, SharedRegion};
 use buffer::stream::{Input, Output, Room, WaitResult};
-use iolite::interface::{Reading, StreamReader as _};
+use iolite::interface::{ByteReader, StreamReader as _};
 use std::time::Duration;
 
 /// An object of the file interface and its blocking mode.
@@ -66,7 +66,7 @@ impl End {
 /// The reading end of a stream.
 #[derive(Debug)]
 pub(crate) struct Reader {
-    from: Reading,
+    from: ByteReader,
     /// True if the writer notifies the descriptor of new bytes.
     watching: bool,
 }
@@ -89,12 +89,12 @@ pub(crate) struct Region {
 
 impl Reader {
     pub(crate) const fn new(input: Input) -> Self {
-        Self { from: Reading::new(input), watching: false }
+        Self { from: ByteReader::new(input), watching: false }
     }
 
     /// Returns the stream. Stops notifications to its descriptor.
     #[inline]
-    pub(crate) fn stream(&mut self) -> &mut Reading {
+    pub(crate) fn stream(&mut self) -> &mut ByteReader {
         if self.watching {
             self.watching = false;
             self.from.input().unwatch();
@@ -126,9 +126,8 @@ impl Reader {
     }
 
     /// Returns the address and the length of the readable bytes where they lie in the stream;
-    /// length
-    /// 0 at the end of the stream. Blocks until there are some; if `nonblocking`, fails with `EAGAIN`
-    /// instead.
+    /// length 0 at the end of the stream. Blocks until there are some; if `nonblocking`, fails with
+    /// `EAGAIN` instead.
     pub(crate) fn locate(&mut self, nonblocking: bool) -> Result<(*const u8, usize), Failure> {
         loop {
             if let Some(found) = self.stream().locate()? {

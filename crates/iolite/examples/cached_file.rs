@@ -1,7 +1,7 @@
 //! A file as a dbuf: named by rich pointers, copied by pread, and transferred without a copy in
 //! this process.
 //!
-//!     cargo run -p streamline-iolite --example cached_file -- Cargo.toml
+//! cargo run -p streamline-iolite --example cached_file -- Cargo.toml
 
 use abi::DbufId;
 use streamline_iolite::file::{CachedFile, Sent};

@@ -10,7 +10,7 @@ use streamline_iolite::merge::{Merged, Next, Order, Stamped};
 #[expect(clippy::print_stdout, reason = "an example says what it does")]
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     // Producers may differ by 10 000 units; a silent one is waited for 50 ms.
-    let order = Order::Stamped(Stamped::new(10_000, Duration::from_millis(50), stamp));
+    let order = Order::Stamped(Stamped::new(10_000, Duration::from_millis(50), block_timestamp));
     let mut merged = Merged::new(order);
     let mut writing = Vec::new();
     for who in 0..3_u64 {
@@ -25,12 +25,17 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
     let (mut out, mut times) = ([0; 8], Vec::new());
     while let Next::Block { length, .. } = merged.read(&mut out)? {
-        times.push(stamp(out.get(..length).unwrap_or_default()));
+        times.push(block_timestamp(out.get(..length).unwrap_or_default()));
     }
     for thread in writing {
         thread.join().map_err(|_| "a producer has failed")?;
     }
-    println!("{} blocks, in order: {}, {} late", times.len(), times.is_sorted(), merged.late());
+    println!(
+        "{} blocks, in order: {}, {} late",
+        times.len(),
+        times.is_sorted(),
+        merged.late_blocks()
+    );
     while let Some(gone) = merged.departed() {
         let left = gone.put.resident(&gone.taken);
         println!("{:?}: {} blocks, {left:?} left behind", gone.producer, gone.taken.blocks);
@@ -39,6 +44,6 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 }
 
 /// Returns the timestamp of a block, its first 8 bytes.
-fn stamp(block: &[u8]) -> u64 {
+fn block_timestamp(block: &[u8]) -> u64 {
     block.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes))
 }

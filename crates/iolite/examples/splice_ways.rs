@@ -1,7 +1,8 @@
-//! Compares the system calls that write a cached file into a pipe, for several block sizes: the
-//! source of the figures for `file::SpliceCall::choose`. A reader at the other end drains the pipe.
+//! Comparison of the system calls that write a cached file into a pipe, for several block sizes:
+//! the source of the figures for `file::SpliceCall::choose`. A reader at the other end drains the
+//! pipe.
 //!
-//!     cargo run --release -p streamline-iolite --example splice_ways
+//! cargo run --release -p streamline-iolite --example splice_ways
 
 use abi::{DbufId, Extent};
 use std::fs::File;
@@ -22,10 +23,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     std::fs::remove_file(&path)?;
     println!("{:>8} {:>12} {:>12} {:>12}   of read + write", "block", "write", "refer", "sendfile");
     for block in [512, 4 << 10, 16 << 10, 64 << 10, 256 << 10] {
-        let plain = median(|pipe| copy(&cached, block, &pipe))?;
+        let plain = median_time(|pipe| copy_file(&cached, block, &pipe))?;
         let mut line = format!("{block:>8}");
         for way in [SpliceCall::Write, SpliceCall::Refer, SpliceCall::Send] {
-            let time = median(|pipe| splice(&cached, way, block, &pipe))?;
+            let time = median_time(|pipe| splice_file(&cached, way, block, &pipe))?;
             line += &format!(" {:>11.2}x", plain.as_secs_f64() / time.as_secs_f64());
         }
         println!("{line}");
@@ -35,8 +36,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
 type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
 
-/// Returns the median time of several rounds, each with a pipe and a draining thread.
-fn median(mut round: impl FnMut(OwnedFd) -> Outcome<()>) -> Outcome<Duration> {
+/// Returns the median time of several rounds, each with a new pipe and a thread that drains it.
+fn median_time(mut round: impl FnMut(OwnedFd) -> Outcome<()>) -> Outcome<Duration> {
     let mut times = Vec::new();
     for _ in 0..ROUNDS {
         let (read, write) = rustix::pipe::pipe()?;
@@ -53,7 +54,7 @@ fn median(mut round: impl FnMut(OwnedFd) -> Outcome<()>) -> Outcome<Duration> {
     Ok(times[ROUNDS / 2])
 }
 
-fn splice(cached: &CachedFile, way: SpliceCall, block: usize, pipe: &OwnedFd) -> Outcome<()> {
+fn splice_file(cached: &CachedFile, way: SpliceCall, block: usize, pipe: &OwnedFd) -> Outcome<()> {
     let mut at = 0;
     while at < FILE_SIZE {
         let length = u32::try_from(block)?;
@@ -65,7 +66,7 @@ fn splice(cached: &CachedFile, way: SpliceCall, block: usize, pipe: &OwnedFd) ->
     Ok(())
 }
 
-fn copy(cached: &CachedFile, block: usize, pipe: &OwnedFd) -> Outcome<()> {
+fn copy_file(cached: &CachedFile, block: usize, pipe: &OwnedFd) -> Outcome<()> {
     let (mut at, mut room) = (0, vec![0; block]);
     while at < FILE_SIZE {
         let count = cached.read_at(at as u64, &mut room)?;

@@ -2,7 +2,8 @@
 //!
 //! Input: blocks of pools, each with a [`Lease`] that holds it; or bytes, which are written once
 //! into an [`AllocationPool`]. Output: an [`Aggregate`], which is split, joined, changed and passed
-//! on without access to the bytes, and read in pieces, as a file, or by `writev`.
+//! on without access to the bytes. Its bytes are read in pieces, through the file traits, or by
+//! `writev`.
 //!
 //! ```text
 //! aggregate   [ slice ][ slice ][ slice ]            24 + 9 + 1400 bytes, in this order
@@ -68,7 +69,7 @@ mod slice;
 pub use allocate::{AllocationPool, Writer};
 pub use content::AggregateReader;
 pub use frozen::Frozen;
-use list::List;
+use list::SliceList;
 pub use list::Slices;
 pub use refusal::GrantRefusal;
 pub use slice::{ContentId, Slice};
@@ -79,7 +80,7 @@ pub const SLICES_MAX: usize = 1 << 16;
 /// Data as an ordered list of slices. The default is empty.
 #[derive(Clone, Default)]
 pub struct Aggregate {
-    slices: List,
+    slices: SliceList,
     /// Total length of all slices in bytes.
     length: usize,
 }
@@ -91,15 +92,15 @@ impl Aggregate {
         Self::default()
     }
 
-    /// Creates an aggregate of the block to which a pointer refers, in a leased segment
+    /// Creates an aggregate of the block named by a pointer, in a leased segment
     /// ([`Pool::lease`](buffer::pool::Pool::lease),
-    /// [`Batch::lease`](buffer::crossing::Batch::lease)). Fails for holes and for blocks outside
-    /// the segment.
+    /// [`Batch::lease`](buffer::crossing::Batch::lease)). Fails if the pointer is a hole or names a
+    /// block outside the segment.
     pub fn from_block(lease: Lease, pointer: RichPointer) -> Result<Self, Error> {
-        Self::of(Arc::new(lease), pointer)
+        Self::from_leased(Arc::new(lease), pointer)
     }
 
-    fn of(lease: Arc<Lease>, pointer: RichPointer) -> Result<Self, Error> {
+    fn from_leased(lease: Arc<Lease>, pointer: RichPointer) -> Result<Self, Error> {
         let slice = Slice::new(lease, pointer)?;
         let mut aggregate = Self::new();
         if slice.len() > 0 {
@@ -120,20 +121,20 @@ impl Aggregate {
         self.length == 0
     }
 
-    /// Returns the slices in order; none of them is empty.
+    /// Returns the slices in order. No slice is empty.
     #[must_use]
     pub fn slices(&self) -> Slices<'_> {
         self.slices.iter()
     }
 
-    /// Returns the bytes in order, as one nonempty piece per slice.
+    /// Returns the bytes in order, one nonempty piece per slice.
     pub fn pieces(&self) -> impl Iterator<Item = &[u8]> {
         self.slices().map(Slice::bytes)
     }
 
-    /// Returns the entries for sending this aggregate to another space: one block per slice, with
-    /// the first and last flags (CONTRACT 6). The aggregate is the origin for
-    /// [`crossing::CrossingWriter::push`](buffer::crossing::CrossingWriter::push).
+    /// Returns the entries by which this aggregate is sent to another space: one block per slice,
+    /// with the first and last flags (CONTRACT 6). Pass the aggregate as the origin of these
+    /// entries to [`crossing::CrossingWriter::push`](buffer::crossing::CrossingWriter::push).
     pub fn entries(&self, context: BlockMetadata) -> impl Iterator<Item = Entry> {
         let last = self.slices.len().saturating_sub(1);
         self.slices().enumerate().map(move |(index, slice)| {
@@ -173,10 +174,10 @@ impl Aggregate {
         }
     }
 
-    /// Appends another aggregate: *append* and *concatenate*. Fails, without a change, if the
-    /// result would exceed [`SLICES_MAX`] slices.
+    /// Appends another aggregate. Fails, without a change, if the result would exceed
+    /// [`SLICES_MAX`] slices.
     pub fn append(&mut self, mut other: Self) -> Result<(), Error> {
-        self.has_room(other.slices.len())?;
+        self.check_slice_count(other.slices.len())?;
         while let Some(slice) = other.slices.pop_front() {
             self.push(slice);
         }
@@ -185,7 +186,7 @@ impl Aggregate {
 
     /// Prepends another aggregate, such as a header. Fails as [`Aggregate::append`].
     pub fn prepend(&mut self, mut other: Self) -> Result<(), Error> {
-        self.has_room(other.slices.len())?;
+        self.check_slice_count(other.slices.len())?;
         while let Some(slice) = other.slices.pop_back() {
             self.length += slice.len();
             self.slices.push_front(slice);
@@ -193,8 +194,8 @@ impl Aggregate {
         Ok(())
     }
 
-    /// Splits in two: keeps the first `at` bytes and returns the rest, empty if `at` is beyond the
-    /// end.
+    /// Splits the aggregate in two: keeps the first `at` bytes and returns the rest, which is empty
+    /// if `at` is beyond the end.
     #[must_use = "use `truncate` to drop the rest"]
     pub fn split_off(&mut self, at: usize) -> Self {
         let mut rest = Self::new();
@@ -218,7 +219,7 @@ impl Aggregate {
     /// Returns an aggregate of the bytes in `range`, without copying them. Fails if the range is
     /// out of bounds.
     pub fn part(&self, range: Range<usize>) -> Result<Self, Error> {
-        self.is_inside(&range)?;
+        self.check_range(&range)?;
         let mut part = Self::new();
         let mut before = 0;
         for slice in self.slices() {
@@ -236,12 +237,12 @@ impl Aggregate {
         Ok(part)
     }
 
-    /// Replaces the bytes in `range` by another aggregate: an insertion if the range is empty, a
-    /// deletion if `other` is. On failure the aggregate is unchanged.
+    /// Replaces the bytes in `range` by another aggregate. An empty range inserts `other`; an empty
+    /// `other` deletes the range. On failure the aggregate is unchanged.
     pub fn replace(&mut self, range: Range<usize>, other: Self) -> Result<(), Error> {
-        self.is_inside(&range)?;
+        self.check_range(&range)?;
         // Cutting adds at most one slice on either side.
-        self.has_room(other.slices.len() + 2)?;
+        self.check_slice_count(other.slices.len() + 2)?;
         let behind = self.split_off(range.end);
         self.truncate(range.start);
         for mut part in [other, behind] {
@@ -252,9 +253,9 @@ impl Aggregate {
         Ok(())
     }
 
-    /// Changes the bytes in `range`: copies them into a new block of `pool`, lets `edit` change the
-    /// copy, and joins the block with the surrounding slices. Other references to the old bytes are
-    /// not affected. The range is at most [`AllocationPool::block_max`] long. On failure the
+    /// Changes the bytes in `range`: copies them into a new block of `pool`, calls `edit` on the
+    /// copy, and joins the new block with the surrounding slices. Other aggregates still have the
+    /// old bytes. The range must not be longer than [`AllocationPool::block_max`]. On failure the
     /// aggregate is unchanged.
     pub fn mutate(
         &mut self,
@@ -262,11 +263,11 @@ impl Aggregate {
         pool: &mut AllocationPool,
         edit: impl FnOnce(&mut [u8]),
     ) -> Result<(), Error> {
-        self.is_inside(&range)?;
+        self.check_range(&range)?;
         if range.is_empty() {
             return Ok(());
         }
-        self.has_room(3)?;
+        self.check_slice_count(3)?;
         let length = range.len();
         let changed = pool.allocate(length, |room| {
             self.copy(range.start, room);
@@ -276,8 +277,8 @@ impl Aggregate {
         self.replace(range, changed)
     }
 
-    /// Replaces the bytes from offset `at` on by `bytes`, without reading the old ones. On failure
-    /// the aggregate is unchanged.
+    /// Replaces the bytes at offset `at` by `bytes`, without reading the old bytes. On failure the
+    /// aggregate is unchanged.
     pub fn overwrite(
         &mut self,
         at: usize,
@@ -285,14 +286,14 @@ impl Aggregate {
         pool: &mut AllocationPool,
     ) -> Result<(), Error> {
         let range = at..at.saturating_add(bytes.len());
-        self.is_inside(&range)?;
+        self.check_range(&range)?;
         let changed = pool.copy(bytes)?;
         self.replace(range, changed)
     }
 
-    /// Copies all bytes into as few slices as the pool allows, for data with so many small slices
-    /// that traversal costs more than a copy (§2.8, third case). On failure the aggregate is
-    /// unchanged.
+    /// Copies all bytes into as few slices as the pool allows. Useful if the data has so many small
+    /// slices that traversing them costs more than a copy (§2.8, third case). On failure the
+    /// aggregate is unchanged.
     pub fn gather(&mut self, pool: &mut AllocationPool) -> Result<(), Error> {
         let mut writer = pool.writer();
         for piece in self.pieces() {
@@ -308,25 +309,25 @@ impl Aggregate {
         self.slices.push_back(slice);
     }
 
-    /// Extends the last slice by `slice` if that directly follows in the same segment, else appends
-    /// it.
+    /// Appends `slice`: extends the last slice if `slice` directly follows it in the same segment,
+    /// else adds a slice. Fails if the aggregate has [`SLICES_MAX`] slices.
     fn extend(&mut self, slice: Slice) -> Result<(), Error> {
         let length = slice.len();
         if self.slices.back_mut().is_some_and(|last| last.join(&slice)) {
             self.length += length;
             return Ok(());
         }
-        self.has_room(1)?;
+        self.check_slice_count(1)?;
         self.push(slice);
         Ok(())
     }
 
-    fn has_room(&self, count: usize) -> Result<(), Error> {
+    fn check_slice_count(&self, count: usize) -> Result<(), Error> {
         let slices = self.slices.len().saturating_add(count);
         if slices > SLICES_MAX { Err(Error::TooMany { slices }) } else { Ok(()) }
     }
 
-    const fn is_inside(&self, range: &Range<usize>) -> Result<(), Error> {
+    const fn check_range(&self, range: &Range<usize>) -> Result<(), Error> {
         if range.start <= range.end && range.end <= self.length {
             Ok(())
         } else {
@@ -356,7 +357,7 @@ pub enum Error {
     /// The lease does not contain the block, or the block is longer than the pool allows.
     #[error("{0}")]
     Fault(#[from] Fault),
-    /// The pool has no room.
+    /// The pool has no free segment.
     #[error(
         "the pool is full: of its {} segments {} are kept by leases and {} by pins; drop \
          aggregates, or make the pool larger",
@@ -372,12 +373,12 @@ pub enum Error {
         /// Number of slices of the result.
         slices: usize,
     },
-    /// The range is out of bounds.
+    /// The range exceeds the aggregate.
     #[error("bytes {from} to {to} do not lie in an aggregate of {length}")]
     OutOfRange {
-        /// Start of the range.
+        /// Start of the range in bytes.
         from: usize,
-        /// End of the range.
+        /// End of the range in bytes.
         to: usize,
         /// Length of the aggregate in bytes.
         length: usize,

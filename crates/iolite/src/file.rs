@@ -17,13 +17,13 @@
 //! would cost as much as it saves (BASELINES, file side).
 //!
 //! A file is *foreign memory*: other processes truncate it (reading the mapping then raises SIGBUS)
-//! and write it. So no reference to its bytes exists: only `sys` knows the address of the mapping
-//! and passes it to system calls, which fail with EFAULT. The target of a rich pointer may change
-//! before it is read: (dbuf, position) is not a content id here. For bytes that stay, use a sealed
-//! copy ([`Frozen::read`](crate::aggregate::Frozen::read)).
+//! and write it. So no reference to the bytes of a file exists. Only `sys` knows the address of the
+//! mapping, and passes it to system calls, which fail with EFAULT. The target of a rich pointer may
+//! change before it is read: (dbuf, position) is no content id of a file. For bytes that never
+//! change, use a sealed copy ([`Frozen::read`](crate::aggregate::Frozen::read)).
 //!
 //! Peers receive a read-only descriptor if the mode of the file permits it at the time of the
-//! request ([`CachedFile::grant`]); afterwards they read the current contents, as with any open
+//! request ([`CachedFile::grant`]); Afterwards the peers read the current contents, as of any open
 //! file.
 
 mod reader;
@@ -51,51 +51,51 @@ struct CachedFileState {
     id: DbufId,
     /// Read-only descriptor.
     file: OwnedFd,
-    /// True if a seal prevents truncation.
-    is_uncut: bool,
+    /// True if a seal prevents truncation of the file.
+    cannot_be_truncated: bool,
     view: RwLock<FileView>,
 }
 
 /// The mapping of a file.
 #[derive(Clone, Debug, Default)]
 struct FileView {
-    /// The mapping; `None` if the file is empty or cannot be mapped.
+    /// The mapping, or `None` if the file is empty or cannot be mapped.
     mapping: Option<Arc<FileMapping>>,
     /// File size at the last check, in bytes.
     size: u64,
 }
 
 impl CachedFile {
-    /// Opens a file for reading; `id` must be unique. Fails for anything but a regular file.
+    /// Opens a file for reading. `id` must be unique. Fails unless the file is a regular file.
     pub fn open(id: DbufId, path: impl AsRef<Path>) -> Result<Self, Refusal> {
         let target = || path.as_ref().display().to_string();
         let file =
             sys::open::OpenRegular::read().open(&path).map_err(|e| match e.raw_os_error() {
                 Some(errno) => sys::Error::new("open", target(), errno).into(),
-                None => Refusal::NoFile,
+                None => Refusal::NotRegularFile,
             })?;
         Self::of(id, file.into())
     }
 
-    /// Wraps a descriptor opened by this process. A writable one is reopened read-only, so that
+    /// Wraps a descriptor opened by this process. Reopens a writable descriptor read-only, so that
     /// grants never include write access.
     pub fn of(id: DbufId, file: OwnedFd) -> Result<Self, Refusal> {
         if sys::file::status(&file)?.kind != FileKind::Regular {
-            return Err(Refusal::NoFile);
+            return Err(Refusal::NotRegularFile);
         }
         let file = match sys::file::access(&file)? {
             Access::Read => file,
             Access::ReadWrite => sys::file::reopen_read_only(file.as_fd())?,
-            Access::None => return Err(Refusal::ResolveError),
+            Access::None => return Err(Refusal::NotReadable),
         };
-        let is_uncut = sys::file::cannot_shrink(&file);
-        let inner = CachedFileState { id, file, is_uncut, view: RwLock::default() };
+        let cannot_be_truncated = sys::file::cannot_shrink(&file);
+        let inner = CachedFileState { id, file, cannot_be_truncated, view: RwLock::default() };
         let cached = Self { inner: Arc::new(inner) };
         cached.refresh_view()?;
         Ok(cached)
     }
 
-    /// Wraps a descriptor received from a peer, which is an allegation. Fails for anything but a
+    /// Wraps a descriptor received from a peer, which is an allegation. Fails unless it is a
     /// regular file, and for files in user-space file systems, which could block readers forever.
     pub fn from_received(id: DbufId, file: OwnedFd) -> Result<Self, Refusal> {
         if sys::file::is_on_fuse(&file)? {
@@ -115,8 +115,8 @@ impl CachedFile {
         Ok(self.refresh_view()?.size)
     }
 
-    /// Returns a pointer to up to [`BLOCK_MAX`] bytes at offset `at`. Like any pointer, the pointer
-    /// may be out of bounds.
+    /// Returns a pointer to up to [`BLOCK_MAX`] bytes at offset `at`. The range is not checked
+    /// against the size of the file.
     #[must_use]
     pub fn pointer(&self, at: u64, length: usize) -> RichPointer {
         let length = u32::try_from(length.min(BLOCK_MAX)).unwrap_or(0);
@@ -136,14 +136,14 @@ impl CachedFile {
         }
     }
 
-    /// Copies available bytes from offset `at` on, as `pread(2)`. Returns their number, 0 beyond
-    /// the end.
+    /// Copies bytes at offset `at` into `out`, as `pread(2)`. Returns the number of bytes copied,
+    /// which is 0 beyond the end of the file.
     pub fn read_at(&self, at: u64, out: &mut [u8]) -> Result<usize, Refusal> {
         Ok(sys::file::read_at(&self.inner.file, at, out)?)
     }
 
-    /// Reads the bytes of an extent from disk and maps them now, instead of by page faults at their
-    /// first use.
+    /// Reads the bytes of an extent from disk and maps them at once, instead of by page faults at
+    /// their first use.
     pub fn populate(&self, place: Extent) -> Result<(), Refusal> {
         let view = self.view(place.position().saturating_add(place.length().into()))?;
         match (view.mapping, usize::try_from(place.position())) {
@@ -152,19 +152,19 @@ impl CachedFile {
         }
     }
 
-    /// Returns a descriptor for a peer that may read the file: the file's current mode and owner
+    /// Returns a descriptor for a peer that may read the file. The file's current mode and owner
     /// decide, not the access mode of this process. If the file has an access control list, which
     /// cannot be evaluated for another user, only owner and root are permitted.
     pub fn grant(&self, peer: &Credentials) -> Result<OwnedFd, Refusal> {
         let status = sys::file::status(&self.inner.file)?;
         let has_list = sys::file::has_access_list(&self.inner.file);
-        let mode = if has_list { status.mode & OWNER } else { status.mode };
+        let mode = if has_list { status.mode & OWNER_READ } else { status.mode };
         if !AccessList::new(status.uid, status.gid, mode).may_read(peer) {
             return Err(Refusal::Forbidden { uid: peer.uid });
         }
         self.descriptor()
             .try_clone_to_owned()
-            .map_err(|e| system("fcntl", e.raw_os_error().unwrap_or(0)))
+            .map_err(|e| system_refusal("fcntl", e.raw_os_error().unwrap_or(0)))
     }
 
     /// Returns the read-only descriptor of the file.
@@ -173,13 +173,13 @@ impl CachedFile {
         self.inner.file.as_fd()
     }
 
-    /// Returns the mapping, after updating it if it does not reach `end`.
+    /// Returns the mapping, after remapping the file if the mapping does not reach `end`.
     fn view(&self, end: u64) -> Result<FileView, Refusal> {
         let view = self.inner.view.read().unwrap_or_else(PoisonError::into_inner).clone();
         if end <= view.size { Ok(view) } else { self.refresh_view() }
     }
 
-    /// Updates the file size, and the mapping if the file has grown beyond it.
+    /// Updates the file size. Also remaps the file if it has grown beyond the mapping.
     fn refresh_view(&self) -> Result<FileView, Refusal> {
         let size = sys::file::status(&self.inner.file)?.size;
         let seen = self.inner.view.read().unwrap_or_else(PoisonError::into_inner);
@@ -196,10 +196,11 @@ impl CachedFile {
         Ok(view.clone())
     }
 
-    /// Maps the file with room to double in size, so that a growing file is seldom remapped. The
-    /// old mapping lives until the last system call that uses it has returned.
+    /// Maps the file with room for it to double in size, so that a growing file is seldom remapped.
+    /// The old mapping lives until the last system call that uses it has returned. Returns `None`
+    /// if the file cannot be mapped.
     fn map(&self, size: u64) -> Option<Arc<FileMapping>> {
-        let room = size.checked_next_power_of_two()?.max(ROOM_MIN);
+        let room = size.checked_next_power_of_two()?.max(MAPPING_SIZE_MIN);
         let mapped = |len: u64| {
             FileMapping::map(&self.inner.file, usize::try_from(len).ok()?).map(Arc::new).ok()
         };
@@ -208,11 +209,11 @@ impl CachedFile {
 }
 
 /// Minimum size of a mapping in bytes; unused address space costs nothing.
-const ROOM_MIN: u64 = 1 << 16;
+const MAPPING_SIZE_MIN: u64 = 1 << 16;
 /// Mode bit for read access of the owner.
-const OWNER: u32 = 0o400;
+const OWNER_READ: u32 = 0o400;
 
-fn system(call: &'static str, errno: i32) -> Refusal {
+fn system_refusal(call: &'static str, errno: i32) -> Refusal {
     Refusal::System(sys::Error::new(call, "a file", errno))
 }
 
@@ -221,10 +222,10 @@ fn system(call: &'static str, errno: i32) -> Refusal {
 pub enum Refusal {
     /// The descriptor is of a directory, pipe, socket or device.
     #[error("not a regular file: read it through a stream")]
-    NoFile,
+    NotRegularFile,
     /// The descriptor is not open for reading.
     #[error("the file is not open for reading")]
-    ResolveError,
+    NotReadable,
     /// The file is in a user-space file system, possibly of an untrusted user.
     #[error(
         "the file lies in a file system in user space, which may let readers wait for \
@@ -234,12 +235,12 @@ pub enum Refusal {
     /// The mode of the file denies this user read access.
     #[error("user {uid} may not read this file")]
     Forbidden {
-        /// User id of the peer.
+        /// User ID of the peer.
         uid: u32,
     },
     /// The file was truncated during a transfer.
     #[error("the file was cut while it was sent: of {sent} bytes the first {good} are its own")]
-    Cut {
+    Truncated {
         /// Number of bytes transferred.
         sent: usize,
         /// Number of leading bytes that are file contents; the rest are zeros.

@@ -12,8 +12,8 @@
 //! Ring and doorbells are those of [`buffer::stream`]: sealed memfds, every index validated at each
 //! use, notifications only to sleeping peers. The bytes stay in dbufs: pools and frozen data of
 //! this process, or of others. One stream may point into several dbufs, and several streams into
-//! one; a reader requests unmapped dbufs from their owners ([`crate::view`]) and needs the
-//! permission of each. The writer holds all memory in flight (`flight`, F1 to F5).
+//! one dbuf. A reader requests unmapped dbufs from their owners ([`crate::view`]), and needs the
+//! permission of each owner. The writer holds all memory in flight (`flight`, F1 to F5).
 //!
 //! Besides writing and reading, a stream of pointers can be *spliced* ([`crate::splice`]).
 //!
@@ -34,7 +34,7 @@ pub use backing::Backing;
 pub use flight::sweep;
 pub use input::Input;
 pub use lent::Lent;
-pub use output::{Output, Spliced};
+pub use output::{Output, SplicedCounts};
 
 use abi::DbufId;
 use buffer::Policy;
@@ -45,7 +45,7 @@ use sys::doorbell::SocketDoorbell;
 /// Parameters of an indirect stream.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Config {
-    /// Id of the ring itself.
+    /// Id of the ring of pointers.
     pub id: DbufId,
     /// Capacity of the ring in pointers; rounded up to a power of two, at least 256.
     pub entries: usize,
@@ -53,23 +53,23 @@ pub struct Config {
     pub policy: Policy,
     /// Number of readers.
     pub readers: usize,
-    /// Number of blocks after which written pointers are published (T_b), unless the threshold of a
-    /// referenced dbuf is lower.
+    /// Number of blocks after which written pointers are published (T_b). A referenced dbuf with a
+    /// lower threshold lowers this number.
     pub every: usize,
 }
 
 impl Config {
-    /// Creates the default: 4096 pointers, one reader, a blocking policy, published every 32
-    /// blocks. On a single processor, 1024 pointers are faster because they fit the first-level
-    /// cache.
+    /// Returns the default configuration: 4096 pointers, one reader, a blocking policy, published
+    /// every 32 blocks. On a single processor, 1024 pointers are faster because they fit into the
+    /// first-level cache.
     #[must_use]
     pub const fn new(id: DbufId) -> Self {
         Self { id, entries: 4096, policy: Policy::Block, readers: 1, every: 32 }
     }
 }
 
-/// Creates an indirect stream: the write end, and an offer for each reader. Written bytes that are
-/// not yet in a dbuf are copied to `backing`.
+/// Creates an indirect stream. Returns the writing end, and an offer for each reader. Written bytes
+/// that are not in a dbuf are copied into `backing`.
 pub fn indirect(config: &Config, backing: Backing) -> sys::Result<(Output, Vec<Offer>)> {
     let Config { id, entries, policy, readers, every } = *config;
     let shape = ibuf::RingConfig { entries, lanes: EntryColumns::Pointer, policy, readers };
@@ -84,11 +84,11 @@ pub fn indirect(config: &Config, backing: Backing) -> sys::Result<(Output, Vec<O
     Ok((Output::new(ring, doorbells, every, policy, backing), offers))
 }
 
-/// Marker for rings of rich pointers.
+/// Type tag of offers of rings of rich pointers.
 #[derive(Debug)]
 pub enum Pointers {}
 
-/// The four descriptors sent to a reader, as for a [stream](buffer::stream::Offer).
+/// The four descriptors that a reader receives, as for a [stream](buffer::stream::Offer).
 pub type Offer = share::DoorbellOffer<Pointers>;
 
 #[cfg(test)]

@@ -21,8 +21,8 @@
 //! [`lend`]: StreamReader::lend
 //! [`accept`]: StreamWriter::accept
 //!
-//! All are calls within this process; only a caller that waits, or wakes a waiter, enters the
-//! kernel. A writer has no call that reads:
+//! All calls stay within this process; only a caller that waits, or wakes a waiter, enters the
+//! kernel. A writer has no method that reads:
 //!
 //! ```compile_fail,E0599
 //! use streamline_iolite::interface::{StreamReader as _, StreamWriter as _};
@@ -36,7 +36,7 @@ mod direct;
 
 pub use crate::indirect::lent::Lent;
 pub use aggregate::AggregateBlocks;
-pub use direct::Reading;
+pub use direct::ByteReader;
 
 use buffer::Fault;
 use buffer::stream::WaitResult;
@@ -44,9 +44,10 @@ use std::fmt;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
-/// The read end of a stream.
+/// The reading end of a stream.
 pub trait StreamReader: fmt::Debug {
-    /// Reads like `read(2)`: blocks until bytes are available; returns 0 at the end of the stream.
+    /// Reads like `read(2)`: blocks until bytes are available. Returns the number of bytes copied,
+    /// or 0 at the end of the stream.
     fn read(&mut self, out: &mut [u8]) -> Result<usize, Fault> {
         loop {
             match self.try_read(out)? {
@@ -56,59 +57,61 @@ pub trait StreamReader: fmt::Debug {
         }
     }
 
-    /// Reads without blocking; `None` if no bytes are available.
+    /// Reads without blocking. Returns `None` if no bytes are available.
     fn try_read(&mut self, out: &mut [u8]) -> Result<Option<usize>, Fault>;
 
-    /// Returns the unread part of the next block without consuming it. `None` if no block is
-    /// available; empty at the end of the stream. The slice is valid until the next call (a *weak
-    /// move*; implementations may promise more).
+    /// Returns the unread part of the next block without consuming it. Returns `None` if no block
+    /// is available, and an empty slice at the end of the stream. The slice is valid until the next
+    /// call (a *weak move*); implementations may promise more.
     fn peek(&mut self) -> Result<Option<&[u8]>, Fault>;
 
-    /// Returns an upper bound on the number of bytes that the next read will copy in any case, so
-    /// that the caller can let it copy them directly to their destination instead of peeking.
-    /// Returns 0 if a peek needs no copy or no bytes are available.
+    /// Returns an upper bound on the number of bytes that the next read will copy even after a
+    /// peek. A caller can then let the read copy them directly to their destination, instead of
+    /// peeking. Returns 0 if a peek needs no copy or no bytes are available.
     fn copies(&mut self) -> Result<usize, Fault> {
         Ok(0)
     }
 
-    /// Consumes `count` of the bytes that were peeked at or lent.
+    /// Consumes `count` bytes that were peeked or lent.
     fn take(&mut self, count: usize);
 
-    /// Waits for input or the end of the stream, for at most `limit`; `None` waits indefinitely.
+    /// Waits for input or the end of the stream, at most for `limit`, or without a limit for
+    /// `None`.
     fn wait(&mut self, limit: Option<Duration>) -> Result<WaitResult, Fault>;
 
     /// Lends up to `max` bytes of the next block as a pointer, to be forwarded and then consumed.
-    /// `None` if no block is available or the stream does not support lending.
+    /// Returns `None` if no block is available or the stream does not lend blocks.
     fn lend(&mut self, _max: usize) -> Result<Option<Lent<'_>>, Fault> {
         Ok(None)
     }
 
-    /// Returns true if a lending stream has ended, without following pointers, for which the caller
-    /// may lack permission. Returns `None` if the stream does not support lending.
+    /// Returns true if a lending stream has ended. Does not follow pointers, for which the caller
+    /// may lack permission. Returns `None` if the stream does not lend blocks.
     fn is_lent_out(&mut self) -> Result<Option<bool>, Fault> {
         Ok(None)
     }
 
-    /// Releases blocks that are consumed and no longer lent, for which the writer may be waiting.
-    /// Returns the number of blocks still unreleased.
+    /// Releases blocks that are consumed and no longer lent, whose memory the writer may be waiting
+    /// for. Returns the number of blocks still unreleased.
     fn give_back(&mut self) -> u64 {
         0
     }
 
-    /// Waits as [`StreamReader::wait`], or until one of these descriptors is ready.
+    /// Waits as [`StreamReader::wait`] without a limit, and also returns when one of these
+    /// descriptors is ready. The default implementation ignores the descriptors.
     fn wait_among(&mut self, _others: &[BorrowedFd<'_>]) -> Result<WaitResult, Fault> {
         self.wait(None)
     }
 }
 
-/// The write end of a stream.
+/// The writing end of a stream.
 pub trait StreamWriter: fmt::Debug {
-    /// Writes one block. Blocks until there is room if the policy is to block; else returns false
-    /// if the block was dropped.
+    /// Writes one block. Blocks until there is room, if the policy is to block; returns false if
+    /// the policy drops the block.
     fn write(&mut self, block: &[u8]) -> Result<bool, Fault>;
 
-    /// Reserves up to `length` bytes in place and lets `fill` write them; `fill` returns the length
-    /// of the block. Blocks and returns as [`StreamWriter::write`].
+    /// Writes a block of up to `length` bytes in place: `fill` writes into the block and returns
+    /// its length in bytes. Blocks and returns as [`StreamWriter::write`].
     fn write_with(
         &mut self,
         length: usize,
@@ -121,25 +124,26 @@ pub trait StreamWriter: fmt::Debug {
     /// Returns the maximum length of a block in bytes.
     fn block_max(&self) -> usize;
 
-    /// Returns the descriptors to poll for room; empty if the writer blocks internally.
+    /// Returns the descriptors to poll for room. Empty if the writer only waits inside its own
+    /// calls.
     fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
         Vec::new()
     }
 
-    /// Forwards a lent block as a pointer; returns false if it was dropped. Returns `None` if that
-    /// is not possible now; the caller then copies.
+    /// Forwards a lent block as a pointer. Returns false if the block was dropped, and `None` if
+    /// the block cannot be forwarded now, so that the caller must copy it.
     fn accept(&mut self, _lent: &Lent<'_>) -> Result<Option<bool>, Fault> {
         Ok(None)
     }
 
-    /// Waits until readers have released some of the accepted blocks; returns false if none is
-    /// held.
+    /// Waits until readers have released some of the accepted blocks. Returns false at once if none
+    /// is held.
     fn settle(&mut self) -> Result<bool, Fault> {
         Ok(false)
     }
 
-    /// Announces a sleep on the descriptors until readers have released something. Returns false if
-    /// they already have, or if nothing is held.
+    /// Announces that the caller will sleep on the descriptors until readers release accepted
+    /// blocks. Returns false if they already have, or if no block is held.
     fn announce_sleep(&mut self) -> Result<bool, Fault> {
         Ok(false)
     }

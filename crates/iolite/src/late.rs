@@ -1,5 +1,5 @@
-//! Races between a reader's check for input and the end of the writer, by the test of
-//! `buffer::late` for the readers of this crate.
+//! Tests of races between a reader's check for input and the end of its writer, for the readers of
+//! this crate. They use the test of `buffer::late`.
 
 #![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
 
@@ -23,7 +23,7 @@ use buffer::{Fault, Policy, pool};
 use std::time::Duration;
 use sys::process::identity;
 
-const LAST: &[u8] = b"published just before the exit";
+const LAST_BLOCK: &[u8] = b"published just before the exit";
 const POLICIES: [Policy; 3] = [Policy::Block, Policy::DropNew, Policy::Overwrite];
 
 fn id(number: u32) -> DbufId {
@@ -41,7 +41,7 @@ const ENDS: [WriterEnd; 2] = [WriterEnd::Killed, WriterEnd::Closed];
 
 impl WriterEnd {
     /// Returns the expected result of a read after the last block: no bytes, or a fault.
-    const fn end(self) -> Result<Vec<u8>, Fault> {
+    const fn expected_end(self) -> Result<Vec<u8>, Fault> {
         match self {
             Self::Closed => Ok(Vec::new()),
             Self::Killed => Err(Fault::Abandoned),
@@ -49,7 +49,7 @@ impl WriterEnd {
     }
 }
 
-/// A writer that publishes [`LAST`] and then closes the stream or is killed.
+/// A writer that publishes [`LAST_BLOCK`] and then closes the stream or is killed.
 trait RaceWriter: Send + 'static {
     fn write_and_end(self, how: WriterEnd);
 }
@@ -58,7 +58,7 @@ macro_rules! race_writer {
     ($($output:ty),*) => {$(
         impl RaceWriter for $output {
             fn write_and_end(mut self, how: WriterEnd) {
-                assert!(self.write(LAST).unwrap());
+                assert!(self.write(LAST_BLOCK).unwrap());
                 self.flush();
                 match how {
                     WriterEnd::Killed => self.die(),
@@ -71,23 +71,23 @@ macro_rules! race_writer {
 
 race_writer!(stream::Output, fixed::stream::SlotOutput, indirect::Output);
 
-/// Lets a writer end in the middle of a reader's call.
-fn race(late: &mut LateEvent, output: impl RaceWriter, how: WriterEnd) {
+/// Arms an event that ends the writer in the middle of a reader's call.
+fn arm_writer_end(late: &mut LateEvent, output: impl RaceWriter, how: WriterEnd) {
     late.arm(move || output.write_and_end(how));
 }
 
-/// Reads a block and the end after it, by this call.
+/// Checks that `call` returns the late block, and then the expected end.
 fn check_block_and_end<I>(
     what: &str,
     how: WriterEnd,
     input: &mut I,
     call: fn(&mut I) -> Result<Vec<u8>, Fault>,
 ) {
-    assert_eq!(call(input).as_deref(), Ok(LAST), "{what}, and it {how:?}");
-    assert_eq!(call(input), how.end(), "{what}, and it {how:?}");
+    assert_eq!(call(input).as_deref(), Ok(LAST_BLOCK), "{what}, and it {how:?}");
+    assert_eq!(call(input), how.expected_end(), "{what}, and it {how:?}");
 }
 
-/// Repeats an attempt until it returns a block.
+/// Repeats a read until it returns a block, the end or a fault.
 fn retry<I>(
     input: &mut I,
     attempt: fn(&mut I, &mut [u8]) -> Result<Option<usize>, Fault>,
@@ -102,10 +102,10 @@ fn retry<I>(
     panic!("nothing, again and again");
 }
 
-type Call<I> = (&'static str, fn(&mut I) -> Result<Vec<u8>, Fault>);
+type ReadCall<I> = (&'static str, fn(&mut I) -> Result<Vec<u8>, Fault>);
 
-/// Returns an indirect stream with one reader, in a space that can map its memory.
-fn pointers(policy: Policy) -> (indirect::Output, indirect::Input, GrantServer) {
+/// Creates an indirect stream with one reader, in a space that can map the stream's memory.
+fn pointer_stream(policy: Policy) -> (indirect::Output, indirect::Input, GrantServer) {
     let server = GrantServer::open(Creator::new(8)).unwrap();
     let shape = pool::PoolConfig { segment: 4096, segments: 4 };
     let pool = AllocationPool::new(id(2), shape, AccessList::private(identity())).unwrap();
@@ -119,7 +119,7 @@ fn pointers(policy: Policy) -> (indirect::Output, indirect::Input, GrantServer) 
 
 #[test]
 fn indirect_stream_loses_no_published_block() {
-    let calls: [Call<indirect::Input>; 2] = [
+    let calls: [ReadCall<indirect::Input>; 2] = [
         ("try_read", |input| retry(input, |input, out| input.try_read(out))),
         ("peek", |input| {
             retry(input, |input, out| {
@@ -133,28 +133,29 @@ fn indirect_stream_loses_no_published_block() {
     ];
     for (name, call) in calls {
         for (policy, how) in POLICIES.into_iter().flat_map(|policy| ENDS.map(|how| (policy, how))) {
-            let (output, mut input, _server) = pointers(policy);
-            race(&mut input.late, output, how);
+            let (output, mut input, _server) = pointer_stream(policy);
+            arm_writer_end(&mut input.late, output, how);
             check_block_and_end(&format!("{name} of pointers, {policy:?}"), how, &mut input, call);
-            assert_eq!(input.written().resident(&input.count()), Some(0));
+            assert_eq!(input.writer_counts().resident(&input.counts()), Some(0));
         }
     }
 }
 
-/// A splice neither maps nor reads the block, so it checks for the end of the stream separately.
+/// A splice neither maps nor reads the block, so it has a check of its own for the end of the
+/// stream.
 #[test]
 fn published_blocks_are_spliced_before_writer_death() {
     for how in ENDS {
-        let (output, mut input, _server) = pointers(Policy::Block);
-        let (mut to, mut through, _behind) = pointers(Policy::Block);
-        race(&mut input.late, output, how);
+        let (output, mut input, _server) = pointer_stream(Policy::Block);
+        let (mut to, mut through, _behind) = pointer_stream(Policy::Block);
+        arm_writer_end(&mut input.late, output, how);
         let moved = splice_all(&mut input, &mut to);
-        assert_eq!(moved.map(|_| Vec::new()), how.end());
+        assert_eq!(moved.map(|_| Vec::new()), how.expected_end());
         to.flush();
-        assert_eq!(to.count().bytes, LAST.len() as u64, "{how:?}");
+        assert_eq!(to.counts().bytes, LAST_BLOCK.len() as u64, "{how:?}");
         drop(to);
         assert_eq!(StreamReader::wait(&mut through, None), Ok(stream::WaitResult::Ready));
-        assert_eq!(through.written().blocks, 1);
+        assert_eq!(through.writer_counts().blocks, 1);
     }
 }
 
@@ -170,23 +171,23 @@ fn merged_producer_loses_no_published_block() {
             let config = Config::new(id(1)).capacity(4096);
             let (output, mut offers) = stream::stream(&config).unwrap();
             let mut input = offers.remove(0).open().unwrap();
-            race(&mut input.late, output, how);
+            arm_writer_end(&mut input.late, output, how);
             let first = merged.join(input);
             let shape = fixed::SlotConfig { slot: 64, slots: 16, ..fixed::SlotConfig::new(id(2)) };
             let (output, mut offers) = fixed::stream::stream(&shape, 1).unwrap();
             let mut input = offers.remove(0).open().unwrap();
-            race(&mut input.late, output, how);
+            arm_writer_end(&mut input.late, output, how);
             let second = merged.join(input);
             let (mut out, mut from) = ([0; 100], Vec::new());
             while let Next::Block { from: who, length } = merged.read(&mut out).unwrap() {
-                assert_eq!(&out[..length], LAST);
+                assert_eq!(&out[..length], LAST_BLOCK);
                 from.push(who);
             }
             from.sort();
             assert_eq!(from, [first, second], "{how:?}");
             for _ in 0..2 {
                 let gone = merged.departed().unwrap();
-                assert_eq!(gone.fault, how.end().err());
+                assert_eq!(gone.fault, how.expected_end().err());
                 assert_eq!(gone.put.resident(&gone.taken), Some(0));
             }
         }
@@ -199,7 +200,7 @@ fn multiway_pipe_loses_no_published_block() {
         let mut ends = mpipe(3, &Config::new(id(1)).capacity(4096)).unwrap();
         let (output, _) = open_write(ends.remove(0)).unwrap();
         let mut input = open_read(ends.remove(0)).unwrap().unwrap();
-        race(&mut input.late, output, how);
+        arm_writer_end(&mut input.late, output, how);
         // Also with an end that is opened after the writer has ended.
         for mut input in [input, open_read(ends.remove(0)).unwrap().unwrap()] {
             check_block_and_end("an end of a pipe", how, &mut input, |input| {
@@ -220,7 +221,7 @@ fn aggregate_pipe_loses_no_sent_aggregate() {
         let server = GrantServer::open(creator).unwrap();
         let (mut sender, offer) = pipe(&server, id(2), Credentials::from(identity())).unwrap();
         let mut receiver = offer.open().unwrap();
-        let sent = pool.copy(LAST).unwrap();
+        let sent = pool.copy(LAST_BLOCK).unwrap();
         receiver.late().arm(move || {
             sender.send(&server, &sent).unwrap();
             match how {
@@ -231,12 +232,12 @@ fn aggregate_pipe_loses_no_sent_aggregate() {
             drop(server);
         });
         let received = receiver.receive().unwrap().unwrap();
-        assert_eq!(received.len(), LAST.len());
+        assert_eq!(received.len(), LAST_BLOCK.len());
         let _gone = receiver.give_back(received);
         let end = receiver.receive().map(|none| {
             assert!(none.is_none());
             Vec::new()
         });
-        assert_eq!(end, how.end());
+        assert_eq!(end, how.expected_end());
     }
 }

@@ -1,7 +1,7 @@
 //! IO-Lite over buffers: aggregates, streams of pointers, cached files, merged streams, and a
 //! Unix-like file interface to all of them. [IOL §2, §3], [SL §5.3, §6]
 //!
-//! Pipelines do not use this crate; it serves programs that read and write streams themselves.
+//! Paths do not use this crate. It serves programs that read and write streams by themselves.
 //! Rings, pools and doorbells come from `buffer`, as do the three kinds of shared memory and their
 //! rules.
 #![deny(unsafe_code)]
@@ -21,7 +21,7 @@ pub mod splice;
 #[expect(unsafe_code, reason = "lends trusted and frozen memory; numbered invariants in the file")]
 pub mod view;
 
-/// The examples of the book, run as tests.
+/// The examples of the book, run as doc tests.
 #[cfg(doctest)]
 mod book {
     #[doc = include_str!("../../../docs/book/04-buffers.md")]

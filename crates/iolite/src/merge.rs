@@ -1,5 +1,5 @@
-//! Many producers, one reader: a ring for each producer, merged by the reader. [SL §5.1], CONTRACT
-//! 16, 24
+//! Merged streams: many producers with a ring each, merged by one reader. [SL §5.1], CONTRACT 16,
+//! 24
 //!
 //! ```text
 //! producer 1 ─ ring ─┐
@@ -13,16 +13,15 @@
 //! its counters and fault. The others continue. Producers may join at any time.
 //!
 //! **By time** ([`Order::Stamped`]). Timestamps are claimed by producers, in any unit. The oldest
-//! block is returned once every other producer has a later block waiting; or once the waiting
-//! blocks of some producer span the window, reach 1 MB, or number 4096; or once nothing has arrived
-//! for the time limit ([`Stamped::new`]). Blocks that arrive later with older timestamps are
-//! returned at once and counted as late. A producer that writes past timestamps gets at most every
-//! second read, so it starves no other producer. A producer that writes future timestamps is
-//! believed, too: the reader then does not wait for the others, which makes their blocks late but
-//! loses none.
+//! block is returned when one of these holds: every other producer has a later block waiting; the
+//! waiting blocks of some producer span the window, reach 1 MB, or number 4096; or nothing has
+//! arrived for the time limit ([`Stamped::new`]). Blocks that arrive later with older timestamps
+//! are returned at once and counted as late. A producer that writes past timestamps gets at most
+//! every second read, so it starves no other producer. If a producer writes future timestamps, the
+//! reader does not wait for the other producers, so their blocks count as late, but none is lost.
 
 use buffer::stream::{BlockRead, WaitResult};
-use buffer::{Fault, Put, Taken, signal};
+use buffer::{Fault, ReaderCounts, WriterCounts, signal};
 use std::collections::VecDeque;
 use std::fmt;
 use std::os::fd::{AsFd as _, BorrowedFd};
@@ -39,18 +38,17 @@ pub use stamped::Stamped;
 /// Order among blocks of different producers. Blocks of one producer always stay in order.
 #[derive(Debug)]
 pub enum Order {
-    /// Round robin, with at most this many consecutive blocks of one producer while others have
-    /// blocks.
+    /// Round robin. A producer's turn ends after this many blocks if other producers have blocks.
     Fair(usize),
     /// In order of timestamps.
     Stamped(Stamped),
 }
 
-/// Id of a producer; never reused by a reader.
+/// Id of a producer, never reused by its reader.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ProducerId(u64);
 
-/// Result of a read.
+/// The result of a read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Next {
     /// A block.
@@ -71,12 +69,12 @@ pub enum Next {
 pub struct DepartedProducer {
     /// Id of the producer.
     pub producer: ProducerId,
-    /// The fault; `None` if it closed its stream.
+    /// The fault for which the producer was removed, or `None` if it closed its stream.
     pub fault: Option<Fault>,
-    /// Counters claimed by the producer.
-    pub put: Put,
-    /// Counters of consumed blocks.
-    pub taken: Taken,
+    /// Counts of blocks put, as published by the producer.
+    pub put: WriterCounts,
+    /// Counts of blocks taken from the producer.
+    pub taken: ReaderCounts,
 }
 
 /// A reader that merges many streams.
@@ -85,7 +83,7 @@ pub struct Merged {
     producers: Vec<Producer>,
     departed: VecDeque<DepartedProducer>,
     next: u64,
-    /// Index of the current producer, and its blocks returned in this round.
+    /// Index of the current producer, and the number of its blocks returned in this round.
     current: usize,
     given: usize,
     spins: u32,
@@ -95,9 +93,9 @@ pub struct Merged {
 struct Producer {
     id: ProducerId,
     input: Box<dyn ProducerEnd>,
-    /// Blocks consumed but not returned yet (by time only).
+    /// Blocks consumed and not yet returned (only in order of timestamps).
     stage: Stage,
-    /// Set when the producer has ended; the inner value is its fault.
+    /// `Some` if the producer has ended; the inner value is its fault, if any.
     over: Option<Option<Fault>>,
 }
 
@@ -117,13 +115,14 @@ impl Merged {
         }
     }
 
-    /// Sets the number of polls of all producers before sleeping; 0 suits a reader that shares its
-    /// processor with them.
+    /// Sets the number of polls of all producers before sleeping. 0 suits a reader that shares its
+    /// processor with the producers.
     pub const fn spin(&mut self, spins: u32) {
         self.spins = spins;
     }
 
-    /// Adds a producer: the read end of a stream of blocks or slots.
+    /// Adds a producer: the reading end of a stream of blocks or slots. Returns the id of the
+    /// producer.
     pub fn join(&mut self, input: impl Source + 'static) -> ProducerId {
         let input = Box::new(input);
         let id = ProducerId(self.next);
@@ -132,14 +131,14 @@ impl Merged {
         id
     }
 
-    /// Removes a producer, which is notified. Its consumed blocks are still returned. Returns false
-    /// if there is no such producer.
+    /// Removes a producer after the blocks already consumed from it have been returned, and then
+    /// closes its stream. Returns false if there is no such producer.
     pub fn leave(&mut self, producer: ProducerId) -> bool {
         let Some(at) = self.producers.iter().position(|known| known.id == producer) else {
             return false;
         };
         self.producers[at].over.get_or_insert(None);
-        self.depart();
+        self.remove_ended();
         true
     }
 
@@ -149,7 +148,7 @@ impl Merged {
         self.producers.len()
     }
 
-    /// Returns the next removed producer that has not been reported yet.
+    /// Removes and returns the next producer that has been removed and not been reported yet.
     pub fn departed(&mut self) -> Option<DepartedProducer> {
         self.departed.pop_front()
     }
@@ -157,22 +156,22 @@ impl Merged {
     /// Returns the number of blocks returned after a block of another producer with a later
     /// timestamp.
     #[must_use]
-    pub const fn late(&self) -> u64 {
+    pub const fn late_blocks(&self) -> u64 {
         match &self.order {
             Order::Fair(_) => 0,
             Order::Stamped(stamped) => stamped.late,
         }
     }
 
-    /// Returns the counters of blocks consumed from a producer, including blocks not returned yet;
-    /// `None` if there is no such producer.
+    /// Returns the counts of blocks consumed from a producer, including blocks not returned yet.
+    /// Returns `None` if there is no such producer.
     #[must_use]
-    pub fn count(&self, producer: ProducerId) -> Option<Taken> {
-        self.producers.iter().find(|known| known.id == producer).map(|known| known.input.count())
+    pub fn counts(&self, producer: ProducerId) -> Option<ReaderCounts> {
+        self.producers.iter().find(|known| known.id == producer).map(|known| known.input.counts())
     }
 
-    /// Copies the next block into `out`, waiting for one. Fails with [`Fault::TooLong`] if `out` is
-    /// too short; the block then stays.
+    /// Copies the next block into `out`. Blocks until there is one. Fails with [`Fault::TooLong`]
+    /// if `out` is too short; the block then stays.
     pub fn read(&mut self, out: &mut [u8]) -> Result<Next, Fault> {
         loop {
             match self.try_read(out)? {
@@ -186,7 +185,7 @@ impl Merged {
             let ready = self.wait(patience);
             if ready == WaitResult::NotReady
                 && patience.is_some()
-                && let Some(found) = self.give_staged(out, false)?
+                && let Some(found) = self.take_oldest_staged(out, false)?
             {
                 return Ok(found);
             }
@@ -199,10 +198,10 @@ impl Merged {
             Order::Fair(most) => self.take_round_robin(most.max(1), out)?,
             Order::Stamped(_) => {
                 self.fill_stages();
-                self.give_staged(out, true)?
+                self.take_oldest_staged(out, true)?
             }
         };
-        self.depart();
+        self.remove_ended();
         Ok(match found {
             Some(found) => found,
             None if self.producers.is_empty() => Next::End,
@@ -210,8 +209,8 @@ impl Merged {
         })
     }
 
-    /// Waits until a producer without staged blocks has a new block, or has ended, for at most
-    /// `limit`; `None` waits indefinitely.
+    /// Waits until a producer without staged blocks has a new block or has ended, at most for
+    /// `limit`, or without a limit for `None`.
     pub fn wait(&mut self, limit: Option<Duration>) -> WaitResult {
         for _ in 0..self.spins {
             if self.is_readable() {
@@ -242,8 +241,8 @@ impl Merged {
         if found || self.is_readable() { WaitResult::Ready } else { WaitResult::NotReady }
     }
 
-    /// Returns the doorbells of all producers, which become readable after [`Merged::wait`] has
-    /// found nothing and a producer notifies; for polling with other descriptors.
+    /// Returns the doorbells of all producers, for polling with other descriptors. A doorbell
+    /// becomes readable if its producer notifies after [`Merged::wait`] has found nothing.
     pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.producers.iter().map(|producer| producer.input.as_fd())
     }
@@ -254,7 +253,8 @@ impl Merged {
         waited.any(|producer| producer.input.is_readable().unwrap_or(true))
     }
 
-    /// Returns the next block of the current producer, or of the next producer that has a block.
+    /// Copies the next block of the current producer, or of the next producer that has a block,
+    /// into `out`.
     fn take_round_robin(&mut self, most: usize, out: &mut [u8]) -> Result<Option<Next>, Fault> {
         for _ in 0..=self.producers.len() {
             if self.given >= most || self.current >= self.producers.len() {
@@ -274,14 +274,15 @@ impl Merged {
         Ok(None)
     }
 
-    /// Removes producers that have ended.
-    fn depart(&mut self) {
+    /// Removes the producers that have ended and have no staged blocks, and records each as
+    /// departed.
+    fn remove_ended(&mut self) {
         let mut at = 0;
         while let Some(producer) = self.producers.get_mut(at) {
             match producer.over {
                 Some(fault) if producer.stage.is_empty() => {
                     let gone = self.producers.remove(at);
-                    let (put, taken) = (gone.input.put(), gone.input.count());
+                    let (put, taken) = (gone.input.writer_counts(), gone.input.counts());
                     self.departed.push_back(DepartedProducer {
                         producer: gone.id,
                         fault,
@@ -306,8 +307,8 @@ impl Producer {
         self.over.is_none() && self.stage.is_empty()
     }
 
-    /// Consumes the producer's next block, and records its end or fault. Fails only if `out` is too
-    /// short.
+    /// Consumes the producer's next block, and records its end or fault. Returns the length of the
+    /// block in bytes, or `None` if there is none. Fails only if `out` is too short.
     fn take(&mut self, out: &mut [u8]) -> Result<Option<usize>, Fault> {
         if self.over.is_some() {
             return Ok(None);

@@ -7,11 +7,11 @@
 //!             └ end 2: a socket ◄────── the ring, …
 //! ```
 //!
-//! An end is a single descriptor, like an end of a pipe: it survives fork and exec, can be a
-//! standard stream, and can be sent over a socket. Nothing is shared at first. Opening the write
-//! end creates the ring, seals it, and sends it to the readers; opening a read end waits for the
-//! ring. So the ends may belong to processes that do not trust each other. Each end can be opened
-//! by one process only: the kernel delivers the message in a socket to the first reader.
+//! An end is a single descriptor, like an end of a Unix pipe: it survives fork and exec, can be a
+//! standard stream, and can be sent over a socket. At first the ends share no memory. Opening the
+//! write end creates the ring, seals it, and sends it to the readers; opening a read end waits for
+//! the ring. So the ends may belong to processes that do not trust each other. Each end can be
+//! opened by one process only: the kernel delivers the message in a socket to the first reader.
 //!
 //! Closing an unopened end has the same effect as for a pipe: readers observe the end of the
 //! stream, and the writer observes the departure of readers.
@@ -24,8 +24,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use sys::descriptor;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// Creates a pipe of `n` ends: the first one writes, the others read. `config` is the shape of the
-/// ring; its number of readers is set to `n - 1`. Fails unless `n` is from 2 to [`ENDS_MAX`].
+/// Creates a pipe of `n` ends, of which the first one writes and the others read. `config`
+/// describes the ring; its number of readers is set to `n - 1`. Fails unless `n` is from 2 to
+/// [`ENDS_MAX`].
 pub fn mpipe(n: usize, config: &Config) -> Result<Vec<OwnedFd>, PipeError> {
     if !(2..=ENDS_MAX).contains(&n) {
         return Err(PipeError::Ends(n));
@@ -43,11 +44,11 @@ pub fn mpipe(n: usize, config: &Config) -> Result<Vec<OwnedFd>, PipeError> {
     Ok(ends)
 }
 
-/// Maximum number of ends of a pipe, limited by the descriptors of one message.
+/// Maximum number of ends of a pipe, which the number of descriptors in one message limits.
 pub const ENDS_MAX: usize = descriptor::DESCRIPTORS_MAX + 1;
 
-/// Opens the write end: creates the ring and sends it to the readers. Consumes the descriptor. Also
-/// returns the number of blocks after which written blocks are published.
+/// Opens the writing end: creates the ring and sends it to the readers. Consumes the descriptor.
+/// Also returns the number of blocks after which written blocks are published.
 pub fn open_write(end: OwnedFd) -> Result<(Output, usize), PipeError> {
     if !begins_with(&end, &MAGIC.to_ne_bytes())? {
         return Err(PipeError::NoEnd);
@@ -67,8 +68,8 @@ pub fn open_write(end: OwnedFd) -> Result<(Output, usize), PipeError> {
     Ok((output, config.every))
 }
 
-/// Opens a read end. Blocks until the write end is opened. Returns `None` if the write end was
-/// closed unopened.
+/// Opens a reading end. Blocks until the writing end is opened. Returns `None` if the writing end
+/// was closed unopened.
 pub fn open_read(end: OwnedFd) -> Result<Option<Input>, PipeError> {
     if !begins_with(&end, stream::OFFER)? {
         return Err(PipeError::NoEnd);
@@ -79,8 +80,8 @@ pub fn open_read(end: OwnedFd) -> Result<Option<Input>, PipeError> {
     }
 }
 
-/// Returns true if the first message of an end begins with `magic` or its peer is closed. Does not
-/// consume the message.
+/// Returns true if the first message of an end begins with `magic` or the peer is closed. Leaves
+/// the message in the socket.
 fn begins_with(end: &OwnedFd, magic: &[u8; 8]) -> Result<bool, PipeError> {
     if !descriptor::is_packet_socket(end) {
         return Ok(false);
@@ -90,7 +91,7 @@ fn begins_with(end: &OwnedFd, magic: &[u8; 8]) -> Result<bool, PipeError> {
     Ok(length == 0 || (length == first.len() && first == *magic))
 }
 
-/// The message that waits in the write end: the shape of the ring to be created.
+/// The message that waits in the writing end: the configuration of the ring to be created.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 struct Shape {
@@ -128,7 +129,7 @@ impl Shape {
     }
 }
 
-/// Reason why a pipe was not created, or an end was not opened.
+/// Reason why a pipe could not be created, or an end could not be opened.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum PipeError {
     /// The requested number of ends is out of range.
@@ -140,7 +141,7 @@ pub enum PipeError {
     /// The descriptor is not an end of this kind.
     #[error("this descriptor is no end of a multiway pipe of this kind")]
     NoEnd,
-    /// This end has been opened before, here or in another process.
+    /// This end has already been opened, by this or another process.
     #[error("this end was opened before, here or in another process: each end is for one")]
     Opened,
     /// A descriptor in the message is invalid.

@@ -3,9 +3,9 @@
 //! A rich pointer is an allegation: plain data from a ring, a table, or another process. A space
 //! registers all memory that it can currently read in a [`Table`]: its pool, the batches being
 //! read, its leases, the rings of others. [`Table::resolve`] returns bytes that live as long as the
-//! table, or a [`Fault`] with the reason; [`Table::copy`] also reaches foreign memory, to which no
-//! slice may ever be created. Deviation: the table does not map on demand; a pointer to an
-//! unregistered dbuf is a fault.
+//! table's borrows, or a [`Fault`] with the reason. [`Table::copy`] also reads foreign memory, of
+//! which no slice may ever be created. Deviation: the table maps nothing on demand, so a pointer
+//! into an unregistered dbuf is a fault.
 
 use crate::file::CachedFile;
 use abi::{DbufId, RichPointer};
@@ -22,7 +22,7 @@ pub struct Table<'a> {
     files: Vec<&'a CachedFile>,
 }
 
-/// A borrow that prevents bytes from being overwritten.
+/// Borrowed memory whose bytes cannot be overwritten while the borrow lives.
 #[derive(Clone, Copy, Debug)]
 pub enum HeldMemory<'a> {
     /// The space's own memory.
@@ -40,23 +40,24 @@ impl<'a> Table<'a> {
         Self::default()
     }
 
-    /// Registers held memory. Entries are searched in order of registration, so the most frequently
-    /// used memory should be registered first.
+    /// Registers held memory. Memories are searched in the order of registration, so register the
+    /// most frequently used memory first.
     pub fn hold(&mut self, held: HeldMemory<'a>) {
         self.held.push(held);
     }
 
-    /// Registers a ring of another process under the id announced by its writer.
+    /// Registers a ring of another process, under the id that its writer announced.
     pub fn visit(&mut self, dbuf: DbufId, visitor: &'a mut BlockVisitor) {
         self.foreign.push((dbuf, visitor));
     }
 
-    /// Registers a file, which can only be copied from.
+    /// Registers a file, whose bytes can be copied but not borrowed.
     pub fn read(&mut self, file: &'a CachedFile) {
         self.files.push(file);
     }
 
-    /// Returns the bytes to which a pointer refers.
+    /// Returns the bytes named by a pointer. Fails with a [`Fault`] if no held memory contains
+    /// them.
     pub fn resolve(&self, pointer: RichPointer) -> Result<&'a [u8], Fault> {
         if pointer.is_hole() {
             return Err(Fault::Hole);
@@ -73,8 +74,7 @@ impl<'a> Table<'a> {
         Err(fault)
     }
 
-    /// Copies the bytes to which a pointer refers into `out`, whose length must be that of the
-    /// view.
+    /// Copies the bytes named by a pointer into `out`, whose length must be that of the view.
     pub fn copy(&mut self, pointer: RichPointer, out: &mut [u8]) -> Result<(), Fault> {
         let (length, limit) = (pointer.length() as usize, out.len());
         if length != limit && !pointer.is_hole() {

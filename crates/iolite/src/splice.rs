@@ -4,8 +4,8 @@
 //! Input: a readable and a writable stream. Output: the number of bytes moved, and the number of
 //! bytes moved as pointers. If the source can lend a block and the destination accepts it, only its
 //! 16-byte pointer is written: the bytes are neither touched nor mapped here, and the splicing
-//! process needs no permission to read them. All other data is written from the peeked slice, with
-//! at most one copy.
+//! process needs no permission to read them. All other data is written from a peeked slice, with at
+//! most one copy.
 //!
 //! | from | to indirect stream | to stream of bytes |
 //! |---|---|---|
@@ -15,14 +15,14 @@
 //!
 //! [`AggregateBlocks`]: crate::interface::AggregateBlocks
 //!
-//! Data spliced from ring to ring stays in the dbuf to which it was first written, through any
-//! number of processes: each process holds its entry until the next process has released it (F5 of
-//! [`crate::indirect`]), so back-pressure reaches the first writer, as with pipes.
+//! Data spliced from ring to ring through any number of processes stays in the dbuf to which it was
+//! first written. Each process holds the entry in its ring until the next process has released the
+//! block (F5 of [`crate::indirect`]), so back-pressure reaches the first writer, as with pipes.
 
 use crate::interface::{StreamReader, StreamWriter};
 use buffer::Fault;
 
-/// Result of a splice.
+/// The result of a splice.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct SpliceResult {
     /// Number of bytes moved; 0 at the end of the source.
@@ -33,9 +33,9 @@ pub struct SpliceResult {
     pub dropped: usize,
 }
 
-/// Moves up to `max` bytes, at least one unless the source has ended. Blocks until the source has
-/// bytes, and while the destination is full and its policy is to block. The destination is not
-/// flushed.
+/// Moves up to `max` bytes, and at least one unless the source has ended. Blocks until the source
+/// has bytes, and while the destination is full and its policy is to block. Does not flush the
+/// destination.
 pub fn splice<F, T>(from: &mut F, to: &mut T, max: usize) -> Result<SpliceResult, Fault>
 where
     F: StreamReader + ?Sized,
@@ -45,12 +45,12 @@ where
     while moved.bytes < max {
         let left = max - moved.bytes;
         let before = moved.bytes;
-        match pass_on(from, to, left, &mut moved) {
+        match forward_pointer(from, to, left, &mut moved) {
             Ok(PassResult::Forwarded) => {}
-            Ok(PassResult::Refused) => write_over(from, to, left, &mut moved)?,
+            Ok(PassResult::Refused) => write_peeked(from, to, left, &mut moved)?,
             // Blocks that arrived in between are lent as well, not peeked at.
             Ok(PassResult::Nothing) => match from.is_lent_out() {
-                Ok(None) => write_over(from, to, left, &mut moved)?,
+                Ok(None) => write_peeked(from, to, left, &mut moved)?,
                 Ok(Some(false)) if moved.bytes == 0 => {
                     wait(from, to)?;
                     continue;
@@ -77,7 +77,8 @@ where
     Ok(moved)
 }
 
-/// Moves all bytes until the end of the source, then flushes. Blocks as often as necessary.
+/// Moves all bytes until the end of the source, then flushes the destination. Blocks as often as
+/// necessary.
 pub fn splice_all<F, T>(from: &mut F, to: &mut T) -> Result<SpliceResult, Fault>
 where
     F: StreamReader + ?Sized,
@@ -97,8 +98,8 @@ where
 }
 
 /// Waits until the source has input, or until readers of the destination have released lent blocks,
-/// for which the writer of the source may be waiting. For callers that forward by peeking and
-/// writing; [`splice`] calls this itself. Flushes the destination first.
+/// for which the writer of the source may be waiting. Flushes the destination first. Only for
+/// callers that forward by peeking and writing; [`splice`] waits by itself.
 pub fn wait<F, T>(from: &mut F, to: &mut T) -> Result<(), Fault>
 where
     F: StreamReader + ?Sized,
@@ -117,19 +118,19 @@ where
     Ok(())
 }
 
-/// Result of moving a block as a pointer.
+/// The result of an attempt to move a block as a pointer.
 enum PassResult {
     /// The destination has accepted or dropped the pointer.
     Forwarded,
-    /// The destination does not accept a pointer to it.
+    /// The destination did not accept a pointer to the block.
     Refused,
-    /// No block is lent.
+    /// The source has lent no block.
     Nothing,
 }
 
-/// Moves a block as a pointer.
+/// Moves the next block as a pointer, if the source lends it and the destination accepts it.
 #[inline]
-fn pass_on<F, T>(
+fn forward_pointer<F, T>(
     from: &mut F,
     to: &mut T,
     max: usize,
@@ -162,8 +163,8 @@ where
     Ok(PassResult::Forwarded)
 }
 
-/// Writes bytes of the peeked block.
-fn write_over<F, T>(
+/// Peeks the next block and writes its bytes to the destination.
+fn write_peeked<F, T>(
     from: &mut F,
     to: &mut T,
     max: usize,
@@ -174,7 +175,7 @@ where
     T: StreamWriter + ?Sized,
 {
     let copies = from.copies()?.min(max).min(to.block_max());
-    if copies > 0 && copy_over(from, to, copies, moved)? {
+    if copies > 0 && read_into_destination(from, to, copies, moved)? {
         return Ok(());
     }
     let Some(block) = from.peek()? else { return Ok(()) };
@@ -191,7 +192,7 @@ where
 
 /// Reads foreign bytes directly into the destination, with one copy. Returns false if that is not
 /// possible now.
-fn copy_over<F, T>(
+fn read_into_destination<F, T>(
     from: &mut F,
     to: &mut T,
     count: usize,

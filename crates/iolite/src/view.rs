@@ -2,9 +2,9 @@
 //! fault", cached translation]
 //!
 //! Input: rich pointers from rings, which are allegations. Output: copies, or bytes in place, or a
-//! [`Fault`] with the reason. A [`Space`] consists of the owners that it queries and its mappings;
-//! each reader has a [`Translation`] of its own, a small table that needs neither lock nor system
-//! call.
+//! [`Fault`] with the reason. A [`Space`] consists of mappings, and of the owners to ask for
+//! further ones. Each reader has a [`Translation`] of its own, a small table that needs neither
+//! lock nor system call.
 //!
 //! ```text
 //! pointer ── Translation (16 lines) ── Space (a map) ── owner's grant server (a socket)
@@ -19,8 +19,8 @@
 //! - V3 A view is *trusted* if its space is trusting and the kernel reports that its owner runs
 //!   under the user of this process or root. Such a process could write the memory of this process
 //!   anyway (ptrace(2), or as root), so relying on it grants no additional power (RELIABILITY,
-//!   threat model). It follows the rules of `pool`: published bytes are overwritten only after
-//!   their release (M1 to M4).
+//!   threat model). A trusted owner follows the rules of `pool`: published bytes are overwritten
+//!   only after their release (M1 to M4).
 //! - V4 All other bytes are foreign: they are copied (`foreign`), and no reference to them is
 //!   created.
 //! - V5 A file, which others may truncate at any time, is not mapped here: it is read by system
@@ -46,8 +46,8 @@ mod translation;
 
 pub(crate) use translation::{BackOff, Translation};
 
-/// The foreign memory of a space: the owners that it queries, and its mappings. Clones share the
-/// same state.
+/// The foreign memory of a space: its mappings, and the owners to ask for further ones. Clones
+/// share the same state.
 ///
 /// Ids of dbufs must be unique among the owners of one space. Owners are queried in the order of
 /// introduction; the first owner that has the dbuf decides.
@@ -67,12 +67,12 @@ struct KnownOwners {
     faults: Faults,
 }
 
-/// Counters of queries to owners. [SL §5.3.1]
+/// Counters of a space's queries to owners. [SL §5.3.1]
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Faults {
-    /// Dbufs mapped on demand.
+    /// Number of dbufs mapped on demand.
     pub mapped: u64,
-    /// Refused queries.
+    /// Number of queries that owners refused.
     pub refused: u64,
 }
 
@@ -82,21 +82,21 @@ const VIEWS_MAX: usize = 1024;
 const REPLY_TIMEOUT: Duration = Duration::from_secs(20);
 
 impl Space {
-    /// Creates a space that trusts no peer: bytes that others can write are copied.
+    /// Creates a space that trusts no peer: bytes that another process can write are copied.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Creates a space that reads memory of its own user and of root in place, since their
-    /// processes could write its memory anyway (V3). Other peers are untrusted as with
+    /// Creates a space that reads memory of its own user and of root in place, because their
+    /// processes could write this process's memory anyway (V3). Other peers are untrusted, as with
     /// [`Space::new`].
     #[must_use]
     pub fn trusting() -> Self {
         Self(Arc::new(SharedSpace { trusts: true, ..SharedSpace::default() }))
     }
 
-    /// Adds an owner, by the socket received from its grant server.
+    /// Adds an owner, given the socket received from its grant server.
     pub fn introduce(&self, server: OwnedFd) {
         self.lock().owners.push(Client::new(server));
     }
@@ -107,8 +107,8 @@ impl Space {
         self.lock().views.contains_key(&dbuf)
     }
 
-    /// Removes a dbuf; it is unmapped when the last reader drops its translation, and later
-    /// pointers into it fault again. Returns false if it was not mapped.
+    /// Removes a dbuf. It is unmapped when the last reader drops its translation, and a later
+    /// pointer into it causes a new fault. Returns false if the dbuf was not mapped.
     pub fn forget(&self, dbuf: DbufId) -> bool {
         self.lock().views.remove(&dbuf).is_some()
     }
@@ -125,13 +125,13 @@ impl Space {
         self.0.trusts && Trusted::of(user).is_some()
     }
 
-    /// Returns the view of a dbuf if it is mapped.
+    /// Returns the view of a dbuf, or `None` if the dbuf is not mapped.
     fn mapped(&self, dbuf: DbufId) -> Option<Arc<View>> {
         self.lock().views.get(&dbuf).cloned()
     }
 
-    /// Returns the view of a dbuf, requesting it from its owner if it is not mapped. Blocks for the
-    /// reply.
+    /// Returns the view of a dbuf. If the dbuf is not mapped, requests it from the owners and
+    /// blocks for the reply.
     fn map(&self, dbuf: DbufId) -> Result<Arc<View>, Fault> {
         let mut known = self.lock();
         if let Some(view) = known.views.get(&dbuf) {
@@ -154,8 +154,8 @@ impl Space {
         }
     }
 
-    /// Queries the owners one after the other. A dbuf that one owner does not know may be known to
-    /// the next; a refusal of access is final.
+    /// Queries the owners one after the other. If an owner does not know the dbuf, the next one is
+    /// asked; a refusal of access is final.
     fn ask(&self, known: &mut KnownOwners, dbuf: DbufId) -> Result<View, Fault> {
         let mut fault = Fault::UnknownDbuf(dbuf);
         if known.owners.is_empty() {
@@ -196,21 +196,21 @@ impl Space {
 #[derive(Debug)]
 pub(crate) struct View {
     pub(crate) id: DbufId,
-    /// The mapping; empty for a file.
+    /// The mapping, or an empty region for a file.
     region: Region,
     file: Option<CachedFile>,
-    /// Mask from positions to offsets.
+    /// Mask that converts positions to offsets.
     mask: u64,
     frozen: bool,
     trusted: bool,
 }
 
 /// Maximum length of a mapped file: far below the range of positions in a rich pointer.
-const SIZE_MAX: usize = 1 << 40;
+const MAPPED_SIZE_MAX: usize = 1 << 40;
 
 impl View {
     /// Maps granted memory after verifying that it can no longer be truncated (V1), or wraps a file
-    /// (V5).
+    /// (V5). `trusted` is true if the owner of the memory is trusted (V3).
     fn admit(grant: &Grant, trusted: bool) -> Result<Self, Fault> {
         let id = grant.dbuf();
         let failed = |errno| Fault::Unmapped { dbuf: id, errno };
@@ -232,7 +232,7 @@ impl View {
         let length = file.len();
         // In a frozen file, the position is the offset; offsets beyond the end are rejected.
         let plausible = length.is_power_of_two() || frozen && length.is_multiple_of(PAGE);
-        if !plausible || !(PAGE..=SIZE_MAX).contains(&length) {
+        if !plausible || !(PAGE..=MAPPED_SIZE_MAX).contains(&length) {
             return Err(failed(0));
         }
         let mask = if frozen { u64::MAX } else { length as u64 - 1 };
@@ -240,7 +240,7 @@ impl View {
         Ok(Self { id, region: Region::reading(mapping), file: None, mask, frozen, trusted })
     }
 
-    /// Returns the offset of a block in this dbuf. Every pointer is validated here.
+    /// Validates a pointer. Returns the offset of its block in this dbuf.
     #[inline]
     pub(crate) fn locate(&self, pointer: RichPointer) -> Result<usize, Fault> {
         let at = pointer.place.position() & self.mask;
@@ -252,8 +252,8 @@ impl View {
         Ok(at as usize)
     }
 
-    /// Checks a block that exceeds the mapping: it is valid only in a file that currently extends
-    /// so far.
+    /// Checks the end of a block that exceeds the mapping. Such a block is valid only in a file
+    /// whose current size includes it.
     #[cold]
     fn check_file_extent(&self, place: Extent, end: u64) -> Result<(), Fault> {
         match &self.file {
@@ -264,9 +264,9 @@ impl View {
     }
 
     /// Returns nonzero if a pointer refers to another dbuf, has unknown flags, or exceeds the
-    /// mapping: the checks of [`View::locate`] without a branch.
+    /// mapping. These are the checks of [`View::locate`] without a branch.
     #[inline]
-    pub(crate) const fn is_out(&self, pointer: RichPointer) -> u64 {
+    pub(crate) const fn outside_bits(&self, pointer: RichPointer) -> u64 {
         let home = RichPointer::new(self.id, pointer.place, pointer.class);
         let other = (pointer.words()[1] ^ home.words()[1]) >> 32;
         let end = (pointer.place.position() & self.mask) + pointer.length() as u64;
@@ -275,8 +275,8 @@ impl View {
         other | beyond
     }
 
-    /// Copies from an offset returned by [`View::locate`]. Fails with [`Fault::OutOfWindow`] if the
-    /// file has been truncated in the meantime.
+    /// Copies bytes, beginning at an offset returned by [`View::locate`], into `out`. Fails with
+    /// [`Fault::OutOfWindow`] if the file has been truncated in the meantime.
     #[inline]
     pub(crate) fn copy(&self, at: usize, out: &mut [u8]) -> Result<(), Fault> {
         if let Some(file) = &self.file {
@@ -287,14 +287,14 @@ impl View {
         Ok(())
     }
 
-    /// Returns true if a validated pointer may be read in place (V2, V3).
+    /// Returns true if validated bytes may be read in place (V2, V3).
     #[inline]
-    pub(crate) const fn is_direct(&self) -> bool {
+    pub(crate) const fn can_read_in_place(&self) -> bool {
         self.frozen || self.trusted
     }
 
     /// Returns true if the bytes need no lease: frozen memory, or a file.
-    pub(crate) const fn stays(&self) -> bool {
+    pub(crate) const fn needs_no_lease(&self) -> bool {
         self.frozen || self.file.is_some()
     }
 
@@ -303,15 +303,15 @@ impl View {
         self.frozen
     }
 
-    /// Returns the address for an offset returned by [`View::locate`]; `None` for foreign bytes
-    /// (V4).
+    /// Returns the address of the byte at an offset returned by [`View::locate`], or `None` for
+    /// foreign bytes (V4).
     pub(crate) fn in_place(&self, at: usize) -> Option<InPlace> {
         // Inside the region, as checked by `locate`.
         let first = self.region.words().as_ptr().cast::<u8>().wrapping_add(at);
-        NonNull::new(first.cast_mut()).filter(|_| self.is_direct()).map(InPlace)
+        NonNull::new(first.cast_mut()).filter(|_| self.can_read_in_place()).map(InPlace)
     }
 
-    /// Returns the address of the first byte.
+    /// Returns the address of the mapping's first byte.
     pub(crate) fn address(&self) -> usize {
         self.region.words().as_ptr().addr()
     }
@@ -322,8 +322,8 @@ impl View {
     }
 }
 
-/// Returns the number of leading pointers for which `is_out` returns 0, and the number of bytes in
-/// their views.
+/// Returns the number of leading pointers for which `is_out` returns 0, and the sum of their view
+/// lengths in bytes.
 #[inline(always)]
 pub(crate) fn count_leading_inside(
     pointers: &[RichPointer],

@@ -1,8 +1,9 @@
-//! Processes killed while they hold memory of others: everything is released, and other processes
-//! are unaffected. (FEATURES Q4, Q5, Q18; RELIABILITY T2, T10, T17; [IOL §2.1, §2.3])
+//! Tests of processes that are killed while they hold memory of other processes: everything is
+//! released, and other processes are unaffected. (FEATURES Q4, Q5, Q18; RELIABILITY T2, T10, T17;
+//! [IOL §2.1, §2.3])
 //!
-//! The other process requests grants, receives pointers, reads, releases, and reports each step; it
-//! is killed at each of them.
+//! The other process requests grants, receives pointers, reads, releases, and reports each step. It
+//! is killed at each of these steps.
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something is not as it must be")]
 
@@ -32,10 +33,10 @@ use testkit::Random;
 
 const SEGMENT: usize = 4096;
 const SEGMENTS: usize = 8;
-const LENT: usize = 3;
-const SHARED: u32 = 1;
-const SECRET: u32 = 2;
-const FROZEN: u32 = 3;
+const LENT_SEGMENTS: usize = 3;
+const SHARED_DBUF: u32 = 1;
+const SECRET_DBUF: u32 = 2;
+const FROZEN_DBUF: u32 = 3;
 
 /// Serializes the tests, which count descriptors of this process.
 static ALONE: Mutex<()> = Mutex::new(());
@@ -55,7 +56,7 @@ fn receive_text(socket: impl AsFd) -> Option<(String, Vec<u64>, Vec<OwnedFd>)> {
     Some((word, words.map(|number| number.parse().unwrap()).collect(), fds))
 }
 
-fn block(pointer: RichPointer, bytes: &[u8]) -> String {
+fn describe_block(pointer: RichPointer, bytes: &[u8]) -> String {
     let [place, home] = pointer.words();
     format!("block {place} {home} {}", digest(bytes))
 }
@@ -76,10 +77,10 @@ struct Process {
 impl Fixture {
     fn new() -> Self {
         let config = PoolConfig { segment: SEGMENT, segments: SEGMENTS };
-        let [pool, secret] = [(SHARED, 0o644), (SECRET, 0o600)].map(|(number, mode)| {
+        let [pool, secret] = [(SHARED_DBUF, 0o644), (SECRET_DBUF, 0o600)].map(|(number, mode)| {
             AllocationPool::new(id(number), config, AccessList::new(0, 0, mode)).unwrap()
         });
-        let mut creator = Creator::new(LENT);
+        let mut creator = Creator::new(LENT_SEGMENTS);
         creator.share(&pool).unwrap();
         creator.share(&secret).unwrap();
         Self { creator, pool, random: Random::replayable() }
@@ -91,16 +92,16 @@ impl Fixture {
         Some(Process { other, peer })
     }
 
-    /// Lends the client a segment that this process does not hold itself.
+    /// Lends the client a segment to which this process holds no reference itself.
     fn lend(&mut self, client: &Process) {
         let bytes = self.random.bytes(SEGMENT);
         let sent = self.pool.copy(&bytes).unwrap();
         self.creator.lend(&sent, client.peer).unwrap();
         let pointer = sent.slices().next().unwrap().pointer();
-        report(&client.other, &block(pointer, &bytes));
+        report(&client.other, &describe_block(pointer, &bytes));
     }
 
-    /// Handles a client's messages up to this step, at which it is left waiting.
+    /// Handles a client's messages up to step `until`, at which the client is left waiting.
     fn serve(&mut self, client: &Process, until: u64) {
         loop {
             let (word, numbers, _) =
@@ -120,8 +121,8 @@ impl Fixture {
 
     fn step(&mut self, client: &Process, step: u64) {
         report(&client.other, "go");
-        if step == MAPPED {
-            (0..LENT).for_each(|_| self.lend(client));
+        if step == STEP_MAPPED {
+            (0..LENT_SEGMENTS).for_each(|_| self.lend(client));
         }
     }
 
@@ -132,8 +133,8 @@ impl Fixture {
         }
     }
 
-    /// Kills a client; returns its holds, and the time until its departure was noticed and all was
-    /// released.
+    /// Kills a client. Returns the counters of its holds, and the time until its departure was
+    /// noticed and everything was released.
     fn kill(&mut self, mut client: Process) -> (Holding, Duration) {
         let doorbell = SocketDoorbell::from(client.other.take_socket());
         let start = Instant::now();
@@ -147,8 +148,8 @@ impl Fixture {
     }
 }
 
-/// Returns the numbers of memfd descriptors and of memfd mappings of this process, which must not
-/// grow.
+/// Returns the number of memfd descriptors and the number of memfd mappings of this process.
+/// Neither must grow.
 fn memory_counts() -> (usize, usize) {
     let links = fs::read_dir("/proc/self/fd").unwrap().map(|entry| entry.unwrap().path());
     let is_ours = |path: &PathBuf| {
@@ -165,39 +166,57 @@ fn q18_process_killed_at_any_step_releases_everything() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let mut fixture = Fixture::new();
     let Some(survivor) = fixture.start_client() else { return };
-    fixture.serve(&survivor, READ);
+    fixture.serve(&survivor, STEP_READ);
     let before = memory_counts();
     let mut slowest = Duration::ZERO;
     for round in 0..3 {
-        for (step, segments) in
-            [(0, 0), (GRANTED, 0), (MAPPED, 0), (READ, 3), (GAVE, 2), (ASKED, 2), (COPYING, 2)]
-        {
+        for (step, segments) in [
+            (0, 0),
+            (STEP_GRANTED, 0),
+            (STEP_MAPPED, 0),
+            (STEP_READ, 3),
+            (STEP_RELEASED, 2),
+            (STEP_ASKED, 2),
+            (STEP_COPYING, 2),
+        ] {
             let client = fixture.start_client().unwrap();
             fixture.serve(&client, step);
-            assert_eq!(fixture.pool.usage().leased, LENT + segments, "round {round}, step {step}");
+            assert_eq!(
+                fixture.pool.usage().leased,
+                LENT_SEGMENTS + segments,
+                "round {round}, step {step}"
+            );
             let (kept, took) = fixture.kill(client);
             slowest = slowest.max(took);
             let expected = Holding { segments, references: segments as u64, mistakes: 0 };
             assert_eq!(kept, expected, "round {round}, step {step}");
-            assert_eq!(fixture.pool.usage().leased, LENT, "what the survivor keeps");
+            assert_eq!(fixture.pool.usage().leased, LENT_SEGMENTS, "what the survivor keeps");
             assert_eq!(memory_counts(), before, "round {round}, step {step}");
             // All other memory is reused with other contents.
-            let fill = fixture.pool.copy(&[step as u8; (SEGMENTS - LENT) * SEGMENT]).unwrap();
-            assert!(fixture.pool.copy(&[0]).is_err() && fill.len() == (SEGMENTS - LENT) * SEGMENT);
+            let fill =
+                fixture.pool.copy(&[step as u8; (SEGMENTS - LENT_SEGMENTS) * SEGMENT]).unwrap();
+            assert!(
+                fixture.pool.copy(&[0]).is_err()
+                    && fill.len() == (SEGMENTS - LENT_SEGMENTS) * SEGMENT
+            );
         }
     }
     println!("from the kill until all was given back, the slowest of 21: {slowest:?}");
     report(&survivor.other, "go");
-    fixture.serve(&survivor, GAVE);
+    fixture.serve(&survivor, STEP_RELEASED);
     report(&survivor.other, "go");
-    fixture.serve(&survivor, ASKED);
+    fixture.serve(&survivor, STEP_ASKED);
     let (kept, _) = fixture.kill(survivor);
-    assert_eq!(kept.segments, LENT - 1, "it gave one back, and read the others again before");
+    assert_eq!(
+        kept.segments,
+        LENT_SEGMENTS - 1,
+        "it gave one back, and read the others again before"
+    );
     assert_eq!(fixture.pool.usage().leased, 0);
 }
 
-/// After the owner is killed, a process that has mapped the memory still reads the sent data:
-/// copied from a pool, or in place if frozen.
+/// After the owner is killed, a process that has mapped the memory still reads the sent data: by
+/// copying from a pool, or in place if the data is frozen.
 #[test]
 fn sent_memory_outlives_its_owner() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -208,36 +227,39 @@ fn sent_memory_outlives_its_owner() {
     while frozen.is_none() {
         let (word, numbers, mut fds) = receive_text(&maker).expect("the other process has failed");
         match word.as_str() {
-            "grant" => window.admit(Grant::from_descriptor(id(SHARED), fds.remove(0))).unwrap(),
+            "grant" => {
+                window.admit(Grant::from_descriptor(id(SHARED_DBUF), fds.remove(0))).unwrap()
+            }
             "frozen" => {
                 let length = usize::try_from(numbers[0]).unwrap();
-                let data = Frozen::map(id(FROZEN), fds.remove(0), length).unwrap();
+                let data = Frozen::map(id(FROZEN_DBUF), fds.remove(0), length).unwrap();
                 frozen = Some((data.aggregate().unwrap(), numbers[1]));
             }
             _ => blocks.push(numbers),
         }
     }
     let (data, sent) = frozen.unwrap();
-    assert_eq!((blocks.len(), data.len()), (LENT, LENT * SEGMENT));
+    assert_eq!((blocks.len(), data.len()), (LENT_SEGMENTS, LENT_SEGMENTS * SEGMENT));
     for is_dead in [false, true] {
         if is_dead {
             maker.kill();
             assert!(receive_text(&maker).is_none());
         }
-        blocks.iter().for_each(|block| check(&window, block));
+        blocks.iter().for_each(|block| check_block(&window, block));
         assert_eq!(digest(&data.to_vec()), sent);
     }
-    assert!(window.forget(id(SHARED)));
+    assert!(window.forget(id(SHARED_DBUF)));
 }
 
-/// The thread of a grant server notices departures by itself and releases the holds.
+/// The thread of a grant server notices departures by itself and releases the departed client's
+/// segments.
 #[test]
 fn q18_grant_server_notices_killed_client() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let config = PoolConfig { segment: SEGMENT, segments: SEGMENTS };
     let access = AccessList::new(0, 0, 0o644);
-    let mut pool = AllocationPool::new(id(SHARED), config, access).unwrap();
-    let server = GrantServer::open(Creator::new(LENT)).unwrap();
+    let mut pool = AllocationPool::new(id(SHARED_DBUF), config, access).unwrap();
+    let server = GrantServer::open(Creator::new(LENT_SEGMENTS)).unwrap();
     server.owner(|owner| owner.share(&pool)).unwrap();
     let before = memory_counts();
     for round in 0..10u8 {
@@ -261,7 +283,7 @@ fn q18_grant_server_notices_killed_client() {
     }
 }
 
-fn check(window: &Window, block: &[u64]) {
+fn check_block(window: &Window, block: &[u64]) {
     let pointer = RichPointer::from_words([block[0], block[1]]);
     let mut bytes = vec![0; pointer.length() as usize];
     window.copy(pointer, &mut bytes).unwrap();
@@ -270,12 +292,12 @@ fn check(window: &Window, block: &[u64]) {
 
 // ---- there: the other process
 
-const GRANTED: u64 = 1;
-const MAPPED: u64 = 2;
-const READ: u64 = 3;
-const GAVE: u64 = 4;
-const ASKED: u64 = 5;
-const COPYING: u64 = 6;
+const STEP_GRANTED: u64 = 1;
+const STEP_MAPPED: u64 = 2;
+const STEP_READ: u64 = 3;
+const STEP_RELEASED: u64 = 4;
+const STEP_ASKED: u64 = 5;
+const STEP_COPYING: u64 = 6;
 
 #[test]
 #[ignore = "not a test: what the others start"]
@@ -305,26 +327,26 @@ fn client(socket: &OwnedFd) {
         receive_text(socket).unwrap()
     };
     at(0);
-    assert_eq!(ask(SECRET).0, "no");
-    let (_, _, mut fds) = ask(SHARED);
-    at(GRANTED);
+    assert_eq!(ask(SECRET_DBUF).0, "no");
+    let (_, _, mut fds) = ask(SHARED_DBUF);
+    at(STEP_GRANTED);
     let mut window = Window::new();
-    window.admit(Grant::from_descriptor(id(SHARED), fds.remove(0))).unwrap();
-    let unknown_id = RichPointer::new(id(SECRET), abi::Extent::new(0, 1), Class::YES);
+    window.admit(Grant::from_descriptor(id(SHARED_DBUF), fds.remove(0))).unwrap();
+    let unknown_id = RichPointer::new(id(SECRET_DBUF), abi::Extent::new(0, 1), Class::YES);
     assert!(window.copy(unknown_id, &mut [0]).is_err());
-    at(MAPPED);
-    let blocks: Vec<_> = (0..LENT).map(|_| receive_text(socket).unwrap().1).collect();
-    blocks.iter().for_each(|block| check(&window, block));
-    at(READ);
+    at(STEP_MAPPED);
+    let blocks: Vec<_> = (0..LENT_SEGMENTS).map(|_| receive_text(socket).unwrap().1).collect();
+    blocks.iter().for_each(|block| check_block(&window, block));
+    at(STEP_READ);
     // The survivor has been waiting here.
-    blocks.iter().for_each(|block| check(&window, block));
+    blocks.iter().for_each(|block| check_block(&window, block));
     report(socket, &format!("back {} {}", blocks[0][0], blocks[0][1]));
-    at(GAVE);
-    report(socket, &format!("grant {SHARED}"));
-    at(ASKED);
-    report(socket, &format!("step {COPYING}"));
+    at(STEP_RELEASED);
+    report(socket, &format!("grant {SHARED_DBUF}"));
+    at(STEP_ASKED);
+    report(socket, &format!("step {STEP_COPYING}"));
     loop {
-        check(&window, &blocks[1]);
+        check_block(&window, &blocks[1]);
     }
 }
 
@@ -341,29 +363,29 @@ fn request_grants(socket: OwnedFd, role: &str) {
     let [first, _] = [0, 3].map(|at| read(&numbers[at..at + 3]));
     client.give_back(first).unwrap();
     // Until it is killed during a request.
-    while client.ask(id(SHARED)).is_ok() {}
+    while client.ask(id(SHARED_DBUF)).is_ok() {}
 }
 
 fn own_memory(socket: &OwnedFd) {
     let config = PoolConfig { segment: SEGMENT, segments: SEGMENTS };
     let access = AccessList::private(identity());
-    let mut pool = AllocationPool::new(id(SHARED), config, access).unwrap();
+    let mut pool = AllocationPool::new(id(SHARED_DBUF), config, access).unwrap();
     let mut creator = Creator::new(SEGMENTS);
     creator.share(&pool).unwrap();
     let peer = creator.holders_mut().join(Credentials::new(0, 0));
-    let grant = creator.grant(id(SHARED), peer).unwrap();
+    let grant = creator.grant(id(SHARED_DBUF), peer).unwrap();
     send(socket, b"grant", &[grant.descriptor()]);
     let mut kept = Aggregate::new();
-    for number in 0..LENT {
+    for number in 0..LENT_SEGMENTS {
         let bytes = vec![number as u8 + 1; SEGMENT];
         let sent = pool.copy(&bytes).unwrap();
         creator.lend(&sent, peer).unwrap();
         for slice in sent.slices() {
-            report(socket, &block(slice.pointer(), slice.bytes()));
+            report(socket, &describe_block(slice.pointer(), slice.bytes()));
         }
         kept.append(sent).unwrap();
     }
-    let frozen = Frozen::copy(id(FROZEN), &kept).unwrap();
+    let frozen = Frozen::copy(id(FROZEN_DBUF), &kept).unwrap();
     let message = format!("frozen {} {}", frozen.len(), digest(&kept.to_vec()));
     send(socket, message.as_bytes(), &[frozen.descriptor().unwrap()]);
     // Until it is killed.

@@ -1,5 +1,5 @@
-//! Aggregates passed between processes by reference: delivery, holds for the reader, and their
-//! release however the reader ends. (FEATURES Q14, Q18; RELIABILITY T4, T8, T10)
+//! Tests of aggregates passed between processes by reference: delivery, segments held for the
+//! reader, and their release however the reader ends. (FEATURES Q14, Q18; RELIABILITY T4, T8, T10)
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something is not as it must be")]
 
@@ -50,8 +50,8 @@ impl Fixture {
         Some((sender, other))
     }
 
-    /// Returns an aggregate of up to three slices that holds the only local reference to their
-    /// memory.
+    /// Returns an aggregate of up to three slices, which holds the only reference of this process
+    /// to its memory.
     fn aggregate(&mut self, random: &mut Random) -> Aggregate {
         let mut all = Aggregate::new();
         for _ in 0..random.within(1..4) {
@@ -65,7 +65,7 @@ impl Fixture {
         all
     }
 
-    /// Waits until readers have released all segments; returns the time that this took.
+    /// Waits until readers have released all segments. Returns the time that this took.
     fn wait_for_releases(&self) -> Duration {
         let start = Instant::now();
         wait_until("what was lent to come back", || self.pool.usage().leased == 0);
@@ -86,7 +86,7 @@ fn q14_aggregates_arrive_intact_and_are_released() {
         with_watchdog("what comes back", || sender.send(&fixture.server, &sent)).unwrap();
     }
     drop(sender);
-    assert_eq!(other.line().as_deref(), Some(&*format!("{COUNT} {sums}")));
+    assert_eq!(other.receive_line().as_deref(), Some(&*format!("{COUNT} {sums}")));
     fixture.wait_for_releases();
     other.wait_for_success();
     // Everything but the remainder of the last segment.
@@ -94,7 +94,7 @@ fn q14_aggregates_arrive_intact_and_are_released() {
     assert_eq!(free.len(), (SEGMENTS - 1) * SEGMENT, "it can be used again");
 }
 
-/// The reader is killed at any point, with some aggregates held and some in transit.
+/// The reader is killed at any point, while it holds some aggregates and others are in transit.
 #[test]
 fn q18_killed_reader_releases_its_aggregates() {
     let mut random = Random::replayable();
@@ -106,7 +106,7 @@ fn q18_killed_reader_releases_its_aggregates() {
         let killer = run(move || {
             // It reports every tenth aggregate.
             for _ in 0..until {
-                if other.line().is_none() {
+                if other.receive_line().is_none() {
                     break;
                 }
             }
@@ -141,13 +141,13 @@ fn reader_without_permission_is_sent_nothing() {
     let forbidden = GrantRefusal::Forbidden { dbuf: id(1), uid: OVERFLOW_ID };
     assert_eq!(refused, Err(SendError::Refused(forbidden)));
     drop((sender, sent));
-    assert_eq!(other.line().as_deref(), Some("0 0"));
+    assert_eq!(other.receive_line().as_deref(), Some("0 0"));
     other.wait_for_success();
     fixture.wait_for_releases();
 }
 
-/// A reader that releases nothing is refused more at its limit and stops no other; one that
-/// releases what it does not hold has no effect.
+/// A reader that releases nothing is refused further aggregates at its limit, and stalls no other
+/// reader. A reader that releases aggregates that it does not hold has no effect.
 #[test]
 fn greedy_or_lying_reader_harms_only_itself() {
     let mut fixture = Fixture::new(0o644);
@@ -173,7 +173,7 @@ fn greedy_or_lying_reader_harms_only_itself() {
     }
     assert_eq!(refused, 300 - LIMIT);
     drop(honest);
-    assert_eq!(three.line().as_deref(), Some(&*format!("300 {sums}")));
+    assert_eq!(three.receive_line().as_deref(), Some(&*format!("300 {sums}")));
     let kept = fixture.server.owner(|owner| owner.holders().holding(greedy.peer()).unwrap());
     assert_eq!(kept.segments, LIMIT);
     one.kill();
@@ -190,16 +190,17 @@ fn the_other_process() {
     let Some(role) = common::role() else { return };
     let mut receiver = PipeOffer::from_descriptors(receive(stdin()).1).unwrap().open().unwrap();
     match role.as_str() {
-        "read" => read(&mut receiver),
-        "keep some" => keep(&mut receiver, 5),
-        "keep all" => keep(&mut receiver, usize::MAX),
-        "lie" => lie(&mut receiver),
+        "read" => read_and_report(&mut receiver),
+        "keep some" => hold_last(&mut receiver, 5),
+        "keep all" => hold_last(&mut receiver, usize::MAX),
+        "lie" => release_falsely(&mut receiver),
         _ => panic!("no role {role}"),
     }
 }
 
-/// Reads every aggregate, in two parts or into a pool of its own.
-fn read(receiver: &mut Receiver) {
+/// Receives aggregates until the end of the pipe, reading each in two parts or copying it into a
+/// pool. Reports the number of aggregates and the sum of their digests.
+fn read_and_report(receiver: &mut Receiver) {
     let config = PoolConfig { segment: 1 << 16, segments: 4 };
     let mut pool = AllocationPool::new(id(9), config, AccessList::private(identity())).unwrap();
     let (mut count, mut sums) = (0_u64, 0_u64);
@@ -221,8 +222,8 @@ fn read(receiver: &mut Receiver) {
     report(&format!("{count} {sums}"));
 }
 
-/// Holds the last `most` aggregates until it is killed.
-fn keep(receiver: &mut Receiver, most: usize) {
+/// Receives aggregates and holds the last `most` of them until this process is killed.
+fn hold_last(receiver: &mut Receiver, most: usize) {
     let (mut kept, mut count) = (Vec::new(), 0);
     while let Some(received) = receiver.receive().unwrap() {
         let mut bytes = vec![0; received.len()];
@@ -238,8 +239,8 @@ fn keep(receiver: &mut Receiver, most: usize) {
     }
 }
 
-/// Releases each aggregate repeatedly, and pointers that were never sent.
-fn lie(receiver: &mut Receiver) {
+/// Releases each aggregate repeatedly, and also releases pointers that were never sent.
+fn release_falsely(receiver: &mut Receiver) {
     let mut random = Random::new(4);
     while let Some(received) = receiver.receive().unwrap() {
         let pointer = received.pointers()[0];

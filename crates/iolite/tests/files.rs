@@ -1,5 +1,5 @@
-//! A cached file read by a process of another user: read permission, resolution of pointers, and
-//! defense against a hostile owner. (FEATURES E5; RELIABILITY T4, T17; CONTRACT 26)
+//! Tests of a cached file read by a process of another user: read permission, resolution of
+//! pointers, and defense against a hostile owner. (FEATURES E5; RELIABILITY T4, T17; CONTRACT 26)
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something is not as it must be")]
 
@@ -30,7 +30,7 @@ const LENGTH: usize = 3000;
 /// An offset beyond 4 GB.
 const FAR_OFFSET: u64 = 6_000_000_000;
 
-/// A file in a world-accessible directory, removed on drop.
+/// A file in a world-accessible directory, removed when dropped.
 struct NamedFile(PathBuf);
 
 impl NamedFile {
@@ -52,7 +52,7 @@ impl Drop for NamedFile {
     }
 }
 
-/// Starts a grant server in this process, and a client of it in another.
+/// Starts a grant server in this process, and a client of the server in another process.
 fn start(role: &str) -> Option<(GrantServer, OtherProcess, [NamedFile; 2])> {
     need::root()?;
     let named = |kind, mode| NamedFile::new(&format!("{role}-{kind}"), mode);
@@ -162,8 +162,8 @@ fn the_other_process() {
     if role == "loop" { copy_until_both_outcomes(client) } else { observe(client) }
 }
 
-/// Copies random extents until both outcomes have occurred often: whole bytes, and a fault because
-/// of truncation.
+/// Copies random extents until both outcomes have occurred often: all bytes, and a fault because of
+/// truncation.
 #[expect(clippy::print_stdout, reason = "what this process reports")]
 fn copy_until_both_outcomes(mut client: Client) {
     let (mut random, mut copies, mut cuts) = (Random::new(9), 0, 0);

@@ -1,5 +1,6 @@
-//! Indirect streams between processes of different users: read permissions, kills, and hostile
-//! writers. (FEATURES D4, D5, D6, D7, D8, E2, E6; RELIABILITY T3, T4, T10, T17)
+//! Tests of indirect streams between processes of different users: read permissions, killed
+//! processes, and hostile writers. (FEATURES D4, D5, D6, D7, D8, E2, E6; RELIABILITY T3, T4, T10,
+//! T17)
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something is not as it must be")]
 
@@ -33,15 +34,15 @@ use sys::process::identity;
 use testkit::Random;
 
 const SEGMENT: usize = 4096;
-const RING: u32 = 1;
-const OPEN: u32 = 2;
-const SECRET: u32 = 3;
-const NAMED: u32 = 4;
-const FROZEN: u32 = 5;
-const LATER: u32 = 6;
+const RING_DBUF: u32 = 1;
+const OPEN_DBUF: u32 = 2;
+const SECRET_DBUF: u32 = 3;
+const NAMED_DBUF: u32 = 4;
+const FROZEN_DBUF: u32 = 5;
+const LATER_DBUF: u32 = 6;
 
 fn config() -> Config {
-    Config { entries: 256, ..Config::new(id(RING)) }
+    Config { entries: 256, ..Config::new(id(RING_DBUF)) }
 }
 
 // ---- here
@@ -74,7 +75,7 @@ impl Fixture {
     }
 }
 
-fn mode(mode: u32) -> AccessList {
+fn access_mode(mode: u32) -> AccessList {
     AccessList::new(0, 0, mode)
 }
 
@@ -85,7 +86,8 @@ fn offer(socket: impl AsFd, offer: &Offer, server: Option<&OwnedFd>) {
     send(socket, b"offer", &all);
 }
 
-/// Opens the received offer in a space, after introducing the grant server received with it.
+/// Receives an offer and opens it in a space, after introducing the grant server that came with it.
+/// Returns `None` if the sender has exited.
 fn open(socket: impl AsFd, space: &Space) -> Option<Input> {
     let (message, mut descriptors) = common::receive(socket);
     if descriptors.len() > Offer::DESCRIPTORS {
@@ -99,14 +101,14 @@ fn open(socket: impl AsFd, space: &Space) -> Option<Input> {
 fn d6_all_blocks_reach_a_reader_of_another_user() {
     let Some(other) = OtherProcess::start("read") else { return };
     let fixture = Fixture::new();
-    let backing = Backing::new(fixture.pool(OPEN, 8, mode(0o644)));
+    let backing = Backing::new(fixture.pool(OPEN_DBUF, 8, access_mode(0o644)));
     let (mut output, offers) = indirect(&config(), backing.clone()).unwrap();
     offer(&other, &offers[0], Some(&fixture.server_for(OVERFLOW_ID)));
     drop(offers);
     write(&mut output, 0..30_000).unwrap();
-    let put = output.count();
+    let put = output.counts();
     drop(output);
-    assert_eq!(other.line().as_deref(), Some("30000 None mapped 1 refused 0 lost 0"));
+    assert_eq!(other.receive_line().as_deref(), Some("30000 None mapped 1 refused 0 lost 0"));
     assert_eq!(put.blocks, 30_000);
     other.wait_for_success();
     wait_until("what is in flight to be passed", || {
@@ -114,20 +116,21 @@ fn d6_all_blocks_reach_a_reader_of_another_user() {
     });
 }
 
-/// The owner checks the access list with the credentials of the requesting process, once per dbuf.
+/// The owner checks the access list against the credentials of the requesting process, once per
+/// dbuf.
 #[test]
 fn d5_p2_dbuf_is_mapped_on_demand_for_permitted_readers() {
     let Some(other) = OtherProcess::start("report each") else { return };
     let fixture = Fixture::new();
-    let backing = Backing::new(fixture.pool(OPEN, 8, mode(0o644)));
-    let mut secret = fixture.pool(SECRET, 2, mode(0o600));
+    let backing = Backing::new(fixture.pool(OPEN_DBUF, 8, access_mode(0o644)));
+    let mut secret = fixture.pool(SECRET_DBUF, 2, access_mode(0o600));
     let named = AccessList {
         readers: Grantees { users: vec![OVERFLOW_ID], groups: vec![] },
-        ..mode(0o600)
+        ..access_mode(0o600)
     };
-    let mut named = fixture.pool(NAMED, 2, named);
-    let frozen = Frozen::read(id(FROZEN), &[7; 6000][..], 6000).unwrap();
-    fixture.server.owner(|owner| owner.share_frozen(&frozen, mode(0o604))).unwrap();
+    let mut named = fixture.pool(NAMED_DBUF, 2, named);
+    let frozen = Frozen::read(id(FROZEN_DBUF), &[7; 6000][..], 6000).unwrap();
+    fixture.server.owner(|owner| owner.share_frozen(&frozen, access_mode(0o604))).unwrap();
     let (mut output, offers) = indirect(&config(), backing).unwrap();
     offer(&other, &offers[0], Some(&fixture.server_for(OVERFLOW_ID)));
     drop(offers);
@@ -136,9 +139,9 @@ fn d5_p2_dbuf_is_mapped_on_demand_for_permitted_readers() {
     let file = frozen.aggregate().unwrap();
     let file = file.slices().next().unwrap().bytes();
     for pool in [&secret, &named] {
-        assert!(output.know_pool(pool.pool(), 1));
+        assert!(output.register_pool(pool.pool(), 1));
     }
-    output.know_frozen(&frozen, 1);
+    output.register_frozen(&frozen, 1);
     for _ in 0..2 {
         for block in [b"open", hidden, shown, &file[5990..]] {
             output.write(block).unwrap();
@@ -146,25 +149,25 @@ fn d5_p2_dbuf_is_mapped_on_demand_for_permitted_readers() {
     }
     assert_eq!(output.spliced().blocks, 6);
     drop(output);
-    let forbidden = Fault::Forbidden { dbuf: id(SECRET), uid: OVERFLOW_ID };
+    let forbidden = Fault::Forbidden { dbuf: id(SECRET_DBUF), uid: OVERFLOW_ID };
     for _ in 0..2 {
-        assert_eq!(other.line().unwrap(), format!("{:?}", b"open"));
-        assert_eq!(other.line().unwrap(), format!("{forbidden:?}"), "who, what and why");
-        assert_eq!(other.line().unwrap(), format!("{:?}", [4; 10]));
-        assert_eq!(other.line().unwrap(), format!("{:?}", [7; 10]));
+        assert_eq!(other.receive_line().unwrap(), format!("{:?}", b"open"));
+        assert_eq!(other.receive_line().unwrap(), format!("{forbidden:?}"), "who, what and why");
+        assert_eq!(other.receive_line().unwrap(), format!("{:?}", [4; 10]));
+        assert_eq!(other.receive_line().unwrap(), format!("{:?}", [7; 10]));
     }
     // The second pointer into the refused dbuf caused no query.
-    assert_eq!(other.line().unwrap(), "end None mapped 3 refused 1 lost 2");
+    assert_eq!(other.receive_line().unwrap(), "end None mapped 3 refused 1 lost 2");
     other.wait_for_success();
 }
 
-/// Pointers into a file are buffer faults like any other: the mode of the file decides, and a
-/// truncated target is a fault of that pointer alone.
+/// Pointers into a file cause buffer faults like other pointers. The mode of the file decides on
+/// access, and a truncated target is a fault of that pointer alone.
 #[test]
 fn e5_g4_file_pointer_in_stream_needs_read_permission() {
     let Some(other) = OtherProcess::start("report each") else { return };
     let fixture = Fixture::new();
-    let backing = Backing::new(fixture.pool(OPEN, 8, mode(0o644)));
+    let backing = Backing::new(fixture.pool(OPEN_DBUF, 8, access_mode(0o644)));
     let (mut output, offers) = indirect(&config(), backing).unwrap();
     offer(&other, &offers[0], Some(&fixture.server_for(OVERFLOW_ID)));
     drop(offers);
@@ -181,31 +184,35 @@ fn e5_g4_file_pointer_in_stream_needs_read_permission() {
         fixture.server.owner(|owner| owner.share_file(&file)).unwrap();
         file.reader().by_pointer()
     };
-    let (mut open, mut closed) = (reader(NAMED, &shown), reader(SECRET, &hidden));
+    let (mut open, mut closed) = (reader(NAMED_DBUF, &shown), reader(SECRET_DBUF, &hidden));
     let mut pass = |from: &mut FileReader| {
         let moved = splice(from, &mut output, 5).unwrap();
         assert_eq!((moved.bytes, moved.by_pointer), (5, 5));
         output.flush();
     };
     pass(&mut open);
-    assert_eq!(other.line().unwrap(), format!("{:?}", b"01234"));
+    assert_eq!(other.receive_line().unwrap(), format!("{:?}", b"01234"));
     pass(&mut closed);
-    let forbidden = Fault::Forbidden { dbuf: id(SECRET), uid: OVERFLOW_ID };
-    assert_eq!(other.line().unwrap(), format!("{forbidden:?}"));
+    let forbidden = Fault::Forbidden { dbuf: id(SECRET_DBUF), uid: OVERFLOW_ID };
+    assert_eq!(other.receive_line().unwrap(), format!("{forbidden:?}"));
     pass(&mut open);
-    assert_eq!(other.line().unwrap(), format!("{:?}", b"56789"));
+    assert_eq!(other.receive_line().unwrap(), format!("{:?}", b"56789"));
     open.go_to(3);
     std::fs::OpenOptions::new().write(true).open(&shown).unwrap().write_at(b"xyz", 4).unwrap();
     pass(&mut open);
-    assert_eq!(other.line().unwrap(), format!("{:?}", b"3xyz7"), "what the file contains now");
-    let behind = RichPointer::new(id(NAMED), Extent::new(2, 5), Class::YES);
+    assert_eq!(
+        other.receive_line().unwrap(),
+        format!("{:?}", b"3xyz7"),
+        "what the file contains now"
+    );
+    let behind = RichPointer::new(id(NAMED_DBUF), Extent::new(2, 5), Class::YES);
     open.go_to(2);
     let blocked = write_truncated_pointer(&mut output, &mut open, &shown);
     assert_eq!(blocked.unwrap(), 5);
     let cut = Fault::OutOfWindow(behind.place);
-    assert_eq!(other.line().unwrap(), format!("{cut:?}"));
+    assert_eq!(other.receive_line().unwrap(), format!("{cut:?}"));
     drop(output);
-    assert_eq!(other.line().unwrap(), "end None mapped 1 refused 1 lost 2");
+    assert_eq!(other.receive_line().unwrap(), "end None mapped 1 refused 1 lost 2");
     other.wait_for_success();
     for path in [shown, hidden] {
         std::fs::remove_file(path).unwrap();
@@ -232,7 +239,7 @@ fn d5_killed_owner_keeps_mappings_and_fails_new_faults() {
     let mut out = [0; 64];
     assert_eq!(with_watchdog("a block", || input.read(&mut out[..10]).unwrap()), 10);
     assert_eq!(out[..10], [1; 10]);
-    assert_eq!(other.line().as_deref(), Some("all written"));
+    assert_eq!(other.receive_line().as_deref(), Some("all written"));
     other.kill();
     assert_eq!(
         with_watchdog("a block", || input.read(&mut out[..10]).unwrap()),
@@ -240,12 +247,12 @@ fn d5_killed_owner_keeps_mappings_and_fails_new_faults() {
         "mapped before"
     );
     assert_eq!(out[..10], [2; 10]);
-    assert_eq!(input.read(&mut out), Err(Fault::OwnerGone(id(LATER))));
+    assert_eq!(input.read(&mut out), Err(Fault::OwnerGone(id(LATER_DBUF))));
     assert_eq!(input.read(&mut out).unwrap(), 10, "the fault was passed");
     assert_eq!(out[..10], [4; 10]);
     assert_eq!(input.read(&mut out), Err(Fault::Abandoned), "the writer is gone too");
-    assert_eq!(input.count().lost, 1);
-    assert_eq!(input.written().resident(&input.count()), Some(0));
+    assert_eq!(input.counts().lost, 1);
+    assert_eq!(input.writer_counts().resident(&input.counts()), Some(0));
 }
 
 /// Pointers pass from ring to ring through a process without permission to read the data.
@@ -253,7 +260,7 @@ fn d5_killed_owner_keeps_mappings_and_fails_new_faults() {
 fn e2_forwarder_needs_no_read_permission() {
     let Some(other) = OtherProcess::start("pass on") else { return };
     let fixture = Fixture::new();
-    let backing = Backing::new(fixture.pool(SECRET, 8, mode(0o600)));
+    let backing = Backing::new(fixture.pool(SECRET_DBUF, 8, access_mode(0o600)));
     let (mut output, offers) = indirect(&config(), backing.clone()).unwrap();
     offer(&other, &offers[0], Some(&fixture.server_for(OVERFLOW_ID)));
     drop(offers);
@@ -261,13 +268,13 @@ fn e2_forwarder_needs_no_read_permission() {
     let mut input = open(&other, &space).unwrap();
     let reading = run(move || {
         let read = read(&mut input);
-        (read, input.count().lost)
+        (read, input.counts().lost)
     });
     write(&mut output, 0..20_000).unwrap();
-    let bytes = output.count().bytes;
+    let bytes = output.counts().bytes;
     drop(output);
     assert_eq!(reading.join(), ((20_000, None), 0));
-    assert_eq!(other.line().unwrap(), format!("{bytes} {bytes} by pointer, mapped 0"));
+    assert_eq!(other.receive_line().unwrap(), format!("{bytes} {bytes} by pointer, mapped 0"));
     other.wait_for_success();
     wait_until("what is in flight to be passed", || {
         sweep() == 0 && backing.pool(|pool| pool.usage().leased) == 0
@@ -280,7 +287,7 @@ fn e6_forwarder_may_be_killed_at_any_time() {
     for _ in 0..6 {
         let Some(mut other) = OtherProcess::start("pass on") else { return };
         let fixture = Fixture::new();
-        let backing = Backing::new(fixture.pool(SECRET, 8, mode(0o600)));
+        let backing = Backing::new(fixture.pool(SECRET_DBUF, 8, access_mode(0o600)));
         let (mut output, offers) = indirect(&config(), backing.clone()).unwrap();
         offer(&other, &offers[0], Some(&fixture.server_for(OVERFLOW_ID)));
         drop(offers);
@@ -288,11 +295,11 @@ fn e6_forwarder_may_be_killed_at_any_time() {
         let enough = random.below(10_000);
         let reading = run(move || {
             let mut out = [0; 1000];
-            while input.count().blocks < enough {
+            while input.counts().blocks < enough {
                 assert!(input.read(&mut out).unwrap() > 0, "it goes on until it is killed");
             }
             other.kill();
-            (read_to_fault(&mut input), input.written().resident(&input.count()))
+            (read_to_fault(&mut input), input.writer_counts().resident(&input.counts()))
         });
         assert_eq!(write(&mut output, 0..u64::MAX), Err(Fault::Abandoned), "nobody reads");
         assert_eq!(reading.join(), (Fault::Abandoned, Some(0)), "all that was shown");
@@ -303,16 +310,16 @@ fn e6_forwarder_may_be_killed_at_any_time() {
     }
 }
 
-/// A writer puts arbitrary pointers into its ring: valid pointers resolve correctly, all others are
+/// A writer puts arbitrary pointers into its ring. Valid pointers resolve correctly, all others are
 /// faults without side effects, and the number of queries to the owner is bounded.
 #[test]
 fn d4_hostile_writer_damages_only_its_own_stream() {
     let Some(other) = OtherProcess::start("lie") else { return };
     let fixture = Fixture::new();
-    let readable = fixture.pool(OPEN, 2, mode(0o644));
-    let _secret = fixture.pool(SECRET, 2, mode(0));
-    let frozen = Frozen::read(id(FROZEN), &[9; 5000][..], 5000).unwrap();
-    fixture.server.owner(|owner| owner.share_frozen(&frozen, mode(0o644))).unwrap();
+    let readable = fixture.pool(OPEN_DBUF, 2, access_mode(0o644));
+    let _secret = fixture.pool(SECRET_DBUF, 2, access_mode(0));
+    let frozen = Frozen::read(id(FROZEN_DBUF), &[9; 5000][..], 5000).unwrap();
+    fixture.server.owner(|owner| owner.share_frozen(&frozen, access_mode(0o644))).unwrap();
     let place = readable.pool().draft(64, 64).map(|mut draft| {
         draft.fill(6);
         draft.commit(64)
@@ -352,8 +359,11 @@ fn d4_hostile_writer_damages_only_its_own_stream() {
             }
         }
     }
-    assert_eq!(other.line().unwrap(), format!("{good}"), "all that was good came");
-    assert_eq!((input.count().lost, input.written().resident(&input.count())), (faults, Some(0)));
+    assert_eq!(other.receive_line().unwrap(), format!("{good}"), "all that was good came");
+    assert_eq!(
+        (input.counts().lost, input.writer_counts().resident(&input.counts())),
+        (faults, Some(0))
+    );
     assert!(faults > 10_000, "{faults}");
     let asked = space.faults();
     assert!(asked.mapped == 2 && asked.refused < 200, "{asked:?} for {faults} faults");
@@ -374,15 +384,15 @@ fn the_other_process() {
         }
         "report each" => report_each(),
         "own and write" => write_until_killed(),
-        "pass on" => pass_on(),
-        "lie" => lie(),
+        "pass on" => forward_until_killed(),
+        "lie" => write_false_pointers(),
         _ => panic!("no role {role}"),
     }
 }
 
 fn report_end(word: &str, fault: Option<Fault>, input: &Input) {
     let asked = input.space().faults();
-    let lost = input.count().lost;
+    let lost = input.counts().lost;
     report(&format!(
         "{word} {fault:?} mapped {} refused {} lost {lost}",
         asked.mapped, asked.refused
@@ -412,7 +422,7 @@ fn report_each() {
 fn write_until_killed() {
     let server = GrantServer::open(Creator::new(4)).unwrap();
     let config_of = pool::PoolConfig { segment: SEGMENT, segments: 2 };
-    let mut pools = [OPEN, LATER].map(|number| {
+    let mut pools = [OPEN_DBUF, LATER_DBUF].map(|number| {
         let all = AccessList::new(OVERFLOW_ID, OVERFLOW_ID, 0o644);
         let pool = AllocationPool::new(id(number), config_of, all).unwrap();
         server.owner(|owner| owner.share(&pool)).unwrap();
@@ -421,7 +431,7 @@ fn write_until_killed() {
     let later = pools[1].copy(&[3; 10]).unwrap();
     let [open, _keeps] = pools;
     let (mut output, offers) = indirect(&config(), Backing::new(open)).unwrap();
-    output.know_pool(_keeps.pool(), 1);
+    output.register_pool(_keeps.pool(), 1);
     let (_, socket) = server.introduce(Credentials::new(0, 0)).unwrap();
     offer(stdin(), &offers[0], Some(&socket));
     drop((offers, socket));
@@ -434,7 +444,7 @@ fn write_until_killed() {
     common::wait_to_be_killed(output);
 }
 
-fn pass_on() {
+fn forward_until_killed() {
     let space = Space::new();
     let mut input = open(stdin(), &space).unwrap();
     let server = GrantServer::open(Creator::new(4)).unwrap();
@@ -455,21 +465,21 @@ fn pass_on() {
     wait_until("what is in flight to be passed", || sweep() == 0);
 }
 
-fn lie() {
+fn write_false_pointers() {
     let shape = ibuf::RingConfig {
         entries: 1024,
         lanes: EntryColumns::Pointer,
         policy: Policy::Block,
         readers: 1,
     };
-    let (mut writer, mut offers) = share::pointers(&shape, id(RING)).unwrap();
+    let (mut writer, mut offers) = share::pointers(&shape, id(RING_DBUF)).unwrap();
     let (doorbell, theirs) = SocketDoorbell::pair().unwrap();
     let ring = offers.remove(0);
     let mut all = ring.descriptors().to_vec();
     all.push(theirs.as_fd());
     send(stdin(), b"offer", &all);
     let mut random = Random::replayable();
-    let good = RichPointer::new(id(OPEN), Extent::new(0, 64), Class::YES);
+    let good = RichPointer::new(id(OPEN_DBUF), Extent::new(0, 64), Class::YES);
     let mut count = 0;
     for _ in 0..40_000 {
         let length = random.below(70) as u32;
@@ -478,9 +488,9 @@ fn lie() {
         let pointer = match random.below(8) {
             0 | 1 => good,
             2 => RichPointer::from_words([random.next(), random.next()]),
-            3 => RichPointer::new(number(SECRET), Extent::new(near, length), Class::YES),
-            4 => RichPointer::new(number(FROZEN), Extent::new(4 * near, length), Class(7)),
-            5 => RichPointer::new(number(OPEN), Extent::new(far, u32::MAX), Class::YES),
+            3 => RichPointer::new(number(SECRET_DBUF), Extent::new(near, length), Class::YES),
+            4 => RichPointer::new(number(FROZEN_DBUF), Extent::new(4 * near, length), Class(7)),
+            5 => RichPointer::new(number(OPEN_DBUF), Extent::new(far, u32::MAX), Class::YES),
             6 => RichPointer::hole(length),
             // Ids of dbufs that no longer exist, or not yet.
             _ => RichPointer::new(number(100 + (far % 1000) as u32), Extent::new(0, 9), Class::YES),

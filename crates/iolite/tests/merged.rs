@@ -1,6 +1,6 @@
-//! Many producers in processes of another user, one reader: a producer that is killed or writes
-//! garbage into its own ring is removed, and the others lose nothing. (CONTRACT 24; RELIABILITY T3,
-//! T10)
+//! Tests of many producers in processes of another user, merged by one reader. A producer that is
+//! killed or writes garbage into its own ring is removed, and the other producers lose nothing.
+//! (CONTRACT 24; RELIABILITY T3, T10)
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something is not as it must be")]
 
@@ -24,8 +24,8 @@ fn config() -> Config {
     Config::new(DbufId::new(1).unwrap()).capacity(16384)
 }
 
-/// Returns a block with producer and sequence number, filled with a pattern derived from the
-/// number.
+/// Returns a block that contains producer and sequence number, filled with a pattern derived from
+/// the sequence number.
 fn block(who: u64, number: u64) -> [u8; 64] {
     let mut block = [number.wrapping_mul(37) as u8; 64];
     for (at, word) in [who, number].into_iter().enumerate() {
@@ -34,19 +34,19 @@ fn block(who: u64, number: u64) -> [u8; 64] {
     block
 }
 
-fn word(block: &[u8], at: usize) -> u64 {
+fn block_word(block: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(block[at * 8..at * 8 + 8].try_into().unwrap())
 }
 
-/// Starts a producer; returns the stream that it writes.
+/// Starts a producer in another process. Returns the process, and the stream that it writes.
 fn start(role: &str, who: u64) -> Option<(OtherProcess, Input)> {
     let other = OtherProcess::start(&format!("{role} {who}"))?;
     let input = open(&other).unwrap();
     Some((other, input))
 }
 
-/// Reads to the end; returns the block count of each producer and checks that honest ones have no
-/// gap.
+/// Reads to the end. Calls `each` with the words of each block. Returns the block count of each
+/// producer, after checking that the first `honest` producers have no gap.
 fn drain(merged: &mut Merged, honest: usize, mut each: impl FnMut(&[u64])) -> Vec<u64> {
     let mut counts = vec![0; 8];
     let mut out = vec![0; 8192];
@@ -55,7 +55,7 @@ fn drain(merged: &mut Merged, honest: usize, mut each: impl FnMut(&[u64])) -> Ve
             Next::End => return counts,
             Next::Nothing => panic!("it waits"),
             Next::Block { length: 64, .. } => {
-                let who = usize::try_from(word(&out, 0)).unwrap_or(usize::MAX);
+                let who = usize::try_from(block_word(&out, 0)).unwrap_or(usize::MAX);
                 if who < honest {
                     assert_eq!(out[..64], block(who as u64, counts[who]), "producer {who}");
                 }
@@ -82,7 +82,7 @@ fn killed_or_lying_producer_is_removed_and_others_continue() {
         let order = match round % 2 {
             0 => Order::Fair(16),
             _ => Order::Stamped(Stamped::new(100, Duration::from_millis(5), |block| {
-                if block.len() == 64 { word(block, 1) } else { 0 }
+                if block.len() == 64 { block_word(block, 1) } else { 0 }
             })),
         };
         let mut merged = Merged::new(order);

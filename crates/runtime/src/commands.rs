@@ -1,14 +1,15 @@
 //! Commands: closures that a space of a running path executes between two passes. [Th §5.4]
 //!
-//! In: a closure over the space. Out: the result of the closure, or the reason why it was not
-//! executed. The thread of the space executes it at a block boundary: every block of the space has
-//! been read by all readers, is held by a filter, or lies in a ring. Commands therefore add no
-//! lock, shared data or atomic operation to the data path. Without commands a space pays one load
-//! per pass, of a word that is not written. A command wakes a sleeping space.
+//! In: a closure over the space. Out: the result of the closure, or the reason why the closure was
+//! not executed. The thread of the space executes the closure at a block boundary, when every block
+//! of the space has been read by all readers, is held by a filter, or is in a ring. Commands
+//! therefore add no lock, shared data or atomic operation to the data path. While no command is
+//! queued, a space pays one load per pass, of a word that is not written. A command wakes a
+//! sleeping space.
 //!
-//! A space that waits for room in a ring is in the middle of a walk. It executes nothing until the
-//! reader makes room, and [`CommandError::RingFull`] names the ring. A command that is not executed
-//! in time is withdrawn and never executed later.
+//! A space that waits for room in a ring is in the middle of a walk. Such a space executes no
+//! command until the reader makes room, and [`CommandError::RingFull`] names the ring. A command
+//! that is not executed in time is withdrawn and never executed later.
 
 use crate::counters::SpaceCounters;
 use crate::failure::PathFailure;
@@ -23,7 +24,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use sys::task::{self, Task};
 
-/// Error of a command that was not executed. No part of the command has run or will run.
+/// Reason why a command was not executed. No part of the command has run or will run.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum CommandError {
     /// The path has not started.
@@ -40,8 +41,8 @@ pub enum CommandError {
         /// Planned index of the edge whose ring is full.
         edge: usize,
     },
-    /// The space did not reach the command in time: a sink or program blocks it, or its thread gets
-    /// no CPU time.
+    /// The space did not begin the command in time, because a sink or program blocks it or its
+    /// thread gets no CPU time.
     #[error("{space} did not come to it in time")]
     Late {
         /// Name of the space.
@@ -55,7 +56,7 @@ type Command = Box<dyn FnOnce(&mut Space) + Send>;
 pub struct CommandQueue {
     /// Status of the space: its name, and the ring that blocks it.
     pub status: Arc<SpaceStatus>,
-    /// True while a command is queued.
+    /// True while at least one command is queued.
     pending: AtomicBool,
     /// Kernel thread id of the space's thread; 0 before it starts.
     thread: AtomicU32,
@@ -65,7 +66,7 @@ pub struct CommandQueue {
     doorbell: Arc<Doorbell>,
 }
 
-/// Queued commands and the last report of the space.
+/// Queued commands, and the last reports of the space.
 #[derive(Default)]
 pub struct Inbox {
     commands: VecDeque<(u64, Command)>,
@@ -94,7 +95,7 @@ impl fmt::Debug for CommandQueue {
 }
 
 impl CommandQueue {
-    /// Makes a command queue. The space sleeps on `doorbell`, which [`Self::send`] notifies.
+    /// Creates a command queue. The space sleeps on `doorbell`, which [`Self::send`] notifies.
     pub fn new(name: String, doorbell: Arc<Doorbell>) -> Self {
         let (status, pending) = (Arc::new(SpaceStatus::new(name)), AtomicBool::new(false));
         let (thread, inbox, ended) = (AtomicU32::new(0), Mutex::default(), Condvar::new());
@@ -128,8 +129,8 @@ impl CommandQueue {
         Ok(PendingCommand { queue: Arc::clone(self), number, answer })
     }
 
-    /// Executes a command in the space, between two passes, and returns its result. Blocks: for at
-    /// most `limit` until the execution begins, then until it ends.
+    /// Executes a command in the space, between two passes, and returns the command's result.
+    /// Blocks at most for `limit` until the execution begins, then until it ends.
     pub fn ask<A: Send + 'static>(
         self: &Arc<Self>,
         limit: Duration,
@@ -138,9 +139,8 @@ impl CommandQueue {
         self.send(command)?.answer(limit)
     }
 
-    /// Takes exclusive access to the space from its thread, which blocks until the space is
-    /// returned. Blocks for at most `limit` until the space accepts, then until the current pass
-    /// ends.
+    /// Borrows the space from its thread, which blocks until the space is returned. Waits at most
+    /// for `limit` until the space accepts, then until the current pass ends.
     pub fn borrow(self: &Arc<Self>, limit: Duration) -> Result<ExclusiveBorrow, CommandError> {
         let ((to, comes), (back, goes)) = (mpsc::channel(), mpsc::channel());
         let request = BorrowRequest { to, back: goes };
@@ -151,8 +151,8 @@ impl CommandQueue {
         Ok(ExclusiveBorrow { space, back })
     }
 
-    /// Blocks for at most `limit` until the space has ended. Returns its final counters; `None` if
-    /// it still runs or ended without counters.
+    /// Blocks at most for `limit` until the space has ended. Returns its final counters, or `None`
+    /// if the space still runs or ended without counters.
     pub fn wait_for_end(&self, limit: Duration) -> Option<SpaceCounters> {
         let inbox = self.inbox();
         let waited = self.ended.wait_timeout_while(inbox, limit, |inbox| !inbox.ended);
@@ -160,7 +160,7 @@ impl CommandQueue {
         inbox.last.clone().filter(|_| inbox.ended)
     }
 
-    /// Removes a command from the queue; returns true if it was still queued.
+    /// Removes a command from the queue. Returns true if the command was still queued.
     fn withdraw(&self, number: u64) -> bool {
         let mut inbox = self.inbox();
         let before = inbox.commands.len();
@@ -185,7 +185,7 @@ impl CommandQueue {
         self.pending.load(Ordering::Acquire)
     }
 
-    /// Takes the next command off the queue; `None` if the queue is empty.
+    /// Removes and returns the next command, or `None` if the queue is empty.
     pub fn next_command(&self) -> Option<Command> {
         let mut inbox = self.inbox();
         let next = inbox.commands.pop_front();
@@ -210,20 +210,20 @@ impl CommandQueue {
         self.thread.store(task::current_thread(), Ordering::Relaxed);
     }
 
-    /// Locks the inbox. A poisoned lock is taken over.
+    /// Locks the inbox, even if another thread panicked while holding the lock.
     pub fn inbox(&self) -> MutexGuard<'_, Inbox> {
         self.inbox.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the kernel thread id of the space's thread; `None` before it starts and after the
-    /// space ends.
+    /// Returns the kernel thread id of the space's thread, or `None` before the thread starts and
+    /// after the space ends.
     pub fn thread(&self) -> Option<u32> {
         let inbox = self.inbox();
         Some(self.thread.load(Ordering::Relaxed)).filter(|id| *id > 0 && !inbox.ended)
     }
 
-    /// Returns the kernel thread id of the space's thread and its scheduling statistics; `None` if
-    /// the space has no thread or the kernel does not report them.
+    /// Returns the kernel thread id of the space's thread, and its scheduling statistics. Returns
+    /// `None` if the space has no thread or the kernel does not report the statistics.
     pub fn task(&self) -> Option<(u32, Task)> {
         let thread = self.thread()?;
         Some((thread, Task::of_thread(std::process::id(), thread)?))
@@ -239,7 +239,7 @@ impl CommandQueue {
     }
 }
 
-/// Command that is queued or being executed.
+/// A command that is queued or being executed.
 #[derive(Debug)]
 pub struct PendingCommand<A> {
     queue: Arc<CommandQueue>,
@@ -248,8 +248,8 @@ pub struct PendingCommand<A> {
 }
 
 impl<A> PendingCommand<A> {
-    /// Blocks until the command has been executed; returns its result. Withdraws the command, and
-    /// fails, if its execution has not begun after `limit`.
+    /// Blocks until the command has been executed, and returns its result. If the execution has not
+    /// begun after `limit`, withdraws the command and fails.
     pub fn answer(self, limit: Duration) -> Result<A, CommandError> {
         match self.answer.recv_timeout(limit) {
             Ok(answer) => Ok(answer),
@@ -263,14 +263,15 @@ impl<A> PendingCommand<A> {
     }
 }
 
-/// Request for exclusive access to a space.
+/// A request for exclusive access to a space.
 #[derive(Debug)]
 pub struct BorrowRequest {
     to: mpsc::Sender<Space>,
     back: mpsc::Receiver<Space>,
 }
 
-/// Exclusive access to a space. Dropping it without [`ExclusiveBorrow::give_back`] ends the space.
+/// Exclusive access to a space. Dropping the access without [`ExclusiveBorrow::give_back`] ends the
+/// space.
 #[derive(Debug)]
 pub struct ExclusiveBorrow {
     /// The borrowed space.
@@ -279,8 +280,9 @@ pub struct ExclusiveBorrow {
 }
 
 impl BorrowRequest {
-    /// Hands the space to the borrower and blocks until the borrower returns it. Returns the space
-    /// at once if the borrower is gone; fails with a path failure if the borrower drops the space.
+    /// Hands the space to the borrower, and blocks until the borrower returns it. Returns the space
+    /// at once if the borrower no longer exists. Fails with a path failure if the borrower drops
+    /// the space.
     pub fn lend(self, space: Space) -> Result<Space, Box<Remains>> {
         if let Err(mpsc::SendError(space)) = self.to.send(space) {
             return Ok(space);
@@ -292,7 +294,7 @@ impl BorrowRequest {
 }
 
 impl ExclusiveBorrow {
-    /// Returns the space to its thread, which resumes.
+    /// Returns the space to its thread, which resumes its passes.
     pub fn give_back(self) {
         self.space.note_progress();
         // The thread is blocked in `lend`.
@@ -300,7 +302,7 @@ impl ExclusiveBorrow {
     }
 }
 
-/// Receiving end of a queue, owned by the space. Dropping it marks the space as ended.
+/// The receiving end of a command queue, owned by the space. Dropping it marks the space as ended.
 #[derive(Debug)]
 pub struct CommandReceiver(pub(crate) Arc<CommandQueue>);
 

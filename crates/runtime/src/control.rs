@@ -1,9 +1,9 @@
 //! Stop requests and position requests: two words that every space of a path polls, and the
 //! doorbells that wake sleeping spaces.
 //!
-//! A position request costs a space one load of a shared word per pass, and the word is written
-//! only by requests. A space answers with the counts of its sources so far. A busy space answers on
-//! its next pass, so readers use the latest answer and never wait.
+//! A position request increments a shared word, which each space loads once per pass. A space
+//! answers with the counts of its sources so far. A busy space answers in its next pass, so readers
+//! use the latest answer and never wait.
 
 use buffer::signal::Doorbell;
 use endpoint::SourceCounters;
@@ -16,12 +16,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 #[derive(Debug)]
 pub struct Control {
     stopped: Arc<AtomicBool>,
-    /// Number of position requests so far. Wraps.
+    /// Number of position requests so far, modulo 2³².
     requests: AtomicU32,
     answers: Mutex<Vec<SourceProgress>>,
     doorbells: Mutex<Vec<Arc<Doorbell>>>,
     wake: sys::eventfd::EventFd,
-    /// True until the first blocks have come, if somebody listens.
+    /// True until the first blocks have arrived from a source, if a listener is set.
     awaits_blocks: AtomicBool,
     listener: Mutex<Listener>,
 }
@@ -29,24 +29,24 @@ pub struct Control {
 /// An event that a space reports once.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ControlEvent {
-    /// The first blocks have come from a source.
+    /// The first blocks have arrived from a source.
     Came,
     /// A sink held up the thread that reads the source.
     Stalled(SinkStall),
 }
 
-/// A write that held up a thread while blocks waited at its source.
+/// A write of a sink that held up a thread while blocks waited at the thread's source.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SinkStall {
     /// Number of the sink's node.
     pub node: usize,
-    /// Wall time of the write, in ns.
+    /// Wall time of the write in nanoseconds.
     pub write_ns: u64,
-    /// Number of blocks that had come from the source when the stall was reported.
+    /// Number of blocks that had arrived from the source when the stall was reported.
     pub waited: u64,
 }
 
-/// The receiver of events, called by the spaces; it must not block.
+/// The callback for events of the spaces, which must not block.
 #[derive(Default)]
 struct Listener(Option<Box<dyn Fn(ControlEvent) + Send + Sync>>);
 
@@ -63,17 +63,17 @@ pub struct SourceProgress {
     pub planned: usize,
     /// Name of the source.
     pub name: String,
-    /// Counts of the source when it answered.
+    /// Counts of the source at its last answer.
     pub seen: SourceCounters,
-    /// True if the source has answered the latest request or has ended. If false, its space is
-    /// blocked by the readers of its blocks.
+    /// True if the source has answered the latest request or has ended. False while the readers of
+    /// its blocks hold up its space.
     pub fresh: bool,
     /// True if the source has ended.
     pub last: bool,
 }
 
 impl Control {
-    /// Makes the control state of a path that has not been stopped. Fails if no eventfd can be
+    /// Creates the control state of a path that has not been stopped. Fails if no eventfd can be
     /// created.
     pub fn new() -> sys::Result<Self> {
         Ok(Self {
@@ -87,7 +87,7 @@ impl Control {
         })
     }
 
-    /// Reports further events of the spaces to `listener`, which must not block.
+    /// Sets the callback for events of the spaces, which must not block.
     pub fn listen(&self, listener: impl Fn(ControlEvent) + Send + Sync + 'static) {
         let mut place = self.listener.lock().unwrap_or_else(PoisonError::into_inner);
         *place = Listener(Some(Box::new(listener)));
@@ -95,7 +95,8 @@ impl Control {
         self.awaits_blocks.store(true, Ordering::Relaxed);
     }
 
-    /// Called when blocks have come from a source: reports the first ones. Costs a load otherwise.
+    /// Reports [`ControlEvent::Came`] if these are the first blocks from a source. Later calls cost
+    /// one load.
     #[inline]
     pub fn blocks_came(&self) {
         if self.awaits_blocks.load(Ordering::Relaxed) {
@@ -118,12 +119,12 @@ impl Control {
         }
     }
 
-    /// Adds a doorbell that a stop or a position request notifies.
+    /// Adds a doorbell to be notified by a stop or a position request.
     pub fn add_doorbell(&self, doorbell: &Arc<Doorbell>) {
         self.doorbells.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(doorbell));
     }
 
-    /// Replaces the doorbells that a stop or a position request notifies.
+    /// Replaces the doorbells to be notified by a stop or a position request.
     pub fn set_doorbells(&self, doorbells: impl Iterator<Item = Arc<Doorbell>>) {
         *self.doorbells.lock().unwrap_or_else(PoisonError::into_inner) = doorbells.collect();
     }
@@ -136,7 +137,7 @@ impl Control {
         self.wake.notify();
     }
 
-    /// Returns the word that is true once the path has been stopped, for sinks that wait.
+    /// Returns the word that becomes true when the path is stopped, for sinks that wait.
     #[must_use]
     pub fn stop_word(&self) -> Arc<AtomicBool> {
         Arc::clone(&self.stopped)
@@ -150,7 +151,7 @@ impl Control {
         self.stopped.load(Ordering::Acquire)
     }
 
-    /// Requests the position of every source; returns at once.
+    /// Requests the position of every source. Does not wait for the answers.
     pub fn request_positions(&self) {
         for answer in self.lock_positions().iter_mut() {
             answer.fresh = answer.last;
@@ -167,7 +168,8 @@ impl Control {
         self.requests.load(Ordering::Relaxed)
     }
 
-    /// Stores the position of a source in place of its previous one; `last`: the source has ended.
+    /// Stores the position of a source in place of its previous one. `last` is true if the source
+    /// has ended.
     pub fn store_position(&self, planned: usize, name: &str, seen: SourceCounters, last: bool) {
         let mut answers = self.lock_positions();
         answers.retain(|answer| answer.planned != planned);

@@ -1,5 +1,5 @@
-//! Counters of one space: of its nodes, its edges and its reports, collected while the space runs
-//! or after it has ended.
+//! Counters of one space: those of its nodes, its edges and its reports. They are collected while
+//! the space runs or after it has ended.
 
 use crate::ledger::{DropReason, Edge, EdgeKind, NodeEntry, NodeName};
 use crate::space::arc::GraphArc;
@@ -15,7 +15,7 @@ pub struct NodeReport {
     pub planned: usize,
     /// Name of the node.
     pub name: String,
-    /// The report itself.
+    /// Report of the filter or sink.
     pub report: Report,
 }
 
@@ -59,17 +59,17 @@ pub struct KernelCounts {
     pub exits: Vec<ExitEdge>,
 }
 
-/// Edge from the kernel into user space, counted by the kernel program.
+/// An edge from the kernel into user space, counted by the kernel program.
 #[derive(Clone, Debug)]
 pub struct ExitEdge {
-    /// Planned index of the source, number of earlier kernel programs at this source, and exit
-    /// index in this program.
+    /// Name of the edge: planned index of the source, number of earlier kernel programs at this
+    /// source, and exit index in this program.
     pub name: (usize, usize, usize),
     /// Counts of the edge.
     pub edge: Edge,
 }
 
-/// Counters of nodes and rings removed from a running space.
+/// Counters of the nodes and rings removed from a running space.
 #[derive(Clone, Debug, Default)]
 pub struct RetiredCounters {
     pub(crate) nodes: Vec<CountedNode>,
@@ -84,9 +84,9 @@ pub struct RetiredCounters {
 pub(crate) type KernelContinuation = ((usize, usize, usize), Edge);
 
 impl RetiredCounters {
-    /// Adds the counters of removed nodes and arcs. `before` has all counters of the space before
-    /// the removal; `gone` selects the removed nodes by index, and `gone_arc` the removed arcs by
-    /// node index and arc index.
+    /// Adds the counters of removed nodes and arcs. `before` contains all counters of the space
+    /// before the removal. `gone` selects the removed nodes by index, and `gone_arc` the removed
+    /// arcs by node index and arc index.
     pub fn add(
         &mut self,
         before: SpaceCounters,
@@ -124,15 +124,16 @@ impl RetiredCounters {
 #[derive(Clone, Debug)]
 pub(crate) struct CountedNode {
     pub(crate) filtered: NodeEntry,
-    /// Counts of the source, if the node is one.
+    /// Counts of the source, or `None` if the node is no source.
     pub(crate) seen: Option<SourceCounters>,
-    /// True for the source that receives kernel output: its edges count as those of the kernel.
+    /// True for the source that receives kernel output. Its edges count as those of the kernel
+    /// program.
     pub(crate) transport: bool,
-    /// True for a replica: all replicas of a filter share one ledger entry.
+    /// True for a replica, because all replicas of a filter share one ledger entry.
     pub(crate) copied: bool,
     /// Edges to nodes of the same space.
     pub(crate) calls: Vec<Edge>,
-    /// Writer's side of a ring to another space.
+    /// Writer's counts of a ring to another space, or `None` if the node writes no ring.
     pub(crate) ring: Option<Edge>,
 }
 
@@ -199,8 +200,8 @@ impl SpaceCounters {
     }
 }
 
-/// Returns the edges of a node that receives kernel output, each with the name of the kernel edge
-/// that it continues. `before` holds the removed nodes, among them the receivers of earlier
+/// Returns the edges of a node that receives kernel output. Each has the name of the kernel edge
+/// that it continues. `before` contains the removed nodes, among them the receivers of earlier
 /// programs.
 fn continuations(
     before: &[CountedNode],
@@ -228,8 +229,8 @@ fn call_edge(from: &Node, arc: &GraphArc, nodes: &[Node]) -> Edge {
     }
 }
 
-/// Makes the ledger edge of a ring from the writer's counters; [`crate::report`] adds the reader's
-/// counters.
+/// Creates the ledger edge of a ring from the writer's counters. [`crate::report`] adds the
+/// reader's counters.
 fn ring_edge(from: &Node, export: &crate::ring::Export) -> Edge {
     let put = export.counted();
     let full = Amount { blocks: put.dropped, bytes: put.dropped_bytes };
@@ -245,7 +246,7 @@ fn ring_edge(from: &Node, export: &crate::ring::Export) -> Edge {
     }
 }
 
-/// Returns the report of the filter or sink in a node; `None` for other nodes.
+/// Returns the report of the filter or sink in a node, or `None` for other nodes.
 pub(crate) fn node_report(node: &Node) -> Option<NodeReport> {
     let report = match &node.operator {
         Operator::Filter(filter) => filter.report(),

@@ -1,14 +1,14 @@
 //! Demand for blocks in a path with programs. (CONTRACT 27)
 //!
-//! A program may stop reading long before its input ends (`head -1`). Its further input is dropped,
-//! and the path continues while another sink still reads. When every route from a source to a sink
-//! leads through a program that has stopped reading, the sources are stopped, as SIGPIPE would do
-//! in a shell.
+//! A program may stop reading long before its input ends (`head -1`). Further input of this program
+//! is dropped, and the path continues while another sink still reads. When every route from a
+//! source to a sink leads through a program that has stopped reading, the sources are stopped, as
+//! SIGPIPE would do in a shell.
 
 use std::collections::HashSet;
 use std::sync::{Mutex, PoisonError};
 
-/// Edges and sources of a path, by planned node index.
+/// Edges and sources of a path, as planned node indices.
 #[derive(Debug, Default)]
 pub struct Links {
     /// Pairs of start node and end node.
@@ -17,7 +17,7 @@ pub struct Links {
     pub heads: Vec<usize>,
 }
 
-/// Nodes of a path that still accept blocks.
+/// The nodes of a path that still accept blocks.
 #[derive(Debug, Default)]
 pub struct Demand {
     known: Mutex<DemandState>,
@@ -33,7 +33,8 @@ struct DemandState {
 }
 
 impl Demand {
-    /// Replaces the graph of the path. Closed nodes that remain in the graph stay closed.
+    /// Replaces the edges and sources of the path. Closed nodes that remain in the graph stay
+    /// closed.
     pub fn set_links(&self, links: Links) {
         let Links { edges, heads } = links;
         let ends = edges.iter().flat_map(|(from, to)| [*from, *to]);
@@ -47,8 +48,8 @@ impl Demand {
         known.closed.retain(|node| numbers.contains(node));
     }
 
-    /// Marks a node as closed. Returns true if every route from the sources upstream of the node to
-    /// a sink now leads through a closed node.
+    /// Marks a node as closed. Returns true if every route to a sink, from the sources upstream of
+    /// this node, now leads through a closed node.
     pub fn close(&self, node: usize) -> bool {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         known.closed.push(node);
@@ -63,8 +64,8 @@ impl Demand {
     }
 }
 
-/// Returns the nodes that are reachable from `head` without entering a node of `around`; includes
-/// `head` itself unless it is in `around`.
+/// Returns the nodes that are reachable from `head` without entering a node of `around`. They
+/// include `head` unless it is in `around`.
 fn reachable(successors: &[Vec<usize>], head: usize, around: &[usize]) -> Vec<usize> {
     let mut seen = vec![false; successors.len()];
     let mut open = vec![head];

@@ -30,7 +30,7 @@ impl From<Fault> for RingFailure {
     }
 }
 
-/// Failure that ended a path. After transfer to another process its cause is
+/// The failure that ended a path. After transfer to another process, the cause is
 /// [`Cause::OtherProcess`].
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(from = "RemoteFailure", into = "RemoteFailure")]
@@ -54,11 +54,11 @@ pub enum Cause {
     ExitUnknown(sys::Error),
     /// The failure happened in another process.
     OtherProcess {
-        /// Message of that process.
+        /// Failure message of that process.
         what: String,
         /// Error number of the failed system call in that process, if one failed.
         errno: Option<i32>,
-        /// True if the reader of a standard stream has closed the stream.
+        /// True if the failure is only that the reader of a standard stream has closed the stream.
         quiet: bool,
     },
     /// A filter panicked.
@@ -83,7 +83,8 @@ pub struct CrashCapture {
     pub bytes: Vec<u8>,
 }
 
-/// Failure as sent to another process: without its cause, except for what follows from it.
+/// A failure in the form in which it is sent to another process: the message and the properties of
+/// the cause, without the cause.
 #[derive(Serialize, Deserialize)]
 struct RemoteFailure {
     node: String,
@@ -106,31 +107,32 @@ impl From<RemoteFailure> for PathFailure {
 }
 
 impl PathFailure {
-    /// Makes the failure of a source or sink.
+    /// Creates the failure of a source or sink.
     #[must_use]
     pub fn outside(node: impl Into<String>, failure: Failure) -> Self {
         Self { node: node.into(), cause: Cause::Endpoint(failure) }
     }
 
-    /// Makes the failure of a ring.
+    /// Creates the failure of a ring.
     #[must_use]
     pub fn ring(node: impl Into<String>, why: impl Into<RingFailure>) -> Self {
         Self { node: node.into(), cause: Cause::Ring(why.into()) }
     }
 
-    /// Makes the failure of a program.
+    /// Creates the failure of a program.
     #[must_use]
     pub fn program(node: impl Into<String>, bad: ProcessFailure) -> Self {
         Self { node: node.into(), cause: Cause::Program(bad) }
     }
 
-    /// Makes the failure of a program whose exit status could not be read.
+    /// Creates the failure of a program whose exit status could not be read.
     #[must_use]
     pub fn exit_unknown(node: impl Into<String>, error: sys::Error) -> Self {
         Self { node: node.into(), cause: Cause::ExitUnknown(error) }
     }
 
-    /// Makes the failure of a filter that panicked on this block.
+    /// Creates the failure of a filter that panicked. `block` is the block that the filter was
+    /// processing, if any.
     #[must_use]
     pub fn panicked(
         node: impl Into<String>,
@@ -151,8 +153,8 @@ impl PathFailure {
         Self { node: node.into(), cause: Cause::Panic { message, block } }
     }
 
-    /// Makes the failure of a space that panicked outside of any filter. `path` is the index of the
-    /// path, from 0; messages count from 1.
+    /// Creates the failure of a space that panicked outside of any filter. `path` is the index of
+    /// the path, counted from 0; messages count from 1.
     #[must_use]
     pub fn space(path: usize) -> Self {
         let message = "a space panicked outside of any filter".to_owned();
@@ -174,7 +176,7 @@ impl PathFailure {
         }
     }
 
-    /// Returns the error number of the system call that ended the path; `None` if no system call
+    /// Returns the error number of the system call that ended the path, or `None` if no system call
     /// did.
     #[must_use]
     pub const fn errno(&self) -> Option<i32> {

@@ -2,14 +2,14 @@
 //!
 //! A request with `--latency` has a **gauge** at each ring between its spaces, at each source that
 //! reads a kernel ring, and at each sink. A ring gauge watches one block at a time: the writer
-//! stamps the block, the reader measures its age, and a third thread can read the wait of a block
-//! that has not been taken. A source gauge and a sink gauge measure every block: they compare its
-//! time with a clock that is read once per batch. In a path with block time (a replayed capture)
-//! there is no clock to compare with, so only rings have gauges.
+//! stamps the block, the reader measures its age, and a third thread can read how long an untaken
+//! block has waited. A source gauge and a sink gauge measure every block, by comparing the block's
+//! time with a clock that is read once per batch. A path with block time (a replayed capture) has
+//! no clock for that comparison, so only its rings have gauges.
 //!
 //! A **breach** is a block that exceeds the bound when a sink has taken it, or that waits at one
-//! place for longer than the whole bound. A block that exceeds only the share of its place is
-//! counted at that place; other places may have used less than their shares.
+//! gauge for longer than the entire bound. A block that exceeds only the share of one gauge is
+//! counted there, but is no breach, because other gauges may have used less than their shares.
 //!
 //! A request without a bound has no gauges and reads no clock for them.
 
@@ -18,26 +18,26 @@ use serde::{Deserialize, Serialize};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Latency budget of a path.
+/// The latency bound of a path, with the gauges that measure against it.
 #[derive(Debug, Default)]
 pub struct Budget {
     gauges: Mutex<Vec<Arc<Gauge>>>,
-    /// Requested bound in nanoseconds; 0: no bound.
+    /// Requested bound in nanoseconds; 0 if there is no bound.
     asked_ns: AtomicU64,
     breaches: AtomicU64,
 }
 
-/// Latency gauge at one place of a path: a ring, a source or a sink.
+/// A latency gauge at a ring, a source or a sink of a path.
 #[derive(Debug)]
 pub struct Gauge {
     name: String,
     /// True if the gauge measures the latency from source to sink, false if it measures the wait at
-    /// one place.
+    /// one ring or source.
     end_to_end: bool,
-    /// Share of the bound for this place, in nanoseconds.
+    /// Share of the bound for this gauge, in nanoseconds.
     share_ns: u64,
-    /// Number of the watched block, counted from 1; 0: no block is watched, and the writer may
-    /// choose one; [`CLOSED`]: the reader takes no more blocks.
+    /// Number of the watched block, counted from 1. 0: no block is watched, and the writer may
+    /// choose one. [`CLOSED`]: the reader takes no more blocks.
     watched: AtomicU64,
     /// Monotonic time at which the writer stamped the watched block, in nanoseconds.
     since: AtomicU64,
@@ -47,13 +47,13 @@ pub struct Gauge {
     looked: AtomicU64,
     over: AtomicU64,
     worst_ns: AtomicU64,
-    /// Longest wait since the last call of [`Budget::breach`], in nanoseconds.
+    /// Longest wait since the last call of [`Budget::take_breach`], in nanoseconds.
     recent_ns: AtomicU64,
 }
 
 const CLOSED: u64 = u64::MAX;
 
-/// Gauge that compares block times with the clock.
+/// A gauge that compares block times with the clock.
 #[derive(Clone, Debug)]
 pub struct AgeGauge {
     gauge: Arc<Gauge>,
@@ -61,7 +61,7 @@ pub struct AgeGauge {
     epoch: Time,
 }
 
-/// Measured latency of a path.
+/// Latencies measured in a path.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Latency {
     /// Requested bound, in nanoseconds.
@@ -69,18 +69,18 @@ pub struct Latency {
     /// Number of breaches reported.
     #[serde(rename = "alarms")]
     pub breaches: u64,
-    /// Latency from source to sink, by sink.
+    /// Latency from source to sink, for each sink.
     pub ways: Vec<PlaceLatency>,
-    /// Waits, by place.
+    /// Waits, for each ring and source with a gauge.
     pub waits: Vec<PlaceLatency>,
 }
 
-/// Measured latency at one place.
+/// Latency measured by one gauge.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct PlaceLatency {
-    /// Name of the sink, or of the two ends of the edge.
+    /// Name of the sink, or of both ends of the edge.
     pub name: String,
-    /// Share of the bound for this place, in nanoseconds.
+    /// Share of the bound for this gauge, in nanoseconds.
     pub share_ns: u64,
     /// Number of measured blocks.
     #[serde(rename = "blocks")]
@@ -103,15 +103,16 @@ impl Latency {
     }
 }
 
-/// Breach of the bound of a request.
+/// A breach of the latency bound.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Breach {
     /// Requested bound, in nanoseconds.
     pub asked_ns: u64,
-    /// Sink with the oldest late block, and the age of that block on arrival in nanoseconds; `None`
+    /// Sink with the oldest late block, and the age in nanoseconds of that block on arrival; `None`
     /// if no late block arrived.
     pub way: Option<(String, u64)>,
-    /// Place whose share was exceeded most: its name, the wait and the share, in nanoseconds.
+    /// The gauge whose share was exceeded most: its name, the wait and the share, in nanoseconds;
+    /// `None` if no share was exceeded.
     pub wait: Option<(String, u64, u64)>,
 }
 
@@ -121,13 +122,13 @@ impl Budget {
         self.asked_ns.store(ns, Ordering::Relaxed);
     }
 
-    /// Makes and registers the gauge of one place; `share_ns` is its share of the bound in
-    /// nanoseconds.
+    /// Creates and registers the gauge of a wait at one ring or source. `share_ns` is its share of
+    /// the bound in nanoseconds.
     pub fn add_wait(&self, name: String, share_ns: u64) -> Arc<Gauge> {
         self.gauge(name, false, share_ns)
     }
 
-    /// Makes and registers the gauge of the latency from the sources to the sink `name`.
+    /// Creates and registers the gauge of the latency from the sources to the sink `name`.
     pub fn add_sink(&self, name: String) -> Arc<Gauge> {
         self.gauge(name, true, self.asked_ns.load(Ordering::Relaxed))
     }
@@ -142,7 +143,8 @@ impl Budget {
         look(&mut self.gauges.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Returns the measurements at monotonic time `now`; `None` if the request has no bound.
+    /// Returns the measurements at monotonic time `now` in nanoseconds, or `None` if the path has
+    /// no bound.
     pub fn measurements(&self, now: u64) -> Option<Latency> {
         let asked_ns = self.asked_ns.load(Ordering::Relaxed);
         let breaches = self.breaches.load(Ordering::Relaxed);
@@ -157,8 +159,8 @@ impl Budget {
         (asked_ns > 0).then_some(told)
     }
 
-    /// Returns the worst breach since the last call, including waits still in progress, and counts
-    /// it; `None` if the bound was kept. `now` is monotonic time in nanoseconds.
+    /// Counts and returns the worst breach since the last call, including waits still in progress.
+    /// Returns `None` if the bound was kept. `now` is monotonic time in nanoseconds.
     pub fn breach(&self, now: u64) -> Option<Breach> {
         let asked_ns = self.asked_ns.load(Ordering::Relaxed);
         if asked_ns == 0 {
@@ -208,8 +210,8 @@ impl Gauge {
         }
     }
 
-    /// Stamps the block of this number, counted from 1, if no block is watched. The writer calls it
-    /// before the put.
+    /// Stamps the block with this number, counted from 1, if no block is watched. Called by the
+    /// writer before the put.
     pub fn stamp(&self, number: u64) {
         if self.watched.load(Ordering::Relaxed) == 0 {
             self.since.store(sys::clock::monotonic(), Ordering::Relaxed);
@@ -219,9 +221,9 @@ impl Gauge {
         }
     }
 
-    /// Measures the watched block if its number is at most `number`. The reader calls it after it
-    /// has taken the blocks up to `number`; `more`: further blocks are in the ring, perhaps
-    /// unstamped.
+    /// Measures the watched block if its number is at most `number`. Called by the reader after it
+    /// has taken the blocks up to `number`. `more` is true if further blocks, perhaps unstamped,
+    /// are in the ring.
     pub fn measure_watched(&self, number: u64, more: bool) {
         // SYNC POINT: block watched; pairs with the Release in `stamp`.
         let watched = self.watched.load(Ordering::Acquire);
@@ -244,15 +246,15 @@ impl Gauge {
         }
     }
 
-    /// Closes the gauge when the reader takes no more blocks; unread blocks no longer count as
-    /// waiting.
+    /// Closes the gauge because the reader takes no more blocks. Unread blocks then no longer count
+    /// as waiting.
     pub fn close(&self) {
         self.watched.store(CLOSED, Ordering::Relaxed);
         self.left.store(0, Ordering::Relaxed);
     }
 
-    /// Returns a lower bound of the time that the watched block, or a block left in the ring, has
-    /// waited, in nanoseconds; 0 if no block waits.
+    /// Returns a lower bound in nanoseconds of the time that the watched block, or a block left in
+    /// the ring, has waited; 0 if no block waits.
     fn waiting_ns(&self, now: u64) -> u64 {
         // SYNC POINT: block watched; pairs with the Release in `stamp`.
         let since = match self.watched.load(Ordering::Acquire) {
@@ -282,7 +284,7 @@ impl Gauge {
     }
 }
 
-/// Merges a measurement into the entry of the same name, or appends it.
+/// Adds a measurement to the entry of the same name, or appends a new entry.
 fn put(all: &mut Vec<PlaceLatency>, new: PlaceLatency) {
     match all.iter_mut().find(|known| known.name == new.name) {
         Some(known) => known.add(&new),
@@ -300,13 +302,13 @@ impl PlaceLatency {
 }
 
 impl AgeGauge {
-    /// Makes a gauge that compares block times with the monotonic clock plus `epoch`.
+    /// Creates a gauge that compares block times with the monotonic clock plus `epoch`.
     #[must_use]
     pub const fn new(gauge: Arc<Gauge>, epoch: Time) -> Self {
         Self { gauge, epoch }
     }
 
-    /// Measures the age of the blocks that a sink has taken: those in the lanes of `mask`.
+    /// Measures the age of the blocks that a sink has taken, which are in the lanes of `mask`.
     pub fn measure_taken(&self, batch: &Batch<'_>, mask: LaneMask) {
         self.measure(batch.columns(), mask, sys::clock::monotonic().wrapping_add(self.epoch));
     }

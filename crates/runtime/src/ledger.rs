@@ -1,9 +1,9 @@
 //! The ledger of a path: on every edge, in = out + dropped (by reason) + held, counted by both
 //! ends. (CONTRACT 19)
 //!
-//! The ledger holds the counters of nodes and edges, and finds imbalances: always in blocks, and in
-//! bytes where no filter trims views (docs/book/decisions/0004-ledger-bytes.md). It contains no
-//! derived counts.
+//! The ledger contains the counters of nodes and edges, and finds imbalances: always in blocks, and
+//! also in bytes where no filter trims views (docs/book/decisions/0004-ledger-bytes.md). It
+//! contains no derived counts.
 
 use buffer::signal::moderate::Events;
 use serde::{Deserialize, Serialize};
@@ -35,7 +35,7 @@ pub enum EdgeKind {
 }
 
 impl EdgeKind {
-    /// Returns the printed name.
+    /// Returns the name as printed in reports.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -49,7 +49,7 @@ impl EdgeKind {
     }
 }
 
-/// End of a ring that a node represents.
+/// The end of a ring that a node represents.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RingEnd {
     /// Writing end of a ring to another space.
@@ -71,22 +71,22 @@ impl RingEnd {
     ];
 }
 
-/// Name of a node: that of its filter, or a description of its ring end.
+/// Name of a node: the name of its filter, or a description of its ring end.
 ///
-/// Names of ring ends begin with words, while a filter's name contains no blank.
+/// The description of a ring end begins with a word and a blank. A filter's name contains no blank.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct NodeName(String);
 
 impl NodeName {
-    /// Makes the name of a ring end; `other` is the name of the node at the other end.
+    /// Creates the name of a ring end. `other` is the name of the node at the other end.
     #[must_use]
     pub fn ring(end: RingEnd, other: &str) -> Self {
         let (_, prefix) = RingEnd::ALL[end as usize];
         Self(format!("{prefix}{other}"))
     }
 
-    /// Returns the ring end that the node represents; `None` for other nodes.
+    /// Returns the ring end that the node represents, or `None` for other nodes.
     #[must_use]
     pub fn ring_end(&self) -> Option<RingEnd> {
         let mut ends = RingEnd::ALL.into_iter();
@@ -161,8 +161,8 @@ pub struct Edge {
     pub taken: Amount,
     /// Amount dropped on the edge, by reason.
     pub dropped: Vec<(DropReason, Amount)>,
-    /// Positions of the dropped blocks, by reason, if known. A position counts all blocks put on
-    /// the edge or, for kernel edges, the blocks put by one CPU.
+    /// Positions of the dropped blocks, by reason, as far as they are known. A position is counted
+    /// over all blocks put on the edge, or for kernel edges over the blocks put by one CPU.
     #[serde(deserialize_with = "endpoint::interned_keys")]
     pub missing: Vec<(&'static str, LossRanges)>,
     /// Amount still in the ring.
@@ -172,14 +172,14 @@ pub struct Edge {
     pub events: Option<Events>,
 }
 
-/// Counters of one node: input, and output and losses by fate.
+/// Counters of one node: its input, and what became of its blocks.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct NodeEntry {
     /// Name of the node.
     pub name: NodeName,
     /// Index of the node in the plan.
     pub planned: usize,
-    /// Input.
+    /// Blocks and bytes that entered the node.
     pub taken: Amount,
     /// Blocks that the node created.
     pub made: Amount,
@@ -187,9 +187,9 @@ pub struct NodeEntry {
     pub passed: Amount,
     /// Blocks that no arc accepted.
     pub unselected: Amount,
-    /// Blocks used up by the filter.
+    /// Blocks used up by the filter on purpose.
     pub consumed: Amount,
-    /// Blocks held by the filter.
+    /// Blocks held by the filter at the moment.
     pub held: Amount,
     /// Dropped blocks, by reason.
     pub dropped: Vec<(DropReason, Amount)>,
@@ -212,18 +212,18 @@ pub struct NodeEntry {
 pub struct Edits {
     /// Edits in place.
     pub direct: u64,
-    /// Edits in a copy of the whole frame.
+    /// Edits in a copy of the entire frame.
     pub copied: u64,
     /// Edits that replaced the block by a new one.
     pub appended: u64,
-    /// Edits in a copy of the written part alone.
+    /// Edits in a copy of the written part only.
     pub fragmented: u64,
 }
 
 /// The ledger of a path.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Ledger {
-    /// Counts of the sources by name, with losses before the path by place.
+    /// Counts of the sources by name, with the losses before the path.
     pub sources: Vec<(String, SourceCounters)>,
     /// Counters of all nodes.
     pub filters: Vec<NodeEntry>,
@@ -231,7 +231,7 @@ pub struct Ledger {
     pub edges: Vec<Edge>,
 }
 
-/// Violated equation of a ledger.
+/// A violated equation of a ledger.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Imbalance {
     /// Name of the node or edge.
@@ -269,8 +269,8 @@ impl Edge {
 }
 
 impl NodeEntry {
-    /// Adds the counters of the other half of the same program, or those of the same filter in
-    /// another space.
+    /// Adds the counters of the other half of the same program, or of the same filter in another
+    /// space.
     pub fn join(&mut self, other: Self) {
         let amounts = [
             (&mut self.taken, other.taken),
@@ -296,7 +296,7 @@ impl NodeEntry {
         self.program &= other.program;
     }
 
-    /// Returns the named counters of the filter and its edits by method, as they are printed.
+    /// Returns the named counters of the filter, and its edits by method, as they are printed.
     pub fn counted(&self) -> impl Iterator<Item = (&str, u64)> {
         let Edits { direct, copied, appended, fragmented } = self.edits;
         let edits = [
@@ -326,7 +326,7 @@ impl NodeEntry {
     }
 }
 
-/// Adds counts to those of the same name.
+/// Adds counts to the counts of the same names, and appends those with new names.
 fn add_by_name(to: &mut Vec<(String, u64)>, more: Vec<(String, u64)>) {
     for (name, count) in more {
         match to.iter_mut().find(|(known, _)| *known == name) {
@@ -336,7 +336,7 @@ fn add_by_name(to: &mut Vec<(String, u64)>, more: Vec<(String, u64)>) {
     }
 }
 
-/// Projection of an amount to its blocks or its bytes.
+/// Projection of an amount to its number of blocks or of bytes.
 type Projection = fn(&Amount) -> u64;
 const BLOCKS: Projection = |amount| amount.blocks;
 const BYTES: Projection = |amount| amount.bytes;
@@ -349,7 +349,7 @@ impl Ledger {
         self.edges.extend(other.edges);
     }
 
-    /// Adds an edge, or merges it into the edge with the same ends and kind.
+    /// Adds an edge, or merges its counters into the edge with the same ends and kind.
     pub fn add_edge(&mut self, edge: Edge) {
         let same = |known: &&mut Edge| {
             (known.planned, known.kind) == (edge.planned, edge.kind)
@@ -408,8 +408,9 @@ impl Ledger {
         found
     }
 
-    /// Returns the number of lost blocks: dropped before the path, on edges and in filters. Blocks
-    /// that no arc accepted, and drops by request, are no losses ([`DropReason::is_lost`]).
+    /// Returns the number of lost blocks: blocks dropped before the path, on edges or in filters.
+    /// Blocks that no arc accepted, and blocks dropped by request, are no losses
+    /// ([`DropReason::is_lost`]).
     #[must_use]
     pub fn lost(&self) -> u64 {
         let sources = self.sources.iter().flat_map(|(_, s)| &s.dropped);
@@ -434,15 +435,15 @@ impl Ledger {
     }
 }
 
-/// Returns true if this put must lose a block: in fault-injection builds, for the first nonempty
-/// put on an edge of the kind that `STREAMLINE_LOSE` names. Always false in other builds.
+/// Returns true if this put must lose a block. Fault-injection builds lose the first nonempty put
+/// on an edge of the kind that `STREAMLINE_LOSE` names; other builds lose none.
 #[cfg(not(feature = "lose"))]
 #[inline]
 pub const fn loses_here(_: EdgeKind, _: Amount) -> bool {
     false
 }
 
-/// Fault-injection variant of the function above.
+/// Returns true if this put must lose a block (fault-injection build).
 #[cfg(feature = "lose")]
 pub fn loses_here(kind: EdgeKind, put: Amount) -> bool {
     use std::sync::atomic::{AtomicBool, Ordering};
@@ -451,28 +452,30 @@ pub fn loses_here(kind: EdgeKind, put: Amount) -> bool {
     wanted && put.blocks > 0 && !LOST.swap(true, Ordering::Relaxed)
 }
 
-/// Returns true if output of a kernel program must take an arc that does not exist: in
-/// fault-injection builds with `STREAMLINE_LOSE=kernel way`. Always false in other builds.
+/// Returns true if output of a kernel program must take an arc that does not exist, as
+/// `STREAMLINE_LOSE=kernel way` demands in fault-injection builds. Always returns false in other
+/// builds.
 #[cfg(not(feature = "lose"))]
 #[inline]
 pub const fn loses_kernel_arc() -> bool {
     false
 }
 
-/// Fault-injection variant of the function above.
+/// Returns true if output of a kernel program must take an arc that does not exist (fault-injection
+/// build).
 #[cfg(feature = "lose")]
 pub fn loses_kernel_arc() -> bool {
     std::env::var("STREAMLINE_LOSE").is_ok_and(|name| name == "kernel way")
 }
 
-/// Returns true if a kernel program must lose a block at an exit: in fault-injection builds with
-/// `STREAMLINE_LOSE=kernel ring`. Always false in other builds.
+/// Returns true if a kernel program must lose a block at an exit, as `STREAMLINE_LOSE=kernel ring`
+/// demands in fault-injection builds. Always returns false in other builds.
 #[cfg(not(feature = "lose"))]
 pub const fn loses_kernel_exit() -> bool {
     false
 }
 
-/// Fault-injection variant of the function above.
+/// Returns true if a kernel program must lose a block at an exit (fault-injection build).
 #[cfg(feature = "lose")]
 pub fn loses_kernel_exit() -> bool {
     std::env::var("STREAMLINE_LOSE").is_ok_and(|name| name == "kernel ring")

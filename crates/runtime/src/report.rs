@@ -18,7 +18,7 @@ pub fn reports_of(remains: &[Remains]) -> Vec<NodeReport> {
     merge_by_node(remains.iter().flat_map(ended))
 }
 
-/// Merges reports of the same node; drops empty ones.
+/// Merges the reports of the same node, and omits empty ones.
 pub fn merge_by_node(all: impl Iterator<Item = NodeReport>) -> Vec<NodeReport> {
     let mut reports: Vec<NodeReport> = Vec::new();
     for node_report in all {
@@ -32,7 +32,8 @@ pub fn merge_by_node(all: impl Iterator<Item = NodeReport>) -> Vec<NodeReport> {
     reports
 }
 
-/// Adds counts to the rows of the same names; inserts rows with new names in the order of `more`.
+/// Adds the counts in `more` to the rows of the same names, and inserts rows with new names in the
+/// order of `more`.
 fn add(to: &mut Report, more: Report) {
     for output in more.outputs {
         let same = |known: &&mut DeliveredItems| {
@@ -77,8 +78,8 @@ pub fn ledger_of(remains: &[Remains]) -> Ledger {
     merge_ledger(remains.iter().map(counters_of).collect(), false)
 }
 
-/// Returns the ledger of a path from the counters of its spaces. `runs`: the path still runs, so
-/// blocks that were put but not taken are in the ring.
+/// Returns the ledger of a path, given the counters of its spaces. `runs` is true if the path still
+/// runs, so that blocks put and not taken are in the ring.
 pub fn merge_ledger(spaces: Vec<SpaceCounters>, runs: bool) -> Ledger {
     let mut ledger = Ledger::default();
     // The two halves of a program share one entry: its input, and its output.
@@ -154,8 +155,8 @@ pub fn merge_ledger(spaces: Vec<SpaceCounters>, runs: bool) -> Ledger {
     ledger
 }
 
-/// Completes an edge from the kernel: the amount put by the program is balanced against the amount
-/// taken by the nodes that follow the source, not against the source's own counts.
+/// Completes an edge from the kernel. The amount put by the program is balanced against the amount
+/// taken by the nodes after the source, not against the source's own counts.
 fn complete_kernel_edge(exit: ExitEdge, continuations: &[KernelContinuation]) -> Edge {
     let ExitEdge { name, mut edge } = exit;
     edge.taken = Amount::default();

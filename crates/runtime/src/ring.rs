@@ -1,7 +1,7 @@
-//! Rings between spaces: writing end and reading end.
+//! Rings between spaces: the writing end and the reading end.
 //!
-//! Only rich pointers cross; the bytes stay in their pool until every reader has passed them
-//! (`buffer::crossing`). Within a space there is no ring and no event. Across spaces one event is
+//! Only rich pointers cross a ring; the bytes stay in their pool until every reader has passed them
+//! (`buffer::crossing`). Within a space there is no ring and no event. Between spaces one event is
 //! sent per batch: after T_b blocks, before the writer sleeps, or, if the writer is busy with other
 //! work, by a timer after T_t (`buffer::signal::moderate`). Each put publishes at once, so only a
 //! sleeping reader needs events. [Th §5.2.2]
@@ -16,11 +16,11 @@ use buffer::crossing::{Batch as Taken, Columns, CrossingReader, CrossingWriter, 
 use buffer::ibuf::PushResult;
 use buffer::signal::Doorbell;
 use buffer::signal::moderate::{Events, Moderator, Threshold, Timer};
-use buffer::{Fault, Put};
+use buffer::{Fault, WriterCounts};
 use filter::{Amount, Batch};
 use std::sync::Arc;
 
-/// Writing end of a ring.
+/// The writing end of a ring.
 #[derive(Debug)]
 pub struct Export {
     /// Index of the edge in the plan.
@@ -32,25 +32,25 @@ pub struct Export {
     spins: u32,
     /// Moderation of the events sent to the reader.
     events: Moderator,
-    counted: Put,
-    /// Amount that a fault-injection build counts as put without putting it.
+    counted: WriterCounts,
+    /// Blocks and bytes that a fault-injection build counts as put without putting them.
     lost: Amount,
-    /// Status of the writer's space, in which a full ring is reported.
+    /// Status of the writer's space, in which the writer reports that the ring is full.
     status: Option<Arc<SpaceStatus>>,
-    /// Stall probe of the writer's space during a replay.
+    /// Stall probe of the writer's space; `None` outside of a replay.
     post: Option<StallProbe>,
     /// Kind of the edge in the ledger.
     pub kind: EdgeKind,
-    /// Step of the replica's end, with which entries are marked from now on; 0 before the end
+    /// Step of the replica's end with which entries are now marked; 0 before the end
     /// (`crate::space::replica_end`).
     pub step: u32,
-    /// Gauge of the time spent in the ring, if measured.
+    /// Gauge of the time that blocks spend in the ring, if measured.
     gauge: Option<Arc<Gauge>>,
 }
 
 impl Export {
-    /// Makes a writing end. The space sleeps on `doorbell` while the ring is full; the reader's
-    /// space sleeps on `reader_doorbell`.
+    /// Creates a writing end. The writer's space sleeps on `doorbell` while the ring is full; the
+    /// reader's space sleeps on `reader_doorbell`.
     #[must_use]
     pub fn new(
         planned: usize,
@@ -68,7 +68,7 @@ impl Export {
             events: Moderator::new(Timer::of_process(), threshold, reader_doorbell.clone()),
             reader_doorbell,
             spins,
-            counted: Put::default(),
+            counted: WriterCounts::default(),
             lost: Amount::default(),
             status: None,
             post: None,
@@ -78,23 +78,23 @@ impl Export {
         }
     }
 
-    /// Attaches the gauge of the time spent in the ring.
+    /// Attaches the gauge of the time that blocks spend in the ring.
     pub fn attach_gauge(&mut self, gauge: Arc<Gauge>) {
         self.gauge = Some(gauge);
     }
 
-    /// Connects the status and, in a replay, the stall probe of the space that writes the ring.
+    /// Connects the status and, in a replay, the stall probe of the space that writes to the ring.
     pub fn connect(&mut self, status: Arc<SpaceStatus>, probe: Option<StallProbe>) {
         (self.status, self.post) = (Some(status), probe);
     }
 
-    /// Limits the number of blocks put without an event, so that blocks of which the reader does
-    /// not know never exhaust the smallest dbuf that holds them. [SL §6.2]
+    /// Limits the number of blocks put without an event. Otherwise blocks of which the reader has
+    /// not been notified could exhaust the smallest dbuf that they occupy. [SL §6.2]
     pub fn limit_unnotified(&mut self, blocks: u64) {
-        self.events.bound(blocks);
+        self.events.limit_blocks(blocks);
     }
 
-    /// Returns the number of entries not yet taken by the reader.
+    /// Returns the number of entries that the reader has not taken.
     pub fn waiting(&mut self) -> usize {
         let Some(writer) = &mut self.writer else { return 0 };
         let capacity = writer.capacity();
@@ -113,8 +113,8 @@ impl Export {
         self.events.events()
     }
 
-    /// Puts the live lanes, in order; blocks while the ring is full. `last`: the space sleeps after
-    /// this batch unless input arrives.
+    /// Puts the live lanes of a batch, in order. Blocks while the ring is full. `last` is true if
+    /// the space sleeps after this batch unless input arrives.
     ///
     /// # Errors
     ///
@@ -161,7 +161,7 @@ impl Export {
             }
         };
         if let Some(gauge) = self.gauge.as_ref().filter(|_| mask != 0) {
-            gauge.stamp(writer.count().blocks + 1);
+            gauge.stamp(writer.counts().blocks + 1);
         }
         let mut rest = mask.count_ones() as usize;
         let mut entries = batch.entries(mask);
@@ -176,12 +176,12 @@ impl Export {
                 true => PushResult { put: rest, dropped: 0 },
                 false => writer.push_each(&mut entries, rest, origins)?,
             };
-            self.counted = writer.count();
+            self.counted = writer.counts();
             rest -= pushed.put + pushed.dropped;
             let (awaited, blocks) = (self.reader_doorbell.is_awaited(), pushed.put as u64);
             let due = match last && rest == 0 {
-                true => self.events.published_last(blocks, awaited),
-                false => self.events.published(blocks, awaited, sys::clock::monotonic),
+                true => self.events.count_last_published(blocks, awaited),
+                false => self.events.count_published(blocks, awaited, sys::clock::monotonic),
             };
             if due {
                 writer.signal();
@@ -189,7 +189,7 @@ impl Export {
             if rest == 0 {
                 return Ok(());
             }
-            if self.events.idle() {
+            if self.events.must_notify_before_wait() {
                 writer.signal();
             }
             if writer.is_abandoned() {
@@ -210,38 +210,38 @@ impl Export {
         }
     }
 
-    /// Sends the pending event to the reader and reclaims memory that the reader has released.
+    /// Sends the pending event to the reader, and reclaims memory that the reader has released.
     /// Called before the space sleeps.
     pub fn flush(&mut self) -> Result<(), RingFailure> {
         let Some(writer) = &mut self.writer else { return Ok(()) };
-        if self.events.idle() {
+        if self.events.must_notify_before_wait() {
             writer.signal();
         }
         writer.reap()?;
         Ok(())
     }
 
-    /// Closes the ring; the reader drains it and then sees its end.
+    /// Closes the ring. The reader drains it and then sees its end.
     pub fn close(&mut self) {
         self.writer = None;
     }
 
-    /// Returns the counters of the writer, including blocks lost by fault injection.
+    /// Returns the writer's counts, including blocks lost by fault injection.
     #[must_use]
-    pub const fn counted(&self) -> Put {
+    pub const fn counted(&self) -> WriterCounts {
         let (blocks, bytes) = (self.lost.blocks, self.lost.bytes);
         let counted = self.counted;
-        Put { blocks: counted.blocks + blocks, bytes: counted.bytes + bytes, ..counted }
+        WriterCounts { blocks: counted.blocks + blocks, bytes: counted.bytes + bytes, ..counted }
     }
 }
 
-/// Reading end of a ring.
+/// The reading end of a ring.
 #[derive(Debug)]
 pub struct Import {
     /// Index of the edge in the plan.
     pub planned: usize,
     reader: CrossingReader,
-    /// Gauge of the time spent in the ring, if measured.
+    /// Gauge of the time that blocks spend in the ring, if measured.
     gauge: Option<Arc<Gauge>>,
 }
 
@@ -252,22 +252,22 @@ impl Drop for Import {
 }
 
 impl Import {
-    /// Makes a reading end without a gauge; `planned` is the index of the edge in the plan.
+    /// Creates a reading end without a gauge. `planned` is the index of the edge in the plan.
     #[must_use]
     pub const fn new(planned: usize, reader: CrossingReader) -> Self {
         Self { planned, reader, gauge: None }
     }
 
-    /// Attaches the gauge of the time spent in the ring.
+    /// Attaches the gauge of the time that blocks spend in the ring.
     pub fn attach_gauge(&mut self, gauge: Arc<Gauge>) {
         self.gauge = Some(gauge);
     }
 
-    /// Returns up to `max` entries, which stay in the ring until [`Self::release`]; `None` if the
-    /// ring is empty. Does not block. Updates the gauge.
+    /// Returns up to `max` entries, which stay in the ring until [`Self::release`], or `None` if
+    /// the ring is empty. Does not block. Updates the gauge.
     pub fn peek(&mut self, max: usize) -> Result<Option<Taken<'_>>, Fault> {
-        let before = self.reader.count().blocks;
-        let there = if self.gauge.is_some() { self.reader.waiting()? } else { 0 };
+        let before = self.reader.counts().blocks;
+        let there = if self.gauge.is_some() { self.reader.unread_entries()? } else { 0 };
         let taken = self.reader.peek(max)?;
         if let Some(gauge) = self.gauge.as_ref().filter(|_| !taken.is_empty()) {
             gauge.measure_watched(before + taken.len() as u64, there > taken.len());
@@ -275,24 +275,24 @@ impl Import {
         Ok((!taken.is_empty()).then_some(taken))
     }
 
-    /// Returns the number of entries available now.
+    /// Returns the number of unread entries.
     pub fn waiting(&mut self) -> Result<usize, Fault> {
         self.reader.refresh()?;
-        self.reader.waiting()
+        self.reader.unread_entries()
     }
 
-    /// Returns true if the writer has closed the ring; entries may remain.
+    /// Returns true if the writer has closed the ring. Entries may remain in it.
     pub fn is_closed(&self) -> bool {
         self.reader.is_closed()
     }
 
-    /// Returns all entries, after a fresh read of the writer's position.
+    /// Returns all unread entries, after loading the writer's latest position.
     pub fn peek_fresh(&mut self) -> Result<Taken<'_>, Fault> {
         self.reader.refresh()?;
         self.reader.peek(usize::MAX)
     }
 
-    /// Returns up to `max` entries, possibly none.
+    /// Returns up to `max` unread entries; the batch is empty if there are none.
     pub fn peek_up_to(&mut self, max: usize) -> Result<Taken<'_>, Fault> {
         self.reader.peek(max)
     }
@@ -301,20 +301,20 @@ impl Import {
     pub fn release(&mut self, count: usize) -> Result<(), Fault> {
         self.reader.release(count)?;
         if let Some(gauge) = &self.gauge {
-            gauge.measure_watched(self.reader.count().blocks, self.reader.waiting()? > 0);
+            gauge.measure_watched(self.reader.counts().blocks, self.reader.unread_entries()? > 0);
         }
         Ok(())
     }
 
-    /// Returns true if the writer has closed the ring and every entry was taken.
+    /// Returns true if the writer has closed the ring and every entry has been taken.
     pub fn is_finished(&mut self) -> Result<bool, Fault> {
         self.reader.is_finished()
     }
 
-    /// Returns the amount taken by the reader.
+    /// Returns the blocks and bytes that the reader has taken.
     #[must_use]
     pub fn taken(&self) -> Amount {
-        let taken = self.reader.count();
+        let taken = self.reader.counts();
         Amount { blocks: taken.blocks, bytes: taken.bytes }
     }
 }

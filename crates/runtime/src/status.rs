@@ -1,9 +1,9 @@
-//! Status of a space that other threads read without a command.
+//! Status of a space, which other threads read without sending a command.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Name of a space and the ring that blocks it, shared by its command queue, its rings and the
-/// stall detector.
+/// The name of a space and the ring that blocks it. Shared by the space's command queue, its rings
+/// and the stall detector.
 #[derive(Debug)]
 pub struct SpaceStatus {
     /// Name of the space.
@@ -14,20 +14,21 @@ pub struct SpaceStatus {
 }
 
 impl SpaceStatus {
-    /// Makes the status of a space that waits for no ring.
+    /// Creates the status of a space that waits for no ring.
     #[must_use]
     pub const fn new(name: String) -> Self {
         Self { name, full_ring: AtomicUsize::new(0) }
     }
 
-    /// Returns the planned index of the edge in whose ring the space waits for room; `None` while
-    /// it does not wait.
+    /// Returns the planned index of the edge in whose ring the space waits for room, or `None`
+    /// while it does not wait.
     pub fn full_ring(&self) -> Option<usize> {
         // Relaxed: the word guards no other memory.
         self.full_ring.load(Ordering::Relaxed).checked_sub(1)
     }
 
-    /// Records the edge in whose ring the space waits for room; `None`: the space no longer waits.
+    /// Records the edge in whose ring the space waits for room, or with `None` that the space no
+    /// longer waits.
     pub fn set_full_ring(&self, edge: Option<usize>) {
         self.full_ring.store(edge.map_or(0, |edge| edge + 1), Ordering::Relaxed);
     }

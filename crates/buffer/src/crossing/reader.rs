@@ -1,21 +1,21 @@
-//! A reader's end of a crossing: batches of entries whose bytes stay in place while the batch
-//! lives. Invariants: C4 and C5 of [`crossing`](super).
+//! The reader's end of a crossing. Reads batches of entries, whose bytes stay in place while the
+//! batch lives. Invariants: C4 and C5 of [`crossing`](super).
 
 use super::Shared;
 use crate::ibuf;
 use crate::pool::{Lease, Memory, Segment};
-use crate::{Fault, Put, Taken};
+use crate::{Fault, ReaderCounts, WriterCounts};
 use abi::{BlockMetadata, Entry, Extent, Marks, RichPointer};
 use std::cell::Cell;
 use std::sync::Arc;
 
-/// A reader's end of a crossing.
+/// The reader's end of a crossing.
 #[derive(Debug)]
 pub struct CrossingReader {
     ring: ibuf::PointerReader,
     shared: Arc<Shared>,
-    /// Result of the last [`Batch::copy`]: position of the first entry, number of entries, and sum
-    /// of their view lengths in bytes.
+    /// Result of the last [`Batch::copy_columns`]: position of the first entry, number of entries,
+    /// and sum of their view lengths in bytes.
     copied: Cell<(u64, usize, u64)>,
 }
 
@@ -24,29 +24,30 @@ impl CrossingReader {
         Self { ring, shared, copied: Cell::default() }
     }
 
-    /// Reads the writer's published position, for a caller that must see all entries put before
-    /// another event. The other methods read it only once all known entries have been taken.
+    /// Loads the writer's published position, so that the next peek returns all entries published
+    /// before this call. The other methods load the position only when all known entries have been
+    /// taken.
     pub fn refresh(&mut self) -> Result<(), Fault> {
         self.ring.side.refresh().map(drop)
     }
 
-    /// Returns a batch of up to `max` unread entries without taking them; empty if there are none.
-    /// Does not block.
+    /// Returns a batch of up to `max` unread entries without taking them. The batch is empty if no
+    /// entry is published. Does not block.
     pub fn peek(&mut self, max: usize) -> Result<Batch<'_>, Fault> {
-        let count = self.ring.waiting()?.min(max);
+        let count = self.ring.unread_entries()?.min(max);
         Ok(Batch { reader: self, count })
     }
 
-    /// Takes the first `count` unread entries: their bytes may be reused from now on. Notifies the
-    /// writer if at least half of the ring is free and the writer waits for room.
+    /// Takes the first `count` unread entries, after which the writer may reuse their bytes.
+    /// Notifies the writer if at least half of the ring is free and the writer waits for room.
     pub fn release(&mut self, count: usize) -> Result<(), Fault> {
-        let count = self.ring.waiting()?.min(count);
+        let count = self.ring.unread_entries()?.min(count);
         let first = self.ring.side.next;
         let bytes = match self.copied.get() {
             (from, copied, bytes) if (from, copied) == (first, count) => bytes,
             _ => {
                 let slots = self.ring.slots();
-                (0..count as u64).map(|i| u64::from(slots.length(first + i))).sum()
+                (0..count as u64).map(|i| u64::from(slots.view_length(first + i))).sum()
             }
         };
         let side = &mut self.ring.side;
@@ -54,39 +55,40 @@ impl CrossingReader {
         side.taken.blocks += count as u64;
         side.taken.bytes += bytes;
         side.release();
-        if side.resident() <= side.store.capacity / 2 {
+        if side.resident_count() <= side.store.capacity / 2 {
             self.shared.writer_doorbell.notify_room();
         }
         Ok(())
     }
 
     /// Returns the number of unread entries.
-    pub fn waiting(&mut self) -> Result<usize, Fault> {
-        self.ring.waiting()
+    pub fn unread_entries(&mut self) -> Result<usize, Fault> {
+        self.ring.unread_entries()
     }
 
-    /// Returns true if the writer has exited: entries present after this call are the last.
+    /// Returns true if the writer has exited. No entry is added after a call that returned true.
     #[must_use]
     pub fn is_closed(&self) -> bool {
         self.ring.is_closed()
     }
 
-    /// Returns true if the writer has exited and everything has been read. A finished reader should
-    /// be dropped: the writer's remaining leases are held until then.
+    /// Returns true if the writer has exited and all entries have been taken. Drop a finished
+    /// reader: until then the ring holds the writer's remaining leases.
     pub fn is_finished(&mut self) -> Result<bool, Fault> {
         self.ring.is_finished()
     }
 
     /// Returns the counts of this reader: blocks and bytes taken, blocks lost and skipped.
     #[must_use]
-    pub const fn count(&self) -> Taken {
-        self.ring.count()
+    pub const fn counts(&self) -> ReaderCounts {
+        self.ring.counts()
     }
 
-    /// Returns the counts that the writer has published.
+    /// Returns the writer's counts, as last published: blocks and bytes put, blocks and bytes
+    /// dropped.
     #[must_use]
-    pub fn written(&self) -> Put {
-        self.ring.written()
+    pub fn writer_counts(&self) -> WriterCounts {
+        self.ring.writer_counts()
     }
 }
 
@@ -118,7 +120,7 @@ impl<'a> Batch<'a> {
         self.count == 0
     }
 
-    /// Returns a copy of one entry. Returns an empty hole if `index` is out of range.
+    /// Returns a copy of the entry at `index`, or an empty hole if there is no such entry.
     #[inline]
     #[must_use]
     pub fn entry(&self, index: usize) -> Entry {
@@ -129,8 +131,9 @@ impl<'a> Batch<'a> {
         }
     }
 
-    /// Copies entries into columns, as many as the shortest column holds. Returns their number.
-    pub fn copy(
+    /// Copies entries into columns, up to the length of the shortest column. Returns the number of
+    /// entries copied.
+    pub fn copy_columns(
         &self,
         pointers: &mut [RichPointer],
         context: &mut [BlockMetadata],
@@ -154,17 +157,17 @@ impl<'a> Batch<'a> {
 
     /// Returns the view of one entry. Fails with [`Fault::Hole`] if the entry is a hole.
     pub fn bytes(&self, index: usize) -> Result<&'a [u8], Fault> {
-        self.bytes_of(self.entry(index).pointer)
+        self.block_bytes(self.entry(index).pointer)
     }
 
     /// Returns the frame of one entry: the view and the bytes around it. Fails with [`Fault::Hole`]
     /// if the entry is a hole.
     pub fn frame(&self, index: usize) -> Result<&'a [u8], Fault> {
-        self.bytes_of(self.entry(index).frame())
+        self.block_bytes(self.entry(index).frame())
     }
 
     /// Returns the filled part of the segment that contains an entry's frame, as
-    /// [`Pool::segment`](crate::pool::Pool::segment).
+    /// [`Pool::segment`](crate::pool::Pool::segment) does. Returns `None` for a hole.
     #[must_use]
     pub fn segment(&self, index: usize) -> Option<Segment<'a>> {
         let frame = self.entry(index).frame();
@@ -173,13 +176,14 @@ impl<'a> Batch<'a> {
         // SAFETY: `around` found the slot resident and `filled` bytes from its first in the region.
         // The frame belongs to an entry of this batch, so its segment is leased while the reader is
         // borrowed (C5), hence the bytes are not written (M1, M4).
-        let bytes = unsafe { memory.bytes(start.at, memory.slots.filled(slot)) };
+        let bytes = unsafe { memory.bytes(start.at, memory.slots.filled_len(slot)) };
         Some(Segment { dbuf: memory.id, start: start.position, bytes })
     }
 
     /// Returns the bytes of a block in a segment that this batch keeps in place: an entry's bytes
-    /// or a subrange of them. Cheaper than [`Batch::bytes`] for repeated access to one entry, which
-    /// it does not load again. Fails with a [`Fault`] for any other block.
+    /// or a subrange of them. For repeated access to one entry this is cheaper than
+    /// [`Batch::bytes`], because the entry is not loaded again. Fails with a [`Fault`] for a block
+    /// outside the batch's segments.
     pub fn resolve(&self, pointer: RichPointer) -> Result<&'a [u8], Fault> {
         if pointer.is_hole() {
             return Err(Fault::Hole);
@@ -187,14 +191,14 @@ impl<'a> Batch<'a> {
         let memory = self.memory(pointer)?;
         let (slot, _) = memory.locate(pointer.place)?;
         if self.has_entry_in(memory, slot) {
-            self.bytes_of(pointer)
+            self.block_bytes(pointer)
         } else {
             Err(Fault::OutOfWindow(pointer.place))
         }
     }
 
-    /// Leases the segment of a block of this batch, to keep it longer than the batch. Fails with a
-    /// [`Fault`] for any other block.
+    /// Leases the segment of a block of this batch, so that the block can outlive the batch. Fails
+    /// with a [`Fault`] for a block outside the batch's segments.
     pub fn lease(&self, pointer: RichPointer) -> Result<Lease, Fault> {
         let memory = self.memory(pointer)?;
         let (slot, _) = memory.locate(pointer.place)?;
@@ -206,7 +210,7 @@ impl<'a> Batch<'a> {
         }
     }
 
-    /// Returns true if an entry of this batch is in this slot.
+    /// Returns true if an entry of this batch points into slot `slot` of this memory.
     fn has_entry_in(&self, memory: &Arc<Memory>, slot: usize) -> bool {
         self.entries().any(|entry| {
             let is_in_slot =
@@ -221,8 +225,9 @@ impl<'a> Batch<'a> {
         shared.memory(pointer.dbuf()).ok_or_else(|| Fault::UnknownDbuf(pointer.dbuf()))
     }
 
-    /// Returns the bytes of a block in a segment of this batch: view or frame of an entry.
-    fn bytes_of(&self, pointer: RichPointer) -> Result<&'a [u8], Fault> {
+    /// Returns the bytes of a block in a segment of this batch. The block may be the view or the
+    /// frame of an entry. Fails with a [`Fault`] if no entry of the batch points into its segment.
+    fn block_bytes(&self, pointer: RichPointer) -> Result<&'a [u8], Fault> {
         if pointer.is_hole() {
             return Err(Fault::Hole);
         }

@@ -1,7 +1,8 @@
-//! Tests of crossings within one thread and among three: contents, leases, rejections, counts.
+//! Tests of crossings within one thread and between three: block contents, leases, rejected
+//! entries, counts.
 
 use super::*;
-use crate::Put;
+use crate::WriterCounts;
 use crate::ibuf::{EntryColumns, PushResult};
 use crate::pool::PoolConfig;
 use crate::signal::spins;
@@ -19,11 +20,12 @@ fn config(entries: usize, policy: Policy) -> RingConfig {
     RingConfig { entries, policy, ..RingConfig::default() }
 }
 
-/// Appends a block of `length` bytes with a content derived from its number, with a view that omits
-/// 4 bytes on each side.
-fn block(pool: &Pool, number: u64, length: usize) -> Option<Entry> {
+/// Appends a block of `length` bytes to the pool, filled with a pattern derived from `number`. The
+/// view of the returned entry omits 4 bytes at each end of the block. Returns `None` if the pool is
+/// full.
+fn append_block(pool: &Pool, number: u64, length: usize) -> Option<Entry> {
     let (place, _) = pool.append(length, |bytes| {
-        fill(bytes, number);
+        fill_pattern(bytes, number);
         bytes.len()
     })?;
     let view = RichPointer::new(pool.id(), place.within(4, length as u32 - 8), Class::YES);
@@ -35,17 +37,17 @@ fn block(pool: &Pool, number: u64, length: usize) -> Option<Entry> {
     Some(Entry::new(view, BlockMetadata { time: number, ..BlockMetadata::default() }, marks))
 }
 
-fn fill(bytes: &mut [u8], number: u64) {
+fn fill_pattern(bytes: &mut [u8], number: u64) {
     for (i, byte) in bytes.iter_mut().enumerate() {
         *byte = (number.wrapping_mul(31).wrapping_add(i as u64)) as u8;
     }
 }
 
-fn check(batch: &Batch<'_>, index: usize) {
+fn check_entry(batch: &Batch<'_>, index: usize) {
     let entry = batch.entry(index);
     let frame = batch.frame(index).unwrap();
     let mut expected = vec![0; entry.marks.captured as usize];
-    fill(&mut expected, entry.context.time);
+    fill_pattern(&mut expected, entry.context.time);
     assert_eq!(frame, expected, "block {}", entry.context.time);
     assert_eq!(batch.bytes(index).unwrap(), &expected[4..expected.len() - 4]);
 }
@@ -57,7 +59,7 @@ fn segments_are_leased_until_the_slowest_reader_passed() {
     let (mut writer, mut readers) =
         crossing(&config(64, Policy::Block), doorbell[0].clone(), &doorbell[1..]).unwrap();
     for number in 0..6 {
-        let entry = block(&pool, number, 1500).unwrap();
+        let entry = append_block(&pool, number, 1500).unwrap();
         assert_eq!(writer.push(&[entry], &[&pool]).unwrap().put, 1);
     }
     assert_eq!(writer.reap(), Ok(3));
@@ -66,18 +68,18 @@ fn segments_are_leased_until_the_slowest_reader_passed() {
     for (index, reader) in readers.iter_mut().enumerate() {
         let batch = reader.peek(100).unwrap();
         assert_eq!(batch.len(), 6);
-        (0..6).for_each(|i| check(&batch, i));
+        (0..6).for_each(|i| check_entry(&batch, i));
         reader.release(6).unwrap();
         let left = writer.reap().unwrap();
         assert_eq!(left, if index == 0 { 3 } else { 0 });
     }
     pool.end_pass();
     assert_eq!(pool.usage().leased, 0);
-    assert_eq!(writer.taken(0), Some(readers[0].count()));
-    assert_eq!(writer.count().resident(&readers[1].count()), Some(0));
+    assert_eq!(writer.reader_counts(0), Some(readers[0].counts()));
+    assert_eq!(writer.counts().resident(&readers[1].counts()), Some(0));
 }
 
-/// A writer that does not wait for room is not woken by a reader's release.
+/// A reader's release does not wake a writer that sleeps for a reason other than lack of room.
 #[test]
 fn writer_is_woken_for_room_only_if_it_waits_for_it() {
     let pool = pool(1);
@@ -85,7 +87,7 @@ fn writer_is_woken_for_room_only_if_it_waits_for_it() {
     let (mut writer, mut readers) =
         crossing(&config(64, Policy::Block), doorbell[0].clone(), &doorbell[1..]).unwrap();
     for waits in [true, false, true] {
-        let entry = block(&pool, 1, 100).unwrap();
+        let entry = append_block(&pool, 1, 100).unwrap();
         assert_eq!(writer.push(&[entry], &[&pool]).unwrap().put, 1);
         doorbell[0].set_waits_for_room(waits);
         let _ticket = doorbell[0].listen();
@@ -124,11 +126,12 @@ fn columns_cross_like_entries() {
         let (mut writer, mut readers) =
             crossing(&config, doorbell[0].clone(), &doorbell[1..]).unwrap();
         let mut number = 0;
-        let mut taken = Put::default();
+        let mut taken = WriterCounts::default();
         // Five of eight slots each time, so that every position wraps around the ring's end.
         for _ in 0..20 {
-            let entries: Vec<Entry> =
-                (number..number + 5).map(|number| block(&pool, number, 200).unwrap()).collect();
+            let entries: Vec<Entry> = (number..number + 5)
+                .map(|number| append_block(&pool, number, 200).unwrap())
+                .collect();
             number += 5;
             let one_segment = entries.windows(2).all(|two| {
                 let segment = |entry: &Entry| entry.frame().place.position() / 4096;
@@ -153,13 +156,16 @@ fn columns_cross_like_entries() {
                 assert_eq!(crossed.marks == entry.marks, all);
                 assert_eq!(batch.bytes(i).unwrap().len(), 192);
                 if all {
-                    check(&batch, i);
+                    check_entry(&batch, i);
                 }
             }
             readers[0].release(5).unwrap();
             taken.blocks += 5;
             taken.bytes += 5 * 192;
-            assert_eq!((writer.count().blocks, writer.count().bytes), (taken.blocks, taken.bytes));
+            assert_eq!(
+                (writer.counts().blocks, writer.counts().bytes),
+                (taken.blocks, taken.bytes)
+            );
         }
         assert_eq!(writer.reap(), Ok(0));
     }
@@ -171,9 +177,9 @@ fn mixed_or_invalid_columns_are_not_put() {
     let doorbell = doorbells(2);
     let (mut writer, mut readers) =
         crossing(&config(64, Policy::Block), doorbell[0].clone(), &doorbell[1..]).unwrap();
-    let [good, beside] = [1, 2].map(|number| block(&mine, number, 1500).unwrap());
-    let elsewhere = block(&mine, 3, 1500).unwrap();
-    let foreign = block(&other, 1, 100).unwrap();
+    let [good, beside] = [1, 2].map(|number| append_block(&mine, number, 1500).unwrap());
+    let elsewhere = append_block(&mine, 3, 1500).unwrap();
+    let foreign = append_block(&other, 1, 100).unwrap();
     let hole = Entry::new(RichPointer::hole(99), BlockMetadata::default(), Marks::bare(99));
     let mut empty = beside;
     empty.pointer = empty.pointer.within(0, 0);
@@ -199,7 +205,7 @@ fn mixed_or_invalid_columns_are_not_put() {
     assert_eq!(readers[0].peek(9).unwrap().len(), 0);
     assert_eq!(put_columns(&mut writer, &[], &mine), Ok(true));
     assert_eq!(put_columns(&mut writer, &[good, beside], &mine), Ok(true));
-    assert_eq!(writer.count().blocks, 2);
+    assert_eq!(writer.counts().blocks, 2);
     drop(readers);
     assert_eq!(put_columns(&mut writer, &[good], &mine), Err(Fault::Abandoned));
 }
@@ -211,8 +217,8 @@ fn entries_that_contradict_their_memory_are_rejected() {
     let doorbell = doorbells(2);
     let (mut writer, mut readers) =
         crossing(&config(64, Policy::Block), doorbell[0].clone(), &doorbell[1..]).unwrap();
-    let good = block(&mine, 1, 100).unwrap();
-    let foreign = block(&other, 1, 100).unwrap();
+    let good = append_block(&mine, 1, 100).unwrap();
+    let foreign = append_block(&other, 1, 100).unwrap();
     let refused = |writer: &mut CrossingWriter, entry, origins: &[&dyn Origin]| {
         writer.push(&[good, entry], origins).unwrap_err()
     };
@@ -224,8 +230,8 @@ fn entries_that_contradict_their_memory_are_rejected() {
     cut.marks.captured = 5000;
     assert!(matches!(refused(&mut writer, cut, &[&mine]), Fault::CrossesSegment(_)));
     // Another pool under an id that is already registered: C5.
-    let long = block(&twin, 1, 4000).unwrap();
-    let late = block(&twin, 2, 4000).unwrap();
+    let long = append_block(&twin, 1, 4000).unwrap();
+    let late = append_block(&twin, 2, 4000).unwrap();
     assert!(refused(&mut writer, long, &[&twin]) != Fault::Hole);
     assert_eq!(refused(&mut writer, late, &[&twin]), Fault::UnknownDbuf(twin.id()));
     assert_eq!(readers[0].peek(9).unwrap().len(), 0, "nothing was put");
@@ -233,7 +239,7 @@ fn entries_that_contradict_their_memory_are_rejected() {
     assert_eq!(writer.push(&[hole, foreign], &[&mine, &other]).unwrap().put, 2);
     let batch = readers[0].peek(9).unwrap();
     assert_eq!(batch.bytes(0), Err(Fault::Hole));
-    check(&batch, 1);
+    check_entry(&batch, 1);
     assert_eq!(batch.bytes(2), Err(Fault::Hole), "out of range");
 }
 
@@ -245,7 +251,7 @@ fn block_passes_two_crossings_without_copy() {
         crossing(&config(8, Policy::Block), doorbell[0].clone(), &doorbell[1..2]).unwrap();
     let (mut second, mut last) =
         crossing(&config(8, Policy::Block), doorbell[1].clone(), &doorbell[2..]).unwrap();
-    first.push(&[block(&pool, 7, 3000).unwrap()], &[&pool]).unwrap();
+    first.push(&[append_block(&pool, 7, 3000).unwrap()], &[&pool]).unwrap();
     let batch = middle[0].peek(8).unwrap();
     let address = batch.bytes(0).unwrap().as_ptr();
     second.push(&[batch.entry(0)], &[&batch]).unwrap();
@@ -255,16 +261,16 @@ fn block_passes_two_crossings_without_copy() {
     assert_eq!(first.reap().unwrap(), 0);
     for number in 0..20 {
         pool.end_pass();
-        block(&pool, 100 + number, 3000).unwrap();
+        append_block(&pool, 100 + number, 3000).unwrap();
     }
     let batch = last[0].peek(8).unwrap();
-    check(&batch, 0);
+    check_entry(&batch, 0);
     assert_eq!(batch.bytes(0).unwrap().as_ptr(), address);
     let lease = batch.lease(batch.entry(0).pointer).unwrap();
     drop((second, last));
     for number in 0..20 {
         pool.end_pass();
-        block(&pool, 100 + number, 3000).unwrap();
+        append_block(&pool, 100 + number, 3000).unwrap();
     }
     assert_eq!(pool.usage().leased, 1, "kept by the lease alone");
     drop(lease);
@@ -278,16 +284,16 @@ fn leases_outlive_an_exited_writer() {
     let doorbell = doorbells(2);
     let (mut writer, mut readers) =
         crossing(&config(8, Policy::Block), doorbell[0].clone(), &doorbell[1..]).unwrap();
-    writer.push(&[block(&pool, 7, 3000).unwrap()], &[&pool]).unwrap();
+    writer.push(&[append_block(&pool, 7, 3000).unwrap()], &[&pool]).unwrap();
     drop(writer);
     for number in 0..20 {
         pool.end_pass();
-        block(&pool, number, 3000).unwrap();
+        append_block(&pool, number, 3000).unwrap();
     }
     drop(pool);
     let mut reader = readers.remove(0);
     let batch = reader.peek(8).unwrap();
-    check(&batch, 0);
+    check_entry(&batch, 0);
     assert!(!reader.is_finished().unwrap());
     reader.release(1).unwrap();
     assert!(reader.is_finished().unwrap());
@@ -300,11 +306,11 @@ fn crossing_rejects_overwriting_policy() {
     assert_eq!(made.map(|_| ()), Err(Fault::Lossy));
 }
 
-/// Two readers of different speed, a pool of eight segments, both policies: contents are intact,
-/// every block is accounted for, and the pool is free again at the end.
+/// Two readers of different speed read from a pool of eight segments, under both policies. Contents
+/// are intact, every block is counted, and the pool is free again at the end.
 #[test]
 fn threads_under_pressure_read_intact_blocks() {
-    const BLOCKS: u64 = 20_000;
+    const BLOCK_COUNT: u64 = 20_000;
     let spin = spins(processor_count());
     for policy in [Policy::Block, Policy::DropNew] {
         let doorbell = doorbells(3);
@@ -316,14 +322,14 @@ fn threads_under_pressure_read_intact_blocks() {
                     let mut last = None;
                     loop {
                         doorbell.wait_until(spin, || {
-                            reader.waiting().unwrap() > 0 || reader.is_finished().unwrap()
+                            reader.unread_entries().unwrap() > 0 || reader.is_finished().unwrap()
                         });
                         let batch = reader.peek(5).unwrap();
                         if batch.is_empty() {
                             break;
                         }
                         for index in 0..batch.len() {
-                            check(&batch, index);
+                            check_entry(&batch, index);
                             let number = batch.entry(index).context.time;
                             assert!(last.is_none_or(|last| number > last));
                             last = Some(number);
@@ -331,17 +337,17 @@ fn threads_under_pressure_read_intact_blocks() {
                         let count = batch.len();
                         reader.release(count).unwrap();
                     }
-                    assert_eq!(reader.written().resident(&reader.count()), Some(0));
-                    let put = reader.written();
-                    assert_eq!(put.blocks + put.dropped, BLOCKS, "{policy:?}");
+                    assert_eq!(reader.writer_counts().resident(&reader.counts()), Some(0));
+                    let put = reader.writer_counts();
+                    assert_eq!(put.blocks + put.dropped, BLOCK_COUNT, "{policy:?}");
                 });
             }
             scope.spawn(|| {
                 let mut pool = pool(1);
                 let mut number = 0;
-                while number < BLOCKS {
+                while number < BLOCK_COUNT {
                     let length = 8 + (number % 1490) as usize;
-                    let Some(entry) = block(&pool, number, length) else {
+                    let Some(entry) = append_block(&pool, number, length) else {
                         writer.signal();
                         doorbell[0].wait_until(spin, || writer.reap().unwrap() < 8);
                         pool.end_pass();
@@ -360,7 +366,7 @@ fn threads_under_pressure_read_intact_blocks() {
                     }
                 }
                 drop(writer);
-                assert_eq!(pool.mistakes(), 0);
+                assert_eq!(pool.unpin_mistakes(), 0);
             });
         });
     }

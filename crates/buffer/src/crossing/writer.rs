@@ -1,10 +1,10 @@
-//! The writer's end of a crossing: its pushes, and the leases that it holds until readers have
-//! passed. Invariants: C1 to C3 of [`crossing`](super).
+//! The writer's end of a crossing. Pushes entries, and holds leases on their segments until all
+//! readers have passed. Invariants: C1 to C3 of [`crossing`](super).
 
 use super::{Columns, Origin, Shared};
 use crate::ibuf::{self, EntryColumns, PushResult};
 use crate::pool::Lease;
-use crate::{Fault, Put, Taken};
+use crate::{Fault, ReaderCounts, WriterCounts};
 use abi::{BlockMetadata, DbufId, Entry, RichPointer};
 use std::collections::VecDeque;
 use std::sync::{Arc, PoisonError};
@@ -13,7 +13,8 @@ use std::sync::{Arc, PoisonError};
 #[derive(Debug)]
 pub struct CrossingWriter {
     ring: ibuf::PointerWriter,
-    /// Leases on the segments in flight, one or a few per segment, in the order of their release.
+    /// Leases on the segments in flight, one or a few per segment, in the order in which they can
+    /// be dropped.
     flight: VecDeque<Flight>,
     shared: Arc<Shared>,
 }
@@ -23,8 +24,8 @@ impl CrossingWriter {
         Self { ring, flight: VecDeque::new(), shared }
     }
 
-    /// Puts and publishes as many entries as the policy admits, without waking readers
-    /// ([`CrossingWriter::signal`]). Every entry that is not a hole must come from one of
+    /// Puts and publishes as many entries as the policy admits. Does not wake readers; call
+    /// [`CrossingWriter::signal`] for that. Every entry that is not a hole must come from one of
     /// `origins`. Fails with a [`Fault`], and puts nothing, if an entry contradicts its origin's
     /// memory.
     pub fn push(
@@ -61,19 +62,19 @@ impl CrossingWriter {
             let has_frame = framed && frame.place != view.place;
             // The view of a description is empty.
             if view.length() > 0 || !has_frame {
-                hold(flight, shared, view, after, origins)?;
+                hold_block(flight, shared, view, after, origins)?;
             }
             if has_frame {
-                hold(flight, shared, frame, after, origins)?;
+                hold_block(flight, shared, frame, after, origins)?;
             }
             Ok(())
         })
     }
 
     /// Puts and publishes all entries, as [`CrossingWriter::push`], in the common case that all
-    /// fit, all have bytes, and all bytes lie in one segment: then one check covers them all (C2).
-    /// Otherwise puts nothing and returns false. Fails with a [`Fault`] if no origin has the last
-    /// entry's segment.
+    /// fit, none is a hole, and all bytes are in one segment, so that one check covers all entries
+    /// (C2). Otherwise puts nothing and returns false. Fails with a [`Fault`] if no origin has the
+    /// last entry's segment.
     pub fn push_columns(
         &mut self,
         entries: Columns<'_>,
@@ -93,10 +94,10 @@ impl CrossingWriter {
         }
         let Self { ring, flight, shared } = self;
         let after = ring.side.head + count as u64;
-        if !flight.back().is_some_and(|last| last.holds(&extent)) {
+        if !flight.back().is_some_and(|last| last.covers_range(&extent)) {
             hold_segment(flight, shared, *last, after, origins)?;
         }
-        match flight.back_mut().filter(|last| last.holds(&extent)) {
+        match flight.back_mut().filter(|last| last.covers_range(&extent)) {
             Some(last) => last.until = last.until.max(after),
             None => return Ok(false),
         }
@@ -104,7 +105,7 @@ impl CrossingWriter {
         Ok(true)
     }
 
-    /// Wakes all sleeping readers. To be called after T_b blocks or time T_t
+    /// Wakes all sleeping readers. Call this after T_b blocks or time T_t
     /// ([`Moderator`](crate::signal::moderate::Moderator)), and before the space sleeps.
     pub fn signal(&self) {
         for doorbell in &self.shared.reader_doorbells {
@@ -112,8 +113,8 @@ impl CrossingWriter {
         }
     }
 
-    /// Drops the leases on segments that all readers have passed. To be called when the pool runs
-    /// out of segments and before the space sleeps. Returns the number of remaining leases.
+    /// Drops the leases on segments that all readers have passed. Call this when the pool runs out
+    /// of segments and before the space sleeps. Returns the number of remaining leases.
     pub fn reap(&mut self) -> Result<usize, Fault> {
         let passed = self.ring.side.refresh()?;
         // C3: every reader that has not left is at `passed` or beyond.
@@ -122,7 +123,7 @@ impl CrossingWriter {
         Ok(self.flight.len())
     }
 
-    /// Returns the free room in entries (see [`ibuf::PointerWriter::room`]).
+    /// Returns the free room in entries, as [`ibuf::PointerWriter::room`] does.
     pub fn room(&mut self, wanted: usize) -> Result<usize, Fault> {
         self.ring.room(wanted)
     }
@@ -140,22 +141,22 @@ impl CrossingWriter {
 
     /// Returns the counts of this writer: blocks and bytes put, blocks and bytes dropped.
     #[must_use]
-    pub const fn count(&self) -> Put {
-        self.ring.count()
+    pub const fn counts(&self) -> WriterCounts {
+        self.ring.counts()
     }
 
     /// Returns the counts that a reader has published, or `None` if there is no
     /// such reader.
     #[must_use]
-    pub fn taken(&self, reader: usize) -> Option<Taken> {
-        self.ring.taken(reader)
+    pub fn reader_counts(&self, reader: usize) -> Option<ReaderCounts> {
+        self.ring.reader_counts(reader)
     }
 }
 
-/// Ensures that a lease holds a block until all readers have passed position `after` (C2). Usually
-/// the block is in the segment of the previous one, which was leased last.
+/// Ensures that a lease keeps a block until all readers have passed position `after` (C2). Usually
+/// the block is in the segment leased last, which is checked first.
 #[inline]
-fn hold(
+fn hold_block(
     flight: &mut VecDeque<Flight>,
     shared: &Shared,
     pointer: RichPointer,
@@ -173,7 +174,7 @@ fn hold(
 
 /// Number of recent segments in flight that are searched for an existing lease. With one segment
 /// per block, a longer search costs more than another lease.
-const SEARCH_MAX: usize = 8;
+const LEASE_SEARCH_MAX: usize = 8;
 
 #[cold]
 fn hold_segment(
@@ -183,7 +184,7 @@ fn hold_segment(
     after: u64,
     origins: &[&dyn Origin],
 ) -> Result<(), Fault> {
-    let recent = flights.len().saturating_sub(SEARCH_MAX)..flights.len();
+    let recent = flights.len().saturating_sub(LEASE_SEARCH_MAX)..flights.len();
     let is_held = |flight: &mut Flight| flight.is_known_to_cover(pointer) || flight.covers(pointer);
     if let Some(found) = recent.rev().find(|at| flights.get_mut(*at).is_some_and(is_held)) {
         // Moved to the back: the queue stays ordered by release position.
@@ -223,19 +224,21 @@ impl Drop for CrossingWriter {
     }
 }
 
-/// A segment in flight: the lease, and the position after the last entry that needs it.
+/// A segment in flight: the lease on the segment, and the position after the last entry that needs
+/// the lease.
 #[derive(Debug)]
 pub(super) struct Flight {
     lease: Lease,
     until: u64,
-    /// Position of the segment, and its filled length as of the last lookup: blocks within need no
-    /// further lookup, because filled bytes stay filled while the lease is held.
+    /// Position of the segment, and its filled length in bytes at the last lookup. Blocks within
+    /// these bounds need no further lookup, because filled bytes stay filled while the lease is
+    /// held.
     start: u64,
     filled: u64,
 }
 
 impl Flight {
-    /// Returns true if the lease covers a block by the cached bounds.
+    /// Returns true if the lease covers a block according to the cached bounds.
     #[inline]
     fn is_known_to_cover(&self, pointer: RichPointer) -> bool {
         let from = pointer.place.position().wrapping_sub(self.start);
@@ -243,14 +246,14 @@ impl Flight {
         pointer.length() > 0 && pointer.dbuf() == self.lease.dbuf() && to <= self.filled
     }
 
-    /// Returns true if the lease covers a byte range by the cached bounds.
-    fn holds(&self, range: &ByteRange) -> bool {
+    /// Returns true if the lease covers a byte range according to the cached bounds.
+    fn covers_range(&self, range: &ByteRange) -> bool {
         let ends = range.high.checked_sub(self.start);
         let within = range.low >= self.start && ends.is_some_and(|ends| ends <= self.filled);
         within && range.dbuf == self.lease.dbuf()
     }
 
-    /// Returns true if the lease covers a block; updates the cached bounds.
+    /// Returns true if the lease covers a block. Updates the cached bounds if they do not show it.
     fn covers(&mut self, pointer: RichPointer) -> bool {
         let covers = self.lease.covers(pointer.dbuf(), pointer.place);
         if covers && let Some((start, filled)) = self.lease.extent(pointer) {
@@ -260,11 +263,11 @@ impl Flight {
     }
 }
 
-/// The range of the bytes of several entries, none of which is empty.
+/// The byte range that encloses several nonempty entries.
 #[derive(Clone, Copy, Debug)]
 struct ByteRange {
     dbuf: DbufId,
-    /// First and last position of all views and frames.
+    /// Position of the first byte of all views and frames, and position after the last.
     low: u64,
     high: u64,
     /// Sum of the view lengths in bytes.
@@ -272,8 +275,8 @@ struct ByteRange {
 }
 
 impl ByteRange {
-    /// Computes the byte range of a batch. Returns `None` if the entries lie in several dbufs, one
-    /// of them is empty, or the columns differ in length.
+    /// Computes the range that encloses a batch of entries. Returns `None` if the entries are in
+    /// several dbufs, one of them is empty, or the columns differ in length.
     #[inline]
     fn from_columns(entries: Columns<'_>, framed: bool) -> Option<Self> {
         let count = entries.pointers.len();

@@ -1,18 +1,18 @@
-//! A reader's side of a ring. SYNC POINTS are defined in [`cursor`](super).
+//! A reader's cursor of a ring. SYNC POINTS are defined in [`cursor`](super).
 
 use super::counts::CountsWriter;
-use super::{POSITION_MAX, Store};
+use super::{POSITION_MAX, RingMemory};
 use crate::atomic::{Ordering, acquire, fence};
 use crate::region::Region;
-use crate::{Fault, Policy, Taken};
+use crate::{Fault, Policy, ReaderCounts};
 use abi::ring::{CLOSED, SWITCHED, reader, writer};
 use std::sync::Arc;
 
-/// A reader's side of a ring.
+/// A reader's cursor of a ring.
 #[derive(Debug)]
 pub struct Consumer {
-    pub store: Arc<Store>,
-    /// Current length of a lap in positions.
+    pub store: Arc<RingMemory>,
+    /// Length in positions of a lap at the next block.
     pub(crate) capacity: u64,
     pub(crate) policy: Policy,
     pub index: usize,
@@ -23,19 +23,19 @@ pub struct Consumer {
     /// Published position as of the last refresh.
     commit: u64,
     poisoned: bool,
-    pub taken: Taken,
+    pub taken: ReaderCounts,
     counts_writer: CountsWriter,
 }
 
 impl Consumer {
-    /// Creates reader number `index` of a new ring.
-    pub(crate) fn new(store: Arc<Store>, index: usize) -> Self {
+    /// Creates the cursor of reader number `index` of a new ring.
+    pub(crate) fn new(store: Arc<RingMemory>, index: usize) -> Self {
         Self::starting_at(store, index, 0)
     }
 
-    /// Creates reader number `index`, which starts at position `start`. Panics if the ring has no
+    /// Creates the cursor of reader number `index` at position `start`. Panics if the ring has no
     /// such reader.
-    pub(crate) fn starting_at(store: Arc<Store>, index: usize, start: u64) -> Self {
+    pub(crate) fn starting_at(store: Arc<RingMemory>, index: usize, start: u64) -> Self {
         assert!(index < store.readers.len(), "no page for this reader");
         Self {
             capacity: store.capacity,
@@ -46,18 +46,18 @@ impl Consumer {
             released: start,
             commit: start,
             poisoned: false,
-            taken: Taken::default(),
+            taken: ReaderCounts::default(),
             counts_writer: CountsWriter::default(),
         }
     }
 
-    /// Returns the position up to which blocks can be read. Refreshes only if all known blocks have
-    /// been read.
+    /// Returns the position before which blocks can be read. Loads the writer's position only if
+    /// all known blocks have been read.
     pub fn available(&mut self) -> Result<u64, Fault> {
         if self.next == self.commit { self.refresh() } else { Ok(self.commit) }
     }
 
-    /// Returns true if there is a block to read.
+    /// Returns true if at least one unread block is published.
     pub fn has_more(&mut self) -> Result<bool, Fault> {
         Ok(self.available()? != self.next)
     }
@@ -68,13 +68,13 @@ impl Consumer {
         self.commit
     }
 
-    /// Returns true if all known blocks have been read. Does not refresh.
+    /// Returns true if all known blocks have been read. Does not load the writer's position.
     #[inline]
-    pub const fn is_read(&self) -> bool {
+    pub const fn has_read_all(&self) -> bool {
         self.next == self.commit
     }
 
-    /// Reads the writer's published position. Fails with [`Fault::Poisoned`] if that position is
+    /// Loads the writer's published position. Fails with [`Fault::Poisoned`] if that position is
     /// impossible.
     pub fn refresh(&mut self) -> Result<u64, Fault> {
         // SYNC POINT: block published; pairs with the store in `Producer::publish`.
@@ -96,19 +96,20 @@ impl Consumer {
     }
 
     /// Returns true if the writer may have begun to overwrite the data copied from `start` (lossy
-    /// rings). To be called after the copy.
-    pub fn overtaken(&self, start: u64) -> bool {
-        // SYNC POINT: writing begins; pairs with the store and fence in `Producer::begin`.
+    /// rings). Call this after the copy.
+    pub fn is_overtaken(&self, start: u64) -> bool {
+        // SYNC POINT: writing begins; pairs with the store and fence in
+        // `Producer::announce_overwrite`.
         fence(Ordering::Acquire);
         let reserve = self.store.writer.word(writer::RESERVE).load(Ordering::Relaxed);
         reserve.wrapping_sub(start) > self.capacity
     }
 
-    /// Returns the position at which a reader lapped at `start` resumes: the writer's mark, at most
-    /// half a lap and a record before the head, so that the next attempt is likely to succeed.
-    /// Returns `None` if the writer is overwriting all blocks at this moment; the reader then stays
-    /// at `start`.
-    pub(crate) fn resume(&mut self, start: u64) -> Result<Option<u64>, Fault> {
+    /// Returns the position at which a reader lapped at `start` resumes: the writer's mark, which
+    /// is at most half a lap and one record before the head, so that the next attempt is likely to
+    /// succeed. Returns `None` if the writer is overwriting all blocks at this moment, in which
+    /// case the reader stays at `start`.
+    pub(crate) fn resume_position(&mut self, start: u64) -> Result<Option<u64>, Fault> {
         let mark = acquire(self.store.writer.word(writer::MARK));
         let commit = self.refresh()?;
         if mark > commit {
@@ -119,24 +120,24 @@ impl Consumer {
         Ok(Some(mark).filter(|&mark| mark > start))
     }
 
-    /// Continues in another segment from the next position on. To be called when all blocks of the
-    /// old one have been read.
-    pub(crate) fn continue_in(&mut self, store: Arc<Store>) {
+    /// Continues in another segment at the next position. Call this after all blocks of the old
+    /// segment have been read.
+    pub(crate) fn continue_in(&mut self, store: Arc<RingMemory>) {
         self.release();
         self.commit = self.next;
         self.capacity = store.capacity;
         self.store = store;
     }
 
-    /// Continues with another capacity in the same memory from the next position on.
-    pub(crate) fn cut(&mut self, capacity: u64) {
+    /// Changes the capacity in place, from the next position on.
+    pub(crate) fn change_capacity(&mut self, capacity: u64) {
         self.release();
         self.capacity = capacity;
     }
 
     /// Returns the position up to which the writer may reuse the memory.
     #[inline]
-    pub const fn released(&self) -> u64 {
+    pub const fn released_position(&self) -> u64 {
         self.released
     }
 
@@ -151,19 +152,21 @@ impl Consumer {
         self.counts_writer = counts_writer;
     }
 
-    /// Publishes the processor of this reader; visible with the next release.
+    /// Stores the number of the reader's processor in its page. The writer sees the number with the
+    /// next release.
     #[cfg(not(loom))]
     pub(crate) fn set_processor(&self, processor: u64) {
         self.page().word(reader::PROCESSOR).store(processor + 1, Ordering::Relaxed);
     }
 
-    /// Returns the number of positions published (as of the last refresh) and not released.
-    pub(crate) fn resident(&self) -> u64 {
+    /// Returns the number of positions that are published, as of the last refresh, and not
+    /// released.
+    pub(crate) fn resident_count(&self) -> u64 {
         self.commit.wrapping_sub(self.released)
     }
 
-    /// Returns true if the writer has left this segment. To be called before the position is
-    /// loaded: the position loaded afterwards is the last of the segment, right after the switch
+    /// Returns true if the writer has left this segment. Call this before loading the position: a
+    /// position loaded after a result of true is the last of the segment, right after the switch
     /// record.
     pub(crate) fn has_switched(&self) -> bool {
         // SYNC POINT: switched; pairs with the store in `Producer::leave_segment`.
@@ -176,12 +179,12 @@ impl Consumer {
         acquire(self.store.writer.word(writer::STATE)) == CLOSED
     }
 
-    /// Returns true if the writer has closed the ring and everything has been read.
+    /// Returns true if the writer has closed the ring and all blocks have been read.
     pub fn is_finished(&mut self) -> Result<bool, Fault> {
         Ok(self.is_closed() && self.refresh()? == self.next)
     }
 
-    /// Leaves the ring: releases everything, so that the writer no longer waits for this reader.
+    /// Leaves the ring. Releases all blocks, so that the writer no longer waits for this reader.
     pub fn leave(&mut self) {
         self.release();
         // SYNC POINT: closed; pairs with the load in `Producer::refresh`.

@@ -1,10 +1,11 @@
-//! Published counts of a party, consistent with its published position even if it is killed between
-//! the two stores. (CONTRACT 19; RELIABILITY, kill -9)
+//! Counts that a party publishes together with its position. Both stay consistent even if the party
+//! is killed between the two stores. (CONTRACT 19; RELIABILITY, kill -9)
 //!
-//! There are two copies, each tagged with its position. A party overwrites the copy that does not
-//! match the published position, then publishes the new position; an observer uses the copy that
-//! matches the position it sees. Counts only grow, so of two copies with the same position the
-//! greater is the newer: dropping a block advances no position.
+//! The page holds two copies of the counts, each tagged with a position. A party overwrites the
+//! copy that does not match its published position, then publishes the new position. An observer
+//! uses the copy whose tag equals the published position. Dropping a block advances no position, so
+//! both copies may have the same tag; counts only grow, so the copy with the greater counts is the
+//! newer.
 
 use crate::atomic::{Ordering, acquire, fence};
 use crate::region::Region;
@@ -13,14 +14,14 @@ use abi::ring::COPY_WORDS;
 /// Four counts, in the order of the page's ledger words.
 type Counts = [u64; 4];
 
-/// Writer of a party's counts; alternates between the two copies.
+/// Writer of a party's counts. Alternates between the two copies in the page.
 #[derive(Debug, Default)]
 pub(super) struct CountsWriter {
     second: bool,
 }
 
 impl CountsWriter {
-    /// Writes the counts that match `position`, which the caller is about to publish.
+    /// Writes the counts for `position`, which the caller is about to publish.
     #[inline]
     pub(super) fn write(&mut self, page: &Region, ledger: usize, position: u64, counts: Counts) {
         let copy = ledger + if self.second { COPY_WORDS } else { 0 };
@@ -35,7 +36,7 @@ impl CountsWriter {
 }
 
 /// Returns the counts that match a page's published position. If the party is writing new counts at
-/// this moment, returns the newest that match.
+/// this moment, returns the newest matching ones.
 pub(super) fn read(page: &Region, published: usize, ledger: usize) -> Counts {
     let position = acquire(page.word(published));
     let copy = |first: usize| {

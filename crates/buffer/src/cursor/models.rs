@@ -1,5 +1,5 @@
-//! Loom models, in all interleavings, of properties that the public interface does not expose: a
-//! slot is rewritten only after all readers have read it; a party survives a lying peer
+//! Loom models, in all interleavings, of two properties that the public interface does not expose:
+//! a slot is rewritten only after all readers have read it, and a party survives a lying peer
 //! (RELIABILITY T3).
 
 use super::*;
@@ -15,8 +15,9 @@ struct Bytes(UnsafeCell<()>);
 // SAFETY: the cell holds nothing.
 unsafe impl Sync for Bytes {}
 
-/// Models one slot and two readers: the first reads, the second reads or leaves without reading.
-fn reuse(leaves: bool) {
+/// Models the reuse of one slot by two readers: the first reads the slot, the second reads it or
+/// leaves without reading.
+fn check_slot_reuse(leaves: bool) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(2);
     builder.check(move || {
@@ -61,12 +62,12 @@ fn reuse(leaves: bool) {
 
 #[test]
 fn slot_is_rewritten_only_after_both_readers() {
-    reuse(false);
+    check_slot_reuse(false);
 }
 
 #[test]
 fn slot_is_rewritten_only_after_a_reader_has_left() {
-    reuse(true);
+    check_slot_reuse(true);
 }
 
 fn ring() -> (ibuf::PointerWriter, ibuf::PointerReader) {
@@ -117,15 +118,15 @@ fn writer_evicts_lying_reader() {
     });
 }
 
-/// A ring of one slot continues in a new segment: the reader finishes the old segment and follows
-/// into the new one; the writer does not wait.
+/// A ring of one slot continues in a new segment. The reader finishes the old segment and follows
+/// into the new one, and the writer does not wait.
 #[test]
 fn reader_follows_into_a_new_segment() {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(2);
     builder.check(|| {
-        let old = Store::heap(1, 1, Policy::Block, 1);
-        let new = Arc::new(Store {
+        let old = RingMemory::heap(1, 1, Policy::Block, 1);
+        let new = Arc::new(RingMemory {
             writer: Region::heap(DATA_WORDS + 1),
             readers: old.readers.clone(),
             capacity: 1,
@@ -163,14 +164,14 @@ fn reader_follows_into_a_new_segment() {
     });
 }
 
-/// The capacity shrinks in place: the writer stays within the smaller one until the reader has
-/// passed the cut.
+/// The capacity shrinks in place. Until the reader has passed the change, the writer stays within
+/// the smaller capacity.
 #[test]
 fn writer_waits_at_a_cut_until_the_reader_has_passed() {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(2);
     builder.check(|| {
-        let store = Store::heap(2, 2, Policy::Block, 1);
+        let store = RingMemory::heap(2, 2, Policy::Block, 1);
         let bytes = loom::sync::Arc::new(Bytes(UnsafeCell::new(())));
         let (mut producer, mut consumer) = (Producer::new(store.clone()), Consumer::new(store, 0));
         let reading = {

@@ -5,19 +5,19 @@ use crate::wait::Sleeper;
 use abi::ring::LINE_WORDS;
 
 /// Returns the words of a page.
-fn words(page: &Region) -> Vec<u64> {
+fn page_words(page: &Region) -> Vec<u64> {
     page.words().iter().take(8 * LINE_WORDS).map(|word| word.load(Ordering::Relaxed)).collect()
 }
 
 /// Each party writes only its own page. So no cache line alternates between two writers, and a
-/// reader needs write access to its own page only.
+/// reader needs write access to no page but its own.
 #[test]
 fn d12_each_party_writes_only_its_own_page() {
     for policy in [Policy::Block, Policy::DropNew, Policy::Overwrite] {
-        let store = Store::heap(512, 4096, policy, 2);
+        let store = RingMemory::heap(512, 4096, policy, 2);
         let pages = || {
-            let readers = store.readers.iter().map(|page| words(page));
-            std::iter::once(words(&store.writer)).chain(readers).collect::<Vec<_>>()
+            let readers = store.readers.iter().map(|page| page_words(page));
+            std::iter::once(page_words(&store.writer)).chain(readers).collect::<Vec<_>>()
         };
         let mut writer = Producer::new(store.clone());
         let mut readers = [0, 1].map(|index| Consumer::new(store.clone(), index));
@@ -27,8 +27,8 @@ fn d12_each_party_writes_only_its_own_page() {
             writer.room(64).unwrap();
             writer.head += 64;
             writer.put.blocks += 1;
-            writer.begin(writer.head);
-            writer.mark(writer.head);
+            writer.announce_overwrite(writer.head);
+            writer.mark_resume_position(writer.head);
             writer.publish();
             sleepers[2].announce_sleep(&store.writer, writer::WAIT, 0);
             let written = pages();
@@ -52,8 +52,8 @@ fn d12_each_party_writes_only_its_own_page() {
     }
 }
 
-/// Words that the other side polls are on separate pairs of cache lines: polling one is not
-/// disturbed by stores to another.
+/// Words that the other party polls are on separate pairs of cache lines, so stores to other words
+/// do not disturb the polling.
 #[test]
 fn d12_polled_words_do_not_share_cache_lines() {
     use abi::ring::{reader, writer};
@@ -68,20 +68,20 @@ fn d12_polled_words_do_not_share_cache_lines() {
     );
     assert_eq!((lines(&w), lines(&r)), (w.len(), r.len()));
     assert_eq!(LINE_WORDS * 8, 128, "processors fetch lines in pairs");
-    let store = Store::heap(8, 64, Policy::Block, 2);
+    let store = RingMemory::heap(8, 64, Policy::Block, 2);
     let regions = [&store.writer, &*store.readers[0], &*store.readers[1]];
     assert!(regions.iter().all(|region| region.words().as_ptr().addr().is_multiple_of(128)));
 }
 
-/// A reader that writes its own page before the writer learns of it is evicted, wherever it claims
-/// to be, and neither gives the writer room nor takes any from it.
+/// A joining reader stores a false position in its page before the writer learns of it. The reader
+/// is evicted for any false value, and the writer's room neither grows nor shrinks.
 #[test]
 fn t3_joining_reader_with_a_forged_position_is_evicted() {
     for forged in [1 << 40, u64::MAX, 4096 + 64, 64] {
-        let store = Store::heap(512, 4096, Policy::Block, 1);
+        let store = RingMemory::heap(512, 4096, Policy::Block, 1);
         let mut writer = Producer::new(store.clone());
         let queue = Arc::new(JoinQueue::default());
-        writer.open(Arc::clone(&queue));
+        writer.accept_joins_from(Arc::clone(&queue));
         writer.head += 128;
         writer.publish();
         let page = Arc::new(Region::heap(reader::WAIT + LINE_WORDS));

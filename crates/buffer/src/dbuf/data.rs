@@ -1,15 +1,16 @@
-//! The data area of a ring, as both sides access it for each block, without an indirection through
-//! the store.
+//! The data area of a ring. Both sides access it for each block, without the indirection through
+//! [`RingMemory`].
 //!
 //! Invariants, cited below:
 //! - A1 `base` is the address of the first data word in the writer's memory of `store`, which keeps
-//!   it mapped while this value lives.
+//!   the memory mapped while this value lives.
 //! - A2 `mask + 1` is the capacity: a power of two, at least a page, and at most the number of
-//!   bytes from `base` on (asserted in `new`, checked in `cut`).
-//! - A3 So a position under the mask, rounded down to 16, is followed by 16 bytes of data.
+//!   bytes after `base` (asserted in `new`, checked in `set_capacity`).
+//! - A3 So a position under the mask, rounded down to a multiple of 16, is followed by 16 bytes of
+//!   data.
 
 use crate::atomic::{AtomicU64, Ordering};
-use crate::cursor::{DATA_WORDS, Store};
+use crate::cursor::{DATA_WORDS, RingMemory};
 use crate::foreign;
 use abi::ring::{PAGE, RecordHeader};
 use std::ptr::NonNull;
@@ -21,7 +22,7 @@ pub(crate) struct Data {
     base: NonNull<AtomicU64>,
     mask: u64,
     /// Keeps the memory mapped (A1).
-    store: Arc<Store>,
+    store: Arc<RingMemory>,
 }
 
 // SAFETY: the address belongs to the store (A1), which may be sent and shared; each function states
@@ -31,7 +32,7 @@ unsafe impl Send for Data {}
 unsafe impl Sync for Data {}
 
 impl Data {
-    pub(crate) fn new(store: Arc<Store>) -> Self {
+    pub(crate) fn new(store: Arc<RingMemory>) -> Self {
         let base = store.writer.address(DATA_WORDS);
         let capacity = store.capacity;
         let fits = (store.writer.len() - DATA_WORDS * 8) as u64 >= capacity;
@@ -42,9 +43,9 @@ impl Data {
         Self { base, mask: capacity - 1, store }
     }
 
-    /// Sets another capacity in the same memory. Returns `None` if the value is no power of two,
-    /// less than a page, or more than the memory.
-    pub(crate) fn cut(&mut self, capacity: u64) -> Option<()> {
+    /// Sets another capacity in the same memory. Returns `None`, without effect, if the value is no
+    /// power of two, less than a page, or more than the memory.
+    pub(crate) fn set_capacity(&mut self, capacity: u64) -> Option<()> {
         let available = (self.store.writer.len() - DATA_WORDS * 8) as u64;
         let is_valid = capacity.is_power_of_two() && (PAGE as u64..=available).contains(&capacity);
         // A2 is preserved.
@@ -58,7 +59,7 @@ impl Data {
 
     /// Returns the number of bytes from a position to the end of its lap.
     #[inline]
-    pub(crate) const fn left(&self, position: u64) -> u64 {
+    pub(crate) const fn bytes_to_lap_end(&self, position: u64) -> u64 {
         self.mask + 1 - (position & self.mask)
     }
 
@@ -69,9 +70,9 @@ impl Data {
         (position & self.mask) as usize
     }
 
-    /// Returns the two words of the header at a position.
+    /// Returns the two words of the record header at a position.
     #[inline]
-    fn pair(&self, position: u64) -> &[AtomicU64; 2] {
+    fn header_words(&self, position: u64) -> &[AtomicU64; 2] {
         let first = self.offset(position & !(RecordHeader::SIZE as u64 - 1));
         let at = self.base.as_ptr().wrapping_byte_add(first).cast::<[AtomicU64; 2]>();
         // SAFETY: two aligned words of the data (A3), alive as long as the store (A1), accessed
@@ -79,16 +80,16 @@ impl Data {
         unsafe { &*at }
     }
 
-    /// Copies the header at a position; loads each word exactly once.
+    /// Copies the record header at a position. Loads each word exactly once.
     #[inline]
     pub(crate) fn header(&self, position: u64) -> [u64; 2] {
-        let [first, second] = self.pair(position);
+        let [first, second] = self.header_words(position);
         [first.load(Ordering::Relaxed), second.load(Ordering::Relaxed)]
     }
 
     #[inline]
     pub(crate) fn put_header(&self, position: u64, words: [u64; 2]) {
-        let [first, second] = self.pair(position);
+        let [first, second] = self.header_words(position);
         first.store(words[0], Ordering::Relaxed);
         second.store(words[1], Ordering::Relaxed);
     }
@@ -101,8 +102,8 @@ impl Data {
         unsafe { std::slice::from_raw_parts(self.base.as_ptr(), self.offset(self.mask) / 8 + 1) }
     }
 
-    /// Copies foreign bytes from a position on. If the ring's memory ends first, the rest of `out`
-    /// is unchanged.
+    /// Copies foreign bytes that begin at a position. If the ring's memory ends first, the rest of
+    /// `out` is unchanged.
     #[inline]
     pub(crate) fn copy_out(&self, position: u64, out: &mut [u8]) {
         foreign::copy_out(self.words(), self.offset(position), out);
@@ -113,22 +114,23 @@ impl Data {
         foreign::copy_in(self.words(), self.offset(position) / 8, bytes);
     }
 
-    /// Returns the address of a position.
+    /// Returns the address of the byte at a position.
     #[inline]
     pub(super) fn address(&self, position: u64) -> *const u8 {
         self.base.cast::<u8>().as_ptr().wrapping_add(self.offset(position)).cast_const()
     }
 
-    /// Returns `length` bytes from a position on for exclusive access.
+    /// Returns `length` bytes at a position for exclusive access.
     ///
     /// # Safety
+    ///
     /// 1. The range does not extend past the end of the lap, and the memory is not mapped
     ///    read-only.
-    /// 2. Nobody else reads or writes these bytes while the slice lives.
+    /// 2. Nothing else reads or writes these bytes while the slice lives.
     #[inline]
     #[expect(clippy::mut_from_ref, reason = "memory is shared out by position; promise 2")]
     pub(crate) unsafe fn bytes_mut(&self, position: u64, length: usize) -> &mut [u8] {
-        debug_assert!(length as u64 <= self.left(position));
+        debug_assert!(length as u64 <= self.bytes_to_lap_end(position));
         let first = self.base.cast::<u8>().as_ptr().wrapping_add(self.offset(position));
         // SAFETY: A1, A2 and promise 1 put the range inside live, writable memory; promise 2 makes
         // the slice the only one.

@@ -7,13 +7,13 @@
 //!
 //! Blocks have no headers: every slot begins at a multiple of its size, so a device can write it
 //! and a reader can access any block directly. A table in front of the slots holds the length of
-//! each block. A position counts slots, hence blocks: a lapped reader derives its exact loss, and
-//! can skip to the newest block at once. The price is the unused space of short blocks. The
-//! position in a rich pointer counts bytes, as everywhere: a slot begins at its number times its
-//! size.
+//! each block. A position counts slots, and so blocks: a lapped reader derives its exact loss from
+//! positions, and can skip to the newest block at once. The price is the unused space behind short
+//! blocks. The position in a rich pointer counts bytes, as in all dbufs: a slot begins at its
+//! number times its size.
 //!
-//! Policies, readers and calls are those of [`dbuf`](super), and both kinds of ring pass the same
-//! tests (`tests/forms`).
+//! Policies, readers and calls are the same as in [`dbuf`](super), and both kinds of ring pass the
+//! same tests (`tests/forms`).
 //!
 //! `&[u8]` is sound here (rings that block or drop new, in one process) by D1 to D5 of
 //! [`dbuf`](super), where the writer's words are the control words, the table and the slots. A
@@ -21,7 +21,7 @@
 //! writer copies it once and checks it.
 
 use crate::atomic::Ordering;
-use crate::cursor::{Consumer, DATA_WORDS, Producer, Store};
+use crate::cursor::{Consumer, DATA_WORDS, Producer, RingMemory};
 use crate::dbuf::reserve::{BlockLayout, RingWriter};
 use crate::{Policy, foreign};
 use abi::ring::PAGE;
@@ -38,11 +38,11 @@ pub use readers::{SlotReader, SlotVisitor};
 pub struct SlotConfig {
     /// Id by which rich pointers refer to the ring.
     pub id: DbufId,
-    /// Slot size in bytes, and so the maximum block length; rounded up to a power of two, at least
-    /// 64.
+    /// Slot size in bytes, which is also the maximum block length. Rounded up to a power of two, at
+    /// least 64.
     pub slot: usize,
-    /// Number of slots; rounded up to a power of two, and so that all slots together fill at least
-    /// a page.
+    /// Number of slots. Rounded up to a power of two such that all slots together fill at least a
+    /// page.
     pub slots: usize,
     /// Policy of a full ring.
     pub policy: Policy,
@@ -65,58 +65,61 @@ impl SlotConfig {
     }
 }
 
-/// Layout of the slots in the writer's memory.
+/// Layout of the slots and their length table in the writer's memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SlotShape {
     /// Slot size in bytes: a power of two, from 64 to 1 MB.
     pub(crate) slot: usize,
-    /// Number of slots: a power of two; all slots together fill at least a page.
+    /// Number of slots: a power of two such that all slots together fill at least a page.
     pub(crate) slots: usize,
 }
 
 impl SlotShape {
-    /// Minimum slot size: no cache line holds bytes of two slots.
+    /// Minimum slot size in bytes. No cache line holds bytes of two slots.
     pub(crate) const SLOT_MIN: usize = 64;
 
     /// Returns the size of all slots in bytes.
-    pub(crate) const fn data(self) -> usize {
+    pub(crate) const fn slots_size(self) -> usize {
         self.slot * self.slots
     }
 
-    /// Returns the size of the table in bytes, padded to a page, where the slots begin.
-    pub(crate) const fn table(self) -> usize {
+    /// Returns the size of the length table in bytes, padded to a page. The slots begin after the
+    /// table.
+    pub(crate) const fn table_size(self) -> usize {
         (self.slots * 8).next_multiple_of(PAGE)
     }
 
-    /// Returns the index of the slot of a position.
+    /// Returns the index of the slot in which a position is stored.
     #[expect(clippy::cast_possible_truncation, reason = "less than the number of slots")]
-    const fn index(self, position: u64) -> usize {
+    const fn slot_index(self, position: u64) -> usize {
         (position & (self.slots as u64 - 1)) as usize
     }
 
     /// Returns the word index of a slot's table entry in the writer's memory.
-    const fn word(self, position: u64) -> usize {
-        DATA_WORDS + self.index(position)
+    const fn length_word(self, position: u64) -> usize {
+        DATA_WORDS + self.slot_index(position)
     }
 
-    /// Returns the byte offset of a slot in the writer's memory.
-    const fn offset(self, position: u64) -> usize {
-        DATA_WORDS * 8 + self.table() + (self.index(position) << self.slot.trailing_zeros())
+    /// Returns the byte offset of a position's slot in the writer's memory.
+    const fn slot_offset(self, position: u64) -> usize {
+        DATA_WORDS * 8
+            + self.table_size()
+            + (self.slot_index(position) << self.slot.trailing_zeros())
     }
 
-    /// Returns the extent of a block of `length` bytes in a slot.
-    fn extent(self, position: u64, length: usize) -> Extent {
+    /// Returns the extent of a block of `length` bytes in the slot of a position.
+    fn block_extent(self, position: u64, length: usize) -> Extent {
         let length = u32::try_from(length).unwrap_or(u32::MAX);
         Extent::new(position.wrapping_mul(self.slot as u64), length)
     }
 }
 
-/// Creates a ring for threads of this process.
+/// Creates a ring of slots for threads of this process.
 #[must_use]
 pub fn ring(config: &SlotConfig) -> (SlotWriter, Vec<SlotReader>) {
     let shape = config.shape();
-    let words = (shape.table() + shape.data()) / 8;
-    let store = Store::heap(words, shape.slots as u64, config.policy, config.readers);
+    let words = (shape.table_size() + shape.slots_size()) / 8;
+    let store = RingMemory::heap(words, shape.slots as u64, config.policy, config.readers);
     let reader = |index| SlotReader::new(Consumer::new(store.clone(), index), shape);
     let readers = (0..config.readers).map(reader).collect();
     (SlotWriter::new(store, shape, config.id), readers)
@@ -126,14 +129,15 @@ pub fn ring(config: &SlotConfig) -> (SlotWriter, Vec<SlotReader>) {
 pub type SlotWriter = RingWriter<SlotShape>;
 
 impl SlotWriter {
-    pub(crate) fn new(store: Arc<Store>, shape: SlotShape, id: DbufId) -> Self {
-        Self::with(Producer::new(store), shape, id)
+    pub(crate) fn new(store: Arc<RingMemory>, shape: SlotShape, id: DbufId) -> Self {
+        Self::with_layout(Producer::new(store), shape, id)
     }
 
-    /// Writes the length of the block at the head, and advances the head.
+    /// Writes the length of the block at the head into the table, counts the block, and advances
+    /// the head.
     #[inline]
-    fn written(&mut self, length: usize) {
-        let word = self.side.store.writer.word(self.layout.word(self.side.head));
+    fn finish_block(&mut self, length: usize) {
+        let word = self.side.store.writer.word(self.layout.length_word(self.side.head));
         word.store(length as u64, Ordering::Relaxed);
         self.side.head += 1;
         self.side.put.blocks += 1;
@@ -147,12 +151,12 @@ impl BlockLayout for SlotShape {
         self.slot.min(BLOCK_MAX)
     }
 
-    fn need(&self, _head: u64, _length: u32) -> (u64, u64) {
+    fn needed_room(&self, _head: u64, _length: u32) -> (u64, u64) {
         (0, 1)
     }
 
     #[inline]
-    fn fits(writer: &SlotWriter, length: usize) -> Option<u32> {
+    fn fitting_length(writer: &SlotWriter, length: usize) -> Option<u32> {
         let fits = writer.side.head < writer.limit && length <= writer.block_max();
         u32::try_from(length).ok().filter(|_| fits)
     }
@@ -164,22 +168,22 @@ impl BlockLayout for SlotShape {
     }
 
     #[inline]
-    fn put(writer: &mut SlotWriter, block: &[u8]) -> bool {
-        if writer.fits(block.len()).is_none() {
+    fn try_put(writer: &mut SlotWriter, block: &[u8]) -> bool {
+        if writer.fitting_length(block.len()).is_none() {
             return false;
         }
-        let at = writer.layout.offset(writer.side.head);
+        let at = writer.layout.slot_offset(writer.side.head);
         // SAFETY: the slot of the head lies in the ring and is free (D2, `limit`); no reader
         // accesses it (D3), and the only writer is borrowed.
         let room = unsafe { writer.side.store.writer.bytes_mut(at, block.len()) };
         foreign::copy(block, room);
-        writer.written(block.len());
+        writer.finish_block(block.len());
         true
     }
 
     #[inline]
-    fn address(writer: &SlotWriter, _pad: u64) -> *mut u8 {
-        let at = writer.layout.offset(writer.side.head);
+    fn block_address(writer: &SlotWriter, _pad: u64) -> *mut u8 {
+        let at = writer.layout.slot_offset(writer.side.head);
         writer.side.store.writer.address(at / 8).cast().as_ptr()
     }
 
@@ -187,13 +191,13 @@ impl BlockLayout for SlotShape {
     fn commit(writer: &mut SlotWriter, _pad: u64, length: u32) -> Extent {
         let (position, shape, length) = (writer.side.head, writer.layout, length as usize);
         if writer.side.policy == Policy::Overwrite {
-            writer.side.begin(position + 1);
+            writer.side.announce_overwrite(position + 1);
             let block = writer.staging.get(..length).unwrap_or_default();
             let words = writer.side.store.writer.words();
-            foreign::copy_in(words, shape.offset(position) / 8, block);
+            foreign::copy_in(words, shape.slot_offset(position) / 8, block);
         }
-        writer.written(length);
-        shape.extent(position, length)
+        writer.finish_block(length);
+        shape.block_extent(position, length)
     }
 }
 

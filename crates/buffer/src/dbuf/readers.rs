@@ -1,15 +1,15 @@
-//! Readers of a ring, in the writer's process and in others. The step from block to block depends
-//! on the kind of ring ([`BlockWalk`]); the invariants are those of `dbuf`.
+//! Readers of a ring, generic over the kind of ring and over the reader's process. [`BlockWalk`]
+//! steps from block to block. Invariants: those of `dbuf`.
 
 use super::walk::{CheckedRecord, RecordWalk};
 use crate::cursor::Consumer;
 use crate::trust::Trusted;
-use crate::{Fault, Policy, Put, Taken};
+use crate::{Fault, Policy, ReaderCounts, WriterCounts};
 use abi::Extent;
 use std::fmt;
 use std::marker::PhantomData;
 
-/// A reader's walk through one kind of ring; internal to this crate.
+/// A reader's walk through one kind of ring. Internal to this crate.
 pub trait BlockWalk: fmt::Debug {
     /// A block that has been located and checked.
     type Found: Copy;
@@ -18,24 +18,26 @@ pub trait BlockWalk: fmt::Debug {
     fn side(&self) -> &Consumer;
     /// Returns a mutable reference to this reader's cursor.
     fn side_mut(&mut self) -> &mut Consumer;
-    /// Returns the next block if the fast path applies; never in a ring that overwrites.
+    /// Returns the next block if the fast path applies. Always returns `None` in a ring that
+    /// overwrites.
     #[inline]
-    fn next_plain(&mut self) -> Option<Self::Found> {
+    fn next_fast(&mut self) -> Option<Self::Found> {
         None
     }
     /// Locates and checks the next block. Returns `None` if none is published.
     fn find(&mut self) -> Result<Option<Self::Found>, Fault>;
-    /// Advances past a block.
+    /// Advances past a located block.
     fn pass(&mut self, found: &Self::Found);
-    /// Returns the address and the length of a block's bytes.
+    /// Returns the address and the length in bytes of a located block.
     fn location(&self, found: &Self::Found) -> (*const u8, usize);
-    /// Copies the next block and releases it. Returns its length, or `None` if none is published.
+    /// Copies the next block into `out` and releases it. Returns its length in bytes, or `None` if
+    /// no block is published.
     fn read(&mut self, out: &mut [u8]) -> Result<Option<usize>, Fault>;
     /// Copies the bytes of an extent into `out`, which has the same length.
     fn copy(&mut self, place: Extent, out: &mut [u8]) -> Result<(), Fault>;
     /// Skips all blocks but the newest. Returns the number of skipped blocks.
     fn skip_to_latest(&mut self) -> Result<u64, Fault>;
-    /// Skips all published blocks. Returns their number.
+    /// Skips all published blocks. Returns the number of skipped blocks.
     fn skip_to_now(&mut self) -> Result<u64, Fault>;
     /// Releases all passed blocks to the writer.
     fn release(&mut self) {
@@ -43,20 +45,20 @@ pub trait BlockWalk: fmt::Debug {
     }
 }
 
-/// A reader of a ring; `P` is [`Local`] or [`Foreign`].
+/// A reader of a ring. `W` walks one kind of ring; `P` is [`Local`] or [`Foreign`].
 #[derive(Debug)]
 pub struct RingReader<W, P>(pub(super) W, PhantomData<fn() -> P>);
 
-/// Marks a reader in the writer's process.
+/// Type tag of readers in the writer's process.
 #[derive(Debug)]
 pub enum Local {}
 
-/// Marks a reader in another process than the writer's; it only copies.
+/// Type tag of readers in a process other than the writer's. They only copy.
 #[derive(Debug)]
 pub enum Foreign {}
 
 impl<W: BlockWalk> RingReader<W, Local> {
-    /// Returns the next block in place without taking it, or `None` if none is published. Fails
+    /// Returns the next block in place without taking it, or `None` if no block is published. Fails
     /// with [`Fault::Lossy`] in a ring that overwrites.
     #[inline]
     pub fn peek(&mut self) -> Result<Option<&[u8]>, Fault> {
@@ -64,8 +66,8 @@ impl<W: BlockWalk> RingReader<W, Local> {
         Ok(Some(self.unread_bytes(&found)))
     }
 
-    /// Returns the next block in place and advances past it. One [`RingReader::release`] releases
-    /// all blocks passed so far. Fails as [`RingReader::peek`].
+    /// Returns the next block in place and advances past it. The next [`RingReader::release`]
+    /// releases all blocks passed so far. Fails as [`RingReader::peek`].
     #[inline]
     pub fn next_block(&mut self) -> Result<Option<&[u8]>, Fault> {
         let Some(found) = self.find_next()? else { return Ok(None) };
@@ -73,7 +75,7 @@ impl<W: BlockWalk> RingReader<W, Local> {
         Ok(Some(self.unread_bytes(&found)))
     }
 
-    /// Skips the next block. Returns false if there was none.
+    /// Skips the next block. Returns false if no block is published.
     pub fn skip(&mut self) -> Result<bool, Fault> {
         let found = self.find_next()?;
         if let Some(found) = &found {
@@ -89,7 +91,7 @@ impl<W: BlockWalk> RingReader<W, Local> {
 
     #[inline]
     fn find_next(&mut self) -> Result<Option<W::Found>, Fault> {
-        match self.0.next_plain() {
+        match self.0.next_fast() {
             Some(found) => Ok(Some(found)),
             None if self.0.side().policy == Policy::Overwrite => Err(Fault::Lossy),
             None => self.0.find(),
@@ -104,14 +106,16 @@ impl<W: BlockWalk> RingReader<W, Local> {
 
 impl<W: BlockWalk> RingReader<W, Foreign> {
     /// Copies the bytes of an extent into `out`, which must have the same length. Fails with
-    /// [`Fault::OutOfWindow`] if this reader has released them or the writer has overwritten them.
+    /// [`Fault::OutOfWindow`] if this reader has released the extent or the writer has overwritten
+    /// it.
     pub fn copy(&mut self, place: Extent, out: &mut [u8]) -> Result<(), Fault> {
         self.0.copy(place, out)
     }
 }
 
 impl RingReader<RecordWalk, Foreign> {
-    /// Returns the rest of a located block in place. The writer is trusted to maintain D2 (D6).
+    /// Returns the unread rest of a located block in place. The proof of trust implies that the
+    /// writer maintains D2 (D6).
     #[inline]
     pub(crate) fn unread_bytes(&self, found: &CheckedRecord, _: Trusted) -> &[u8] {
         match self.0.side.policy {
@@ -122,7 +126,7 @@ impl RingReader<RecordWalk, Foreign> {
 }
 
 /// Returns a located block in place. The caller ensures that the ring does not overwrite and that
-/// its writer maintains D2: the writer is in this process, or trusted.
+/// its writer maintains D2, because the writer is in this process or trusted.
 #[inline]
 fn block_in_place<'a, W: BlockWalk>(walk: &'a W, found: &W::Found) -> &'a [u8] {
     let (first, length) = walk.location(found);
@@ -137,25 +141,25 @@ impl<W: BlockWalk, P> RingReader<W, P> {
         Self(walk, PhantomData)
     }
 
-    /// Copies the next block into `out` and releases it. Returns its length, or `None` if
-    /// none is published. Fails with [`Fault::TooLong`] if `out` is too short; the block
-    /// then stays.
+    /// Copies the next block into `out` and releases it. Returns its length in bytes, or `None` if
+    /// no block is published. Fails with [`Fault::TooLong`] if `out` is too short; the block then
+    /// stays.
     pub fn read(&mut self, out: &mut [u8]) -> Result<Option<usize>, Fault> {
         self.0.read(out)
     }
 
-    /// Skips all blocks but the newest and counts them as skipped. Returns their number.
+    /// Skips all blocks but the newest. Counts and returns the number of skipped blocks.
     pub fn skip_to_latest(&mut self) -> Result<u64, Fault> {
         self.0.skip_to_latest()
     }
 
-    /// Skips all published blocks and counts them as skipped. Returns their number.
+    /// Skips all published blocks. Counts and returns the number of skipped blocks.
     pub fn skip_to_now(&mut self) -> Result<u64, Fault> {
         self.0.skip_to_now()
     }
 
-    /// Returns true if the writer has closed the ring and everything has been read. A
-    /// killed writer in another process closes nothing: the control socket reports its exit
+    /// Returns true if the writer has closed the ring and all blocks have been read. A killed
+    /// writer in another process closes nothing; its exit is reported by the control socket
     /// (RELIABILITY T10).
     pub fn is_finished(&mut self) -> Result<bool, Fault> {
         self.0.side_mut().is_finished()
@@ -163,14 +167,14 @@ impl<W: BlockWalk, P> RingReader<W, P> {
 
     /// Returns the counts of this reader: blocks and bytes taken, blocks lost and skipped.
     #[must_use]
-    pub fn count(&self) -> Taken {
+    pub fn counts(&self) -> ReaderCounts {
         self.0.side().taken
     }
 
-    /// Returns the counts that the writer has published; from another process, they are not
+    /// Returns the counts that the writer has published. Counts from another process are not
     /// validated.
     #[must_use]
-    pub fn written(&self) -> Put {
+    pub fn writer_counts(&self) -> WriterCounts {
         self.0.side().store.put()
     }
 }

@@ -1,67 +1,72 @@
-//! The writer's operations common to all kinds of ring: reserve room for a block, write it, commit
-//! and publish it. The position of a block depends on the kind of ring ([`BlockLayout`]); the
-//! invariants are those of `dbuf`.
+//! The writer of a ring, generic over the kind of ring: reserve room for a block, write it, commit
+//! and publish it. [`BlockLayout`] determines the position of each block. Invariants: those of
+//! `dbuf`.
 
 use crate::cursor::Producer;
-use crate::{Fault, Policy, Put, Taken};
+use crate::{Fault, Policy, ReaderCounts, WriterCounts};
 use abi::{DbufId, Extent};
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 
-/// The layout of blocks in one kind of ring; internal to this crate.
+/// The layout of blocks in one kind of ring. Internal to this crate.
 pub trait BlockLayout: fmt::Debug + Sized {
     /// Returns the maximum length of a block in bytes.
     fn block_max(&self) -> usize;
-    /// Returns the padding before a block of this length at the head, and the length of padding and
-    /// block together, both in positions.
-    fn need(&self, head: u64, length: u32) -> (u64, u64);
-    /// Returns the length if such a block fits at the head below the limit; reads no cursors.
-    fn fits(writer: &RingWriter<Self>, length: usize) -> Option<u32>;
-    /// Sets the limit of the fast path, given the padding at the head and the free room.
+    /// Returns the padding before a block of this length at the head, and the sum of padding and
+    /// block, both in positions.
+    fn needed_room(&self, head: u64, length: u32) -> (u64, u64);
+    /// Returns the length as a `u32` if a block of `length` bytes fits at the head below the limit,
+    /// else `None`. Reads no cursors.
+    fn fitting_length(writer: &RingWriter<Self>, length: usize) -> Option<u32>;
+    /// Sets the limit of the fast path, given the padding at the head and the free room, both in
+    /// positions.
     fn set_limit(writer: &mut RingWriter<Self>, pad: u64, room: u64);
-    /// Puts a copy of a block if it fits below the limit.
-    fn put(writer: &mut RingWriter<Self>, block: &[u8]) -> bool;
-    /// Returns the address of the first byte of a block that follows `pad` positions of padding at
-    /// the head.
-    fn address(writer: &RingWriter<Self>, pad: u64) -> *mut u8;
-    /// Completes the block that follows `pad` positions of padding at the head, copies a staged
-    /// block into the ring, and advances the head.
+    /// Copies a block into the ring if it fits below the limit. Returns false, without effect,
+    /// otherwise.
+    fn try_put(writer: &mut RingWriter<Self>, block: &[u8]) -> bool;
+    /// Returns the address of the first byte of a block at the head, after `pad` positions of
+    /// padding.
+    fn block_address(writer: &RingWriter<Self>, pad: u64) -> *mut u8;
+    /// Completes the block at the head, after `pad` positions of padding, and advances the head. In
+    /// a ring that overwrites, first copies the staged block into the ring.
     fn commit(writer: &mut RingWriter<Self>, pad: u64, length: u32) -> Extent;
-    /// Notes a reservation at the head.
+    /// Records that a block is reserved at the head.
     #[inline]
-    fn reserved(&mut self, _head: u64) {}
-    /// Prepares the memory beyond the head after a publication.
+    fn record_reservation(&mut self, _head: u64) {}
+    /// Prepares the memory after the head for the next blocks. Called after each publication.
     #[inline]
-    fn published(_writer: &mut RingWriter<Self>) {}
+    fn prepare_after_publish(_writer: &mut RingWriter<Self>) {}
     /// Returns true if another writer has taken over the ring.
-    fn is_away(&self) -> bool {
+    fn is_handed_over(&self) -> bool {
         false
     }
 }
 
-/// The only writer of a ring.
+/// The only writer of a ring. `L` is the layout of blocks in the ring.
 #[derive(Debug)]
 pub struct RingWriter<L: BlockLayout> {
-    /// Limit of the fast path: a block that ends here or before fits at the head, and overwrites
-    /// nothing that readers need. Always 0 where the ring overwrites, which disables the fast path.
+    /// Limit of the fast path: a block that ends at or before this position fits at the head, and
+    /// overwrites no data that a reader needs. Always 0 in a ring that overwrites, which disables
+    /// the fast path.
     pub(super) limit: u64,
     pub(super) layout: L,
     pub(super) side: Producer,
-    /// Number of positions that always stay free, for a switch record.
+    /// Number of positions that always stay free for a switch record; 0 in a ring that cannot
+    /// switch.
     pub(super) reserve: u64,
     id: DbufId,
-    /// Buffer of a reservation in a ring that overwrites (D5).
+    /// Buffer for the reserved block in a ring that overwrites (D5).
     pub(super) staging: Vec<u8>,
 }
 
 impl<L: BlockLayout> RingWriter<L> {
-    pub(super) fn with(side: Producer, layout: L, id: DbufId) -> Self {
+    pub(super) fn with_layout(side: Producer, layout: L, id: DbufId) -> Self {
         let mut writer = Self { limit: 0, layout, side, reserve: 0, id, staging: Vec::new() };
         writer.resize_staging();
         writer
     }
 
-    /// Makes room for the longest block in the buffer of a ring that overwrites.
+    /// Sizes the staging buffer for the longest block if the ring overwrites.
     pub(super) fn resize_staging(&mut self) {
         if self.side.policy == Policy::Overwrite {
             self.staging.resize(self.block_max(), 0);
@@ -82,27 +87,29 @@ impl<L: BlockLayout> RingWriter<L> {
         self.layout.block_max()
     }
 
-    /// Puts a copy of a block if it fits below the limit. The fast path of [`RingWriter::write`],
-    /// with a minimum of instructions.
+    /// Copies a block into the ring if it fits below the limit. Returns false, without effect,
+    /// otherwise. This is the fast path of [`RingWriter::write`], with a minimum of instructions.
     // Not a call: saving its registers would cost as much as copying 64 bytes (`bench pipe`).
     #[inline(always)]
-    pub(crate) fn put(&mut self, block: &[u8]) -> bool {
-        L::put(self, block)
+    pub(crate) fn try_put(&mut self, block: &[u8]) -> bool {
+        L::try_put(self, block)
     }
 
-    /// Returns the length if such a block fits at the head below the limit; reads no cursors.
+    /// Returns the length as a `u32` if a block of `length` bytes fits at the head below the limit,
+    /// else `None`. Reads no cursors.
     #[inline]
-    pub(crate) fn fits(&self, length: usize) -> Option<u32> {
-        L::fits(self, length)
+    pub(crate) fn fitting_length(&self, length: usize) -> Option<u32> {
+        L::fitting_length(self, length)
     }
 
-    /// Opens room for a block of up to `length` bytes. Returns `None` if the ring is full; a ring
-    /// that drops has then counted the block. Fails with [`Fault::TooLong`] or
-    /// [`Fault::Abandoned`].
+    /// Reserves room for a block of up to `length` bytes. Returns `None` if the ring is full; a
+    /// ring that drops has then counted the block as dropped. Fails with [`Fault::TooLong`] if the
+    /// block exceeds [`RingWriter::block_max`], and with [`Fault::Abandoned`] if all readers have
+    /// left.
     #[inline]
     pub fn reserve(&mut self, length: usize) -> Result<Option<Reservation<'_, L>>, Fault> {
-        self.layout.reserved(self.side.head);
-        match self.fits(length) {
+        self.layout.record_reservation(self.side.head);
+        match self.fitting_length(length) {
             Some(length) => Ok(Some(Reservation { writer: self, pad: 0, length })),
             None => self.reserve_checked(length),
         }
@@ -114,7 +121,7 @@ impl<L: BlockLayout> RingWriter<L> {
         let Some(length) = u32::try_from(length).ok().filter(|&l| l as usize <= limit) else {
             return Err(Fault::TooLong { length, limit });
         };
-        let (pad, need) = self.layout.need(self.side.head, length);
+        let (pad, need) = self.layout.needed_room(self.side.head, length);
         let room = self.side.room(need + self.reserve)?.saturating_sub(self.reserve);
         if self.side.is_abandoned() {
             return Err(Fault::Abandoned);
@@ -130,10 +137,11 @@ impl<L: BlockLayout> RingWriter<L> {
         Ok(Some(Reservation { writer: self, pad, length }))
     }
 
-    /// Puts a copy of a block. Returns false if the ring is full (see [`RingWriter::reserve`]).
+    /// Copies a block into the ring. Returns false if the ring is full. Fails as
+    /// [`RingWriter::reserve`].
     #[inline]
     pub fn write(&mut self, block: &[u8]) -> Result<bool, Fault> {
-        if self.put(block) {
+        if self.try_put(block) {
             return Ok(true);
         }
         let Some(mut room) = self.reserve(block.len())? else { return Ok(false) };
@@ -142,13 +150,14 @@ impl<L: BlockLayout> RingWriter<L> {
         Ok(true)
     }
 
-    /// Publishes all committed blocks to the readers. To be called once per batch.
+    /// Publishes all committed blocks to the readers. Call this once per batch.
     pub fn publish(&mut self) {
         self.side.publish();
-        L::published(self);
+        L::prepare_after_publish(self);
     }
 
-    /// Excludes a slow reader from flow control. It is not notified, and may be lapped.
+    /// Excludes a slow reader from flow control: the writer no longer waits for the reader, and may
+    /// lap it without notice.
     pub fn disconnect(&mut self, reader: usize) {
         self.side.disconnect(reader);
     }
@@ -161,27 +170,28 @@ impl<L: BlockLayout> RingWriter<L> {
 
     /// Returns the counts of this writer: blocks and bytes put, blocks and bytes dropped.
     #[must_use]
-    pub const fn count(&self) -> Put {
+    pub const fn counts(&self) -> WriterCounts {
         self.side.put
     }
 
     /// Returns the counts that a reader has published, or `None` if there is no
     /// such reader.
     #[must_use]
-    pub fn taken(&self, reader: usize) -> Option<Taken> {
-        self.side.taken(reader)
+    pub fn reader_counts(&self, reader: usize) -> Option<ReaderCounts> {
+        self.side.reader_counts(reader)
     }
 }
 
 impl<L: BlockLayout> Drop for RingWriter<L> {
     fn drop(&mut self) {
-        if !self.layout.is_away() {
+        if !self.layout.is_handed_over() {
             self.side.close();
         }
     }
 }
 
-/// Room for one block. A reservation dropped without [`Reservation::commit`] writes nothing.
+/// Reserved room for one block, as a byte slice. Dropping a reservation without
+/// [`Reservation::commit`] writes nothing.
 #[derive(Debug)]
 #[must_use]
 pub struct Reservation<'a, L: BlockLayout> {
@@ -192,7 +202,7 @@ pub struct Reservation<'a, L: BlockLayout> {
 }
 
 impl<L: BlockLayout> Reservation<'_, L> {
-    /// Puts the first `used` bytes into the ring as one block. Returns its extent.
+    /// Commits the first `used` bytes as one block. Returns the extent of the block.
     #[inline]
     pub fn commit(self, used: usize) -> Extent {
         let used = u32::try_from(used).unwrap_or(u32::MAX).min(self.length);
@@ -208,7 +218,7 @@ impl<L: BlockLayout> Deref for Reservation<'_, L> {
         if self.writer.side.policy == Policy::Overwrite {
             return self.writer.staging.get(..length).unwrap_or_default();
         }
-        let first = L::address(self.writer, self.pad).cast_const();
+        let first = L::block_address(self.writer, self.pad).cast_const();
         // SAFETY: the bytes lie in the ring, in one piece (`reserve` found the room), between head
         // and the data that readers still need (D2): no reader accesses them (D3), and the only
         // writer is borrowed.
@@ -223,7 +233,7 @@ impl<L: BlockLayout> DerefMut for Reservation<'_, L> {
         if self.writer.side.policy == Policy::Overwrite {
             return self.writer.staging.get_mut(..length).unwrap_or_default();
         }
-        let first = L::address(self.writer, self.pad);
+        let first = L::block_address(self.writer, self.pad);
         // SAFETY: as in `deref`; and the only writer is borrowed mutably.
         unsafe { std::slice::from_raw_parts_mut(first, length) }
     }

@@ -1,4 +1,4 @@
-//! Tests of rings of blocks: wrap-around, policies, laps, and a lying writer.
+//! Tests of rings of blocks: wrap-around, policies, lap counts, and a lying writer.
 
 use super::*;
 use abi::ring::writer::{COMMIT, MARK, RESERVE};
@@ -9,7 +9,7 @@ fn config(capacity: usize, policy: Policy, readers: usize) -> BlockConfig {
     BlockConfig { capacity, policy, readers, ..BlockConfig::new(DbufId::new(5).unwrap()) }
 }
 
-/// Returns a block with a length and content derived from its number.
+/// Returns block `number`, whose length and content are derived from its number.
 fn block(number: u64) -> Vec<u8> {
     let length = 8 + (number.wrapping_mul(2_654_435_761) >> 7) as usize % 900;
     let mut bytes = number.to_le_bytes().to_vec();
@@ -44,9 +44,9 @@ fn blocks_stay_whole_and_ordered_across_wraps() {
     }
     assert_eq!(wrote, read);
     for (index, reader) in readers.iter().enumerate() {
-        assert_eq!(writer.count().resident(&reader.count()), Some(0));
-        assert_eq!(writer.count().bytes, reader.count().bytes);
-        assert_eq!(writer.taken(index), Some(reader.count()));
+        assert_eq!(writer.counts().resident(&reader.counts()), Some(0));
+        assert_eq!(writer.counts().bytes, reader.counts().bytes);
+        assert_eq!(writer.reader_counts(index), Some(reader.counts()));
     }
 }
 
@@ -101,7 +101,7 @@ fn full_ring_follows_its_policy() {
         assert_eq!(longer, Err(Fault::TooLong { length: limit + 1, limit }));
         let put = (0..4).filter(|_| writer.write(&[1; 2032]).unwrap()).count();
         writer.publish();
-        let count = writer.count();
+        let count = writer.counts();
         match policy {
             Policy::Block => assert_eq!((put, count.dropped), (2, 0)),
             Policy::DropNew => assert_eq!((put, count.dropped, count.dropped_bytes), (2, 2, 4064)),
@@ -116,8 +116,8 @@ fn full_ring_follows_its_policy() {
             assert_eq!(out, [1; 2032]);
             got += 1;
         }
-        assert_eq!(got + readers[0].count().lost, put as u64, "{policy:?}");
-        assert_eq!(writer.count().resident(&readers[0].count()), Some(0));
+        assert_eq!(got + readers[0].counts().lost, put as u64, "{policy:?}");
+        assert_eq!(writer.counts().resident(&readers[0].counts()), Some(0));
         readers.clear();
         if policy != Policy::Overwrite {
             while writer.write(&[1; 2032]).unwrap_or(false) {}
@@ -147,7 +147,7 @@ fn overwriting_ring_counts_every_loss() {
                             std::thread::yield_now();
                         }
                     }
-                    let (put, taken) = (reader.written(), reader.count());
+                    let (put, taken) = (reader.writer_counts(), reader.counts());
                     assert_eq!(put.blocks, BLOCKS);
                     assert_eq!(taken.blocks + taken.lost, BLOCKS, "got + lost = produced");
                 });
@@ -194,8 +194,8 @@ fn blocking_ring_loses_nothing_between_threads() {
     });
 }
 
-/// The writer stores arbitrary values into its control words and its data (T3, T4): the reader
-/// fails with a fault or continues, and never accesses memory outside its buffer.
+/// The writer stores arbitrary values into its control words and its data (T3, T4). The reader
+/// fails with a fault or continues, and writes nothing outside its buffer.
 #[test]
 fn reader_survives_arbitrary_words_from_the_writer() {
     let mut random = 0x5eed_5eed_5eed_5eedu64;

@@ -1,53 +1,54 @@
-//! A reader's walk from record to record. Nothing in the ring is trusted: each header is copied
-//! once and checked against the window before it is used (RELIABILITY T3 to T5).
+//! A reader's walk through a ring of blocks, record by record. The ring is not trusted: each header
+//! is copied once, and the copy is checked against the window of readable positions before use
+//! (RELIABILITY T3 to T5).
 
 use super::data::Data;
 use super::readers::BlockWalk;
-use crate::cursor::{Consumer, Store};
-use crate::{Fault, Policy, Taken};
+use crate::cursor::{Consumer, RingMemory};
+use crate::{Fault, Policy, ReaderCounts};
 use abi::ring::RecordHeader;
 use abi::{BLOCK_MAX, Extent};
 use std::sync::Arc;
 
+mod fast_path;
 mod in_place;
-mod plain;
 mod skip;
 
-/// A reader's walk from record to record.
+/// A reader's walk through a ring of blocks, record by record.
 #[derive(Debug)]
 pub struct RecordWalk {
-    /// Limit of the fast path: a record that ends here or before is published, lies in this
-    /// lap, is not too long, and does not pass `stop`. 0: every record takes the slow path with all
-    /// checks.
-    plain: u64,
-    /// Expected sequence number of the next block; valid if `known`.
+    /// Limit of the fast path: a record that ends at or before this position is published, is in
+    /// the current lap, is not too long, and does not pass `stop`. 0 sends every record through the
+    /// slow path with all checks.
+    fast_limit: u64,
+    /// Expected sequence number of the next block. Valid if `known` is true.
     expected: u64,
     pub(super) data: Data,
     pub(crate) side: Consumer,
-    /// Position that [`RecordWalk::take`] does not cross, because the caller has work due there.
+    /// Position that [`RecordWalk::take`] does not cross, because the caller has work to do there.
     stop: u64,
-    /// False until the first block after joining has been passed.
+    /// True if a block has been passed since the reader joined, so that `expected` is valid.
     known: bool,
     /// `expected` minus the number of blocks taken.
     first: u64,
-    /// Position after the last block that was passed.
+    /// Position after the last block passed.
     passed: u64,
-    /// Expected first header word of the next block, assuming the length of the last one.
+    /// Expected first header word of the next block, if the block is as long as the last one.
     expected_word: u64,
-    /// Bytes that a block of that length occupies, including its header.
+    /// Number of bytes, including the header, of a block as long as the last one.
     span: u64,
-    /// Number of the segment that continues the ring at the next position, once all of the current
-    /// segment has been read.
+    /// Number of the segment in which the ring continues, if all of the current segment has been
+    /// read; else `None`.
     next_segment: Option<u64>,
 }
 
-/// A record that has been located and checked.
+/// A record whose header has been copied and checked.
 #[derive(Clone, Copy, Debug)]
 pub struct CheckedRecord {
     /// Position of the first byte of the block.
     pub(crate) at: u64,
     pub(crate) length: u32,
-    /// Number of bytes already read.
+    /// Number of bytes of the block already read.
     done: u32,
     sequence: u64,
     /// Number of blocks lost before this block.
@@ -59,20 +60,20 @@ pub struct CheckedRecord {
 impl CheckedRecord {
     /// Returns the position of the first unread byte.
     #[inline]
-    pub(crate) const fn at(&self) -> u64 {
+    pub(crate) const fn unread_position(&self) -> u64 {
         self.at + self.done as u64
     }
 
     /// Returns the number of unread bytes.
     #[inline]
-    pub(crate) const fn left(&self) -> usize {
+    pub(crate) const fn unread_length(&self) -> usize {
         (self.length - self.done) as usize
     }
 
-    /// Returns the record after `count` more bytes have been read, or `None` if no unread byte
+    /// Returns the record with `count` more bytes marked as read, or `None` if no unread byte
     /// remains.
     #[inline]
-    pub(crate) fn after(&self, count: usize) -> Option<Self> {
+    pub(crate) fn advanced_by(&self, count: usize) -> Option<Self> {
         let done = self.done.saturating_add(u32::try_from(count).unwrap_or(u32::MAX));
         (done < self.length).then_some(Self { done, ..*self })
     }
@@ -81,7 +82,7 @@ impl CheckedRecord {
 /// Number of attempts of a reader in an overwriting ring before it reports that no block is
 /// available.
 const ATTEMPTS: usize = 8;
-/// Maximum number of pads and cuts that may precede a block.
+/// Maximum number of pad and cut records that may precede a block.
 const MARKS_MAX: usize = 8;
 
 impl RecordWalk {
@@ -89,7 +90,7 @@ impl RecordWalk {
         let (data, taken, start) = (Data::new(side.store.clone()), side.taken, side.next);
         let first = 0u64.wrapping_sub(taken.blocks);
         Self {
-            plain: 0,
+            fast_limit: 0,
             expected: 0,
             data,
             side,
@@ -112,13 +113,13 @@ impl RecordWalk {
 
     /// Returns the counts of this reader: blocks and bytes taken, blocks lost and skipped.
     #[inline]
-    pub(crate) const fn count(&self) -> Taken {
-        Taken { blocks: self.expected.wrapping_sub(self.first), ..self.side.taken }
+    pub(crate) const fn counts(&self) -> ReaderCounts {
+        ReaderCounts { blocks: self.expected.wrapping_sub(self.first), ..self.side.taken }
     }
 
     /// Releases all passed blocks to the writer, together with the counts.
     pub(crate) fn release(&mut self) {
-        self.side.taken = self.count();
+        self.side.taken = self.counts();
         self.side.release();
     }
 
@@ -127,22 +128,24 @@ impl RecordWalk {
         self.side.set_processor(sys::machine::current_processor() as u64);
     }
 
-    /// Sets the position that [`RecordWalk::take`] does not cross.
+    /// Sets the position that [`RecordWalk::take`] does not cross, so that the caller can do its
+    /// work there.
     pub(crate) fn stop_at(&mut self, position: u64) {
         self.stop = position;
-        self.plain = self.plain.min(position);
+        self.fast_limit = self.fast_limit.min(position);
     }
 
     /// Sends the next record through the slow path with all checks.
     pub(crate) const fn disable_fast_path(&mut self) {
-        self.plain = 0;
+        self.fast_limit = 0;
     }
 
-    /// Skips to the writer's current position.
+    /// Skips to the writer's current position. The skipped blocks are counted with the next block
+    /// taken.
     pub(super) fn join_now(&mut self) -> Result<(), Fault> {
         let has_switched = self.side.has_switched();
         let now = self.side.refresh()?;
-        (self.side.next, self.known, self.plain) = (now, false, 0);
+        (self.side.next, self.known, self.fast_limit) = (now, false, 0);
         if let (true, Some(last)) = (has_switched, now.checked_sub(RecordHeader::SIZE as u64)) {
             // The switch is the last record.
             let header = RecordHeader::from_words(self.data.header(last));
@@ -152,53 +155,54 @@ impl RecordWalk {
         Ok(())
     }
 
-    /// Returns the number of the segment that continues the ring, if all of the current segment has
-    /// been read. Until [`RecordWalk::continue_in`] is called, no further block is found.
+    /// Returns the number of the segment in which the ring continues, or `None` if the current
+    /// segment has not been read to its end. After a number has been returned, no further block is
+    /// found until [`RecordWalk::continue_in`] is called.
     pub(crate) const fn next_segment(&self) -> Option<u64> {
         self.next_segment
     }
 
     /// Continues in the next segment.
-    pub(crate) fn continue_in(&mut self, store: Arc<Store>) {
+    pub(crate) fn continue_in(&mut self, store: Arc<RingMemory>) {
         self.data = Data::new(store.clone());
-        self.side.taken = self.count();
+        self.side.taken = self.counts();
         self.side.continue_in(store);
-        (self.plain, self.next_segment) = (0, None);
+        (self.fast_limit, self.next_segment) = (0, None);
     }
 
-    /// Continues with another capacity from this position on.
-    fn cut(&mut self, position: u64, capacity: u64) -> Result<(), Fault> {
+    /// Changes the capacity in place, from `position` on.
+    fn change_capacity(&mut self, position: u64, capacity: u64) -> Result<(), Fault> {
         // In a ring that overwrites, a hostile change of capacity could not be detected.
-        if self.side.policy == Policy::Overwrite || self.data.cut(capacity).is_none() {
-            return Err(self.damaged(position));
+        if self.side.policy == Policy::Overwrite || self.data.set_capacity(capacity).is_none() {
+            return Err(self.damage_fault(position));
         }
         self.side.next = position;
-        self.side.taken = self.count();
-        self.side.cut(capacity);
+        self.side.taken = self.counts();
+        self.side.change_capacity(capacity);
         // The caller has to adapt to the new capacity first.
-        (self.plain, self.stop) = (0, position);
+        (self.fast_limit, self.stop) = (0, position);
         Ok(())
     }
 
-    /// Locates the next block, passing pads. Returns `None` if no block is published. Everything in
-    /// the header is checked against the window before it is used. Fails with [`Fault::Damaged`] if
-    /// there is no valid record.
+    /// Locates the next block, passing pads. Returns `None` if no block is published. All header
+    /// fields are checked against the window of readable positions before use. Fails with
+    /// [`Fault::Damaged`] if the record is invalid.
     #[inline]
     pub(crate) fn find(&mut self) -> Result<Option<CheckedRecord>, Fault> {
-        match self.next_plain() {
+        match self.next_fast() {
             Some(found) => Ok(Some(found)),
             None => self.find_checked(),
         }
     }
 
     /// Computes the limit of the fast path.
-    fn plain_limit(&self) -> u64 {
+    fn compute_fast_limit(&self) -> u64 {
         if !self.known || self.side.policy == Policy::Overwrite {
             return 0;
         }
         let start = self.side.next;
         let longest = (self.data.capacity() / 2).min(RecordHeader::span_of_len(BLOCK_MAX));
-        let lap = start + self.data.left(start);
+        let lap = start + self.data.bytes_to_lap_end(start);
         lap.min(self.side.last_commit()).min(start + longest).min(self.stop)
     }
 
@@ -208,13 +212,14 @@ impl RecordWalk {
         for _ in 0..MARKS_MAX {
             let (start, commit) = (self.side.next, self.side.available()?);
             if start == commit || self.next_segment.is_some() {
-                self.plain = 0;
+                self.fast_limit = 0;
                 return Ok(None);
             }
             let header = RecordHeader::from_words(self.data.header(start));
-            let (span, left) = (RecordHeader::span(header.length), self.data.left(start));
+            let (span, left) =
+                (RecordHeader::span(header.length), self.data.bytes_to_lap_end(start));
             if span > left || span > commit.wrapping_sub(start) {
-                return Err(self.damaged(start));
+                return Err(self.damage_fault(start));
             }
             let end = start + span;
             match header.kind {
@@ -224,7 +229,9 @@ impl RecordWalk {
                 {
                     (self.side.next, self.next_segment) = (end, Some(header.sequence));
                 }
-                RecordHeader::CUT if header.length == 0 => self.cut(end, header.sequence)?,
+                RecordHeader::CUT if header.length == 0 => {
+                    self.change_capacity(end, header.sequence)?
+                }
                 RecordHeader::BLOCK
                     if header.length as usize <= block_max(self.data.capacity()) =>
                 {
@@ -232,32 +239,32 @@ impl RecordWalk {
                     let (length, sequence) = (header.length, header.sequence);
                     let expected = if self.known { self.expected } else { sequence };
                     let lost = sequence.wrapping_sub(expected);
-                    if lost > self.lost_at_most(start) {
-                        return Err(self.damaged(start));
+                    if lost > self.max_lost_before(start) {
+                        return Err(self.damage_fault(start));
                     }
-                    self.plain = self.plain_limit();
+                    self.fast_limit = self.compute_fast_limit();
                     return Ok(Some(CheckedRecord { at, length, done: 0, sequence, lost, end }));
                 }
-                _ => return Err(self.damaged(start)),
+                _ => return Err(self.damage_fault(start)),
             }
         }
-        Err(self.damaged(self.side.next))
+        Err(self.damage_fault(self.side.next))
     }
 
-    /// Returns true if the data read at a position may mix two records.
+    /// Returns true if data copied from a position may be torn between two laps.
     fn is_torn(&self, position: u64) -> bool {
-        self.side.policy == Policy::Overwrite && self.side.overtaken(position)
+        self.side.policy == Policy::Overwrite && self.side.is_overtaken(position)
     }
 
-    /// Returns the fault for a missing record, and poisons the link. In a ring that overwrites, the
-    /// writer may be overwriting the record at this moment; then the link is not poisoned, and the
+    /// Returns the fault for an invalid record, and poisons the link. In a ring that overwrites,
+    /// the writer may be overwriting the record at this moment, so the link is not poisoned and the
     /// caller checks the lap.
-    fn damaged(&mut self, position: u64) -> Fault {
+    fn damage_fault(&mut self, position: u64) -> Fault {
         let fault = Fault::Damaged { position };
         if self.is_torn(position) {
             return fault;
         }
-        self.plain = 0;
+        self.fast_limit = 0;
         self.side.poison(fault)
     }
 
@@ -280,7 +287,7 @@ impl RecordWalk {
 
     /// Returns the maximum number of blocks that fit between the last block passed and this
     /// position.
-    fn lost_at_most(&self, position: u64) -> u64 {
+    fn max_lost_before(&self, position: u64) -> u64 {
         match self.side.policy {
             Policy::Overwrite => position.saturating_sub(self.passed) / RecordHeader::SIZE as u64,
             Policy::Block | Policy::DropNew => 0,
@@ -301,8 +308,8 @@ impl BlockWalk for RecordWalk {
     }
 
     #[inline]
-    fn next_plain(&mut self) -> Option<CheckedRecord> {
-        Self::next_plain(self)
+    fn next_fast(&mut self) -> Option<CheckedRecord> {
+        Self::next_fast(self)
     }
 
     #[inline]
@@ -317,7 +324,7 @@ impl BlockWalk for RecordWalk {
 
     #[inline]
     fn location(&self, found: &CheckedRecord) -> (*const u8, usize) {
-        (self.data.address(found.at()), found.left())
+        (self.data.address(found.unread_position()), found.unread_length())
     }
 
     fn read(&mut self, out: &mut [u8]) -> Result<Option<usize>, Fault> {
@@ -333,7 +340,7 @@ impl BlockWalk for RecordWalk {
             });
             if self.is_torn(start) {
                 // The copy may mix two records: resume where the data is intact.
-                match self.side.resume(start)? {
+                match self.side.resume_position(start)? {
                     Some(next) => self.side.next = next,
                     None => return Ok(None),
                 }
@@ -352,30 +359,31 @@ impl BlockWalk for RecordWalk {
         let capacity = self.data.capacity();
         let (start, length) = (place.complete(commit), u64::from(place.length()));
         let lossy = self.side.policy == Policy::Overwrite;
-        let oldest = if lossy { commit.saturating_sub(capacity) } else { self.side.released() };
+        let oldest =
+            if lossy { commit.saturating_sub(capacity) } else { self.side.released_position() };
         let end = start.checked_add(length).filter(|&end| start >= oldest && end <= commit);
         if end.is_none() {
             return Err(Fault::OutOfWindow(place));
         }
-        if length > self.data.left(start) {
+        if length > self.data.bytes_to_lap_end(start) {
             return Err(Fault::CrossesSegment(place));
         }
         if out.len() as u64 != length {
             return Err(Fault::TooLong { length: place.length() as usize, limit: out.len() });
         }
         self.data.copy_out(start, out);
-        if lossy && self.side.overtaken(start) {
+        if lossy && self.side.is_overtaken(start) {
             return Err(Fault::OutOfWindow(place));
         }
         Ok(())
     }
 
     fn skip_to_latest(&mut self) -> Result<u64, Fault> {
-        self.skip_until(true)
+        self.skip_published(true)
     }
 
     fn skip_to_now(&mut self) -> Result<u64, Fault> {
-        self.skip_until(false)
+        self.skip_published(false)
     }
 
     fn release(&mut self) {
@@ -385,12 +393,12 @@ impl BlockWalk for RecordWalk {
 
 impl Drop for RecordWalk {
     fn drop(&mut self) {
-        self.side.taken = self.count();
+        self.side.taken = self.counts();
         self.side.leave();
     }
 }
 
-/// Returns the maximum block length in bytes for a ring of this capacity.
+/// Returns the maximum block length in bytes for a ring of `capacity` bytes.
 pub(super) fn block_max(capacity: u64) -> usize {
     let half = usize::try_from(capacity / 2).unwrap_or(usize::MAX);
     half.saturating_sub(RecordHeader::SIZE).min(BLOCK_MAX)

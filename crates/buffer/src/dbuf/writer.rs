@@ -1,14 +1,14 @@
-//! The writing side of a ring of blocks.
+//! The writer of a ring of blocks.
 //!
-//! The cost of a block is determined here. One comparison (`limit`) establishes that it fits, that
-//! cursors need not be read, that the lap does not end and that no work is due; then follow two
-//! header words and the copy.
+//! This module determines the cost per block. One comparison with `limit` establishes that a block
+//! fits, that no cursor must be read, that the lap does not end, and that the caller has no other
+//! work to do. What remains are two stores of header words and the copy.
 
 use super::data::Data;
 use super::reserve::{BlockLayout, RingWriter};
 use super::walk::block_max;
-use crate::cursor::{Producer, Store};
-use crate::{Fault, Policy, Put, foreign};
+use crate::cursor::{Producer, RingMemory};
+use crate::{Fault, Policy, WriterCounts, foreign};
 use abi::ring::RecordHeader;
 use abi::{DbufId, Extent};
 use std::sync::Arc;
@@ -22,47 +22,48 @@ const RECLAIM_MIN: u64 = 8 * LINE;
 /// The only writer of a ring of blocks.
 pub type BlockWriter = RingWriter<RecordLayout>;
 
-/// The layout of records in a ring, and the state of the writer that depends on it.
+/// The layout of records in a ring, with the state of the writer that depends on the layout.
 #[derive(Debug)]
 pub struct RecordLayout {
-    /// The limit of the fast path without `stop`: a record that ends here or before also ends in
-    /// this lap, and is at most half a ring long.
+    /// The limit of the fast path without regard to `stop`: a record that ends at or before this
+    /// position also ends in the current lap, and is at most half a ring long.
     free_until: u64,
     data: Data,
-    /// Position that [`BlockWriter::put`] does not cross, because the caller has work due there.
+    /// Position that [`BlockWriter::try_put`] does not cross, because the caller has work to do
+    /// there.
     stop: u64,
     /// True once another writer has taken over the ring.
-    is_away: bool,
-    /// Head and number of blocks at the last publication.
+    is_handed_over: bool,
+    /// Head position and number of blocks at the last publication.
     published: (u64, u64),
-    /// Head at the last reservation, where the caller may still be writing.
+    /// Head position at the last reservation, behind which the caller may still be writing.
     reserved_at: u64,
 }
 
 impl BlockWriter {
-    pub(crate) fn new(store: Arc<Store>, id: DbufId) -> Self {
-        Self::of_records(Producer::new(store), id)
+    pub(crate) fn new(store: Arc<RingMemory>, id: DbufId) -> Self {
+        Self::from_side(Producer::new(store), id)
     }
 
     /// Creates the writer of a segment that continues a ring begun by another writer.
-    pub(crate) fn resume(store: Arc<Store>, id: DbufId, head: u64, put: Put) -> Self {
-        Self::of_records(Producer::resume(store, head, put), id)
+    pub(crate) fn resume(store: Arc<RingMemory>, id: DbufId, head: u64, put: WriterCounts) -> Self {
+        Self::from_side(Producer::resume(store, head, put), id)
     }
 
-    fn of_records(mut side: Producer, id: DbufId) -> Self {
+    fn from_side(mut side: Producer, id: DbufId) -> Self {
         side.step = RecordHeader::SIZE as u64;
         let layout = RecordLayout {
             free_until: 0,
             data: Data::new(side.store.clone()),
             stop: u64::MAX,
-            is_away: false,
+            is_handed_over: false,
             published: (0, 0),
             reserved_at: u64::MAX,
         };
-        Self::with(side, layout, id)
+        Self::with_layout(side, layout, id)
     }
 
-    /// Returns the position after the last block put.
+    /// Returns the head position: the position after the last block put.
     #[inline]
     pub(crate) const fn head(&self) -> u64 {
         self.side.head
@@ -70,13 +71,13 @@ impl BlockWriter {
 
     /// Returns the number of blocks put.
     #[inline]
-    pub(crate) const fn blocks(&self) -> u64 {
+    pub(crate) const fn block_count(&self) -> u64 {
         self.side.put.blocks
     }
 
     /// Returns true if another writer has taken over the ring.
-    pub(crate) const fn is_away(&self) -> bool {
-        self.layout.is_away
+    pub(crate) const fn is_handed_over(&self) -> bool {
+        self.layout.is_handed_over
     }
 
     /// Returns the cursor, for streams that add waiting to the ring.
@@ -85,65 +86,78 @@ impl BlockWriter {
     }
 
     /// Reserves room for a switch record, so that a full ring can continue in another segment.
-    pub(crate) const fn keep_room_to_switch(&mut self) {
+    pub(crate) const fn reserve_switch_record(&mut self) {
         self.reserve = RecordHeader::SIZE as u64;
     }
 
     /// Returns true if a block of this length would begin a new lap.
-    pub(crate) fn wraps(&self, length: usize) -> bool {
-        let left = self.layout.data.left(self.side.head);
+    pub(crate) fn would_wrap(&self, length: usize) -> bool {
+        let left = self.layout.data.bytes_to_lap_end(self.side.head);
         left == self.layout.data.capacity() || RecordHeader::span_of_len(length) > left
     }
 
-    /// Returns the start position of a segment switched to now.
-    pub(crate) const fn next_start(&self) -> u64 {
+    /// Returns the start position that a segment would have if the writer switched now.
+    pub(crate) const fn next_segment_start(&self) -> u64 {
         self.side.head + RecordHeader::SIZE as u64
     }
 
-    /// Writes a switch record that names segment `number`, and continues in the memory of that
-    /// segment.
-    pub(crate) fn switch(&mut self, number: u64, store: Arc<Store>) {
-        self.mark(RecordHeader { length: 0, kind: RecordHeader::SWITCH, sequence: number });
+    /// Writes a switch record with the number of the next segment, and continues in the memory of
+    /// that segment.
+    pub(crate) fn switch(&mut self, number: u64, store: Arc<RingMemory>) {
+        self.put_marker_record(RecordHeader {
+            length: 0,
+            kind: RecordHeader::SWITCH,
+            sequence: number,
+        });
         self.layout.data = Data::new(store.clone());
         self.side.continue_in(store);
         (self.layout.free_until, self.limit) = (0, 0);
         self.resize_staging();
     }
 
-    /// Writes a switch record that sends the reader to segment `number` of another writer, then
-    /// closes this writer's segment.
+    /// Writes a switch record that sends readers to segment `number` of another writer, then ends
+    /// this writer's segment.
     pub(crate) fn switch_away(&mut self, number: u64) {
-        self.mark(RecordHeader { length: 0, kind: RecordHeader::SWITCH, sequence: number });
+        self.put_marker_record(RecordHeader {
+            length: 0,
+            kind: RecordHeader::SWITCH,
+            sequence: number,
+        });
         self.side.leave_segment();
-        (self.layout.free_until, self.limit, self.layout.is_away) = (0, 0, true);
+        (self.layout.free_until, self.limit, self.layout.is_handed_over) = (0, 0, true);
     }
 
-    /// Writes a cut record and continues with another capacity in the same memory. Returns `None`
-    /// if that capacity is invalid or exceeds the memory.
-    pub(crate) fn cut(&mut self, capacity: u64) -> Option<()> {
+    /// Writes a cut record and changes the capacity in place. Returns `None`, without effect, if
+    /// `capacity` is invalid or exceeds the memory.
+    pub(crate) fn change_capacity(&mut self, capacity: u64) -> Option<()> {
         let before = self.layout.data.capacity();
-        self.layout.data.cut(capacity)?;
+        self.layout.data.set_capacity(capacity)?;
         let after = self.layout.data.capacity();
         // The record itself is placed by the old capacity.
-        self.layout.data.cut(before)?;
-        self.mark(RecordHeader { length: 0, kind: RecordHeader::CUT, sequence: after });
-        self.layout.data.cut(after)?;
-        self.side.cut(after);
+        self.layout.data.set_capacity(before)?;
+        self.put_marker_record(RecordHeader {
+            length: 0,
+            kind: RecordHeader::CUT,
+            sequence: after,
+        });
+        self.layout.data.set_capacity(after)?;
+        self.side.change_capacity(after);
         (self.layout.free_until, self.limit) = (0, 0);
         Some(())
     }
 
-    /// Puts a record without content at the head.
-    fn mark(&mut self, record: RecordHeader) {
-        let end = self.next_start();
+    /// Puts a record without content (a switch or a cut) at the head.
+    fn put_marker_record(&mut self, record: RecordHeader) {
+        let end = self.next_segment_start();
         if self.side.policy == Policy::Overwrite {
-            self.side.begin(end);
+            self.side.announce_overwrite(end);
         }
         self.layout.data.put_header(self.side.head, record.words());
         self.side.head = end;
     }
 
-    /// Sets the position that [`BlockWriter::put`] does not cross.
+    /// Sets the position that [`BlockWriter::try_put`] does not cross, so that the caller can do
+    /// its work there.
     #[inline]
     pub(crate) fn stop_at(&mut self, position: u64) {
         self.layout.stop = position;
@@ -155,8 +169,8 @@ impl BlockWriter {
     ///
     /// A reader that inspects the first word of each block moves one line per block into its cache.
     /// A store to such a line waits until the line returns, and stores are performed in order, so
-    /// copies stall once per block. Stores to such lines alone overlap their waits. (A prefetch for
-    /// writing does not: `bench peek`, two cores.)
+    /// copies stall once per block. If the stores to such lines are issued one after the other,
+    /// their waits overlap. (A prefetch for writing does not: `bench peek`, two cores.)
     fn reclaim_lines(&self, span: u64, blocks: u64) {
         let mut at = self.side.head;
         for _ in 0..blocks {
@@ -173,14 +187,14 @@ impl BlockWriter {
         }
     }
 
-    /// Returns the number of positions that must be free for a block of this length at the current
-    /// head. Fails with [`Fault::TooLong`] if it can never fit.
+    /// Returns the number of positions that must be free for a block of this length at the head.
+    /// Fails with [`Fault::TooLong`] if the block can never fit.
     #[inline]
-    pub(crate) fn needs(&self, length: usize) -> Result<u64, Fault> {
+    pub(crate) fn needed_positions(&self, length: usize) -> Result<u64, Fault> {
         let limit = self.block_max();
         match u32::try_from(length) {
             Ok(short) if length <= limit => {
-                Ok(self.layout.need(self.side.head, short).1 + self.reserve)
+                Ok(self.layout.needed_room(self.side.head, short).1 + self.reserve)
             }
             _ => Err(Fault::TooLong { length, limit }),
         }
@@ -194,14 +208,14 @@ impl BlockLayout for RecordLayout {
     }
 
     #[inline]
-    fn need(&self, head: u64, length: u32) -> (u64, u64) {
-        let (left, span) = (self.data.left(head), RecordHeader::span(length));
+    fn needed_room(&self, head: u64, length: u32) -> (u64, u64) {
+        let (left, span) = (self.data.bytes_to_lap_end(head), RecordHeader::span(length));
         let pad = if span > left { left } else { 0 };
         (pad, pad + span)
     }
 
     #[inline]
-    fn fits(writer: &BlockWriter, length: usize) -> Option<u32> {
+    fn fitting_length(writer: &BlockWriter, length: usize) -> Option<u32> {
         let short = u32::try_from(length).ok()?;
         (writer.side.head + RecordHeader::span(short) <= writer.limit).then_some(short)
     }
@@ -213,14 +227,14 @@ impl BlockLayout for RecordLayout {
             0
         } else {
             let longest = (data.capacity() / 2).min(RecordHeader::span_of_len(abi::BLOCK_MAX));
-            (head + data.left(head)).min(head + room).min(head + longest)
+            (head + data.bytes_to_lap_end(head)).min(head + room).min(head + longest)
         };
         writer.layout.free_until = free_until;
         writer.limit = free_until.min(writer.layout.stop);
     }
 
     #[inline(always)]
-    fn put(writer: &mut BlockWriter, block: &[u8]) -> bool {
+    fn try_put(writer: &mut BlockWriter, block: &[u8]) -> bool {
         let head = writer.side.head;
         let end = head + RecordHeader::span_of_len(block.len());
         if end > writer.limit {
@@ -240,7 +254,7 @@ impl BlockLayout for RecordLayout {
     }
 
     #[inline]
-    fn address(writer: &BlockWriter, pad: u64) -> *mut u8 {
+    fn block_address(writer: &BlockWriter, pad: u64) -> *mut u8 {
         let bytes = writer.side.head + pad + RecordHeader::SIZE as u64;
         writer.layout.data.address(bytes).cast_mut()
     }
@@ -253,7 +267,7 @@ impl BlockLayout for RecordLayout {
         let bytes = start + RecordHeader::SIZE as u64;
         let lossy = writer.side.policy == Policy::Overwrite;
         if lossy {
-            writer.side.begin(end);
+            writer.side.announce_overwrite(end);
         }
         let data = &writer.layout.data;
         if pad > 0 {
@@ -264,7 +278,7 @@ impl BlockLayout for RecordLayout {
         data.put_header(start, RecordHeader::block_words(length as usize, writer.side.put.blocks));
         if lossy {
             data.copy_in(bytes, writer.staging.get(..length as usize).unwrap_or_default());
-            writer.side.mark(start);
+            writer.side.mark_resume_position(start);
         }
         writer.side.head = end;
         writer.side.put.blocks += 1;
@@ -273,11 +287,11 @@ impl BlockLayout for RecordLayout {
     }
 
     #[inline]
-    fn reserved(&mut self, head: u64) {
+    fn record_reservation(&mut self, head: u64) {
         self.reserved_at = head;
     }
 
-    fn published(writer: &mut BlockWriter) {
+    fn prepare_after_publish(writer: &mut BlockWriter) {
         let (head, blocks) = (writer.side.head, writer.side.put.blocks);
         let (before, had) = std::mem::replace(&mut writer.layout.published, (head, blocks));
         if let Some(span) = (head - before).checked_div(blocks - had)
@@ -288,7 +302,7 @@ impl BlockLayout for RecordLayout {
         }
     }
 
-    fn is_away(&self) -> bool {
-        self.is_away
+    fn is_handed_over(&self) -> bool {
+        self.is_handed_over
     }
 }

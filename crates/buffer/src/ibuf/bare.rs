@@ -1,18 +1,20 @@
-//! Rings of bare pointers: 16 bytes per entry, copied one by one or in batches.
+//! Rings that carry rich pointers alone, 16 bytes per entry, written and read one by one or in
+//! batches.
 
-use super::{EntryColumns, EntrySlots, PointerReader, PointerWriter, index};
+use super::{EntryColumns, EntrySlots, PointerReader, PointerWriter, slot_index};
 use crate::atomic::Ordering;
 use crate::foreign;
 use abi::RichPointer;
 use zerocopy::IntoBytes;
 
 impl PointerWriter {
-    /// Puts a pointer at the head without publishing it; [`PointerWriter::count_bare`] counts it
-    /// later. The caller has checked for room, and the ring carries pointers alone.
+    /// Puts a pointer at the head. Neither publishes nor counts the pointer;
+    /// [`PointerWriter::count_bare`] counts it later. The caller has checked for room, and the ring
+    /// carries pointers alone.
     #[inline]
     pub fn put_bare(&mut self, pointer: RichPointer) {
         let slots = EntrySlots::new(&self.side.store, self.lanes);
-        let slot = slots.words.as_chunks::<2>().0.get(index(self.side.head, slots.capacity));
+        let slot = slots.words.as_chunks::<2>().0.get(slot_index(self.side.head, slots.capacity));
         if let Some([place, rest]) = slot {
             let words = pointer.words();
             place.store(words[0], Ordering::Relaxed);
@@ -22,17 +24,18 @@ impl PointerWriter {
         self.side.put.bytes += u64::from(pointer.length());
     }
 
-    /// Sets the block count to the number of positions written.
+    /// Sets the count of blocks put to the head position, after calls of
+    /// [`PointerWriter::put_bare`].
     pub const fn count_bare(&mut self) {
         self.side.put.blocks = self.side.head;
     }
 
-    /// Puts several pointers at once, as [`PointerWriter::put_bare`]. The caller has checked for
-    /// room; `bytes` is the sum of their view lengths.
+    /// Puts several pointers at the head, as [`PointerWriter::put_bare`]. The caller has checked
+    /// for room; `bytes` is the sum of their view lengths.
     #[inline]
     pub fn put_all_bare(&mut self, pointers: &[RichPointer], bytes: u64) {
         let slots = EntrySlots::new(&self.side.store, self.lanes);
-        let first = index(self.side.head, slots.capacity);
+        let first = slot_index(self.side.head, slots.capacity);
         let (first_part, rest) = pointers.split_at(pointers.len().min(slots.entries_to_end(first)));
         foreign::copy_in(slots.words, 2 * first, first_part.as_bytes());
         foreign::copy_in(slots.words, 0, rest.as_bytes());
@@ -42,22 +45,22 @@ impl PointerWriter {
 }
 
 impl PointerReader {
-    /// Returns the columns that the ring carries.
+    /// Returns the columns that the ring stores for each entry.
     pub const fn lanes(&self) -> EntryColumns {
         self.lanes
     }
 
     /// Returns the pointer at a published position of a ring that carries pointers alone.
     #[inline]
-    pub fn bare_at(&self, position: u64) -> RichPointer {
-        RichPointer::from_words(self.slots().words::<2>(position))
+    pub fn bare_pointer(&self, position: u64) -> RichPointer {
+        RichPointer::from_words(self.slots().slot_words::<2>(position))
     }
 
-    /// Copies published pointers from position `from` on.
+    /// Copies published pointers into `out`, beginning at position `from`.
     #[inline]
     pub fn copy_bare(&self, from: u64, out: &mut [RichPointer]) {
         let slots = self.slots();
-        let first = index(from, slots.capacity);
+        let first = slot_index(from, slots.capacity);
         let (first_part, rest) = out.split_at_mut(out.len().min(slots.entries_to_end(first)));
         foreign::copy_out(slots.words, 16 * first, first_part.as_mut_bytes());
         foreign::copy_out(slots.words, 0, rest.as_mut_bytes());

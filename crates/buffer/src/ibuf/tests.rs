@@ -1,9 +1,9 @@
-//! Tests of rings of rich pointers: columns, policies, threads, and lying parties.
+//! Tests of rings of rich pointers: entry columns, policies, concurrent threads, and lying parties.
 
 use super::*;
 use abi::{Class, DbufId, Extent};
 
-fn entry(number: u64) -> Entry {
+fn numbered_entry(number: u64) -> Entry {
     let pointer =
         RichPointer::new(DbufId::new(3).unwrap(), Extent::new(number, 10), Class(number as u32));
     let context = BlockMetadata { time: number, ..BlockMetadata::default() };
@@ -14,7 +14,7 @@ fn config(entries: usize, policy: Policy, readers: usize) -> RingConfig {
     RingConfig { entries, policy, readers, ..RingConfig::default() }
 }
 
-/// The length of a block does not matter: its entry has a fixed size.
+/// A ring entry has a fixed size, whatever the length of its block.
 #[test]
 fn d2_ring_stores_pointers_and_no_bytes() {
     let shape = RingConfig { lanes: EntryColumns::Pointer, ..config(1024, Policy::Block, 1) };
@@ -26,10 +26,10 @@ fn d2_ring_stores_pointers_and_no_bytes() {
     let all: Vec<_> =
         (0..1024).map(|n| Entry::new(long(n), BlockMetadata::default(), Marks::bare(0))).collect();
     assert_eq!(writer.push(&all).unwrap(), PushResult { put: 1024, dropped: 0 });
-    let mut got = vec![entry(0); 1024];
+    let mut got = vec![numbered_entry(0); 1024];
     assert_eq!(readers[0].read(&mut got).unwrap(), ReadResult { count: 1024, lost: 0 });
     assert!(got.iter().zip(0..).all(|(entry, number)| entry.pointer == long(number)));
-    assert_eq!(writer.count().bytes, 1024 << 19, "half a gigabyte was named");
+    assert_eq!(writer.counts().bytes, 1024 << 19, "half a gigabyte was named");
 }
 
 #[test]
@@ -39,9 +39,9 @@ fn each_entry_size_carries_its_columns() {
     {
         assert_eq!(lanes.stride(), stride);
         let (mut writer, mut readers) = ring(&RingConfig { lanes, ..RingConfig::default() });
-        let sent = entry(5);
+        let sent = numbered_entry(5);
         assert_eq!(writer.push(&[sent]).unwrap().put, 1);
-        let mut got = [entry(0); 2];
+        let mut got = [numbered_entry(0); 2];
         assert_eq!(readers[0].read(&mut got).unwrap(), ReadResult { count: 1, lost: 0 });
         assert_eq!(got[0].pointer, sent.pointer);
         assert_eq!(got[0].context == sent.context, lanes != EntryColumns::Pointer);
@@ -51,10 +51,10 @@ fn each_entry_size_carries_its_columns() {
 
 #[test]
 fn full_ring_refuses_or_drops_by_policy() {
-    let entries: Vec<_> = (0..10).map(entry).collect();
+    let entries: Vec<_> = (0..10).map(numbered_entry).collect();
     let (mut writer, mut readers) = ring(&config(8, Policy::Block, 2));
     assert_eq!(writer.push(&entries).unwrap(), PushResult { put: 8, dropped: 0 });
-    let mut got = [entry(0); 4];
+    let mut got = [numbered_entry(0); 4];
     readers[0].read(&mut got).unwrap();
     assert_eq!(writer.push(&entries).unwrap().put, 0, "the slower reader counts");
     drop(readers.pop());
@@ -65,34 +65,34 @@ fn full_ring_refuses_or_drops_by_policy() {
     let (mut writer, mut readers) = ring(&config(8, Policy::DropNew, 1));
     assert_eq!(writer.push(&entries).unwrap(), PushResult { put: 8, dropped: 2 });
     readers[0].read(&mut got).unwrap();
-    let put = writer.count();
+    let put = writer.counts();
     assert_eq!((put.blocks, put.bytes, put.dropped, put.dropped_bytes), (8, 80, 2, 20));
-    assert_eq!(put.resident(&readers[0].count()), Some(4));
-    assert_eq!(writer.taken(0), Some(readers[0].count()), "as published");
-    assert_eq!(readers[0].written(), put);
+    assert_eq!(put.resident(&readers[0].counts()), Some(4));
+    assert_eq!(writer.reader_counts(0), Some(readers[0].counts()), "as published");
+    assert_eq!(readers[0].writer_counts(), put);
 }
 
 #[test]
 fn ring_finishes_after_the_last_entry() {
     let (mut writer, mut readers) = ring(&config(8, Policy::Block, 1));
-    writer.push(&[entry(1)]).unwrap();
+    writer.push(&[numbered_entry(1)]).unwrap();
     drop(writer);
     assert!(!readers[0].is_finished().unwrap());
-    readers[0].read(&mut [entry(0)]).unwrap();
+    readers[0].read(&mut [numbered_entry(0)]).unwrap();
     assert!(readers[0].is_finished().unwrap());
 }
 
 #[test]
 fn lapped_reader_counts_its_losses() {
     let (mut writer, mut readers) = ring(&config(16, Policy::Overwrite, 1));
-    let mut got = vec![entry(0); 64];
+    let mut got = vec![numbered_entry(0); 64];
     for _ in 0..10 {
-        writer.push(&(0..10).map(entry).collect::<Vec<_>>()).unwrap();
+        writer.push(&(0..10).map(numbered_entry).collect::<Vec<_>>()).unwrap();
     }
     let read = readers[0].read(&mut got).unwrap();
     assert_eq!(read.count as u64 + read.lost, 100);
-    assert_eq!(got[read.count - 1], entry(9));
-    assert_eq!(writer.count().resident(&readers[0].count()), Some(0));
+    assert_eq!(got[read.count - 1], numbered_entry(9));
+    assert_eq!(writer.counts().resident(&readers[0].counts()), Some(0));
 }
 
 #[test]
@@ -108,14 +108,15 @@ fn threads_lose_nothing_uncounted_under_any_policy() {
             scope.spawn(move || {
                 let mut next = 0;
                 while next < ENTRIES {
-                    let batch: Vec<_> = (next..(next + 7).min(ENTRIES)).map(entry).collect();
+                    let batch: Vec<_> =
+                        (next..(next + 7).min(ENTRIES)).map(numbered_entry).collect();
                     let pushed = writer.push(&batch).unwrap();
                     next += (pushed.put + pushed.dropped) as u64;
                     if pushed.put == 0 {
                         std::thread::yield_now();
                     }
                 }
-                let put = writer.count();
+                let put = writer.counts();
                 assert_eq!(put.blocks + put.dropped, ENTRIES);
             });
             for reader in join {
@@ -127,8 +128,8 @@ fn threads_lose_nothing_uncounted_under_any_policy() {
     }
 }
 
-fn drain(mut reader: PointerReader, policy: Policy) -> (Taken, Put) {
-    let mut got = vec![entry(0); 32];
+fn drain(mut reader: PointerReader, policy: Policy) -> (ReaderCounts, WriterCounts) {
+    let mut got = vec![numbered_entry(0); 32];
     let mut last = None;
     while !reader.is_finished().unwrap() {
         let read = reader.read(&mut got).unwrap();
@@ -137,13 +138,13 @@ fn drain(mut reader: PointerReader, policy: Policy) -> (Taken, Put) {
         }
         for found in &got[..read.count] {
             let number = found.context.time;
-            assert_eq!(*found, entry(number), "torn");
+            assert_eq!(*found, numbered_entry(number), "torn");
             assert!(last.is_none_or(|last| number > last), "out of order");
             assert!(policy != Policy::Block || number == last.map_or(0, |last| last + 1));
             last = Some(number);
         }
     }
-    (reader.count(), reader.written())
+    (reader.counts(), reader.writer_counts())
 }
 
 /// The writer publishes an impossible position (T3).
@@ -153,8 +154,8 @@ fn t3_reader_rejects_impossible_positions() {
     for policy in [Policy::Block, Policy::DropNew, Policy::Overwrite] {
         for lie in [9u64, 16, 1 << 31, (1 << 32) - 1, 1 << 63, u64::MAX, 3] {
             let (mut writer, mut readers) = ring(&config(8, policy, 1));
-            writer.push(&(0..4).map(entry).collect::<Vec<_>>()).unwrap();
-            assert_eq!(readers[0].waiting().unwrap(), 4);
+            writer.push(&(0..4).map(numbered_entry).collect::<Vec<_>>()).unwrap();
+            assert_eq!(readers[0].unread_entries().unwrap(), 4);
             readers[0].side.next = 4;
             writer.side.store.writer.word(COMMIT).store(lie, Ordering::Release);
             let plausible = policy == Policy::Overwrite && lie > 3 && lie <= u64::MAX >> 1;
@@ -162,29 +163,29 @@ fn t3_reader_rejects_impossible_positions() {
             assert_eq!(looked.is_ok(), plausible, "{policy:?} {lie}: {looked:?}");
             if !plausible {
                 writer.side.store.writer.word(COMMIT).store(4, Ordering::Release);
-                assert!(readers[0].read(&mut [entry(0)]).is_err(), "stays poisoned");
+                assert!(readers[0].read(&mut [numbered_entry(0)]).is_err(), "stays poisoned");
             }
         }
     }
 }
 
-/// A reader that publishes an impossible position is evicted and counted; the ring continues for
-/// the other reader, and the writer is not affected otherwise (T3).
+/// A reader that publishes an impossible position is evicted and counted. The ring continues for
+/// the other reader (T3).
 #[test]
 fn t3_lying_reader_is_evicted_and_counted_once() {
     use abi::ring::reader::CURSOR;
     for lie in [0u64, 1, 5, 8, 9, 1 << 31, (1 << 32) - 1, 1 << 63, u64::MAX] {
         let (mut writer, mut readers) = ring(&config(8, Policy::Block, 2));
-        let entries: Vec<_> = (0..4).map(entry).collect();
+        let entries: Vec<_> = (0..4).map(numbered_entry).collect();
         writer.push(&entries).unwrap();
         for reader in &mut readers {
-            reader.read(&mut [entry(0); 2]).unwrap();
+            reader.read(&mut [numbered_entry(0); 2]).unwrap();
         }
         writer.side.refresh().unwrap();
         writer.side.store.readers[0].word(CURSOR).store(lie, Ordering::Release);
         assert_eq!(writer.side.refresh(), Ok(2), "{lie}");
         assert_eq!(writer.evicted(), 1, "{lie}");
-        readers[1].read(&mut [entry(0); 2]).unwrap();
+        readers[1].read(&mut [numbered_entry(0); 2]).unwrap();
         let both = [entries.clone(), entries].concat();
         assert_eq!(writer.push(&both).unwrap().put, 8, "{lie}");
         // The last reader: the writer has no reader left, and learns why.

@@ -1,27 +1,27 @@
-//! Loom models, in all interleavings: a reader that joins while the writer writes finds its first
-//! block intact.
+//! Loom models, in all interleavings, of a reader that joins while the writer writes and finds its
+//! first block intact.
 
 use super::*;
 use crate::Policy;
-use crate::cursor::{Producer, Store};
+use crate::cursor::{Producer, RingMemory};
 use abi::ring::{CLOSED, writer};
 use loom::cell::UnsafeCell;
 use loom::thread;
 
-/// Content of the slots. Holds no data: loom only tracks the order of accesses.
+/// Contents of two slots. Holds no data: loom only tracks the order of accesses.
 struct Slots([UnsafeCell<()>; 2]);
 
 #[expect(unsafe_code, reason = "loom judges whether the accesses race")]
 // SAFETY: the cells hold nothing.
 unsafe impl Sync for Slots {}
 
-/// Models a writer that fills a ring of `slots` slots and publishes after every `every` blocks, and
-/// a reader that joins, reads one block and leaves.
-fn join_late(slots: u64, blocks: u64, every: u64) {
+/// Models a writer that puts `blocks` blocks into a ring of `slots` slots and publishes every
+/// `every` blocks, and a reader that joins meanwhile, reads one block and leaves.
+fn check_late_join(slots: u64, blocks: u64, every: u64) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(3);
     builder.check(move || {
-        let store = Store::heap(0, slots, Policy::Block, 0);
+        let store = RingMemory::heap(0, slots, Policy::Block, 0);
         let queue = Arc::new(JoinQueue::default());
         let cells = loom::sync::Arc::new(Slots([UnsafeCell::new(()), UnsafeCell::new(())]));
         let joining = {
@@ -63,10 +63,10 @@ fn join_late(slots: u64, blocks: u64, every: u64) {
 
 #[test]
 fn first_block_of_a_late_reader_is_not_overwritten() {
-    join_late(1, 3, 1);
+    check_late_join(1, 3, 1);
 }
 
 #[test]
 fn late_reader_survives_unpublished_blocks() {
-    join_late(2, 5, 2);
+    check_late_join(2, 5, 2);
 }

@@ -6,7 +6,7 @@ use crate::stream::{self, BlockRead, Config};
 use crate::{Fault, Policy};
 use abi::DbufId;
 
-const LAST: &[u8] = b"published just before the exit";
+const LAST_BLOCK: &[u8] = b"published just before the exit";
 const POLICIES: [Policy; 3] = [Policy::Block, Policy::DropNew, Policy::Overwrite];
 
 fn id(number: u32) -> DbufId {
@@ -23,8 +23,8 @@ enum Exit {
 const EXITS: [Exit; 2] = [Exit::IsKilled, Exit::Ends];
 
 impl Exit {
-    /// Returns the result of a read after all bytes: no bytes, or a fault.
-    const fn end(self) -> Result<Vec<u8>, Fault> {
+    /// Returns the expected result of a read after all blocks: no bytes, or a fault.
+    const fn expected_end(self) -> Result<Vec<u8>, Fault> {
         match self {
             Self::Ends => Ok(Vec::new()),
             Self::IsKilled => Err(Fault::Abandoned),
@@ -41,7 +41,7 @@ macro_rules! goes {
     ($($output:ty),*) => {$(
         impl WriteAndExit for $output {
             fn write_and_exit(mut self, exit: Exit) {
-                assert!(self.write(LAST).unwrap());
+                assert!(self.write(LAST_BLOCK).unwrap());
                 self.flush();
                 match exit {
                     Exit::IsKilled => self.die(),
@@ -60,18 +60,18 @@ impl LateEvent {
     }
 }
 
-/// Calls `call` twice and checks that it returns the late block, then the end.
+/// Calls `call` twice, and checks that it returns the late block and then the expected end.
 fn check_late_block<I>(
     what: &str,
     exit: Exit,
     input: &mut I,
     call: fn(&mut I) -> Result<Vec<u8>, Fault>,
 ) {
-    assert_eq!(call(input).as_deref(), Ok(LAST), "{what}, and it {exit:?}");
-    assert_eq!(call(input), exit.end(), "{what}, and it {exit:?}");
+    assert_eq!(call(input).as_deref(), Ok(LAST_BLOCK), "{what}, and it {exit:?}");
+    assert_eq!(call(input), exit.expected_end(), "{what}, and it {exit:?}");
 }
 
-/// Repeats a read until it returns bytes, the end or a fault.
+/// Repeats a read while it returns `None`. Returns the bytes read, no bytes at the end, or a fault.
 fn retry<I>(
     input: &mut I,
     attempt: fn(&mut I, &mut [u8]) -> Result<Option<usize>, Fault>,
@@ -86,9 +86,9 @@ fn retry<I>(
     panic!("nothing, again and again");
 }
 
-/// Converts the result of a block read to a byte count, where 0 is the end; `None` if no block is
-/// published.
-const fn counted(piece: BlockRead) -> Option<usize> {
+/// Converts the result of a block read to a number of bytes, which is 0 at the end. Returns `None`
+/// if no block is published.
+const fn block_length(piece: BlockRead) -> Option<usize> {
     match piece {
         BlockRead::Block(length) => Some(length),
         BlockRead::End => Some(0),
@@ -96,17 +96,17 @@ const fn counted(piece: BlockRead) -> Option<usize> {
     }
 }
 
-type Call<I> = (&'static str, fn(&mut I) -> Result<Vec<u8>, Fault>);
+type ReadCall<I> = (&'static str, fn(&mut I) -> Result<Vec<u8>, Fault>);
 
 #[test]
 fn t10_late_block_of_a_stream_is_read() {
-    let calls: [Call<stream::Input>; 3] = [
+    let calls: [ReadCall<stream::Input>; 3] = [
         ("read", |input| {
             let mut out = vec![0; 100];
             input.read(&mut out).map(|count| out[..count].to_vec())
         }),
         ("try_read", |input| retry(input, |input, out| input.try_read(out))),
-        ("read_block", |input| retry(input, |input, out| input.read_block(out).map(counted))),
+        ("read_block", |input| retry(input, |input, out| input.read_block(out).map(block_length))),
     ];
     for (name, call) in calls {
         for (policy, exit) in POLICIES.into_iter().flat_map(|policy| EXITS.map(|how| (policy, how)))
@@ -116,12 +116,12 @@ fn t10_late_block_of_a_stream_is_read() {
             let mut input = offers.remove(0).open().unwrap();
             input.late.write_and_exit(output, exit);
             check_late_block(&format!("{name} of a stream, {policy:?}"), exit, &mut input, call);
-            assert_eq!(input.written().resident(&input.count()), Some(0));
+            assert_eq!(input.writer_counts().resident(&input.counts()), Some(0));
         }
     }
 }
 
-/// The block is in a segment that the reader has not received yet.
+/// The writer publishes the block in a segment that the reader has not received yet.
 #[test]
 fn t10_late_block_in_the_next_segment_is_read() {
     for exit in EXITS {
@@ -146,7 +146,7 @@ fn t10_late_block_of_a_slot_stream_is_read() {
         let mut input = offers.remove(0).open().unwrap();
         input.late.write_and_exit(output, exit);
         check_late_block(&format!("slots, {policy:?}"), exit, &mut input, |input| {
-            retry(input, |input, out| input.try_read(out).map(counted))
+            retry(input, |input, out| input.try_read(out).map(block_length))
         });
     }
 }

@@ -15,8 +15,8 @@ pub struct Address {
     namespace: Namespace,
 }
 
-/// The namespace of a name. Streams and states have separate names, so a socket's name shows its
-/// purpose.
+/// The namespace of a name. Streams and states have separate namespaces, so that a socket's name
+/// shows its purpose.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Namespace {
     /// Streams, inboxes and regions.
@@ -74,13 +74,15 @@ impl Address {
         &self.name
     }
 
-    /// Returns the address at which the host of this name listens, without the leading zero byte.
+    /// Returns the socket address at which the host of this name listens, without the leading zero
+    /// byte.
     pub(super) fn socket(&self) -> Vec<u8> {
         format!("{}{}/{}", self.root(), self.uid, self.name).into_bytes()
     }
 
-    /// Returns the address of a spare socket, for an owner whose [`Self::socket`] is occupied by
-    /// another user. There are too many spare addresses to occupy all.
+    /// Returns the address of spare socket `number`, for an owner whose [`Self::socket`] is
+    /// occupied by another user. There are too many spare addresses for a squatter to occupy them
+    /// all.
     pub(super) fn spare(&self, number: u64) -> Vec<u8> {
         let number = number >> (64 - 4 * SPARE_DIGITS);
         let mut name = self.socket();
@@ -88,8 +90,8 @@ impl Address {
         name
     }
 
-    /// Parses the name of a socket. Returns the address, and true if the socket is a spare one;
-    /// `None` if it does not belong to a host.
+    /// Parses the name of a socket. Returns the address, and true if the socket is a spare one.
+    /// Returns `None` if the name is not that of a host's socket.
     pub(crate) fn of_socket(name: &str) -> Option<(Self, bool)> {
         let namespaces = [Namespace::Streams, Namespace::States].into_iter();
         let (namespace, rest) = namespaces.into_iter().find_map(|namespace| {
@@ -108,7 +110,7 @@ impl Address {
         Some((Self { namespace, ..address }, spare.is_some()))
     }
 
-    /// Returns true if this is the name of a filter state.
+    /// Returns true if the name is that of a filter state.
     pub(crate) const fn is_state(&self) -> bool {
         matches!(self.namespace, Namespace::States)
     }
@@ -150,7 +152,7 @@ impl fmt::Display for Address {
 const STREAMS: &str = "streamline/";
 /// Prefix of the socket names of filter states.
 const STATES: &str = "streamline-state/";
-/// Number of hexadecimal digits of a spare socket's number.
+/// Number of hexadecimal digits in the name of a spare socket.
 const SPARE_DIGITS: usize = 14;
 
 const _: () = assert!(

@@ -1,4 +1,4 @@
-//! Errors of creating and opening names.
+//! Errors of creating a name or opening an object by name.
 
 use super::Address;
 use crate::share::Refusal;
@@ -11,7 +11,7 @@ pub enum Error {
     Name {
         /// Invalid text, truncated if long.
         name: String,
-        /// Reason why it is invalid.
+        /// Reason why the name is invalid.
         why: &'static str,
     },
     /// No process has created the name.
@@ -21,14 +21,14 @@ pub enum Error {
         .0.noun(), .0, .0.uid()
     )]
     Unknown(Address),
-    /// This or another process of the same user has created the name already.
+    /// This process or another one of the same user has already created the name.
     #[error(
         "the name {} is taken by another {} of the same user: choose another name, or end that \
          process (`ss -xlp | grep {}`)",
         .0, .0.noun(), .0.name()
     )]
     Taken(Address),
-    /// The name is occupied by a process of a user that does not own it.
+    /// The name is occupied by a process of a user other than its owner.
     #[error(
         "the name {address} is kept by a process of user {holder}, to whom it does not belong: \
          nothing was opened (`ss -xlp | grep {}` shows the process to root)",
@@ -37,7 +37,7 @@ pub enum Error {
     Squatted {
         /// Requested name.
         address: Address,
-        /// User ID of that process.
+        /// User ID of the process that occupies the name.
         holder: u32,
     },
     /// The access list denies this user access.
@@ -51,7 +51,7 @@ pub enum Error {
         address: Address,
         /// User ID of the owner.
         owner: u32,
-        /// Group ID for the middle permission bits.
+        /// Group ID to which the middle permission bits apply.
         group: u32,
         /// Permission bits.
         mode: u32,
@@ -82,13 +82,13 @@ pub enum Error {
         /// Requested kind.
         wanted: &'static str,
     },
-    /// The process that has the name does not reply in time: it is stopped or overloaded.
+    /// The process that holds the name does not reply in time: it is stopped or overloaded.
     #[error(
         "the process that has the name {0} does not answer: it is stopped, or has too many visitors"
     )]
     Silent(Address),
-    /// The reply is not from a host, is of another protocol version, or grants another kind of
-    /// object than a filter state.
+    /// The reply does not come from a host, has another protocol version, or grants an object other
+    /// than the requested filter state.
     #[error("what answers at {0} speaks another language, or another version")]
     InvalidReply(Address),
     /// A descriptor in the reply failed validation.
@@ -112,7 +112,7 @@ pub enum Error {
     System(#[from] sys::Error),
 }
 
-/// The rest of [`Error::Full`] at the limit per user.
+/// End of the message for [`Error::Full`] if the limit per user is reached.
 const OF_USER: &str = " of this user, as many as its creator lets any one stranger have";
 
 /// Returns the user and group of this process for an error message.

@@ -1,12 +1,12 @@
-//! Ownership of names: finding and verifying the process that has a name, despite squatters.
+//! Ownership of names: finding and verifying the process that holds a name, despite squatters.
 //! (RELIABILITY T13)
 //!
-//! In the abstract socket namespace a name belongs to the first process that binds it, regardless
-//! of the user in it. So ownership is never assumed: SO_PEERCRED reports the user under which the
-//! listening process bound the name. If another user occupies a name, its owner listens at a spare
-//! one, `NAME/NUMBER` with a random number, since a squatter cannot occupy them all. A client that
-//! does not find the owner under the name looks for spare sockets in the kernel's list, and
-//! verifies each.
+//! In the abstract socket namespace, a name belongs to the first process that binds it, regardless
+//! of the user that the name contains. So ownership is never assumed: SO_PEERCRED reports the user
+//! under which the listening process bound the name. If another user occupies a name, its owner
+//! listens at a spare socket `NAME/NUMBER`, whose random number prevents a squatter from occupying
+//! all spare sockets. A client that does not find the owner under the name searches the kernel's
+//! list for spare sockets, and verifies the owner of each.
 
 use super::{Address, Error};
 use std::hash::{BuildHasher as _, RandomState};
@@ -14,20 +14,20 @@ use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 use sys::abstract_socket::Accepts;
 
-/// The user of the process that listens at a socket.
+/// The result of a probe: the user of the process that listens at a socket.
 pub(super) enum SocketOwner {
     /// A process of the user that owns the name.
     Owner(OwnedFd),
     /// A process of another user.
     Other(u32),
-    /// The queue is full: the owner cannot be determined.
+    /// The connection queue is full, so the user cannot be determined.
     Full,
     /// The socket has no listener.
     NoListener,
 }
 
-/// Determines the user that listens at a socket, without blocking. `limit` bounds later receives
-/// from an owner.
+/// Connects to a socket without blocking, and determines the user that listens there. If that user
+/// is `owner`, `limit` bounds later receives on the connection.
 pub(super) fn probe(socket: &[u8], owner: u32, limit: Duration) -> Result<SocketOwner, Error> {
     let connection = match sys::abstract_socket::try_connect(socket, limit) {
         Ok(Some(connection)) => connection,
@@ -39,8 +39,8 @@ pub(super) fn probe(socket: &[u8], owner: u32, limit: Duration) -> Result<Socket
     Ok(if holder == owner { SocketOwner::Owner(connection) } else { SocketOwner::Other(holder) })
 }
 
-/// Returns a connection to the owner of a name at one of its spare sockets other than `own`, or
-/// `None` if there is none.
+/// Connects to the owner of a name at one of its spare sockets other than `own`. Returns `None` if
+/// there is no such socket.
 pub(super) fn connect_to_spare(
     address: &Address,
     own: Option<&[u8]>,
@@ -60,7 +60,8 @@ pub(super) fn connect_to_spare(
     })
 }
 
-/// Returns the first result of `probe`; probes no candidate after the deadline.
+/// Probes candidates in order until `probe` returns a result or the deadline has passed. Returns
+/// that result, if any.
 fn first_before<C, T>(
     deadline: Instant,
     candidates: impl Iterator<Item = C>,
@@ -83,8 +84,9 @@ pub(crate) fn sockets() -> std::io::Result<Vec<String>> {
     Ok(listed.lines().filter_map(name).collect())
 }
 
-/// Claims a name for this process, which runs under its user; uses a spare socket if another user
-/// occupies it. Fails with [`Error::Taken`] if another process of this user has it.
+/// Claims a name for this process, which runs under the user of the name. Listens at a spare socket
+/// if another user occupies the name. Fails with [`Error::Taken`] if another process of this user
+/// holds the name.
 pub(super) fn claim(address: &Address, backlog: i32, accepts: Accepts) -> Result<OwnedFd, Error> {
     let socket = address.socket();
     let mut taken = sys::abstract_socket::claim(&socket, backlog, accepts);
@@ -105,8 +107,8 @@ pub(super) fn claim(address: &Address, backlog: i32, accepts: Accepts) -> Result
     verify_unique(address, &socket, sys::abstract_socket::claim(&socket, backlog, accepts)?)
 }
 
-/// Returns the listener. Fails with [`Error::Taken`] if another process of this user has the name
-/// at a spare socket.
+/// Returns the listener if the name has no other holder. Fails with [`Error::Taken`] if another
+/// process of this user holds the name at a spare socket.
 fn verify_unique(address: &Address, socket: &[u8], listener: OwnedFd) -> Result<OwnedFd, Error> {
     match connect_to_spare(address, Some(socket), REPLY_TIMEOUT) {
         None => Ok(listener),
@@ -114,8 +116,8 @@ fn verify_unique(address: &Address, socket: &[u8], listener: OwnedFd) -> Result<
     }
 }
 
-/// Probes a socket; while its queue is full, waits up to [`REPLY_TIMEOUT`], in which a host of this
-/// user would empty it.
+/// Probes a socket. If its queue is full, waits up to [`REPLY_TIMEOUT`], a time in which a host of
+/// this user would empty the queue.
 fn probe_patiently(socket: &[u8], owner: u32) -> Result<SocketOwner, Error> {
     match probe(socket, owner, REPLY_TIMEOUT)? {
         SocketOwner::Full => {}
@@ -139,7 +141,7 @@ fn is_taken(taken: &sys::Result<OwnedFd>) -> bool {
     taken.as_ref().is_err_and(|error| error.errno == EADDRINUSE)
 }
 
-/// Maximum time spent on the spare sockets of a name, of which a squatter may create many.
+/// Maximum time spent on probing the spare sockets of a name, of which a squatter may create many.
 const SPARE_PROBES_TIMEOUT: Duration = Duration::from_secs(2);
 /// Maximum time that a host of this user needs to empty its queue.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(1);
@@ -147,7 +149,7 @@ const REPLY_TIMEOUT: Duration = Duration::from_secs(1);
 const LISTENS: u32 = 0x0001_0000;
 /// ECONNREFUSED: no process listens.
 const ECONNREFUSED: i32 = 111;
-/// EADDRINUSE.
+/// EADDRINUSE: the name is already bound.
 const EADDRINUSE: i32 = 98;
 
 #[cfg(test)]

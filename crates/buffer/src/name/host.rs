@@ -20,7 +20,8 @@ use sys::abstract_socket::Accepts;
 use sys::doorbell::SocketDoorbell;
 use sys::poll;
 
-/// The names that this process has created. Dropping it releases them all; open streams continue.
+/// A set of names that this process has created. Dropping the host releases all of them; open
+/// streams continue.
 #[derive(Debug)]
 pub struct Host {
     shared: Arc<SharedHost>,
@@ -31,7 +32,7 @@ pub struct Host {
 /// A name in the list of a host.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NameEntry {
-    /// Name and owner.
+    /// Name, with the user that owns it.
     pub address: Address,
     /// Kind of object: "stream", "inbox" or "region".
     pub kind: &'static str,
@@ -42,7 +43,7 @@ pub struct NameEntry {
 #[derive(Debug, Default)]
 struct SharedHost {
     state: Mutex<HostState>,
-    /// Notified when the thread has dropped its references to names already removed from the state.
+    /// Notified when the thread has dropped its references to the names removed from the state.
     names_dropped: Condvar,
 }
 
@@ -80,8 +81,8 @@ impl Host {
         Ok(Self { shared, doorbell: Arc::new(doorbell), thread: Some(thread) })
     }
 
-    /// Creates a stream under a name of the current user; users on the access list can open it
-    /// while the writing end lives.
+    /// Creates a stream under a name of the current user. As long as the writing end lives, users
+    /// on the access list can open the stream.
     pub fn create(
         &self,
         name: &str,
@@ -96,7 +97,7 @@ impl Host {
         Ok(output)
     }
 
-    /// Creates an inbox: each user with write permission can send a stream to it.
+    /// Creates an inbox, to which each user with write permission can send a stream.
     pub fn create_inbox(&self, name: &str, access: AccessList) -> Result<Inbox, Error> {
         let (queue, doorbell) = Queue::new()?;
         let queue = Arc::new(queue);
@@ -105,7 +106,8 @@ impl Host {
     }
 
     /// Creates a region of `bytes` zero bytes, available until the name is
-    /// [withdrawn](Self::withdraw) or the host is dropped. Users with write permission may write.
+    /// [withdrawn](Self::withdraw) or the host is dropped. Users with write permission may write to
+    /// the region.
     pub fn create_region(
         &self,
         name: &str,
@@ -127,8 +129,8 @@ impl Host {
         self.add_at(address, access, NamedObject::Region { files, clients: Clients::default() })
     }
 
-    /// Releases a name; clients retain what they have opened. Returns false if this host has no
-    /// such name.
+    /// Releases a name. Clients retain the objects that they have opened. Returns false if this
+    /// host has no such name.
     pub fn withdraw(&self, address: &Address) -> bool {
         let named = |name: &mut Name| name.address == *address;
         let gone: Vec<_> = self.lock().names.extract_if(.., named).collect();
@@ -137,7 +139,7 @@ impl Host {
         known
     }
 
-    /// Returns all names, each with the number of its readers.
+    /// Returns all names of this host.
     #[must_use]
     pub fn names(&self) -> Vec<NameEntry> {
         self.sweep();
@@ -170,13 +172,13 @@ impl Host {
         self.shared.lock()
     }
 
-    /// Releases the names of ended objects.
+    /// Releases the names whose objects have ended.
     fn sweep(&self) {
         let ended = self.lock().take_ended();
         self.release(ended);
     }
 
-    /// Waits until the thread has dropped these names. After that they can be claimed again.
+    /// Waits until the thread has dropped these names, after which they can be claimed again.
     fn release(&self, names: Vec<Name>) {
         if names.is_empty() {
             return;
@@ -208,7 +210,7 @@ impl Drop for Host {
 }
 
 impl HostState {
-    /// Removes and returns the names of ended objects.
+    /// Removes and returns the names whose objects have ended.
     fn take_ended(&mut self) -> Vec<Name> {
         let has_ended = |name: &mut Name| match &name.object {
             NamedObject::Stream { admission, .. } => admission.has_ended(),
@@ -228,7 +230,7 @@ impl HostState {
         self.names.iter().flat_map(of).collect()
     }
 
-    /// Releases the slots of departed readers.
+    /// Releases the slots of the readers whose doorbells are in `gone`.
     fn release_departed(&mut self, gone: &[&Arc<OwnedFd>]) {
         for name in &mut self.names {
             match &mut name.object {
@@ -253,7 +255,7 @@ impl Name {
         NameEntry { address: self.address.clone(), kind, readers }
     }
 
-    /// Serves a client that has connected.
+    /// Serves a client that has connected: accepts or refuses it by one reply.
     fn serve(&mut self, client: OwnedFd) {
         let peer = match sys::abstract_socket::peer(&client) {
             Ok(peer) => peer,
@@ -299,7 +301,7 @@ impl Name {
     }
 }
 
-/// Admits a reader, whose socket serves as its doorbell from now on.
+/// Admits a reader to a stream. From now on, the client's socket serves as the reader's doorbell.
 fn admit(admission: &Admission, clients: &mut Clients<ReaderTicket>, uid: u32, client: OwnedFd) {
     let failed =
         |e: std::io::Error| sys::Error::new("dup", "a doorbell", e.raw_os_error().unwrap_or(0));
@@ -366,7 +368,8 @@ fn serve(shared: &SharedHost, doorbell: &SocketDoorbell) {
 
 /// Number of clients that may wait to be accepted.
 const BACKLOG_MAX: i32 = 64;
-/// Pause after the kernel has failed to accept, for lack of descriptors or memory.
+/// Delay before the thread accepts again after the kernel has refused, for lack of descriptors or
+/// memory.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(20);
-/// Mode bits that allow writing.
+/// Permission bits that allow writing.
 const WRITE_BITS: u32 = 0o222;

@@ -1,11 +1,11 @@
-//! A name to which other processes write, each in a stream of its own. [CONTRACT 24, many
-//! producers]
+//! Inboxes: names to which other processes send streams. [CONTRACT 24, many producers]
 //!
-//! The writer creates, seals and offers its ring, so neither side can change the other's memory,
-//! and the receiver selects the stream that it reads. The queue of connected writers is bounded.
-//! When it is full, a writer of the user with most entries is evicted, preferably one without an
-//! offer: so a user that connects often does not displace one that connects once. An evicted writer
-//! is disconnected; its next write fails as if all readers had left.
+//! Each writer creates, seals and offers a ring of its own, so neither side can change the other's
+//! memory, and the receiver selects the stream that it reads. The queue of connected writers is
+//! bounded. When the queue is full, a writer of the user with the most entries is evicted,
+//! preferably one that has sent no offer; so a user that connects often does not displace a user
+//! that connects once. An evicted writer is disconnected, and its next write fails as if all
+//! readers had left.
 
 use super::Error;
 use crate::stream::{Input, Offer};
@@ -24,14 +24,14 @@ pub struct Inbox {
     pub(super) doorbell: SocketDoorbell,
 }
 
-/// A writer that has connected to an inbox.
+/// A writer that an inbox has accepted, with its stream.
 #[derive(Debug)]
 pub struct Arrival {
     /// Credentials of the writer when it connected.
     pub who: Credentials,
-    /// ID of its process, for display only.
+    /// ID of the writer's process, for display only.
     pub process: i32,
-    /// Stream that it writes.
+    /// Stream that the writer sends.
     pub input: Input,
 }
 
@@ -42,7 +42,7 @@ pub(super) struct Queue {
     doorbell: SocketDoorbell,
 }
 
-/// A writer that has connected and not been accepted.
+/// A writer that has connected and has not been accepted.
 #[derive(Debug)]
 pub(super) struct PendingWriter {
     pub(super) who: Credentials,
@@ -85,8 +85,8 @@ impl Queue {
     }
 }
 
-/// Returns the index of the entry to evict: among the entries of the user with most entries, the
-/// oldest without an offer, else the oldest.
+/// Returns the index of the entry to evict. Among the entries of the user with the most entries,
+/// picks the oldest without an offer, or the oldest if all have sent offers.
 fn pick_victim(queue: &VecDeque<PendingWriter>) -> usize {
     let of = |uid: u32| queue.iter().filter(|waiting| waiting.who.uid == uid).count();
     let most = queue.iter().map(|waiting| of(waiting.who.uid)).max().unwrap_or(0);
@@ -97,9 +97,9 @@ fn pick_victim(queue: &VecDeque<PendingWriter>) -> usize {
 }
 
 impl Inbox {
-    /// Accepts the next writer that has sent a valid offer. Returns `None` once nothing has arrived
-    /// for `limit`; each arrival, even of an invalid offer, restarts the limit. A writer with an
-    /// invalid offer is disconnected.
+    /// Accepts the next writer that has sent a valid offer. Returns `None` if nothing arrives for
+    /// `limit`; each arrival, even of an invalid offer, restarts the limit. Disconnects a writer
+    /// whose offer is invalid.
     pub fn accept(&self, limit: Option<Duration>) -> Result<Option<Arrival>, Error> {
         loop {
             if let Some(arrival) = self.take_offered() {
@@ -111,8 +111,8 @@ impl Inbox {
         }
     }
 
-    /// Accepts the next writer as [`Inbox::accept`]; blocks until `stop` is readable, and then
-    /// returns `None`.
+    /// Accepts the next writer that has sent a valid offer. Blocks until `stop` is readable, and
+    /// then returns `None`.
     pub fn accept_until(&self, stop: BorrowedFd<'_>) -> Option<Arrival> {
         loop {
             if poll::readable(&[stop], Some(Duration::ZERO)).contains(&true) {
@@ -125,7 +125,8 @@ impl Inbox {
         }
     }
 
-    /// Takes the first writer that has sent a valid offer; disconnects those with invalid ones.
+    /// Removes and returns the first writer that has sent a valid offer. Disconnects writers whose
+    /// offers are invalid.
     fn take_offered(&self) -> Option<Arrival> {
         loop {
             let ready = {

@@ -1,4 +1,4 @@
-//! Opening of names created by other processes.
+//! Opening of streams, regions and inboxes by the names that other processes have created.
 
 use super::holder::{self, SocketOwner};
 use super::reply::{Grant, Reply};
@@ -8,7 +8,7 @@ use crate::stream::{self, Config, Input, Offer, Output};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-/// An opened object.
+/// An object opened by name.
 #[derive(Debug)]
 pub enum Opened {
     /// A stream, read from its current position.
@@ -35,7 +35,8 @@ pub fn open_stream(name: &str) -> Result<Input, Error> {
     }
 }
 
-/// Opens a region, writable if this user has permission. Blocks until its host replies.
+/// Opens a region, writable if this user has permission. Fails with [`Error::Kind`] if the name
+/// refers to another kind of object. Blocks until its host replies.
 pub fn open_region(name: &str) -> Result<SharedRegion, Error> {
     let address = name.parse()?;
     match open_address(&address)? {
@@ -44,7 +45,8 @@ pub fn open_region(name: &str) -> Result<SharedRegion, Error> {
     }
 }
 
-/// Connects to an inbox, and writes to it in a new ring with this configuration.
+/// Connects to an inbox, and creates a ring with this configuration in which the returned writer
+/// sends its blocks. Blocks until the host replies.
 pub fn open_write(name: &str, config: &Config) -> Result<Output, Error> {
     let address: Address = name.parse()?;
     match open_address(&address)? {
@@ -77,8 +79,9 @@ pub struct OpenRequest {
 }
 
 impl OpenRequest {
-    /// Connects to the process that has this name, if it runs under the user that owns it. Does not
-    /// wait for that process. Fails with [`Error::Silent`] if its queue of connections is full.
+    /// Connects to the process that holds this name. Does not wait for that process. Fails if the
+    /// process runs under a user other than the name's owner, and with [`Error::Silent`] if its
+    /// queue of connections is full.
     pub fn begin(address: &Address) -> Result<Self, Error> {
         let request = |socket| Self { address: address.clone(), socket };
         let found = holder::probe(&address.socket(), address.uid(), REPLY_TIMEOUT)?;
@@ -89,8 +92,8 @@ impl OpenRequest {
         spare.ok_or_else(|| refusal(address, &found))
     }
 
-    /// Connects as [`OpenRequest::begin`], given the names of all sockets that may belong to the
-    /// name.
+    /// Connects as [`OpenRequest::begin`], given the names of the sockets at which the owner may
+    /// listen.
     pub(crate) fn among(address: &Address, sockets: &[String]) -> Result<Self, Error> {
         let mut why = Error::Unknown(address.clone());
         for socket in sockets {
@@ -103,8 +106,8 @@ impl OpenRequest {
         Err(why)
     }
 
-    /// Returns the granted object. Blocks until the reply arrives, which makes the descriptor
-    /// readable.
+    /// Returns the granted object. Blocks until the reply arrives. The descriptor becomes readable
+    /// at that time.
     pub fn finish(self) -> Result<Opened, Error> {
         let Self { address, socket } = self;
         open_granted(&address, socket)
@@ -167,7 +170,7 @@ impl Opened {
     }
 }
 
-/// Maximum time for a host's reply; generous, since the machine may be busy.
+/// Maximum time to wait for a host's reply; generous, because the machine may be busy.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(20);
 /// ECONNREFUSED: no process listens.
 const ECONNREFUSED: i32 = 111;

@@ -1,4 +1,4 @@
-//! The readers of a named stream or region, and limits on their number.
+//! The readers of a named stream or region, and the limits on their number.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -34,7 +34,7 @@ impl<T> Default for Clients<T> {
 struct Client<T> {
     ticket: T,
     uid: u32,
-    /// Descriptor of its socket, which hangs up when the reader exits for any reason.
+    /// The reader's socket, which hangs up when the reader exits for any reason.
     doorbell: Arc<OwnedFd>,
 }
 
@@ -46,7 +46,7 @@ pub(super) struct QuotaExceeded {
 }
 
 impl<T> Clients<T> {
-    /// Returns an error if no slot is free for a reader of this user.
+    /// Checks that a slot is free for a reader of this user.
     pub(super) fn check_quota(
         &self,
         uid: u32,
@@ -76,7 +76,8 @@ impl<T> Clients<T> {
         self.0.iter().map(|client| client.doorbell.clone())
     }
 
-    /// Releases the slots of departed readers. Returns their tickets.
+    /// Releases the slots of the readers whose doorbells are in `gone`. Returns the tickets of
+    /// these readers.
     pub(super) fn release_departed(&mut self, gone: &[&Arc<OwnedFd>]) -> Vec<T> {
         let has_departed = |client: &mut Client<T>| {
             gone.iter().any(|doorbell| Arc::ptr_eq(doorbell, &client.doorbell))

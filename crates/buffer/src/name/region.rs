@@ -1,8 +1,8 @@
 //! A region of memory that several processes access at any offset. [Th §5.3.3], FEATURES D17
 //!
 //! All bytes are foreign: they are copied in and out, and concurrent writes to the same bytes may
-//! mix. Only accesses to single words are ordered; a program that needs more ordering adds a
-//! stream.
+//! mix. Each single word is read and written atomically. A program that needs ordering beyond
+//! single words adds a stream.
 //!
 //! If the access list allows no writer, the memory is sealed and only its creator's mapping can
 //! write. Otherwise readers get a read-only descriptor of a file that only the creator's user may
@@ -26,12 +26,12 @@ pub struct SharedRegion {
     memory: Region,
     bytes: usize,
     writable: bool,
-    /// Connection to its host, if that is another process: it hangs up when the host exits or
-    /// withdraws the name.
+    /// Connection to the region's host, if the host is another process. Hangs up when the host
+    /// exits or withdraws the name.
     host: Option<OwnedFd>,
 }
 
-/// The descriptors of a region that the host hands out.
+/// The descriptors that a host sends to the clients of a region.
 #[derive(Debug)]
 pub(crate) struct RegionFiles {
     pub(super) read: OwnedFd,
@@ -43,8 +43,8 @@ pub(crate) struct RegionFiles {
 const BYTES_MAX: u64 = 1 << 40;
 
 impl SharedRegion {
-    /// Creates a region of `bytes` zero bytes. If `writers` is true, other processes may write,
-    /// too.
+    /// Creates a region of `bytes` zero bytes. If `writers` is true, other processes may write to
+    /// it, too.
     pub(crate) fn create(bytes: usize, writers: bool) -> sys::Result<(Self, RegionFiles)> {
         let length = bytes.max(1).next_multiple_of(PAGE);
         let file = Memfd::create("streamline-region", length)?;
@@ -107,8 +107,8 @@ impl SharedRegion {
         self.writable
     }
 
-    /// Returns true if the host has withdrawn the name or exited, so that no further process can
-    /// open the region; always false in the host itself.
+    /// Returns true if the host has withdrawn the name or exited, after which no further process
+    /// can open the region. Always returns false in the host itself.
     #[must_use]
     pub fn has_ended(&self) -> bool {
         self.host.as_ref().is_some_and(|host| {
@@ -128,15 +128,16 @@ impl SharedRegion {
         self.memory.words()
     }
 
-    /// Copies bytes from offset `at` into `out`. Fails with [`Error::Range`] beyond the end.
+    /// Copies bytes at offset `at` into `out`. Fails with [`Error::Range`] if the range exceeds the
+    /// region.
     pub fn read_at(&self, at: u64, out: &mut [u8]) -> Result<(), Error> {
         let at = self.range(at, out.len())?;
         foreign::copy_out(self.memory.words(), at, out);
         Ok(())
     }
 
-    /// Copies bytes to offset `at`. Fails with [`Error::Range`] beyond the end, and with
-    /// [`Error::ReadOnly`] without write access.
+    /// Copies bytes to offset `at`. Fails with [`Error::Range`] if the range exceeds the region,
+    /// and with [`Error::ReadOnly`] without write access.
     pub fn write_at(&self, at: u64, bytes: &[u8]) -> Result<(), Error> {
         let at = self.range(at, bytes.len())?;
         if !self.writable {
@@ -144,10 +145,10 @@ impl SharedRegion {
         }
         // Words that are written partially are updated atomically, so that concurrent writes to
         // their other bytes are retained.
-        let (head, rest) = bytes.split_at((at.wrapping_neg() % WORD).min(bytes.len()));
-        let (body, tail) = rest.split_at(rest.len() / WORD * WORD);
+        let (head, rest) = bytes.split_at((at.wrapping_neg() % WORD_SIZE).min(bytes.len()));
+        let (body, tail) = rest.split_at(rest.len() / WORD_SIZE * WORD_SIZE);
         self.change_bytes(at, head);
-        foreign::copy_in(self.memory.words(), (at + head.len()) / WORD, body);
+        foreign::copy_in(self.memory.words(), (at + head.len()) / WORD_SIZE, body);
         self.change_bytes(at + head.len() + body.len(), tail);
         Ok(())
     }
@@ -163,22 +164,22 @@ impl SharedRegion {
         }
     }
 
-    /// Changes some bytes of one word atomically.
+    /// Replaces some bytes of the word that contains offset `at`, by one atomic update.
     fn change_bytes(&self, at: usize, bytes: &[u8]) {
         if bytes.is_empty() {
             return;
         }
         let changed = |word: u64| {
             let mut whole = word.to_ne_bytes();
-            if let Some(to) = whole.get_mut(at % WORD..at % WORD + bytes.len()) {
+            if let Some(to) = whole.get_mut(at % WORD_SIZE..at % WORD_SIZE + bytes.len()) {
                 to.copy_from_slice(bytes);
             }
             Some(u64::from_ne_bytes(whole))
         };
-        let word = self.memory.word(at / WORD);
+        let word = self.memory.word(at / WORD_SIZE);
         // The closure always returns a value, so the update cannot fail.
         let _ = word.fetch_update(Ordering::Relaxed, Ordering::Relaxed, changed);
     }
 }
 
-const WORD: usize = size_of::<u64>();
+const WORD_SIZE: usize = size_of::<u64>();

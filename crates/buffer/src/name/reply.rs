@@ -1,4 +1,4 @@
-//! The reply of a host to a client, in one message.
+//! The message in which a host replies to a client.
 
 use super::{Address, Error};
 use abi::access::AccessList;
@@ -15,7 +15,8 @@ pub(super) struct Reply {
     uid: u32,
     gid: u32,
     mode: u32,
-    /// Size of a region in bytes; the limit, in a refusal for lack of slots; else an errno.
+    /// Meaning by kind: for a region, its size in bytes; for a refusal because all slots are in
+    /// use, the number of slots; for a failed call, an errno; else 0.
     number: u64,
 }
 
@@ -66,12 +67,12 @@ impl Reply {
         Self { number: error.errno.unsigned_abs() as u64, ..Self::new(FAILED) }
     }
 
-    /// Sends the reply. Does not block if the client does not read.
+    /// Sends the reply. Does not block: a message that does not fit into the socket is an error.
     pub(super) fn send(&self, to: &OwnedFd, descriptors: &[BorrowedFd<'_>]) -> sys::Result<()> {
         sys::descriptor::send(to, self.as_bytes(), descriptors)
     }
 
-    /// Receives the reply of a host, with its descriptors. Blocks up to the socket's time limit.
+    /// Receives the reply of a host, with its descriptors. Blocks until the socket's time limit.
     pub(super) fn receive(from: &OwnedFd, address: &Address) -> Result<Grant, Error> {
         let mut bytes = [0; Self::SIZE];
         let received = sys::descriptor::receive(from, &mut bytes);
@@ -123,7 +124,7 @@ pub(super) enum Grant {
     Region { file: OwnedFd, bytes: u64, writable: bool },
 }
 
-/// EAGAIN: the time limit of a socket has passed.
+/// EAGAIN: the time limit of the socket has passed.
 const EAGAIN: i32 = 11;
 /// ECONNRESET: the name was released before the reply.
 const ECONNRESET: i32 = 104;

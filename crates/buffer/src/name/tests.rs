@@ -1,4 +1,4 @@
-//! Tests of names within one process; `tests/names.rs` tests access by other users.
+//! Tests of named objects within one process. `tests/names.rs` tests access by other users.
 
 use super::*;
 use crate::stream::Config;
@@ -171,8 +171,8 @@ fn each_writer_to_an_inbox_has_its_own_stream() {
     assert!(matches!(open_write(&name, &config()), Err(Error::Unknown(_) | Error::Ended(_))));
 }
 
-/// A writer that connected once and sent an offer is not evicted in favor of one that connects
-/// repeatedly, and an evicted one notices.
+/// A writer that connected once and sent an offer stays in the queue when another user connects
+/// repeatedly; the evicted writer's next write fails.
 #[test]
 fn t12_frequent_writer_evicts_only_its_own_entries() {
     use super::inbox::{PendingWriter, Queue};
@@ -215,8 +215,8 @@ fn t12_frequent_writer_evicts_only_its_own_entries() {
     assert_eq!(all.filter(|socket| !gone(socket)).count(), 32 - 5, "the evicted ones notice");
 }
 
-/// A writer that connects while an inbox closes is refused: nothing is written to an inbox without
-/// a reader.
+/// A writer that connects while the inbox closes is refused, so nothing is written to an inbox
+/// without a reader.
 #[test]
 fn closing_inbox_refuses_writers() {
     let host = Host::open().unwrap();

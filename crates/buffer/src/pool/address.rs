@@ -1,10 +1,12 @@
-//! Translation from an address in this process to a position in a dbuf. [SL §5.3.3]
+//! Translation of an address in this process to the segment and dbuf position behind it. [SL
+//! §5.3.3]
 
 use super::{Lease, Memory};
 use abi::{Extent, RichPointer};
 use std::sync::Arc;
 
-/// The leased segment that encloses given bytes. All of a frozen memory is treated as one segment.
+/// A leased segment that encloses a given slice or block. An entire frozen memory counts as one
+/// segment.
 #[derive(Debug)]
 pub struct EnclosingSegment {
     /// Lease that keeps the segment.
@@ -26,12 +28,12 @@ impl Memory {
     }
 
     /// Leases the segment that contains a slice. Returns `None` if the slice is empty, not in this
-    /// memory, or not entirely published, and while a block is edited in place.
+    /// memory, or not entirely published, or if a block is being edited in place.
     ///
-    /// The caller holds the slice. Safe code gets slices of published bytes only from the pool
-    /// (which is then borrowed: M3), from a lease, or from a batch whose writer has one (C5). Each
-    /// of them keeps the segment in its slot while the slice lives, so a lease can be created (M4).
-    /// Bytes of an open draft (M2) are not published and are refused here.
+    /// The caller borrows the slice. Safe code gets slices of published bytes only from the pool
+    /// (which is then borrowed: M3), from a lease, or from a batch whose writer has a lease (C5).
+    /// Each of these keeps the segment in its slot while the slice lives, so a lease can be created
+    /// (M4). Bytes of an open draft (M2) are not published and are refused here.
     pub fn lease_slice(self: &Arc<Self>, slice: &[u8]) -> Option<EnclosingSegment> {
         if self.editing.is_set() {
             // The slice may be the block being edited (M9).
@@ -55,7 +57,7 @@ impl Memory {
         }
         let segment = self.segment();
         let (slot, inside) = (at / segment, at % segment);
-        let number = self.slots.resident(slot);
+        let number = self.slots.segment_in(slot);
         let position = number.checked_mul(segment as u64)?;
         let length = u32::try_from(slice.len()).ok()?;
         // Resident segment and filled length are checked as for any pointer.
@@ -65,7 +67,7 @@ impl Memory {
             return None;
         }
         let lease = Lease::new(self, slot);
-        let (start, filled) = (place.position() - inside as u64, self.slots.filled(slot));
+        let (start, filled) = (place.position() - inside as u64, self.slots.filled_len(slot));
         let address = base + (at - inside);
         Some(EnclosingSegment { lease, address, position: start, filled, segment })
     }
@@ -77,8 +79,8 @@ impl Memory {
 }
 
 impl Lease {
-    /// Returns true if this lease covers a block: the block is in the leased segment, or anywhere
-    /// in the same frozen memory (M8).
+    /// Returns true if this lease covers a block: the block is in the leased segment or, for frozen
+    /// memory, anywhere in the memory (M8).
     pub fn keeps(&self, pointer: RichPointer) -> bool {
         let frozen = self.memory().is_frozen() && self.dbuf() == pointer.dbuf();
         frozen || self.covers(pointer.dbuf(), pointer.place)
@@ -100,7 +102,7 @@ impl Lease {
             });
         }
         let (slot, start) = memory.enclosing_segment(pointer)?;
-        let (filled, segment) = (memory.slots.filled(slot), memory.segment());
+        let (filled, segment) = (memory.slots.filled_len(slot), memory.segment());
         let address = base + start.at;
         Some(EnclosingSegment { lease, address, position: start.position, filled, segment })
     }

@@ -1,19 +1,20 @@
-//! Compression of pinned segments that are not being read. [SL §10, FEATURES D16]
+//! Compression of segments that are pinned but not read. [SL §10, FEATURES D16]
 //!
-//! A filter that reassembles or reorders pins segments for the length of a session, usually for a
-//! few blocks in each. [`Pool::cool`] compresses those without leases and returns their pages to
-//! the kernel; their slots stay reserved. Any access to one of their blocks ([`Pool::bytes`],
-//! `resolve`, `pin`, `lease`) unpacks the segment first. That takes about a third of a millisecond
-//! for 1 MB, and fails if memory is short.
+//! A filter that reassembles or reorders blocks pins segments for the length of a session, usually
+//! for a few blocks in each segment. [`Pool::cool`] compresses such segments, unless they are
+//! leased, and returns their pages to the kernel; their slots stay reserved. Any access to a block
+//! of a packed segment ([`Pool::bytes`], `resolve`, `pin`, `lease`) unpacks the segment first.
+//! Unpacking takes about a third of a millisecond for 1 MB, and fails if memory is short.
 //!
-//! No reader sees bytes change or vanish by these invariants, which extend M1 to M8 of `pool`:
+//! No reader sees bytes change or vanish, by these invariants, which extend M1 to M8 of `pool`:
 //! - K1 A segment is packed only in `cool`, which has `&mut Pool` (no slice of the pool lives, as
 //!   in M3), only while it has no leases (M4), and never while it is open. Then `filled` is 0: no
-//!   block in it is located any more, so no slice and no lease is created.
-//! - K2 Only `thaw` writes a packed segment, in the thread that owns the pool, before it raises
-//!   `filled` again (Release, as M1): until then the bytes are unreachable (K1), also for drafts,
-//!   which access the open segment alone (M2).
-//! - K3 The same bytes come back at the same positions: pointers, pins and content ids stay valid.
+//!   block in the segment is located any more, so no slice and no lease is created.
+//! - K2 Only `thaw` writes a packed segment, in the thread that owns the pool, before `thaw` raises
+//!   `filled` again (Release, as M1). Until then the bytes are unreachable (K1), also for drafts,
+//!   which access only the open segment (M2).
+//! - K3 Unpacking restores the same bytes at the same positions, so pointers, pins and content ids
+//!   stay valid.
 
 use super::Pool;
 use crate::Fault;
@@ -21,13 +22,13 @@ use crate::slots::FREE;
 use abi::Extent;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The packed segments, and the candidates for packing.
+/// The packed segments of a pool, and the candidates for packing.
 #[derive(Debug, Default)]
-pub(super) struct Cold {
+pub(super) struct PackedSegments {
     packed: BTreeMap<usize, PackedSegment>,
     /// Slots whose pages have been returned to the kernel.
     holes: BTreeSet<usize>,
-    /// Number of the pinned segment in each slot at the last [`Pool::cool`].
+    /// Number of the segment in each slot that was pinned at the last [`Pool::cool`].
     pinned_before: BTreeMap<usize, u64>,
 }
 
@@ -39,7 +40,7 @@ struct PackedSegment {
     length: usize,
 }
 
-/// Sizes of packed memory before and after compression.
+/// Total size of the packed segments, before and after compression.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct PackedSize {
     /// Number of packed segments.
@@ -52,16 +53,15 @@ pub struct PackedSize {
 
 impl Pool {
     /// Compresses the segments that have been pinned since the last call and have not been unpacked
-    /// in between. To be called periodically, or twice when memory is short. Skips the open
-    /// segment, segments that are leased, segments that would shrink by less than a quarter, and
-    /// memory that cannot be returned to the kernel (lent or sealed). Returns the total of packed
-    /// memory.
+    /// in between. Call this periodically, or twice when memory is short. Skips the open segment,
+    /// leased segments, segments that would shrink by less than a quarter, and memory that cannot
+    /// be returned to the kernel (lent or sealed). Returns the total of all packed segments.
     pub fn cool(&mut self) -> PackedSize {
         let slots = &self.memory.slots;
         let open = self.end.get().checked_sub(1).map(|last| slots.slot_of_position(last));
         let mut pinned = BTreeMap::new();
         for (slot, pins) in self.pins.iter().enumerate() {
-            let number = slots.resident(slot);
+            let number = slots.segment_in(slot);
             let is_pinned = number != FREE && pins.get() > 0 && open != Some(slot);
             if is_pinned {
                 pinned.insert(slot, number);
@@ -90,10 +90,10 @@ impl Pool {
         cold.packed.values().fold(PackedSize::default(), add)
     }
 
-    /// Packs a segment if that is allowed and saves memory.
-    fn pack(&mut self, cold: &mut Cold, slot: usize) {
+    /// Packs the segment in a slot if it may be packed and packing saves memory.
+    fn pack(&mut self, cold: &mut PackedSegments, slot: usize) {
         let memory = &self.memory;
-        let (Some(file), length) = (memory.file(), memory.slots.filled(slot)) else { return };
+        let (Some(file), length) = (memory.file(), memory.slots.filled_len(slot)) else { return };
         let at = slot * memory.segment();
         if !memory.slots.is_unleased(slot) || length == 0 || memory.lender().is_some() {
             return;
@@ -110,10 +110,10 @@ impl Pool {
         }
     }
 
-    /// Unpacks the segment that contains a block and locates the block. Fails with `fault` if the
-    /// segment is not packed or memory is short.
+    /// Unpacks the segment that contains a block, and returns the block's slot and offset. Fails
+    /// with `fault` if the segment is not packed or memory is short.
     #[cold]
-    pub(super) fn thaw(&self, place: Extent, fault: Fault) -> Result<(usize, usize), Fault> {
+    pub(super) fn unpack(&self, place: Extent, fault: Fault) -> Result<(usize, usize), Fault> {
         let memory = &self.memory;
         let slot = memory.slots.slot_of_position(place.position());
         let Ok(mut cold) = self.cold.try_borrow_mut() else { return Err(fault) };
@@ -148,9 +148,9 @@ impl Pool {
     }
 }
 
-impl Cold {
+impl PackedSegments {
     /// Drops the packed bytes of a recycled slot.
-    pub(super) fn forget(&mut self, slot: usize) {
+    pub(super) fn drop_packed(&mut self, slot: usize) {
         self.packed.remove(&slot);
     }
 }
@@ -172,8 +172,8 @@ mod tests {
         Pool::new(DbufId::new(4).unwrap(), config).unwrap()
     }
 
-    /// Fills a whole segment with text and pins it.
-    fn keep(pool: &Pool, random: &mut Random) -> (Extent, SegmentPin, Vec<u8>) {
+    /// Fills an entire segment with text and pins it.
+    fn pin_full_segment(pool: &Pool, random: &mut Random) -> (Extent, SegmentPin, Vec<u8>) {
         let words: Vec<Vec<u8>> = (0..50).map(|_| random.bytes(24)).collect();
         let mut text = Vec::new();
         while text.len() < SEGMENT {
@@ -186,7 +186,7 @@ mod tests {
         (place, pool.pin(place).unwrap(), text)
     }
 
-    fn resident(pool: &Pool) -> usize {
+    fn resident_bytes(pool: &Pool) -> usize {
         usize::try_from(pool.file().unwrap().resident().unwrap()).unwrap()
     }
 
@@ -194,17 +194,21 @@ mod tests {
     fn d16_pinned_cold_segments_shrink_and_unpack_on_access() {
         let mut random = Random::replayable();
         let mut pool = pool();
-        let kept: Vec<_> = (0..8).map(|_| keep(&pool, &mut random)).collect();
+        let kept: Vec<_> = (0..8).map(|_| pin_full_segment(&pool, &mut random)).collect();
         pool.end_pass();
-        let before = resident(&pool);
+        let before = resident_bytes(&pool);
         assert_eq!(pool.cool(), PackedSize::default(), "first call only remembers");
         let saved = pool.cool();
         // The last one is open still.
         assert_eq!((saved.segments, saved.before), (7, 7 * SEGMENT));
-        let after = resident(&pool) + saved.after;
+        let after = resident_bytes(&pool) + saved.after;
         println!("8 segments: {before} bytes before, {after} after ({} packed)", saved.after);
         assert!(after < before / 2, "{before} {after}");
-        assert_eq!(resident(&pool), before - 7 * SEGMENT, "the pages are with the machine again");
+        assert_eq!(
+            resident_bytes(&pool),
+            before - 7 * SEGMENT,
+            "the pages are with the machine again"
+        );
         for (number, (place, _, text)) in kept.iter().enumerate() {
             let (from, count) = (random.within(0..SEGMENT - 100), random.within(1..100));
             let part = place.within(from as u32, count as u32);
@@ -219,25 +223,25 @@ mod tests {
             assert_eq!(pool.bytes(*place).unwrap(), text, "all of it");
         }
         assert_eq!(pool.packed_size(), PackedSize::default());
-        assert_eq!(resident(&pool), before);
+        assert_eq!(resident_bytes(&pool), before);
         for (_, pin, _) in kept {
             assert!(pool.unpin(pin));
         }
-        assert_eq!(pool.mistakes(), 0);
+        assert_eq!(pool.unpin_mistakes(), 0);
     }
 
     #[test]
     fn leased_incompressible_and_sealed_segments_stay_unpacked() {
         let mut random = Random::new(2);
         let mut pool = pool();
-        let leased = keep(&pool, &mut random);
+        let leased = pin_full_segment(&pool, &mut random);
         let lease = pool.lease(leased.0).unwrap();
         let mut noise = pool.draft(SEGMENT, SEGMENT).unwrap();
         noise.copy_from_slice(&random.bytes(SEGMENT));
         let noise = noise.commit(SEGMENT);
         let _pin = pool.pin(noise).unwrap();
-        let text = keep(&pool, &mut random);
-        let _open = keep(&pool, &mut random);
+        let text = pin_full_segment(&pool, &mut random);
+        let _open = pin_full_segment(&pool, &mut random);
         assert_eq!((pool.cool().segments, pool.cool().segments), (0, 1), "the text alone");
         assert_eq!(lease.bytes(leased.0).unwrap(), leased.2);
         assert!(pool.bytes(noise).is_some());
@@ -246,14 +250,14 @@ mod tests {
         assert_eq!((pool.cool().segments, pool.cool().segments), (0, 1));
         // Sealed memory, which others read, cannot be punched.
         let mut shared = self::pool();
-        let kept = [keep(&shared, &mut random), keep(&shared, &mut random)];
+        let kept = [pin_full_segment(&shared, &mut random), pin_full_segment(&shared, &mut random)];
         shared.file().unwrap().seal(sys::memory::Seals::READER).unwrap();
         assert_eq!((shared.cool().segments, shared.cool().segments), (0, 0));
         assert_eq!(shared.bytes(kept[0].0).unwrap(), kept[0].2);
     }
 
-    /// Model test: a table of written blocks. In any order of operations, pinned blocks are found
-    /// and others are not.
+    /// In a random order of operations, pinned blocks are found with their bytes, and unpinned
+    /// blocks are not found once their segment is reused.
     #[test]
     fn random_operations_keep_exactly_the_pinned_blocks() {
         let mut random = Random::replayable();
@@ -263,7 +267,7 @@ mod tests {
         let mut packed = 0;
         for _ in 0..1000 {
             match random.below(6) {
-                0 if pool.usage().free > 0 => kept.push(keep(&pool, &mut random)),
+                0 if pool.usage().free > 0 => kept.push(pin_full_segment(&pool, &mut random)),
                 1 if !kept.is_empty() => {
                     let (place, pin, _) = kept.swap_remove(random.within(0..kept.len()));
                     assert!(pool.unpin(pin));

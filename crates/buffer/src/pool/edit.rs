@@ -1,27 +1,27 @@
 //! In-place edits of blocks that no other party can read. [SL §6.1], [Th §5.3.1]
 //!
-//! M1 to M8 are the invariants of `pool`. M1 has one exception:
+//! M1 to M8 are the invariants of `pool`. M9 is the one exception to M1:
 //! - M9 Bytes below `filled` are written only through an [`Editing`], which borrows the pool
-//!   mutably, and is created only while `leases` of their slot are 0 (loaded with Acquire: the last
-//!   read by a former lease holder happens before the write). So while it lives
-//!   1. no slice of [`Pool::bytes`] or [`Pool::segment`], no draft and no other `Editing` is alive,
-//!      and none can be created: all of them borrow the pool;
-//!   2. no lease exists, hence no batch of a crossing that points there (C5), in any thread; and
-//!      none can be created: not from the pool (1), not from a lease or a batch (there is none),
-//!      not from the slice itself, which `Memory::lease_slice` refuses while `editing` is set;
-//!   3. no other process reads: memory whose file was ever exposed is refused, as is lent memory,
-//!      and frozen memory has no pool.
+//!   mutably, and is created only while the slot's `leases` is 0 (loaded with Acquire: the last
+//!   read by a former lease holder happens before the write). So while an `Editing` lives 1. no
+//!   slice of [`Pool::bytes`] or [`Pool::segment`], no draft and no other `Editing` is alive, and
+//!   none can be created, because all of these borrow the pool; 2. no lease exists, hence no thread
+//!   has a batch of a crossing that points there (C5). No lease can be created either: not from the
+//!   pool (1), not from a lease or a batch (there is none), and not from the slice itself, which
+//!   `Memory::lease_slice` refuses while `editing` is set; 3. no other process reads: memory whose
+//!   file was ever exposed is refused, as is lent memory, and frozen memory has no pool.
 //!
-//! Soundness does not depend on whether a party *expects* the old bytes later. A pin promises them
-//! to a caller (M5), so pinned blocks are refused as well, except the part of a segment that a
-//! source has already emitted ([`Pool::needs_from`]). Only the caller knows of blocks queued on an
-//! arc (`space::edit` in the engine).
+//! Soundness does not depend on whether a party *expects* the old bytes later. A pin promises the
+//! old bytes to a caller (M5), so pinned blocks are refused as well, except the part of a segment
+//! that a source has already emitted ([`Pool::needs_from`]). The pool does not know of blocks
+//! queued on an arc; its caller checks those (`space::edit` in the engine).
 
 use super::{Pool, SegmentPin};
 use abi::Extent;
 use std::ops::{Deref, DerefMut};
 
-/// A block open for in-place editing; no other party can read it. Later readers see the new bytes.
+/// A block open for in-place editing, which no other party can read. Later readers see the new
+/// bytes.
 #[derive(Debug)]
 #[must_use]
 pub struct Editing<'p> {
@@ -31,28 +31,28 @@ pub struct Editing<'p> {
 }
 
 impl Pool {
-    /// Opens a block for in-place editing. Returns `None` if it is not in the pool, its segment is
-    /// leased or pinned, or the memory may be read by other parties.
+    /// Opens a block for in-place editing. Returns `None` if the block is not in the pool, its
+    /// segment is leased or pinned, or other parties may read the memory.
     pub fn edit(&mut self, place: Extent) -> Option<Editing<'_>> {
         let at = self.editable_offset(place)?;
         self.memory.editing.set(true);
         Some(Editing { pool: self, at, len: place.length() as usize })
     }
 
-    /// Declares that the holder of `pin` no longer needs bytes of its segment before this block: a
-    /// source calls this after it has emitted them. Has no effect unless the pin is the only one on
-    /// the segment, and ends when another pin is taken.
+    /// Declares that the holder of `pin` no longer needs the bytes of its segment before this
+    /// block. A source calls this after it has emitted those bytes. Has no effect if the segment
+    /// has other pins, and ends when another pin is added.
     pub fn needs_from(&self, pin: SegmentPin, place: Extent) {
         let Ok((slot, at)) = self.memory.locate(place) else { return };
         let only = self.pins.get(slot).is_some_and(|pins| pins.get() == 1);
         if let (true, true, Some(needed)) =
-            (only, self.memory.slots.resident(slot) == pin.0, self.needed.get(slot))
+            (only, self.memory.slots.segment_in(slot) == pin.0, self.needed.get(slot))
         {
             needed.set(at);
         }
     }
 
-    /// Returns the offset of a block if M9 permits editing the block, else `None`.
+    /// Returns the block's offset in the region if M9 permits editing the block, else `None`.
     fn editable_offset(&self, place: Extent) -> Option<usize> {
         let (slot, at) = self.memory.locate(place).ok()?;
         let end = at + place.length() as usize;

@@ -1,9 +1,9 @@
-//! The flag that a pool's memory carries during an in-place edit.
+//! The flag of a pool's memory that is set during an in-place edit.
 
 use crate::atomic::{AtomicU32, Ordering};
 
 /// A flag that is set while a block of a pool is edited in place. If the edit is leaked
-/// (`mem::forget`), the flag stays set and leases can no longer be created from addresses.
+/// (`mem::forget`), the flag stays set, so that no lease can be created from an address any more.
 #[derive(Debug, Default)]
 pub(crate) struct EditFlag(AtomicU32);
 
@@ -12,8 +12,8 @@ impl EditFlag {
         self.0.store(u32::from(editing), Ordering::Relaxed);
     }
 
-    /// Returns true during an edit. If the caller's slice is the edited block, the slice came from
-    /// the `Editing`, hence after the flag was set.
+    /// Returns true during an edit. A caller that holds a slice of the edited block got the slice
+    /// from the `Editing`, and so after the flag was set.
     pub(crate) fn is_set(&self) -> bool {
         self.0.load(Ordering::Relaxed) != 0
     }

@@ -11,7 +11,8 @@ use std::fmt;
 use std::sync::Arc;
 use sys::memory::{Lender, Memfd, Seals};
 
-/// A reference to one segment of a pool. Keeps the segment unchanged, in any thread, until dropped.
+/// A reference to one segment of a pool. Keeps the bytes of the segment unchanged, in any thread,
+/// until dropped.
 pub struct Lease {
     memory: Arc<Memory>,
     slot: usize,
@@ -30,7 +31,8 @@ impl Lease {
         self.memory.id
     }
 
-    /// Returns the bytes of a block. Fails with a [`Fault`] if the block is not in this segment.
+    /// Returns the bytes of a block. Fails with a [`Fault`] if the block is not in the leased
+    /// segment.
     #[inline]
     pub fn bytes(&self, place: Extent) -> Result<&[u8], Fault> {
         let at = self.offset(place)?;
@@ -40,39 +42,41 @@ impl Lease {
         Ok(unsafe { self.memory.bytes(at, place.length() as usize) })
     }
 
-    /// Returns true if no other lease on the segment exists at the moment.
+    /// Returns true if the segment has no other lease at the moment.
     pub fn is_only(&self) -> bool {
-        self.memory.slots.leases(self.slot) == 1
+        self.memory.slots.lease_count(self.slot) == 1
     }
 
-    /// Returns the offset of a block of this segment in the region.
+    /// Returns the offset in the region of a block of the leased segment. Fails with a [`Fault`]
+    /// for any other block.
     #[inline]
     fn offset(&self, place: Extent) -> Result<usize, Fault> {
         let (slot, at) = self.memory.locate(place)?;
         if slot == self.slot { Ok(at) } else { Err(Fault::OutOfWindow(place)) }
     }
 
-    /// Returns true if a block is in this segment.
+    /// Returns true if a block is in the leased segment.
     #[must_use]
     pub fn covers(&self, dbuf: DbufId, place: Extent) -> bool {
         self.memory.id == dbuf && self.offset(place).is_ok()
     }
 
-    /// Returns the position of the first byte of a block's segment, and its filled length. The
-    /// caller ensures that the lease covers the block.
+    /// Returns the position of the first byte of the leased segment, and its filled length in
+    /// bytes. The caller ensures that the lease covers the block. Returns `None` if the block has
+    /// no bytes.
     pub(crate) fn extent(&self, pointer: RichPointer) -> Option<(u64, u64)> {
         let (slot, start) = self.memory.enclosing_segment(pointer)?;
-        Some((start.position, self.memory.slots.filled(slot) as u64))
+        Some((start.position, self.memory.slots.filled_len(slot) as u64))
     }
 
-    /// Returns the full position of a block of this segment, including the high bits that an extent
-    /// omits.
+    /// Returns the full position of a block of the leased segment, including the high bits that an
+    /// extent omits.
     #[must_use]
     pub fn position(&self, place: Extent) -> u64 {
         let slots = &self.memory.slots;
         let slot = slots.slot_of_position(place.position());
         // The segment is kept in its slot, so its number has the high bits.
-        place.complete(slots.resident(slot) * slots.segment() as u64)
+        place.complete(slots.segment_in(slot) * slots.segment() as u64)
     }
 
     /// Returns the memory that contains the segment.
@@ -118,24 +122,24 @@ pub struct Memory {
     pub(super) editing: EditFlag,
 }
 
-/// Origin of the memory.
+/// Origin of a memory.
 #[derive(Debug)]
 enum Backing {
     /// The heap, where mmap is not available.
     Heap,
     /// A file of the pool's own, retained so that the memory can be shared with other processes.
     File(Memfd),
-    /// Another party, which fills the segments and takes them back (M7).
+    /// Another party, which fills the segments and gets them back (M7).
     Lent(Arc<dyn Lender>),
     /// A file that is sealed against all writes (M8).
     Frozen(Memfd),
 }
 
-/// Segment size of frozen memory in bytes; smaller if the file is. Reader and creator of the file
-/// derive the same segments from its size alone.
+/// Segment size of frozen memory in bytes; a smaller file is one smaller segment. Reader and
+/// creator of the file derive the same segments from its size alone.
 const FROZEN_SEGMENT: usize = 1 << 19;
 
-/// EPERM.
+/// EPERM: the file lacks the seal.
 const EPERM: i32 = 1;
 
 /// Start of a segment.
@@ -174,8 +178,8 @@ impl Memory {
         Self { id, region, slots, backing: Backing::Lent(lender), editing: EditFlag::default() }
     }
 
-    /// Maps a file that is sealed against all writes; every byte is published. Fails with EPERM if
-    /// the seal is missing.
+    /// Maps a file that is sealed against all writes. All of its bytes count as published. Fails
+    /// with EPERM if the seal is missing.
     pub fn frozen(id: DbufId, file: Memfd) -> sys::Result<Self> {
         if !file.seals()?.has(Seals::FROZEN) {
             return Err(sys::Error::new("fcntl", "F_GET_SEALS: it can still be written", EPERM));
@@ -217,8 +221,8 @@ impl Memory {
         }
     }
 
-    /// Returns the file of this memory, to be sealed and shared with other processes; `None` if it
-    /// is lent or on the heap.
+    /// Returns the file of this memory, to be sealed and shared with other processes, or `None` if
+    /// the memory is lent or on the heap.
     pub const fn file(&self) -> Option<&Memfd> {
         match &self.backing {
             Backing::File(file) | Backing::Frozen(file) => Some(file),
@@ -231,7 +235,7 @@ impl Memory {
         matches!(self.backing, Backing::Frozen(_))
     }
 
-    /// Allocates the memory of a slot, so that a lack of it is an error here rather than SIGBUS
+    /// Allocates the memory of a slot, so that a lack of memory is an error here rather than SIGBUS
     /// later (T12).
     pub(super) fn populate(&self, slot: usize) -> sys::Result<()> {
         let Backing::File(file) = &self.backing else { return Ok(()) };
@@ -244,9 +248,10 @@ impl Memory {
         self.slots.segment()
     }
 
-    /// Returns the bytes at an offset found by [`Memory::locate`].
+    /// Returns the bytes of a block, given the offset found by [`Memory::locate`].
     ///
     /// # Safety
+    ///
     /// 1. `locate` has returned `at` for an extent of `len` bytes, and
     /// 2. the segment is kept in its slot (M3 or M4) while the slice lives.
     pub(crate) unsafe fn bytes(&self, at: usize, len: usize) -> &[u8] {
@@ -255,8 +260,8 @@ impl Memory {
         unsafe { self.region.bytes(at, len) }
     }
 
-    /// Returns the slot of a block and the start of its segment, or `None` if the block has no
-    /// bytes or is not in this memory.
+    /// Returns the slot that contains a block, and the start of the segment there. Returns `None`
+    /// if the block has no bytes or is not in this memory.
     pub(crate) fn enclosing_segment(&self, pointer: RichPointer) -> Option<(usize, SegmentStart)> {
         if pointer.dbuf() != self.id || pointer.length() == 0 {
             return None;
@@ -267,7 +272,7 @@ impl Memory {
         Some((slot, SegmentStart { at: at - inside, position }))
     }
 
-    /// Locates a block ([`Slots::locate`]).
+    /// Returns the slot and offset of a block, as [`Slots::locate`] does.
     #[inline]
     pub(crate) fn locate(&self, place: Extent) -> Result<(usize, usize), Fault> {
         self.slots.locate(place)

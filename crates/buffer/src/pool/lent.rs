@@ -2,13 +2,13 @@
 //! §5.5: the driver's own ring as a dbuf]
 //!
 //! A [`Lender`] owns the memory. An arrived segment is offered as a draft over all its bytes, so
-//! that a source can repair them first (reinsert a tag that the device removed). Once committed it
-//! is a segment like any other: rich pointers refer to it, leases keep it, nothing is copied. It is
-//! returned to the lender at the end of the first pass in which it has neither pins nor leases.
-//! Where segments arrive in order, one that is held for long stalls the lender after a lap, so
-//! spaces copy the blocks that they hold (CONTRACT 12). Where segments arrive in any order (AF_XDP
-//! frames), the source names the slot ([`Pool::draft_arrived_at`]); the segment number then counts
-//! the laps of that slot, so that no position is used twice.
+//! that a source can repair them first (reinsert a tag that the device removed). A committed
+//! segment is a segment like any other: rich pointers refer to it, leases keep it, and nothing is
+//! copied. The pool returns the segment to the lender at the end of the first pass in which it has
+//! neither pins nor leases. If segments arrive in order, a segment that is held for long stalls the
+//! lender after a lap, so spaces copy the blocks that they hold (CONTRACT 12). If segments arrive
+//! in any order (AF_XDP frames), the source names the slot ([`Pool::draft_arrived_at`]), and the
+//! segment number counts the laps of that slot, so that no position is used twice.
 
 use super::{Draft, Memory, Pool};
 use crate::slots::FREE;
@@ -32,16 +32,16 @@ impl Pool {
         Ok(Self { laps, ..Self::from_memory(Memory::lent(id, lender), segments) })
     }
 
-    /// Returns true if another party fills this pool: nothing can be appended, and held blocks
-    /// should soon be copied.
+    /// Returns true if another party fills this pool. Then nothing can be appended, and holders of
+    /// blocks should soon copy them.
     #[inline]
     #[must_use]
     pub fn is_lent(&self) -> bool {
         self.memory.lender().is_some()
     }
 
-    /// Opens the entire next arrived segment for writing. Returns `None` if none has arrived, its
-    /// slot is still held from the previous lap, or another draft is open.
+    /// Opens the entire next segment for writing. Returns `None` if the segment has not arrived,
+    /// its slot is still held from the previous lap, or another draft is open.
     pub fn draft_arrived(&self) -> Option<Draft<'_>> {
         let number = self.fresh.get();
         let draft = self.open_arrived(self.memory.slots.slot_of(number), number)?;
@@ -61,12 +61,12 @@ impl Pool {
         Some(draft)
     }
 
-    /// Opens a slot under this segment number if its segment has arrived, the slot is free and no
-    /// draft is open.
+    /// Opens a slot under this segment number. Returns `None` unless the segment has arrived, the
+    /// slot is free and no draft is open.
     fn open_arrived(&self, slot: usize, number: u64) -> Option<Draft<'_>> {
         let slots = &self.memory.slots;
         let has_arrived = self.memory.lender()?.has_arrived(slot);
-        if self.drafting.get() || slots.resident(slot) != FREE || !has_arrived {
+        if self.drafting.get() || slots.segment_in(slot) != FREE || !has_arrived {
             return None;
         }
         // M3: free since the end of a pass, or since the pool was created. M7: arrived.
@@ -77,7 +77,8 @@ impl Pool {
         Some(Draft { pool: self, position, at: slots.offset(position), len })
     }
 
-    /// Returns the number of segments opened by [`Pool::draft_arrived_at`] and not yet returned.
+    /// Returns the number of segments that [`Pool::draft_arrived_at`] has opened and that have not
+    /// been returned to the lender.
     #[must_use]
     pub fn outstanding(&self) -> usize {
         self.out.borrow().len()
@@ -87,7 +88,7 @@ impl Pool {
     #[must_use]
     pub fn is_stalled(&self) -> bool {
         let slots = &self.memory.slots;
-        self.is_lent() && slots.resident(slots.slot_of(self.fresh.get())) != FREE
+        self.is_lent() && slots.segment_in(slots.slot_of(self.fresh.get())) != FREE
     }
 
     /// Returns all segments without pins and leases to the lender.
@@ -108,7 +109,7 @@ impl Pool {
         let mut oldest_held = self.fresh.get();
         for number in (self.oldest.get()..self.fresh.get()).rev() {
             let slot = slots.slot_of(number);
-            if slots.resident(slot) == number && !give_back(slot) {
+            if slots.segment_in(slot) == number && !give_back(slot) {
                 oldest_held = number;
             }
         }
@@ -134,7 +135,7 @@ mod tests {
     #[derive(Debug)]
     struct Filler {
         memory: Mapping,
-        /// One bit per filled segment.
+        /// One bit per slot, set while its segment is filled and not returned.
         there: AtomicUsize,
         /// Number of segments filled so far.
         filled: AtomicUsize,

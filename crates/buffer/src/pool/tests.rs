@@ -1,4 +1,4 @@
-//! Tests of pools: drafts, pins, leases, recycling, and arbitrary untrusted extents.
+//! Tests of pools: drafts, pins, leases, recycling, and arbitrary extents from untrusted parties.
 
 use super::*;
 
@@ -9,7 +9,7 @@ fn pool(segments: usize) -> Pool {
     Pool::new(id, PoolConfig { segment: SEGMENT, segments }).unwrap()
 }
 
-fn put(pool: &Pool, length: usize, byte: u8) -> Option<Extent> {
+fn append_block(pool: &Pool, length: usize, byte: u8) -> Option<Extent> {
     let fill = |bytes: &mut [u8]| {
         bytes.fill(byte);
         bytes.len()
@@ -20,10 +20,10 @@ fn put(pool: &Pool, length: usize, byte: u8) -> Option<Extent> {
 #[test]
 fn slices_stay_valid_while_blocks_are_appended() {
     let pool = pool(2);
-    let first = put(&pool, 100, 1).unwrap();
+    let first = append_block(&pool, 100, 1).unwrap();
     let held = pool.bytes(first).unwrap();
     for byte in 2..60 {
-        let place = put(&pool, 100, byte).unwrap();
+        let place = append_block(&pool, 100, byte).unwrap();
         assert_eq!(pool.bytes(place).unwrap(), [byte; 100]);
     }
     assert_eq!(held, [1; 100]);
@@ -56,7 +56,7 @@ fn nested_append_is_rejected() {
         bytes.len()
     });
     assert_eq!(inner, Some(false));
-    assert!(put(&pool, 8, 1).is_some(), "and works again behind it");
+    assert!(append_block(&pool, 8, 1).is_some(), "and works again behind it");
 }
 
 #[test]
@@ -64,7 +64,7 @@ fn panic_while_filling_leaves_pool_usable() {
     let pool = pool(2);
     let fill = || pool.append(8, |_| panic!("a filter failed"));
     assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(fill)).is_err());
-    assert_eq!(put(&pool, 8, 1).unwrap().position(), 0);
+    assert_eq!(append_block(&pool, 8, 1).unwrap().position(), 0);
 }
 
 #[test]
@@ -79,12 +79,12 @@ fn leaked_draft_ends_with_the_pass() {
 #[test]
 fn pinned_blocks_outlive_passes_and_others_do_not() {
     let mut pool = pool(4);
-    let kept = put(&pool, 3000, 1).unwrap();
+    let kept = append_block(&pool, 3000, 1).unwrap();
     let pin = pool.pin(kept).unwrap();
-    let lost = put(&pool, 3000, 2).unwrap();
+    let lost = append_block(&pool, 3000, 2).unwrap();
     for _ in 0..20 {
         pool.end_pass();
-        put(&pool, 4000, 3).unwrap();
+        append_block(&pool, 4000, 3).unwrap();
     }
     assert_eq!(pool.bytes(kept).unwrap(), [1; 3000]);
     assert!(pool.bytes(lost).is_none(), "the slot has another segment now");
@@ -101,7 +101,7 @@ fn pinned_blocks_outlive_passes_and_others_do_not() {
 #[test]
 fn invalid_unpin_is_rejected_and_counted() {
     let mut pool = pool(2);
-    let place = put(&pool, 3000, 1).unwrap();
+    let place = append_block(&pool, 3000, 1).unwrap();
     let pin = pool.pin(place).unwrap();
     assert!(pool.unpin(pin));
     assert!(!pool.unpin(pin), "twice");
@@ -109,31 +109,31 @@ fn invalid_unpin_is_rejected_and_counted() {
     assert!(!pool.unpin(SegmentPin::from_word(u64::MAX)), "the mark of a free slot");
     pool.end_pass();
     assert!(!pool.unpin(pin), "recycled");
-    assert_eq!(pool.mistakes(), 4);
+    assert_eq!(pool.unpin_mistakes(), 4);
     assert!(pool.pin(place).is_none());
 }
 
 #[test]
 fn full_pool_refuses_appends_and_recovers() {
     let mut pool = pool(4);
-    let places: Vec<_> = std::iter::from_fn(|| put(&pool, SEGMENT, 9)).collect();
+    let places: Vec<_> = std::iter::from_fn(|| append_block(&pool, SEGMENT, 9)).collect();
     assert_eq!(places.len(), 4);
     assert_eq!(pool.usage().free, 0);
     let leases: Vec<_> = places.iter().map(|&place| pool.lease(place).unwrap()).collect();
     pool.end_pass();
-    assert!(put(&pool, 1, 9).is_none(), "all leased");
+    assert!(append_block(&pool, 1, 9).is_none(), "all leased");
     assert_eq!(pool.usage().leased, 4);
     drop(leases);
     pool.end_pass();
     assert_eq!(pool.usage(), Usage { free: 4, segments: 4, ..Usage::default() });
-    assert!(put(&pool, 1, 9).is_some());
+    assert!(append_block(&pool, 1, 9).is_some());
 }
 
 #[test]
 fn pool_without_backlog_stays_in_first_slot() {
     let mut pool = pool(16);
     for _ in 0..100 {
-        put(&pool, 4000, 5).unwrap();
+        append_block(&pool, 4000, 5).unwrap();
         pool.end_pass();
     }
     assert_eq!(pool.populated.get(), 1);
@@ -142,7 +142,7 @@ fn pool_without_backlog_stays_in_first_slot() {
 #[test]
 fn lease_outlives_its_pool() {
     let pool = pool(2);
-    let place = put(&pool, 100, 42).unwrap();
+    let place = append_block(&pool, 100, 42).unwrap();
     let lease = pool.lease(place).unwrap();
     let clone = lease.clone();
     drop(pool);
@@ -154,8 +154,8 @@ fn lease_outlives_its_pool() {
 #[test]
 fn no_block_crosses_a_segment_boundary() {
     let pool = pool(2);
-    assert!(put(&pool, SEGMENT + 1, 1).is_none());
-    let place = put(&pool, SEGMENT, 1).unwrap();
+    assert!(append_block(&pool, SEGMENT + 1, 1).is_none());
+    let place = append_block(&pool, SEGMENT, 1).unwrap();
     assert_eq!(pool.memory.locate(place.within(1, SEGMENT as u32)), {
         Err(Fault::CrossesSegment(place.within(1, SEGMENT as u32)))
     });
@@ -169,7 +169,7 @@ fn arbitrary_extents_never_leave_the_memory() {
     // Every bit pattern of an extent is an allegation; only filled bytes are ever returned.
     let mut pool = pool(4);
     for pass in 0..9u8 {
-        put(&pool, 1 + usize::from(pass) * 300, pass).unwrap();
+        append_block(&pool, 1 + usize::from(pass) * 300, pass).unwrap();
         if pass % 3 == 0 {
             pool.end_pass();
         }

@@ -7,15 +7,15 @@
 //! as fast as 4 MB; with a shared cache, a third as fast).
 //!
 //! The kernel does not report which case applies, and it may change at run time. So the writer
-//! measures the time of some blocks in each lap, its own work included. If most laps take as long
-//! as transfers between remote caches would, the largest ring is tried. It is retained if blocks
-//! are much faster in it, else abandoned, because the time is then spent on the writer's own work.
-//! It is also abandoned periodically, since nothing else would detect that the processors now share
-//! a cache.
+//! measures the time of some blocks in each lap, including its own work. If most laps take as long
+//! as transfers between remote caches would, the largest ring is tried. If blocks are much faster
+//! in that ring, it is retained; if not, the writer's own work takes the time, and the ring shrinks
+//! again. It also shrinks periodically, because nothing else would detect that the processors now
+//! share a cache.
 
 use super::{PATIENCE, PATIENCE_MAX};
 
-/// Time measured for some blocks of a lap.
+/// The time that the writer took for some blocks of a lap.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LapTiming {
     /// Bytes written.
@@ -31,9 +31,9 @@ impl LapTiming {
     }
 }
 
-/// Range of costs that indicates transfers between remote caches. 4 KB take 80 to 120 ns between
-/// processors that share a cache, and 1500 to 2500 ns between others; higher costs indicate the
-/// writer's own work.
+/// Range of costs, in nanoseconds per 4 KB, that indicates transfers between remote caches. 4 KB
+/// take 80 to 120 ns between processors that share a cache, and 1500 to 2500 ns between others;
+/// higher costs indicate the writer's own work.
 const REMOTE_COST: std::ops::Range<u64> = 600..5000;
 /// Number of laps per evaluation.
 const EVALUATION_LAPS: u64 = 16;
@@ -44,25 +44,27 @@ const SLOW_LAPS_MIN: u64 = 12;
 const WARMUP_LAPS: u64 = 2;
 /// Number of laps after the warm-up that decide the trial.
 const TRIAL_LAPS: u64 = 4;
-/// Maximum cost, in per cent of the cost in the smaller ring, at which the larger ring is retained.
+/// Maximum cost in the larger ring, in per cent of the cost in the smaller ring, at which the
+/// larger ring is retained.
 const COST_PERCENT_MAX: u64 = 70;
 /// Number of laps in the larger ring after which the smaller one is measured again.
 const RECHECK_INTERVAL: u64 = 256;
 
-/// State of the comparison of sizes within and beyond the caches.
+/// State of the comparison of two ring sizes: within the caches, and beyond them.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct RemoteTrial {
     /// True if the ring should exceed the caches.
     pub(super) is_on: bool,
-    /// Number of laps in this state, or in the current evaluation.
+    /// Number of laps since the last change between trial and evaluation.
     laps: u64,
-    /// Number of slow laps among `laps`.
+    /// Number of laps among `laps` whose cost indicates transfers between remote caches.
     slow: u64,
-    /// Sum of the costs of slow laps; during a trial, their minimum.
+    /// Sum of the costs of slow laps, or during a trial the minimum cost of a lap, in nanoseconds
+    /// per 4 KB.
     cost: u64,
-    /// Average cost of the slow laps in the smaller ring.
+    /// Average cost of the slow laps in the smaller ring, in nanoseconds per 4 KB.
     before: u64,
-    /// Number of laps before the next trial.
+    /// Number of laps until the next trial is allowed.
     pause: u64,
     /// Number of laps to pause after the next failed trial.
     patience: u64,
@@ -73,7 +75,7 @@ impl RemoteTrial {
         Self { is_on: false, laps: 0, slow: 0, cost: 0, before: 0, pause: 0, patience: PATIENCE }
     }
 
-    /// Records a lap. Returns true if the ring should exceed the caches.
+    /// Records the timing of a lap. Returns true if the ring should exceed the caches.
     pub(super) fn record(&mut self, timing: Option<LapTiming>) -> bool {
         let cost = timing.map(LapTiming::cost);
         if self.is_on {
@@ -84,12 +86,13 @@ impl RemoteTrial {
         self.is_on
     }
 
-    /// Ends a trial, because both sides share a processor or nothing is gained.
+    /// Ends a trial, because both sides share a processor or the parameters have no separate remote
+    /// size.
     pub(super) fn stop(&mut self) {
-        self.switch(false);
+        self.set_trial(false);
     }
 
-    fn switch(&mut self, is_on: bool) {
+    fn set_trial(&mut self, is_on: bool) {
         (self.is_on, self.laps, self.slow, self.cost) = (is_on, 0, 0, 0);
     }
 
@@ -105,7 +108,7 @@ impl RemoteTrial {
         }
         let is_slow = self.slow >= SLOW_LAPS_MIN && self.pause == 0;
         self.before = self.cost / self.slow.max(1);
-        self.switch(is_slow);
+        self.set_trial(is_slow);
     }
 
     fn evaluate_trial(&mut self, cost: Option<u64>) {
@@ -124,10 +127,10 @@ impl RemoteTrial {
             } else {
                 self.pause = self.patience;
                 self.patience = (self.patience * 2).min(PATIENCE_MAX);
-                self.switch(false);
+                self.set_trial(false);
             }
         } else if self.laps >= RECHECK_INTERVAL {
-            self.switch(false);
+            self.set_trial(false);
         }
     }
 }
@@ -138,32 +141,32 @@ mod tests {
 
     const SHARED_CACHE_COST: u64 = 80;
 
-    fn lap(trial: &mut RemoteTrial, ns: u64) -> bool {
+    fn record_lap(trial: &mut RemoteTrial, ns: u64) -> bool {
         trial.record(Some(LapTiming { bytes: 65_536, ns: 16 * ns }))
     }
 
-    /// Records laps of `ns` nanoseconds until the state is `is_on`. Returns their number, or `None`
-    /// after a thousand laps.
+    /// Records laps of `ns` nanoseconds until `is_on` of the trial has the given value. Returns the
+    /// number of laps, or `None` after a thousand laps.
     fn laps_until(trial: &mut RemoteTrial, ns: u64, is_on: bool) -> Option<u64> {
-        (1..1000).find(|_| lap(trial, ns) == is_on)
+        (1..1000).find(|_| record_lap(trial, ns) == is_on)
     }
 
     #[test]
     fn f1_slow_laps_start_a_trial_that_is_kept_if_faster() {
         let mut far = RemoteTrial::new();
         assert!(
-            (0..1000).all(|_| !lap(&mut far, SHARED_CACHE_COST)),
+            (0..1000).all(|_| !record_lap(&mut far, SHARED_CACHE_COST)),
             "no trial with a shared cache"
         );
         assert!(laps_until(&mut far, 2000, true).is_some_and(|laps| laps < 2 * EVALUATION_LAPS));
         // Laps that touch memory for the first time do not count; later ones are much faster.
-        assert!((0..WARMUP_LAPS).all(|_| lap(&mut far, 9000)));
-        assert!((0..RECHECK_INTERVAL - WARMUP_LAPS - 1).all(|_| lap(&mut far, 400)));
-        assert!(!lap(&mut far, 400), "the smaller ring is measured again");
+        assert!((0..WARMUP_LAPS).all(|_| record_lap(&mut far, 9000)));
+        assert!((0..RECHECK_INTERVAL - WARMUP_LAPS - 1).all(|_| record_lap(&mut far, 400)));
+        assert!(!record_lap(&mut far, 400), "the smaller ring is measured again");
         assert_eq!(laps_until(&mut far, 2000, true), Some(EVALUATION_LAPS), "and left again");
         // Now the processors share a cache: the larger ring is no faster than before.
         assert!(laps_until(&mut far, 400, false).is_some());
-        assert!((0..1000).all(|_| !lap(&mut far, SHARED_CACHE_COST)));
+        assert!((0..1000).all(|_| !record_lap(&mut far, SHARED_CACHE_COST)));
     }
 
     #[test]
@@ -183,9 +186,12 @@ mod tests {
     fn f1_busy_or_unmeasured_writer_starts_no_trial() {
         let mut far = RemoteTrial::new();
         assert!(
-            (0..1000).all(|at| !lap(&mut far, if at % 3 == 0 { SHARED_CACHE_COST } else { 2000 }))
+            (0..1000).all(|at| !record_lap(
+                &mut far,
+                if at % 3 == 0 { SHARED_CACHE_COST } else { 2000 }
+            ))
         );
-        assert!((0..1000).all(|_| !lap(&mut far, 100_000)), "slower than any line");
+        assert!((0..1000).all(|_| !record_lap(&mut far, 100_000)), "slower than any line");
         assert!((0..1000).all(|_| !far.record(None)));
     }
 }

@@ -1,15 +1,15 @@
-//! The offer of a stream, independent of the kind of its ring.
+//! The offer of a stream: a ring with a doorbell, independent of the kind of ring.
 
 use super::{Refusal, RingOffer};
 use std::marker::PhantomData;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use sys::doorbell::SocketDoorbell;
 
-/// A ring with a doorbell: the four descriptors that a reader receives. `K` is the kind of ring and
-/// determines how it is opened.
+/// The offer of a stream: the four descriptors that a reader receives. `K` is the kind of ring,
+/// which determines how the offer is opened.
 #[derive(Debug)]
 pub struct DoorbellOffer<K> {
-    /// Descriptors of the ring.
+    /// Ring of the stream.
     pub ring: RingOffer,
     /// Reader's end of the doorbell.
     pub doorbell: SocketDoorbell,

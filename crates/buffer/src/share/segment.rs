@@ -8,14 +8,15 @@
 //! ```
 //!
 //! Positions continue: all capacities are powers of two, so position p is stored at p mod capacity
-//! in every segment. A reader keeps its page; it receives the new geometry and ring by its doorbell
-//! before the switch is published. It reaches the switch, takes the segment whose number the switch
-//! names, and checks seals, sizes, geometry and start like those of the first segment.
+//! in every segment. A reader keeps its page. It receives the new geometry and ring by its doorbell
+//! before the switch is published. When the reader reaches the switch, it enters the segment whose
+//! number the switch names, after checking seals, sizes, geometry and start position like those of
+//! the first segment.
 //!
 //! Invariants, cited below:
-//! - S1 Nothing is written to a segment after its switch. So readers can finish it at any later
-//!   time; the kernel frees it when the last of them unmaps it.
-//! - S2 The first page of a new segment is a copy of the old one's before the switch is published.
+//! - S1 Nothing is written to a segment after its switch. So readers can finish the segment at any
+//!   later time, and the kernel frees it when the last reader unmaps it.
+//! - S2 Before the switch is published, the first page of the old segment is copied to the new one.
 //! - S3 A reader that enters a segment notifies the writer: a writer that waits for room in the new
 //!   segment announces its sleep only in the new page, which the reader has not checked before.
 //! - S4 Room: in new memory the writer may fill one capacity from S on at once, regardless of data
@@ -24,7 +25,7 @@
 
 use super::{Files, Refusal, RingOffer, check_file, duplicate, map_ring, read_geometry};
 use crate::Policy;
-use crate::cursor::Store;
+use crate::cursor::RingMemory;
 use crate::region::Region;
 use crate::trust::Trusted;
 use abi::ring::{Geometry, PAGE};
@@ -32,12 +33,12 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use sys::memory::{Memfd, Seals};
 
-/// A new segment on the writer's side.
+/// A new segment, as the writer offers it to readers.
 #[derive(Debug)]
 pub(crate) struct OfferedSegment {
     pub(super) files: Files,
     pub(crate) geometry: Geometry,
-    pub(crate) store: Arc<Store>,
+    pub(crate) store: Arc<RingMemory>,
 }
 
 impl OfferedSegment {
@@ -49,7 +50,7 @@ impl OfferedSegment {
     ) -> sys::Result<Self> {
         let files = Files::create(&geometry)?;
         let (writer, capacity) = (files.map_and_seal(Seals::READER)?, geometry.capacity);
-        let store = Arc::new(Store { writer, readers, capacity, policy });
+        let store = Arc::new(RingMemory { writer, readers, capacity, policy });
         Ok(Self { files, geometry, store })
     }
 
@@ -59,35 +60,36 @@ impl OfferedSegment {
     }
 }
 
-/// A segment as received, unchecked.
+/// A segment as received from the writer, not validated.
 #[derive(Debug)]
 pub(crate) struct ReceivedSegment {
     geometry: OwnedFd,
     ring: OwnedFd,
-    /// Segment number sent along with the descriptors.
+    /// Number of the segment, as sent along with the descriptors.
     pub(crate) number: u64,
 }
 
 impl ReceivedSegment {
-    /// Wraps descriptors received by a doorbell. Returns `None` unless there are two.
+    /// Wraps the descriptors that arrived with a notification. Returns `None` unless there are two.
     pub(crate) fn new(number: u64, descriptors: Vec<OwnedFd>) -> Option<Self> {
         let [geometry, ring] = <[OwnedFd; 2]>::try_from(descriptors).ok()?;
         Some(Self { geometry, ring, number })
     }
 
-    /// Returns the proof of trust in the segment's creator, if it qualifies.
+    /// Returns the proof of trust in the segment's creator, or `None` if the creator does not
+    /// qualify.
     pub(crate) fn creator(&self) -> Option<Trusted> {
         Trusted::creator_of(&self.ring)
     }
 
-    /// Validates and maps the segment; fails unless it continues at `start` a ring of geometry
-    /// `before`.
+    /// Validates and maps the segment. Fails unless the segment begins at `start` and continues a
+    /// ring of geometry `before`.
     pub(crate) fn attach(
         &self,
         before: &Geometry,
         start: u64,
         page: Arc<Region>,
-    ) -> Result<(Arc<Store>, Geometry), Refusal> {
+    ) -> Result<(Arc<RingMemory>, Geometry), Refusal> {
         let (geometry, policy) = read_geometry(&self.geometry, before.magic)?;
         let shape = |g: &Geometry| (g.id, g.stride, g.policy);
         let continues = geometry.start == start
@@ -99,11 +101,11 @@ impl ReceivedSegment {
         }
         let writer = map_ring(&self.ring, &geometry, Seals::READER)?;
         let (capacity, readers) = (geometry.capacity, Box::new([page]));
-        Ok((Arc::new(Store { writer, readers, capacity, policy }), geometry))
+        Ok((Arc::new(RingMemory { writer, readers, capacity, policy }), geometry))
     }
 }
 
-/// Maps the page of a reader read-only, for a writer that did not create the page.
+/// Maps the page of a reader read-only, for a writer that did not create this page.
 pub(crate) fn page(cursor: &OwnedFd) -> Result<Region, Refusal> {
     let file = check_file(cursor, "cursor", Seals::SIZE, PAGE)?;
     Ok(Region::reading(file.map_read()?))

@@ -1,9 +1,9 @@
-//! Rings of slots between processes: the same three descriptors, with a table of lengths in front
-//! of the slots.
+//! Rings of slots that processes share, with offers like those of rings of blocks. The ring's
+//! memory holds a table of block lengths before the slots.
 
 use super::{Files, Refusal, RingOffer, check_file, create_geometry_file, geometry, read_geometry};
 use crate::atomic::acquire;
-use crate::cursor::{Consumer, POSITION_MAX, Store};
+use crate::cursor::{Consumer, POSITION_MAX, RingMemory};
 use crate::dbuf::fixed::{SlotConfig, SlotShape, SlotVisitor, SlotWriter};
 use crate::region::Region;
 use abi::BLOCK_MAX;
@@ -15,7 +15,8 @@ use sys::memory::{Memfd, Seals};
 /// reader.
 pub fn slots(config: &SlotConfig) -> sys::Result<(SlotWriter, Vec<RingOffer>)> {
     let shape = config.shape();
-    let geometry = geometry(config.id, shape.data(), shape.slot, config.policy, config.readers);
+    let geometry =
+        geometry(config.id, shape.slots_size(), shape.slot, config.policy, config.readers);
     let geometry = Geometry { magic: Geometry::SLOTS_MAGIC, ..geometry };
     let (used, geometry_file) = (ring_size(shape), create_geometry_file(&geometry)?);
     let ring = Memfd::create("streamline-ring", used)?;
@@ -39,17 +40,18 @@ impl RingOffer {
             return Err(Refusal::Start(start));
         }
         let (readers, capacity) = (Box::new([page.into()]), shape.slots as u64);
-        let store = Arc::new(Store { writer, readers, capacity, policy });
+        let store = Arc::new(RingMemory { writer, readers, capacity, policy });
         Ok(SlotVisitor::new(Consumer::starting_at(store, 0, start), shape))
     }
 }
 
-/// Returns the size of the writer's memory in bytes: its page, the table, the slots.
+/// Returns the size in bytes of the writer's memory: control page, table of lengths, and slots.
 const fn ring_size(shape: SlotShape) -> usize {
-    PAGE.saturating_add(shape.table()).saturating_add(shape.data())
+    PAGE.saturating_add(shape.table_size()).saturating_add(shape.slots_size())
 }
 
-/// Returns the dimensions in a geometry, or `None` if no ring of slots can have them.
+/// Returns the dimensions that a geometry states, or `None` if they are invalid for a ring of
+/// slots.
 fn slot_shape(geometry: &Geometry) -> Option<SlotShape> {
     let (slot, data) = (geometry.stride as usize, usize::try_from(geometry.capacity).ok()?);
     let fits = slot.is_power_of_two() && (SlotShape::SLOT_MIN..=BLOCK_MAX + 1).contains(&slot);

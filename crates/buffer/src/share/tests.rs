@@ -1,4 +1,5 @@
-//! Tests of offers: complete ones are accepted, all others refused with the matching reason.
+//! Tests of offers. Complete offers are accepted, and all others are refused with the matching
+//! reason.
 
 use super::*;
 use crate::Fault;
@@ -18,7 +19,7 @@ fn memfd(bytes: usize, seals: Seals) -> OwnedFd {
     file.into()
 }
 
-fn frozen(change: impl FnOnce(&mut Geometry)) -> OwnedFd {
+fn sealed_geometry(change: impl FnOnce(&mut Geometry)) -> OwnedFd {
     let mut plan = geometry(id(), 8192, 0, Policy::Overwrite, 1);
     change(&mut plan);
     let file = Memfd::create("test", PAGE).unwrap();
@@ -52,8 +53,8 @@ fn complete_offer_is_opened_and_read() {
         }
         assert!(matches!(visitor.copy(place, &mut [0; 4]), Err(Fault::TooLong { .. })));
         assert_eq!(visitor.read(&mut out), Ok(Some(11)));
-        assert_eq!(visitor.written(), writer.count());
-        assert_eq!(writer.taken(0), Some(visitor.count()));
+        assert_eq!(visitor.writer_counts(), writer.counts());
+        assert_eq!(writer.reader_counts(0), Some(visitor.counts()));
         drop(writer);
         assert!(visitor.is_finished().unwrap());
     }
@@ -75,7 +76,8 @@ fn pointer_ring_is_opened_and_read() {
     assert!(matches!(refused, Err(Refusal::Geometry(_))), "not a ring of blocks");
 }
 
-/// T2: covers every file with each seal missing, too short, too long, or not a memfd.
+/// Covers each file with each seal missing, too short, too long, and replaced by a file that is not
+/// a memfd (T2).
 #[test]
 fn t2_incomplete_offer_is_refused() {
     let (size, reader) = (Seals::SIZE, Seals::READER);
@@ -87,26 +89,26 @@ fn t2_incomplete_offer_is_refused() {
             .filter(|&(i, _)| i as u32 != without)
             .fold(Seals::NONE, |seals, (_, seal)| seals.with(seal))
     };
-    let good = || (frozen(|_| ()), memfd(whole, reader), memfd(PAGE, size));
+    let good = || (sealed_geometry(|_| ()), memfd(whole, reader), memfd(PAGE, size));
     let look = |(geometry, ring, cursor)| {
         RingOffer::from_descriptors(vec![geometry, ring, cursor]).unwrap().read_blocks().map(drop)
     };
     assert_eq!(look(good()), Ok(()));
     for seals in [Seals::NONE, partly(0), partly(1), partly(2), partly(3), size] {
-        let refused = look((frozen(|_| ()), memfd(whole, seals), memfd(PAGE, size)));
+        let refused = look((sealed_geometry(|_| ()), memfd(whole, seals), memfd(PAGE, size)));
         assert!(matches!(refused, Err(Refusal::Unsealed { part: "ring", .. })), "{seals:?}");
     }
     for seals in [Seals::NONE, Seals::GROW, Seals::SHRINK] {
-        let refused = look((frozen(|_| ()), memfd(whole, reader), memfd(PAGE, seals)));
+        let refused = look((sealed_geometry(|_| ()), memfd(whole, reader), memfd(PAGE, seals)));
         assert!(matches!(refused, Err(Refusal::Unsealed { part: "cursor", .. })));
     }
     let refused = look((memfd(PAGE, reader), memfd(whole, reader), memfd(PAGE, size)));
     assert!(matches!(refused, Err(Refusal::Unsealed { part: "geometry", .. })));
     for bytes in [PAGE, whole - 1, whole + 1, 2 * whole] {
-        let refused = look((frozen(|_| ()), memfd(bytes, reader), memfd(PAGE, size)));
+        let refused = look((sealed_geometry(|_| ()), memfd(bytes, reader), memfd(PAGE, size)));
         assert!(matches!(refused, Err(Refusal::Size { part: "ring", .. })), "{bytes}");
     }
-    let refused = look((frozen(|_| ()), memfd(whole, reader), memfd(2 * PAGE, size)));
+    let refused = look((sealed_geometry(|_| ()), memfd(whole, reader), memfd(2 * PAGE, size)));
     assert!(matches!(refused, Err(Refusal::Size { part: "cursor", .. })));
     let changes: [fn(&mut Geometry); 9] = [
         |g| g.magic = 0,
@@ -120,7 +122,7 @@ fn t2_incomplete_offer_is_refused() {
         |g| g.policy = u32::MAX,
     ];
     for change in changes {
-        let refused = look((frozen(change), memfd(whole, reader), memfd(PAGE, size)));
+        let refused = look((sealed_geometry(change), memfd(whole, reader), memfd(PAGE, size)));
         assert!(matches!(refused, Err(Refusal::Geometry(_))), "{refused:?}");
     }
     let (_, ring, cursor) = good();

@@ -1,21 +1,22 @@
 //! Event moderation: how often a sleeping reader is woken. [SL §6.2], [Th §5.2.2]
 //!
-//! The rule, per buffer: a counter is incremented by every block that the reader has not been
-//! notified of. When it reaches T_b, an event is sent and the counter is reset. Its first increment
-//! sets an alarm T_t ahead; if the alarm fires first, the timer sends the event in place of the
-//! writer. An event sent for T_b cancels the alarm. Deviation: a block whose reader is awake is not
-//! counted. A reader checks once more before it sleeps, so it needs no event, and a stream whose
-//! reader keeps up sends none at all.
+//! The rule, per buffer: a counter is incremented for every published block of which the reader has
+//! not been notified. When it reaches T_b, an event is sent and the counter is reset. The first
+//! increment sets an alarm that fires after time T_t. If the alarm fires before T_b is reached, the
+//! timer sends the event in place of the writer. An event sent for T_b cancels the alarm.
+//! Deviation: a block is not counted if its reader is awake. A reader checks for blocks once more
+//! before it sleeps, so an awake reader needs no event, and a stream whose reader keeps up sends no
+//! events.
 //!
 //! No timer is armed per wait (5 µs, BASELINES). There is one [`Timer`] per process, a thread that
-//! runs while an alarm is set and for a few T_t after that; otherwise it sleeps without a limit.
-//! While it runs, setting an alarm is a store. So the bound T_t also holds while the writer is busy
-//! elsewhere, for example in a long computation or a blocking source.
+//! runs while an alarm is set and for a few T_t longer, and otherwise sleeps without a limit. While
+//! the thread runs, setting an alarm is a single store. So the bound T_t also holds while the
+//! writer is busy elsewhere, for example in a long computation or a blocking source.
 //!
 //! SYNC POINTS:
-//! - *alarm set*: [`Moderator::published`] stores the deadline with Release after the blocks were
-//!   published, [`Timer::fire_due`] loads it with Acquire and then notifies: a woken reader sees
-//!   the blocks.
+//! - *alarm set*: [`Moderator::count_published`] stores the deadline with Release after the blocks
+//!   were published, [`Timer::fire_due`] loads it with Acquire and then notifies: a woken reader
+//!   sees the blocks.
 //! - *next check*: the writer stores the deadline, issues a fence, and reads the time of the
 //!   timer's next check; the timer stores that time, issues a fence, and reads the deadlines once
 //!   more before it sleeps. The fences are sequentially consistent: at least one sees the other's
@@ -26,7 +27,7 @@ use crate::atomic::{AtomicU64, Ordering, fence};
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-/// Limits on blocks and time between events.
+/// Limits on the blocks and the time between two events.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Threshold {
     /// Number of blocks after which an event is sent (T_b): a power of two.
@@ -53,9 +54,9 @@ impl Threshold {
     }
 }
 
-/// Action of the timer in place of a writer: publishes written blocks and wakes the readers.
+/// The event of one buffer, which the timer sends in place of the writer.
 pub trait Signal: Send + Sync {
-    /// Sends an event. Must not block.
+    /// Publishes written blocks and wakes the readers. Must not block.
     fn signal(&self);
 }
 
@@ -65,7 +66,7 @@ impl Signal for Doorbell {
     }
 }
 
-/// Event counts by cause.
+/// Number of events sent, by cause.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Events {
     /// Events sent after T_b blocks.
@@ -88,7 +89,7 @@ impl Events {
 #[derive(Debug)]
 pub struct Moderator {
     threshold: Threshold,
-    /// Number of blocks that a sleeping reader has not been notified of.
+    /// Number of published blocks of which the sleeping reader has not been notified.
     pending: u64,
     alarm: Arc<Alarm>,
     timer: Arc<Timer>,
@@ -117,16 +118,22 @@ impl Moderator {
     }
 
     /// Lowers T_b to at most `blocks`, rounded down to a power of two.
-    pub fn bound(&mut self, blocks: u64) {
+    pub fn limit_blocks(&mut self, blocks: u64) {
         let blocks = self.threshold.blocks.min(blocks.max(1));
         self.threshold.blocks = 1 << blocks.ilog2();
     }
 
-    /// Counts blocks that have just been published; `awaited` is [`Doorbell::is_awaited`] as read
-    /// after the publication. If it is false, resets the counter instead. Returns true, and counts
-    /// an event, if the caller must notify now. `now` reads the timer's clock in nanoseconds.
+    /// Counts blocks that have just been published. `awaited` is [`Doorbell::is_awaited`] as read
+    /// after the publication; if it is false, the counter is reset instead. Returns true if the
+    /// caller must notify the reader now, and then counts an event. `now` reads the timer's clock
+    /// in nanoseconds.
     #[inline]
-    pub fn published(&mut self, blocks: u64, awaited: bool, now: impl FnOnce() -> u64) -> bool {
+    pub fn count_published(
+        &mut self,
+        blocks: u64,
+        awaited: bool,
+        now: impl FnOnce() -> u64,
+    ) -> bool {
         if !awaited {
             self.reset();
             return false;
@@ -143,33 +150,33 @@ impl Moderator {
             return true;
         }
         if first && blocks > 0 {
-            self.timer.set(&self.alarm, now().saturating_add(self.threshold.ns).max(1));
+            self.timer.set_alarm(&self.alarm, now().saturating_add(self.threshold.ns).max(1));
         }
         false
     }
 
-    /// Counts blocks as [`Moderator::published`] for a writer that is about to wait: sets no alarm,
-    /// which it would cancel at once. Returns true, and counts an event, if the caller must notify
-    /// now.
+    /// Counts blocks as [`Moderator::count_published`] does, for a writer that is about to wait.
+    /// Sets no alarm, because the wait would cancel it at once. Returns true if the caller must
+    /// notify the reader now, and then counts an event.
     #[inline]
-    pub fn published_last(&mut self, blocks: u64, awaited: bool) -> bool {
+    pub fn count_last_published(&mut self, blocks: u64, awaited: bool) -> bool {
         if !awaited {
             self.reset();
             return false;
         }
         self.pending += blocks;
-        self.idle()
+        self.must_notify_before_wait()
     }
 
-    /// Returns true, and counts an event, if the writer must notify before it waits.
-    pub fn idle(&mut self) -> bool {
+    /// Returns true if the writer must notify the reader before it waits, and then counts an event.
+    pub fn must_notify_before_wait(&mut self) -> bool {
         let is_due = self.pending > 0;
         self.reset();
         self.events.idle += u64::from(is_due);
         is_due
     }
 
-    /// Resets the counter and the alarm: the reader needs no event, or gets one now.
+    /// Resets the counter and the alarm, because the reader needs no event or gets one now.
     #[inline]
     fn reset(&mut self) {
         if self.pending > 0 {
@@ -187,7 +194,7 @@ impl Moderator {
 
 /// The alarm of one buffer, shared by its writer and the timer.
 struct Alarm {
-    /// Time at which the alarm fires, or [`UNSET`].
+    /// Time in nanoseconds at which the alarm fires, or [`UNSET`].
     deadline: AtomicU64,
     /// Number of times that the alarm has fired.
     fired: AtomicU64,
@@ -198,10 +205,10 @@ struct Alarm {
 
 /// Deadline of an alarm that is not set.
 const UNSET: u64 = 0;
-/// Time of the next check of a timer that sleeps until it is notified.
+/// Time of the next check while the timer sleeps without a limit.
 const DORMANT: u64 = u64::MAX;
-/// Number of checks, T_t apart, that the timer makes after the last alarm: a slow stream sets an
-/// alarm again soon, and waking the thread costs its writer 7 µs.
+/// Number of checks, T_t apart, that the timer makes after the last alarm. A slow stream sets an
+/// alarm again soon, and waking the thread would cost its writer 7 µs.
 const LINGER_CHECKS: u32 = 8;
 
 impl fmt::Debug for Alarm {
@@ -214,7 +221,8 @@ impl fmt::Debug for Alarm {
 #[derive(Debug)]
 pub struct Timer {
     alarms: Mutex<Vec<Weak<Alarm>>>,
-    /// Time of the next check; an alarm after this time does not wake the timer.
+    /// Time in nanoseconds of the next check. Setting an alarm for a later time does not wake the
+    /// timer.
     next: AtomicU64,
     doorbell: Doorbell,
     #[cfg(not(loom))]
@@ -242,8 +250,8 @@ impl Timer {
         &TIMER
     }
 
-    /// Sets an alarm: a store, unless the timer sleeps past the deadline.
-    fn set(self: &Arc<Self>, alarm: &Alarm, deadline: u64) {
+    /// Sets an alarm. Wakes the timer only if its next check would be after the deadline.
+    fn set_alarm(self: &Arc<Self>, alarm: &Alarm, deadline: u64) {
         // SYNC POINT: alarm set; pairs with the load in `fire`.
         alarm.deadline.store(deadline, Ordering::Release);
         // SYNC POINT: next check; pairs with the fence in `plan`.
@@ -260,8 +268,8 @@ impl Timer {
         self.doorbell.notify();
     }
 
-    /// Starts the thread. If the kernel refuses one, events are still sent for T_b and by writers
-    /// about to wait; only the bound T_t is lost.
+    /// Starts the thread. If the kernel refuses a thread, events are still sent after T_b blocks
+    /// and by writers about to wait; only the bound T_t is lost.
     #[cfg(not(loom))]
     fn start(self: &Arc<Self>) {
         self.started.call_once(|| {
@@ -272,18 +280,18 @@ impl Timer {
                 sys::process::set_exact_timers();
                 let mut quiet = LINGER_CHECKS;
                 loop {
-                    timer.round(&mut quiet, sys::clock::monotonic);
+                    timer.check_and_sleep(&mut quiet, sys::clock::monotonic);
                 }
             });
         });
     }
 
-    /// Checks once and sleeps until the next check is due.
+    /// Checks all alarms once, and sleeps until the next check is due.
     #[cfg(not(loom))]
-    fn round(&self, quiet: &mut u32, clock: impl Fn() -> u64) {
+    fn check_and_sleep(&self, quiet: &mut u32, clock: impl Fn() -> u64) {
         let ticket = self.doorbell.listen();
         let now = clock();
-        match self.plan(quiet, now) {
+        match self.fire_and_schedule(quiet, now) {
             None => {}
             Some(DORMANT) => {
                 self.doorbell.sleep(ticket);
@@ -297,9 +305,9 @@ impl Timer {
         }
     }
 
-    /// Sends due events and returns the time until which to sleep, or `None` to check again at
-    /// once. To be called after `listen`.
-    fn plan(&self, quiet: &mut u32, now: u64) -> Option<u64> {
+    /// Sends the events that are due, and schedules the next check. Returns the time until which to
+    /// sleep, or `None` to check again at once. Call this after `listen`.
+    fn fire_and_schedule(&self, quiet: &mut u32, now: u64) -> Option<u64> {
         let until = match self.fire_due(now) {
             Some(earliest) => {
                 *quiet = 0;
@@ -318,7 +326,8 @@ impl Timer {
         (!overtaken && until > now).then_some(until)
     }
 
-    /// Sends the events due at this time. Returns the time of the next alarm, if one is set.
+    /// Sends the events that are due at `now`. Returns the time of the next alarm, or `None` if no
+    /// alarm is set.
     fn fire_due(&self, now: u64) -> Option<u64> {
         let mut alarms = self.alarms();
         // Alarms of dropped writers are removed.
@@ -327,7 +336,7 @@ impl Timer {
         self.next_deadline()
     }
 
-    /// Returns the time of the next alarm, if one is set.
+    /// Returns the time of the next alarm, or `None` if no alarm is set.
     fn next_deadline(&self) -> Option<u64> {
         let set = |alarm: &Weak<Alarm>| {
             let deadline = alarm.upgrade()?.deadline.load(Ordering::Relaxed);
@@ -336,7 +345,7 @@ impl Timer {
         self.alarms().iter().filter_map(set).min()
     }
 
-    /// Returns the shortest delay of any alarm, in nanoseconds.
+    /// Returns the shortest delay of all alarms, in nanoseconds; 0 if there are no alarms.
     fn shortest_delay(&self) -> u64 {
         let after = |alarm: &Weak<Alarm>| Some(alarm.upgrade()?.after.load(Ordering::Relaxed));
         self.alarms().iter().filter_map(after).min().unwrap_or(0)
@@ -348,7 +357,7 @@ impl Timer {
 }
 
 impl Alarm {
-    /// Sends the event if it is due. Always returns true, which keeps the alarm in the list.
+    /// Sends the event if it is due. Always returns true, so that `retain` keeps the alarm.
     fn fire(&self, now: u64) -> bool {
         // SYNC POINT: alarm set; pairs with the store in `set`.
         let deadline = self.deadline.load(Ordering::Acquire);

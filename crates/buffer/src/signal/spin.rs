@@ -1,15 +1,16 @@
-//! Adaptive spinning: how often to poll before sleeping, learned from past polls. Polls while
-//! blocks arrive often, sleeps while they arrive rarely. [SL §6.2], FEATURES K10
+//! Adaptive spinning: how often to poll before sleeping, learned from past polls. A party polls
+//! while blocks arrive often, and sleeps while they arrive rarely. [SL §6.2], FEATURES K10
 //!
 //! Polling finds a block that arrives sooner than a sleep and a wake-up take (2 to 25 µs:
 //! BASELINES), so a party first polls for that long. After several fruitless waits in a row,
-//! polling wastes processor time: the number of polls is halved each time, down to none.
-//! Periodically the full number is tried again, since nothing else would detect that blocks arrive
-//! often again. One successful poll restores the full number, so a steady stream is always polled.
+//! polling wastes processor time, so each further fruitless wait halves the number of polls, down
+//! to none. Periodically the full number is tried again, because nothing else would detect that
+//! blocks arrive often again. One successful poll restores the full number, so a steady stream is
+//! always polled.
 //!
-//! A reader faster than its writer catches up after each batch, and then both compete for the same
-//! cache lines: those of the position and of the header being written. This competition costs the
-//! writer more than the copy (`bench pipe`, short blocks on two cores). So while blocks flow, a
+//! A reader that is faster than its writer catches up after each batch. Then both compete for two
+//! cache lines, that of the position and that of the header being written. This competition costs
+//! the writer more than the copy (`bench pipe`, short blocks on two cores). So while blocks flow, a
 //! reader that has caught up doubles the pauses before each poll, which lets the writer get ahead.
 //! When single blocks arrive, the pauses are halved again.
 //!
@@ -21,7 +22,7 @@ use crate::Fault;
 /// Spinning state of one party.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Spin {
-    /// Number of polls set by the user; `None`: adaptive.
+    /// Number of polls set by the user; `None` if the number is adaptive.
     fixed: Option<u32>,
     /// Number of consecutive waits without a successful poll.
     fruitless: u32,
@@ -31,25 +32,26 @@ pub struct Spin {
     waited_at: u64,
 }
 
-/// Number of consecutive fruitless waits that do not reduce the polls.
+/// Number of consecutive fruitless waits after which further ones reduce the polls.
 const FRUITLESS_WAITS_IGNORED: u32 = 4;
 /// Interval, in fruitless waits, at which the full number of polls is tried.
 const RETRY_INTERVAL: u32 = 32;
 /// Minimum number of blocks since the last wait that counts as a continuous flow.
 const FLOW_BLOCKS_MIN: u64 = 8;
-/// Maximum of extra pauses, which together take about as long as a sleep and a wake-up.
+/// Maximum number of extra pauses. Together they take about as long as a sleep and a wake-up.
 const EXTRA_PAUSES_MAX: u32 = 127;
 
 impl Spin {
-    /// Sets a fixed number of polls. `u32::MAX` in practice never sleeps (busy polling).
-    pub const fn fix(&mut self, polls: u32) {
+    /// Fixes the number of polls. With `u32::MAX` the party in practice never sleeps (busy
+    /// polling).
+    pub const fn fix_polls(&mut self, polls: u32) {
         self.fixed = Some(polls);
     }
 
-    /// Returns the number of polls for this wait: the number set by the user; else 0 if both
-    /// parties share a processor (`together`), where the other party cannot run in the meantime;
-    /// else the adaptive number.
-    pub(crate) fn polls(&self, together: bool) -> u32 {
+    /// Returns the number of polls for this wait: the number set by the user; otherwise 0 if both
+    /// parties share a processor (`together`), because the other party cannot run during polling;
+    /// otherwise the adaptive number.
+    pub(crate) fn poll_count(&self, together: bool) -> u32 {
         match (self.fixed, together) {
             (Some(polls), _) => polls,
             (None, true) => 0,
@@ -61,9 +63,9 @@ impl Spin {
         }
     }
 
-    /// Polls `ready` up to the number of times given by [`Spin::polls`], until it returns true.
-    /// Returns false if it never did. `taken` is the total number of blocks taken so far. Fails as
-    /// `ready`.
+    /// Polls `ready` up to the number of times given by [`Spin::poll_count`]. Returns true as soon
+    /// as `ready` does, or false if it never does. `taken` is the total number of blocks that the
+    /// party has taken so far. Fails if `ready` fails.
     pub fn poll(
         &mut self,
         together: bool,
@@ -71,8 +73,8 @@ impl Spin {
         mut ready: impl FnMut() -> Result<bool, Fault>,
     ) -> Result<bool, Fault> {
         let arrived = taken.wrapping_sub(std::mem::replace(&mut self.waited_at, taken));
-        let mut left = self.polls(together);
-        let pauses = self.pauses(arrived);
+        let mut left = self.poll_count(together);
+        let pauses = self.pause_count(arrived);
         while left > 0 {
             for _ in 0..pauses {
                 std::hint::spin_loop();
@@ -89,7 +91,7 @@ impl Spin {
 
     /// Returns the number of pauses before each poll, given the number of blocks since the last
     /// wait.
-    fn pauses(&mut self, arrived: u64) -> u32 {
+    fn pause_count(&mut self, arrived: u64) -> u32 {
         self.extra_pauses = if arrived >= FLOW_BLOCKS_MIN {
             (self.extra_pauses * 2 + 1).min(EXTRA_PAUSES_MAX)
         } else {
@@ -98,9 +100,9 @@ impl Spin {
         self.extra_pauses + 1
     }
 
-    /// Returns true if the user has set 0 polls, so that the processor is yielded at once; `None`
-    /// if the number is adaptive.
-    pub(crate) fn yields(&self) -> Option<bool> {
+    /// Returns true if the user has set 0 polls, so that the party yields the processor at once;
+    /// `None` if the number is adaptive.
+    pub(crate) fn is_fixed_to_zero(&self) -> Option<bool> {
         self.fixed.map(|polls| polls == 0)
     }
 
@@ -117,12 +119,12 @@ impl Spin {
 mod tests {
     use super::*;
 
-    /// Returns the total number of polls in `waits` waits, in each of which the poll with index
+    /// Returns the total number of polls in `waits` waits. In each wait, the poll with index
     /// `found_at` succeeds.
     fn total_polls(spin: &mut Spin, waits: u32, found_at: u32) -> u64 {
         let mut all = 0;
         for _ in 0..waits {
-            let polls = spin.polls(false);
+            let polls = spin.poll_count(false);
             if found_at < polls {
                 all += u64::from(found_at) + 1;
                 spin.record_success();
@@ -137,29 +139,29 @@ mod tests {
     #[test]
     fn k10_polls_adapt_to_success() {
         let mut spin = Spin::default();
-        assert_eq!(spin.polls(false), 2000);
+        assert_eq!(spin.poll_count(false), 2000);
         assert_eq!(total_polls(&mut spin, 1000, 5), 6000, "a flow is polled for");
-        assert_eq!(spin.polls(false), 2000);
+        assert_eq!(spin.poll_count(false), 2000);
         // A slow stream: no poll ever succeeds.
         let fruitless = total_polls(&mut spin, 1000, u32::MAX);
         assert!(fruitless < 1000 * 2000 / 20, "a twentieth: {fruitless}");
-        assert_eq!(spin.polls(true), 0, "no polls on one processor");
+        assert_eq!(spin.poll_count(true), 0, "no polls on one processor");
         // More arrives: detected within a few waits, and polled for from then on.
         let (waits, mut asleep) = (100, 0);
         for _ in 0..waits {
             asleep += u32::from(total_polls(&mut spin, 1, 50) != 51);
         }
         assert!(asleep < RETRY_INTERVAL, "{asleep} of {waits}");
-        assert_eq!(spin.polls(false), 2000);
+        assert_eq!(spin.poll_count(false), 2000);
     }
 
     #[test]
     fn k10_flow_increases_pauses_between_polls() {
         let mut spin = Spin::default();
-        assert_eq!(spin.pauses(0), 1, "a single block is polled for at once");
-        let flow: Vec<u32> = (0..9).map(|_| spin.pauses(32)).collect();
+        assert_eq!(spin.pause_count(0), 1, "a single block is polled for at once");
+        let flow: Vec<u32> = (0..9).map(|_| spin.pause_count(32)).collect();
         assert_eq!(flow, [2, 4, 8, 16, 32, 64, 128, 128, 128]);
-        let trickle: Vec<u32> = (0..8).map(|_| spin.pauses(1)).collect();
+        let trickle: Vec<u32> = (0..8).map(|_| spin.pause_count(1)).collect();
         assert_eq!(trickle, [64, 32, 16, 8, 4, 2, 1, 1]);
     }
 
@@ -167,7 +169,7 @@ mod tests {
     fn k10_occasional_failures_keep_the_full_polls() {
         let mut spin = Spin::default();
         for wait in 0..1000 {
-            assert_eq!(spin.polls(false), 2000);
+            assert_eq!(spin.poll_count(false), 2000);
             if wait % 4 == 0 { spin.record_success() } else { spin.record_failure() }
         }
     }
@@ -176,9 +178,9 @@ mod tests {
     fn k10_fixed_number_of_polls_is_kept() {
         let mut spin = Spin::default();
         for polls in [0, 7, u32::MAX] {
-            spin.fix(polls);
+            spin.fix_polls(polls);
             (0..100).for_each(|_| spin.record_failure());
-            assert_eq!([spin.polls(false), spin.polls(true)], [polls; 2]);
+            assert_eq!([spin.poll_count(false), spin.poll_count(true)], [polls; 2]);
         }
     }
 }

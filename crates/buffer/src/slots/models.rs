@@ -1,4 +1,4 @@
-//! Loom models of a segment that crosses to another space, in all interleavings: `pool` M4 and
+//! Loom models, in all interleavings, of a segment that crosses to another space: `pool` M4 and
 //! `crossing` C3. Loom reports every access to the bytes that the protocol does not order before
 //! their reuse.
 
@@ -23,18 +23,18 @@ struct Bytes(UnsafeCell<()>);
 unsafe impl Sync for Bytes {}
 
 impl Bytes {
-    fn write(&self) {
+    fn run_writer(&self) {
         self.0.with_mut(|_| ());
     }
 
-    fn read(&self) {
+    fn track_read(&self) {
         self.0.with(|_| ());
     }
 }
 
-/// Runs the pool's thread: fills segment 0, sends a block of it, and reuses the slot as soon as
-/// allowed.
-fn write(state: &SlotModel, writer: &mut PointerWriter) {
+/// Runs the pool's thread: fills segment 0, sends a block of the segment, and reuses the slot as
+/// soon as it is free.
+fn run_writer(state: &SlotModel, writer: &mut PointerWriter) {
     state.slots.open(0, 0);
     state.bytes.write();
     state.slots.fill(0, 64);
@@ -54,7 +54,7 @@ fn write(state: &SlotModel, writer: &mut PointerWriter) {
 }
 
 /// Runs the reading space until it has located the block.
-fn find(state: &SlotModel, reader: &mut PointerReader) {
+fn locate_block(state: &SlotModel, reader: &mut PointerReader) {
     while reader.waiting().unwrap() == 0 {
         thread::yield_now();
     }
@@ -62,12 +62,14 @@ fn find(state: &SlotModel, reader: &mut PointerReader) {
     assert_eq!(state.slots.locate(entry.pointer.place), Ok((0, 0)));
 }
 
-fn release(reader: &mut PointerReader) {
+fn release_entries(reader: &mut PointerReader) {
     reader.side.next += 1;
     reader.side.release();
 }
 
-fn model(read: impl Fn(&SlotModel, &mut PointerReader) + Send + Sync + Clone + 'static) {
+fn check_segment_reuse(
+    read: impl Fn(&SlotModel, &mut PointerReader) + Send + Sync + Clone + 'static,
+) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(3);
     builder.check(move || {
@@ -83,26 +85,26 @@ fn model(read: impl Fn(&SlotModel, &mut PointerReader) + Send + Sync + Clone + '
         let mut reader = readers.remove(0);
         let (there, read) = (state.clone(), read.clone());
         let reading = thread::spawn(move || read(&there, &mut reader));
-        write(&state, &mut writer);
+        run_writer(&state, &mut writer);
         reading.join().unwrap();
     });
 }
 
 #[test]
 fn segment_is_reused_only_after_the_last_read() {
-    model(|state, reader| {
-        find(state, reader);
+    check_segment_reuse(|state, reader| {
+        locate_block(state, reader);
         state.bytes.read();
-        release(reader);
+        release_entries(reader);
     });
 }
 
 #[test]
 fn lease_taken_while_reading_delays_reuse() {
-    model(|state, reader| {
-        find(state, reader);
+    check_segment_reuse(|state, reader| {
+        locate_block(state, reader);
         state.slots.lease(0);
-        release(reader);
+        release_entries(reader);
         state.bytes.read();
         state.slots.unlease(0);
     });

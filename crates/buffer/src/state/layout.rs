@@ -1,9 +1,9 @@
 //! Layout of a table in its region: head words, the columns as text, the rows.
 //!
-//! [`Shape::read`] validates words written by another process. It returns a shape that fits the
-//! region, or an error.
+//! [`Shape::read`] validates words that another process has written. It returns a shape that fits
+//! the region, or an error.
 
-use super::rows::HEAD;
+use super::rows::ROW_HEAD_WORDS;
 use crate::atomic::AtomicU64;
 use crate::foreign;
 use crate::name::Error;
@@ -19,7 +19,7 @@ pub(super) mod word {
     pub(in super::super) const COLUMNS: usize = 2;
     /// Maximum number of rows.
     pub(in super::super) const ROWS: usize = 3;
-    /// Sequence lock of everything that follows.
+    /// Sequence lock of all words after it.
     pub(in super::super) const LOCK: usize = 4;
     /// Time of the last write in nanoseconds of the monotonic clock.
     pub(in super::super) const WRITTEN: usize = 5;
@@ -27,14 +27,14 @@ pub(super) mod word {
     pub(in super::super) const LEFT_OUT: usize = 6;
     /// One past the last row ever used.
     pub(in super::super) const USED: usize = 7;
-    /// 1 once the writer has ended the table; only the socket to the host reports that a writer was
-    /// killed.
+    /// 1 if the writer has ended the table. A killed writer does not set this word; the hang-up of
+    /// the host's socket reports its death.
     pub(in super::super) const ENDED: usize = 8;
     /// Number of words in the head.
     pub(in super::super) const COUNT: usize = 9;
 }
 
-/// "SL stat" and the version of the format.
+/// Magic number: "SL stat" and the version of the format.
 pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"SL stat1");
 /// Maximum number of columns.
 const COLUMNS_MAX: usize = 1 << 10;
@@ -52,10 +52,10 @@ pub struct Column {
     pub unit: String,
 }
 
-/// Filter, columns and size of a table.
+/// The shape of a table: the filter, the columns, and the number of rows.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Shape {
-    /// Filter as written in the request.
+    /// Filter call as written in the request.
     pub filter: String,
     /// Columns, in the order of a row's numbers.
     pub columns: Vec<Column>,
@@ -64,9 +64,9 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// Returns the stored text: the filter, then one line per column, name and unit separated by a
-    /// tab.
-    pub(super) fn text(&self) -> Vec<u8> {
+    /// Returns the text stored in the table: a line with the filter, then one line per column with
+    /// its name and unit, separated by a tab.
+    pub(super) fn column_text(&self) -> Vec<u8> {
         let plain = |text: &str| text.replace(['\t', '\n'], " ");
         let mut text = plain(&self.filter);
         for column in &self.columns {
@@ -76,28 +76,30 @@ impl Shape {
     }
 
     /// Returns the size of a row in words.
-    pub(super) const fn width(&self) -> usize {
-        HEAD + self.columns.len()
+    pub(super) const fn row_words(&self) -> usize {
+        ROW_HEAD_WORDS + self.columns.len()
     }
 
-    /// Returns the index of the first row's first word, after a text of `text` bytes.
-    pub(super) const fn first(text: usize) -> usize {
+    /// Returns the index of the first word of the first row, given the length of the text in bytes.
+    pub(super) const fn first_row_word(text: usize) -> usize {
         // Rows begin at a cache line.
         (word::COUNT + text.div_ceil(size_of::<u64>())).next_multiple_of(8)
     }
 
     /// Returns the size of the table in words.
-    pub(super) fn words(&self) -> usize {
-        Self::first(self.text().len()) + self.rows * self.width()
+    pub(super) fn table_words(&self) -> usize {
+        Self::first_row_word(self.column_text().len()) + self.rows * self.row_words()
     }
 
-    /// Returns true if the dimensions are within the limits.
-    pub(super) fn fits(&self) -> bool {
-        self.columns.len() <= COLUMNS_MAX && self.rows <= ROWS_MAX && self.text().len() <= TEXT_MAX
+    /// Returns true if columns, rows and text are within their limits.
+    pub(super) fn is_within_limits(&self) -> bool {
+        self.columns.len() <= COLUMNS_MAX
+            && self.rows <= ROWS_MAX
+            && self.column_text().len() <= TEXT_MAX
     }
 
-    /// Validates a shape written by another process. Returns it with the index of the first row's
-    /// first word.
+    /// Validates a shape that another process has written. Returns the shape, and the index of the
+    /// first word of the first row.
     pub(super) fn read(words: &[AtomicU64]) -> Result<(Self, usize), Error> {
         let mut head = [0; word::COUNT * size_of::<u64>()];
         foreign::copy_out(words, 0, &mut head);
@@ -113,8 +115,8 @@ impl Shape {
         if text > TEXT_MAX || columns > COLUMNS_MAX || rows > ROWS_MAX {
             return Err(refused.into());
         }
-        let first = Self::first(text);
-        let should = first + rows * (HEAD + columns);
+        let first = Self::first_row_word(text);
+        let should = first + rows * (ROW_HEAD_WORDS + columns);
         if should > words.len() {
             let (is, should) = (size_of_val(words), should * size_of::<u64>());
             return Err(Refusal::Size { part: "state", is, should }.into());

@@ -1,4 +1,4 @@
-//! List of the tables in this network namespace, as the kernel reports their sockets.
+//! List of the tables in this network namespace, derived from the kernel's list of sockets.
 
 use crate::name::{Address, Error, OpenRequest, holder};
 use std::collections::BTreeMap;
@@ -22,12 +22,12 @@ impl TableNames {
         Ok(Self(names))
     }
 
-    /// Iterates over the addresses, sorted.
+    /// Iterates over the addresses of all tables, sorted.
     pub fn addresses(&self) -> impl Iterator<Item = &Address> {
         self.0.values().map(|(address, _)| address)
     }
 
-    /// Starts a request to the process that owns this name. Does not block.
+    /// Starts a request to the process that holds this name. Does not block.
     pub fn request(&self, address: &Address) -> Result<OpenRequest, Error> {
         let known = self.0.get(&(address.uid(), address.name().to_owned()));
         OpenRequest::among(address, known.map_or(&[], |(_, sockets)| sockets.as_slice()))

@@ -1,8 +1,8 @@
 //! Loom models of a writer and a reader of rows, in all interleavings up to a bound of preemptions.
-//! Verified: the models fail if either fence is removed. They do not fail if the store that ends a
-//! change is relaxed, although the memory model requires Release there.
+//! Verified: the models fail if either fence is removed. They do not detect a relaxed store at the
+//! end of a change, although the memory model requires Release there.
 
-use super::rows::{HEAD, Reading, RowRead, begin_change, end_change, get, put};
+use super::rows::{ROW_HEAD_WORDS, Reading, RowRead, begin_change, end_change, get, put};
 use crate::atomic::Ordering;
 use crate::region::Region;
 use loom::sync::Arc;
@@ -14,7 +14,7 @@ fn model(check: impl Fn() + Sync + Send + 'static) {
     builder.check(check);
 }
 
-const ROW: usize = HEAD + 2;
+const ROW: usize = ROW_HEAD_WORDS + 2;
 
 #[test]
 fn m3_no_reader_sees_a_torn_row() {

@@ -1,4 +1,4 @@
-//! Readers of a table: they map it read-only and copy rows out.
+//! Readers of a table, which map the table read-only and copy rows out.
 
 use super::layout::{Shape, word};
 use super::rows::{self, Reading, RowRead};
@@ -28,7 +28,7 @@ impl Deref for TableReader {
 pub struct Snapshot {
     /// Rows, with one number per column.
     pub rows: Vec<Vec<u64>>,
-    /// True if all rows are from one instant; otherwise each row is consistent only by itself.
+    /// True if all rows are from one instant; otherwise each row is consistent only in itself.
     pub whole: bool,
     /// Number of rows that could not be read, because the writer stopped or was suspended in the
     /// middle of a change.
@@ -41,9 +41,9 @@ pub struct Snapshot {
     pub ended: bool,
 }
 
-/// Maximum number of attempts at a consistent snapshot of a table that changes in the meantime.
+/// Maximum number of attempts at a consistent snapshot while the writer changes the table.
 const SNAPSHOT_ATTEMPTS_MAX: usize = 8;
-/// Maximum number of attempts at a row that changes in the meantime. The writer changes a row in
+/// Maximum number of attempts at a row while the writer changes it. The writer changes a row in
 /// less than a microsecond; if it was preempted in the middle, yielding gives it this processor.
 const ROW_ATTEMPTS_MAX: usize = 10_000;
 
@@ -79,7 +79,7 @@ impl TableReader {
         self.region.host()
     }
 
-    /// Copies the current content. Does not involve the writer.
+    /// Returns a copy of the current rows. Does not involve the writer.
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
         // Checked first: everything written before the end is then visible.
@@ -115,7 +115,7 @@ impl TableReader {
         let row = self.table.row(at);
         let mut numbers = vec![0; self.shape.columns.len()];
         for attempt in 0..ROW_ATTEMPTS_MAX {
-            match rows::get(row, &mut numbers) {
+            match rows::try_read_row(row, &mut numbers) {
                 RowRead::Numbers => return snapshot.rows.push(numbers),
                 RowRead::Nothing => return,
                 RowRead::Torn if snapshot.ended => break,

@@ -1,8 +1,9 @@
 //! The rows of a table, and the protocol that protects readers from torn rows.
 //!
-//! A sequence lock for each row and one for all rows: a word that its only writer makes odd before
-//! a change and even again after it. A reader loads the word, copies, and loads it again; if it was
-//! even and is unchanged, nothing changed in between.
+//! Each row has a sequence lock, and one more lock covers all rows. A sequence lock is a word that
+//! its only writer makes odd before a change and even again afterwards. A reader loads the word,
+//! copies the row, and loads the word again; if the word was even and is unchanged, the row did not
+//! change in between.
 //!
 //! SYNC POINTS
 //! - *change begins*: the word is stored odd, then a Release fence is issued: a reader that loads
@@ -13,10 +14,11 @@
 
 use crate::atomic::{AtomicU64, Ordering, acquire, fence};
 
-/// Number of words in front of a row's numbers: the lock, and whether the row is present.
-pub(super) const HEAD: usize = 2;
+/// Number of words in front of a row's numbers: the lock, and a word that is nonzero if the row is
+/// present.
+pub(super) const ROW_HEAD_WORDS: usize = 2;
 
-/// Begins a change under this lock.
+/// Begins a change under a lock, by making the lock odd.
 pub(super) fn begin_change(lock: &AtomicU64) {
     let before = lock.load(Ordering::Relaxed);
     // A previous writer may have been killed in the middle: the word becomes odd in any case.
@@ -25,16 +27,16 @@ pub(super) fn begin_change(lock: &AtomicU64) {
     fence(Ordering::Release);
 }
 
-/// Ends the change that [`begin_change`] began.
+/// Ends a change under a lock, by making the lock even again.
 pub(super) fn end_change(lock: &AtomicU64) {
     let now = lock.load(Ordering::Relaxed);
     // SYNC POINT: change ends.
     lock.store(now.wrapping_add(1), Ordering::Release);
 }
 
-/// Writes the numbers of a row, or clears it for `None`. `row` consists of [`HEAD`] words and one
-/// per column.
-pub(super) fn put(row: &[AtomicU64], numbers: Option<&[u64]>) {
+/// Writes the numbers of a row, or clears the row for `None`. `row` has [`ROW_HEAD_WORDS`] words
+/// followed by one word per column.
+pub(super) fn write_row(row: &[AtomicU64], numbers: Option<&[u64]>) {
     let [lock, present, words @ ..] = row else { return };
     begin_change(lock);
     present.store(numbers.is_some().into(), Ordering::Relaxed);
@@ -64,7 +66,7 @@ impl Reading {
     }
 }
 
-/// The result of reading a row.
+/// The result of an attempt to read a row.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum RowRead {
     /// `out` holds the numbers.
@@ -75,8 +77,8 @@ pub(super) enum RowRead {
     Torn,
 }
 
-/// Reads a row once.
-pub(super) fn get(row: &[AtomicU64], out: &mut [u64]) -> RowRead {
+/// Attempts once to read a row into `out`.
+pub(super) fn try_read_row(row: &[AtomicU64], out: &mut [u64]) -> RowRead {
     let [lock, present, words @ ..] = row else { return RowRead::Nothing };
     let Some(reading) = Reading::begin(lock) else { return RowRead::Torn };
     let present = present.load(Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! State common to reader and writer of a table: named memory and its layout.
+//! State common to the reader and the writer of a table: the region, its name, and its layout.
 
 use super::layout::Shape;
 use crate::atomic::AtomicU64;
@@ -10,7 +10,7 @@ pub struct Table {
     pub(super) region: SharedRegion,
     pub(super) address: Address,
     pub(super) shape: Shape,
-    /// Index of the first row's first word.
+    /// Index of the first word of the first row.
     pub(super) first: usize,
 }
 
@@ -34,7 +34,7 @@ impl Table {
 
     /// Returns the words of a row; empty if there is no such row.
     pub(super) fn row(&self, at: usize) -> &[AtomicU64] {
-        let from = self.first + at * self.shape.width();
-        self.words().get(from..from + self.shape.width()).unwrap_or_default()
+        let from = self.first + at * self.shape.row_words();
+        self.words().get(from..from + self.shape.row_words()).unwrap_or_default()
     }
 }

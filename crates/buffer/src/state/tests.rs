@@ -1,4 +1,4 @@
-//! Tests of tables within one process; `tests/states.rs` tests access by other users and killed
+//! Tests of tables within one process. `tests/states.rs` tests access by other users and killed
 //! writers.
 
 use super::*;

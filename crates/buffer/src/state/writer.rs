@@ -1,4 +1,5 @@
-//! Writers of a table. Changes become a consistent snapshot at [`TableWriter::end`].
+//! Writers of a table. [`TableWriter::end`] completes a group of changes, which readers then see as
+//! a consistent snapshot.
 
 use super::layout::{MAGIC, Shape, word};
 use super::rows;
@@ -15,10 +16,10 @@ use std::ops::Deref;
 #[derive(Debug)]
 pub struct TableWriter {
     table: Table,
-    /// Serves processes that open the table.
+    /// Host that serves the processes which open the table.
     _host: Host,
     used: usize,
-    /// Rows beyond the end of the table.
+    /// Indices of the rows that were put beyond the end of the table.
     overflow: HashSet<usize>,
     /// True if a row was put since the last [`TableWriter::end`].
     is_open: bool,
@@ -33,15 +34,15 @@ impl Deref for TableWriter {
 }
 
 impl TableWriter {
-    /// Creates an empty table under a name of this user. `access` limits who may read it.
+    /// Creates an empty table under a name of this user. `access` limits who may read the table.
     pub fn create(name: &str, access: AccessList, shape: Shape) -> Result<Self, Error> {
         let address = Address::of_current_user(name)?.of_state();
-        if !shape.fits() {
+        if !shape.is_within_limits() {
             let why = "what is to be shown by it has too many columns or rows";
             return Err(Error::Name { name: name.to_owned(), why });
         }
-        let text = shape.text();
-        let (region, files) = SharedRegion::create(shape.words() * size_of::<u64>(), false)?;
+        let text = shape.column_text();
+        let (region, files) = SharedRegion::create(shape.table_words() * size_of::<u64>(), false)?;
         let words = region.words();
         foreign::copy_in(words, word::COUNT, &text);
         let numbers = [
@@ -52,13 +53,13 @@ impl TableWriter {
         ];
         for (at, number) in numbers {
             // Not shared yet: readers get the memory from the kernel, after all of these stores.
-            set(words, at, number);
+            store_word(words, at, number);
         }
         let host = Host::open()?;
         // Write permission is dropped: other processes get read-only memory.
         let access = AccessList { mode: access.mode & READ_BITS, ..access };
         host.name_region(address.clone(), access, files)?;
-        let first = Shape::first(text.len());
+        let first = Shape::first_row_word(text.len());
         let (used, overflow, is_open) = Default::default();
         let table = Table { region, address, shape, first };
         Ok(Self { table, _host: host, used, overflow, is_open })
@@ -72,8 +73,8 @@ impl TableWriter {
         self.overflow.clear();
     }
 
-    /// Sets the numbers of a row, or clears it for `None`. Rows beyond the end of the table are
-    /// only counted. Until [`TableWriter::end`] readers see the table as inconsistent.
+    /// Sets the numbers of a row, or clears the row for `None`. A row beyond the end of the table
+    /// is only counted. Until [`TableWriter::end`], readers see the table as inconsistent.
     pub fn put(&mut self, at: usize, numbers: Option<&[u64]>) {
         if !std::mem::replace(&mut self.is_open, true)
             && let Some(lock) = self.words().get(word::LOCK)
@@ -91,19 +92,19 @@ impl TableWriter {
             return;
         }
         self.used = self.used.max(at + 1);
-        rows::put(self.table.row(at), numbers);
+        rows::write_row(self.table.row(at), numbers);
     }
 
-    /// Ends a group of changes, which readers then see as consistent. `now` is the time of the
-    /// monotonic clock in nanoseconds.
+    /// Ends a group of changes, which readers then see as consistent. `now` is the time in
+    /// nanoseconds of the monotonic clock.
     pub fn end(&mut self, now: u64) {
         if !std::mem::take(&mut self.is_open) {
             return;
         }
         let words = self.words();
-        set(words, word::WRITTEN, now);
-        set(words, word::LEFT_OUT, self.overflow.len() as u64);
-        set(words, word::USED, self.used as u64);
+        store_word(words, word::WRITTEN, now);
+        store_word(words, word::LEFT_OUT, self.overflow.len() as u64);
+        store_word(words, word::USED, self.used as u64);
         if let Some(lock) = words.get(word::LOCK) {
             rows::end_change(lock);
         }
@@ -120,11 +121,11 @@ impl Drop for TableWriter {
     }
 }
 
-fn set(words: &[AtomicU64], at: usize, number: u64) {
+fn store_word(words: &[AtomicU64], at: usize, number: u64) {
     if let Some(word) = words.get(at) {
         word.store(number, Ordering::Relaxed);
     }
 }
 
-/// Mode bits that allow reading.
+/// Permission bits that allow reading.
 const READ_BITS: u32 = 0o444;

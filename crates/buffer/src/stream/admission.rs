@@ -12,7 +12,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use sys::doorbell::SocketDoorbell;
 
-/// Creates a stream without readers: the writing end, and the admission of readers.
+/// Creates a stream without readers. Returns the writing end, and the object that admits readers.
 /// [`Config::readers`] is ignored.
 pub fn joinable(config: &Config) -> sys::Result<(Output, Admission)> {
     let (writer, joining) = share::joinable_blocks(&config.ring)?;
@@ -22,8 +22,8 @@ pub fn joinable(config: &Config) -> sys::Result<(Output, Admission)> {
     Ok((output, Admission(joining)))
 }
 
-/// Admits readers to a stream, from any thread. Once it is dropped no reader can join, and a writer
-/// without readers fails with [`Fault::Abandoned`](crate::Fault::Abandoned).
+/// Admits readers to a stream, from any thread. After this object is dropped, no reader can join,
+/// and a writer without readers fails with [`Fault::Abandoned`](crate::Fault::Abandoned).
 #[derive(Debug)]
 pub struct Admission(Arc<JoinState>);
 
@@ -35,8 +35,8 @@ impl Admission {
         Ok(admitted.map(|(ticket, ring)| (ticket, Offer::new(ring, peer_end))))
     }
 
-    /// Admits a reader that holds the other end of `doorbell`: the offer has no doorbell of its
-    /// own.
+    /// Admits a reader that holds the other end of `doorbell`. The offer then needs no doorbell of
+    /// its own. Returns `None` if the writer has ended the stream.
     pub fn admit_with(
         &self,
         doorbell: SocketDoorbell,
@@ -44,8 +44,7 @@ impl Admission {
         self.0.admit(doorbell)
     }
 
-    /// Announces that a reader has left, so that the writer does not wait for it; its process may
-    /// have been killed.
+    /// Announces that a reader has left or was killed, so that the writer no longer waits for it.
     pub fn leave(&self, ticket: ReaderTicket) {
         self.0.queue.leave(ticket);
     }
@@ -69,8 +68,8 @@ impl Drop for Admission {
 }
 
 /// Creates a stream whose readers hold the other ends of these sockets. Sends each reader its offer
-/// over its socket, which then serves as its doorbell ([`Offer::receive`]). Also returns the result
-/// of each send, in order; a reader to which the send failed counts as departed.
+/// over its socket, which then serves as the reader's doorbell ([`Offer::receive`]). Also returns
+/// the result of each send, in order. A reader whose offer was not sent counts as departed.
 pub fn send_to(
     config: &Config,
     sockets: Vec<OwnedFd>,
@@ -94,8 +93,8 @@ pub fn send_to(
 pub const OFFER: &[u8; 8] = b"SL offer";
 
 impl Offer {
-    /// Receives an offer over a socket, which then serves as the doorbell of this reader. Blocks
-    /// until it arrives. Returns `None` if the socket is closed.
+    /// Receives an offer over a socket, which then serves as this reader's doorbell. Blocks until
+    /// the offer arrives. Returns `None` if the socket is closed.
     pub fn receive(socket: OwnedFd) -> Result<Option<Self>, Refusal> {
         let mut message = [0; OFFER.len()];
         let (length, descriptors) = sys::descriptor::receive(&socket, &mut message)?;
@@ -110,7 +109,7 @@ impl Offer {
         Ok(Some(Self::with_doorbell(ring, socket)))
     }
 
-    /// Combines a ring with the socket that is its doorbell.
+    /// Creates an offer from a ring and the socket that serves as the reader's doorbell.
     #[must_use]
     pub fn with_doorbell(ring: share::RingOffer, socket: OwnedFd) -> Self {
         Self::new(ring, SocketDoorbell::from(socket))

@@ -2,22 +2,23 @@
 //!
 //! Data written by one side is fetched fastest from a cache that both sides share (BASELINES, two
 //! cores). The kernel's scheduler does not know which threads communicate. Each side publishes in
-//! its page the processor on which it last ran, so an end can confine its thread to the processors
-//! that share the closest cache with the other side. A thread is never pinned to one processor: the
-//! scheduler knows best which processor is free, and a writer and a reader on the same processor
-//! would only alternate.
+//! its page the processor on which it last ran, so the other side can confine its thread to the
+//! processors that share the closest cache with that one. A thread is never pinned to one
+//! processor: the scheduler knows best which processor is free, and a writer and a reader on the
+//! same processor would only alternate.
 //!
-//! The published processor is an allegation: a side that lies gets a peer that runs on a remote
-//! processor.
+//! The published processor is an allegation, but a lie harms only the liar, whose peer then runs on
+//! a remote processor.
 
 use super::{Input, Output};
 use crate::atomic::acquire;
 use abi::ring::{reader, writer};
 
 impl Input {
-    /// Confines this thread, and the threads it starts, to the processors that share a cache with
-    /// the writer's last known one. Returns false, without effect, if that processor is unknown or
-    /// shares no cache. To be called again after the writer has moved.
+    /// Confines this thread, and the threads that it will start, to the processors that share a
+    /// cache with the processor on which the writer last ran. Returns false, without effect, if
+    /// that processor is unknown or shares no cache. Call this again after the writer has moved to
+    /// another processor.
     pub fn share_cache(&mut self) -> sys::Result<bool> {
         let page = &self.ring.walk().side.store.writer;
         share_cache(acquire(page.word(writer::PROCESSOR)))
@@ -25,7 +26,8 @@ impl Input {
 }
 
 impl Output {
-    /// Confines this thread as [`Input::share_cache`], next to the first present reader.
+    /// Confines this thread as [`Input::share_cache`] does, to the processors that share a cache
+    /// with the first present reader's.
     pub fn share_cache(&mut self) -> sys::Result<bool> {
         let first = self.ends.iter().position(|end| !end.gone);
         let page = first.and_then(|first| self.ring.side().page(first));
@@ -33,8 +35,8 @@ impl Output {
     }
 }
 
-/// Confines this thread to the processors that share a cache with the given one. `published` is its
-/// number plus 1, or 0 if unknown.
+/// Confines this thread to the processors that share a cache with a given one. `published` is the
+/// number of that processor plus 1, or 0 if unknown.
 fn share_cache(published: u64) -> sys::Result<bool> {
     let number = published.checked_sub(1).and_then(|number| usize::try_from(number).ok());
     let sharers = number.map(sys::machine::cache_sharers).unwrap_or_default();
@@ -52,8 +54,8 @@ mod tests {
     use abi::ring::writer;
     use std::sync::atomic::Ordering;
 
-    /// Returns the processors that this thread may run on.
-    fn allowed() -> String {
+    /// Returns the list of processors on which this thread may run.
+    fn allowed_processors() -> String {
         let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
         let line = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
         line.unwrap().trim().to_owned()
@@ -65,7 +67,7 @@ mod tests {
         let (mut output, mut offers) = stream(&config).unwrap();
         let mut input = offers.remove(0).open().unwrap();
         let reading = std::thread::spawn(move || {
-            let before = allowed();
+            let before = allowed_processors();
             assert_eq!(input.share_cache(), Ok(false), "the writer's processor is unknown");
             for _ in 0..100 {
                 output.write(&[1; 100]).unwrap();
@@ -78,7 +80,7 @@ mod tests {
             assert_eq!(input.share_cache(), Ok(!sharers.is_empty()));
             let here = sys::machine::current_processor();
             assert!(
-                sharers.is_empty() && allowed() == before || sharers.contains(&here),
+                sharers.is_empty() && allowed_processors() == before || sharers.contains(&here),
                 "{sharers:?}"
             );
             assert!(output.share_cache().is_ok(), "the other way round");
@@ -86,8 +88,8 @@ mod tests {
             for lie in [100_000, u64::MAX] {
                 let page = &output.side().store.writer;
                 page.word(writer::PROCESSOR).store(lie, Ordering::Relaxed);
-                let kept = allowed();
-                assert_eq!((input.share_cache(), allowed()), (Ok(false), kept));
+                let kept = allowed_processors();
+                assert_eq!((input.share_cache(), allowed_processors()), (Ok(false), kept));
             }
         });
         reading.join().unwrap();

@@ -1,4 +1,4 @@
-//! Configuration of a stream, and the number of processors.
+//! Configuration of a stream, and a query for the number of processors.
 
 use crate::scale::Scaling;
 use crate::{Policy, dbuf};
@@ -8,17 +8,17 @@ use std::sync::OnceLock;
 /// Configuration of a stream.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Config {
-    /// Ring below the stream.
+    /// Ring that carries the stream.
     pub ring: dbuf::BlockConfig,
     /// Number of blocks between two publications (T_b).
     pub every: usize,
-    /// Size in bytes up to which the ring may grow in place; 0: it continues in new memory
-    /// ([`Config::cut`]).
+    /// Size in bytes up to which the ring may grow in place, or 0 if a resized ring continues in
+    /// new memory ([`Config::cut`]).
     pub extent: usize,
-    /// Parameters for resizing the ring; `None`: the size is fixed.
+    /// Parameters for resizing the ring, or `None` if the size is fixed.
     pub scaling: Option<Scaling>,
-    /// Time in nanoseconds after which a sleeping reader is woken (T_t); `None`: it is woken once
-    /// its threshold is reached or the writer flushes.
+    /// Time in nanoseconds after which a sleeping reader is woken (T_t). `None`: the reader is
+    /// woken only when its threshold is reached or the writer flushes.
     pub latency: Option<u64>,
 }
 
@@ -48,25 +48,24 @@ impl Config {
         Self { ring: dbuf::BlockConfig { readers, ..self.ring }, ..self }
     }
 
-    /// Reserves memory so that the capacity can change in place, up to `extent` bytes: deck-cut.
-    /// Readers must trust the writer, which can punch their memory, and declare that by
-    /// [`Offer::open_trusting`](super::Offer::open_trusting). Has no effect on a ring that
-    /// overwrites. [SL §5.4]
+    /// Reserves memory so that the capacity can change in place up to `extent` bytes (deck-cut).
+    /// Readers must trust the writer, which can punch holes into the memory that they read, and
+    /// declare that by [`Offer::open_trusting`](super::Offer::open_trusting). Has no effect on a
+    /// ring that overwrites. [SL §5.4]
     #[must_use]
     pub const fn cut(self, extent: usize) -> Self {
         Self { extent, ..self }
     }
 
-    /// Lets the writer resize the ring after each lap according to its fill level
-    /// ([`crate::scale`]).
-    /// [SL §5.4]
+    /// Makes the writer resize the ring after each lap according to its fill level
+    /// ([`crate::scale`]). [SL §5.4]
     #[must_use]
     pub const fn scaling(self, scaling: Scaling) -> Self {
         Self { scaling: Some(scaling), ..self }
     }
 
     /// Bounds the time in nanoseconds until a sleeping reader is woken, even if the writer is busy.
-    /// Every block is then published at once.
+    /// The writer then publishes every block at once.
     #[must_use]
     pub const fn latency(self, ns: u64) -> Self {
         Self { latency: Some(ns), ..self }
@@ -79,10 +78,11 @@ impl Config {
     }
 }
 
-/// Set by [`fix_processor_count`]: true if there is a single processor.
+/// Result of [`fix_processor_count`]: true if this process may run on one processor only.
 static SINGLE_PROCESSOR: OnceLock<bool> = OnceLock::new();
 
-/// Determines the number of processors now, for a process that will lose the right to query it.
+/// Determines the number of processors now, for a process that will lose the right to query it
+/// later.
 pub fn fix_processor_count() {
     SINGLE_PROCESSOR.get_or_init(query_single_processor);
 }

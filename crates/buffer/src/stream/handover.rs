@@ -13,7 +13,7 @@ use crate::cursor::POSITION_MAX;
 use crate::share::segment::{self, OfferedSegment};
 use crate::share::{self, Refusal};
 use crate::wait::Urgency;
-use crate::{Policy, Put, dbuf};
+use crate::{Policy, WriterCounts, dbuf};
 use abi::DbufId;
 use abi::ring::{Geometry, RecordHeader};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -29,7 +29,7 @@ pub struct Handover {
     ends: Vec<(OwnedFd, OwnedFd)>,
 }
 
-/// State that the successor continues.
+/// State of the stream that the successor continues.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct HandoverState {
     id: DbufId,
@@ -38,20 +38,20 @@ struct HandoverState {
     every: u64,
     segment: u64,
     start: u64,
-    put: Put,
+    put: WriterCounts,
 }
 
 impl Output {
-    /// Ends the stream in this process: publishes all blocks and hands the stream over. Fails with
-    /// [`ChangeError::Admission`] while readers can still join, because start positions are
-    /// negotiated in the memory of this process, and with [`ChangeError::Reader`] if there are too
-    /// many readers; the stream then ends as if dropped. Readers that joined before the admission
-    /// was dropped are handed over like all others.
+    /// Publishes all blocks, ends the stream in this process, and returns the state for the next
+    /// writer. Fails with [`ChangeError::Admission`] while readers can still join, because joining
+    /// readers get their start positions in the memory of this process, and with
+    /// [`ChangeError::Reader`] if there are too many readers; the stream then ends as if dropped.
+    /// Readers that joined before the admission was dropped are handed over like all others.
     pub fn hand_over(mut self) -> Result<Handover, ChangeError> {
         // Readers that have joined up to here are handed over.
         self.ring.side().poll_joins();
         self.update_readers();
-        if self.segments.is_open() {
+        if self.segments.accepts_readers() {
             return Err(ChangeError::Admission);
         }
         self.segments.number += 1;
@@ -73,7 +73,7 @@ impl Output {
             every: self.every,
             segment: self.segments.number,
             start: self.ring.head(),
-            put: self.ring.count(),
+            put: self.ring.counts(),
         };
         Ok(Handover { state, ends })
     }
@@ -110,7 +110,8 @@ impl Handover {
         Ok(Self { state, ends })
     }
 
-    /// Continues the stream in a new segment of this process, and announces it to all readers.
+    /// Continues the stream in a new segment created by this process, and announces the segment to
+    /// all readers.
     pub fn open(self) -> Result<Output, Refusal> {
         let HandoverState { id, policy, capacity, every, segment, start, put } = self.state;
         let (mut pages, mut doorbells) = (Vec::new(), Vec::new());
@@ -145,7 +146,7 @@ impl HandoverState {
             words.map(u64::from_le_bytes);
         let id = u32::try_from(shape >> 32).ok().and_then(DbufId::new)?;
         let policy = u32::try_from(shape & u64::from(u32::MAX)).ok().and_then(Policy::from_code)?;
-        let put = Put { blocks, bytes, dropped, dropped_bytes };
+        let put = WriterCounts { blocks, bytes, dropped, dropped_bytes };
         // Counts are bounded like positions, so that the successor can add to them.
         let counts = [segment, start, blocks, bytes, dropped, dropped_bytes];
         let plausible = magic == MAGIC

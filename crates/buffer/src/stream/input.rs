@@ -8,7 +8,7 @@ use crate::share::segment::ReceivedSegment;
 use crate::signal::Spin;
 use crate::trust::Trusted;
 use crate::wait::{Notifier, Sleeper, Urgency, WaitResult};
-use crate::{Fault, Policy, Put, Taken};
+use crate::{Fault, Policy, ReaderCounts, WriterCounts};
 use abi::ring::{Geometry, reader, writer};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
@@ -18,7 +18,7 @@ mod blocks;
 mod peek;
 mod watch;
 
-/// A reader of a stream. It copies blocks, or reads them in place if it trusts the writer
+/// A reader of a stream. It copies blocks, or reads them in place if the writer is trusted
 /// ([`Input::peek`]).
 #[derive(Debug)]
 pub struct Input {
@@ -26,7 +26,7 @@ pub struct Input {
     doorbell: SocketDoorbell,
     sleeper: Sleeper,
     notifier: Notifier,
-    /// Unread rest of a block that did not fit into the caller's buffer.
+    /// Unread rest of a block that did not fit into the caller's buffer, or `None`.
     rest: Option<CheckedRecord>,
     /// True once the writer's process has exited, with or without closing the stream.
     gone: bool,
@@ -36,13 +36,14 @@ pub struct Input {
     spin: Spin,
     /// Geometry of the current segment.
     shape: Geometry,
-    /// Segments received and not entered yet.
+    /// Segments received from the writer and not entered yet.
     inbox: Vec<ReceivedSegment>,
     /// True once the writer has revoked access to further segments.
     revoked: bool,
-    /// True if the stream was opened as trusting its writer.
+    /// True if the stream was opened by [`Offer::open_trusting`](super::Offer::open_trusting).
     trusts: bool,
-    /// Proof of trust in the creator of the current segment, if it qualifies.
+    /// Proof of trust in the creator of the current segment, or `None` if that process does not
+    /// qualify.
     trusted: Option<Trusted>,
     /// Event that a test injects into a call that finds no block.
     #[cfg(any(test, feature = "testing"))]
@@ -61,7 +62,7 @@ impl Input {
     ) -> Self {
         let walk = ring.walk();
         let lossy = walk.side.policy == Policy::Overwrite;
-        walk.stop_at(walk.side.released() + release_interval(walk));
+        walk.stop_at(walk.side.released_position() + release_interval(walk));
         Self {
             ring,
             doorbell,
@@ -81,25 +82,25 @@ impl Input {
         }
     }
 
-    /// Records that the stream was opened as trusting its writer; `creator` is the proof for the
-    /// first segment.
+    /// Marks the stream as opened by [`Offer::open_trusting`](super::Offer::open_trusting).
+    /// `creator` is the proof of trust for the first segment.
     pub(super) const fn trusting(mut self, creator: Option<Trusted>) -> Self {
         (self.trusts, self.trusted) = (true, creator);
         self
     }
 
-    /// Fixes the number of polls before a sleep. By default each wait adapts: none if both sides
-    /// share a processor, else as long as polling has been successful.
+    /// Fixes the number of polls before a sleep. By default the number is adaptive: none if both
+    /// sides share a processor, else as many as past polls have justified.
     pub const fn spin(&mut self, spins: u32) {
-        self.spin.fix(spins);
+        self.spin.fix_polls(spins);
     }
 
-    /// Reads like `read(2)`: blocks until there is something, then copies up to `out.len()` bytes;
-    /// the rest of a block stays for the next call. Returns the number of bytes, or 0 at the end of
-    /// the stream.
+    /// Reads like `read(2)`: blocks until there is something to read, then copies up to `out.len()`
+    /// bytes. The rest of a block stays for the next call. Returns the number of bytes, or 0 at the
+    /// end of the stream.
     ///
     /// A ring that overwrites returns whole blocks, one at a time, so that two laps are never
-    /// mixed. It fails with [`Fault::TooLong`] if `out` is too short.
+    /// mixed. The read then fails with [`Fault::TooLong`] if `out` is too short.
     // Inlined like `Output::write`.
     #[inline(always)]
     pub fn read(&mut self, out: &mut [u8]) -> Result<usize, Fault> {
@@ -145,8 +146,8 @@ impl Input {
         Ok(self.is_at_end()?.then_some(0))
     }
 
-    /// Returns true if the stream has ended. To be called when there is nothing to read. Fails if
-    /// the stream cannot continue.
+    /// Returns true if the stream has ended. Call this when there is nothing to read. Fails if the
+    /// stream cannot continue.
     fn is_at_end(&mut self) -> Result<bool, Fault> {
         #[cfg(any(test, feature = "testing"))]
         if self.late.fire() {
@@ -165,13 +166,13 @@ impl Input {
         if self.gone && !has_more { Err(Fault::Abandoned) } else { Ok(false) }
     }
 
-    /// Waits for something to read or the end of the stream, at most for `limit`; `None` is no
-    /// limit.
+    /// Waits for something to read or the end of the stream, at most for `limit`, or without a
+    /// limit for `None`.
     pub fn wait(&mut self, limit: Option<Duration>) -> Result<WaitResult, Fault> {
         self.wait_beside(&[], limit)
     }
 
-    /// Waits as [`Input::wait`], and returns early if one of the descriptors `others` becomes
+    /// Waits as [`Input::wait`], and also returns when one of the descriptors `others` becomes
     /// readable or a signal arrives.
     pub fn wait_beside(
         &mut self,
@@ -212,29 +213,30 @@ impl Input {
         Ok(if self.is_readable()? { WaitResult::Ready } else { WaitResult::NotReady })
     }
 
-    /// Polls as often as past polls justify ([`Spin`]). Returns true if there is something to read.
+    /// Polls for something to read, as often as past polls justify ([`Spin`]). Returns true if
+    /// there is something to read.
     fn poll(&mut self, together: bool) -> Result<bool, Fault> {
-        let taken = self.ring.walk().count().blocks;
+        let taken = self.ring.walk().counts().blocks;
         let mut spin = self.spin;
         let found = spin.poll(together, taken, || self.is_readable());
         self.spin = spin;
         found
     }
 
-    /// Returns true if the writer ran last on this processor, so that the reader should yield to
+    /// Returns true if the writer last ran on this processor, so that the reader should yield to
     /// it.
     fn is_together(&mut self) -> bool {
         let own = sys::machine::current_processor() as u64 + 1;
         let writers = acquire(self.ring.walk().side.store.writer.word(writer::PROCESSOR));
         let is_shared = || writers == own || writers == 0 && super::has_single_processor();
-        self.spin.yields().unwrap_or_else(is_shared)
+        self.spin.is_fixed_to_zero().unwrap_or_else(is_shared)
     }
 
     /// Releases everything read so far, and wakes a writer that waits for room. [`Input::read`]
-    /// does so itself before it waits and after each eighth of the ring.
+    /// also releases before it waits and after each eighth of the ring.
     pub fn release(&mut self) {
         let walk = self.ring.walk();
-        if walk.side.next == walk.side.released() {
+        if walk.side.next == walk.side.released_position() {
             return;
         }
         walk.publish_processor();
@@ -242,10 +244,10 @@ impl Input {
         self.notify_writer();
     }
 
-    /// Wakes a writer that waits for the released room.
+    /// Wakes the writer if it waits for the room released.
     fn notify_writer(&mut self) {
         let walk = self.ring.walk();
-        let released = walk.side.released();
+        let released = walk.side.released_position();
         walk.stop_at(released + release_interval(walk));
         let side = &walk.side;
         if self.notifier.is_due(&side.store.writer, writer::WAIT, released, Urgency::More) {
@@ -255,19 +257,19 @@ impl Input {
 
     /// Returns the counts of this reader: blocks and bytes taken, blocks lost and skipped.
     #[must_use]
-    pub fn count(&self) -> Taken {
-        self.ring.count()
+    pub fn counts(&self) -> ReaderCounts {
+        self.ring.counts()
     }
 
-    /// Returns the counts that the writer has published; not validated.
+    /// Returns the counts that the writer has published. They are not validated.
     #[must_use]
-    pub fn written(&self) -> Put {
-        self.ring.written()
+    pub fn writer_counts(&self) -> WriterCounts {
+        self.ring.writer_counts()
     }
 
-    /// Returns an estimate of the number of bytes that can be read now: it includes the record
-    /// headers of the blocks in the ring, and is at least 1 if there is something to read. Returns
-    /// 0 if there is nothing, and always where the ring overwrites.
+    /// Returns an estimate of the number of bytes that can be read now. The estimate includes the
+    /// record headers in the ring, and is at least 1 if there is something to read. Returns 0 if
+    /// there is nothing to read, and always in a ring that overwrites.
     pub fn readable(&mut self) -> Result<usize, Fault> {
         if self.lossy {
             return Ok(0);
@@ -279,7 +281,7 @@ impl Input {
                 return Ok(usize::try_from(available).unwrap_or(usize::MAX));
             }
             match walk.find()? {
-                Some(found) if found.left() > 0 => {
+                Some(found) if found.unread_length() > 0 => {
                     walk.disable_fast_path();
                     self.rest = Some(found);
                 }
@@ -289,8 +291,8 @@ impl Input {
         }
     }
 
-    /// Returns true if a read would not block: there is something to read, the stream has ended, or
-    /// it cannot continue.
+    /// Returns true if a read would not block: there is something to read, or the stream has ended
+    /// or cannot continue.
     pub fn is_readable(&mut self) -> Result<bool, Fault> {
         if self.rest.is_some() || self.gone {
             return Ok(true);
@@ -303,7 +305,7 @@ impl Input {
     }
 
     /// Enters the next segment if the ring has switched and the segment has arrived. Returns true
-    /// if so.
+    /// if a segment was entered.
     fn follow_switch(&mut self) -> Result<bool, Fault> {
         let Some(number) = self.ring.walk().next_segment() else { return Ok(false) };
         for _ in 0..DRAIN_MAX {
@@ -338,7 +340,8 @@ impl Input {
         Ok(())
     }
 
-    /// Drains one notification and handles its note. Returns false if there was none.
+    /// Drains one notification and handles the note that came with it, if any. Returns false if
+    /// there was no notification.
     fn drain_doorbell(&mut self) -> bool {
         match self.doorbell.drain() {
             DrainResult::Nothing => return false,
@@ -360,13 +363,14 @@ impl Input {
         true
     }
 
-    /// Copies blocks while there is room and more are known to be published.
+    /// Copies blocks into `out` as long as there is room and further blocks are known to be
+    /// published.
     fn fill(&mut self, out: &mut [u8]) -> Result<usize, Fault> {
         let mut count = 0;
         while count < out.len() {
             let walk = self.ring.walk();
             // One call copies no more than what was known at its start.
-            if count > 0 && walk.side.is_read() && self.rest.is_none() {
+            if count > 0 && walk.side.has_read_all() && self.rest.is_none() {
                 break;
             }
             let found = match self.rest.take() {
@@ -377,11 +381,11 @@ impl Input {
                 },
             };
             let to = out.get_mut(count..).unwrap_or_default();
-            let length = to.len().min(found.left());
+            let length = to.len().min(found.unread_length());
             let (to, _) = to.split_at_mut(length);
-            walk.data().copy_out(found.at(), to);
+            walk.data().copy_out(found.unread_position(), to);
             count += length;
-            match found.after(length) {
+            match found.advanced_by(length) {
                 Some(rest) => {
                     self.rest = Some(rest);
                     walk.disable_fast_path();
@@ -391,14 +395,14 @@ impl Input {
             // An empty block is passed without effect on a reader of bytes.
         }
         let walk = self.ring.walk();
-        if walk.side.next - walk.side.released() >= release_interval(walk) {
+        if walk.side.next - walk.side.released_position() >= release_interval(walk) {
             self.release();
         }
         Ok(count)
     }
 }
 
-/// Returns the number of bytes read after which room is released: an eighth of the ring.
+/// Returns the number of bytes after whose reading room is released: an eighth of the ring.
 const fn release_interval(walk: &RecordWalk) -> u64 {
     walk.side.capacity / 8
 }

@@ -1,19 +1,19 @@
-//! Notes: messages that a writer sends along with a notification.
+//! Notes: messages that a writer sends to a reader along with a notification.
 
 /// A message from the writer of a stream to one reader.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Note {
-    /// The ring will continue in the segment of this number, whose geometry and ring are sent
-    /// along.
+    /// The ring will continue in the segment with this number. The segment's geometry and ring are
+    /// sent along.
     Segment(u64),
-    /// The reader receives no further segments.
+    /// The reader will receive no further segments.
     Revoked,
 }
 
 const SEGMENT: u8 = 2;
 const REVOKED: u8 = 3;
 
-/// Encodes a note.
+/// Encodes a note as a message.
 pub(super) fn write(note: Note) -> Vec<u8> {
     match note {
         Note::Segment(number) => [&[SEGMENT][..], &number.to_le_bytes()].concat(),
@@ -21,7 +21,7 @@ pub(super) fn write(note: Note) -> Vec<u8> {
     }
 }
 
-/// Decodes a note. Returns `None` for a plain notification or an unknown note.
+/// Decodes a message. Returns `None` for a plain notification or an unknown note.
 pub(super) fn read(message: &[u8]) -> Option<Note> {
     match message.split_first()? {
         (&SEGMENT, number) => Some(Note::Segment(u64::from_le_bytes(number.try_into().ok()?))),

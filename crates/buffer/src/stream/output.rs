@@ -11,16 +11,17 @@ use crate::scale::Sides;
 use crate::signal::Spin;
 use crate::signal::moderate::Events;
 use crate::wait::{Notifier, Sleeper, Urgency, WaitResult};
-use crate::{Fault, Policy, Put, dbuf};
+use crate::{Fault, Policy, WriterCounts, dbuf};
 use abi::ring::{reader, writer};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use sys::doorbell::{Peer, SocketDoorbell};
 
-/// Number of bytes after which blocks are published, however few they are: the reader copies them
-/// while the next blocks are written. In a small ring, a sixteenth of the capacity applies.
+/// Number of bytes after which blocks are published, even if fewer than T_b, so that the reader
+/// copies them while the next blocks are written. In a small ring, a sixteenth of the capacity
+/// applies instead.
 const PUBLISH_BYTES: u64 = 64 << 10;
 
-/// The only writer of a stream. Dropping it ends the stream.
+/// The only writer of a stream. Dropping the writer ends the stream.
 #[derive(Debug)]
 pub struct Output {
     pub(super) ring: dbuf::BlockWriter,
@@ -28,16 +29,17 @@ pub struct Output {
     sleeper: Sleeper,
     /// Number of blocks between two publications.
     pub(super) every: u64,
-    /// Number of blocks at which the next publication is due.
+    /// Total number of blocks put at which the next publication is due.
     publish_at_block: u64,
-    /// Head position at which the next publication is due, however few blocks there are.
+    /// Head position at which the next publication is due, even if fewer blocks than `every` are
+    /// unpublished.
     publish_at: u64,
     pub(super) segments: Segments,
-    /// Sizing rule of the ring; `None`: the size is fixed.
+    /// Sizing of the ring, or `None` if the size is fixed.
     pub(super) scaler: Option<Scaler>,
     /// Adaptive spinning before a sleep.
     pub(super) spin: Spin,
-    /// Bound on the latency, if there is one.
+    /// State of the bound on the latency, or `None` if there is no bound.
     latency: Option<Latency>,
     waking: WakingOverrides,
 }
@@ -48,10 +50,10 @@ pub(super) struct ReaderEnd {
     pub(super) doorbell: SocketDoorbell,
     notifier: Notifier,
     pub(super) gone: bool,
-    /// Descriptor of its page, for a hand-over.
+    /// Descriptor of the reader's page, for a hand-over.
     pub(super) page: OwnedFd,
-    /// Number of notifications since the writer last found room; negative after a switch, by the
-    /// number of notifications that the new segment will cause.
+    /// Number of notifications since the writer last found room. After a switch the number starts
+    /// below zero, at minus the number of notifications that the new segment will cause.
     pub(super) false_alarms: i64,
 }
 
@@ -62,7 +64,7 @@ impl ReaderEnd {
 }
 
 /// Number of false notifications after which a reader is disconnected. An honest reader notifies
-/// once per sleep of the writer, and only when it has made enough room; a reader that exceeds this
+/// once per sleep of the writer, and only after making enough room; a reader that exceeds the limit
 /// keeps the writer busy.
 const FALSE_ALARMS_MAX: i64 = 64;
 
@@ -80,7 +82,7 @@ impl Output {
         let latency =
             config.latency.map(|ns| Latency::new(config.every.max(1) as u64, ns, entries));
         ring.stop_at(publish_at);
-        ring.keep_room_to_switch();
+        ring.reserve_switch_record();
         let ends: Vec<ReaderEnd> =
             ends.into_iter().map(|(doorbell, page)| ReaderEnd::new(doorbell, page)).collect();
         let scaler = config.scaling.map(Scaler::new);
@@ -103,25 +105,25 @@ impl Output {
         output
     }
 
-    /// Fixes the number of polls before a sleep. By default each wait adapts: none if both sides
-    /// share a processor, else as long as polling has been successful.
+    /// Fixes the number of polls before a sleep. By default the number is adaptive: none if both
+    /// sides share a processor, else as many as past polls have justified.
     pub const fn spin(&mut self, spins: u32) {
-        self.spin.fix(spins);
+        self.spin.fix_polls(spins);
     }
 
-    /// Overrides how the writer wakes readers and waits for room, for measurements.
+    /// Overrides how the writer wakes readers and waits for room. Used for measurements.
     pub const fn set_waking(&mut self, waking: WakingOverrides) {
         self.waking = waking;
     }
 
-    /// Returns the counts of wake-ups caused by the bound on the latency, or `None` if there is no
+    /// Returns the numbers of wake-ups caused by the bound on the latency, or `None` if there is no
     /// bound.
     #[must_use]
     pub fn events(&self) -> Option<Events> {
         self.latency.as_ref().map(Latency::events)
     }
 
-    /// Passes the doorbells of all present readers to the latency timer.
+    /// Passes the doorbells of all present readers to the latency timer, if there is one.
     fn update_timer(&mut self) {
         if let Some(latency) = &mut self.latency {
             let present = self.ends.iter().filter(|end| !end.gone);
@@ -135,13 +137,13 @@ impl Output {
         self.ring.block_max()
     }
 
-    /// Writes one block; blocks while the stream is full and its policy is to block. Returns false
+    /// Writes one block. Blocks while the stream is full, if the policy is to block; returns false
     /// if the policy drops the block. Fails with [`Fault::Abandoned`] if all readers have left, and
-    /// with [`Fault::TooLong`] above [`Output::block_max`].
+    /// with [`Fault::TooLong`] if the block exceeds [`Output::block_max`].
     // Without inlining: 7.2 instead of 10.2 GB/s for 64 bytes on one core.
     #[inline(always)]
     pub fn write(&mut self, block: &[u8]) -> Result<bool, Fault> {
-        if self.ring.put(block) {
+        if self.ring.try_put(block) {
             self.publish_if_due();
             return Ok(true);
         }
@@ -160,14 +162,14 @@ impl Output {
     }
 
     /// Writes a block of up to `length` bytes in place: `fill` writes into the ring and returns the
-    /// number of bytes. Blocks and fails as [`Output::write`]. [SL §5.1]
+    /// number of bytes written. Blocks and fails as [`Output::write`]. [SL §5.1]
     #[inline]
     pub fn write_with(
         &mut self,
         length: usize,
         fill: impl FnOnce(&mut [u8]) -> usize,
     ) -> Result<bool, Fault> {
-        if self.ring.fits(length).is_none() && !self.make_room(length)? {
+        if self.ring.fitting_length(length).is_none() && !self.make_room(length)? {
             return Ok(false);
         }
         let Some(mut room) = self.ring.reserve(length)? else { return Ok(false) };
@@ -180,16 +182,16 @@ impl Output {
         Ok(true)
     }
 
-    /// Publishes all blocks if enough have been written.
+    /// Publishes all blocks if `publish_at` or `publish_at_block` has been reached.
     #[inline]
     fn publish_if_due(&mut self) {
-        if self.ring.blocks() >= self.publish_at_block {
+        if self.ring.block_count() >= self.publish_at_block {
             self.publish(Urgency::Flow);
         }
     }
 
-    /// Publishes all written blocks and wakes all sleeping readers. To be called before the caller
-    /// turns to other work.
+    /// Publishes all written blocks and wakes all sleeping readers. Call this before turning to
+    /// other work.
     pub fn flush(&mut self) {
         self.publish(Urgency::Last);
     }
@@ -197,7 +199,7 @@ impl Output {
     /// Publishes all written blocks and wakes readers according to `urgency`.
     pub(super) fn publish(&mut self, urgency: Urgency) {
         self.ring.publish();
-        if self.segments.is_cut() {
+        if self.segments.changes_in_place() {
             self.release_memory();
         }
         self.ring.side().poll_joins();
@@ -214,7 +216,9 @@ impl Output {
             };
             if urgency == Urgency::Last {
                 latency.record_flush(side.put.blocks);
-            } else if latency.published(side.put.blocks, self.ends.iter().enumerate().any(asleep)) {
+            } else if latency
+                .record_publication(side.put.blocks, self.ends.iter().enumerate().any(asleep))
+            {
                 urgency = Urgency::Last;
             }
         }
@@ -234,8 +238,8 @@ impl Output {
 
     /// Returns the counts of this writer: blocks and bytes put, blocks and bytes dropped.
     #[must_use]
-    pub const fn count(&self) -> Put {
-        self.ring.count()
+    pub const fn counts(&self) -> WriterCounts {
+        self.ring.counts()
     }
 
     /// Returns the number of readers evicted for an impossible position. An evicted reader gets no
@@ -247,11 +251,11 @@ impl Output {
 
     /// Returns the counts that a reader has published, or `None` if there is no such reader.
     #[must_use]
-    pub fn taken(&self, reader: usize) -> Option<crate::Taken> {
-        self.ring.taken(reader)
+    pub fn reader_counts(&self, reader: usize) -> Option<crate::ReaderCounts> {
+        self.ring.reader_counts(reader)
     }
 
-    /// Returns the number of reader indices in use; those of departed readers are reused.
+    /// Returns the number of reader indices in use. Indices of departed readers are reused.
     #[must_use]
     pub const fn readers(&self) -> usize {
         self.ends.len()
@@ -265,14 +269,14 @@ impl Output {
         self.ring.disconnect(reader);
     }
 
-    /// Makes room for a block, waiting if the policy is to block. Returns false if the policy is to
-    /// drop and there is no room; the block is then counted as dropped.
+    /// Makes room for a block, waiting if the policy is to block. Returns false if there is no room
+    /// and the policy is to drop, and then counts the block as dropped.
     #[cold]
     pub(super) fn make_room(&mut self, length: usize) -> Result<bool, Fault> {
         let processor = sys::machine::current_processor() as u64 + 1;
         let page = &self.ring.side().store.writer;
         page.word(writer::PROCESSOR).store(processor, Ordering::Relaxed);
-        if self.scaler.is_some() && self.ring.wraps(length) {
+        if self.scaler.is_some() && self.ring.would_wrap(length) {
             self.end_lap();
         }
         if self.has_room(length)? { Ok(true) } else { self.wait_for(length) }
@@ -282,7 +286,7 @@ impl Output {
         if self.ring.side().policy != Policy::Block {
             return Ok(true);
         }
-        let need = self.ring.needs(length)?;
+        let need = self.ring.needed_positions(length)?;
         Ok(self.ring.side().room(need)? >= need)
     }
 
@@ -298,19 +302,19 @@ impl Output {
     /// Returns true if a block of this length can be written without waiting.
     #[inline]
     pub fn is_ready(&mut self, length: usize) -> Result<bool, Fault> {
-        Ok(self.ring.fits(length).is_some() || self.has_room(length)?)
+        Ok(self.ring.fitting_length(length).is_some() || self.has_room(length)?)
     }
 
-    /// Publishes all blocks and sleeps at most once until a block of this length can be written.
+    /// Publishes all blocks, and sleeps at most once until a block of this length can be written.
     /// Returns [`WaitResult::NotReady`] after a signal or a false notification, so that the caller
-    /// can attend to other events.
+    /// can handle other events.
     pub fn wait(&mut self, length: usize) -> Result<WaitResult, Fault> {
         if let Some(scaler) = &mut self.scaler {
             scaler.record_wait();
         }
         self.flush();
         let together = self.sides() == Sides::Together;
-        for _ in 0..self.spin.polls(together) {
+        for _ in 0..self.spin.poll_count(together) {
             if self.has_room(length)? {
                 self.spin.record_success();
                 return Ok(WaitResult::Ready);
@@ -318,12 +322,16 @@ impl Output {
             std::hint::spin_loop();
         }
         self.spin.record_failure();
-        let need = self.ring.needs(length)?;
+        let need = self.ring.needed_positions(length)?;
         let side = self.ring.side();
         let (capacity, head) = (side.capacity, side.head);
         // Allows two wake-ups per lap instead of one per block. If both sides share a processor,
         // the reader continues until little is left.
-        let left = if self.spin.yields().unwrap_or(together) { capacity / 8 } else { capacity / 2 };
+        let left = if self.spin.is_fixed_to_zero().unwrap_or(together) {
+            capacity / 8
+        } else {
+            capacity / 2
+        };
         let until = (head + need).saturating_sub(capacity).max(head.saturating_sub(left));
         self.sleeper.announce_sleep(&side.store.writer, writer::WAIT, until);
         let slept = self.sleep(length);
@@ -360,7 +368,7 @@ impl Output {
         if self.side().is_abandoned() { Err(Fault::Abandoned) } else { Ok(()) }
     }
 
-    /// Applies joined and departed readers to the list of doorbells.
+    /// Updates the list of doorbells with the readers that have joined or left.
     pub(super) fn update_readers(&mut self) {
         let changes = self.ring.side().take_changes();
         if changes.is_empty() {
@@ -396,7 +404,7 @@ impl Output {
         })
     }
 
-    /// Ends like a killed process: only descriptors are closed.
+    /// Ends like a killed process: closes only the descriptors, not the stream.
     #[cfg(any(test, feature = "testing"))]
     pub fn die(mut self) {
         self.ends.clear();
@@ -410,7 +418,7 @@ impl Output {
 
 impl Drop for Output {
     fn drop(&mut self) {
-        if self.ring.is_away() {
+        if self.ring.is_handed_over() {
             return;
         }
         self.ring.side().close();

@@ -1,22 +1,26 @@
-//! Presence of readers, for a writer that treats blocks differently while nobody reads.
+//! Presence of readers, for a writer that does something else with blocks while no reader is
+//! present.
 
 use super::Output;
 use std::os::fd::AsFd;
 use std::time::Duration;
 
 impl Output {
-    /// Returns the number of readers that are present: joined, and not known to have left.
+    /// Returns the number of readers that have joined and are not known to have left.
     pub fn present_readers(&mut self) -> usize {
         self.ring.side().poll_joins();
         self.update_readers();
         self.ends.iter().filter(|end| !end.gone).count()
     }
 
-    /// Waits until a reader is present, at most for `limit`; returns true if one is. On a stream
-    /// that no reader can join it returns at once. Fails if the kernel refuses an event descriptor.
+    /// Waits until a reader is present, at most for `limit`. Returns true if one is present.
+    /// Returns at once if no reader can join the stream. Fails if the kernel refuses an event
+    /// descriptor.
     pub fn wait_for_reader(&mut self, limit: Option<Duration>) -> sys::Result<bool> {
-        let Some(queue) = self.ring.side().joins() else { return Ok(self.present_readers() > 0) };
-        let joined = queue.joined()?;
+        let Some(queue) = self.ring.side().join_queue() else {
+            return Ok(self.present_readers() > 0);
+        };
+        let joined = queue.join_event()?;
         // Cleared before the check: a reader that joins after it makes the event readable again.
         joined.clear();
         if self.present_readers() > 0 {

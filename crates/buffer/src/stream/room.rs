@@ -5,16 +5,16 @@ use super::Output;
 use crate::Fault;
 use std::ptr::NonNull;
 
-/// A reservation of room for one block, valid until the next write to the stream.
+/// Reserved room for one block, valid until the next write to the stream.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Room {
-    /// Address of the first byte, for comparison only.
+    /// Address of the first byte, only for comparison.
     at: usize,
     length: usize,
 }
 
 impl Room {
-    /// Returns the number of bytes.
+    /// Returns the length of the room in bytes.
     #[must_use]
     pub const fn length(&self) -> usize {
         self.length
@@ -22,13 +22,13 @@ impl Room {
 }
 
 impl Output {
-    /// Reserves `length` bytes in place; blocks while the stream is full and its policy is to
-    /// block. Returns `None` if there is no room and the policy drops the block.
+    /// Reserves `length` bytes in place. Blocks while the stream is full, if the policy is to
+    /// block; returns `None` if the policy drops the block.
     ///
-    /// The pointer is the first byte of the room. No other party accesses these bytes until this
-    /// output writes or is dropped.
+    /// The returned pointer is that of the first byte. No other party accesses the reserved bytes
+    /// until this output writes or is dropped.
     pub fn room(&mut self, length: usize) -> Result<Option<(Room, NonNull<u8>)>, Fault> {
-        if self.ring.fits(length).is_none() && !self.make_room(length)? {
+        if self.ring.fitting_length(length).is_none() && !self.make_room(length)? {
             return Ok(None);
         }
         let reserved = self.ring.reserve(length)?;
@@ -39,7 +39,7 @@ impl Output {
     }
 
     /// Writes the first `used` bytes of the room as one block. Returns false, and writes nothing,
-    /// if another block was written since.
+    /// if another block was written since the reservation.
     pub fn commit(&mut self, room: Room, used: usize) -> Result<bool, Fault> {
         if self.room(room.length)?.map(|(room, _)| room) != Some(room) {
             return Ok(false);
@@ -77,8 +77,7 @@ mod tests {
         }
         assert!(output.room(5000).is_err());
     }
-    /// The writer reclaims cache lines where it expects the next headers, but not inside reserved
-    /// room.
+    /// The writer reclaims cache lines of the next headers, but does not touch reserved room.
     #[test]
     fn reserved_room_is_untouched_by_publications() {
         const LENGTH: usize = 1008;

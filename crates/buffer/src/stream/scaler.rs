@@ -1,12 +1,12 @@
-//! Self-sizing of a stream: the writer's measurements at the end of each lap, and the resulting
-//! resize. [SL §5.4]
+//! Self-sizing of a stream: the writer's measurements in each lap, and the resize at its end. [SL
+//! §5.4]
 
 use super::Output;
 use crate::atomic::acquire;
 use crate::scale::{LapTiming, Round, Scale, Scaling, Sides};
 use abi::ring::reader;
 
-/// The writer's measurements between two decisions on the size.
+/// The writer's measurements since the last decision on the size.
 #[derive(Debug)]
 pub(super) struct Scaler {
     scale: Scale,
@@ -16,7 +16,7 @@ pub(super) struct Scaler {
     decided_at: Option<u64>,
     /// Head position and time in nanoseconds at the start of the current measurement.
     started: Option<(u64, u64)>,
-    /// Result of the measurement in this lap.
+    /// Result of the measurement in this lap; `None` until there is one.
     timing: Option<LapTiming>,
 }
 
@@ -31,8 +31,8 @@ impl Scaler {
         }
     }
 
-    /// Starts or ends the time measurement of this lap; reads the clock twice per lap. To be called
-    /// when the writer takes its slow path at `head`.
+    /// Starts the time measurement of this lap, or ends it if it has started. Reads the clock twice
+    /// per lap. Call this when the writer takes its slow path at `head`.
     pub(super) fn measure_lap(&mut self, head: u64) {
         if self.timing.is_some() {
             return;
@@ -46,7 +46,7 @@ impl Scaler {
         }
     }
 
-    /// Records that the writer waits: the ring was full, and the running measurement is void.
+    /// Records that the writer waits: marks the ring as full, and discards the running measurement.
     pub(super) const fn record_wait(&mut self) {
         (self.was_full, self.started) = (true, None);
     }
@@ -59,7 +59,8 @@ impl Output {
         self.scaler.as_ref().map(|scaler| &scaler.scale)
     }
 
-    /// Decides on the size when the writer is about to wrap, from the fill level, and resizes.
+    /// Decides on the size by the fill level when the writer is about to wrap, and resizes the
+    /// ring.
     #[cold]
     pub(super) fn end_lap(&mut self) {
         let (head, capacity, sides) = (self.ring.head(), self.capacity(), self.sides());
@@ -84,15 +85,15 @@ impl Output {
         }
     }
 
-    /// Returns [`Sides::Together`] if all present readers last ran on this processor. A reader
-    /// whose processor is unknown counts as sharing the processor if the user has set 0 spins, or,
-    /// with adaptive spinning, if this process may run on one processor only.
+    /// Returns [`Sides::Together`] if all present readers last ran on this processor. A reader on
+    /// an unknown processor counts as sharing this one in two cases: the user has set 0 spins, or
+    /// spinning is adaptive and this process may run on one processor only.
     pub(super) fn sides(&mut self) -> Sides {
         let own = sys::machine::current_processor() as u64 + 1;
         // Whether other processors are allowed is a query of the kernel's files: too slow for each
         // wait.
         let spin = self.spin;
-        let unknown = || spin.yields().unwrap_or_else(super::has_single_processor);
+        let unknown = || spin.is_fixed_to_zero().unwrap_or_else(super::has_single_processor);
         let present: Vec<usize> =
             self.ends.iter().enumerate().filter(|(_, end)| !end.gone).map(|(at, _)| at).collect();
         let side = self.ring.side();

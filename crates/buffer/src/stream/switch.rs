@@ -1,10 +1,11 @@
 //! Changes of a running stream: another capacity, or the revocation of a reader. [SL §5.4,
 //! reallocation; CONTRACT 23; RELIABILITY T11]
 //!
-//! A new segment is created and announced to all readers by their doorbells; then a switch record
-//! is put into the ring, for which room is always reserved, and the writer continues after it. It
-//! does not wait for readers ([`crate::share::segment`] has the invariants). The size changes again
-//! only once all readers have entered the last segment, so no reader maps more than two segments.
+//! The writer creates a new segment and announces it to all readers by their doorbells. Then it
+//! puts a switch record into the ring, for which room is always reserved, and continues in the new
+//! segment without waiting for readers ([`crate::share::segment`] has the invariants). The size
+//! changes again only after all readers have entered the last segment, so no reader maps more than
+//! two segments.
 
 use super::note::{self, Note};
 use super::{Config, Output};
@@ -20,11 +21,11 @@ use sys::memory::Memfd;
 #[derive(Debug)]
 pub(super) struct Segments {
     pub(super) shape: Geometry,
-    /// Last number assigned to a segment, even if its creation failed.
+    /// Last number assigned to a segment, even if the creation of that segment failed.
     pub(super) number: u64,
-    /// Admission state, if readers can join the running stream.
+    /// Admission state, or `None` if readers cannot join the running stream.
     joining: Option<Arc<JoinState>>,
-    /// File of the ring, if its capacity changes in place.
+    /// File of the ring if its capacity changes in place, else `None`.
     file: Option<Memfd>,
 }
 
@@ -46,20 +47,20 @@ impl Segments {
         Self { shape, number: shape.segment, joining: None, file: None }
     }
 
-    pub(super) const fn is_cut(&self) -> bool {
+    pub(super) const fn changes_in_place(&self) -> bool {
         self.file.is_some()
     }
 
     /// Returns true if readers can still join.
-    pub(super) fn is_open(&self) -> bool {
+    pub(super) fn accepts_readers(&self) -> bool {
         self.joining.as_ref().is_some_and(|joining| !joining.queue.is_closed())
     }
 }
 
-/// An error of a change to a running stream, which then stays as it is.
+/// Reason why a change to a running stream failed. The stream then continues unchanged.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ChangeError {
-    /// A reader has not entered the last segment yet; may be retried later.
+    /// A reader has not entered the last segment yet. The change may be retried later.
     #[error("a reader has not come to the last segment yet")]
     InProgress,
     /// This reader cannot be notified: its doorbell is full of unread messages.
@@ -69,10 +70,10 @@ pub enum ChangeError {
     /// place.
     #[error("no ring has {0} bytes")]
     Size(usize),
-    /// There is no reader with this index, or more readers than a hand-over supports.
+    /// There is no reader with this index, or there are more readers than a hand-over supports.
     #[error("there is no reader {0}")]
     Reader(usize),
-    /// Readers can still join in this process, so the writer has to stay here.
+    /// Readers can still join the stream in this process, so it cannot be handed over.
     #[error("readers may come by an admission of this process: drop it, or the writer stays")]
     Admission,
     /// The kernel refused a call.
@@ -104,10 +105,10 @@ impl Output {
         self.segments.shape.segment
     }
 
-    /// Changes the capacity to `bytes`, rounded up to a power of two. Written blocks stay where
-    /// they are until they are read; the call does not wait for readers. Fails with
+    /// Changes the capacity to `bytes`, rounded up to a power of two. Written blocks stay in their
+    /// memory until they are read. Does not wait for readers. Fails with
     /// [`ChangeError::InProgress`] if a reader has not passed the last change yet, and with
-    /// [`ChangeError::Size`] if the ring cannot become so large.
+    /// [`ChangeError::Size`] if the ring cannot have this size.
     pub fn resize(&mut self, bytes: usize) -> Result<(), ChangeError> {
         let capacity = bytes.max(PAGE).checked_next_power_of_two().filter(|c| *c <= RESIZE_MAX);
         let capacity = capacity.ok_or(ChangeError::Size(bytes))? as u64;
@@ -119,11 +120,16 @@ impl Output {
         if self.ring.side().is_changing() {
             return Err(ChangeError::InProgress);
         }
-        if self.segments.is_cut() { self.cut(capacity) } else { self.switch(capacity, None) }
+        if self.segments.changes_in_place() {
+            self.change_in_place(capacity)
+        } else {
+            self.switch(capacity, None)
+        }
     }
 
-    /// Revokes a reader: it can read the blocks written so far, then gets
-    /// [`crate::Fault::Revoked`]. Later blocks are written to memory that it has no access to.
+    /// Revokes a reader's access to later blocks: the reader can read the blocks written so far,
+    /// then gets [`crate::Fault::Revoked`]. Later blocks are written to memory to which that reader
+    /// has no access.
     pub fn revoke(&mut self, reader: usize) -> Result<(), ChangeError> {
         if self.ends.get(reader).is_none_or(|end| end.gone) {
             return Err(ChangeError::Reader(reader));
@@ -132,7 +138,7 @@ impl Output {
     }
 
     /// Changes the capacity within the existing memory. [SL §5.4, deck-cut]
-    fn cut(&mut self, capacity: u64) -> Result<(), ChangeError> {
+    fn change_in_place(&mut self, capacity: u64) -> Result<(), ChangeError> {
         let Some(file) = &self.segments.file else { return Err(ChangeError::InProgress) };
         let (before, bytes) = (self.segments.shape.capacity, |c| usize::try_from(c).unwrap_or(0));
         if bytes(capacity) > file.len() - PAGE {
@@ -143,13 +149,13 @@ impl Output {
             file.allocate(PAGE + bytes(before), bytes(capacity - before))
                 .map_err(ChangeError::System)?;
         }
-        self.ring.cut(capacity).ok_or_else(|| ChangeError::Size(bytes(capacity)))?;
+        self.ring.change_capacity(capacity).ok_or_else(|| ChangeError::Size(bytes(capacity)))?;
         self.segments.shape.capacity = capacity;
         self.publish(Urgency::Last);
         Ok(())
     }
 
-    /// Returns the memory beyond the new capacity to the kernel once the last reader has passed the
+    /// Returns the memory beyond the new capacity to the kernel, if the last reader has passed the
     /// cut.
     #[cold]
     pub(super) fn release_memory(&mut self) {
@@ -157,7 +163,9 @@ impl Output {
         if !side.is_changing() || side.refresh().is_err() {
             return;
         }
-        let (Some(before), Some(file)) = (side.take_settled(), &self.segments.file) else { return };
+        let (Some(before), Some(file)) = (side.take_passed_capacity(), &self.segments.file) else {
+            return;
+        };
         let after = self.segments.shape.capacity;
         let bytes = |c| usize::try_from(c).unwrap_or(0);
         if before > after {
@@ -166,7 +174,8 @@ impl Output {
         }
     }
 
-    /// Continues in a new segment; `revoked` is the reader that does not receive it.
+    /// Continues in a new segment. `revoked` is the reader, if any, that does not receive the
+    /// segment.
     #[cold]
     fn switch(&mut self, capacity: u64, revoked: Option<usize>) -> Result<(), ChangeError> {
         let joining = self.segments.joining.clone();
@@ -178,7 +187,7 @@ impl Output {
         let side = self.ring.side();
         let (policy, readers) = (side.policy, side.store.readers.clone());
         self.segments.number += 1;
-        let (segment, start) = (self.segments.number, self.ring.next_start());
+        let (segment, start) = (self.segments.number, self.ring.next_segment_start());
         let shape = Geometry { capacity, segment, start, ..self.segments.shape };
         let next = OfferedSegment::create(shape, policy, readers).map_err(ChangeError::System)?;
         self.announce(&next, revoked)?;
@@ -195,7 +204,8 @@ impl Output {
         Ok(())
     }
 
-    /// Announces a segment to all readers but `revoked`, which is sent the revocation instead.
+    /// Announces a segment to all readers except `revoked`, to which the revocation is sent
+    /// instead.
     pub(super) fn announce(
         &mut self,
         segment: &OfferedSegment,

@@ -1,4 +1,4 @@
-//! Tests of streams between threads that share only descriptors, as processes do.
+//! Tests of streams between threads that share only descriptors, like processes.
 
 use super::*;
 use crate::Fault;
@@ -22,8 +22,8 @@ fn config() -> Config {
     Config::new(DbufId::new(3).unwrap()).capacity(4096)
 }
 
-/// Returns the byte at a position of the stream.
-pub(super) fn byte(at: usize) -> u8 {
+/// Returns the expected byte at position `at` of the stream.
+pub(super) fn stream_byte(at: usize) -> u8 {
     u8::try_from(at * 7 % 251).unwrap()
 }
 
@@ -39,7 +39,7 @@ fn bytes_stay_in_order_for_any_write_and_read_sizes() {
             scope.spawn(move || {
                 let mut at = 0;
                 while at < BYTES {
-                    let block: Vec<u8> = (at..BYTES.min(at + write)).map(byte).collect();
+                    let block: Vec<u8> = (at..BYTES.min(at + write)).map(stream_byte).collect();
                     assert!(output.write(&block).unwrap());
                     at += block.len();
                 }
@@ -52,7 +52,7 @@ fn bytes_stay_in_order_for_any_write_and_read_sizes() {
                     break;
                 }
                 for (i, value) in out[..count].iter().enumerate() {
-                    assert_eq!(*value, byte(at + i), "{write} {read} at {}", at + i);
+                    assert_eq!(*value, stream_byte(at + i), "{write} {read} at {}", at + i);
                 }
                 at += count;
             }
@@ -74,7 +74,7 @@ fn every_reader_gets_every_byte() {
                     let (mut sum, mut out) = (0u64, [0; 100]);
                     loop {
                         match input.read(&mut out[..10 + number * 40]).unwrap() {
-                            0 => return (sum, input.count().blocks),
+                            0 => return (sum, input.counts().blocks),
                             count => sum += out[..count].iter().map(|b| u64::from(*b)).sum::<u64>(),
                         }
                     }
@@ -83,8 +83,8 @@ fn every_reader_gets_every_byte() {
             .collect();
         let mut sum = 0;
         for at in 0..10_000 {
-            let block = [byte(at); 37];
-            sum += u64::from(byte(at)) * 37;
+            let block = [stream_byte(at); 37];
+            sum += u64::from(stream_byte(at)) * 37;
             assert!(output.write(&block).unwrap());
         }
         drop(output);
@@ -113,7 +113,7 @@ fn blocks_are_published_when_due_or_flushed() {
     );
 }
 
-/// With the largest threshold, blocks are published only after 64 KB and by a flush.
+/// With the largest threshold, blocks are published only after 64 KB or by a flush.
 #[test]
 fn largest_publication_threshold_does_not_overflow() {
     let (mut output, mut inputs) = open(&Config { every: usize::MAX, ..config() });
@@ -158,22 +158,22 @@ fn dropping_and_overwriting_rings_never_wait() {
     let taken = (0..1000).filter(|_| output.write(&[5; 100]).unwrap()).count();
     output.flush();
     assert_eq!(
-        (taken as u64, output.count().dropped),
-        (output.count().blocks, 1000 - taken as u64)
+        (taken as u64, output.counts().dropped),
+        (output.counts().blocks, 1000 - taken as u64)
     );
     let mut out = [0; 8192];
     assert_eq!(inputs[0].read(&mut out).unwrap(), taken * 100);
 
     let (mut output, mut inputs) = open(&config().policy(Policy::Overwrite));
     for at in 0..1000 {
-        assert!(output.write(&[byte(at); 100]).unwrap());
+        assert!(output.write(&[stream_byte(at); 100]).unwrap());
     }
     drop(output);
     let mut got = 0;
     while inputs[0].read(&mut out).unwrap() > 0 {
         got += 1;
     }
-    assert!(got > 0 && inputs[0].count().lost + got == 1000, "{got}");
+    assert!(got > 0 && inputs[0].counts().lost + got == 1000, "{got}");
 }
 
 #[test]
@@ -182,7 +182,7 @@ fn offer_without_descriptors_is_refused() {
 }
 
 /// Returns the wake-up threshold of a sleeping reader that has read nothing.
-fn woken_at(policy: Policy, spins: u32) -> u64 {
+fn wake_threshold(policy: Policy, spins: u32) -> u64 {
     use abi::ring::{reader, wait};
     let (mut output, mut inputs) = open(&config().policy(policy));
     let mut input = inputs.pop().unwrap();
@@ -200,12 +200,12 @@ fn woken_at(policy: Policy, spins: u32) -> u64 {
     })
 }
 
-/// A smaller threshold would interrupt the writer in the middle of a lap, at the cost of two task
-/// switches each time.
+/// A reader on the writer's processor waits for a full ring. A smaller threshold would interrupt
+/// the writer in the middle of a lap, at the cost of two task switches each time.
 #[test]
 fn reader_on_the_writers_processor_waits_for_a_full_ring() {
     use crate::Policy::{Block, DropNew, Overwrite};
-    assert_eq!(woken_at(Block, 0), 4096);
-    assert_eq!(woken_at(Block, 1), 1024, "on a processor of its own it reads meanwhile");
-    assert_eq!([DropNew, Overwrite].map(|policy| woken_at(policy, 0)), [1024; 2]);
+    assert_eq!(wake_threshold(Block, 0), 4096);
+    assert_eq!(wake_threshold(Block, 1), 1024, "on a processor of its own it reads meanwhile");
+    assert_eq!([DropNew, Overwrite].map(|policy| wake_threshold(policy, 0)), [1024; 2]);
 }

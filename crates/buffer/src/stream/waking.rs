@@ -4,8 +4,8 @@
 //! threshold is reached or the writer pauses. With a bound on the latency
 //! ([`super::Config::latency`]) every block is published at once, and a sleeping reader is woken
 //! after T_b blocks or T_t time, by the timer of the process if the writer is busy elsewhere
-//! (`signal::moderate`). The timer has doorbell descriptors of its own and accesses nothing else of
-//! the stream; a superfluous notification only makes a reader check once more.
+//! (`signal::moderate`). The timer has doorbell descriptors of its own, and accesses no other part
+//! of the stream. A superfluous notification only makes a reader check once more.
 
 use crate::signal::moderate::{Events, Moderator, Signal, Threshold, Timer};
 use std::os::fd::AsFd;
@@ -13,13 +13,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use sys::doorbell::SocketDoorbell;
 
-/// Overrides of how readers are woken and how the writer waits for room, for measurements. The
+/// Overrides, for measurements, of how readers are woken and how the writer waits for room. The
 /// default is the normal behavior.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct WakingOverrides {
     /// True if every flush notifies all readers, asleep or not.
     pub always: bool,
-    /// Time limit of each sleep for room, after which the writer checks again; `None`: no limit.
+    /// Time limit of each sleep for room, after which the writer checks again; `None` if there is
+    /// no limit.
     pub limit: Option<Duration>,
 }
 
@@ -32,7 +33,7 @@ pub(super) struct Latency {
     published: u64,
 }
 
-/// Doorbells that the timer notifies.
+/// Doorbells that the timer notifies: duplicates of the present readers' doorbells.
 #[derive(Debug, Default)]
 struct TimerDoorbells(Mutex<Vec<SocketDoorbell>>);
 
@@ -53,28 +54,28 @@ impl Latency {
         Self { moderator, doorbells, published: 0 }
     }
 
-    /// Gives the timer duplicates of these readers' doorbells.
+    /// Passes duplicates of these readers' doorbells to the timer.
     pub(super) fn set_readers<'a>(&mut self, readers: impl Iterator<Item = &'a SocketDoorbell>) {
         let copy = |of: &SocketDoorbell| of.as_fd().try_clone_to_owned().map(SocketDoorbell::from);
         let copies: Result<Vec<SocketDoorbell>, _> = readers.map(copy).collect();
         match copies {
             Ok(copies) => *self.doorbells.0.lock().unwrap_or_else(PoisonError::into_inner) = copies,
             // Without descriptors for the timer, every block causes an event.
-            Err(_) => self.moderator.bound(1),
+            Err(_) => self.moderator.limit_blocks(1),
         }
     }
 
-    /// Records a publication of all `put` blocks; `awaited`: a reader sleeps. Returns true if
-    /// sleeping readers must be woken now.
-    pub(super) fn published(&mut self, put: u64, awaited: bool) -> bool {
+    /// Records a publication: `put` is the number of blocks published so far, and `awaited` is true
+    /// if a reader sleeps. Returns true if sleeping readers must be woken now.
+    pub(super) fn record_publication(&mut self, put: u64, awaited: bool) -> bool {
         let blocks = put - self.published;
         self.published = put;
-        self.moderator.published(blocks, awaited, sys::clock::monotonic)
+        self.moderator.count_published(blocks, awaited, sys::clock::monotonic)
     }
 
     pub(super) fn record_flush(&mut self, put: u64) {
         self.published = put;
-        self.moderator.idle();
+        self.moderator.must_notify_before_wait();
     }
 
     pub(super) fn events(&self) -> Events {

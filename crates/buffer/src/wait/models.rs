@@ -1,4 +1,4 @@
-//! Loom models of a wake-up in all interleavings: a sleeper that falls asleep before the position
+//! Loom models, in all interleavings, of a wake-up. A sleeper that falls asleep before the position
 //! is reached is notified or sees the position.
 
 use super::*;
@@ -16,9 +16,10 @@ struct Pages {
     doorbell: (Mutex<bool>, Condvar),
 }
 
-/// Models a wake-up: the other party advances to `last` in steps of one and checks after each step
-/// with urgency `each`, after the last with `end`. The sleeper waits until the position is `until`.
-fn woken(last: u64, until: u64, each: Urgency, end: Urgency) {
+/// Models a wake-up: the other party advances to `last` in steps of one, and checks with urgency
+/// `each` after each step but the last, and with urgency `end` after the last. The sleeper waits
+/// until the position is `until`.
+fn check_wake_up(last: u64, until: u64, each: Urgency, end: Urgency) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(3);
     builder.check(move || {
@@ -59,21 +60,21 @@ fn woken(last: u64, until: u64, each: Urgency, end: Urgency) {
 
 #[test]
 fn sleeper_is_woken_by_the_only_step() {
-    woken(1, 1, Urgency::More, Urgency::More);
+    check_wake_up(1, 1, Urgency::More, Urgency::More);
 }
 
 #[test]
 fn sleeper_is_woken_by_the_second_of_two_steps() {
-    woken(2, 2, Urgency::More, Urgency::More);
+    check_wake_up(2, 2, Urgency::More, Urgency::More);
 }
 
 #[test]
 fn sleeper_is_woken_when_its_threshold_is_passed() {
-    woken(2, 1, Urgency::More, Urgency::More);
+    check_wake_up(2, 1, Urgency::More, Urgency::More);
 }
 
 #[test]
 fn sleeper_during_flow_is_woken_by_the_last_step() {
-    woken(2, 1, Urgency::Flow, Urgency::Last);
-    woken(2, 2, Urgency::Flow, Urgency::Last);
+    check_wake_up(2, 1, Urgency::Flow, Urgency::Last);
+    check_wake_up(2, 2, Urgency::Flow, Urgency::Last);
 }

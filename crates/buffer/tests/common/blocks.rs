@@ -15,14 +15,14 @@ pub(crate) fn block(number: u64, room: &mut Vec<u8>) {
     room.resize(length, number.wrapping_mul(37) as u8);
 }
 
-/// Returns a hash by which receivers compare bytes (FNV-1a).
+/// Returns a hash of the bytes (FNV-1a), by which receivers compare them.
 pub(crate) fn digest(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, &byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)
     })
 }
 
-/// Writes blocks and publishes them.
+/// Writes the blocks with these numbers and publishes them.
 #[track_caller]
 pub(crate) fn write(output: &mut impl Writes, numbers: Range<u64>) -> Result<(), Fault> {
     with_watchdog("room for a block", || {
@@ -52,7 +52,7 @@ impl Writes for stream::Output {
     }
 }
 
-/// A reader of a byte stream.
+/// A reading end of a stream of bytes.
 pub(crate) trait Reads {
     fn read_some(&mut self, out: &mut [u8]) -> Result<usize, Fault>;
 }
@@ -63,7 +63,8 @@ impl Reads for stream::Input {
     }
 }
 
-/// Reads blocks until the end or a fault, and checks each. Returns the number of whole blocks.
+/// Reads blocks until the end or a fault, and checks each block. Returns the number of complete
+/// blocks, and the fault if there was one.
 #[track_caller]
 pub(crate) fn read(input: &mut impl Reads) -> (u64, Option<Fault>) {
     with_watchdog("a block", || {

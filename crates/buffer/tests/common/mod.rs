@@ -1,9 +1,9 @@
 //! Fixture for tests between processes: the other process, blocks that carry their expected
 //! content, and waits with a limit.
 //!
-//! The other process is the same executable again, as user nobody, with a socket as standard input
-//! that carries messages and descriptors. Needs root, because the tests are about another user.
-//! Each test file has a test `the_other_process`, which the other process runs in its [`role`].
+//! The other process runs the same executable as user nobody. Its standard input is a socket that
+//! carries messages and descriptors. The tests need root to start a process of another user. Each
+//! test file has a test `the_other_process`, which the other process runs in its [`role`].
 //!
 //! No wait here is unbounded: a hang becomes a failure that reports its location ([`patience`]).
 
@@ -23,12 +23,12 @@ pub(crate) use other::{OtherProcess, receive, report, role, send};
 pub(crate) use patience::{Running, run, wait_until, with_watchdog};
 pub(crate) use streams::{check_published_blocks_survive_kill, offer, open};
 
-/// Returns the id with this number.
+/// Returns the dbuf id with this number.
 pub(crate) fn id(number: u32) -> abi::DbufId {
     abi::DbufId::new(number).unwrap()
 }
 
-/// Waits until this process is killed.
+/// Waits until this process is killed. Keeps the argument alive until then.
 pub(crate) fn wait_to_be_killed<T>(_kept: T) -> ! {
     loop {
         std::thread::park();

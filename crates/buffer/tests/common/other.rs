@@ -10,15 +10,15 @@ use testkit::need;
 
 const ROLE: &str = "STREAMLINE_TEST_ROLE";
 
-/// Another process, of user nobody, and the socket to it. Killed when dropped.
+/// Another process, of user nobody, and the socket to it. Dropping the value kills the process.
 pub(crate) struct OtherProcess {
     socket: Option<OwnedFd>,
     child: Child,
 }
 
 impl OtherProcess {
-    /// Starts the process in a role. Returns `None`, after reporting a skip, if that is not
-    /// possible here.
+    /// Starts the other process in a role. Returns `None`, after reporting a skip, if this machine
+    /// does not allow that.
     pub(crate) fn start(role: &str) -> Option<Self> {
         let (here, there) = sys::descriptor::pair().unwrap();
         let mut other = Self::start_on(there, role, Stdio::null())?;
@@ -26,7 +26,8 @@ impl OtherProcess {
         Some(other)
     }
 
-    /// Starts the process with `socket` as its standard input and `report` as its standard output.
+    /// Starts the other process with `socket` as its standard input and `report` as its standard
+    /// output. Returns `None`, after reporting a skip, if this machine does not allow that.
     pub(crate) fn start_on(socket: OwnedFd, role: &str, report: Stdio) -> Option<Self> {
         need::root()?;
         let mut command = sys::process::reexec_as(sys::process::OVERFLOW_ID, socket).unwrap();
@@ -38,17 +39,17 @@ impl OtherProcess {
         }
     }
 
-    /// Receives one line, or `None` if the process has exited.
+    /// Receives one line from the process, or `None` if it has exited.
     #[track_caller]
-    pub(crate) fn line(&self) -> Option<String> {
+    pub(crate) fn receive_line(&self) -> Option<String> {
         let (message, _) = receive(self);
         (!message.is_empty()).then(|| String::from_utf8_lossy(&message).into_owned())
     }
 
     /// Receives all lines until the process exits.
     #[track_caller]
-    pub(crate) fn lines(&self) -> Vec<String> {
-        std::iter::from_fn(|| self.line()).collect()
+    pub(crate) fn receive_lines(&self) -> Vec<String> {
+        std::iter::from_fn(|| self.receive_line()).collect()
     }
 
     pub(crate) fn send_text(&self, text: &str) {
@@ -102,7 +103,7 @@ impl OtherProcess {
         self.socket = None;
     }
 
-    /// Returns the socket, for the caller to close.
+    /// Returns the socket, which the caller may close.
     pub(crate) fn take_socket(&mut self) -> OwnedFd {
         self.socket.take().unwrap()
     }
@@ -132,7 +133,7 @@ pub(crate) fn send(socket: impl AsFd, message: &[u8], descriptors: &[BorrowedFd<
     sys::descriptor::send(socket, message, descriptors).unwrap();
 }
 
-/// Receives a message with its descriptors; empty if the other side has exited.
+/// Receives a message with its descriptors. The message is empty if the other side has exited.
 #[track_caller]
 pub(crate) fn receive(socket: impl AsFd) -> (Vec<u8>, Vec<OwnedFd>) {
     let socket = socket.as_fd();
@@ -165,7 +166,7 @@ pub(crate) fn role() -> Option<String> {
     Some(role)
 }
 
-/// Sends text to the process that started this one.
+/// Sends a line of text to the process that started this one.
 pub(crate) fn report(text: &str) {
     send(stdin(), text.as_bytes(), &[]);
 }

@@ -1,8 +1,9 @@
-//! Waits with a limit.
+//! Limits on the time that tests wait.
 //!
 //! A call that waits without a limit of its own, such as a write to a full ring, is wrapped in
-//! [`with_watchdog`]: a watchdog thread observes all waits in progress. When one takes too long, it
-//! reports the condition and source location of every wait in progress, and ends the test program.
+//! [`with_watchdog`], whose watchdog thread observes all waits in progress. When one takes too
+//! long, it reports the condition and source location of every wait in progress, and ends the test
+//! program.
 
 use std::panic::Location;
 use std::sync::mpsc::{self, Receiver};
@@ -10,8 +11,8 @@ use std::sync::{Mutex, Once, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Returns the limit for any wait, generous for a busy machine: `STREAMLINE_TEST_LIMIT` seconds, or
-/// 100.
+/// Returns the limit for any wait: `STREAMLINE_TEST_LIMIT` seconds, or 100 seconds, which is enough
+/// on a busy machine.
 pub(crate) fn limit() -> Duration {
     static LIMIT: OnceLock<Duration> = OnceLock::new();
     let configured = || std::env::var("STREAMLINE_TEST_LIMIT").ok()?.parse().ok();
@@ -29,7 +30,7 @@ struct Wait {
 
 static WAITS: Mutex<(u64, Vec<Wait>)> = Mutex::new((0, Vec::new()));
 
-/// Registration of a wait in progress; ends when dropped.
+/// Registration of a wait in progress, removed when dropped.
 struct WaitGuard(u64);
 
 impl Drop for WaitGuard {
@@ -39,7 +40,7 @@ impl Drop for WaitGuard {
     }
 }
 
-/// Runs a closure that may wait for another party.
+/// Runs a closure that may wait for another party, under the watchdog.
 #[track_caller]
 pub(crate) fn with_watchdog<T>(what: &str, wait: impl FnOnce() -> T) -> T {
     let _over = begin(what, Location::caller());
@@ -73,7 +74,7 @@ fn watch() {
     }
 }
 
-/// Waits until a condition holds that another process or thread brings about.
+/// Waits until a condition holds, which another process or thread brings about.
 #[track_caller]
 pub(crate) fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
     let start = Instant::now();

@@ -1,9 +1,9 @@
-//! A hostile writer: stores arbitrary values into its own ring, bypassing the library.
+//! Direct stores into a ring, for a hostile writer that bypasses the library.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
 
-/// The memory of this process from its first ring on.
+/// Write access to the memory of this process, at offsets from its first ring.
 pub(crate) struct Ring {
     memory: File,
     base: u64,

@@ -8,13 +8,13 @@ use streamline_buffer::Fault;
 use streamline_buffer::stream::{Input, Offer};
 use testkit::Random;
 
-/// Offers a stream to the other process.
+/// Sends the offer of a stream to the other process.
 #[track_caller]
 pub(crate) fn offer(socket: impl AsFd, offer: &Offer) {
     send(socket, b"offer", &offer.descriptors());
 }
 
-/// Opens an offer of the other process, or returns `None` if it has exited.
+/// Receives and opens an offer from the other process. Returns `None` if that process has exited.
 #[track_caller]
 pub(crate) fn open(socket: impl AsFd) -> Option<Input> {
     let (message, descriptors) = receive(socket);
@@ -22,8 +22,8 @@ pub(crate) fn open(socket: impl AsFd) -> Option<Input> {
     (!message.is_empty()).then(opened)
 }
 
-/// Checks, a dozen times with random progress, that a reader of a killed writer gets all published
-/// blocks and then the fault.
+/// Checks, a dozen times with random progress of up to `blocks_max` blocks, that a reader of a
+/// killed writer gets all published blocks and then the fault.
 #[track_caller]
 pub(crate) fn check_published_blocks_survive_kill(blocks_max: u64) {
     let mut random = Random::replayable();
@@ -32,13 +32,13 @@ pub(crate) fn check_published_blocks_survive_kill(blocks_max: u64) {
         let mut input = open(&other).unwrap();
         let until = random.below(blocks_max);
         with_watchdog("so many blocks", || {
-            while input.count().blocks < until {
+            while input.counts().blocks < until {
                 input.read(&mut [0; 8192]).unwrap();
             }
         });
         other.kill();
         assert_eq!(read_to_fault(&mut input), Fault::Abandoned);
-        let (written, taken) = (input.written(), input.count());
+        let (written, taken) = (input.writer_counts(), input.counts());
         assert!(taken.blocks >= until, "{taken:?}");
         assert_eq!(written.resident(&taken), Some(0), "all published blocks");
     }

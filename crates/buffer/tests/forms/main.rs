@@ -3,7 +3,7 @@
 //! rate policy. (FEATURES D11, D14; CONTRACT 19)
 //!
 //! The reference is the sequence of all blocks put. A reader must get intact blocks in increasing
-//! order; all other blocks must be counted exactly, as lost or skipped.
+//! order, and must count all other blocks exactly, as lost or skipped.
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something is not as it must be")]
 
@@ -12,12 +12,12 @@ mod rings;
 use rings::{Reads, for_each_ring, slots};
 use streamline_buffer::dbuf::fixed;
 use streamline_buffer::rate::{RatePolicy, RatedReader, Start};
-use streamline_buffer::{Fault, Policy, Taken};
+use streamline_buffer::{Fault, Policy, ReaderCounts};
 use testkit::Random;
 
 /// Maximum length of a block in these tests.
 const BLOCK_LENGTH_MAX: usize = 200;
-/// Capacity in bytes; small, so that laps are short.
+/// Capacity of a ring in bytes; small, so that laps are short.
 const CAPACITY: usize = 4096;
 const POLICIES: [Policy; 3] = [Policy::Block, Policy::DropNew, Policy::Overwrite];
 
@@ -31,7 +31,7 @@ fn block(number: u64) -> Vec<u8> {
     block
 }
 
-/// Blocks that one reader has received so far.
+/// The blocks that one reader has received so far.
 #[derive(Default)]
 struct Received {
     /// Number of the next block if none is lost or skipped.
@@ -52,12 +52,12 @@ impl Received {
         self.bytes += bytes.len() as u64;
     }
 
-    fn check_balance(&self, what: &str, counted: Taken) {
+    fn check_balance(&self, what: &str, counted: ReaderCounts) {
         assert_eq!((counted.blocks, counted.bytes), (self.blocks, self.bytes), "{what}");
     }
 }
 
-fn read(reader: &mut dyn Reads) -> Option<Vec<u8>> {
+fn read_block(reader: &mut dyn Reads) -> Option<Vec<u8>> {
     let mut out = vec![0; BLOCK_LENGTH_MAX];
     let length = reader.read(&mut out).unwrap()?;
     out.truncate(length);
@@ -66,7 +66,8 @@ fn read(reader: &mut dyn Reads) -> Option<Vec<u8>> {
 
 // ---- tests
 
-/// Random order of writes and reads: blocks are intact and in order, and the counts balance.
+/// Under any random order of writes and reads, blocks are intact and in order, and the counts
+/// balance.
 #[test]
 fn d11_random_operations_account_for_every_block() {
     let seed = Random::replayable().next();
@@ -86,7 +87,9 @@ fn d11_random_operations_account_for_every_block() {
                     let put = if random.below(2) == 0 {
                         writer.write(&next).unwrap()
                     } else {
-                        writer.fill((next.len() + 20).min(BLOCK_LENGTH_MAX), &next).unwrap()
+                        writer
+                            .write_reserved((next.len() + 20).min(BLOCK_LENGTH_MAX), &next)
+                            .unwrap()
                     };
                     number += u64::from(put);
                     dropped += u64::from(!put && policy == Policy::DropNew);
@@ -102,7 +105,7 @@ fn d11_random_operations_account_for_every_block() {
                         readers[at].skip_to_now().unwrap();
                     }
                     for _ in 0..random.below(8) {
-                        let Some(bytes) = read(&mut *readers[at]) else { break };
+                        let Some(bytes) = read_block(&mut *readers[at]) else { break };
                         received[at].take(what, &bytes);
                     }
                     readers[at].release();
@@ -110,18 +113,18 @@ fn d11_random_operations_account_for_every_block() {
             }
         }
         assert!(number > 500, "{what}: {number}");
-        let put = writer.count();
+        let put = writer.counts();
         assert_eq!((put.blocks, put.dropped), (number, dropped), "{what}");
         drop(writer);
         for (at, (reader, received)) in readers.iter_mut().zip(&mut received).enumerate() {
-            while let Some(bytes) = read(&mut **reader) {
+            while let Some(bytes) = read_block(&mut **reader) {
                 received.take(what, &bytes);
             }
             assert!(reader.is_finished().unwrap(), "{what}");
-            let counted = reader.count();
+            let counted = reader.counts();
             received.check_balance(what, counted);
             assert_eq!(counted.blocks + counted.lost + counted.skipped, number, "{what}");
-            assert_eq!(reader.written(), put, "{what}: both sides agree");
+            assert_eq!(reader.writer_counts(), put, "{what}: both sides agree");
             assert_eq!(put.resident(&counted), Some(0), "{what}");
             let (start, rate) = wishes[at];
             let skips = start == Start::Now || rate == RatePolicy::Latest;
@@ -152,7 +155,7 @@ fn peeked_block_is_not_overwritten_until_released() {
         }
         assert_eq!(reader.take_in_place(), Some(Ok(Some(block(0)))), "{what}");
         assert_eq!(reader.peek(), Some(Ok(Some(block(1)))), "{what}");
-        // Taken and not released: the writer fills the ring up to this block and no further.
+        // ReaderCounts and not released: the writer fills the ring up to this block and no further.
         let (mut number, mut released) = (2, false);
         for _ in 0..2 {
             drain_others(&mut readers);
@@ -175,7 +178,7 @@ fn peeked_block_is_not_overwritten_until_released() {
 /// Reads all blocks of all readers but the first.
 fn drain_others(readers: &mut [Box<dyn Reads>]) {
     for other in readers.iter_mut().skip(1) {
-        while read(&mut **other).is_some() {}
+        while read_block(&mut **other).is_some() {}
     }
 }
 
@@ -186,21 +189,25 @@ fn block_that_does_not_fit_is_rejected_without_effect() {
         let long = vec![0; limit + 1];
         assert_eq!(writer.write(&long), Err(Fault::TooLong { length: limit + 1, limit }), "{what}");
         assert!(writer.write(&block(0)).unwrap());
-        writer.abandon(100).unwrap();
+        writer.drop_reservation(100).unwrap();
         assert!(writer.write(&[]).unwrap() && writer.write(&block(2)).unwrap());
         writer.publish();
         for reader in &mut readers {
             let length = block(0).len();
             let refused = reader.read(&mut vec![0; length - 1]);
             assert!(matches!(refused, Err(Fault::TooLong { .. })), "{what}: {refused:?}");
-            assert_eq!(read(&mut **reader), Some(block(0)), "{what}: it stayed");
-            assert_eq!(read(&mut **reader), Some(Vec::new()), "{what}: an empty block is a block");
+            assert_eq!(read_block(&mut **reader), Some(block(0)), "{what}: it stayed");
             assert_eq!(
-                read(&mut **reader),
+                read_block(&mut **reader),
+                Some(Vec::new()),
+                "{what}: an empty block is a block"
+            );
+            assert_eq!(
+                read_block(&mut **reader),
                 Some(block(2)),
                 "{what}: an abandoned reservation is no block"
             );
-            assert_eq!(read(&mut **reader), None, "{what}");
+            assert_eq!(read_block(&mut **reader), None, "{what}");
         }
     });
 }
@@ -217,17 +224,17 @@ fn readers_can_skip_to_newest_or_to_now_at_any_time() {
             for (at, reader) in readers.iter_mut().enumerate() {
                 if at == 1 {
                     reader.skip_to_now().unwrap();
-                    assert_eq!(read(&mut **reader), None, "{what}");
+                    assert_eq!(read_block(&mut **reader), None, "{what}");
                 } else {
-                    let before = reader.count();
+                    let before = reader.counts();
                     let skipped = reader.skip_to_latest().unwrap();
-                    assert_eq!(reader.count().skipped - before.skipped, skipped, "{what}");
+                    assert_eq!(reader.counts().skipped - before.skipped, skipped, "{what}");
                     let newest = (round % 7 > 0).then(|| block(number - 1));
-                    assert_eq!(read(&mut **reader), newest, "{what}, round {round}");
+                    assert_eq!(read_block(&mut **reader), newest, "{what}, round {round}");
                     assert_eq!(reader.skip_to_latest(), Ok(0), "{what}");
                 }
                 reader.release();
-                let counted = reader.count();
+                let counted = reader.counts();
                 let all = counted.blocks + counted.lost + counted.skipped;
                 assert_eq!(all, number, "{what}: {counted:?}");
             }
@@ -254,8 +261,8 @@ fn v8_reader_with_latest_policy_takes_the_newest() {
         writer.publish();
         let length = paced.read(&mut out).unwrap().unwrap();
         assert_eq!(out[..length], block(8));
-        let expected = Taken { blocks: 1, bytes: length as u64, lost: 0, skipped: 8 };
-        assert_eq!((paced.count(), paced.reader().written().blocks), (expected, 9));
+        let expected = ReaderCounts { blocks: 1, bytes: length as u64, lost: 0, skipped: 8 };
+        assert_eq!((paced.counts(), paced.reader().writer_counts().blocks), (expected, 9));
     }
 }
 
@@ -296,14 +303,14 @@ fn both_sides_publish_their_counts() {
         writer.publish();
         for (at, reader) in readers.iter_mut().enumerate() {
             for _ in 0..at + 2 {
-                read(&mut **reader);
+                read_block(&mut **reader);
             }
             reader.release();
-            assert_eq!(writer.taken(at), Some(reader.count()), "{what}");
-            assert_eq!(reader.written(), writer.count(), "{what}");
-            let resident = writer.count().resident(&reader.count());
+            assert_eq!(writer.reader_counts(at), Some(reader.counts()), "{what}");
+            assert_eq!(reader.writer_counts(), writer.counts(), "{what}");
+            let resident = writer.counts().resident(&reader.counts());
             assert_eq!(resident, Some(9 - (at as u64 + 2)), "{what}");
         }
-        assert_eq!(writer.taken(readers.len()), None, "{what}");
+        assert_eq!(writer.reader_counts(readers.len()), None, "{what}");
     });
 }

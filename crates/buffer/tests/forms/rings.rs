@@ -1,4 +1,4 @@
-//! Operations of every kind of ring, for the common tests.
+//! Adapters that give every kind of ring the same operations, for the common tests.
 
 use super::{BLOCK_LENGTH_MAX, CAPACITY, POLICIES};
 use abi::DbufId;
@@ -6,29 +6,31 @@ use streamline_buffer::dbuf::{self, fixed};
 use streamline_buffer::rate::Skip;
 use streamline_buffer::share;
 use streamline_buffer::stream::{self, Input, Output};
-use streamline_buffer::{Fault, Policy, Put, Taken};
+use streamline_buffer::{Fault, Policy, ReaderCounts, WriterCounts};
 
 pub(crate) trait Writes {
     fn write(&mut self, block: &[u8]) -> Result<bool, Fault>;
-    /// Puts a block by reserve and commit, with more room than it uses.
-    fn fill(&mut self, room: usize, block: &[u8]) -> Result<bool, Fault>;
+    /// Puts a block by reserve and commit. Reserves more room than the block uses.
+    fn write_reserved(&mut self, room: usize, block: &[u8]) -> Result<bool, Fault>;
     /// Reserves room and drops the reservation.
-    fn abandon(&mut self, room: usize) -> Result<(), Fault>;
+    fn drop_reservation(&mut self, room: usize) -> Result<(), Fault>;
     fn publish(&mut self);
     fn disconnect(&mut self, reader: usize);
     fn block_max(&self) -> usize;
-    fn count(&self) -> Put;
-    fn taken(&self, reader: usize) -> Option<Taken>;
+    fn counts(&self) -> WriterCounts;
+    fn reader_counts(&self, reader: usize) -> Option<ReaderCounts>;
 }
 
 pub(crate) trait Reads: Skip {
-    fn written(&self) -> Put;
+    fn writer_counts(&self) -> WriterCounts;
     fn is_finished(&mut self) -> Result<bool, Fault>;
-    /// Returns the next block in place, without taking it; `None` if this kind of ring cannot.
+    /// Returns the next block in place, without taking it, or `None` if this kind of ring cannot
+    /// peek.
     fn peek(&mut self) -> Option<Result<Option<Vec<u8>>, Fault>> {
         None
     }
-    /// Takes the next block in place without releasing it; `None` if this kind of ring cannot.
+    /// Takes the next block in place without releasing it. Returns `None` if this kind of ring
+    /// cannot do that.
     fn take_in_place(&mut self) -> Option<Result<Option<Vec<u8>>, Fault>> {
         None
     }
@@ -41,14 +43,14 @@ macro_rules! rings {
             fn write(&mut self, block: &[u8]) -> Result<bool, Fault> {
                 self.write(block)
             }
-            fn fill(&mut self, room: usize, block: &[u8]) -> Result<bool, Fault> {
+            fn write_reserved(&mut self, room: usize, block: &[u8]) -> Result<bool, Fault> {
                 let Some(mut room) = self.reserve(room)? else { return Ok(false) };
                 room[..block.len()].copy_from_slice(block);
                 let place = room.commit(block.len());
                 assert_eq!(place.length() as usize, block.len());
                 Ok(true)
             }
-            fn abandon(&mut self, room: usize) -> Result<(), Fault> {
+            fn drop_reservation(&mut self, room: usize) -> Result<(), Fault> {
                 self.reserve(room).map(drop)
             }
             fn publish(&mut self) {
@@ -60,17 +62,17 @@ macro_rules! rings {
             fn block_max(&self) -> usize {
                 self.block_max()
             }
-            fn count(&self) -> Put {
-                self.count()
+            fn counts(&self) -> WriterCounts {
+                self.counts()
             }
-            fn taken(&self, reader: usize) -> Option<Taken> {
-                self.taken(reader)
+            fn reader_counts(&self, reader: usize) -> Option<ReaderCounts> {
+                self.reader_counts(reader)
             }
         }
 
         impl Reads for $reader {
-            fn written(&self) -> Put {
-                self.written()
+            fn writer_counts(&self) -> WriterCounts {
+                self.writer_counts()
             }
             fn is_finished(&mut self) -> Result<bool, Fault> {
                 self.is_finished()
@@ -87,8 +89,8 @@ macro_rules! rings {
         }
 
         impl Reads for $visitor {
-            fn written(&self) -> Put {
-                self.written()
+            fn writer_counts(&self) -> WriterCounts {
+                self.writer_counts()
             }
             fn is_finished(&mut self) -> Result<bool, Fault> {
                 self.is_finished()
@@ -100,7 +102,7 @@ macro_rules! rings {
 rings!(dbuf::BlockWriter, dbuf::BlockReader, dbuf::BlockVisitor);
 rings!(fixed::SlotWriter, fixed::SlotReader, fixed::SlotVisitor);
 
-/// A stream. It would block when full, so it is written only if there is room.
+/// A stream, written only if there is room, because a write to a full stream blocks.
 struct Stream {
     output: Output,
     room: fn(&Output) -> bool,
@@ -110,7 +112,7 @@ impl Writes for Stream {
     fn write(&mut self, block: &[u8]) -> Result<bool, Fault> {
         if (self.room)(&self.output) { self.output.write(block) } else { Ok(false) }
     }
-    fn fill(&mut self, room: usize, block: &[u8]) -> Result<bool, Fault> {
+    fn write_reserved(&mut self, room: usize, block: &[u8]) -> Result<bool, Fault> {
         if !(self.room)(&self.output) {
             return Ok(false);
         }
@@ -119,7 +121,7 @@ impl Writes for Stream {
             block.len()
         })
     }
-    fn abandon(&mut self, _room: usize) -> Result<(), Fault> {
+    fn drop_reservation(&mut self, _room: usize) -> Result<(), Fault> {
         Ok(())
     }
     fn publish(&mut self) {
@@ -133,17 +135,17 @@ impl Writes for Stream {
     fn block_max(&self) -> usize {
         self.output.block_max()
     }
-    fn count(&self) -> Put {
-        self.output.count()
+    fn counts(&self) -> WriterCounts {
+        self.output.counts()
     }
-    fn taken(&self, reader: usize) -> Option<Taken> {
-        self.output.taken(reader)
+    fn reader_counts(&self, reader: usize) -> Option<ReaderCounts> {
+        self.output.reader_counts(reader)
     }
 }
 
 impl Reads for Input {
-    fn written(&self) -> Put {
-        self.written()
+    fn writer_counts(&self) -> WriterCounts {
+        self.writer_counts()
     }
     fn is_finished(&mut self) -> Result<bool, Fault> {
         // Called when nothing is left to read.
@@ -154,7 +156,7 @@ impl Reads for Input {
     }
 }
 
-/// A stream of slots. Like [`Stream`], it is written only if there is room.
+/// A stream of slots, written only if there is room, because a write to a full stream blocks.
 struct Slots {
     output: fixed::stream::SlotOutput,
     waits: bool,
@@ -162,10 +164,10 @@ struct Slots {
 }
 
 impl Slots {
-    /// Returns true if a slot is certainly free by the published counts of the readers.
+    /// Returns true if a slot is certainly free, according to the readers' published counts.
     fn has_room(&self) -> bool {
-        let put = self.output.count();
-        let mut all = (0..).map_while(|reader| self.output.taken(reader));
+        let put = self.output.counts();
+        let mut all = (0..).map_while(|reader| self.output.reader_counts(reader));
         !self.waits || all.all(|taken| put.resident(&taken).is_some_and(|left| left < self.slots))
     }
 }
@@ -174,7 +176,7 @@ impl Writes for Slots {
     fn write(&mut self, block: &[u8]) -> Result<bool, Fault> {
         if self.has_room() { self.output.write(block) } else { Ok(false) }
     }
-    fn fill(&mut self, room: usize, block: &[u8]) -> Result<bool, Fault> {
+    fn write_reserved(&mut self, room: usize, block: &[u8]) -> Result<bool, Fault> {
         if !self.has_room() {
             return Ok(false);
         }
@@ -183,7 +185,7 @@ impl Writes for Slots {
             block.len()
         })
     }
-    fn abandon(&mut self, _room: usize) -> Result<(), Fault> {
+    fn drop_reservation(&mut self, _room: usize) -> Result<(), Fault> {
         Ok(())
     }
     fn publish(&mut self) {
@@ -196,17 +198,17 @@ impl Writes for Slots {
     fn block_max(&self) -> usize {
         self.output.block_max()
     }
-    fn count(&self) -> Put {
-        self.output.count()
+    fn counts(&self) -> WriterCounts {
+        self.output.counts()
     }
-    fn taken(&self, reader: usize) -> Option<Taken> {
-        self.output.taken(reader)
+    fn reader_counts(&self, reader: usize) -> Option<ReaderCounts> {
+        self.output.reader_counts(reader)
     }
 }
 
 impl Reads for fixed::stream::SlotInput {
-    fn written(&self) -> Put {
-        self.written()
+    fn writer_counts(&self) -> WriterCounts {
+        self.writer_counts()
     }
     fn is_finished(&mut self) -> Result<bool, Fault> {
         self.try_read(&mut [0]).map(|piece| piece == stream::BlockRead::End)
@@ -220,7 +222,7 @@ type Ring = (Box<dyn Writes>, Vec<Box<dyn Reads>>);
 
 type RingKind = (&'static str, fn(Policy, usize) -> Ring);
 
-/// Constructors of every kind of ring, by number of readers.
+/// Constructors of every kind of ring. Each takes a policy and the number of readers.
 const RING_KINDS: [RingKind; 6] = [
     ("blocks of any length, in a process", |policy, readers| {
         let (writer, readers) = dbuf::ring(&blocks(policy, readers));
@@ -265,10 +267,11 @@ const RING_KINDS: [RingKind; 6] = [
     }),
 ];
 
-/// Returns true if a block of these tests certainly fits by the published counts of the readers.
+/// Returns true if a block of these tests certainly fits, according to the readers' published
+/// counts.
 fn has_room(output: &Output) -> bool {
-    let all = (0..).map_while(|reader| output.taken(reader));
-    let put = output.count();
+    let all = (0..).map_while(|reader| output.reader_counts(reader));
+    let put = output.counts();
     let span = (BLOCK_LENGTH_MAX + 32) as u64;
     all.into_iter().all(|taken| {
         let resident = put.resident(&taken).unwrap_or(u64::MAX);

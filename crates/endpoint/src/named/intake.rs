@@ -248,5 +248,5 @@ impl Buffer {
 
 /// Returns the number of unread blocks of a writer, by the writer's own count of published blocks.
 fn count_unread(input: &mut Input) -> u64 {
-    input.written().blocks.saturating_sub(input.count().blocks)
+    input.writer_counts().blocks.saturating_sub(input.counts().blocks)
 }

@@ -60,7 +60,7 @@ impl NamedReader {
     /// Returns the number of blocks that were overwritten before they were read.
     #[must_use]
     pub fn lost(&self) -> u64 {
-        self.input.count().lost
+        self.input.counts().lost
     }
 }
 

@@ -47,7 +47,7 @@ impl Entrance {
             self.long.add(block.length());
         } else if self.output.is_some() && self.put(block, length) {
             self.written.add(block.length());
-            let number = self.output.as_ref().map_or(0, |output| output.count().blocks);
+            let number = self.output.as_ref().map_or(0, |output| output.counts().blocks);
             self.in_flight.push_back((number, block.length()));
         } else {
             self.ended.add(block.length());
@@ -187,8 +187,8 @@ impl Entrance {
     /// consumed more than it was sent.
     fn report_progress(&mut self) {
         let Some(output) = &self.output else { return };
-        let put = output.count().blocks;
-        let taken = output.taken(0).map_or(0, |taken| taken.blocks);
+        let put = output.counts().blocks;
+        let taken = output.reader_counts(0).map_or(0, |taken| taken.blocks);
         if taken > put {
             // An impossible position counts no progress.
             self.supervisor

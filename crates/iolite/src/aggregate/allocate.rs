@@ -9,21 +9,23 @@ use buffer::pool::{Draft, Lease, Pool, PoolConfig, Usage};
 use std::io::{self, Read, Write};
 use std::sync::Arc;
 
-/// A pool for aggregates, with one access list for all of them.
+/// A pool for aggregates, with one access list for all data in the pool.
 ///
-/// The readers are determined before data is stored, by choosing the pool; so granting access needs
-/// no copy. When the pool is full, segments that no aggregate refers to are reused. One slice holds
-/// its entire segment, so long-lived data should not share a pool with short-lived data.
+/// A producer determines the readers before it stores data, by choosing the pool, so granting
+/// access needs no copy. When the pool is full, segments that no aggregate refers to are reused.
+/// One slice holds its entire segment, so long-lived data should not share a pool with short-lived
+/// data.
 #[derive(Debug)]
 pub struct AllocationPool {
     pool: Pool,
     access: Arc<AccessList>,
-    /// Lease on the segment of the last block, shared by later blocks in it.
+    /// Lease on the segment of the last block, shared by later blocks in that segment; `None` if no
+    /// segment is open.
     open: Option<Arc<Lease>>,
 }
 
 impl AllocationPool {
-    /// Creates a pool; `id` must be unique.
+    /// Creates a pool. `id` must be unique.
     pub fn new(id: DbufId, config: PoolConfig, access: AccessList) -> sys::Result<Self> {
         Ok(Self { pool: Pool::new(id, config)?, access: Arc::new(access), open: None })
     }
@@ -40,7 +42,7 @@ impl AllocationPool {
         &self.pool
     }
 
-    /// Returns the maximum length of a block, and thus of a slice, in bytes.
+    /// Returns the maximum length in bytes of a block, and so of a slice.
     #[must_use]
     pub fn block_max(&self) -> usize {
         self.pool.block_max()
@@ -56,9 +58,10 @@ impl AllocationPool {
         usage
     }
 
-    /// Allocates a contiguous block of up to `length` bytes: `fill` writes them and returns their
-    /// number. The old contents are unspecified. The bytes become visible when `fill` returns and
-    /// are immutable afterwards. Fails if the block is too long or the pool is full.
+    /// Allocates a contiguous block of up to `length` bytes: `fill` writes into the block and
+    /// returns the number of bytes written. The block's initial contents are unspecified. When
+    /// `fill` returns, the bytes become visible and are immutable. Fails if the block is too long
+    /// or the pool is full.
     pub fn allocate(
         &mut self,
         length: usize,
@@ -70,15 +73,15 @@ impl AllocationPool {
         let mut draft = self.draft(length, length)?;
         let used = draft.get_mut(..length).map_or(0, fill).min(length);
         let place = draft.commit(used);
-        let (lease, pointer) = self.keep(place)?;
-        Aggregate::of(lease, pointer)
+        let (lease, pointer) = self.lease_block(place)?;
+        Aggregate::from_leased(lease, pointer)
     }
 
-    /// Allocates as [`AllocationPool::allocate`] but returns only a rich pointer: the caller must
-    /// lease its segment before the next operation on the pool. Returns `None` if there is no room
-    /// without reclaiming segments.
+    /// Allocates as [`AllocationPool::allocate`], but returns only a rich pointer, whose segment
+    /// the caller must lease before the next operation on the pool. Returns `None` if no room is
+    /// left without reclaiming segments.
     #[inline]
-    pub(crate) fn block(
+    pub(crate) fn append_block(
         &mut self,
         length: usize,
         fill: impl FnOnce(&mut [u8]) -> usize,
@@ -100,20 +103,21 @@ impl AllocationPool {
         Ok(writer.finish())
     }
 
-    /// Reads once from a file into this pool, up to `max` bytes: `IOL_read` with a pool. May return
-    /// fewer bytes, like any read; an empty aggregate at the end of the file.
+    /// Reads once from a file into this pool, up to `max` bytes. This is `IOL_read` with a pool.
+    /// Like any read, it may return fewer bytes; it returns an empty aggregate at the end of the
+    /// file.
     pub fn read(&mut self, mut from: impl Read, max: usize) -> io::Result<Aggregate> {
         if max == 0 {
             return Ok(Aggregate::new());
         }
         let least = max.min(READ_MIN).min(self.block_max());
-        let mut draft = self.draft(least, max).map_err(full)?;
+        let mut draft = self.draft(least, max).map_err(io_error)?;
         let room = draft.get_mut(..).unwrap_or_default();
         let wanted = room.len().min(max);
         let used = from.read(room.get_mut(..wanted).unwrap_or_default())?;
         let place = draft.commit(used);
-        let (lease, pointer) = self.keep(place).map_err(full)?;
-        Aggregate::of(lease, pointer).map_err(full)
+        let (lease, pointer) = self.lease_block(place).map_err(io_error)?;
+        Aggregate::from_leased(lease, pointer).map_err(io_error)
     }
 
     /// Returns a writer that builds an aggregate in this pool.
@@ -134,8 +138,8 @@ impl AllocationPool {
         self.pool.draft(min, max).ok_or_else(|| Error::Full(self.pool.usage()))
     }
 
-    /// Abandons the open segment if it is unreferenced: a block that is too long for the rest of
-    /// the segment may fit into the empty segment.
+    /// Drops the lease on the open segment if no aggregate refers to the segment. The segment can
+    /// then be reused from its start, for a block that is too long for the rest.
     fn abandon_open_segment(&mut self) {
         let Some(place) = self.pool.draft(1, 1).map(|rest| rest.commit(0)) else { return };
         if self.pool.lease(place).is_ok_and(|lease| lease.is_only()) {
@@ -147,8 +151,8 @@ impl AllocationPool {
         }
     }
 
-    /// Leases the segment of a block and returns its pointer.
-    fn keep(&mut self, place: Extent) -> Result<(Arc<Lease>, RichPointer), Error> {
+    /// Leases the segment of a block, and returns the lease with the block's pointer.
+    fn lease_block(&mut self, place: Extent) -> Result<(Arc<Lease>, RichPointer), Error> {
         let dbuf = self.pool.id();
         let pointer = RichPointer::new(dbuf, place, Class::YES);
         match &self.open {
@@ -162,11 +166,11 @@ impl AllocationPool {
     }
 }
 
-/// Minimum rest of a segment in bytes that is worth a read call.
+/// Minimum number of free bytes in a segment for which a read call is made.
 const READ_MIN: usize = 4096;
 
-/// A writer that builds an aggregate in a pool: consecutive writes share a slice as far as segments
-/// allow.
+/// A writer that builds an aggregate in a pool. Consecutive writes share a slice if they are in the
+/// same segment.
 #[derive(Debug)]
 pub struct Writer<'a> {
     pool: &'a mut AllocationPool,
@@ -177,7 +181,7 @@ impl Writer<'_> {
     /// Writes all of these bytes. Fails if the pool is full.
     pub fn put(&mut self, mut bytes: &[u8]) -> Result<(), Error> {
         while !bytes.is_empty() {
-            let written = self.put_some(bytes)?;
+            let written = self.write_part(bytes)?;
             bytes = bytes.get(written..).unwrap_or_default();
         }
         Ok(())
@@ -189,14 +193,14 @@ impl Writer<'_> {
         self.aggregate
     }
 
-    fn put_some(&mut self, bytes: &[u8]) -> Result<usize, Error> {
+    fn write_part(&mut self, bytes: &[u8]) -> Result<usize, Error> {
         let mut draft = self.pool.draft(1, bytes.len())?;
         let count = draft.len().min(bytes.len());
         if let (Some(to), Some(from)) = (draft.get_mut(..count), bytes.get(..count)) {
             to.copy_from_slice(from);
         }
         let place = draft.commit(count);
-        let (lease, pointer) = self.pool.keep(place)?;
+        let (lease, pointer) = self.pool.lease_block(place)?;
         self.aggregate.extend(Slice::new(lease, pointer)?)?;
         Ok(count)
     }
@@ -207,7 +211,7 @@ impl Write for Writer<'_> {
         if bytes.is_empty() {
             return Ok(0);
         }
-        self.put_some(bytes).map_err(full)
+        self.write_part(bytes).map_err(io_error)
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -215,6 +219,6 @@ impl Write for Writer<'_> {
     }
 }
 
-fn full(error: Error) -> io::Error {
+fn io_error(error: Error) -> io::Error {
     io::Error::new(io::ErrorKind::StorageFull, error)
 }

@@ -2,26 +2,26 @@
 //!
 //! Input: an aggregate and a function that sums bytes (RFC 1071; such as that of `wire::checksum`).
 //! Output: the sum over all slices. The sum of a slice is cached by content id and length, which
-//! always identify the same bytes; for a cached file after a new header, only the header is summed.
-//! The cache consists of plain numbers and holds no memory of pools. Only slices have content ids,
-//! and only immutable memory of this process becomes slices (T6).
+//! always identify the same bytes. So if a cached file is sent with a new header, only the header
+//! is summed. The cache consists of plain numbers and holds no memory of pools. Only slices have
+//! content ids, and only immutable memory of this process becomes slices (T6).
 
 use super::{Aggregate, ContentId, Slice};
 
 /// A cache of slice sums.
 ///
-/// A fixed table of sets of four entries; in a set, the least recently used entry is replaced.
-/// Lookup is O(1) and nothing is allocated after [`ChecksumCache::new`].
+/// The cache is a fixed table of sets with four entries each. In a set, the least recently used
+/// entry is replaced. Lookup is O(1), and nothing is allocated after [`ChecksumCache::new`].
 #[derive(Debug)]
 pub struct ChecksumCache {
-    sets: Box<[[Entry; WAYS]]>,
-    /// Number of lookups, the clock for replacement.
+    sets: Box<[[Entry; WAYS_PER_SET]]>,
+    /// Number of lookups so far, which serves as the clock for replacement.
     now: u64,
     hits: u64,
     misses: u64,
 }
 
-/// One cached sum; unused if `used` is 0.
+/// One cached sum. The entry is free if `used` is 0.
 #[derive(Clone, Copy, Debug, Default)]
 struct Entry {
     content: Option<ContentId>,
@@ -30,23 +30,23 @@ struct Entry {
     used: u64,
 }
 
-const WAYS: usize = 4;
+const WAYS_PER_SET: usize = 4;
 
 impl ChecksumCache {
-    /// Creates a cache for at least `slices` slices; 40 bytes each.
+    /// Creates a cache for at least `slices` slices, with 40 bytes per slice.
     #[must_use]
     pub fn new(slices: usize) -> Self {
-        let sets = slices.div_ceil(WAYS).max(1).next_power_of_two();
-        let sets = vec![[Entry::default(); WAYS]; sets].into();
+        let sets = slices.div_ceil(WAYS_PER_SET).max(1).next_power_of_two();
+        let sets = vec![[Entry::default(); WAYS_PER_SET]; sets].into();
         Self { sets, now: 0, hits: 0, misses: 0 }
     }
 
-    /// Returns the sum of all bytes, folded to 16 bits and not complemented: the result of `of` for
-    /// the contiguous bytes. Slices with a cached sum are not read.
+    /// Returns the sum of all bytes, folded to 16 bits and not complemented: the result that `of`
+    /// would return for contiguous bytes. Does not read slices whose sum is cached.
     pub fn sum(&mut self, aggregate: &Aggregate, of: impl Fn(&[u8]) -> u16) -> u16 {
         let mut total = Sum::default();
         for slice in aggregate.slices() {
-            total.add(self.part(slice, &of), slice.len());
+            total.add(self.slice_sum(slice, &of), slice.len());
         }
         total.fold()
     }
@@ -57,7 +57,7 @@ impl ChecksumCache {
         (self.hits, self.misses)
     }
 
-    fn part(&mut self, slice: &Slice, of: impl Fn(&[u8]) -> u16) -> u16 {
+    fn slice_sum(&mut self, slice: &Slice, of: impl Fn(&[u8]) -> u16) -> u16 {
         let (content, length) = (Some(slice.content()), slice.pointer().length());
         self.now += 1;
         let index = self.set_of(slice.content(), length);
@@ -76,7 +76,7 @@ impl ChecksumCache {
         sum
     }
 
-    /// Returns the index of a slice's set: a hash over all bits of id and length.
+    /// Returns the index of the set for a slice: a hash over all bits of id and length.
     fn set_of(&self, content: ContentId, length: u32) -> usize {
         const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
         let word = content.position ^ u64::from(length).rotate_left(40);
@@ -122,7 +122,7 @@ mod tests {
     use testkit::Random;
 
     /// Computes the checksum of RFC 1071 word by word.
-    fn reference(bytes: &[u8]) -> u16 {
+    fn reference_checksum(bytes: &[u8]) -> u16 {
         let mut sum = 0u32;
         for word in bytes.chunks(2) {
             let low = word.get(1).copied().unwrap_or(0);
@@ -138,8 +138,8 @@ mod tests {
             .unwrap()
     }
 
-    /// Compares two sums in ones' complement, which has two zeros.
-    fn same(left: u16, right: u16) -> bool {
+    /// Returns true if two sums are equal in ones' complement, which has two zeros.
+    fn equal_sums(left: u16, right: u16) -> bool {
         left % 0xffff == right % 0xffff
     }
 
@@ -158,8 +158,8 @@ mod tests {
                 rest = tail;
             }
             for _ in 0..2 {
-                let sum = cache.sum(&aggregate, reference);
-                assert!(same(sum, reference(&bytes)), "{sum:04x} {aggregate:?}");
+                let sum = cache.sum(&aggregate, reference_checksum);
+                assert!(equal_sums(sum, reference_checksum(&bytes)), "{sum:04x} {aggregate:?}");
             }
         }
     }
@@ -172,14 +172,14 @@ mod tests {
         let summed = Cell::new(0);
         let of = |bytes: &[u8]| {
             summed.set(summed.get() + bytes.len());
-            reference(bytes)
+            reference_checksum(bytes)
         };
         for request in 0..100u8 {
             let header = [request; 77];
             let mut response = headers.copy(&header).unwrap();
             response.append(file.clone()).unwrap();
             let sum = cache.sum(&response, of);
-            assert!(same(sum, reference(&response.to_vec())));
+            assert!(equal_sums(sum, reference_checksum(&response.to_vec())));
         }
         assert_eq!(summed.get(), 100 * 77 + 30_001, "the file once");
         assert_eq!(cache.hits_and_misses(), (99, 101));
@@ -190,13 +190,13 @@ mod tests {
         let mut pool = pool(1);
         let mut cache = ChecksumCache::new(16);
         let hot = pool.copy(&[1; 100]).unwrap();
-        cache.sum(&hot, reference);
+        cache.sum(&hot, reference_checksum);
         for _ in 0..1000 {
             let once = pool.copy(&[2; 50]).unwrap();
-            cache.sum(&once, reference);
+            cache.sum(&once, reference_checksum);
             cache.sum(&hot, |_| panic!("asked for all the time, and forgotten"));
         }
-        assert_eq!(cache.sets.len() * WAYS, 16);
+        assert_eq!(cache.sets.len() * WAYS_PER_SET, 16);
     }
 
     /// Reused memory has other bytes and another content id.
@@ -210,7 +210,10 @@ mod tests {
         for round in 0..1000u32 {
             let bytes = round.to_le_bytes().repeat(500);
             let aggregate = pool.copy(&bytes).unwrap();
-            assert!(same(cache.sum(&aggregate, reference), reference(&bytes)));
+            assert!(equal_sums(
+                cache.sum(&aggregate, reference_checksum),
+                reference_checksum(&bytes)
+            ));
             for slice in aggregate.slices() {
                 let at = slice.bytes().as_ptr();
                 *uses.entry(at).or_insert(0) += 1;

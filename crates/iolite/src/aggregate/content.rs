@@ -1,5 +1,5 @@
-//! Access to the bytes of an aggregate: indexing, copying, comparison, hashing, and reading as a
-//! file. [IOL §2.1, §2.4]
+//! Access to the bytes of an aggregate: indexing, copying, comparison, hashing, and reading through
+//! the file traits. [IOL §2.1, §2.4]
 
 use super::{Aggregate, Slices};
 use std::cmp::Ordering;
@@ -27,8 +27,8 @@ impl Aggregate {
         if slices.next().is_none() { first } else { None }
     }
 
-    /// Copies bytes, starting at offset `from`, until the end or until `out` is full. Returns their
-    /// number.
+    /// Copies bytes that begin at offset `from` into `out`, until the aggregate ends or `out` is
+    /// full. Returns the number of bytes copied.
     pub fn copy(&self, mut from: usize, out: &mut [u8]) -> usize {
         let mut done = 0;
         for slice in self.slices() {
@@ -40,7 +40,7 @@ impl Aggregate {
             if rest.is_empty() {
                 break;
             }
-            done += take(slice.bytes().get(from..).unwrap_or_default(), rest);
+            done += copy_available(slice.bytes().get(from..).unwrap_or_default(), rest);
             from = 0;
         }
         done
@@ -63,8 +63,8 @@ impl Aggregate {
     }
 
     /// Writes all bytes, up to 64 slices per call if `out` supports vectored writes (`writev`).
-    /// After an error, the number of bytes written is unknown; use [`Aggregate::reader`] if it
-    /// matters.
+    /// After an error, the number of bytes written is unknown; a caller that needs the number uses
+    /// [`Aggregate::reader`].
     pub fn write_to(&self, mut out: impl Write) -> io::Result<()> {
         let mut reader = self.reader();
         loop {
@@ -83,10 +83,11 @@ impl Aggregate {
     }
 }
 
-/// Maximum number of slices per vectored write: 1 KB of stack. The kernel accepts up to 1,024.
+/// Maximum number of slices per vectored write: 1 KB of stack. The kernel accepts up to 1024
+/// slices.
 const VECTORED_MAX: usize = 64;
 
-/// A reader of an aggregate: [`Read`], and [`BufRead`] without a copy.
+/// A reader of an aggregate's bytes. Implements [`Read`], and [`BufRead`] without a copy.
 #[derive(Clone, Debug)]
 pub struct AggregateReader<'a> {
     /// Unread part of the current slice; empty only at the end.
@@ -120,7 +121,7 @@ impl Read for AggregateReader<'_> {
     fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
         let mut done = 0;
         while !self.piece.is_empty() && done < out.len() {
-            let count = take(self.piece, out.get_mut(done..).unwrap_or_default());
+            let count = copy_available(self.piece, out.get_mut(done..).unwrap_or_default());
             self.consume(count);
             done += count;
         }
@@ -143,8 +144,8 @@ impl BufRead for AggregateReader<'_> {
     }
 }
 
-/// Copies as many bytes as available and fit; returns their number.
-fn take(from: &[u8], to: &mut [u8]) -> usize {
+/// Copies bytes until `from` ends or `to` is full. Returns the number of bytes copied.
+fn copy_available(from: &[u8], to: &mut [u8]) -> usize {
     let count = from.len().min(to.len());
     if let (Some(from), Some(to)) = (from.get(..count), to.get_mut(..count)) {
         to.copy_from_slice(from);
@@ -152,9 +153,9 @@ fn take(from: &[u8], to: &mut [u8]) -> usize {
     count
 }
 
-/// Compares two sequences of bytes independent of their division into pieces, none of which is
-/// empty.
-fn compare<'a>(
+/// Compares two byte sequences, each given as nonempty pieces, independent of their division into
+/// pieces.
+fn compare_pieces<'a>(
     mut left: impl Iterator<Item = &'a [u8]>,
     mut right: impl Iterator<Item = &'a [u8]>,
 ) -> Ordering {
@@ -178,13 +179,13 @@ fn compare<'a>(
     }
 }
 
-fn whole(bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
+fn as_single_piece(bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
     std::iter::once(bytes).filter(|bytes| !bytes.is_empty())
 }
 
 impl PartialEq for Aggregate {
     fn eq(&self, other: &Self) -> bool {
-        self.len() == other.len() && compare(self.pieces(), other.pieces()).is_eq()
+        self.len() == other.len() && compare_pieces(self.pieces(), other.pieces()).is_eq()
     }
 }
 
@@ -192,7 +193,7 @@ impl Eq for Aggregate {}
 
 impl PartialEq<[u8]> for Aggregate {
     fn eq(&self, other: &[u8]) -> bool {
-        self.len() == other.len() && compare(self.pieces(), whole(other)).is_eq()
+        self.len() == other.len() && compare_pieces(self.pieces(), as_single_piece(other)).is_eq()
     }
 }
 
@@ -204,13 +205,13 @@ impl PartialOrd for Aggregate {
 
 impl Ord for Aggregate {
     fn cmp(&self, other: &Self) -> Ordering {
-        compare(self.pieces(), other.pieces())
+        compare_pieces(self.pieces(), other.pieces())
     }
 }
 
 impl Hash for Aggregate {
-    /// Hashes in steps of 64 bytes, because a hasher may distinguish the same bytes in different
-    /// steps, and equal aggregates may be divided differently.
+    /// Hashes in steps of 64 bytes. A hasher may distinguish equal bytes that are hashed in
+    /// different steps, and equal aggregates may be divided differently.
     fn hash<H: Hasher>(&self, state: &mut H) {
         let mut reader = self.reader();
         let mut step = [0; 64];

@@ -3,12 +3,12 @@
 //!
 //! Input: bytes, written once into a memfd of their own; or such a memfd from another process.
 //! Output: an ordinary aggregate on both sides, without a copy. The paper revokes the write
-//! permission of a buffer when it is passed on; here a seal does that (`F_SEAL_WRITE`), which the
-//! kernel refuses while a writable mapping exists. So received frozen data may be read in place and
-//! cached, and its checksum may be cached, whichever process created it.
+//! permission of a buffer that is passed on. Here a seal (`F_SEAL_WRITE`) revokes it, which the
+//! kernel grants only if no writable mapping exists. So received frozen data may be read in place
+//! and cached, and its checksum may be cached, whichever process created it.
 //!
 //! A seal is permanent, applies to a whole file, and is slow (55 µs for 64 KB from the first byte
-//! to the mapping, compared to 0.7 µs for copying them): use it for data of many pages that is
+//! to the mapping, compared to 0.7 µs for copying them): so it suits data of many pages that is
 //! long-lived and read often (a document, a computed response). Small and frequent data goes
 //! through a pool and is copied from it ([`Window`](super::owner::Window)).
 
@@ -39,10 +39,10 @@ impl Frozen {
         })
     }
 
-    /// Reads up to `max` bytes into a new memfd and freezes it. The file has only the pages needed
-    /// for the bytes that were read.
+    /// Reads up to `max` bytes into a new memfd and freezes it. The file gets only as many pages as
+    /// the bytes need. `id` must be unique.
     pub fn read(id: DbufId, from: impl Read, max: usize) -> io::Result<Self> {
-        let max = max.min(SIZE_MAX);
+        let max = max.min(MAPPED_SIZE_MAX);
         Self::write(id, max, |mut file| {
             let length = io::copy(&mut from.take(max as u64), &mut file)?;
             Ok(usize::try_from(length).unwrap_or(max))
@@ -50,7 +50,7 @@ impl Frozen {
     }
 
     /// Maps the frozen file of another process, whose first `length` bytes are data. Fails unless
-    /// the kernel confirms by its seals that no process can write it.
+    /// its seals prove that no process can write the file.
     pub fn map(id: DbufId, file: OwnedFd, length: usize) -> Result<Self, GrantRefusal> {
         let file = Memfd::from_fd(file)?;
         let seals = file.seals()?;
@@ -60,7 +60,7 @@ impl Frozen {
         // The size was read before the seals; it is final now, so read it again.
         let file = Memfd::from_fd(file.into())?;
         let is = file.len();
-        if is == 0 || is % PAGE != 0 || is > SIZE_MAX || length > is {
+        if is == 0 || is % PAGE != 0 || is > MAPPED_SIZE_MAX || length > is {
             return Err(GrantRefusal::Size { dbuf: id, is });
         }
         Ok(Self { memory: Arc::new(Memory::frozen(id, file)?), length })
@@ -102,7 +102,8 @@ impl Frozen {
         &self.memory
     }
 
-    /// Returns the descriptor to send, along with the length, to permitted readers.
+    /// Returns the descriptor to send, along with the length, to permitted readers; `None` if the
+    /// memory has no file.
     #[must_use]
     pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         self.memory.file().map(AsFd::as_fd)
@@ -113,10 +114,10 @@ impl Frozen {
         max: usize,
         fill: impl FnOnce(&File) -> io::Result<usize>,
     ) -> io::Result<Self> {
-        let file = Memfd::create("streamline-frozen", whole_pages(max))?;
+        let file = Memfd::create("streamline-frozen", round_up_to_pages(max))?;
         let file = File::from(OwnedFd::from(file));
         let length = fill(&file)?;
-        file.set_len(whole_pages(length) as u64)?;
+        file.set_len(round_up_to_pages(length) as u64)?;
         let file = Memfd::from_fd(file.into())?;
         file.seal(Seals::FROZEN)?;
         Self::map(id, file.into(), length).map_err(io::Error::other)
@@ -124,9 +125,9 @@ impl Frozen {
 }
 
 /// Maximum length of a mapped file: far below the range of positions in a rich pointer.
-const SIZE_MAX: usize = 1 << 40;
+const MAPPED_SIZE_MAX: usize = 1 << 40;
 
-const fn whole_pages(length: usize) -> usize {
+const fn round_up_to_pages(length: usize) -> usize {
     let pages = length.div_ceil(PAGE);
     (if pages == 0 { 1 } else { pages }) * PAGE
 }

@@ -1,14 +1,14 @@
-//! Leases on behalf of other processes, released when the process exits. [IOL §2.1, system-wide
-//! reference counts], RELIABILITY T8, T10, T12
+//! Leases that an owner holds on behalf of other processes, released when the process exits. [IOL
+//! §2.1, system-wide reference counts], RELIABILITY T8, T10, T12
 //!
-//! Input: joins, aggregates sent, slices released, and departures (reported by a control socket or
-//! doorbell, however the process ended: `sys::doorbell`). Output: segments that are held exactly as
-//! long as some process may read them.
+//! Input: processes that join, aggregates sent to them, slices that they release, and departures
+//! (reported by a control socket or doorbell, however the process ended: `sys::doorbell`). Output:
+//! segments that are held exactly as long as some process may read them.
 //!
-//! No counter is in shared memory, so none is lost when a process is killed between two
-//! instructions, and none can be forged. The owner counts in its own memory what it has sent and
-//! what is reported as released. A peer that reports too few releases holds memory up to its limit
-//! until it exits; a peer that reports too many loses only its own slices.
+//! No counter is in shared memory, so no count is lost when a process is killed between two
+//! instructions, and no count can be forged. The owner counts in its own memory the slices that it
+//! has sent and the releases reported to it. A peer that reports too few releases holds memory, up
+//! to its limit, until it exits. A peer that reports too many loses only its own slices.
 
 use super::refusal::GrantRefusal;
 use super::{Aggregate, Slice};
@@ -21,7 +21,7 @@ use std::collections::BTreeMap;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct PeerId(u64);
 
-/// The peers of an owner, with their holds.
+/// The peers of an owner, with the segments held for each.
 #[derive(Debug)]
 pub struct Holders {
     peers: BTreeMap<PeerId, Peer>,
@@ -32,9 +32,9 @@ pub struct Holders {
 #[derive(Debug)]
 struct Peer {
     credentials: Credentials,
-    /// Held segments, keyed by dbuf and position of the segment.
+    /// Held segments, by dbuf and position of the segment.
     held: BTreeMap<(DbufId, u64), HeldSegment>,
-    /// Segment size of each dbuf ever sent, in bytes.
+    /// Segment size in bytes of each dbuf of which a slice was ever sent.
     segments: BTreeMap<DbufId, u64>,
     mistakes: u64,
 }
@@ -47,19 +47,19 @@ struct HeldSegment {
     references: u64,
 }
 
-/// Counters of one peer's holds.
+/// Counters of the segments and slices held for one peer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Holding {
-    /// Segments that cannot be reused because of the peer.
+    /// Number of segments that cannot be reused because of the peer.
     pub segments: usize,
-    /// Slices sent and not yet released.
+    /// Number of slices sent and not yet released.
     pub references: u64,
-    /// Reported releases of slices that had not been sent.
+    /// Number of reported releases of slices that had not been sent.
     pub mistakes: u64,
 }
 
 impl Holders {
-    /// Creates an empty record; each peer may hold up to `limit` segments.
+    /// Creates an empty set of peers, each of which may hold up to `limit` segments.
     #[must_use]
     pub const fn new(limit: usize) -> Self {
         Self { peers: BTreeMap::new(), next: 0, limit }
@@ -87,8 +87,8 @@ impl Holders {
         self.peers.keys().copied()
     }
 
-    /// Holds every slice of an aggregate for a peer, or none. To be called before the pointers are
-    /// sent. Fails if the peer has departed or is at its limit.
+    /// Holds every slice of an aggregate for a peer. Call this before sending the pointers. Fails,
+    /// and holds nothing, if the peer has departed or would exceed its limit.
     pub fn hold(&mut self, peer: PeerId, aggregate: &Aggregate) -> Result<(), GrantRefusal> {
         let limit = self.limit;
         let known = self.peers.get_mut(&peer).ok_or(GrantRefusal::UnknownPeer(peer))?;
@@ -103,8 +103,9 @@ impl Holders {
         Ok(())
     }
 
-    /// Releases a slice on behalf of a peer; `pointer` is the original pointer or any pointer into
-    /// its segment. Returns false if the peer holds no such segment, which is counted as a mistake.
+    /// Releases a slice on behalf of a peer. `pointer` is the pointer that was sent, or any other
+    /// pointer into the same segment. Returns false if the peer holds no such segment, and then
+    /// counts a mistake.
     pub fn give_back(&mut self, peer: PeerId, pointer: RichPointer) -> bool {
         let Some(peer) = self.peers.get_mut(&peer) else { return false };
         let known = peer.give_back(pointer);
@@ -112,8 +113,8 @@ impl Holders {
         known
     }
 
-    /// Removes a peer and releases everything it holds. Returns its counters, or `None` if there is
-    /// no such peer.
+    /// Removes a peer and releases all its segments. Returns the peer's last counters, or `None` if
+    /// there is no such peer.
     pub fn remove(&mut self, peer: PeerId) -> Option<Holding> {
         self.peers.remove(&peer).map(|peer| peer.holding())
     }
@@ -126,7 +127,7 @@ impl Holders {
 }
 
 impl Peer {
-    /// Holds one slice; returns false if the peer is at its limit.
+    /// Holds one slice. Returns false, without effect, if the peer would exceed its limit.
     fn hold(&mut self, slice: &Slice, limit: usize) -> bool {
         let key = (slice.pointer().dbuf(), slice.segment());
         if let Some(held) = self.held.get_mut(&key) {
@@ -228,7 +229,8 @@ mod tests {
         assert_eq!(pool.usage().leased, 0, "an owner that is gone keeps nothing");
     }
 
-    /// A peer may report anything: slices of others, and unsent ones, are unaffected.
+    /// A peer may report arbitrary releases: the slices of other peers, and slices not yet sent,
+    /// are unaffected.
     #[test]
     fn q18_false_releases_do_not_affect_other_peers() {
         let mut random = Random::replayable();

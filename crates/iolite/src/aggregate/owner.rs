@@ -2,15 +2,15 @@
 //!
 //! Input: pools with access lists, peers with credentials. Output: a [`Grant`] (one sealed
 //! descriptor), or a [`GrantRefusal`] with the reason. Permission is checked only when a pool is
-//! granted: a peer that has mapped a pool can read all of it. The receiver maps a pool once and
-//! keeps the mapping ([`Window`]), so later data in the same pool needs no system call: the lazily
-//! built pool of mapped buffers of the paper.
+//! granted: a peer that has mapped a pool can read the entire pool. The receiver maps a pool once
+//! and keeps the mapping ([`Window`]), so later data in the same pool needs no system call. This
+//! corresponds to the paper's lazily built pool of mapped buffers.
 //!
 //! The process that created the pools owns them ([`Creator`]) and handles requests at a
 //! [`server`](super::server). A granted descriptor cannot be used to write or truncate the memory,
 //! but the owner's own mapping still writes: to the receiver the bytes are foreign, and
-//! [`Window::copy`] copies them. The paper toggles the writer's permission for each buffer; data
-//! that justifies a file of its own can be [`Frozen`] and is then read in place.
+//! [`Window::copy`] copies them. The paper toggles the writer's permission for each buffer; here,
+//! data that justifies a file of its own can be [`Frozen`] and is then read in place.
 
 use super::holders::{Holders, PeerId};
 use super::refusal::GrantRefusal;
@@ -29,7 +29,8 @@ use sys::memory::{Memfd, Seals};
 
 /// The authority that grants memory to peers.
 pub trait Owner {
-    /// Returns the grant by which a permitted peer maps this dbuf, or the reason for the refusal.
+    /// Returns the grant by which a permitted peer maps this dbuf. Fails with the reason for a
+    /// refusal.
     fn grant(&mut self, dbuf: DbufId, peer: PeerId) -> Result<Grant, GrantRefusal>;
 }
 
@@ -41,7 +42,7 @@ pub struct Creator {
     holders: Holders,
 }
 
-/// A pool that can be granted.
+/// A pool, frozen data or file that can be granted.
 #[derive(Debug)]
 struct SharedPool {
     access: Arc<AccessList>,
@@ -49,18 +50,19 @@ struct SharedPool {
 }
 
 impl Creator {
-    /// Creates an owner without memory; each peer may hold up to `limit` segments. A pool must have
-    /// more segments than all its peers together may hold, or the peers can block it (T8).
+    /// Creates an owner without memory, each of whose peers may hold up to `limit` segments. A pool
+    /// must have more segments than all its peers together may hold; otherwise the peers can
+    /// exhaust the pool (T8).
     #[must_use]
     pub const fn new(limit: usize) -> Self {
         Self { pools: BTreeMap::new(), files: BTreeMap::new(), holders: Holders::new(limit) }
     }
 
-    /// Makes a pool available for grants and seals it: no new writable mapping can be created
-    /// afterwards. Fails if its id is in use or its memory is not a file.
+    /// Makes a pool available for grants and seals its file, after which no new writable mapping
+    /// can be created. Fails if the pool's id is in use or its memory is not a file.
     pub fn share(&mut self, pool: &AllocationPool) -> Result<(), GrantRefusal> {
         let dbuf = pool.pool().id();
-        self.is_free(dbuf)?;
+        self.check_id_free(dbuf)?;
         let file = pool.pool().file().ok_or(GrantRefusal::NoFile(dbuf))?;
         if !file.seals()?.has(Seals::READER) {
             file.seal(Seals::READER)?;
@@ -70,55 +72,56 @@ impl Creator {
         Ok(())
     }
 
-    /// Makes frozen data available for grants, to users permitted by this list.
+    /// Makes frozen data available for grants to users permitted by `access`.
     pub fn share_frozen(
         &mut self,
         frozen: &Frozen,
         access: AccessList,
     ) -> Result<(), GrantRefusal> {
         let dbuf = frozen.dbuf();
-        self.is_free(dbuf)?;
+        self.check_id_free(dbuf)?;
         let file = copy(frozen.descriptor().ok_or(GrantRefusal::NoFile(dbuf))?)?;
         self.pools.insert(dbuf, SharedPool { access: Arc::new(access), file });
         Ok(())
     }
 
-    /// Makes a file available for grants, to users permitted by the file's mode at the time of the
-    /// request.
+    /// Makes a file available for grants to users whom the file's mode permits to read at the time
+    /// of the request.
     pub fn share_file(&mut self, file: &CachedFile) -> Result<(), GrantRefusal> {
-        self.is_free(file.id())?;
+        self.check_id_free(file.id())?;
         self.files.insert(file.id(), file.clone());
         Ok(())
     }
 
-    /// Stops granting a pool or file. Peers that have mapped it keep access (T11): store later data
-    /// in a new pool. Returns false if the dbuf was not shared.
+    /// Stops granting a pool or file. Peers that have mapped it keep access (T11), so later data
+    /// should go to a new pool. Returns false if the dbuf was not shared.
     pub fn withdraw(&mut self, dbuf: DbufId) -> bool {
         self.pools.remove(&dbuf).is_some() || self.files.remove(&dbuf).is_some()
     }
 
-    /// Checks that a peer may read every pool of the aggregate's slices (CONTRACT 21). An unshared
-    /// pool is readable by no peer, not even root.
+    /// Checks that a peer may read the pools of all slices of an aggregate (CONTRACT 21). A pool
+    /// that is not shared is readable by no peer, not even root.
     pub fn may_read(&self, aggregate: &Aggregate, peer: &Credentials) -> Result<(), GrantRefusal> {
         let mut asked = DbufId::HOLE;
         for slice in aggregate.slices() {
             let dbuf = slice.pointer().dbuf();
             if dbuf != asked {
-                self.readable(dbuf, peer)?;
+                self.check_readable(dbuf, peer)?;
                 asked = dbuf;
             }
         }
         Ok(())
     }
 
-    /// Holds an aggregate for a peer that may read it; its pointers can then be sent.
+    /// Holds an aggregate for a peer, after which its pointers can be sent. Fails if the peer may
+    /// not read the aggregate.
     pub fn lend(&mut self, aggregate: &Aggregate, peer: PeerId) -> Result<(), GrantRefusal> {
         let credentials = self.holders.credentials(peer).ok_or(GrantRefusal::UnknownPeer(peer))?;
         self.may_read(aggregate, credentials)?;
         self.holders.hold(peer, aggregate)
     }
 
-    /// Returns the peers with their holds.
+    /// Returns the peers, with the segments held for each.
     #[must_use]
     pub const fn holders(&self) -> &Holders {
         &self.holders
@@ -129,12 +132,16 @@ impl Creator {
         &mut self.holders
     }
 
-    fn is_free(&self, dbuf: DbufId) -> Result<(), GrantRefusal> {
+    fn check_id_free(&self, dbuf: DbufId) -> Result<(), GrantRefusal> {
         let taken = self.pools.contains_key(&dbuf) || self.files.contains_key(&dbuf);
         if taken { Err(GrantRefusal::Taken(dbuf)) } else { Ok(()) }
     }
 
-    fn readable(&self, dbuf: DbufId, peer: &Credentials) -> Result<&SharedPool, GrantRefusal> {
+    fn check_readable(
+        &self,
+        dbuf: DbufId,
+        peer: &Credentials,
+    ) -> Result<&SharedPool, GrantRefusal> {
         let shared = self.pools.get(&dbuf).ok_or(GrantRefusal::UnknownDbuf(dbuf))?;
         if shared.access.may_read(peer) {
             Ok(shared)
@@ -151,7 +158,7 @@ impl Owner for Creator {
             let file = file.grant(credentials).map_err(|why| of_file(dbuf, why))?;
             return Ok(Grant { dbuf, file, kind: MemoryKind::File });
         }
-        let shared = self.readable(dbuf, credentials)?;
+        let shared = self.check_readable(dbuf, credentials)?;
         Ok(Grant { dbuf, file: copy(shared.file.as_fd())?, kind: MemoryKind::Memory })
     }
 }
@@ -169,12 +176,12 @@ pub struct Grant {
     kind: MemoryKind,
 }
 
-/// Kind of granted memory.
+/// Kind of the memory behind a grant.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum MemoryKind {
     /// Sealed memory.
     Memory,
-    /// A file, which others may truncate and write.
+    /// A file, which other processes may truncate and write.
     File,
 }
 
@@ -191,21 +198,22 @@ impl Grant {
         self.file.as_fd()
     }
 
-    /// Creates a grant from the descriptor received in reply to a request for this dbuf. It is not
-    /// validated yet.
+    /// Creates a grant of a pool or of frozen data from the descriptor received in reply to a
+    /// request for this dbuf. The descriptor is not validated yet.
     #[must_use]
     pub const fn from_descriptor(dbuf: DbufId, file: OwnedFd) -> Self {
         Self { dbuf, file, kind: MemoryKind::Memory }
     }
 
-    /// Creates a grant as [`Grant::from_descriptor`], but of an alleged file.
+    /// Creates a grant of a file from the descriptor received in reply to a request for this dbuf.
+    /// The descriptor is not validated yet.
     #[must_use]
     pub const fn of_file(dbuf: DbufId, file: OwnedFd) -> Self {
         Self { dbuf, file, kind: MemoryKind::File }
     }
 
-    /// Returns the kind of memory behind the descriptor, which must be sent to the receiver as
-    /// well.
+    /// Returns the kind of the memory behind the descriptor. Send the kind along with the
+    /// descriptor.
     #[must_use]
     pub const fn kind(&self) -> MemoryKind {
         self.kind
@@ -229,14 +237,14 @@ impl Grant {
         }
         // The size was read before the seals; it is final now, so read it again.
         let file = Memfd::from_fd(file.into())?;
-        if !file.len().is_power_of_two() || !(PAGE..=SIZE_MAX).contains(&file.len()) {
+        if !file.len().is_power_of_two() || !(PAGE..=MAPPED_SIZE_MAX).contains(&file.len()) {
             return Err(GrantRefusal::Size { dbuf: self.dbuf, is: file.len() });
         }
         Ok(MappedPool::Memory(Region::reading(file.map_read()?)))
     }
 }
 
-/// Converts the refusal of a file to that of a dbuf.
+/// Converts the refusal of a file into the refusal of a dbuf.
 fn of_file(dbuf: DbufId, why: file::Refusal) -> GrantRefusal {
     match why {
         file::Refusal::Forbidden { uid } => GrantRefusal::Forbidden { dbuf, uid },
@@ -246,10 +254,10 @@ fn of_file(dbuf: DbufId, why: file::Refusal) -> GrantRefusal {
 }
 
 /// Maximum size of a mapped pool: far below the range of positions in a rich pointer.
-const SIZE_MAX: usize = 1 << 40;
+const MAPPED_SIZE_MAX: usize = 1 << 40;
 
-/// The pools of other processes that this process has mapped: each once, at its first use. [IOL
-/// §2.2, §2.3, the IO-Lite window]
+/// The pools of other processes that this process has mapped. Each is mapped once, at its first
+/// use. [IOL §2.2, §2.3, the IO-Lite window]
 #[derive(Debug, Default)]
 pub struct Window {
     views: BTreeMap<DbufId, MappedPool>,
@@ -280,9 +288,9 @@ impl Window {
         Ok(())
     }
 
-    /// Copies the bytes to which a pointer refers into `out`, whose length must be that of the
-    /// view. Fails with [`Fault::UnknownDbuf`] if a grant must be requested first. The bytes are
-    /// those sent by the owner until the pointer is released.
+    /// Copies the bytes named by a pointer into `out`, whose length must be that of the view. Fails
+    /// with [`Fault::UnknownDbuf`] if the dbuf is not mapped, so that the caller must request a
+    /// grant first. Until the pointer is released, the bytes are those that the owner sent.
     pub fn copy(&self, pointer: RichPointer, out: &mut [u8]) -> Result<(), Fault> {
         if pointer.is_hole() {
             return Err(Fault::Hole);
@@ -306,8 +314,8 @@ impl Window {
         Ok(())
     }
 
-    /// Copies the targets of these pointers into a pool of our own as one aggregate: the copy is
-    /// immutable, and the pointers can then be released.
+    /// Copies the bytes named by these pointers into a pool of this process as one aggregate. The
+    /// copy is immutable, and the pointers can then be released.
     pub fn receive(
         &self,
         pointers: &[RichPointer],

@@ -9,15 +9,15 @@
 //! ```
 //!
 //! Input: aggregates whose pools are shared through the [`GrantServer`]. Output: the same
-//! aggregates at the other side as lists of pointers, without copying a byte. A message is one
-//! aggregate: its pointers are a block of a [stream](buffer::stream), which provides waiting, the
-//! end of the stream, and all validation.
+//! aggregates at the other side as lists of pointers, without copying a byte. Each aggregate is one
+//! message: a block of pointers in a [stream](buffer::stream), which provides waiting, the end of
+//! the stream, and all validation.
 //!
-//! The grant server limits how much a reader may hold; a sender that reaches the limit waits for
-//! releases, or fails ([`Sender::try_send`]). A killed reader releases everything, because its
-//! socket hangs up (T10). Sent aggregates stay readable after the sender has exited, since the
-//! reader has mapped them. To the reader all input is an allegation: invalid pointers are faults,
-//! and bytes of a pool are foreign until copied.
+//! The grant server limits the number of segments that a reader may hold. A sender that reaches the
+//! limit waits for releases, or fails ([`Sender::try_send`]). A killed reader releases everything,
+//! because its socket hangs up (T10). Sent aggregates stay readable after the sender has exited,
+//! since the reader has mapped them. To the reader all input is an allegation: invalid pointers are
+//! faults, and bytes of a pool are foreign until copied.
 
 use super::holders::PeerId;
 use super::refusal::GrantRefusal;
@@ -30,8 +30,8 @@ use buffer::{Fault, share};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-/// Creates a pipe for a reader with these credentials: the sending end, and the offer for the
-/// reader. `id` is that of the ring of pointers.
+/// Creates a pipe for a reader with these credentials. Returns the sending end, and the offer for
+/// the reader. `id` is the id of the ring of pointers.
 pub fn pipe(
     server: &GrantServer,
     id: DbufId,
@@ -43,7 +43,7 @@ pub fn pipe(
     Ok((Sender { output, peer }, PipeOffer { stream: offers.pop().ok_or_else(none)?, asks }))
 }
 
-/// The five descriptors sent to the reader.
+/// The five descriptors by which a reader opens the receiving end.
 #[derive(Debug)]
 pub struct PipeOffer {
     stream: stream::Offer,
@@ -54,7 +54,7 @@ impl PipeOffer {
     /// Number of descriptors of an offer.
     pub const DESCRIPTORS: usize = stream::Offer::DESCRIPTORS + 1;
 
-    /// Returns the descriptors in the order of transmission.
+    /// Returns the descriptors in the order in which they are sent.
     #[must_use]
     pub fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
         let mut all = self.stream.descriptors().to_vec();
@@ -76,14 +76,15 @@ impl PipeOffer {
     /// Opens the receiving end after validating the offer.
     pub fn open(self) -> Result<Receiver, share::Refusal> {
         let input = self.stream.open()?;
-        Ok(Receiver { input, client: Client::new(self.asks), room: vec![0; POINTER * 64] })
+        Ok(Receiver { input, client: Client::new(self.asks), room: vec![0; POINTER_SIZE * 64] })
     }
 }
 
 /// Size of a pointer in bytes.
-const POINTER: usize = size_of::<RichPointer>();
+const POINTER_SIZE: usize = size_of::<RichPointer>();
 
-/// The sending end. Dropping it ends the pipe; sent aggregates stay held until they are released.
+/// The sending end. Dropping it ends the pipe. Aggregates already sent stay held until they are
+/// released.
 #[derive(Debug)]
 pub struct Sender {
     output: Output,
@@ -91,22 +92,22 @@ pub struct Sender {
 }
 
 impl Sender {
-    /// Returns the id of the reader.
+    /// Returns the id of the reader among the grant server's peers.
     #[must_use]
     pub const fn peer(&self) -> PeerId {
         self.peer
     }
 
-    /// Sends an aggregate; from then on it is held for the reader, independent of the argument.
-    /// Fails, without sending anything, if the reader has no access to one of its pools or holds
-    /// the maximum ([`GrantRefusal::Limit`]).
+    /// Sends an aggregate, which is held for the reader from then on, even if the caller drops it.
+    /// Fails, without sending anything, if the reader has no access to one of the aggregate's pools
+    /// or holds the maximum ([`GrantRefusal::Limit`]).
     pub fn try_send(
         &mut self,
         server: &GrantServer,
         aggregate: &Aggregate,
     ) -> Result<(), SendError> {
         let slices = aggregate.slices().count();
-        if slices * POINTER > self.output.block_max() {
+        if slices * POINTER_SIZE > self.output.block_max() {
             return Err(SendError::TooMany { slices });
         }
         server.owner(|creator| creator.lend(aggregate, self.peer)).map_err(SendError::Refused)?;
@@ -131,7 +132,7 @@ impl Sender {
         }
     }
 
-    /// Sends as [`Sender::try_send`], but blocks while the reader holds the maximum.
+    /// Sends an aggregate as [`Sender::try_send`], but blocks while the reader holds the maximum.
     pub fn send(&mut self, server: &GrantServer, aggregate: &Aggregate) -> Result<(), SendError> {
         loop {
             let seen = server.returns();
@@ -150,12 +151,13 @@ impl Sender {
 pub struct Receiver {
     input: Input,
     client: Client,
-    /// Buffer for messages.
+    /// Buffer for the messages received.
     room: Vec<u8>,
 }
 
 impl Receiver {
-    /// Returns the next aggregate; blocks until there is one. `None` at the end of the pipe.
+    /// Returns the next aggregate. Blocks until there is one. Returns `None` at the end of the
+    /// pipe.
     pub fn receive(&mut self) -> Result<Option<ReceivedAggregate>, Fault> {
         loop {
             match self.input.read_block(&mut self.room) {
@@ -171,12 +173,12 @@ impl Receiver {
         }
     }
 
-    /// Waits for something to receive, for at most `limit`; `None` waits indefinitely.
+    /// Waits for something to receive, at most for `limit`, or without a limit for `None`.
     pub fn wait(&mut self, limit: Option<Duration>) -> Result<stream::WaitResult, Fault> {
         self.input.wait(limit)
     }
 
-    /// Copies `out.len()` bytes of an aggregate, starting at byte `at`; maps pools as needed.
+    /// Copies `out.len()` bytes of an aggregate, beginning at offset `at`. Maps pools as needed.
     pub fn copy(
         &mut self,
         of: &ReceivedAggregate,
@@ -212,8 +214,8 @@ impl Receiver {
         &mut self.client
     }
 
-    /// Copies an aggregate into a pool of this process, where it is immutable, and releases the
-    /// original.
+    /// Copies an aggregate into a pool of this process, where the copy is immutable, and releases
+    /// the original.
     pub fn keep(
         &mut self,
         received: ReceivedAggregate,
@@ -224,7 +226,7 @@ impl Receiver {
         Ok(kept)
     }
 
-    /// Releases an aggregate: its owner may reuse the memory.
+    /// Releases an aggregate, after which its owner may reuse the memory.
     #[expect(clippy::needless_pass_by_value, reason = "its pointers are of no use any more")]
     pub fn give_back(&self, received: ReceivedAggregate) -> Result<(), GrantRefusal> {
         received.pointers.iter().try_for_each(|pointer| self.client.give_back(*pointer))
@@ -235,7 +237,7 @@ impl Receiver {
         let (words, rest) = self.room.get(..length).unwrap_or_default().as_chunks::<8>();
         let (pairs, odd) = words.as_chunks::<2>();
         if !rest.is_empty() || !odd.is_empty() || pairs.len() > SLICES_MAX {
-            return Err(Fault::Damaged { position: self.input.count().bytes });
+            return Err(Fault::Damaged { position: self.input.counts().bytes });
         }
         let pointer = |pair: &[[u8; 8]; 2]| RichPointer::from_words(pair.map(u64::from_le_bytes));
         let pointers: Vec<_> = pairs.iter().map(pointer).collect();
@@ -259,7 +261,7 @@ impl Receiver {
     }
 }
 
-/// An aggregate of another process: pointers into its pools, held for this reader.
+/// An aggregate of another process: the pointers to its slices, held for this reader.
 #[derive(Debug)]
 #[must_use = "its memory is kept until it is given back"]
 pub struct ReceivedAggregate {
@@ -268,7 +270,7 @@ pub struct ReceivedAggregate {
 }
 
 impl ReceivedAggregate {
-    /// Returns the number of bytes, as claimed by the sender.
+    /// Returns the number of bytes, according to the sender.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.length
@@ -287,7 +289,7 @@ impl ReceivedAggregate {
     }
 }
 
-/// Reason why an aggregate was not sent. In that case nothing is held for the reader.
+/// Reason why an aggregate was not sent. Nothing is then held for the reader.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum SendError {
     /// The reader has no access, holds the maximum, or has departed.
@@ -296,7 +298,7 @@ pub enum SendError {
     /// The stream failed, for example because the reader has departed.
     #[error("{0}")]
     Fault(#[source] Fault),
-    /// The ring has no room for so many pointers in one message: gather the aggregate first.
+    /// The ring has no room for so many pointers in one message. Gather the aggregate first.
     #[error("an aggregate of {slices} slices is too long for one message: gather it")]
     TooMany {
         /// Number of slices of the aggregate.
@@ -355,7 +357,7 @@ mod tests {
         }
     }
 
-    /// Pointers from the ring are untrusted: each becomes bytes of a readable pool, or a fault.
+    /// Pointers from the ring are untrusted: each yields bytes of a readable pool, or a fault.
     #[test]
     fn random_pointers_in_the_ring_cause_faults() {
         let (mut pool, server) = fixture();

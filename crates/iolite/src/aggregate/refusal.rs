@@ -22,7 +22,7 @@ pub enum GrantRefusal {
     Forbidden {
         /// The dbuf.
         dbuf: DbufId,
-        /// User id of the peer.
+        /// User ID of the peer.
         uid: u32,
     },
     /// The peer holds the maximum number of segments.
@@ -33,7 +33,7 @@ pub enum GrantRefusal {
         /// Maximum number of segments per peer.
         limit: usize,
     },
-    /// Another pool is shared under this id.
+    /// Another dbuf is already shared under this id.
     #[error("another pool is shared as dbuf {}", .0.number())]
     Taken(DbufId),
     /// The memory of this pool is not a file and cannot be granted to another process.
@@ -47,10 +47,10 @@ pub enum GrantRefusal {
     Unsealed {
         /// The dbuf.
         dbuf: DbufId,
-        /// The seals that are set.
+        /// The seals that the file has.
         seals: Seals,
     },
-    /// The size of the file is not that of a pool.
+    /// The size of the file is not valid for a pool.
     #[error("dbuf {} has {is} bytes, which no pool has", dbuf.number())]
     Size {
         /// The dbuf.

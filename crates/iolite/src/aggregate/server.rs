@@ -1,4 +1,4 @@
-//! The grant server: a thread of the process that created the pools, with a socket for each client.
+//! The grant server: a thread that grants a process's pools to clients, over one socket per client.
 //! [SL §5.3.1, "buffer fault"], [IOL §2.2], RELIABILITY T8, T10
 //!
 //! ```text
@@ -10,9 +10,9 @@
 //!             ←  hang-up                             a departed client holds nothing
 //! ```
 //!
-//! A client that sends a malformed message or does not read its replies is evicted as if it had
-//! exited. The thread never blocks on a single socket and handles one message per client in turn.
-//! Pointers are not sent here; they travel in rings.
+//! A client that sends a malformed message or does not read its replies is treated as if it had
+//! exited. The thread never blocks on a single socket, and handles one message per client in turn.
+//! Pointers do not pass through the server; they are sent in rings.
 
 use super::holders::PeerId;
 use super::owner::{Creator, Grant, MemoryKind, Owner as _, Window};
@@ -30,7 +30,7 @@ use sys::doorbell::SocketDoorbell;
 use sys::{descriptor, poll};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// The owner's end: a thread that replies to requests.
+/// The owner's end of a grant server: a thread that replies to requests.
 #[derive(Debug)]
 pub struct GrantServer {
     state: Arc<Mutex<ServerState>>,
@@ -44,7 +44,7 @@ struct ServerState {
     creator: Creator,
     clients: Vec<(PeerId, Arc<OwnedFd>)>,
     is_closing: bool,
-    /// Number of released slices plus number of departed clients.
+    /// Number of slices released so far, plus number of departed clients.
     returns: u64,
 }
 
@@ -59,12 +59,12 @@ impl GrantServer {
         let served = returned.clone();
         let thread = thread::Builder::new().name("owner".to_owned());
         let thread = thread
-            .spawn(move || serve(&shared, &served, &other))
+            .spawn(move || serve_clients(&shared, &served, &other))
             .map_err(|e| sys::Error::new("clone", "a thread", e.raw_os_error().unwrap_or(0)))?;
         Ok(Self { state, returned, doorbell, thread: Some(thread) })
     }
 
-    /// Adds a client with these credentials; returns its id and the socket to pass to that process
+    /// Adds a client with these credentials. Returns its id, and the socket to pass to that process
     /// only.
     pub fn introduce(&self, credentials: Credentials) -> sys::Result<(PeerId, OwnedFd)> {
         let (here, there) = descriptor::pair()?;
@@ -79,8 +79,8 @@ impl GrantServer {
         Ok((peer, there))
     }
 
-    /// Runs `work` on the owner, to share pools or lend aggregates. Requests are handled after
-    /// `work` returns; it must not call this server.
+    /// Calls `work` with the owner, to share pools or lend aggregates. Requests are not handled
+    /// until `work` returns. `work` must not call this server.
     pub fn owner<T>(&self, work: impl FnOnce(&mut Creator) -> T) -> T {
         work(&mut lock(&self.state).creator)
     }
@@ -91,7 +91,8 @@ impl GrantServer {
         lock(&self.state).returns
     }
 
-    /// Blocks until something has been released since [`GrantServer::returns`] returned `seen`.
+    /// Blocks while [`GrantServer::returns`] still returns `seen`: until a slice is released or a
+    /// client departs.
     pub fn wait_for_returns(&self, seen: u64) {
         let mut state = lock(&self.state);
         while state.returns == seen {
@@ -99,8 +100,8 @@ impl GrantServer {
         }
     }
 
-    /// Evicts a client and releases everything it holds. Its mappings stay and will expose later
-    /// data of the same pools (T11). Returns false if the client has departed already.
+    /// Evicts a client and releases everything held for it. The client's mappings stay, and will
+    /// expose later data of the same pools (T11). Returns false if the client has departed already.
     pub fn evict(&self, peer: PeerId) -> bool {
         let known = lock(&self.state).leave(peer);
         self.returned.notify_all();
@@ -132,7 +133,7 @@ fn lock(state: &Mutex<ServerState>) -> MutexGuard<'_, ServerState> {
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn serve(state: &Mutex<ServerState>, returned: &Condvar, doorbell: &SocketDoorbell) {
+fn serve_clients(state: &Mutex<ServerState>, returned: &Condvar, doorbell: &SocketDoorbell) {
     loop {
         let clients = {
             let state = lock(state);
@@ -146,7 +147,7 @@ fn serve(state: &Mutex<ServerState>, returned: &Condvar, doorbell: &SocketDoorbe
         let ready = poll::readable(&all, None);
         doorbell.clear();
         for ((peer, socket), _) in clients.iter().zip(ready.iter().skip(1)).filter(|(_, r)| **r) {
-            if !answer(state, returned, *peer, socket) {
+            if !answer_message(state, returned, *peer, socket) {
                 lock(state).leave(*peer);
                 returned.notify_all();
             }
@@ -154,19 +155,25 @@ fn serve(state: &Mutex<ServerState>, returned: &Condvar, doorbell: &SocketDoorbe
     }
 }
 
-/// Handles one message. Returns false if the client has departed or violates the protocol.
-fn answer(state: &Mutex<ServerState>, returned: &Condvar, peer: PeerId, socket: &OwnedFd) -> bool {
+/// Handles one message of a client. Returns false if the client has departed or violates the
+/// protocol.
+fn answer_message(
+    state: &Mutex<ServerState>,
+    returned: &Condvar,
+    peer: PeerId,
+    socket: &OwnedFd,
+) -> bool {
     let mut bytes = [0; Message::SIZE + 1];
     let length = match descriptor::receive(socket, &mut bytes) {
         // Descriptors sent along are closed here.
         Ok((length, _)) => length,
-        Err(error) => return [AGAIN, INTERRUPTED].contains(&error.errno),
+        Err(error) => return [EAGAIN, EINTR].contains(&error.errno),
     };
     let Some(message) = bytes.get(..length).and_then(|b| Message::read_from_bytes(b).ok()) else {
         return false;
     };
     match message.kind {
-        RELEASE => {
+        RELEASE_SLICE => {
             let pointer = RichPointer::from_words(message.words);
             let mut state = lock(state);
             if state.creator.holders_mut().give_back(peer, pointer) {
@@ -175,16 +182,19 @@ fn answer(state: &Mutex<ServerState>, returned: &Condvar, peer: PeerId, socket: 
             }
             true
         }
-        GRANT => {
+        REQUEST_GRANT => {
             let Some(dbuf) = DbufId::new(message.dbuf) else { return false };
             let granted = lock(state).creator.grant(dbuf, peer);
             let (message, grant) = match &granted {
                 Ok(grant) => {
-                    let kind =
-                        if grant.kind() == MemoryKind::File { GRANTED_FILE } else { GRANTED };
+                    let kind = if grant.kind() == MemoryKind::File {
+                        REPLY_GRANTED_FILE
+                    } else {
+                        REPLY_GRANTED
+                    };
                     (Message::new(kind, dbuf, [0; 2]), Some(grant.descriptor()))
                 }
-                Err(refusal) => (Message::new(REFUSED, dbuf, refusal_words(refusal)), None),
+                Err(refusal) => (Message::new(REPLY_REFUSED, dbuf, encode_refusal(refusal)), None),
             };
             // Fails instead of blocking if the client does not read.
             descriptor::send(socket, message.as_bytes(), grant.as_slice()).is_ok()
@@ -207,21 +217,21 @@ impl Client {
         Self { socket, window: Window::new() }
     }
 
-    /// Copies the bytes to which a pointer refers into `out`, whose length must be that of the
-    /// view. If the pool is not mapped, it is requested from the owner first, once per pool (a
-    /// *buffer fault*). Blocks for the reply.
+    /// Copies the bytes named by a pointer into `out`, whose length must be that of the view. If
+    /// the pool is not mapped, first requests it from the owner, once per pool (a *buffer fault*),
+    /// and blocks for the reply.
     pub fn copy(&mut self, pointer: RichPointer, out: &mut [u8]) -> Result<(), ResolveError> {
         match self.window.copy(pointer, out) {
             Err(Fault::UnknownDbuf(dbuf)) => {
-                self.map(dbuf)?;
+                self.request_and_map(dbuf)?;
                 Ok(self.window.copy(pointer, out)?)
             }
             done => Ok(done?),
         }
     }
 
-    /// Copies the targets of these pointers into a pool of this process as one aggregate
-    /// ([`Window::receive`]), mapping pools as needed.
+    /// Copies the bytes named by these pointers into a pool of this process as one aggregate
+    /// ([`Window::receive`]). Maps pools as needed.
     pub fn receive(
         &mut self,
         pointers: &[RichPointer],
@@ -229,25 +239,26 @@ impl Client {
     ) -> Result<Aggregate, ResolveError> {
         for pointer in pointers.iter().filter(|pointer| !pointer.is_hole()) {
             if !self.window.has(pointer.dbuf()) {
-                self.map(pointer.dbuf())?;
+                self.request_and_map(pointer.dbuf())?;
             }
         }
         Ok(self.window.receive(pointers, pool)?)
     }
 
-    /// Reports to the owner that a slice, identified by its original pointer, is no longer needed.
+    /// Reports to the owner that a slice is no longer needed. `pointer` is the pointer that was
+    /// sent for the slice.
     pub fn give_back(&self, pointer: RichPointer) -> Result<(), GrantRefusal> {
-        let message = Message::new(RELEASE, pointer.dbuf(), pointer.words());
+        let message = Message::new(RELEASE_SLICE, pointer.dbuf(), pointer.words());
         descriptor::send(&self.socket, message.as_bytes(), &[]).map_err(|_| GrantRefusal::Abandoned)
     }
 
-    /// Returns user and group of the server's process, as reported by the kernel.
+    /// Returns the user ID and group ID of the server's process, as reported by the kernel.
     pub(crate) fn owner(&self) -> sys::Result<(u32, u32)> {
         descriptor::peer_identity(&self.socket)
     }
 
-    /// Requests a dbuf as [`Client::ask`], for at most `limit`. After a timeout the client must not
-    /// be used again.
+    /// Requests a dbuf as [`Client::ask`], and waits for the reply at most for `limit`. After a
+    /// timeout the client must not be used again.
     pub(crate) fn ask_within(
         &mut self,
         dbuf: DbufId,
@@ -255,67 +266,69 @@ impl Client {
     ) -> Result<Grant, GrantRefusal> {
         self.send_request(dbuf)?;
         match poll::readable_within(&[self.socket.as_fd()], Some(limit)).as_slice() {
-            [true] => self.answer(dbuf),
+            [true] => self.answer_message(dbuf),
             _ => Err(GrantRefusal::Abandoned),
         }
     }
 
-    /// Requests a dbuf; blocks for the reply. Fails with [`GrantRefusal::Abandoned`] if the server
+    /// Requests a dbuf. Blocks for the reply. Fails with [`GrantRefusal::Abandoned`] if the server
     /// has departed.
     pub fn ask(&mut self, dbuf: DbufId) -> Result<Grant, GrantRefusal> {
         self.send_request(dbuf)?;
-        self.answer(dbuf)
+        self.answer_message(dbuf)
     }
 
     fn send_request(&self, dbuf: DbufId) -> Result<(), GrantRefusal> {
-        let message = Message::new(GRANT, dbuf, [0; 2]);
+        let message = Message::new(REQUEST_GRANT, dbuf, [0; 2]);
         let sent = descriptor::send(&self.socket, message.as_bytes(), &[]);
         sent.map_err(|_| GrantRefusal::Abandoned)
     }
 
-    fn answer(&self, dbuf: DbufId) -> Result<Grant, GrantRefusal> {
+    fn answer_message(&self, dbuf: DbufId) -> Result<Grant, GrantRefusal> {
         let mut bytes = [0; Message::SIZE];
         let received = descriptor::receive(&self.socket, &mut bytes);
         let (length, mut fds) = received.map_err(|_| GrantRefusal::Abandoned)?;
         let answer = bytes.get(..length).and_then(|b| Message::read_from_bytes(b).ok());
         match (answer, fds.pop()) {
             (Some(answer), Some(file))
-                if answer.kind == GRANTED && answer.dbuf == dbuf.number() =>
+                if answer.kind == REPLY_GRANTED && answer.dbuf == dbuf.number() =>
             {
                 Ok(Grant::from_descriptor(dbuf, file))
             }
             (Some(answer), Some(file))
-                if answer.kind == GRANTED_FILE && answer.dbuf == dbuf.number() =>
+                if answer.kind == REPLY_GRANTED_FILE && answer.dbuf == dbuf.number() =>
             {
                 Ok(Grant::of_file(dbuf, file))
             }
-            (Some(answer), None) if answer.kind == REFUSED => Err(refusal(dbuf, answer.words)),
+            (Some(answer), None) if answer.kind == REPLY_REFUSED => {
+                Err(decode_refusal(dbuf, answer.words))
+            }
             _ => Err(GrantRefusal::Abandoned),
         }
     }
 
-    /// Returns the mappings.
+    /// Returns the mapped pools.
     #[must_use]
     pub const fn window(&self) -> &Window {
         &self.window
     }
 
-    fn map(&mut self, dbuf: DbufId) -> Result<(), GrantRefusal> {
+    fn request_and_map(&mut self, dbuf: DbufId) -> Result<(), GrantRefusal> {
         let grant = self.ask(dbuf)?;
         self.window.admit(grant)
     }
 }
 
-/// Reason why a pointer was not resolved to bytes.
+/// Reason why the bytes named by a pointer were not copied.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ResolveError {
     /// The pointer is invalid.
     #[error("{0}")]
     Fault(#[from] Fault),
-    /// The owner refused the memory of the pointer.
+    /// The owner refused to grant the memory named by the pointer.
     #[error("{0}")]
     Refused(#[from] GrantRefusal),
-    /// There is no room for a copy.
+    /// The destination pool has no room for the copy.
     #[error("{0}")]
     Aggregate(#[from] Error),
 }
@@ -326,28 +339,28 @@ pub enum ResolveError {
 struct Message {
     kind: u32,
     dbuf: u32,
-    /// A rich pointer, or the reason of a refusal.
+    /// Meaning by kind: a rich pointer, or the encoded reason for a refusal.
     words: [u64; 2],
 }
 
-/// Request of a client for a dbuf.
-const GRANT: u32 = 1;
-/// Release of a slice by a client.
-const RELEASE: u32 = 2;
-/// Reply with the descriptor of a dbuf.
-const GRANTED: u32 = 3;
-/// Reply that refuses a dbuf.
-const REFUSED: u32 = 4;
-/// Reply with the descriptor of a dbuf that is a file.
-const GRANTED_FILE: u32 = 5;
+/// Message kind: a client requests a dbuf.
+const REQUEST_GRANT: u32 = 1;
+/// Message kind: a client releases a slice.
+const RELEASE_SLICE: u32 = 2;
+/// Message kind: a reply with the descriptor of a dbuf.
+const REPLY_GRANTED: u32 = 3;
+/// Message kind: a reply that refuses a dbuf.
+const REPLY_REFUSED: u32 = 4;
+/// Message kind: a reply with the descriptor of a dbuf that is a file.
+const REPLY_GRANTED_FILE: u32 = 5;
 
-const UNKNOWN: u64 = 1;
-const FORBIDDEN: u64 = 2;
-const SYSTEM: u64 = 3;
+const REASON_UNKNOWN_DBUF: u64 = 1;
+const REASON_FORBIDDEN: u64 = 2;
+const REASON_SYSTEM: u64 = 3;
 
-/// EAGAIN, EINTR.
-const AGAIN: i32 = 11;
-const INTERRUPTED: i32 = 4;
+/// EAGAIN: the socket has no message or no room.
+const EAGAIN: i32 = 11;
+const EINTR: i32 = 4;
 
 impl Message {
     const SIZE: usize = size_of::<Self>();
@@ -357,21 +370,21 @@ impl Message {
     }
 }
 
-/// Encodes a refusal for a client, without data that concerns only the owner.
-fn refusal_words(refusal: &GrantRefusal) -> [u64; 2] {
+/// Encodes a refusal for a client. Omits data that concerns only the owner.
+fn encode_refusal(refusal: &GrantRefusal) -> [u64; 2] {
     match refusal {
-        GrantRefusal::Forbidden { uid, .. } => [FORBIDDEN, u64::from(*uid)],
-        GrantRefusal::System(error) => [SYSTEM, u64::from(error.errno.unsigned_abs())],
-        _ => [UNKNOWN, 0],
+        GrantRefusal::Forbidden { uid, .. } => [REASON_FORBIDDEN, u64::from(*uid)],
+        GrantRefusal::System(error) => [REASON_SYSTEM, u64::from(error.errno.unsigned_abs())],
+        _ => [REASON_UNKNOWN_DBUF, 0],
     }
 }
 
-/// Decodes a refusal.
-fn refusal(dbuf: DbufId, words: [u64; 2]) -> GrantRefusal {
+/// Decodes the refusal of a dbuf.
+fn decode_refusal(dbuf: DbufId, words: [u64; 2]) -> GrantRefusal {
     let [why, number] = words;
     match (why, u32::try_from(number), i32::try_from(number)) {
-        (FORBIDDEN, Ok(uid), _) => GrantRefusal::Forbidden { dbuf, uid },
-        (SYSTEM, _, Ok(errno)) => {
+        (REASON_FORBIDDEN, Ok(uid), _) => GrantRefusal::Forbidden { dbuf, uid },
+        (REASON_SYSTEM, _, Ok(errno)) => {
             GrantRefusal::System(sys::Error::new("grant", "by its owner", errno))
         }
         _ => GrantRefusal::UnknownDbuf(dbuf),

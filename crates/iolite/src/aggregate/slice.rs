@@ -10,18 +10,18 @@ use std::sync::Arc;
 ///
 /// Invariant: the lease holds the filled segment that contains the bytes. This is checked at
 /// creation; afterwards a slice is only shortened, or extended by bytes of the same segment. Slices
-/// derived from each other share the lease, so that a clone increments one counter and not two.
+/// derived from each other share the lease, so that a clone increments only one counter.
 #[derive(Clone)]
 pub struct Slice {
     lease: Arc<Lease>,
     pointer: RichPointer,
 }
 
-/// Id of content: equal id and length mean equal bytes, as long as dbuf ids are unique. [IOL §2.9,
-/// generation number and address]
+/// Id of the content of a slice: slices with equal id and length have equal bytes, as long as dbuf
+/// ids are unique. [IOL §2.9, generation number and address]
 ///
-/// Positions and dbuf ids are never reused, so the position serves as address and generation in one
-/// (CONTRACT 7).
+/// Positions and dbuf ids are never reused, so the position serves both as address and as
+/// generation number (CONTRACT 7).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ContentId {
     /// The dbuf of the first byte.
@@ -31,7 +31,7 @@ pub struct ContentId {
 }
 
 impl Slice {
-    /// Creates a slice for the block named by a pointer. Fails if the block is not in the leased
+    /// Creates a slice of the block named by a pointer. Fails if the block is not in the leased
     /// segment.
     pub(super) fn new(lease: Arc<Lease>, pointer: RichPointer) -> Result<Self, Fault> {
         if pointer.is_hole() {
@@ -86,15 +86,16 @@ impl Slice {
         self.pointer.place.position() & !(self.lease.segment_len() as u64 - 1)
     }
 
-    /// Narrows the slice to `length` bytes starting at `from`, which must be within it.
+    /// Narrows the slice to `length` bytes, beginning at offset `from`. The range must be within
+    /// the slice.
     pub(super) fn narrow(&mut self, from: usize, length: usize) {
         debug_assert!(length > 0 && from + length <= self.len());
         let small = |number| u32::try_from(number).unwrap_or(u32::MAX);
         self.pointer = self.pointer.within(small(from), small(length));
     }
 
-    /// Extends the slice by `next` if that directly follows in the same segment. Returns true on
-    /// success.
+    /// Extends the slice by `next` if `next` directly follows it in the same segment. Returns true
+    /// on success.
     pub(super) fn join(&mut self, next: &Self) -> bool {
         let length = self.len() + next.len();
         let end = self.pointer.place.position() + self.len() as u64;

@@ -1,4 +1,4 @@
-//! Aggregates compared with a plain vector, in files, in threads, across a crossing, and at their
+//! Tests of aggregates: compared with a plain vector, in threads, across a crossing, and at their
 //! limits.
 
 use super::*;
@@ -24,8 +24,8 @@ fn pool_of(id: u32, segments: usize) -> AllocationPool {
     AllocationPool::new(DbufId::new(id).unwrap(), config, AccessList::private(identity())).unwrap()
 }
 
-/// Returns the same bytes, divided into random slices.
-fn divide(random: &mut Random, mut rest: Aggregate) -> Aggregate {
+/// Returns an aggregate with the same bytes, divided into random slices.
+fn divide_randomly(random: &mut Random, mut rest: Aggregate) -> Aggregate {
     let mut pieces = Aggregate::new();
     while !rest.is_empty() {
         let length = random.within(1..rest.len() + 1).min(random.within(1..300));
@@ -36,31 +36,31 @@ fn divide(random: &mut Random, mut rest: Aggregate) -> Aggregate {
     pieces
 }
 
-fn range(random: &mut Random, length: usize) -> Range<usize> {
+fn random_range(random: &mut Random, length: usize) -> Range<usize> {
     let from = random.within(0..length + 1);
     from..random.within(from..length + 1)
 }
 
-/// Several aggregates that share bytes, with the expected contents of each.
-struct World {
+/// Several aggregates that share bytes, each with its expected contents.
+struct AggregateModel {
     random: Random,
     pools: [AllocationPool; 2],
     pairs: Vec<(Aggregate, Vec<u8>)>,
     full: usize,
 }
 
-impl World {
+impl AggregateModel {
     const AGGREGATES_MAX: usize = 8;
     const LENGTH_MAX: usize = 20_000;
 
-    fn step(&mut self) {
+    fn random_step(&mut self) {
         let random = &mut self.random;
         let pool = &mut self.pools[random.within(0..2)];
         let index = random.within(0..self.pairs.len());
         let (other, other_model) = random.pick(&self.pairs).clone();
         let (aggregate, model) = &mut self.pairs[index];
         let at = random.within(0..model.len() + 2);
-        let inside = range(random, model.len());
+        let inside = random_range(random, model.len());
         let fresh = random.bytes(at % 7000);
         let done = match random.below(15) {
             0 => pool.copy(&fresh).map(|made| (*aggregate, *model) = (made, fresh)),
@@ -140,10 +140,10 @@ impl World {
             }
             Err(error) => panic!("{error}"),
         }
-        self.keep_small();
+        self.drop_excess();
     }
 
-    fn keep_small(&mut self) {
+    fn drop_excess(&mut self) {
         for (aggregate, model) in &mut self.pairs {
             model.truncate(Self::LENGTH_MAX);
             aggregate.truncate(Self::LENGTH_MAX);
@@ -180,9 +180,9 @@ fn q1_q2_operations_agree_with_a_vector() {
     let steps = if cfg!(miri) { 300 } else { 20_000 };
     let pools = [pool_of(1, 64), pool_of(2, 256)];
     let pairs = vec![(Aggregate::new(), Vec::new())];
-    let mut world = World { random: Random::replayable(), pools, pairs, full: 0 };
+    let mut world = AggregateModel { random: Random::replayable(), pools, pairs, full: 0 };
     for _ in 0..steps {
-        world.step();
+        world.random_step();
         world.check();
     }
     world.pairs.clear();
@@ -241,10 +241,10 @@ fn q10_content_id_is_never_reused() {
 
 #[test]
 fn equality_and_hash_ignore_division_into_slices() {
-    /// A hasher that depends on the division into steps.
+    /// A hasher whose result depends on the division of the input into steps.
     #[derive(Default)]
-    struct Steps(Vec<u8>);
-    impl Hasher for Steps {
+    struct StepHasher(Vec<u8>);
+    impl Hasher for StepHasher {
         fn write(&mut self, bytes: &[u8]) {
             self.0.push(bytes.len() as u8);
             self.0.extend(bytes);
@@ -254,7 +254,7 @@ fn equality_and_hash_ignore_division_into_slices() {
         }
     }
     let steps = |aggregate: &Aggregate| {
-        let mut hasher = Steps::default();
+        let mut hasher = StepHasher::default();
         aggregate.hash(&mut hasher);
         hasher.0
     };
@@ -264,16 +264,16 @@ fn equality_and_hash_ignore_division_into_slices() {
         let length = random.within(0..500);
         let bytes = random.bytes(length);
         let one = left.copy(&bytes).unwrap();
-        let one = divide(&mut random, one);
+        let one = divide_randomly(&mut random, one);
         let two = right.copy(&bytes).unwrap();
-        let two = divide(&mut random, two);
+        let two = divide_randomly(&mut random, two);
         assert_eq!(one, two);
         assert_eq!(steps(&one), steps(&two));
         let mut other = bytes.clone();
         random.flip_bits(&mut other, 1);
         other.truncate(random.within(0..other.len() + 1));
         let three = right.copy(&other).unwrap();
-        let three = divide(&mut random, three);
+        let three = divide_randomly(&mut random, three);
         assert_eq!(one.cmp(&three), bytes.cmp(&other));
         assert_eq!(one == three, bytes == other);
         assert_eq!(one == *other, bytes == other);
@@ -405,7 +405,7 @@ fn aggregate_is_limited_to_slices_max() {
     assert_eq!(pool.usage().leased, 1, "of 65,536 leases one is left: that of `one`");
 }
 
-/// Q18 within a process: a panicking thread releases its references.
+/// A thread that panics releases its references (Q18 within a process).
 #[test]
 fn q18_panicking_thread_releases_its_leases() {
     let mut pool = pool_of(1, 8);
@@ -433,8 +433,8 @@ fn q18_panicking_thread_releases_its_leases() {
     assert_eq!(pool.usage().leased, 0);
 }
 
-/// Q14 within a process: an aggregate crosses by reference and stays intact after its sender has
-/// ended.
+/// An aggregate crosses by reference, and stays intact after its sender has ended (Q14 within a
+/// process).
 #[test]
 fn q14_aggregate_crosses_by_reference() {
     let (mut headers, mut files) = (pool_of(1, 8), pool_of(2, 8));
@@ -482,7 +482,8 @@ fn errors_name_a_remedy() {
     );
 }
 
-/// `cargo test -p streamline-iolite --release -- --ignored --nocapture aggregate::tests::cost`
+/// Measures the costs of aggregates. Run with `cargo test -p streamline-iolite --release --
+/// --ignored --nocapture aggregate::tests::cost`.
 #[test]
 #[ignore = "a measurement"]
 fn cost() {

@@ -1,7 +1,7 @@
-//! Sequential reading of a file, by the common stream interface.
+//! Sequential reading of a file, through the common stream interface.
 
 use super::{CachedFile, Refusal, Sent};
-use crate::indirect::lent::{Home, Lent};
+use crate::indirect::lent::{BlockHolder, Lent};
 use crate::interface::StreamReader;
 use abi::{BLOCK_MAX, RichPointer};
 use buffer::Fault;
@@ -13,10 +13,10 @@ use std::time::Duration;
 /// Maximum number of bytes copied by a peek.
 const PEEK_MAX: usize = 64 << 10;
 
-/// Maximum length of a lent pointer in bytes: a reader copies it at once.
+/// Maximum length in bytes of a block lent as a pointer, which its reader copies at once.
 const LENT_MAX: usize = 64 << 10;
 
-/// A read position in a file.
+/// A read position in a file, used as the reading end of a stream.
 #[derive(Clone, Debug)]
 pub struct FileReader {
     file: CachedFile,
@@ -37,9 +37,10 @@ impl CachedFile {
 }
 
 impl FileReader {
-    /// Makes the reader lend pointers into the file to splices instead of copies, for streams whose
-    /// readers can request the file ([`Creator::share_file`](crate::aggregate::owner::Creator)).
-    /// They read the contents at the time of their access.
+    /// Makes the reader lend pointers into the file to splices, instead of copies. For streams
+    /// whose readers can request the file
+    /// ([`Creator::share_file`](crate::aggregate::owner::Creator)); they read the contents at the
+    /// time of their access.
     #[must_use]
     pub const fn by_pointer(mut self) -> Self {
         self.lends = true;
@@ -63,9 +64,9 @@ impl FileReader {
         from.and_then(|from| self.ahead.get(from..)).unwrap_or_default()
     }
 
-    /// Returns a pointer to the next bytes, at most `max`, without consuming or touching them;
-    /// `None` at the current end of the file. Returns a pointer instead of a slice, because files
-    /// are foreign memory.
+    /// Returns a pointer to the next bytes, at most `max`, without consuming or reading them.
+    /// Returns `None` at the current end of the file. The result is a pointer and not a slice,
+    /// because files are foreign memory.
     pub fn next(&self, max: usize) -> Result<Option<RichPointer>, Refusal> {
         let view = self.file.view(self.at.saturating_add(max.min(BLOCK_MAX) as u64))?;
         let left = usize::try_from(view.size.saturating_sub(self.at)).unwrap_or(usize::MAX);
@@ -86,7 +87,8 @@ impl FileReader {
     }
 
     /// Transfers the next bytes, at most `max`, to another descriptor, and advances by the number
-    /// accepted ([`CachedFile::splice`]). Returns [`Sent::End`] at the current end of the file.
+    /// of bytes accepted ([`CachedFile::splice`]). Returns [`Sent::End`] at the current end of the
+    /// file.
     pub fn splice(&mut self, max: usize, to: impl AsFd) -> Result<Sent, Refusal> {
         let Some(next) = self.next(max)? else { return Ok(Sent::End) };
         let sent = self.file.splice(next.place, to)?;
@@ -102,7 +104,8 @@ impl StreamReader for FileReader {
         self.read(out).map(Some).map_err(|_| self.fault())
     }
 
-    /// Returns a copy that is valid until the next call, because no slice of a file can be created.
+    /// Returns a copy of the next bytes, valid until the next call. A slice of the file cannot be
+    /// created.
     fn peek(&mut self) -> Result<Option<&[u8]>, Fault> {
         if self.ahead().is_empty() {
             self.ahead_at = self.at;
@@ -123,7 +126,7 @@ impl StreamReader for FileReader {
             return Ok(None);
         }
         let pointer = self.next(max.min(LENT_MAX)).map_err(|_| self.fault())?;
-        Ok(pointer.map(|pointer| Lent { pointer, home: Home::File }))
+        Ok(pointer.map(|pointer| Lent { pointer, home: BlockHolder::File }))
     }
 
     /// Returns at once: a file never blocks, even at its end.

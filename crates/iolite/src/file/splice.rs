@@ -1,18 +1,18 @@
-//! Transfer from the page cache to another descriptor without copying through this process. [SL
-//! §5.3.3]
+//! Transfer of file contents from the page cache to another descriptor, without a copy in this
+//! process. [SL §5.3.3]
 //!
-//! The kernel receives the address in the mapping and copies from it (to a file or socket), or
+//! The kernel receives the address in the mapping, and copies from there (to a file or socket) or
 //! references the pages (in a pipe). The kernel detects missing pages, but after a truncation the
 //! last page reads as zeros beyond the new end. Therefore the size is checked once after each call,
-//! and excess bytes are reported exactly ([`Refusal::Cut`]). The check costs as much as a small
-//! block; it is skipped for memory sealed against truncation (`F_SEAL_SHRINK`).
+//! and excess bytes are reported exactly ([`Refusal::Truncated`]). The check costs as much as a
+//! small block, so it is skipped for memory sealed against truncation (`F_SEAL_SHRINK`).
 
 use super::{CachedFile, FileView, Refusal};
 use abi::{Extent, RichPointer};
 use std::os::fd::{AsFd, BorrowedFd};
 use sys::file::{FileKind, RANGES_MAX};
 
-/// Result of a splice.
+/// The result of a transfer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Sent {
     /// Number of bytes accepted, possibly fewer than requested.
@@ -33,7 +33,7 @@ pub enum SpliceCall {
 }
 
 impl SpliceCall {
-    /// Returns the best call for this number of bytes and kind of descriptor. References in a pipe
+    /// Returns the best call for `length` bytes and this kind of descriptor. References in a pipe
     /// save the copy, which pays off from one page on. The referenced pages are read later and may
     /// then show newer contents, as any reader of a file must expect.
     #[must_use]
@@ -46,8 +46,8 @@ impl SpliceCall {
     }
 }
 
-/// Minimum number of bytes for references in a pipe. Relative to read and write: 512 B by reference
-/// is 0.4 times as fast, 4 KB 1.2 to 1.5 times, from 16 KB on 2.3 times
+/// Minimum number of bytes for references in a pipe. Speed relative to read and write: 512 B by
+/// reference is 0.4 times as fast, 4 KB 1.2 to 1.5 times, from 16 KB on 2.3 times
 /// (`examples/splice_ways.rs`).
 const REFER_MIN: usize = 4 << 10;
 
@@ -60,7 +60,7 @@ impl CachedFile {
         self.splice_by(way, place, to)
     }
 
-    /// Transfers as [`CachedFile::splice`], by the given system call.
+    /// Transfers the bytes of an extent as [`CachedFile::splice`], by the given system call.
     pub fn splice_by(
         &self,
         way: SpliceCall,
@@ -86,8 +86,8 @@ impl CachedFile {
         self.check_present(&view, sent, &[(at, length)])
     }
 
-    /// Transfers the bytes of several pointers to another descriptor by one call, in order. The
-    /// list ends at the first pointer into another dbuf or beyond the end of the file.
+    /// Transfers the bytes named by several pointers to another descriptor by one call, in order.
+    /// Stops before the first pointer into another dbuf or beyond the end of the file.
     pub fn splice_all(&self, pointers: &[RichPointer], to: impl AsFd) -> Result<Sent, Refusal> {
         retry_missing_page(|| self.splice_all_once(pointers, to.as_fd()))
     }
@@ -116,14 +116,15 @@ impl CachedFile {
         self.check_present(&view, sent, &pieces)
     }
 
-    /// Checks that the file still contains the transferred bytes of these pieces.
+    /// Checks that the file still contains the bytes transferred. Fails with [`Refusal::Truncated`]
+    /// otherwise.
     fn check_present(
         &self,
         view: &FileView,
         sent: usize,
         pieces: &[(usize, usize)],
     ) -> Result<Sent, Refusal> {
-        if self.inner.is_uncut && sent > 0 {
+        if self.inner.cannot_be_truncated && sent > 0 {
             return Ok(Sent::Bytes(sent));
         }
         let size = self.refresh_view()?.size;
@@ -134,7 +135,7 @@ impl CachedFile {
             good += taken.min(there);
             left -= taken;
             if taken > there {
-                return Err(Refusal::Cut { sent, good });
+                return Err(Refusal::Truncated { sent, good });
             }
         }
         match sent {
@@ -142,7 +143,7 @@ impl CachedFile {
             // EFAULT: everything has been truncated since the mapping was updated;
             // `retry_missing_page` retries.
             0 if size < view.size => Ok(Sent::End),
-            0 => Err(super::system("write", EFAULT)),
+            0 => Err(super::system_refusal("write", EFAULT)),
             sent => Ok(Sent::Bytes(sent)),
         }
     }
@@ -154,7 +155,7 @@ const EFAULT: i32 = 14;
 /// extended, a page is missing once in some thousand calls; on a broken disk it is always missing.
 const ATTEMPTS_MAX: usize = 8;
 
-/// Retries a transfer that sent nothing because of a missing page.
+/// Retries a transfer that sent nothing because of a missing page, up to [`ATTEMPTS_MAX`] times.
 fn retry_missing_page(once: impl Fn() -> Result<Sent, Refusal>) -> Result<Sent, Refusal> {
     for _ in 1..ATTEMPTS_MAX {
         match once() {
@@ -165,7 +166,8 @@ fn retry_missing_page(once: impl Fn() -> Result<Sent, Refusal>) -> Result<Sent, 
     once()
 }
 
-/// Returns the part of an extent that is within the file, as offset and length.
+/// Returns the part of an extent that is within the file, as offset and length, or `None` if there
+/// is none.
 fn clamp_to_file(view: &FileView, place: Extent) -> Option<(usize, usize)> {
     let left = view.size.checked_sub(place.position()).filter(|&left| left > 0)?;
     let length = left.min(place.length().into());

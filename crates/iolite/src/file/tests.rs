@@ -1,4 +1,4 @@
-//! Files of all sizes, truncated, extended and written while they are read.
+//! Tests of files of all sizes that are truncated, extended and written while they are read.
 
 use super::*;
 use std::fs::File;
@@ -11,8 +11,8 @@ fn id() -> DbufId {
     DbufId::new(9).unwrap()
 }
 
-/// Returns an unlinked file with these bytes, and its dbuf.
-fn file(bytes: &[u8]) -> (File, CachedFile) {
+/// Creates an unlinked file with these bytes. Returns the file and its dbuf.
+fn unlinked_file(bytes: &[u8]) -> (File, CachedFile) {
     let path = std::env::temp_dir().join(format!(
         "streamline-file-{}-{:?}",
         std::process::id(),
@@ -54,7 +54,7 @@ const CALLS: [SpliceCall; 3] = [SpliceCall::Write, SpliceCall::Refer, SpliceCall
 fn e5_g4_any_range_transfers_by_copy_and_every_splice() {
     let mut random = Random::replayable();
     let bytes = random.bytes(50_000);
-    let (_, cached) = file(&bytes);
+    let (_, cached) = unlinked_file(&bytes);
     for _ in 0..300 {
         let (at, length) = (random.within(0..60_000), random.within(1..20_000));
         let place = Extent::new(at as u64, length as u32);
@@ -79,7 +79,7 @@ fn e5_g4_any_range_transfers_by_copy_and_every_splice() {
 
 #[test]
 fn empty_file_is_an_empty_dbuf_that_may_grow() {
-    let (file, cached) = file(b"");
+    let (file, cached) = unlinked_file(b"");
     let mut reader = cached.reader();
     let mut out = [0; 8];
     assert_eq!((cached.size(), reader.next(100)), (Ok(0), Ok(None)));
@@ -103,7 +103,7 @@ fn empty_file_is_an_empty_dbuf_that_may_grow() {
 /// Truncation of a mapped file raises no signal, and every missing byte is reported.
 #[test]
 fn truncated_file_is_reported_and_never_faults() {
-    let (file, cached) = file(&[7; 10 * 4096]);
+    let (file, cached) = unlinked_file(&[7; 10 * 4096]);
     let all = Extent::new(0, 10 * 4096);
     let whole = splice_through_pipe(&cached, SpliceCall::Write, all).unwrap();
     assert_eq!(whole, [7; 10 * 4096]);
@@ -115,7 +115,11 @@ fn truncated_file_is_reported_and_never_faults() {
         // The page that contains the end exists, with zeros beyond the end.
         let (_read, write) = pipe();
         let cut = cached.splice_by(way, all, &write);
-        assert_eq!(cut, Err(Refusal::Cut { sent: 6 * 4096, good: 5 * 4096 + 100 }), "{way:?}");
+        assert_eq!(
+            cut,
+            Err(Refusal::Truncated { sent: 6 * 4096, good: 5 * 4096 + 100 }),
+            "{way:?}"
+        );
         assert_eq!(
             splice_through_pipe(&cached, way, all).unwrap().len(),
             5 * 4096 + 100,
@@ -140,7 +144,10 @@ fn sealed_file_is_sent_whole_and_may_grow() {
     let file = File::from(OwnedFd::from(memory));
     file.write_all_at(&bytes[..20_000], 0).unwrap();
     let cached = CachedFile::of(id(), file.try_clone().unwrap().into()).unwrap();
-    assert!(cached.inner.is_uncut && file.set_len(19_999).is_err(), "the kernel holds the seal");
+    assert!(
+        cached.inner.cannot_be_truncated && file.set_len(19_999).is_err(),
+        "the kernel holds the seal"
+    );
     let all = Extent::new(0, 30_000);
     for way in CALLS {
         assert_eq!(splice_through_pipe(&cached, way, all).unwrap(), bytes[..20_000], "{way:?}");
@@ -155,13 +162,13 @@ fn sealed_file_is_sent_whole_and_may_grow() {
         );
     }
     let unsealed = Memfd::create("cut", 10).unwrap();
-    assert!(!CachedFile::of(id(), unsealed.into()).unwrap().inner.is_uncut);
+    assert!(!CachedFile::of(id(), unsealed.into()).unwrap().inner.cannot_be_truncated);
 }
 
 /// Positions beyond 4 GB do not wrap.
 #[test]
 fn sparse_file_beyond_4_gb_is_addressed_to_the_byte() {
-    let (file, cached) = file(b"begin");
+    let (file, cached) = unlinked_file(b"begin");
     let (far, text) = (5_000_000_123_u64, b"far away");
     file.write_all_at(text, far).unwrap();
     assert_eq!(cached.size(), Ok(far + 8));
@@ -185,7 +192,7 @@ fn sparse_file_beyond_4_gb_is_addressed_to_the_byte() {
 #[test]
 fn several_extents_are_spliced_by_one_call() {
     let bytes: Vec<u8> = (0..20_000_u32).map(|at| (at % 251) as u8).collect();
-    let (_, cached) = file(&bytes);
+    let (_, cached) = unlinked_file(&bytes);
     let (mut read, write) = pipe();
     let other = RichPointer::new(DbufId::new(1).unwrap(), Extent::new(0, 5), Class::YES);
     let pointers = [cached.pointer(10, 100), cached.pointer(19_000, 900), other];
@@ -201,8 +208,8 @@ fn several_extents_are_spliced_by_one_call() {
 
 #[test]
 fn file_is_spliced_into_another_file() {
-    let (_, from) = file(&[3; 30_000]);
-    let (to, copied) = file(b"");
+    let (_, from) = unlinked_file(&[3; 30_000]);
+    let (to, copied) = unlinked_file(b"");
     let mut reader = from.reader();
     while let Sent::Bytes(_) = reader.splice(7000, &to).unwrap() {}
     assert_eq!(copied.size(), Ok(30_000));
@@ -216,7 +223,7 @@ fn file_is_spliced_into_another_file() {
 fn growing_file_is_read_as_a_stream() {
     use crate::interface::StreamReader;
     let bytes: Vec<u8> = (0..300_000_u32).map(|at| (at % 251) as u8).collect();
-    let (file, cached) = file(&bytes[..100_000]);
+    let (file, cached) = unlinked_file(&bytes[..100_000]);
     let mut reader = cached.reader();
     assert_eq!(StreamReader::peek(&mut reader).unwrap().unwrap()[..100], bytes[..100]);
     StreamReader::take(&mut reader, 50);
@@ -252,18 +259,18 @@ fn unmappable_file_is_copied() {
 
 #[test]
 fn non_regular_files_are_refused() {
-    assert_eq!(CachedFile::open(id(), "/tmp").unwrap_err(), Refusal::NoFile);
-    assert_eq!(CachedFile::open(id(), "/dev/null").unwrap_err(), Refusal::NoFile);
-    assert_eq!(CachedFile::of(id(), pipe().1).unwrap_err(), Refusal::NoFile);
-    let (file, _) = file(b"x");
+    assert_eq!(CachedFile::open(id(), "/tmp").unwrap_err(), Refusal::NotRegularFile);
+    assert_eq!(CachedFile::open(id(), "/dev/null").unwrap_err(), Refusal::NotRegularFile);
+    assert_eq!(CachedFile::of(id(), pipe().1).unwrap_err(), Refusal::NotRegularFile);
+    let (file, _) = unlinked_file(b"x");
     let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&file));
     let blind = File::options().write(true).open(path).unwrap();
-    assert_eq!(CachedFile::of(id(), blind.into()).unwrap_err(), Refusal::ResolveError);
+    assert_eq!(CachedFile::of(id(), blind.into()).unwrap_err(), Refusal::NotReadable);
 }
 
 #[test]
 fn grant_is_read_only_and_follows_file_mode() {
-    let (file, _) = file(b"secret");
+    let (file, _) = unlinked_file(b"secret");
     let cached = CachedFile::of(id(), file.try_clone().unwrap().into()).unwrap();
     let owner = Credentials::new(cached_uid(&file), 1);
     let other = Credentials::new(4711, 4711);
@@ -294,7 +301,7 @@ fn splice_call_depends_on_mapping_target_and_length() {
 /// One thread truncates and extends the file while another transfers it.
 #[test]
 fn file_resized_during_splice_reports_exact_bytes() {
-    let (file, cached) = file(&[b'x'; 64 << 10]);
+    let (file, cached) = unlinked_file(&[b'x'; 64 << 10]);
     let cutter = std::thread::spawn(move || {
         let mut random = Random::new(5);
         for _ in 0..2000 {
@@ -309,7 +316,7 @@ fn file_resized_during_splice_reports_exact_bytes() {
         let sent = match cached.splice_by(SpliceCall::Write, Extent::new(1000, 60_000), &write) {
             Ok(Sent::Bytes(count)) => count,
             Ok(Sent::End) => 0,
-            Err(Refusal::Cut { sent, .. }) => {
+            Err(Refusal::Truncated { sent, .. }) => {
                 cut += 1;
                 read.read_exact(&mut vec![0; sent]).unwrap();
                 continue;

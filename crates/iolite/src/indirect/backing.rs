@@ -1,4 +1,4 @@
-//! The default dbuf of a space, for bytes that are not yet in a dbuf. [SL §5.3.2, D8]
+//! The default dbuf of a space, for written bytes that are not in a dbuf. [SL §5.3.2, D8]
 
 use super::flight;
 use crate::aggregate::AllocationPool;
@@ -7,8 +7,8 @@ use buffer::Fault;
 use buffer::pool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// The dbuf behind an indirect stream, which receives copied blocks. The readers of the stream must
-/// be able to request it: share it at the grant server before passing it to
+/// The dbuf into which an indirect stream copies blocks. The readers of the stream must be able to
+/// request this dbuf, so share it at the grant server before passing it to
 /// [`indirect`](super::indirect()). Its size limits the memory in flight.
 ///
 /// Clones share the same dbuf, so several streams of a space can use one.
@@ -35,12 +35,13 @@ impl Backing {
         Self { pool: Arc::new(Mutex::new(pool)), id, block_max }
     }
 
-    /// Runs `work` on the pool, to share the pool or to store other data in it.
+    /// Calls `work` with the pool, to share the pool or to store other data in it.
     pub fn pool<T>(&self, work: impl FnOnce(&mut AllocationPool) -> T) -> T {
         work(&mut self.lock())
     }
 
-    /// Converts to the handle of one stream. Without clones, the handle needs no lock.
+    /// Converts the dbuf into the handle of one stream. If there are no clones, the handle needs no
+    /// lock.
     pub(super) fn into_handle(self) -> BackingHandle {
         let Self { pool, id, block_max } = self;
         let pool = match Arc::try_unwrap(pool) {
@@ -57,7 +58,7 @@ impl Backing {
     }
 }
 
-/// The handle by which one stream writes to its backing dbuf, possibly shared with others.
+/// The handle through which one stream writes to its backing dbuf.
 #[derive(Debug)]
 pub(super) struct BackingHandle {
     pool: Pool,
@@ -81,8 +82,8 @@ impl BackingHandle {
         self.id
     }
 
-    /// Writes one block. `keep` receives its pointer and the pool, and takes a hold while the block
-    /// is still in the pool's open segment.
+    /// Writes one block. Calls `keep` with the block's pointer and the pool while the block is in
+    /// the pool's open segment; `keep` must hold the segment.
     #[inline]
     pub(super) fn write(
         &mut self,
@@ -112,11 +113,11 @@ fn write(
     keep: impl FnOnce(RichPointer, &pool::Pool) -> Result<(), Fault>,
 ) -> Result<RichPointer, WriteRefusal> {
     let mut fill = |room: &mut [u8]| fill.take().map_or(0, |fill| fill(room));
-    let pointer = match pool.block(length, &mut fill) {
+    let pointer = match pool.append_block(length, &mut fill) {
         Some(pointer) => pointer,
         None => {
             make_room(pool, length)?;
-            pool.block(length, &mut fill).ok_or(WriteRefusal::Full)?
+            pool.append_block(length, &mut fill).ok_or(WriteRefusal::Full)?
         }
     };
     keep(pointer, pool.pool()).map_err(WriteRefusal::Fault)?;

@@ -7,40 +7,40 @@
 //!   on an entry of a ring that this process reads.
 //! - F2 A hold is dropped only when every reader that has not left, died, or been evicted has
 //!   published a cursor at or beyond that position (Acquire; *block released* of `cursor`); or, on
-//!   a ring that overwrites, when readers have been told that the entry may be overwritten
-//!   (*writing begins*), which they check after their copy.
+//!   a ring that overwrites, when it has been announced to readers that the entry may be
+//!   overwritten (*writing begins*), which they check after their copy.
 //! - F3 A dropped writer leaves its holds to [`sweep`], which keeps them until F2 permits dropping
 //!   them.
 //! - F4 A reader that violates the protocol reads bytes written later, in pools that it may read
-//!   anyway: it damages only its own data.
-//! - F5 A ring that we read is released only up to the oldest entry named by a claim ([`Keeper`]),
-//!   so its writer holds the bytes for this process (F1, in the writer's process), and this process
-//!   holds them for its readers.
+//!   anyway: so it damages only its own data.
+//! - F5 A ring that this process reads is released only up to the oldest entry under a claim
+//!   ([`Keeper`]). So the ring's writer holds the bytes for this process (F1, in the writer's
+//!   process), and this process holds them for its readers.
 
 use abi::RichPointer;
 use abi::ring::{CLOSED, reader, writer};
 use buffer::Fault;
 use buffer::atomic::{AtomicU64, Ordering, acquire};
-use buffer::cursor::Store;
+use buffer::cursor::RingMemory;
 use buffer::doorbells::{DepartedReaders, Doorbells};
 use buffer::pool::Lease;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-/// All holds of one writer.
+/// ProcessFlights memory that one writer holds for its readers.
 #[derive(Debug)]
 pub(super) struct Flights {
     shared: Arc<SharedFlights>,
     upstream: Vec<Upstream>,
 }
 
-/// Segments held by one writer, and the state that determines whether they are still needed: other
+/// Segments held by one writer, and the state that shows whether they are still needed. Other
 /// writers of this process release unneeded segments when they run short of memory.
 #[derive(Debug)]
 struct SharedFlights {
     segments: Mutex<VecDeque<Segment>>,
-    store: Arc<Store>,
+    store: Arc<RingMemory>,
     departed: Arc<DepartedReaders>,
 }
 
@@ -51,7 +51,7 @@ struct Segment {
 }
 
 impl Flights {
-    pub(super) fn new(store: &Arc<Store>, departed: &Arc<DepartedReaders>) -> Self {
+    pub(super) fn new(store: &Arc<RingMemory>, departed: &Arc<DepartedReaders>) -> Self {
         let segments = Mutex::new(VecDeque::new());
         let shared =
             Arc::new(SharedFlights { segments, store: store.clone(), departed: departed.clone() });
@@ -60,9 +60,9 @@ impl Flights {
         Self { shared, upstream: Vec::new() }
     }
 
-    /// Holds the segment of the pointer to be published next until readers have passed `until`, and
-    /// makes it the last segment. The previously last segment is also held until `until`. `lease`
-    /// is called only if the segment is not held yet.
+    /// Holds the segment of the next pointer to be published, until readers have passed `until`,
+    /// and makes it the last segment. Also extends the hold on the previous last segment to
+    /// `until`. Calls `lease` only if the segment is not held yet. Returns the lease.
     pub(super) fn advance_to(
         &self,
         pointer: RichPointer,
@@ -91,7 +91,7 @@ impl Flights {
         }
     }
 
-    /// Releases the holds that are no longer needed once all readers have passed this position
+    /// Releases the holds that are no longer needed after all readers have passed this position
     /// (F2). Returns true if the last segment is still held.
     pub(super) fn reap(&mut self, passed: u64) -> bool {
         self.upstream.iter_mut().for_each(|upstream| upstream.reap(passed));
@@ -101,8 +101,8 @@ impl Flights {
         last.is_some_and(|until| until > passed)
     }
 
-    /// Returns the lowest position at which a hold would be released; `None` if nothing is held.
-    pub(super) fn first(&self) -> Option<u64> {
+    /// Returns the lowest position at which a hold would be released, or `None` if nothing is held.
+    pub(super) fn first_release(&self) -> Option<u64> {
         let claims = self.upstream.iter().filter_map(|up| up.line.front().map(|claim| claim.until));
         self.lock().iter().map(|kept| kept.until).chain(claims).min()
     }
@@ -112,8 +112,9 @@ impl Flights {
         self.lock().len() + self.upstream.iter().map(|up| up.line.len()).sum::<usize>()
     }
 
-    /// Returns the position at which `eighths`/8 of the segments would be released.
-    pub(super) fn part(&self, eighths: usize) -> u64 {
+    /// Returns the position that readers must pass before `eighths`/8 of the segments can be
+    /// released.
+    pub(super) fn release_position(&self, eighths: usize) -> u64 {
         let segments = self.lock();
         segments.get(segments.len() * eighths / 8).map_or(0, |kept| kept.until)
     }
@@ -122,33 +123,34 @@ impl Flights {
         lock(&self.shared.segments)
     }
 
-    /// Returns the index and pointer of a followed input if these bytes are part of the block at
-    /// which it currently peeks.
+    /// Returns the index of a followed input and a pointer into its ring's dbuf, if these bytes are
+    /// part of the block at which the input peeks; else `None`.
     pub(super) fn find_peeked(&self, slice: &[u8]) -> Option<(usize, RichPointer)> {
-        let found = |(at, up): (usize, &Upstream)| up.keeper.pointer(slice).map(|p| (at, p));
+        let found = |(at, up): (usize, &Upstream)| up.keeper.peeked_pointer(slice).map(|p| (at, p));
         self.upstream.iter().enumerate().find_map(found)
     }
 
-    /// Returns the index of this input among the followed ones, following it if necessary; `None`
-    /// if it has no free slot.
+    /// Follows an input if necessary. Returns the index of the input among the followed ones, or
+    /// `None` if the input has no free slot.
     pub(super) fn follow(&mut self, keeper: &Arc<Keeper>) -> Option<usize> {
         let is_it = |upstream: &Upstream| Arc::ptr_eq(&upstream.keeper, keeper);
         if let Some(at) = self.upstream.iter().position(is_it) {
             return Some(at);
         }
-        let slot = keeper.claim()?;
+        let slot = keeper.claim_slot()?;
         self.upstream.push(Upstream { keeper: keeper.clone(), slot, line: VecDeque::new() });
         Some(self.upstream.len() - 1)
     }
 
-    /// Holds the entry that an input peeks at until readers have passed `until` (F5). Returns false
-    /// if so much of the input is held already that its writer might have to wait for this process.
-    pub(super) fn claim(&mut self, upstream: usize, pointer: RichPointer, until: u64) -> bool {
+    /// Holds the entry at which an input peeks, until readers have passed `until` (F5). Returns
+    /// false, without effect, if so much of the input is held already that its writer might have to
+    /// wait for this process.
+    pub(super) fn claim_slot(&mut self, upstream: usize, pointer: RichPointer, until: u64) -> bool {
         self.upstream.get_mut(upstream).is_some_and(|upstream| upstream.add(pointer, until))
     }
 }
 
-/// A ring that this process reads, with claims on its entries.
+/// A ring that this process reads, with the claims on its entries.
 #[derive(Debug)]
 struct Upstream {
     keeper: Arc<Keeper>,
@@ -156,7 +158,7 @@ struct Upstream {
     line: VecDeque<Claim>,
 }
 
-/// A claim on a run of adjacent ring entries.
+/// A claim on a run of adjacent ring entries, until readers have passed a position.
 #[derive(Debug)]
 struct Claim {
     first: u64,
@@ -214,17 +216,17 @@ impl Drop for Upstream {
     }
 }
 
-/// Shared state between an input and the outputs of the same process that forward its blocks.
+/// State shared between an input and the outputs of the same process that forward its blocks.
 #[derive(Debug)]
 pub(crate) struct Keeper {
-    /// Bit mask of the slots in use by outputs.
+    /// Bit mask of the output slots in use.
     claimed: AtomicU32,
     /// Oldest position needed by each output.
     needed: [AtomicU64; FOLLOWERS_MAX],
     /// Maximum number of entries that one output may hold.
     entries_max: u64,
-    /// The entry that the input peeks at: position, pointer, address (0 if no entry is peeked), and
-    /// the number of bytes of its dbuf that may be held.
+    /// The entry at which the input peeks: position, pointer, address (0 if no entry is peeked at),
+    /// and the number of bytes of the entry's dbuf that may be held.
     position: AtomicU64,
     words: [AtomicU64; 2],
     address: AtomicUsize,
@@ -251,22 +253,22 @@ impl Keeper {
         })
     }
 
-    /// Returns true if an output follows the input.
+    /// Returns true if at least one output follows the input.
     #[inline]
     pub(super) fn is_followed(&self) -> bool {
         self.claimed.load(Ordering::Relaxed) != 0
     }
 
-    /// Returns the oldest position that must not be released.
+    /// Returns the oldest position that the input must not release, or `u64::MAX` if there is none.
     pub(super) fn needed(&self) -> u64 {
         // SYNC POINT: claim released; pairs with the store in `Upstream::publish`.
         let words = self.needed.iter().map(|word| word.load(Ordering::Acquire));
         words.min().unwrap_or(u64::MAX)
     }
 
-    /// Publishes the entry that the input peeks at. `view` is the length of its dbuf and whether
-    /// its bytes need no lease.
-    pub(super) fn look(
+    /// Publishes the entry at which the input peeks. `view` is the length of the entry's dbuf and
+    /// true if its bytes need no lease, or `None` if the dbuf is not mapped.
+    pub(super) fn set_peek(
         &self,
         position: u64,
         pointer: RichPointer,
@@ -290,9 +292,9 @@ impl Keeper {
         self.address.store(0, Ordering::Relaxed);
     }
 
-    /// Returns the pointer for a slice of the peeked block. The slice borrows the input, so the
-    /// peeked entry cannot have changed.
-    fn pointer(&self, slice: &[u8]) -> Option<RichPointer> {
+    /// Returns the pointer to a slice of the peeked block, or `None` if the slice is not part of
+    /// that block. The slice borrows the input, so the peeked entry cannot have changed.
+    fn peeked_pointer(&self, slice: &[u8]) -> Option<RichPointer> {
         let peeked = self.address.load(Ordering::Relaxed);
         let [place, rest] = self.words.each_ref().map(|word| word.load(Ordering::Relaxed));
         let whole = RichPointer::from_words([place, rest]);
@@ -303,33 +305,34 @@ impl Keeper {
         Some(whole.within(u32::try_from(from).ok()?, u32::try_from(slice.len()).ok()?))
     }
 
-    fn claim(&self) -> Option<usize> {
+    fn claim_slot(&self) -> Option<usize> {
         let is_free =
             |slot: &usize| self.claimed.fetch_or(1 << slot, Ordering::AcqRel) & 1 << slot == 0;
         (0..FOLLOWERS_MAX).find(is_free)
     }
 }
 
-/// All holds of the writers of this process.
-static FLIGHTS: Mutex<All> = Mutex::new(All { live: Vec::new(), left: Vec::new() });
+/// The memory held by all writers of this process.
+static FLIGHTS: Mutex<ProcessFlights> =
+    Mutex::new(ProcessFlights { live: Vec::new(), left: Vec::new() });
 
 #[derive(Debug)]
-struct All {
+struct ProcessFlights {
     live: Vec<Weak<SharedFlights>>,
     /// Holds of dropped writers (F3).
-    left: Vec<Left>,
+    left: Vec<DroppedFlights>,
 }
 
 #[derive(Debug)]
-struct Left {
+struct DroppedFlights {
     flights: Flights,
     doorbells: Doorbells,
 }
 
 /// Releases memory held by the writers of this process, including dropped ones, as far as their
 /// readers have passed it or are gone. Returns the number of dropped writers that still hold
-/// something. This happens automatically when an output is created, dropped, or short of memory;
-/// call it from a process in which none of these happens for long.
+/// something. This happens automatically when an output is created, dropped, or short of memory.
+/// Call this function in a process in which none of these events happens for a long time.
 pub fn sweep() -> usize {
     let mut all = lock(&FLIGHTS);
     all.live.retain(|live| {
@@ -337,26 +340,26 @@ pub fn sweep() -> usize {
         live.as_deref().inspect(|shared| shared.reap_all_but_last()).is_some()
     });
     all.left.retain_mut(|left| {
-        left.doorbells.note_departures();
-        let passed = left.flights.shared.passed();
+        left.doorbells.mark_departed();
+        let passed = left.flights.shared.passed_position();
         left.flights.reap(passed);
-        left.flights.first().is_some()
+        left.flights.first_release().is_some()
     });
     all.left.len()
 }
 
-/// Leaves the holds of a dropped writer to [`sweep`].
-pub(super) fn leave(flights: Flights, doorbells: Doorbells) {
-    if flights.first().is_some() {
-        lock(&FLIGHTS).left.push(Left { flights, doorbells });
+/// Leaves the memory held by a dropped writer to [`sweep`].
+pub(super) fn leave_to_sweep(flights: Flights, doorbells: Doorbells) {
+    if flights.first_release().is_some() {
+        lock(&FLIGHTS).left.push(DroppedFlights { flights, doorbells });
     }
     sweep();
 }
 
 impl SharedFlights {
-    /// Returns the position passed by all present readers. A reader that publishes a false position
-    /// harms only itself (F4).
-    fn passed(&self) -> u64 {
+    /// Returns the position that all present readers have passed. A reader that publishes a false
+    /// position harms only itself (F4).
+    fn passed_position(&self) -> u64 {
         let pages = self.store.readers.iter().enumerate();
         let there = pages.filter(|(at, page)| {
             !self.departed.contains(*at) && acquire(page.word(reader::STATE)) != CLOSED
@@ -369,9 +372,10 @@ impl SharedFlights {
         passed.max(reserved.saturating_sub(self.store.capacity))
     }
 
-    /// Releases segments for a live writer, except the last one, whose end only the writer knows.
+    /// Releases the segments that a live writer no longer needs. Keeps the last segment, whose end
+    /// only the writer knows.
     fn reap_all_but_last(&self) {
-        let passed = self.passed();
+        let passed = self.passed_position();
         let mut segments = lock(&self.segments);
         let last = segments.pop_back();
         segments.retain(|kept| kept.until > passed);

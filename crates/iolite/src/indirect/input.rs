@@ -1,7 +1,7 @@
-//! The read end of an indirect stream: read-through. [SL §5.3.2]
+//! The reading end of an indirect stream, which reads through pointers to the bytes. [SL §5.3.2]
 //!
-//! Each pointer is copied from the ring once, translated, and validated (`view`); then its bytes
-//! are copied, or read in place where that is sound. Validity of a peeked slice (D10, *weak move*):
+//! Each pointer is copied from the ring once, translated, and validated (`view`). Then its bytes
+//! are copied, or read in place if that is sound. Validity of a peeked slice (D10, *weak move*):
 //!
 //! | memory | ring that blocks or drops new | ring that overwrites |
 //! |---|---|---|
@@ -13,15 +13,15 @@
 //! - I1 The peeked entry is at `next`, and the published cursor of this reader is not beyond it:
 //!   the cursor moves only in methods that take `&mut self`, and never beyond `next`.
 //! - I2 A trusted writer holds the bytes of an entry until this reader's cursor has passed the
-//!   entry (F1, F2 of `flight`, in the writer's process); so, by I1, as long as the slice borrows
-//!   the reader.
+//!   entry (F1, F2 of `flight`, in the writer's process). So by I1 the writer holds the bytes as
+//!   long as the slice borrows the reader.
 //! - I3 The view of a current entry that is read in place stays in the reader's table while the
 //!   entry is current: a table line is replaced only when a pointer is validated, and then either
 //!   no entry is current or the current entry is not read in place.
 
 use super::Offer;
 use super::flight::Keeper;
-use super::lent::{Home, Lent};
+use super::lent::{BlockHolder, Lent};
 use crate::interface::StreamReader;
 use crate::view::{InPlace, Space, Translation};
 use abi::RichPointer;
@@ -31,7 +31,7 @@ use buffer::share::Refusal;
 use buffer::signal::Spin;
 use buffer::stream::WaitResult;
 use buffer::wait::{Notifier, Sleeper, Urgency};
-use buffer::{Fault, Policy, Put, Taken};
+use buffer::{Fault, Policy, ReaderCounts, WriterCounts};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
@@ -51,9 +51,9 @@ pub struct Input {
     trusted: bool,
     policy: Policy,
     current: Option<Current>,
-    /// The entry at `next`, if it has been lent without being mapped.
+    /// The entry at `next` if it has been lent without mapping its dbuf, else `None`.
     lent: Option<RichPointer>,
-    /// Copied bytes of `current`.
+    /// Copy of the bytes of `current`.
     staging: Vec<u8>,
     staged: bool,
     /// Number of passed entries after which they are released: an eighth of the ring.
@@ -61,14 +61,14 @@ pub struct Input {
     owed_bytes: u64,
     gone: bool,
     spin: Spin,
-    /// True if the writer shares the only processor.
+    /// True if this process may run on one processor only, which it then shares with the writer.
     alone: bool,
     keeper: Arc<Keeper>,
     #[cfg(test)]
     pub(crate) late: buffer::late::LateEvent,
 }
 
-/// The entry at `next` after validation.
+/// The entry at `next`, validated.
 #[derive(Clone, Copy, Debug)]
 struct Current {
     pointer: RichPointer,
@@ -76,17 +76,18 @@ struct Current {
     at: usize,
     /// Number of consumed bytes.
     done: usize,
-    /// Address of that offset if the entry is read in place.
+    /// Address of the entry's first byte if the entry is read in place, else `None`.
     first: Option<InPlace>,
 }
 
-/// Offset of an entry that is being forwarded and has not been mapped.
+/// Offset that marks an entry as lent for forwarding without mapping its dbuf.
 const UNMAPPED: usize = usize::MAX;
-/// Number of consumed bytes after which entries are released.
+/// Number of consumed bytes after which passed entries are released.
 const OWED_BYTES: u64 = 64 << 10;
 
 impl Input {
-    /// Opens an offer after validating it, in a space that maps the target dbufs.
+    /// Validates an offer and opens the reading end. `space` maps the dbufs to which the pointers
+    /// refer.
     pub fn open(offer: Offer, space: &Space) -> Result<Self, Refusal> {
         let ring = offer.ring.read_pointers()?;
         match ring.lanes() {
@@ -125,21 +126,21 @@ impl Input {
         }
     }
 
-    /// Sets the number of polls before sleeping; 0 suits an input that shares its processor with
+    /// Sets the number of polls before sleeping. 0 suits an input that shares its processor with
     /// the writer. By default the number adapts to the success of polling.
     pub const fn spin(&mut self, spins: u32) {
-        self.spin.fix(spins);
+        self.spin.fix_polls(spins);
     }
 
-    /// Performs [`Input::peek`] for an entry that is not current or cannot be read in place.
-    fn look_and_peek(&mut self) -> Result<Option<&[u8]>, Fault> {
+    /// Implements [`Input::peek`] for an entry that is not current or cannot be read in place.
+    fn validate_and_peek(&mut self) -> Result<Option<&[u8]>, Fault> {
         if self.policy == Policy::Overwrite {
             return self.peek_lossy();
         }
-        let current = match self.look() {
+        let current = match self.validate_next() {
             Ok(Some(current)) => current,
             Ok(None) => return Ok(self.is_at_end()?.then_some(&[])),
-            Err(fault) => return Err(self.pass_by(fault)),
+            Err(fault) => return Err(self.pass_invalid(fault)),
         };
         if self.keeper.is_followed() {
             self.publish_peek(current);
@@ -148,12 +149,12 @@ impl Input {
             return Ok(self.in_place());
         }
         if let Err(fault) = self.stage(current) {
-            return Err(self.pass_by(fault));
+            return Err(self.pass_invalid(fault));
         }
         Ok(Some(self.staging.get(current.done..).unwrap_or_default()))
     }
 
-    /// Returns the unread part of the current entry if it is read in place.
+    /// Returns the unread part of the current entry, or `None` if it is not read in place.
     #[inline]
     fn in_place(&self) -> Option<&[u8]> {
         let current = self.current.as_ref()?;
@@ -162,33 +163,35 @@ impl Input {
         // frozen, or its owner and the ring's writer are trusted and the ring does not overwrite
         // (`direct`): then the entry is at `next` and not released as long as we are borrowed (I1,
         // I2).
-        Some(unsafe { first.bytes(current.done, current.left()) })
+        Some(unsafe { first.bytes(current.done, current.unread_length()) })
     }
 
-    /// Returns the address at this validated offset if the entry may be read in place.
-    fn direct(&self, pointer: RichPointer, at: usize) -> Option<InPlace> {
+    /// Returns the address at this validated offset, or `None` if the entry may not be read in
+    /// place.
+    fn direct_address(&self, pointer: RichPointer, at: usize) -> Option<InPlace> {
         let view = self.translation.view(pointer.dbuf())?;
         let keeps = self.policy != Policy::Overwrite && (view.is_frozen() || self.trusted);
         if keeps { view.in_place(at) } else { None }
     }
 
-    /// Copies the pointers of available blocks, each validated to point into mapped memory, and
-    /// consumes them; they are released by the next call of any method. Returns 0 if none is
-    /// available. Stops before an invalid pointer; the next call then returns the fault.
+    /// Copies and consumes the pointers of published blocks, after validating that each refers to
+    /// mapped memory. The entries are released by the next call of any method. Returns the number
+    /// of pointers, which is 0 if no block is published. Stops before an invalid pointer, for which
+    /// the next call returns the fault.
     pub fn pointers(&mut self, out: &mut [RichPointer]) -> Result<usize, Fault> {
         if self.policy == Policy::Overwrite {
             return Err(Fault::Lossy);
         }
-        self.give_back_often();
+        self.give_back_if_due();
         if let (Some(current), Some(first)) = (self.current, out.first_mut()) {
-            *first = current.rest();
-            self.pass(current.pointer);
+            *first = current.unread_pointer();
+            self.pass_entry(current.pointer);
             return Ok(1);
         }
         self.copy_pointers(out)
     }
 
-    /// Sleeps until there is input, or one of the other descriptors is ready.
+    /// Sleeps until there is input, one of the other descriptors is ready, or `limit` has passed.
     fn sleep_among(
         &mut self,
         others: &[BorrowedFd<'_>],
@@ -209,9 +212,9 @@ impl Input {
         Ok(if self.is_readable()? { WaitResult::Ready } else { WaitResult::NotReady })
     }
 
-    /// Announces a sleep on the descriptor, possibly among others: the writer then notifies it of
-    /// new input. The caller must not sleep if this returns [`WaitResult::Ready`], and must call
-    /// [`Input::drain`] afterwards in any case.
+    /// Announces that the caller is about to sleep on the descriptor, so that the writer notifies
+    /// it of new input. The caller must not sleep if this returns [`WaitResult::Ready`], and must
+    /// call [`Input::drain`] afterwards in either case.
     pub fn listen(&mut self) -> Result<WaitResult, Fault> {
         let side = &self.ring.side;
         let until = side.next.saturating_add(side.store.capacity / 4);
@@ -221,7 +224,7 @@ impl Input {
         Ok(if self.is_readable()? { WaitResult::Ready } else { WaitResult::NotReady })
     }
 
-    /// Withdraws the announcement and drains the doorbell's notifications.
+    /// Ends [`Input::listen`]: withdraws the announcement and drains the doorbell's notifications.
     pub fn drain(&mut self) {
         self.gone |= self.doorbell.clear() == Peer::Gone;
         let side = &self.ring.side;
@@ -230,35 +233,35 @@ impl Input {
         }
     }
 
-    /// Returns the counters of this side.
+    /// Returns the counts of this reader: blocks and bytes taken, blocks lost and skipped.
     #[must_use]
-    pub const fn count(&self) -> Taken {
-        self.ring.count()
+    pub const fn counts(&self) -> ReaderCounts {
+        self.ring.counts()
     }
 
-    /// Returns the counters claimed by the writer.
+    /// Returns the counts that the writer has published. They are not validated.
     #[must_use]
-    pub fn written(&self) -> Put {
-        self.ring.written()
+    pub fn writer_counts(&self) -> WriterCounts {
+        self.ring.writer_counts()
     }
 
-    /// Returns the number of blocks consumed but not released.
+    /// Returns the number of blocks that this reader has consumed and not released.
     #[must_use]
-    pub const fn kept(&self) -> u64 {
-        self.ring.side.next - self.ring.side.released()
+    pub const fn unreleased_blocks(&self) -> u64 {
+        self.ring.side.next - self.ring.side.released_position()
     }
 
     pub(super) const fn keeper(&self) -> &Arc<Keeper> {
         &self.keeper
     }
 
-    /// Returns the space with its mappings and owners.
+    /// Returns the space that maps memory for this input.
     #[must_use]
     pub const fn space(&self) -> &Space {
         self.translation.space()
     }
 
-    /// Returns true if there is input or the end of the stream.
+    /// Returns true if a read would not block: there is input, or the stream has ended.
     fn is_readable(&mut self) -> Result<bool, Fault> {
         if self.current.is_some() || self.gone {
             return Ok(true);
@@ -267,8 +270,8 @@ impl Input {
         Ok(side.has_more()? || side.is_finished()?)
     }
 
-    /// Returns true at the end of the stream, false if input may follow. To be called when there is
-    /// no input. Fails with [`Fault::Abandoned`] if the writer has died.
+    /// Returns true at the end of the stream, false if input may follow. Call this when there is no
+    /// input. Fails with [`Fault::Abandoned`] if the writer has died.
     fn is_at_end(&mut self) -> Result<bool, Fault> {
         self.give_back();
         #[cfg(test)]
@@ -284,19 +287,20 @@ impl Input {
     }
 
     #[inline]
-    fn give_back_often(&mut self) {
-        if self.owed_bytes >= OWED_BYTES || self.kept() >= self.often {
+    fn give_back_if_due(&mut self) {
+        if self.owed_bytes >= OWED_BYTES || self.unreleased_blocks() >= self.often {
             self.give_back();
         }
     }
 }
 
 impl StreamReader for Input {
-    /// Reads available bytes of several blocks; the remainder of a block stays for the next call.
+    /// Reads available bytes of several blocks into `out`. The rest of a block stays for the next
+    /// call.
     ///
-    /// An invalid pointer is a fault; it is passed and counted as lost, and the next call continues
-    /// after it. A ring that overwrites is read in whole blocks, one per call; if `out` is too
-    /// short, the call fails with [`Fault::TooLong`].
+    /// An invalid pointer is a fault: it is passed and counted as lost, and the next call continues
+    /// after it. In a ring that overwrites, each call reads one entire block, and fails with
+    /// [`Fault::TooLong`] if `out` is too short.
     fn try_read(&mut self, out: &mut [u8]) -> Result<Option<usize>, Fault> {
         if out.is_empty() {
             return Ok(Some(0));
@@ -307,30 +311,30 @@ impl StreamReader for Input {
         let mut count = 0;
         while count < out.len() {
             // Entries known to be available suffice for one call.
-            if count > 0 && self.current.is_none() && self.ring.side.is_read() {
+            if count > 0 && self.current.is_none() && self.ring.side.has_read_all() {
                 break;
             }
-            let current = match self.look() {
+            let current = match self.validate_next() {
                 Ok(Some(current)) => current,
                 Ok(None) => break,
                 // Bytes already copied are returned first; the fault occurs again in the next call.
                 Err(_) if count > 0 => break,
-                Err(fault) => return Err(self.pass_by(fault)),
+                Err(fault) => return Err(self.pass_invalid(fault)),
             };
             let to = out.get_mut(count..).unwrap_or_default();
-            let length = to.len().min(current.left());
+            let length = to.len().min(current.unread_length());
             let (to, _) = to.split_at_mut(length);
             if let Some(view) = self.translation.view(current.pointer.dbuf()) {
                 match view.copy(current.at + current.done, to) {
                     Ok(()) => {}
                     Err(_) if count > 0 => break,
-                    Err(fault) => return Err(self.pass_by(fault)),
+                    Err(fault) => return Err(self.pass_invalid(fault)),
                 }
             }
             count += length;
             self.advance(current, length);
         }
-        self.give_back_often();
+        self.give_back_if_due();
         if count > 0 { Ok(Some(count)) } else { self.is_at_end().map(|end| end.then_some(0)) }
     }
 
@@ -340,7 +344,7 @@ impl StreamReader for Input {
             Some(current) if current.first.is_some() && !self.keeper.is_followed() => {
                 Ok(self.in_place())
             }
-            _ => self.look_and_peek(),
+            _ => self.validate_and_peek(),
         }
     }
 
@@ -348,8 +352,8 @@ impl StreamReader for Input {
         if self.policy == Policy::Overwrite || self.staged {
             return Ok(0);
         }
-        match self.look() {
-            Ok(Some(current)) if current.first.is_none() => Ok(current.left()),
+        match self.validate_next() {
+            Ok(Some(current)) if current.first.is_none() => Ok(current.unread_length()),
             // The peek reports any fault.
             _ => Ok(0),
         }
@@ -358,15 +362,15 @@ impl StreamReader for Input {
     #[inline]
     fn take(&mut self, count: usize) {
         match (self.current, self.lent) {
-            (Some(current), _) => self.advance(current, count.min(current.left())),
-            (None, Some(lent)) if count >= lent.length() as usize => self.pass(lent),
+            (Some(current), _) => self.advance(current, count.min(current.unread_length())),
+            (None, Some(lent)) if count >= lent.length() as usize => self.pass_entry(lent),
             (None, Some(pointer)) => {
                 let (at, done, first) = (UNMAPPED, count, None);
                 self.current = Some(Current { pointer, at, done, first });
             }
             (None, None) => return,
         }
-        self.give_back_often();
+        self.give_back_if_due();
     }
 
     fn wait(&mut self, limit: Option<Duration>) -> Result<WaitResult, Fault> {
@@ -384,12 +388,12 @@ impl StreamReader for Input {
         if self.policy == Policy::Overwrite {
             return Ok(None);
         }
-        let Some((whole, view)) = self.look_unmapped()? else { return Ok(None) };
+        let Some((whole, view)) = self.next_unmapped()? else { return Ok(None) };
         let short = whole.length().min(u32::try_from(max).unwrap_or(u32::MAX));
         let pointer = whole.within(0, short);
         self.lent = Some(whole);
-        self.keeper.look(self.ring.side.next, pointer, 0, view);
-        Ok(Some(Lent { pointer, home: Home::Entry(&self.keeper) }))
+        self.keeper.set_peek(self.ring.side.next, pointer, 0, view);
+        Ok(Some(Lent { pointer, home: BlockHolder::Entry(&self.keeper) }))
     }
 
     fn is_lent_out(&mut self) -> Result<Option<bool>, Fault> {
@@ -402,16 +406,17 @@ impl StreamReader for Input {
         self.is_at_end().map(Some)
     }
 
-    /// Releases consumed entries, up to those claimed by outputs, and notifies the writer if it
-    /// waits. Reads call this before they wait, and after each eighth of the ring or 64 KB.
+    /// Releases consumed entries, except those under a claim of an output, and notifies the writer
+    /// if it waits. Reads do this before they wait, and after each eighth of the ring or 64 KB.
+    /// Returns the number of blocks still unreleased.
     fn give_back(&mut self) -> u64 {
         self.owed_bytes = 0;
         let side = &mut self.ring.side;
         let next = side.next;
         // F5: not beyond entries that an output still needs.
         let limit = if self.keeper.is_followed() { next.min(self.keeper.needed()) } else { next };
-        if limit <= side.released() {
-            return self.kept();
+        if limit <= side.released_position() {
+            return self.unreleased_blocks();
         }
         side.next = limit;
         side.release();
@@ -419,7 +424,7 @@ impl StreamReader for Input {
         if self.ringer.is_due(&side.store.writer, writer::WAIT, limit, Urgency::More) {
             self.gone |= self.doorbell.notify() == Peer::Gone;
         }
-        self.kept()
+        self.unreleased_blocks()
     }
 
     fn wait_among(&mut self, others: &[BorrowedFd<'_>]) -> Result<WaitResult, Fault> {

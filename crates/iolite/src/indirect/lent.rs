@@ -1,19 +1,19 @@
-//! A block lent by one stream to be forwarded by another.
+//! Blocks lent by one stream to be forwarded by another stream.
 
 use super::flight::Keeper;
 use abi::RichPointer;
 use buffer::pool::Lease;
 use std::sync::Arc;
 
-/// A lent block, which another stream may forward; not consumed yet.
+/// A block that a stream has lent and not consumed, and that another stream may forward.
 #[derive(Debug)]
 pub struct Lent<'a> {
     pub(crate) pointer: RichPointer,
-    pub(crate) home: Home<'a>,
+    pub(crate) home: BlockHolder<'a>,
 }
 
 impl Lent<'_> {
-    /// Returns the length in bytes.
+    /// Returns the length of the block in bytes.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.pointer.length() as usize
@@ -28,10 +28,10 @@ impl Lent<'_> {
 
 /// The party that holds the bytes of a lent block.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Home<'a> {
-    /// An input that has not released the entry.
+pub(crate) enum BlockHolder<'a> {
+    /// An input that has not released the entry of the block.
     Entry(&'a Arc<Keeper>),
-    /// A lease on the segment.
+    /// A lease on the segment of the block.
     Lease(&'a Lease),
     /// A file, whose bytes need no holder.
     File,

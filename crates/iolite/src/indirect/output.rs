@@ -1,23 +1,23 @@
-//! The write end of an indirect stream: write-through, or a pointer if the bytes are already in a
-//! dbuf. [SL §5.3.2, §5.3.3]
+//! The writing end of an indirect stream. It writes a pointer if the bytes are already in a dbuf,
+//! else a copy. [SL §5.3.2, §5.3.3]
 //!
 //! A write performs up to three lookups, the cheapest first: the segment of the last hit, the
-//! address ranges of eight dbufs in one cache line, and the blocks currently peeked at by followed
-//! inputs. Bytes found in none of them are copied into the backing dbuf. Why a pointer is
-//! sufficient, with F1 to F5 of `flight`:
+//! address ranges of eight dbufs in one cache line, and the blocks at which followed inputs peek.
+//! Bytes that no lookup finds are copied into the backing dbuf. A pointer is sufficient in place of
+//! the bytes for these reasons, together with F1 to F5 of `flight`:
 //! - S1 The ranges belong to memories to which this output holds references (`known`), so nothing
 //!   else can be mapped at their addresses.
-//! - S2 The caller of `write` borrows the slice: its segment is held at that moment by the lender
-//!   of the slice (`Memory::around_slice`), or the slice is peeked from an input, which is borrowed
-//!   and cannot release the entry (F5).
-//! - S3 Before the pointer is published, this output takes its own hold on the same segment or
-//!   entry (F1): the slice may then end, the pool may begin a new pass, and the input may advance.
+//! - S2 The caller of `write` borrows the slice. At that moment the lender of the slice holds its
+//!   segment (`Memory::around_slice`), or the slice is peeked from an input, which is borrowed and
+//!   cannot release the entry (F5).
+//! - S3 Before the pointer is published, this output takes a hold of its own on the same segment or
+//!   entry (F1). The slice may then end, the pool may begin a new pass, and the input may advance.
 //! - S4 Bytes of an unfinished draft are unpublished and outside the filled range, so they never
-//!   match: they are copied like bytes outside of all dbufs.
+//!   match, and are copied like bytes outside of all dbufs.
 
 use super::backing::{Backing, BackingHandle, WriteRefusal};
 use super::flight::{self, Flights};
-use super::lent::{Home, Lent};
+use super::lent::{BlockHolder, Lent};
 use super::ranges::Ranges;
 use crate::aggregate::Frozen;
 use crate::interface::StreamWriter;
@@ -27,7 +27,7 @@ use abi::{BLOCK_MAX, RichPointer};
 use buffer::doorbells::Doorbells;
 use buffer::pool::{Memory, Pool};
 use buffer::wait::{Sleeper, Urgency};
-use buffer::{Fault, Policy, Put, ibuf, signal};
+use buffer::{Fault, Policy, WriterCounts, ibuf, signal};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
@@ -39,8 +39,8 @@ mod room;
 
 use hot::HotSegment;
 
-/// The only writer of an indirect stream. Dropping it ends the stream; memory in flight stays held
-/// until its readers have passed it ([`sweep`](super::sweep)).
+/// The only writer of an indirect stream. Dropping the writer ends the stream. Memory in flight
+/// stays held until its readers have passed it ([`sweep`](super::sweep)).
 #[derive(Debug)]
 pub struct Output {
     ring: ibuf::PointerWriter,
@@ -48,13 +48,13 @@ pub struct Output {
     sleeper: Sleeper,
     spins: u32,
     policy: Policy,
-    /// Position up to which entries are known to have room.
+    /// Position before which entries are known to have room.
     limit: u64,
     /// Head position at which the next publication is due.
     publish_at: u64,
     /// The smaller of `limit` and `publish_at`: a write below it needs no check.
     stop: u64,
-    /// Bytes copied but not published.
+    /// Number of bytes copied but not published.
     unpublished_bytes: usize,
     every: usize,
     backing: BackingHandle,
@@ -62,21 +62,22 @@ pub struct Output {
     hot: HotSegment,
     ranges: Ranges,
     known: Vec<KnownDbuf>,
-    /// In a ring that overwrites, end of the range announced to readers as about to be overwritten.
+    /// Position before which entries have been announced to readers as about to be overwritten;
+    /// used only in a ring that overwrites.
     floor: u64,
     copied: u64,
 }
 
-/// Counters of writes by kind of entry.
+/// Numbers of blocks written, by kind of entry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Spliced {
+pub struct SplicedCounts {
     /// Blocks written as pointers.
     pub blocks: u64,
     /// Blocks copied into the backing dbuf.
     pub copied: u64,
 }
 
-/// A dbuf whose bytes may be spliced.
+/// A dbuf whose bytes can be written as pointers.
 #[derive(Debug)]
 struct KnownDbuf {
     memory: Arc<Memory>,
@@ -121,19 +122,20 @@ impl Output {
     }
 
     /// Makes writes of bytes in this pool produce pointers. Readers must be able to request the
-    /// pool: share it at the grant server. `threshold` is its T_b: written blocks are published at
-    /// the lowest threshold of all known dbufs. [SL §6.2] Returns false if the pool's memory is not
-    /// a file and so cannot be granted.
-    pub fn know_pool(&mut self, pool: &Pool, threshold: usize) -> bool {
-        self.know(pool.memory(), threshold)
+    /// pool, so share it at the grant server. `threshold` is the T_b of the pool: written blocks
+    /// are published at the lowest threshold of all known dbufs. [SL §6.2] Returns false if the
+    /// pool's memory is not a file and so cannot be granted.
+    pub fn register_pool(&mut self, pool: &Pool, threshold: usize) -> bool {
+        self.register_memory(pool.memory(), threshold)
     }
 
-    /// Makes writes of bytes in frozen data produce pointers, as [`Output::know_pool`].
-    pub fn know_frozen(&mut self, frozen: &Frozen, threshold: usize) -> bool {
-        self.know(frozen.memory(), threshold)
+    /// Makes writes of bytes in this frozen data produce pointers, as [`Output::register_pool`]
+    /// does for a pool.
+    pub fn register_frozen(&mut self, frozen: &Frozen, threshold: usize) -> bool {
+        self.register_memory(frozen.memory(), threshold)
     }
 
-    fn know(&mut self, memory: &Arc<Memory>, threshold: usize) -> bool {
+    fn register_memory(&mut self, memory: &Arc<Memory>, threshold: usize) -> bool {
         if !memory.can_be_granted() {
             return false;
         }
@@ -152,9 +154,9 @@ impl Output {
 
     /// Makes writes of bytes peeked in place from this input ([`Input::peek`](super::Input::peek))
     /// produce pointers. The input holds such entries until the readers of this output have passed
-    /// them, so the input's writer gets them back later: a caller that waits for the input must
-    /// wait for both ([`splice::wait`](crate::splice::wait)). Returns false if the input has the
-    /// maximum number of followers.
+    /// them, so the input's writer gets their memory back later. A caller that waits for the input
+    /// must therefore wait for both ([`splice::wait`](crate::splice::wait)). Returns false if the
+    /// input has the maximum number of followers.
     pub fn follow(&mut self, input: &super::Input) -> bool {
         self.flights.follow(input.keeper()).is_some()
     }
@@ -166,7 +168,7 @@ impl Output {
         self.every
     }
 
-    /// Sets the number of polls before sleeping; 0 suits an output that shares its processor with
+    /// Sets the number of polls before sleeping. 0 suits an output that shares its processor with
     /// the reader.
     pub const fn spin(&mut self, spins: u32) {
         self.spins = spins;
@@ -188,8 +190,9 @@ impl Output {
         Ok(true)
     }
 
-    /// Writes a block of up to `length` bytes in place in the backing dbuf, without a copy: `fill`
-    /// returns the number of bytes written. [SL §5.1, reserve and commit]
+    /// Writes a block of up to `length` bytes in place in the backing dbuf: `fill` writes into the
+    /// block and returns the number of bytes written. Blocks and fails as [`Output::write`]. [SL
+    /// §5.1, reserve and commit]
     pub fn write_with(
         &mut self,
         length: usize,
@@ -228,22 +231,22 @@ impl Output {
                 }
                 Err(WriteRefusal::Fault(fault)) => return Err(fault),
                 // The policy of the ring does not matter here: the backing memory is full.
-                Err(WriteRefusal::Full) if self.make_memory()? => {}
+                Err(WriteRefusal::Full) if self.free_memory()? => {}
                 Err(WriteRefusal::Full) => return Ok(self.count_dropped(length)),
             }
         }
     }
 
-    /// Extends the hold on the segment of the last hit to the current head.
+    /// Extends the hold on the last hit's segment to the current head.
     fn extend_hold(&self) {
         self.flights.extend(self.ring.side.head);
     }
 
-    /// Appends one pointer. The caller ensures that there is room.
+    /// Appends one pointer without publishing it. The caller ensures that there is room.
     #[inline]
     fn put(&mut self, pointer: RichPointer) {
         if self.policy == Policy::Overwrite {
-            self.begin(1);
+            self.announce_overwrite(1);
         }
         self.ring.put_bare(pointer);
         self.publish_if_due();
@@ -256,7 +259,8 @@ impl Output {
         }
     }
 
-    /// Updates the position up to which a write needs no check; 0 for a ring that overwrites.
+    /// Updates `stop`, the position before which a write needs no check. In a ring that overwrites
+    /// it is 0.
     fn set_stop(&mut self) {
         let is_plain = self.policy != Policy::Overwrite;
         self.stop = if is_plain { self.limit.min(self.publish_at) } else { 0 };
@@ -271,10 +275,10 @@ impl Output {
         self.doorbells.notify_due(&mut self.ring.side, urgency);
     }
 
-    /// Returns the counters of this side.
+    /// Returns the counts of this writer: blocks and bytes put, blocks and bytes dropped.
     #[must_use]
-    pub const fn count(&self) -> Put {
-        Put { blocks: self.ring.side.head, ..self.ring.count() }
+    pub const fn counts(&self) -> WriterCounts {
+        WriterCounts { blocks: self.ring.side.head, ..self.ring.counts() }
     }
 
     /// Returns the number of readers evicted for publishing an impossible position.
@@ -283,27 +287,28 @@ impl Output {
         self.ring.evicted()
     }
 
-    /// Returns the numbers of blocks written as pointers and of copied blocks.
+    /// Returns the number of blocks written as pointers, and the number of blocks copied.
     #[must_use]
-    pub const fn spliced(&self) -> Spliced {
-        Spliced { blocks: self.ring.side.head - self.copied, copied: self.copied }
+    pub const fn spliced(&self) -> SplicedCounts {
+        SplicedCounts { blocks: self.ring.side.head - self.copied, copied: self.copied }
     }
 
-    /// Returns the counters published by a reader.
+    /// Returns the counts that a reader has published, or `None` if there is no such reader.
     #[must_use]
-    pub fn taken(&self, reader: usize) -> Option<buffer::Taken> {
-        self.ring.taken(reader)
+    pub fn reader_counts(&self, reader: usize) -> Option<buffer::ReaderCounts> {
+        self.ring.reader_counts(reader)
     }
 
-    /// Disconnects a reader and releases everything held for it.
+    /// Disconnects a reader and releases the memory held for it.
     pub fn evict(&mut self, reader: usize) {
         self.doorbells.disconnect(&mut self.ring.side, reader);
     }
 
-    /// Returns the doorbell of the first reader, sufficient for polling a stream with one reader.
+    /// Returns the doorbell of the first reader, which suffices to poll a stream with one reader.
+    /// Returns `None` if there are no readers.
     #[must_use]
     pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
-        self.doorbells.first()
+        self.doorbells.first_present()
     }
 
     /// Simulates a kill of the process: only descriptors are closed.
@@ -315,7 +320,7 @@ impl Output {
 }
 
 impl StreamWriter for Output {
-    /// Writes one block: as a pointer if its bytes are in a known dbuf, else as a copy in the
+    /// Writes one block, as a pointer if its bytes are in a known dbuf, else as a copy in the
     /// backing dbuf. Fails with [`Fault::Abandoned`] if no reader is left.
     #[inline]
     fn write(&mut self, block: &[u8]) -> Result<bool, Fault> {
@@ -351,7 +356,7 @@ impl StreamWriter for Output {
     }
 
     fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
-        self.doorbells.all()
+        self.doorbells.all_present()
     }
 
     fn accept(&mut self, lent: &Lent<'_>) -> Result<Option<bool>, Fault> {
@@ -360,17 +365,17 @@ impl StreamWriter for Output {
         }
         let until = self.ring.side.head + 1;
         match lent.home {
-            Home::Entry(keeper) => {
+            BlockHolder::Entry(keeper) => {
                 let Some(upstream) = self.flights.follow(keeper) else { return Ok(None) };
-                if !self.flights.claim(upstream, lent.pointer, until) {
+                if !self.flights.claim_slot(upstream, lent.pointer, until) {
                     return Ok(None);
                 }
             }
-            Home::File => {}
-            Home::Lease(lease) if self.hot.covers(lent.pointer) => {
+            BlockHolder::File => {}
+            BlockHolder::Lease(lease) if self.hot.covers(lent.pointer) => {
                 debug_assert!(lease.keeps(lent.pointer));
             }
-            Home::Lease(lease) => {
+            BlockHolder::Lease(lease) => {
                 self.flights.advance_to(lent.pointer, until, || Ok(lease.clone()))?;
                 self.hot.advance_to(lent.pointer, lease);
             }
@@ -381,23 +386,23 @@ impl StreamWriter for Output {
 
     fn settle(&mut self) -> Result<bool, Fault> {
         self.extend_hold();
-        let Some(oldest) = self.flights.first() else { return Ok(false) };
+        let Some(oldest) = self.flights.first_release() else { return Ok(false) };
         if self.policy != Policy::Block {
             return Ok(false);
         }
         self.wait_until_passed(oldest, |output| {
-            output.look()?;
-            Ok(output.flights.first() != Some(oldest))
+            output.refresh_passed()?;
+            Ok(output.flights.first_release() != Some(oldest))
         })?;
         Ok(true)
     }
 
     fn announce_sleep(&mut self) -> Result<bool, Fault> {
         self.extend_hold();
-        let Some(oldest) = self.flights.first() else { return Ok(false) };
+        let Some(oldest) = self.flights.first_release() else { return Ok(false) };
         self.sleeper.announce_sleep(&self.ring.side.store.writer, writer::WAIT, oldest);
-        let looked = self.look();
-        let asleep = self.flights.first() == Some(oldest) && looked.is_ok();
+        let looked = self.refresh_passed();
+        let asleep = self.flights.first_release() == Some(oldest) && looked.is_ok();
         if !asleep {
             self.sleeper.announce_wake(&self.ring.side.store.writer, writer::WAIT);
         }
@@ -408,7 +413,7 @@ impl StreamWriter for Output {
         self.sleeper.announce_wake(&self.ring.side.store.writer, writer::WAIT);
         let before = self.flights.len();
         self.doorbells.sleep(&mut self.ring.side, Some(Duration::ZERO));
-        self.look()?;
+        self.refresh_passed()?;
         if self.flights.len() < before {
             self.doorbells.reset_false_alarms();
         }
@@ -425,6 +430,6 @@ impl Drop for Output {
         let empty = Flights::new(&self.ring.side.store, self.doorbells.departed());
         let flights = std::mem::replace(&mut self.flights, empty);
         // F3.
-        flight::leave(flights, self.doorbells.take());
+        flight::leave_to_sweep(flights, self.doorbells.take());
     }
 }

@@ -1,18 +1,18 @@
 //! Address ranges of up to eight dbufs in one cache line, searched by every write for the dbuf of
 //! its bytes. [SL §5.3.3]
 //!
-//! Input: the address of the bytes. Output: the known dbuf that contains them. A range is one word:
-//! first page and page count. The segment of the last hit is checked before this cache line
-//! (`output`); with more than eight dbufs, ranges replace each other in turn.
+//! Input: the address of the bytes. Output: the known dbuf that contains the bytes. A range is one
+//! word: first page and page count. The segment of the last hit is checked before this cache line
+//! (`output`); if there are more than eight dbufs, their ranges replace each other in turn.
 
 /// Number of ranges in one cache line.
 pub(super) const RANGES: usize = 8;
 
-/// The cache line, and the dbuf of each range.
+/// The cache line of ranges, with the known dbuf of each range.
 #[derive(Debug, Default)]
 pub(super) struct Ranges {
     line: RangeLine,
-    /// Index of the known dbuf for each range.
+    /// Index of the known dbuf, for each range.
     names: [usize; RANGES],
     /// Index of the next range to replace.
     next: usize,
@@ -30,8 +30,8 @@ const COUNT_BITS: u32 = 28;
 const COUNT_MASK: u64 = (1 << COUNT_BITS) - 1;
 
 impl Ranges {
-    /// Returns the known dbuf that may contain an address. The result is a hint that the caller
-    /// verifies.
+    /// Returns the index of the known dbuf that may contain an address, or `None`. The result is a
+    /// hint that the caller verifies.
     #[inline]
     pub(super) fn find(&self, address: usize) -> Option<usize> {
         let page = address as u64 >> PAGE_BITS;
@@ -44,7 +44,7 @@ impl Ranges {
         self.names.get(hits.trailing_zeros() as usize).copied()
     }
 
-    /// Adds a dbuf, replacing another range if the line is full.
+    /// Adds the range of a dbuf. Replaces another range if the line is full.
     pub(super) fn insert(&mut self, address: usize, length: usize, name: usize) {
         let first = address as u64 >> PAGE_BITS;
         let end = (address as u64).saturating_add(length as u64).div_ceil(1 << PAGE_BITS);

@@ -1,5 +1,5 @@
-//! Indirect streams within one process: delivery, lifetime of holds, and waiting. For other
-//! processes and users see `crates/iolite/tests/indirect.rs`.
+//! Tests of indirect streams within one process: delivery, lifetime of held memory, and waiting.
+//! `crates/iolite/tests/indirect.rs` has tests with other processes and users.
 
 mod splices;
 
@@ -11,7 +11,7 @@ use crate::interface::{StreamReader as _, StreamWriter as _};
 use crate::view::Space;
 use abi::access::{AccessList, Credentials};
 use buffer::pool::{self, Pool};
-use buffer::{Fault, Put};
+use buffer::{Fault, WriterCounts};
 use sys::process::identity;
 
 use testkit::Random;
@@ -24,7 +24,7 @@ fn id(number: u32) -> DbufId {
     DbufId::new(number).unwrap()
 }
 
-/// A grant server with the memory it shares.
+/// A grant server, and the memory that it shares.
 struct Fixture {
     server: GrantServer,
 }
@@ -73,12 +73,12 @@ fn config() -> Config {
     Config { entries: 256, ..Config::new(id(RING)) }
 }
 
-fn leased(backing: &Backing) -> usize {
+fn leased_segments(backing: &Backing) -> usize {
     backing.pool(|pool| pool.usage().leased)
 }
 
-fn balanced(output: &Output, input: &Input, resident: u64) {
-    assert_eq!(output.count().resident(&input.count()), Some(resident), "{:?}", output.count());
+fn assert_balanced(output: &Output, input: &Input, resident: u64) {
+    assert_eq!(output.counts().resident(&input.counts()), Some(resident), "{:?}", output.counts());
 }
 
 #[test]
@@ -97,7 +97,7 @@ fn d6_pointer_stream_reads_like_a_byte_stream() {
     assert_eq!(&out[..8], b"o, world");
     assert_eq!(input.peek().unwrap(), None);
     assert!(output.write_with(100, |room| room.iter_mut().map(|byte| *byte = 7).count()).unwrap());
-    assert_eq!(output.spliced(), Spliced { blocks: 0, copied: 4 });
+    assert_eq!(output.spliced(), SplicedCounts { blocks: 0, copied: 4 });
     drop(output);
     assert_eq!(input.peek().unwrap().unwrap(), [7; 100]);
     input.take(100);
@@ -106,7 +106,7 @@ fn d6_pointer_stream_reads_like_a_byte_stream() {
     assert_eq!(input.space().faults().mapped, 1, "one buffer fault for the one dbuf");
     drop(input);
     sweep();
-    assert_eq!(leased(&backing), 0, "nothing is kept when all is over");
+    assert_eq!(leased_segments(&backing), 0, "nothing is kept when all is over");
 }
 
 #[test]
@@ -116,7 +116,7 @@ fn d4_d5_d7_ring_into_several_dbufs_queries_each_once() {
     let pools: Vec<_> = (10..40).map(|number| fixture.pool(number, 2)).collect();
     let mut blocks = Vec::new();
     for pool in &pools {
-        assert!(output.know_pool(pool.pool(), 32));
+        assert!(output.register_pool(pool.pool(), 32));
         let place = pool.pool().draft(64, 64).map(|mut draft| {
             draft.fill(pool.pool().id().number() as u8);
             draft.commit(64)
@@ -135,8 +135,8 @@ fn d4_d5_d7_ring_into_several_dbufs_queries_each_once() {
         }
         assert_eq!(input.space().faults().mapped, 30, "each once, more than the table has lines");
     }
-    assert_eq!(output.spliced(), Spliced { blocks: 600, copied: 0 }, "D7: 30 dbufs");
-    balanced(&output, &input, 0);
+    assert_eq!(output.spliced(), SplicedCounts { blocks: 600, copied: 0 }, "D7: 30 dbufs");
+    assert_balanced(&output, &input, 0);
 }
 
 #[test]
@@ -166,7 +166,7 @@ fn d7_several_streams_point_into_one_dbuf() {
     assert_eq!(space.faults().mapped, 1, "mapped once for all");
     drop(pairs);
     sweep();
-    assert_eq!(leased(&backing), 0);
+    assert_eq!(leased_segments(&backing), 0);
 }
 
 #[test]
@@ -177,7 +177,7 @@ fn e1_segment_is_held_until_every_reader_has_passed() {
     let mut inputs: Vec<_> =
         offers.into_iter().map(|offer| Input::open(offer, &space).unwrap()).collect();
     let mut pool = Pool::new(id(9), pool::PoolConfig { segment: SEGMENT, segments: 2 }).unwrap();
-    output.know_pool(&pool, 1);
+    output.register_pool(&pool, 1);
     let (place, bytes) = pool.append(1000, |room| room.iter_mut().map(|b| *b = 5).count()).unwrap();
     output.write(bytes).unwrap();
     let fill_up = |pool: &Pool| pool.append(SEGMENT, |room| room.len()).is_some();
@@ -230,7 +230,7 @@ fn d11_full_stream_drops_or_overwrites_and_counts() {
             written += u32::from(output.write(&number.to_le_bytes().repeat(20)).unwrap());
         }
         output.flush();
-        let put = output.count();
+        let put = output.counts();
         drop(output);
         let (mut expected, mut count, mut out) = (0, 0, [0; 80]);
         while input.read(&mut out).unwrap() > 0 {
@@ -239,7 +239,7 @@ fn d11_full_stream_drops_or_overwrites_and_counts() {
             assert!(number >= expected, "{policy:?}: in order");
             (expected, count) = (number + 1, count + 1);
         }
-        let taken = input.count();
+        let taken = input.counts();
         assert_eq!(taken.blocks, count);
         assert_eq!(u64::from(written), put.blocks);
         match policy {
@@ -250,7 +250,7 @@ fn d11_full_stream_drops_or_overwrites_and_counts() {
         assert_eq!(put.resident(&taken), Some(0));
         drop(input);
         sweep();
-        assert_eq!(leased(&backing), 0);
+        assert_eq!(leased_segments(&backing), 0);
     }
     drop(fixture);
 }
@@ -265,7 +265,7 @@ fn d11_lapped_reader_loses_blocks_but_reads_none_torn() {
         for number in 0..200_000u32 {
             output.write(&number.to_le_bytes().repeat(50)).unwrap();
         }
-        output.count()
+        output.counts()
     });
     let (mut next, mut out) = (0, [0; 200]);
     while input.read(&mut out).unwrap() > 0 {
@@ -274,12 +274,12 @@ fn d11_lapped_reader_loses_blocks_but_reads_none_torn() {
         assert!(number >= next);
         next = number + 1;
     }
-    let put: Put = writing.join().unwrap();
-    assert_eq!(put.resident(&input.count()), Some(0), "{:?}", input.count());
+    let put: WriterCounts = writing.join().unwrap();
+    assert_eq!(put.resident(&input.counts()), Some(0), "{:?}", input.counts());
 }
 
-/// D10: a peek returns bytes in place where that is sound, else a copy; the borrow of the slice
-/// limits its validity.
+/// A peek returns bytes in place if that is sound, else a copy. The borrow of the slice limits its
+/// validity (D10).
 #[test]
 fn d10_peek_is_in_place_for_frozen_or_trusted_memory() {
     let fixture = Fixture::new();
@@ -290,7 +290,7 @@ fn d10_peek_is_in_place_for_frozen_or_trusted_memory() {
         let backing = Backing::new(fixture.pool(if direct { 30 } else { 31 }, 4));
         let (mut output, mut offers) = indirect(&config(), backing.clone()).unwrap();
         let mut input = Input::open(offers.remove(0), &fixture_space).unwrap();
-        output.know_frozen(&frozen, 1);
+        output.register_frozen(&frozen, 1);
         output.write(&[7; 50]).unwrap();
         output.write(file.slices().next().unwrap().bytes()).unwrap();
         output.flush();
@@ -319,13 +319,13 @@ fn blocks_of_dropped_writer_stay_until_read() {
     let mut output = output;
     output.write(&[1; 1000]).unwrap();
     drop(output);
-    assert!(sweep() > 0 && leased(&backing) == 1);
+    assert!(sweep() > 0 && leased_segments(&backing) == 1);
     let over = backing.pool(|pool| (0..10).filter(|_| pool.copy(&[2; 3000]).is_ok()).count());
     assert!(over > 0, "the rest is written over");
     assert_eq!(read_all(&mut input), [1; 1000]);
     drop(input);
     sweep();
-    assert_eq!(leased(&backing), 0);
+    assert_eq!(leased_segments(&backing), 0);
 }
 
 #[test]
@@ -358,7 +358,7 @@ fn fixture_again(fixture: &Fixture) -> (Output, Input, Backing) {
     (output, input, backing)
 }
 
-/// Covers wakeups of a waiting reader, and of writers that wait for the ring or for memory.
+/// A waiting reader is woken, and so are writers that wait for room in the ring or for memory.
 #[test]
 fn waiting_threads_wake_each_other_without_loss() {
     let fixture = Fixture::new();

@@ -1,9 +1,8 @@
-//! An aggregate as a readable stream: a file in memory, frozen or in pools. [SL §5.3.3, the disk
-//! cache as a dbuf]
+//! An aggregate as a readable stream: a file in memory. [SL §5.3.3, the disk cache as a dbuf]
 
 use super::{Lent, StreamReader};
 use crate::aggregate::{Aggregate, Slice};
-use crate::indirect::lent::Home;
+use crate::indirect::lent::BlockHolder;
 use abi::RichPointer;
 use buffer::Fault;
 use buffer::pool::Lease;
@@ -18,14 +17,14 @@ pub struct AggregateBlocks<'a> {
     /// Index of the next slice.
     next: usize,
     block: usize,
-    /// Unread part of the current slice, its pointer, and its lease.
+    /// Unread part of the current slice, with its pointer and its lease.
     piece: &'a [u8],
     rest: RichPointer,
     lease: Option<&'a Lease>,
 }
 
 impl<'a> AggregateBlocks<'a> {
-    /// Creates a reader with blocks of up to `block` bytes.
+    /// Creates a reader that returns blocks of up to `block` bytes.
     #[must_use]
     pub fn new(all: &'a Aggregate, block: usize) -> Self {
         let slices =
@@ -43,10 +42,10 @@ impl<'a> AggregateBlocks<'a> {
         self.next_slice();
     }
 
-    /// Returns the next block, empty at the end. The slice lives as long as the aggregate.
+    /// Returns the next block, which is empty at the end. The slice lives as long as the aggregate.
     #[inline]
     #[must_use]
-    pub const fn look(&self) -> &'a [u8] {
+    pub const fn current_block(&self) -> &'a [u8] {
         match self.piece.split_at_checked(self.block) {
             Some((block, _)) => block,
             None => self.piece,
@@ -92,7 +91,7 @@ impl StreamReader for AggregateBlocks<'_> {
 
     #[inline]
     fn peek(&mut self) -> Result<Option<&[u8]>, Fault> {
-        Ok(Some(self.look()))
+        Ok(Some(self.current_block()))
     }
 
     #[inline]
@@ -112,11 +111,11 @@ impl StreamReader for AggregateBlocks<'_> {
         if self.piece.is_empty() {
             return Ok(None);
         }
-        let length = self.look().len().min(max);
+        let length = self.current_block().len().min(max);
         let done = self.rest.length() as usize - self.piece.len();
         // Both are smaller than a segment.
         let number = |bytes: usize| u32::try_from(bytes).unwrap_or(0);
         let pointer = self.rest.within(number(done), number(length));
-        Ok(Some(Lent { pointer, home: Home::Lease(lease) }))
+        Ok(Some(Lent { pointer, home: BlockHolder::Lease(lease) }))
     }
 }

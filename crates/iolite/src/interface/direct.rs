@@ -1,15 +1,15 @@
-//! Streams of bytes behind the common interface.
+//! Streams of bytes, through the common stream interface.
 
 use super::{StreamReader, StreamWriter};
 use buffer::Fault;
 use buffer::stream::{Input, Output, WaitResult};
 use std::time::Duration;
 
-/// The read end of a byte stream. A peek for a slice copies the block if the writer is untrusted or
-/// may overwrite it; the memory of a trusted writer is read in place. [`Reading::locate`] never
-/// copies.
+/// The reading end of a byte stream. A peek for a slice reads the memory of a trusted writer in
+/// place, and copies the block of an untrusted writer, which could overwrite it.
+/// [`ByteReader::locate`] never copies.
 #[derive(Debug)]
-pub struct Reading {
+pub struct ByteReader {
     input: Input,
     /// Bytes copied by a peek and not yet consumed.
     ahead: Vec<u8>,
@@ -19,22 +19,22 @@ pub struct Reading {
 /// Maximum number of bytes copied by a peek.
 const PEEK_MAX: usize = 64 << 10;
 
-impl Reading {
-    /// Wraps the read end of a stream.
+impl ByteReader {
+    /// Wraps the reading end of a stream.
     #[must_use]
     pub const fn new(input: Input) -> Self {
         Self { input, ahead: Vec::new(), from: 0 }
     }
 
-    /// Returns the stream, for waiting on it. A direct read from it skips the bytes that a peek has
-    /// copied.
+    /// Returns the stream, for waiting on it. A direct read from the stream misses the bytes that a
+    /// peek has copied.
     pub const fn input(&mut self) -> &mut Input {
         &mut self.input
     }
 
-    /// Returns the address and the length of the next unread bytes, as [`Input::locate`]: where
-    /// they lie in the stream, of any writer and under any policy. Returns `None` if there are none
-    /// yet, and length 0 at the end of the stream.
+    /// Returns the address and the length of the next unread bytes in the stream's memory, as
+    /// [`Input::locate`]. Works with any writer and any policy. Returns `None` if no bytes are
+    /// published, and length 0 at the end of the stream.
     pub fn locate(&mut self) -> Result<Option<(*const u8, usize)>, Fault> {
         match self.ahead() {
             [] => self.input.locate(),
@@ -42,8 +42,8 @@ impl Reading {
         }
     }
 
-    /// Consumes located bytes, as [`Input::take_checked`]: returns false if they may have been
-    /// overwritten meanwhile.
+    /// Consumes `count` located bytes, as [`Input::take_checked`]. Returns false if the writer may
+    /// have overwritten the bytes since they were located.
     pub fn take_checked(&mut self, count: usize) -> Result<bool, Fault> {
         if self.ahead().is_empty() {
             return self.input.take_checked(count);
@@ -57,7 +57,7 @@ impl Reading {
     }
 }
 
-impl StreamReader for Reading {
+impl StreamReader for ByteReader {
     fn try_read(&mut self, out: &mut [u8]) -> Result<Option<usize>, Fault> {
         if self.ahead().is_empty() || out.is_empty() {
             return self.input.try_read(out);
@@ -139,14 +139,14 @@ mod tests {
     use buffer::stream::{Config, stream};
     use testkit::Random;
 
-    fn pair(capacity: usize) -> (Output, Reading) {
+    fn pair(capacity: usize) -> (Output, ByteReader) {
         let config = Config::new(DbufId::new(3).unwrap()).capacity(capacity);
         let (output, mut offers) = stream(&config).unwrap();
-        (output, Reading::new(offers.remove(0).open().unwrap()))
+        (output, ByteReader::new(offers.remove(0).open().unwrap()))
     }
 
-    /// Bytes are spliced from ring to ring with random block and ring sizes: all arrive in order,
-    /// without a copy to memory in between.
+    /// Bytes are spliced from ring to ring with random block and ring sizes. All bytes arrive in
+    /// order, without a copy to memory in between.
     #[test]
     fn e2_splice_from_byte_stream_copies_once() {
         let mut random = Random::replayable();
@@ -163,7 +163,7 @@ mod tests {
             // At most as much as fits for certain.
             let most = random.within(1..900);
             moved += splice(&mut first.1, &mut second.0, most).unwrap().bytes;
-            blocks = second.0.count().blocks;
+            blocks = second.0.counts().blocks;
             second.0.flush();
             let count = second.1.try_read(&mut out).unwrap().unwrap();
             got.extend_from_slice(&out[..count]);

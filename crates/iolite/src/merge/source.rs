@@ -1,30 +1,30 @@
-//! Readers that can be merged: of a stream of blocks, or of fixed-size slots.
+//! Readers whose streams can be merged: of blocks of any length, or of slots of one size.
 
 use buffer::dbuf::fixed;
 use buffer::rate::Skip;
 use buffer::stream::{BlockRead, Input};
-use buffer::{Fault, Put};
+use buffer::{Fault, WriterCounts};
 use std::fmt;
 use std::os::fd::AsFd;
 
-/// The read end of a stream of entire blocks; sealed.
+/// The reading end of a stream of entire blocks. Sealed.
 pub trait Source: ProducerEnd {}
 
 impl Source for Input {}
 impl Source for fixed::stream::SlotInput {}
 
-/// The read end of one producer, as needed by [`Merged`](super::Merged).
+/// The reading end of one producer's stream, as [`Merged`](super::Merged) uses it.
 pub trait ProducerEnd: Skip + AsFd + fmt::Debug + Send {
     /// Copies and consumes one block without blocking.
     fn read_block(&mut self, out: &mut [u8]) -> Result<BlockRead, Fault>;
     /// Returns true if a block is available or the stream has ended.
     fn is_readable(&mut self) -> Result<bool, Fault>;
-    /// Announces a sleep on the doorbell; returns true if a block is available after all.
+    /// Announces a sleep on the doorbell. Returns true if a block is available after all.
     fn fall_asleep(&mut self) -> Result<bool, Fault>;
-    /// Withdraws the announcement. `notified`: the doorbell was readable.
+    /// Withdraws the announcement. `notified` is true if the doorbell was readable.
     fn wake(&mut self, notified: bool);
-    /// Returns the counters claimed by the producer.
-    fn put(&self) -> Put;
+    /// Returns the counts that the producer has published.
+    fn writer_counts(&self) -> WriterCounts;
 }
 
 impl ProducerEnd for Input {
@@ -44,8 +44,8 @@ impl ProducerEnd for Input {
         Self::wake(self, notified);
     }
 
-    fn put(&self) -> Put {
-        self.written()
+    fn writer_counts(&self) -> WriterCounts {
+        self.writer_counts()
     }
 }
 
@@ -67,7 +67,7 @@ impl ProducerEnd for fixed::stream::SlotInput {
         Self::wake(self, notified);
     }
 
-    fn put(&self) -> Put {
-        self.written()
+    fn writer_counts(&self) -> WriterCounts {
+        self.writer_counts()
     }
 }

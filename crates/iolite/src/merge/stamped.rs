@@ -1,4 +1,4 @@
-//! Merging by timestamp: consumed blocks wait until no older block can arrive.
+//! Merging in order of timestamps: consumed blocks wait until no older block can arrive.
 
 use super::{Merged, Next, Order, ProducerId};
 use buffer::Fault;
@@ -10,22 +10,23 @@ type Stamp = dyn FnMut(&[u8]) -> u64 + Send;
 
 /// Parameters of a merge by timestamp.
 pub struct Stamped {
-    /// Extracts the timestamp claimed by a block's producer, in any unit.
+    /// Extracts the timestamp of a block, in any unit.
     stamp: Box<Stamp>,
-    /// Maximum difference of timestamps between concurrent producers.
+    /// Maximum difference of timestamps between concurrent producers, in the unit of the
+    /// timestamps.
     window: u64,
     /// Maximum time to wait for a silent producer while others have blocks.
     pub(super) patience: Duration,
     /// Latest timestamp returned so far.
     last: u64,
-    /// Producer of the last late block, which is skipped until another producer has had its turn.
+    /// Producer of the last late block. It is skipped until another producer has had its turn.
     behind: Option<ProducerId>,
     pub(super) late: u64,
 }
 
 impl Stamped {
-    /// Creates the parameters. `stamp` extracts the timestamp of a block; concurrent producers
-    /// differ by up to `window` in it. The reader waits for a silent producer for at most
+    /// Creates the parameters. `stamp` extracts the timestamp of a block. Timestamps of concurrent
+    /// producers differ by up to `window`. The reader waits for a silent producer at most for
     /// `patience`.
     pub fn new(
         window: u64,
@@ -42,16 +43,17 @@ impl fmt::Debug for Stamped {
     }
 }
 
-/// Waiting blocks of one producer.
+/// The waiting blocks of one producer.
 #[derive(Debug, Default)]
 pub(super) struct Stage {
     blocks: VecDeque<(u64, Vec<u8>)>,
     bytes: usize,
-    /// Buffers of returned blocks, for reuse.
+    /// Buffers of returned blocks, kept for reuse.
     spare: Vec<Vec<u8>>,
 }
 
-/// Maximum number of waiting blocks of one producer; beyond it, the oldest is returned.
+/// Maximum number of waiting blocks of one producer. When it is reached, the oldest block is
+/// returned.
 const STAGED_MAX: usize = 4096;
 const STAGED_BYTES_MAX: usize = 1 << 20;
 /// Initial buffer size in bytes; longer blocks are rare.
@@ -62,8 +64,8 @@ impl Stage {
         self.blocks.is_empty()
     }
 
-    /// Returns true if the first block need not wait for other producers: a later block exceeds its
-    /// timestamp by the window, or the stage is full.
+    /// Returns true if the first block need not wait for other producers, because a later block
+    /// exceeds its timestamp by the window or the stage is full.
     fn is_due(&self, window: u64) -> bool {
         let (first, last) = (self.blocks.front(), self.blocks.back());
         let passed = first.zip(last).is_some_and(|((first, _), (last, _))| {
@@ -78,7 +80,7 @@ impl Merged {
         self.producers.iter().any(|producer| !producer.stage.is_empty())
     }
 
-    /// Consumes available blocks of every producer as far as needed to determine the order.
+    /// Consumes blocks of every producer, as many as are needed to determine the order.
     pub(super) fn fill_stages(&mut self) {
         let Order::Stamped(stamped) = &mut self.order else { return };
         for producer in &mut self.producers {
@@ -105,9 +107,9 @@ impl Merged {
         }
     }
 
-    /// Returns the oldest staged block; if `surely`, only if no older block can arrive. Returns
-    /// `None` if there is none.
-    pub(super) fn give_staged(
+    /// Copies the oldest staged block into `out`. If `surely` is true, does so only if no older
+    /// block can arrive. Returns `None` if no block was copied.
+    pub(super) fn take_oldest_staged(
         &mut self,
         out: &mut [u8],
         surely: bool,
@@ -139,7 +141,7 @@ impl Merged {
             producer.stage.spare.push(block);
         }
         let from = producer.id;
-        self.depart();
+        self.remove_ended();
         Ok(Some(Next::Block { from, length }))
     }
 }

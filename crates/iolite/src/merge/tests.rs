@@ -1,4 +1,4 @@
-//! Many producers in threads: order, fairness, lateness and departure.
+//! Tests of merging many producers in threads: order, fairness, lateness and departure.
 
 use super::*;
 use abi::DbufId;
@@ -16,7 +16,7 @@ fn open(policy: Policy) -> (Output, Input) {
     (output, Offer::from_descriptors(copies).unwrap().open().unwrap())
 }
 
-/// Returns a block with producer, sequence number and timestamp.
+/// Returns a block that contains producer, sequence number and timestamp.
 fn block(who: u64, number: u64, stamp: u64) -> [u8; 24] {
     let mut block = [0; 24];
     for (word, value) in block.chunks_exact_mut(8).zip([who, number, stamp]) {
@@ -33,7 +33,7 @@ fn stamped(window: u64) -> Order {
     Order::Stamped(Stamped::new(window, PATIENCE, |block| words(block)[2]))
 }
 
-/// Reads all blocks up to the end as producer, number and timestamp.
+/// Reads all blocks up to the end. Returns producer, sequence number and timestamp of each.
 fn drain(merged: &mut Merged) -> Vec<[u64; 3]> {
     let mut out = [0; 100];
     let mut all = Vec::new();
@@ -52,7 +52,7 @@ fn drain(merged: &mut Merged) -> Vec<[u64; 3]> {
 
 /// Checks that every producer's blocks arrived completely and in order, and that all departed
 /// without a fault.
-fn balanced(merged: &mut Merged, all: &[[u64; 3]], counts: &[u64]) {
+fn assert_all_delivered(merged: &mut Merged, all: &[[u64; 3]], counts: &[u64]) {
     for (who, &count) in (0..).zip(counts) {
         let its = all.iter().filter(|block| block[0] == who);
         assert!(its.clone().map(|block| block[1]).eq(0..count), "producer {who}");
@@ -90,7 +90,7 @@ fn merge_keeps_the_order_of_each_producer() {
             .collect();
         let all = drain(&mut merged);
         writing.into_iter().for_each(|thread| thread.join().unwrap());
-        balanced(&mut merged, &all, &counts);
+        assert_all_delivered(&mut merged, &all, &counts);
     }
 }
 
@@ -140,21 +140,21 @@ fn stamped_merge_yields_the_oldest_of_all_producers() {
         let counts: Vec<u64> = outputs.iter().map(|(_, number)| *number).collect();
         drop(outputs);
         let all = drain(&mut merged);
-        assert_eq!(merged.late(), 0);
+        assert_eq!(merged.late_blocks(), 0);
         assert_eq!(all, sent);
-        balanced(&mut merged, &all, &counts);
+        assert_all_delivered(&mut merged, &all, &counts);
     }
 }
 
-/// While one of two producers is silent, blocks of the other are returned once the window has
-/// passed; late blocks of the silent one are returned and counted.
+/// While one of two producers is silent, blocks of the other are returned after the window has
+/// passed. Late blocks of the silent producer are returned and counted.
 #[test]
 fn silent_producer_delays_no_other_and_is_late() {
     // A loaded machine may take longer than the patience to read the available blocks; repeat then.
     testkit::until("what there is was read in time", one_of_two_is_silent);
 }
 
-/// Returns true if the available blocks were read within the patience.
+/// Runs the test once. Returns true if the available blocks were read within the patience.
 fn one_of_two_is_silent() -> bool {
     const PATIENCE: Duration = Duration::from_millis(500);
     let begin = std::time::Instant::now();
@@ -185,7 +185,7 @@ fn one_of_two_is_silent() -> bool {
     }
     drop((quick, slow));
     let rest = drain(&mut merged);
-    assert_eq!((rest.len(), merged.late()), (14, 5));
+    assert_eq!((rest.len(), merged.late_blocks()), (14, 5));
     true
 }
 
@@ -302,6 +302,6 @@ fn streams_of_slots_are_merged_with_others() {
         let all = drain(&mut merged);
         writing.join().unwrap();
         slotting.join().unwrap();
-        balanced(&mut merged, &all, &[5000, 3000]);
+        assert_all_delivered(&mut merged, &all, &[5000, 3000]);
     }
 }

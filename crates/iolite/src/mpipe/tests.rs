@@ -1,4 +1,4 @@
-//! Ends opened in different places, closed unopened, or opened twice.
+//! Tests of pipe ends that are opened in different places, closed unopened, or opened twice.
 
 use super::*;
 

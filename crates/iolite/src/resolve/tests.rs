@@ -1,4 +1,5 @@
-//! Every kind of memory and every fault, and tens of thousands of forged pointers.
+//! Tests of resolution: every kind of memory, every fault, and tens of thousands of forged
+//! pointers.
 
 use super::*;
 use abi::{BLOCK_MAX, Class, Entry, Extent};
@@ -21,40 +22,40 @@ fn pool(number: u32) -> Pool {
     Pool::new(id(number), PoolConfig { segment: SEGMENT, segments: 4 }).unwrap()
 }
 
-/// Returns the byte expected at a position of a dbuf, so that a slice can be verified by its
+/// Returns the byte expected at a position of a dbuf. Any slice can thus be verified by its
 /// position alone.
-fn byte(dbuf: u32, position: u64) -> u8 {
+fn expected_byte(dbuf: u32, position: u64) -> u8 {
     (position.wrapping_mul(0x9e37_79b9) >> 7) as u8 ^ dbuf as u8
 }
 
-fn fill(pool: &Pool, length: usize) -> Extent {
+fn append_expected(pool: &Pool, length: usize) -> Extent {
     let mut draft = pool.draft(length, length).unwrap();
     let position = draft.position();
     for (i, at) in draft.iter_mut().enumerate() {
-        *at = byte(pool.id().number(), position + i as u64);
+        *at = expected_byte(pool.id().number(), position + i as u64);
     }
     draft.commit(length)
 }
 
-fn right(pointer: RichPointer, bytes: &[u8]) -> bool {
+fn matches_expected(pointer: RichPointer, bytes: &[u8]) -> bool {
     bytes.len() == pointer.length() as usize
         && bytes.iter().enumerate().all(|(i, &found)| {
-            found == byte(pointer.dbuf().number(), pointer.place.position() + i as u64)
+            found == expected_byte(pointer.dbuf().number(), pointer.place.position() + i as u64)
         })
 }
 
 #[test]
 fn every_memory_kind_resolves_and_every_fault_occurs() {
     let (mine, sent) = (pool(1), pool(2));
-    let place = fill(&mine, 100);
+    let place = append_expected(&mine, 100);
     let (doorbell, other) = (Arc::new(Doorbell::new()), Arc::new(Doorbell::new()));
     let (mut writer, mut readers) =
         crossing(&crossing::RingConfig::default(), doorbell, &[other]).unwrap();
-    let pointer = RichPointer::new(sent.id(), fill(&sent, 200), Class::YES);
+    let pointer = RichPointer::new(sent.id(), append_expected(&sent, 200), Class::YES);
     let entry = Entry::new(pointer, abi::BlockMetadata::default(), abi::Marks::bare(200));
     writer.push(&[entry], &[&sent]).unwrap();
     let kept = pool(3);
-    let lease = kept.lease(fill(&kept, 50)).unwrap();
+    let lease = kept.lease(append_expected(&kept, 50)).unwrap();
     let (mut blocks, mut offers) = share::blocks(&dbuf::BlockConfig {
         policy: Policy::Overwrite,
         ..dbuf::BlockConfig::new(id(4))
@@ -72,14 +73,17 @@ fn every_memory_kind_resolves_and_every_fault_occurs() {
     table.hold(HeldMemory::Lease(&lease));
     table.visit(id(4), &mut visitor);
     let at = |dbuf, place| RichPointer::new(id(dbuf), place, Class::YES);
-    assert!(right(at(1, place), table.resolve(at(1, place)).unwrap()));
-    assert!(right(entry.pointer, table.resolve(entry.pointer).unwrap()));
-    assert!(right(at(3, Extent::new(0, 50)), table.resolve(at(3, Extent::new(0, 50))).unwrap()));
+    assert!(matches_expected(at(1, place), table.resolve(at(1, place)).unwrap()));
+    assert!(matches_expected(entry.pointer, table.resolve(entry.pointer).unwrap()));
+    assert!(matches_expected(
+        at(3, Extent::new(0, 50)),
+        table.resolve(at(3, Extent::new(0, 50))).unwrap()
+    ));
     let mut out = [0; 30];
     table.copy(at(4, foreign), &mut out).unwrap();
     assert_eq!(out, [9; 30]);
     table.copy(at(1, place.within(0, 30)), &mut out).unwrap();
-    assert!(right(at(1, place.within(0, 30)), &out));
+    assert!(matches_expected(at(1, place.within(0, 30)), &out));
 
     assert_eq!(table.resolve(RichPointer::hole(5)), Err(Fault::Hole));
     assert_eq!(table.resolve(at(4, foreign)), Err(Fault::UnknownDbuf(id(4))), "never a slice");
@@ -95,8 +99,8 @@ fn every_memory_kind_resolves_and_every_fault_occurs() {
     assert_eq!(short, Err(Fault::TooLong { length, limit }));
 }
 
-/// T4, field by field: one field of a valid pointer is changed to every kind of value, the others
-/// at random. Resolution returns exactly the bytes at that place, or a fault.
+/// One field of a valid pointer is changed to every kind of value, and the other fields to random
+/// values. Resolution returns exactly the bytes at that position, or a fault (T4).
 #[test]
 fn forged_pointers_resolve_exactly_or_fail() {
     let mut random = Random::replayable();
@@ -108,7 +112,7 @@ fn forged_pointers_resolve_exactly_or_fail() {
         for pool in pools {
             for _ in 0..1 + random.below(3) {
                 let length = random.within(1..SEGMENT);
-                places.push(RichPointer::new(pool.id(), fill(pool, length), Class::YES));
+                places.push(RichPointer::new(pool.id(), append_expected(pool, length), Class::YES));
             }
         }
         let mut table = Table::new();
@@ -120,7 +124,7 @@ fn forged_pointers_resolve_exactly_or_fail() {
             match table.resolve(pointer) {
                 Ok(bytes) => {
                     good += 1;
-                    assert!(right(pointer, bytes), "round {round}: {pointer:?}");
+                    assert!(matches_expected(pointer, bytes), "round {round}: {pointer:?}");
                 }
                 Err(_) => bad += 1,
             }
@@ -153,12 +157,12 @@ fn forge(random: &mut Random, places: &[RichPointer]) -> RichPointer {
 }
 
 proptest! {
-    /// Arbitrary words.
+    /// Two random words as a pointer resolve to exactly the bytes at their position, or to a fault.
     #[test]
     fn arbitrary_words_resolve_exactly_or_fail(words in any::<[u64; 2]>(), near in 0u64..9000) {
         let pool = pool(1);
-        fill(&pool, 1000);
-        fill(&pool, 3500);
+        append_expected(&pool, 1000);
+        append_expected(&pool, 3500);
         let mut table = Table::new();
         table.hold(HeldMemory::Pool(&pool));
         let wild = RichPointer::from_words(words);
@@ -166,7 +170,7 @@ proptest! {
         let close = RichPointer::new(pool.id(), place, wild.class);
         for pointer in [wild, close] {
             if let Ok(bytes) = table.resolve(pointer) {
-                prop_assert!(right(pointer, bytes));
+                prop_assert!(matches_expected(pointer, bytes));
             }
         }
     }

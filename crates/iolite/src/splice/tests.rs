@@ -1,12 +1,12 @@
-//! Equivalence of splicing and copying: blocks passed as pointers, in pieces, and over several
-//! streams arrive like copies, and everything is released in the end.
+//! Tests that splicing is equivalent to copying: blocks passed as pointers, in pieces, and over
+//! several streams arrive like copies, and all memory is released in the end.
 
 use super::*;
 use crate::aggregate::owner::Creator;
 use crate::aggregate::server::GrantServer;
 use crate::aggregate::{Aggregate, AllocationPool, Frozen};
 use crate::indirect::{Backing, Config, Input, Output, indirect, sweep};
-use crate::interface::{AggregateBlocks, Reading};
+use crate::interface::{AggregateBlocks, ByteReader};
 use crate::view::Space;
 use abi::DbufId;
 use abi::access::{AccessList, Credentials};
@@ -22,12 +22,12 @@ fn id(number: u32) -> DbufId {
     DbufId::new(number).unwrap()
 }
 
-struct Place {
+struct SpliceFixture {
     server: GrantServer,
     space: Space,
 }
 
-impl Place {
+impl SpliceFixture {
     fn new(space: Space) -> Self {
         let server = GrantServer::open(Creator::new(8)).unwrap();
         space.introduce(server.introduce(Credentials::from(identity())).unwrap().1);
@@ -58,28 +58,28 @@ impl Place {
     }
 }
 
-/// Random writes, splices, peeks and reads over two streams in sequence. Pools are recycled in
-/// between, so that a missing hold would cause wrong data.
+/// Random writes, splices, peeks and reads run over two streams in sequence. Pools are recycled in
+/// between, so a missing hold would cause wrong data.
 #[test]
 fn e2_splices_deliver_the_same_bytes_as_copies() {
     let mut random = Random::replayable();
     for trusting in [false, true] {
         for _ in 0..20 {
-            run(&mut random, if trusting { Space::trusting() } else { Space::new() });
+            run_random(&mut random, if trusting { Space::trusting() } else { Space::new() });
         }
     }
 }
 
-fn run(random: &mut Random, space: Space) {
-    let place = Place::new(space);
+fn run_random(random: &mut Random, space: Space) {
+    let place = SpliceFixture::new(space);
     let (mut first, mut middle, one) = place.pair(10);
     let (mut second, mut last, two) = place.pair(20);
     let mut pool = place.pool(30, 8);
     let text = random.bytes(3 * SEGMENT);
     let frozen = place.frozen(40, &text);
     let file = frozen.aggregate().unwrap();
-    assert!(first.know_pool(pool.pool(), 32) && first.know_frozen(&frozen, 32));
-    assert!(second.follow(&middle) && second.know_frozen(&frozen, 32));
+    assert!(first.register_pool(pool.pool(), 32) && first.register_frozen(&frozen, 32));
+    assert!(second.follow(&middle) && second.register_frozen(&frozen, 32));
     let (mut queues, mut out) = ([VecDeque::new(), VecDeque::new()], vec![0; 2000]);
     let mut blocks: VecDeque<Aggregate> = VecDeque::new();
     for _ in 0..400 {
@@ -175,7 +175,7 @@ fn run(random: &mut Random, space: Space) {
 /// Splices every kind of source into every kind of destination.
 #[test]
 fn e6_every_source_splices_into_every_destination() {
-    let place = Place::new(Space::new());
+    let place = SpliceFixture::new(Space::new());
     let bytes = Random::replayable().bytes(50_000);
     let frozen = place.frozen(40, &bytes);
     let file = frozen.aggregate().unwrap();
@@ -186,7 +186,7 @@ fn e6_every_source_splices_into_every_destination() {
         let direct = |id| {
             let config = stream::Config::new(id).capacity(1 << 20);
             let (output, mut offers) = stream::stream(&config).unwrap();
-            (output, Reading::new(offers.remove(0).open().unwrap()))
+            (output, ByteReader::new(offers.remove(0).open().unwrap()))
         };
         let (mut from, mut read): (Box<dyn StreamWriter>, Box<dyn StreamReader>) = if from_bytes {
             let (output, input) = direct(id(number));

@@ -1,4 +1,4 @@
-//! Translations and faults: the number of queries, and refused mappings.
+//! Tests of translations and faults: the number of queries to owners, and refused mappings.
 
 use super::*;
 use crate::aggregate::owner::Creator;

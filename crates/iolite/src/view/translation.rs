@@ -2,9 +2,9 @@
 //! §5.3.1]
 //!
 //! Faults are cached too. After a refusal, a dbuf is requested again only after a number of
-//! pointers into it that doubles with each refusal. Likewise a ring with only refused pointers is
-//! limited as a whole, so that a hostile writer that constantly names new dbufs causes table
-//! lookups but no system calls. [SL §5.3.3, "splicing is then disabled"]
+//! pointers into it that doubles with each refusal. A reader that meets only refused pointers also
+//! suspends all queries in the same way, so a hostile writer that constantly names new dbufs causes
+//! table lookups but no system calls. [SL §5.3.3, "splicing is then disabled"]
 
 use super::{Space, View};
 use abi::{DbufId, RichPointer};
@@ -15,12 +15,12 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub(crate) struct Translation {
     space: Space,
-    lines: [TranslationLine; LINES],
+    lines: [TranslationLine; LINE_COUNT],
     /// Back-off during which this reader queries no owner.
     quiet: BackOff,
 }
 
-const LINES: usize = 16;
+const LINE_COUNT: usize = 16;
 
 #[derive(Debug, Default)]
 enum TranslationLine {
@@ -37,13 +37,13 @@ pub(crate) struct BackOff {
     failures: u32,
 }
 
-/// Maximum back-off in attempts.
+/// Maximum back-off, in number of attempts.
 const BACK_OFF_MAX: u32 = 1 << 16;
 
 impl BackOff {
-    /// Returns true if the next attempt is due; otherwise counts a skipped one.
+    /// Returns true if the next attempt may be made. Otherwise counts a skipped attempt.
     #[inline]
-    pub(crate) const fn is_over(&mut self) -> bool {
+    pub(crate) const fn next_attempt_due(&mut self) -> bool {
         if self.left == 0 {
             return true;
         }
@@ -55,7 +55,7 @@ impl BackOff {
         self.record_failure_after(0);
     }
 
-    /// Records a failure; the first `harmless` consecutive failures cause no back-off.
+    /// Records a failure. The first `harmless` consecutive failures cause no back-off.
     fn record_failure_after(&mut self, harmless: u32) {
         self.failures = self.failures.saturating_add(1);
         if let Some(more) = self.failures.checked_sub(harmless + 1) {
@@ -68,7 +68,8 @@ impl BackOff {
     }
 }
 
-/// Number of consecutive refusals without a back-off, as caused by a dbuf that is being withdrawn.
+/// Number of consecutive refusals that cause no back-off, because a dbuf that is being withdrawn
+/// also causes refusals.
 const HARMLESS_REFUSALS: u32 = 8;
 
 impl Translation {
@@ -80,12 +81,12 @@ impl Translation {
         &self.space
     }
 
-    /// Returns the view and offset of a pointer, mapping its dbuf if necessary. May block for the
-    /// owner's reply.
+    /// Returns the view and the offset of a pointer's bytes, mapping its dbuf if necessary. May
+    /// block for the owner's reply.
     #[inline]
     pub(crate) fn resolve(&mut self, pointer: RichPointer) -> Result<(&View, usize), Fault> {
         if !self.is_mapped(pointer.dbuf()) {
-            self.fault(pointer)?;
+            self.map_or_fault(pointer)?;
         }
         match self.lines.get(index(pointer.dbuf())) {
             Some(TranslationLine::Mapped(view)) => Ok((view, view.locate(pointer)?)),
@@ -93,7 +94,7 @@ impl Translation {
         }
     }
 
-    /// Returns the view of a dbuf if it is in the table.
+    /// Returns the view of a dbuf, or `None` if it is not in the table.
     pub(crate) fn view(&self, dbuf: DbufId) -> Option<&Arc<View>> {
         match self.lines.get(index(dbuf)) {
             Some(TranslationLine::Mapped(view)) if view.id == dbuf => Some(view),
@@ -107,9 +108,10 @@ impl Translation {
         matches!(line, Some(TranslationLine::Mapped(view)) if view.id == dbuf)
     }
 
-    /// Handles a pointer whose dbuf is not in the table.
+    /// Maps the dbuf of a pointer that is not in the table. Fails if the owner refuses, or during a
+    /// back-off.
     #[cold]
-    fn fault(&mut self, pointer: RichPointer) -> Result<(), Fault> {
+    fn map_or_fault(&mut self, pointer: RichPointer) -> Result<(), Fault> {
         let dbuf = pointer.dbuf();
         if pointer.is_hole() {
             return Err(Fault::Hole);
@@ -125,12 +127,12 @@ impl Translation {
         if let TranslationLine::Refused(id, fault, left) = line
             && *id == dbuf
         {
-            if !left.is_over() {
+            if !left.next_attempt_due() {
                 return Err(*fault);
             }
             (again, known) = (*left, *fault);
         }
-        if !self.quiet.is_over() {
+        if !self.quiet.next_attempt_due() {
             return Err(known);
         }
         match self.space.map(dbuf) {
@@ -154,5 +156,5 @@ impl Translation {
 
 #[inline]
 const fn index(dbuf: DbufId) -> usize {
-    dbuf.number() as usize % LINES
+    dbuf.number() as usize % LINE_COUNT
 }

@@ -12,22 +12,23 @@ use filter::sharing::Sharing;
 use filter::{Batch, LaneMask, lanes};
 use std::sync::Arc;
 
-/// Queue length, in blocks, from which a replica in another space counts as busy: four batches, so
-/// that its queue does not run empty while the dispatching space processes a batch itself.
+/// Number of queued blocks at which a replica in another space counts as busy: four batches, so
+/// that its queue does not run empty while the dispatching space processes a batch by itself.
 const BUSY_BLOCKS: usize = 4 * filter::LANES;
-/// Number of session classes.
+/// Number of session classes to which sessions are hashed.
 const CLASSES: usize = 4096;
-/// Marker of a session class without a replica; above `pipeline::plan::COPIES_MAX`.
+/// Table entry of a session class without a replica. Greater than every replica index
+/// (`pipeline::plan::COPIES_MAX`).
 const UNASSIGNED: u8 = u8::MAX;
 
-/// Dispatch policy.
+/// The dispatch policy of a replica chain.
 #[derive(Debug)]
 enum DispatchPolicy {
     Load,
     Session { what: Sharing, table: Box<[u8]>, dispatched: Vec<u64> },
 }
 
-/// Dispatcher of batches to replicas.
+/// A dispatcher of batches to replicas.
 #[derive(Debug)]
 pub struct Dispatcher {
     by: DispatchPolicy,
@@ -40,8 +41,8 @@ pub struct Dispatcher {
 }
 
 impl Dispatcher {
-    /// Makes a dispatcher by session, or by load if `sharing` is `None`. `here` is the index of the
-    /// replica in this space.
+    /// Creates a dispatcher by session, or by load if `sharing` is `None`. `here` is the index of
+    /// the replica in this space.
     pub fn new(sharing: Option<Sharing>, progress: Arc<ReplicaProgress>, here: usize) -> Self {
         let copies = progress.copies();
         let by = match sharing {
@@ -56,8 +57,8 @@ impl Dispatcher {
     }
 
     /// Numbers the blocks of a batch, assigns its lanes to replicas, and announces the batch to the
-    /// join. Returns the batch id, and the lanes of each replica that gets some. `load` returns the
-    /// queue length of a replica in blocks.
+    /// join. Returns the batch id, and the lanes of each replica that gets at least one. `load`
+    /// returns the queue length of a replica in blocks.
     pub fn dispatch(
         &mut self,
         batch: &mut Batch<'_>,
@@ -88,7 +89,7 @@ impl Dispatcher {
         &self.progress
     }
 
-    /// Ends the dispatch; `clock` is the newest block time, in nanoseconds.
+    /// Announces that no batch follows. `clock` is the newest block time, in nanoseconds.
     pub fn close(&self, clock: u64) {
         self.progress.close(clock);
     }
@@ -98,7 +99,7 @@ impl Dispatcher {
         self.progress.finish(self.here, u64::MAX);
     }
 
-    /// Marks all batches dispatched to the replica in this space as finished.
+    /// Marks all batches that were dispatched to the replica in this space as finished.
     pub fn finish(&self) {
         self.progress.finish(self.here, self.progress.given(self.here));
     }

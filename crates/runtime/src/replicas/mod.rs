@@ -2,19 +2,20 @@
 //! dispatcher, replicas and join. [Th §5.4], [Par §IV], CONTRACT 16
 //!
 //! Each batch that reaches the chain gets a **batch id**. The **sequence number** of a block
-//! combines the batch id and the block's position in the batch in one word. It travels in the
-//! block's marks between spaces and as the block's order within a space; a filter's output inherits
-//! the sequence number of the block that caused it. [`dispatch`] assigns a batch to one replica, or
-//! to each replica the sessions that it owns. The join ([`crate::space::join_state`]) takes one
-//! batch after the other from the replicas that have a part in it, and sorts by sequence number:
-//! the output order equals the input order, whatever the number and speed of the replicas.
+//! combines the batch id and the block's position in the batch in one word. Between spaces the
+//! sequence number is sent in the block's marks; within a space it is the block's order. A filter's
+//! output inherits the sequence number of the block that caused it. [`dispatch`] assigns a batch to
+//! one replica, or to each replica the sessions that it owns. The join
+//! ([`crate::space::join_state`]) takes one batch after the other from the replicas that share it,
+//! and sorts its blocks by sequence number: the output order equals the input order, whatever the
+//! number and speed of the replicas.
 //!
 //! Deviation: the joins of the sources give up the order ("implied by Fig 5.3"); CONTRACT 16
 //! demands order within T_t between sessions. The join waits without timeouts: rings are bounded,
 //! so a slow replica blocks the others before they are far ahead.
 //!
-//! After the last batch each replica ends its filters one session at a time, and the join merges
-//! the sessions in the order in which they began (`crate::space::replica_end`).
+//! After the last batch, each replica ends its filters one session at a time, and the join merges
+//! the sessions in the order of their first blocks (`crate::space::replica_end`).
 //!
 //! [`ReplicaProgress`] records the replicas of each batch and the progress of each replica.
 //! Lock-free: each word has one writer.
@@ -25,11 +26,11 @@ use buffer::signal::Doorbell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Bits of a sequence number for the position in a batch: enough for the lanes of a batch.
+/// Number of bits of a sequence number that hold the position in a batch.
 const LANE_BITS: u32 = filter::LANES.trailing_zeros();
-/// Bits of a batch id that a sequence number contains.
+/// Mask of the bits of a batch id that a sequence number contains.
 const BATCH_ID_MASK: u64 = (1 << (u32::BITS - LANE_BITS)) - 1;
-/// Rank of final output that belongs to no session, higher than that of any session.
+/// Rank of final output that belongs to no session. Higher than the rank of every session.
 pub const RANK_LAST: u32 = u32::MAX;
 
 /// Returns the sequence number of the first block of a batch.
@@ -42,15 +43,15 @@ pub const fn last_seq(batch_id: u64) -> u32 {
     first_seq(batch_id) | (filter::LANES as u32 - 1)
 }
 
-/// Returns the batch id that follows `batch_id`. Skips the id whose last sequence number would
-/// equal [`RANK_LAST`].
+/// Returns the batch id after `batch_id`. Skips the id whose last sequence number would equal
+/// [`RANK_LAST`].
 pub const fn next_batch_id(batch_id: u64) -> u64 {
     let next = batch_id + 1;
     if next & BATCH_ID_MASK == BATCH_ID_MASK { next + 1 } else { next }
 }
 
-/// Returns the batch id of a sequence number, which holds only the low bits of the id: the
-/// candidate nearest to `near`.
+/// Returns the batch id of a sequence number. A sequence number contains only the low bits of the
+/// id, so of all candidates the one nearest to `near` is returned.
 pub const fn batch_id_of(seq: u32, near: u64) -> u64 {
     const SHIFT: u32 = u64::BITS - (u32::BITS - LANE_BITS);
     let low = (seq >> LANE_BITS) as u64;
@@ -61,7 +62,7 @@ pub const fn batch_id_of(seq: u32, near: u64) -> u64 {
 /// Progress of a replica chain, shared by dispatcher, replicas and join.
 #[derive(Debug)]
 pub struct ReplicaProgress {
-    /// First batch id that has not been dispatched. Written by the dispatcher.
+    /// Lowest batch id that has not been dispatched. Written by the dispatcher.
     shared: Word,
     copies: Box<[ReplicaState]>,
     /// One more than the batch id for which the join waits. Written by the join.
@@ -82,7 +83,7 @@ struct ReplicaState {
     done: Word,
 }
 
-/// Word on a cache line of its own.
+/// A word on a cache line of its own.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Word(AtomicU64);
@@ -98,7 +99,7 @@ impl Word {
 }
 
 impl ReplicaProgress {
-    /// Makes the progress of a chain of `copies` replicas; the chain's join sleeps on the doorbell
+    /// Creates the progress of a chain of `copies` replicas, whose join sleeps on the doorbell
     /// `join`.
     pub fn new(copies: usize, join: Arc<Doorbell>) -> Self {
         let copies = (0..copies).map(|_| ReplicaState::default()).collect();
@@ -106,7 +107,7 @@ impl ReplicaProgress {
         Self { shared, copies, awaited, closed, clock, join }
     }
 
-    /// Ends the dispatch; `clock` is the newest block time, in nanoseconds.
+    /// Announces that no batch follows. `clock` is the newest block time, in nanoseconds.
     ///
     /// SYNC POINT *dispatch ended*: the Release of `closed` follows that of `shared` for the last
     /// batch and that of `clock`, and pairs with the Acquire in [`ReplicaProgress::is_closed`]: a
@@ -124,12 +125,13 @@ impl ReplicaProgress {
         self.closed.load() != 0
     }
 
-    /// Returns the first sequence number after the last batch. Valid once [`Self::is_closed`].
+    /// Returns the first sequence number after the last batch. Valid if [`Self::is_closed`] returns
+    /// true.
     pub fn end(&self) -> u32 {
         first_seq(self.shared())
     }
 
-    /// Returns the newest block time in nanoseconds. Valid once [`Self::is_closed`].
+    /// Returns the newest block time in nanoseconds. Valid if [`Self::is_closed`] returns true.
     pub fn clock(&self) -> u64 {
         self.clock.load()
     }
@@ -139,8 +141,8 @@ impl ReplicaProgress {
         self.copies.len()
     }
 
-    /// Announces that a batch goes to these replicas. Must precede the put of any block of the
-    /// batch.
+    /// Announces that a batch is dispatched to the replicas `to`. Must precede the put of any block
+    /// of the batch.
     ///
     /// SYNC POINT *batch dispatched*: the Release of `shared`, and of each `given` before it, pairs
     /// with the Acquire in [`ReplicaProgress::shared`] and [`ReplicaProgress::has_part`]: a reader
@@ -152,7 +154,7 @@ impl ReplicaProgress {
         self.shared.store(batch_id + 1);
     }
 
-    /// Returns the first batch id that has not been dispatched.
+    /// Returns the lowest batch id that has not been dispatched.
     pub fn shared(&self) -> u64 {
         self.shared.load()
     }

@@ -7,21 +7,23 @@ use filter::Amount;
 /// Index of a node in its space.
 pub type NodeId = usize;
 
-/// Arc from one node to another. Fields used for every batch come first.
+/// An arc from one node to another. The fields that are used for every batch come first.
 #[derive(Debug)]
 #[repr(C)]
 pub struct GraphArc {
     /// Target node.
     pub to: NodeId,
-    /// Index of the arc among the target's incoming arcs; at a join, the order of branches.
+    /// Index of the arc among the target's incoming arcs. At a join it determines the order of
+    /// branches.
     pub branch: usize,
-    /// True for a forward arc to a node that is no join: the walk continues at the target at once.
+    /// True for a forward arc to a node that is no join, at whose target the walk continues at
+    /// once.
     pub direct: bool,
     /// Amount put on the arc.
     pub put: Amount,
     /// Classes that pass the arc.
     pub wanted: Wanted,
-    /// True for a back edge: bounded, never blocks (CONTRACT 17).
+    /// True for a back edge, whose work list is bounded and never blocks (CONTRACT 17).
     pub back: bool,
     /// Index of the edge in the plan.
     pub planned: usize,

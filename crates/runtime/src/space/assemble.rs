@@ -1,4 +1,4 @@
-//! Construction of the graph of a space, and of its constant shape.
+//! Construction of the graph of a space and of its shape.
 
 use super::arc::NodeId;
 use super::arc::{EdgeDrops, GraphArc};
@@ -7,7 +7,7 @@ use super::select::Wanted;
 use super::shape::Shape;
 use filter::{Amount, Filter};
 
-/// Graph of a space under construction.
+/// The graph of a space under construction.
 #[derive(Debug, Default)]
 pub struct Assembly {
     nodes: Vec<Node>,
@@ -16,7 +16,7 @@ pub struct Assembly {
 }
 
 impl Assembly {
-    /// Adds a node; returns its index.
+    /// Adds a node. Returns its index.
     pub fn node(&mut self, node: Node) -> NodeId {
         self.nodes.push(node);
         self.nodes.len() - 1
@@ -28,8 +28,8 @@ impl Assembly {
         self.node(node)
     }
 
-    /// Declares that only one of a node's incoming arcs has blocks at a time, so the node needs no
-    /// join.
+    /// Declares that only one of a node's incoming arcs has blocks at a time, so that the node
+    /// needs no join.
     pub fn declare_exclusive_inputs(&mut self, node: NodeId) {
         self.exclusive_inputs.push(node);
     }
@@ -68,7 +68,7 @@ impl Assembly {
         });
     }
 
-    /// Returns the nodes and their shape: joins, forks, and a topological order.
+    /// Returns the nodes and their shape, with joins, forks and a topological order.
     pub fn done(mut self) -> (Vec<Node>, Shape) {
         let section_of = self.section_of();
         let mut inputs = vec![0usize; self.nodes.len()];
@@ -129,8 +129,8 @@ impl Assembly {
         section_of
     }
 
-    /// Inserts operands into the order directly before their section, so that at shutdown all nodes
-    /// upstream of the section release their blocks before the operands do.
+    /// Inserts operands into the order directly before their section. At shutdown, all nodes
+    /// upstream of the section thus release their blocks before the operands do.
     fn with_operands(&self, order: Vec<NodeId>, section_of: &[Option<NodeId>]) -> Vec<NodeId> {
         let mut with = Vec::with_capacity(order.len());
         for at in order.into_iter().filter(|at| section_of[*at].is_none()) {
@@ -142,8 +142,8 @@ impl Assembly {
         with
     }
 
-    /// Returns, by node, true for a fork that lies in no branch that is joined again; such forks
-    /// number blocks.
+    /// Returns, by node, true for a fork outside of all branches that are joined again. Only such
+    /// forks number blocks.
     fn numbering_forks(&self, joins: &[bool]) -> Vec<bool> {
         let forward = |n: NodeId| self.nodes[n].arcs.iter().filter(|arc| !arc.back);
         let forks: Vec<NodeId> =

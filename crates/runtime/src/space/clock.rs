@@ -13,8 +13,8 @@ pub enum Clock {
 }
 
 impl Clock {
-    /// Advances block time to the newest of these blocks. Returns the path's time: block time, or
-    /// `now`, the live time, if the clock is live.
+    /// Advances block time to the newest of these blocks. Returns the time of the path: block time,
+    /// or `now` if the clock is live.
     pub(super) fn advance(&mut self, columns: &Columns, now: Time) -> Time {
         match self {
             Self::Live => now,
@@ -25,8 +25,8 @@ impl Clock {
         }
     }
 
-    /// Advances block time to at least `other`, the block time of another space. Returns the path's
-    /// time: block time, or `now`, the live time, if the clock is live.
+    /// Advances block time to at least `other`, the block time of another space. Returns the time
+    /// of the path: block time, or `now` if the clock is live.
     pub(super) fn not_before(&mut self, other: Time, now: Time) -> Time {
         match self {
             Self::Live => now,

@@ -1,4 +1,4 @@
-//! Limit on the number of blocks that a path delivers (`-c`), and the claims of spaces on it.
+//! Limit on the number of blocks that a path delivers (`-c`), from which its spaces claim blocks.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -7,13 +7,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub struct CountLimit(AtomicU64);
 
 impl CountLimit {
-    /// Makes a limit of this many blocks.
+    /// Creates a limit of `blocks` blocks.
     #[must_use]
     pub const fn new(blocks: u64) -> Self {
         Self(AtomicU64::new(blocks))
     }
 
-    /// Claims up to `wanted` blocks; returns the number granted.
+    /// Claims up to `wanted` blocks. Returns the number of blocks granted.
     pub(super) fn claim(&self, wanted: u32) -> u32 {
         let claim = |left: u64| Some(left - left.min(u64::from(wanted)));
         // Relaxed: the counter guards no other memory.
@@ -28,15 +28,15 @@ impl CountLimit {
     }
 }
 
-/// Policy by which a space claims blocks from the limit. With several spaces the grants depend on
-/// the timing of the spaces, so a recorded run notes the grants.
+/// The policy by which a space claims blocks from the limit. With several spaces the grants depend
+/// on the timing of the spaces, so a recorded run records the grants.
 #[derive(Debug, Default)]
 pub(crate) enum ClaimPolicy {
-    /// Grants in order of arrival.
+    /// Grants in the order of arrival.
     #[default]
     Free,
-    /// Grants in order of arrival, each noted for the record.
+    /// Grants in the order of arrival, each noted for the record.
     Noted(Vec<u32>),
-    /// Grants of a recorded run: number of blocks that may still be claimed in this pass.
+    /// Grants of a recorded run. Holds the number of blocks that may still be claimed in this pass.
     Replayed(u32),
 }

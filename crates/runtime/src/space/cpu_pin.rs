@@ -1,17 +1,17 @@
 //! Pinning of a space's thread to a CPU.
 
-/// Current CPU of a thread, and its affinity before it was pinned.
+/// The CPU to which a thread is pinned, and the affinity that the thread had before.
 #[derive(Default)]
 pub(super) struct CpuPin {
-    /// CPU to which the thread is pinned, if any.
+    /// CPU to which the thread is pinned, or `None`.
     pub(super) kept: Option<usize>,
-    /// CPUs allowed before the first pinning.
+    /// CPUs on which the thread could run before it was first pinned.
     pub(super) before: Vec<usize>,
 }
 
 impl CpuPin {
-    /// Pins the thread to a CPU; `None` restores the affinity from before the first pinning.
-    /// Failures leave the affinity unchanged.
+    /// Pins the thread to a CPU. `None` restores the affinity that the thread had before it was
+    /// first pinned. A failure leaves the affinity unchanged.
     pub(super) fn pin_to(&mut self, processor: Option<usize>) {
         if processor == self.kept {
             return;

@@ -2,27 +2,28 @@
 //! change see it. [SL §6.1], [Th §5.3]
 //!
 //! A batch that reaches an editing filter is deferred as rich pointers, and the walk continues with
-//! all other work. Parallel readers have therefore read the block before the change [Th §5.3.1,
-//! rule 2], whatever their position in the request. Then the walk ends, and every view of the pass
-//! ends with it (`Walk::pause`); only rich pointers remain ([`PausedWalk`]). Now the space has
+//! all other work. Readers on parallel branches have therefore read the block before the change [Th
+//! §5.3.1, rule 2], wherever they are in the request. Then the walk ends, and every view of the
+//! pass ends with it (`Walk::pause`); only rich pointers remain ([`PausedWalk`]). Now the space has
 //! exclusive access to its pools (`&mut`), the filter edits block by block, and a new walk resumes
-//! where the old one stopped. The compiler proves that no slice is alive; `Pool::edit` argues why
-//! the bytes may be written (M9).
+//! where the old walk stopped. The compiler proves that no slice is alive. `Pool::edit` explains
+//! why the bytes may be written (M9).
 //!
-//! A frame is changed in place only if no other party relies on the old bytes:
-//! - E1 It lies in an owned pool of this space. Imported and lent blocks are copied into the local
-//!   pool (`work`), which is always writable.
-//! - E2 No other holder exists in any space: its segment has no lease (rings) and no pin (holds).
-//!   `Pool::edit` checks this.
+//! A frame is changed in place only if no other party relies on the old bytes. That is the case if
+//! all of these hold:
+//! - E1 The frame is in a pool that this space owns. Imported and lent blocks are copied into the
+//!   local pool (`work`), which is always writable.
+//! - E2 No other holder exists in any space: the frame's segment has no lease (rings) and no pin
+//!   (holds). `Pool::edit` checks this.
 //! - E3 No block in flight in this space shares a byte of the frame. The walk is paused, so
 //!   [`PausedWalk`] holds all blocks in flight. Their frames are compared, including frames of the
 //!   same batch (a filter may make several blocks from one).
 //! - E4 The settings do not demand copies (`Settings::copies`).
 //!
 //! A filter that remembers a rich pointer without holding the block has no claim to its bytes (M5).
-//! Whole frames are compared, not views, because `pcap` writes the whole frame whatever the view.
-//! In all other cases the edit is made in a copy: of the whole frame, or, if the frame is long and
-//! the nodes downstream accept fragments, of the written part ([`FRAGMENT_MIN`]).
+//! Frames are compared, not views, because `pcap` writes the entire frame whatever the view. In all
+//! other cases the edit is made in a copy of the entire frame; or, if the frame is long and the
+//! nodes downstream accept fragments, in a copy of the written part ([`FRAGMENT_MIN`]).
 
 mod bench;
 
@@ -43,7 +44,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 pub(crate) const FRAGMENT_MIN: usize = 8 << 10;
 
 impl LocalGraph {
-    /// Runs the first editing filter in graph order on all of its deferred batches.
+    /// Runs the first editing filter, in graph order, on all of its deferred batches.
     pub(super) fn edit(&mut self, paused: &mut PausedWalk, imported: &[Taken<'_>], now: Time) {
         let first =
             paused.deferred.iter().map(|edit| edit.at).min_by_key(|at| self.shape.rank[*at]);
@@ -60,7 +61,7 @@ impl LocalGraph {
         }
     }
 
-    /// Runs an editing filter on one batch; a panic of the filter fails the path.
+    /// Runs an editing filter on one batch. If the filter panics, the path fails.
     fn edit_batch(
         &mut self,
         (at, now): (NodeId, Time),
@@ -123,13 +124,13 @@ impl LocalGraph {
     }
 }
 
-/// Output of an editing filter.
+/// The output of an editing filter.
 #[derive(Default)]
 struct EditOutput {
     rooms: Vec<BatchMemory>,
     /// Memory for further output batches.
     spare: Vec<BatchMemory>,
-    /// Number of additional blocks made by splitting blocks into fragments.
+    /// Number of additional blocks that resulted from splitting blocks into fragments.
     made: u64,
     /// Lengths in bytes of the blocks that were lost for lack of memory.
     lost: Vec<u32>,

@@ -2,8 +2,8 @@
 //!
 //! A filter's behaviour depends only on its blocks, their order, and the time passed to it, and a
 //! space is one thread. The sequence of its events therefore determines its run. A [`Journal`]
-//! records the events. A space with an [`EventReader`] reads neither sources nor clocks but repeats
-//! recorded events. The implementor of a port decides how events are stored.
+//! records the events. A space with an [`EventReader`] reads neither sources nor clocks, but
+//! repeats recorded events. Both are traits, whose implementors decide how events are stored.
 
 use super::arc::NodeId;
 use super::count_limit::ClaimPolicy;
@@ -14,7 +14,8 @@ use endpoint::{Sink, Source};
 use filter::{Amount, Time};
 use std::fmt;
 
-/// Event in the run of a space. The sequence of events determines everything that the space does.
+/// An event in the run of a space. The sequence of events determines everything that the space
+/// does.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum SpaceEvent {
     /// A source gave blocks; their data follows.
@@ -25,7 +26,7 @@ pub enum SpaceEvent {
         now: Time,
         /// Number of blocks that follow.
         count: usize,
-        /// Arc on which the blocks continued, if the source chose it.
+        /// Index of the arc on which the blocks continued, if the source chose it.
         edge: Option<usize>,
         /// Failure of the source, if it failed.
         failure: Option<String>,
@@ -49,48 +50,49 @@ pub enum SpaceEvent {
         /// Number of granted blocks.
         count: u32,
     },
-    /// All inputs ended and held blocks were released.
+    /// All inputs have ended, and held blocks have been released.
     Finish {
         /// Time of the path, in nanoseconds.
         now: Time,
         /// Failure that ended the space, if it failed.
         failure: Option<String>,
     },
-    /// The space stopped for a hot swap. Events up to [`SpaceEvent::Changed`] drain the old graph.
+    /// The space has stopped for a hot swap. Events up to [`SpaceEvent::Changed`] drain the old
+    /// graph.
     Change {
         /// Number of the hot swap in the path.
         number: u64,
     },
-    /// Removed nodes released their blocks and ended.
+    /// Removed nodes have released their blocks and ended.
     Retire {
-        /// Current time on the path's clock, in ns.
+        /// Time of the path, in nanoseconds.
         now: Time,
-        /// Failure of the space, if it has failed and ends instead of taking part in the swap.
+        /// Failure of the space, if it ended with a failure instead of taking part in the swap.
         failure: Option<String>,
     },
-    /// The new graph is in place; later node indices refer to it.
+    /// The new graph has been installed. Later node indices refer to the new graph.
     Changed,
     /// Final counts of a source.
     SourceCounts {
         /// Index of the source in the plan.
         planned: usize,
-        /// Blocks and bytes observed before any loss, if known.
+        /// Number of blocks and of bytes observed before any loss, if known.
         seen: Option<(u64, u64)>,
-        /// Losses by place; `None`: unknown.
+        /// Losses before the path: place of the loss, and number of blocks, or `None` if unknown.
         dropped: Vec<(String, Option<u64>)>,
     },
     /// Final counts of a program's input.
     ProgramCounts {
         /// Index of the program in the plan.
         planned: usize,
-        /// Blocks and bytes that the program accepted.
+        /// Number of blocks and of bytes that the program accepted.
         written: (u64, u64),
-        /// Blocks and bytes that the program did not accept, by reason.
+        /// Number of blocks and of bytes that the program did not accept, by reason.
         dropped: Vec<(String, u64, u64)>,
     },
 }
 
-/// Recorder of the events of a space.
+/// The recorder of a space's events.
 pub trait Journal: fmt::Debug + Send {
     /// Records an event.
     fn event(&mut self, event: &SpaceEvent);
@@ -102,27 +104,29 @@ pub trait Journal: fmt::Debug + Send {
     fn flush(&mut self);
 }
 
-/// Reader of the recorded events of one space.
+/// The reader of the recorded events of one space.
 pub trait EventReader: fmt::Debug + Send {
-    /// Consumes the next event; `None` at the end of the record or if the event is damaged.
+    /// Removes and returns the next event, or `None` at the end of the record or if the event is
+    /// damaged.
     fn next_event(&mut self) -> Option<SpaceEvent>;
 
-    /// Returns the next event without consuming it; `None` as for [`Self::next_event`].
+    /// Returns the next event without removing it, or `None` as [`Self::next_event`].
     fn peek(&mut self) -> Option<SpaceEvent>;
 
-    /// Consumes the next block of the last event; `follow` blocks come after it. `None` if the
-    /// record is truncated or damaged.
+    /// Removes and returns the next block of the last event. `follow` more blocks come after it.
+    /// Returns `None` if the record is truncated or damaged.
     fn next_block(&mut self, follow: usize) -> Option<(Entry, &[u8])>;
 
-    /// Returns the number of blocks granted for `-c` in the current pass. `blocks`: number of
-    /// blocks of the pass that are not consumed yet.
+    /// Returns the number of blocks granted for `-c` in the current pass. `blocks` is the number of
+    /// blocks of the pass that have not been read yet.
     fn grants(&self, blocks: usize) -> u32;
 
-    /// Consumes the closing entries of a run or swap: final counts and claims. Returns the number
-    /// of blocks granted for `-c`, and a contradiction in the counts, if there is one.
+    /// Reads the closing entries of a run or swap: final counts and claims. Returns the number of
+    /// blocks granted for `-c`, and a description of a contradiction in the counts, if there is
+    /// one.
     fn closing_notes(&mut self) -> (u32, Option<&'static str>);
 
-    /// Adds to the amount that the source of this planned node has given.
+    /// Adds `amount` to the output counted for the source with this planned index.
     fn add_given(&self, planned: usize, amount: Amount);
 
     /// Reports the last event as invalid.
@@ -134,40 +138,40 @@ pub trait EventReader: fmt::Debug + Send {
     /// Reports that the record ended before the recorded run did.
     fn note_truncated(&self);
 
-    /// Returns the action of a space at a recorded hot swap. `requested`: the thread of the swap
-    /// has asked for the space.
+    /// Returns the action of a space that has reached a recorded hot swap. `requested` is true if
+    /// the thread that replays the swap has requested the space.
     fn decide_swap(&self, number: u64, requested: bool) -> SwapDecision;
 
     /// Returns the state shared by the spaces of this replay.
     fn replay_state(&self) -> ReplayState;
 }
 
-/// Action of a space that has reached a recorded hot swap.
+/// The action of a space that has reached a recorded hot swap.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum SwapDecision {
-    /// Wait until the thread of the swap asks for the space.
+    /// Wait until the thread that replays the swap requests the space.
     Wait,
     /// Take part in the swap.
     Go,
-    /// End: the record has no such swap.
+    /// End, because the record has no such swap.
     End,
-    /// Fail: the swap could not be made.
+    /// Fail, because the swap could not be made. Holds the reason.
     Failed(String),
 }
 
-/// Port of a space for its events.
+/// The port of a space for recording or replaying its events.
 #[derive(Debug)]
 pub enum EventPort {
     /// Events are neither recorded nor replayed.
     Off,
     /// Events are recorded.
     Journal(Box<dyn Journal>),
-    /// Events are replayed; `None` while the replay has taken the reader out of the port.
+    /// Events are replayed. `None` while the replay has taken the reader out of the port.
     Replay(Option<Box<dyn EventReader>>),
 }
 
 impl EventPort {
-    /// Returns the claim policy for `-c`; `counted`: the path has a limit.
+    /// Returns the policy of claims for `-c`. `counted` is true if the path has a limit.
     pub(super) fn claims(&self, counted: bool) -> ClaimPolicy {
         match self {
             Self::Journal(_) if counted => ClaimPolicy::Noted(Vec::new()),
@@ -176,7 +180,7 @@ impl EventPort {
         }
     }
 
-    /// Takes the reader of recorded events out of the port; `None` outside of a replay.
+    /// Takes the reader of recorded events out of the port. Returns `None` outside of a replay.
     pub(super) fn take_reader(&mut self) -> Option<Box<dyn EventReader>> {
         match self {
             Self::Replay(reader) => reader.take(),
@@ -184,7 +188,7 @@ impl EventPort {
         }
     }
 
-    /// Returns the state shared by the spaces of the replay; `None` outside of a replay.
+    /// Returns the state shared by the spaces of the replay, or `None` outside of a replay.
     pub(super) fn replay_state(&self) -> Option<ReplayState> {
         match self {
             Self::Replay(reader) => reader.as_ref().map(|reader| reader.replay_state()),
@@ -192,7 +196,7 @@ impl EventPort {
         }
     }
 
-    /// Records an event; `event` is called only if a journal is attached.
+    /// Records an event. Calls `event` only if a journal is attached.
     pub(super) fn event(&mut self, event: impl FnOnce() -> SpaceEvent) {
         if let Self::Journal(journal) = self {
             journal.event(&event());
@@ -220,7 +224,7 @@ impl EventPort {
         });
     }
 
-    /// Records the final counts of a program's input; does nothing for other sinks.
+    /// Records the final counts of a program's input. Does nothing for other sinks.
     pub(super) fn program_counts(&mut self, planned: usize, sink: &dyn Sink) {
         if sink.process().is_none() {
             return;

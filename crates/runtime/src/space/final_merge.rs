@@ -1,10 +1,11 @@
-//! The last phase of a join: final output of the replicas, merged in the order of a single
-//! instance. [Th §5.4; CONTRACT 16]
+//! The last phase of a join: final output of the replicas, merged in the order in which a single
+//! instance would emit it. [Th §5.4; CONTRACT 16]
 //!
 //! In: from each replica in another space, blocks marked with step and rank in ascending order;
 //! from the replica in this space, its sessions, which are ended on demand
 //! ([`super::replica_end`]). Out: all blocks in ascending order. The merge waits for a replica that
-//! has neither ended nor delivered a block, because that replica's next block may be the first one.
+//! has neither ended nor delivered a block, because that replica's next block may precede all
+//! others.
 
 use super::final_sessions::{END_POSITION_MAX, EndPosition, FinalSessions};
 use super::graph::LocalGraph;
@@ -14,8 +15,8 @@ use buffer::Fault;
 use filter::LANES;
 
 impl LocalGraph {
-    /// Emits the next part of the final output. Returns false if it emitted nothing: it must wait
-    /// for a replica, or no output is left.
+    /// Emits the next part of the final output. Returns false if nothing was emitted, because the
+    /// join must wait for a replica or no output is left.
     pub(super) fn join_final(&mut self, gather: &mut ReplicaJoin) -> Result<bool, Fault> {
         let Some((way, place, end)) = first_remote(gather)? else { return Ok(false) };
         let mut final_sessions = match gather.final_sessions.take() {
@@ -53,8 +54,8 @@ impl LocalGraph {
         FinalSessions::new(&self.nodes, &self.shape.order, now)
     }
 
-    /// Returns the position of the next session of the replica in this space; `None` if no session
-    /// is left. Begins to end the next filter if the current one has no session left.
+    /// Returns the position of the next session of the replica in this space, or `None` if no
+    /// session is left. If the current filter has no session left, begins to end the next filter.
     fn next_local(&mut self, final_sessions: &mut FinalSessions) -> Option<EndPosition> {
         loop {
             if let Some((_, leaving)) = &final_sessions.ends
@@ -79,9 +80,9 @@ impl LocalGraph {
     }
 }
 
-/// Returns the index of the replica in another space with the lowest next position, that position,
-/// and the second lowest position. `None` if a replica that has not ended has delivered nothing
-/// yet.
+/// Finds the replica in another space whose next position is lowest. Returns the index of that
+/// replica, its next position, and the second lowest position. Returns `None` if a replica that has
+/// not ended has delivered nothing yet.
 fn first_remote(
     gather: &mut ReplicaJoin,
 ) -> Result<Option<(usize, EndPosition, EndPosition)>, Fault> {

@@ -7,15 +7,15 @@ use filter::{Filter, Time};
 
 /// Position in the final output: step of the replica's end, then rank of the session.
 pub(super) type EndPosition = (u32, u32);
-/// Position after all others.
+/// Position after all other positions.
 pub(super) const END_POSITION_MAX: EndPosition = (u32::MAX, u32::MAX);
 
 /// Sessions that the replica in the join's space has yet to end.
 #[derive(Debug)]
 pub(crate) struct FinalSessions {
-    /// Filters that have not begun to end, last first.
+    /// Filters that have not begun to end, in reverse order.
     pub(super) filters: Vec<NodeId>,
-    /// Node that is ending, with its remaining sessions.
+    /// Node of the filter that is ending, with its remaining sessions.
     pub(super) ends: Option<(NodeId, SessionEnds)>,
     pub(super) step: u32,
     /// Time of the path at the end, in nanoseconds.
@@ -23,7 +23,8 @@ pub(crate) struct FinalSessions {
 }
 
 impl FinalSessions {
-    /// Collects the replicated stream filters of a space; `order` is graph order.
+    /// Collects the replicated stream filters of a space. `order` is the topological order of the
+    /// nodes.
     pub(super) fn new(nodes: &[Node], order: &[NodeId], now: Time) -> Self {
         let lets_out = |at: &NodeId| {
             let node: &Node = &nodes[*at];

@@ -1,5 +1,5 @@
-//! The two ends of the rings of a replica chain ([`crate::replicas`]): input of a replica, and join
-//! of all replicas, batch by batch in input order.
+//! The inputs of a replica chain ([`crate::replicas`]): the input of a replica, and the join of all
+//! replicas, batch by batch in input order.
 
 use super::arc::NodeId;
 use super::graph::LocalGraph;
@@ -15,7 +15,7 @@ use buffer::crossing::Batch as Taken;
 use filter::{BatchMemory, LANES};
 
 impl Space {
-    /// Walks blocks dispatched to the replica in this space, of at most one batch.
+    /// Takes at most one batch of blocks dispatched to the replica in this space, and walks them.
     pub(super) fn walk_dispatched(&mut self, i: usize, pass: &mut PassResult) {
         let Input::Replica { node, import, ended, own } = &mut self.inputs.list[i] else { return };
         if *ended {
@@ -96,8 +96,8 @@ impl Space {
         self.graph.pass.failure = Some(PathFailure::ring(name, fault));
     }
 
-    /// Reports the batches of the replica in the dispatcher's space as finished; `ends`: the
-    /// replica has ended.
+    /// Reports the batches of the replica in the dispatcher's space as finished. `ends` is true if
+    /// this replica has ended.
     pub(super) fn finish_local_replica(&mut self, ends: bool) {
         for at in &self.graph.shape.dispatchers {
             if let Operator::Dispatch(dispatcher) = &self.graph.nodes[*at].operator {
@@ -111,7 +111,8 @@ impl Space {
 }
 
 impl LocalGraph {
-    /// Joins a batch or, after the last batch, final output. Returns true if it made progress.
+    /// Joins the next batch or, after the last batch, final output. Returns true if it made
+    /// progress.
     fn join(&mut self, gather: &mut ReplicaJoin) -> Result<bool, Fault> {
         // Read before `shared`: once closed, no further batch follows.
         let closed = gather.progress.is_closed();
@@ -157,8 +158,8 @@ impl LocalGraph {
         Ok(true)
     }
 
-    /// Walks the blocks of several rings in one walk; the blocks of each ring enter at that ring's
-    /// node, and then due timers are called.
+    /// Walks the blocks of several rings in one walk. The blocks of each ring enter at the ring's
+    /// node. Then due timers are called.
     pub(super) fn walk_taken(&mut self, all: &[Taken<'_>], nodes: &[NodeId]) {
         let mut batches: Vec<(NodeId, usize, usize, BatchMemory)> = Vec::new();
         let mut now = self.live();
@@ -168,8 +169,9 @@ impl LocalGraph {
                 let mut room = self.pass.rooms.pop().unwrap_or_default();
                 room.columns.clear();
                 if from == 0 {
-                    room.columns
-                        .fill(|pointers, context, marks| taken.copy(pointers, context, marks));
+                    room.columns.fill(|pointers, context, marks| {
+                        taken.copy_columns(pointers, context, marks)
+                    });
                 } else {
                     (from..taken.len().min(from + LANES)).for_each(|at| {
                         room.columns.push(taken.entry(at));

@@ -1,4 +1,4 @@
-//! A space's part of the graph, with its memory: the state that a walk uses.
+//! A space's part of the graph, with the memory and state that a walk uses.
 
 use super::Clock;
 use super::memory::Memory;
@@ -16,7 +16,7 @@ use filter::{Columns, Time};
 pub(crate) struct LocalGraph {
     pub(super) nodes: Vec<Node>,
     pub(super) shape: Shape,
-    /// Pools for input; the first serves all sources without memory of their own.
+    /// Pools for input. The first one serves all sources without memory of their own.
     pub(super) intakes: Vec<Pool>,
     /// Pool for blocks that filters make.
     pub(super) work: Pool,
@@ -27,8 +27,8 @@ pub(crate) struct LocalGraph {
 }
 
 impl LocalGraph {
-    /// Runs a walk that begins with `act`, performs deferred edits, and resumes until no block is
-    /// in flight. `imported` holds the ring batches that the walk reads.
+    /// Runs a walk that begins with `act`, then performs deferred edits and resumes the walk until
+    /// no block is in flight. `imported` contains the ring batches that the walk reads.
     pub(super) fn walk(
         &mut self,
         now: Time,
@@ -62,18 +62,19 @@ impl LocalGraph {
         }
     }
 
-    /// Advances the clock by a batch; returns the path's time in nanoseconds.
+    /// Advances the clock to the newest block of a batch. Returns the time of the path in
+    /// nanoseconds.
     pub(super) fn advance(&mut self, columns: &Columns) -> Time {
         let live = self.live();
         self.clock.advance(columns, live)
     }
 
-    /// Returns the live time: monotonic time plus `epoch`, in nanoseconds.
+    /// Returns the time of day in nanoseconds: monotonic time plus `epoch`.
     pub(super) fn live(&self) -> Time {
         sys::clock::monotonic().wrapping_add(self.epoch)
     }
 
-    /// Ends a pass: no views exist, so unpinned memory may be reused.
+    /// Ends a pass. No views exist any more, so unpinned memory may be reused.
     pub(super) fn end_pass(&mut self) {
         self.intakes.iter_mut().for_each(Pool::end_pass);
         self.work.end_pass();

@@ -1,4 +1,4 @@
-//! Inputs of a space: sources, rings, and the two ends of a replica chain.
+//! Inputs of a space: sources, rings, the input of a replica, and the join of a replica chain.
 
 use super::arc::NodeId;
 use super::join_state::{LocalReplica, ReplicaJoin};
@@ -11,41 +11,41 @@ pub(super) struct InputSet {
     pub(super) list: Vec<Input>,
     /// Maximum number of blocks per batch.
     pub(super) batch_max: usize,
-    /// Memory of the last batch, reused by the next.
+    /// Memory of the last batch, which the next batch reuses.
     pub(super) spare: Option<BatchMemory>,
 }
 
-/// Input of a space.
+/// An input of a space.
 #[derive(Debug)]
 pub enum Input {
-    /// Source of the space.
+    /// A source that runs in the space.
     Source {
         /// Node of the source.
         node: NodeId,
         /// Index of the pool that the source fills.
         intake: usize,
     },
-    /// Ring from another space.
+    /// A ring from another space.
     Ring {
         /// Entry node of the ring.
         node: NodeId,
         /// Reading end of the ring.
         import: Import,
-        /// True if the writer has closed the ring and every entry was taken.
+        /// True if the writer has closed the ring and every entry has been taken.
         ended: bool,
     },
-    /// Ring from the dispatcher to the replica in this space.
+    /// A ring from the dispatcher to the replica in this space.
     Replica {
         /// Entry node of the ring.
         node: NodeId,
         /// Reading end of the ring.
         import: Import,
-        /// True if the writer has closed the ring and every entry was taken.
+        /// True if the writer has closed the ring and every entry has been taken.
         ended: bool,
-        /// Identity and progress of the replica.
+        /// Index and progress of the replica.
         own: LocalReplica,
     },
-    /// Rings from all replicas to the join in this space.
+    /// The rings from all replicas to the join in this space.
     Join(Box<ReplicaJoin>),
 }
 

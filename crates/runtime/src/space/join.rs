@@ -3,8 +3,8 @@
 //! A fork numbers its blocks, and the output of a branch keeps the number of the block that caused
 //! it. A stable sort by number, then by branch, restores input order whatever the batch size.
 //!
-//! Limit: if a branch forks again after a filter that makes several blocks of one, the output
-//! leaves the join branch by branch instead of block by block.
+//! Limitation: if a branch contains a filter that makes several blocks of one, and then forks
+//! again, the output leaves the join branch by branch instead of block by block.
 
 use filter::{Batch, lanes};
 

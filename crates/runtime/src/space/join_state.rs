@@ -1,4 +1,4 @@
-//! State of a replica and of the join of a replica chain.
+//! State of a replica, and state of the join of a replica chain.
 
 use super::arc::NodeId;
 use super::final_sessions::FinalSessions;
@@ -7,17 +7,17 @@ use crate::ring::Import;
 use buffer::Fault;
 use std::sync::Arc;
 
-/// Counter names of a join: blocks that arrived after their batch had been joined.
+/// Counter names of a join. `late` counts blocks that arrived after their batch had been joined.
 pub const JOIN_COUNTERS: &[&str] = &["late"];
 
-/// Replica in the space that runs it.
+/// A replica, as seen by the space that runs it.
 #[derive(Debug)]
 pub struct LocalReplica {
     /// Progress shared by dispatcher, replicas and join.
     pub progress: Arc<ReplicaProgress>,
     /// Index of the replica.
     pub number: usize,
-    /// Batch id of the last batch received.
+    /// Id of the last batch received.
     pub near: u64,
 }
 
@@ -28,7 +28,7 @@ impl Drop for LocalReplica {
     }
 }
 
-/// State of the join of a replica chain.
+/// The state of the join of a replica chain.
 #[derive(Debug)]
 pub struct ReplicaJoin {
     pub(super) progress: Arc<ReplicaProgress>,
@@ -40,16 +40,16 @@ pub struct ReplicaJoin {
     pub(super) mixed: bool,
     /// Lowest batch id that has not been joined.
     pub(super) batch_id: u64,
-    /// True if a part of the current batch was forwarded before the rest, so that the rest counts
-    /// as late.
+    /// True if a part of the current batch was forwarded before the rest, which then counts as
+    /// late.
     pub(super) broken: bool,
-    /// Remaining sessions of the replica in this space, once the input has ended.
+    /// Remaining sessions of the replica in this space; `None` until the input has ended.
     pub(super) final_sessions: Option<FinalSessions>,
     pub(super) ended: bool,
 }
 
-/// Ring over which the join receives the blocks of one replica. For a replica in the join's space
-/// this is the ring of the replica's input.
+/// The ring through which the join receives the blocks of one replica. For a replica in the join's
+/// space it is the ring from the dispatcher.
 #[derive(Debug)]
 pub struct ReplicaInput {
     /// Entry node of the ring.
@@ -58,11 +58,11 @@ pub struct ReplicaInput {
     pub import: Import,
     /// Capacity of the ring, in entries.
     pub entries: usize,
-    /// The replica, if it runs in this space.
+    /// The replica if it runs in this space, else `None`.
     pub own: Option<LocalReplica>,
 }
 
-/// Part of a batch in one ring, including entries of earlier batches.
+/// The part of a batch that is in one ring, including entries of earlier batches.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct BatchShare {
     pub(super) count: usize,
@@ -75,7 +75,7 @@ pub(super) struct BatchShare {
 }
 
 impl ReplicaJoin {
-    /// Makes a join at `node`; `mixed`: batches are split over replicas.
+    /// Creates a join at `node`. `mixed` is true if a batch may be split over several replicas.
     #[must_use]
     pub const fn new(
         progress: Arc<ReplicaProgress>,
@@ -105,12 +105,12 @@ impl ReplicaJoin {
         self.inputs.iter().map(|way| (way.node, &way.import))
     }
 
-    /// Returns the rings of the join, for attaching gauges.
+    /// Returns the reading ends of the join's rings.
     pub(super) fn imports_mut(&mut self) -> impl Iterator<Item = &mut Import> {
         self.inputs.iter_mut().map(|way| &mut way.import)
     }
 
-    /// Returns the share of each input in the current batch, to be taken now; empty if the join
+    /// Returns the share of each input in the current batch, to be taken now. Empty if the join
     /// must wait for the rest of the batch.
     pub(super) fn shares(&mut self) -> Result<Vec<BatchShare>, Fault> {
         let (batch_id, progress) = (self.batch_id, &self.progress);
@@ -145,8 +145,8 @@ impl ReplicaJoin {
 }
 
 impl ReplicaInput {
-    /// Returns the part of a batch in this ring. `may`: the replica may still add entries of the
-    /// batch.
+    /// Returns the part of a batch in this ring. `may` is true if the replica may still add entries
+    /// of the batch.
     fn share(&mut self, batch_id: u64, may: bool) -> Result<BatchShare, Fault> {
         let closed = self.import.is_finished()?;
         let waits = self.import.peek_fresh()?;

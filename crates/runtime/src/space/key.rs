@@ -4,17 +4,17 @@ use super::arc::NodeId;
 use super::input::Input;
 use super::node::{Node, Operator};
 
-/// Identity of a node, made of planned indices, which unlike node indices are stable for the
-/// lifetime of the path.
+/// Identity of a node. It consists of planned indices, which unlike node indices do not change
+/// during the lifetime of the path.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum NodeKey {
-    /// Node of the request; of a program, the input half.
+    /// A node of the request, or the input half of a program.
     Node(usize),
-    /// Output half of the program of a node.
+    /// The output half of the program with this planned index.
     Given(usize),
-    /// Writing end of the ring of an edge.
+    /// The writing end of an edge's ring.
     Export(usize),
-    /// Reading end of the ring of an edge.
+    /// The reading end of an edge's ring.
     Import(usize),
 }
 

@@ -1,9 +1,10 @@
-//! Memory services of a space for its filters: find bytes, hold blocks, make blocks, edit blocks.
+//! Memory services that a space offers to its filters: finding bytes, and holding, making and
+//! editing blocks.
 //!
 //! A space has intake pools, filled by its sources: one shared by all sources without memory of
 //! their own, and one for each other source (for example the ring of a packet socket). The pool
 //! `work` receives the output of filters, edited copies, and held blocks that would prevent the
-//! reuse of an intake; blocks of lent intakes are moved there at once (CONTRACT 12).
+//! reuse of an intake. Held blocks of lent intakes are copied there at once (CONTRACT 12).
 //!
 //! An edit in the middle of a walk always writes a copy, because views of the block exist. Filters
 //! that edit block by block run while no view exists, and change blocks in place (`space::edit`).
@@ -20,8 +21,8 @@ pub(crate) struct Memory<'a> {
     pub(crate) imported: &'a [buffer::crossing::Batch<'a>],
 }
 
-/// Pool number of `work` in a pin; intakes have lower numbers. Occupies the top byte, which pins of
-/// a pool leave free.
+/// Pool number of `work` in a pin; intakes have lower numbers. The number occupies the top byte of
+/// a pin, which the pool's own pin leaves free.
 const WORK: u64 = 0xff;
 const POOL_SHIFT: u32 = 56;
 /// Pin of a hole, which holds no memory.
@@ -55,8 +56,8 @@ impl<'a> Memory<'a> {
         Some((RichPointer::new(self.work.id(), place, abi::Class::NONE), copy))
     }
 
-    /// Copies a block that another space held into `work` and pins it; `None` if there is no
-    /// memory.
+    /// Copies a block that another space held into `work`, and pins the copy. Returns `None` if
+    /// there is no memory.
     pub(crate) fn adopt(&self, entry: &Entry, frame: &[u8]) -> Option<(Entry, PinId)> {
         let old = entry.frame();
         if old.is_hole() {
@@ -69,8 +70,8 @@ impl<'a> Memory<'a> {
         Some((Entry::new(pointer, entry.context, entry.marks), pin_of(WORK, pin)))
     }
 
-    /// Returns the intake in which a held block may remain, with its index; `None` if the block
-    /// must be copied.
+    /// Returns the intake in which a held block may remain, with the index of the intake. Returns
+    /// `None` if the block must be copied.
     fn pinnable_intake(&self, pointer: RichPointer) -> Option<(u64, &'a Pool)> {
         let stays = |pool: &Pool| !pool.is_lent() && !is_tight(pool);
         (0..WORK)
@@ -80,8 +81,8 @@ impl<'a> Memory<'a> {
     }
 }
 
-/// Returns true if held blocks pin at least half of the intake's segments, so that its source would
-/// soon run out of memory.
+/// Returns true if held blocks pin at least half of the intake's segments, so that the intake's
+/// source would soon run out of memory.
 fn is_tight(intake: &Pool) -> bool {
     let usage = intake.usage();
     usage.pinned * 2 >= usage.segments
@@ -162,7 +163,7 @@ impl<'a> Gateway<'a> for Memory<'a> {
     }
 }
 
-/// Resolver of frames; remembers the segment of the last frame.
+/// A resolver of frames, which caches the segment of the last frame.
 pub(crate) struct Frames<'a, F> {
     near: Segment<'a>,
     /// Function that returns the segment of a frame, given the index of the block and the frame.
@@ -174,18 +175,18 @@ impl<'a, F: Fn(usize, RichPointer) -> Option<Segment<'a>>> Frames<'a, F> {
         Self { near: Segment::default(), segment }
     }
 
-    /// Makes the batch of these columns. In the usual case all frames lie in one segment.
+    /// Creates the batch of these columns. In the usual case all frames are in one segment.
     pub(crate) fn batch(mut self, room: BatchMemory) -> Batch<'a> {
         let first = (!room.columns.is_empty()).then(|| room.columns.frame(0));
         self.near = first.and_then(|frame| (self.segment)(0, frame)).unwrap_or_default();
         let near = self.near;
-        match Batch::of_segment(room, near.dbuf(), near.start(), near.all()) {
+        match Batch::of_segment(room, near.dbuf(), near.start(), near.filled_bytes()) {
             Ok(batch) => batch,
             Err(room) => Batch::new(room, |columns, l| self.find(l, columns.frame(l))),
         }
     }
 
-    /// Returns the bytes of a frame; empty if the space cannot access them.
+    /// Returns the bytes of a frame, or an empty slice if the space cannot access them.
     #[inline(always)]
     fn find(&mut self, number: usize, frame: RichPointer) -> &'a [u8] {
         match self.near.bytes(frame) {

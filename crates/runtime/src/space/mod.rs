@@ -87,16 +87,16 @@ pub const INTAKE_GENERAL: usize = 0;
 pub struct Space {
     /// Name in `explain` and in pins, for example `thread0`.
     pub name: String,
-    /// CPU to which the thread is pinned; `None`: not pinned.
+    /// CPU to which the thread is pinned, or `None` if it is not pinned.
     pub processor: Option<usize>,
     graph: LocalGraph,
     inputs: InputSet,
     programs: Programs,
     accounts: Accounts,
-    /// True if a filter publishes its state.
+    /// True if at least one filter publishes its state.
     publishes: bool,
-    /// Connections to other threads. Last field: dropping it reports the end of the space, after
-    /// everything else has been released.
+    /// Connections to other threads. This is the last field, because dropping it reports the end of
+    /// the space, which must follow the release of everything else.
     ports: Ports,
 }
 
@@ -117,13 +117,13 @@ struct Ports {
 }
 
 impl Ports {
-    /// Returns the stall probe of the space during a replay; otherwise `None`.
+    /// Returns the stall probe of the space, or `None` outside of a replay.
     fn stall_probe(&self) -> Option<StallProbe> {
         self.stall.as_ref().map(|registration| registration.0.clone())
     }
 
-    /// Connects the exports among these nodes to the status of the space, which reports a full
-    /// ring.
+    /// Connects the exports among these nodes to the status of the space, in which a full ring is
+    /// reported.
     fn connect_exports(&self, nodes: &mut [Node]) {
         for node in nodes {
             if let Operator::Export(export) = &mut node.operator {
@@ -133,7 +133,7 @@ impl Ports {
     }
 }
 
-/// Counters of a space other than those of its present nodes.
+/// Counters of a space, except those of its present nodes.
 #[derive(Debug, Default)]
 struct Accounts {
     /// Counters of removed nodes and rings.
@@ -144,15 +144,15 @@ struct Accounts {
     asleep: u64,
 }
 
-/// Programs that exchange blocks with a space.
+/// The programs that exchange blocks with a space.
 #[derive(Debug)]
 struct Programs {
     /// Nodes of the path that still accept blocks.
     demand: Arc<Demand>,
-    /// Input halves of programs that have not exited; true once the closed input of a program has
-    /// been reported to [`Demand`].
+    /// Input halves of programs that have not exited, each with a flag: true if [`Demand`] knows
+    /// that the program has closed its input.
     inputs: Vec<(arc::NodeId, bool)>,
-    /// Halves removed by hot swaps.
+    /// Halves of programs removed by hot swaps.
     gone: Vec<Node>,
 }
 
@@ -163,9 +163,9 @@ pub struct SpaceParts {
     pub name: String,
     /// Nodes of the graph.
     pub nodes: Vec<Node>,
-    /// Constant shape of the graph ([`assemble::Assembly::done`]).
+    /// Shape of the graph, as returned by [`assemble::Assembly::done`].
     pub shape: Shape,
-    /// Pools for input; the first serves all sources without memory of their own.
+    /// Pools for input. The first one serves all sources without memory of their own.
     pub intakes: Vec<Pool>,
     /// Pool for blocks that filters make.
     pub work: Pool,
@@ -198,7 +198,7 @@ pub struct SpaceOptions {
     pub demand: Arc<Demand>,
     /// Port over which the run is recorded or replayed.
     pub events: EventPort,
-    /// Observer that traces blocks.
+    /// Observer that traces blocks, if any.
     pub tracer: Option<Box<dyn Observer>>,
 }
 
@@ -210,7 +210,7 @@ impl Default for SpaceOptions {
 }
 
 impl Space {
-    /// Makes a space that does not run yet.
+    /// Creates a space that does not run yet.
     #[must_use]
     pub fn new(parts: SpaceParts) -> Self {
         let SpaceParts { name, mut nodes, shape, intakes, work, inputs, .. } = parts;
@@ -252,7 +252,7 @@ impl Space {
         self.graph.pass.observers.set_timed(on);
     }
 
-    /// Returns the memory and the processes of the space.
+    /// Returns the memory that the space uses and the processes of its programs.
     pub fn resources(&self) -> SpaceResources {
         let number = |node: &Node| Some((node.planned, node.process()?.number()?));
         SpaceResources {

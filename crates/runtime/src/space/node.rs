@@ -10,20 +10,20 @@ use endpoint::process::Process;
 use endpoint::{Sink, Source, SourceProperties};
 use filter::{Amount, Counts, Filter, Holds, Time};
 
-/// Node of a space's graph. Fields used for every batch come first: between two batches the blocks
-/// evict all nodes from the first-level cache.
+/// A node of a space's graph. The fields that are used for every batch come first, because between
+/// two batches the blocks evict all nodes from the first-level cache.
 #[derive(Debug)]
 #[repr(C)]
 pub struct Node {
-    /// Operator that runs in the node.
+    /// Operator of the node.
     pub operator: Operator,
     /// Outgoing arcs, in the order of the request.
     pub arcs: Vec<GraphArc>,
-    /// Input by incoming arc, counted by this node independently of the writer.
+    /// Input by incoming arc, counted by this node independently of the writers.
     pub taken: Vec<Amount>,
     /// True if blocks count towards the limit of `-c` here.
     pub counted: bool,
-    /// True if the operator has moved to another space; the node then only keeps counters until the
+    /// True if the operator has moved to another space. The node then only keeps counters until the
     /// swap.
     pub has_moved: bool,
     /// True for one of several replicas of a filter.
@@ -32,15 +32,15 @@ pub struct Node {
     pub fragments: bool,
     /// Output counters.
     pub flow: Flow,
-    /// Counters that the filter keeps.
+    /// Counters of the filter, by the filter's own definition.
     pub counts: Counts,
-    /// Due time of the filter's next timer, in nanoseconds; `None`: no timer.
+    /// Due time of the filter's next timer in nanoseconds, or `None` if no timer is set.
     pub wake: Option<Time>,
-    /// Published state of the filter.
+    /// Published state of the filter, or `None` if it publishes none.
     pub shown: Option<Box<PublishedState>>,
     /// Blocks that the filter holds.
     pub holds: Holds,
-    /// Input over removed arcs.
+    /// Input over arcs that have been removed.
     pub taken_before: Amount,
     /// Index of the node in the plan.
     pub planned: usize,
@@ -52,24 +52,24 @@ pub struct Node {
     pub counters: &'static [&'static str],
 }
 
-/// Operator of a node.
+/// The operator of a node: the part that processes or moves blocks.
 #[derive(Debug)]
 pub enum Operator {
     /// A filter.
     Filter(Filter),
     /// A Boolean section over other nodes of the space (CONTRACT 10).
     Section(std::sync::Arc<super::section::Section>),
-    /// Boolean section with operands that move the view, hold blocks or make blocks.
+    /// A Boolean section with operands that move the view, hold blocks or make blocks.
     OperandSection(Box<super::operands::OperandSection>),
-    /// Sink.
+    /// A sink.
     Sink(SinkOperator),
-    /// Ring to another space.
+    /// A ring to another space.
     Export(Box<Export>),
-    /// No operation: a join or an entry.
+    /// No operation, in a node that only joins branches or receives the blocks of a ring.
     Pass,
-    /// Source.
+    /// A source.
     Source(SourceOperator),
-    /// Dispatcher to replicas; arc `i` leads to replica `i`.
+    /// A dispatcher to replicas. Arc `i` leads to replica `i`.
     Dispatch(Box<Dispatcher>),
 }
 
@@ -88,30 +88,30 @@ impl Operator {
     }
 }
 
-/// Source and its state.
+/// A source with its state.
 pub struct SourceOperator {
     /// The source.
     pub source: Box<dyn Source>,
-    /// Its properties.
+    /// Properties of the source.
     pub properties: SourceProperties,
     /// True if the source has ended.
     pub ended: bool,
-    /// Gauge of the age of its blocks, if measured.
+    /// Gauge of the age of the source's blocks, if measured.
     pub age: Option<AgeGauge>,
 }
 
-/// Sink and its state.
+/// A sink with its state.
 pub struct SinkOperator {
     /// The sink.
     pub sink: Box<dyn Sink>,
-    /// Report of the sink, after its end.
+    /// Report of the sink; `None` before its end.
     pub report: Option<filter::Report>,
-    /// Gauge of the age of its blocks, if measured.
+    /// Gauge of the age of the sink's blocks, if measured.
     pub age: Option<AgeGauge>,
 }
 
 impl SourceOperator {
-    /// Makes the operator of a source that has not ended.
+    /// Creates the operator of a source that has not ended.
     #[must_use]
     pub fn new(source: Box<dyn Source>) -> Self {
         let properties = source.properties();
@@ -120,7 +120,7 @@ impl SourceOperator {
 }
 
 impl SinkOperator {
-    /// Makes the operator of a sink that has not ended.
+    /// Creates the operator of a sink that has not ended.
     #[must_use]
     pub fn new(sink: Box<dyn Sink>) -> Self {
         Self { sink, report: None, age: None }
@@ -162,7 +162,7 @@ pub struct Flow {
 }
 
 impl Flow {
-    /// Splits the input of an ended sink into delivered and lost blocks, given the amounts written
+    /// Divides the input of an ended sink into delivered and lost blocks, given the amounts written
     /// and dropped.
     pub(super) fn settle(&mut self, written: Amount, dropped: &[(DropReason, Amount)]) {
         let dropped = dropped.iter().map(|(_, amount)| amount);
@@ -178,7 +178,7 @@ impl Flow {
 }
 
 impl Node {
-    /// Returns the program of which the node is one half; `None` for other nodes.
+    /// Returns the program of which the node is one half, or `None` for other nodes.
     pub fn process(&self) -> Option<&std::sync::Arc<Process>> {
         match &self.operator {
             Operator::Sink(sink) => sink.sink.process(),
@@ -192,15 +192,15 @@ impl Node {
         matches!(self.operator, Operator::Sink(_)) && self.process().is_some()
     }
 
-    /// Returns true if the output of the node can be tapped: false for ring ends, dispatchers and
-    /// replicas.
+    /// Returns true if the output of the node can be tapped. Returns false for ring ends,
+    /// dispatchers and replicas.
     pub const fn can_be_tapped(&self) -> bool {
         let section = matches!(self.operator, Operator::Section(_) | Operator::OperandSection(_));
         let part = section || matches!(self.operator, Operator::Source(_) | Operator::Filter(_));
         part && !self.copied && !self.has_moved
     }
 
-    /// Makes a node without arcs.
+    /// Creates a node without arcs.
     #[must_use]
     pub fn new(
         name: impl Into<NodeName>,

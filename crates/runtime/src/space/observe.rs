@@ -1,14 +1,15 @@
 //! Observers of the walk: one interface for tracing, taps and timing.
 //!
-//! An observer is called when a batch enters a node, when the node has run, and when its output is
-//! routed. Without observers a walk pays a load and a branch at up to three sites per node.
+//! An observer is called when a batch enters a node, when the node has run, and when the node's
+//! output is routed. Without observers a walk pays a load and a branch at up to three sites per
+//! node.
 
 use super::node::Node;
 use super::taps::Taps;
 use filter::{Batch, LaneMask, Time};
 use std::fmt;
 
-/// Observer of the walk of one space, called in the thread of the space. Calls of
+/// An observer of the walk of one space, called in the thread of the space. Calls of
 /// [`Observer::begins`] and [`Observer::done`] nest.
 pub trait Observer: fmt::Debug + Send {
     /// Called with a batch before the node runs.
@@ -17,17 +18,17 @@ pub trait Observer: fmt::Debug + Send {
     /// Called after the node has run.
     fn done(&mut self, _: &mut Node, _: Time) {}
 
-    /// Called with the live output of a node before it is routed; `wanted` are the lanes that at
+    /// Called with the live output of a node before it is routed. `wanted` are the lanes that at
     /// least one arc accepts.
     fn routed(&mut self, _: &Node, _: &Batch<'_>, _wanted: LaneMask, _: Time) {}
 
-    /// Returns true if blocks must leave nodes one at a time.
+    /// Returns true if nodes must emit their blocks one at a time.
     fn splits_batches(&self) -> bool {
         false
     }
 }
 
-/// Observers of a space.
+/// The observers of a space.
 #[derive(Debug, Default)]
 pub struct Observers {
     /// True if at least one observer is set.
@@ -38,7 +39,7 @@ pub struct Observers {
 }
 
 impl Observers {
-    /// Makes the observers of a new space: timing if `timed` or if there is a tracer.
+    /// Creates the observers of a new space. Measures time if `timed` is true or there is a tracer.
     pub(super) fn new(timed: bool, tracer: Option<Box<dyn Observer>>) -> Self {
         let timing = (timed || tracer.is_some()).then(Timing::default);
         let active = timing.is_some() || tracer.is_some();
@@ -67,14 +68,14 @@ impl Observers {
         self.taps.is_some() || self.tracer.is_some()
     }
 
-    /// Returns the set of taps, which is created if there is none.
+    /// Returns the set of taps, after creating it if there is none.
     pub(super) fn taps(&mut self) -> &mut Taps {
         self.active = true;
         self.taps.get_or_insert_default()
     }
 
-    /// Ends the taps of nodes for which `is_here` is false, and removes the set of taps if it is
-    /// then empty.
+    /// Ends the taps of nodes for which `is_here` is false. Removes the set of taps if it is then
+    /// empty.
     pub(super) fn keep_taps(&mut self, is_here: impl Fn(usize) -> bool) {
         if let Some(taps) = &mut self.taps {
             taps.retain(is_here);
@@ -87,8 +88,8 @@ impl Observers {
         self.active = self.timing.is_some() || self.taps.is_some() || self.tracer.is_some();
     }
 
-    /// Returns the active observers. Timing begins last, so that it excludes the time of the other
-    /// observers.
+    /// Iterates over the active observers. Timing begins last, so that it excludes the time of the
+    /// other observers.
     fn each(&mut self) -> impl Iterator<Item = &mut dyn Observer> {
         let tracer = self.tracer.as_mut().map(|one| &mut **one as &mut dyn Observer);
         let taps = self.taps.as_mut().map(|one| &mut **one as &mut dyn Observer);
@@ -122,10 +123,10 @@ impl Observers {
     }
 }
 
-/// Measurement of the time spent in filters.
+/// An observer that measures the time spent in filters.
 #[derive(Debug, Default)]
 struct Timing {
-    /// Monotonic start times of the running nodes, in nanoseconds, innermost last.
+    /// Monotonic start times in nanoseconds of the running nodes. The innermost node is last.
     begun: Vec<u64>,
 }
 

@@ -19,37 +19,37 @@ pub(crate) struct PassState {
     pub(crate) observers: Observers,
     /// Failure that ended the path.
     pub(crate) failure: Option<PathFailure>,
-    /// A long write, until its source has been read to the end.
+    /// A long write, kept until its source has been read to the end.
     pub(crate) stall: Option<SinkStall>,
-    /// True if no block may be edited in place.
+    /// True if every edit is made in a copy.
     pub(crate) copies: bool,
     /// True if the space sleeps after this walk unless input arrives.
     pub(crate) last: bool,
     /// Memory for deferred batches.
     pub(crate) rooms: Vec<BatchMemory>,
-    /// Sequence number for output of replicas that no block causes ([`crate::replicas`]).
+    /// Sequence number for output of replicas that no input block caused ([`crate::replicas`]).
     pub(crate) order: u32,
     /// Birth sequence numbers of the sessions of the replica in this space.
     pub(crate) births: SessionBirths,
     /// Current step of the replica's end; 0 before the end.
     pub(crate) step: u32,
-    /// First sequence number after the last batch, once known.
+    /// First sequence number after the last batch, after the dispatch has ended.
     pub(crate) end: u32,
 }
 
-/// Maximum number of idle batch memories; one editing filter needs this many.
+/// Maximum number of unused batch memories. One editing filter needs this many.
 const ROOMS: usize = 4;
 
-/// Wall time of one write, in ns, from which it holds up the thread: in 20 ms a source of 100,000
-/// blocks a second fills half of a kernel ring of 4096 pointers. Shorter waits are those of any
-/// write to the page cache and of any thread that shares its processor.
+/// Minimum wall time in nanoseconds of a write that holds up the thread. In 20 ms, a source of
+/// 100,000 blocks per second fills half of a kernel ring of 4096 pointers. Shorter waits also occur
+/// in any write to the page cache, and in any thread that shares its processor.
 const STALL_NS_MIN: u64 = 20_000_000;
-/// Number of blocks at the source behind a long write from which the write was too long: half of a
-/// kernel ring.
+/// Minimum number of blocks waiting at the source after a long write for which the write counts as
+/// a stall: half of a kernel ring.
 const STALL_BLOCKS_MIN: u64 = 2048;
 
 impl PassState {
-    /// Notes the longest write of a sink.
+    /// Notes a write of a sink if it is the longest so far.
     #[inline]
     pub(crate) fn note_write(&mut self, node: usize, write_ns: u64) {
         if write_ns >= STALL_NS_MIN {
@@ -57,8 +57,8 @@ impl PassState {
         }
     }
 
-    /// Counts blocks that came from a source behind a long write. Returns the stall once they were
-    /// too many; forgets it if the source was `drained` before.
+    /// Counts the blocks that arrived from a source after a long write. Returns the stall if they
+    /// reach [`STALL_BLOCKS_MIN`]. Forgets the stall if the source was `drained` before.
     #[cold]
     pub(crate) fn judge_stall(&mut self, came: usize, drained: bool) -> Option<SinkStall> {
         let stall = self.stall.as_mut()?;
@@ -71,7 +71,7 @@ impl PassState {
         held_up.then_some(stall)
     }
 
-    /// Keeps the memory of a batch for reuse.
+    /// Keeps the memory of a batch for reuse, unless [`ROOMS`] are kept already.
     pub(crate) fn keep(&mut self, room: BatchMemory) {
         if self.rooms.len() < ROOMS {
             self.rooms.push(room);
@@ -79,7 +79,7 @@ impl PassState {
     }
 }
 
-/// Result of one pass over the inputs.
+/// The result of one pass over the inputs.
 #[derive(Clone, Copy, Default)]
 pub(super) struct PassResult {
     pub(super) moved: bool,

@@ -1,12 +1,12 @@
-//! Paused walks: before a deferred edit a walk ends with all of its views; after the edit a new
-//! walk resumes (`space::edit`).
+//! Paused walks. Before a deferred edit a walk ends together with all of its views; after the edit
+//! a new walk resumes (`space::edit`).
 
 use super::arc::NodeId;
 use super::memory::{Frames, Memory};
 use super::walk::{Ran, WaitingBatch, Walk};
 use filter::{Batch, BatchMemory};
 
-/// Batch deferred at an editing filter, without views of its bytes.
+/// A batch deferred at an editing filter, without views of its bytes.
 pub(crate) struct DeferredEdit {
     pub(crate) at: NodeId,
     pub(crate) room: BatchMemory,
@@ -19,7 +19,7 @@ pub(crate) struct PausedWalk {
     pub(crate) deferred: Vec<DeferredEdit>,
     /// Output batches of editing filters: node, blocks, hops.
     pub(crate) edited: Vec<(NodeId, BatchMemory, u8)>,
-    /// Batches waiting at joins: start node, arc, blocks.
+    /// Batches that wait at joins: start node, arc, blocks.
     waiting: Vec<(NodeId, usize, BatchMemory)>,
     /// Batches on back edges: start node, arc, blocks, hops.
     around: Vec<(NodeId, usize, BatchMemory, u8)>,
@@ -32,7 +32,7 @@ impl PausedWalk {
         self.rooms().next().is_none()
     }
 
-    /// Returns all batches in flight.
+    /// Returns the memories of all batches in flight.
     pub(crate) fn rooms(&self) -> impl Iterator<Item = &BatchMemory> {
         let deferred = self.deferred.iter().map(|edit| &edit.room);
         let edited = self.edited.iter().map(|(_, room, _)| room);
@@ -43,7 +43,7 @@ impl PausedWalk {
 }
 
 impl<'a> Walk<'_, 'a> {
-    /// Ends the walk and all of its views. Returns the deferred work; `None` if the walk is
+    /// Ends the walk with all of its views. Returns the work that remains, or `None` if the walk is
     /// complete.
     pub(crate) fn pause(self) -> Option<PausedWalk> {
         if self.deferred.is_empty() {

@@ -1,10 +1,10 @@
 //! Published state of filters (`state=NAME`). [Th §5.3.3], FEATURES M3
 //!
-//! The state itself stays plain data owned by one thread. Changes are copied into a table that
-//! other processes read ([`buffer::state`]), between two passes and never during a walk: at most
-//! every [`UPDATE_INTERVAL`] under load, and at once when the space is idle. A value is at most
-//! that interval and one pass old, and exact while the path is idle. Readers cost the filter
-//! nothing. docs/book/decisions/0035-seen-state.md
+//! The state of a filter stays plain data owned by one thread. The thread copies changes into a
+//! table that other processes read ([`buffer::state`]). It does so between two passes, never during
+//! a walk: at most every [`UPDATE_INTERVAL`] under load, and at once when the space is idle. A
+//! published value is at most that interval and one pass old, and exact while the path is idle.
+//! Readers cost the filter nothing. docs/book/decisions/0035-seen-state.md
 
 use abi::access::AccessList;
 use buffer::name;
@@ -14,10 +14,10 @@ use sys::process::identity;
 
 /// Minimum time between two updates under load, in nanoseconds.
 const UPDATE_INTERVAL: u64 = 10_000_000;
-/// Maximum number of sessions with a row; further sessions are only counted.
+/// Maximum number of sessions with a row. Further sessions are only counted.
 const ROWS: usize = 1 << 14;
 
-/// Published state of one filter.
+/// The published state of one filter.
 #[derive(Debug)]
 pub struct PublishedState {
     table: TableWriter,
@@ -29,8 +29,8 @@ pub struct PublishedState {
 }
 
 impl PublishedState {
-    /// Creates the table that the arguments request; `None` if they request no table or the filter
-    /// publishes no state.
+    /// Creates the table that the arguments request. Returns `None` if they request no table or the
+    /// filter publishes no state.
     ///
     /// # Errors
     ///
@@ -58,12 +58,13 @@ impl PublishedState {
         Ok(Some(Self { table, whose, due: 0, all_rows: true }))
     }
 
-    /// Marks all rows for rewriting, after the filter was replaced.
+    /// Marks all rows for rewriting. Called after the filter was replaced.
     pub fn mark_all_rows(&mut self) {
         self.all_rows = true;
     }
 
-    /// Writes the changed rows, or all marked rows; `now` is monotonic time in nanoseconds.
+    /// Writes the changed rows, or all rows if they are marked. `now` is monotonic time in
+    /// nanoseconds.
     pub(super) fn write(&mut self, filter: &mut Filter, now: u64) {
         let Some(state) = filter.state() else { return };
         let all_rows = std::mem::take(&mut self.all_rows);

@@ -1,4 +1,4 @@
-//! Input of a space: blocks from a source, and blocks from a ring.
+//! Input of a space: blocks taken from a source or from a ring.
 
 use super::arc::NodeId;
 use super::memory::Frames;
@@ -11,12 +11,12 @@ use crate::failure::PathFailure;
 use endpoint::{Intake, SourceStatus};
 use filter::{Batch, BatchMemory, Time};
 
-/// Limits of one read from a ring.
+/// Limits on one read from a ring.
 #[derive(Clone, Copy)]
 pub(super) struct TakeLimits {
     /// Maximum number of blocks.
     pub(super) most: usize,
-    /// Time of the path from a record; `None`: read the clock.
+    /// Recorded time of the path in a replay, or `None` to read the clock.
     pub(super) now: Option<Time>,
     /// True if the pass ends after these blocks.
     pub(super) last: bool,
@@ -96,8 +96,8 @@ impl Space {
         room
     }
 
-    /// Walks blocks in an intake. `last`: calls due timers afterwards; otherwise more blocks of the
-    /// same pass follow.
+    /// Walks blocks in an intake. If `last` is true, calls due timers afterwards; otherwise more
+    /// blocks of the same pass follow.
     pub(super) fn walk_pulled(
         &mut self,
         (at, from, edge): (NodeId, usize, Option<usize>),
@@ -153,7 +153,8 @@ impl Space {
             Ok(Some(taken)) => {
                 let mut room = self.inputs.spare.take().unwrap_or_default();
                 room.columns.clear();
-                room.columns.fill(|pointers, context, marks| taken.copy(pointers, context, marks));
+                room.columns
+                    .fill(|pointers, context, marks| taken.copy_columns(pointers, context, marks));
                 let count = room.columns.len();
                 let now = limits.now.unwrap_or_else(|| self.graph.advance(&room.columns));
                 let (all, spare) = ([taken], &mut self.inputs.spare);

@@ -1,4 +1,4 @@
-//! Results and counters that a space leaves at its end, and the exit of its programs.
+//! The results and counters that a space leaves at its end, and the exit of its programs.
 
 use super::node::Node;
 use crate::counters::{ImportCounters, KernelCounts, RetiredCounters};
@@ -6,12 +6,12 @@ use crate::failure::PathFailure;
 use endpoint::process::Process;
 use std::sync::Arc;
 
-/// Results and counters that a space leaves at its end.
+/// The results and counters that a space leaves at its end.
 #[derive(Debug, Default)]
 pub struct Remains {
     /// Nodes with their counters.
     pub nodes: Vec<Node>,
-    /// Amounts taken from rings.
+    /// Blocks and bytes taken from each ring.
     pub imported: Vec<ImportCounters>,
     /// Failure that ended the space.
     pub failure: Option<PathFailure>,
@@ -23,17 +23,17 @@ pub struct Remains {
     pub programs: Vec<Node>,
 }
 
-/// Memory and processes of a space.
+/// The memory that a space uses, and the processes of its programs.
 #[derive(Clone, Debug, Default)]
 pub struct SpaceResources {
     /// Memory of the space's own pools that is backed by pages, in bytes.
     pub memory: u64,
-    /// Programs as pairs of planned node index and process id.
+    /// Programs, as pairs of planned node index and process id.
     pub processes: Vec<(usize, u32)>,
 }
 
-/// Blocks until the programs of an ended path have exited; returns a failure for each that failed.
-/// Must be called after the end of all spaces, which closes the pipes.
+/// Blocks until the programs of an ended path have exited. Returns a failure for each program that
+/// failed. Call this after all spaces have ended, because their end closes the pipes.
 pub fn finish_programs(remains: &[Remains]) -> Vec<PathFailure> {
     let mut finished: Vec<&Arc<Process>> = Vec::new();
     let mut failures = Vec::new();

@@ -1,9 +1,9 @@
 //! Recording of a space's events, and replay of recorded events.
 //!
 //! A replaying space reads neither sources nor clocks. It waits until the input of its next
-//! recorded event is available, walks it at the recorded time, and continues with the next event.
-//! The spaces upstream replay too and put the same blocks into the same rings. Where the record
-//! ends before the run did, blocks in flight are drained at the last recorded time.
+//! recorded event is available, walks that input at the recorded time, and continues with the next
+//! event. The spaces upstream replay, too, and put the same blocks into the same rings. If the
+//! record ends before the run did, blocks in flight are drained at the last recorded time.
 
 mod change;
 
@@ -19,7 +19,7 @@ use abi::{BLOCK_MAX, Entry, RichPointer};
 use endpoint::Failure;
 use filter::{Amount, Columns, Time};
 
-/// Recorded batch of a source.
+/// A recorded batch of a source.
 struct Pulled {
     node: NodeId,
     now: Time,
@@ -29,7 +29,7 @@ struct Pulled {
 }
 
 impl Space {
-    /// Records that timers were due.
+    /// Records that timers were due at `now`.
     pub(super) fn note_tick(&mut self, now: Time) {
         self.ports.events.event(|| SpaceEvent::Tick { now });
     }
@@ -59,7 +59,7 @@ impl Space {
         journal.pull(&SpaceEvent::Pull { node, now, count, edge, failure }, &mut blocks);
     }
 
-    /// Records the grants of `-c`.
+    /// Records the blocks granted for `-c`.
     pub(super) fn note_claims(&mut self) {
         if let ClaimPolicy::Noted(noted) = &mut self.graph.pass.claims {
             for count in noted.drain(..) {
@@ -68,7 +68,7 @@ impl Space {
         }
     }
 
-    /// Replays the events of a record.
+    /// Replays the events of a record. Returns the remains of the space.
     pub(super) fn replay(mut self, mut player: Box<dyn EventReader>) -> super::Remains {
         let mut last = 0;
         let mut whole = false;
@@ -158,8 +158,8 @@ impl Space {
         }
     }
 
-    /// Consumes the closing entries of a run or swap. They follow the closing event in the record,
-    /// but their grants apply to that event.
+    /// Reads the closing entries of a run or swap. They follow the closing event in the record, but
+    /// their grants apply to that event.
     fn take_closing_notes(&mut self, player: &mut dyn EventReader) {
         let (claimed, contradiction) = player.closing_notes();
         if let Some(what) = contradiction {
@@ -191,7 +191,7 @@ impl Space {
         why.is_some()
     }
 
-    /// Fails the path because the record is invalid at its last event.
+    /// Fails the path because the last event of the record is invalid.
     fn fail_invalid(&mut self, what: &str) {
         let byte = self.ports.stall.as_ref().map_or(0, |here| here.0.byte());
         self.fail_as_recorded(Some(&format!("the record is wrong at byte {byte}: {what}")));
@@ -210,7 +210,7 @@ impl Space {
         }
     }
 
-    /// Fails the path with this failure, if there is one and the path has not failed before.
+    /// Fails the path with a recorded failure, unless there is none or the path has already failed.
     fn fail_as_recorded(&mut self, failure: Option<&str>) {
         let Some(why) = failure else { return };
         let failed = || {
@@ -220,7 +220,7 @@ impl Space {
         self.graph.pass.failure.get_or_insert_with(failed);
     }
 
-    /// Puts recorded blocks into the intake of their source and walks them.
+    /// Copies recorded blocks into the intake of their source and walks them.
     fn play_pull(&mut self, player: &mut dyn EventReader, pulled: &Pulled) {
         let node = pulled.node;
         let is_source =
@@ -329,8 +329,8 @@ impl Space {
     }
 
     /// Blocks until a ring has `count` entries or its writer has closed it. After a stop of the
-    /// path it waits only if `ends`. Returns true if the ring has entries; false if it has none or
-    /// if the path fails.
+    /// path, waits only if `ends` is true. Returns true if the ring has entries, and false if it
+    /// has none or the path fails.
     fn wait_for_entries(&mut self, i: usize, count: usize, ends: bool) -> bool {
         let mut wait: Option<StallWait> = None;
         loop {
@@ -361,15 +361,15 @@ impl Space {
         }
     }
 
-    /// Sets the grants of `-c` for the current pass. `blocks`: number of blocks of the pass that
-    /// are not consumed yet.
+    /// Sets the number of blocks granted for `-c` in the current pass. `blocks` is the number of
+    /// blocks of the pass that have not been read yet.
     fn set_claims(&mut self, player: &dyn EventReader, blocks: usize) {
         if let ClaimPolicy::Replayed(told) = &mut self.graph.pass.claims {
             *told = player.grants(blocks);
         }
     }
 
-    /// Takes the remaining blocks off all rings at time `now`; returns true if there were any.
+    /// Walks the remaining blocks of all rings at time `now`. Returns true if there were any.
     fn drain(&mut self, now: Time) -> bool {
         let mut drained = false;
         for i in 0..self.inputs.list.len() {

@@ -1,13 +1,14 @@
-//! The end of a replica: final output of its filters, session by session, in the order of a single
-//! instance. [Th §5.4; CONTRACT 16]
+//! The end of a replica: final output of its filters, emitted session by session in the order in
+//! which a single instance would emit it. [Th §5.4; CONTRACT 16]
 //!
 //! A single instance ends filter after filter, and each filter emits its sessions in the order in
-//! which they began. Session numbers of replicas are independent, so they do not determine that
-//! order. The sequence number of the block that began a session does, since sequence numbers are
-//! common to all replicas ([`crate::replicas`]). It is recorded when a session begins, and at the
-//! end every filter is ended one session at a time. Its output is marked with the **step** (index
-//! of the ending filter in the chain) and the **rank** of the session (sequence number of its first
-//! block, relative to the end). The join merges replicas by both (`super::final_merge`).
+//! which they began. Session numbers of replicas are independent of each other, so they do not
+//! determine that order. The sequence number of the first block of a session does, because sequence
+//! numbers are common to all replicas ([`crate::replicas`]). It is recorded when a session begins.
+//! At the end, every filter is ended one session at a time, and its output is marked with the
+//! **step** (index of the ending filter in the chain) and the **rank** of the session (sequence
+//! number of its first block, relative to the end). The join merges the output of all replicas by
+//! step and rank (`super::final_merge`).
 //!
 //! Ranks are exact for sessions that began within the last 2²⁶ batches.
 
@@ -20,7 +21,7 @@ use crate::replicas::{RANK_LAST, ReplicaProgress};
 use filter::{Filter, Time};
 
 impl Walk<'_, '_> {
-    /// Ends a replicated filter: session by session, then its other state.
+    /// Ends a replicated filter session by session, then ends its other state.
     pub(super) fn finish_replica(&mut self, at: NodeId) {
         self.pass.step += 1;
         let mut leaving = SessionEnds::of(&mut self.nodes[at], &self.pass.births, self.pass.end);
@@ -30,7 +31,7 @@ impl Walk<'_, '_> {
         self.call_unprompted(at, true, RANK_LAST);
     }
 
-    /// Restores the next session to its filter and ends the filter with this session alone.
+    /// Restores the next session to its filter, and ends the filter with this session alone.
     pub(super) fn finish_session(&mut self, at: NodeId, leaving: &mut SessionEnds) {
         let Some((rank, moved)) = leaving.sessions.pop() else { return };
         let node = &mut self.nodes[at];
@@ -46,7 +47,7 @@ impl Walk<'_, '_> {
 }
 
 impl Space {
-    /// Sets the first sequence number after the last batch; returns the time at which all replicas
+    /// Sets the first sequence number after the last batch. Returns the time at which all replicas
     /// end.
     pub(super) fn ends_replica(&mut self, now: Time) -> Time {
         let known = self.progress().map(|progress| (progress.end(), progress.clock()));
@@ -55,8 +56,8 @@ impl Space {
         self.graph.clock.not_before(clock, now)
     }
 
-    /// Ends the dispatch and closes the rings to the replicas, before the dispatcher's own replica
-    /// ends.
+    /// Ends the dispatch and closes the rings to the replicas. Called before the dispatcher's own
+    /// replica ends.
     pub(super) fn close_dispatch(&mut self, at: NodeId) {
         let Operator::Dispatch(deal) = &self.graph.nodes[at].operator else { return };
         deal.close(match self.graph.clock {
@@ -71,7 +72,7 @@ impl Space {
         }
     }
 
-    /// Returns the progress of the replica chain; `None` if the space has no part in one.
+    /// Returns the progress of the replica chain, or `None` if the space runs no part of one.
     fn progress(&self) -> Option<&ReplicaProgress> {
         let deal = self.graph.shape.dispatchers.first().and_then(|at| {
             match &self.graph.nodes[*at].operator {
@@ -87,7 +88,7 @@ impl Space {
         deal.or(input)
     }
 
-    /// Removes the birth entries of ended sessions once there are more than the limit.
+    /// Removes the birth entries of ended sessions if there are more entries than the limit.
     pub(super) fn forget_births(&mut self) {
         if !self.graph.pass.births.is_over_limit() {
             return;

@@ -1,4 +1,5 @@
-//! Removal of nodes before a hot swap: they are drained and ended along the arcs of the old graph.
+//! Removal of nodes before a hot swap. The removed nodes are drained and ended along the arcs of
+//! the old graph.
 
 use super::Space;
 use super::arc::NodeId;
@@ -10,8 +11,8 @@ use super::sessions::SessionBirths;
 use endpoint::SourceCounters;
 
 impl Space {
-    /// Ends all nodes for which `stays` is false, from the sources to the sinks. Blocks that they
-    /// hold leave along the old arcs.
+    /// Ends all nodes for which `stays` is false, from the sources to the sinks. Blocks that these
+    /// nodes hold leave along the old arcs.
     pub fn retire(&mut self, stays: &dyn Fn(NodeKey) -> bool) {
         let keys = self.keys();
         let now = self.retire_time();
@@ -29,8 +30,8 @@ impl Space {
         self.note_retired();
     }
 
-    /// Drains the rings that are removed. Returns true if no more blocks can come over these rings,
-    /// or if the path has failed. Does not block.
+    /// Drains the rings that will be removed. Returns true if no more blocks can arrive over these
+    /// rings, or if the path has failed. Does not block.
     pub fn drain_rings(&mut self, is_removed: &dyn Fn(NodeKey) -> bool) -> bool {
         let mut emptied = true;
         for i in 0..self.inputs.list.len() {
@@ -57,7 +58,8 @@ impl Space {
         emptied || self.graph.pass.failure.is_some()
     }
 
-    /// Drains the ring of a replica or of a join. Returns true if no more blocks can come over it.
+    /// Drains the ring of a replica or of a join. Returns true if no more blocks can arrive over
+    /// the ring.
     fn drain_replica_ring(&mut self, i: usize) -> bool {
         while self.graph.pass.failure.is_none() {
             let mut pass = PassResult::default();
@@ -77,7 +79,7 @@ impl Space {
         }
     }
 
-    /// Returns true if the rings to be removed have been drained. Their writers must be paused.
+    /// Returns true if the rings that will be removed are empty. Their writers must be paused.
     pub fn has_drained(&mut self, is_removed: &dyn Fn(NodeKey) -> bool) -> bool {
         self.inputs.list.iter_mut().all(|input| match input {
             Input::Ring { import, ended: false, .. }
@@ -90,8 +92,8 @@ impl Space {
         })
     }
 
-    /// Returns the half, selected by `of`, of the program with this planned index; `None` if it
-    /// runs elsewhere.
+    /// Returns one half of the program with this planned index: the source or the sink that `of`
+    /// extracts from the program's node. Returns `None` if this half does not run in this space.
     pub fn half<H>(
         &mut self,
         number: usize,
@@ -100,7 +102,8 @@ impl Space {
         self.graph.nodes.iter_mut().filter(|node| node.planned == number).find_map(of)
     }
 
-    /// Returns the source with this planned index, and its intake.
+    /// Returns the node of the source with this planned index, and the index of its intake. Returns
+    /// `None` if the source does not run here.
     fn input_of(&self, number: usize) -> Option<(NodeId, usize)> {
         self.inputs.list.iter().find_map(|input| match input {
             Input::Source { node, intake } if self.graph.nodes[*node].planned == number => {
@@ -110,8 +113,8 @@ impl Space {
         })
     }
 
-    /// Takes all available output of the program with this planned index. Returns false if it does
-    /// not run here or the path has failed.
+    /// Walks all available output of the program with this planned index. Returns false if the
+    /// program's output half does not run here or the path has failed.
     pub fn pull_half(&mut self, number: usize) -> bool {
         let Some((at, intake)) = self.input_of(number) else { return false };
         loop {
@@ -124,8 +127,8 @@ impl Space {
         }
     }
 
-    /// Returns the counts of the kernel program that replaces the source with this planned index;
-    /// `None` if its output enters the path in another space.
+    /// Returns the counts of the kernel program that replaces the source with this planned index.
+    /// Returns `None` if the program's output enters the path in another space.
     pub fn kernel_output_counts(&mut self, first: usize) -> Option<SourceCounters> {
         self.graph.nodes.iter().find_map(|node| match &node.operator {
             Operator::Source(part) if node.planned == first && part.properties.chooses_arc => {
@@ -135,8 +138,8 @@ impl Space {
         })
     }
 
-    /// Takes the remaining output of an ended kernel program. Returns true once nothing remains, if
-    /// this space does not receive the output, or if the path has failed.
+    /// Walks the remaining output of an ended kernel program, without blocking. Returns true if
+    /// nothing remains, if this space does not receive the output, or if the path has failed.
     pub fn drain_kernel_output(&mut self, first: usize) -> bool {
         let Some((at, intake)) = self.input_of(first) else { return true };
         loop {
@@ -157,7 +160,7 @@ impl Space {
         }
     }
 
-    /// Walks the entries that are in the rings now, and flushes sinks and rings.
+    /// Walks the entries that are in the rings at the moment, and flushes sinks and rings.
     pub fn take_rings(&mut self) {
         for i in 0..self.inputs.list.len() {
             while matches!(&self.inputs.list[i], Input::Ring { ended: false, .. })

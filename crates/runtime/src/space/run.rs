@@ -12,8 +12,8 @@ use filter::Time;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 impl Space {
-    /// Runs until all sources have ended or the path is stopped, then releases held blocks and ends
-    /// the sinks and rings. Blocks.
+    /// Runs until all sources have ended or the path is stopped. Then releases held blocks, and
+    /// ends the sinks and rings. Blocks.
     pub fn run(mut self) -> Remains {
         self.ports.commands.0.record_thread(self.resources());
         let mut cpu_pin = CpuPin::default();
@@ -48,14 +48,14 @@ impl Space {
         }
     }
 
-    /// Returns true if a borrower waits for the space. A caller tests this before [`Space::lend`],
+    /// Returns true if a borrower waits for the space. Callers check this before [`Space::lend`],
     /// because moving a space in and out costs as much as a walk.
     pub const fn has_borrow_request(&self) -> bool {
         self.ports.borrow.is_some()
     }
 
     /// Lends the space to a waiting borrower, if there is one, and blocks until the borrower
-    /// returns it. Fails with the remains if the borrower drops the space.
+    /// returns it. Fails with the remains of the space if the borrower drops it.
     pub fn lend(mut self) -> Result<Self, Box<Remains>> {
         match self.ports.borrow.take() {
             Some(request) => request.lend(self),
@@ -68,7 +68,7 @@ impl Space {
         self.ports.borrow = Some(request);
     }
 
-    /// Runs one pass without sleeping. Returns true if more input may come. Intended for callers
+    /// Runs one pass without sleeping. Returns true if more input may arrive. Intended for callers
     /// that run several spaces in one thread.
     pub fn step(&mut self) -> bool {
         let pass = self.pass();
@@ -93,8 +93,8 @@ impl Space {
         self.graph.pass.left.as_ref().is_some_and(|left| left.is_used_up())
     }
 
-    /// Reports programs that have closed their input: stops the path if none of its sinks reads any
-    /// more, and fails it if a program has failed.
+    /// Checks the programs of the space. Stops the path if every sink is a program that has closed
+    /// its input, and fails the path if a program has failed.
     fn poll_programs(&mut self) {
         let Programs { inputs, demand, .. } = &mut self.programs;
         let (nodes, control) = (&self.graph.nodes, &self.ports.control);
@@ -136,7 +136,7 @@ impl Space {
         self.remains()
     }
 
-    /// Executes the queued commands; a panic fails the path.
+    /// Executes the queued commands. A panic of a command fails the path.
     #[cold]
     pub(super) fn execute_commands(&mut self) {
         while let Some(command) = self.ports.commands.0.next_command() {
@@ -149,7 +149,7 @@ impl Space {
         }
     }
 
-    /// Executes queued commands and takes one batch from each input; calls due timers if no input
+    /// Executes queued commands and takes one batch from each input. Calls due timers if no input
     /// had blocks.
     fn pass(&mut self) -> PassResult {
         let mut pass = PassResult::default();
@@ -182,7 +182,7 @@ impl Space {
         pass
     }
 
-    /// Reports the positions of the sources; `last`: they are final.
+    /// Reports the positions of the sources. `last` is true if the positions are final.
     pub(super) fn report_positions(&mut self, last: bool) {
         self.ports.answered = self.ports.control.position_requests();
         for input in &self.inputs.list {
@@ -200,7 +200,7 @@ impl Space {
         }
     }
 
-    /// Calls filters with due timers in a pass without input.
+    /// Calls the filters whose timers are due, in a pass without input.
     fn tick(&mut self, pass: &mut PassResult) {
         let now = match self.graph.clock {
             Clock::Live => self.graph.live(),
@@ -221,7 +221,7 @@ impl Space {
         self.graph.nodes.iter().any(|node| node.wake.is_some_and(|wake| wake <= now))
     }
 
-    /// Called when no input is available: flushes sinks and rings, and reclaims memory.
+    /// Flushes sinks and rings, and reclaims memory. Called when no input is available.
     pub fn settle(&mut self) {
         for node in &mut self.graph.nodes {
             let settled = match &mut node.operator {
@@ -244,7 +244,7 @@ impl Space {
         self.ports.events.flush();
     }
 
-    /// Ends a pass: no views exist, so unpinned memory may be reused.
+    /// Ends a pass. No views exist any more, so unpinned memory may be reused.
     pub(super) fn end_pass(&mut self) {
         self.graph.end_pass();
         self.forget_births();
@@ -255,8 +255,8 @@ impl Space {
 }
 
 impl Space {
-    /// Publishes changed filter state: the state of all filters if the space is idle (`moved` is
-    /// false), else of filters whose next update is due.
+    /// Publishes changed filter state. If `moved` is false, the space is idle, and all filters
+    /// publish; otherwise only filters whose next update is due.
     #[cold]
     pub(super) fn publish_state(&mut self, moved: bool) {
         let now = sys::clock::monotonic();

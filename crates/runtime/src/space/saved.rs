@@ -11,7 +11,7 @@ use super::node::{Node, Operator};
 use abi::Entry;
 use filter::{Amount, Gateway as _, MovedSession, PinId, Time};
 
-/// Saved state of one filter.
+/// The saved state of one filter.
 #[derive(Clone, Debug, Default)]
 pub struct SavedState {
     /// Sessions, by ascending key.
@@ -20,23 +20,23 @@ pub struct SavedState {
     pub wake: Option<Time>,
 }
 
-/// Saved session.
+/// A saved session.
 #[derive(Clone, Debug, Default)]
 pub struct SavedSession {
     /// Key of the session.
     pub key: u64,
     /// Plain data of the session.
     pub bytes: Vec<u8>,
-    /// Held blocks, list by list, in order.
+    /// Held blocks of each of the session's lists, in order.
     pub lists: Vec<Vec<SavedBlock>>,
 }
 
-/// Saved copy of a held block.
+/// A saved copy of a held block.
 #[derive(Clone, Debug)]
 pub struct SavedBlock {
     /// Sort key of the block in its list.
     pub key: u32,
-    /// Pointer, metadata and marks; the location in memory is not valid here.
+    /// Pointer, metadata and marks. The pointer's location is not valid in another memory.
     pub entry: Entry,
     /// Bytes of the frame.
     pub frame: Vec<u8>,
@@ -53,7 +53,8 @@ impl SavedState {
 }
 
 impl Space {
-    /// Copies the state of the filter with this planned index; `None` if it does not run here.
+    /// Copies the state of the filter with this planned index. Returns `None` if the filter does
+    /// not run here.
     pub fn save(&mut self, number: usize) -> Option<SavedState> {
         let mut sessions = Vec::new();
         let wake = self.save_each(number, &mut |session| {
@@ -63,8 +64,8 @@ impl Space {
         Some(SavedState { sessions, wake })
     }
 
-    /// Copies the state session by session into `put`. Returns the due time of the filter's next
-    /// timer; `None` if the filter does not run here or `put` returns `None`.
+    /// Passes the filter's state to `put`, session by session. Returns the due time of the filter's
+    /// next timer. Returns `None` if the filter does not run here or `put` returns `None`.
     pub fn save_each(
         &mut self,
         number: usize,
@@ -92,8 +93,8 @@ impl Space {
         Some(node.wake)
     }
 
-    /// Loads saved state into a new filter. On failure the filter keeps the sessions loaded so far;
-    /// [`Space::clear_state`] removes them.
+    /// Loads saved state into a new filter. On failure the filter keeps the sessions loaded so far,
+    /// which [`Space::clear_state`] removes.
     pub fn load_state(&self, node: &mut Node, saved: &SavedState) -> Result<(), String> {
         let memory = Memory { intakes: &self.graph.intakes, work: &self.graph.work, imported: &[] };
         let Operator::Filter(filter) = &mut node.operator else {
@@ -133,7 +134,7 @@ impl Space {
         learned
     }
 
-    /// Removes the state of a filter whose successor has been started in another place.
+    /// Removes the state of a filter whose successor runs in another place.
     pub fn forget_state(&mut self, number: usize) {
         let Some(at) = self.filter_at(number) else { return };
         let place = Node::new("", usize::MAX, Operator::Pass, filter::Counts::default());
@@ -159,12 +160,13 @@ impl Space {
         }
     }
 
-    /// Returns the node of the filter with this planned index, if it runs here.
+    /// Returns the node of the filter with this planned index, or `None` if it does not run here.
     pub fn node(&self, number: usize) -> Option<&Node> {
         self.filter_at(number).map(|at| &self.graph.nodes[at])
     }
 
-    /// Returns the index of the node of the filter with this planned index.
+    /// Returns the node index of the filter with this planned index, or `None` if it does not run
+    /// here.
     fn filter_at(&self, number: usize) -> Option<usize> {
         let is = |node: &Node| {
             node.planned == number

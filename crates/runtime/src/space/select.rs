@@ -1,14 +1,14 @@
-//! Class sets of arcs, in a form that is fast to test.
+//! Sets of classes that arcs accept, in a form that is fast to test.
 
 use abi::Class;
 use filter::{Batch, LaneMask};
 
-/// Set of classes that pass an arc.
+/// The set of classes that an arc accepts.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Wanted {
-    /// All nonzero classes: the plain pipe.
+    /// All nonzero classes, as after a plain `|`.
     Answered,
-    /// All classes: `|all`.
+    /// All classes, as after `|all`.
     All,
     /// One class.
     One(u32),
@@ -17,7 +17,7 @@ pub enum Wanted {
 }
 
 impl Wanted {
-    /// Makes the set of these ranges, which must be sorted and disjoint.
+    /// Creates the set of these ranges, which must be sorted and disjoint.
     #[must_use]
     pub fn ranges(ranges: Vec<(u32, u32)>) -> Self {
         match ranges.as_slice() {

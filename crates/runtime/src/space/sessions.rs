@@ -1,40 +1,40 @@
-//! Sessions of the filters of a replica, ordered by the block that began them.
+//! Sessions of the filters of a replica, ordered by their first blocks.
 
 use super::node::{Node, Operator};
 use filter::{Filter, MovedSession, PRIVATE};
 use std::collections::HashMap;
 
-/// Birth sequence numbers of sessions.
+/// Birth sequence numbers of sessions: the sequence numbers of their first blocks.
 #[derive(Debug, Default)]
 pub(crate) struct SessionBirths {
     /// Sequence number of the first block of each session, by session number.
     pub(super) first_seqs: HashMap<u32, u32>,
-    /// Maximum number of entries before ended sessions are removed.
+    /// Number of entries above which the entries of ended sessions are removed.
     pub(super) entries_max: usize,
 }
 
-/// Minimum number of entries before ended sessions are removed.
+/// Minimum of `entries_max`.
 const BIRTHS_MIN: usize = 4096;
 
 impl SessionBirths {
-    /// Adds sessions with their sequence numbers.
+    /// Adds sessions with the sequence numbers of their first blocks.
     pub(super) fn add(&mut self, begun: Vec<(u32, u32)>) {
         self.first_seqs.extend(begun);
     }
 
-    /// Returns true if ended sessions should be removed.
+    /// Returns true if entries of ended sessions should be removed.
     pub(super) fn is_over_limit(&self) -> bool {
         self.first_seqs.len() > self.entries_max.max(BIRTHS_MIN)
     }
 
-    /// Keeps only these sessions, and sets the limit to twice their number.
+    /// Keeps only the entries of these sessions, and sets the limit to twice their number.
     pub(super) fn keep(&mut self, live: impl Iterator<Item = u32>) {
         let live = live.filter_map(|session| Some((session, *self.first_seqs.get(&session)?)));
         self.first_seqs = live.collect();
         self.entries_max = 2 * self.first_seqs.len();
     }
 
-    /// Returns the rank of a session; `end` is the first sequence number after the last batch.
+    /// Returns the rank of a session. `end` is the first sequence number after the last batch.
     pub(super) fn rank(&self, session: u64, end: u32) -> u32 {
         let number = u32::try_from(session).unwrap_or(u32::MAX);
         // Sessions numbered before the chain have the same numbers in all replicas.
@@ -42,7 +42,7 @@ impl SessionBirths {
     }
 }
 
-/// Sessions taken out of a replicated filter, to be ended one by one.
+/// The sessions taken out of a replicated filter, to be ended one by one.
 #[derive(Debug, Default)]
 pub(crate) struct SessionEnds {
     /// Sessions with their ranks, highest rank first.
@@ -50,7 +50,7 @@ pub(crate) struct SessionEnds {
 }
 
 impl SessionEnds {
-    /// Takes all sessions out of a filter and sorts them by rank; other state remains in the
+    /// Takes all sessions out of a filter and sorts them by rank. Other state remains in the
     /// filter.
     pub(super) fn of(node: &mut Node, births: &SessionBirths, end: u32) -> Self {
         let Operator::Filter(Filter::Stream(filter)) = &mut node.operator else {
@@ -68,7 +68,7 @@ impl SessionEnds {
         Self { sessions: taken.collect() }
     }
 
-    /// Returns the rank of the next session; `None` if no session is left.
+    /// Returns the rank of the next session, or `None` if no session is left.
     pub(super) fn next(&self) -> Option<u32> {
         self.sessions.last().map(|(rank, _)| *rank)
     }

@@ -1,23 +1,23 @@
-//! Constant shape of a space's graph.
+//! The shape of a space's graph: order and roles of its nodes.
 
 use super::arc::NodeId;
 
-/// Order and roles of the nodes, constant while the graph runs.
+/// Order and roles of the nodes. Does not change while the graph runs.
 #[derive(Debug, Default)]
 pub struct Shape {
     /// Position of each node in topological order.
     pub(crate) rank: Vec<usize>,
     /// Nodes in topological order.
     pub(crate) order: Vec<NodeId>,
-    /// True, by node, for a fork that lies in no branch that is joined again; such forks number
-    /// blocks.
+    /// True, by node, for a fork that numbers blocks: one outside of all branches that are joined
+    /// again.
     pub(crate) parts: Vec<bool>,
-    /// True if any operator reads bytes.
+    /// True if at least one operator reads bytes.
     pub(crate) reads_bytes: bool,
-    /// True if any filter edits block by block.
+    /// True if at least one filter edits block by block.
     pub(crate) edits: bool,
-    /// Dispatchers to replicas.
+    /// Nodes that dispatch to replicas.
     pub(crate) dispatchers: Vec<NodeId>,
-    /// Section of each operand that may hold blocks; `None` for other nodes.
+    /// Section of each operand that may hold blocks, by node; `None` for other nodes.
     pub(crate) section_of: Vec<Option<NodeId>>,
 }

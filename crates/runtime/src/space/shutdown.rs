@@ -1,4 +1,4 @@
-//! The end of a space: held blocks are released, then sinks, sources and rings end.
+//! The end of a space: releases held blocks, then ends sinks, sources and rings.
 
 use super::arc::NodeId;
 use super::node::Operator;
@@ -19,7 +19,7 @@ impl Space {
         self.note_claims();
     }
 
-    /// Ends a node; releases its held blocks first, unless the path has `failed`.
+    /// Ends a node. Releases its held blocks first, unless the path has `failed`.
     pub(super) fn finish_node(&mut self, at: NodeId, now: Time, failed: bool) {
         if matches!(self.graph.nodes[at].operator, Operator::Dispatch(_)) {
             self.close_dispatch(at);
@@ -73,7 +73,7 @@ impl Space {
         }
     }
 
-    /// Returns the amounts received over rings.
+    /// Returns the blocks and bytes received over each ring.
     pub(super) fn imported(&self) -> Vec<ImportCounters> {
         let imported = |node: NodeId, import: &Import| ImportCounters {
             planned: import.planned,

@@ -1,4 +1,4 @@
-//! Sleep of an idle space: events that wake it, and its time limit.
+//! Sleep of an idle space: the events that wake it, and the time limit.
 
 use super::node::Operator;
 use super::pass::{PassResult, earlier};
@@ -10,17 +10,17 @@ use std::time::Duration;
 /// Maximum sleep while a source waits for memory.
 const MEMORY_WAIT: Duration = Duration::from_millis(1);
 
-/// Time used by a space.
+/// The time that a space has used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TimeSpent {
-    /// CPU time of the thread, in nanoseconds.
+    /// CPU time of the thread in nanoseconds.
     pub cpu: u64,
-    /// Time asleep, in nanoseconds.
+    /// Time asleep in nanoseconds.
     pub asleep: u64,
 }
 
 impl TimeSpent {
-    /// Returns the time used since an earlier reading.
+    /// Returns the time used since the earlier reading `before`.
     pub fn since(self, before: Self) -> Self {
         let cpu = self.cpu.saturating_sub(before.cpu);
         Self { cpu, asleep: self.asleep.saturating_sub(before.asleep) }
@@ -28,12 +28,12 @@ impl TimeSpent {
 }
 
 impl Space {
-    /// Returns the time used by the space. Must be called in its thread.
+    /// Returns the time that the space has used. Call this in the thread of the space.
     pub fn spent(&self) -> TimeSpent {
         TimeSpent { cpu: sys::clock::thread(), asleep: self.accounts.asleep }
     }
 
-    /// Sleeps until a notification, a readable source, or the next timer.
+    /// Sleeps until a notification arrives, a source becomes readable, or the next timer is due.
     pub(super) fn sleep(&mut self, pass: PassResult, ticket: Ticket) {
         let wake = self.graph.nodes.iter().filter_map(|node| node.wake).min();
         let until = match self.graph.clock {
@@ -72,8 +72,8 @@ impl Space {
     }
 
     /// Returns true if memory that readers release can give the space new work while all of its
-    /// inputs are empty. If every space woke on releases, each would admit one block, which wakes
-    /// the other space: two nearly idle threads would never sleep.
+    /// inputs are empty. If every space woke on releases, each release would let one block in,
+    /// whose transfer wakes the other space, and two nearly idle threads would never sleep.
     fn wakes_on_memory(&self) -> bool {
         self.inputs.list.iter().any(|input| match input {
             Input::Source { node, .. } => match &self.graph.nodes[*node].operator {
@@ -84,8 +84,8 @@ impl Space {
         })
     }
 
-    /// Returns the time until the next timer; `None` without a timer, and in block time, which does
-    /// not advance without blocks.
+    /// Returns the time until the next timer. Returns `None` if no timer is set, and in a path with
+    /// block time, which does not advance without blocks.
     pub fn wakes_in(&self) -> Option<Duration> {
         let wake = self.graph.nodes.iter().filter_map(|node| node.wake).min()?;
         match self.graph.clock {

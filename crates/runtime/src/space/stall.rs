@@ -1,14 +1,14 @@
 //! Stall detection in a replay.
 //!
-//! A replaying space waits for what its record demands: blocks of another space, room in a ring, a
-//! hot swap. An invalid record may make all spaces wait for one another. Each space therefore
-//! registers its wait after a fruitless poll. When all spaces have done so since the last progress
-//! of any space, no further progress is possible: every waiting space receives, at its next poll,
-//! the verdict with the positions of all spaces.
+//! A replaying space waits for the next event of its record: for blocks of another space, room in a
+//! ring, or a hot swap. An invalid record may make all spaces wait for one another. Each space
+//! therefore registers its wait after a fruitless poll. When all spaces have registered a wait
+//! since the last progress of any space, no further progress is possible. Every waiting space then
+//! receives, at its next poll, a verdict with the positions of all spaces.
 //!
-//! The detector reads no clock. A space inside a filter or sink counts as active, however long that
-//! takes. A space reports progress that another space may wait for before it waits itself, so no
-//! thread schedule ends a valid replay. docs/book/decisions/0042-changes-in-a-record.md
+//! The detector reads no clock. A space inside a filter or sink counts as active, however long the
+//! call takes. A space reports progress that another space may wait for before it waits itself, so
+//! no thread schedule ends a valid replay. docs/book/decisions/0042-changes-in-a-record.md
 
 use crate::status::SpaceStatus;
 use buffer::signal::Doorbell;
@@ -16,19 +16,20 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// State shared by the spaces of one replay.
+/// The state shared by the spaces of one replay, and the position of one space in its record.
 #[derive(Clone, Debug)]
 pub struct ReplayState {
     /// Detector of spaces that wait for one another.
     pub stalls: Arc<StallDetector>,
     /// Byte offset of this space's last event in the record.
     pub byte: Arc<AtomicU64>,
-    /// True if the record covers the whole run.
+    /// True if the record covers the entire run.
     pub whole: bool,
 }
 
-/// Number of fruitless polls since the last progress before a space counts as waiting. One would
-/// suffice; after a second poll the space has also published its output and reclaimed memory.
+/// Number of fruitless polls since the last progress after which a space counts as waiting. One
+/// poll would suffice; after a second one the space has also published its output and reclaimed
+/// memory.
 const POLLS_MIN: u32 = 2;
 
 /// Maximum sleep between two polls.
@@ -40,7 +41,7 @@ pub struct StallDetector(Mutex<StallState>);
 
 #[derive(Debug, Default)]
 struct StallState {
-    /// Progress counter: number of steps that others may wait for.
+    /// Progress counter: number of steps for which other spaces may wait.
     moves: u64,
     spaces: Vec<SpaceActivity>,
     changer: ChangerActivity,
@@ -59,26 +60,27 @@ struct SpaceActivity {
 enum Activity {
     Moves,
     Waits {
-        /// Value of [`StallState::moves`] at the last poll, and the number of polls since it
-        /// changed.
+        /// Waits for its next event. `seen`: value of [`StallState::moves`] at the last poll, and
+        /// number of polls since it changed.
         seen: u64,
         polls: u32,
         /// True if the space waits for a hot swap.
         change: bool,
         what: String,
     },
-    /// Exclusively borrowed by a hot swap.
+    /// Borrowed exclusively by a hot swap.
     Lent,
 }
 
 /// Activity of the thread that replays hot swaps.
 #[derive(Debug, Default)]
 enum ChangerActivity {
-    /// No such thread, or no further hot swap.
+    /// There is no such thread, or no further hot swap.
     #[default]
     Over,
     Moves,
-    /// Waits until this space reaches the recorded swap, where it executes the command of the swap.
+    /// Waits until this space reaches the recorded swap, where the space executes the command of
+    /// the swap.
     Takes(Arc<SpaceStatus>),
     /// Waits until this space has ended.
     Ends(Arc<SpaceStatus>),
@@ -107,8 +109,8 @@ impl StallDetector {
         state.changer = changer;
     }
 
-    /// Reports that the hot swap waits for this space to reach the swap; the space gets a command
-    /// next.
+    /// Reports that the hot swap waits for this space to reach the swap. The next command to the
+    /// space belongs to the swap.
     pub fn note_command_for(&self, space: &Arc<SpaceStatus>) {
         self.set_changer(ChangerActivity::Takes(Arc::clone(space)));
     }
@@ -168,7 +170,7 @@ impl StallState {
     }
 }
 
-/// Handle by which one replaying space reports to the detector.
+/// The handle by which one replaying space reports to the detector.
 #[derive(Clone, Debug)]
 pub struct StallProbe {
     stalls: Arc<StallDetector>,
@@ -222,8 +224,8 @@ impl StallProbe {
         drop(self.set(Activity::Moves));
     }
 
-    /// Reports that the space has been drained for a hot swap. After the last one the swap
-    /// continues.
+    /// Reports that the space has been drained for a hot swap. The swap continues after the last
+    /// space has reported that.
     pub fn note_drained(&self) {
         let mut state = self.set(Activity::Lent);
         if let ChangerActivity::Settles(left) = &mut state.changer {
@@ -243,8 +245,8 @@ impl StallProbe {
         state
     }
 
-    /// Sleeps on this doorbell until `ready` returns true. Ignores a stall verdict: the verdict
-    /// ends another space, which makes room.
+    /// Sleeps on this doorbell until `ready` returns true. Ignores a stall verdict, because the
+    /// verdict ends another space, which makes room.
     pub fn wait_until(
         &self,
         doorbell: &Doorbell,
@@ -266,8 +268,8 @@ impl StallProbe {
         }
     }
 
-    /// Begins a wait, and reports all output up to now as progress. `change`: the space waits for a
-    /// hot swap.
+    /// Begins a wait, and reports all output so far as progress. `change` is true if the space
+    /// waits for a hot swap.
     pub fn begin_wait(&self, what: impl FnOnce() -> String, change: bool) -> StallWait {
         self.note_progress();
         let what = format!("{} (byte {})", what(), self.byte());
@@ -275,7 +277,8 @@ impl StallProbe {
     }
 }
 
-/// Registration of a space. Dropping it, after everything else of the space, reports its end.
+/// The registration of a space. It is dropped after all other parts of the space, and then reports
+/// the end of the space.
 #[derive(Debug)]
 pub struct StallRegistration(pub(crate) StallProbe);
 
@@ -287,8 +290,7 @@ impl Drop for StallRegistration {
     }
 }
 
-/// Wait of a space for something that `what` describes. Dropping it reports the space as active
-/// again.
+/// A wait of a space, which `what` describes. Dropping it reports the space as active again.
 #[derive(Debug)]
 pub struct StallWait {
     post: StallProbe,
@@ -299,7 +301,7 @@ pub struct StallWait {
 }
 
 impl StallWait {
-    /// Begins a poll: records the progress counter, and counts consecutive polls without progress.
+    /// Begins a poll: stores the progress counter, and counts consecutive polls without progress.
     pub fn begin_poll(&mut self) {
         let moves = self.post.stalls.state().moves;
         self.polls = if self.seen == moves { self.polls + 1 } else { 1 };

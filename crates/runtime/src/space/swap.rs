@@ -1,11 +1,11 @@
 //! Hot swap: replacement of a running space's graph. Kept nodes retain filters, state and counters;
 //! removed nodes are ended; new nodes and inputs are added. [Th §5.4]
 //!
-//! A swap takes place between two passes, while no block is in flight in the space. First the
-//! removed nodes are **retired**, from the sources to the sinks: filters release held blocks along
-//! the old arcs, and sinks are finished. Then the graph is **swapped**: kept nodes move into their
-//! places in the new graph. Counters of kept arcs continue; final counters of removed nodes and
-//! arcs stay in the ledger.
+//! A swap happens between two passes, while no block is in flight in the space. First the removed
+//! nodes are **retired**, from the sources to the sinks: filters release held blocks along the old
+//! arcs, and sinks are finished. Then the graph is **swapped**: kept nodes move into their
+//! placeholders in the new graph. Counters of kept arcs continue; final counters of removed nodes
+//! and arcs stay in the ledger.
 
 use super::arc::NodeId;
 use super::arc::{EdgeDrops, GraphArc};
@@ -19,26 +19,26 @@ use buffer::pool::Pool;
 use filter::{Amount, Arguments, Filter, Gateway, Mistake, MovedSession, PRIVATE};
 use std::collections::HashMap;
 
-/// New graph of a space.
+/// The new graph of a space.
 #[derive(Debug, Default)]
 pub struct HotSwap {
-    /// Nodes and arcs, with placeholders for kept nodes.
+    /// Nodes and arcs of the new graph, with placeholders for kept nodes.
     pub assembly: Assembly,
-    /// Placeholders with the identities of the kept nodes.
+    /// Placeholders, each with the identity of its kept node.
     pub kept: Vec<(NodeId, NodeKey)>,
-    /// New filters that take over the state of old ones.
+    /// New filters that take over the state of old filters, by node.
     pub renewed: Vec<(NodeKey, Filter)>,
     /// New inputs, in addition to the inputs of kept nodes.
     pub inputs: Vec<Input>,
-    /// Intakes of the new inputs, whose intake indices refer to this list.
+    /// Pools of the new inputs. The intake indices of the new inputs refer to this list.
     pub intakes: Vec<Pool>,
-    /// CPU to pin the space to after the swap; `None` leaves it unpinned.
+    /// CPU to which the space is pinned after the swap, or `None` to leave it unpinned.
     pub processor: Option<usize>,
 }
 
-/// Identity of an arc: start node, end node, planned index of the edge.
+/// Identity of an arc: start node, end node, and planned index of the edge.
 type ArcKey = (NodeKey, NodeKey, usize);
-/// Counters of an arc: put, dropped, taken.
+/// Counters of an arc: blocks put, dropped, and taken.
 type ArcCounters = (Amount, EdgeDrops, Amount);
 
 impl Space {
@@ -47,7 +47,7 @@ impl Space {
         keys(&self.graph.nodes, &self.inputs.list)
     }
 
-    /// Returns the losses of the sources so far: name, place, number of blocks.
+    /// Returns the losses of the sources so far: name of the source, reason, and number of blocks.
     pub fn lost_by_sources(&self) -> Vec<(String, DropReason, u64)> {
         let mut all = Vec::new();
         for node in &self.graph.nodes {
@@ -59,7 +59,7 @@ impl Space {
         all
     }
 
-    /// Loads state that the kernel implementation of a filter has left behind.
+    /// Loads the state that the kernel implementation of a filter has saved at its end.
     pub fn load_twin_state(&mut self, number: usize, bytes: &[u8]) {
         let mut nodes = self.graph.nodes.iter_mut();
         let node = nodes.find(|node| node.planned == number && !node.has_moved);
@@ -73,8 +73,8 @@ impl Space {
         }
     }
 
-    /// Replaces filters, and transfers the state of the old filters to the new ones. If a filter
-    /// rejects the state, all replacements are undone.
+    /// Replaces filters, and transfers the state of the old filters to the new ones. If one new
+    /// filter rejects the state, all replacements are undone.
     pub fn renew(&mut self, renewed: &mut [(NodeKey, Filter)]) -> Result<(), Mistake> {
         let keys = self.keys();
         for done in 0..renewed.len() {
@@ -92,8 +92,8 @@ impl Space {
         Ok(())
     }
 
-    /// Sets arguments of filters and of their replicas in this space, by planned index. On failure
-    /// filters set so far stay set.
+    /// Sets arguments of filters, and of their replicas in this space, by planned index. On
+    /// failure, the filters before the failed one keep the new arguments.
     pub fn set(&mut self, values: &[(usize, Arguments)]) -> Result<(), Mistake> {
         for node in self.graph.nodes.iter_mut().filter(|node| !node.has_moved) {
             let Operator::Filter(filter) = &mut node.operator else { continue };
@@ -110,7 +110,8 @@ impl Space {
         Ok(())
     }
 
-    /// Records that arguments were set at this position, by the change with this number.
+    /// Records in the journal that the change with this number set arguments at this point of the
+    /// run.
     pub fn note_set(&mut self, number: u64) {
         self.note_change(number);
         // A reader of the record that sees the change can read all events before it.
@@ -118,7 +119,7 @@ impl Space {
         self.accounts.swaps += 1;
     }
 
-    /// Installs the new graph. `arrived` holds kept nodes that come from other spaces.
+    /// Installs the new graph. `arrived` contains the kept nodes that come from other spaces.
     pub fn swap(&mut self, swap: HotSwap, arrived: &mut HashMap<NodeKey, Node>) {
         let HotSwap { mut assembly, kept, mut inputs, intakes, processor, .. } = swap;
         self.processor = processor;
@@ -177,8 +178,8 @@ impl Space {
         self.ports.connect_exports(&mut self.graph.nodes);
     }
 
-    /// Removes a node that continues in another space. Its counts up to now stay in the ledger of
-    /// this space.
+    /// Removes a node that continues in another space. The counts of the node so far stay in the
+    /// ledger of this space. Returns `None` if there is no such node.
     pub fn take_out(&mut self, key: NodeKey) -> Option<Node> {
         let at = self.keys().iter().position(|other| *other == key)?;
         let place = Node::new("", usize::MAX, Operator::Pass, filter::Counts::default());
@@ -192,8 +193,8 @@ impl Space {
         Some(node)
     }
 
-    /// Copies the held blocks of an arriving node from the memory of its previous space. Returns
-    /// the number of blocks for which there was no memory.
+    /// Copies the blocks that an arriving node holds out of the memory of its previous space.
+    /// Returns the number of blocks that were lost for lack of memory.
     pub fn take_in(&mut self, node: &mut Node, from: &mut Self) -> u64 {
         let mut theirs =
             Memory { intakes: &from.graph.intakes, work: &from.graph.work, imported: &[] };
@@ -210,7 +211,7 @@ impl Space {
         lost
     }
 
-    /// Installs the inputs of kept nodes and the new inputs.
+    /// Installs the inputs of kept nodes, and the new inputs.
     fn take_inputs(
         &mut self,
         (old_keys, old_names): (&[NodeKey], &[NodeName]),
@@ -298,7 +299,7 @@ fn fill_placeholder(place: &mut Node, old: Node) {
     place.taken_before = taken;
 }
 
-/// Continues the counters of kept arcs.
+/// Transfers the counters of kept arcs to the new graph.
 fn carry_counters(
     nodes: &mut [Node],
     names: &HashMap<NodeId, NodeKey>,
@@ -322,8 +323,8 @@ fn carry_counters(
     }
 }
 
-/// Replaces a filter and transfers all of its sessions; `filter` then holds the old filter. On
-/// failure all sessions are restored to the old filter.
+/// Replaces a filter and transfers all of its sessions. Afterwards `filter` contains the old
+/// filter. On failure all sessions are restored to the old filter.
 fn exchange(node: &mut Node, filter: &mut Filter) -> Result<(), Mistake> {
     let Operator::Filter(old) = &mut node.operator else { return Ok(()) };
     let holds = &mut node.holds;

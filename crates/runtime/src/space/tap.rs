@@ -1,5 +1,5 @@
-//! Tap handle, its writing thread, and the state that both share with the space. See
-//! [`super::taps`].
+//! The handle of a tap, the thread that writes its records, and the state that both share with the
+//! space. See [`super::taps`].
 
 use crate::ledger::LossRanges;
 use endpoint::history::{self, FrameHeader};
@@ -11,16 +11,16 @@ use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Maximum backlog of a tap, in bytes.
+/// Maximum backlog of a tap in bytes.
 pub const BACKLOG_MAX: usize = 8 << 20;
 /// Number of bytes that a write to a pipe with room accepts without blocking.
 const PIPE_WRITE_MAX: usize = 4096;
-/// Interval at which the waiting thread checks for the end of the tap.
+/// Interval at which a thread that waits for the reader checks whether the tap has ended.
 const END_POLL: Duration = Duration::from_millis(100);
-/// Maximum wait for the reader of a tap that has ended within a record.
+/// Maximum time for completing a partly written record after the tap has ended.
 const COMPLETION_MAX: Duration = Duration::from_secs(1);
 
-/// Policy of a tap for frames that arrive while its backlog is full.
+/// The policy for frames that arrive while the backlog of a tap is full.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum OverrunPolicy {
     /// Skip and count the frames.
@@ -30,12 +30,12 @@ pub enum OverrunPolicy {
     End,
 }
 
-/// Reason for which a tap has ended.
+/// Cause of the end of a tap.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TapEnd {
     /// The reader has closed the pipe or exited.
     Left,
-    /// The reader took nothing for this long.
+    /// The reader has taken nothing for this long.
     Stuck(Duration),
     /// The backlog was full under [`OverrunPolicy::End`].
     Behind,
@@ -59,14 +59,14 @@ impl std::fmt::Display for TapEnd {
     }
 }
 
-/// Position at which a tap begins.
+/// The position at which a tap begins.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TapOrigin {
     /// Oldest block in the history.
     Oldest,
-    /// Blocks of the last given nanoseconds.
+    /// The blocks of the last given number of nanoseconds.
     Ago(u64),
-    /// Block of this number, counted over the output of the node.
+    /// The block with this number, counted over the output of the node.
     Block(u64),
 }
 
@@ -79,13 +79,13 @@ pub struct TapStats {
     pub skipped: u64,
     /// Numbers of the skipped blocks, counted over the output of the node.
     pub missing: LossRanges,
-    /// Number of blocks without a frame, or with another link type than the first frame.
+    /// Number of blocks without a frame, or with a link type other than that of the first frame.
     pub no_frame: u64,
-    /// Reason for which the tap has ended; `None` while it runs.
+    /// Reason why the tap has ended, or `None` while it runs.
     pub over: Option<TapEnd>,
 }
 
-/// Report of where a tap began.
+/// The report of the position at which a tap began.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct TapStart {
     /// Number of the first block, counted over the output of the node.
@@ -98,22 +98,22 @@ pub struct TapStart {
     pub remembers: bool,
 }
 
-/// Tap handle. Dropping it ends the tap.
+/// The handle of a tap. Dropping it ends the tap.
 #[derive(Debug)]
 pub struct Tap {
     pub(super) shared: Arc<TapState>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// End of a tap in the space, which feeds the writing thread.
+/// The space's end of a tap, which feeds the writing thread.
 #[derive(Debug)]
 pub struct TapFeed {
     pub(super) shared: Arc<TapState>,
     pub(super) to: mpsc::Sender<Vec<u8>>,
     pub(super) policy: OverrunPolicy,
-    /// Number of blocks that left the node so far.
+    /// Number of blocks that have left the node so far.
     pub(super) left: u64,
-    /// First frame; a capture holds one link type only.
+    /// Link type and header of the first frame; a capture contains only one link type.
     pub(super) first: Option<FrameHeader>,
 }
 
@@ -130,7 +130,7 @@ pub(super) struct TapState {
 }
 
 impl TapState {
-    /// Ends the tap for this reason, unless it has ended before.
+    /// Ends the tap for this reason, unless it has already ended.
     pub(super) fn end(&self, why: TapEnd) {
         self.over.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(why);
         // Relaxed: the flag guards no other memory.
@@ -143,7 +143,7 @@ impl TapState {
 }
 
 impl Tap {
-    /// Makes a tap that writes into this pipe; returns the handle and the space's end.
+    /// Creates a tap that writes into this pipe. Returns the handle and the space's end.
     ///
     /// # Errors
     ///
@@ -191,7 +191,7 @@ impl Drop for Tap {
     }
 }
 
-/// State of the thread that writes a tap's records into its pipe.
+/// The thread that writes a tap's records into its pipe.
 struct TapWriter {
     pipe: File,
     patience: Duration,
@@ -218,9 +218,9 @@ impl TapWriter {
         }
     }
 
-    /// Writes records; blocks until the reader has taken all of them or the tap ends. The tap first
-    /// completes a record that is partly written, within [`COMPLETION_MAX`], so that the reader
-    /// finds no truncated record.
+    /// Writes records. Blocks until the reader has taken all of them or the tap ends. If the tap
+    /// ends within a record, first completes the record, within [`COMPLETION_MAX`], so that the
+    /// reader finds no truncated record.
     fn write(&mut self, records: &[u8]) -> Result<(), TapEnd> {
         let first = if self.begun { 0 } else { history::FILE_HEADER_SIZE };
         self.begun = true;

@@ -1,4 +1,4 @@
-//! Attachment of taps to the nodes of a space.
+//! Attachment of taps and histories to the nodes of a space.
 
 use super::Space;
 use super::node::Operator;
@@ -7,7 +7,7 @@ use super::tap::{TapOrigin, TapStart};
 use endpoint::history::HistoryStart;
 
 impl Space {
-    /// Keeps a history of each source's output, of at most `bytes` bytes each.
+    /// Keeps a history of the output of each source. Each history has at most `bytes` bytes.
     pub fn remember(&mut self, bytes: usize) {
         let sources =
             self.graph.nodes.iter().filter(|node| matches!(node.operator, Operator::Source(_)));
@@ -16,7 +16,8 @@ impl Space {
         sources.into_iter().for_each(|node| taps.remember(node, bytes));
     }
 
-    /// Adds a tap to the node with this planned index; `None` if its output cannot be tapped here.
+    /// Adds a tap to the node with this planned index. Returns `None` if the output of the node
+    /// cannot be tapped here.
     pub fn tap(
         &mut self,
         number: usize,

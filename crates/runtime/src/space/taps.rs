@@ -2,14 +2,14 @@
 //! [SL §5.2, readers that begin in the past; RELIABILITY T4]
 //!
 //! In: blocks that leave a node, in the thread of the space. Out: their frames as capture records,
-//! written into a pipe by the thread of the tap. The space copies frames and never waits: the
-//! backlog is bounded ([`BACKLOG_MAX`]); beyond it frames are skipped and counted, or the tap ends,
-//! as its policy demands. A tap ends when its reader takes nothing for the length of its patience,
-//! or closes the pipe.
+//! written into a pipe by the thread of the tap. The space copies frames and never waits. The
+//! backlog is bounded ([`BACKLOG_MAX`]): if it is full, frames are skipped and counted, or the tap
+//! ends, depending on its policy. A tap ends when its reader takes nothing for the length of its
+//! patience, or closes the pipe.
 //!
 //! A tap can begin in the past if the path keeps a history of its sources ([`Taps::history_of`]).
-//! It reports the number of its first block, so that a tap that begins late is not mistaken for one
-//! without traffic.
+//! Such a tap reports the number of its first block, so that a tap that begins late is not mistaken
+//! for a tap without traffic.
 
 use super::node::Node;
 use super::observe::Observer;
@@ -20,8 +20,8 @@ use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 
 impl TapFeed {
-    /// Sends the history from `from` on, without regard to the backlog limit; returns the number of
-    /// frames sent.
+    /// Sends the history, beginning at `from`, without regard to the backlog limit. Returns the
+    /// number of frames sent.
     fn send_history(&mut self, history: &History, from: HistoryStart) -> u64 {
         let mut records = Vec::new();
         let mut frames = 0;
@@ -36,8 +36,8 @@ impl TapFeed {
         frames
     }
 
-    /// Sends the frames of these lanes, or skips them if the backlog is full. Returns false once
-    /// the tap has ended.
+    /// Sends the frames of these lanes, or skips them if the backlog is full. Returns false if the
+    /// tap has ended.
     fn send_frames(&mut self, batch: &Batch<'_>, which: LaneMask) -> bool {
         if self.shared.has_ended() {
             return false;
@@ -71,8 +71,8 @@ impl TapFeed {
         true
     }
 
-    /// Returns true if the frame has the link type of the capture. The first frame sets the type
-    /// and appends the file header to `records`.
+    /// Returns true if the frame has the link type of the capture. The first frame determines the
+    /// link type, and its file header is appended to `records`.
     fn fits(&mut self, kept: FrameHeader, records: &mut Vec<u8>) -> bool {
         if self.first.is_none() {
             records.extend_from_slice(&history::header(kept.link));
@@ -102,12 +102,12 @@ impl Taps {
         self.histories.push((node, History::new(HistoryLimits { bytes, time: Time::MAX })));
     }
 
-    /// Returns the history of a node's output, if one is kept.
+    /// Returns the history of a node's output, or `None` if no history is kept.
     fn history_of(&self, node: usize) -> Option<&History> {
         self.histories.iter().find(|(known, _)| *known == node).map(|(_, history)| history)
     }
 
-    /// Adds a tap to a node; `left` is the number of blocks that have left the node so far.
+    /// Adds a tap to a node. `left` is the number of blocks that have left the node so far.
     pub fn add(
         &mut self,
         (node, left): (usize, u64),

@@ -1,5 +1,5 @@
-//! Small hand-built graphs: order at joins, sections, cycles, panics, rings; each checks that the
-//! ledger balances.
+//! Tests of small hand-built graphs: order at joins, sections, cycles, panics, and rings. Each test
+//! checks that the ledger balances.
 
 use super::arc::NodeId;
 use super::assemble::Assembly;
@@ -55,7 +55,7 @@ impl Source for Numbers {
     }
 }
 
-/// Sink that stores the numbers received, with their classes.
+/// Sink that stores the numbers and classes that it receives.
 struct Collector(Arc<Mutex<Vec<(u32, u32)>>>);
 
 impl Sink for Collector {
@@ -83,7 +83,7 @@ impl Classify for Multiple {
     }
 }
 
-/// Filter that holds every block until three more have arrived.
+/// Filter that holds each block until three more have arrived.
 struct HoldThree(HeldList);
 
 impl Stream for HoldThree {
@@ -115,7 +115,7 @@ impl Lanes for AddHundred {
     }
 }
 
-/// Filter that panics.
+/// Filter that panics on every block.
 struct Panics;
 
 impl Classify for Panics {
@@ -172,7 +172,8 @@ fn assert_balanced(remains: &[Remains]) -> Ledger {
     ledger
 }
 
-/// Runs `numbers | build(…) | sink`; returns the numbers and classes at the sink, and the remains.
+/// Runs `numbers | (graph that `build` adds) | sink`. Returns the numbers and classes at the sink,
+/// and the remains of the space.
 fn run(
     end: u32,
     batch: usize,
@@ -417,7 +418,7 @@ impl Stream for Delay {
     }
 }
 
-/// Source that gives one block, then nothing until a sink has received a block, and then ends.
+/// Source that gives one block, then nothing until the sink has received that block, and then ends.
 struct OneThenSilence(Numbers, Arc<Mutex<Vec<(u32, u32)>>>);
 
 impl Source for OneThenSilence {

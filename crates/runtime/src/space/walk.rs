@@ -1,10 +1,11 @@
-//! The walk: one batch passes the whole local graph before the next is taken. [Th §5.2.1]
+//! The walk of a batch through the local graph, completed before the next batch is taken. [Th
+//! §5.2.1]
 //!
 //! The walk follows the arcs depth first. At a join, batches wait until every branch has been
 //! walked, and are merged in input order. A node is called once per batch. Nothing is allocated
-//! while a path neither forks nor makes blocks. Blocks on a back edge enter a work list and go
-//! around at most [`HOPS_MAX`] times (CONTRACT 17). Input of an editing filter is deferred until
-//! all other work is done, and the walk pauses there (`space::edit`).
+//! while a path neither forks nor makes blocks. Blocks on a back edge enter a work list, and follow
+//! at most [`HOPS_MAX`] back edges (CONTRACT 17). Input of an editing filter is deferred until all
+//! other work is done, and the walk pauses there (`space::edit`).
 
 mod leave;
 mod route;
@@ -28,7 +29,7 @@ pub(crate) const HOPS_MAX: u8 = 16;
 /// Maximum number of batches waiting on back edges.
 const CYCLE_MAX: usize = 256;
 
-/// One walk, with all of its views.
+/// One walk through the local graph, with all of its views.
 pub(crate) struct Walk<'w, 'a> {
     pub(super) nodes: &'w mut [Node],
     pub(super) memory: &'w mut Memory<'a>,
@@ -45,14 +46,14 @@ pub(crate) struct Walk<'w, 'a> {
     observed: bool,
 }
 
-/// Batch waiting on an arc.
+/// A batch that waits on an arc.
 pub(super) struct WaitingBatch<'a> {
     pub(super) from: NodeId,
     pub(super) arc: usize,
     pub(super) batch: Batch<'a>,
 }
 
-/// Batch at the end of an arc.
+/// A batch at the end of an arc.
 struct Arrival {
     to: NodeId,
     /// Index of the arc among the node's incoming arcs.
@@ -60,7 +61,7 @@ struct Arrival {
     amount: Amount,
 }
 
-/// Result of running a node on a batch.
+/// The result of running a node on a batch.
 pub(super) enum Ran<'a> {
     /// The batch continues.
     Same,
@@ -83,15 +84,16 @@ impl<'w, 'a> Walk<'w, 'a> {
         Self { nodes, memory, shape, now, waiting, around, deferred, next: 0, pass, observed }
     }
 
-    /// Walks a batch of a source or of a ring.
+    /// Walks a batch that comes from a source or a ring.
     pub(crate) fn source(&mut self, from: NodeId, batch: &mut Batch<'a>) {
         self.route(from, batch, 0);
         self.settle();
     }
 
     /// Walks a batch of a source that has chosen the arc. No other batch is in flight, so a join on
-    /// the way need not wait for other branches. Most output of a kernel program takes this path:
-    /// through the filters that decide what the program could not, and the joins after them.
+    /// the way need not wait for other branches. Most output of a kernel program takes this path,
+    /// through the filters that decide what the kernel program could not, and through the joins
+    /// after them.
     pub(crate) fn source_along(&mut self, from: NodeId, arc: usize, batch: &mut Batch<'a>) {
         debug_assert!(self.waiting.is_empty(), "nothing else is under way");
         let leads = arc < self.nodes[from].arcs.len() && !loses_kernel_arc();
@@ -121,7 +123,7 @@ impl<'w, 'a> Walk<'w, 'a> {
         }
     }
 
-    /// Ends the filter of a node and walks the blocks that it releases.
+    /// Ends the filter of a node, and walks the blocks that the filter releases.
     pub(crate) fn finish(&mut self, at: NodeId) {
         match (&self.nodes[at].operator, self.nodes[at].copied) {
             (Operator::Filter(Filter::Stream(_)), true) => self.finish_replica(at),
@@ -129,8 +131,8 @@ impl<'w, 'a> Walk<'w, 'a> {
         }
     }
 
-    /// Runs an operand of a Boolean section on a batch, which keeps its lanes; the class of each
-    /// live lane is the operand's answer.
+    /// Runs an operand of a Boolean section on a batch, without dropping lanes. The class of each
+    /// live lane is then the operand's answer.
     pub(super) fn operand(&mut self, at: NodeId, batch: &mut Batch<'a>) {
         let came = batch.amount(batch.live());
         self.nodes[at].taken[0] += came;
@@ -154,8 +156,8 @@ impl<'w, 'a> Walk<'w, 'a> {
         self.settle();
     }
 
-    /// Calls a filter without input, on its timer or, if `last`, at its end, and walks its output.
-    /// Output of a replica gets the sequence number `order`.
+    /// Calls a filter without input and walks its output. The call is for a due timer or, if `last`
+    /// is true, for the filter's end. Output of a replica gets the sequence number `order`.
     pub(super) fn call_unprompted(&mut self, at: NodeId, last: bool, order: u32) {
         if let Operator::OperandSection(_) = self.nodes[at].operator {
             let ran = self.section_ends(at);
@@ -195,8 +197,8 @@ impl<'w, 'a> Walk<'w, 'a> {
         self.settle();
     }
 
-    /// Walks until no batch waits at a join or on a back edge, except at nodes that follow a
-    /// deferred edit.
+    /// Walks until no batch waits at a join or on a back edge. Batches at nodes downstream of a
+    /// deferred edit keep waiting.
     pub(super) fn settle(&mut self) {
         loop {
             let next =
@@ -254,7 +256,7 @@ impl<'w, 'a> Walk<'w, 'a> {
         (arc.to, arc.branch)
     }
 
-    /// Takes a batch off an arc and walks it until no blocks continue, or until they wait.
+    /// Takes a batch off an arc and walks it until no blocks continue or all of them wait.
     fn enter(&mut self, arrival: Arrival, batch: &mut Batch<'a>, hops: u8) {
         let mut next = Some(arrival);
         while let Some(Arrival { to, branch, amount }) = next {
@@ -273,7 +275,7 @@ impl<'w, 'a> Walk<'w, 'a> {
         }
     }
 
-    /// Runs a node with observers, or defers the batch if the node edits blocks.
+    /// Runs a node and calls the observers. If the node edits blocks, defers the batch instead.
     #[inline]
     fn observed_run(&mut self, at: NodeId, batch: &mut Batch<'a>, hops: u8) -> Ran<'a> {
         if self.observed {

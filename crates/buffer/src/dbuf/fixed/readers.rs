@@ -1,4 +1,4 @@
-//! Readers of a ring of slots, in the writer's process and in others.
+//! Readers of a ring of slots, in the writer's process and in other processes.
 
 use super::SlotShape;
 use crate::atomic::{Ordering, acquire};
@@ -12,19 +12,19 @@ use abi::ring::writer;
 /// A reader's walk from slot to slot.
 #[derive(Debug)]
 pub struct SlotWalk {
-    /// Blocks before this position are known to be published, which enables the fast path. Always 0
-    /// in a lossy ring.
-    plain: u64,
+    /// Position before which blocks are known to be published, so that the fast path applies to
+    /// them. Always 0 in a lossy ring.
+    fast_limit: u64,
     side: Consumer,
     shape: SlotShape,
-    /// Position of the next block if none is lost in between.
+    /// Position of the next block if no block is lost in between.
     expected: u64,
 }
 
 /// A slot whose length has been copied and checked.
 #[derive(Clone, Copy, Debug)]
 pub struct CheckedSlot {
-    /// Offset of the block in the writer's memory.
+    /// Offset in bytes of the block in the writer's memory.
     at: usize,
     length: usize,
 }
@@ -35,36 +35,36 @@ const ATTEMPTS: usize = 8;
 
 impl SlotWalk {
     fn new(side: Consumer, shape: SlotShape) -> Self {
-        Self { plain: 0, expected: side.next, side, shape }
+        Self { fast_limit: 0, expected: side.next, side, shape }
     }
 
     const fn is_lossy(&self) -> bool {
         matches!(self.side.policy, Policy::Overwrite)
     }
 
-    /// Implements [`BlockWalk::read`] without releasing the block.
+    /// Implements [`BlockWalk::read`], but does not release the block.
     #[inline]
     fn take(&mut self, out: &mut [u8]) -> Result<Option<usize>, Fault> {
-        match self.take_plain(out) {
+        match self.take_fast(out) {
             None => self.take_checked(out),
             taken => Ok(taken),
         }
     }
 
     /// Copies the next block into `out` and passes it, if the block is known to be published and
-    /// fits. Returns its length, or `None` if this fast path does not apply. Equivalent to the
-    /// checks of [`BlockWalk::find`] in fewer instructions.
+    /// fits. Returns its length in bytes, or `None` if this fast path does not apply. Equivalent to
+    /// the checks of [`BlockWalk::find`] in fewer instructions.
     #[inline]
-    fn take_plain(&mut self, out: &mut [u8]) -> Option<usize> {
+    fn take_fast(&mut self, out: &mut [u8]) -> Option<usize> {
         let (position, shape) = (self.side.next, self.shape);
-        if position >= self.plain {
+        if position >= self.fast_limit {
             return None;
         }
         let region = &self.side.store.writer;
-        let word = region.word(shape.word(position)).load(Ordering::Relaxed);
+        let word = region.word(shape.length_word(position)).load(Ordering::Relaxed);
         let length = usize::try_from(word).ok().filter(|&length| length <= shape.block_max())?;
         let to = out.get_mut(..length)?;
-        foreign::copy_out(region.words(), shape.offset(position), to);
+        foreign::copy_out(region.words(), shape.slot_offset(position), to);
         self.pass(&CheckedSlot { at: 0, length });
         Some(length)
     }
@@ -80,7 +80,7 @@ impl SlotWalk {
             if let Some(to) = fits {
                 foreign::copy_out(self.side.store.writer.words(), found.at, to);
             }
-            if self.is_lossy() && self.side.overtaken(position) {
+            if self.is_lossy() && self.side.is_overtaken(position) {
                 match self.resume_position(position)? {
                     Some(next) => self.side.next = next,
                     None => return Ok(None),
@@ -136,18 +136,18 @@ impl BlockWalk for SlotWalk {
         if commit == position {
             return Ok(None);
         }
-        self.plain = if self.is_lossy() { 0 } else { commit };
+        self.fast_limit = if self.is_lossy() { 0 } else { commit };
         let (region, shape) = (&self.side.store.writer, self.shape);
-        let word = region.word(shape.word(position)).load(Ordering::Relaxed);
+        let word = region.word(shape.length_word(position)).load(Ordering::Relaxed);
         match usize::try_from(word) {
             Ok(length) if length <= shape.block_max() => {
-                Ok(Some(CheckedSlot { at: shape.offset(position), length }))
+                Ok(Some(CheckedSlot { at: shape.slot_offset(position), length }))
             }
-            _ if self.is_lossy() && self.side.overtaken(position) => {
-                Ok(Some(CheckedSlot { at: shape.offset(position), length: 0 }))
+            _ if self.is_lossy() && self.side.is_overtaken(position) => {
+                Ok(Some(CheckedSlot { at: shape.slot_offset(position), length: 0 }))
             }
             _ => {
-                self.plain = 0;
+                self.fast_limit = 0;
                 Err(self.side.poison(Fault::Damaged { position }))
             }
         }
@@ -193,8 +193,11 @@ impl BlockWalk for SlotWalk {
             (self.side.refresh()?, self.shape.slots as u64, self.shape.slot as u64);
         let start = place.complete(commit.wrapping_mul(slot));
         let (position, inside) = (start / slot, start % slot);
-        let oldest =
-            if self.is_lossy() { commit.saturating_sub(slots) } else { self.side.released() };
+        let oldest = if self.is_lossy() {
+            commit.saturating_sub(slots)
+        } else {
+            self.side.released_position()
+        };
         if !(oldest..commit).contains(&position) {
             return Err(Fault::OutOfWindow(place));
         }
@@ -205,9 +208,9 @@ impl BlockWalk for SlotWalk {
             return Err(Fault::TooLong { length: place.length() as usize, limit: out.len() });
         }
         let inside = usize::try_from(inside).unwrap_or(usize::MAX);
-        let at = self.shape.offset(position).saturating_add(inside);
+        let at = self.shape.slot_offset(position).saturating_add(inside);
         foreign::copy_out(self.side.store.writer.words(), at, out);
-        if self.is_lossy() && self.side.overtaken(position) {
+        if self.is_lossy() && self.side.is_overtaken(position) {
             return Err(Fault::OutOfWindow(place));
         }
         Ok(())
@@ -223,7 +226,7 @@ impl Drop for SlotWalk {
 /// A reader in the writer's process.
 pub type SlotReader = readers::RingReader<SlotWalk, readers::Local>;
 
-/// A reader in another process than the writer's; it only copies.
+/// A reader in a process other than the writer's. It only copies.
 pub type SlotVisitor = readers::RingReader<SlotWalk, readers::Foreign>;
 
 impl<P> readers::RingReader<SlotWalk, P> {
@@ -244,11 +247,11 @@ impl SlotVisitor {
     }
 
     /// Returns the number of slots passed and not released.
-    pub(super) const fn held(&self) -> u64 {
-        self.0.side.next - self.0.side.released()
+    pub(super) const fn unreleased_slots(&self) -> u64 {
+        self.0.side.next - self.0.side.released_position()
     }
 
-    /// Copies the next block as [`SlotVisitor::read`], without releasing it.
+    /// Copies the next block as [`SlotVisitor::read`] does, without releasing it.
     #[inline]
     pub(super) fn take(&mut self, out: &mut [u8]) -> Result<Option<usize>, Fault> {
         self.0.take(out)

@@ -1,23 +1,23 @@
 //! A stream of slots between processes: a ring of slots with doorbells. [SL §5.1, §5.2]
 //!
 //! The interface is that of [`crate::stream`], but blocks are not split: a read returns one block
-//! as it was written, like a datagram socket. Only a sleeping party is notified; the exit of a
-//! process is detected; each index is checked at each use. Wake-ups and the end of a stream behave
-//! as in [`crate::stream`].
+//! as it was written, like a datagram socket. A writer notifies only sleeping readers, each side
+//! detects the exit of the other process, and every index is checked at each use. Wake-ups and the
+//! end of a stream work as in [`crate::stream`].
 
 use super::{SlotConfig, SlotVisitor, SlotWriter};
 use crate::doorbells::Doorbells;
 use crate::rate::Skip;
 use crate::share::{self, Refusal};
 use crate::wait::{BlockRead, Notifier, Sleeper, Urgency, WaitResult};
-use crate::{Fault, Policy, Put, Taken, signal};
+use crate::{Fault, Policy, ReaderCounts, WriterCounts, signal};
 use abi::ring::{reader, writer};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 use sys::doorbell::{Peer, SocketDoorbell};
 
-/// Creates a stream of slots: the writing end, and an offer for each reader. Written blocks are
-/// published after each `every` of them (T_b), and by [`SlotOutput::flush`]. Fails if the kernel
+/// Creates a stream of slots. Returns the writing end, and an offer for each reader. Written blocks
+/// are published every `every` blocks (T_b), and by [`SlotOutput::flush`]. Fails if the kernel
 /// refuses memory or sockets.
 pub fn stream(config: &SlotConfig, every: usize) -> sys::Result<(SlotOutput, Vec<SlotOffer>)> {
     let (ring, rings) = share::slots(config)?;
@@ -38,11 +38,11 @@ fn spins() -> u32 {
     signal::spins(std::thread::available_parallelism().map_or(1, usize::from))
 }
 
-/// Type tag of offers whose ring consists of slots.
+/// Type tag of offers of rings of slots.
 #[derive(Debug)]
 pub enum SlotKind {}
 
-/// The four descriptors that a reader receives.
+/// The four descriptors that a reader of a stream of slots receives.
 pub type SlotOffer = share::DoorbellOffer<SlotKind>;
 
 impl SlotOffer {
@@ -63,21 +63,21 @@ impl SlotOffer {
     }
 }
 
-/// The only writer. Dropping it ends the stream.
+/// The only writer of a stream of slots. Dropping the writer ends the stream.
 #[derive(Debug)]
 pub struct SlotOutput {
     ring: SlotWriter,
     doorbells: Doorbells,
     sleeper: Sleeper,
-    /// Number of blocks put and not published.
+    /// Number of blocks put and not yet published.
     unpublished: usize,
     every: usize,
     spins: u32,
 }
 
 impl SlotOutput {
-    /// Sets the number of checks before the writer sleeps; 0 suits a writer that shares its
-    /// processor with the reader.
+    /// Sets the number of times that the writer polls for room before it sleeps. 0 suits a writer
+    /// that shares its processor with the reader.
     pub const fn spin(&mut self, spins: u32) {
         self.spins = spins;
     }
@@ -88,12 +88,12 @@ impl SlotOutput {
         self.ring.block_max()
     }
 
-    /// Writes one block; blocks while all slots are in use and the policy is to block. Returns
+    /// Writes one block. Blocks while all slots are in use, if the policy is to block; returns
     /// false if the policy drops the block. Fails with [`Fault::Abandoned`] if all readers have
-    /// left, and with [`Fault::TooLong`] above [`SlotOutput::block_max`].
+    /// left, and with [`Fault::TooLong`] if the block exceeds [`SlotOutput::block_max`].
     #[inline]
     pub fn write(&mut self, block: &[u8]) -> Result<bool, Fault> {
-        if self.ring.put(block) {
+        if self.ring.try_put(block) {
             self.count_block();
             return Ok(true);
         }
@@ -104,13 +104,13 @@ impl SlotOutput {
     }
 
     /// Writes a block of up to `length` bytes in place: `fill` writes into the slot and returns the
-    /// number of bytes. Blocks and fails as [`SlotOutput::write`].
+    /// number of bytes written. Blocks and fails as [`SlotOutput::write`].
     pub fn write_with(
         &mut self,
         length: usize,
         fill: impl FnOnce(&mut [u8]) -> usize,
     ) -> Result<bool, Fault> {
-        if self.ring.fits(length).is_none() && !self.has_room()? {
+        if self.ring.fitting_length(length).is_none() && !self.has_room()? {
             self.wait_for_room()?;
         }
         let Some(mut room) = self.ring.reserve(length)? else { return Ok(false) };
@@ -141,14 +141,14 @@ impl SlotOutput {
 
     /// Returns the counts of this writer: blocks and bytes put, blocks and bytes dropped.
     #[must_use]
-    pub const fn count(&self) -> Put {
-        self.ring.count()
+    pub const fn counts(&self) -> WriterCounts {
+        self.ring.counts()
     }
 
     /// Returns the counts that a reader has published, or `None` if there is no such reader.
     #[must_use]
-    pub fn taken(&self, reader: usize) -> Option<Taken> {
-        self.ring.taken(reader)
+    pub fn reader_counts(&self, reader: usize) -> Option<ReaderCounts> {
+        self.ring.reader_counts(reader)
     }
 
     /// Excludes a reader from flow control and closes its doorbell.
@@ -156,10 +156,10 @@ impl SlotOutput {
         self.doorbells.disconnect(&mut self.ring.side, reader);
     }
 
-    /// Returns the descriptors to poll: the doorbells of present readers.
+    /// Returns the doorbells of present readers, to be polled with other descriptors.
     #[must_use]
     pub fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
-        self.doorbells.all()
+        self.doorbells.all_present()
     }
 
     fn publish(&mut self, urgency: Urgency) {
@@ -211,7 +211,7 @@ impl SlotOutput {
 
 #[cfg(any(test, feature = "testing"))]
 impl SlotOutput {
-    /// Ends like a killed process: only descriptors are closed.
+    /// Ends like a killed process: closes only the descriptors, not the stream.
     pub fn die(mut self) {
         self.doorbells.die();
         std::mem::forget(self);
@@ -225,7 +225,8 @@ impl Drop for SlotOutput {
     }
 }
 
-/// A reader. It only copies, because the writer may be an untrusted peer.
+/// The reading end of a stream of slots. It only copies, because the writer may be an untrusted
+/// peer.
 #[derive(Debug)]
 pub struct SlotInput {
     ring: SlotVisitor,
@@ -241,14 +242,14 @@ pub struct SlotInput {
 }
 
 impl SlotInput {
-    /// Sets the number of checks before the reader sleeps; 0 suits a reader that shares its
-    /// processor with the writer.
+    /// Sets the number of times that the reader polls for a block before it sleeps. 0 suits a
+    /// reader that shares its processor with the writer.
     pub const fn spin(&mut self, spins: u32) {
         self.spins = spins;
     }
 
-    /// Copies the next block into `out` and takes it; blocks until there is one. Returns its
-    /// length, or `None` at the end of the stream. Fails with [`Fault::TooLong`] if `out` is too
+    /// Copies the next block into `out` and takes it. Blocks until there is one. Returns the length
+    /// in bytes, or `None` at the end of the stream. Fails with [`Fault::TooLong`] if `out` is too
     /// short (the block then stays), and with [`Fault::Abandoned`] if the writer was killed and all
     /// its blocks have been read.
     pub fn read(&mut self, out: &mut [u8]) -> Result<Option<usize>, Fault> {
@@ -261,11 +262,11 @@ impl SlotInput {
         }
     }
 
-    /// Copies the next block as [`SlotInput::read`], without blocking.
+    /// Copies the next block as [`SlotInput::read`] does, without blocking.
     #[inline]
     pub fn try_read(&mut self, out: &mut [u8]) -> Result<BlockRead, Fault> {
         if let Some(length) = self.ring.take(out)? {
-            if self.ring.held() >= self.ring.slots() / 8 {
+            if self.ring.unreleased_slots() >= self.ring.slots() / 8 {
                 self.release();
             }
             return Ok(BlockRead::Block(length));
@@ -288,7 +289,8 @@ impl SlotInput {
         if self.peer_gone && !has_more { Err(Fault::Abandoned) } else { Ok(BlockRead::Nothing) }
     }
 
-    /// Waits for a block or the end of the stream, at most for `limit`; `None` is no limit.
+    /// Waits for a block or the end of the stream, at most for `limit`, or without a limit for
+    /// `None`.
     pub fn wait(&mut self, limit: Option<Duration>) -> Result<WaitResult, Fault> {
         for _ in 0..self.spins {
             if self.is_readable()? {
@@ -307,8 +309,8 @@ impl SlotInput {
     }
 
     /// Announces that the caller is about to sleep until `blocks` more blocks are published or the
-    /// writer flushes. Returns true if there is something to read after all. Must be followed by
-    /// [`SlotInput::wake`].
+    /// writer flushes. Returns true if there is something to read after all. The caller must call
+    /// [`SlotInput::wake`] afterwards in either case.
     pub fn fall_asleep(&mut self, blocks: u64) -> Result<bool, Fault> {
         let side = self.ring.side();
         let until = side.next.saturating_add(blocks);
@@ -317,7 +319,8 @@ impl SlotInput {
         self.is_readable()
     }
 
-    /// Announces that the caller is awake. `notified`: the doorbell was readable; it is drained.
+    /// Announces that the caller is awake. If `notified` is true, the doorbell was readable and is
+    /// drained.
     pub fn wake(&mut self, notified: bool) {
         if notified {
             self.peer_gone |= self.doorbell.clear() == Peer::Gone;
@@ -329,19 +332,19 @@ impl SlotInput {
 
     /// Releases all blocks read so far, and wakes a writer that waits for slots.
     pub fn release(&mut self) {
-        if self.ring.held() > 0 {
+        if self.ring.unreleased_slots() > 0 {
             self.ring.side().release();
             self.notify_writer();
         }
     }
 
-    /// Returns the counts that the writer has published; not validated.
+    /// Returns the counts that the writer has published. They are not validated.
     #[must_use]
-    pub fn written(&self) -> Put {
-        self.ring.written()
+    pub fn writer_counts(&self) -> WriterCounts {
+        self.ring.writer_counts()
     }
 
-    /// Returns true if a read would not block: there is a block, the stream has ended, or the
+    /// Returns true if a read would not block: a block is published, the stream has ended, or the
     /// writer was killed.
     pub fn is_readable(&mut self) -> Result<bool, Fault> {
         let side = self.ring.side();
@@ -357,10 +360,10 @@ impl SlotInput {
         Ok(skipped)
     }
 
-    /// Wakes a writer that waits for the released slots.
+    /// Wakes the writer if it waits for the slots released.
     fn notify_writer(&mut self) {
         let side = self.ring.side();
-        let released = side.released();
+        let released = side.released_position();
         if self.notifier.is_due(&side.store.writer, writer::WAIT, released, Urgency::More) {
             self.peer_gone |= self.doorbell.notify() == Peer::Gone;
         }
@@ -383,14 +386,14 @@ impl Skip for SlotInput {
         self.skip(SlotVisitor::skip_to_now)
     }
 
-    fn count(&self) -> Taken {
-        self.ring.count()
+    fn counts(&self) -> ReaderCounts {
+        self.ring.counts()
     }
 }
 
 impl AsFd for SlotInput {
-    /// Returns the doorbell. It becomes readable when the writer notifies this reader, which it
-    /// does only after [`SlotInput::fall_asleep`].
+    /// Returns the doorbell. It becomes readable when the writer notifies this reader, which the
+    /// writer does only after [`SlotInput::fall_asleep`].
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.doorbell.as_fd()
     }

@@ -1,4 +1,4 @@
-//! Tests of rings of slots: layout, limits, and laps.
+//! Tests of rings of slots: memory layout, rounding and limits, lap counts, and streams of slots.
 
 use super::*;
 use crate::Fault;
@@ -11,7 +11,7 @@ fn config(slots: usize, policy: Policy) -> SlotConfig {
 fn slots_are_contiguous_multiples_of_their_size() {
     let shape = config(60, Policy::Block).shape();
     assert_eq!((shape.slot, shape.slots, shape.block_max()), (128, 64, 128));
-    assert_eq!((shape.data(), shape.table()), (8192, 4096));
+    assert_eq!((shape.slots_size(), shape.table_size()), (8192, 4096));
     let (mut writer, mut readers) = ring(&config(60, Policy::Block));
     let (reader, mut places) = (&mut readers[0], Vec::new());
     for length in [0_usize, 1, 64, 128] {
@@ -43,7 +43,7 @@ fn dimensions_are_rounded_and_clamped() {
     assert_eq!((small.slot, small.slots), (64, 64));
 }
 
-/// In a ring of slots a lapped reader derives its loss from positions alone.
+/// A lapped reader derives its loss from slot positions alone.
 #[test]
 fn lapped_reader_counts_lost_blocks_exactly() {
     let (mut writer, mut readers) = ring(&config(64, Policy::Overwrite));
@@ -59,19 +59,19 @@ fn lapped_reader_counts_lost_blocks_exactly() {
     }
     assert_eq!(got.last(), Some(&999));
     assert!(got.windows(2).all(|pair| pair[1] == pair[0] + 1) && got.len() >= 32, "{got:?}");
-    let counted = reader.count();
+    let counted = reader.counts();
     assert_eq!((counted.lost, counted.blocks), (1000 - got.len() as u64, got.len() as u64));
     assert_eq!(reader.peek(), Err(Fault::Lossy));
 }
 
-/// A length in the table is untrusted input.
+/// A reader does not trust the length that the table holds for a slot.
 #[test]
 fn impossible_slot_length_is_reported_as_damage() {
     let (mut writer, mut readers) = ring(&config(64, Policy::Block));
     writer.write(b"one").unwrap();
     writer.write(b"two").unwrap();
     let shape = writer.layout;
-    writer.side.store.writer.word(shape.word(1)).store(u64::MAX, Ordering::Relaxed);
+    writer.side.store.writer.word(shape.length_word(1)).store(u64::MAX, Ordering::Relaxed);
     writer.publish();
     let mut out = [0; 128];
     assert_eq!(readers[0].read(&mut out).unwrap(), Some(3));
@@ -105,7 +105,7 @@ fn extent_is_copied_until_it_is_released() {
     assert_eq!(readers.remove(0).read(&mut [0; 128]).unwrap(), Some(100));
 }
 
-/// Both sides sleep repeatedly, with much and little room, and no block is lost.
+/// Both sides sleep repeatedly, with much and with little room. No block is lost.
 #[test]
 fn slot_stream_blocks_on_both_sides_without_loss() {
     for (slots, spins, every) in [(64, 0, 1), (64, 0, 32), (64, 500, 7), (1024, 0, 32)] {
@@ -118,7 +118,7 @@ fn slot_stream_blocks_on_both_sides_without_loss() {
             for number in 0..20_000_u64 {
                 assert!(output.write(&number.to_le_bytes()).unwrap());
             }
-            output.count()
+            output.counts()
         });
         let (mut out, mut number) = ([0; 128], 0_u64);
         while let Some(length) = input.read(&mut out).unwrap() {
@@ -126,8 +126,8 @@ fn slot_stream_blocks_on_both_sides_without_loss() {
             number += 1;
         }
         let put = writing.join().unwrap();
-        assert_eq!(put.resident(&crate::rate::Skip::count(&input)), Some(0));
-        assert_eq!((number, input.written()), (20_000, put));
+        assert_eq!(put.resident(&crate::rate::Skip::counts(&input)), Some(0));
+        assert_eq!((number, input.writer_counts()), (20_000, put));
     }
 }
 

@@ -1,23 +1,24 @@
-//! Skipping of blocks, for a reader that takes only the newest block or only future ones.
-//! ([`crate::rate`])
+//! Skipping of blocks, for a reader that takes only the newest block or only future blocks
+//! ([`crate::rate`]).
 //!
-//! The position of the newest variable-length block is not stored anywhere, so the reader walks
-//! from header to header without touching the blocks. Each header is checked as on a read.
+//! The position of the newest variable-length block is not stored, so the reader walks from header
+//! to header without touching the blocks. Each header is checked as for a read.
 
 use super::{ATTEMPTS, CheckedRecord, RecordWalk};
-use crate::{Fault, Policy, Taken};
+use crate::{Fault, Policy, ReaderCounts};
 
 impl RecordWalk {
-    /// Skips all published blocks, or all but the newest. Returns the number of skipped blocks.
-    pub(super) fn skip_until(&mut self, keep_last: bool) -> Result<u64, Fault> {
+    /// Skips all published blocks, or all but the newest if `keep_last` is true. Returns the number
+    /// of skipped blocks.
+    pub(super) fn skip_published(&mut self, keep_last: bool) -> Result<u64, Fault> {
         let before = self.side.taken.skipped;
         let commit = self.side.refresh()?;
         let mut laps = 0;
         while self.side.next < commit && laps < ATTEMPTS {
             let start = self.side.next;
             let found = self.find();
-            if self.side.policy == Policy::Overwrite && self.side.overtaken(start) {
-                let Some(next) = self.side.resume(start)? else { break };
+            if self.side.policy == Policy::Overwrite && self.side.is_overtaken(start) {
+                let Some(next) = self.side.resume_position(start)? else { break };
                 self.side.next = next;
                 laps += 1;
                 continue;
@@ -25,19 +26,19 @@ impl RecordWalk {
             match found? {
                 None => break,
                 Some(found) if keep_last && found.end >= commit => break,
-                Some(found) => self.skip(&found),
+                Some(found) => self.skip_record(&found),
             }
         }
         self.release();
         Ok(self.side.taken.skipped.wrapping_sub(before))
     }
 
-    /// Passes a block, and counts it and all blocks lost before it as skipped.
-    fn skip(&mut self, found: &CheckedRecord) {
+    /// Passes a block, and counts the block and all blocks lost before it as skipped.
+    fn skip_record(&mut self, found: &CheckedRecord) {
         let taken = self.side.taken;
         self.pass(found);
         let skipped = self.side.taken.skipped.wrapping_add(found.lost).wrapping_add(1);
-        self.side.taken = Taken { lost: taken.lost, bytes: taken.bytes, skipped, ..taken };
+        self.side.taken = ReaderCounts { lost: taken.lost, bytes: taken.bytes, skipped, ..taken };
         self.first = self.first.wrapping_add(1);
     }
 }

@@ -1,13 +1,13 @@
-//! Loom models, in all interleavings, of a writer that publishes and is then busy elsewhere: its
-//! reader is woken by the timer or by T_b, or sees the blocks.
+//! Loom models, in all interleavings, of a writer that publishes and is then busy elsewhere. The
+//! timer or T_b wakes its reader, or the reader sees the blocks.
 
 use super::*;
 use crate::atomic::AtomicU32;
 use loom::sync::Arc as Shared;
 use loom::thread;
 
-/// Models a writer that puts `blocks` blocks one by one and then does nothing more; the reader
-/// waits for all of them.
+/// Models a writer that puts `blocks` blocks one by one and then does nothing more, and a reader
+/// that waits for all of the blocks.
 fn write_and_stay_busy(blocks: u64, every: u64) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(2);

@@ -1,4 +1,4 @@
-//! Tests of event moderation with simulated times, and once with real threads.
+//! Tests of event moderation with simulated time, and one test with threads and real time.
 
 use super::*;
 
@@ -23,7 +23,7 @@ fn manual_moderator(blocks: u64, ns: u64) -> (Arc<Timer>, Arc<EventCounter>, Mod
 #[test]
 fn k4_counter_sends_one_event_per_batch_and_resets() {
     let (timer, sent, mut moderator) = manual_moderator(32, 1000);
-    let due: Vec<bool> = (0..96).map(|_| moderator.published(1, true, || 5)).collect();
+    let due: Vec<bool> = (0..96).map(|_| moderator.count_published(1, true, || 5)).collect();
     let events: Vec<usize> = (1..=96).filter(|n| due[n - 1]).collect();
     assert_eq!(events, [32, 64, 96]);
     assert_eq!(timer.fire_due(u64::MAX), None, "the batch event cancels the alarm");
@@ -34,31 +34,31 @@ fn k4_counter_sends_one_event_per_batch_and_resets() {
 #[test]
 fn k4_first_block_arms_timer_that_sends_the_event() {
     let (timer, sent, mut moderator) = manual_moderator(32, 1000);
-    assert!(!moderator.published(3, true, || 100));
-    assert!(!moderator.published(4, true, || unreachable!("armed by the first block only")));
+    assert!(!moderator.count_published(3, true, || 100));
+    assert!(!moderator.count_published(4, true, || unreachable!("armed by the first block only")));
     assert_eq!(timer.fire_due(1099), Some(1100), "not before T_t");
     assert_eq!(sent.0.load(Ordering::Relaxed), 0);
     assert_eq!(timer.fire_due(1100), None);
     assert_eq!(timer.fire_due(9999), None, "one event");
     assert_eq!(sent.0.load(Ordering::Relaxed), 1);
     // The counter restarts with the next block, and so does the alarm.
-    assert!(!moderator.published(31, true, || 5000));
+    assert!(!moderator.count_published(31, true, || 5000));
     assert_eq!(timer.fire_due(5000), Some(6000));
-    assert!(moderator.published(1, true, || unreachable!()));
+    assert!(moderator.count_published(1, true, || unreachable!()));
     assert_eq!(moderator.events(), Events { batch: 1, timer: 1, idle: 0 });
 }
 
 #[test]
 fn k4_idle_writer_sends_its_event_without_an_alarm() {
     let (timer, _, mut moderator) = manual_moderator(32, 1000);
-    assert!(!moderator.published_last(3, false), "its reader is awake");
-    assert!(moderator.published_last(3, true));
+    assert!(!moderator.count_last_published(3, false), "its reader is awake");
+    assert!(moderator.count_last_published(3, true));
     assert_eq!(timer.fire_due(0), None, "no alarm");
-    assert!(!moderator.published_last(0, true), "no event without blocks");
-    assert!(!moderator.published(5, true, || 100));
-    assert!(moderator.published_last(1, true));
+    assert!(!moderator.count_last_published(0, true), "no event without blocks");
+    assert!(!moderator.count_published(5, true, || 100));
+    assert!(moderator.count_last_published(1, true));
     assert_eq!(timer.fire_due(0), None, "the alarm is cancelled");
-    assert!(!moderator.idle());
+    assert!(!moderator.must_notify_before_wait());
     assert_eq!(moderator.events(), Events { idle: 2, ..Events::default() });
 }
 
@@ -73,12 +73,12 @@ fn k4_threshold_is_a_power_of_two_up_to_half_a_ring() {
 #[test]
 fn k6_smaller_downstream_buffer_lowers_the_threshold() {
     let (_, _, mut moderator) = manual_moderator(32, 1);
-    moderator.bound(100);
+    moderator.limit_blocks(100);
     assert_eq!(moderator.threshold().blocks, 32);
-    moderator.bound(9);
+    moderator.limit_blocks(9);
     assert_eq!(moderator.threshold().blocks, 8);
-    assert!(!moderator.published(7, true, || 1) && moderator.published(1, true, || 1));
-    moderator.bound(32);
+    assert!(!moderator.count_published(7, true, || 1) && moderator.count_published(1, true, || 1));
+    moderator.limit_blocks(32);
     assert_eq!(moderator.threshold().blocks, 8, "the smallest of all");
 }
 
@@ -86,11 +86,14 @@ fn k6_smaller_downstream_buffer_lowers_the_threshold() {
 fn awake_reader_gets_no_event() {
     let (timer, sent, mut moderator) = manual_moderator(4, 1000);
     for _ in 0..100 {
-        assert!(!moderator.published(3, false, || unreachable!("no alarm")));
+        assert!(!moderator.count_published(3, false, || unreachable!("no alarm")));
     }
-    assert!(!moderator.idle());
-    assert!(!moderator.published(3, true, || 1) && moderator.idle(), "before the writer sleeps");
-    assert!(!moderator.idle(), "once");
+    assert!(!moderator.must_notify_before_wait());
+    assert!(
+        !moderator.count_published(3, true, || 1) && moderator.must_notify_before_wait(),
+        "before the writer sleeps"
+    );
+    assert!(!moderator.must_notify_before_wait(), "once");
     assert_eq!(timer.fire_due(u64::MAX), None);
     assert_eq!((moderator.events().total(), sent.0.load(Ordering::Relaxed)), (1, 0));
 }
@@ -98,7 +101,7 @@ fn awake_reader_gets_no_event() {
 #[test]
 fn dropped_writer_has_no_alarm() {
     let (timer, _, mut moderator) = manual_moderator(4, 1000);
-    moderator.published(1, true, || 1);
+    moderator.count_published(1, true, || 1);
     assert_eq!(timer.fire_due(1), Some(1001));
     drop(moderator);
     assert_eq!((timer.fire_due(1), timer.alarms().len()), (None, 0));
@@ -131,7 +134,7 @@ fn k4_sleeper_is_woken_within_bound_by_timer() {
             }
             let put = sys::clock::monotonic();
             head.store(n, Ordering::Release);
-            assert!(!moderator.published(1, doorbell.is_awaited(), sys::clock::monotonic));
+            assert!(!moderator.count_published(1, doorbell.is_awaited(), sys::clock::monotonic));
             // Busy elsewhere: nothing but the timer wakes the reader.
             while moderator.alarm.deadline.load(Ordering::Relaxed) != UNSET {
                 std::hint::spin_loop();

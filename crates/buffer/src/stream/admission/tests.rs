@@ -17,7 +17,7 @@ fn block(number: u64) -> Vec<u8> {
     block
 }
 
-/// Returns the number of a block, after checking its content.
+/// Returns the number of a block, after checking the block's content.
 fn number(bytes: &[u8]) -> u64 {
     let number = u64::from_le_bytes(bytes[..8].try_into().unwrap());
     assert_eq!(bytes, block(number), "block {number}");
@@ -29,7 +29,7 @@ fn join(admission: &Admission) -> (ReaderTicket, Input) {
     (ticket, offer.open().unwrap())
 }
 
-/// Reads one block and returns its number, or `None` at the end.
+/// Reads one block and returns its number, or `None` at the end of the stream.
 fn read(input: &mut Input, expected: Option<u64>) -> Result<Option<u64>, Fault> {
     let mut head = [0; 8];
     if input.read(&mut head)? == 0 {
@@ -64,11 +64,11 @@ fn late_reader_starts_now_even_with_an_idle_writer() {
     assert_eq!(read(&mut first, Some(1001)), Ok(Some(1001)));
     assert_eq!(read(&mut second, Some(1001)), Ok(Some(1001)));
     for input in [&mut first, &mut second] {
-        assert_eq!((read(input, None), input.count().lost), (Ok(None), 0));
+        assert_eq!((read(input, None), input.counts().lost), (Ok(None), 0));
     }
 }
 
-/// Readers join at any moment, read for a while, and leave with or without announcing it.
+/// Readers join at any moment, read for a while, and leave with or without an announcement.
 #[test]
 fn d9_readers_join_and_leave_without_losing_blocks() {
     let mut random = Random::replayable();
@@ -155,8 +155,8 @@ fn writer_is_abandoned_once_no_reader_can_join() {
     assert_eq!(fault, Some(Fault::Abandoned));
 }
 
-/// A reader of a named stream writes arbitrary values into its own page: it is evicted and counted,
-/// and the two others get every byte (T3).
+/// A reader of a named stream stores arbitrary values into its own page. The reader is evicted and
+/// counted, and the two other readers get every byte (T3).
 #[test]
 fn t3_hostile_cursor_costs_the_others_nothing() {
     use abi::ring::{CLOSED, PAGE, reader};

@@ -15,7 +15,7 @@ fn transfer(handover: &Handover) -> Handover {
     Handover::from_parts(&handover.message(), copies).unwrap()
 }
 
-/// The stream is handed over repeatedly, and readers notice nothing.
+/// The stream is handed over repeatedly. Readers get every byte and see no change.
 #[test]
 fn stream_continues_with_another_writer() {
     for policy in [Policy::Block, Policy::DropNew, Policy::Overwrite] {
@@ -36,7 +36,7 @@ fn stream_continues_with_another_writer() {
             assert_eq!(out[..50], [hand; 50]);
             assert_eq!(inputs[0].try_read(&mut out).unwrap(), None);
         }
-        assert_eq!((output.count().blocks, output.segment()), (20, 10));
+        assert_eq!((output.counts().blocks, output.segment()), (20, 10));
         drop(output);
         let mut all = 0;
         loop {
@@ -45,12 +45,12 @@ fn stream_continues_with_another_writer() {
                 count => all += count,
             }
         }
-        assert_eq!((all, inputs[1].count().blocks), (1500, 20));
+        assert_eq!((all, inputs[1].counts().blocks), (1500, 20));
         assert_eq!(inputs[0].read(&mut [0; 9]), Ok(0), "the end");
     }
 }
 
-/// Readers that joined a running stream are handed over, once no other can join.
+/// Readers that joined a running stream are handed over after admission has ended.
 #[test]
 fn joined_readers_are_handed_over() {
     let (mut output, admission) = joinable(&config(Policy::Block)).unwrap();

@@ -1,4 +1,4 @@
-//! Block-wise reading, and sleep announcements for readers of many streams.
+//! Reading block by block, and sleep announcements for readers of many streams.
 
 use super::Input;
 use crate::Fault;
@@ -7,8 +7,8 @@ use crate::wait::BlockRead;
 use abi::ring::reader;
 
 impl Input {
-    /// Copies one block as it was written, without blocking; if [`Input::read`] has begun a block,
-    /// copies its rest. Fails with [`Fault::TooLong`] if `out` is too short; the block then stays.
+    /// Copies one block as it was written, or the rest of a block that [`Input::read`] has begun.
+    /// Does not block. Fails with [`Fault::TooLong`] if `out` is too short; the block then stays.
     pub fn read_block(&mut self, out: &mut [u8]) -> Result<BlockRead, Fault> {
         if self.rest.is_none() && self.ring.walk().take(out) {
             return Ok(BlockRead::Block(out.len()));
@@ -25,13 +25,14 @@ impl Input {
         }
     }
 
-    /// Skips all blocks but the newest, including the rest of a block that [`Input::read`] has
-    /// begun, and releases them. Returns the number of skipped blocks, which are counted as such.
+    /// Skips and releases all blocks but the newest, including the rest of a block that
+    /// [`Input::read`] has begun. Counts and returns the number of skipped blocks.
     pub fn skip_to_latest(&mut self) -> Result<u64, Fault> {
         self.skip(BlockVisitor::skip_to_latest)
     }
 
-    /// Skips all published blocks, otherwise as [`Input::skip_to_latest`].
+    /// Skips and releases all published blocks, including the rest of a block that [`Input::read`]
+    /// has begun. Counts and returns the number of skipped blocks.
     pub fn skip_to_now(&mut self) -> Result<u64, Fault> {
         self.skip(BlockVisitor::skip_to_now)
     }
@@ -43,12 +44,12 @@ impl Input {
         if let Some(rest) = self.rest.take() {
             self.ring.walk().pass(&rest);
         }
-        let before = self.ring.walk().side.released();
+        let before = self.ring.walk().side.released_position();
         let mut skipped = skip(&mut self.ring)?;
         while self.follow_switch()? {
             skipped += skip(&mut self.ring)?;
         }
-        if self.ring.walk().side.released() != before {
+        if self.ring.walk().side.released_position() != before {
             self.notify_writer();
         }
         Ok(skipped)
@@ -61,21 +62,21 @@ impl Input {
             None => walk.find()?,
         };
         let Some(found) = found else { return Ok(None) };
-        let (length, limit) = (found.left(), out.len());
+        let (length, limit) = (found.unread_length(), out.len());
         let Some(to) = out.get_mut(..length) else {
             return Err(Fault::TooLong { length, limit });
         };
-        walk.data().copy_out(found.at(), to);
+        walk.data().copy_out(found.unread_position(), to);
         self.rest = None;
         walk.pass(&found);
-        if walk.side.next - walk.side.released() >= super::release_interval(walk) {
+        if walk.side.next - walk.side.released_position() >= super::release_interval(walk) {
             self.release();
         }
         Ok(Some(length))
     }
 
     /// Announces that the caller is about to sleep on the doorbell. Returns true if there is
-    /// something to read after all. Must be followed by [`Input::wake`] in either case.
+    /// something to read after all. The caller must call [`Input::wake`] afterwards in either case.
     pub fn fall_asleep(&mut self) -> Result<bool, Fault> {
         let side = &mut self.ring.walk().side;
         // Any block: a reader of many streams serves the others in the meantime.
@@ -86,8 +87,8 @@ impl Input {
         self.is_readable()
     }
 
-    /// Announces that the caller is awake. `readable`: the doorbell was readable; one notification
-    /// is drained. Returns true if there was one.
+    /// Announces that the caller is awake. If `readable` is true, the doorbell was readable, and
+    /// one notification is drained. Returns true if there was a notification.
     pub fn wake(&mut self, readable: bool) -> bool {
         let notified = readable && self.drain_doorbell();
         let index = self.ring.walk().side.index;

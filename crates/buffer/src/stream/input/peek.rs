@@ -1,8 +1,9 @@
-//! In-place reading of blocks from a writer that could write this process's memory anyway. [SL
+//! In-place reading of blocks, from a writer that could write this process's memory anyway. [SL
 //! §5.1, peek]
 //!
-//! The bytes are copied into the ring once and never out. The room of a block is not released
-//! before the block is taken, so a slow caller stalls the writer like any slow reader.
+//! The writer copies the bytes into the ring, and the reader never copies them out. The room of a
+//! block is not released before the reader has taken the block, so a slow caller stalls the writer
+//! like any slow reader.
 
 use super::{Input, release_interval};
 use crate::Fault;
@@ -17,15 +18,16 @@ impl Input {
         self.trusted.is_some() && !self.lossy
     }
 
-    /// Returns the rest of the next block in place, without taking it. Returns `None` if there is
-    /// none yet, and an empty slice at the end of the stream. Fails with [`Fault::Foreign`] if the
-    /// writer is not trusted, and with [`Fault::Lossy`] if the ring overwrites.
+    /// Returns the unread bytes of the next block in place, without taking them. Returns `None` if
+    /// no block is published, and an empty slice at the end of the stream. Fails with
+    /// [`Fault::Foreign`] if the writer is not trusted, and with [`Fault::Lossy`] if the ring
+    /// overwrites.
     #[inline]
     pub fn peek(&mut self) -> Result<Option<&[u8]>, Fault> {
         let (Some(trusted), false) = (self.trusted, self.lossy) else {
             return Err(if self.lossy { Fault::Lossy } else { Fault::Foreign });
         };
-        if let Some(found) = self.whole_block() {
+        if let Some(found) = self.untouched_block() {
             return Ok(Some(self.ring.unread_bytes(&found, trusted)));
         }
         match self.find_nonempty()? {
@@ -34,33 +36,33 @@ impl Input {
         }
     }
 
-    /// Takes `count` bytes of the peeked block. If those are all its bytes, the next peek returns
-    /// the next block.
+    /// Takes `count` bytes of the peeked block. If no byte of it remains, the next peek returns the
+    /// next block.
     #[inline]
     pub fn take(&mut self, count: usize) {
-        match self.whole_block() {
-            Some(found) if count >= found.left() => self.ring.walk().pass_plain(&found),
-            _ => self.take_some(count),
+        match self.untouched_block() {
+            Some(found) if count >= found.unread_length() => self.ring.walk().pass_fast(&found),
+            _ => self.take_past_fast_path(count),
         }
         let walk = self.ring.walk();
-        if walk.side.next - walk.side.released() >= release_interval(walk) {
+        if walk.side.next - walk.side.released_position() >= release_interval(walk) {
             self.release();
         }
     }
 
-    /// Returns the address and the length of the unread rest of the next block in the stream's
-    /// memory, without taking it: of any writer, and under any policy. Returns `None` if there is
-    /// no block yet, and length 0 at the end of the stream.
+    /// Returns the address and the length of the unread bytes of the next block in the stream's
+    /// memory, without taking them. Works with any writer and any policy. Returns `None` if no
+    /// block is published, and length 0 at the end of the stream.
     ///
     /// The memory stays mapped until the next call that moves the position. An untrusted writer may
-    /// change the bytes at any time, and a ring that overwrites may be overtaken: so this is a
-    /// place and not a slice, and [`Input::take_checked`] reports afterwards if the bytes were
-    /// intact.
+    /// change the bytes at any time, and so may any writer of a ring that overwrites. So the result
+    /// is an address and not a slice, and [`Input::take_checked`] reports afterwards whether the
+    /// bytes were intact.
     pub fn locate(&mut self) -> Result<Option<(*const u8, usize)>, Fault> {
         if self.lossy {
             return self.locate_lossy();
         }
-        let found = match self.whole_block() {
+        let found = match self.untouched_block() {
             Some(found) => Some(found),
             None => self.find_nonempty()?,
         };
@@ -70,9 +72,9 @@ impl Input {
         }
     }
 
-    /// Takes `count` bytes of the located block; where the ring overwrites, the whole block.
-    /// Returns false if the writer may have overwritten the block since [`Input::locate`]:
-    /// everything that was made of its bytes must be discarded, and the block counts as lost.
+    /// Takes `count` bytes of the located block, or the entire block if the ring overwrites.
+    /// Returns false if the writer may have overwritten the block since [`Input::locate`]. The
+    /// block then counts as lost, and the caller must discard every result derived from its bytes.
     pub fn take_checked(&mut self, count: usize) -> Result<bool, Fault> {
         if self.lossy {
             return self.ring.walk().take_lossy();
@@ -87,12 +89,12 @@ impl Input {
         self.lossy
     }
 
-    /// Implements [`Input::locate`] where the ring overwrites.
+    /// Implements [`Input::locate`] for a ring that overwrites.
     fn locate_lossy(&mut self) -> Result<Option<(*const u8, usize)>, Fault> {
         loop {
             let walk = self.ring.walk();
             match walk.locate_lossy()? {
-                Some(found) if found.left() > 0 => return Ok(Some(walk.location(&found))),
+                Some(found) if found.unread_length() > 0 => return Ok(Some(walk.location(&found))),
                 Some(_) => _ = walk.take_lossy()?,
                 None => {
                     self.release();
@@ -105,10 +107,10 @@ impl Input {
     }
 
     #[cold]
-    fn take_some(&mut self, count: usize) {
+    fn take_past_fast_path(&mut self, count: usize) {
         let Ok(Some(found)) = self.next_unread() else { return };
         let walk = self.ring.walk();
-        self.rest = found.after(count);
+        self.rest = found.advanced_by(count);
         match self.rest {
             Some(_) => walk.disable_fast_path(),
             None => walk.pass(&found),
@@ -118,12 +120,12 @@ impl Input {
     /// Returns the next block if the fast path applies, the block is not empty, and none of its
     /// bytes have been taken.
     #[inline]
-    fn whole_block(&mut self) -> Option<CheckedRecord> {
-        let found = if self.rest.is_none() { self.ring.walk().next_plain() } else { None };
-        found.filter(|found| found.left() > 0)
+    fn untouched_block(&mut self) -> Option<CheckedRecord> {
+        let found = if self.rest.is_none() { self.ring.walk().next_fast() } else { None };
+        found.filter(|found| found.unread_length() > 0)
     }
 
-    /// Returns the unread rest of the next block, if one is published.
+    /// Returns the unread rest of the next block, or `None` if no block is published.
     #[inline]
     fn next_unread(&mut self) -> Result<Option<CheckedRecord>, Fault> {
         match self.rest {
@@ -132,12 +134,13 @@ impl Input {
         }
     }
 
-    /// Returns the unread rest of the next block that is not empty; follows a switch of segments.
+    /// Returns the unread rest of the next block that is not empty, following a switch of segments
+    /// if necessary. Returns `None` if no such block is published.
     #[cold]
     fn find_nonempty(&mut self) -> Result<Option<CheckedRecord>, Fault> {
         loop {
             match self.next_unread()? {
-                Some(found) if found.left() > 0 => return Ok(Some(found)),
+                Some(found) if found.unread_length() > 0 => return Ok(Some(found)),
                 Some(empty) => self.ring.walk().pass(&empty),
                 None => {
                     self.release();

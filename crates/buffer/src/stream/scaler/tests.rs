@@ -26,8 +26,8 @@ fn open(capacity: usize, is_cut: bool, policy: Policy) -> (Output, Input) {
     (output, offers.remove(0).open_trusting().unwrap())
 }
 
-/// A reader that takes each block at once lets the ring shrink to its minimum, halving it once per
-/// lap, both by reallocation and in place.
+/// If the reader takes each block at once, the ring shrinks to its minimum, halving once per lap,
+/// both by reallocation and in place.
 #[test]
 fn f1_f5_f6_nearly_empty_ring_shrinks_to_its_minimum() {
     for is_cut in [false, true] {
@@ -48,7 +48,7 @@ fn f1_f5_f6_nearly_empty_ring_shrinks_to_its_minimum() {
     }
 }
 
-/// A reader that is always late lets the ring grow to its maximum.
+/// If the reader is always late, the ring grows to its maximum.
 #[test]
 fn f1_f5_f6_always_full_ring_grows_to_its_maximum() {
     for is_cut in [false, true] {

@@ -1,6 +1,7 @@
-//! Tests of changes of a stream within one process: sizes, laps, revocation, and invalid segments.
+//! Tests of changes of a stream within one process: sizes, positions across segments, revocation,
+//! and invalid segments.
 
-use crate::stream::tests::{byte, open};
+use crate::stream::tests::{open, stream_byte};
 use crate::stream::{ChangeError, Config, Input, Output, joinable};
 use crate::{Fault, Policy};
 use abi::DbufId;
@@ -35,7 +36,7 @@ fn f2_reallocation_keeps_bytes_in_order() {
             match random.below(8) {
                 0..4 => {
                     let length = random.below(output.block_max().min(3000) as u64) as usize;
-                    let block: Vec<u8> = (written..written + length).map(byte).collect();
+                    let block: Vec<u8> = (written..written + length).map(stream_byte).collect();
                     if output.is_ready(length).unwrap() {
                         assert!(output.write(&block).unwrap());
                         written += length;
@@ -58,7 +59,7 @@ fn f2_reallocation_keeps_bytes_in_order() {
                     let mut out = vec![0; 1 + random.below(5000) as usize];
                     if let Some(count) = inputs[which].try_read(&mut out).unwrap() {
                         for value in &out[..count] {
-                            assert_eq!(*value, byte(read[which]), "at {}", read[which]);
+                            assert_eq!(*value, stream_byte(read[which]), "at {}", read[which]);
                             read[which] += 1;
                         }
                     }
@@ -67,7 +68,7 @@ fn f2_reallocation_keeps_bytes_in_order() {
         }
         drop(output);
         for (input, read) in inputs.iter_mut().zip(read) {
-            let rest: Vec<u8> = (read..written).map(byte).collect();
+            let rest: Vec<u8> = (read..written).map(stream_byte).collect();
             assert!(drain(input) == rest, "{grown} {shrunk}");
             assert_eq!(input.read(&mut [0; 9]), Ok(0), "the end");
         }
@@ -75,7 +76,7 @@ fn f2_reallocation_keeps_bytes_in_order() {
     }
 }
 
-/// A completely full ring grows, and the writer continues at once.
+/// A completely full ring grows, and the writer continues without waiting.
 #[test]
 fn f2_full_ring_grows_and_writer_continues() {
     let (mut output, mut inputs) = open(&config(Policy::Block));
@@ -97,8 +98,8 @@ fn f2_full_ring_grows_and_writer_continues() {
     let all = drain(&mut inputs[0]);
     assert_eq!(all.len(), count * 100 + 30_000);
     assert_eq!((output.segment(), output.capacity()), (1, 1 << 16));
-    let taken = inputs[0].count();
-    assert_eq!((taken.blocks, output.count().resident(&taken)), (count as u64 + 1, Some(0)));
+    let taken = inputs[0].counts();
+    assert_eq!((taken.blocks, output.counts().resident(&taken)), (count as u64 + 1, Some(0)));
     output.resize(4096).unwrap();
     assert_eq!((output.segment(), output.block_max()), (2, 2032));
 }
@@ -123,7 +124,7 @@ fn f2_overwriting_ring_counts_across_segments() {
                     let number = u64::from_le_bytes(out[..8].try_into().unwrap());
                     assert_eq!(out[8..count], vec![number as u8; count - 8], "torn");
                     got += 1;
-                    assert_eq!(number + 1, got + input.count().lost, "what is missing is lost");
+                    assert_eq!(number + 1, got + input.counts().lost, "what is missing is lost");
                 }
             }
             _ => {
@@ -139,11 +140,12 @@ fn f2_overwriting_ring_counts_across_segments() {
     while input.try_read(&mut out).unwrap().is_some() {
         got += 1;
     }
-    assert_eq!(got + input.count().lost, next);
-    assert!(resized > 20 && input.count().lost > 100, "{resized} {:?}", input.count());
+    assert_eq!(got + input.counts().lost, next);
+    assert!(resized > 20 && input.counts().lost > 100, "{resized} {:?}", input.counts());
 }
 
-/// A position is valid in every segment: it only grows, and is stored at p mod capacity everywhere.
+/// A position is valid in every segment: positions only grow, and each is stored at p mod capacity
+/// in every segment.
 #[test]
 fn f4_a20_positions_continue_across_segments() {
     let (mut output, mut inputs) = open(&config(Policy::Block));
@@ -271,7 +273,7 @@ fn sleeping_parties_are_woken_across_a_switch() {
                 let (mut at, mut random) = (0, Random::new(5));
                 while at < BYTES {
                     let length = (1 + random.below(1500) as usize).min(BYTES - at);
-                    let block: Vec<u8> = (at..at + length).map(byte).collect();
+                    let block: Vec<u8> = (at..at + length).map(stream_byte).collect();
                     assert!(output.write(&block).unwrap());
                     at += length;
                     if random.below(10) == 0 {
@@ -286,7 +288,7 @@ fn sleeping_parties_are_woken_across_a_switch() {
                     0 => break,
                     count => {
                         for (i, value) in out[..count].iter().enumerate() {
-                            assert_eq!(*value, byte(at + i), "at {}", at + i);
+                            assert_eq!(*value, stream_byte(at + i), "at {}", at + i);
                         }
                         at += count;
                     }
@@ -311,8 +313,8 @@ fn cuttable(extent: usize, readers: usize) -> (Output, Vec<Input>) {
     (output, offers.into_iter().map(|offer| offer.open_trusting().unwrap()).collect())
 }
 
-/// The capacity changes in the same memory, up and down, while blocks flow; memory that is cut off
-/// is released when the last reader has passed it.
+/// The capacity changes in the same memory, up and down, while blocks flow; memory beyond the
+/// capacity is released when the last reader has passed the change.
 #[test]
 fn f3_deck_cut_resizes_in_place_and_releases_memory() {
     const EXTENT: usize = 1 << 20;
@@ -324,7 +326,7 @@ fn f3_deck_cut_resizes_in_place_and_releases_memory() {
             0..4 => {
                 let length = random.below(output.block_max().min(3000) as u64) as usize;
                 if output.is_ready(length).unwrap() {
-                    let block: Vec<u8> = (written..written + length).map(byte).collect();
+                    let block: Vec<u8> = (written..written + length).map(stream_byte).collect();
                     assert!(output.write(&block).unwrap());
                     written += length;
                 }
@@ -343,7 +345,7 @@ fn f3_deck_cut_resizes_in_place_and_releases_memory() {
                 let mut out = vec![0; 1 + random.below(9000) as usize];
                 if let Some(count) = inputs[which].try_read(&mut out).unwrap() {
                     for value in &out[..count] {
-                        assert_eq!(*value, byte(read[which]), "at {}", read[which]);
+                        assert_eq!(*value, stream_byte(read[which]), "at {}", read[which]);
                         read[which] += 1;
                     }
                 }
@@ -366,7 +368,7 @@ fn f3_deck_cut_resizes_in_place_and_releases_memory() {
     assert_eq!(output.capacity(), 8192);
 }
 
-/// Untrusting readers refuse a ring that its writer can punch.
+/// A reader that does not trust its writer refuses a ring into which the writer can punch holes.
 #[test]
 fn f3_untrusting_reader_refuses_a_cuttable_ring() {
     let (_output, offers) = crate::stream::stream(&config(Policy::Block).cut(1 << 20)).unwrap();

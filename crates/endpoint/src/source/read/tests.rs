@@ -18,7 +18,7 @@ fn emitted(bytes: &[u8], block: &str, lines: &str, segment: usize) -> Vec<Emitte
     let mut pool = pool(segment);
     let (emitted, end) = all(&mut *on(&path, block, lines).unwrap(), &mut pool);
     end.unwrap();
-    assert_eq!((pool.usage().pinned, pool.mistakes()), (0, 0));
+    assert_eq!((pool.usage().pinned, pool.unpin_mistakes()), (0, 0));
     emitted
 }
 

@@ -1,4 +1,5 @@
-//! Grants and refusals within one process; `tests/aggregate_holders.rs` has tests with several.
+//! Tests of grants and refusals within one process. `tests/aggregate_holders.rs` has tests with
+//! several processes.
 
 use super::*;
 use buffer::pool::PoolConfig;
@@ -55,7 +56,7 @@ fn q4_pool_is_granted_only_to_permitted_readers() {
     assert_eq!(owner.grant(one, member).unwrap_err(), GrantRefusal::UnknownDbuf(one));
 }
 
-/// CONTRACT 21: an aggregate over several pools requires access to each.
+/// An aggregate over several pools requires access to each pool (CONTRACT 21).
 #[test]
 fn q4_p6_reader_needs_access_to_every_pool() {
     let mut owner = Creator::new(4);
@@ -77,7 +78,7 @@ fn q4_p6_reader_needs_access_to_every_pool() {
     assert!(owner.may_read(&unshared, &Credentials::new(0, 0)).is_err(), "not even root");
 }
 
-/// Q5, Q6: one grant covers all later data in the pool, and permits only reading.
+/// One grant covers all later data in the pool, and permits only reading (Q5, Q6).
 #[test]
 fn q5_q6_pool_is_mapped_once_and_read_only() {
     let mut owner = Creator::new(64);
@@ -132,7 +133,7 @@ fn mutable_foreign_memory_is_received_as_copy() {
     assert_eq!(ours.usage().leased, 0, "nothing is left of what failed");
 }
 
-/// Q6, T6: only unwritable memory counts as immutable, and is then read in place.
+/// Only unwritable memory counts as immutable, and is then read in place (Q6, T6).
 #[test]
 fn q6_frozen_data_is_read_in_place_by_permitted_readers() {
     let mut owner = Creator::new(4);
@@ -163,7 +164,7 @@ fn q6_frozen_data_is_read_in_place_by_permitted_readers() {
     assert_eq!(here.byte(6 + 10_001), Some(bytes[10_001]));
 }
 
-/// T6: a file whose creator keeps a writable mapping cannot be sealed, so it is rejected.
+/// A file whose creator keeps a writable mapping cannot be sealed, so it is rejected (T6).
 #[test]
 fn unsealed_file_is_not_frozen() {
     let id = DbufId::new(7).unwrap();
@@ -217,7 +218,7 @@ fn frozen_data_of_every_length_is_whole() {
     assert!(endless.aggregate().unwrap() == b"short"[..]);
 }
 
-/// T2, T3: granted descriptors and pointers are allegations.
+/// Granted descriptors and pointers are allegations (T2, T3).
 #[test]
 fn invalid_pools_and_pointers_are_refused() {
     let dbuf = DbufId::new(1).unwrap();

@@ -1,5 +1,5 @@
-//! A grant server and its clients in one process; `tests/aggregate_holders.rs` has tests with
-//! several.
+//! Tests of a grant server and its clients in one process. `tests/aggregate_holders.rs` has tests
+//! with several processes.
 
 use super::*;
 use abi::access::AccessList;
@@ -23,7 +23,7 @@ fn references(server: &GrantServer, peer: PeerId) -> Option<u64> {
     server.owner(|owner| Some(owner.holders().holding(peer)?.references))
 }
 
-/// A buffer fault: a pointer into unmapped memory maps it, once, or fails with the reason.
+/// A pointer into unmapped memory maps the memory once (a buffer fault), or fails with the reason.
 #[test]
 fn q4_q5_pointer_maps_its_pool_once_or_fails_with_the_reason() {
     let server = GrantServer::open(Creator::new(8)).unwrap();
@@ -84,7 +84,7 @@ fn q14_aggregate_over_several_pools_is_received_whole() {
     assert_eq!(leased(), 0);
 }
 
-/// T8: a client that sends garbage or does not read is evicted, and the others are served.
+/// A client that sends garbage or does not read is evicted, and the other clients are served (T8).
 #[test]
 fn misbehaving_client_is_evicted_alone() {
     let server = GrantServer::open(Creator::new(8)).unwrap();
@@ -101,12 +101,12 @@ fn misbehaving_client_is_evicted_alone() {
         &|socket| descriptor::send(socket, &[0; 4096], &[]).unwrap(),
         &|socket| descriptor::send(socket, b"", &[]).unwrap(),
         &|socket| {
-            let wrong = Message { kind: GRANT, dbuf: u32::MAX, words: [0; 2] };
+            let wrong = Message { kind: REQUEST_GRANT, dbuf: u32::MAX, words: [0; 2] };
             descriptor::send(socket, wrong.as_bytes(), &[socket.as_fd(); 60]).unwrap();
         },
         // Sends requests and never reads; the eviction cannot even be reported to it.
         &|socket| {
-            let ask = Message::new(GRANT, id, [0; 2]);
+            let ask = Message::new(REQUEST_GRANT, id, [0; 2]);
             while descriptor::send(socket, ask.as_bytes(), &[]).is_ok() {}
         },
     ];
@@ -146,7 +146,8 @@ fn closing_server_leaves_no_client_waiting() {
     assert_eq!(&out, b"data", "what is mapped stays");
 }
 
-/// `cargo test -p streamline-iolite --release -- --ignored --nocapture server::tests::cost`
+/// Measures the costs of grants. Run with `cargo test -p streamline-iolite --release -- --ignored
+/// --nocapture server::tests::cost`.
 #[test]
 #[ignore = "a measurement"]
 fn cost() {

@@ -1,4 +1,4 @@
-//! Aggregates read and written through the file traits.
+//! Tests of aggregates that are read and written through the file traits.
 
 use super::*;
 
@@ -12,7 +12,7 @@ fn aggregate_is_read_through_the_file_traits() {
             random.bytes(length)
         };
         let whole = pool.copy(&bytes).unwrap();
-        let aggregate = divide(&mut random, whole);
+        let aggregate = divide_randomly(&mut random, whole);
         let mut out = Vec::new();
         aggregate.reader().read_to_end(&mut out).unwrap();
         assert_eq!(out, bytes);
@@ -24,7 +24,7 @@ fn aggregate_is_read_through_the_file_traits() {
         while at < bytes.len() {
             let mut parts = [IoSlice::new(&[]); 3];
             let count = reader.io_slices(&mut parts);
-            let seen = together(&parts[..count]);
+            let seen = join_slices(&parts[..count]);
             assert!(count > 0 && bytes[at..].starts_with(&seen));
             let taken = random.within(1..seen.len() + 1);
             reader.consume(taken);
@@ -36,14 +36,14 @@ fn aggregate_is_read_through_the_file_traits() {
     }
 }
 
-fn together(parts: &[IoSlice<'_>]) -> Vec<u8> {
+fn join_slices(parts: &[IoSlice<'_>]) -> Vec<u8> {
     parts.iter().flat_map(|part| part.iter().copied()).collect()
 }
 
 /// A writer that accepts random amounts and is interrupted at random.
-struct Slow(Vec<u8>, Random);
+struct ShortWriter(Vec<u8>, Random);
 
-impl io::Write for Slow {
+impl io::Write for ShortWriter {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.write_vectored(&[IoSlice::new(bytes)])
     }
@@ -52,7 +52,7 @@ impl io::Write for Slow {
         if self.1.one_in(5) {
             return Err(io::ErrorKind::Interrupted.into());
         }
-        let all = together(parts);
+        let all = join_slices(parts);
         let taken = self.1.within(1..all.len() + 1);
         self.0.extend(&all[..taken]);
         Ok(taken)
@@ -69,9 +69,9 @@ fn q3_short_writes_are_completed() {
     let mut pool = pool_of(1, 64);
     let bytes = random.bytes(30_000);
     let whole = pool.copy(&bytes).unwrap();
-    let aggregate = divide(&mut random, whole);
+    let aggregate = divide_randomly(&mut random, whole);
     assert!(aggregate.slices().count() > 64, "more than one call takes");
-    let mut slow = Slow(Vec::new(), random);
+    let mut slow = ShortWriter(Vec::new(), random);
     aggregate.write_to(&mut slow).unwrap();
     assert_eq!(slow.0, bytes);
     let closed = aggregate.write_to(&mut [0; 100][..]).unwrap_err();
@@ -95,13 +95,13 @@ fn q3_q4_file_is_read_into_the_chosen_pool() {
     }
     assert_eq!(aggregate.to_vec(), bytes);
     assert!(pool.read(&bytes[..], 0).unwrap().is_empty());
-    struct Broken;
-    impl Read for Broken {
+    struct BrokenReader;
+    impl Read for BrokenReader {
         fn read(&mut self, _: &mut [u8]) -> io::Result<usize> {
             Err(io::ErrorKind::ConnectionReset.into())
         }
     }
-    assert_eq!(pool.read(Broken, 10).unwrap_err().kind(), io::ErrorKind::ConnectionReset);
+    assert_eq!(pool.read(BrokenReader, 10).unwrap_err().kind(), io::ErrorKind::ConnectionReset);
     let mut writer = pool.writer();
     io::copy(&mut &bytes[..], &mut writer).unwrap();
     for byte in 0..100 {

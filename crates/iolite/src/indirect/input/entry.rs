@@ -1,4 +1,4 @@
-//! Validation of and progress over ring entries, all of which are untrusted (RELIABILITY T3, T4).
+//! Validation and consumption of ring entries, all of which are untrusted (RELIABILITY T3, T4).
 
 use super::{Current, Input, UNMAPPED};
 use crate::interface::StreamReader as _;
@@ -8,7 +8,8 @@ use abi::ring::writer;
 use buffer::Fault;
 use buffer::atomic::acquire;
 
-/// A pointer and, if its dbuf is mapped, the length of the view and whether it needs no lease.
+/// A pointer that is not validated. If its dbuf is mapped, also the length of the view, and true if
+/// its bytes need no lease.
 pub(super) type Allegation = (RichPointer, Option<(usize, bool)>);
 
 /// Number of attempts of a reader in an overwriting ring before it reports that no block is
@@ -17,26 +18,26 @@ const ATTEMPTS: usize = 8;
 
 impl Current {
     #[inline]
-    pub(super) const fn left(&self) -> usize {
+    pub(super) const fn unread_length(&self) -> usize {
         self.pointer.length() as usize - self.done
     }
 
     /// Returns a pointer to the unread part.
-    pub(super) fn rest(&self) -> RichPointer {
+    pub(super) fn unread_pointer(&self) -> RichPointer {
         let done = u32::try_from(self.done).unwrap_or(0);
         self.pointer.within(done, self.pointer.length() - done)
     }
 }
 
 impl Input {
-    /// Copies, translates and validates the entry at `next`. Returns `None` if none is published.
-    /// Empty entries are skipped.
+    /// Copies, translates and validates the entry at `next`, after skipping empty entries. Returns
+    /// `None` if no entry is published.
     #[inline]
-    pub(super) fn look(&mut self) -> Result<Option<Current>, Fault> {
+    pub(super) fn validate_next(&mut self) -> Result<Option<Current>, Fault> {
         match self.current {
             Some(current) if current.at == UNMAPPED => {
-                let at = self.check(current.pointer)?;
-                let first = self.direct(current.pointer, at);
+                let at = self.validate(current.pointer)?;
+                let first = self.direct_address(current.pointer, at);
                 self.current = Some(Current { at, first, ..current });
                 return Ok(self.current);
             }
@@ -47,39 +48,40 @@ impl Input {
             if self.ring.side.available()? == self.ring.side.next {
                 return Ok(None);
             }
-            let pointer = self.ring.bare_at(self.ring.side.next);
-            let at = self.check(pointer)?;
+            let pointer = self.ring.bare_pointer(self.ring.side.next);
+            let at = self.validate(pointer)?;
             if pointer.length() > 0 {
-                let first = self.direct(pointer, at);
+                let first = self.direct_address(pointer, at);
                 self.current = Some(Current { pointer, at, done: 0, first });
                 return Ok(self.current);
             }
-            self.pass(pointer);
+            self.pass_entry(pointer);
         }
     }
 
-    /// Returns the unread part of the next entry without mapping its dbuf, for forwarding.
-    pub(super) fn look_unmapped(&mut self) -> Result<Option<Allegation>, Fault> {
+    /// Returns the unread part of the next entry for forwarding, without mapping its dbuf. Returns
+    /// `None` if no entry is published.
+    pub(super) fn next_unmapped(&mut self) -> Result<Option<Allegation>, Fault> {
         loop {
             let pointer = match self.current {
-                Some(current) => current.rest(),
+                Some(current) => current.unread_pointer(),
                 None if self.ring.side.available()? == self.ring.side.next => return Ok(None),
-                None => self.ring.bare_at(self.ring.side.next),
+                None => self.ring.bare_pointer(self.ring.side.next),
             };
             if pointer.flags() != 0 || pointer.is_hole() {
-                return Err(self.pass_by(Fault::Hole));
+                return Err(self.pass_invalid(Fault::Hole));
             }
             if pointer.length() > 0 {
                 let view = self.translation.view(pointer.dbuf());
-                return Ok(Some((pointer, view.map(|view| (view.len(), view.stays())))));
+                return Ok(Some((pointer, view.map(|view| (view.len(), view.needs_no_lease())))));
             }
-            self.pass(pointer);
+            self.pass_entry(pointer);
         }
     }
 
-    /// Returns the offset of a pointer's bytes in its view after validation.
+    /// Validates a pointer. Returns the offset of its bytes in the view of its dbuf.
     #[inline]
-    fn check(&mut self, pointer: RichPointer) -> Result<usize, Fault> {
+    fn validate(&mut self, pointer: RichPointer) -> Result<usize, Fault> {
         // No flags are defined: an entry with flags comes from an unknown version.
         if pointer.flags() != 0 {
             return Err(Fault::UnknownDbuf(pointer.dbuf()));
@@ -87,8 +89,8 @@ impl Input {
         self.translation.resolve(pointer).map(|(_, at)| at)
     }
 
-    /// Copies pointers from the ring and validates them, up to the first invalid one. Returns their
-    /// number.
+    /// Copies pointers from the ring and validates them, up to the first invalid one. Returns the
+    /// number of pointers copied.
     pub(super) fn copy_pointers(&mut self, out: &mut [RichPointer]) -> Result<usize, Fault> {
         let side = &mut self.ring.side;
         let next = side.next;
@@ -103,15 +105,15 @@ impl Input {
         let (mut good, mut bytes) = (0, 0);
         while let Some(first) = out.get(good) {
             // One table lookup for all adjacent pointers into the same dbuf.
-            let fits = match self.check(*first) {
+            let fits = match self.validate(*first) {
                 Ok(_) => {
                     let rest = out.get(good..).unwrap_or_default();
                     let view = self.translation.view(first.dbuf());
                     view.map_or((0, 0), |view| {
-                        count_leading_inside(rest, |pointer| view.is_out(pointer))
+                        count_leading_inside(rest, |pointer| view.outside_bits(pointer))
                     })
                 }
-                Err(fault) if good == 0 => return Err(self.pass_by(fault)),
+                Err(fault) if good == 0 => return Err(self.pass_invalid(fault)),
                 Err(_) => break,
             };
             // The first pointer is valid, and so are the following ones accepted by the table.
@@ -125,19 +127,19 @@ impl Input {
         Ok(good)
     }
 
-    /// Consumes `count` bytes of the entry.
+    /// Consumes `count` bytes of the current entry, and passes the entry after its last byte.
     #[inline]
     pub(super) fn advance(&mut self, current: Current, count: usize) {
-        if count < current.left() {
+        if count < current.unread_length() {
             self.current = Some(Current { done: current.done + count, ..current });
         } else {
-            self.pass(current.pointer);
+            self.pass_entry(current.pointer);
         }
     }
 
-    /// Passes the entry at `next` after its last byte.
+    /// Passes the entry at `next`, all of whose bytes have been consumed.
     #[inline]
-    pub(super) fn pass(&mut self, pointer: RichPointer) {
+    pub(super) fn pass_entry(&mut self, pointer: RichPointer) {
         (self.current, self.lent) = (None, None);
         self.staged = false;
         self.keeper.clear_peek();
@@ -147,9 +149,9 @@ impl Input {
         self.owed_bytes += u64::from(pointer.length());
     }
 
-    /// Passes the entry at `next` because of `fault` and counts it as lost. Does not advance if the
-    /// ring is damaged.
-    pub(super) fn pass_by(&mut self, fault: Fault) -> Fault {
+    /// Passes the entry at `next` because of `fault`, counts it as lost, and returns the fault.
+    /// Does not advance if the ring is damaged.
+    pub(super) fn pass_invalid(&mut self, fault: Fault) -> Fault {
         let broken = matches!(fault, Fault::Poisoned { .. } | Fault::Damaged { .. });
         if !broken {
             (self.current, self.lent) = (None, None);
@@ -157,12 +159,12 @@ impl Input {
             self.ring.side.next += 1;
             self.ring.side.taken.lost += 1;
             self.owed_bytes += 1;
-            self.give_back_often();
+            self.give_back_if_due();
         }
         fault
     }
 
-    /// Copies the entry into the staging buffer, unless it is already there.
+    /// Copies the bytes of the entry into the staging buffer, unless they are already there.
     pub(super) fn stage(&mut self, current: Current) -> Result<(), Fault> {
         if self.staged {
             return Ok(());
@@ -180,12 +182,13 @@ impl Input {
         let direct = current.first.is_some();
         let Some(view) = self.translation.view(current.pointer.dbuf()) else { return };
         let address = if direct { view.address() + current.at + current.done } else { 0 };
-        let rest = current.rest();
-        let view = Some((view.len(), view.stays()));
-        self.keeper.look(self.ring.side.next, rest, address, view);
+        let rest = current.unread_pointer();
+        let view = Some((view.len(), view.needs_no_lease()));
+        self.keeper.set_peek(self.ring.side.next, rest, address, view);
     }
 
-    /// Reads one block of a ring that overwrites.
+    /// Copies one block of a ring that overwrites into `out`. Returns its length in bytes, or
+    /// `None` if no block is published.
     pub(super) fn read_lossy(&mut self, out: &mut [u8]) -> Result<Option<usize>, Fault> {
         let Some(length) = self.stage_lossy()? else {
             return Ok(self.is_at_end()?.then_some(0));
@@ -205,24 +208,24 @@ impl Input {
         Ok(Some(self.staging.get(done..).unwrap_or_default()))
     }
 
-    /// Copies the next block of a ring that overwrites, then checks whether the writer has begun to
-    /// overwrite the entry or its target (F2 of `flight`); retries if so. Returns the length of the
-    /// block.
+    /// Copies the next block of a ring that overwrites into the staging buffer. Retries if the
+    /// writer has meanwhile begun to overwrite the entry or its bytes (F2 of `flight`). Returns the
+    /// length of the block in bytes, or `None` if no block is published.
     fn stage_lossy(&mut self) -> Result<Option<usize>, Fault> {
         for _ in 0..ATTEMPTS {
             if let (Some(current), true) = (self.current, self.staged) {
-                return Ok(Some(current.left()));
+                return Ok(Some(current.unread_length()));
             }
             let start = self.ring.side.next;
             // The writer may have lapped us: its position is read in each attempt.
             if self.ring.side.refresh()? == start {
                 return Ok(None);
             }
-            let looked = self.look().and_then(|current| {
+            let looked = self.validate_next().and_then(|current| {
                 current.map(|current| self.stage(current)).transpose()?;
                 Ok(current)
             });
-            if self.ring.side.overtaken(start) {
+            if self.ring.side.is_overtaken(start) {
                 (self.current, self.staged) = (None, false);
                 self.resume(start)?;
                 continue;
@@ -230,7 +233,7 @@ impl Input {
             match looked {
                 Ok(Some(_)) => {}
                 Ok(None) => return Ok(None),
-                Err(fault) => return Err(self.pass_by(fault)),
+                Err(fault) => return Err(self.pass_invalid(fault)),
             }
         }
         Ok(None)

@@ -1,12 +1,12 @@
-//! The segment of the last hit, the first lookup of a write. [SL §5.3.3]
+//! The segment of the last hit, which a write searches first. [SL §5.3.3]
 
 use crate::view::count_leading_inside;
 use abi::{Class, Extent, RichPointer};
 use buffer::pool::Lease;
 use buffer::pool::address::EnclosingSegment;
 
-/// The segment of the last hit, which is also the last segment in `flights`. The default contains
-/// no bytes.
+/// The segment in which the last write found its bytes. It is also the last segment in `flights`.
+/// The default contains no bytes.
 #[derive(Debug, Default)]
 pub(super) struct HotSegment {
     pub(super) address: usize,
@@ -30,7 +30,7 @@ impl HotSegment {
         pointer
     }
 
-    /// Returns true if the segment of the last hit contains these bytes.
+    /// Returns true if these bytes are in this segment.
     #[inline]
     pub(super) fn covers(&self, pointer: RichPointer) -> bool {
         let from = pointer.place.position().wrapping_sub(self.position);
@@ -50,8 +50,8 @@ impl HotSegment {
         };
     }
 
-    /// Returns true if this newly filled block is in the same segment, and extends the known filled
-    /// part by the block.
+    /// Returns true if this newly written block is in the same segment. If so, extends the known
+    /// filled part by the block.
     #[inline]
     pub(super) fn extend_to(&mut self, pointer: RichPointer) -> bool {
         let from = pointer.place.position().wrapping_sub(self.position);
@@ -64,19 +64,19 @@ impl HotSegment {
         same && self.address != 0
     }
 
-    /// Returns the number of leading pointers into this segment, and the number of bytes in their
-    /// views.
+    /// Returns the number of leading pointers that refer to this segment, and the sum of their view
+    /// lengths in bytes.
     #[inline]
     pub(super) fn count_covered(&self, pointers: &[RichPointer]) -> (usize, u64) {
         if self.address == 0 {
             return (0, 0);
         }
-        count_leading_inside(pointers, |pointer| self.is_out(pointer))
+        count_leading_inside(pointers, |pointer| self.outside_bits(pointer))
     }
 
     /// Returns nonzero if the bytes are outside the filled part of this segment.
     #[inline(always)]
-    pub(super) const fn is_out(&self, pointer: RichPointer) -> u64 {
+    pub(super) const fn outside_bits(&self, pointer: RichPointer) -> u64 {
         let other = pointer.dbuf().number() ^ self.home.dbuf().number();
         let from = pointer.place.position().wrapping_sub(self.position);
         let left = (self.filled as u64).wrapping_sub(from.wrapping_add(pointer.length() as u64));

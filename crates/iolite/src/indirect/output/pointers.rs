@@ -6,22 +6,22 @@ use abi::{Class, Extent, RichPointer};
 use buffer::{Fault, foreign};
 
 impl Output {
-    /// Writes a block outside the segment of the last hit.
+    /// Writes a block whose bytes are outside the segment of the last hit.
     pub(super) fn write_outside_hot(&mut self, block: &[u8]) -> Result<bool, Fault> {
         if let Some(name) = self.ranges.find(block.as_ptr().addr())
-            && self.splice_from(name, block)
+            && self.splice_known(name, block)
         {
             return Ok(true);
         }
         if let Some((upstream, pointer)) = self.flights.find_peeked(block)
             && !block.is_empty()
-            && self.flights.claim(upstream, pointer, self.ring.side.head + 1)
+            && self.flights.claim_slot(upstream, pointer, self.ring.side.head + 1)
         {
             self.put(pointer);
             return Ok(true);
         }
         if let Some(name) = self.find_outside_line(block)
-            && self.splice_from(name, block)
+            && self.splice_known(name, block)
         {
             return Ok(true);
         }
@@ -31,12 +31,12 @@ impl Output {
         })
     }
 
-    /// Appends a pointer to a slice of a known dbuf if its bytes are published; returns false
-    /// otherwise.
-    fn splice_from(&mut self, name: usize, block: &[u8]) -> bool {
+    /// Appends a pointer to a slice of a known dbuf. Returns false, without effect, if the bytes
+    /// are not published.
+    fn splice_known(&mut self, name: usize, block: &[u8]) -> bool {
         let Some(known) = self.known.get_mut(name) else { return false };
         // After a miss in an expected dbuf, the next attempts are skipped. [SL §5.3.3]
-        if !known.back_off.is_over() {
+        if !known.back_off.next_attempt_due() {
             return false;
         }
         let Some(enclosing) = known.memory.lease_slice(block) else {
@@ -63,7 +63,8 @@ impl Output {
         true
     }
 
-    /// Searches the known dbufs whose ranges are not in the cache line; a hit is inserted there.
+    /// Searches the known dbufs whose ranges are not in the cache line, and inserts the range of a
+    /// hit there. Returns the index of the dbuf, or `None` if no dbuf contains the block.
     fn find_outside_line(&mut self, block: &[u8]) -> Option<usize> {
         if self.known.len() <= RANGES {
             return None;

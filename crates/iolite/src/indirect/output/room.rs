@@ -1,4 +1,4 @@
-//! Room for entries: freed by readers, or by overwriting.
+//! Room for entries and memory for blocks, freed by readers or by overwriting.
 
 use super::{HotSegment, Output};
 use abi::RichPointer;
@@ -28,7 +28,7 @@ impl Output {
 
     fn has_room(&mut self) -> Result<bool, Fault> {
         let (capacity, head) = (self.ring.side.store.capacity, self.ring.side.head);
-        let passed = self.look()?;
+        let passed = self.refresh_passed()?;
         self.limit = match self.policy {
             // At intervals of half a lap, check for departed readers and releasable memory.
             Policy::Overwrite => head + capacity / 2,
@@ -38,9 +38,9 @@ impl Output {
         Ok(head < self.limit)
     }
 
-    /// Loads the readers' cursors, releases passed memory, and returns the position passed by all
-    /// readers.
-    pub(super) fn look(&mut self) -> Result<u64, Fault> {
+    /// Loads the readers' cursors and releases the memory that all readers have passed. Returns the
+    /// position that all readers have passed.
+    pub(super) fn refresh_passed(&mut self) -> Result<u64, Fault> {
         let oldest = self.ring.side.refresh()?;
         if self.ring.side.is_abandoned() {
             return Err(Fault::Abandoned);
@@ -64,24 +64,23 @@ impl Output {
         }
     }
 
-    /// Releases memory that all readers have passed. This happens automatically when room is
-    /// needed. To be called by a writer that is idle for long, and before waiting for a followed
-    /// input.
+    /// Releases memory that all readers have passed. Writes do this when they need room. Call this
+    /// in a writer that is idle for a long time, and before waiting for a followed input.
     pub fn reap(&mut self) -> Result<(), Fault> {
-        self.look().map(|_| ())
+        self.refresh_passed().map(|_| ())
     }
 
-    /// Ensures free memory in the backing dbuf, blocking until readers have passed some of this
-    /// stream's blocks; memory held by other streams does not count. Returns false if the policy is
-    /// not to block.
+    /// Ensures free memory in the backing dbuf. Blocks until readers have passed some of this
+    /// stream's blocks; memory held by other streams does not count. Returns false, without
+    /// blocking, if the policy is not to block.
     #[cold]
-    pub(super) fn make_memory(&mut self) -> Result<bool, Fault> {
+    pub(super) fn free_memory(&mut self) -> Result<bool, Fault> {
         self.extend_hold();
-        let Some(oldest) = self.flights.first() else {
+        let Some(oldest) = self.flights.first_release() else {
             return Err(Fault::NoRoom(self.backing.dbuf()));
         };
         let before = self.flights.len();
-        let passed = self.look()?;
+        let passed = self.refresh_passed()?;
         if self.flights.len() < before {
             return Ok(true);
         }
@@ -91,14 +90,14 @@ impl Output {
                 // SYNC POINT: writing begins; see `begin`. Readers that have not passed `oldest`
                 // detect it after their copy.
                 self.floor = self.floor.max(oldest + self.ring.side.store.capacity);
-                self.begin(0);
+                self.announce_overwrite(0);
                 self.give_back(oldest.max(passed));
                 Ok(true)
             }
             Policy::Block => {
-                let until = self.flights.part(if self.spins == 0 { 7 } else { 4 });
+                let until = self.flights.release_position(if self.spins == 0 { 7 } else { 4 });
                 self.wait_until_passed(until.max(oldest), |output| {
-                    output.look()?;
+                    output.refresh_passed()?;
                     Ok(output.flights.len() < before)
                 })?;
                 Ok(true)
@@ -106,7 +105,7 @@ impl Output {
         }
     }
 
-    /// Blocks until `done` returns true; readers wake the writer once they have passed `until`.
+    /// Blocks until `done` returns true. Readers wake the writer after they have passed `until`.
     /// Fails with [`Fault::Abandoned`] if no reader is left.
     pub(super) fn wait_until_passed(
         &mut self,
@@ -140,9 +139,9 @@ impl Output {
 
     /// Announces that `count` entries are about to be overwritten, in a ring that overwrites.
     #[inline]
-    pub(super) fn begin(&mut self, count: u64) {
+    pub(super) fn announce_overwrite(&mut self, count: u64) {
         // SYNC POINT: writing begins; an announcement is never withdrawn.
-        self.ring.side.begin((self.ring.side.head + count).max(self.floor));
+        self.ring.side.announce_overwrite((self.ring.side.head + count).max(self.floor));
     }
 
     /// Counts a block dropped for lack of room; returns false.
@@ -152,9 +151,9 @@ impl Output {
         false
     }
 
-    /// Writes pointers to blocks of `origin`, each of which is checked to be in a segment that this
-    /// stream then holds. Waits as [`Output::write`]. Returns the number of pointers written. If
-    /// all blocks of a batch are in one segment, this is cheaper than single writes.
+    /// Writes pointers to blocks of `origin`, after checking that each block is in a segment that
+    /// this stream then holds. Waits as [`Output::write`]. Returns the number of pointers written.
+    /// If all blocks of a batch are in one segment, this is cheaper than single writes.
     pub fn put_all(
         &mut self,
         pointers: &[RichPointer],
@@ -178,8 +177,8 @@ impl Output {
         Ok(put)
     }
 
-    /// Writes the leading pointers that are in one segment. The caller ensures that there is room
-    /// for all of `batch`. Returns their number.
+    /// Writes the leading pointers that refer to one segment. The caller ensures that there is room
+    /// for all of `batch`. Returns the number of pointers written.
     fn put_batch(&mut self, batch: &[RichPointer], origin: &dyn Origin) -> Result<usize, Fault> {
         let Some(first) = batch.first() else { return Ok(0) };
         let (mut count, mut bytes) = self.hot.count_covered(batch);
@@ -189,14 +188,15 @@ impl Output {
         }
         let same = batch.get(..count.max(1)).unwrap_or_default();
         if self.policy == Policy::Overwrite {
-            self.begin(same.len() as u64);
+            self.announce_overwrite(same.len() as u64);
         }
         self.ring.put_all_bare(same, bytes);
         self.publish_if_due();
         Ok(same.len())
     }
 
-    /// Holds the segment of a pointer (F1); `origin` proves that it is held at this moment.
+    /// Holds the segment of a pointer (F1). `origin` proves that the segment is held at this
+    /// moment.
     fn advance_to(&mut self, pointer: RichPointer, origin: &dyn Origin) -> Result<(), Fault> {
         let until = self.ring.side.head + 1;
         let lease = self.flights.advance_to(pointer, until, || origin.lease(pointer))?;

@@ -1,4 +1,4 @@
-//! Writes of bytes in dbufs become pointers, and other writes are copied.
+//! Tests that writes of bytes in dbufs become pointers, and other writes are copied.
 
 use super::*;
 use crate::interface::{StreamReader as _, StreamWriter as _};
@@ -13,7 +13,7 @@ fn e1_bytes_in_dbufs_become_pointers_and_others_copies() {
     let frozen = fixture.frozen(10, &[2; 10_000]);
     let file = frozen.aggregate().unwrap();
     let unknown = fixture.pool(11, 2).copy(&[3; 100]).unwrap();
-    assert!(output.know_pool(pool.pool(), 8) && output.know_frozen(&frozen, 64));
+    assert!(output.register_pool(pool.pool(), 8) && output.register_frozen(&frozen, 64));
     let slice = aggregate.slices().next().unwrap().bytes();
     let piece = file.slices().next().unwrap().bytes();
     let own = vec![4; 500];
@@ -23,7 +23,7 @@ fn e1_bytes_in_dbufs_become_pointers_and_others_copies() {
     for block in written {
         assert!(output.write(block).unwrap());
     }
-    assert_eq!(output.spliced(), Spliced { blocks: 5, copied: 3 });
+    assert_eq!(output.spliced(), SplicedCounts { blocks: 5, copied: 3 });
     drop(output);
     let mut all = Vec::new();
     let mut out = [0; 4096];
@@ -42,10 +42,10 @@ fn k6_lowest_dbuf_threshold_applies() {
     let mut small = fixture.pool(9, 4);
     let frozen = fixture.frozen(10, &[2; 100]);
     assert_eq!(output.threshold(), 32);
-    assert!(output.know_frozen(&frozen, 64));
+    assert!(output.register_frozen(&frozen, 64));
     assert_eq!(output.threshold(), 32, "a larger one changes nothing");
     let block = small.copy(&[1; 10]).unwrap();
-    assert!(output.know_pool(small.pool(), 8));
+    assert!(output.register_pool(small.pool(), 8));
     assert_eq!(output.threshold(), 8);
     let block = block.slices().next().unwrap().bytes();
     let mut out = [0; 1000];
@@ -59,13 +59,14 @@ fn k6_lowest_dbuf_threshold_applies() {
     }
 }
 
-/// After a miss, a dbuf is not searched for a number of writes that grows with each miss.
+/// After a miss in a dbuf, the dbuf is not searched for a number of writes that grows with each
+/// miss.
 #[test]
 fn e4_misses_suspend_splicing_from_a_dbuf() {
     let fixture = Fixture::new();
     let (mut output, mut input, _backing) = fixture.one(&config(), 4);
     let pool = fixture.pool(9, 2);
-    assert!(output.know_pool(pool.pool(), 32));
+    assert!(output.register_pool(pool.pool(), 32));
     let mut tried = Vec::new();
     let mut copied = 0;
     for round in 1..=3 {
@@ -133,13 +134,13 @@ fn d8_bytes_outside_dbufs_go_to_default_dbuf() {
     assert_eq!(space.faults().mapped, 1);
 }
 
-/// A draft is not published: its address is not a hit. (S4)
+/// The bytes of a draft are unpublished, so their address is not a hit (S4).
 #[test]
 fn e1_bytes_of_unpublished_draft_are_copied() {
     let fixture = Fixture::new();
     let (mut output, mut input, _backing) = fixture.one(&config(), 4);
     let pool = fixture.pool(9, 2);
-    output.know_pool(pool.pool(), 32);
+    output.register_pool(pool.pool(), 32);
     let mut draft = pool.pool().draft(100, 100).unwrap();
     draft.fill(1);
     output.write(&draft[..50]).unwrap();
@@ -149,15 +150,15 @@ fn e1_bytes_of_unpublished_draft_are_copied() {
     for _ in 0..3 {
         output.write(&bytes[..50]).unwrap();
     }
-    assert_eq!(output.spliced(), Spliced { blocks: 2, copied: 2 });
+    assert_eq!(output.spliced(), SplicedCounts { blocks: 2, copied: 2 });
     output.flush();
     let mut out = [0; 200];
     assert_eq!(input.read(&mut out).unwrap(), 200);
     assert_eq!((&out[..50], &out[50..]), (&[1; 50][..], &[2; 150][..]));
 }
 
-/// F5: a block peeked and forwarded is held by the first writer until the last reader has passed
-/// it.
+/// A block that is peeked and forwarded is held by the first writer until the last reader has
+/// passed it (F5).
 #[test]
 fn e1_peeked_block_becomes_pointer_in_next_stream() {
     let fixture = Fixture::new();
@@ -175,22 +176,22 @@ fn e1_peeked_block_becomes_pointer_in_next_stream() {
     middle.take(500);
     second.flush();
     middle.give_back();
-    assert_eq!(second.spliced(), Spliced { blocks: 1, copied: 0 });
-    assert_eq!((middle.kept(), leased(&backing)), (1, 1), "not given back");
+    assert_eq!(second.spliced(), SplicedCounts { blocks: 1, copied: 0 });
+    assert_eq!((middle.unreleased_blocks(), leased_segments(&backing)), (1, 1), "not given back");
     first.reap().unwrap();
-    assert_eq!(leased(&backing), 1);
+    assert_eq!(leased_segments(&backing), 1);
     assert_eq!(read_all(&mut last), [5; 200]);
     last.give_back();
     second.reap().unwrap();
     middle.give_back();
-    assert_eq!(middle.kept(), 0, "now it is");
+    assert_eq!(middle.unreleased_blocks(), 0, "now it is");
     drop(first);
     sweep();
-    assert_eq!(leased(&backing), 0);
+    assert_eq!(leased_segments(&backing), 0);
 }
 
-/// Forwarded entries hold back the first writer until they are read, as in a shell pipeline; the
-/// process in between waits on both sides.
+/// Forwarded entries hold back the first writer until they are read, as in a shell pipeline. The
+/// process in between waits for both sides.
 #[test]
 fn e1_forwarder_waits_for_both_sides() {
     let fixture = Fixture::new();

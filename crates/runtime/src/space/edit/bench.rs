@@ -1,8 +1,8 @@
 //! Edit of one block: in place, or in a copy that is made when the filter first writes. [SL §6.1]
 //!
 //! In: a rich pointer, and a flag that demands a copy. Out: the resulting blocks ([`EditOutput`]).
-//! [`super`] states when an edit in place is permitted; `buffer::pool::edit` states why the bytes
-//! may be written.
+//! The module [`super`] defines when an edit in place is permitted; `buffer::pool::edit` explains
+//! why the bytes may then be written.
 
 use super::{EditOutput, FRAGMENT_MIN};
 use abi::{BlockMetadata, Class, Entry, Flags, Marks, RichPointer};
@@ -11,7 +11,7 @@ use buffer::pool::{Draft, Editing, Pool};
 use filter::{ClassifyContext, Edit, Editable, Keep, Workbench};
 use std::ops::Range;
 
-/// Editor of single blocks, with exclusive access to the memory of the space.
+/// An editor of single blocks, with exclusive access to the memory of the space.
 pub(super) struct BlockEditor<'b, 'i> {
     pub(super) intakes: &'b mut [Pool],
     pub(super) work: &'b mut Pool,
@@ -21,8 +21,8 @@ pub(super) struct BlockEditor<'b, 'i> {
 }
 
 impl BlockEditor<'_, '_> {
-    /// Runs the filter on a block, in place if possible, and emits the result. `copies`: the edit
-    /// must be made in a copy.
+    /// Runs the filter on a block, in place if possible, and emits the result. If `copies` is true,
+    /// the edit must be made in a copy.
     pub(super) fn edit_block(
         &mut self,
         (entry, order): (Entry, u32),
@@ -99,12 +99,13 @@ impl BlockEditor<'_, '_> {
     }
 }
 
-/// Result of a filter's edit of a block.
+/// The result of a filter's edit of a block.
 struct EditResult {
     pointer: RichPointer,
     marks: Marks,
     context: BlockMetadata,
-    /// Used length in bytes of the new block that replaces the old one; `None` if no block does.
+    /// Used length in bytes of the new block that replaces the old one; `None` if the block was not
+    /// replaced.
     used: Option<usize>,
     lost: bool,
 }
@@ -141,7 +142,8 @@ impl EditOutput {
         }
     }
 
-    /// Emits a block that replaces the old one, or counts the old one as lost for lack of memory.
+    /// Emits the block that replaces the old one. Counts the old block as lost if there is no
+    /// memory for the new one.
     fn emit_new(
         &mut self,
         made: NewBlock<'_>,
@@ -206,7 +208,7 @@ impl EditOutput {
     }
 }
 
-/// Memory of a block that replaces the old one.
+/// The memory of a block that replaces the old one.
 enum NewBlock<'b> {
     Nothing,
     Draft(Draft<'b>),
@@ -215,8 +217,8 @@ enum NewBlock<'b> {
 }
 
 impl NewBlock<'_> {
-    /// Detaches the memory from the pool. A draft would be discarded, but a pool under edit makes
-    /// none.
+    /// Detaches the memory from the pool. A draft would be discarded, but a pool under edit creates
+    /// no drafts.
     fn detach(self) -> NewBlock<'static> {
         match self {
             Self::Scratch(bytes) => NewBlock::Scratch(bytes),
@@ -233,7 +235,7 @@ impl NewBlock<'_> {
     }
 }
 
-/// Edit in place.
+/// An edit in place.
 struct InPlaceEdit<'b> {
     editing: Editing<'b>,
     work: Option<&'b Pool>,
@@ -242,7 +244,7 @@ struct InPlaceEdit<'b> {
 }
 
 impl<'b> InPlaceEdit<'b> {
-    /// Runs the filter. Returns the result, the memory of the replacement, and true if the filter
+    /// Runs the filter. Returns its result, the memory of the replacement, and true if the filter
     /// wrote into the old block.
     fn call(
         editing: Editing<'b>,
@@ -281,19 +283,19 @@ impl Workbench for InPlaceEdit<'_> {
     }
 }
 
-/// Edit in a copy.
+/// An edit in a copy.
 struct CopyEdit<'b> {
     old: &'b [u8],
     work: &'b Pool,
-    /// Copy, and the range of the frame that it covers; `None` before the first write.
+    /// The copy, and the range of the frame that it covers; `None` before the first write.
     draft: Option<(Draft<'b>, Range<usize>)>,
     made: NewBlock<'b>,
     fragments: bool,
 }
 
 impl CopyEdit<'_> {
-    /// Replaces a copy of a range by a copy of the whole frame, with the changes so far; `None` if
-    /// there is no memory.
+    /// Replaces a copy of a range by a copy of the entire frame, including the changes so far.
+    /// Returns `None` if there is no memory.
     fn widen(&mut self) -> Option<()> {
         let before = self.draft.take().map(|(draft, part)| (draft.to_vec(), part));
         let mut draft = self.work.draft(self.old.len(), self.old.len())?;
@@ -305,9 +307,9 @@ impl CopyEdit<'_> {
         Some(())
     }
 
-    /// Makes a copy into which `range` can be written: a copy of the range alone if fragments are
-    /// accepted, the frame is long and the range is at most half of it, else a copy of the whole
-    /// frame. Returns `None` without memory.
+    /// Creates a copy in which `range` can be written. Copies only the range if fragments are
+    /// accepted, the frame is long and the range is at most half of it; otherwise copies the entire
+    /// frame. Returns `None` if there is no memory.
     fn begin(&mut self, range: &Range<usize>, keep: Keep) -> Option<()> {
         let long = self.old.len() >= FRAGMENT_MIN && range.len() <= self.old.len() / 2;
         let part = if self.fragments && long { range.clone() } else { 0..self.old.len() };

@@ -1,4 +1,4 @@
-//! Transfer of waiting blocks to the section of a new graph.
+//! Transfer of waiting blocks from a section to its successor in a new graph.
 
 use super::{OperandPart, OperandSection};
 
@@ -29,8 +29,9 @@ impl OperandSection {
         }
     }
 
-    /// Returns program and step of this section that contain a filter of the given step of the old
-    /// section, at the same depth of nesting.
+    /// Finds the step of this section that corresponds to a step of the old section: it contains a
+    /// filter of the old step at the same depth of nesting. Returns its program and step, or
+    /// `None`.
     fn step_like(&self, old: &Self, program: usize, step: usize) -> Option<(usize, usize)> {
         let mut numbers = Vec::new();
         old.numbers(program, step, &mut numbers);
@@ -49,7 +50,7 @@ impl OperandSection {
         })
     }
 
-    /// Collects the planned indices of the filters in a step's operand.
+    /// Adds the planned indices of the filters in a step's operand to `numbers`.
     fn numbers(&self, program: usize, step: usize, numbers: &mut Vec<usize>) {
         let operand = self.programs[program].steps.get(step).map_or(&[][..], |it| &it.operand);
         for (_, part) in operand {

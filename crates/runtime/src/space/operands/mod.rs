@@ -2,21 +2,23 @@
 //! docs/book/decisions/0047-operands.md)
 //!
 //! An operand gets a copy of the block's entry with a **ticket** in its marks; the bytes are not
-//! copied. Output of the operand's last filter with that ticket is its answer, whatever its view.
-//! The block itself waits and then continues unchanged: to the next operand or out of the section.
+//! copied. The output of the operand's last filter with that ticket is the operand's answer,
+//! whatever the view. The block itself waits, and then continues unchanged to the next operand or
+//! out of the section.
 //!
-//! - Answered: the last filter let a part of the block through with a nonzero class, or consumed
-//!   bytes of it.
-//! - Not answered: it let the block through with class 0, or the block never reached it.
-//! - Dropped: a filter of the operand dropped the block, and let no part of it through.
-//! - Waiting: a filter of the operand holds it. The section holds the block for as long.
+//! - Answered: the last filter passed a part of the block with a nonzero class, or consumed bytes
+//!   of the block.
+//! - Not answered: the last filter passed the block with class 0, or the block never reached that
+//!   filter.
+//! - Dropped: a filter of the operand dropped the block, and passed no part of it.
+//! - Waiting: a filter of the operand holds the copy. The section then holds the block as well.
 //!
 //! Blocks made by operands have no ticket and are discarded after the last filter. Fragments that
 //! were merged share the answer of the merged block.
 //!
 //! An expression is compiled to a **program**: steps, each of which leads to later steps only. A
-//! section inside an operand is a program of its own, whose input is the output of the filter
-//! before it.
+//! section inside an operand is compiled to a program of its own, whose input is the output of the
+//! preceding filter.
 //!
 //! - `run`: blocks through programs and operands;
 //! - `settle`: answers of operands, and waiting blocks;
@@ -33,52 +35,52 @@ use abi::Class;
 use filter::{Fate, HeldList, LANES};
 use std::collections::{BTreeMap, HashMap};
 
-/// Drop reasons of a section.
+/// Drop reasons of a section, by index.
 pub const REASONS: &[&str] = &["by an operand"];
 
-/// Section over operands that may hold blocks, with the blocks that wait for answers.
+/// A section over operands that may hold blocks, with the blocks that wait for answers.
 #[derive(Debug, Default)]
 pub struct OperandSection {
-    /// Programs; an enclosing program precedes the programs inside its operands.
+    /// Programs of the section. An enclosing program precedes the programs inside its operands.
     programs: Vec<Program>,
     /// Last ticket assigned.
     last: u32,
     /// Number of holds of a block in operands, by ticket.
     held: HashMap<u32, u32>,
-    /// Tickets of the blocks that were merged into a block, by its ticket.
+    /// Tickets of the blocks that were merged into another block, by the ticket of that block.
     joined: HashMap<u32, Vec<u32>>,
     /// Class of a block on entry into the section, by ticket; filled only if `asks_came`.
     came: HashMap<u32, Class>,
     /// True if a program inside an operand selects by the class on entry.
     asks_came: bool,
-    /// Fates of blocks in an inner program, for the enclosing one.
+    /// Fates of blocks in an inner program, to be reported to the enclosing program.
     fates: Vec<Fate>,
     /// Waiting blocks whose operand no longer exists.
     orphans: Vec<WaitingBlock>,
 }
 
-/// Compiled expression.
+/// A compiled expression.
 #[derive(Debug, Default)]
 struct Program {
     steps: Vec<Step>,
-    /// First step of a block.
+    /// Step at which a block begins.
     first: NextStep,
-    /// Position of the operand that contains this program; `None` for the outermost.
+    /// Position of the operand that contains this program, or `None` for the outermost program.
     inside: Option<OperandPlace>,
     /// Waiting blocks, by ticket.
     waiting: BTreeMap<u32, WaitingBlock>,
 }
 
-/// Position in an operand: program, step, index of the part.
+/// Position in an operand: program, step, and index of the part.
 type OperandPlace = (usize, usize, usize);
 
-/// Step of a program.
+/// A step of a program: an operand, and the steps that follow its answers.
 #[derive(Debug)]
 struct Step {
-    /// Entry classes of the section for which the operand runs; other blocks take `no`.
+    /// Classes on entry into the section for which the operand runs. Other blocks continue at `no`.
     asked: Wanted,
-    /// Parts of the operand in order, each with the classes that lead to it from the previous part.
-    /// Empty: every block takes `yes`.
+    /// Parts of the operand in order, each with the classes by which blocks reach it from the
+    /// previous part. If there are no parts, every block continues at `yes`.
     operand: Vec<(Wanted, OperandPart)>,
     yes: NextStep,
     no: NextStep,
@@ -86,16 +88,16 @@ struct Step {
     sets_class: bool,
 }
 
-/// Part of an operand.
+/// A part of an operand.
 #[derive(Debug, Clone, Copy)]
 enum OperandPart {
-    /// Filter: node, and planned index.
+    /// A filter: its node, and its planned index.
     Filter(NodeId, usize),
-    /// Index of an inner program.
+    /// An inner program, by index.
     Program(usize),
 }
 
-/// Next step of a block.
+/// The next step of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 enum NextStep {
     /// Continue at this step.
@@ -107,12 +109,12 @@ enum NextStep {
     No,
 }
 
-/// Block that waits for an operand's answer.
+/// A block that waits for an operand's answer.
 #[derive(Debug)]
 struct WaitingBlock {
     /// The block, held by the section.
     list: HeldList,
-    /// Index of the step.
+    /// Index of the step whose answer the block waits for.
     step: usize,
     /// Ticket of the block into which this block was merged, if any.
     follows: Option<u32>,
@@ -120,23 +122,23 @@ struct WaitingBlock {
     so_far: PartialAnswer,
 }
 
-/// Classes of a block during the evaluation.
+/// The classes of a block during the evaluation.
 #[derive(Debug, Clone, Copy)]
 struct Classes {
     /// Class on entry into the section.
     came: Class,
     /// Class on entry into the operand.
     incoming: Class,
-    /// Class given by the last answering operand.
+    /// Class given by the last operand that answered.
     result: Class,
 }
 
-/// Result of an operand for one block so far.
+/// The result of an operand for one block so far.
 #[derive(Debug, Clone, Copy, Default)]
 struct PartialAnswer {
-    /// Nonzero class with which a part was let through, if any.
+    /// Nonzero class with which a part was passed, if any.
     class: Option<Class>,
-    /// True if a part was let through with class 0.
+    /// True if a part was passed with class 0.
     zero: bool,
     /// True if a part was dropped.
     dropped: bool,
@@ -148,7 +150,7 @@ struct PartialAnswer {
 pub type OperandExpr = Section<(NodeId, usize)>;
 
 impl OperandSection {
-    /// Compiles an expression.
+    /// Compiles an expression into a section.
     pub fn new(expression: &OperandExpr) -> Self {
         let mut asks = Self::default();
         asks.program(expression, None);
@@ -174,7 +176,7 @@ impl OperandSection {
         }
     }
 
-    /// Compiles an expression to a program; returns the program's index.
+    /// Compiles an expression into a program. Returns the index of the program.
     fn program(&mut self, expression: &OperandExpr, inside: Option<OperandPlace>) -> usize {
         let number = self.programs.len();
         self.programs.push(Program { inside, ..Program::default() });
@@ -210,7 +212,7 @@ impl OperandSection {
         number
     }
 
-    /// Returns the position of a filter among the operands.
+    /// Returns the position of a filter among the operands, or `None` if it is not part of one.
     fn place_of(&self, node: NodeId) -> Option<OperandPlace> {
         self.programs.iter().enumerate().find_map(|(program, it)| {
             it.steps.iter().enumerate().find_map(|(step, it)| {
@@ -224,7 +226,7 @@ impl OperandSection {
     }
 }
 
-/// Step whose inner programs are not compiled yet.
+/// A step whose inner programs are not compiled yet.
 struct DraftStep<'e> {
     asked: Wanted,
     operand: Vec<(Wanted, &'e OperandExpr)>,
@@ -233,7 +235,7 @@ struct DraftStep<'e> {
     sets_class: bool,
 }
 
-/// Appends the steps of an expression, last step first; returns the step at which the expression
+/// Appends the steps of an expression, last step first. Returns the step at which the expression
 /// begins.
 fn compile<'e>(
     expression: &'e OperandExpr,
@@ -278,7 +280,7 @@ fn flatten_chain<'e>(
     }
 }
 
-/// Compiles a part that runs for some entry classes only.
+/// Compiles a part that runs only for some classes on entry.
 fn compile_entry<'e>(
     (asked, part): &'e (Wanted, OperandExpr),
     (yes, no): (NextStep, NextStep),

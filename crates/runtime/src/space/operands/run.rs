@@ -1,4 +1,4 @@
-//! Evaluation: runs blocks through programs and operands.
+//! Evaluation of a section: runs blocks through programs and operands.
 
 use super::{CALL_BLOCKS_MAX, Classes, NextStep, OperandPart, OperandPlace, OperandSection};
 use crate::space::arc::NodeId;
@@ -8,7 +8,7 @@ use abi::Class;
 use filter::{Batch, Block, Fate, Filter, Output, lanes};
 use std::collections::HashSet;
 
-/// Block under evaluation.
+/// A block under evaluation.
 pub(super) struct Subject<'a> {
     /// The unchanged block.
     pub(super) block: Block<'a>,
@@ -20,15 +20,15 @@ pub(super) struct Subject<'a> {
     pub(super) then: NextStep,
 }
 
-/// Output block of a part of an operand.
+/// A block in the output of a part of an operand.
 pub(super) struct OperandBlock<'a> {
     pub(super) block: Block<'a>,
-    /// Index, among the blocks that are evaluated together, of the input block from which this
-    /// block results.
+    /// Index of the input block from which this block results, among the blocks that are evaluated
+    /// together.
     pub(super) cause: u32,
 }
 
-/// Output of an operand.
+/// The output of an operand.
 #[derive(Default)]
 pub(super) struct OperandAnswer<'a> {
     pub(super) given: Vec<OperandBlock<'a>>,
@@ -68,8 +68,8 @@ impl<'a> Walk<'_, 'a> {
         self.section(at, |asks, walk| asks.end(walk, at))
     }
 
-    /// Detaches a section from its node during `act`, so that its operands can be called. Returns
-    /// the blocks that leave the section.
+    /// Detaches a section from its node while `act` runs, so that `act` can call the section's
+    /// operands. Returns the blocks that leave the section.
     fn section(
         &mut self,
         at: NodeId,
@@ -90,7 +90,7 @@ impl<'a> Walk<'_, 'a> {
         if output.is_empty() { Ran::Ended } else { Ran::Others(output) }
     }
 
-    /// Calls a filter of an operand; appends its output and fates to the answer.
+    /// Calls a filter of an operand. Appends the filter's output and fates to the answer.
     fn call(&mut self, at: NodeId, given: &[OperandBlock<'a>], answer: &mut OperandAnswer<'a>) {
         for some in given.chunks(CALL_BLOCKS_MAX) {
             let mut batch = Batch::empty();
@@ -135,8 +135,8 @@ impl<'a> Walk<'_, 'a> {
 }
 
 impl OperandSection {
-    /// Runs a program on blocks, each with its order number. Returns the decided blocks; the others
-    /// wait.
+    /// Runs a program on blocks, each with its order number. Returns the decided blocks; the other
+    /// blocks wait.
     fn enter<'a>(
         &mut self,
         walk: &mut Walk<'_, 'a>,
@@ -166,7 +166,7 @@ impl OperandSection {
         self.run_steps(walk, at, (program, 0), flow)
     }
 
-    /// Runs the steps of a program from step `from` on; returns the decided blocks.
+    /// Runs the steps of a program, beginning at step `from`. Returns the decided blocks.
     pub(super) fn run_steps<'a>(
         &mut self,
         walk: &mut Walk<'_, 'a>,
@@ -208,7 +208,7 @@ impl OperandSection {
         flow.into_iter().map(Subject::with_final_class).collect()
     }
 
-    /// Runs the parts of an operand from part `from` on.
+    /// Runs the parts of an operand, beginning at part `from`.
     fn operand<'a>(
         &mut self,
         walk: &mut Walk<'_, 'a>,
@@ -246,7 +246,8 @@ impl OperandSection {
         answer
     }
 
-    /// Continues after a part of an operand that released blocks on its own.
+    /// Continues the evaluation after a part of an operand that released blocks without being
+    /// called with input.
     pub(super) fn resume<'a>(
         &mut self,
         walk: &mut Walk<'_, 'a>,
@@ -259,7 +260,7 @@ impl OperandSection {
         self.continue_after(walk, at, (program, step), flow)
     }
 
-    /// Runs the steps after a decided step, then those of enclosing programs; returns the blocks
+    /// Runs the steps after a decided step, then those of enclosing programs. Returns the blocks
     /// that leave the section.
     pub(super) fn continue_after<'a>(
         &mut self,
@@ -284,14 +285,15 @@ impl OperandSection {
         }
     }
 
-    /// Takes the fates that blocks met in an inner program.
+    /// Removes and returns the fates of blocks in an inner program.
     fn fates_inside(&mut self, walk: &mut Walk<'_, '_>, at: NodeId) -> Vec<Fate> {
         let mut fates = walk.nodes[at].holds.take_fates();
         fates.append(&mut self.fates);
         fates
     }
 
-    /// Returns the class with which the block entered the section; `None` in the outermost program.
+    /// Returns the class with which the block entered the section, or `None` in the outermost
+    /// program.
     fn entry_class(&self, program: usize, block: &Block<'_>) -> Option<Class> {
         self.programs.get(program)?.inside?;
         self.came.get(&block.marks.ticket()).copied()
@@ -309,7 +311,7 @@ impl OperandSection {
 }
 
 impl<'a> Subject<'a> {
-    /// Sets the final class of a decided block.
+    /// Returns the decided block with its final class.
     fn with_final_class(mut self) -> Self {
         let class = if self.then == NextStep::Yes { self.classes.result } else { Class::NONE };
         self.block = self.block.with_class(class);

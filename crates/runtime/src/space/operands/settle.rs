@@ -1,4 +1,4 @@
-//! Answers of operands, and blocks that wait for them.
+//! Evaluation of the answers of operands, and of the blocks that wait for them.
 
 use super::run::{OperandAnswer, OperandBlock, Subject};
 use super::{NextStep, OperandSection, PartialAnswer, WaitingBlock};
@@ -8,10 +8,10 @@ use abi::Class;
 use filter::{Block, Fate, Gateway as _, HeldList};
 use std::collections::{BTreeSet, HashMap};
 
-/// Verdict on a block.
+/// The verdict on a block.
 #[derive(Clone, Copy)]
 enum Verdict {
-    /// Answered, with the class given by the operand, if any.
+    /// Answered. Holds the class given by the operand, if any.
     Yes(Option<Class>),
     No,
     /// Dropped by the operand.
@@ -20,24 +20,24 @@ enum Verdict {
     Wait,
 }
 
-/// Position of a block in the output: index of the input block, then the position in the operand's
+/// Position of a block in the output: index of the input block, then position in the operand's
 /// output.
 type OutputPosition = (usize, usize);
 
-/// New results of an operand, by ticket.
+/// The new results of an operand, by ticket.
 #[derive(Default)]
 struct OperandResults {
     so_far: HashMap<u32, PartialAnswer>,
     at: HashMap<u32, OutputPosition>,
-    /// Tickets with new results.
+    /// Tickets of the blocks that have new results.
     touched: BTreeSet<u32>,
     /// Ticket of the block into which a block was merged, by the ticket of the merged block.
     joined: HashMap<u32, u32>,
 }
 
 impl OperandSection {
-    /// Applies the answer of an operand: blocks of `flow` continue or begin to wait, and waiting
-    /// blocks with a verdict continue.
+    /// Applies the answer of an operand. Blocks of `flow` continue or begin to wait; waiting blocks
+    /// with a verdict continue. Returns the blocks that continue, in input order.
     pub(super) fn settle<'a>(
         &mut self,
         walk: &mut Walk<'_, 'a>,
@@ -101,7 +101,7 @@ impl OperandSection {
         left.into_iter().map(|(_, subject)| subject).collect()
     }
 
-    /// Collects the new results of each block.
+    /// Collects the new results of each block from an operand's answer.
     fn collect_results(&mut self, answer: OperandAnswer<'_>) -> OperandResults {
         let mut known = OperandResults::default();
         for (number, OperandBlock { block, cause }) in answer.given.iter().enumerate() {
@@ -171,7 +171,7 @@ impl OperandSection {
         });
     }
 
-    /// Returns the verdict on a block.
+    /// Returns the verdict on the block with this ticket.
     fn verdict(&self, known: &OperandResults, ticket: u32) -> Verdict {
         let so_far = known.so_far.get(&ticket).copied().unwrap_or_default();
         match so_far {
@@ -188,7 +188,8 @@ impl OperandSection {
         self.programs[program].waiting.get(&ticket)?.follows
     }
 
-    /// Advances a block after a step; returns false if the block is dropped.
+    /// Sets the next step of a block after a step has been decided. Returns false if the block is
+    /// dropped.
     fn advance(
         &mut self,
         walk: &mut Walk<'_, '_>,
@@ -223,13 +224,13 @@ impl OperandSection {
         true
     }
 
-    /// Reports a block of an inner program as dropped to the enclosing program.
+    /// Reports to the enclosing program that a block of an inner program was dropped.
     fn ended(&mut self, block: &Block<'_>) {
         let around = block.marks.ticket();
         self.fates.extend((around != 0).then_some(Fate::Dropped(around)));
     }
 
-    /// Suspends a block until its operand has answered. Evicts the block if it cannot be held.
+    /// Suspends a block until its operand has answered. If the block cannot be held, it is evicted.
     fn suspend<'a>(
         &mut self,
         walk: &mut Walk<'_, 'a>,
@@ -258,8 +259,8 @@ impl OperandSection {
         self.programs[program].waiting.insert(subject.ticket, waiting);
     }
 
-    /// Takes a waiting block out of the section, to be resumed; `None` if it does not wait for this
-    /// step.
+    /// Removes a waiting block from the section so that it continues. Returns `None` if it does not
+    /// wait for this step.
     fn release<'a>(
         &mut self,
         walk: &mut Walk<'_, 'a>,
@@ -275,8 +276,8 @@ impl OperandSection {
         Some(Subject { block, order, ticket, classes: it.classes, then: NextStep::Ask(step) })
     }
 
-    /// Removes a waiting block from the holds of the section and unpins it; `None` if it is not
-    /// held.
+    /// Removes a waiting block from the holds of the section and unpins it. Returns `None` if the
+    /// block is not held.
     fn take_waiting<'a>(
         &self,
         walk: &mut Walk<'_, 'a>,
@@ -296,7 +297,7 @@ impl OperandSection {
         Some(block)
     }
 
-    /// Releases all waiting blocks: no further answers come.
+    /// Releases all waiting blocks, because no further answers come.
     pub(super) fn end<'a>(&mut self, walk: &mut Walk<'_, 'a>, at: NodeId) -> Vec<Subject<'a>> {
         let mut all = Vec::new();
         // Inner programs have higher indices and end first.
@@ -327,8 +328,8 @@ impl OperandSection {
         all
     }
 
-    /// Releases blocks whose operand no longer exists: with class 0 if the operand let a part
-    /// through with class 0, else with the class of the last answering operand.
+    /// Releases blocks whose operand no longer exists. Such a block gets class 0 if the operand
+    /// passed a part of it with class 0, else the class of the last operand that answered.
     pub(super) fn release_orphans<'a>(
         &mut self,
         walk: &mut Walk<'_, 'a>,

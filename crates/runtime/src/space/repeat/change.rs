@@ -1,7 +1,7 @@
 //! Hot swaps in a record: the stop of a space, the draining of its old graph, and the end of
 //! removed nodes.
 //!
-//! A hot swap stops several spaces between two of their passes. Once it can no longer fail, each
+//! A hot swap stops several spaces, each between two passes. When the swap can no longer fail, each
 //! space records its stop, then the blocks drained from removed rings, then the end of the removed
 //! nodes. A failed swap therefore leaves no trace in the record. A replaying space lends itself at
 //! the recorded stop and drains the same blocks.
@@ -19,8 +19,8 @@ impl Space {
         self.ports.events.event(|| SpaceEvent::Change { number });
     }
 
-    /// Returns the time at which removed nodes end: the current time, which this call records, or
-    /// in a replay the recorded time.
+    /// Returns the time at which removed nodes end. Outside of a replay it is the current time,
+    /// which this call records; in a replay it is the recorded time.
     pub(in crate::space) fn retire_time(&mut self) -> Time {
         let now = self.now();
         let Some(mut player) = self.ports.events.take_reader() else {
@@ -41,7 +41,7 @@ impl Space {
         then
     }
 
-    /// Records that the removed nodes have ended and that later events belong to the new graph.
+    /// Records that the removed nodes have ended, and that later events belong to the new graph.
     pub(in crate::space) fn note_retired(&mut self) {
         self.note_claims();
         self.ports.events.event(|| SpaceEvent::Changed);
@@ -55,7 +55,7 @@ impl Space {
         }
     }
 
-    /// Drains removed rings as recorded; does nothing outside of a replay.
+    /// Drains the removed rings as recorded. Does nothing outside of a replay.
     pub fn take_as_recorded(&mut self) {
         let Some(mut player) = self.ports.events.take_reader() else { return };
         loop {
@@ -93,8 +93,8 @@ impl Space {
         self.ports.stall_probe().iter().for_each(StallProbe::note_drained);
     }
 
-    /// Drains removed rings until no more blocks can come; calls `sleep` between two polls. Also
-    /// returns if the path fails.
+    /// Drains the removed rings until no more blocks can arrive over them or the path fails. Calls
+    /// `sleep` between two polls.
     pub fn drain_all_rings(&mut self, is_removed: &dyn Fn(NodeKey) -> bool, sleep: &dyn Fn()) {
         let mut wait: Option<StallWait> = None;
         loop {
@@ -107,8 +107,8 @@ impl Space {
         }
     }
 
-    /// Blocks until the thread of this hot swap asks for the space; `None` if the space must not
-    /// take part.
+    /// Blocks until the thread that replays this hot swap requests the space. Returns `None` if the
+    /// space must not take part.
     pub(super) fn borrow_for(
         &mut self,
         player: &dyn EventReader,

@@ -1,4 +1,4 @@
-//! Write isolation: the rules of [Th §5.3.1] one by one, and the property that only nodes
+//! Tests of write isolation: the rules of [Th §5.3.1] one by one, and the property that only nodes
 //! downstream of an edit see it. L1 to L8, D15, D20.
 
 use super::*;
@@ -7,7 +7,7 @@ use crate::space::edit::FRAGMENT_MIN;
 use filter::{Edit, Editable, Keep};
 use testkit::Random;
 
-/// Editing filter that adds to every number, in place where the space permits it.
+/// Editing filter that adds a constant to every number, in place if the space permits it.
 struct Add(u32);
 
 impl Edit for Add {
@@ -19,7 +19,7 @@ impl Edit for Add {
     }
 }
 
-/// [`Add`] on the batch interface, whose edits are always copies.
+/// Variant of [`Add`] on the batch interface, whose edits are always made in copies.
 struct AddInCopies(u32);
 
 impl Lanes for AddInCopies {
@@ -234,8 +234,8 @@ fn l2_blocks_that_share_bytes_are_edited_in_copies() {
     assert_balanced(&[remains]);
 }
 
-/// Runs `numbers | (ring to a second space | add | sink)`, and beside it `add | sink` in the first
-/// space if `edits_here`. Returns the numbers at both sinks, and the remains.
+/// Runs `numbers | (ring to a second space | add | sink)`. If `edits_here` is true, `add | sink`
+/// also runs in the first space. Returns the numbers at both sinks, and the remains of both spaces.
 fn run_over_a_ring(edits_here: bool) -> (Vec<u32>, Vec<u32>, [Remains; 2]) {
     let (there, here): (ReceivedNumbers, ReceivedNumbers) = (Arc::default(), Arc::default());
     let (near, far) = (Arc::new(Doorbell::new()), Arc::new(Doorbell::new()));
@@ -340,8 +340,8 @@ impl Sink for FragmentSink {
     }
 }
 
-/// Runs `long | (stamps | sink) + hold`; the hold keeps the blocks shared. Returns the pieces at
-/// the sink, and the edits by method.
+/// Runs `long | (stamps | sink) + hold`, in which `hold` keeps the blocks shared. Returns the
+/// fragments at the sink, and the number of edits by method.
 fn run_stamps(fragments: bool) -> (ReceivedFragments, Edits) {
     let (edited, held): (Arc<Mutex<ReceivedFragments>>, Arc<Mutex<ReceivedFragments>>) =
         (Arc::default(), Arc::default());
@@ -434,7 +434,7 @@ fn d20_linear_pipe_reuses_its_rich_pointers() {
     assert!(split.len() == 2 && split[0] != split[1], "copied where paths part: {split:?}");
 }
 
-/// Node of a random graph: its operation, and its predecessors.
+/// A node of a random graph: its operation, and its predecessors.
 #[derive(Clone, Debug)]
 struct Step {
     what: u32,
@@ -459,7 +459,7 @@ fn random_graph(random: &mut Random) -> Vec<Step> {
     (0..count).map(|i| step(i, random)).collect()
 }
 
-/// Mode in which the editing filters of a random graph run.
+/// Mode in which the editing filters of a random graph edit blocks.
 #[derive(Clone, Copy, PartialEq)]
 enum EditMode {
     Free,

@@ -1,5 +1,5 @@
-//! Sections give the same answers whether their operands hold blocks or answer at once, and every
-//! input block leaves once, whatever the operands do with their copies.
+//! Tests that a section gives the same answers whether its operands hold blocks or answer at once,
+//! and that every input block leaves once, whatever the operands do with their copies.
 
 use super::*;
 use crate::space::operands::{OperandExpr, OperandSection};
@@ -9,16 +9,16 @@ type Answers = Box<dyn Fn(u32, &mut u32) -> bool>;
 /// Numbers, each with its class.
 type Classes = Vec<(u32, u32)>;
 
-/// The same expression for both kinds of section, with a reference evaluation.
+/// The same random expression for both kinds of section, with a reference evaluation.
 struct ExpressionPair {
     light: Section,
     heavy: OperandExpr,
-    /// Reference evaluation: returns true if the section answers a number, and then sets the class
-    /// to that of the last answering operand.
+    /// Reference evaluation. Returns true if the section answers a number, and then sets the class
+    /// to that of the last operand that answered.
     answers: Answers,
 }
 
-/// Classifier that gives the multiples of a number that number as class.
+/// Classifier for a number `n`, which gives class `n` to the multiples of `n`.
 struct MultipleClass(u32);
 
 impl Classify for MultipleClass {
@@ -121,8 +121,8 @@ fn light(wanted: Wanted, one: Section, other: Section) -> Vec<(Wanted, Section)>
     vec![(Wanted::All, one), (wanted, other)]
 }
 
-/// Runs a section over a random expression. Returns all blocks that leave it with their classes,
-/// and the expected ones.
+/// Runs a section over a random expression. Returns all blocks that leave the section, with their
+/// classes, and the expected result.
 fn section(seed: u64, slow: bool, heavy: bool) -> (Classes, Classes) {
     const ALL: u32 = 300;
     let mut wanted = Vec::new();

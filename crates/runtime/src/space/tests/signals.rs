@@ -1,11 +1,11 @@
-//! Events between spaces on real threads: which space is woken when. K4, K7, A16.
+//! Tests of events between spaces on real threads: which space is woken at which time. K4, K7, A16.
 
 use super::*;
 use buffer::signal::moderate::Events;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Source that gives one number at a time: the next one after the previous has arrived and the
-/// reader sleeps again.
+/// Source that gives one number at a time. It gives the next number when the previous one has
+/// arrived and the reader sleeps again.
 struct Trickle {
     numbers: Numbers,
     arrived: Arc<AtomicU64>,
@@ -42,7 +42,7 @@ impl Source for Trickle {
     }
 }
 
-/// Source that gives numbers until the trickle ends, so that the space never sleeps and never
+/// Source that gives numbers until the trickle ends, so that its space never sleeps and never
 /// flushes.
 struct Flood(Numbers, Arc<AtomicU64>, u64);
 
@@ -80,7 +80,7 @@ impl Sink for Arrivals {
     }
 }
 
-/// Filter that spins for this many nanoseconds per block.
+/// Filter that spins for a number of nanoseconds per block.
 struct Spin(u64);
 
 impl Classify for Spin {
@@ -93,8 +93,8 @@ impl Classify for Spin {
     }
 }
 
-/// Runs `source | (ring to a second space | sink) + busy` and, in the first space, `flood | busy`;
-/// returns the remains of both spaces.
+/// Runs `source | (ring to a second space | sink) + busy` and, in the first space, `flood | busy`.
+/// Returns the remains of both spaces.
 fn two_spaces(
     source: Box<dyn Source>,
     flood: Option<Flood>,
@@ -144,7 +144,7 @@ fn events(remains: &Remains) -> Events {
     exports.next().expect("an export")
 }
 
-/// Runs a trickle over a ring; returns the sorted latencies of its blocks in nanoseconds, and the
+/// Runs a trickle over a ring. Returns the sorted latencies of its blocks in nanoseconds, and the
 /// ring's events.
 fn run_trickle(ns: u64, busy_ns: u64, blocks: u32) -> (Vec<u64>, Events) {
     let (given_at, at) = (Arc::<Mutex<Vec<u64>>>::default(), Arc::<Mutex<Vec<u64>>>::default());

@@ -1,4 +1,4 @@
-//! Routing: from a node along its arcs to the next node.
+//! Routing of blocks from a node along its arcs to the next nodes.
 
 use super::{Arrival, CYCLE_MAX, HOPS_MAX, WaitingBatch, Walk};
 use crate::ledger::{EdgeKind, loses_here};
@@ -16,7 +16,7 @@ impl<'a> Walk<'_, 'a> {
     }
 
     /// Routes the live lanes of a batch. Returns the arrival of the remaining blocks at the next
-    /// node; `None` if all blocks have been walked or wait.
+    /// node, or `None` if all blocks have been walked or wait.
     #[inline(always)]
     pub(super) fn step(
         &mut self,
@@ -49,7 +49,7 @@ impl<'a> Walk<'_, 'a> {
         None
     }
 
-    /// Routes blocks one by one if an observer demands it; returns true if it did.
+    /// Routes blocks one by one if an observer demands it. Returns true if it did.
     #[cold]
     fn split(&mut self, from: NodeId, batch: &Batch<'a>, hops: u8) -> bool {
         let live = batch.live();
@@ -62,8 +62,8 @@ impl<'a> Walk<'_, 'a> {
         split
     }
 
-    /// Sends duplicates of the batch along all accepting arcs but the last, and the batch itself
-    /// along the last.
+    /// Sends duplicates of the batch along all accepting arcs except the last one, and the batch
+    /// itself along the last one.
     fn fork(&mut self, from: NodeId, batch: &mut Batch<'a>, hops: u8) -> Option<Arrival> {
         let arcs = self.nodes[from].arcs.len();
         let mut masks = [0 as LaneMask; 8];
@@ -107,7 +107,8 @@ impl<'a> Walk<'_, 'a> {
         }
     }
 
-    /// Counts routed and unselected lanes and keeps the routed ones; returns their amount.
+    /// Counts routed and unselected lanes, and keeps only the routed ones. Returns the routed
+    /// blocks and bytes.
     pub(super) fn keep_routed(
         &mut self,
         from: NodeId,
@@ -123,7 +124,8 @@ impl<'a> Walk<'_, 'a> {
         routed
     }
 
-    /// Puts a batch on an arc. Returns its arrival; `None` if it waits or is dropped.
+    /// Puts a batch on an arc. Returns the arrival of the batch, or `None` if the batch waits or is
+    /// dropped.
     #[inline]
     fn send_along(
         &mut self,
@@ -141,7 +143,8 @@ impl<'a> Walk<'_, 'a> {
         None
     }
 
-    /// Lets a batch wait at a join or on a back edge, or drops it.
+    /// Queues a batch at a join or on a back edge, or drops it if the back edge's work list is
+    /// full.
     fn wait(&mut self, (from, arc): (NodeId, usize), amount: Amount, batch: &Batch<'a>, hops: u8) {
         let edge = &mut self.nodes[from].arcs[arc];
         let waiting = |batch: &Batch<'a>| WaitingBatch { from, arc, batch: batch.duplicate() };
@@ -157,7 +160,7 @@ impl<'a> Walk<'_, 'a> {
     }
 }
 
-/// Counts the routed and the unselected lanes; returns the routed amount.
+/// Counts the routed and the unselected lanes. Returns the routed blocks and bytes.
 #[inline]
 fn count_routed(flow: &mut Flow, batch: &mut Batch<'_>, wanted: LaneMask) -> Amount {
     let rest = batch.live() & !wanted;
@@ -169,8 +172,8 @@ fn count_routed(flow: &mut Flow, batch: &mut Batch<'_>, wanted: LaneMask) -> Amo
     routed
 }
 
-/// Counts a batch on an arc; returns the amount that arrives, which is less only under fault
-/// injection.
+/// Counts a batch on an arc. Returns the blocks and bytes that arrive, which are fewer only under
+/// fault injection.
 #[inline]
 pub(super) fn put(edge: &mut GraphArc, amount: Amount, batch: &mut Batch<'_>) -> Amount {
     edge.put += amount;
@@ -182,7 +185,7 @@ pub(super) fn put(edge: &mut GraphArc, amount: Amount, batch: &mut Batch<'_>) ->
     batch.amount(batch.live())
 }
 
-/// Drops one block; fault-injection builds only.
+/// Drops one block of the batch. Only in fault-injection builds.
 #[cold]
 fn lose_one(batch: &mut Batch<'_>) {
     let first = batch.live() & batch.live().wrapping_neg();

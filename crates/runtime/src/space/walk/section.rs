@@ -6,19 +6,19 @@ use crate::space::select::Wanted;
 use abi::Class;
 use filter::{Batch, LANES, LaneMask, lanes};
 
-/// Classes of a batch during the evaluation of a section.
+/// The classes of a batch during the evaluation of a section.
 struct SectionClasses {
     /// Classes on entry into the section, by lane.
     came: [Class; LANES],
     /// Classes on entry into the operand, by lane.
     incoming: [Class; LANES],
-    /// Class given by the last answering operand, by lane.
+    /// Class given by the last operand that answered, by lane.
     result: [Class; LANES],
 }
 
 impl Section {
-    /// Sets the class of every live lane to that of the last answering operand, or to 0. All lanes
-    /// stay live.
+    /// Sets the class of every live lane to that of the last operand that answered, or to 0. All
+    /// lanes stay live.
     pub(super) fn answer<'a>(&self, walk: &mut Walk<'_, 'a>, batch: &mut Batch<'a>) {
         let all = batch.live();
         let mut came = [Class::NONE; LANES];
@@ -38,7 +38,7 @@ impl Section {
         }
     }
 
-    /// Evaluates an expression; returns the answered lanes of `mask`.
+    /// Evaluates an expression. Returns the lanes of `mask` that it answered.
     fn evaluate<'a>(
         &self,
         walk: &mut Walk<'_, 'a>,

@@ -1,4 +1,4 @@
-//! Tests that peeked bytes equal the written ones, whatever changes of the ring occur in between.
+//! Tests that peeked bytes equal the written bytes, whatever changes of the ring happen in between.
 
 use crate::stream::{Config, Input, Output, stream};
 use crate::{Fault, Policy};
@@ -15,8 +15,8 @@ fn trusting(config: &Config) -> (Output, Input) {
     (output, offers.remove(0).open_trusting().unwrap())
 }
 
-/// Blocks of any length, peeked and taken in parts, mixed with reads: all bytes arrive in order,
-/// and peeked ones lie in the ring.
+/// Blocks of any length are peeked and taken in parts, mixed with reads. All bytes arrive in order,
+/// and peeked bytes are in the ring's memory.
 #[test]
 fn d10_blocks_of_a_trusted_writer_are_peeked_in_place() {
     let mut random = Random::replayable();
@@ -45,7 +45,7 @@ fn d10_blocks_of_a_trusted_writer_are_peeked_in_place() {
         looks += 1;
     }
     assert!(looks > 100 && got == sent[..got.len()], "{looks} looks");
-    assert_eq!(output.taken(0).unwrap().lost, 0);
+    assert_eq!(output.reader_counts(0).unwrap().lost, 0);
 }
 
 #[test]

@@ -1,19 +1,20 @@
-//! Fast path for records below the limit `plain`. One comparison with the expected header replaces
-//! all checks.
+//! Fast path of reads, for records below `fast_limit`. One comparison with the expected header
+//! replaces all checks.
 
 use super::{CheckedRecord, RecordWalk};
 use abi::ring::RecordHeader;
 
 impl RecordWalk {
-    /// Copies the next block into `out` and passes it, if it is below the limit, follows the last
-    /// one, and is exactly as long as `out`. Equivalent to the checks of [`RecordWalk::find`] in
-    /// fewer instructions. Returns false in all other cases, without effect.
+    /// Copies the next block into `out` and passes it, if the block is below the limit, follows the
+    /// last block, and is exactly as long as `out`. Equivalent to the checks of
+    /// [`RecordWalk::find`] in fewer instructions. Returns false in all other cases, without
+    /// effect.
     // Not a call: saving its registers would cost as much as copying 64 bytes (`bench pipe`).
     #[inline(always)]
     pub(crate) fn take(&mut self, out: &mut [u8]) -> bool {
         let start = self.side.next;
         let end = start + RecordHeader::span_of_len(out.len());
-        if end > self.plain
+        if end > self.fast_limit
             || self.data.header(start) != RecordHeader::block_words(out.len(), self.expected)
         {
             return false;
@@ -25,27 +26,28 @@ impl RecordWalk {
         true
     }
 
-    /// Returns the next record if it is a block below the limit that follows the last one. Returns
-    /// `None` in all other cases, and always where the ring overwrites.
+    /// Returns the next record if it is a block below the limit that follows the last block.
+    /// Returns `None` in all other cases, and always where the ring overwrites.
     ///
     /// Assumes the length of the last block and verifies it afterwards, so that the address of the
     /// following record does not depend on this header, which another processor may just have
     /// written.
     ///
-    /// For speed, use the result before it merges with that of [`RecordWalk::find`]: a merged value
-    /// goes through memory and stalls on store forwarding (`bench peek`).
+    /// For speed, callers should use the result directly, before merging it with a result of
+    /// [`RecordWalk::find`]: a merged value goes through memory and stalls on store forwarding
+    /// (`bench peek`).
     #[inline]
-    pub(crate) fn next_plain(&mut self) -> Option<CheckedRecord> {
+    pub(crate) fn next_fast(&mut self) -> Option<CheckedRecord> {
         let (start, expected_words) = (self.side.next, [self.expected_word, self.expected]);
-        if start >= self.plain {
+        if start >= self.fast_limit {
             return None;
         }
         let header = self.data.header(start);
-        if header != expected_words && !self.learn(header) {
+        if header != expected_words && !self.adopt_expected_length(header) {
             return None;
         }
         let end = start + self.span;
-        (end <= self.plain).then(|| CheckedRecord {
+        (end <= self.fast_limit).then(|| CheckedRecord {
             at: start + RecordHeader::SIZE as u64,
             length: RecordHeader::from_words([self.expected_word, 0]).length,
             done: 0,
@@ -55,20 +57,20 @@ impl RecordWalk {
         })
     }
 
-    /// Passes a block that [`RecordWalk::next_plain`] has returned. The block follows the last one
-    /// passed, so nothing was lost.
+    /// Passes a block that [`RecordWalk::next_fast`] has returned. The block follows the last block
+    /// passed, so none was lost in between.
     #[inline]
-    pub(crate) fn pass_plain(&mut self, found: &CheckedRecord) {
+    pub(crate) fn pass_fast(&mut self, found: &CheckedRecord) {
         debug_assert!(self.known && found.sequence == self.expected && found.lost == 0);
         self.side.next = found.end;
         self.expected = self.expected.wrapping_add(1);
         self.side.taken.bytes += u64::from(found.length);
     }
 
-    /// Adopts the block length in this header as the expected one. Returns false, without effect,
-    /// unless it is the header of the next block.
+    /// Adopts the block length in this header as the expected length. Returns false, without
+    /// effect, unless the header belongs to the next block.
     #[inline(never)]
-    fn learn(&mut self, words: [u64; 2]) -> bool {
+    fn adopt_expected_length(&mut self, words: [u64; 2]) -> bool {
         let header = RecordHeader::from_words(words);
         let follows = header.kind == RecordHeader::BLOCK && header.sequence == self.expected;
         if follows {
