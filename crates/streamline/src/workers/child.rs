@@ -145,8 +145,8 @@ impl CommandLoop {
                     let counts = snapshot(&self.lives, COUNTERS_TIMEOUT);
                     self.parent.send(&Message::Counted(Box::new(counts)));
                 }
-                Command::Change(text) => {
-                    self.parent.send(&Message::Changed(self.change(text)));
+                Command::Change(number, text) => {
+                    self.parent.send(&Message::Changed(number, self.change(text)));
                 }
             }
         }

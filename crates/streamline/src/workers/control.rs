@@ -21,9 +21,9 @@ use std::sync::mpsc::Receiver;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// A worker's index and its reply to a change: a ledger sentence with the new request, or the
-/// reason for the refusal.
-pub(super) type Answer = (usize, Result<(String, String), String>);
+/// The number of a change and a worker's reply to it: a ledger sentence with the new request, or
+/// the reason for the refusal.
+pub(super) type Answer = (u64, Result<(String, String), String>);
 
 /// Maximum wait for a worker's reply, longer than the worker's own limit for a change.
 const CHANGE_REPLY_TIMEOUT: Duration = Duration::from_secs(20);
@@ -64,6 +64,8 @@ pub(crate) struct GroupControl {
 struct RunningRequests {
     commands: Vec<UnixStream>,
     answers: Receiver<Answer>,
+    /// Number of changes sent so far.
+    changes: u64,
     /// Request of each worker, and the graph of the first.
     lines: Vec<String>,
     graph: Graph,
@@ -81,7 +83,7 @@ impl GroupControl {
         (processes, options): (Vec<(String, u32)>, Options),
     ) -> Self {
         let (lines, graph) = (lines.to_vec(), graph.clone());
-        let running = Mutex::new(RunningRequests { commands, answers, lines, graph });
+        let running = Mutex::new(RunningRequests { commands, answers, changes: 0, lines, graph });
         Self { counted: Mutex::default(), running, processes, options }
     }
 
@@ -93,20 +95,30 @@ impl GroupControl {
 
 impl RunningRequests {
     /// Applies a request to one worker; returns its ledger sentence. Blocks for up to
-    /// [`CHANGE_REPLY_TIMEOUT`] per reply. Fails with the reason.
-    fn change(&mut self, at: usize, line: &str) -> Result<String, String> {
-        let sent = message::send(&self.commands[at], &Command::Change(line.to_owned()));
-        sent.map_err(|_| format!("engine {} has ended", at + 1))?;
+    /// [`CHANGE_REPLY_TIMEOUT`] per reply.
+    fn change(&mut self, at: usize, line: &str) -> Result<String, ChangeError> {
+        self.changes += 1;
+        let command = Command::Change(self.changes, line.to_owned());
+        let sent = message::send(&self.commands[at], &command);
+        sent.map_err(|_| ChangeError::Refused(format!("engine {} has ended", at + 1)))?;
         loop {
             let answer = self.answers.recv_timeout(CHANGE_REPLY_TIMEOUT);
-            let (from, answer) =
-                answer.map_err(|_| format!("engine {} does not answer", at + 1))?;
-            // A reply with another index is a late one, whose caller has timed out.
-            if from == at {
-                return answer.map(|(said, _)| said);
+            let (number, answer) = answer
+                .map_err(|_| ChangeError::Silent(format!("engine {} does not answer", at + 1)))?;
+            // A reply to an earlier change is a late one, whose caller has timed out.
+            if number == self.changes {
+                return answer.map(|(said, _)| said).map_err(ChangeError::Refused);
             }
         }
     }
+}
+
+/// The reason why a change failed in a worker.
+enum ChangeError {
+    /// The worker has refused the change, or has ended.
+    Refused(String),
+    /// The worker has not replied; it may apply the change later.
+    Silent(String),
 }
 
 impl GroupControl {
@@ -149,8 +161,12 @@ impl WorkerGroup for GroupControl {
         for (at, line) in new.iter().enumerate() {
             match running.change(at, line) {
                 Ok(told) => said.push(format!("engine {}: {told}", at + 1)),
-                Err(why) => {
-                    for (back, line) in before.iter().enumerate().take(at) {
+                Err(error) => {
+                    let (changed, why) = match error {
+                        ChangeError::Refused(why) => (at, why),
+                        ChangeError::Silent(why) => (at + 1, why),
+                    };
+                    for (back, line) in before.iter().enumerate().take(changed) {
                         // A worker that cannot return to its request reports that in `top`.
                         let _ = running.change(back, line);
                     }
@@ -161,5 +177,27 @@ impl WorkerGroup for GroupControl {
         running.graph = plan.graph.clone();
         running.lines = new;
         Ok((said.join("; "), plan))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn late_reply_to_an_earlier_change_is_skipped() {
+        let (command, _worker) = UnixStream::pair().unwrap();
+        let (replies, answers) = std::sync::mpsc::channel();
+        let mut running = RunningRequests {
+            commands: vec![command],
+            answers,
+            changes: 1,
+            lines: Vec::new(),
+            graph: Graph::default(),
+        };
+        replies.send((1, Err("the earlier change".to_owned()))).unwrap();
+        replies.send((2, Ok(("this change".to_owned(), String::new())))).unwrap();
+        let changed = running.change(0, "generate | discard");
+        assert!(matches!(changed, Ok(said) if said == "this change"));
     }
 }

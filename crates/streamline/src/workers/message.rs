@@ -31,8 +31,9 @@ pub(super) enum Command {
     Stop,
     /// Send the counts.
     Count,
-    /// Switch to this request; filters that are in both requests keep their state.
-    Change(String),
+    /// Switch to this request; filters that are in both requests keep their state. The number is
+    /// returned with the reply.
+    Change(u64, String),
 }
 
 /// A message from a worker.
@@ -47,9 +48,9 @@ pub(super) enum Message {
     },
     /// The counts so far.
     Counted(Box<Outcome>),
-    /// The reply to a change: the ledger sentence and the new request, or the reason for the
-    /// refusal.
-    Changed(Result<(String, String), String>),
+    /// The reply to the change of this number: the ledger sentence and the new request, or the
+    /// reason for the refusal.
+    Changed(u64, Result<(String, String), String>),
     /// The run has ended, with final counts and the last request.
     Ended(Box<Outcome>, String),
 }

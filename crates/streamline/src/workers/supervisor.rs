@@ -264,9 +264,9 @@ impl Supervisor {
             match message {
                 Some(Message::Ready) => {}
                 Some(Message::Began { quiet }) => worker.quiet = quiet,
-                Some(Message::Changed(answer)) => {
+                Some(Message::Changed(number, answer)) => {
                     // The thread that requested the change may have timed out.
-                    let _ = self.answers.as_ref().map(|to| to.send((at, answer)));
+                    let _ = self.answers.as_ref().map(|to| to.send((number, answer)));
                 }
                 Some(Message::Counted(counts)) => {
                     worker.count_pending = false;
