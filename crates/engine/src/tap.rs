@@ -89,7 +89,7 @@ impl Live {
         let at = match wanted {
             Some(wanted) => {
                 let text = state.text.as_deref().ok_or_else(unknown)?;
-                let span = pipeline::edit::place(text, wanted);
+                let span = pipeline::edit::filter_span(text, wanted);
                 let span = span.map_err(|why| TapError::Which(why.to_string()))?;
                 let mut ids = plan.graph.ids();
                 ids.find(|(_, node)| node.span.start == span.start).map(|(id, _)| id)

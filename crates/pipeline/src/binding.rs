@@ -1,7 +1,6 @@
 //! The processor binding of a space of a running path, as set by `streamline set … pin`.
 //!
-//! A binding is no edit: processors belong to the machine and not to the request, which stays as it
-//! is.
+//! A binding does not edit the request, because processors belong to the machine.
 
 use crate::edit::InvalidEdit;
 
@@ -45,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn space_and_processor_are_parsed() {
+    fn pin_command_parses_space_and_processor() {
         let binding = |processor| Some(SpaceBinding { space: "thread0".to_owned(), processor });
         assert_eq!(SpaceBinding::parse(&["pin", "thread0", "1"]), Ok(binding(Some(1))));
         assert_eq!(SpaceBinding::parse(&["pin", "thread0", "any"]), Ok(binding(None)));

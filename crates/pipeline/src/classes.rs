@@ -29,7 +29,7 @@ impl ClassSet {
         Self::range(0, LAST)
     }
 
-    /// Returns the set of all classes but 0: a plain pipe.
+    /// Returns the set of all classes except 0, which a plain pipe passes.
     pub fn plain() -> Self {
         Self::range(1, LAST)
     }
@@ -105,7 +105,7 @@ impl ClassSet {
         self.ranges == [(0, LAST)]
     }
 
-    /// Returns true if the set has all classes but 0, as for a plain pipe.
+    /// Returns true if the set has all classes except 0, like a plain pipe.
     pub fn is_plain(&self) -> bool {
         self.ranges == [(1, LAST)]
     }
@@ -154,28 +154,28 @@ fn write_class(f: &mut Formatter<'_>, class: u32) -> fmt::Result {
 mod tests {
     use super::*;
 
-    fn set(ranges: &[(u32, u32)]) -> ClassSet {
+    fn set_of(ranges: &[(u32, u32)]) -> ClassSet {
         ranges
             .iter()
             .fold(ClassSet::none(), |set, (low, high)| set.union(&ClassSet::range(*low, *high)))
     }
 
     #[test]
-    fn ranges_are_joined_and_sorted() {
+    fn class_set_joins_and_sorts_its_ranges() {
         assert_eq!(
-            set(&[(8, 9), (1, 2), (3, 3), (20, 30), (25, 40)]).ranges(),
+            set_of(&[(8, 9), (1, 2), (3, 3), (20, 30), (25, 40)]).ranges(),
             [(1, 3), (8, 9), (20, 40)]
         );
-        assert!(set(&[(9, 8)]).is_empty());
+        assert!(set_of(&[(9, 8)]).is_empty());
         assert_eq!(ClassSet::one(u32::MAX), ClassSet::none());
     }
 
     #[test]
-    fn algebra_holds_for_all_small_sets() {
+    fn class_set_algebra_holds_for_all_small_sets() {
         const ENDS: [u32; 5] = [0, 1, 2, LAST - 1, LAST];
         let small = |bits: u32| {
             let member = |(bit, end): (usize, &u32)| (bits >> bit & 1 == 1).then_some((*end, *end));
-            set(&ENDS.iter().enumerate().filter_map(member).collect::<Vec<_>>())
+            set_of(&ENDS.iter().enumerate().filter_map(member).collect::<Vec<_>>())
         };
         for (a, b) in (0..32).flat_map(|a| (0..32).map(move |b| (a, b))) {
             let (left, right) = (small(a), small(b));
@@ -190,16 +190,16 @@ mod tests {
     }
 
     #[test]
-    fn set_is_formatted_like_a_label() {
+    fn class_set_is_formatted_like_a_label() {
         for (set, text) in [
             (ClassSet::all(), "all"),
             (ClassSet::plain(), "!0"),
             (ClassSet::none(), "none"),
             (ClassSet::one(80).complement(), "!80"),
-            (set(&[(22, 23), (80, 80)]), "22:23,80"),
+            (set_of(&[(22, 23), (80, 80)]), "22:23,80"),
             (ClassSet::one(LAST), "zero"),
             (ClassSet::one(LAST).complement(), "!zero"),
-            (set(&[(1, 9), (LAST, LAST)]), "1:9,zero"),
+            (set_of(&[(1, 9), (LAST, LAST)]), "1:9,zero"),
         ] {
             assert_eq!(set.to_string(), text);
         }

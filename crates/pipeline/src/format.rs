@@ -1,4 +1,4 @@
-//! Formats and parsers of numbers with units: bytes, times, counts.
+//! Formatting and parsing of numbers with units: bytes, times, counts.
 
 use filter::{Parameter, Type, Value};
 
@@ -8,7 +8,7 @@ pub(crate) fn number(value: f64) -> String {
     text.strip_suffix(".0").unwrap_or(&text).to_owned()
 }
 
-/// Formats a measured or expected time, in ns, in the largest unit that gives at least 10.
+/// Formats a time given in ns, in the largest unit in which it is at least 10.
 #[must_use]
 pub fn spent(ns: f64) -> String {
     let units = [(1e7, 1e6, "ms"), (1e4, 1e3, "µs")];
@@ -22,7 +22,7 @@ pub(crate) fn counted(n: u64, what: &str) -> String {
     if n == 1 { format!("1 {what}") } else { format!("{n} {what}s") }
 }
 
-/// Formats a number of bytes in the largest unit (of 1,024) that divides it.
+/// Formats a number of bytes in the largest unit (B, KB of 1,024 bytes, MB, GB) that divides it.
 #[must_use]
 pub fn bytes(n: u64) -> String {
     let units = [(30, "GB"), (20, "MB"), (10, "KB")];
@@ -30,7 +30,7 @@ pub fn bytes(n: u64) -> String {
     unit.map_or_else(|| format!("{n} B"), |(shift, name)| format!("{} {name}", n >> shift))
 }
 
-/// Formats a time in the largest unit that divides it.
+/// Formats a time given in ns in the largest unit that divides it.
 #[must_use]
 pub fn nanoseconds(ns: u64) -> String {
     let units = [(1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "us")];
@@ -38,7 +38,7 @@ pub fn nanoseconds(ns: u64) -> String {
     unit.map_or_else(|| format!("{ns} ns"), |(unit, name)| format!("{} {name}", ns / unit))
 }
 
-/// Formats a measured time with three significant digits: `5.31 ms`.
+/// Formats a time given in ns with three significant digits: `5.31 ms`.
 #[must_use]
 pub fn about(ns: u64) -> String {
     let units = [(1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "us")];

@@ -52,10 +52,10 @@ const PURPOSE_COLUMN: usize = 63;
 fn template() -> String {
     let mut text = format!("{ABOUT}\n\nExamples:\n");
     for (command, what) in FIRST_EXAMPLES {
-        text.push_str(&explain::hanging(&format!("  {command}"), what, PURPOSE_COLUMN));
+        text.push_str(&explain::hanging_indent(&format!("  {command}"), what, PURPOSE_COLUMN));
     }
     text.push_str("\n{usage-heading} {usage}\n       streamline 'REQUEST'\n\n{all-args}\n\n");
-    text.push_str(&explain::hanging("Exit status:", STATUS, 13));
+    text.push_str(&explain::hanging_indent("Exit status:", STATUS, 13));
     text
 }
 

@@ -1,4 +1,4 @@
-//! The arguments of a filter, matched with its parameters.
+//! Matching of a filter's arguments with its parameters.
 
 use filter::{Arguments, COMMON, Description, Mistake, Parameter, Type, Value};
 
@@ -7,7 +7,7 @@ use crate::language::tree::{Argument, FilterTerm, Text};
 use crate::language::{Diagnostic, Span, nearest};
 use crate::registry::Registry;
 
-/// The arguments of a filter as written, which give later errors their positions.
+/// The arguments of a filter as written, from which later errors take their positions.
 pub(crate) struct ArgumentTexts<'a> {
     node: &'a FilterTerm,
     entry: &'static Description,
@@ -17,10 +17,10 @@ pub(crate) struct ArgumentTexts<'a> {
     pub(super) valid: bool,
 }
 
-/// Reads the arguments of `node` with the parameters of `entry`, and adds the defaults. The result
-/// is a copy of `none`, the empty set, with the arguments set. Appends errors to `mistakes` and
-/// omits invalid arguments.
-pub(crate) fn arguments<'a>(
+/// Parses the arguments of `node` by the parameters of `entry`, and adds the defaults. The result
+/// is a copy of `none`, a set without arguments, to which they are added. Appends errors to
+/// `mistakes` and omits invalid arguments.
+pub(crate) fn parse_arguments<'a>(
     node: &'a FilterTerm,
     entry: &'static Description,
     none: &Arguments,
@@ -31,8 +31,8 @@ pub(crate) fn arguments<'a>(
         ArgumentReader { node, entry, given: Vec::new(), mistakes: Vec::new(), registry };
     let mut surplus: Vec<&Argument> = Vec::new();
     for argument in &node.arguments {
-        match reader.parameter(argument) {
-            Ok(parameter) => reader.accept(argument, parameter),
+        match reader.find_parameter(argument) {
+            Ok(parameter) => reader.add_argument(argument, parameter),
             Err(true) => surplus.push(argument),
             Err(false) => {}
         }
@@ -71,7 +71,7 @@ impl ArgumentTexts<'_> {
         self.texts.iter().find(|(known, _)| *known == name).map(|(_, text)| *text)
     }
 
-    /// Returns the byte offset after the last argument.
+    /// Returns the end of the last argument, as a byte offset in the text of the request.
     pub(super) fn end(&self) -> usize {
         self.node.span.end
     }
@@ -102,9 +102,9 @@ struct ArgumentReader<'a> {
 }
 
 impl<'a> ArgumentReader<'a> {
-    /// Returns the parameter of an argument. Returns `Err(true)` for a surplus positional argument
-    /// and `Err(false)` after reporting an unknown key.
-    fn parameter(&mut self, argument: &Argument) -> Result<&'static Parameter, bool> {
+    /// Returns the parameter that an argument sets. Returns `Err(true)` for a surplus positional
+    /// argument and `Err(false)` after reporting an unknown key.
+    fn find_parameter(&mut self, argument: &Argument) -> Result<&'static Parameter, bool> {
         let parameters = self.entry.parameters;
         if let Some(key) = &argument.key {
             let known = self.entry.parameter(&key.text);
@@ -127,18 +127,19 @@ impl<'a> ArgumentReader<'a> {
         if let Some(flag) = parameters.iter().find(bare) {
             return Ok(flag);
         }
-        let free = |known: &&Parameter| known.positional && (known.many || !self.has(known));
+        let free = |known: &&Parameter| known.positional && (known.many || !self.has_value(known));
         parameters.iter().find(free).ok_or(true)
     }
 
-    fn has(&self, parameter: &Parameter) -> bool {
+    fn has_value(&self, parameter: &Parameter) -> bool {
         self.given.iter().any(|(known, ..)| known.name == parameter.name)
     }
 
-    fn accept(&mut self, argument: &'a Argument, parameter: &'static Parameter) {
-        if self.has(parameter) && !parameter.many {
+    fn add_argument(&mut self, argument: &'a Argument, parameter: &'static Parameter) {
+        if self.has_value(parameter) && !parameter.many {
             let what = format!("`{}` of `{}` is given twice", parameter.name, self.entry.name);
-            self.mistakes.push(Diagnostic::error(argument.span, what).hint("it takes one value"));
+            self.mistakes
+                .push(Diagnostic::error(argument.span, what).hint("it takes one value"));
             return;
         }
         let text = &argument.value;
@@ -160,12 +161,12 @@ impl<'a> ArgumentReader<'a> {
         }
     }
 
-    /// Reports all arguments without a parameter as one error.
+    /// Reports all arguments for which the filter has no parameter, as one error.
     fn report_surplus(&mut self, surplus: &[&Argument]) {
         let (Some(first), Some(last)) = (surplus.first(), surplus.last()) else { return };
         let name = self.entry.name;
         let span = first.span.to(last.span);
-        if let Some(mistake) = self.unquoted_text(first, last) {
+        if let Some(mistake) = self.unquoted_text_error(first, last) {
             self.mistakes.push(mistake);
             return;
         }
@@ -183,7 +184,7 @@ impl<'a> ArgumentReader<'a> {
     }
 
     /// Returns an error about an unquoted text of several words: `bpf tcp port 80`.
-    fn unquoted_text(&self, first: &Argument, last: &Argument) -> Option<Diagnostic> {
+    fn unquoted_text_error(&self, first: &Argument, last: &Argument) -> Option<Diagnostic> {
         let (parameter, text, _) = self.given.last()?;
         let texts =
             is_needed(parameter) && matches!(parameter.kind, Type::Text | Type::Bytes | Type::Path);
@@ -206,7 +207,7 @@ impl<'a> ArgumentReader<'a> {
 
     fn report_missing(&mut self) {
         for parameter in self.entry.parameters {
-            if is_needed(parameter) && !self.has(parameter) {
+            if is_needed(parameter) && !self.has_value(parameter) {
                 let what = format!("`{}` needs `{}`", self.entry.name, parameter.name);
                 let why = parameter.help.trim_end_matches('.');
                 let mistake = Diagnostic::error(self.node.name.span, what).why(why);
@@ -216,8 +217,8 @@ impl<'a> ArgumentReader<'a> {
     }
 }
 
-/// Returns the span of a range of a text's bytes; the span of the whole text if escapes shift the
-/// range.
+/// Returns the span of the bytes `start..end` of a value. Returns the span of the entire value if
+/// escape sequences shift the bytes.
 fn span_within(text: &Text, start: usize, end: usize) -> Span {
     let quotes = 2 * usize::from(text.quoted);
     let straight = text.span.end - text.span.start == text.bytes.len() + quotes;

@@ -1,5 +1,5 @@
-//! Inference of the form of each stream: every filter must accept the forms that the nodes upstream
-//! emit (CONTRACT 5).
+//! Inference of the forms of each stream. Every filter must accept the forms that the nodes
+//! upstream emit (CONTRACT 5).
 
 use filter::{Description, FilterKind, Form, Forms, OutputForm};
 
@@ -19,16 +19,16 @@ pub(super) struct StreamForms {
 /// A filter that assembles streams from packets, to be inserted in front of an operand that needs
 /// streams.
 pub(super) struct Insertion {
-    /// The operand.
+    /// The operand that needs streams.
     pub(super) operand: NodeId,
-    /// The filter.
+    /// The assembling filter.
     pub(super) filter: &'static Description,
-    /// The forms that arrive at the operand.
+    /// The forms of the blocks that arrive at the operand.
     pub(super) input_forms: Vec<Form>,
 }
 
 /// Infers the forms of all streams and reports mismatches; `used` holds the filters of the nodes.
-pub(super) fn forms(
+pub(super) fn infer_forms(
     draft: &mut Draft<'_>,
     used: &[Option<Use>],
     registry: &dyn Registry,
@@ -39,7 +39,13 @@ pub(super) fn forms(
     let mut mistakes = Vec::new();
     for edge in &draft.edges {
         let emitted = flow.output_forms(draft, edge.from);
-        flow.check(draft, edge.to, emitted, &name(draft, edge.from), &mut mistakes);
+        flow.check_accepted_forms(
+            draft,
+            edge.to,
+            emitted,
+            &output_description(draft, edge.from),
+            &mut mistakes,
+        );
     }
     for index in 0..draft.nodes.len() {
         if let DraftStep::Boolean(body, _) = &draft.nodes[index].step {
@@ -47,14 +53,14 @@ pub(super) fn forms(
             body.flow(input_forms, &mut |id, input_forms| {
                 let input_forms = flow.operand_forms(draft, id, input_forms);
                 flow.input_forms[id.0] = input_forms;
-                flow.check(draft, id, input_forms, "what comes", &mut mistakes);
+                flow.check_accepted_forms(draft, id, input_forms, "what comes", &mut mistakes);
                 filter_output(flow.used[id.0].as_ref()?, input_forms)
             });
         }
     }
     draft.mistakes.append(&mut mistakes);
     let input_forms =
-        flow.input_forms.into_iter().map(|set| set.map_or_else(Vec::new, FormSet::list));
+        flow.input_forms.into_iter().map(|set| set.map_or_else(Vec::new, FormSet::to_forms));
     StreamForms { input_forms: input_forms.collect(), before: flow.before }
 }
 
@@ -78,7 +84,7 @@ impl FormSet {
         Self::from_predicate(|form| forms.has(form))
     }
 
-    fn list(self) -> Vec<Form> {
+    fn to_forms(self) -> Vec<Form> {
         let member = |(bit, form): (usize, Form)| (self.0 >> bit & 1 == 1).then_some(form);
         Form::ALL.into_iter().enumerate().filter_map(member).collect()
     }
@@ -137,7 +143,7 @@ impl FormFlow<'_> {
     ) -> Option<FormSet> {
         let (entry, set) = (draft.nodes[id.0].entry?, input_forms?);
         let takes = FormSet::from_forms(entry.takes);
-        let rejected = FormSet(set.0 & !takes.0).list();
+        let rejected = FormSet(set.0 & !takes.0).to_forms();
         let reads = self.used[id.0].as_ref().is_some_and(|used| used.effect().kind.reads_only());
         let Some(first) = rejected.first().filter(|_| reads) else { return input_forms };
         let Some(name) = self.shortest_chain(*first, takes) else { return input_forms };
@@ -146,12 +152,12 @@ impl FormFlow<'_> {
             self.registry.find(&name).filter(|it| it.gives == streams && it.kind.reads_only());
         let fits = |it: &&Description| set.0 & !FormSet::from_forms(it.takes).0 == 0;
         let Some(filter) = filter.filter(fits) else { return input_forms };
-        self.before.push(Insertion { operand: id, filter, input_forms: set.list() });
+        self.before.push(Insertion { operand: id, filter, input_forms: set.to_forms() });
         Some(FormSet::from_predicate(|form| form == Form::Stream))
     }
 
     /// Reports forms that arrive at a node that does not accept them.
-    fn check(
+    fn check_accepted_forms(
         &self,
         draft: &Draft<'_>,
         to: NodeId,
@@ -162,11 +168,11 @@ impl FormFlow<'_> {
         let node = &draft.nodes[to.0];
         let (Some(entry), Some(gives)) = (node.entry, gives) else { return };
         let takes = FormSet::from_forms(entry.takes);
-        let rejected = FormSet(gives.0 & !takes.0).list();
+        let rejected = FormSet(gives.0 & !takes.0).to_forms();
         let Some(first) = rejected.first().filter(|_| entry.kind != FilterKind::Source) else {
             return;
         };
-        let wanted: Vec<String> = takes.list().into_iter().map(with_article).collect();
+        let wanted: Vec<String> = takes.to_forms().into_iter().map(with_article).collect();
         let what = format!("`{}` needs {}", entry.name, wanted.join(" or "));
         let why = format!("{giver} is {}", with_article(*first));
         let between =
@@ -179,8 +185,9 @@ impl FormFlow<'_> {
         mistakes.push(Diagnostic::error(place, what).why(why).hint(hint));
     }
 
-    /// Returns the filters that precede `entry` in its example, from the last one that accepts
-    /// `from`. An example is meaningful, unlike a chain that fits by its forms alone.
+    /// Returns the filters in front of `entry` in the example of its description, starting at the
+    /// last filter that accepts `from`; `None` if there is no such filter. The example is a useful
+    /// request, whereas a chain whose forms merely fit may be useless.
     fn example_chain(&self, from: Form, entry: &Description) -> Option<String> {
         // `replay web.pcap | tcp | http |exchange weblog access.log`
         let parts: Vec<&str> = entry.example.split('|').collect();
@@ -260,7 +267,7 @@ fn filter_output(used: &Use, input_forms: Option<FormSet>) -> Option<FormSet> {
 }
 
 /// Describes the output of a node, as the subject of a reason.
-fn name(draft: &Draft<'_>, id: NodeId) -> String {
+fn output_description(draft: &Draft<'_>, id: NodeId) -> String {
     match draft.nodes[id.0].entry {
         Some(entry) => format!("what `{}` gives", entry.name),
         None => "what comes".to_owned(),

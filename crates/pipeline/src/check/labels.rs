@@ -18,7 +18,7 @@ use crate::registry::Registry;
 
 mod meaning;
 
-use meaning::Meaning;
+use meaning::ArcClassifiers;
 
 /// The resolved labels of a request.
 pub(super) struct ResolvedLabels {
@@ -30,7 +30,7 @@ pub(super) struct ResolvedLabels {
     pub(super) classifiers: Vec<Vec<NodeId>>,
 }
 
-pub(super) fn labels(draft: &mut Draft<'_>, registry: &dyn Registry) -> ResolvedLabels {
+pub(super) fn resolve_labels(draft: &mut Draft<'_>, registry: &dyn Registry) -> ResolvedLabels {
     let mut reader = LabelReader {
         upstream: Upstream::new(draft),
         registry,
@@ -38,8 +38,9 @@ pub(super) fn labels(draft: &mut Draft<'_>, registry: &dyn Registry) -> Resolved
         classifiers: vec![Vec::new(); draft.nodes.len()],
         known: HashMap::new(),
     };
-    let bodies = (0..draft.nodes.len()).map(|node| reader.node(NodeId(node))).collect::<Vec<_>>();
-    let classes = draft.edges.iter().map(|edge| reader.edge(edge, &bodies)).collect();
+    let bodies =
+        (0..draft.nodes.len()).map(|node| reader.resolve_node(NodeId(node))).collect::<Vec<_>>();
+    let classes = draft.edges.iter().map(|edge| reader.resolve_edge(edge, &bodies)).collect();
     let LabelReader { mut mistakes, classifiers, .. } = reader;
     draft.mistakes.append(&mut mistakes);
     ResolvedLabels { classes, bodies, classifiers }
@@ -50,22 +51,22 @@ struct LabelReader<'d, 't> {
     registry: &'d dyn Registry,
     mistakes: Vec<Diagnostic>,
     classifiers: Vec<Vec<NodeId>>,
-    /// The labels resolved so far, by span and upstream node: a label in front of a group is on
-    /// many arcs.
+    /// The labels resolved so far, by span and upstream node, because a label in front of a group
+    /// is on several arcs.
     known: HashMap<(Span, NodeId), ClassSet>,
 }
 
 impl<'d, 't> LabelReader<'d, 't> {
     /// Resolves the labels in the body of a composite; returns `None` for any other node.
-    fn node(&mut self, id: NodeId) -> Option<Boolean> {
+    fn resolve_node(&mut self, id: NodeId) -> Option<Boolean> {
         let draft = self.upstream.draft;
         let node = &draft.nodes[id.0];
         if node.inside.is_some() {
             return None;
         }
-        let input = self.upstream.inputs(id);
+        let input = self.upstream.classifiers_arriving(id);
         let body = match &node.step {
-            DraftStep::Boolean(body, _) => Some(self.body(body, &input, &input)),
+            DraftStep::Boolean(body, _) => Some(self.resolve_body(body, &input, &input)),
             _ => None,
         };
         self.classifiers[id.0] = input.nodes;
@@ -74,7 +75,7 @@ impl<'d, 't> LabelReader<'d, 't> {
 
     /// Resolves the labels of a body. `input` classifies the blocks that arrive at the body,
     /// `entry` the blocks that arrive at the composite around it.
-    fn body(
+    fn resolve_body(
         &mut self,
         body: &Boolean<Option<&Label>>,
         input: &Classifiers,
@@ -85,29 +86,32 @@ impl<'d, 't> LabelReader<'d, 't> {
                 self.classifiers[id.0].clone_from(&input.nodes);
                 Boolean::Filter(*id)
             }
-            Boolean::Not(inner) => Boolean::Not(Box::new(self.body(inner, input, entry))),
+            Boolean::Not(inner) => Boolean::Not(Box::new(self.resolve_body(inner, input, entry))),
             Boolean::Chain { first, rest } => {
                 let mut before = self.upstream.after_body(first, input);
-                let first = Box::new(self.body(first, input, entry));
+                let first = Box::new(self.resolve_body(first, input, entry));
                 let mut links = Vec::with_capacity(rest.len());
                 for link in rest {
                     let classes = match link.classes {
-                        Some(label) => self.label(label, &before),
+                        Some(label) => self.resolve_label(label, &before),
                         None => ClassSet::plain(),
                     };
-                    links.push(Link { classes, body: self.body(&link.body, &before, entry) });
+                    links.push(Link {
+                        classes,
+                        body: self.resolve_body(&link.body, &before, entry),
+                    });
                     before = self.upstream.after_body(&link.body, &before);
                 }
                 Boolean::Chain { first, rest: links }
             }
-            Boolean::Any(links) => Boolean::Any(self.operands(links, input, entry, false)),
-            Boolean::All(links) => Boolean::All(self.operands(links, input, entry, true)),
+            Boolean::Any(links) => Boolean::Any(self.resolve_operands(links, input, entry, false)),
+            Boolean::All(links) => Boolean::All(self.resolve_operands(links, input, entry, true)),
         }
     }
 
     /// Resolves operands. If `chained` is true, the filters of an operand also classify the input
     /// of the next operands.
-    fn operands(
+    fn resolve_operands(
         &mut self,
         links: &[Link<Option<&Label>>],
         input: &Classifiers,
@@ -117,8 +121,10 @@ impl<'d, 't> LabelReader<'d, 't> {
         let mut input = input.clone();
         let mut operands = Vec::with_capacity(links.len());
         for link in links {
-            let classes = link.classes.map_or_else(ClassSet::all, |label| self.label(label, entry));
-            operands.push(Link { classes, body: self.body(&link.body, &input, entry) });
+            let classes =
+                link.classes.map_or_else(ClassSet::all, |label| self.resolve_label(label, entry));
+            operands
+                .push(Link { classes, body: self.resolve_body(&link.body, &input, entry) });
             if chained {
                 input = self.upstream.after_body(&link.body, &input);
             }
@@ -126,8 +132,8 @@ impl<'d, 't> LabelReader<'d, 't> {
         operands
     }
 
-    fn edge(&mut self, edge: &DraftEdge<'_>, bodies: &[Option<Boolean>]) -> ClassSet {
-        let classifiers = self.upstream.leaving(edge.from);
+    fn resolve_edge(&mut self, edge: &DraftEdge<'_>, bodies: &[Option<Boolean>]) -> ClassSet {
+        let classifiers = self.upstream.classifiers_leaving(edge.from);
         if edge.glued {
             self.warn_of_misreading(edge, &classifiers);
         }
@@ -137,10 +143,10 @@ impl<'d, 't> LabelReader<'d, 't> {
             let key = (label.span, edge.from);
             let inner = match self.known.get(&key) {
                 Some(known) => known.clone(),
-                None => self.label(label, &classifiers),
+                None => self.resolve_label(label, &classifiers),
             };
             self.known.entry(key).or_insert_with(|| inner.clone());
-            classes = Some(self.intersect(classes, inner, outer, label, edge.target));
+            classes = Some(self.intersect_labels(classes, inner, outer, label, edge.target));
             outer = Some(label);
         }
         let composite = match &self.upstream.draft.nodes[edge.to.0].step {
@@ -176,7 +182,7 @@ impl<'d, 't> LabelReader<'d, 't> {
                 None => all = all.union(&ClassSet::plain()),
                 Some(label) => {
                     all = all.union(&operand.classes);
-                    self.intersect(
+                    self.intersect_labels(
                         classes.clone(),
                         operand.classes.clone(),
                         outer,
@@ -191,7 +197,7 @@ impl<'d, 't> LabelReader<'d, 't> {
 
     /// Intersects the classes of `outer` and of `label`. Reports an empty intersection as an error
     /// and then returns the classes of `label`.
-    fn intersect(
+    fn intersect_labels(
         &mut self,
         classes: Option<ClassSet>,
         inner: ClassSet,
@@ -215,17 +221,17 @@ impl<'d, 't> LabelReader<'d, 't> {
         inner
     }
 
-    fn label(&mut self, label: &Label, classifiers: &Classifiers) -> ClassSet {
-        let meaning = Meaning::new(classifiers, self.upstream.draft, self.registry);
+    fn resolve_label(&mut self, label: &Label, classifiers: &Classifiers) -> ClassSet {
+        let meaning = ArcClassifiers::new(classifiers, self.upstream.draft, self.registry);
         meaning.classes_of(label, &mut self.mistakes)
     }
 
-    /// Warns where `dport|ssh log` is read as the filter `ssh` with the argument `log`, and
-    /// proposes the class.
+    /// Warns if `dport|ssh log`, which calls the filter `ssh` with the argument `log`, probably
+    /// means the class `ssh`, and proposes the class.
     fn warn_of_misreading(&mut self, edge: &DraftEdge<'_>, classifiers: &Classifiers) {
         let target = &self.upstream.draft.nodes[edge.to.0];
         let Some(Term::Filter(node)) = edge.target else { return };
-        let meaning = Meaning::new(classifiers, self.upstream.draft, self.registry);
+        let meaning = ArcClassifiers::new(classifiers, self.upstream.draft, self.registry);
         let Some(classifier) = meaning.classifier_with(&node.name.text) else { return };
         let follows =
             node.arguments.first().filter(|first| first.key.is_none() && !first.value.quoted);

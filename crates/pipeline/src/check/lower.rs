@@ -1,10 +1,9 @@
-//! Lowering of the tree to nodes and arcs, before names are looked up.
+//! Lowering of the syntax tree to nodes and arcs, before names are looked up.
 //!
-//! Each term is lowered to a subgraph with entries, each with the labels between the incoming arc
-//! and the node, and an exit, which keeps the structure of the branches so that a join can order
-//! its inputs. A `++` without an incoming stream unites sources (see `union`). With an incoming
-//! stream, `++`, `+*` and `!` become composites, whose operands are nodes inside them. [SL §4.2],
-//! CONTRACT 10
+//! Each term becomes a subgraph. Its entries are nodes with the labels between the incoming arc and
+//! the node. Its exit keeps the structure of the branches, so that a join can order its inputs. A
+//! `++` without an incoming stream unites sources (see `union`). With an incoming stream, `++`,
+//! `+*` and `!` become composites, whose operands are nodes inside them. [SL §4.2], CONTRACT 10
 
 use std::collections::HashMap;
 
@@ -17,13 +16,14 @@ use crate::language::tree::{Branch, FilterTerm, Label, Operator, Request, Term};
 use crate::language::{Diagnostic, Span};
 use crate::registry::Registry;
 
-/// The graph during the checks.
+/// The graph of a request while the checks complete it.
 pub(super) struct Draft<'t> {
     pub(super) nodes: Vec<DraftNode<'t>>,
     pub(super) edges: Vec<DraftEdge<'t>>,
     pub(super) joins: Vec<Join>,
     pub(super) mistakes: Vec<Diagnostic>,
-    /// Values from the machine to insert into the text, each with its byte offset.
+    /// The parameter values that the machine provided, each with the byte offset at which to insert
+    /// it into the text.
     pub(super) insertions: Vec<(usize, String)>,
     /// The `++` terms that unite sources.
     pub(super) united: Vec<UnionOperands>,
@@ -98,7 +98,7 @@ impl DraftPipe<'_> {
     }
 }
 
-pub(super) fn lower<'t>(request: &'t Request, registry: &dyn Registry) -> Draft<'t> {
+pub(super) fn lower_request<'t>(request: &'t Request, registry: &dyn Registry) -> Draft<'t> {
     let mut draft = Draft {
         nodes: Vec::new(),
         edges: Vec::new(),
@@ -111,7 +111,7 @@ pub(super) fn lower<'t>(request: &'t Request, registry: &dyn Registry) -> Draft<
         too_many_arcs: false,
     };
     for pipeline in &request.pipelines {
-        let subgraph = draft.term(pipeline, &[]);
+        let subgraph = draft.lower_term(pipeline, &[]);
         for label in subgraph.entries.iter().flat_map(|entry| &entry.labels) {
             draft.report_no_stream(label);
         }
@@ -121,22 +121,22 @@ pub(super) fn lower<'t>(request: &'t Request, registry: &dyn Registry) -> Draft<
 
 impl<'t> Draft<'t> {
     /// Lowers a term that receives the streams of `incoming`, which is empty at the head of a line.
-    fn term(&mut self, term: &'t Term, incoming: &[NodeId]) -> Subgraph<'t> {
+    fn lower_term(&mut self, term: &'t Term, incoming: &[NodeId]) -> Subgraph<'t> {
         match term {
-            Term::Hole(span) => self.single(DraftStep::Hole, *span),
-            Term::Filter(node) => self.filter(node),
-            Term::Not(not) => self.composite(term, "!", not.span),
+            Term::Hole(span) => self.single_node(DraftStep::Hole, *span),
+            Term::Filter(node) => self.lower_filter(node),
+            Term::Not(not) => self.lower_composite(term, "!", not.span),
             Term::Group(group) => match (group.operator, group.branches.as_slice()) {
-                (Operator::Parallel, [only]) => self.branch(only, incoming),
-                (Operator::Parallel, branches) => self.parallel(branches, incoming),
+                (Operator::Parallel, [only]) => self.lower_branch(only, incoming),
+                (Operator::Parallel, branches) => self.lower_parallel(branches, incoming),
                 (Operator::Union, branches) if incoming.is_empty() => self.unite(group, branches),
-                (operator, _) => self.composite(term, operator.symbol(), group.span),
+                (operator, _) => self.lower_composite(term, operator.symbol(), group.span),
             },
             Term::Pipeline(pipeline) => {
-                let mut subgraph = self.term(&pipeline.first, incoming);
+                let mut subgraph = self.lower_term(&pipeline.first, incoming);
                 let mut before = pipeline.first.span();
                 for stage in &pipeline.rest {
-                    let next = self.term(&stage.term, &subgraph.exit.nodes());
+                    let next = self.lower_term(&stage.term, &subgraph.exit.nodes());
                     let span = stage.term.span();
                     let pipe = DraftPipe {
                         label: stage.arc.label.as_ref(),
@@ -154,12 +154,12 @@ impl<'t> Draft<'t> {
         }
     }
 
-    pub(super) fn single(&mut self, step: DraftStep<'t>, span: Span) -> Subgraph<'t> {
-        let node = self.push(step, span, None);
+    pub(super) fn single_node(&mut self, step: DraftStep<'t>, span: Span) -> Subgraph<'t> {
+        let node = self.push_node(step, span, None);
         Subgraph::from_node(node)
     }
 
-    pub(super) fn push(
+    pub(super) fn push_node(
         &mut self,
         step: DraftStep<'t>,
         span: Span,
@@ -169,7 +169,7 @@ impl<'t> Draft<'t> {
         NodeId(self.nodes.len() - 1)
     }
 
-    pub(super) fn filter(&mut self, node: &'t FilterTerm) -> Subgraph<'t> {
+    pub(super) fn lower_filter(&mut self, node: &'t FilterTerm) -> Subgraph<'t> {
         let mark = node.mark.as_ref().map(|mark| mark.text.as_str());
         let known = mark.and_then(|mark| self.marks.get(mark)).copied();
         if let Some(id) = known {
@@ -178,42 +178,53 @@ impl<'t> Draft<'t> {
             }
             return Subgraph::from_node(id);
         }
-        let subgraph = self.single(DraftStep::Filter(vec![node]), node.span);
+        let subgraph = self.single_node(DraftStep::Filter(vec![node]), node.span);
         if let (Some(mark), Exit::Node(id)) = (mark, &subgraph.exit) {
             self.marks.insert(mark, *id);
         }
         subgraph
     }
 
-    pub(super) fn branch(&mut self, branch: &'t Branch, incoming: &[NodeId]) -> Subgraph<'t> {
-        let mut subgraph = self.term(&branch.term, incoming);
+    pub(super) fn lower_branch(&mut self, branch: &'t Branch, incoming: &[NodeId]) -> Subgraph<'t> {
+        let mut subgraph = self.lower_term(&branch.term, incoming);
         if let Some(label) = &branch.label {
             subgraph.entries.iter_mut().for_each(|entry| entry.labels.insert(0, label));
         }
         subgraph
     }
 
-    fn parallel(&mut self, branches: &'t [Branch], incoming: &[NodeId]) -> Subgraph<'t> {
+    fn lower_parallel(&mut self, branches: &'t [Branch], incoming: &[NodeId]) -> Subgraph<'t> {
         let mut entries = Vec::new();
         let mut exits = Vec::new();
         for branch in branches {
-            let subgraph = self.branch(branch, incoming);
+            let subgraph = self.lower_branch(branch, incoming);
             entries.extend(subgraph.entries);
             exits.push(subgraph.exit);
         }
         Subgraph { entries, exit: Exit::Split { forks: incoming.to_vec(), branches: exits } }
     }
 
-    fn composite(&mut self, term: &'t Term, operator: &'static str, span: Span) -> Subgraph<'t> {
-        let owner = self.push(DraftStep::Hole, span, None);
-        let body = self.boolean(term, owner);
+    fn lower_composite(
+        &mut self,
+        term: &'t Term,
+        operator: &'static str,
+        span: Span,
+    ) -> Subgraph<'t> {
+        let owner = self.push_node(DraftStep::Hole, span, None);
+        let body = self.lower_body(term, owner);
         self.nodes[owner.0].step = DraftStep::Boolean(body, operator);
         Subgraph::from_node(owner)
     }
 
-    pub(super) fn boolean(&mut self, term: &'t Term, owner: NodeId) -> Boolean<Option<&'t Label>> {
+    pub(super) fn lower_body(
+        &mut self,
+        term: &'t Term,
+        owner: NodeId,
+    ) -> Boolean<Option<&'t Label>> {
         match term {
-            Term::Hole(span) => Boolean::Filter(self.push(DraftStep::Hole, *span, Some(owner))),
+            Term::Hole(span) => {
+                Boolean::Filter(self.push_node(DraftStep::Hole, *span, Some(owner)))
+            }
             Term::Filter(node) => {
                 if let Some(mark) = &node.mark {
                     self.mistakes
@@ -221,21 +232,25 @@ impl<'t> Draft<'t> {
                         "a mark leads a second arc to a filter, and no arc leads into an operand",
                     ));
                 }
-                Boolean::Filter(self.push(DraftStep::Filter(vec![node]), node.span, Some(owner)))
+                Boolean::Filter(self.push_node(
+                    DraftStep::Filter(vec![node]),
+                    node.span,
+                    Some(owner),
+                ))
             }
-            Term::Not(not) => Boolean::Not(Box::new(self.boolean(&not.term, owner))),
+            Term::Not(not) => Boolean::Not(Box::new(self.lower_body(&not.term, owner))),
             Term::Pipeline(pipeline) => {
-                let first = Box::new(self.boolean(&pipeline.first, owner));
+                let first = Box::new(self.lower_body(&pipeline.first, owner));
                 let rest = pipeline.rest.iter().map(|stage| Link {
                     classes: stage.arc.label.as_ref(),
-                    body: self.boolean(&stage.term, owner),
+                    body: self.lower_body(&stage.term, owner),
                 });
                 Boolean::Chain { first, rest: rest.collect() }
             }
             Term::Group(group) => {
                 let links = group.branches.iter().map(|branch| Link {
                     classes: branch.label.as_ref(),
-                    body: self.boolean(&branch.term, owner),
+                    body: self.lower_body(&branch.term, owner),
                 });
                 let links: Vec<_> = links.collect();
                 if group.operator == Operator::Parallel && links.len() > 1 {
@@ -256,26 +271,26 @@ impl<'t> Draft<'t> {
     /// Connects every output node to every entry.
     pub(super) fn connect(&mut self, exit: &Exit, pipe: DraftPipe<'t>, entries: &[Entry<'t>]) {
         for entry in entries {
-            let Some(order) = self.order(exit, pipe, entry) else { return };
+            let Some(order) = self.join_order(exit, pipe, entry) else { return };
             if matches!(order, Order::Split { .. }) {
                 self.joins.push(Join { node: entry.node, order });
             }
         }
     }
 
-    fn order(&mut self, exit: &Exit, pipe: DraftPipe<'t>, entry: &Entry<'t>) -> Option<Order> {
+    fn join_order(&mut self, exit: &Exit, pipe: DraftPipe<'t>, entry: &Entry<'t>) -> Option<Order> {
         match exit {
-            Exit::Node(from) => self.edge(*from, pipe, entry).map(Order::Edge),
+            Exit::Node(from) => self.add_edge(*from, pipe, entry).map(Order::Edge),
             Exit::Split { forks, branches } => {
-                let branches = branches.iter().map(|branch| self.order(branch, pipe, entry));
+                let branches = branches.iter().map(|branch| self.join_order(branch, pipe, entry));
                 let branches = branches.collect::<Option<Vec<Order>>>()?;
                 Some(Order::Split { forks: forks.clone(), branches })
             }
         }
     }
 
-    fn edge(&mut self, from: NodeId, pipe: DraftPipe<'t>, entry: &Entry<'t>) -> Option<EdgeId> {
-        if let Some(twice) = self.same_edge(from, pipe, entry) {
+    fn add_edge(&mut self, from: NodeId, pipe: DraftPipe<'t>, entry: &Entry<'t>) -> Option<EdgeId> {
+        if let Some(twice) = self.repeated_edge(from, pipe, entry) {
             return Some(twice);
         }
         if self.edges.len() >= ARCS_MAX {
@@ -300,9 +315,9 @@ impl<'t> Draft<'t> {
         Some(EdgeId(self.edges.len() - 1))
     }
 
-    /// Returns the existing edge of an arc between two marked nodes that the request writes twice
-    /// in order to continue from them.
-    fn same_edge(
+    /// Returns the existing edge between two marked nodes, if the request repeats an arc in order
+    /// to continue from the second node.
+    fn repeated_edge(
         &mut self,
         from: NodeId,
         pipe: DraftPipe<'t>,

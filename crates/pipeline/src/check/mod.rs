@@ -1,4 +1,4 @@
-//! The static checks: a syntax tree and a registry in, a graph and diagnostics out.
+//! The static checks, which turn a syntax tree and a registry into a graph and diagnostics.
 //!
 //! Each step runs for the whole request, so that all errors are found at once: `spread` (the
 //! branches of `split_rr`), `lower` (tree to nodes and arcs), `shape` (cycles, sources at heads,
@@ -25,12 +25,12 @@ mod uses;
 use filter::{Arguments, EndpointFacts};
 
 use crate::graph::{Edge, Graph, Node, NodeId, Step, Use};
-use crate::language::diagnose::{Diagnostic, settle};
+use crate::language::diagnose::{Diagnostic, sort_and_join};
 use crate::language::{Request, parse};
 use crate::registry::Registry;
 use crate::workers;
 
-pub(crate) use arguments::arguments;
+pub(crate) use arguments::parse_arguments;
 pub use options::OPTIONS;
 
 /// Checks a request against a registry.
@@ -39,18 +39,18 @@ pub use options::OPTIONS;
 /// terms, which the parser has already reported.
 pub fn check(request: &Request, registry: &dyn Registry) -> (Graph, Vec<Diagnostic>) {
     let request = &*spread::number_splits(request);
-    let mut draft = lower::lower(request, registry);
+    let mut draft = lower::lower_request(request, registry);
     if draft.too_many_arcs {
-        return (Graph::default(), settle(draft.mistakes));
+        return (Graph::default(), sort_and_join(draft.mistakes));
     }
-    shape::shape(&mut draft, registry);
-    let mut used = uses::uses(&mut draft, registry);
+    shape::check_shape(&mut draft, registry);
+    let mut used = uses::resolve_uses(&mut draft, registry);
     shape::check_operands(&mut draft, &used);
     shape::check_untrusted(&mut draft, &used);
     union::check_overlaps(&mut draft, &mut used);
     state::check_published(&mut draft, &used);
-    let resolved = labels::labels(&mut draft, registry);
-    let stream_forms = forms::forms(&mut draft, &used, registry);
+    let resolved = labels::resolve_labels(&mut draft, registry);
+    let stream_forms = forms::infer_forms(&mut draft, &used, registry);
     let options = options::options(request, &mut draft.mistakes);
 
     let steps = used.into_iter().zip(resolved.bodies);
@@ -80,10 +80,10 @@ pub fn check(request: &Request, registry: &dyn Registry) -> (Graph, Vec<Diagnost
     draft.mistakes.extend(needs::starved_filters(&graph));
     draft.mistakes.extend(needs::one_sided_sources(&graph, registry));
     draft.mistakes.extend(workers::mistakes(&graph));
-    (graph, settle(draft.mistakes))
+    (graph, sort_and_join(draft.mistakes))
 }
 
-/// Inserts a filter that does not occur in the text in front of an operand.
+/// Inserts a filter, absent from the text, in front of an operand.
 fn insert_in_front(nodes: &mut Vec<Node>, before: forms::Insertion) {
     let forms::Insertion { operand, filter, input_forms } = before;
     let Node { span, inside, ref classifiers, .. } = nodes[operand.0];
@@ -107,16 +107,16 @@ fn insert_in_front(nodes: &mut Vec<Node>, before: forms::Insertion) {
     }
 }
 
-/// Parses and checks a text like `read`, without recognising the syntax of other programs.
+/// Parses and checks a text like `read`, but does not recognise the syntax of other programs.
 pub(crate) fn read_as_written(text: &str, registry: &dyn Registry) -> (Graph, Vec<Diagnostic>) {
     let (request, mut mistakes) = parse(text);
     let (graph, further) = check(&request, registry);
     mistakes.extend(further);
     let text = with_insertions(text, &graph.insertions).into();
-    (Graph { text, ..graph }, settle(mistakes))
+    (Graph { text, ..graph }, sort_and_join(mistakes))
 }
 
-/// Returns the text with the values inserted that the machine gave to unset parameters.
+/// Returns the text with the parameter values inserted that the machine provided.
 fn with_insertions(text: &str, insertions: &[(usize, String)]) -> String {
     let mut insertions: Vec<&(usize, String)> = insertions.iter().collect();
     insertions.sort_by_key(|(at, _)| *at);

@@ -4,7 +4,7 @@
 //! Such a request runs and its ledger balances, so these are warnings. The check compares the graph
 //! with the `needs` of each description.
 
-use super::send_loops::heads;
+use super::send_loops::sources_upstream;
 use crate::graph::{Edge, Graph, NodeId, Step, Use};
 use crate::language::Diagnostic;
 use crate::registry::Registry;
@@ -48,18 +48,20 @@ pub(super) fn starved_filters(graph: &Graph) -> Vec<Diagnostic> {
     found
 }
 
-/// Returns a warning for each source that observes one direction of connections, if a filter
-/// downstream is asked for results that need both.
+/// Returns a warning for each source that observes only one direction of connections although a
+/// label downstream selects results that need both directions.
 pub(super) fn one_sided_sources(graph: &Graph, registry: &dyn Registry) -> Vec<Diagnostic> {
     let mut found: Vec<Diagnostic> = Vec::new();
     for (id, node) in graph.ids() {
         let both = node.filter().and_then(|used| used.description.needs.both_ways);
-        if !both.is_some_and(|classes| graph.outputs(id).any(|edge| names_any(edge, classes))) {
+        if !both
+            .is_some_and(|classes| graph.outputs(id).any(|edge| has_range_within(edge, classes)))
+        {
             continue;
         }
-        let heads = heads(graph, id);
+        let sources_upstream = sources_upstream(graph, id);
         // Two sources may observe one direction each.
-        let [head] = heads[..] else { continue };
+        let [head] = sources_upstream[..] else { continue };
         let source = graph.node(head);
         let Some(used) = source.filter() else { continue };
         let Some(why) = registry.sees_one_way(used.description, &used.arguments) else { continue };
@@ -82,12 +84,12 @@ struct UpstreamSearch<'g> {
     graph: &'g Graph,
     of: NodeId,
     seen: Vec<bool>,
-    /// The usable output of the producer found last whose arc passes none of it, with that arc.
+    /// The last producer whose usable output never arrives, with the arc whose classes exclude it.
     last: Option<(&'static UsableInput, &'g Edge)>,
 }
 
 impl<'g> UpstreamSearch<'g> {
-    /// Returns true if usable input may arrive at `node`.
+    /// Returns true if usable input may arrive at `node`; false for a node that was visited before.
     fn is_reachable(&mut self, node: NodeId) -> bool {
         if std::mem::replace(&mut self.seen[node.0], true) {
             return false;
@@ -128,12 +130,12 @@ impl<'g> UpstreamSearch<'g> {
     /// selects them. A filter produces such classes only on request.
     fn is_requested(&self, edge: &Edge, classes: ValueRange) -> bool {
         passes_any(edge, classes)
-            && self.graph.outputs(edge.from).any(|edge| names_any(edge, classes))
+            && self.graph.outputs(edge.from).any(|edge| has_range_within(edge, classes))
     }
 }
 
-/// Returns true if a range of the arc's classes lies within `classes`.
-fn names_any(edge: &Edge, classes: ValueRange) -> bool {
+/// Returns true if a range of classes that the arc passes is contained in `classes`.
+fn has_range_within(edge: &Edge, classes: ValueRange) -> bool {
     let within = |(low, high): &(u32, u32)| classes.low <= *low && *high <= classes.high;
     edge.classes.ranges().iter().any(within)
 }

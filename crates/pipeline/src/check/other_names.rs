@@ -1,8 +1,9 @@
-//! Names of filters in the literature that this program lacks, with the filters that replace them.
+//! Names that filters have in the literature, with the filters of this program that replace them.
 
 use crate::registry::Registry;
 
-/// Names, each with its hint. A hint is given only if all filters that it names in backticks exist.
+/// The names, each with a hint. A hint is given only if the registry has all filters that the hint
+/// names in backticks.
 const NAMES: &[(&str, &str)] = &[
     (
         "log",
@@ -22,11 +23,11 @@ const NAMES: &[(&str, &str)] = &[
 /// registry lacks a filter of the hint.
 pub(super) fn hint(name: &str, registry: &dyn Registry) -> Option<&'static str> {
     let (_, hint) = NAMES.iter().find(|(known, _)| *known == name)?;
-    filters(hint).all(|filter| registry.find(filter).is_some()).then_some(*hint)
+    filters_in_hint(hint).all(|filter| registry.find(filter).is_some()).then_some(*hint)
 }
 
 /// Returns the names of the filters in a hint.
-fn filters(hint: &str) -> impl Iterator<Item = &str> {
+fn filters_in_hint(hint: &str) -> impl Iterator<Item = &str> {
     let quoted = hint.split('`').skip(1).step_by(2);
     quoted.filter_map(|text| text.split_whitespace().next())
 }
@@ -38,8 +39,8 @@ mod tests {
     #[test]
     fn each_hint_names_a_filter() {
         for (name, hint) in NAMES {
-            assert!(filters(hint).next().is_some(), "{name}");
+            assert!(filters_in_hint(hint).next().is_some(), "{name}");
         }
-        assert_eq!(filters("`a b` or `c`").collect::<Vec<_>>(), ["a", "c"]);
+        assert_eq!(filters_in_hint("`a b` or `c`").collect::<Vec<_>>(), ["a", "c"]);
     }
 }

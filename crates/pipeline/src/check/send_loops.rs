@@ -1,5 +1,5 @@
-//! Rejects requests that send a frame to the interface at which they observe it: the frame would
-//! circulate forever. [CONTRACT 2]
+//! Rejection of requests that send a frame to the interface at which they observe it, because the
+//! frame would circulate forever. [CONTRACT 2]
 
 use crate::graph::{Graph, NodeId, Use, reachable};
 use crate::language::Diagnostic;
@@ -16,7 +16,7 @@ pub(super) fn send_loops(graph: &Graph) -> Vec<Diagnostic> {
             let sent = source.description.name == "tx" || source.arguments.flag("both");
             here && sent && of("netns") == outlet.netns.as_deref()
         };
-        if heads(graph, id).iter().any(sees) {
+        if sources_upstream(graph, id).iter().any(sees) {
             let what = format!(
                 "`{}` would send by {} what is seen there as sent, for ever",
                 node.name(),
@@ -30,8 +30,9 @@ pub(super) fn send_loops(graph: &Graph) -> Vec<Diagnostic> {
 }
 
 /// Returns the sources upstream of a node.
-pub(super) fn heads(graph: &Graph, id: NodeId) -> Vec<NodeId> {
-    let mut heads = reachable(&[id], |at| graph.inputs(at).map(|edge| edge.from));
-    heads.retain(|id| graph.inputs(*id).next().is_none());
-    heads
+pub(super) fn sources_upstream(graph: &Graph, id: NodeId) -> Vec<NodeId> {
+    let mut sources_upstream =
+        reachable(&[id], |at| graph.inputs(at).map(|edge| edge.from));
+    sources_upstream.retain(|id| graph.inputs(*id).next().is_none());
+    sources_upstream
 }

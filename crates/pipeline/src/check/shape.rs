@@ -1,5 +1,6 @@
-//! The shape of the graph: back edges, the registry entry of each name, sources only at heads,
-//! sinks only at ends. Once the arguments are known, rejects operands with side effects.
+//! The shape of the graph: detection of cycles, lookup of names, and the rules that sources are
+//! only at heads and sinks only at ends. Once the arguments are known, operands with side effects
+//! are rejected.
 
 use filter::FilterKind;
 
@@ -12,14 +13,14 @@ use crate::language::tree::FilterTerm;
 use crate::language::{Diagnostic, Span, nearest};
 use crate::registry::Registry;
 
-pub(super) fn shape(draft: &mut Draft<'_>, registry: &dyn Registry) {
+pub(super) fn check_shape(draft: &mut Draft<'_>, registry: &dyn Registry) {
     mark_back_edges(draft);
     let heads = heads(draft);
     let mut ends = vec![true; draft.nodes.len()];
     draft.edges.iter().for_each(|edge| ends[edge.from.0] = false);
     for (index, head) in heads.iter().enumerate() {
         let id = NodeId(index);
-        name(draft, id, (*head, ends[index]), registry);
+        look_up_name(draft, id, (*head, ends[index]), registry);
         match draft.nodes[index].inside {
             Some(_) => {}
             None if *head => check_head(draft, id, registry),
@@ -83,9 +84,14 @@ fn heads(draft: &Draft<'_>) -> Vec<bool> {
     heads
 }
 
-/// Looks up the name of a node; at a head sources take precedence, in front of other filters and
-/// without arguments a filter over a sink of its name.
-fn name(draft: &mut Draft<'_>, id: NodeId, (head, end): (bool, bool), registry: &dyn Registry) {
+/// Looks up the name of a node. At a head, a source takes precedence. In front of other filters, a
+/// filter without arguments takes precedence over a sink of the same name.
+fn look_up_name(
+    draft: &mut Draft<'_>,
+    id: NodeId,
+    (head, end): (bool, bool),
+    registry: &dyn Registry,
+) {
     let node = &draft.nodes[id.0];
     let DraftStep::Filter(uses) = &node.step else { return };
     let Some(first) = uses.first() else { return };
@@ -101,12 +107,12 @@ fn name(draft: &mut Draft<'_>, id: NodeId, (head, end): (bool, bool), registry: 
         false => found().or_else(source),
     };
     if entry.is_none() {
-        draft.mistakes.push(unknown(name, place, registry));
+        draft.mistakes.push(unknown_filter(name, place, registry));
     }
     draft.nodes[id.0].entry = entry;
 }
 
-fn unknown(name: &str, place: Span, registry: &dyn Registry) -> Diagnostic {
+fn unknown_filter(name: &str, place: Span, registry: &dyn Registry) -> Diagnostic {
     let names = registry.names();
     let all = format!("`streamline filters` lists all {}", names.len());
     let hint = match (other_names::hint(name, registry), nearest(name, names)) {
@@ -159,12 +165,12 @@ fn check_inner(draft: &mut Draft<'_>, id: NodeId) {
 pub(super) fn check_operands(draft: &mut Draft<'_>, used: &[Option<Use>]) {
     for (index, used) in used.iter().enumerate() {
         if let (Some(owner), Some(used)) = (draft.nodes[index].inside, used) {
-            operand(draft, NodeId(index), owner, used);
+            check_operand(draft, NodeId(index), owner, used);
         }
     }
 }
 
-fn operand(draft: &mut Draft<'_>, id: NodeId, owner: NodeId, used: &Use) {
+fn check_operand(draft: &mut Draft<'_>, id: NodeId, owner: NodeId, used: &Use) {
     let node = &draft.nodes[id.0];
     let DraftStep::Filter(uses) = &node.step else { return };
     let (entry, kind) = (used.description, used.effect().kind);

@@ -1,4 +1,4 @@
-//! `split_rr` in front of branches: each block goes to one branch, round robin.
+//! Numbering of the branches after `split_rr`, which sends each block to one branch, round robin.
 //!
 //! `split_rr | f + f + f` sends each block to one of the branches, whereas any other filter sends
 //! each branch a copy. The tree is rewritten before it is lowered: `split_rr` gets the number of
@@ -55,16 +55,16 @@ fn number_term(of: &mut Term) {
     }
 }
 
-/// Numbers the branches of `next` if `before` is a splitter that no label follows.
+/// Numbers the branches of `next` if `before` is a splitter and no label follows it.
 fn number_branches(before: &mut Term, next: &mut Term) {
     let (Term::Filter(splitter), Term::Group(group)) = (before, next) else { return };
     let labelled = group.branches.iter().any(|branch| branch.label.is_some());
     if splitter.name.text != SPLITTER || group.operator != Operator::Parallel || labelled {
         return;
     }
-    let ways = group.branches.len();
+    let branch_count = group.branches.len();
     if splitter.arguments.is_empty() {
-        add_branch_count(splitter, ways);
+        add_branch_count(splitter, branch_count);
     }
     for (Branch { label, term, .. }, value) in group.branches.iter_mut().zip(1..) {
         let span = term.span();
@@ -73,9 +73,9 @@ fn number_branches(before: &mut Term, next: &mut Term) {
     }
 }
 
-/// Adds the number of branches as an argument with the span of the name.
-fn add_branch_count(splitter: &mut FilterTerm, ways: usize) {
+/// Adds the number of branches as an argument, whose span is that of the filter's name.
+fn add_branch_count(splitter: &mut FilterTerm, branch_count: usize) {
     let span = splitter.name.span;
-    let value = Text { bytes: ways.to_string().into_bytes(), quoted: false, span };
+    let value = Text { bytes: branch_count.to_string().into_bytes(), quoted: false, span };
     splitter.arguments.push(Argument { key: None, value, span });
 }

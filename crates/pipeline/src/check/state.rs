@@ -1,4 +1,5 @@
-//! Checks of published state (`state=NAME`): the filter can publish, and names are unique.
+//! Checks of published state (`state=NAME`). The filter must be able to publish, and names must be
+//! unique.
 
 use super::lower::{Draft, DraftStep};
 use super::shape::name_span;

@@ -10,7 +10,7 @@ use std::collections::HashMap;
 
 use filter::{Arguments, ObservedSource, SourceOverlap, Value};
 
-use super::arguments::arguments;
+use super::arguments::parse_arguments;
 use super::lower::{Draft, DraftPipe, DraftStep, Entry, Exit, Subgraph};
 use crate::graph::{Boolean, Link, NodeId, Use, reachable};
 use crate::language::tree::{Branch, FilterTerm, Group, Label, Request, Stage, Term};
@@ -26,14 +26,14 @@ impl SourceNumbers {
         let mut known: Vec<(&str, Arguments)> = Vec::new();
         let mut numbers = HashMap::new();
         let mut nodes = Vec::new();
-        request.pipelines.iter().for_each(|term| unions(term, false, &mut nodes));
+        request.pipelines.iter().for_each(|term| collect_unions(term, false, &mut nodes));
         for node in nodes {
             let Some(entry) = registry.find_source(&node.name.text) else { continue };
             if registry.endpoint(entry).observes.is_none() {
                 continue;
             }
             let none = Arguments::default();
-            let (given, _) = arguments(node, entry, &none, registry, &mut Vec::new());
+            let (given, _) = parse_arguments(node, entry, &none, registry, &mut Vec::new());
             let is = |other: &(&str, Arguments)| other.0 == entry.name && other.1 == given;
             let number = known.iter().position(is).unwrap_or(known.len());
             if number == known.len() {
@@ -44,7 +44,8 @@ impl SourceNumbers {
         Self(numbers)
     }
 
-    /// Returns true if two terms denote one source by a common mark or by equal arguments.
+    /// Returns true if two terms denote one source, because their marks or their arguments are
+    /// equal.
     fn is_same_source(&self, one: &FilterTerm, other: &FilterTerm) -> bool {
         match (&one.mark, &other.mark) {
             (Some(one), Some(other)) => one.text == other.text,
@@ -56,20 +57,20 @@ impl SourceNumbers {
     }
 }
 
-/// Collects the first terms of the branches of every `++`.
-fn unions<'t>(term: &'t Term, within: bool, nodes: &mut Vec<&'t FilterTerm>) {
+/// Collects, for every `++`, the first terms of its branches.
+fn collect_unions<'t>(term: &'t Term, within: bool, nodes: &mut Vec<&'t FilterTerm>) {
     match term {
         Term::Hole(_) => {}
         Term::Filter(node) if within => nodes.push(node),
         Term::Filter(_) => {}
-        Term::Not(not) => unions(&not.term, false, nodes),
+        Term::Not(not) => collect_unions(&not.term, false, nodes),
         Term::Pipeline(pipeline) => {
-            unions(&pipeline.first, within, nodes);
-            pipeline.rest.iter().for_each(|stage| unions(&stage.term, false, nodes));
+            collect_unions(&pipeline.first, within, nodes);
+            pipeline.rest.iter().for_each(|stage| collect_unions(&stage.term, false, nodes));
         }
         Term::Group(group) => {
             let within = group.operator == crate::language::tree::Operator::Union;
-            group.branches.iter().for_each(|branch| unions(&branch.term, within, nodes));
+            group.branches.iter().for_each(|branch| collect_unions(&branch.term, within, nodes));
         }
     }
 }
@@ -98,8 +99,8 @@ impl<'t> Draft<'t> {
         let mut exits = Vec::new();
         for operand in self.operands(branches) {
             let part = match operand {
-                Operand::Branch(branch) => self.branch(branch, &[]),
-                Operand::Source(begun) => self.common_source(&begun, group.span),
+                Operand::Branch(branch) => self.lower_branch(branch, &[]),
+                Operand::Source(begun) => self.lower_common_source(&begun, group.span),
             };
             entries.extend(part.entries);
             exits.push(part.exit);
@@ -111,7 +112,7 @@ impl<'t> Draft<'t> {
         }
         let operands = exits.iter().map(Exit::nodes).collect();
         self.united.push(UnionOperands { span: group.span, operands });
-        let merge = self.push(DraftStep::Merge, group.span, None);
+        let merge = self.push_node(DraftStep::Merge, group.span, None);
         let entry = Entry { node: merge, labels: Vec::new() };
         let exit = Exit::Split { forks: Vec::new(), branches: exits };
         self.connect(&exit, DraftPipe::plain(group.span), &[entry]);
@@ -149,21 +150,22 @@ impl<'t> Draft<'t> {
     }
 
     /// Lowers branches with a common source to the source and a composite of the branches.
-    fn common_source(&mut self, begun: &[SourceBranch<'t>], span: Span) -> Subgraph<'t> {
+    fn lower_common_source(&mut self, begun: &[SourceBranch<'t>], span: Span) -> Subgraph<'t> {
         let mut source: Option<Subgraph<'t>> = None;
         for (node, _) in begun {
             match &source {
-                None => source = Some(self.filter(node)),
+                None => source = Some(self.lower_filter(node)),
                 Some(Subgraph { exit: Exit::Node(id), .. }) => self.add_use(*id, node),
                 Some(_) => {}
             }
         }
-        let Some(source) = source else { return self.single(DraftStep::Hole, span) };
+        let Some(source) = source else { return self.single_node(DraftStep::Hole, span) };
         if begun.iter().all(|(_, rest)| rest.is_empty()) {
             return source;
         }
-        let owner = self.push(DraftStep::Hole, span, None);
-        let links: Vec<_> = begun.iter().map(|(_, rest)| self.link(rest, owner)).collect();
+        let owner = self.push_node(DraftStep::Hole, span, None);
+        let links: Vec<_> =
+            begun.iter().map(|(_, rest)| self.branch_operand(rest, owner)).collect();
         self.nodes[owner.0].step = DraftStep::Boolean(Boolean::Any(links), "++");
         let entry = Entry { node: owner, labels: Vec::new() };
         self.connect(&source.exit, DraftPipe::plain(span), &[entry]);
@@ -182,15 +184,15 @@ impl<'t> Draft<'t> {
 
     /// Returns the operand of a branch. A branch that consists of the source alone selects every
     /// block.
-    fn link(&mut self, rest: &'t [Stage], owner: NodeId) -> Link<Option<&'t Label>> {
+    fn branch_operand(&mut self, rest: &'t [Stage], owner: NodeId) -> Link<Option<&'t Label>> {
         let Some((first, rest)) = rest.split_first() else {
             return Link { classes: None, body: Boolean::All(Vec::new()) };
         };
-        let mut body = self.boolean(&first.term, owner);
+        let mut body = self.lower_body(&first.term, owner);
         if !rest.is_empty() {
             let rest = rest.iter().map(|stage| Link {
                 classes: stage.arc.label.as_ref(),
-                body: self.boolean(&stage.term, owner),
+                body: self.lower_body(&stage.term, owner),
             });
             body = Boolean::Chain { rest: rest.collect(), first: Box::new(body) };
         }
@@ -208,7 +210,7 @@ pub(super) fn check_overlaps(draft: &mut Draft<'_>, used: &mut [Option<Use>]) {
                 let bare = |operand: usize, head: NodeId| operands[operand] == [head];
                 for (a, b) in one.iter().flat_map(|a| other.iter().map(move |b| (*a, *b))) {
                     let bare = bare(at, a) && bare(behind, b);
-                    mistakes.extend(overlap((a, b), bare, (draft, *span), used));
+                    mistakes.extend(overlap_error((a, b), bare, (draft, *span), used));
                 }
             }
         }
@@ -226,7 +228,7 @@ fn heads(draft: &Draft<'_>, exits: &[NodeId]) -> Vec<NodeId> {
 }
 
 /// Returns the error about two sources of a `++`; `None` if they cannot emit the same block.
-fn overlap(
+fn overlap_error(
     (a, b): (NodeId, NodeId),
     bare: bool,
     (draft, span): (&Draft<'_>, Span),
@@ -236,7 +238,7 @@ fn overlap(
         let used = used[id.0].as_ref()?;
         used.endpoint.observes.map(|observes| observes(&used.arguments))
     };
-    let (text_a, text_b) = (text(draft, a), text(draft, b));
+    let (text_a, text_b) = (source_text(draft, a), source_text(draft, b));
     if a == b {
         let what = format!("`++` cannot unite what both sides make of `{text_a}`");
         let why = "each of its blocks goes to both, and it is not told which of them come twice";
@@ -276,7 +278,7 @@ fn exclude_loopback(used: &mut [Option<Use>], a: NodeId, b: NodeId) -> bool {
 }
 
 /// Formats a source as in the text.
-fn text(draft: &Draft<'_>, id: NodeId) -> String {
+fn source_text(draft: &Draft<'_>, id: NodeId) -> String {
     match &draft.nodes[id.0].step {
         DraftStep::Filter(uses) => uses.first().map_or_else(String::new, |node| {
             let arguments = node.arguments.iter().map(|argument| {

@@ -1,9 +1,9 @@
-//! Search for the filters that determine the class of a block: the nearest ones upstream that have
-//! classes.
+//! Search for the filters that determine the class of a block, which are the nearest ones upstream
+//! that have classes.
 //!
 //! A filter whose classes are `Same` keeps the class of a block, and so does `!a`, so the search
 //! continues upstream of both. An error upstream makes the result incomplete, and nothing that
-//! depends on it is reported.
+//! depends on the result is reported.
 
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -53,7 +53,7 @@ impl<'d, 't> Upstream<'d, 't> {
     }
 
     /// Returns the filters that classify the blocks leaving `node`.
-    pub(super) fn leaving(&mut self, node: NodeId) -> Rc<Classifiers> {
+    pub(super) fn classifiers_leaving(&mut self, node: NodeId) -> Rc<Classifiers> {
         if let Some(classifiers) = self.cache.get(&node) {
             return classifiers.clone();
         }
@@ -63,7 +63,7 @@ impl<'d, 't> Upstream<'d, 't> {
     }
 
     /// Returns the filters that classify the blocks arriving at `node`.
-    pub(super) fn inputs(&mut self, node: NodeId) -> Classifiers {
+    pub(super) fn classifiers_arriving(&mut self, node: NodeId) -> Classifiers {
         self.search(self.inputs[node.0].clone())
     }
 
@@ -85,7 +85,7 @@ impl<'d, 't> Upstream<'d, 't> {
                 continue;
             }
             let keeps_class = match &self.draft.nodes[id.0].step {
-                DraftStep::Filter(_) | DraftStep::Hole => self.filter(id, &mut classifiers),
+                DraftStep::Filter(_) | DraftStep::Hole => self.add_filter(id, &mut classifiers),
                 DraftStep::Boolean(body, _) => self.add_last(body, &mut classifiers),
                 DraftStep::Merge => true,
             };
@@ -97,7 +97,7 @@ impl<'d, 't> Upstream<'d, 't> {
     }
 
     /// Adds a filter, unless it keeps the class of a block; returns true if it does.
-    fn filter(&self, id: NodeId, classifiers: &mut Classifiers) -> bool {
+    fn add_filter(&self, id: NodeId, classifiers: &mut Classifiers) -> bool {
         match self.draft.nodes[id.0].entry {
             None => {
                 classifiers.unknown = true;
@@ -117,7 +117,7 @@ impl<'d, 't> Upstream<'d, 't> {
     /// may pass all of them unclassified.
     fn add_last<L>(&self, body: &Boolean<L>, classifiers: &mut Classifiers) -> bool {
         match body {
-            Boolean::Filter(id) => self.filter(*id, classifiers),
+            Boolean::Filter(id) => self.add_filter(*id, classifiers),
             Boolean::Not(_) => true,
             Boolean::Any(links) => links
                 .iter()

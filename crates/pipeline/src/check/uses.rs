@@ -2,7 +2,7 @@
 //! one mark. Once all arguments are known, each filter validates their combination, given the link
 //! types of the arriving frames.
 
-use super::arguments::{ArgumentTexts, arguments};
+use super::arguments::{ArgumentTexts, parse_arguments};
 use super::links;
 use super::lower::{Draft, DraftStep};
 use crate::graph::Use;
@@ -14,7 +14,7 @@ use crate::registry::Registry;
 use filter::{Arguments, Value};
 
 /// Returns the filter of each node; `None` for composites, merges and unknown names.
-pub(super) fn uses(draft: &mut Draft<'_>, registry: &dyn Registry) -> Vec<Option<Use>> {
+pub(super) fn resolve_uses(draft: &mut Draft<'_>, registry: &dyn Registry) -> Vec<Option<Use>> {
     let mut mistakes = Vec::new();
     let mut used = Vec::with_capacity(draft.nodes.len());
     let mut texts = Vec::with_capacity(draft.nodes.len());
@@ -32,14 +32,15 @@ pub(super) fn uses(draft: &mut Draft<'_>, registry: &dyn Registry) -> Vec<Option
         }
         let given = uses.iter().find(|node| !node.arguments.is_empty()).or_else(|| uses.first());
         let read = node.entry.zip(given).map(|(description, given)| {
-            let (arguments, read) = arguments(given, description, &none, registry, &mut mistakes);
+            let (arguments, read) =
+                parse_arguments(given, description, &none, registry, &mut mistakes);
             let used = Use {
                 description,
                 endpoint: registry.endpoint(description),
                 arguments,
-                pin: uses.iter().find_map(|node| text(node.pin.as_ref())),
+                pin: uses.iter().find_map(|node| name_text(node.pin.as_ref())),
                 pin_reason: None,
-                mark: uses.iter().find_map(|node| text(node.mark.as_ref())),
+                mark: uses.iter().find_map(|node| name_text(node.mark.as_ref())),
                 repeated: uses.len() > 1,
             };
             (used, read)
@@ -53,8 +54,8 @@ pub(super) fn uses(draft: &mut Draft<'_>, registry: &dyn Registry) -> Vec<Option
     used
 }
 
-/// Lets each filter with valid arguments validate their combination and set parameters from the
-/// machine. Returns the values to insert into the text, with their byte offsets.
+/// Has each filter with valid arguments validate their combination and derive further parameters
+/// from the machine. Returns the derived values to insert into the text, with their byte offsets.
 fn validate(
     draft: &Draft<'_>,
     used: &mut [Option<Use>],
@@ -89,7 +90,7 @@ fn validate(
     insertions
 }
 
-fn text(name: Option<&Name>) -> Option<String> {
+fn name_text(name: Option<&Name>) -> Option<String> {
     name.map(|name| name.text.clone())
 }
 
@@ -115,7 +116,7 @@ fn check_agreement(uses: &[&FilterTerm], mistakes: &mut Vec<Diagnostic>) {
             arguments = node;
         } else if node.mark.is_some()
             && !node.arguments.is_empty()
-            && !same(&arguments.arguments, &node.arguments)
+            && !have_equal_arguments(&arguments.arguments, &node.arguments)
         {
             let what =
                 format!("`{}` has other arguments under the same mark", brief(&node.name.text));
@@ -128,7 +129,8 @@ fn check_agreement(uses: &[&FilterTerm], mistakes: &mut Vec<Diagnostic>) {
         match (pin, &node.pin) {
             (Some(one), Some(other)) if one.text != other.text => {
                 let what = format!("`{}` is pinned to two spaces", brief(&node.name.text));
-                mistakes.push(Diagnostic::error(other.span, what).why("equal marks are one node"));
+                mistakes
+                    .push(Diagnostic::error(other.span, what).why("equal marks are one node"));
             }
             (None, other) => pin = other.as_ref(),
             _ => {}
@@ -136,7 +138,7 @@ fn check_agreement(uses: &[&FilterTerm], mistakes: &mut Vec<Diagnostic>) {
     }
 }
 
-fn same(one: &[Argument], other: &[Argument]) -> bool {
+fn have_equal_arguments(one: &[Argument], other: &[Argument]) -> bool {
     let key = |argument: &Argument| argument.key.as_ref().map(|key| key.text.clone());
     one.len() == other.len()
         && one.iter().zip(other).all(|(a, b)| key(a) == key(b) && a.value.bytes == b.value.bytes)

@@ -5,7 +5,7 @@ use crate::language::tree::{FilterTerm, Term};
 use crate::registry::Registry;
 use filter::{Arguments, Description};
 
-/// Returns the filter with the arguments of `given` in place of their old values. Fails with the
+/// Returns the filter with its old values replaced by the arguments of `given`. Fails with the
 /// reason if an argument is not writable.
 pub(super) fn assign(
     mut node: FilterTerm,
@@ -21,10 +21,10 @@ pub(super) fn assign(
         let key = argument.key.as_ref().ok_or_else(syntax)?;
         let parameter = entry.and_then(|entry| entry.parameter(&key.text));
         let Some((entry, parameter)) = entry.zip(parameter.filter(|known| known.writable)) else {
-            return Err(refusal(&node.name.text, &key.text, entry, parameter.is_some()));
+            return Err(refusal_reason(&node.name.text, &key.text, entry, parameter.is_some()));
         };
         let (none, mut mistakes) = (Arguments::default(), Vec::new());
-        let (_, texts) = check::arguments(&node, entry, &none, registry, &mut mistakes);
+        let (_, texts) = check::parse_arguments(&node, entry, &none, registry, &mut mistakes);
         let place = texts.text(parameter.name).map(|text| text.span);
         match node.arguments.iter_mut().find(|known| Some(known.value.span) == place) {
             // A bare flag has no value of its own.
@@ -39,7 +39,7 @@ pub(super) fn assign(
 }
 
 /// Formats the reason why an argument cannot be set, with the names of the writable arguments.
-fn refusal(name: &str, key: &str, entry: Option<&Description>, exists: bool) -> String {
+fn refusal_reason(name: &str, key: &str, entry: Option<&Description>, exists: bool) -> String {
     let parameters = entry.map_or(&[][..], |entry| entry.parameters).iter();
     let writable = parameters.filter(|parameter| parameter.writable);
     let writable: Vec<String> = writable.map(|known| format!("`{}`", known.name)).collect();

@@ -1,8 +1,8 @@
-//! Edits of a request: from a text and an edit, the new text with the origin of each filter.
+//! Edits of a request. An edit maps a text to a new text and gives the origin of each filter in it.
 //!
-//! An edit changes the syntax tree, and the new text is the printed tree. Other filters therefore
-//! stay the same, and a running path can keep their state. The new text is not checked here. [Th
-//! §5.4]
+//! An edit changes the syntax tree, and the new text is the printed tree. Filters that are not
+//! edited therefore stay the same, and a running path can keep their state. The new text is not
+//! checked here. [Th §5.4]
 //!
 //! - `tree`: operations on the tree;
 //! - `argument`: assignments to arguments;
@@ -22,7 +22,7 @@ use std::fmt;
 use tree::{FIRST, KERNEL, PROCESS, filters, insert_beside, move_to, unpin_successors};
 
 pub use tree::differ_in_arguments;
-pub(crate) use tree::{chain, each_filter, fragment, replace_at, tree};
+pub(crate) use tree::{chain, for_each_filter, parse_filter, replace_at, parse_tree};
 
 /// A change to a request.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -118,7 +118,8 @@ impl std::error::Error for InvalidEdit {}
 pub struct EditResult {
     /// The new text.
     pub text: String,
-    /// Each filter of the new text with its span in the old text; `None` for a new filter.
+    /// Each filter of the new text, with the span that it has in the old text; `None` for a new
+    /// filter.
     pub filters: Vec<(Span, Option<Span>)>,
     /// The filter of the new text that is restarted with its old state.
     pub upgraded: Option<Span>,
@@ -171,7 +172,7 @@ impl Edit {
         words.iter().map(|word| (*word).to_owned()).collect()
     }
 
-    /// Returns the same edit with unset parameters set to the values that the machine gives now, so
+    /// Returns the same edit with unset parameters set to the current values of the machine, so
     /// that repeating the edit has the same effect.
     #[must_use]
     pub fn resolved(&self, registry: &dyn Registry) -> Self {
@@ -190,7 +191,7 @@ impl Edit {
     /// errors, if the node does not exist or is ambiguous, if nothing would remain, or if an
     /// argument is not writable.
     pub fn apply(&self, text: &str, registry: &dyn Registry) -> Result<EditResult, InvalidEdit> {
-        let mut request = tree(text, "the running request")?;
+        let mut request = parse_tree(text, "the running request")?;
         let old: Vec<Span> = filters(&request).map(|node| node.span).collect();
         if let Self::Whole(new) = self {
             return replace_text(&request, new);
@@ -200,22 +201,22 @@ impl Edit {
             Self::Move { node, .. } | Self::Upgrade { node } | Self::Argument { node, .. } => node,
             Self::Whole(_) => return Err(InvalidEdit(USAGE.to_owned())),
         };
-        let at = find(&request, node)?;
+        let at = find_filter(&request, node)?;
         let mut act: Box<dyn FnMut(Term) -> Option<Term>> = match self {
             Self::Insert { filter, place: Position::After, .. } => {
-                let filter = fragment(filter)?;
+                let filter = parse_filter(filter)?;
                 Box::new(move |term| Some(chain(term, filter.clone())))
             }
             Self::Insert { filter, place: Position::Before, .. } => {
-                let filter = fragment(filter)?;
+                let filter = parse_filter(filter)?;
                 Box::new(move |term| Some(chain(filter.clone(), term)))
             }
             Self::Insert { filter, place: Position::At, .. } => {
-                insert_beside(&mut request, at, &fragment(filter)?)?;
+                insert_beside(&mut request, at, &parse_filter(filter)?)?;
                 Box::new(Some)
             }
             Self::Replace { filter, .. } => {
-                let filter = fragment(filter)?;
+                let filter = parse_filter(filter)?;
                 Box::new(move |_| Some(filter.clone()))
             }
             Self::Move { space, .. } => {
@@ -230,7 +231,7 @@ impl Edit {
             Self::Argument { arguments, .. } => {
                 let old = filters(&request).find(|node| node.span == at).cloned();
                 let set = old.map(|old| {
-                    let given = fragment(&format!("{} {arguments}", old.name.text))?;
+                    let given = parse_filter(&format!("{} {arguments}", old.name.text))?;
                     assign(old, given, registry).map_err(InvalidEdit)
                 });
                 let set = set.transpose()?.map(Term::Filter);
@@ -256,19 +257,19 @@ impl Edit {
     }
 }
 
-/// Returns the span of a node of a request, given by its name, mark or number as in an edit.
-pub fn place(text: &str, node: &str) -> Result<Span, InvalidEdit> {
-    find(&tree(text, "the running request")?, node)
+/// Returns the span of a filter in a request, given by its name, mark or number as in an edit.
+pub fn filter_span(text: &str, node: &str) -> Result<Span, InvalidEdit> {
+    find_filter(&parse_tree(text, "the running request")?, node)
 }
 
-/// Prints a tree and records the origin of each filter.
+/// Prints a tree and records the old span of each filter.
 fn print_with_origins(
     request: &Request,
     origins: &[Option<Span>],
 ) -> Result<EditResult, InvalidEdit> {
     // An edited tree need not be in normal form; a parsed one is.
-    let text = tree(&request.to_string(), "the new request")?.to_string();
-    let again = tree(&text, "the new request")?;
+    let text = parse_tree(&request.to_string(), "the new request")?.to_string();
+    let again = parse_tree(&text, "the new request")?;
     let spans: Vec<_> =
         filters(&again).map(|node| node.span).zip(origins.iter().copied()).collect();
     debug_assert_eq!(filters(&again).count(), origins.len(), "printing keeps filters in order");
@@ -277,7 +278,7 @@ fn print_with_origins(
 
 /// Returns the span of a filter given by its name (if unique), its mark, or its number among the
 /// filters of that name (`count:2`).
-fn find(request: &Request, wanted: &str) -> Result<Span, InvalidEdit> {
+fn find_filter(request: &Request, wanted: &str) -> Result<Span, InvalidEdit> {
     let (name, number) = match wanted.rsplit_once(':') {
         Some((name, number)) => (name, number.parse::<usize>().ok()),
         None => (wanted, None),

@@ -1,17 +1,18 @@
-//! Replacement of the entire text: finds the filters that both texts have in common.
+//! Replacement of the entire text, which finds the filters that both texts have in common.
 
-use super::tree::{filters, tree, without_sandbox};
+use super::tree::{filters, parse_tree, without_sandbox};
 use super::{EditResult, InvalidEdit, print_with_origins};
 use crate::language::Request;
 use crate::language::tree::{FilterTerm, Term};
 
-/// The weight of a match of equal filters, which exceeds any number of matches by name.
+/// The weight of a match of equal filters, greater than the weight of all matches by name together.
 const EQUAL_WEIGHT: u64 = 1 << 32;
 
-/// Replaces the text; the longest common subsequence of equal filters keeps its state. Between
-/// equal filters, filters of one name match, since they may differ in a writable argument.
+/// Replaces the text. The longest common subsequence of equal filters keeps its state. Between two
+/// equal filters, filters of the same name match too, since they may differ only in a writable
+/// argument.
 pub(super) fn replace_text(old: &Request, new: &str) -> Result<EditResult, InvalidEdit> {
-    let request = tree(new, "the new request")?;
+    let request = parse_tree(new, "the new request")?;
     let text = |node: &FilterTerm| {
         Term::Filter(without_sandbox(FilterTerm { pin: None, ..node.clone() })).to_string()
     };

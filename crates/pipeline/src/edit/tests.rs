@@ -1,21 +1,21 @@
-//! Tests of edits: words applied to a request give the changed request.
+//! Tests of edits: a request and the words of an edit give the changed request.
 
 use super::*;
 use crate::registry::RegistryList;
 use filter::catalog;
-use tree::tree;
+use tree::parse_tree;
 
 /// A registry of the filters of the catalog.
-const NONE: RegistryList<'_> =
+const CATALOG: RegistryList<'_> =
     RegistryList { entries: catalog::FILTERS, endpoints: &[], spaces: &[] };
 
-fn edit(text: &str, words: &str) -> String {
+fn apply_words(text: &str, words: &str) -> String {
     let words: Vec<&str> = words.split(' ').collect();
-    Edit::parse(&words).and_then(|edit| edit.apply(text, &NONE)).map_or_else(|e| e.0, |e| e.text)
+    Edit::parse(&words).and_then(|edit| edit.apply(text, &CATALOG)).map_or_else(|e| e.0, |e| e.text)
 }
 
 #[test]
-fn v3_words_of_an_edit_parse_to_the_same_edit() {
+fn v3_edit_printed_as_words_parses_to_the_same_edit() {
     let line = "rx | dport |22 ssh |80 (count + http |1 print)";
     let cases = [
         ("insert inspect before dport", "rx | inspect | dport |22 ssh |80 (count + http |1 print)"),
@@ -39,15 +39,15 @@ fn v3_words_of_an_edit_parse_to_the_same_edit() {
         ("move http sandbox", "rx | dport |22 ssh |80 (count + http untrusted=yes |1 print)"),
     ];
     for (words, expected) in cases {
-        let normal = |text: &str| tree(text, "").map(|tree| tree.to_string()).expect(text);
-        assert_eq!(edit(line, words), normal(expected), "{words}");
+        let normal = |text: &str| parse_tree(text, "").map(|tree| tree.to_string()).expect(text);
+        assert_eq!(apply_words(line, words), normal(expected), "{words}");
         let read = Edit::parse(&words.split(' ').collect::<Vec<_>>()).expect(words);
         assert_eq!(Edit::parse(&read.words()), Ok(read), "{words}: what is told is read");
     }
 }
 
 #[test]
-fn v3_set_argument_replaces_the_value_in_its_position() {
+fn v3_set_argument_replaces_the_value_in_place() {
     for (line, words, expected) in [
         ("rx | sample 3 | count", "arg sample every=5", "rx | sample 5 | count"),
         ("rx | sample every=3 | count", "arg sample every=5", "rx | sample every=5 | count"),
@@ -57,11 +57,11 @@ fn v3_set_argument_replaces_the_value_in_its_position() {
         ("rx | regex a b", "arg regex keep=yes", "rx | regex a b keep=yes"),
         ("rx | tcp@thread1 | tcp", "arg tcp:1 gap=2s", "rx | tcp@thread1 gap=2s | tcp"),
     ] {
-        assert_eq!(edit(line, words), expected, "{words}");
+        assert_eq!(apply_words(line, words), expected, "{words}");
         let words: Vec<&str> = words.split(' ').collect();
         let read = Edit::parse(&words).expect("an edit");
         assert_eq!(Edit::parse(&read.words()), Ok(read.clone()));
-        let edited = read.apply(line, &NONE).expect("an edit");
+        let edited = read.apply(line, &CATALOG).expect("an edit");
         assert!(edited.filters.iter().all(|(_, old)| old.is_some()), "the same filters");
     }
     let line = "rx | sample 3 | count | tcp --name=a";
@@ -73,25 +73,25 @@ fn v3_set_argument_replaces_the_value_in_its_position() {
         ),
         ("arg sample", USAGE),
     ] {
-        assert_eq!(edit(line, words), why, "{words}");
+        assert_eq!(apply_words(line, words), why, "{words}");
     }
-    let whole = Edit::Whole("rx | sample 4 | sample 3 | tcp".to_owned()).apply(line, &NONE);
+    let whole = Edit::Whole("rx | sample 4 | sample 3 | tcp".to_owned()).apply(line, &CATALOG);
     let old: Vec<bool> =
         whole.expect("whole").filters.iter().map(|(_, old)| old.is_some()).collect();
     assert_eq!(old, [true, false, true, true], "equal filters match before others of their name");
 }
 
 #[test]
-fn v18_sandboxed_filter_keeps_its_identity() {
+fn v18_filter_moved_to_a_sandbox_keeps_its_identity() {
     let line = "rx | tcp@thread1 held=1M |http http | print";
-    let apart = edit(line, "move tcp to sandbox");
+    let apart = apply_words(line, "move tcp to sandbox");
     assert_eq!(apart, "rx | tcp held=1M untrusted=yes |http http | print");
-    assert_eq!(edit(&apart, "move tcp sandbox"), apart, "once is enough");
-    let home = edit(&apart, "move tcp thread1");
+    assert_eq!(apply_words(&apart, "move tcp sandbox"), apart, "once is enough");
+    let home = apply_words(&apart, "move tcp thread1");
     assert_eq!(home, line);
-    assert_eq!(edit(&apart, "move tcp process"), line.replace("thread1", "thread0"));
+    assert_eq!(apply_words(&apart, "move tcp process"), line.replace("thread1", "thread0"));
     for (from, to) in [(line, &apart), (&apart, &home)] {
-        let edited = Edit::Whole(to.clone()).apply(from, &NONE).expect("whole");
+        let edited = Edit::Whole(to.clone()).apply(from, &CATALOG).expect("whole");
         assert!(edited.filters.iter().all(|(_, old)| old.is_some()), "{from}: {edited:?}");
     }
 }
@@ -107,10 +107,10 @@ fn v3_impossible_edit_fails_with_a_reason() {
         ("remove", USAGE),
         ("insert count near rx", USAGE),
     ] {
-        assert_eq!(edit(line, words), expected, "{words}");
+        assert_eq!(apply_words(line, words), expected, "{words}");
     }
-    assert_eq!(edit("count", "remove count"), "without `count` nothing is left");
-    let broken = edit(line, "insert ( before rx");
+    assert_eq!(apply_words("count", "remove count"), "without `count` nothing is left");
+    let broken = apply_words(line, "insert ( before rx");
     assert!(broken.starts_with("`(`: "), "{broken}");
 }
 
@@ -118,7 +118,7 @@ fn v3_impossible_edit_fails_with_a_reason() {
 fn v3_unchanged_filters_keep_their_identity() {
     let line = "rx | count | count | print";
     let words = ["remove", "count:1"];
-    let edited = Edit::parse(&words).and_then(|edit| edit.apply(line, &NONE)).expect("an edit");
+    let edited = Edit::parse(&words).and_then(|edit| edit.apply(line, &CATALOG)).expect("an edit");
     let place = |word: &str, n: usize| {
         let at = line.match_indices(word).nth(n).expect("it is there").0;
         Some(Span::new(at, at + word.len()))
@@ -129,7 +129,7 @@ fn v3_unchanged_filters_keep_their_identity() {
         assert!(["rx", "count", "print"].contains(&&edited.text[new.start..new.end]));
     }
     let whole =
-        Edit::Whole("rx | count | tcp | print".to_owned()).apply(line, &NONE).expect("whole");
+        Edit::Whole("rx | count | tcp | print".to_owned()).apply(line, &CATALOG).expect("whole");
     let old: Vec<_> = whole.filters.iter().map(|(_, old)| *old).collect();
     assert_eq!(old, [place("rx", 0), place("count", 0), None, place("print", 0)]);
 }

@@ -1,7 +1,7 @@
-//! Operations on the tree of a request: inserting, removing and moving filters.
+//! Operations on the tree of a request, which insert, remove and move filters.
 //!
-//! Inserted terms have the span [`NEW`]; the others keep the span in the old text, which identifies
-//! them.
+//! Inserted terms have the span [`NEW`]. All other terms keep their span in the old text, which
+//! identifies them.
 
 use super::InvalidEdit;
 use crate::language::tree::{Argument, Branch, Classes, FilterTerm, Group, Label, Name, Pipe};
@@ -9,18 +9,20 @@ use crate::language::tree::{Operator, Pipeline, Stage, Term, Text};
 use crate::language::{Request, Severity, Span, parse};
 use filter::UNTRUSTED;
 
-/// The keyword of `move` for the first thread, which reads the rings of the kernel.
+/// The keyword of `move` for the first thread of the process, [`FIRST`].
 pub(super) const PROCESS: &str = "process";
+/// The keyword of `move` for the kernel.
 pub(super) const KERNEL: &str = "kernel";
+/// The name of the first thread, which reads the rings of the kernel.
 pub(super) const FIRST: &str = "thread0";
-/// The keyword of `move` for a sandbox, a process without rights.
+/// The keyword of `move` for a sandbox, a process without privileges.
 const SANDBOX: &str = "sandbox";
 
 /// The span of inserted terms.
 const NEW: Span = Span { start: usize::MAX, end: usize::MAX };
 
-/// Parses a text. Fails with its first syntax error, which calls the text `what`.
-pub(crate) fn tree(text: &str, what: &str) -> Result<Request, InvalidEdit> {
+/// Parses a text. Fails with the first syntax error; the message calls the text `what`.
+pub(crate) fn parse_tree(text: &str, what: &str) -> Result<Request, InvalidEdit> {
     let (request, mistakes) = parse(text);
     match mistakes.iter().find(|mistake| mistake.severity == Severity::Error) {
         None => Ok(request),
@@ -28,69 +30,73 @@ pub(crate) fn tree(text: &str, what: &str) -> Result<Request, InvalidEdit> {
     }
 }
 
-/// Returns true if two texts differ in arguments alone.
+/// Returns true if two texts differ only in arguments.
 pub fn differ_in_arguments(one: &str, other: &str) -> bool {
     let bare = |text: &str| {
-        let mut request = tree(text, "").ok()?;
+        let mut request = parse_tree(text, "").ok()?;
         let bare = &mut |node: &mut FilterTerm| node.arguments.clear();
-        request.pipelines.iter_mut().for_each(|term| each_filter(term, bare));
+        request.pipelines.iter_mut().for_each(|term| for_each_filter(term, bare));
         Some(request.to_string())
     };
     bare(one).is_some_and(|one| Some(one) == bare(other))
 }
 
 /// Parses a filter to insert.
-pub(crate) fn fragment(text: &str) -> Result<Term, InvalidEdit> {
-    let mut request = tree(text, &format!("`{text}`"))?;
+pub(crate) fn parse_filter(text: &str) -> Result<Term, InvalidEdit> {
+    let mut request = parse_tree(text, &format!("`{text}`"))?;
     if request.pipelines.len() != 1 || !request.options.is_empty() {
         return Err(InvalidEdit(format!(
             "`{text}` is not one filter, nor several joined by pipes"
         )));
     }
     let mut term = request.pipelines.remove(0);
-    each_filter(&mut term, &mut |node| node.span = NEW);
+    for_each_filter(&mut term, &mut |node| node.span = NEW);
     Ok(term)
 }
 
 /// Returns all filters in the order of the text.
 pub(super) fn filters(request: &Request) -> impl Iterator<Item = &FilterTerm> {
-    fn add<'t>(term: &'t Term, to: &mut Vec<&'t FilterTerm>) {
+    fn add_filters<'t>(term: &'t Term, to: &mut Vec<&'t FilterTerm>) {
         match term {
             Term::Hole(_) => {}
             Term::Filter(node) => to.push(node),
-            Term::Not(not) => add(&not.term, to),
-            Term::Group(group) => group.branches.iter().for_each(|branch| add(&branch.term, to)),
+            Term::Not(not) => add_filters(&not.term, to),
+            Term::Group(group) => {
+                group.branches.iter().for_each(|branch| add_filters(&branch.term, to))
+            }
             Term::Pipeline(pipeline) => {
-                add(&pipeline.first, to);
-                pipeline.rest.iter().for_each(|stage| add(&stage.term, to));
+                add_filters(&pipeline.first, to);
+                pipeline.rest.iter().for_each(|stage| add_filters(&stage.term, to));
             }
         }
     }
     let mut all = Vec::new();
-    request.pipelines.iter().for_each(|term| add(term, &mut all));
+    request.pipelines.iter().for_each(|term| add_filters(term, &mut all));
     all.into_iter()
 }
 
-pub(crate) fn each_filter(term: &mut Term, act: &mut dyn FnMut(&mut FilterTerm)) {
+pub(crate) fn for_each_filter(term: &mut Term, act: &mut dyn FnMut(&mut FilterTerm)) {
     match term {
         Term::Hole(_) => {}
         Term::Filter(node) => act(node),
-        Term::Not(not) => each_filter(&mut not.term, act),
-        Term::Group(group) => group.branches.iter_mut().for_each(|b| each_filter(&mut b.term, act)),
+        Term::Not(not) => for_each_filter(&mut not.term, act),
+        Term::Group(group) => {
+            group.branches.iter_mut().for_each(|b| for_each_filter(&mut b.term, act))
+        }
         Term::Pipeline(pipeline) => {
-            each_filter(&mut pipeline.first, act);
-            pipeline.rest.iter_mut().for_each(|stage| each_filter(&mut stage.term, act));
+            for_each_filter(&mut pipeline.first, act);
+            pipeline.rest.iter_mut().for_each(|stage| for_each_filter(&mut stage.term, act));
         }
     }
 }
 
-fn plain() -> Pipe {
+fn plain_pipe() -> Pipe {
     Pipe { label: None, span: NEW }
 }
 
 /// Joins two terms with a plain pipe.
 pub(crate) fn chain(first: Term, then: Term) -> Term {
-    let rest = vec![Stage { arc: plain(), term: then }];
+    let rest = vec![Stage { arc: plain_pipe(), term: then }];
     Term::Pipeline(Pipeline { first: Box::new(first), rest, span: NEW })
 }
 
@@ -124,7 +130,7 @@ pub(crate) fn replace_at(
             let mut stages: Vec<(Pipe, Term)> = Vec::new();
             // The incoming arc of a removed filter leads to the next stage.
             let mut waiting = None;
-            for (arc, term) in std::iter::once((plain(), *first))
+            for (arc, term) in std::iter::once((plain_pipe(), *first))
                 .chain(rest.into_iter().map(|stage| (stage.arc, stage.term)))
             {
                 let arc = waiting.take().unwrap_or(arc);
@@ -150,12 +156,12 @@ pub(super) fn insert_beside(
     at: Span,
     filter: &Term,
 ) -> Result<(), InvalidEdit> {
-    fn within(term: &mut Term, at: Span, filter: &Term) -> bool {
+    fn insert_within(term: &mut Term, at: Span, filter: &Term) -> bool {
         match term {
             Term::Filter(_) | Term::Hole(_) => false,
-            Term::Not(not) => within(&mut not.term, at, filter),
+            Term::Not(not) => insert_within(&mut not.term, at, filter),
             Term::Group(group) => {
-                group.branches.iter_mut().any(|b| within(&mut b.term, at, filter))
+                group.branches.iter_mut().any(|b| insert_within(&mut b.term, at, filter))
             }
             Term::Pipeline(pipeline) => {
                 let here = |term: &Term| matches!(term, Term::Filter(node) if node.span == at);
@@ -165,25 +171,28 @@ pub(super) fn insert_beside(
                 };
                 match place.filter(|place| *place < pipeline.rest.len()) {
                     Some(place) => {
-                        fork(pipeline, place, filter.clone());
+                        insert_branch(pipeline, place, filter.clone());
                         true
                     }
                     None => {
-                        within(&mut pipeline.first, at, filter)
-                            || pipeline.rest.iter_mut().any(|s| within(&mut s.term, at, filter))
+                        insert_within(&mut pipeline.first, at, filter)
+                            || pipeline
+                                .rest
+                                .iter_mut()
+                                .any(|s| insert_within(&mut s.term, at, filter))
                     }
                 }
             }
         }
     }
-    match request.pipelines.iter_mut().any(|term| within(term, at, filter)) {
+    match request.pipelines.iter_mut().any(|term| insert_within(term, at, filter)) {
         true => Ok(()),
         false => Err(InvalidEdit("nothing follows it in its branch: insert `after` it".to_owned())),
     }
 }
 
 /// Inserts a branch parallel to all stages from index `place` on.
-fn fork(pipeline: &mut Pipeline, place: usize, filter: Term) {
+fn insert_branch(pipeline: &mut Pipeline, place: usize, filter: Term) {
     let mut behind = pipeline.rest.split_off(place).into_iter();
     let Some(next) = behind.next() else { return };
     let label = next.arc.label;
@@ -202,17 +211,17 @@ fn fork(pipeline: &mut Pipeline, place: usize, filter: Term) {
     pipeline.rest.push(Stage { arc, term });
 }
 
-/// Unpins the successors of a filter that leaves the kernel, because a filter can run there only if
-/// its predecessors do.
+/// Unpins the successors of a filter that leaves the kernel, because a filter can run in the kernel
+/// only if its predecessors do.
 pub(super) fn unpin_successors(request: &mut Request, at: Span) {
     let here = |term: &Term| {
         let mut found = false;
-        each_filter(&mut term.clone(), &mut |node| found |= node.span == at);
+        for_each_filter(&mut term.clone(), &mut |node| found |= node.span == at);
         found
     };
     for term in request.pipelines.iter_mut().filter(|term| here(term)) {
         let mut behind = false;
-        each_filter(term, &mut |node| {
+        for_each_filter(term, &mut |node| {
             if behind && node.pin.as_ref().is_some_and(|pin| pin.text == KERNEL) {
                 node.pin = None;
             }

@@ -1,8 +1,8 @@
-//! Comparison of a run's measurements with the expectations of its plan.
+//! Comparison of the measurements of a run with the expectations of its plan.
 //!
-//! The output is a table of nodes and a table of edges, which mark values that differ from the
-//! expectation by more than a factor of two, and updates of the cost table for the next plan. The
-//! measurements are passed in; nothing here reads a clock. [SL §7.1]
+//! The output is a table of nodes, a table of edges, and updates of the cost table for the next
+//! plan. The tables mark values that differ from the expectation by more than a factor of two. The
+//! measurements are passed in, so this module reads no clock. [SL §7.1]
 
 use super::table::{COLUMNS, Table};
 use super::words;
@@ -15,9 +15,10 @@ use filter::ReadDepth;
 /// The minimum factor by which a marked value differs from the expectation.
 const DEVIATION_MIN: f64 = 2.0;
 /// The minimum number of blocks needed to learn the fraction of an arc.
-const SHARE_MIN: u64 = 64;
-/// The minimum number of blocks needed to learn a cost; the first blocks meet cold caches.
-pub const LEARNED_MIN: u64 = 4096;
+const SHARE_BLOCKS_MIN: u64 = 64;
+/// The minimum number of blocks needed to learn a cost, because the first blocks run with cold
+/// caches.
+pub const LEARNED_BLOCKS_MIN: u64 = 4096;
 
 /// The measurements of a run.
 #[derive(Debug, Clone, Default)]
@@ -50,7 +51,7 @@ pub struct NodeMeasurement {
 pub struct EdgeMeasurement {
     /// The number of blocks sent.
     pub put: u64,
-    /// The number of wakeups; `None` if the edge has none.
+    /// The number of wakeups of the receiver; `None` if the edge wakes no receiver.
     pub events: Option<u64>,
 }
 
@@ -72,7 +73,8 @@ pub struct ProgramMeasurement {
 #[must_use]
 pub fn analysis(plan: &Plan, measured: &Measurements) -> String {
     let names = names(&plan.graph);
-    let mut text = format!("{}\n{}", nodes(plan, measured, &names), edges(plan, measured, &names));
+    let mut text =
+        format!("{}\n{}", node_table(plan, measured, &names), edge_table(plan, measured, &names));
     for program in &measured.programs {
         text.push('\n');
         words::write_wrapped(&mut text, &program.text(plan, &names), COLUMNS);
@@ -81,7 +83,7 @@ pub fn analysis(plan: &Plan, measured: &Measurements) -> String {
 }
 
 impl ProgramMeasurement {
-    /// Formats the measured and expected cost of a program, and its notifications.
+    /// Formats the measured and expected cost of a program and the number of notifications.
     fn text(&self, plan: &Plan, names: &[String]) -> String {
         let inside = plan.programs.iter().find(|program| program.sources.contains(&self.source));
         let steps = inside.iter().flat_map(|program| &program.steps);
@@ -110,7 +112,7 @@ impl ProgramMeasurement {
     }
 }
 
-fn nodes(plan: &Plan, measured: &Measurements, names: &[String]) -> String {
+fn node_table(plan: &Plan, measured: &Measurements, names: &[String]) -> String {
     let mut table = Table::new(&[
         "filter",
         "space",
@@ -125,7 +127,7 @@ fn nodes(plan: &Plan, measured: &Measurements, names: &[String]) -> String {
     for (id, _) in plan.graph.ids() {
         let Some(node) = measured.nodes.get(id.0) else { continue };
         let expected = plan.expected(id);
-        let mean = node.ns();
+        let mean = node.ns_per_block();
         table.row([
             names[id.0].clone(),
             plan.space_of(id).name.clone(),
@@ -141,7 +143,7 @@ fn nodes(plan: &Plan, measured: &Measurements, names: &[String]) -> String {
     table.text(COLUMNS)
 }
 
-fn edges(plan: &Plan, measured: &Measurements, names: &[String]) -> String {
+fn edge_table(plan: &Plan, measured: &Measurements, names: &[String]) -> String {
     let mut table = Table::new(&[
         "edge",
         "is",
@@ -155,11 +157,11 @@ fn edges(plan: &Plan, measured: &Measurements, names: &[String]) -> String {
     ]);
     for (at, edge) in plan.graph.edges.iter().enumerate() {
         let Some(counted) = measured.edges.get(at) else { continue };
-        let share = counted.share(measured, edge.from);
+        let share = counted.edge_share(measured, edge.from);
         let (from, to) = (plan.flows.0[edge.from.0], plan.flows.1[at]);
         let expected = if from > 0.0 { to / from } else { 0.0 };
         let (is, fill) = match &plan.edges[at] {
-            PlannedEdge::Call => ("call", batch(measured, edge.to)),
+            PlannedEdge::Call => ("call", mean_input_batch(measured, edge.to)),
             PlannedEdge::Back => ("back edge", "–".to_owned()),
             PlannedEdge::Pipe => ("pipe", "–".to_owned()),
             PlannedEdge::Ring(ring) => ("ring", ring_fill(counted, ring.entries)),
@@ -185,7 +187,7 @@ fn edges(plan: &Plan, measured: &Measurements, names: &[String]) -> String {
 
 impl NodeMeasurement {
     /// Returns the mean time per block, in ns; `None` if not measured.
-    fn ns(&self) -> Option<f64> {
+    fn ns_per_block(&self) -> Option<f64> {
         let measured = self.busy_ns > 0 && self.blocks > 0;
         measured.then(|| self.busy_ns as f64 / self.blocks as f64)
     }
@@ -193,7 +195,7 @@ impl NodeMeasurement {
 
 impl EdgeMeasurement {
     /// Returns the fraction of a node's input that took this edge; `None` without input.
-    fn share(&self, measured: &Measurements, from: NodeId) -> Option<f64> {
+    fn edge_share(&self, measured: &Measurements, from: NodeId) -> Option<f64> {
         let came = measured.nodes.get(from.0)?.blocks;
         (came > 0).then(|| (self.put as f64 / came as f64).min(1.0))
     }
@@ -227,11 +229,11 @@ fn percent(share: f64) -> String {
 }
 
 /// Formats the mean size of the batches that a node receives.
-fn batch(measured: &Measurements, to: NodeId) -> String {
+fn mean_input_batch(measured: &Measurements, to: NodeId) -> String {
     measured.nodes.get(to.0).map_or_else(String::new, |node| mean_batch(node.blocks, node.calls))
 }
 
-/// Formats the mean number of blocks per event and the capacity of the ring.
+/// Formats the mean number of blocks per wakeup and the capacity of the ring.
 fn ring_fill(edge: &EdgeMeasurement, entries: usize) -> String {
     match edge.events {
         Some(events) if events > 0 => format!("{} of {entries}", mean_batch(edge.put, events)),
@@ -241,12 +243,12 @@ fn ring_fill(edge: &EdgeMeasurement, entries: usize) -> String {
 
 /// Stores measurements in a cost table for the next plan: the costs of filters with their
 /// arguments, and the fraction of their blocks on each arc. Returns the number of filters with
-/// fewer than [`LEARNED_MIN`] blocks, whose cost is not learned.
+/// fewer than [`LEARNED_BLOCKS_MIN`] blocks, whose cost is not learned.
 pub fn learn(plan: &Plan, measured: &Measurements, costs: &mut Costs) -> usize {
     let mut too_few = 0;
     for (id, node) in plan.graph.ids().filter(|(_, node)| node.filter().is_some()) {
         let Some(counted) = measured.nodes.get(id.0) else { continue };
-        if counted.blocks < SHARE_MIN {
+        if counted.blocks < SHARE_BLOCKS_MIN {
             too_few += 1;
             continue;
         }
@@ -256,8 +258,8 @@ pub fn learn(plan: &Plan, measured: &Measurements, costs: &mut Costs) -> usize {
         // reads only the head a calibration is more accurate than a run.
         let all = node.filter().is_some_and(|used| used.effect().reads == ReadDepth::All);
         let learns = !node.is_process() && (all || !costs.is_calibrated());
-        match counted.ns().filter(|_| learns) {
-            Some(_) if counted.blocks < LEARNED_MIN => too_few += 1,
+        match counted.ns_per_block().filter(|_| learns) {
+            Some(_) if counted.blocks < LEARNED_BLOCKS_MIN => too_few += 1,
             Some(block) => {
                 costs.put(FilterCost { filter: filter.clone(), kernel, block, byte: 0.0 });
             }
@@ -265,7 +267,7 @@ pub fn learn(plan: &Plan, measured: &Measurements, costs: &mut Costs) -> usize {
         }
         let numbered = plan.graph.edges.iter().enumerate();
         for (at, edge) in numbered.filter(|(_, edge)| edge.from == id && !edge.back) {
-            let share = measured.edges.get(at).and_then(|counted| counted.share(measured, id));
+            let share = measured.edges.get(at).and_then(|counted| counted.edge_share(measured, id));
             let classes = edge.classes.to_string().replace(' ', "");
             let filter = filter.clone();
             share.into_iter().for_each(|share| {
@@ -285,7 +287,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn v1_values_off_by_more_than_two_are_marked() {
+    fn v1_value_off_by_more_than_a_factor_of_two_is_marked() {
         assert_eq!(describe_deviation(21.0, 10.0), "2.1× expected");
         assert_eq!(describe_deviation(20.0, 10.0), "");
         assert_eq!(describe_deviation(4.0, 10.0), "1/2.5 expected");

@@ -1,4 +1,4 @@
-//! A plan as a graphviz graph: `streamline explain --dot … | dot -Tsvg > plan.svg`.
+//! The output of a plan as a Graphviz graph: `streamline explain --dot … | dot -Tsvg > plan.svg`.
 
 use super::draw::label;
 use crate::graph::Edge;
@@ -21,7 +21,11 @@ pub fn dot(plan: &Plan) -> String {
             0 | 1 => space.name.clone(),
             _ => format!("path {}: {}", space.part + 1, space.name),
         };
-        let _ = writeln!(out, "  subgraph cluster_{number} {{\n    label={};", quoted(&name));
+        let _ = writeln!(
+            out,
+            "  subgraph cluster_{number} {{\n    label={};",
+            quoted_dot_string(&name)
+        );
         let here = |id: usize| plan.placements[id].space == number;
         for (id, node) in graph.ids().filter(|(id, node)| node.inside.is_none() && here(id.0)) {
             let shape = match node.kind() {
@@ -30,7 +34,7 @@ pub fn dot(plan: &Plan) -> String {
                 _ if node.is_process() => ", style=dashed",
                 _ => "",
             };
-            let text = quoted(&node_text(graph, id));
+            let text = quoted_dot_string(&node_text(graph, id));
             let kernel = match plan.pushed_from(id).next() {
                 Some(_) => ", xlabel=\"in the kernel too\"",
                 None => "",
@@ -58,11 +62,11 @@ fn attributes(edge: &Edge, planned: &PlannedEdge) -> String {
         }
     };
     let text: Vec<String> = class.into_iter().chain(what).collect();
-    format!("label={}{style}", quoted(&text.join(" ")))
+    format!("label={}{style}", quoted_dot_string(&text.join(" ")))
 }
 
-/// Quotes a graphviz string; control characters are replaced.
-fn quoted(text: &str) -> String {
+/// Quotes a Graphviz string and replaces control characters.
+fn quoted_dot_string(text: &str) -> String {
     let mut out = String::from("\"");
     for c in text.chars() {
         match c {

@@ -31,8 +31,8 @@ const TEXT_MAX: usize = 70;
 const RULE_WIDTH: usize = 64;
 
 /// Returns the nodes of a connected component, except operands, in drawing order: sources first,
-/// then space by space, otherwise in the order of the text.
-pub(super) fn order(plan: &Plan, part: usize) -> Vec<NodeId> {
+/// then space by space, and within a space in the order of the text.
+pub(super) fn drawing_order(plan: &Plan, part: usize) -> Vec<NodeId> {
     let graph = &plan.graph;
     let mut left: Vec<NodeId> = graph
         .ids()
@@ -55,17 +55,17 @@ pub(super) fn order(plan: &Plan, part: usize) -> Vec<NodeId> {
 }
 
 /// Draws the nodes in this order.
-pub(super) fn draw(plan: &Plan, order: &[NodeId], names: &[String]) -> String {
+pub(super) fn draw_nodes(plan: &Plan, order: &[NodeId], names: &[String]) -> String {
     let mut drawing = Drawing { plan, names, lanes: Vec::new(), rows: Vec::new() };
     let mut space = None;
     for id in order {
         let here = plan.placements[id.0].space;
         if space.replace(here) != Some(here) {
-            drawing.rule(&plan.spaces[here].name);
+            drawing.add_rule(&plan.spaces[here].name);
         }
-        drawing.node(*id);
+        drawing.add_node(*id);
     }
-    drawing.text()
+    drawing.row_text()
 }
 
 struct Drawing<'p> {
@@ -79,7 +79,7 @@ struct Drawing<'p> {
 enum Row {
     /// The cells of the lanes, and the text of the node.
     Line(String, String),
-    /// The cells of the lanes, and the name of the space that begins.
+    /// The cells of the lanes, and the name of the space whose rows follow.
     Rule(String, String),
 }
 
@@ -92,7 +92,7 @@ struct Arms {
 
 impl Drawing<'_> {
     /// Returns the edges that satisfy a condition.
-    fn edges(&self, wanted: impl Fn(&Edge) -> bool) -> Vec<usize> {
+    fn edges_where(&self, wanted: impl Fn(&Edge) -> bool) -> Vec<usize> {
         let edges = self.plan.graph.edges.iter().enumerate();
         edges.filter(|(_, edge)| wanted(edge)).map(|(at, _)| at).collect()
     }
@@ -104,12 +104,12 @@ impl Drawing<'_> {
         (0..self.lanes.len()).filter(|lane| edge(lane).is_some_and(&wanted)).collect()
     }
 
-    fn rule(&mut self, space: &str) {
+    fn add_rule(&mut self, space: &str) {
         let cells = self.lanes.iter().map(|lane| if lane.is_some() { "┼─" } else { "──" });
         self.rows.push(Row::Rule(cells.collect(), space.to_owned()));
     }
 
-    fn node(&mut self, id: NodeId) {
+    fn add_node(&mut self, id: NodeId) {
         let incoming = self.lanes_with(|edge| edge.to == id && !edge.back);
         let own = incoming.first().copied().unwrap_or_else(|| self.free_lane(0));
         let above = !incoming.is_empty();
@@ -120,20 +120,20 @@ impl Drawing<'_> {
         }
         // The lane of the node is in use, even if it has no incoming edge.
         self.lanes[own] = incoming.first().and_then(|lane| self.lanes[*lane]).or(Some(usize::MAX));
-        let back = self.edges(|edge| edge.to == id && edge.back);
+        let back = self.edges_where(|edge| edge.to == id && edge.back);
         if !back.is_empty() {
             let opening = self.open_lanes(own, &back);
             self.connect(own, Arms { up: above, down: true }, &[], &opening, true);
         }
-        self.dot(id, own);
+        self.add_node_line(id, own);
         self.assign_lanes(id, own);
         while self.lanes.last() == Some(&None) {
             self.lanes.pop();
         }
     }
 
-    /// Adds the line of the node itself.
-    fn dot(&mut self, id: NodeId, own: usize) {
+    /// Adds the line with the dot and the text of the node.
+    fn add_node_line(&mut self, id: NodeId, own: usize) {
         let glyph = match self.plan.graph.node(id).kind() {
             Some(FilterKind::Source) => '○',
             Some(FilterKind::Sink) => '■',
@@ -155,7 +155,7 @@ impl Drawing<'_> {
 
     /// Assigns lanes to the outgoing edges of the node; the first keeps the lane of the node.
     fn assign_lanes(&mut self, id: NodeId, own: usize) {
-        let out = self.edges(|edge| edge.from == id && !edge.back);
+        let out = self.edges_where(|edge| edge.from == id && !edge.back);
         let closing = self.lanes_with(|edge| edge.from == id && edge.back);
         let first = out.first().copied();
         let opening = self.open_lanes(own, out.get(1..).unwrap_or_default());
@@ -221,7 +221,7 @@ impl Drawing<'_> {
         let graph = &self.plan.graph;
         let mut text = match self.completion_reason(id) {
             Some(why) => format!("{}  (added: {why})", node_text(graph, id)),
-            None => format!("{}{}", self.labels(id), node_text(graph, id)),
+            None => format!("{}{}", self.incoming_labels(id), node_text(graph, id)),
         };
         if let Some(replicas) = self.plan.replicas_of(id) {
             let _ = write!(text, "  (× {})", replicas.spaces.len());
@@ -249,7 +249,7 @@ impl Drawing<'_> {
         })
     }
 
-    fn labels(&self, id: NodeId) -> String {
+    fn incoming_labels(&self, id: NodeId) -> String {
         let edges: Vec<&Edge> = self.plan.graph.inputs(id).filter(|edge| !edge.back).collect();
         let Some(first) = edges.first() else { return String::new() };
         if edges.iter().all(|edge| edge.classes == first.classes) {
@@ -265,7 +265,7 @@ impl Drawing<'_> {
         labels
     }
 
-    fn text(self) -> String {
+    fn row_text(self) -> String {
         let cells = |row: &Row| match row {
             Row::Line(cells, _) | Row::Rule(cells, _) => cells.chars().count(),
         };

@@ -44,10 +44,10 @@ impl Page {
     /// Returns the help of a filter, source or sink.
     #[must_use]
     pub fn of(entry: &Description, endpoint: &EndpointFacts) -> Self {
-        let own = Section { title: "Parameters", facts: parameters(entry.parameters) };
+        let own = Section { title: "Parameters", facts: describe_parameters(entry.parameters) };
         let common = if entry.user.is_some() { common() } else { Vec::new() };
         let common = Section { title: COMMON_TITLE, facts: common };
-        let facts = Section { title: "Facts", facts: facts(entry, endpoint) };
+        let facts = Section { title: "Facts", facts: entry_facts(entry, endpoint) };
         let mut sections = vec![own, common, facts];
         sections.retain(|section| !section.facts.is_empty());
         Self {
@@ -67,7 +67,7 @@ pub const COMMON_TITLE: &str = "As every filter";
 /// Returns the parameters common to all filters, with their help texts.
 #[must_use]
 pub fn common() -> Vec<(&'static str, String)> {
-    parameters(COMMON)
+    describe_parameters(COMMON)
 }
 
 /// Formats the help of a filter, source or sink for a terminal.
@@ -87,14 +87,16 @@ pub fn help(entry: &Description, endpoint: &EndpointFacts) -> String {
     for section in &page.sections {
         let _ = writeln!(out, "{}", section.title);
         let facts = section.facts.iter();
-        out.extend(facts.map(|(what, text)| hanging(&format!("    {what}"), text, FACT_COLUMN)));
+        out.extend(
+            facts.map(|(what, text)| hanging_indent(&format!("    {what}"), text, FACT_COLUMN)),
+        );
         out.push('\n');
     }
     let _ = write!(out, "Example\n    {}\n", page.example);
     out
 }
 
-fn facts(entry: &Description, endpoint: &EndpointFacts) -> Vec<(&'static str, String)> {
+fn entry_facts(entry: &Description, endpoint: &EndpointFacts) -> Vec<(&'static str, String)> {
     let mut facts = vec![("kind", format!("{}: {}", entry.kind.name(), describe_kind(entry.kind)))];
     if entry.kind != FilterKind::Source {
         facts.push(("takes", describe_input(entry)));
@@ -140,7 +142,7 @@ pub const OPTIONS_TITLE: &str = "Options of the line, before its first filter";
 pub fn options() -> String {
     let mut out = format!("{OPTIONS_TITLE}:\n");
     for (word, help) in option_facts() {
-        out.push_str(&hanging(&format!("  {word}"), help, OPTION_COLUMN));
+        out.push_str(&hanging_indent(&format!("  {word}"), help, OPTION_COLUMN));
     }
     out.trim_end().to_owned()
 }
@@ -197,11 +199,11 @@ fn placeholder(known: &Parameter) -> String {
     }
 }
 
-fn parameters(all: &[Parameter]) -> Vec<(&'static str, String)> {
-    all.iter().map(|known| (known.name, parameter(known))).collect()
+fn describe_parameters(all: &[Parameter]) -> Vec<(&'static str, String)> {
+    all.iter().map(|known| (known.name, describe_parameter(known))).collect()
 }
 
-fn parameter(known: &Parameter) -> String {
+fn describe_parameter(known: &Parameter) -> String {
     let values = match known.kind {
         Type::Number { low, high: u64::MAX } => format!("a number from {low}"),
         Type::Number { low, high } => format!("a number from {low} to {high}"),
@@ -328,9 +330,10 @@ fn describe_spaces(entry: &Description, endpoint: &EndpointFacts) -> String {
     }
 }
 
-/// Formats a term and its text, which starts at column `at` and is indented to it.
+/// Formats a term followed by its text, which starts at column `at` and has that column as its
+/// indent.
 #[must_use]
-pub fn hanging(word: &str, text: &str, at: usize) -> String {
+pub fn hanging_indent(word: &str, text: &str, at: usize) -> String {
     let mut out = String::new();
     let mut word = word;
     if word.chars().count() >= at {

@@ -1,7 +1,7 @@
 //! The output of `explain` and `filters`: plans and descriptions as text and drawings.
 //!
 //! A plan, or the error that no plan exists, becomes text of at most [`COLUMNS`] columns, or a
-//! graphviz graph. This module decides and omits nothing: the plan holds every candidate, the
+//! Graphviz graph. This module makes no decision, because the plan holds every candidate, the
 //! choice, its reason and its cost. [SL §7.1]
 
 mod analysis;
@@ -12,12 +12,12 @@ pub mod table;
 mod words;
 
 pub use analysis::{
-    EdgeMeasurement, LEARNED_MIN, Measurements, NodeMeasurement, ProgramMeasurement, analysis,
-    learn,
+    EdgeMeasurement, LEARNED_BLOCKS_MIN, Measurements, NodeMeasurement, ProgramMeasurement,
+    analysis, learn,
 };
 pub use dot::dot;
 pub use help::{COMMON_TITLE, OPTIONS_TITLE, Page, Section};
-pub use help::{common, hanging, help, option_facts, option_words, options};
+pub use help::{common, hanging_indent, help, option_facts, option_words, options};
 pub use table::COLUMNS;
 
 pub use crate::format::{about, bytes, nanoseconds, size, spent, time};
@@ -44,30 +44,30 @@ pub fn text(plan: &Plan, machine: &Machine) -> String {
         if parts > 1 {
             let _ = writeln!(out, " path {} of {parts}\n", part + 1);
         }
-        let order = draw::order(plan, part);
-        out.push_str(&draw::draw(plan, &order, &names));
+        let order = draw::drawing_order(plan, part);
+        out.push_str(&draw::draw_nodes(plan, &order, &names));
         out.push('\n');
         out.push_str(&placement_table(plan, &order, &names));
         out.push('\n');
     }
-    remarks(&mut out, plan, &names);
-    programs(&mut out, plan, &names);
-    edges(&mut out, plan, &names);
-    replicas(&mut out, plan, &names);
+    write_remarks(&mut out, plan, &names);
+    write_programs(&mut out, plan, &names);
+    write_edges(&mut out, plan, &names);
+    write_replicas(&mut out, plan, &names);
     out.push('\n');
-    fact(&mut out, "batch", &plan.batch.because());
+    write_fact(&mut out, "batch", &plan.batch.because());
     if let Some(latency) = &plan.latency {
-        fact(&mut out, "latency", &words::latency(latency, plan, &names));
+        write_fact(&mut out, "latency", &words::latency(latency, plan, &names));
     }
-    choice(&mut out, plan);
-    runtime_changes(&mut out, plan, machine, &names);
-    machine_facts(&mut out, machine);
+    write_choice(&mut out, plan);
+    write_runtime_changes(&mut out, plan, machine, &names);
+    write_machine_facts(&mut out, machine);
     out
 }
 
-/// Writes the remarks of filters, such as the compiler of an expression, and the filters that are
-/// evaluated ahead.
-fn remarks(out: &mut String, plan: &Plan, names: &[String]) {
+/// Writes the remarks of filters, for example of the compiler of an expression, and the filters
+/// that a source evaluates ahead.
+fn write_remarks(out: &mut String, plan: &Plan, names: &[String]) {
     for (name, (_, node)) in names.iter().zip(plan.graph.ids()) {
         let Some(used) = node.filter() else { continue };
         if let Some(remark) =
@@ -98,8 +98,8 @@ fn remarks(out: &mut String, plan: &Plan, names: &[String]) {
     }
 }
 
-/// Writes a paragraph per kernel program, with the steps that several sources share.
-fn programs(out: &mut String, plan: &Plan, names: &[String]) {
+/// Writes a paragraph per kernel program, which names the steps that several sources share.
+fn write_programs(out: &mut String, plan: &Plan, names: &[String]) {
     let listed = |nodes: &[NodeId]| {
         nodes.iter().map(|id| names[id.0].as_str()).collect::<Vec<_>>().join(" and ")
     };
@@ -114,8 +114,8 @@ fn programs(out: &mut String, plan: &Plan, names: &[String]) {
     }
 }
 
-/// Writes the replicas, and the costly filters without replicas.
-fn replicas(out: &mut String, plan: &Plan, names: &[String]) {
+/// Writes the replicas, and the reasons why other costly filters have none.
+fn write_replicas(out: &mut String, plan: &Plan, names: &[String]) {
     for replicas in &plan.replicas {
         words::write_wrapped(out, &words::replicas(replicas, plan, names), COLUMNS);
     }
@@ -140,7 +140,8 @@ pub fn unplaceable(graph: &Graph, refused: &Unplaceable) -> String {
 
 const PLACEMENT_TITLES: [&str; 5] = ["filter", "runs in", ">ns", "because", "refused elsewhere"];
 
-/// Formats the table of placements: space, reason, refusals.
+/// Formats the table of placements: each node's space, the reason for it, and the reasons against
+/// other spaces.
 fn placement_table(plan: &Plan, order: &[NodeId], names: &[String]) -> String {
     let mut table = Table::new(&PLACEMENT_TITLES);
     for id in order {
@@ -170,11 +171,11 @@ fn placement_row(plan: &Plan, id: NodeId, names: &[String], indent: &str) -> [St
     if plan.pushed_from(id).next().is_some() {
         because.push_str("; in the kernel too");
     }
-    [name, runs_in, cost, because, alternatives(&placement.candidates, here)]
+    [name, runs_in, cost, because, describe_alternatives(&placement.candidates, here)]
 }
 
-/// Formats the verdicts of the other spaces, grouping equal ones.
-fn alternatives(candidates: &[Candidate], here: &str) -> String {
+/// Formats the verdicts on the other spaces, grouping equal verdicts.
+fn describe_alternatives(candidates: &[Candidate], here: &str) -> String {
     let mut verdicts: Vec<(String, Vec<&str>)> = Vec::new();
     for candidate in candidates.iter().filter(|candidate| candidate.space != here) {
         let verdict = match &candidate.verdict {
@@ -196,8 +197,8 @@ fn alternatives(candidates: &[Candidate], here: &str) -> String {
     if texts.is_empty() { "–".to_owned() } else { texts.join("; ") }
 }
 
-/// Writes the kind of each edge; a chain of calls is one line.
-fn edges(out: &mut String, plan: &Plan, names: &[String]) {
+/// Writes the kind of each edge; a chain of calls takes one line.
+fn write_edges(out: &mut String, plan: &Plan, names: &[String]) {
     let edges = &plan.graph.edges;
     let mut texts = vec![false; edges.len()];
     for first in 0..edges.len() {
@@ -250,7 +251,7 @@ fn edges(out: &mut String, plan: &Plan, names: &[String]) {
     }
 }
 
-fn choice(out: &mut String, plan: &Plan) {
+fn write_choice(out: &mut String, plan: &Plan) {
     let Choice { policy, cost_ns, examined, proved } = &plan.choice;
     let examined = counted(*examined, "placement");
     let how = match (policy, proved) {
@@ -263,12 +264,12 @@ fn choice(out: &mut String, plan: &Plan) {
         true => "a block that passes every node",
         false => "a block of a source, by measured flows",
     };
-    fact(out, "cost", &format!("{} ns for {block}", number(*cost_ns)));
-    fact(out, "policy", &format!("{}: {how}", words::policy(*policy)));
+    write_fact(out, "cost", &format!("{} ns for {block}", number(*cost_ns)));
+    write_fact(out, "policy", &format!("{}: {how}", words::policy(*policy)));
 }
 
-/// Writes the changes that the path may make at run time.
-fn runtime_changes(out: &mut String, plan: &Plan, machine: &Machine, names: &[String]) {
+/// Writes the changes that the path may make to itself at run time.
+fn write_runtime_changes(out: &mut String, plan: &Plan, machine: &Machine, names: &[String]) {
     let RuntimeChanges { copies, moves } = plan.runtime_changes();
     let copies = copies.then_some(match machine.processors {
         0 | 1 => "no copies: there is one processor",
@@ -301,25 +302,25 @@ fn runtime_changes(out: &mut String, plan: &Plan, machine: &Machine, names: &[St
     let copies = copies.map(str::to_owned);
     let both: Vec<String> = copies.into_iter().chain(moves).chain(relief).collect();
     if !both.is_empty() {
-        fact(out, "at run time", &both.join("; "));
+        write_fact(out, "at run time", &both.join("; "));
     }
 }
 
-fn machine_facts(out: &mut String, machine: &Machine) {
+fn write_machine_facts(out: &mut String, machine: &Machine) {
     let Machine { processors, l1d, l2, kernel, costs } = machine;
     let processors = counted(*processors as u64, "processor");
     let caches = format!("caches of {} and {}", bytes(*l1d as u64), bytes(*l2 as u64));
-    fact(out, "machine", &format!("{processors}, {caches}"));
+    write_fact(out, "machine", &format!("{processors}, {caches}"));
     let (release, what) = match kernel {
         Kernel::Open { release, .. } => (release, "takes programs".to_owned()),
         Kernel::Closed { release, why } => (release, format!("takes no programs: {why}")),
     };
-    fact(out, "kernel", &format!("{release} {what}"));
-    fact(out, "calibration", &format!("{}, version {}", costs.origin, costs.version));
+    write_fact(out, "kernel", &format!("{release} {what}"));
+    write_fact(out, "calibration", &format!("{}, version {}", costs.origin, costs.version));
 }
 
 /// Writes a labelled paragraph.
-fn fact(out: &mut String, what: &str, text: &str) {
+fn write_fact(out: &mut String, what: &str, text: &str) {
     const INDENT: usize = 14;
     let mut what = format!(" {what}");
     for line in table::wrap(text, COLUMNS - INDENT) {

@@ -1,4 +1,4 @@
-//! A table for a terminal, with columns of minimal width and cells wrapped between words.
+//! Tables for a terminal, with columns of minimal width and cells wrapped between words.
 
 use std::fmt::Write as _;
 
@@ -123,14 +123,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cells_are_wrapped_between_words() {
+    fn table_wraps_cells_between_words() {
         assert_eq!(wrap("a bc def", 4), ["a bc", "def"]);
         assert_eq!(wrap("abcdefgh i", 3), ["abc", "def", "gh", "i"]);
         assert_eq!(wrap("", 5), [""]);
     }
 
     #[test]
-    fn widest_column_is_narrowed_first() {
+    fn table_narrows_the_widest_column_first() {
         let mut table = Table::new(&["name", ">n", "why"]);
         table.row([
             "a".to_owned(),

@@ -1,4 +1,4 @@
-//! Formats single items: names, arguments, values, rings.
+//! Descriptions of single items of a plan: rings, replicas, programs, pipes, policies.
 //!
 //! A request may contain any text, so control characters are always replaced by visible characters.
 
@@ -50,7 +50,7 @@ pub(super) fn latency(latency: &Latency, plan: &Plan, names: &[String]) -> Strin
     }
 }
 
-/// Returns the names of the spaces of the replicas.
+/// Returns the names of the spaces in which the replicas run.
 pub(super) fn spaces(plan: &Plan, replicas: &Replicas) -> Vec<String> {
     replicas.spaces.iter().map(|space| plan.spaces[*space].name.clone()).collect()
 }
@@ -164,7 +164,7 @@ pub(super) fn program(program: &Program, plan: &Plan) -> String {
     )
 }
 
-/// Describes a filter that sources evaluate ahead.
+/// Describes a filter that sources evaluate in the kernel, ahead of the process.
 pub(super) fn evaluated_ahead(filter: &str, sources: &[&str], except: Option<&str>) -> String {
     let filters = if sources.len() == 1 { "filter" } else { "filters" };
     let mut text = format!(

@@ -1,9 +1,9 @@
-//! Tests of numbers with units.
+//! Tests of numbers with units, formatted and parsed.
 
 use super::{bytes, counted, nanoseconds, number, spent, time};
 
 #[test]
-fn numbers_have_units() {
+fn numbers_are_formatted_with_units() {
     assert_eq!(
         [bytes(0), bytes(1000), bytes(4096), bytes(3 << 20)],
         ["0 B", "1000 B", "4 KB", "3 MB"]
@@ -28,7 +28,7 @@ fn numbers_have_units() {
 }
 
 #[test]
-fn times_parse_with_and_without_unit() {
+fn time_parses_with_and_without_unit() {
     assert_eq!(time("1.5ms"), Ok(1_500_000));
     assert_eq!(time("3"), Ok(3_000_000_000));
     assert!(time("soon").unwrap_err().contains("is not a time"));

@@ -8,7 +8,8 @@ use crate::classes::ClassSet;
 pub enum Boolean<L = ClassSet> {
     /// An operand, a node `inside` the composite.
     Filter(NodeId),
-    /// `a | b`: `b` judges the blocks that `a` passes; the last answer counts.
+    /// `a | b`: `b` judges the blocks that `a` passes. The answer of the last operand is the answer
+    /// of the chain.
     Chain {
         /// The first operand.
         first: Box<Self>,
@@ -49,9 +50,9 @@ impl<L> Boolean<L> {
         }
     }
 
-    /// Propagates a value through the operands: `at` maps the input of an operand to its output.
-    /// Returns the output of the body: of a chain the output of its last operand, otherwise the
-    /// input.
+    /// Propagates a value through the operands: `at` maps the value at the input of an operand to
+    /// the value at its output. Returns the value at the output of the body, which is that of the
+    /// last operand in a chain, and otherwise the input value.
     pub(crate) fn flow<T: Clone>(&self, input: T, at: &mut impl FnMut(NodeId, T) -> T) -> T {
         match self {
             Self::Filter(id) => at(*id, input),
@@ -101,8 +102,8 @@ impl Boolean {
 /// operand answers 0.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Link<L = ClassSet> {
-    /// The classes.
+    /// The classes for which the operand is evaluated.
     pub classes: L,
-    /// The operand.
+    /// The operand itself.
     pub body: Boolean<L>,
 }

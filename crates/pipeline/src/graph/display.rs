@@ -1,11 +1,11 @@
-//! The text of a graph, for tests and debugging.
+//! The text form of a graph, for tests and debugging.
 
 use super::{Boolean, Graph, Link, Node, Order, Step};
 use std::fmt::{self, Display, Formatter};
 
 impl Display for Graph {
-    /// Formats one line per node, edge and join, for tests and debugging: `2 dport @kernel`, `1 >
-    /// 2`, `2 >{22} 3`, `3 <{22} 1` (back edge), `4 takes (2, 3) by 1`.
+    /// Formats one line per node, edge and join: `2 dport @kernel`, `1 > 2`, `2 >{22} 3`, `3 <{22}
+    /// 1` (back edge), `4 takes (2, 3) by 1`.
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         for (id, node) in self.ids() {
             write!(f, "{} {}", id.0, NodeText(node))?;

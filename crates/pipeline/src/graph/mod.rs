@@ -85,7 +85,7 @@ pub enum Step {
     /// A merge of sources that have no block in common. Branches of one source are a composite
     /// instead.
     Merge,
-    /// An unknown or missing filter; there is an error about it.
+    /// An unknown or missing filter, which a diagnostic reports.
     Unknown,
 }
 
@@ -96,7 +96,7 @@ pub struct Use {
     pub description: &'static Description,
     /// The facts about the filter as a source, sink or program.
     pub endpoint: &'static EndpointFacts,
-    /// The arguments, checked, defaults included.
+    /// The checked arguments, including defaults.
     pub arguments: Arguments,
     /// The space to which the node is pinned, by the request or by the planner.
     pub pin: Option<String>,
@@ -202,14 +202,14 @@ pub struct Edge {
     pub classes: ClassSet,
     /// The span of the pipe in the text.
     pub span: Span,
-    /// True if it closes a cycle.
+    /// True if the edge closes a cycle.
     pub back: bool,
 }
 
 /// A node at which branches meet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Join {
-    /// The node.
+    /// The node at which the branches meet.
     pub node: NodeId,
     /// The order of the incoming blocks.
     pub order: Order,
@@ -231,7 +231,7 @@ pub enum Order {
 }
 
 impl Graph {
-    /// Returns the node of this id.
+    /// Returns the node with this id.
     ///
     /// # Panics
     /// If the id belongs to another graph.
@@ -256,12 +256,12 @@ impl Graph {
 
     /// Returns the sources: the nodes without incoming edges other than back edges.
     pub fn heads(&self) -> Vec<NodeId> {
-        self.outer(|id| !self.inputs(id).any(|edge| !edge.back))
+        self.nodes_outside_composites(|id| !self.inputs(id).any(|edge| !edge.back))
     }
 
     /// Returns the nodes without outgoing edges: sinks, and filters whose output is not used.
     pub fn ends(&self) -> Vec<NodeId> {
-        self.outer(|id| self.outputs(id).next().is_none())
+        self.nodes_outside_composites(|id| self.outputs(id).next().is_none())
     }
 
     /// Returns the nodes from the sources to the sinks, one branch after the other; operands follow
@@ -285,7 +285,7 @@ impl Graph {
         order
     }
 
-    fn outer(&self, wanted: impl Fn(NodeId) -> bool) -> Vec<NodeId> {
+    fn nodes_outside_composites(&self, wanted: impl Fn(NodeId) -> bool) -> Vec<NodeId> {
         self.ids()
             .filter(|(id, node)| node.inside.is_none() && wanted(*id))
             .map(|(id, _)| id)

@@ -10,7 +10,7 @@
 //! ```
 //!
 //! A request is untrusted input, so control characters are replaced before they reach a terminal. A
-//! long line is shortened to the surroundings of the error. No existing library prints this form.
+//! long line is shortened to the surroundings of the error.
 
 use std::fmt::Write as _;
 use std::ops::Range;
@@ -99,19 +99,19 @@ impl Diagnostic {
     }
 }
 
-/// Sorts diagnostics by position, joins diagnostics at one position, and truncates the list to
+/// Sorts diagnostics by position, joins those at one position, and truncates the list to
 /// `MISTAKES_MAX`.
 ///
-/// One error often violates two rules at one position (in `rx (tcp` the parenthesis has neither an
-/// operator nor a closing partner), so the two become one diagnostic.
-pub fn settle(mut mistakes: Vec<Diagnostic>) -> Vec<Diagnostic> {
+/// One error often violates two rules at one position. In `rx (tcp`, for example, the parenthesis
+/// lacks both an operator in front and a closing parenthesis. The two errors become one diagnostic.
+pub fn sort_and_join(mut mistakes: Vec<Diagnostic>) -> Vec<Diagnostic> {
     mistakes.sort_by_key(|mistake| (mistake.span.start, mistake.severity == Severity::Warning));
     let mut settled: Vec<Diagnostic> = Vec::new();
     let mut surplus: Option<(Span, usize)> = None;
     for mistake in mistakes {
         let full = settled.len() >= MISTAKES_MAX;
         match settled.last_mut() {
-            Some(last) if last.span.start == mistake.span.start => join(last, mistake),
+            Some(last) if last.span.start == mistake.span.start => append_diagnostic(last, mistake),
             _ if full => surplus.get_or_insert((mistake.span, 0)).1 += 1,
             _ => settled.push(mistake),
         }
@@ -122,8 +122,9 @@ pub fn settle(mut mistakes: Vec<Diagnostic>) -> Vec<Diagnostic> {
     settled
 }
 
-/// Appends the second diagnostic at a position to the first, unless it adds nothing.
-fn join(first: &mut Diagnostic, second: Diagnostic) {
+/// Appends the second diagnostic at a position to the first, unless the first already contains its
+/// text.
+fn append_diagnostic(first: &mut Diagnostic, second: Diagnostic) {
     const JOINED_MAX: usize = 400;
     if first.is_error() != second.is_error() || first.what.contains(&second.what) {
         return;
@@ -162,12 +163,18 @@ fn render_one(text: &str, starts: &[usize], mistake: &Diagnostic, colour: bool, 
     let (from, to) = line_bounds(text, starts, line);
     let start = start.clamp(from, to);
     let end = char_boundary(text, mistake.span.end).clamp(start, to);
-    let excerpt = window(text, from..to, start);
+    let excerpt = excerpt_range(text, from..to, start);
 
     let word = if mistake.is_error() { "error" } else { "warning" };
-    let _ = write!(out, "{}{word}{}: {}", paint.strong, paint.plain, visible(&mistake.what));
+    let _ = write!(
+        out,
+        "{}{word}{}: {}",
+        paint.strong,
+        paint.plain,
+        replace_control_characters(&mistake.what)
+    );
     if !mistake.why.is_empty() {
-        let _ = write!(out, ": {}", visible(&mistake.why));
+        let _ = write!(out, ": {}", replace_control_characters(&mistake.why));
     }
     if starts.len() > 1 {
         let _ = write!(out, " (line {})", line + 1);
@@ -175,7 +182,7 @@ fn render_one(text: &str, starts: &[usize], mistake: &Diagnostic, colour: bool, 
     let head = if excerpt.start > from { "…" } else { "" };
     let tail = if excerpt.end < to { "…" } else { "" };
     let source = text.get(excerpt.clone()).unwrap_or_default();
-    let _ = writeln!(out, "\n  {head}{}{tail}", visible(source));
+    let _ = writeln!(out, "\n  {head}{}{tail}", replace_control_characters(source));
 
     let before = text.get(excerpt.start..start).unwrap_or_default();
     let marked = text.get(start..end.min(excerpt.end)).unwrap_or_default();
@@ -183,7 +190,7 @@ fn render_one(text: &str, starts: &[usize], mistake: &Diagnostic, colour: bool, 
     let carets = "^".repeat(marked.chars().count().max(1));
     let _ = write!(out, "{:indent$}{}{carets}{}", "", paint.mark, paint.plain);
     if !mistake.hint.is_empty() {
-        let _ = write!(out, " {}", visible(&mistake.hint));
+        let _ = write!(out, " {}", replace_control_characters(&mistake.hint));
     }
     out.push('\n');
 }
@@ -196,7 +203,7 @@ fn line_bounds(text: &str, starts: &[usize], line: usize) -> (usize, usize) {
 }
 
 /// Returns the range of a line to show: all of a short line, else the surroundings of the error.
-fn window(text: &str, line: Range<usize>, start: usize) -> Range<usize> {
+fn excerpt_range(text: &str, line: Range<usize>, start: usize) -> Range<usize> {
     if line.len() <= EXCERPT_WIDTH {
         return line;
     }
@@ -216,8 +223,10 @@ fn char_boundary(text: &str, at: usize) -> usize {
 
 /// Replaces every control character by one visible character, so that columns stay aligned and
 /// terminals safe.
-fn visible(text: &str) -> String {
-    text.chars().map(|c| if c == '\t' { ' ' } else { filter::text::visible(c) }).collect()
+fn replace_control_characters(text: &str) -> String {
+    text.chars()
+        .map(|c| if c == '\t' { ' ' } else { filter::text::visible(c) })
+        .collect()
 }
 
 /// The escape sequences for one diagnostic; empty without colour.
@@ -258,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn several_lines_are_numbered_and_mark_one_span_start() {
+    fn diagnostic_in_a_text_of_several_lines_names_the_line() {
         let text = "rx\n\t| tcp \"a\nb";
         let mistake = Diagnostic::warning(Span::new(10, 14), "what").why("why");
         let excerpt = render(text, &[mistake], false);
@@ -266,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn control_characters_are_made_visible() {
+    fn diagnostic_shows_control_characters_as_dots() {
         let text = "rx \x1b[31m\u{202e}é x";
         let mistake = Diagnostic::error(Span::new(3, 99), "no `\x1b[2J`");
         let excerpt = render(text, &[mistake], false);
@@ -277,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn long_line_is_shortened_around_the_error() {
+    fn diagnostic_shortens_a_long_line_around_the_error() {
         let text = format!("{}X{}", "é".repeat(500), "b".repeat(500));
         let excerpt = render(&text, &[Diagnostic::error(Span::new(1000, 1001), "x")], false);
         let lines: Vec<&str> = excerpt.lines().collect();
@@ -291,7 +300,7 @@ mod tests {
         let at = |start| Diagnostic::error(Span::new(start, start + 1), format!("m{start}"));
         let mut many: Vec<Diagnostic> = (0..250).rev().map(at).collect();
         many.push(Diagnostic::error(Span::new(7, 9), "twice"));
-        let settled = settle(many);
+        let settled = sort_and_join(many);
         assert_eq!(settled.len(), MISTAKES_MAX + 1);
         assert_eq!(settled[7].what, "m7; and twice");
         assert_eq!(settled[MISTAKES_MAX].what, "and 150 more mistakes from here on");

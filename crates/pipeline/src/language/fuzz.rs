@@ -1,4 +1,4 @@
-//! The body of the fuzz target of the language.
+//! The fuzz target of the language.
 
 use super::limits::{MISTAKES_MAX, TEXT_MAX};
 use super::{parse, parse_counted, render};

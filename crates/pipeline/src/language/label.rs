@@ -8,7 +8,7 @@ use super::limits::CLASSES_MAX;
 use super::tree::{Class, Classes, Label, Name, Value};
 
 /// Parses the label at `span`, whose classes start at byte `classes` of the text.
-pub(super) fn read(
+pub(super) fn read_label(
     text: &str,
     span: Span,
     classes: usize,
@@ -84,7 +84,7 @@ fn read_value(word: &str, span: Span) -> Result<Value, Box<Diagnostic>> {
     let hex = word.strip_prefix("0x").filter(|digits| !digits.is_empty());
     let (digits, radix) = hex.map_or((word, 10), |digits| (digits, 16));
     if !digits.chars().all(|c| c.is_digit(radix)) {
-        return Err(Box::new(no_class(word, span)));
+        return Err(Box::new(invalid_class(word, span)));
     }
     match u32::from_str_radix(digits, radix) {
         Ok(value) => Ok(Value::Number { value, hex: hex.is_some(), span }),
@@ -95,7 +95,7 @@ fn read_value(word: &str, span: Span) -> Result<Value, Box<Diagnostic>> {
     }
 }
 
-fn no_class(word: &str, span: Span) -> Diagnostic {
+fn invalid_class(word: &str, span: Span) -> Diagnostic {
     let mistake = Diagnostic::error(span, format!("`{}` is no class", brief(word)))
         .why("a class is a number, a small-letter name, or a range of them");
     if let Some((low, high)) = word.split_once('-') {

@@ -1,9 +1,10 @@
 //! The lexer: words, quoted texts, labels and operators.
 //!
-//! It alone decides whether a `|` is a pipe or starts a label (rule 2 of the language). A `|`
-//! starts a label if class characters follow and either (a) they cannot be the name of a filter, as
-//! in `dport|22 ssh`, or (b) white space, `(` or an operator with `+` precedes it, as in `dport
-//! |ssh log`. Each character is read at most twice, and errors never stop the lexer. [SL §4.2]
+//! The lexer alone decides whether a `|` is a pipe or starts a label (rule 2 of the language). A
+//! `|` starts a label if class characters follow and either (a) they cannot be the name of a
+//! filter, as in `dport|22 ssh`, or (b) white space, `(` or an operator with `+` precedes it, as in
+//! `dport |ssh log`. Each character is read at most twice, and errors never stop the lexer. [SL
+//! §4.2]
 
 use super::diagnose::{Diagnostic, Span};
 use super::label;
@@ -52,7 +53,7 @@ pub(super) fn lex(text: &str) -> LexOutput {
     loop {
         let glued = !lexer.skip_white() && lexer.at > 0;
         let start = lexer.at;
-        let Some(kind) = lexer.token() else { break };
+        let Some(kind) = lexer.next_token() else { break };
         tokens.push(Token { kind, span: Span::new(start, lexer.at), glued });
     }
     // Errors about a filter missing at the end point to the end of the last token.
@@ -66,8 +67,8 @@ pub(super) fn ends_word(c: char) -> bool {
     is_white(c) || matches!(c, '|' | '+' | '(' | ')' | '!' | ';' | '"' | '\'')
 }
 
-/// Returns true for ASCII white space. Other white space is an error, because it looks like a
-/// space.
+/// Returns true for ASCII white space. Any other white space is reported as an error, because a
+/// reader cannot tell it from a space.
 fn is_white(c: char) -> bool {
     matches!(c, ' ' | '\t' | '\r' | '\n' | '\u{0b}' | '\u{0c}')
 }
@@ -114,10 +115,10 @@ impl Lexer<'_> {
         self.at > start
     }
 
-    fn token(&mut self) -> Option<TokenKind> {
+    fn next_token(&mut self) -> Option<TokenKind> {
         let start = self.at;
         let kind = match self.bump()? {
-            '|' => self.pipe(start),
+            '|' => self.pipe_or_label(start),
             '+' if self.bump_if('+') => TokenKind::Operator(Operator::Union),
             '+' if self.bump_if('*') => TokenKind::Operator(Operator::Section),
             '+' => TokenKind::Operator(Operator::Parallel),
@@ -129,7 +130,7 @@ impl Lexer<'_> {
             '\'' => self.raw_text(start),
             _ => {
                 self.at = start;
-                let clean = self.word();
+                let clean = self.skip_word();
                 TokenKind::Word { clean }
             }
         };
@@ -137,7 +138,7 @@ impl Lexer<'_> {
     }
 
     /// Classifies the `|` at `start`; the cursor is at the byte after it.
-    fn pipe(&mut self, start: usize) -> TokenKind {
+    fn pipe_or_label(&mut self, start: usize) -> TokenKind {
         let before = self.text.get(..start).and_then(|text| text.chars().next_back());
         let apart = match before {
             None | Some('(' | '+') => true,
@@ -148,9 +149,9 @@ impl Lexer<'_> {
         let inverted = self.bump_if('!');
         let classes = self.at;
         if (apart || !self.may_be_filter()) && self.peek().is_some_and(is_class) {
-            let clean = self.word();
+            let clean = self.skip_word();
             let span = Span::new(start, self.at);
-            let (label, mistakes) = label::read(self.text, span, classes, inverted);
+            let (label, mistakes) = label::read_label(self.text, span, classes, inverted);
             if clean {
                 self.mistakes.extend(mistakes);
             }
@@ -175,12 +176,12 @@ impl Lexer<'_> {
     }
 
     /// Skips a bare word and reports suspicious characters in it; returns true if it has none.
-    fn word(&mut self) -> bool {
+    fn skip_word(&mut self) -> bool {
         let start = self.at;
         let mut strange: Option<(usize, char)> = None;
         let mut last = ' ';
         while let Some(c) = self.peek().filter(|c| !ends_word(*c)) {
-            if strange.is_none() && is_strange(c) {
+            if strange.is_none() && is_lookalike(c) {
                 strange = Some((self.at, c));
             }
             self.at += c.len_utf8();
@@ -205,16 +206,16 @@ impl Lexer<'_> {
         loop {
             let at = self.at;
             match self.bump() {
-                None => return self.unclosed_text(start, bytes),
+                None => return self.report_unclosed_text(start, bytes),
                 Some('"') => return TokenKind::Quoted(bytes),
-                Some('\\') => self.escape(at, &mut bytes),
+                Some('\\') => self.read_escape(at, &mut bytes),
                 Some(c) => bytes.extend_from_slice(c.encode_utf8(&mut [0; 4]).as_bytes()),
             }
         }
     }
 
     /// Reads the escape sequence whose backslash is at `at`.
-    fn escape(&mut self, at: usize, bytes: &mut Vec<u8>) {
+    fn read_escape(&mut self, at: usize, bytes: &mut Vec<u8>) {
         match self.peek() {
             Some('"') => bytes.push(b'"'),
             Some('\\') => bytes.push(b'\\'),
@@ -254,7 +255,7 @@ impl Lexer<'_> {
             match self.text.get(at..).and_then(|rest| rest.chars().next()) {
                 None => {
                     let content = content();
-                    return self.unclosed_text(start, content);
+                    return self.report_unclosed_text(start, content);
                 }
                 Some('\'') => {
                     let content = content();
@@ -266,7 +267,7 @@ impl Lexer<'_> {
         }
     }
 
-    fn unclosed_text(&mut self, start: usize, bytes: Vec<u8>) -> TokenKind {
+    fn report_unclosed_text(&mut self, start: usize, bytes: Vec<u8>) -> TokenKind {
         let quote = self.text.get(start..=start).unwrap_or("\"");
         self.mistakes.push(
             Diagnostic::error(Span::new(start, self.at), "the quote is never closed")
@@ -282,8 +283,9 @@ fn is_class(c: char) -> bool {
     c.is_ascii_alphanumeric() || matches!(c, '_' | ':' | ',')
 }
 
-/// Returns true for characters that resemble an ASCII character, as in text copied from a web page.
-pub(super) fn is_strange(c: char) -> bool {
+/// Returns true for characters that look like an ASCII character, as in text copied from a web
+/// page.
+pub(super) fn is_lookalike(c: char) -> bool {
     is_hidden(c) || c.is_whitespace() || is_typographic(c)
 }
 

@@ -22,8 +22,8 @@ pub const NAMES_MAX: usize = 64;
 /// Maximum number of diagnostics that are reported; further diagnostics are only counted.
 pub const MISTAKES_MAX: usize = 100;
 
-/// Maximum number of arcs in the graph. `(a + b) | (c + d)` has four, so their number can grow with
-/// the square of the text's length.
+/// Maximum number of arcs in the graph. Since `(a + b) | (c + d)` has four arcs, their number can
+/// grow with the square of the length of the text.
 pub const ARCS_MAX: usize = 16_384;
 
 /// Maximum number of classes in one label. Every arc made from the label carries the entire set.

@@ -1,8 +1,9 @@
-//! The request language: text to syntax tree, diagnostics, and the tree back to text.
+//! The request language: the parser, the syntax tree, its diagnostics, and the printer that writes
+//! the tree as text.
 //!
 //! `parse` returns `(Request, Vec<Diagnostic>)` for any text. This module does not know which
-//! filters exist; `check` does. It does no I/O, runs in linear time with bounded recursion and
-//! panics on no text. [SL §4.2]
+//! filters exist; the module `check` does. It does no I/O, runs in linear time with bounded
+//! recursion, and panics on no text. [SL §4.2]
 
 pub mod limits;
 

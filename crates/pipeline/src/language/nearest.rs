@@ -1,11 +1,11 @@
 //! Suggestions for misspelt names.
 
-/// The maximum length of words that are compared, in characters; the cost is quadratic.
+/// The maximum length, in characters, of words that are compared, because the cost is quadratic.
 const LENGTH_MAX: usize = 32;
 
-/// Returns the candidate with the smallest edit distance to `word` (insertion, deletion,
-/// replacement, swap of neighbours), the first among equals. `None` if the distance exceeds one
-/// edit per three characters.
+/// Returns the candidate with the smallest edit distance to `word`, the first of several equal
+/// ones. An insertion, a deletion, a replacement or a swap of neighbours is one edit. `None` if the
+/// smallest distance exceeds one edit per three characters.
 pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let word: Vec<char> = word.chars().take(LENGTH_MAX + 1).collect();
     if word.len() > LENGTH_MAX {
@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nearest_name_is_found() {
+    fn nearest_name_within_one_edit_per_three_letters_is_found() {
         let names = ["http", "tcp", "udp", "files", "count", "rx"];
         for (word, meant) in [
             ("htpp", Some("http")),
@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn distance_counts_edits() {
+    fn edit_distance_counts_a_swap_as_one_edit() {
         let count = |a: &str, b: &str| {
             distance(&a.chars().collect::<Vec<_>>(), &b.chars().collect::<Vec<_>>())
         };

@@ -8,7 +8,7 @@
 use filter::text::is_hidden;
 use std::fmt::{self, Display, Formatter, Write as _};
 
-use super::lex::{ends_word, is_strange};
+use super::lex::{ends_word, is_lookalike};
 use super::tree::{
     Argument, Branch, Class, Classes, FilterTerm, Group, Label, Operator, Request, RequestOption,
     Term, Text, Value,
@@ -168,7 +168,7 @@ impl Display for Argument {
         match &self.key {
             Some(key) => write!(f, "{}={}", key.text, self.value),
             // A bare positional word must not look like a key, an option, a pin or a comment.
-            None => match self.value.bare().filter(|text| is_positional(text)) {
+            None => match self.value.unquoted_text().filter(|text| is_positional(text)) {
                 Some(text) => f.write_str(text),
                 None => write_quoted(f, &self.value.bytes),
             },
@@ -178,7 +178,7 @@ impl Display for Argument {
 
 impl Display for Text {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        match self.bare() {
+        match self.unquoted_text() {
             Some(text) => f.write_str(text),
             None => write_quoted(f, &self.bytes),
         }
@@ -187,9 +187,9 @@ impl Display for Text {
 
 impl Text {
     /// Returns the text if it was not quoted and can be written without quotes.
-    fn bare(&self) -> Option<&str> {
+    fn unquoted_text(&self) -> Option<&str> {
         let text = std::str::from_utf8(&self.bytes).ok()?;
-        let plain = |c: char| !(ends_word(c) || is_strange(c));
+        let plain = |c: char| !(ends_word(c) || is_lookalike(c));
         let bare =
             !self.quoted && !text.is_empty() && text.chars().all(plain) && !text.ends_with('\\');
         bare.then_some(text)

@@ -34,7 +34,7 @@ pub struct RequestOption {
     pub span: Span,
 }
 
-/// An operand of an arc.
+/// An operand of a pipe or an operator.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Term {
     /// A missing filter. The parser has reported a diagnostic at this position.
@@ -65,7 +65,7 @@ pub struct Pipeline {
 pub struct Stage {
     /// The incoming arc.
     pub arc: Pipe,
-    /// The term.
+    /// The term that receives the blocks.
     pub term: Term,
 }
 

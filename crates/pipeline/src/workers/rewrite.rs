@@ -1,7 +1,7 @@
 //! The request of each worker process.
 
 use super::{OPTION, session_key};
-use crate::edit::{InvalidEdit, chain, each_filter, fragment, replace_at, tree};
+use crate::edit::{InvalidEdit, chain, for_each_filter, parse_filter, replace_at, parse_tree};
 use crate::graph::Graph;
 use crate::language::tree::{Pipeline, Term};
 use filter::WorkerRule;
@@ -9,13 +9,13 @@ use filter::sharing::Sharing;
 
 /// Returns the request of worker `number`, counted from 1, of `of` workers.
 pub fn request(graph: &Graph, number: u32, of: u32) -> Result<String, InvalidEdit> {
-    let mut request = tree(&graph.text, "the request")?;
+    let mut request = parse_tree(&graph.text, "the request")?;
     request.options.retain(|option| option.key.text != OPTION);
     let by = match session_key(graph) {
         Sharing::Addresses => "addresses",
         Sharing::Flow | Sharing::Session => "flow",
     };
-    let share = fragment(&format!("shard {number} of={of} by={by}"))?;
+    let share = parse_filter(&format!("shard {number} of={of} by={by}"))?;
     for head in graph.heads() {
         let at = graph.node(head).span;
         let mut behind = |term| Some(chain(term, share.clone()));
@@ -32,7 +32,7 @@ pub fn request(graph: &Graph, number: u32, of: u32) -> Result<String, InvalidEdi
         let own = format!("{}.engine{number}", folder.trim_end_matches('/'));
         let says = |text: &[u8]| text == folder.as_bytes();
         for term in &mut request.pipelines {
-            each_filter(term, &mut |written| {
+            for_each_filter(term, &mut |written| {
                 let arguments = written.arguments.iter_mut().filter(|_| written.span == node.span);
                 let values = arguments.map(|argument| &mut argument.value);
                 for value in values.filter(|value| says(&value.bytes)) {

@@ -11,11 +11,11 @@ use crate::language::tree::{Class, Classes, Label, Name, Value};
 use crate::language::{Diagnostic, Span, nearest};
 use crate::registry::Registry;
 
-/// The class of a natural 0.
+/// The class that stands for the number 0, since class 0 means no answer.
 const ZERO: u32 = ClassValue::ZERO.0;
 
 /// The classifiers of an arc, against which its label is resolved.
-pub(super) struct Meaning<'c> {
+pub(super) struct ArcClassifiers<'c> {
     classifiers: Vec<Classifier>,
     unknown: bool,
     registry: &'c dyn Registry,
@@ -31,7 +31,7 @@ struct Classifier {
     groups: &'static [(&'static str, ValueRange)],
 }
 
-impl<'c> Meaning<'c> {
+impl<'c> ArcClassifiers<'c> {
     pub(super) fn new(
         upstream: &Classifiers,
         draft: &Draft<'_>,
@@ -60,7 +60,7 @@ impl<'c> Meaning<'c> {
         self.classifiers.iter().find(has).map(|known| known.name)
     }
 
-    /// Returns the classes of a label; all classes after an error.
+    /// Returns the classes that a label selects; all classes after an error.
     pub(super) fn classes_of(&self, label: &Label, mistakes: &mut Vec<Diagnostic>) -> ClassSet {
         let list = match &label.classes {
             Classes::All if label.inverted => {
@@ -92,7 +92,8 @@ impl<'c> Meaning<'c> {
         }
     }
 
-    /// Returns the classes of one entry of a label; `None` after an error or if they are unknown.
+    /// Returns the classes that one entry of a label selects; `None` after an error or if they are
+    /// unknown.
     fn class(&self, class: &Class, mistakes: &mut Vec<Diagnostic>) -> Option<ClassSet> {
         let (low, high, span) = match class {
             Class::One(value) => {
@@ -124,8 +125,8 @@ impl<'c> Meaning<'c> {
         Some(set)
     }
 
-    /// Returns the range of classes of a value, usually one class; `None` after an error or if it
-    /// is unknown.
+    /// Returns the range of classes that a value denotes, usually one class; `None` after an error
+    /// or if it is unknown.
     fn value(&self, value: &Value, mistakes: &mut Vec<Diagnostic>) -> Option<(u32, u32)> {
         match value {
             Value::Name(name) => self.named_range(name, mistakes),
@@ -144,8 +145,8 @@ impl<'c> Meaning<'c> {
         }
     }
 
-    /// Returns the range of classes of a name, usually one class; `None` after an error or if it is
-    /// unknown.
+    /// Returns the range of classes that a name denotes, usually one class; `None` after an error
+    /// or if it is unknown.
     fn named_range(&self, name: &Name, mistakes: &mut Vec<Diagnostic>) -> Option<(u32, u32)> {
         let text = name.text.as_str();
         let (mut having, mut lacking) = (Vec::new(), Vec::new());
@@ -195,10 +196,10 @@ impl<'c> Meaning<'c> {
         if self.registry.find(name).is_some() {
             return mistake.hint(format!("for the filter write `| {name}`"));
         }
-        const NAMES_MAX: usize = 8;
+        const PROPOSED_NAMES_MAX: usize = 8;
         let range_text: Vec<String> =
-            names().take(NAMES_MAX).map(|name| format!("`{name}`")).collect();
-        let more = if names().count() > NAMES_MAX { ", …" } else { "" };
+            names().take(PROPOSED_NAMES_MAX).map(|name| format!("`{name}`")).collect();
+        let more = if names().count() > PROPOSED_NAMES_MAX { ", …" } else { "" };
         match range_text.is_empty() {
             true => mistake,
             false => mistake.hint(format!("there are {}{more}", range_text.join(", "))),
@@ -248,7 +249,7 @@ impl Classifier {
         groups.chain(self.names.iter().map(|(name, _)| *name))
     }
 
-    /// Returns the class of this name, as a range.
+    /// Returns the class of this name, as a range of one class; `None` if the name is unknown.
     fn class(&self, name: &str) -> Option<(u32, u32)> {
         let named = self
             .names
@@ -259,7 +260,7 @@ impl Classifier {
         Some((class, class))
     }
 
-    /// Returns the range of the group of this name.
+    /// Returns the range of the group of this name; `None` if the name is unknown.
     fn group(&self, name: &str) -> Option<(u32, u32)> {
         let group = self.groups.iter().find(|(known, _)| *known == name);
         group.map(|(_, range)| (range.low, range.high))

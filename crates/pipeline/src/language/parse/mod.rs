@@ -21,7 +21,7 @@ mod recover;
 use std::cell::Cell;
 use std::collections::HashSet;
 
-use super::diagnose::{Diagnostic, Span, settle};
+use super::diagnose::{Diagnostic, Span, sort_and_join};
 use super::lex::{Token, TokenKind, lex};
 use super::limits::{DEPTH_MAX, TEXT_MAX};
 use super::tree::{Branch, Group, Label, Not, Operator, Pipe, Pipeline, Request, Stage, Term};
@@ -58,8 +58,8 @@ pub fn parse_counted(text: &str) -> (Request, Vec<Diagnostic>, u64) {
         filters: 0,
         marks: HashSet::new(),
     };
-    let request = parser.request();
-    (request, settle(parser.mistakes), parser.steps.get())
+    let request = parser.parse_request();
+    (request, sort_and_join(parser.mistakes), parser.steps.get())
 }
 
 struct Parser<'t> {
@@ -68,14 +68,15 @@ struct Parser<'t> {
     tokens: Vec<Token>,
     at: usize,
     mistakes: Vec<Diagnostic>,
-    /// The number of token inspections, so that every loop is counted.
+    /// The number of tokens inspected. Every loop of the parser inspects a token, so this number
+    /// bounds the run time.
     steps: Cell<u64>,
     /// The number of open parentheses and negations around the current token.
     depth: usize,
     /// The number of open parentheses.
     open: usize,
-    /// The number of parentheses that a `;` left open, whose closing parentheses are not reported
-    /// again.
+    /// The number of open parentheses at the `;` tokens passed so far, whose closing parentheses
+    /// are not reported again.
     unclosed: usize,
     /// The token up to which missing filters have been reported.
     reported_until: usize,
@@ -84,8 +85,8 @@ struct Parser<'t> {
 }
 
 impl Parser<'_> {
-    fn request(&mut self) -> Request {
-        let options = self.options();
+    fn parse_request(&mut self) -> Request {
+        let options = self.parse_options();
         let mut pipelines = Vec::new();
         if matches!(self.kind(), TokenKind::End) {
             let what = match options.is_empty() {
@@ -98,7 +99,7 @@ impl Parser<'_> {
             if matches!(self.kind(), TokenKind::Semicolon) {
                 self.report(self.span(), "a pipeline is missing before `;`", "");
             } else {
-                pipelines.push(self.pipeline(false));
+                pipelines.push(self.parse_pipeline(false));
             }
             if matches!(self.kind(), TokenKind::Semicolon) {
                 self.bump();
@@ -107,18 +108,19 @@ impl Parser<'_> {
         Request { options, pipelines }
     }
 
-    /// Parses a pipeline, up to `;`, the end, or the `)` that closes an open parenthesis.
-    fn pipeline(&mut self, label_ok: bool) -> Term {
-        let first = self.group(Operator::Parallel, label_ok);
-        let mut stages = Stages::new(stage_of(first));
+    /// Parses a pipeline up to a `;`, the end of the text, or the `)` that closes an open
+    /// parenthesis.
+    fn parse_pipeline(&mut self, label_ok: bool) -> Term {
+        let first = self.parse_group(Operator::Parallel, label_ok);
+        let mut stages = Stages::new(stage_from_branch(first));
         loop {
             let arc = match self.kind() {
-                TokenKind::Pipe | TokenKind::Label(_) => self.arc(),
+                TokenKind::Pipe | TokenKind::Label(_) => self.parse_pipe(),
                 TokenKind::Word { .. }
                 | TokenKind::Quoted(_)
                 | TokenKind::Open
                 | TokenKind::Bang => {
-                    self.missing_operator();
+                    self.report_missing_operator();
                     Pipe { label: None, span: Span::new(self.span().start, self.span().start) }
                 }
                 TokenKind::Semicolon
@@ -126,13 +128,13 @@ impl Parser<'_> {
                 | TokenKind::Close
                 | TokenKind::Operator(_) => break,
             };
-            let branch = self.group(Operator::Parallel, false);
-            stages.push(arc, stage_of(branch));
+            let branch = self.parse_group(Operator::Parallel, false);
+            stages.push(arc, stage_from_branch(branch));
         }
         stages.finish()
     }
 
-    fn arc(&mut self) -> Pipe {
+    fn parse_pipe(&mut self) -> Pipe {
         let token = self.bump();
         let label = match token.kind {
             TokenKind::Label(label) => Some(label),
@@ -142,46 +144,46 @@ impl Parser<'_> {
     }
 
     /// Parses one level of operators; a single operand is returned unchanged.
-    fn group(&mut self, operator: Operator, label_ok: bool) -> Branch {
-        let first = self.operand(operator, label_ok);
-        if !self.at_operator(operator) {
+    fn parse_group(&mut self, operator: Operator, label_ok: bool) -> Branch {
+        let first = self.parse_operand(operator, label_ok);
+        if !self.is_at_operator(operator) {
             return first;
         }
         let start = first.span;
         let mut branches = Vec::new();
         splice(operator, first, &mut branches);
-        while self.at_operator(operator) {
+        while self.is_at_operator(operator) {
             self.bump();
-            let next = self.operand(operator, true);
+            let next = self.parse_operand(operator, true);
             splice(operator, next, &mut branches);
         }
         let span = branches.last().map_or(start, |last| start.to(last.span));
         Branch { label: None, term: Term::Group(Group { operator, branches, span }), span }
     }
 
-    fn operand(&mut self, operator: Operator, label_ok: bool) -> Branch {
+    fn parse_operand(&mut self, operator: Operator, label_ok: bool) -> Branch {
         match operator {
-            Operator::Parallel => self.group(Operator::Union, label_ok),
-            Operator::Union => self.group(Operator::Section, label_ok),
-            Operator::Section => self.branch(label_ok),
+            Operator::Parallel => self.parse_group(Operator::Union, label_ok),
+            Operator::Union => self.parse_group(Operator::Section, label_ok),
+            Operator::Section => self.parse_branch(label_ok),
         }
     }
 
-    fn at_operator(&self, operator: Operator) -> bool {
+    fn is_at_operator(&self, operator: Operator) -> bool {
         matches!(self.kind(), TokenKind::Operator(found) if *found == operator)
     }
 
-    fn branch(&mut self, label_ok: bool) -> Branch {
+    fn parse_branch(&mut self, label_ok: bool) -> Branch {
         let mut label: Option<Label> = None;
         if label_ok && matches!(self.kind(), TokenKind::Label(_)) {
-            label = self.arc().label;
+            label = self.parse_pipe().label;
         }
-        let term = self.unary();
+        let term = self.parse_unary();
         let span = label.as_ref().map_or_else(|| term.span(), |label| label.span.to(term.span()));
         Branch { label, term, span }
     }
 
-    fn unary(&mut self) -> Term {
+    fn parse_unary(&mut self) -> Term {
         while self.skip_unmatched() {}
         let start = self.span();
         let term = match self.kind() {
@@ -192,7 +194,7 @@ impl Parser<'_> {
                 }
                 match self.kind() {
                     TokenKind::Open => self.skip_parentheses(),
-                    TokenKind::Word { .. } | TokenKind::Quoted(_) => drop(self.node()),
+                    TokenKind::Word { .. } | TokenKind::Quoted(_) => drop(self.parse_filter_term()),
                     _ => {}
                 }
                 Term::Hole(start)
@@ -200,7 +202,7 @@ impl Parser<'_> {
             TokenKind::Bang => {
                 self.bump();
                 self.depth += 1;
-                let term = self.unary();
+                let term = self.parse_unary();
                 self.depth -= 1;
                 let span = start.to(term.span());
                 return Term::Not(Not { term: Box::new(term), span });
@@ -210,15 +212,15 @@ impl Parser<'_> {
                 self.skip_parentheses();
                 Term::Hole(start)
             }
-            TokenKind::Open => self.parentheses(),
-            TokenKind::Word { .. } | TokenKind::Quoted(_) => self.node(),
-            _ => self.missing(),
+            TokenKind::Open => self.parse_parentheses(),
+            TokenKind::Word { .. } | TokenKind::Quoted(_) => self.parse_filter_term(),
+            _ => self.report_missing_filter(),
         };
-        while self.skip_unmatched() || self.skip_stray() {}
+        while self.skip_unmatched() || self.skip_stray_pin_or_mark() {}
         term
     }
 
-    fn parentheses(&mut self) -> Term {
+    fn parse_parentheses(&mut self) -> Term {
         let opened = self.bump().span;
         if matches!(self.kind(), TokenKind::Close) {
             let span = opened.to(self.bump().span);
@@ -235,7 +237,7 @@ impl Parser<'_> {
         }
         self.depth += 1;
         self.open += 1;
-        let term = self.pipeline(true);
+        let term = self.parse_pipeline(true);
         self.depth -= 1;
         self.open -= 1;
         if matches!(self.kind(), TokenKind::Close) {
@@ -284,11 +286,11 @@ impl Parser<'_> {
     }
 
     fn kind(&self) -> &TokenKind {
-        self.count();
+        self.count_step();
         &self.tokens[self.at].kind
     }
 
-    fn count(&self) {
+    fn count_step(&self) {
         self.steps.set(self.steps.get() + 1);
     }
 
@@ -298,7 +300,7 @@ impl Parser<'_> {
 
     /// Returns the current token and advances, unless it is `End`.
     fn bump(&mut self) -> Token {
-        self.count();
+        self.count_step();
         let token = self.tokens[self.at].clone();
         if !matches!(token.kind, TokenKind::End) {
             self.at += 1;
@@ -313,7 +315,7 @@ impl Parser<'_> {
 
 /// Turns a branch into a stage. A label is possible only inside parentheses, so a labelled branch
 /// becomes a group of one branch.
-fn stage_of(branch: Branch) -> Term {
+fn stage_from_branch(branch: Branch) -> Term {
     match branch.label {
         None => branch.term,
         Some(_) => {

@@ -21,7 +21,7 @@ use crate::language::limits::{FILTERS_MAX, NAMES_MAX};
 use crate::language::tree::{Argument, FilterTerm, Name, RequestOption, Term, Text};
 
 impl Parser<'_> {
-    pub(super) fn options(&mut self) -> Vec<RequestOption> {
+    pub(super) fn parse_options(&mut self) -> Vec<RequestOption> {
         let mut options = Vec::new();
         while let Some(word) = self.word().filter(|word| word.starts_with("--")) {
             let span = self.bump().span;
@@ -37,7 +37,7 @@ impl Parser<'_> {
             }
             let value = match value {
                 None => None,
-                Some(value) => match self.value(value, span) {
+                Some(value) => match self.parse_value(value, span) {
                     None => continue,
                     value => value,
                 },
@@ -48,9 +48,9 @@ impl Parser<'_> {
         options
     }
 
-    pub(super) fn node(&mut self) -> Term {
+    pub(super) fn parse_filter_term(&mut self) -> Term {
         let span = self.span();
-        let Some(word) = self.word() else { return self.quoted_name(span) };
+        let Some(word) = self.word() else { return self.report_quoted_name(span) };
         let clean = matches!(self.kind(), TokenKind::Word { clean: true });
         let (name, pin) = match word.split_once('@') {
             Some((name, pin)) => (name, Some(pin)),
@@ -58,7 +58,7 @@ impl Parser<'_> {
         };
         let named = is_name(name);
         if clean && !named && !self.follows_broken_label() {
-            let mistake = self.invalid_name(&word, span);
+            let mistake = self.invalid_name_error(&word, span);
             self.mistakes.push(mistake);
         }
         self.bump();
@@ -70,14 +70,14 @@ impl Parser<'_> {
         let name = Name { text: name.to_owned(), span: Span::new(span.start, middle) };
         let mut node = FilterTerm { name, arguments: Vec::new(), mark: None, pin: None, span };
         if let Some(pin) = pin.filter(|_| named) {
-            self.pin(pin, Span::new(middle, span.end), &mut node);
+            self.parse_pin(pin, Span::new(middle, span.end), &mut node);
         }
-        self.arguments(&mut node);
+        self.parse_arguments(&mut node);
         if named { Term::Filter(node) } else { Term::Hole(node.span) }
     }
 
     /// Parses arguments up to the first token that cannot start one.
-    fn arguments(&mut self, node: &mut FilterTerm) {
+    fn parse_arguments(&mut self, node: &mut FilterTerm) {
         loop {
             let span = self.span();
             match self.kind().clone() {
@@ -86,7 +86,7 @@ impl Parser<'_> {
                     self.report_adjacent_text(&word);
                     self.bump();
                     if clean {
-                        self.argument(&word, span, node);
+                        self.parse_argument(&word, span, node);
                     }
                 }
                 TokenKind::Quoted(bytes) => {
@@ -102,22 +102,22 @@ impl Parser<'_> {
         }
     }
 
-    fn argument(&mut self, word: &str, span: Span, node: &mut FilterTerm) {
+    fn parse_argument(&mut self, word: &str, span: Span, node: &mut FilterTerm) {
         if let Some(mark) = word.strip_prefix("--name=") {
-            self.mark(mark, span, node);
+            self.parse_mark(mark, span, node);
         } else if word.starts_with("--") {
-            self.mistakes.push(misplaced_option(word, span));
+            self.mistakes.push(misplaced_option_error(word, span));
         } else if let Some(pin) = word.strip_prefix('@') {
-            self.pin(pin, span, node);
+            self.parse_pin(pin, span, node);
         } else if word.contains('=') {
             let (key, value) = split_value(word, 0);
             if !is_key(key) {
-                self.mistakes.push(invalid_parameter(word, key, span));
+                self.mistakes.push(invalid_parameter_error(word, key, span));
                 return;
             }
             let key =
                 Name { text: key.to_owned(), span: Span::new(span.start, span.start + key.len()) };
-            if let Some(value) = self.value(value.unwrap_or_default(), span) {
+            if let Some(value) = self.parse_value(value.unwrap_or_default(), span) {
                 let span = span.to(value.span);
                 node.arguments.push(Argument { key: Some(key), value, span });
             }
@@ -129,7 +129,7 @@ impl Parser<'_> {
 
     /// Parses the value after the `=` of the word at `span`: the rest of the word or an adjacent
     /// quoted text. Reports an error and returns `None` if both are missing.
-    fn value(&mut self, rest: &str, span: Span) -> Option<Text> {
+    fn parse_value(&mut self, rest: &str, span: Span) -> Option<Text> {
         if !rest.is_empty() {
             let span = Span::new(span.end - rest.len(), span.end);
             return Some(Text { bytes: rest.as_bytes().to_vec(), quoted: false, span });
@@ -146,9 +146,9 @@ impl Parser<'_> {
         None
     }
 
-    fn mark(&mut self, mark: &str, span: Span, node: &mut FilterTerm) {
+    fn parse_mark(&mut self, mark: &str, span: Span, node: &mut FilterTerm) {
         if !is_mark(mark) {
-            if self.pass_glued_quote() {
+            if self.skip_adjacent_quote() {
                 self.report(span, "a mark is written without quotes", "for instance `--name=X`");
                 return;
             }
@@ -179,9 +179,9 @@ impl Parser<'_> {
         node.mark = Some(Name { text: mark.to_owned(), span });
     }
 
-    fn pin(&mut self, pin: &str, span: Span, node: &mut FilterTerm) {
+    fn parse_pin(&mut self, pin: &str, span: Span, node: &mut FilterTerm) {
         if !is_name(pin) {
-            if self.pass_glued_quote() {
+            if self.skip_adjacent_quote() {
                 self.report(span, "a pin is written without quotes", "for instance `@kernel`");
                 return;
             }
@@ -201,8 +201,8 @@ impl Parser<'_> {
         node.pin = Some(Name { text: pin.to_owned(), span });
     }
 
-    /// Skips a quoted text adjacent to the previous token; returns false if there is none.
-    fn pass_glued_quote(&mut self) -> bool {
+    /// Skips a quoted text that directly follows the previous token; returns false if none does.
+    fn skip_adjacent_quote(&mut self) -> bool {
         let token = &self.tokens[self.at];
         let found = token.glued && matches!(token.kind, TokenKind::Quoted(_));
         if found {
@@ -211,7 +211,7 @@ impl Parser<'_> {
         found
     }
 
-    /// Reports a text that is adjacent to the previous text.
+    /// Reports a text that directly follows the previous text, without white space.
     fn report_adjacent_text(&mut self, word: &str) {
         let touches = self.tokens[self.at].glued && !word.starts_with('@');
         let text = self.at > 0
@@ -238,7 +238,7 @@ impl Parser<'_> {
         }
     }
 
-    fn quoted_name(&mut self, span: Span) -> Term {
+    fn report_quoted_name(&mut self, span: Span) -> Term {
         let text = match self.bump().kind {
             TokenKind::Quoted(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
             _ => String::new(),
@@ -250,16 +250,16 @@ impl Parser<'_> {
         self.report(span, "a quoted text cannot be a filter name", hint);
         let name = Name { text, span };
         let mut node = FilterTerm { name, arguments: Vec::new(), mark: None, pin: None, span };
-        self.arguments(&mut node);
+        self.parse_arguments(&mut node);
         Term::Hole(node.span)
     }
 
     /// Explains why a word cannot be a filter name, and guesses the intention from the neighbouring
     /// tokens.
-    fn invalid_name(&mut self, word: &str, span: Span) -> Diagnostic {
+    fn invalid_name_error(&mut self, word: &str, span: Span) -> Diagnostic {
         let mistake = Diagnostic::error(span, format!("`{}` cannot be a filter name", brief(word)));
         if word.starts_with("--") {
-            return misplaced_option(word, span);
+            return misplaced_option_error(word, span);
         }
         if word.starts_with('@') {
             return Diagnostic::error(span, "a pin without a filter")
@@ -319,7 +319,7 @@ fn guess_spelling(word: &str) -> String {
     }
 }
 
-fn misplaced_option(word: &str, span: Span) -> Diagnostic {
+fn misplaced_option_error(word: &str, span: Span) -> Diagnostic {
     let hint = match word.trim_start_matches('-') {
         "" => "a text that begins with `--` is quoted".to_owned(),
         bare => format!("parameters are `key=value`: `{}`", brief(bare)),
@@ -329,7 +329,7 @@ fn misplaced_option(word: &str, span: Span) -> Diagnostic {
         .hint(hint)
 }
 
-fn invalid_parameter(word: &str, key: &str, span: Span) -> Diagnostic {
+fn invalid_parameter_error(word: &str, key: &str, span: Span) -> Diagnostic {
     let mistake = Diagnostic::error(span, format!("`{}` is no parameter", brief(word)));
     match key {
         "" => mistake

@@ -1,4 +1,4 @@
-//! Error recovery: reports missing filters and operators, with a proposal derived from the
+//! Error recovery, which reports missing filters and operators with a proposal derived from the
 //! neighbouring tokens.
 
 use super::Parser;
@@ -9,7 +9,7 @@ use crate::language::tree::{Classes, Label, Operator, Term};
 
 impl Parser<'_> {
     /// Reports a missing filter at the current token; consumes nothing.
-    pub(super) fn missing(&mut self) -> Term {
+    pub(super) fn report_missing_filter(&mut self) -> Term {
         let span = self.span();
         let term = Term::Hole(span);
         if (self.at <= self.reported_until && self.at > 0) || self.follows_broken_label() {
@@ -18,7 +18,7 @@ impl Parser<'_> {
         self.reported_until = self.at;
         let Some(before) = self.at.checked_sub(1).and_then(|at| self.tokens.get(at)).cloned()
         else {
-            let what = format!("a filter is missing before {}", self.name_of(self.at));
+            let what = format!("a filter is missing before {}", self.describe_token(self.at));
             self.report(span, what, "a pipeline begins with a source, for instance `rx eth0`");
             return term;
         };
@@ -29,27 +29,29 @@ impl Parser<'_> {
                     true => "`||` is no operator; for one or the other write `++`",
                     false => "",
                 };
-                between_pipes(span).hint(hint)
+                error_between_pipes(span).hint(hint)
             }
-            (TokenKind::Pipe, TokenKind::Label(_)) => between_pipes(span),
-            (TokenKind::Label(label), TokenKind::Label(_)) => self.between_labels(span, label),
+            (TokenKind::Pipe, TokenKind::Label(_)) => error_between_pipes(span),
+            (TokenKind::Label(label), TokenKind::Label(_)) => {
+                self.labels_without_filter_error(span, label)
+            }
             (TokenKind::Label(label), TokenKind::Pipe) => {
-                between_pipes(span).hint(meant_filter(&[label]))
+                error_between_pipes(span).hint(propose_filters(&[label]))
             }
             (TokenKind::Label(label), _) => {
                 let what = format!("a filter is missing after the class `{}`", label_text(&label));
-                Diagnostic::error(span, what).hint(meant_filter(&[label]))
+                Diagnostic::error(span, what).hint(propose_filters(&[label]))
             }
             (TokenKind::Pipe, _) => Diagnostic::error(span, "a filter is missing after the pipe")
                 .hint("name the filter that takes the stream, for instance `count`"),
-            (TokenKind::Operator(operator), _) => self.after_operator(span, operator),
+            (TokenKind::Operator(operator), _) => self.error_after_operator(span, operator),
             (TokenKind::Bang, TokenKind::Label(label)) => {
                 Diagnostic::error(span, "a filter is missing after `!`")
                     .hint(format!("the class stands before it: `|{} !…`", label_text(&label)))
             }
             (TokenKind::Bang, _) => Diagnostic::error(span, "a filter is missing after `!`"),
             _ => {
-                let what = format!("a filter is missing before {}", self.name_of(self.at));
+                let what = format!("a filter is missing before {}", self.describe_token(self.at));
                 Diagnostic::error(span, what)
             }
         };
@@ -65,11 +67,11 @@ impl Parser<'_> {
     }
 
     /// Reports a run of labels without filters as one error: `rx |tcp |http` means three filters.
-    fn between_labels(&mut self, span: Span, first: Label) -> Diagnostic {
+    fn labels_without_filter_error(&mut self, span: Span, first: Label) -> Diagnostic {
         let mut run = vec![first];
         let mut end = self.at;
         while let Some(Token { kind: TokenKind::Label(label), .. }) = self.tokens.get(end) {
-            self.count();
+            self.count_step();
             run.push(label.clone());
             end += 1;
         }
@@ -82,16 +84,16 @@ impl Parser<'_> {
         });
         if used && run.iter().all(|label| !label.inverted && label.single_name().is_none()) {
             let all: Vec<String> = run.iter().take(4).map(label_text).collect();
-            return between_pipes(span)
+            return error_between_pipes(span)
                 .hint(format!("for either class write `|{}`", all.join(",")));
         }
         if used {
             run.pop();
         }
-        between_pipes(span).hint(meant_filter(&run))
+        error_between_pipes(span).hint(propose_filters(&run))
     }
 
-    fn after_operator(&mut self, span: Span, operator: Operator) -> Diagnostic {
+    fn error_after_operator(&mut self, span: Span, operator: Operator) -> Diagnostic {
         let what = match self.kind() {
             TokenKind::Operator(next) => {
                 format!(
@@ -117,7 +119,7 @@ impl Parser<'_> {
     }
 
     /// Reports two adjacent terms, which are then parsed as if a pipe separated them.
-    pub(super) fn missing_operator(&mut self) {
+    pub(super) fn report_missing_operator(&mut self) {
         let span = self.span();
         let (what, hint) = match self.kind() {
             TokenKind::Bang => {
@@ -134,8 +136,9 @@ impl Parser<'_> {
         self.report(span, what, hint);
     }
 
-    /// Skips and reports a pin or mark after a parenthesis, since only filters can have them.
-    pub(super) fn skip_stray(&mut self) -> bool {
+    /// Skips and reports a pin or mark after a parenthesis, since only filters can have pins and
+    /// marks; returns false if there is none.
+    pub(super) fn skip_stray_pin_or_mark(&mut self) -> bool {
         let span = self.span();
         let word = match self.kind() {
             TokenKind::Word { clean: true } => {
@@ -153,8 +156,8 @@ impl Parser<'_> {
         true
     }
 
-    /// Describes a token for a message.
-    fn name_of(&self, at: usize) -> String {
+    /// Describes the token with index `at` for a message.
+    fn describe_token(&self, at: usize) -> String {
         match self.tokens.get(at).map(|token| &token.kind) {
             Some(TokenKind::Pipe | TokenKind::Label(_)) => "the pipe".to_owned(),
             Some(TokenKind::Operator(operator)) => format!("`{}`", operator.symbol()),
@@ -165,7 +168,7 @@ impl Parser<'_> {
     }
 }
 
-fn between_pipes(span: Span) -> Diagnostic {
+fn error_between_pipes(span: Span) -> Diagnostic {
     Diagnostic::error(span, "a filter is missing between two pipes")
 }
 
@@ -175,7 +178,7 @@ fn label_text(label: &Label) -> String {
 }
 
 /// Proposes these labels as filters; returns an empty text unless all are plain names.
-fn meant_filter(labels: &[Label]) -> String {
+fn propose_filters(labels: &[Label]) -> String {
     const LABELS_MAX: usize = 8;
     let named = |label: &Label| label.single_name().is_some() && label.classes != Classes::All;
     let (Some(first), true) = (labels.first(), labels.iter().all(named)) else {
