@@ -30,7 +30,7 @@ const BATCH_FRAMES: u64 = 320;
 fn machine() -> Machine {
     let mut costs = Costs { record: KERNEL_EXIT_NS, ..Costs::default() };
     for filter in ["dport", "ratelimit"] {
-        costs.put(FilterCost {
+        costs.set_filter(FilterCost {
             filter: filter.to_owned(),
             kernel: true,
             block: TWIN_NS,

@@ -178,7 +178,7 @@ fn json(plan: &Plan, machine: &Machine) -> Object {
             SpaceKind::Process => "process",
         };
         // `path` is the index of the connected component of the request, from 0.
-        object(&[("name", &space.name), ("kind", &kind), ("path", &space.part)])
+        object(&[("name", &space.name), ("kind", &kind), ("path", &space.component)])
     });
     let policy = match plan.choice.policy {
         Policy::Cost => "cost",

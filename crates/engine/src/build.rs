@@ -116,7 +116,7 @@ fn build_all(
     host: &dyn Host,
     extras: &PathOptions,
 ) -> Result<Vec<BuiltPath>, BuildError> {
-    let parts = plan.spaces.iter().map(|space| space.part + 1).max().unwrap_or(0);
+    let parts = plan.spaces.iter().map(|space| space.component + 1).max().unwrap_or(0);
     let left = settings.count.map(|blocks| Arc::new(CountLimit::new(blocks)));
     let ids = Ids::of(plan, extras.record_mode.numbers_each_for_itself());
     let origins = Origins::of(&plan.graph, &ids.nodes);

@@ -1,25 +1,29 @@
 //! Messages about latency breaches.
 
-use pipeline::explain::{about, nanoseconds};
+use pipeline::explain::{nanoseconds, rounded_duration};
 use runtime::latency::Breach;
 
 /// Formats a breach: the age of the block, its location, the bound, and the location whose share
 /// was exceeded most.
 #[must_use]
 pub fn describe(breach: &Breach) -> String {
-    let over = |ns: u64| about(ns.saturating_sub(breach.asked_ns));
+    let over = |ns: u64| rounded_duration(ns.saturating_sub(breach.asked_ns));
     let asked = nanoseconds(breach.asked_ns).replace(' ', "");
     match (&breach.way, &breach.wait) {
         (Some((sink, age)), wait) => {
-            let (old, late) = (about(*age), over(*age));
+            let (old, late) = (rounded_duration(*age), over(*age));
             let wait = wait.as_ref().map_or_else(String::new, |(place, waited, share)| {
-                format!("; {place}: {} where it has {}", about(*waited), about(*share))
+                format!(
+                    "; {place}: {} where it has {}",
+                    rounded_duration(*waited),
+                    rounded_duration(*share)
+                )
             });
             let taken = format!("a block was {old} old when `{sink}` had taken it");
             format!("{taken}, {late} over --latency={asked}{wait}")
         }
         (None, Some((place, waited, _))) => {
-            let (waited, late) = (about(*waited), over(*waited));
+            let (waited, late) = (rounded_duration(*waited), over(*waited));
             format!("{place}: a block has waited for {waited}, {late} over --latency={asked}")
         }
         (None, None) => "no block is late".to_owned(),

@@ -3,18 +3,18 @@
 use filter::{Parameter, Type, Value};
 
 /// Formats a number with one decimal, which is omitted if it is 0.
-pub(crate) fn number(value: f64) -> String {
+pub(crate) fn one_decimal(value: f64) -> String {
     let text = format!("{value:.1}");
     text.strip_suffix(".0").unwrap_or(&text).to_owned()
 }
 
 /// Formats a time given in ns, in the largest unit in which it is at least 10.
 #[must_use]
-pub fn spent(ns: f64) -> String {
+pub fn short_duration(ns: f64) -> String {
     let units = [(1e7, 1e6, "ms"), (1e4, 1e3, "µs")];
     let (per, name) =
         units.iter().find(|(from, ..)| ns >= *from).map_or((1.0, "ns"), |unit| (unit.1, unit.2));
-    format!("{} {name}", number(ns / per))
+    format!("{} {name}", one_decimal(ns / per))
 }
 
 /// Formats a count: `1 block`, `2 blocks`.
@@ -40,7 +40,7 @@ pub fn nanoseconds(ns: u64) -> String {
 
 /// Formats a time given in ns with three significant digits: `5.31 ms`.
 #[must_use]
-pub fn about(ns: u64) -> String {
+pub fn rounded_duration(ns: u64) -> String {
     let units = [(1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "us")];
     let Some((unit, name)) = units.into_iter().find(|(unit, _)| ns >= *unit) else {
         return format!("{ns} ns");
@@ -54,7 +54,7 @@ pub fn about(ns: u64) -> String {
 }
 
 /// Parses a time of a request, such as `250ms`, into ns. Fails with the reason.
-pub fn time(text: &str) -> Result<u64, String> {
+pub fn parse_time(text: &str) -> Result<u64, String> {
     match Parameter::needed("time", Type::Duration, "").parse(text) {
         Ok(Value::Number(ns)) => Ok(ns),
         Ok(_) => Err(format!("`{text}` is not a time")),
@@ -63,7 +63,7 @@ pub fn time(text: &str) -> Result<u64, String> {
 }
 
 /// Parses a size of a request, such as `64M`, into bytes. Fails with the reason.
-pub fn size(text: &str) -> Result<u64, String> {
+pub fn parse_size(text: &str) -> Result<u64, String> {
     match Parameter::needed("size", Type::SIZE, "").parse(text) {
         Ok(Value::Number(bytes)) => Ok(bytes),
         Ok(_) => Err(format!("`{text}` is not a size")),

@@ -1,4 +1,4 @@
-//! The path from the text of a request to a plan: the language, the static checks, the graph and
+//! The translation of a request's text to a plan: the language, the static checks, the graph and
 //! the planner.
 //!
 //! The crate does no I/O and reads no clock. The text, the registry and the machine are passed in

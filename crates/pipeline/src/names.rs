@@ -10,7 +10,7 @@ use std::fmt::Write as _;
 /// if several nodes would have the same name.
 #[must_use]
 pub fn names(graph: &Graph) -> Vec<String> {
-    let plain: Vec<String> = graph.ids().map(|(id, _)| plain(graph, id)).collect();
+    let plain: Vec<String> = graph.ids().map(|(id, _)| unnumbered_name(graph, id)).collect();
     let mut seen = vec![0; plain.len()];
     for at in 0..plain.len() {
         seen[at] = plain[..=at].iter().filter(|name| **name == plain[at]).count();
@@ -23,22 +23,22 @@ pub fn names(graph: &Graph) -> Vec<String> {
         .collect()
 }
 
-fn plain(graph: &Graph, id: NodeId) -> String {
+fn unnumbered_name(graph: &Graph, id: NodeId) -> String {
     match &graph.node(id).step {
         Step::Filter(used) => used.title(),
-        Step::Boolean(body) => {
-            boolean(body, true, &|id| graph.node(id).filter().map_or_else(String::new, Use::title))
-        }
+        Step::Boolean(body) => body_text(body, true, &|id| {
+            graph.node(id).filter().map_or_else(String::new, Use::title)
+        }),
         Step::Merge | Step::Unknown => graph.node(id).name().to_owned(),
     }
 }
 
-/// Formats a node as in a request: its name with its mark and the arguments other than defaults.
+/// Formats a node as in a request, with its mark and its arguments other than defaults.
 #[must_use]
 pub fn node_text(graph: &Graph, id: NodeId) -> String {
     match &graph.node(id).step {
         Step::Filter(used) => given_arguments(used),
-        Step::Boolean(body) => boolean(body, true, &|id| {
+        Step::Boolean(body) => body_text(body, true, &|id| {
             graph.node(id).filter().map_or_else(String::new, given_arguments)
         }),
         Step::Merge => "merge of sources".to_owned(),
@@ -79,22 +79,22 @@ fn value_text(parameter: &Parameter, value: &Value) -> String {
     match (value, parameter.kind) {
         (Value::Number(n), Type::Size { .. }) => bytes(*n).replace(' ', ""),
         (Value::Number(n), Type::Duration) => nanoseconds(*n).replace(' ', ""),
-        (Value::Number(n), Type::Factor { .. }) => factor(*n),
+        (Value::Number(n), Type::Factor { .. }) => factor_text(*n),
         (Value::Number(n), _) => n.to_string(),
         (Value::Flag(flag), _) => if *flag { "yes" } else { "no" }.to_owned(),
-        (Value::Text(text), _) => quoted(text.as_bytes()),
-        (Value::Bytes(bytes), _) => quoted(bytes),
+        (Value::Text(text), _) => quoted_unless_word(text.as_bytes()),
+        (Value::Bytes(bytes), _) => quoted_unless_word(bytes),
     }
 }
 
 /// Formats millionths as in a request: `2`, `0.5`.
-fn factor(millionths: u64) -> String {
+fn factor_text(millionths: u64) -> String {
     let text = format!("{}.{:06}", millionths / 1_000_000, millionths % 1_000_000);
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
-/// Returns the text unchanged if it is one word, else quoted for a request.
-pub(crate) fn quoted(bytes: &[u8]) -> String {
+/// Returns the text unchanged if it is one word, otherwise quoted for a request.
+pub(crate) fn quoted_unless_word(bytes: &[u8]) -> String {
     let bare = |byte: &u8| byte.is_ascii_alphanumeric() || b"/._-:,%@^~*".contains(byte);
     if !bytes.is_empty() && bytes.iter().all(bare) {
         return bytes.iter().copied().map(char::from).collect();
@@ -105,14 +105,14 @@ pub(crate) fn quoted(bytes: &[u8]) -> String {
 }
 
 /// Formats a Boolean section as in a request.
-fn boolean(body: &Boolean, outer: bool, name: &dyn Fn(NodeId) -> String) -> String {
+fn body_text(body: &Boolean, outer: bool, name: &dyn Fn(NodeId) -> String) -> String {
     let list = |links: &[Link], symbol: &str| {
         let part = |link: &Link| {
             let label = match link.classes.is_all() {
                 true => String::new(),
                 false => format!("|{} ", link.classes),
             };
-            format!("{label}{}", boolean(&link.body, false, name))
+            format!("{label}{}", body_text(&link.body, false, name))
         };
         let all: Vec<String> = links.iter().map(part).collect();
         let text = all.join(&format!(" {symbol} "));
@@ -120,18 +120,18 @@ fn boolean(body: &Boolean, outer: bool, name: &dyn Fn(NodeId) -> String) -> Stri
     };
     match body {
         Boolean::Filter(id) => name(*id),
-        Boolean::Not(inner) => format!("!{}", boolean(inner, false, name)),
+        Boolean::Not(inner) => format!("!{}", body_text(inner, false, name)),
         Boolean::Any(links) => list(links, "++"),
         Boolean::All(links) if links.is_empty() => "all".to_owned(),
         Boolean::All(links) => list(links, "+*"),
         Boolean::Chain { first, rest } => {
-            let mut text = boolean(first, false, name);
+            let mut text = body_text(first, false, name);
             for link in rest {
                 let pipe = match link.classes.is_plain() {
                     true => "|".to_owned(),
                     false => format!("|{}", link.classes),
                 };
-                let _ = write!(text, " {pipe} {}", boolean(&link.body, false, name));
+                let _ = write!(text, " {pipe} {}", body_text(&link.body, false, name));
             }
             format!("({text})")
         }

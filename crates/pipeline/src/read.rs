@@ -1,4 +1,4 @@
-//! From text to a checked graph.
+//! Reading of a request: from its text to a checked graph.
 
 use crate::check::read_as_written;
 use crate::graph::Graph;

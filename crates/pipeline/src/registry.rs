@@ -1,5 +1,4 @@
-//! The registry that the checks and the planner read: which filters, sources, sinks and spaces
-//! exist.
+//! The registry of filters, sources, sinks and spaces, which the checks and the planner read.
 //!
 //! It is passed in as a value (CONTRACT 27), because this crate must not import endpoints or
 //! spaces.
@@ -36,7 +35,7 @@ pub trait Registry {
     /// number (`thread*`).
     fn spaces(&self) -> Vec<&str>;
 
-    /// Returns the registry that this registry extends by names; `None` if it extends none.
+    /// Returns the registry to which this registry adds names; `None` if it adds none.
     fn base(&self) -> Option<&dyn Registry> {
         None
     }
@@ -72,27 +71,29 @@ pub trait Registry {
         None
     }
 
-    /// Returns a warning about arguments that are valid although no block can pass them.
+    /// Returns a warning about arguments that are valid but let no block pass; `None` if there is
+    /// none.
     fn warning(&self, entry: &Description, arguments: &Arguments) -> Option<Mistake> {
         entry.analysis.warning.and_then(|warning| warning(arguments))
     }
 
-    /// Returns the reason why this entry refuses a combination of valid arguments: a filter
-    /// expression that does not compile, two parameters that exclude each other.
+    /// Returns the reason why this entry refuses a combination of valid arguments, for example a
+    /// filter expression that does not compile, or two parameters that exclude each other. `None`
+    /// if the entry accepts the combination.
     fn refusal(&self, entry: &Description, arguments: &Arguments) -> Option<Mistake> {
         let made = entry.user.and_then(|make| make(arguments).err());
         made.or_else(|| entry.analysis.refuses.and_then(|refuses| refuses(arguments)))
     }
 }
 
-/// A registry made of a list of descriptions and a list of spaces.
+/// A registry that consists of a list of descriptions and a list of spaces.
 #[derive(Debug, Clone)]
 pub struct RegistryList<'a> {
     /// The descriptions, in order; a source may have the name of a sink.
     pub entries: &'a [&'static Description],
     /// The facts about the endpoints in `entries`, by name.
     pub endpoints: &'a [(&'a str, &'static EndpointFacts)],
-    /// The spaces.
+    /// The names of the spaces, as [`Registry::spaces`] returns them.
     pub spaces: &'a [&'a str],
 }
 

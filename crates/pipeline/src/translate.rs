@@ -1,8 +1,8 @@
 //! Recognition of tcpdump, grep and shell syntax, with the equivalent request as a proposal.
 //!
 //! The input is a text with errors or the words of a command line. The output is one error that
-//! names the other program and the equivalent request; `None` if no table matches, or if the
-//! equivalent request would itself have errors. [`WORDS`] lists the first words of a stage,
+//! names the other program and the equivalent request. There is no output if no table matches, or
+//! if the equivalent request would itself have errors. [`WORDS`] lists the first words of a stage,
 //! [`OPTIONS`] the options.
 
 mod path;
@@ -16,9 +16,9 @@ use crate::registry::Registry;
 
 /// The equivalent of a word at the start of a stage.
 enum Equivalent {
-    /// A filter with the next word as its argument, and an optional file: `grep -i foo x`.
+    /// A filter with the next word as its argument, and an optional file to read: `grep -i foo x`.
     Match(&'static str),
-    /// The source that reads the file.
+    /// The source that reads the file in the next word.
     File,
     /// A filter without arguments: `wc -l`.
     Filter(&'static str),
@@ -63,12 +63,12 @@ enum OptionEquivalent {
     Count,
     /// A filter expression.
     Expression,
-    /// No equivalent; the value is ignored.
+    /// No equivalent; the option and its value are ignored.
     Nothing,
 }
 
-/// The options of tcpdump and tshark without a value. They have no equivalent, or are the default
-/// here.
+/// The options of tcpdump and tshark without a value. They have no equivalent or describe the
+/// default behaviour of this program.
 const FLAGS: &str = "nvqelptxAKSUX";
 
 /// The options of tcpdump and tshark with a value.
@@ -92,7 +92,7 @@ pub struct Translation {
     pub line: String,
     /// The number of blocks after which to stop, as text.
     pub count: Option<String>,
-    /// Shell command into which the output is piped.
+    /// The shell command into which the output is piped; `None` if there is none.
     pub shell: Option<String>,
 }
 
@@ -122,8 +122,8 @@ pub(crate) fn mistake(
     mistakes: &[Diagnostic],
     registry: &dyn Registry,
 ) -> Option<Diagnostic> {
-    let (stage, translation) = first_wrong(text, mistakes, registry)?;
-    let translation = complete(translation, registry, ROUNDS_MAX)?;
+    let (stage, translation) = translate_first_error(text, mistakes, registry)?;
+    let translation = translate_stages(translation, registry, ROUNDS_MAX)?;
     let what = format!("`{}` {}", text.get(stage.start..stage.end)?, translation.message);
     Some(Diagnostic::error(stage, what).hint(format!("write `{}`", translation.proposal())))
 }
@@ -131,25 +131,26 @@ pub(crate) fn mistake(
 /// Translates a command line in the syntax of tcpdump or of a shell; returns `None` for any other.
 pub fn command(words: &[&str], registry: &dyn Registry) -> Option<Translation> {
     let text = words.join(" ");
-    let stages = stages(&text, PIPE);
-    let translation = translate_stage(&text, &stages, 0, registry).or_else(|| options(words))?;
-    complete(translation, registry, ROUNDS_MAX)
+    let stages = stage_spans(&text, PIPE);
+    let translation =
+        translate_stage(&text, &stages, 0, registry).or_else(|| translate_options(words))?;
+    translate_stages(translation, registry, ROUNDS_MAX)
 }
 
-/// The maximum number of stages that are translated one after the other.
+/// The maximum number of stages that are translated, one after the other.
 const ROUNDS_MAX: usize = 4;
 /// The separator of stages.
 const PIPE: &[char] = &['|'];
 const OPERATORS: &[char] = &['|', '+', '(', ')', ';'];
 
-/// Returns the first stage with an error that a table matches, and its translation.
-fn first_wrong(
+/// Finds the first stage with an error that a table matches, and translates it.
+fn translate_first_error(
     text: &str,
     mistakes: &[Diagnostic],
     registry: &dyn Registry,
 ) -> Option<(Span, Translation)> {
     [PIPE, OPERATORS].into_iter().find_map(|between| {
-        let stages = stages(text, between);
+        let stages = stage_spans(text, between);
         let is_wrong = |stage: &Span| {
             let mut errors = mistakes.iter().filter(|mistake| mistake.is_error());
             errors.any(|error| (stage.start..=stage.end).contains(&error.span.start))
@@ -160,7 +161,7 @@ fn first_wrong(
 }
 
 /// Translates further stages until the request passes the checks; `None` after `rounds` stages.
-fn complete(
+fn translate_stages(
     translation: Translation,
     registry: &dyn Registry,
     rounds: usize,
@@ -170,9 +171,9 @@ fn complete(
         return Some(translation);
     }
     let rounds = rounds.checked_sub(1)?;
-    let (_, next) = first_wrong(&translation.line, &mistakes, registry)?;
+    let (_, next) = translate_first_error(&translation.line, &mistakes, registry)?;
     let (count, shell) = (translation.count.or(next.count), translation.shell.or(next.shell));
-    complete(
+    translate_stages(
         Translation { message: translation.message, line: next.line, count, shell },
         registry,
         rounds,
@@ -180,7 +181,7 @@ fn complete(
 }
 
 /// Returns the spans between the separators of a text, without surrounding white space.
-fn stages(text: &str, between: &[char]) -> Vec<Span> {
+fn stage_spans(text: &str, between: &[char]) -> Vec<Span> {
     let (mut stages, mut from, mut quote) = (Vec::new(), 0, None);
     let mut escaped = false;
     for (at, c) in text.char_indices().chain([(text.len(), '|')]) {
@@ -203,7 +204,7 @@ fn stages(text: &str, between: &[char]) -> Vec<Span> {
 }
 
 /// Returns the words of a stage without their quotes.
-fn words(stage: &str) -> Vec<&str> {
+fn stage_words(stage: &str) -> Vec<&str> {
     let bare = |word: &'_ str| -> usize { word.trim_matches(['"', '\'']).len() };
     stage
         .split_ascii_whitespace()
@@ -220,11 +221,11 @@ fn translate_stage(
 ) -> Option<Translation> {
     let stage = *stages.get(at)?;
     let content = text.get(stage.start..stage.end)?;
-    let words = words(content);
+    let words = stage_words(content);
     let (first, arguments) = words.split_first()?;
     let (is_head, last) = (text.get(..stage.start)?.trim().is_empty(), at + 1 == stages.len());
     let of = |message, line| Some(Translation { message, line, count: None, shell: None });
-    if let Some(line) = option_in_front(text, stage, &words) {
+    if let Some(line) = move_option_to_front(text, stage, &words) {
         return of(MISPLACED_OPTION, line);
     }
     if let Some(line) = pipes_path(text, stages, at, registry).filter(|_| is_head) {
@@ -237,20 +238,20 @@ fn translate_stage(
         let written = if last { format!("{written} count") } else { format!("{written} ") };
         return of(
             CLASS_AS_ARGUMENT,
-            rewrite(text, Span::new(stage.start, end), &written, is_head, false),
+            rewrite_stage(text, Span::new(stage.start, end), &written, is_head, false),
         );
     }
     // `tcp` alone is a filter here, too.
     if is_expression(content) && (entry.is_none() || !arguments.is_empty()) {
         let written = format!("bpf {}", quoted(content));
-        return of(TCPDUMP, rewrite(text, stage, &written, is_head, last));
+        return of(TCPDUMP, rewrite_stage(text, stage, &written, is_head, last));
     }
     if first.starts_with('-') {
-        return options(&words).filter(|_| is_head && last);
+        return translate_options(&words).filter(|_| is_head && last);
     }
     if entry.is_some() {
         let remaining: Vec<&str> = words.iter().copied().filter(|word| !is_option(word)).collect();
-        let line = replace(text, stage, &remaining.join(" "));
+        let line = replace_stage(text, stage, &remaining.join(" "));
         return if remaining.len() < words.len() { of(TCPDUMP, line) } else { None };
     }
     let (_, message, means) = WORDS.iter().find(|(known, ..)| known.contains(first))?;
@@ -263,11 +264,11 @@ fn translate_stage(
                 Some(file) => format!("{} | {written}", file_source(file)),
                 None => written,
             };
-            of(message, rewrite(text, stage, &written, is_head && file.is_none(), last))
+            of(message, rewrite_stage(text, stage, &written, is_head && file.is_none(), last))
         }
-        Equivalent::File => of(message, replace(text, stage, &file_source(plain.next()?))),
-        Equivalent::Filter(name) => of(message, rewrite(text, stage, name, is_head, false)),
-        Equivalent::Options => options(arguments),
+        Equivalent::File => of(message, replace_stage(text, stage, &file_source(plain.next()?))),
+        Equivalent::Filter(name) => of(message, rewrite_stage(text, stage, name, is_head, false)),
+        Equivalent::Options => translate_options(arguments),
         Equivalent::ShellCommand => {
             let line = request_before_shell(text, stages, at, registry)?;
             let shell = text.get(stage.start..).map(str::to_owned);
@@ -276,12 +277,12 @@ fn translate_stage(
     }
 }
 
-/// Translates a path of PipesFS, bare or read by `cat`, with the stages that follow it; `None` if
-/// it is not a path.
+/// Translates a path of PipesFS, bare or read by `cat`, and the stages that follow it; `None` if
+/// the stage is no such path.
 fn pipes_path(text: &str, stages: &[Span], at: usize, registry: &dyn Registry) -> Option<String> {
     let stage = stages.get(at)?;
     let behind = stages.get(at + 1).and_then(|next| text.get(next.start..));
-    match words(text.get(stage.start..stage.end)?).as_slice() {
+    match stage_words(text.get(stage.start..stage.end)?).as_slice() {
         [path] => path::request(path, behind.map(str::to_owned), registry),
         ["cat", path] => {
             let command = behind.map(|shell| format!("exec {}", quoted(shell)));
@@ -291,34 +292,35 @@ fn pipes_path(text: &str, stages: &[Span], at: usize, registry: &dyn Registry) -
     }
 }
 
-/// Returns the source that reads a file: packets of a capture, lines of any other file.
+/// Returns the source that reads a file: `replay` for a capture, else the source that reads lines.
 fn file_source(file: &str) -> String {
     let is_capture = [".pcap", ".pcapng", ".cap"].iter().any(|end| file.ends_with(end));
     let lines = if is_capture { "" } else { " lines=yes" };
     with_argument(if is_capture { "replay" } else { "read" }, Some(file)) + lines
 }
 
-/// Replaces a stage of the text.
-fn replace(text: &str, stage: Span, written: &str) -> String {
+/// Replaces a stage of the text by `written`.
+fn replace_stage(text: &str, stage: Span, written: &str) -> String {
     let (before, after) = (text.get(..stage.start), text.get(stage.end..));
     format!("{}{written}{}", before.unwrap_or_default(), after.unwrap_or_default())
 }
 
-/// Replaces a stage of the text; if `is_head`, adds a source in front; if `prints`, adds `print`.
-fn rewrite(text: &str, stage: Span, written: &str, is_head: bool, prints: bool) -> String {
+/// Replaces a stage of the text by `written`. If `is_head`, adds a source in front; if `prints`,
+/// adds `print`.
+fn rewrite_stage(text: &str, stage: Span, written: &str, is_head: bool, prints: bool) -> String {
     let source = if is_head { "rx | " } else { "" };
     let print = if prints { " | print" } else { "" };
-    replace(text, stage, &format!("{source}{written}{print}"))
+    replace_stage(text, stage, &format!("{source}{written}{print}"))
 }
 
 /// Moves a request option that follows a filter to the front of the text; `None` if there is none.
-fn option_in_front(text: &str, stage: Span, words: &[&str]) -> Option<String> {
+fn move_option_to_front(text: &str, stage: Span, words: &[&str]) -> Option<String> {
     let is_option = |word: &&&str| word.starts_with("--") && !word.starts_with("--name=");
     let option = words.iter().skip(1).find(is_option)?;
     let remaining: Vec<&str> = words.iter().copied().filter(|word| word != option).collect();
     let known = option.trim_start_matches('-').split('=').next()?;
     crate::check::OPTIONS.iter().find(|parameter| parameter.name == known)?;
-    Some(format!("{option} {}", replace(text, stage, &remaining.join(" "))))
+    Some(format!("{option} {}", replace_stage(text, stage, &remaining.join(" "))))
 }
 
 /// Formats a filter with classes as arguments (`dport 80`) as filter and label; `None` if the
@@ -343,7 +345,7 @@ fn request_before_shell(
 ) -> Option<String> {
     let before = stages.get(at.checked_sub(1)?)?;
     let line = text.get(..before.end)?;
-    let name = words(text.get(before.start..before.end)?).first().copied()?;
+    let name = stage_words(text.get(before.start..before.end)?).first().copied()?;
     let entry = registry.find(name)?;
     let says = entry.kind == FilterKind::Sink || entry.ends_with_report();
     Some(if says { line.to_owned() } else { format!("{line} | print") })
@@ -355,8 +357,8 @@ fn is_option(word: &str) -> bool {
     OPTIONS.iter().any(|(known, _)| *known == word) || is_flag()
 }
 
-/// Translates a command with options of tcpdump; `None` if it has none, or an unknown option.
-fn options(words: &[&str]) -> Option<Translation> {
+/// Translates a command with options of tcpdump; `None` if it has no options or an unknown one.
+fn translate_options(words: &[&str]) -> Option<Translation> {
     let (mut source, mut sink, mut count) = ("rx".to_owned(), "print".to_owned(), None);
     let mut rest: Vec<&str> = Vec::new();
     let mut words = words.iter().copied();
@@ -367,7 +369,7 @@ fn options(words: &[&str]) -> Option<Translation> {
             continue;
         }
         seen = true;
-        let Some((asks, glued)) = option(word)? else { continue };
+        let Some((asks, glued)) = parse_option(word)? else { continue };
         let value = glued.or_else(|| words.next())?;
         match asks {
             // All interfaces are the default.
@@ -391,7 +393,7 @@ fn options(words: &[&str]) -> Option<Translation> {
 
 /// Parses an option with an adjacent value, if any: `-i`, `-ieth0`, `-nni`. Returns `None` for an
 /// unknown option and `Some(None)` for options without equivalent.
-fn option(word: &str) -> Option<Option<(OptionEquivalent, Option<&str>)>> {
+fn parse_option(word: &str) -> Option<Option<(OptionEquivalent, Option<&str>)>> {
     let (key, value) = word.split_once('=').map_or((word, None), |(k, v)| (k, Some(v)));
     if let Some((_, equivalent)) = OPTIONS.iter().find(|(known, _)| *known == key) {
         return Some(Some((*equivalent, value)));

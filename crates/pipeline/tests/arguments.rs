@@ -1,4 +1,5 @@
-//! Tests of properties that depend on a filter's arguments: parameter values, emitted forms, kind.
+//! Tests of properties of a filter that depend on its arguments: parameter values, emitted forms,
+//! kind.
 
 use filter::{
     Arguments, Description, Effect, EndpointFacts, FilterKind, Form, Forms, OutputForm, Parameter,
@@ -103,7 +104,7 @@ fn repeated_parameter_keeps_its_values_in_order() {
 }
 
 #[test]
-fn emitted_forms_may_depend_on_arguments() {
+fn filter_may_emit_forms_by_its_arguments() {
     let graph = graph_of("lines | records");
     assert_eq!(graph.nodes[1].input_forms, [Form::Record]);
     assert_eq!(
@@ -127,7 +128,7 @@ fn a15_kind_of_a_filter_depends_on_its_arguments() {
 }
 
 #[test]
-fn a15_values_out_of_bounds_are_reported() {
+fn a15_argument_out_of_bounds_is_reported() {
     graph_of("lines speed=0.5 block=4k");
     assert!(
         mistakes_of("lines speed=fast").starts_with("`speed` of `lines`: `fast` is neither `max`")

@@ -1,16 +1,16 @@
-//! Tests of the static checks, with a text file of requests and their expected graphs or
+//! Tests of the static checks, against a text file of requests with their expected graphs or
 //! diagnostics.
 
 mod common;
 
-use common::world::world;
+use common::world::check_registry;
 use common::{Random, read_cases, request_text, trees, update_cases};
 use pipeline::graph::{Order, Step};
 use pipeline::language::limits::{ARCS_MAX, PROGRAMS_MAX};
 use pipeline::{Diagnostic, Graph, check, read};
 
 fn format_graph(line: &str) -> Vec<String> {
-    let (graph, mistakes) = read(&request_text(line), &world());
+    let (graph, mistakes) = read(&request_text(line), &check_registry());
     let mut lines = Vec::new();
     if !mistakes.iter().any(Diagnostic::is_error) {
         lines.extend(graph.to_string().lines().map(|line| format!("= {line}")));
@@ -31,7 +31,7 @@ fn format_graph(line: &str) -> Vec<String> {
 }
 
 #[test]
-fn check_matches_the_case_file() {
+fn checks_match_the_case_file() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/check.cases");
     let text = std::fs::read_to_string(path).unwrap();
     if std::env::var_os("UPDATE").is_some() {
@@ -45,11 +45,11 @@ fn check_matches_the_case_file() {
 }
 
 #[test]
-fn random_trees_check_without_panic_to_valid_graphs() {
+fn random_trees_give_valid_graphs_without_panic() {
     let mut random = Random::from_environment();
     for _ in 0..20_000 {
         let tree = trees::request(&mut random);
-        let (graph, mistakes) = check(&tree, &world());
+        let (graph, mistakes) = check(&tree, &check_registry());
         assert_valid(&graph);
         for mistake in mistakes {
             assert!(!mistake.what.is_empty());
@@ -102,19 +102,19 @@ fn collect_edges(order: &Order, edges: &mut Vec<usize>) {
 }
 
 #[test]
-fn too_many_arcs_are_rejected() {
+fn request_with_too_many_arcs_is_rejected() {
     let wide = vec!["count"; 150].join("+");
-    let (graph, mistakes) = read(&format!("rx|{wide}|{wide}|log"), &world());
+    let (graph, mistakes) = read(&format!("rx|{wide}|{wide}|log"), &check_registry());
     assert!(graph.edges.is_empty() && 150 * 150 > ARCS_MAX);
     assert_eq!(mistakes.len(), 1);
     assert!(mistakes[0].what.contains("arcs"), "{mistakes:?}");
 }
 
 #[test]
-fn too_many_programs_are_rejected() {
+fn request_with_too_many_programs_is_rejected() {
     let line = |count: usize| format!("rx{}", " | exec 'cat'".repeat(count));
-    assert_eq!(read(&line(PROGRAMS_MAX), &world()).1, []);
-    let (_, mistakes) = read(&line(PROGRAMS_MAX + 3), &world());
+    assert_eq!(read(&line(PROGRAMS_MAX), &check_registry()).1, []);
+    let (_, mistakes) = read(&line(PROGRAMS_MAX + 3), &check_registry());
     let lines: Vec<&str> = mistakes.iter().map(|mistake| mistake.what.as_str()).collect();
     assert_eq!(lines, ["the request has more than 64 programs"]);
 }

@@ -1,4 +1,4 @@
-//! Tests of the parser, with a text file of requests and the example requests of the papers.
+//! Tests of the parser, against a text file of requests and the example requests of the papers.
 
 mod common;
 
@@ -7,7 +7,7 @@ use pipeline::language::diagnose::Diagnostic;
 use pipeline::language::parse;
 
 /// Formats the result of parsing a request as in the case file.
-fn format_graph(line: &str) -> Vec<String> {
+fn format_result(line: &str) -> Vec<String> {
     let (request, mistakes) = parse(&request_text(line));
     if mistakes.is_empty() {
         return vec![format!("= {}", request.outline()), format!("~ {request}")];
@@ -30,17 +30,17 @@ fn parser_matches_the_case_file() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/language.cases");
     let text = std::fs::read_to_string(path).unwrap();
     if std::env::var_os("UPDATE").is_some() {
-        std::fs::write(path, update_cases(&text, format_graph)).unwrap();
+        std::fs::write(path, update_cases(&text, format_result)).unwrap();
     }
     let cases = read_cases(&std::fs::read_to_string(path).unwrap());
     assert!(cases.len() > 100, "the table is there");
     for (line, expected) in cases {
-        assert_eq!(format_graph(&line), expected, "{line}");
+        assert_eq!(format_result(&line), expected, "{line}");
     }
 }
 
-/// The requests printed in the papers, with underscores missing in the PDF restored and with `..`
-/// replaced.
+/// The requests printed in the papers, with the underscores restored that the PDF lacks, and with
+/// `..` replaced.
 const PAPER_EXAMPLES: &[&str] = &[
     "rx | tcp | http | files",
     "tcp | http + ssh + rtsp | inspect",
@@ -58,7 +58,7 @@ const PAPER_EXAMPLES: &[&str] = &[
 ];
 
 #[test]
-fn paper_examples_parse_and_print_unchanged() {
+fn requests_of_the_papers_parse_and_print_unchanged() {
     for line in PAPER_EXAMPLES {
         let (request, mistakes) = parse(line);
         assert!(mistakes.is_empty(), "{line}: {mistakes:?}");

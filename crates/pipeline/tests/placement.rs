@@ -1,16 +1,16 @@
-//! Properties of all placements, tested with random requests and costs. Each test prints its seed;
-//! `SEED=` repeats a run.
+//! Tests of properties of all placements, with random requests and costs. Each test prints its
+//! seed; `SEED=` repeats a run.
 
 mod common;
 
 use common::Random;
-use common::fixture::{planned, world};
+use common::fixture::{planned, planner_registry};
 use pipeline::plan::{
     ArcShare, Costs, FilterCost, KernelRefusal, Machine, PersistedPlan, Plan, Policy, SpaceKind,
     plan,
 };
 
-/// Filters that accept and emit frames, with and without a twin.
+/// Filters that accept and emit frames, some with a twin.
 const FILTERS: &[&str] = &[
     "bpf \"udp\"",
     "bpf \"tcp port 80\"",
@@ -25,10 +25,10 @@ const FILTERS: &[&str] = &[
 const SINKS: &[&str] = &["print", "discard", "count", "pcap out.pcap"];
 
 /// Returns a random request: sources, a chain, then possibly branches, which may join again.
-fn request(random: &mut Random) -> String {
+fn random_request(random: &mut Random) -> String {
     let source = random.pick(&["rx eth0", "rx eth0", "rx eth1", "rx", "replay a.pcap"]);
     let mut line = source.to_owned();
-    chain(random, &mut line, 4);
+    append_random_chain(random, &mut line, 4);
     if random.once_in(2) {
         let branches = 2 + random.below(4);
         let joined = random.once_in(3);
@@ -39,7 +39,7 @@ fn request(random: &mut Random) -> String {
                 1 => "|all count".to_owned(),
                 _ => "count".to_owned(),
             };
-            chain(random, &mut branch, 3);
+            append_random_chain(random, &mut branch, 3);
             if !joined {
                 branch = format!("{branch} | {}", random.pick(SINKS));
             }
@@ -53,7 +53,7 @@ fn request(random: &mut Random) -> String {
     format!("{line} | {}", random.pick(SINKS))
 }
 
-fn chain(random: &mut Random, line: &mut String, length: usize) {
+fn append_random_chain(random: &mut Random, line: &mut String, length: usize) {
     for _ in 0..random.below(length + 1) {
         let pipe = random.pick(&["|", "|", "|all"]);
         line.push_str(&format!(" {pipe} {}", random.pick(FILTERS)));
@@ -61,7 +61,7 @@ fn chain(random: &mut Random, line: &mut String, length: usize) {
 }
 
 /// Returns a cost table with random values.
-fn costs(random: &mut Random) -> Costs {
+fn random_costs(random: &mut Random) -> Costs {
     let mut costs = Costs::default();
     for (name, value) in costs.numbers() {
         // What is not measured by default.
@@ -71,11 +71,11 @@ fn costs(random: &mut Random) -> Costs {
     for filter in FILTERS {
         for kernel in [false, true] {
             let (block, byte) = (random.below(400) as f64, random.below(10) as f64 / 10.0);
-            costs.put(FilterCost { filter: (*filter).to_owned(), kernel, block, byte });
+            costs.set_filter(FilterCost { filter: (*filter).to_owned(), kernel, block, byte });
         }
         if random.once_in(2) {
             let (classes, share) = ("!0".to_owned(), random.below(100) as f64 / 100.0);
-            costs.put_share(ArcShare { filter: (*filter).to_owned(), classes, share });
+            costs.set_share(ArcShare { filter: (*filter).to_owned(), classes, share });
         }
     }
     costs
@@ -87,12 +87,12 @@ fn nodes_in_kernel(plan: &Plan) -> Vec<bool> {
 }
 
 #[test]
-fn o2_no_path_goes_back_and_the_kernel_has_a_connected_prefix() {
+fn o2_path_never_moves_back_and_kernel_nodes_are_a_prefix() {
     let mut random = Random::from_environment();
     let mut inside = 0;
     for _ in 0..100 {
-        let text = request(&mut random);
-        let machine = Machine { costs: costs(&mut random), ..Machine::with_kernel() };
+        let text = random_request(&mut random);
+        let machine = Machine { costs: random_costs(&mut random), ..Machine::with_kernel() };
         for policy in ["", "--policy=deepest "] {
             let plan = planned(&format!("{policy}{text}"), &machine);
             let kernel = nodes_in_kernel(&plan);
@@ -144,8 +144,8 @@ fn o3_cost_policy_is_never_worse_than_deepest_or_threads() {
     let mut random = Random::from_environment();
     let (mut deepest_loses, mut threads_lose) = (0, 0);
     for _ in 0..100 {
-        let text = request(&mut random);
-        let machine = Machine { costs: costs(&mut random), ..Machine::with_kernel() };
+        let text = random_request(&mut random);
+        let machine = Machine { costs: random_costs(&mut random), ..Machine::with_kernel() };
         let best = planned(&text, &machine);
         let cost = best.choice.cost_ns;
         assert!(best.choice.policy == Policy::Cost && best.choice.proved, "{text}");
@@ -154,7 +154,7 @@ fn o3_cost_policy_is_never_worse_than_deepest_or_threads() {
         let why = "all in threads".to_owned();
         let refused: Vec<_> =
             sources.map(|node| KernelRefusal { node, why: why.clone() }).collect();
-        let threads = best.without(&machine, &refused).unwrap().unwrap();
+        let threads = best.replan_without(&machine, &refused).unwrap().unwrap();
         assert!(threads.programs.is_empty());
         for (name, other) in [("deepest", &deepest), ("threads", &threads)] {
             let there = other.choice.cost_ns;
@@ -171,8 +171,8 @@ fn v6_costs_wrong_by_half_change_some_plans() {
     let mut random = Random::from_environment();
     let mut changed = 0;
     for _ in 0..100 {
-        let text = request(&mut random);
-        let machine = Machine { costs: costs(&mut random), ..Machine::with_kernel() };
+        let text = random_request(&mut random);
+        let machine = Machine { costs: random_costs(&mut random), ..Machine::with_kernel() };
         let mut other = machine.clone();
         for (name, value) in machine.costs.numbers() {
             other.costs.set(name, value * (0.5 + random.below(101) as f64 / 100.0));
@@ -190,10 +190,11 @@ fn v6_costs_wrong_by_half_change_some_plans() {
 #[test]
 fn o3_header_search_is_charged_once_per_side_of_the_kernel() {
     let inside = |line: &str, look, twin_look| {
-        let mut costs = Costs { look, twin_look, ..Costs::default() };
+        let mut costs =
+            Costs { header_search: look, twin_header_search: twin_look, ..Costs::default() };
         for name in ["ip", "udp", "dport", "ipproto"] {
             for (kernel, block) in [(false, 10.0), (true, 5.0)] {
-                costs.put(FilterCost { filter: name.to_owned(), kernel, block, byte: 0.0 });
+                costs.set_filter(FilterCost { filter: name.to_owned(), kernel, block, byte: 0.0 });
             }
         }
         let plan = planned(line, &Machine { costs, ..Machine::with_kernel() });
@@ -222,13 +223,13 @@ fn o3_request_with_many_branches_is_placed_exactly() {
 }
 
 #[test]
-fn random_requests_are_valid() {
+fn random_requests_have_no_errors() {
     let mut random = Random::from_environment();
     for _ in 0..200 {
-        let text = request(&mut random);
-        let (graph, mistakes) = pipeline::read(&text, &world());
+        let text = random_request(&mut random);
+        let (graph, mistakes) = pipeline::read(&text, &planner_registry());
         assert!(mistakes.is_empty(), "{}", pipeline::render(&text, &mistakes, false));
-        assert!(plan(graph, &world(), &Machine::example()).is_ok(), "{text}");
+        assert!(plan(graph, &planner_registry(), &Machine::example()).is_ok(), "{text}");
     }
 }
 
@@ -241,7 +242,7 @@ fn v6_measurements_move_a_filter_and_explain_gives_the_reason() {
     // The twin of `bpf` turned out to cost what nobody expected.
     let mut slow = machine.clone();
     let filter = "bpf \"tcp port 80\"".to_owned();
-    slow.costs.put(FilterCost { filter, kernel: true, block: 500.0, byte: 0.0 });
+    slow.costs.set_filter(FilterCost { filter, kernel: true, block: 500.0, byte: 0.0 });
     let second = first.replan(&slow).unwrap();
     assert_eq!(nodes_in_kernel(&second), [true, true, false, false]);
     let told = PersistedPlan::of(&first).changes(&second);
@@ -253,19 +254,19 @@ fn v6_measurements_move_a_filter_and_explain_gives_the_reason() {
 }
 
 #[test]
-fn v6_refused_blocks_need_not_leave_the_kernel() {
+fn v6_blocks_that_a_filter_refuses_stay_in_the_kernel() {
     let mut machine = Machine::with_kernel();
     // A twin that is dearer than the filter in a thread, and that lets little through.
     let dport = |kernel, block| {
         let filter = "dport".to_owned();
         FilterCost { filter, kernel, block, byte: 0.0 }
     };
-    machine.costs.put(dport(true, 60.0));
-    machine.costs.put(dport(false, 20.0));
+    machine.costs.set_filter(dport(true, 60.0));
+    machine.costs.set_filter(dport(false, 20.0));
     let text = "rx eth0 | dport |53 print";
     assert_eq!(nodes_in_kernel(&planned(text, &machine)), [true, false, false]);
     let (filter, classes) = ("dport".to_owned(), "53".to_owned());
-    machine.costs.put_share(ArcShare { filter, classes, share: 0.01 });
+    machine.costs.set_share(ArcShare { filter, classes, share: 0.01 });
     let plan = planned(text, &machine);
     assert_eq!(nodes_in_kernel(&plan), [true, true, false]);
     assert!((plan.flows.1[1] - 0.01).abs() < 1e-9, "{:?}", plan.flows);

@@ -1,18 +1,19 @@
-//! Golden tests of plans: a request, a named machine, and the expected output of `explain`.
+//! Golden tests of plans, each with a request, a named machine, and the expected output of
+//! `explain`.
 //!
 //! Each file in `tests/plans` has comments, a line `machine: NAME`, the request, a line `----`, and
 //! the output. `UPDATE=1` rewrites the outputs; review the difference before a commit.
 
 mod common;
 
-use common::fixture::{RX, world};
+use common::fixture::{RX, planner_registry};
 use filter::EndpointFacts;
 use pipeline::plan::{ArcShare, Costs, FilterCost, KernelRefusal, Machine, Plan, SpaceKind, plan};
 use pipeline::{Registry, explain};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-fn machine(name: &str) -> Machine {
+fn machine_named(name: &str) -> Machine {
     match name {
         "example" => Machine::example(),
         "open kernel" => Machine::with_kernel(),
@@ -25,19 +26,20 @@ fn machine(name: &str) -> Machine {
     }
 }
 
-/// Returns a machine with measured costs: an expensive twin, and filters that pass few blocks.
+/// Returns a machine with measured costs, among them an expensive twin and filters that pass few
+/// blocks.
 fn measured_machine() -> Machine {
     let mut costs = Costs { origin: "an example".to_owned(), ..Costs::default() };
     for (filter, thread, kernel) in
         [("udp", 20.0, 7.0), ("dport", 9.0, 6.0), ("ratelimit", 11.0, 35.0), ("count", 1.0, 1.5)]
     {
         for (kernel, block) in [(false, thread), (true, kernel)] {
-            costs.put(FilterCost { filter: filter.to_owned(), kernel, block, byte: 0.0 });
+            costs.set_filter(FilterCost { filter: filter.to_owned(), kernel, block, byte: 0.0 });
         }
     }
     for (filter, classes, share) in [("udp", "!0", 0.4), ("dport", "53", 0.05)] {
         let (filter, classes) = (filter.to_owned(), classes.to_owned());
-        costs.put_share(ArcShare { filter, classes, share });
+        costs.set_share(ArcShare { filter, classes, share });
     }
     Machine { costs, ..Machine::with_kernel() }
 }
@@ -53,9 +55,9 @@ fn costly_machine(processors: usize) -> Machine {
         ("hist", 3_000.0),
     ] {
         let filter = filter.to_owned();
-        costs.put(FilterCost { filter, kernel: false, block, byte: 0.0 });
+        costs.set_filter(FilterCost { filter, kernel: false, block, byte: 0.0 });
     }
-    costs.put_share(ArcShare {
+    costs.set_share(ArcShare {
         filter: "bpf udp".to_owned(),
         classes: "!0".to_owned(),
         share: 0.01,
@@ -63,7 +65,7 @@ fn costly_machine(processors: usize) -> Machine {
     Machine { processors, costs, ..Machine::example() }
 }
 
-struct Case {
+struct PlanCase {
     path: PathBuf,
     head: String,
     machine: Machine,
@@ -71,22 +73,22 @@ struct Case {
     expected: String,
 }
 
-fn case(path: &Path) -> Case {
+fn read_case(path: &Path) -> PlanCase {
     let text = fs::read_to_string(path).expect("a plan");
     let (head, expected) = text.split_once("----\n").unwrap_or((&text, ""));
     let (comments, rest) = head.split_once("machine: ").expect("the machine is named");
     assert!(comments.lines().all(|line| line.starts_with('#')), "{}", path.display());
     let (name, request) = rest.split_once('\n').expect("a request follows");
-    Case {
+    PlanCase {
         path: path.to_owned(),
         head: head.to_owned(),
-        machine: machine(name),
+        machine: machine_named(name),
         request: request.trim_end().to_owned(),
         expected: expected.to_owned(),
     }
 }
 
-fn cases() -> Vec<Case> {
+fn read_cases() -> Vec<PlanCase> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/plans");
     let mut paths: Vec<PathBuf> =
         fs::read_dir(folder).expect("the plans").flatten().map(|entry| entry.path()).collect();
@@ -94,12 +96,12 @@ fn cases() -> Vec<Case> {
     paths
         .iter()
         .filter(|path| path.extension().is_some_and(|e| e == "plan"))
-        .map(|p| case(p))
+        .map(|p| read_case(p))
         .collect()
 }
 
-fn plan_case(case: &Case) -> Result<Plan, String> {
-    let world = world();
+fn plan_case(case: &PlanCase) -> Result<Plan, String> {
+    let world = planner_registry();
     let (graph, mistakes) = pipeline::read(&case.request, &world);
     assert!(mistakes.is_empty(), "{}", pipeline::render(&case.request, &mistakes, false));
     plan(graph.clone(), &world, &case.machine)
@@ -108,7 +110,7 @@ fn plan_case(case: &Case) -> Result<Plan, String> {
 
 #[test]
 fn o1_v1_explain_matches_the_golden_files() {
-    let cases = cases();
+    let cases = read_cases();
     assert!(cases.len() >= 12, "the plans are there");
     for case in cases {
         let text = match plan_case(&case) {
@@ -126,8 +128,8 @@ fn o1_v1_explain_matches_the_golden_files() {
     }
 }
 
-fn case_named(name: &str) -> Case {
-    cases().into_iter().find(|case| case.path.ends_with(name)).expect("a plan of this name")
+fn case_named(name: &str) -> PlanCase {
+    read_cases().into_iter().find(|case| case.path.ends_with(name)).expect("a plan of this name")
 }
 
 #[test]
@@ -139,7 +141,7 @@ fn o9_refused_filters_run_in_the_next_space_with_the_reason() {
     assert_eq!(first.programs[0].steps.len(), 4);
     let why = "R2 invalid mem access 'scalar'".to_owned();
     let refused = [KernelRefusal { node: node("dport"), why: why.clone() }];
-    let second = first.without(&case.machine, &refused).unwrap().unwrap();
+    let second = first.replan_without(&case.machine, &refused).unwrap().unwrap();
     for (name, kind) in [("udp", SpaceKind::Kernel), ("dport", SpaceKind::Thread)] {
         assert_eq!(second.space_of(node(name)).kind, kind, "{name}");
     }
@@ -149,15 +151,15 @@ fn o9_refused_filters_run_in_the_next_space_with_the_reason() {
     let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(text.contains(&format!("kernel: {why}")), "{text}");
     assert!(text.contains("kernel: behind `dport`, which the kernel refused"), "{text}");
-    assert!(second.without(&case.machine, &refused).is_none(), "nothing new");
+    assert!(second.replan_without(&case.machine, &refused).is_none(), "nothing new");
     let all = [KernelRefusal { node: node("rx"), why: "no such interface".to_owned() }];
-    let third = second.without(&case.machine, &all).unwrap().unwrap();
+    let third = second.replan_without(&case.machine, &all).unwrap().unwrap();
     assert!(third.programs.is_empty() && third.pushdowns.len() == 1);
     assert!(third.graph.ids().all(|(id, _)| third.space_of(id).kind == SpaceKind::Thread));
 }
 
 #[test]
-fn v1_plan_in_the_book_matches_explain() {
+fn v1_plan_in_the_book_matches_explain_output() {
     let case = case_named("30-measured.plan");
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/book/06-planner.md");
     let page = fs::read_to_string(page).expect("the book");
@@ -166,7 +168,7 @@ fn v1_plan_in_the_book_matches_explain() {
 }
 
 #[test]
-fn o6_lines_with_a_common_prefix_share_one_program() {
+fn o6_branches_with_a_common_prefix_share_one_program() {
     let plan = plan_case(&case_named("24-shared-prefix.plan")).unwrap();
     let [program] = &plan.programs[..] else { panic!("{:?}", plan.programs) };
     assert_eq!(program.sources.len(), 2);
@@ -180,8 +182,8 @@ fn o6_lines_with_a_common_prefix_share_one_program() {
 }
 
 #[test]
-fn dot_output_has_every_node_and_edge() {
-    for case in cases() {
+fn dot_output_contains_every_node_and_edge() {
+    for case in read_cases() {
         let Ok(plan) = plan_case(&case) else { continue };
         let dot = explain::dot(&plan);
         let edges = dot.lines().filter(|line| line.contains(" -> ")).count();
@@ -196,7 +198,7 @@ fn dot_output_has_every_node_and_edge() {
 }
 
 #[test]
-fn filters_evaluated_ahead_appear_in_all_outputs() {
+fn explain_and_dot_name_filters_evaluated_ahead() {
     let plan = plan_case(&case_named("19-asked-ahead.plan")).unwrap();
     assert_eq!(explain::dot(&plan).matches("xlabel=\"in the kernel too\"").count(), 3);
     let asked: Vec<_> =
@@ -205,7 +207,7 @@ fn filters_evaluated_ahead_appear_in_all_outputs() {
     assert_eq!(asked, ["tcp port 80", "udp", "udp", "arp", "arp"]);
     let hosts: Vec<String> = (0..200).map(|n| format!("host 10.0.0.{n}")).collect();
     let request = format!("rx | bpf \"{}\" | discard", hosts.join(" or "));
-    let long = Case { request, ..case_named("19-asked-ahead.plan") };
+    let long = PlanCase { request, ..case_named("19-asked-ahead.plan") };
     let text = explain::text(&plan_case(&long).unwrap(), &long.machine);
     let except = "\n   of devices without an Ethernet header everything enters, ";
     assert!(text.contains(except), "{text}");
@@ -216,7 +218,7 @@ fn filters_evaluated_ahead_appear_in_all_outputs() {
         plan.pushdowns.iter().all(|p| p.filter.is_err() && plan.pushed_filter(p.source).is_none())
     );
     assert!(
-        explain::help(&RX, world().endpoint(&RX))
+        explain::help(&RX, planner_registry().endpoint(&RX))
             .contains("    asks ahead    what the first filter behind it asks")
     );
     let bpf = filter::catalog::FILTERS.iter().find(|entry| entry.name == "bpf").unwrap();
@@ -229,7 +231,7 @@ fn filters_evaluated_ahead_appear_in_all_outputs() {
 #[test]
 fn every_filter_has_a_help_text() {
     for entry in filter::catalog::FILTERS {
-        let help = explain::help(entry, world().endpoint(entry));
+        let help = explain::help(entry, planner_registry().endpoint(entry));
         assert!(help.starts_with(entry.name) && help.contains("Example\n"), "{help}");
         for parameter in entry.parameters {
             assert!(help.contains(&format!("    {}", parameter.name)), "{help}");

@@ -1,5 +1,5 @@
-//! Properties of all trees and texts: parsing the printed form of a tree returns the tree, and the
-//! parser panics on no text.
+//! Tests of properties of all trees and texts: parsing the printed form of a tree returns the tree,
+//! and the parser panics on no text.
 
 mod common;
 
@@ -34,7 +34,7 @@ fn canonical_text_has_no_redundant_parentheses() {
     for _ in 0..5_000 {
         let tree = trees::request(&mut random);
         let canonical = tree.to_string();
-        for (open, close) in pairs(&canonical) {
+        for (open, close) in parenthesis_pairs(&canonical) {
             let mut fewer = canonical.clone();
             fewer.replace_range(close..=close, " ");
             fewer.replace_range(open..=open, " ");
@@ -46,7 +46,7 @@ fn canonical_text_has_no_redundant_parentheses() {
 }
 
 /// Returns the positions of matching parentheses outside quotes.
-fn pairs(text: &str) -> Vec<(usize, usize)> {
+fn parenthesis_pairs(text: &str) -> Vec<(usize, usize)> {
     let (mut open, mut found, mut quoted, mut escaped) = (Vec::new(), Vec::new(), false, false);
     for (at, byte) in text.bytes().enumerate() {
         match byte {
@@ -62,7 +62,7 @@ fn pairs(text: &str) -> Vec<(usize, usize)> {
 }
 
 #[test]
-fn random_bytes_and_damaged_lines_never_panic() {
+fn parser_never_panics_on_random_or_damaged_text() {
     let mut random = Random::from_environment();
     let seeds: Vec<String> = read_cases(include_str!("language.cases"))
         .iter()
@@ -73,7 +73,7 @@ fn random_bytes_and_damaged_lines_never_panic() {
         language(&noise);
         language(&random_tokens(&mut random));
         let line = &seeds[random.below(seeds.len())];
-        language(&damage(line.as_bytes().to_vec(), &seeds, &mut random));
+        language(&damage_line(line.as_bytes().to_vec(), &seeds, &mut random));
     }
 }
 
@@ -91,8 +91,8 @@ fn random_tokens(random: &mut Random) -> Vec<u8> {
     out
 }
 
-/// Returns a line with a few bytes changed, removed, repeated or taken from another line.
-fn damage(mut line: Vec<u8>, seeds: &[String], random: &mut Random) -> Vec<u8> {
+/// Returns a line with a few bytes changed, removed, repeated or copied from another line.
+fn damage_line(mut line: Vec<u8>, seeds: &[String], random: &mut Random) -> Vec<u8> {
     for _ in 0..1 + random.below(4) {
         let at = random.below(line.len().max(1));
         let end = (at + random.below(5)).min(line.len());
@@ -114,7 +114,7 @@ fn damage(mut line: Vec<u8>, seeds: &[String], random: &mut Random) -> Vec<u8> {
 }
 
 #[test]
-fn longest_texts_parse_in_linear_time() {
+fn text_of_maximum_length_parses_in_linear_time() {
     for unit in [
         "(",
         ")",
@@ -168,7 +168,7 @@ fn longest_texts_parse_in_linear_time() {
 }
 
 #[test]
-fn each_limit_has_its_own_message() {
+fn text_over_each_limit_fails_with_its_own_message() {
     let says = |text: &str, what: &str| {
         let (_, mistakes) = parse(text);
         assert_eq!(mistakes.len(), 1, "{mistakes:?}");

@@ -1,5 +1,5 @@
-//! Tests of the choice of replicas: which filters have replicas, how many, and why other filters
-//! have none.
+//! Tests of the choice of replicas: which filters are replicated, how often, and why other filters
+//! are not.
 
 mod common;
 
@@ -11,17 +11,18 @@ use pipeline::plan::{Costs, FilterCost, Machine, Plan, SpaceKind, plan};
 const COSTS: [(&str, f64); 4] =
     [("regex", 2_000.0), ("compress", 9_000.0), ("tcp", 400.0), ("http", 1_600.0)];
 
-fn machine(processors: usize) -> Machine {
+/// Returns a machine with this number of processors and the costs above.
+fn test_machine(processors: usize) -> Machine {
     let mut costs = Costs::default();
     for (filter, block) in COSTS {
-        costs.put(FilterCost { filter: filter.to_owned(), kernel: false, block, byte: 0.0 });
+        costs.set_filter(FilterCost { filter: filter.to_owned(), kernel: false, block, byte: 0.0 });
     }
     Machine { processors, costs, ..Machine::example() }
 }
 
 /// Plans a request, with `--parallel=auto` unless it sets `--parallel`, and asserts the invariants.
 fn plan_valid(text: &str, machine: &Machine) -> Plan {
-    let world = fixture::world();
+    let world = fixture::planner_registry();
     let option = if text.starts_with("--parallel") { "" } else { "--parallel=auto " };
     let text = &format!("{option}{text}");
     let (graph, mistakes) = pipeline::read(text, &world);
@@ -54,16 +55,16 @@ fn assert_valid(plan: &Plan, text: &str) {
 }
 
 /// Returns the names of the replicated filters, the number of replicas, and the key by which blocks
-/// are distributed.
+/// are distributed; `None` without replicas.
 fn replicas_of(text: &str, processors: usize) -> Option<(Vec<String>, usize, Option<Sharing>)> {
-    let plan = plan_valid(text, &machine(processors));
+    let plan = plan_valid(text, &test_machine(processors));
     let [replicas] = plan.replicas.as_slice() else { return None };
     let names = replicas.nodes.iter().map(|id| plan.graph.node(*id).name().to_owned());
     Some((names.collect(), replicas.spaces.len(), replicas.sharing))
 }
 
 fn refusals_of(text: &str, processors: usize) -> String {
-    let plan = plan_valid(text, &machine(processors));
+    let plan = plan_valid(text, &test_machine(processors));
     assert!(plan.replicas.is_empty(), "{text}");
     let reasons = plan
         .replica_refusals
@@ -97,23 +98,23 @@ fn n2_filters_with_sessions_are_replicated_by_session() {
 }
 
 #[test]
-fn n4_every_connected_part_gets_its_own_replicas() {
+fn n4_every_connected_component_gets_its_own_replicas() {
     let text = "replay a | regex x | print ; replay b | compress | discard";
-    let plan = plan_valid(text, &machine(2));
+    let plan = plan_valid(text, &test_machine(2));
     assert_eq!(plan.replicas.len(), 2);
     let parts: Vec<usize> = plan.replicas.iter().map(|c| plan.spaces[c.join].part).collect();
     assert_eq!(parts, [0, 1]);
 }
 
 #[test]
-fn n1_no_replicas_without_the_option() {
-    let (graph, _) = pipeline::read("replay a | compress | print", &fixture::world());
-    let plan = plan(graph, &fixture::world(), &machine(16)).expect("a plan");
+fn n1_request_without_the_option_gets_no_replicas() {
+    let (graph, _) = pipeline::read("replay a | compress | print", &fixture::planner_registry());
+    let plan = plan(graph, &fixture::planner_registry(), &test_machine(16)).expect("a plan");
     assert_eq!((plan.replicas, plan.replica_refusals), (vec![], vec![]));
 }
 
 #[test]
-fn n5_the_number_of_replicas_follows_the_goal() {
+fn n5_number_of_replicas_follows_the_goal_of_the_option() {
     let line = "replay a | tcp | print";
     let number = |option: &str| replicas_of(&format!("{option} {line}"), 16).map_or(1, |c| c.1);
     let (power, auto, latency) =
@@ -125,7 +126,8 @@ fn n5_the_number_of_replicas_follows_the_goal() {
         [1, 1, 7]
     );
     for wrong in ["--parallel=0", "--parallel=65", "--parallel=some", "--parallel"] {
-        let (_, mistakes) = pipeline::read(&format!("{wrong} {line}"), &fixture::world());
+        let (_, mistakes) =
+            pipeline::read(&format!("{wrong} {line}"), &fixture::planner_registry());
         assert_eq!(mistakes.len(), 1, "{wrong}");
     }
 }
@@ -144,7 +146,7 @@ fn n1_costly_filter_without_replicas_has_a_reason() {
 }
 
 #[test]
-fn o11_sharing_key_is_not_taken_from_changed_blocks() {
+fn o11_replicas_by_session_begin_after_an_editing_filter() {
     let line = "replay a | rewrite dst=10.0.0.9 | tcp | http | print";
     let (names, ..) = replicas_of(line, 2).expect("copies");
     assert_eq!(names, ["tcp", "http"]);

@@ -72,7 +72,7 @@ impl Prepared {
             };
             let again = match &error {
                 BuildError::Refused(what) => {
-                    self.plan.without(&self.machine, std::slice::from_ref(what))
+                    self.plan.replan_without(&self.machine, std::slice::from_ref(what))
                 }
                 _ => None,
             };

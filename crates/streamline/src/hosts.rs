@@ -66,7 +66,7 @@ impl Hosts {
         };
         let mut plan = plan;
         // Each round can expose another filter that the policy refuses.
-        while let Some(again) = plan.without(machine, &daemon.policy_refusals(&plan)) {
+        while let Some(again) = plan.replan_without(machine, &daemon.policy_refusals(&plan)) {
             plan = again?;
         }
         Ok(plan)

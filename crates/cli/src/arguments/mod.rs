@@ -188,7 +188,7 @@ pub(crate) struct RunArguments {
     #[command(flatten)]
     pub(crate) line: RequestArguments,
     /// Stop after this time (10us, 250ms, 2s, 5m)
-    #[arg(long = "for", value_name = "TIME", value_parser = pipeline::explain::time)]
+    #[arg(long = "for", value_name = "TIME", value_parser = pipeline::explain::parse_time)]
     pub(crate) time: Option<u64>,
     /// Stop when the sinks have received this many blocks
     #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
@@ -216,10 +216,15 @@ pub(crate) struct RunArguments {
     #[arg(long, value_name = "FILE", conflicts_with = "replay")]
     pub(crate) record: Option<PathBuf>,
     /// Size limit of the record (default 64M); input beyond it is only counted
-    #[arg(long, value_name = "SIZE", value_parser = pipeline::explain::size, requires = "record")]
+    #[arg(
+        long,
+        value_name = "SIZE",
+        value_parser = pipeline::explain::parse_size,
+        requires = "record"
+    )]
     pub(crate) record_bytes: Option<u64>,
     /// Retain this much output of each source (such as 64M), for taps that start in the past
-    #[arg(long, value_name = "SIZE", value_parser = pipeline::explain::size)]
+    #[arg(long, value_name = "SIZE", value_parser = pipeline::explain::parse_size)]
     pub(crate) history: Option<u64>,
     /// Replay a recorded run; its output files go into a new folder beside the record
     #[arg(long, value_name = "RECORD", conflicts_with_all = ["file", "words", "count", "time"])]
@@ -370,7 +375,7 @@ pub(crate) struct ExplainArguments {
     #[arg(long, conflicts_with_all = ["json", "dot"])]
     pub(crate) analyze: bool,
     /// Stop the run after this time (10us, 250ms, 2s, 5m)
-    #[arg(long = "for", value_name = "TIME", value_parser = pipeline::explain::time)]
+    #[arg(long = "for", value_name = "TIME", value_parser = pipeline::explain::parse_time)]
     #[arg(requires = "analyze")]
     pub(crate) time: Option<u64>,
     /// Stop the run when the sinks have received this many blocks

@@ -148,7 +148,7 @@ pub(crate) struct TapArguments {
     #[arg(long)]
     pub(crate) all: bool,
     /// End the tap if this request has read nothing for this time (default 10s)
-    #[arg(long, value_name = "TIME", value_parser = pipeline::explain::time)]
+    #[arg(long, value_name = "TIME", value_parser = pipeline::explain::parse_time)]
     pub(crate) patience: Option<u64>,
     /// The name or number of a path, and one of its nodes; default: its source
     #[arg(value_name = "PATH[:NODE]")]
@@ -168,7 +168,12 @@ pub(crate) struct TopArguments {
     #[arg(short, long)]
     pub(crate) json: bool,
     /// Interval between two updates (250ms, 2s)
-    #[arg(long, value_name = "TIME", value_parser = pipeline::explain::time, default_value = "1s")]
+    #[arg(
+        long,
+        value_name = "TIME",
+        value_parser = pipeline::explain::parse_time,
+        default_value = "1s"
+    )]
     pub(crate) every: u64,
     /// The name or number of a path; default: all your paths
     #[arg(value_name = "PATH")]

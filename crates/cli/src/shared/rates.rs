@@ -1,7 +1,7 @@
 //! Rates and losses between two samples of a path's counters.
 
 use member::protocol::{Amount, Counters, Loss, PlaceLatency};
-use pipeline::explain::{about, nanoseconds};
+use pipeline::explain::{nanoseconds, rounded_duration};
 use runtime::ledger::DropReason;
 use serde::Serialize;
 use streamline::report::counted;
@@ -70,7 +70,12 @@ pub(super) fn late_blocks(counters: &Counters) -> Option<String> {
         late.max_by_key(|at| at.worst_ns - at.share_ns).cloned()
     };
     let took = |at: &PlaceLatency| {
-        format!("{} took {} of {}", at.name, about(at.worst_ns), nanoseconds(at.share_ns))
+        format!(
+            "{} took {} of {}",
+            at.name,
+            rounded_duration(at.worst_ns),
+            nanoseconds(at.share_ns)
+        )
     };
     let (way, wait) = (longest(&latency.ways), longest(&latency.waits));
     let late: u64 = latency.ways.iter().map(|way| way.over).sum();

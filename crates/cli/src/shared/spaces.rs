@@ -11,7 +11,7 @@ use crate::status::Status;
 use crate::terminal;
 use member::client::{COUNT, Client, ClientError, DESCRIBE, QUERY_TIMEOUT, escape_hidden};
 use member::protocol::{Amount, CountReply, Counters, Edge, Node, Path, PathDescription, Space};
-use pipeline::explain::about as spent;
+use pipeline::explain::rounded_duration;
 use serde::Serialize;
 use streamline::report::{json_line, object};
 
@@ -238,7 +238,7 @@ fn space_cells(row: &SpaceRow) -> [String; 7] {
         is,
         if space.processors.is_empty() { dash() } else { ranges(&space.processors) },
         escape_hidden(&space.state),
-        if runs { spent(space.processor_ns) } else { dash() },
+        if runs { rounded_duration(space.processor_ns) } else { dash() },
         space.memory.map_or_else(dash, short_bytes),
         match filters.is_empty() {
             true => dash(),

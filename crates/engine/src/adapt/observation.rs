@@ -152,7 +152,7 @@ impl Observation {
             let own = spent.map_or(0, |(_, spent)| spent.cpu).saturating_sub(busy);
             let filter = explain::cost_key(graph, id);
             let block = own as f64 / blocks as f64;
-            costs.put(FilterCost { filter, kernel: false, block, byte: 0.0 });
+            costs.set_filter(FilterCost { filter, kernel: false, block, byte: 0.0 });
         }
         costs
     }

@@ -34,7 +34,7 @@ impl PathObserver {
             return;
         }
         let space = new_thread_name(&plan, node);
-        let (took, waited) = (explain::spent(stall.write_ns as f64), stall.waited);
+        let (took, waited) = (explain::short_duration(stall.write_ns as f64), stall.waited);
         let what = format!("`{}` to {space}", explain::names(&plan.graph)[node.0]);
         let why = format!("a write took {took}, and {waited} blocks or more waited for its thread");
         match reshape(live, (&[(node, space)], false), &self.adapt.machine, SPACE_WAIT_MAX) {
@@ -50,8 +50,8 @@ impl PathObserver {
 /// Returns an unused thread name for the sink's part of the plan: one more than the highest number
 /// in use.
 fn new_thread_name(plan: &Plan, node: NodeId) -> String {
-    let part = plan.space_of(node).part;
-    let threads = plan.spaces.iter().filter(|space| space.part == part);
+    let part = plan.space_of(node).component;
+    let threads = plan.spaces.iter().filter(|space| space.component == part);
     let threads = threads.filter(|space| space.kind == SpaceKind::Thread);
     let number = |name: &str| name.strip_prefix("thread").and_then(|number| number.parse().ok());
     let last: Option<usize> = threads.filter_map(|space| number(&space.name)).max();

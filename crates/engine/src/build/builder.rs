@@ -222,7 +222,7 @@ pub(super) fn programs(graph: &Graph) -> impl Iterator<Item = (NodeId, &Use)> {
 pub(super) fn threads(plan: &Plan, part: usize) -> Vec<usize> {
     let here = |kind: SpaceKind| {
         let spaces = plan.spaces.iter().enumerate();
-        let found = spaces.filter(move |(_, space)| space.part == part && space.kind == kind);
+        let found = spaces.filter(move |(_, space)| space.component == part && space.kind == kind);
         found.map(|(place, _)| place)
     };
     // A process is started, not built.
@@ -237,7 +237,7 @@ pub(super) fn entry_thread(plan: &Plan, space: usize) -> usize {
     else {
         return space;
     };
-    threads(plan, kernel.part).first().copied().unwrap_or(space)
+    threads(plan, kernel.component).first().copied().unwrap_or(space)
 }
 
 /// Creates the doorbell that wakes a space. If the space may sleep on descriptors, the doorbell

@@ -162,7 +162,7 @@ impl EndpointContext<'_> {
             origin: self.origins.at(self.ids.nodes[id.0]),
             origins: self.origins.published.clone(),
             pushed_filter: self.plan.pushed_filter(id),
-            latency: self.plan.latency.as_ref().and_then(|latency| latency.of_source(id)),
+            latency: self.plan.latency.as_ref().and_then(|latency| latency.source_share(id)),
             force: self.plan.graph.options.flag("force"),
             steps: &self.extras.steps,
             ..Opening::new(&used.arguments)

@@ -117,7 +117,7 @@ impl Builder<'_> {
     /// Returns true if a node belongs to this part.
     fn is_in_part(&self, id: NodeId) -> bool {
         let space = self.plan.placements[id.0].space;
-        self.plan.spaces[space].part == self.part
+        self.plan.spaces[space].component == self.part
     }
 
     /// Calls `make` with the build inputs of a kernel program.

@@ -61,7 +61,7 @@ impl Builder<'_> {
     fn wait_bound_ns(&self, number: usize, program: bool) -> Option<u64> {
         let id = self.plan.graph.ids().map(|(id, _)| id).find(|id| self.number(*id) == number)?;
         if !program {
-            return self.plan.latency.as_ref()?.of_source(id);
+            return self.plan.latency.as_ref()?.source_share(id);
         }
         let mut programs = self.plan.programs.iter();
         programs.find(|program| program.sources.contains(&id)).map(|known| known.ring.signal_ns)

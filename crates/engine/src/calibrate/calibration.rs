@@ -31,7 +31,7 @@ impl Calibration {
         let place = if kernel { "the kernel" } else { "a thread" };
         match measured {
             Ok((block, byte)) => {
-                self.costs.put(FilterCost { filter: name.to_owned(), kernel, block, byte });
+                self.costs.set_filter(FilterCost { filter: name.to_owned(), kernel, block, byte });
             }
             Err(why) => self.note_missing(&[&format!("{name} in {place}")], &*why),
         }

@@ -109,7 +109,7 @@ impl CableCosts {
         // Both variants call a sink, so that cost cancels.
         let mut put = |kernel, block: f64| {
             let (filter, block) = ("redirect".to_owned(), block.max(0.0));
-            costs.put(FilterCost { filter, kernel, block, byte: 0.0 });
+            costs.set_filter(FilterCost { filter, kernel, block, byte: 0.0 });
         };
         put(true, sent - copied_out);
         put(false, thread - alone);

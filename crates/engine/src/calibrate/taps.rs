@@ -114,7 +114,7 @@ impl TapCosts {
         let costs = &mut calibration.costs;
         // The request also calls a source and a sink.
         (costs.socket, costs.tap) = ((socket - 2.0 * costs.call).max(0.0), tap);
-        let known = costs.tap + costs.leaving() - costs.fetch + costs.call;
+        let known = costs.tap + costs.kernel_exit() - costs.fetch + costs.call;
         costs.fetch = costs.fetch.max(handed - known);
         // A twin that could not be loaded alone counts with the default cost.
         let alone = |name: &&str| {
@@ -126,7 +126,8 @@ impl TapCosts {
         let more = (plain / HEADERLESS_TWINS.len() as f64).clamp(0.0, TWIN_EXTRA_NS_MAX);
         // Possibly 0: each twin alone included the header search, and behind the first twin the
         // headers are known.
-        costs.twin_look = (twins - more * HEADER_TWINS.len() as f64).clamp(0.0, TWIN_EXTRA_NS_MAX);
+        costs.twin_header_search =
+            (twins - more * HEADER_TWINS.len() as f64).clamp(0.0, TWIN_EXTRA_NS_MAX);
         costs.filters.iter_mut().filter(|f| f.kernel).for_each(|f| f.block += more);
         costs.twin += more;
     }

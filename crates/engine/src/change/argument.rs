@@ -113,7 +113,7 @@ impl InPlace {
         let planned: Vec<_> =
             self.nodes.iter().flat_map(all).map(|space| &plan.spaces[space]).collect();
         for (at, part) in state.parts.iter().enumerate() {
-            let runs = |name: &str| planned.iter().any(|s| s.part == at && s.name == name);
+            let runs = |name: &str| planned.iter().any(|s| s.component == at && s.name == name);
             let spaces = part.spaces.iter().filter(|space| runs(&space.name));
             queues.extend(spaces.map(|space| Arc::clone(&space.commands)));
         }

@@ -66,7 +66,7 @@ impl MatchedPlan {
                 };
             let plan = match refused.is_empty() {
                 true => plan,
-                false => match plan.without(machine, refused) {
+                false => match plan.replan_without(machine, refused) {
                     Some(Err(why)) => {
                         last = Some(why);
                         continue;
@@ -111,7 +111,7 @@ impl MatchedPlan {
         let new = (0..graph.nodes.len()).map(NodeId).filter(new);
         let mut all = refused.to_vec();
         all.extend(new.map(|node| KernelRefusal { node, why: why() }));
-        if all.len() == refused.len() { None } else { self.plan.without(machine, &all) }
+        if all.len() == refused.len() { None } else { self.plan.replan_without(machine, &all) }
     }
 
     /// Matches a plan of the running graph with other placements or replicas.
@@ -240,7 +240,7 @@ impl MatchedPlan {
     /// Fails if this change is impossible while the path runs.
     pub(super) fn check_possible(&self, state: &PathState) -> Result<(), ChangeError> {
         let refused = |why: String| Err(ChangeError::Refused(why));
-        let count = |plan: &Plan| plan.spaces.iter().map(|space| space.part + 1).max();
+        let count = |plan: &Plan| plan.spaces.iter().map(|space| space.component + 1).max();
         if count(&self.plan) != count(&state.plan) {
             return refused("a line cannot come or go: start or stop another path".to_owned());
         }
@@ -329,7 +329,7 @@ impl MatchedPlan {
         for part in &self.replaced_programs {
             let begins = |plan: &Plan, ids: &Ids| -> Vec<usize> {
                 let programs = plan.programs.iter().flat_map(|program| &program.sources);
-                let ours = programs.filter(|id| plan.space_of(**id).part == *part);
+                let ours = programs.filter(|id| plan.space_of(**id).component == *part);
                 let mut all: Vec<usize> = ours.map(|id| ids.nodes[id.0]).collect();
                 all.sort_unstable();
                 all
@@ -408,7 +408,7 @@ fn edge_identity(plan: &Plan, ids: &Ids, edge: usize) -> EdgeIdentity {
 
 /// Returns the sorted numbers of the nodes and edges of a space.
 fn inside(plan: &Plan, ids: &Ids, part: usize, name: &str) -> (Vec<usize>, Vec<usize>) {
-    let is = |space: usize| plan.spaces[space].name == name && plan.spaces[space].part == part;
+    let is = |space: usize| plan.spaces[space].name == name && plan.spaces[space].component == part;
     let here = |id: usize| {
         let placed = &plan.placements[id];
         is(placed.space) || is(placed.input_space) || is(placed.output_space)
@@ -427,7 +427,8 @@ fn inside(plan: &Plan, ids: &Ids, part: usize, name: &str) -> (Vec<usize>, Vec<u
 
 /// Returns true if a space contains a replica or the join of a replicated chain.
 fn has_replicas(plan: &Plan, part: usize, name: &str) -> bool {
-    let is = |space: &usize| plan.spaces[*space].name == name && plan.spaces[*space].part == part;
+    let is =
+        |space: &usize| plan.spaces[*space].name == name && plan.spaces[*space].component == part;
     plan.replicas.iter().any(|copied| copied.spaces.iter().chain([&copied.join]).any(is))
 }
 
@@ -436,7 +437,7 @@ fn has_replicas(plan: &Plan, part: usize, name: &str) -> bool {
 fn in_kernel(plan: &Plan, ids: &Ids, part: usize) -> (Vec<usize>, Vec<usize>, usize) {
     let here = |id: NodeId| {
         let space = plan.space_of(id);
-        space.kind == SpaceKind::Kernel && space.part == part
+        space.kind == SpaceKind::Kernel && space.component == part
     };
     let nodes = plan.graph.ids().filter(|(id, _)| here(*id));
     let mut nodes: Vec<usize> = nodes.map(|(id, _)| ids.nodes[id.0]).collect();

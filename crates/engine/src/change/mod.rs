@@ -298,7 +298,8 @@ impl BuiltChange {
         let (mut parts, mut targets, mut leaving) = (Vec::new(), Vec::new(), Vec::new());
         for (number, part) in state.parts.iter().enumerate() {
             let spaces = &state.plan.spaces;
-            let is = |space: &PlannedSpace, name: &str| space.part == number && space.name == name;
+            let is =
+                |space: &PlannedSpace, name: &str| space.component == number && space.name == name;
             let rank =
                 |name: &str| spaces.iter().position(|space| is(space, name)).unwrap_or(usize::MAX);
             let again = SwapContext {

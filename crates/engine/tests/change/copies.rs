@@ -11,7 +11,7 @@ fn machine(processors: usize) -> Machine {
     let mut costs = Costs::default();
     for filter in ["match", "compress"] {
         let filter = filter.to_owned();
-        costs.put(FilterCost { filter, kernel: false, block: 50_000.0, byte: 0.0 });
+        costs.set_filter(FilterCost { filter, kernel: false, block: 50_000.0, byte: 0.0 });
     }
     Machine { processors, costs, ..Machine::example() }
 }

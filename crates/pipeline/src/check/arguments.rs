@@ -138,8 +138,7 @@ impl<'a> ArgumentReader<'a> {
     fn add_argument(&mut self, argument: &'a Argument, parameter: &'static Parameter) {
         if self.has_value(parameter) && !parameter.many {
             let what = format!("`{}` of `{}` is given twice", parameter.name, self.entry.name);
-            self.mistakes
-                .push(Diagnostic::error(argument.span, what).hint("it takes one value"));
+            self.mistakes.push(Diagnostic::error(argument.span, what).hint("it takes one value"));
             return;
         }
         let text = &argument.value;

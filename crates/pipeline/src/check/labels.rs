@@ -123,8 +123,7 @@ impl<'d, 't> LabelReader<'d, 't> {
         for link in links {
             let classes =
                 link.classes.map_or_else(ClassSet::all, |label| self.resolve_label(label, entry));
-            operands
-                .push(Link { classes, body: self.resolve_body(&link.body, &input, entry) });
+            operands.push(Link { classes, body: self.resolve_body(&link.body, &input, entry) });
             if chained {
                 input = self.upstream.after_body(&link.body, &input);
             }

@@ -31,8 +31,7 @@ pub(super) fn send_loops(graph: &Graph) -> Vec<Diagnostic> {
 
 /// Returns the sources upstream of a node.
 pub(super) fn sources_upstream(graph: &Graph, id: NodeId) -> Vec<NodeId> {
-    let mut sources_upstream =
-        reachable(&[id], |at| graph.inputs(at).map(|edge| edge.from));
+    let mut sources_upstream = reachable(&[id], |at| graph.inputs(at).map(|edge| edge.from));
     sources_upstream.retain(|id| graph.inputs(*id).next().is_none());
     sources_upstream
 }

@@ -129,8 +129,7 @@ fn check_agreement(uses: &[&FilterTerm], mistakes: &mut Vec<Diagnostic>) {
         match (pin, &node.pin) {
             (Some(one), Some(other)) if one.text != other.text => {
                 let what = format!("`{}` is pinned to two spaces", brief(&node.name.text));
-                mistakes
-                    .push(Diagnostic::error(other.span, what).why("equal marks are one node"));
+                mistakes.push(Diagnostic::error(other.span, what).why("equal marks are one node"));
             }
             (None, other) => pin = other.as_ref(),
             _ => {}

@@ -22,7 +22,7 @@ use std::fmt;
 use tree::{FIRST, KERNEL, PROCESS, filters, insert_beside, move_to, unpin_successors};
 
 pub use tree::differ_in_arguments;
-pub(crate) use tree::{chain, for_each_filter, parse_filter, replace_at, parse_tree};
+pub(crate) use tree::{chain, for_each_filter, parse_filter, parse_tree, replace_at};
 
 /// A change to a request.
 #[derive(Clone, PartialEq, Eq, Debug)]

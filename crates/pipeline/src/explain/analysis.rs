@@ -6,7 +6,7 @@
 
 use super::table::{COLUMNS, Table};
 use super::words;
-use crate::format::number;
+use crate::format::one_decimal;
 use crate::graph::NodeId;
 use crate::names::{cost_key, names};
 use crate::plan::{ArcShare, Costs, FilterCost, Plan, PlannedEdge, SpaceKind};
@@ -98,7 +98,7 @@ impl ProgramMeasurement {
                 let difference = describe_deviation(measured, expected);
                 let difference =
                     if difference.is_empty() { difference } else { format!(" ({difference})") };
-                let (measured, expected) = (number(measured), number(expected));
+                let (measured, expected) = (one_decimal(measured), one_decimal(expected));
                 format!("{measured} ns for a frame, {expected} expected{difference}")
             }
             None => "the kernel did not tell how long it ran".to_owned(),
@@ -134,8 +134,8 @@ fn node_table(plan: &Plan, measured: &Measurements, names: &[String]) -> String 
             node.blocks.to_string(),
             rate(node.blocks, measured.elapsed_ns),
             mean_batch(node.blocks, node.calls),
-            mean.map_or_else(|| "–".to_owned(), number),
-            expected.map_or_else(|| "–".to_owned(), number),
+            mean.map_or_else(|| "–".to_owned(), one_decimal),
+            expected.map_or_else(|| "–".to_owned(), one_decimal),
             node.copies.to_string(),
             mean.zip(expected).map_or_else(String::new, |(m, e)| describe_deviation(m, e)),
         ]);
@@ -206,10 +206,10 @@ fn describe_deviation(measured: f64, expected: f64) -> String {
     match () {
         () if expected <= 0.0 || measured <= 0.0 => String::new(),
         () if measured > DEVIATION_MIN * expected => {
-            format!("{}× expected", number(measured / expected))
+            format!("{}× expected", one_decimal(measured / expected))
         }
         () if expected > DEVIATION_MIN * measured => {
-            format!("1/{} expected", number(expected / measured))
+            format!("1/{} expected", one_decimal(expected / measured))
         }
         () => String::new(),
     }
@@ -221,11 +221,11 @@ fn rate(blocks: u64, elapsed_ns: u64) -> String {
 }
 
 fn mean_batch(blocks: u64, calls: u64) -> String {
-    if calls == 0 { "–".to_owned() } else { number(blocks as f64 / calls as f64) }
+    if calls == 0 { "–".to_owned() } else { one_decimal(blocks as f64 / calls as f64) }
 }
 
 fn percent(share: f64) -> String {
-    format!("{} %", number(share * 100.0))
+    format!("{} %", one_decimal(share * 100.0))
 }
 
 /// Formats the mean size of the batches that a node receives.
@@ -261,7 +261,7 @@ pub fn learn(plan: &Plan, measured: &Measurements, costs: &mut Costs) -> usize {
         match counted.ns_per_block().filter(|_| learns) {
             Some(_) if counted.blocks < LEARNED_BLOCKS_MIN => too_few += 1,
             Some(block) => {
-                costs.put(FilterCost { filter: filter.clone(), kernel, block, byte: 0.0 });
+                costs.set_filter(FilterCost { filter: filter.clone(), kernel, block, byte: 0.0 });
             }
             None => {}
         }
@@ -271,7 +271,7 @@ pub fn learn(plan: &Plan, measured: &Measurements, costs: &mut Costs) -> usize {
             let classes = edge.classes.to_string().replace(' ', "");
             let filter = filter.clone();
             share.into_iter().for_each(|share| {
-                costs.put_share(ArcShare {
+                costs.set_share(ArcShare {
                     filter: filter.clone(),
                     classes: classes.clone(),
                     share,

@@ -13,13 +13,13 @@ use std::fmt::Write as _;
 #[must_use]
 pub fn dot(plan: &Plan) -> String {
     let graph = &plan.graph;
-    let parts = plan.spaces.iter().map(|space| space.part + 1).max().unwrap_or(0);
+    let parts = plan.spaces.iter().map(|space| space.component + 1).max().unwrap_or(0);
     let mut out = String::from("digraph streamline {\n  rankdir=LR;\n");
     out.push_str("  node [shape=box, style=rounded, fontname=\"monospace\"];\n");
     for (number, space) in plan.spaces.iter().enumerate() {
         let name = match parts {
             0 | 1 => space.name.clone(),
-            _ => format!("path {}: {}", space.part + 1, space.name),
+            _ => format!("path {}: {}", space.component + 1, space.name),
         };
         let _ = writeln!(
             out,

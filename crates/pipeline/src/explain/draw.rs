@@ -32,11 +32,11 @@ const RULE_WIDTH: usize = 64;
 
 /// Returns the nodes of a connected component, except operands, in drawing order: sources first,
 /// then space by space, and within a space in the order of the text.
-pub(super) fn drawing_order(plan: &Plan, part: usize) -> Vec<NodeId> {
+pub(super) fn drawing_order(plan: &Plan, component: usize) -> Vec<NodeId> {
     let graph = &plan.graph;
     let mut left: Vec<NodeId> = graph
         .ids()
-        .filter(|(id, node)| node.inside.is_none() && plan.space_of(*id).part == part)
+        .filter(|(id, node)| node.inside.is_none() && plan.space_of(*id).component == component)
         .map(|(id, _)| id)
         .collect();
     let mut order = Vec::new();

@@ -20,10 +20,12 @@ pub use help::{COMMON_TITLE, OPTIONS_TITLE, Page, Section};
 pub use help::{common, hanging_indent, help, option_facts, option_words, options};
 pub use table::COLUMNS;
 
-pub use crate::format::{about, bytes, nanoseconds, size, spent, time};
+pub use crate::format::{
+    bytes, nanoseconds, parse_size, parse_time, rounded_duration, short_duration,
+};
 pub use crate::names::{cost_key, is_path, names, node_text};
 
-use crate::format::{counted, number};
+use crate::format::{counted, one_decimal};
 use crate::graph::{Graph, NodeId};
 use crate::plan::{
     Candidate, Choice, Kernel, Machine, MovePeriod, Plan, PlannedEdge, Policy, RuntimeChanges,
@@ -38,13 +40,13 @@ use table::Table;
 #[must_use]
 pub fn text(plan: &Plan, machine: &Machine) -> String {
     let names = names(&plan.graph);
-    let parts = plan.spaces.iter().map(|space| space.part + 1).max().unwrap_or(0);
+    let components = plan.spaces.iter().map(|space| space.component + 1).max().unwrap_or(0);
     let mut out = String::new();
-    for part in 0..parts {
-        if parts > 1 {
-            let _ = writeln!(out, " path {} of {parts}\n", part + 1);
+    for component in 0..components {
+        if components > 1 {
+            let _ = writeln!(out, " path {} of {components}\n", component + 1);
         }
-        let order = draw::drawing_order(plan, part);
+        let order = draw::drawing_order(plan, component);
         out.push_str(&draw::draw_nodes(plan, &order, &names));
         out.push('\n');
         out.push_str(&placement_table(plan, &order, &names));
@@ -159,7 +161,7 @@ fn placement_row(plan: &Plan, id: NodeId, names: &[String], indent: &str) -> [St
     let here = &plan.space_of(id).name;
     let own = placement.candidates.iter().find(|candidate| candidate.space == *here);
     let cost = match own.map(|candidate| &candidate.verdict) {
-        Some(Ok(ns)) => number(*ns),
+        Some(Ok(ns)) => one_decimal(*ns),
         _ => "–".to_owned(),
     };
     let name = format!("{indent}{}", names[id.0]);
@@ -181,7 +183,7 @@ fn describe_alternatives(candidates: &[Candidate], here: &str) -> String {
         let verdict = match &candidate.verdict {
             Ok(ns) => match &candidate.lost {
                 Some(lost) => lost.clone(),
-                None => format!("{} ns", number(*ns)),
+                None => format!("{} ns", one_decimal(*ns)),
             },
             Err(why) => why.clone(),
         };
@@ -228,8 +230,8 @@ fn write_edges(out: &mut String, plan: &Plan, names: &[String]) {
                 }
             }
             PlannedEdge::Back => "back edge: a bounded work list, drops when it is full".to_owned(),
-            PlannedEdge::Call if plan.border_of(&edges[first]).is_some() => {
-                words::replica_edge(plan.border_of(&edges[first]))
+            PlannedEdge::Call if plan.replicas_at_border(&edges[first]).is_some() => {
+                words::replica_edge(plan.replicas_at_border(&edges[first]))
             }
             PlannedEdge::Call => {
                 let mut calls = 1;
@@ -237,7 +239,7 @@ fn write_edges(out: &mut String, plan: &Plan, names: &[String]) {
                     !texts[*next]
                         && edges[*next].from == to
                         && plan.edges[*next] == PlannedEdge::Call
-                        && plan.border_of(&edges[*next]).is_none()
+                        && plan.replicas_at_border(&edges[*next]).is_none()
                 }) {
                     texts[next] = true;
                     to = edges[next].to;
@@ -264,7 +266,7 @@ fn write_choice(out: &mut String, plan: &Plan) {
         true => "a block that passes every node",
         false => "a block of a source, by measured flows",
     };
-    write_fact(out, "cost", &format!("{} ns for {block}", number(*cost_ns)));
+    write_fact(out, "cost", &format!("{} ns for {block}", one_decimal(*cost_ns)));
     write_fact(out, "policy", &format!("{}: {how}", words::policy(*policy)));
 }
 

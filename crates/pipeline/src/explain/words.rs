@@ -4,7 +4,7 @@
 
 use super::table::COLUMNS;
 use crate::format::{counted, nanoseconds};
-use crate::names::quoted;
+use crate::names::quoted_unless_word;
 use crate::plan::{Delay, Latency, Plan, Policy, Program, Replicas, RingPlan};
 use crate::share::Share;
 use filter::Side;
@@ -124,7 +124,7 @@ pub(super) fn program(program: &Program, plan: &Plan) -> String {
     };
     let interface = match attach.own {
         true => String::new(),
-        false => format!(" {}", quoted(attach.interface.as_bytes())),
+        false => format!(" {}", quoted_unless_word(attach.interface.as_bytes())),
     };
     let netns = attach.netns.as_ref().map_or_else(String::new, |name| format!(" of {name}"));
     let steps = counted(program.steps.len() as u64, "filter");
@@ -135,7 +135,7 @@ pub(super) fn program(program: &Program, plan: &Plan) -> String {
     }
     let outlets = program.steps.iter().flat_map(|step| step.nodes.first()).filter_map(|node| {
         let used = plan.graph.node(*node).filter()?;
-        Some(quoted(used.outlet()?.interface.as_bytes()))
+        Some(quoted_unless_word(used.outlet()?.interface.as_bytes()))
     });
     let outlets: Vec<String> = outlets.collect();
     let frames = if attach.takes { "frames leave" } else { "copies leave" };

@@ -1,6 +1,6 @@
 //! Tests of numbers with units, formatted and parsed.
 
-use super::{bytes, counted, nanoseconds, number, spent, time};
+use super::{bytes, counted, nanoseconds, one_decimal, parse_time, short_duration};
 
 #[test]
 fn numbers_are_formatted_with_units() {
@@ -14,22 +14,22 @@ fn numbers_are_formatted_with_units() {
     );
     assert_eq!(
         [
-            spent(0.0),
-            spent(169.54),
-            spent(9_999.0),
-            spent(26_263.1),
-            spent(1_543_363.8),
-            spent(2e9)
+            short_duration(0.0),
+            short_duration(169.54),
+            short_duration(9_999.0),
+            short_duration(26_263.1),
+            short_duration(1_543_363.8),
+            short_duration(2e9)
         ],
         ["0 ns", "169.5 ns", "9999 ns", "26.3 µs", "1543.4 µs", "2000 ms"]
     );
-    assert_eq!([number(1.0), number(228.75)], ["1", "228.8"]);
+    assert_eq!([one_decimal(1.0), one_decimal(228.75)], ["1", "228.8"]);
     assert_eq!([counted(1, "block"), counted(0, "block")], ["1 block", "0 blocks"]);
 }
 
 #[test]
 fn time_parses_with_and_without_unit() {
-    assert_eq!(time("1.5ms"), Ok(1_500_000));
-    assert_eq!(time("3"), Ok(3_000_000_000));
-    assert!(time("soon").unwrap_err().contains("is not a time"));
+    assert_eq!(parse_time("1.5ms"), Ok(1_500_000));
+    assert_eq!(parse_time("3"), Ok(3_000_000_000));
+    assert!(parse_time("soon").unwrap_err().contains("is not a time"));
 }

@@ -224,9 +224,7 @@ fn char_boundary(text: &str, at: usize) -> usize {
 /// Replaces every control character by one visible character, so that columns stay aligned and
 /// terminals safe.
 fn replace_control_characters(text: &str) -> String {
-    text.chars()
-        .map(|c| if c == '\t' { ' ' } else { filter::text::visible(c) })
-        .collect()
+    text.chars().map(|c| if c == '\t' { ' ' } else { filter::text::visible(c) }).collect()
 }
 
 /// The escape sequences for one diagnostic; empty without colour.

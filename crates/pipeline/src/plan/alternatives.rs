@@ -5,14 +5,14 @@ use super::discover::Discovery;
 use super::machine::Machine;
 use super::model::{Placement, PlannedSpace, Policy};
 use super::select::{Selection, minimal_cost};
-use crate::format::number;
+use crate::format::one_decimal;
 use crate::graph::{Graph, NodeId};
 
 /// The maximum number of nodes for which alternatives are computed.
 const NODES_MAX: usize = 48;
 
-/// Describes for every node and space how much worse the best plan with the node there is; `None`
-/// for the chosen space and for spaces that cannot run the node.
+/// Describes, for every node and every space, how much more the best plan with the node in that
+/// space costs; `None` for the chosen space and for spaces that cannot run the node.
 pub(super) fn alternatives(
     graph: &Graph,
     discovery: &Discovery,
@@ -38,43 +38,44 @@ pub(super) fn alternatives(
                 let best = minimal_cost(graph, &there, machine);
                 forced[id.0].clone_from(&discovery.verdicts[id.0]);
                 let more = best.map(|best| best - selection.choice.cost_ns);
-                texts[space] = Some(describe(*ns, more, selection.choice.policy));
+                texts[space] = Some(describe_cost_difference(*ns, more, selection.choice.policy));
             }
             texts
         })
         .collect()
 }
 
-/// Forbids all spaces but `space`.
+/// Makes all spaces except `space` unable to run the node.
 fn force_space(verdicts: &mut [Result<f64, String>], space: usize) {
     for (_, verdict) in verdicts.iter_mut().enumerate().filter(|(at, _)| *at != space) {
         *verdict = Err(String::new());
     }
 }
 
-fn describe(ns: f64, more: Option<f64>, policy: Policy) -> String {
+fn describe_cost_difference(ns: f64, more: Option<f64>, policy: Policy) -> String {
     let texts = match more {
         None => "the path would have to turn back".to_owned(),
-        Some(more) if more >= 0.05 => format!("{} more in all", number(more)),
+        Some(more) if more >= 0.05 => format!("{} more in all", one_decimal(more)),
         // The deepest placement may cost more than necessary.
-        Some(more) if more <= -0.05 => format!("{} less in all, not as deep", number(-more)),
+        Some(more) if more <= -0.05 => format!("{} less in all, not as deep", one_decimal(-more)),
         Some(_) if policy == Policy::Deepest => "same cost, not as deep".to_owned(),
         Some(_) => "same cost".to_owned(),
     };
-    format!("{} ns, {texts}", number(ns))
+    format!("{} ns, {texts}", one_decimal(ns))
 }
 
 /// Stores the descriptions in the candidates that were not chosen.
-pub(super) fn store(
+pub(super) fn store_in_candidates(
     placements: &mut [Placement],
     texts: &[Vec<Option<String>>],
     spaces: &[PlannedSpace],
-    parts: &[usize],
+    components: &[usize],
 ) {
     for (id, placements) in placements.iter_mut().enumerate() {
         for candidate in placements.candidates.iter_mut().filter(|known| known.lost.is_some()) {
-            let same =
-                |space: &PlannedSpace| space.part == parts[id] && space.name == candidate.space;
+            let same = |space: &PlannedSpace| {
+                space.component == components[id] && space.name == candidate.space
+            };
             let place = spaces.iter().position(same);
             if let Some(words) = place.and_then(|place| texts[NodeId(id).0][place].clone()) {
                 candidate.lost = Some(words);

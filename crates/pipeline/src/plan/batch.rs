@@ -22,7 +22,7 @@ impl BatchSize {
     /// A full batch.
     pub const FULL: Self = Self { max: LANES, requested: None };
 
-    /// Returns the batch size of a request.
+    /// Returns the batch size that a request sets, else the default.
     pub(super) fn of(graph: &Graph) -> Self {
         graph.options.number("batch").map_or(Self::FULL, Self::from_option)
     }

@@ -1,4 +1,4 @@
-//! Completion of open ends: a request without a sink prints a line per block, or a final report.
+//! Completion of open ends. A request without a sink prints a line per block, or a final report.
 
 use crate::classes::ClassSet;
 use crate::graph::{Edge, Graph, Node, NodeId, Step, Use};
@@ -7,13 +7,13 @@ use crate::registry::Registry;
 use filter::{Arguments, FilterKind, Form};
 
 /// Adds a sink to every open end. Returns the graph and the nodes whose report is the output of the
-/// request: filters at an end that report when the path stops (`… | count`).
+/// request, which are the filters at an end that report when the path stops (`… | count`).
 #[must_use]
 pub fn complete(mut graph: Graph, registry: &dyn Registry) -> (Graph, Vec<NodeId>) {
     let mut reports = Vec::new();
     for end in graph.ends() {
         let node = graph.node(end);
-        if ends_by_itself(node) {
+        if needs_no_sink(node) {
             continue;
         }
         let says = node.filter().is_some_and(|used| used.description.ends_with_report());
@@ -51,9 +51,9 @@ pub fn complete(mut graph: Graph, registry: &dyn Registry) -> (Graph, Vec<NodeId
     (graph, reports)
 }
 
-/// Returns true if the node needs no further sink: a sink, or a program, which inherits the
+/// Returns true if the node needs no further sink. It is a sink, or a program, which inherits the
 /// standard output of this process.
-fn ends_by_itself(node: &Node) -> bool {
+fn needs_no_sink(node: &Node) -> bool {
     let kind = node.kind();
     kind == Some(FilterKind::Sink)
         || node.is_process() && !node.is_untrusted() && kind != Some(FilterKind::Source)

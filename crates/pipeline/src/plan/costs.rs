@@ -1,8 +1,8 @@
 //! The cost table of a machine, in ns per block, by which plans are chosen.
 //!
-//! It is built in, or parsed from the text of a table measured on this machine. A text of another
-//! version or with an unknown word is rejected as a whole, because a partial table would compare
-//! measured values with guesses. [SL §7.1; CONTRACT 27]
+//! The table is built in, or parsed from the text of a table measured on this machine. A text of
+//! another version or with an unknown word is rejected entirely, because a partial table would
+//! compare measured values with guesses. [SL §7.1; CONTRACT 27]
 //!
 //! The most specific value counts: the value measured for the filter with its arguments, the value
 //! measured for the filter, the value of its kind.
@@ -25,44 +25,45 @@ pub struct Costs {
     pub origin: String,
     /// The version of the format.
     pub version: u32,
-    /// A filter call, per block of a full batch.
+    /// The cost of calling a filter, per block of a full batch.
     pub call: f64,
-    /// A read of the head of a block.
+    /// The cost of reading the first bytes of a block.
     pub head: f64,
-    /// The search for header offsets by the first filter that needs them, if the cost of the input
-    /// does not include it; 0 if not measured.
-    pub look: f64,
-    /// A read of 1,024 bytes.
+    /// The cost of searching for header offsets in the first filter that needs them, if the cost of
+    /// the input does not include the search; 0 if not measured.
+    pub header_search: f64,
+    /// The cost of reading 1,024 bytes.
     pub kilobyte: f64,
-    /// A copy of 1,024 bytes.
+    /// The cost of copying 1,024 bytes.
     pub copy: f64,
-    /// A push and a pop of a ring entry.
+    /// The cost of pushing and popping a ring entry.
     pub ring: f64,
-    /// A wakeup of the other thread.
+    /// The cost of waking the other thread.
     pub wake: f64,
-    /// The receipt of a frame through a packet socket and its ring.
+    /// The cost of receiving a frame through a packet socket and its ring.
     pub socket: f64,
-    /// The call of a kernel program for a frame.
+    /// The cost of calling a kernel program for a frame.
     pub tap: f64,
-    /// The call of a twin, per block.
+    /// The cost of calling a twin, per block.
     pub twin: f64,
-    /// The search for header offsets in a kernel program, like [`Costs::look`]; 0 if not measured.
-    pub twin_look: f64,
-    /// The writing of a record of a block, and of a pointer to the record, by a kernel program.
+    /// The cost of searching for header offsets in a kernel program, like [`Costs::header_search`];
+    /// 0 if not measured.
+    pub twin_header_search: f64,
+    /// The cost for a kernel program of writing a record of a block and a pointer to the record.
     pub record: f64,
-    /// The copying of such a record by a process, and the search for its headers.
+    /// The cost for a process of copying such a record and searching for its headers.
     pub fetch: f64,
-    /// A doorbell notification by a kernel program.
+    /// The cost of a doorbell notification by a kernel program.
     pub notification: f64,
-    /// The call of a kernel program that takes a frame from the host.
+    /// The cost of calling a kernel program that takes a frame from the host.
     pub take: f64,
-    /// The receipt of a frame through an AF_XDP socket and its ring.
+    /// The cost of receiving a frame through an AF_XDP socket and its ring.
     pub xsk: f64,
-    /// The receipt of a frame that a kernel program redirects to an AF_XDP socket.
+    /// The cost of receiving a frame that a kernel program redirects to an AF_XDP socket.
     pub redirect: f64,
-    /// Measured costs of filters.
+    /// The measured costs of filters.
     pub filters: Vec<FilterCost>,
-    /// Measured fractions of arcs.
+    /// The measured fractions of the blocks that take an arc.
     pub shares: Vec<ArcShare>,
 }
 
@@ -97,7 +98,7 @@ impl Default for Costs {
             version: 1,
             call: 1.0,
             head: 2.0,
-            look: 0.0,
+            header_search: 0.0,
             kilobyte: 8.0,
             copy: 8.0,
             ring: 10.0,
@@ -105,7 +106,7 @@ impl Default for Costs {
             socket: 450.0,
             tap: 15.0,
             twin: 3.0,
-            twin_look: 0.0,
+            twin_header_search: 0.0,
             record: 60.0,
             fetch: 40.0,
             notification: 12_000.0,
@@ -118,14 +119,15 @@ impl Default for Costs {
     }
 }
 
-/// Access to a number of the table.
+/// An accessor of a number of the table.
 type Field = fn(&mut Costs) -> &mut f64;
 
-/// The numbers of the table, by their names in its text, with the operations that take the time.
+/// The numbers of the table: the name in the text, the accessor, and the operation whose time it
+/// is.
 const FIELDS: [(&str, Field, &str); 17] = [
     ("call", |costs| &mut costs.call, "calling a filter, per block of a full batch"),
     ("head", |costs| &mut costs.head, "looking at the head of a block"),
-    ("look", |costs| &mut costs.look, "finding where headers begin, for who is first"),
+    ("look", |costs| &mut costs.header_search, "finding where headers begin, for who is first"),
     ("kilobyte", |costs| &mut costs.kilobyte, "looking at a kilobyte"),
     ("copy", |costs| &mut costs.copy, "copying a kilobyte"),
     ("ring", |costs| &mut costs.ring, "an entry put on a ring and taken off"),
@@ -133,7 +135,7 @@ const FIELDS: [(&str, Field, &str); 17] = [
     ("socket", |costs| &mut costs.socket, "a frame that a packet socket takes"),
     ("tap", |costs| &mut costs.tap, "a frame that a program in the kernel is shown"),
     ("twin", |costs| &mut costs.twin, "a filter in the kernel, in the middle of all"),
-    ("twin_look", |costs| &mut costs.twin_look, "the same in a program in the kernel"),
+    ("twin_look", |costs| &mut costs.twin_header_search, "the same in a program in the kernel"),
     ("record", |costs| &mut costs.record, "a frame written to the ring of a program"),
     ("fetch", |costs| &mut costs.fetch, "that frame copied out by a process"),
     ("bell", |costs| &mut costs.notification, "a bell that a program rings"),
@@ -146,7 +148,7 @@ impl Costs {
     /// Returns the cost of handing a block to another thread: the ring entry, and 1/32 of a wakeup.
     /// [Th §5.2.2]
     #[must_use]
-    pub fn crossing(&self) -> f64 {
+    pub fn crossing_cost(&self) -> f64 {
         self.ring + self.wake / 32.0
     }
 
@@ -154,14 +156,14 @@ impl Costs {
     /// copying it out, and 1/128 of a notification (128 blocks at 250,000 per second, since the
     /// rate of notifications is limited).
     #[must_use]
-    pub fn leaving(&self) -> f64 {
+    pub fn kernel_exit(&self) -> f64 {
         self.record + self.fetch + self.copy + self.notification / 128.0
     }
 
     /// Returns true if the table contains costs of filters measured on this machine.
     #[must_use]
     pub fn is_calibrated(&self) -> bool {
-        self.look > 0.0
+        self.header_search > 0.0
     }
 
     /// Returns the numbers of the table by name.
@@ -186,13 +188,13 @@ impl Costs {
     }
 
     /// Sets the cost of a filter, replacing the old one.
-    pub fn put(&mut self, new: FilterCost) {
+    pub fn set_filter(&mut self, new: FilterCost) {
         self.filters.retain(|old| old.filter != new.filter || old.kernel != new.kernel);
         self.filters.push(new);
     }
 
     /// Sets the fraction of an arc, replacing the old one.
-    pub fn put_share(&mut self, new: ArcShare) {
+    pub fn set_share(&mut self, new: ArcShare) {
         self.shares.retain(|old| old.filter != new.filter || old.classes != new.classes);
         self.shares.push(new);
     }
@@ -231,7 +233,7 @@ impl Costs {
     /// Returns the cost of a block in the kernel, in ns.
     pub(super) fn in_kernel(&self, graph: &Graph, id: NodeId) -> f64 {
         match graph.node(id).kind() {
-            Some(FilterKind::Source) if takes(graph, id) => self.take,
+            Some(FilterKind::Source) if takes_frames(graph, id) => self.take,
             Some(FilterKind::Source) => self.tap,
             // A frame to drop stays where it is, so nothing is handed over.
             Some(FilterKind::Sink) if graph.node(id).name() == "drop" => 0.0,
@@ -243,12 +245,12 @@ impl Costs {
     /// filter's estimate, else 1.0.
     pub(super) fn share(&self, graph: &Graph, edge: &Edge) -> f64 {
         if self.shares.is_empty() {
-            return own_estimate(graph, edge);
+            return filter_estimate(graph, edge);
         }
         let (filter, classes) =
             (cost_key(graph, edge.from), edge.classes.to_string().replace(' ', ""));
         let known = self.shares.iter().find(|s| s.filter == filter && s.classes == classes);
-        known.map_or_else(|| own_estimate(graph, edge), |known| known.share)
+        known.map_or_else(|| filter_estimate(graph, edge), |known| known.share)
     }
 
     /// Formats the table, in the format of `parse`.
@@ -276,12 +278,12 @@ impl Costs {
         }
         let mut costs = Self { version: COSTS_VERSION, ..Self::default() };
         for (number, line) in lines.enumerate() {
-            costs.line(line).ok_or_else(|| format!("line {} says nothing", number + 2))?;
+            costs.parse_line(line).ok_or_else(|| format!("line {} says nothing", number + 2))?;
         }
         Ok(costs)
     }
 
-    fn line(&mut self, line: &str) -> Option<()> {
+    fn parse_line(&mut self, line: &str) -> Option<()> {
         let (word, rest) = line.split_once(' ')?;
         match word {
             "filter" => {
@@ -291,23 +293,28 @@ impl Costs {
                     "thread" => false,
                     _ => return None,
                 };
-                let (block, byte) = (number(words.next()?)?, number(words.next()?)?);
-                self.put(FilterCost { filter: words.next()?.to_owned(), kernel, block, byte });
+                let (block, byte) = (parse_number(words.next()?)?, parse_number(words.next()?)?);
+                self.set_filter(FilterCost {
+                    filter: words.next()?.to_owned(),
+                    kernel,
+                    block,
+                    byte,
+                });
             }
             "share" => {
                 let mut words = rest.splitn(3, ' ');
-                let share = number(words.next()?).filter(|share| *share <= 1.0)?;
+                let share = parse_number(words.next()?).filter(|share| *share <= 1.0)?;
                 let classes = words.next()?.to_owned();
-                self.put_share(ArcShare { filter: words.next()?.to_owned(), classes, share });
+                self.set_share(ArcShare { filter: words.next()?.to_owned(), classes, share });
             }
-            name => return self.set(name, number(rest)?).then_some(()),
+            name => return self.set(name, parse_number(rest)?).then_some(()),
         }
         Some(())
     }
 }
 
-/// Returns true if a source takes its frames from the host.
-pub(super) fn takes(graph: &Graph, id: NodeId) -> bool {
+/// Returns true if a source takes its frames from the host, so that the host does not receive them.
+pub(super) fn takes_frames(graph: &Graph, id: NodeId) -> bool {
     let used = graph.node(id).filter();
     let attach = used.and_then(|used| used.attach()?.ok());
     attach.is_some_and(|attach| attach.takes)
@@ -315,26 +322,27 @@ pub(super) fn takes(graph: &Graph, id: NodeId) -> bool {
 
 /// Returns the filter's own estimate of the fraction of its blocks on an edge. Only `sample` has an
 /// estimate; for other filters returns 1.0.
-fn own_estimate(graph: &Graph, edge: &Edge) -> f64 {
+fn filter_estimate(graph: &Graph, edge: &Edge) -> f64 {
     let used = graph.node(edge.from).filter();
     let sample = used.filter(|used| used.description.name == "sample" && !edge.classes.contains(0));
     let every = sample.and_then(|used| used.arguments.number("every"));
     every.map_or(1.0, |every| 1.0 / every.max(1) as f64)
 }
 
-/// Returns true if only a run tells which fraction of a filter's blocks takes the edge.
+/// Returns true if the fraction of a filter's blocks that takes the edge is unknown until a run has
+/// measured it.
 pub(super) fn is_share_unknown(graph: &Graph, edge: &Edge) -> bool {
     let source = graph.node(edge.from).kind() == Some(FilterKind::Source);
     let decides = graph.node(edge.from).filter().is_some() && !source;
-    decides && !edge.back && !edge.classes.is_all() && own_estimate(graph, edge) >= 1.0
+    decides && !edge.back && !edge.classes.is_all() && filter_estimate(graph, edge) >= 1.0
 }
 
 /// Parses a finite, non-negative number.
-fn number(text: &str) -> Option<f64> {
+fn parse_number(text: &str) -> Option<f64> {
     text.parse().ok().filter(|value: &f64| value.is_finite() && *value >= 0.0)
 }
 
-/// Returns the fraction of all input at every node and on every edge, at most 1.0.
+/// Returns the fractions of all input at every node and on every edge, each at most 1.0.
 pub(super) fn flows(graph: &Graph, order: &[NodeId], costs: &Costs) -> (Vec<f64>, Vec<f64>) {
     let (mut nodes, mut edges) = (vec![1.0; graph.nodes.len()], vec![1.0; graph.edges.len()]);
     for id in order {
@@ -374,18 +382,18 @@ mod tests {
             block,
             byte,
         };
-        costs.put(filter("bpf", false, 12.5, 0.0));
-        costs.put(filter("bpf", true, 3.5, 0.0));
-        costs.put(filter("bpf \"tcp port 80\"", false, 14.0, 0.25));
-        costs.put(filter("bpf", false, 12.75, 0.125));
+        costs.set_filter(filter("bpf", false, 12.5, 0.0));
+        costs.set_filter(filter("bpf", true, 3.5, 0.0));
+        costs.set_filter(filter("bpf \"tcp port 80\"", false, 14.0, 0.25));
+        costs.set_filter(filter("bpf", false, 12.75, 0.125));
         let (filter, classes) = ("bpf \"tcp port 80\"".to_owned(), "!0".to_owned());
-        costs.put_share(ArcShare { filter, classes, share: 0.015_625 });
+        costs.set_share(ArcShare { filter, classes, share: 0.015_625 });
         assert_eq!(costs.filters.len(), 3, "the newer one stands for the older");
         assert_eq!(Costs::parse(&costs.text()), Ok(costs));
     }
 
     #[test]
-    fn incomplete_cost_table_is_rejected() {
+    fn cost_table_without_a_number_is_rejected() {
         let head = format!("costs {COSTS_VERSION}\n");
         for wrong in [
             "",

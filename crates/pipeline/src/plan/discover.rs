@@ -1,7 +1,7 @@
-//! Discovery: determines which spaces can run each node, at what cost, and why other spaces cannot.
-//! [SL §7.1]
+//! Discovery: determines which spaces can run each node, at which cost, and why the other spaces
+//! cannot. [SL §7.1]
 
-use super::costs::{flows, takes};
+use super::costs::{flows, takes_frames};
 use super::kernel::{only_in_kernel, refusal};
 use super::machine::Machine;
 use super::model::{KernelRefusal, PlannedSpace, SpaceKind};
@@ -10,20 +10,20 @@ use crate::graph::{Graph, Node, NodeId};
 use filter::{FilterKind, ReadDepth};
 
 /// The spaces of a machine for one request, in the order in which a path can move through them, and
-/// the cost of every node in each.
+/// the cost of every node in each space.
 #[derive(Debug, Clone)]
 pub(super) struct Discovery {
-    /// The kernel first, then threads, then processes.
+    /// The spaces: the kernel first, then threads, then processes.
     pub(super) spaces: Vec<PlannedSpace>,
-    /// For each space, the node of a process; `None` for the kernel and threads.
+    /// For each space, the node that a process is for; `None` for the kernel and threads.
     pub(super) owners: Vec<Option<NodeId>>,
     /// For each node and space, the cost of a block in ns, or the reason of the refusal.
     pub(super) verdicts: Vec<Vec<Result<f64, String>>>,
-    /// For each node and each edge, the fraction of all input.
+    /// The fraction of all input, first for each node, then for each edge.
     pub(super) flows: (Vec<f64>, Vec<f64>),
     /// For each node, the number of its connected component.
-    pub(super) parts: Vec<usize>,
-    /// For each node, true if its input was taken from the host.
+    pub(super) components: Vec<usize>,
+    /// For each node, true if a source takes the frames that reach the node from the host.
     pub(super) taken_from_host: Vec<bool>,
     /// For each node, true if it needs header offsets.
     pub(super) needs_headers: Vec<bool>,
@@ -32,9 +32,9 @@ pub(super) struct Discovery {
 /// The thread of the sources, which also reads the rings of the kernel.
 pub(super) const FIRST: &str = "thread0";
 
-/// A thread's refusal to run a program.
+/// The explanation why a thread cannot run a program.
 const PROGRAM: &str = "an ordinary program: a process of its own";
-/// A thread's refusal to run an untrusted filter, with the limits of the filter's process.
+/// The explanation why a thread cannot run an untrusted filter, with the limits of its process.
 pub(super) const UNTRUSTED: &str = "untrusted: a process of its own, which reads what comes to it \
                                     and may do nothing but answer: no files, no network, no other \
                                     process";
@@ -43,20 +43,25 @@ const COMMAND_MAX: usize = 24;
 
 /// Determines the cost of every node in every space, or the reason why the space cannot run it.
 pub(super) fn discover(graph: &Graph, machine: &Machine, refused: &[KernelRefusal]) -> Discovery {
-    let parts = components(graph);
-    let count = parts.iter().max().map_or(0, |last| last + 1);
+    let components = components(graph);
+    let count = components.iter().max().map_or(0, |last| last + 1);
     let mut spaces = Vec::new();
     let mut owners = Vec::new();
-    for part in 0..count {
-        spaces.push(PlannedSpace { name: "kernel".to_owned(), kind: SpaceKind::Kernel, part });
-        for thread in 0..threads(graph, &parts, part) {
+    for component in 0..count {
+        spaces.push(PlannedSpace { name: "kernel".to_owned(), kind: SpaceKind::Kernel, component });
+        for thread in 0..thread_count_max(graph, &components, component) {
             let name = if thread == 0 { FIRST.to_owned() } else { format!("thread{thread}") };
-            spaces.push(PlannedSpace { name, kind: SpaceKind::Thread, part });
+            spaces.push(PlannedSpace { name, kind: SpaceKind::Thread, component });
         }
         owners.resize(spaces.len(), None);
-        for (id, node) in graph.ids().filter(|(id, node)| parts[id.0] == part && node.is_process())
+        for (id, node) in
+            graph.ids().filter(|(id, node)| components[id.0] == component && node.is_process())
         {
-            spaces.push(PlannedSpace { name: process_name(node), kind: SpaceKind::Process, part });
+            spaces.push(PlannedSpace {
+                name: process_name(node),
+                kind: SpaceKind::Process,
+                component,
+            });
             owners.push(Some(id));
         }
     }
@@ -67,7 +72,7 @@ pub(super) fn discover(graph: &Graph, machine: &Machine, refused: &[KernelRefusa
             let ask = |(s, owner): (&PlannedSpace, &Option<NodeId>)| match owner {
                 // Processes of other nodes are not shown, so they need no reason.
                 Some(owner) if *owner != id => Err(String::new()),
-                _ => verdict(graph, id, node, s, &parts, machine, kernel.as_deref()),
+                _ => verdict(graph, id, node, s, &components, machine, kernel.as_deref()),
             };
             spaces.iter().zip(&owners).map(ask).collect()
         })
@@ -77,10 +82,11 @@ pub(super) fn discover(graph: &Graph, machine: &Machine, refused: &[KernelRefusa
     let mut taken_from_host = vec![false; graph.nodes.len()];
     for id in order {
         let mut before = graph.inputs(id).filter(|edge| !edge.back);
-        taken_from_host[id.0] = before.any(|edge| taken_from_host[edge.from.0]) || takes(graph, id);
+        taken_from_host[id.0] =
+            before.any(|edge| taken_from_host[edge.from.0]) || takes_frames(graph, id);
     }
     let needs_headers = graph.ids().map(|(_, node)| needs_headers(node)).collect();
-    Discovery { spaces, owners, verdicts, flows, parts, taken_from_host, needs_headers }
+    Discovery { spaces, owners, verdicts, flows, components, taken_from_host, needs_headers }
 }
 
 /// Returns true if a node needs header offsets.
@@ -88,19 +94,19 @@ fn needs_headers(node: &Node) -> bool {
     node.filter().is_some_and(|used| matches!(used.effect().reads, ReadDepth::Head(_)))
 }
 
-/// Returns the maximum number of threads of a component: one, one for sinks that write files, or
-/// the number that pins require if larger, and one after each program.
-fn threads(graph: &Graph, parts: &[usize], part: usize) -> usize {
-    let here = || graph.ids().filter(|(id, _)| parts[id.0] == part);
+/// Returns the maximum number of threads of a component: one, two if a sink writes files, or more
+/// if pins require more; plus one after each process on a path.
+fn thread_count_max(graph: &Graph, components: &[usize], component: usize) -> usize {
+    let here = || graph.ids().filter(|(id, _)| components[id.0] == component);
     let pinned = here().filter_map(|(_, node)| pinned_thread(node)).max().map_or(0, |n| n + 1);
     let writers = usize::from(here().any(|(_, node)| writes_files(node)));
-    (1 + writers).max(pinned) + programs(graph, parts, part)
+    (1 + writers).max(pinned) + process_count_max(graph, components, component)
 }
 
 /// Returns the maximum number of processes with input on a path of the component.
-fn programs(graph: &Graph, parts: &[usize], part: usize) -> usize {
+fn process_count_max(graph: &Graph, components: &[usize], component: usize) -> usize {
     let mut passed = vec![0; graph.nodes.len()];
-    if !graph.ids().any(|(id, node)| parts[id.0] == part && node.is_process()) {
+    if !graph.ids().any(|(id, node)| components[id.0] == component && node.is_process()) {
         return 0;
     }
     for id in graph.order() {
@@ -108,7 +114,8 @@ fn programs(graph: &Graph, parts: &[usize], part: usize) -> usize {
         let own = usize::from(graph.node(id).is_process() && before.peek().is_some());
         passed[id.0] = own + before.map(|edge| passed[edge.from.0]).max().unwrap_or(0);
     }
-    let passed = graph.ids().filter(|(id, _)| parts[id.0] == part).map(|(id, _)| passed[id.0]);
+    let passed =
+        graph.ids().filter(|(id, _)| components[id.0] == component).map(|(id, _)| passed[id.0]);
     passed.max().unwrap_or(0)
 }
 
@@ -132,16 +139,16 @@ pub(super) fn writes_files(node: &Node) -> bool {
     node.filter().is_some_and(|used| used.endpoint.writes_files)
 }
 
-/// Returns true if a slow disk in the thread that reads delays nothing but open files: every source
-/// of the component reads a ring of the kernel that the host does not wait for, and every sink
-/// appends to a file or reads nothing.
+/// Returns true if a sink may write in the thread that reads, because a slow disk would delay
+/// nothing but the open files. Every source of the component must read a ring of the kernel that
+/// the host does not wait for, and every sink must append to a file or read nothing.
 fn may_write_where_read(graph: &Graph, components: &[usize], id: NodeId) -> bool {
     let mut here = graph.ids().filter(|(other, _)| components[other.0] == components[id.0]);
     here.all(|(id, node)| {
         let Some(used) = node.filter() else { return true };
         let facts = used.endpoint;
         match node.kind() {
-            Some(FilterKind::Source) => facts.attaches.is_some() && !takes(graph, id),
+            Some(FilterKind::Source) => facts.attaches.is_some() && !takes_frames(graph, id),
             Some(FilterKind::Sink) if facts.writes_files => {
                 facts.appends.is_some_and(|appends| appends(&used.arguments))
             }
@@ -155,7 +162,7 @@ fn may_write_where_read(graph: &Graph, components: &[usize], id: NodeId) -> bool
 
 /// Returns the number of each node's connected component, in the order of the text.
 fn components(graph: &Graph) -> Vec<usize> {
-    let mut part: Vec<usize> = (0..graph.nodes.len()).collect();
+    let mut component: Vec<usize> = (0..graph.nodes.len()).collect();
     let joined = graph.edges.iter().map(|e| (e.from.0, e.to.0));
     let inside = graph.ids().filter_map(|(id, node)| Some((id.0, node.inside?.0)));
     let pairs: Vec<(usize, usize)> = joined.chain(inside).collect();
@@ -163,16 +170,16 @@ fn components(graph: &Graph) -> Vec<usize> {
     while changed {
         changed = false;
         for (a, b) in &pairs {
-            let least = part[*a].min(part[*b]);
-            changed |= part[*a] != least || part[*b] != least;
-            part[*a] = least;
-            part[*b] = least;
+            let least = component[*a].min(component[*b]);
+            changed |= component[*a] != least || component[*b] != least;
+            component[*a] = least;
+            component[*b] = least;
         }
     }
-    let mut firsts = part.clone();
+    let mut firsts = component.clone();
     firsts.sort_unstable();
     firsts.dedup();
-    part.iter().map(|p| firsts.binary_search(p).unwrap_or(0)).collect()
+    component.iter().map(|p| firsts.binary_search(p).unwrap_or(0)).collect()
 }
 
 fn verdict(
@@ -180,12 +187,12 @@ fn verdict(
     id: NodeId,
     node: &Node,
     space: &PlannedSpace,
-    parts: &[usize],
+    components: &[usize],
     machine: &Machine,
     refused: Option<&str>,
 ) -> Result<f64, String> {
     let first = space.name == FIRST;
-    if space.part != parts[id.0] {
+    if space.component != components[id.0] {
         return Err("works for another line".to_owned());
     }
     if let Some(used) = node.filter()
@@ -218,21 +225,21 @@ fn verdict(
             if writes_files(node)
                 && first
                 && !pinned
-                && !may_write_where_read(graph, parts, id) =>
+                && !may_write_where_read(graph, components, id) =>
         {
             Err("writes files: not in the thread that reads".to_owned())
         }
-        SpaceKind::Thread => Ok(cost(graph, id, machine)),
+        SpaceKind::Thread => Ok(thread_cost(graph, id, machine)),
         SpaceKind::Process => {
             let has_input = graph.inputs(id).next().is_some();
             let pipes = u8::from(has_input) + u8::from(graph.outputs(id).next().is_some());
-            Ok(cost(graph, id, machine) + f64::from(pipes) * machine.costs.crossing())
+            Ok(thread_cost(graph, id, machine) + f64::from(pipes) * machine.costs.crossing_cost())
         }
     }
 }
 
 /// Returns the cost of a block in a thread, in ns.
-fn cost(graph: &Graph, id: NodeId, machine: &Machine) -> f64 {
+fn thread_cost(graph: &Graph, id: NodeId, machine: &Machine) -> f64 {
     let own = machine.costs.in_thread(graph, id);
     let used = graph.node(id).filter();
     let attaches = used.is_some_and(|used| used.endpoint.attaches.is_some());
@@ -249,6 +256,6 @@ fn cost(graph: &Graph, id: NodeId, machine: &Machine) -> f64 {
     });
     // The filter of the socket is a program, too, and runs for every frame.
     let bound_ns = if past < 1.0 { machine.costs.tap + machine.costs.twin } else { 0.0 };
-    let has_input = if takes(graph, id) { machine.costs.xsk } else { machine.costs.socket };
+    let has_input = if takes_frames(graph, id) { machine.costs.xsk } else { machine.costs.socket };
     own + has_input * past + bound_ns
 }

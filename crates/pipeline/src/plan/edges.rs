@@ -1,5 +1,5 @@
 //! The kind of each edge: a call within a space, a ring between spaces, a pipe to or from a
-//! process, a work list for a back edge.
+//! process, or a work list for a back edge.
 
 use super::discover::FIRST;
 use super::machine::Machine;
@@ -9,14 +9,14 @@ use super::select::Selection;
 use crate::graph::{Edge, Graph, NodeId, reachable};
 use filter::{Form, Forms};
 
-/// The default maximum time before a block is signalled to its reader, in ns. [Th §5.2.2]
+/// The default maximum time in ns before the reader of a block is notified. [Th §5.2.2]
 const SIGNAL_NS: u64 = 1_000_000;
-/// The assumed size, in bytes, of a frame or its contents.
+/// The assumed size, in bytes, of a frame or of the contents of a frame.
 const FRAME_BYTES: usize = 2048;
 /// The assumed size, in bytes, of any other block.
 const OTHER_BYTES: usize = 16 << 10;
-/// The number of entries of a ring: 4,096 entries of 64 bytes fit four times into the second-level
-/// cache of most machines, and the cost of a wakeup per half ring is negligible.
+/// The number of entries of a ring. The second-level cache of most machines holds 4,096 entries of
+/// 64 bytes four times, and one wakeup per half ring costs little per block.
 const RING_ENTRIES: usize = 4096;
 /// The size of an entry with context and marks, in bytes.
 const WITH_MARKS: usize = 64;
@@ -73,8 +73,8 @@ pub(super) fn edges(
     (graph.edges.iter().map(edge).collect(), kernel)
 }
 
-/// The number of entries of a ring to or from a replica: enough for a full batch, and few enough
-/// that queued blocks stay in the cache.
+/// The number of entries of a ring to or from a replica. A full batch fits, and the queued blocks
+/// stay in the cache.
 const REPLICA_ENTRIES: usize = 1024;
 
 /// Returns the parameters of a ring to or from a replica.
@@ -92,27 +92,28 @@ pub(super) fn replica_ring(graph: &Graph, machine: &Machine) -> RingPlan {
     }
 }
 
-/// Returns the ring of an edge out of the kernel: pointers, one ring per processor.
+/// Returns the ring of an edge out of the kernel, which carries pointers; each processor has a ring
+/// of its own.
 fn out_of_kernel(signals: &Signals) -> RingPlan {
     let (signal_blocks, blocks_because) = signals.blocks(true);
     let ns_because = "T_t by default out of the kernel".to_owned();
     RingPlan { signal_blocks, blocks_because, ns_because, ..RingPlan::out_of_kernel() }
 }
 
-/// The default notification frequency of rings, with reasons. A latency bound overrides it
-/// (`plan::latency`). [Th §5.2.2]
+/// The default notification frequency of rings, with the reasons for it. A latency bound overrides
+/// the default (`plan::latency`). [Th §5.2.2]
 struct Signals {
     asked: Option<u64>,
     ns: u64,
     ns_because: String,
     entries: usize,
-    /// The number of bytes that may be written before the reader runs: half of the cache, so that
-    /// the reader still finds them in it. The reader's own data has the other half.
+    /// The number of bytes that may be written before the reader runs. It is half of the cache, so
+    /// that the reader finds the blocks in the cache beside its own data.
     cache: usize,
 }
 
 impl Signals {
-    /// Returns the frequency for this number of rings.
+    /// Returns the frequency for this number of rings with this number of entries each.
     fn new(graph: &Graph, rings: usize, entries: usize, machine: &Machine) -> Self {
         let rings = rings.max(1);
         let ns = SIGNAL_NS / rings as u64;
@@ -124,8 +125,9 @@ impl Signals {
         Self { asked, ns, ns_because, entries, cache: machine.l2 / 2 }
     }
 
-    /// Returns T_b and its reason: the requested or default number of blocks, bounded by half the
-    /// ring and by the data cache, rounded down to a power of two.
+    /// Returns T_b, the number of blocks per notification, and the reason for it: the requested or
+    /// default number of blocks, bounded by half the ring and by the data cache, rounded down to a
+    /// power of two.
     fn blocks(&self, frames: bool) -> (usize, &'static str) {
         let asked = self.asked.map_or(SIGNAL_BLOCKS, |n| usize::try_from(n).unwrap_or(usize::MAX));
         let cached = (self.cache / if frames { FRAME_BYTES } else { OTHER_BYTES }).max(1);
@@ -157,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn k5_t_b_is_bounded_by_the_ring_and_the_data_cache() {
+    fn k5_blocks_per_event_fit_half_the_ring_and_the_data_cache() {
         let (ring, cache) = (4096, 512 << 10);
         assert_eq!(blocks(None, ring, cache, true), (32, "T_b by default"));
         assert_eq!(blocks(Some(8), ring, cache, true), (8, "T_b as `--batch` says"));

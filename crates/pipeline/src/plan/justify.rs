@@ -7,14 +7,14 @@ use super::select::Selection;
 use crate::graph::{Graph, Node, NodeId, Step, Use};
 use crate::names::names;
 
-/// The reason for the separate thread of a sink that writes files.
+/// The explanation why a sink that writes files has a thread of its own.
 const WRITES_FILES: &str =
     "writes files: a space of its own, so that a slow disk delays no other filter";
 
-/// The reason for no such thread behind a ring of the kernel.
+/// The explanation why a sink that writes files stays in the thread that reads a ring of the kernel.
 const WITH_READER: &str = "reads the kernel's ring, which holds the frames while a disk is slow";
 
-/// Drops unused spaces and explains the placement of every node. A process is ordered between the
+/// Drops unused spaces and explains the placement of every node. Orders a process between the
 /// threads on its two sides.
 pub(super) fn placements(
     discovery: Discovery,
@@ -34,7 +34,7 @@ pub(super) fn placements(
         None => (space, 1),
     };
     let reader = |space: usize| match spaces[space].kind {
-        SpaceKind::Kernel => first_thread(&spaces, spaces[space].part).unwrap_or(space),
+        SpaceKind::Kernel => first_thread(&spaces, spaces[space].component).unwrap_or(space),
         SpaceKind::Thread | SpaceKind::Process => space,
     };
     let readers = output_spaces.iter().map(|space| reader(*space));
@@ -55,7 +55,7 @@ pub(super) fn placements(
         .map(|(id, node)| {
             let space = selection.spaces[id.0];
             let mut candidates: Vec<Candidate> = (0..spaces.len())
-                .filter(|s| spaces[*s].part == spaces[space].part)
+                .filter(|s| spaces[*s].component == spaces[space].component)
                 .filter(|s| owners[*s].is_none_or(|owner| owner == id))
                 .map(|s| Candidate {
                     space: spaces[s].name.clone(),
@@ -85,8 +85,8 @@ pub(super) fn placements(
 }
 
 /// Returns the first thread of a component.
-fn first_thread(spaces: &[PlannedSpace], part: usize) -> Option<usize> {
-    spaces.iter().position(|space| space.part == part && space.name == FIRST)
+fn first_thread(spaces: &[PlannedSpace], component: usize) -> Option<usize> {
+    spaces.iter().position(|space| space.component == component && space.name == FIRST)
 }
 
 /// Returns the reason why a space that could run a node was not chosen.
@@ -103,7 +103,8 @@ fn disadvantage(
     if candidate.space == here.name {
         return None;
     }
-    let same = |space: &PlannedSpace| space.part == here.part && space.name == candidate.space;
+    let same =
+        |space: &PlannedSpace| space.component == here.component && space.name == candidate.space;
     let place = spaces.iter().position(same)?;
     let around = || {
         let is_adjacent = graph.edges.iter().filter(|edge| !edge.back);
@@ -121,8 +122,8 @@ fn disadvantage(
     }
 }
 
-/// Returns the reason for a node's space, and true if that reason is the space of the node
-/// upstream; `first` if the space is the first thread.
+/// Returns the reason for the space of a node, and true if the space merely follows from the node
+/// upstream. The reason is `first` if the space is the first thread.
 fn placement_reason(
     graph: &Graph,
     (id, node): (NodeId, &Node),

@@ -2,10 +2,10 @@
 //! §7.1; CONTRACT 1 to 3, 18, 29]
 //!
 //! The nodes in the kernel form trees: a source that a program can replace, followed by filters
-//! whose twins can be appended. Where branches meet, a section begins or a cycle closes, the path
-//! leaves the kernel. Branches that begin at one interface in one direction are one program, and
-//! their common prefix runs once (**prefix sharing**). A program starts with fresh state, so even
-//! filters with state can be shared.
+//! whose twins can be appended. The path leaves the kernel where branches meet, a section begins or
+//! a cycle closes. Branches that begin at one interface in one direction are one program, and their
+//! common prefix runs once (**prefix sharing**). A program starts with fresh state, so even filters
+//! with state can be shared.
 //!
 //! A twin does not set sessions (unlike the user implementations of `ip` and `udp`), marks or the
 //! view. The plan can ignore this, because the reader of an edge out of the kernel sets them
@@ -66,9 +66,9 @@ pub(super) fn only_in_kernel(node: &Node) -> Option<&'static str> {
     )
 }
 
-/// Returns the reason why a source that takes frames from the host is better read in a process: no
-/// successor can run in the kernel, so a program would be only one more hop. `None` if a successor
-/// can.
+/// Returns the reason why a process is better than the kernel at reading a source that takes frames
+/// from the host: no successor can run in the kernel, so a program would only be one more hop.
+/// `None` if a successor can.
 fn prefers_process(
     graph: &Graph,
     id: NodeId,

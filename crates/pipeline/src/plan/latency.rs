@@ -1,5 +1,4 @@
-//! `--latency`: the maximum time of a block on its path, distributed over everything that can delay
-//! it.
+//! `--latency`: the maximum time of a block on its path, distributed over all causes of delay.
 //!
 //! Delays occur in a ring between threads until its reader is woken, before a notification of a
 //! kernel program, in the ring of a packet socket, and in the rings to and from replicas. The share
@@ -7,26 +6,26 @@
 //! path exceeds the budget, and the delays of a short branch may be longer than those of a long
 //! branch. [Th §5.2.2]
 //!
-//! The share of a ring is its T_t. The pipe of a program has no share, because the delay inside a
-//! program is unknown.
+//! The share of a ring becomes the ring's maximum time before a notification (T_t). The pipe of a
+//! program has no share, because the delay inside a program is unknown.
 
 use super::model::{Delay, Latency, Plan, PlannedEdge, Replicas, SpaceKind};
 use crate::graph::NodeId;
 
 /// Distributes the latency budget of the request over the rings of a plan.
-pub(super) fn spread(plan: &mut Plan) {
+pub(super) fn distribute_latency(plan: &mut Plan) {
     let Some(bound_ns) = plan.graph.options.number("latency") else { return };
     let longest = LongestPaths::new(plan);
     let mut delays = Vec::new();
     for (id, _) in plan.graph.ids().filter(|(id, _)| node_delays(plan, *id) > 0) {
-        delays.push(Delay::Source(id, bound_ns / longest.through_node(id)));
+        delays.push(Delay::Source(id, bound_ns / longest.longest_path_from(id)));
     }
     for edge in 0..plan.edges.len() {
-        let parts = longest.through(plan, edge);
+        let parts = longest.longest_path_over_edge(plan, edge);
         let share = bound_ns / parts.max(1);
         match &mut plan.edges[edge] {
             PlannedEdge::Ring(ring) | PlannedEdge::Kernel(ring) => {
-                (ring.signal_ns, ring.ns_because) = (share, because(parts));
+                (ring.signal_ns, ring.ns_because) = (share, reason_for_share(parts));
             }
             _ => continue,
         }
@@ -38,7 +37,7 @@ pub(super) fn spread(plan: &mut Plan) {
     // All edges out of a program share one doorbell.
     for number in 0..plan.programs.len() {
         let left = (0..plan.edges.len()).filter(|edge| plan.programs[number].has_exit(*edge));
-        let most = left.map(|edge| longest.through(plan, edge)).max().unwrap_or(1);
+        let most = left.map(|edge| longest.longest_path_over_edge(plan, edge)).max().unwrap_or(1);
         let ring = &mut plan.programs[number].ring;
         ring.signal_ns = bound_ns / most.max(1);
         ring.apart_ns = ring.signal_ns / 2;
@@ -47,15 +46,16 @@ pub(super) fn spread(plan: &mut Plan) {
         let replicas = &plan.replicas[number];
         let borders =
             (0..plan.edges.len()).filter(|edge| replica_delays(plan, replicas, *edge) > 0);
-        let parts = borders.map(|edge| longest.through(plan, edge)).max().unwrap_or(1);
+        let parts =
+            borders.map(|edge| longest.longest_path_over_edge(plan, edge)).max().unwrap_or(1);
         let ring = &mut plan.replicas[number].ring;
-        (ring.signal_ns, ring.ns_because) = (bound_ns / parts.max(1), because(parts));
+        (ring.signal_ns, ring.ns_because) = (bound_ns / parts.max(1), reason_for_share(parts));
         delays.push(Delay::Replicas(number, 2 * (bound_ns / parts.max(1))));
     }
     plan.latency = Some(Latency { bound_ns, delays });
 }
 
-fn because(parts: u64) -> String {
+fn reason_for_share(parts: u64) -> String {
     match parts {
         0 | 1 => "T_t as `--latency` says".to_owned(),
         _ => format!("T_t: one of {parts} parts of `--latency`"),
@@ -92,13 +92,13 @@ impl LongestPaths {
     }
 
     /// Returns the number of delays on the longest path over this edge.
-    fn through(&self, plan: &Plan, edge: usize) -> u64 {
+    fn longest_path_over_edge(&self, plan: &Plan, edge: usize) -> u64 {
         let ends = &plan.graph.edges[edge];
         self.to[ends.from.0] + edge_delays(plan, edge) + self.from[ends.to.0]
     }
 
     /// Returns the number of delays on the longest path from this source.
-    fn through_node(&self, node: NodeId) -> u64 {
+    fn longest_path_from(&self, node: NodeId) -> u64 {
         self.from[node.0].max(1)
     }
 }

@@ -73,10 +73,10 @@ fn plan_completed(
     let selection = select::select(&graph, &discovery, machine, policy)?;
     let (edges, ring) = edges::edges(&graph, &selection, &discovery.spaces, machine);
     let costs = alternatives::alternatives(&graph, &discovery, &selection, machine);
-    let (all, parts) = (discovery.spaces.clone(), discovery.parts.clone());
+    let (all, components) = (discovery.spaces.clone(), discovery.components.clone());
     let flows = discovery.flows.clone();
     let (spaces, mut placements) = justify::placements(discovery, &selection, &graph);
-    alternatives::store(&mut placements, &costs, &all, &parts);
+    alternatives::store_in_candidates(&mut placements, &costs, &all, &components);
     let programs = kernel::programs(&graph, &spaces, &placements, &KernelRing::of(&ring));
     let mut pushdowns = pushdown::pushdowns(&graph);
     pushdowns
@@ -101,7 +101,7 @@ fn plan_completed(
         choice,
     };
     replicas::add_replicas(&mut plan, machine);
-    latency::spread(&mut plan);
+    latency::distribute_latency(&mut plan);
     Ok(plan)
 }
 
@@ -111,9 +111,10 @@ impl Plan {
         plan_completed(self.graph.clone(), self.reports.clone(), machine, self.refusals.clone())
     }
 
-    /// Plans the same request again after the kernel refused nodes of this plan, which are then
-    /// placed in the next best spaces. Returns `None` if the plan already considers the refusals.
-    pub fn without(
+    /// Plans the same request again after the kernel refused nodes of this plan. The new plan
+    /// places them in the next best spaces. Returns `None` if this plan already considers the
+    /// refusals.
+    pub fn replan_without(
         &self,
         machine: &Machine,
         refusals: &[KernelRefusal],

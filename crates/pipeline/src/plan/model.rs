@@ -20,7 +20,7 @@ pub struct Plan {
     pub placements: Vec<Placement>,
     /// The kind of each edge of the graph.
     pub edges: Vec<PlannedEdge>,
-    /// The nodes whose final report is the output of the line.
+    /// The nodes whose final report is the output of the request.
     pub reports: Vec<NodeId>,
     /// For each source with a kernel filter, the filter that it evaluates ahead.
     pub pushdowns: Vec<Pushdown>,
@@ -75,7 +75,7 @@ impl Plan {
     /// Returns the replicas that an edge enters or leaves, and true if it enters them; `None` for
     /// other edges.
     #[must_use]
-    pub fn border_of(&self, edge: &Edge) -> Option<(&Replicas, bool)> {
+    pub fn replicas_at_border(&self, edge: &Edge) -> Option<(&Replicas, bool)> {
         let chain = |near: NodeId, far: NodeId| {
             self.replicas_of(near).filter(|replicas| !replicas.nodes.contains(&far))
         };
@@ -83,7 +83,7 @@ impl Plan {
         into.or_else(|| chain(edge.from, edge.to).map(|replicas| (replicas, false)))
     }
 
-    /// Returns the replicas that a node belongs to; `None` if it has none.
+    /// Returns the replicated chain that contains a node; `None` if the node has no replicas.
     #[must_use]
     pub fn replicas_of(&self, node: NodeId) -> Option<&Replicas> {
         self.replicas.iter().find(|replicas| replicas.nodes.contains(&node))
@@ -97,8 +97,9 @@ pub struct PlannedSpace {
     pub name: String,
     /// The kind of the space.
     pub kind: SpaceKind,
-    /// The number of the connected component of the graph; components fail independently.
-    pub part: usize,
+    /// The number of the connected component of the graph that the space belongs to. Components
+    /// fail independently.
+    pub component: usize,
 }
 
 /// The kind of a space.
@@ -117,17 +118,19 @@ pub enum SpaceKind {
 pub struct Placement {
     /// An index into `Plan::spaces`.
     pub space: usize,
-    /// The space that writes its input: its own, unless it is a process.
+    /// The index of the space that writes the node's input: its own, unless it is a process.
     pub input_space: usize,
-    /// The space that reads its output: its own, except for a process (the next thread) and for the
-    /// kernel (the first thread of the component, which reads the rings). That thread also runs the
-    /// user implementations of filters in the kernel, for blocks that their twins are unsure about.
+    /// The index of the space that reads the node's output: its own, except for a process (the next
+    /// thread) and for the kernel (the first thread of the component, which reads the rings). The
+    /// first thread also runs the user implementations of filters in the kernel, for blocks that
+    /// their twins are unsure about.
     pub output_space: usize,
-    /// The reason.
+    /// The reason for the placement.
     pub because: String,
-    /// True if `because` is the reason of the node upstream.
+    /// True if the node has this space merely because the node upstream has it, whose reason
+    /// `because` repeats.
     pub by_neighbor: bool,
-    /// All spaces considered.
+    /// All spaces considered, including those that cannot run the node.
     pub candidates: Vec<Candidate>,
 }
 
@@ -140,9 +143,9 @@ impl Placement {
 /// A space considered for a node.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Candidate {
-    /// The space.
+    /// The name of the space.
     pub space: String,
-    /// The cost of a block in ns, or the reason why the node cannot run there.
+    /// The cost of a block in ns, or the reason why the space cannot run the node.
     pub verdict: Result<f64, String>,
     /// The disadvantage of a possible space that was not chosen; `None` for the chosen space.
     pub lost: Option<String>,
@@ -167,7 +170,7 @@ pub enum PlannedEdge {
 /// The result of the search for a placement.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Choice {
-    /// The policy.
+    /// The policy that chose the placement.
     pub policy: Policy,
     /// The cost of one block of every source on its way through the graph, in ns.
     pub cost_ns: f64,
@@ -190,11 +193,11 @@ pub enum Policy {
 /// The error that no space can run a node.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Unplaceable {
-    /// The node.
+    /// The node that no space can run.
     pub node: NodeId,
-    /// Its name.
+    /// The name of the node.
     pub name: String,
-    /// Every space, with the reason.
+    /// The name of every space, with the reason why it cannot run the node.
     pub refusals: Vec<(String, String)>,
 }
 
@@ -227,12 +230,12 @@ pub struct Replicas {
     pub because: String,
 }
 
-/// A filter costly enough for replicas that has none.
+/// A filter that is costly enough for replicas but has none, with the reason.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReplicaRefusal {
     /// The filter.
     pub node: NodeId,
-    /// The reason.
+    /// The explanation why the filter has no replicas.
     pub why: String,
 }
 
@@ -240,9 +243,9 @@ pub struct ReplicaRefusal {
 /// planner then places the node elsewhere.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KernelRefusal {
-    /// The node.
+    /// The refused node.
     pub node: NodeId,
-    /// The message of the refusing party.
+    /// The message of the verifier, the loader or the interface.
     pub why: String,
 }
 
@@ -258,18 +261,20 @@ pub struct Latency {
 /// A cause of delay on a path, with its maximum delay in ns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Delay {
-    /// The ring of a source's packet socket.
+    /// The delay in the ring of a source's packet socket.
     Source(NodeId, u64),
-    /// The ring of an edge, and the notifications of a program that the edge leaves.
+    /// The delay in the ring of an edge, or before the notifications of a program that the edge
+    /// leaves.
     Edge(usize, u64),
-    /// The rings to and from the replicas with this index in [`Plan::replicas`], together.
+    /// The delay in the rings to and from the replicas with this index in [`Plan::replicas`],
+    /// together.
     Replicas(usize, u64),
 }
 
 impl Latency {
-    /// Returns the share of a source; `None` if it has none.
+    /// Returns the share of a source in ns; `None` if it has none.
     #[must_use]
-    pub fn of_source(&self, node: NodeId) -> Option<u64> {
+    pub fn source_share(&self, node: NodeId) -> Option<u64> {
         self.delays.iter().find_map(|delays| match delays {
             Delay::Source(id, ns) if *id == node => Some(*ns),
             _ => None,

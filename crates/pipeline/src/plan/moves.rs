@@ -1,11 +1,10 @@
-//! Moves that a running path may make by itself between the kernel and threads.
+//! Moves of filters between the kernel and threads that a running path may make by itself.
 //!
-//! In: a plan. Out: when it may move filters, which ones, or the reason that none may move. The
-//! planner assumes that every block takes every arc until a run has measured the shares, so a path
-//! measures them at its start and corrects its own placement.
-//! docs/book/decisions/0091-first-seconds.md
+//! A plan determines when its path may move filters, and which filters. The planner assumes that
+//! every block takes every arc until a run has measured the shares, so a path measures the shares
+//! at its start and corrects its own placement. docs/book/decisions/0091-first-seconds.md
 
-use super::costs::{is_share_unknown, takes};
+use super::costs::{is_share_unknown, takes_frames};
 use super::model::{Plan, Policy, SpaceKind};
 use crate::graph::{Graph, NodeId, Use};
 use filter::{FilterKind, StateScope};
@@ -13,14 +12,14 @@ use filter::{FilterKind, StateScope};
 /// The name of the kernel's space.
 const KERNEL: &str = "kernel";
 
-/// The time in which a path may move filters.
+/// The period in which a path may move filters by itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MovePeriod {
     /// Never.
     Never,
     /// In the first seconds of traffic (the default).
     Start,
-    /// As long as it runs (`--adapt`).
+    /// For as long as the path runs (`--adapt`).
     Always,
 }
 
@@ -38,11 +37,11 @@ impl Plan {
         }
     }
 
-    /// Returns the filters that another share of matches could move between the kernel and a
-    /// thread; empty if the placement was asked for, or if nothing about the shares is unknown.
+    /// Returns the filters that a change in the measured shares could move between the kernel and a
+    /// thread. Empty if the request determines the placement, or if all shares are known.
     ///
-    /// A part of the graph qualifies if one kernel program observes frames for it: the source stays
-    /// where it began, and two programs are not exchanged at one moment.
+    /// A connected component qualifies only if one kernel program observes frames for it. Then the
+    /// source keeps its space, and no two programs must be exchanged at the same time.
     #[must_use]
     pub fn movable(&self) -> Vec<NodeId> {
         let graph = &self.graph;
@@ -52,23 +51,24 @@ impl Plan {
         {
             return Vec::new();
         }
-        let parts = self.spaces.iter().map(|space| space.part + 1).max().unwrap_or(0);
-        let one_program = |part: usize| {
+        let components = self.spaces.iter().map(|space| space.component + 1).max().unwrap_or(0);
+        let one_program = |component: usize| {
             let mut programs = self.programs.iter().filter(|program| {
-                program.sources.iter().any(|source| self.space_of(*source).part == part)
+                program.sources.iter().any(|source| self.space_of(*source).component == component)
             });
             match (programs.next(), programs.next()) {
-                (Some(program), None) => !program.sources.iter().any(|id| takes(graph, *id)),
+                (Some(program), None) => !program.sources.iter().any(|id| takes_frames(graph, *id)),
                 _ => false,
             }
         };
-        let parts: Vec<bool> = (0..parts).map(one_program).collect();
-        let movable = |id: &NodeId| parts[self.space_of(*id).part] && self.is_movable(*id);
+        let components: Vec<bool> = (0..components).map(one_program).collect();
+        let movable =
+            |id: &NodeId| components[self.space_of(*id).component] && self.is_movable(*id);
         (0..graph.nodes.len()).map(NodeId).filter(movable).collect()
     }
 
-    /// Returns the sinks that write files in a thread that reads a source, unless they were placed
-    /// there: each gets a thread of its own once a write holds up the reader.
+    /// Returns the unpinned sinks that write files in a thread that also reads a source. The path
+    /// gives such a sink a thread of its own as soon as a write delays the reader.
     #[must_use]
     pub fn sinks_with_readers(&self) -> Vec<NodeId> {
         if self.graph.options.flag("no-adapt") || !self.replicas.is_empty() {
@@ -117,9 +117,9 @@ impl Plan {
     }
 }
 
-/// Returns false if the filter decides by what it keeps of earlier blocks, and has no state with
-/// which it could go on: the kernel decides its first blocks before the thread has decided the last
-/// ones.
+/// Returns true if a running filter may move into the kernel. Returns false if its answers depend
+/// on earlier blocks and its state cannot be transferred, because the kernel judges its first
+/// blocks before the thread has judged its last ones.
 #[must_use]
 pub fn may_enter_kernel(graph: &Graph, id: NodeId) -> bool {
     let node = graph.node(id);

@@ -1,9 +1,11 @@
-//! Persisted plans, against which the next plan of the same request reports its changes.
+//! Persisted plans. The next plan of the same request is compared with the persisted plan to report
+//! changes.
 //!
-//! A persisted plan holds the text, the space and the cost in each space of every node. [SL §7.1]
+//! A persisted plan holds, for every node, its text, its space and its cost in each space. [SL
+//! §7.1]
 
 use super::model::Plan;
-use crate::format::number;
+use crate::format::one_decimal;
 use crate::names::cost_key;
 use std::fmt::Write as _;
 
@@ -19,7 +21,7 @@ pub struct PersistedPlan {
 /// A node of a persisted plan.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PersistedNode {
-    /// The text of the node, as in a request.
+    /// The text of the node as in a request.
     pub text: String,
     /// The name of its space.
     pub space: String,
@@ -27,7 +29,7 @@ pub struct PersistedNode {
     pub costs: Vec<(String, f64)>,
 }
 
-/// The first line of the text.
+/// The first line of the text, with the version of the format.
 const FIRST_LINE: &str = "plan 1";
 
 impl PersistedPlan {
@@ -37,7 +39,7 @@ impl PersistedPlan {
         let node = |(id, _)| PersistedNode {
             text: cost_key(&plan.graph, id).replace(filter::text::is_hidden, "·"),
             space: plan.space_of(id).name.replace(' ', "_"),
-            costs: costs(plan, id),
+            costs: costs_by_space(plan, id),
         };
         Self { cost_ns: plan.choice.cost_ns, nodes: plan.graph.ids().map(node).collect() }
     }
@@ -52,9 +54,9 @@ impl PersistedPlan {
             return Vec::new();
         }
         let moved = self.nodes.iter().zip(&now.nodes).filter(|(old, new)| old.space != new.space);
-        let mut texts: Vec<String> = moved.map(|(old, new)| moved_because(old, new)).collect();
+        let mut texts: Vec<String> = moved.map(|(old, new)| reason_for_move(old, new)).collect();
         if !texts.is_empty() {
-            let (old, new) = (number(self.cost_ns), number(now.cost_ns));
+            let (old, new) = (one_decimal(self.cost_ns), one_decimal(now.cost_ns));
             texts.push(format!("all of it costs {new} ns now, and {old} by what was known then"));
         }
         texts
@@ -74,24 +76,24 @@ impl PersistedPlan {
         out
     }
 
-    /// Parses a persisted plan; `None` if the text is something else.
+    /// Parses a persisted plan; `None` if the text is not one.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let mut lines = text.lines();
         lines.next().filter(|line| *line == FIRST_LINE)?;
         let cost_ns = lines.next()?.strip_prefix("cost ")?.parse().ok()?;
-        let nodes: Option<Vec<PersistedNode>> = lines.map(node).collect();
+        let nodes: Option<Vec<PersistedNode>> = lines.map(parse_node).collect();
         Some(Self { cost_ns, nodes: nodes? })
     }
 }
 
-fn costs(plan: &Plan, id: crate::graph::NodeId) -> Vec<(String, f64)> {
+fn costs_by_space(plan: &Plan, id: crate::graph::NodeId) -> Vec<(String, f64)> {
     let candidates = plan.placements[id.0].candidates.iter();
     let can = candidates.filter_map(|known| Some((known, *known.verdict.as_ref().ok()?)));
     can.map(|(known, ns)| (known.space.replace(' ', "_"), ns)).collect()
 }
 
-fn node(line: &str) -> Option<PersistedNode> {
+fn parse_node(line: &str) -> Option<PersistedNode> {
     let (space, rest) = line.split_once(' ')?;
     let (count, mut rest) = rest.split_once(' ')?;
     let mut costs = Vec::new();
@@ -103,11 +105,11 @@ fn node(line: &str) -> Option<PersistedNode> {
     Some(PersistedNode { text: rest.to_owned(), space: space.to_owned(), costs })
 }
 
-/// Explains why a node moved by its costs in both spaces, before and now.
-fn moved_because(old: &PersistedNode, new: &PersistedNode) -> String {
+/// Explains why a node moved, by its costs in both spaces then and now.
+fn reason_for_move(old: &PersistedNode, new: &PersistedNode) -> String {
     let cost = |of: &PersistedNode, space: &str| {
         let known = of.costs.iter().find(|(name, _)| name == space);
-        known.map(|(_, ns)| format!("{} ns", number(*ns)))
+        known.map(|(_, ns)| format!("{} ns", one_decimal(*ns)))
     };
     let texts = |space: &str| match (cost(new, space), cost(old, space)) {
         (None, None) => format!("{space} nothing"),

@@ -13,30 +13,31 @@ pub struct Program {
     pub attach: Attach,
     /// The sources that the program replaces.
     pub sources: Vec<NodeId>,
-    /// The steps for each frame, every step after its input.
+    /// The filters that the program runs for each frame, every step after the step that provides
+    /// its input.
     pub steps: Vec<ProgramStep>,
     /// The edges out of the program; the index of an edge in this list is the number of its ring.
     pub exits: Vec<ExitEdge>,
-    /// The memory for outgoing frames and pointers to them, including frames that a twin is unsure
-    /// of.
+    /// The memory for outgoing frames and the pointers to them. Frames that a twin is unsure of
+    /// leave through it too.
     pub ring: KernelRing,
 }
 
 /// A filter in a program. Equal filters with the same input are one step.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProgramStep {
-    /// The nodes.
+    /// The nodes of the graph that the step executes.
     pub nodes: Vec<NodeId>,
     /// The step that provides the input; `None` for the frames as received.
     pub from: Option<usize>,
-    /// The classes of that step whose blocks enter this step.
+    /// The classes of the step `from` whose blocks enter this step.
     pub classes: ClassSet,
 }
 
 /// An edge that leaves the kernel.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExitEdge {
-    /// The edge.
+    /// The edge of the graph.
     pub edge: EdgeId,
     /// The step from which the edge leaves; `None` for the source.
     pub from: Option<usize>,
@@ -48,7 +49,7 @@ pub struct ExitEdge {
 /// rings.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KernelRing {
-    /// The number of pointers per edge.
+    /// The number of pointers in the ring of each edge.
     pub pointers: u32,
     /// The size of the record buffer in bytes.
     pub bytes: u32,
@@ -116,7 +117,7 @@ impl Program {
         for (number, edge) in graph.edges.iter().enumerate().filter(|(_, edge)| edge.from == id) {
             let classes = edge.classes.clone();
             if inside(edge.to) {
-                let step = self.step(graph, edge.to, from, classes);
+                let step = self.find_or_add_step(graph, edge.to, from, classes);
                 self.add_successors(graph, edge.to, Some(step), inside);
             } else {
                 self.exits.push(ExitEdge { edge: EdgeId(number), from, classes });
@@ -125,7 +126,13 @@ impl Program {
     }
 
     /// Returns the step of a node: an existing equal step with the same input, or a new step.
-    fn step(&mut self, graph: &Graph, id: NodeId, from: Option<usize>, classes: ClassSet) -> usize {
+    fn find_or_add_step(
+        &mut self,
+        graph: &Graph,
+        id: NodeId,
+        from: Option<usize>,
+        classes: ClassSet,
+    ) -> usize {
         let same = |step: &ProgramStep| {
             let first = step.nodes.first().and_then(|first| graph.node(*first).filter());
             let alike = first.zip(graph.node(id).filter()).is_some_and(|(one, other)| {

@@ -1,20 +1,20 @@
-//! Filtering ahead: a source that can filter in the kernel evaluates the filter that follows it, so
-//! that rejected frames never enter the process. The filter itself stays, and the kernel may reject
-//! nothing that the filter would pass. [SL §7.1; CONTRACT 18]
+//! Filtering ahead. A source that can filter in the kernel evaluates the filter that follows it, so
+//! that rejected frames never enter the process. The filter itself remains in the graph, and the
+//! kernel must pass every frame that the filter would pass. [SL §7.1; CONTRACT 18]
 //!
-//! This is correct where no difference can be observed: all output of the source goes to that
-//! filter, directly or through a merge of sources, and no arc selects blocks that the filter
-//! rejects. The decision depends on the arguments alone, not on the machine.
+//! Filtering ahead is allowed only where it makes no observable difference: all output of the
+//! source goes to that filter, directly or through a merge of sources, and no arc selects blocks
+//! that the filter rejects. The decision depends on the arguments alone, not on the machine.
 
 use crate::graph::{Graph, NodeId, Step};
 use filter::FilterKind;
 
-/// A source that can filter in the kernel, with the filter it evaluates.
+/// A source that can filter in the kernel, with the filter that it evaluates.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pushdown {
     /// The source.
     pub source: NodeId,
-    /// The filter, or the reason why there is none.
+    /// The filter, or the reason why the source evaluates none.
     pub filter: Result<NodeId, String>,
     /// A description of the frames that pass unfiltered; `None` if the kernel filters all frames.
     pub except: Option<&'static str>,

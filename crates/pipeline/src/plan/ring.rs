@@ -1,16 +1,16 @@
-//! The parameters of a ring.
+//! The parameters of a ring, and their defaults.
 
-/// The default number of blocks per event. [Th §5.2.2]
+/// The default number of blocks per wakeup of the reader. [Th §5.2.2]
 pub(super) const SIGNAL_BLOCKS: usize = 32;
 
-/// The default time in ns after which the reader of an edge out of the kernel is woken: the time
-/// that frames wait in the ring of a packet socket. On a virtual machine a wakeup costs the waker
-/// 30 us and the process 10 us; at 1 ms, a line with few frames would spend more on wakeups than a
-/// kernel program saves.
+/// The default time in ns after which the reader of an edge out of the kernel is woken. It equals
+/// the time that frames wait in the ring of a packet socket. On a virtual machine a wakeup costs
+/// the waker 30 µs and the process 10 µs; at 1 ms, a request with few frames would spend more on
+/// wakeups than a kernel program saves.
 const KERNEL_NS: u64 = 10_000_000;
 
-/// The number of pointers of an edge out of the kernel, per processor: the number of 1 KB frames
-/// that fit into the record buffer.
+/// The number of pointers of an edge out of the kernel, per processor. It is the number of 1 KB
+/// frames that fit into the record buffer.
 const KERNEL_ENTRIES: usize = 4096;
 
 /// The size of a pointer from a kernel program, in bytes.

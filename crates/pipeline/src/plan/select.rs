@@ -1,6 +1,6 @@
-//! Selection: finds the cheapest placement, exactly. [SL §7.1]
+//! Selection, which finds the cheapest placement exactly. [SL §7.1]
 //!
-//! A branch-and-bound search over the nodes from the sources to the sinks. A placement is legal if
+//! Branch and bound searches over the nodes from the sources to the sinks. A placement is legal if
 //! the index of the space decreases along no edge and operands run in the space of their section. A
 //! process is between two threads: after it the path continues in the next thread or later. The
 //! bound is the cost so far plus the minimal costs of all unplaced nodes. The greedy rule of the
@@ -18,7 +18,7 @@ use crate::graph::{Graph, NodeId};
 /// The maximum number of placements examined by branch and bound.
 const STEPS_MAX: u64 = 200_000;
 
-/// A placement.
+/// A placement of all nodes, and how it was found.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Selection {
     /// The space of every node.
@@ -27,7 +27,7 @@ pub(super) struct Selection {
     pub(super) input_spaces: Vec<usize>,
     /// The space that reads the output of each node.
     pub(super) output_spaces: Vec<usize>,
-    /// The result of the search.
+    /// The result of the search: policy, cost and number of steps.
     pub(super) choice: Choice,
 }
 
@@ -36,12 +36,12 @@ struct Search<'s> {
     discovery: &'s Discovery,
     crossing: f64,
     leaving: f64,
-    /// Like `leaving`, for frames taken from the host.
+    /// The cost, in ns, of an edge out of the kernel for frames taken from the host.
     redirect: f64,
-    /// The cost of finding header offsets: in a kernel program, and elsewhere.
+    /// The cost, in ns, of finding header offsets: first in a kernel program, then elsewhere.
     look: (f64, f64),
     policy: Policy,
-    /// The nodes from the sources to the sinks.
+    /// The nodes in the order of placement, from the sources to the sinks.
     order: Vec<NodeId>,
     /// For every position in `order`, the minimal cost of the nodes from that position on.
     minimal: Vec<f64>,
@@ -63,7 +63,7 @@ struct Assignment {
 
 impl Assignment {
     /// Returns an empty placement for this number of nodes.
-    fn begin(nodes: usize) -> Self {
+    fn empty(nodes: usize) -> Self {
         let nowhere = vec![usize::MAX; nodes];
         let (input_spaces, output_spaces) = (nowhere.clone(), nowhere.clone());
         Self { spaces: nowhere, input_spaces, output_spaces, headers_known: vec![false; nodes] }
@@ -81,7 +81,7 @@ pub(super) fn select(
     if let Some(id) = search.order.iter().find(|id| cheapest(discovery, **id).is_infinite()) {
         return Err(unplaceable(graph, discovery, *id));
     }
-    search.place_next(0, 0.0, &mut Assignment::begin(graph.nodes.len()));
+    search.place_next(0, 0.0, &mut Assignment::empty(graph.nodes.len()));
     let (mut steps, mut proved) = (search.steps, search.steps < STEPS_MAX);
     let mut best = search.best.take();
     if !proved
@@ -117,14 +117,14 @@ impl<'s> Search<'s> {
         for (i, id) in order.iter().enumerate().rev() {
             minimal[i] = minimal[i + 1] + cheapest(discovery, *id);
         }
-        let (crossing, leaving) = (machine.costs.crossing(), machine.costs.leaving());
+        let (crossing, leaving) = (machine.costs.crossing_cost(), machine.costs.kernel_exit());
         Self {
             graph,
             discovery,
             crossing,
             leaving,
             redirect: machine.costs.redirect,
-            look: (machine.costs.twin_look, machine.costs.look),
+            look: (machine.costs.twin_header_search, machine.costs.header_search),
             policy,
             order,
             minimal,
@@ -168,8 +168,8 @@ impl<'s> Search<'s> {
         }
     }
 
-    /// Returns the legal spaces of a node, given the placements upstream; cheapest (or deepest)
-    /// first.
+    /// Returns the legal spaces of a node, given the placements upstream. The cheapest comes first,
+    /// or the deepest if the policy is `Deepest`.
     fn legal_spaces(&self, id: NodeId, assignment: &Assignment) -> Vec<LegalSpace> {
         let node = self.graph.node(id);
         let before = self.graph.inputs(id).filter(|edge| !edge.back);
@@ -207,7 +207,7 @@ impl<'s> Search<'s> {
         let spaces = &self.discovery.spaces;
         let is_next = |place: &usize| {
             let space = &spaces[*place];
-            space.kind == SpaceKind::Thread && space.part == spaces[process].part
+            space.kind == SpaceKind::Thread && space.component == spaces[process].component
         };
         let first = (0..spaces.len()).find(is_next);
         let last = match last {
@@ -225,10 +225,10 @@ impl<'s> Search<'s> {
         self.graph.outputs(id).next().is_some()
     }
 
-    /// Returns the cost of finding headers in a node's input, 0 if a node upstream has found them;
-    /// and true if they are known downstream. Header offsets found by a kernel program do not leave
-    /// it, and the cost of an edge out of the kernel includes a new search, except for frames
-    /// redirected to a socket.
+    /// Returns the cost of finding headers in a node's input, which is 0 if a node upstream has
+    /// found them, and true if the headers are known downstream. Header offsets that a kernel
+    /// program found do not leave it. The cost of an edge out of the kernel includes a new search,
+    /// except for frames redirected to a socket.
     fn header_cost(&self, id: NodeId, input_space: usize, assignment: &Assignment) -> (f64, bool) {
         let inside = |space: usize| self.discovery.spaces[space].kind == SpaceKind::Kernel;
         let here = inside(input_space);
@@ -287,11 +287,13 @@ struct LegalSpace {
 }
 
 fn unplaceable(graph: &Graph, discovery: &Discovery, id: NodeId) -> Unplaceable {
-    let part = discovery.parts[id.0];
+    let component = discovery.components[id.0];
     let spaces = discovery.spaces.iter().zip(&discovery.owners);
     let refusals = spaces
         .zip(&discovery.verdicts[id.0])
-        .filter(|((space, owner), _)| space.part == part && owner.is_none_or(|owner| owner == id))
+        .filter(|((space, owner), _)| {
+            space.component == component && owner.is_none_or(|owner| owner == id)
+        })
         .map(|((space, _), verdict)| {
             let why = verdict.as_ref().err().cloned();
             (

@@ -12,24 +12,24 @@ use crate::registry::Registry;
 
 pub(super) const MESSAGE: &str = "is a path of PipesFS";
 
-/// Returns the request for a path and the stages `behind` it; `None` if one of its directories is
-/// neither a filter nor a class. Adds `print` to a request without output.
+/// Returns the request for a path and the stages `behind` it, and adds `print` to a request without
+/// output. `None` if a directory is neither a filter nor a class.
 pub(super) fn request(
     path: &str,
     behind: Option<String>,
     registry: &dyn Registry,
 ) -> Option<String> {
     let mut parts = path.strip_prefix('/')?.split('/').filter(|part| !part.is_empty());
-    let source = parts.find(|part| registry.find_source(name_of(part).0).is_some())?;
+    let source = parts.find(|part| registry.find_source(split_directory(part).0).is_some())?;
     let mut line = argument_text(source);
-    let (mut upstream, mut entry) = (None, registry.find_source(name_of(source).0)?);
+    let (mut upstream, mut entry) = (None, registry.find_source(split_directory(source).0)?);
     let mut label = String::new();
     while let Some(part) = parts.next() {
         if part == "all" && parts.clone().next().is_none() {
             break;
         }
         let classifier = if entry.classes == Classes::Same { upstream } else { Some(entry) };
-        let is_filter = registry.find(name_of(part).0).is_some();
+        let is_filter = registry.find(split_directory(part).0).is_some();
         if label.is_empty()
             && !is_filter
             && classifier.is_some_and(|filter| has_class(filter, part))
@@ -37,7 +37,7 @@ pub(super) fn request(
             label = part.to_owned();
             continue;
         }
-        let next = registry.find(name_of(part).0).filter(|next| !next.kind.is_source())?;
+        let next = registry.find(split_directory(part).0).filter(|next| !next.kind.is_source())?;
         line = format!("{line} |{label} {}", argument_text(part));
         (upstream, entry) = (classifier, next);
         label.clear();
@@ -51,12 +51,12 @@ pub(super) fn request(
 }
 
 /// Splits a directory into the filter's name and its arguments: `bpf:tcp port 80`.
-fn name_of(part: &str) -> (&str, Option<&str>) {
+fn split_directory(part: &str) -> (&str, Option<&str>) {
     part.split_once(':').map_or((part, None), |(name, rest)| (name, Some(rest)))
 }
 
 fn argument_text(part: &str) -> String {
-    match name_of(part) {
+    match split_directory(part) {
         ("bpf", Some(expression)) => format!("bpf {}", quoted(expression)),
         (name, arguments) => with_argument(name, arguments),
     }

@@ -1,5 +1,5 @@
-//! Worker processes: the request runs once per processor, each time in a process of its own that
-//! receives a share of the sessions (`--engines=`). [Par §V-B]
+//! Worker processes (`--engines=`). The request runs once per processor, each time in a process of
+//! its own that receives a share of the sessions. [Par §V-B]
 //!
 //! If a request cannot run this way, the reasons become diagnostics; otherwise it is rewritten to
 //! one request per worker. In the request of a worker each source is followed by `shard 1 of=2
@@ -54,7 +54,7 @@ pub(crate) fn mistakes(graph: &Graph) -> Vec<Diagnostic> {
     }
     for (id, node) in graph.ids() {
         let Step::Filter(used) = &node.step else { continue };
-        if let Err(why) = check(graph, id, node, used) {
+        if let Err(why) = check_node(graph, id, node, used) {
             let name = used.description.name;
             let what = format!("several engines cannot run `{name}`: {}", why.0);
             found.push(Diagnostic::error(node.span, what).hint(why.1));
@@ -63,11 +63,11 @@ pub(crate) fn mistakes(graph: &Graph) -> Vec<Diagnostic> {
     found
 }
 
-/// An obstacle to running a request in worker processes, and a remedy.
+/// An obstacle to running a request in worker processes, and how to remove it.
 struct Ineligible(String, String);
 
 /// Checks that several worker processes can run this node. Fails with the reason.
-fn check(graph: &Graph, id: NodeId, node: &Node, used: &Use) -> Result<(), Ineligible> {
+fn check_node(graph: &Graph, id: NodeId, node: &Node, used: &Use) -> Result<(), Ineligible> {
     let instead = |why: String| Ineligible(why, WorkerRule::DEFAULT_HINT.to_owned());
     let description = used.description;
     if let WorkerRule::Not(why, hint) = description.worker_rule(&used.arguments) {

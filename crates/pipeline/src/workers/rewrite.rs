@@ -1,13 +1,14 @@
 //! The request of each worker process.
 
 use super::{OPTION, session_key};
-use crate::edit::{InvalidEdit, chain, for_each_filter, parse_filter, replace_at, parse_tree};
+use crate::edit::{InvalidEdit, chain, for_each_filter, parse_filter, parse_tree, replace_at};
 use crate::graph::Graph;
 use crate::language::tree::{Pipeline, Term};
 use filter::WorkerRule;
 use filter::sharing::Sharing;
 
-/// Returns the request of worker `number`, counted from 1, of `of` workers.
+/// Returns the request of the worker with this number, counted from 1, of `of` workers. Fails if
+/// the text of the graph cannot be edited.
 pub fn request(graph: &Graph, number: u32, of: u32) -> Result<String, InvalidEdit> {
     let mut request = parse_tree(&graph.text, "the request")?;
     request.options.retain(|option| option.key.text != OPTION);
@@ -20,8 +21,10 @@ pub fn request(graph: &Graph, number: u32, of: u32) -> Result<String, InvalidEdi
         let at = graph.node(head).span;
         let mut behind = |term| Some(chain(term, share.clone()));
         let pipelines = std::mem::take(&mut request.pipelines).into_iter();
-        request.pipelines =
-            pipelines.filter_map(|term| replace_at(term, at, &mut behind)).map(flatten).collect();
+        request.pipelines = pipelines
+            .filter_map(|term| replace_at(term, at, &mut behind))
+            .map(inline_first_pipelines)
+            .collect();
     }
     for (_, node) in graph.ids() {
         let Some(used) = node.filter() else { continue };
@@ -44,8 +47,8 @@ pub fn request(graph: &Graph, number: u32, of: u32) -> Result<String, InvalidEdi
     Ok(request.to_string())
 }
 
-/// Inlines a pipeline that is the first stage of another pipeline.
-fn flatten(term: Term) -> Term {
+/// Inlines each pipeline that is the first stage of another pipeline.
+fn inline_first_pipelines(term: Term) -> Term {
     match term {
         Term::Pipeline(Pipeline { first, rest, span }) => match *first {
             Term::Pipeline(mut inner) => {

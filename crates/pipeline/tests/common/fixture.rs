@@ -1,4 +1,5 @@
-//! A registry of the built-in filters, with sources and sinks made for the planner tests.
+//! A registry for the planner tests: the built-in filters, and sources and sinks made for the
+//! tests.
 
 use filter::{
     Arguments, Attach, Description, EndpointFacts, Filter, FilterKind, Form, Forms, Mistake,
@@ -8,13 +9,17 @@ use pipeline::plan::{Machine, Plan, plan};
 use pipeline::registry::{Registry, RegistryList};
 use std::sync::OnceLock;
 
-const fn source(name: &'static str, form: Form, parameters: &'static [Parameter]) -> Description {
+const fn source_description(
+    name: &'static str,
+    form: Form,
+    parameters: &'static [Parameter],
+) -> Description {
     let gives = OutputForm::Form(form);
     let takes = Forms::NONE;
     Description { name, kind: FilterKind::Source, takes, gives, parameters, ..Description::EMPTY }
 }
 
-const fn sink(name: &'static str, parameters: &'static [Parameter]) -> Description {
+const fn sink_description(name: &'static str, parameters: &'static [Parameter]) -> Description {
     Description {
         name,
         kind: FilterKind::Sink,
@@ -26,7 +31,7 @@ const fn sink(name: &'static str, parameters: &'static [Parameter]) -> Descripti
 
 const FILE_PARAMETER: Parameter = Parameter::needed("file", Type::Path, "the file");
 pub(crate) const RX: Description = Description {
-    ..source(
+    ..source_description(
         "rx",
         Form::Frame,
         &[Parameter::optional("interface", Type::Text, "where").positional()],
@@ -40,19 +45,19 @@ fn attach(arguments: &Arguments) -> Result<Attach, String> {
     Ok(Attach::observing(&interface))
 }
 
-const REPLAY: Description = source("replay", Form::Frame, &[FILE_PARAMETER]);
-const READ: Description = source(
+const REPLAY: Description = source_description("replay", Form::Frame, &[FILE_PARAMETER]);
+const READ: Description = source_description(
     "read",
     Form::Bytes,
     &[FILE_PARAMETER, Parameter::named("block", Type::SIZE, "64k", "how long a block is")],
 );
-const PRINT: Description = sink("print", &[]);
+const PRINT: Description = sink_description("print", &[]);
 const DISCARD: Description = Description {
     reads: ReadDepth::Nothing,
     kernel: Some(PASS_THROUGH_TWIN),
-    ..sink("discard", &[])
+    ..sink_description("discard", &[])
 };
-const PCAP: Description = sink("pcap", &[FILE_PARAMETER]);
+const PCAP: Description = sink_description("pcap", &[FILE_PARAMETER]);
 
 const EXEC: Description = Description {
     name: "exec",
@@ -80,9 +85,9 @@ fn build_cyclic(_: &Arguments) -> Result<Filter, Mistake> {
 
 /// The registry of the built-in filters and the sources and sinks above.
 #[derive(Debug)]
-pub(crate) struct World(RegistryList<'static>);
+pub(crate) struct PlannerRegistry(RegistryList<'static>);
 
-impl Registry for World {
+impl Registry for PlannerRegistry {
     fn find(&self, name: &str) -> Option<&'static Description> {
         self.0.find(name)
     }
@@ -112,7 +117,7 @@ impl Registry for World {
     }
 }
 
-/// The facts about a sink that appends to one file.
+/// The facts about a sink_description that appends to one file.
 const APPENDS: EndpointFacts =
     EndpointFacts { writes_files: true, appends: Some(|_| true), ..EndpointFacts::NONE };
 
@@ -123,10 +128,10 @@ pub(crate) const ENDPOINTS: &[(&str, &EndpointFacts)] = &[
     ("pcap", &APPENDS),
 ];
 
-pub(crate) fn world() -> World {
+pub(crate) fn planner_registry() -> PlannerRegistry {
     static ENTRIES: OnceLock<Vec<&'static Description>> = OnceLock::new();
     let entries = ENTRIES.get_or_init(entries);
-    World(RegistryList { entries, endpoints: ENDPOINTS, spaces: &["kernel", "thread*"] })
+    PlannerRegistry(RegistryList { entries, endpoints: ENDPOINTS, spaces: &["kernel", "thread*"] })
 }
 
 fn entries() -> Vec<&'static Description> {
@@ -139,7 +144,7 @@ fn entries() -> Vec<&'static Description> {
 
 /// Plans a request without errors on a machine that can run it.
 pub(crate) fn planned(request: &str, machine: &Machine) -> Plan {
-    let (graph, mistakes) = pipeline::read(request, &world());
+    let (graph, mistakes) = pipeline::read(request, &planner_registry());
     assert!(mistakes.is_empty(), "{}", pipeline::render(request, &mistakes, false));
-    plan(graph, &world(), machine).unwrap_or_else(|why| panic!("{request}: {why}"))
+    plan(graph, &planner_registry(), machine).unwrap_or_else(|why| panic!("{request}: {why}"))
 }

@@ -6,7 +6,7 @@ pub(crate) mod trees;
 pub(crate) mod world;
 pub(crate) mod writer;
 
-/// A small random number generator (xorshift*), whose seed repeats a run.
+/// A small random number generator (xorshift*). The same seed repeats a run.
 #[derive(Debug, Clone)]
 pub(crate) struct Random(u64);
 
@@ -25,7 +25,7 @@ impl Random {
         Self(seed | 1)
     }
 
-    pub(crate) fn next(&mut self) -> u64 {
+    pub(crate) fn next_u64(&mut self) -> u64 {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;
         self.0 ^= self.0 >> 27;
@@ -34,7 +34,7 @@ impl Random {
 
     /// Returns a number below `end`.
     pub(crate) fn below(&mut self, end: usize) -> usize {
-        (self.next() % end.max(1) as u64) as usize
+        (self.next_u64() % end.max(1) as u64) as usize
     }
 
     /// Returns true with probability 1/`times`.
@@ -64,7 +64,7 @@ pub(crate) fn read_cases(text: &str) -> Vec<(String, Vec<String>)> {
     cases
 }
 
-/// Returns the case file with the expected results replaced by those of `format_graph`.
+/// Returns the case file with the expected results replaced by those that `format_graph` returns.
 pub(crate) fn update_cases(text: &str, format_graph: impl Fn(&str) -> Vec<String>) -> String {
     let mut out = String::new();
     for line in text.lines().filter(|line| !line.starts_with("  ")) {

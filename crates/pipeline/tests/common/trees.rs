@@ -13,9 +13,9 @@ const NAMES: &[&str] = &["a", "rx", "tcp", "http", "dport", "x1_y", "all", "x", 
 const KEYS: &[&str] = &["k", "per", "max-age", "name", "a_b", "x9"];
 const MARKS: &[&str] = &["X", "y", "Loop_1"];
 const PINS: &[&str] = &["kernel", "thread2", "s"];
-const BARE: &[&str] =
+const BARE_WORDS: &[&str] =
     &["eth0", "-", "out/", "10.0.0.1/8", "-5s", "a@b", "x#y", "é", "1:2,3", "*", "a\\b"];
-const QUOTED: &[&[u8]] = &[
+const QUOTED_TEXTS: &[&[u8]] = &[
     b"",
     b"tcp port 80",
     b"--name=X",
@@ -34,36 +34,39 @@ const QUOTED: &[&[u8]] = &[
 ];
 
 /// Returns a random tree in the normal form that the parser produces.
-pub(crate) fn request(random: &mut Random) -> Request {
-    let options = (0..random.below(3).saturating_sub(1)).map(|_| option(random)).collect();
+pub(crate) fn random_request(random: &mut Random) -> Request {
+    let options = (0..random.below(3).saturating_sub(1)).map(|_| random_option(random)).collect();
     let count = if random.once_in(8) { 2 } else { 1 };
     let mut fuel = 2 + random.below(9);
-    let pipelines = (0..count).map(|_| term(random, &mut fuel, 5)).collect();
+    let pipelines = (0..count).map(|_| random_term(random, &mut fuel, 5)).collect();
     Request { options, pipelines }
 }
 
-fn option(random: &mut Random) -> RequestOption {
-    let value = (!random.once_in(3)).then(|| text(random));
-    RequestOption { key: name(random, KEYS), value, span: EMPTY_SPAN }
+fn random_option(random: &mut Random) -> RequestOption {
+    let value = (!random.once_in(3)).then(|| random_text(random));
+    RequestOption { key: random_name(random, KEYS), value, span: EMPTY_SPAN }
 }
 
 /// Returns a random term of about `fuel` filters with at most `depth` levels of nesting.
-fn term(random: &mut Random, fuel: &mut usize, depth: usize) -> Term {
+fn random_term(random: &mut Random, fuel: &mut usize, depth: usize) -> Term {
     *fuel = fuel.saturating_sub(1);
     if *fuel == 0 || depth == 0 {
-        return Term::Filter(node(random));
+        return Term::Filter(random_filter_term(random));
     }
     match random.below(10) {
-        0..=2 => Term::Filter(node(random)),
-        3 => Term::Not(Not { term: Box::new(term(random, fuel, depth - 1)), span: EMPTY_SPAN }),
-        4..=6 => pipeline(random, fuel, depth - 1),
-        _ => group(random, fuel, depth - 1),
+        0..=2 => Term::Filter(random_filter_term(random)),
+        3 => Term::Not(Not {
+            term: Box::new(random_term(random, fuel, depth - 1)),
+            span: EMPTY_SPAN,
+        }),
+        4..=6 => random_pipeline(random, fuel, depth - 1),
+        _ => random_group(random, fuel, depth - 1),
     }
 }
 
-fn pipeline(random: &mut Random, fuel: &mut usize, depth: usize) -> Term {
+fn random_pipeline(random: &mut Random, fuel: &mut usize, depth: usize) -> Term {
     let mut stage = |random: &mut Random| loop {
-        let term = term(random, fuel, depth);
+        let term = random_term(random, fuel, depth);
         if !matches!(term, Term::Pipeline(_)) {
             return term;
         }
@@ -71,29 +74,34 @@ fn pipeline(random: &mut Random, fuel: &mut usize, depth: usize) -> Term {
     let first = Box::new(stage(random));
     let rest = (0..1 + random.below(3))
         .map(|_| {
-            let label = random.once_in(3).then(|| label(random));
+            let label = random.once_in(3).then(|| random_label(random));
             Stage { arc: Pipe { label, span: EMPTY_SPAN }, term: stage(random) }
         })
         .collect();
     Term::Pipeline(Pipeline { first, rest, span: EMPTY_SPAN })
 }
 
-fn group(random: &mut Random, fuel: &mut usize, depth: usize) -> Term {
+fn random_group(random: &mut Random, fuel: &mut usize, depth: usize) -> Term {
     if random.once_in(8) {
-        let term = term(random, fuel, depth);
-        let branches = vec![Branch { label: Some(label(random)), term, span: EMPTY_SPAN }];
+        let term = random_term(random, fuel, depth);
+        let branches = vec![Branch { label: Some(random_label(random)), term, span: EMPTY_SPAN }];
         return Term::Group(Group { operator: Operator::Parallel, branches, span: EMPTY_SPAN });
     }
     let operator = [Operator::Parallel, Operator::Union, Operator::Section][random.below(3)];
     let branches =
-        (0..2 + random.below(2)).map(|_| branch(random, fuel, depth, operator)).collect();
+        (0..2 + random.below(2)).map(|_| random_branch(random, fuel, depth, operator)).collect();
     Term::Group(Group { operator, branches, span: EMPTY_SPAN })
 }
 
-fn branch(random: &mut Random, fuel: &mut usize, depth: usize, operator: Operator) -> Branch {
-    let label = random.once_in(3).then(|| label(random));
+fn random_branch(
+    random: &mut Random,
+    fuel: &mut usize,
+    depth: usize,
+    operator: Operator,
+) -> Branch {
+    let label = random.once_in(3).then(|| random_label(random));
     loop {
-        let term = term(random, fuel, depth);
+        let term = random_term(random, fuel, depth);
         let spliced = matches!(&term, Term::Group(group)
             if group.operator == operator || group.branches.len() == 1);
         if label.is_some() || !spliced {
@@ -102,50 +110,51 @@ fn branch(random: &mut Random, fuel: &mut usize, depth: usize, operator: Operato
     }
 }
 
-fn node(random: &mut Random) -> FilterTerm {
-    let arguments = (0..random.below(4).saturating_sub(1)).map(|_| argument(random)).collect();
-    let mark = random.once_in(6).then(|| name(random, MARKS));
-    let pin = random.once_in(6).then(|| name(random, PINS));
-    FilterTerm { name: name(random, NAMES), arguments, mark, pin, span: EMPTY_SPAN }
+fn random_filter_term(random: &mut Random) -> FilterTerm {
+    let arguments =
+        (0..random.below(4).saturating_sub(1)).map(|_| random_argument(random)).collect();
+    let mark = random.once_in(6).then(|| random_name(random, MARKS));
+    let pin = random.once_in(6).then(|| random_name(random, PINS));
+    FilterTerm { name: random_name(random, NAMES), arguments, mark, pin, span: EMPTY_SPAN }
 }
 
-fn argument(random: &mut Random) -> Argument {
-    let key = random.once_in(2).then(|| name(random, KEYS));
-    Argument { key, value: text(random), span: EMPTY_SPAN }
+fn random_argument(random: &mut Random) -> Argument {
+    let key = random.once_in(2).then(|| random_name(random, KEYS));
+    Argument { key, value: random_text(random), span: EMPTY_SPAN }
 }
 
-fn text(random: &mut Random) -> Text {
+fn random_text(random: &mut Random) -> Text {
     let quoted = random.once_in(2);
     let bytes = match quoted {
-        true => random.pick(QUOTED).to_vec(),
-        false => random.pick(BARE).as_bytes().to_vec(),
+        true => random.pick(QUOTED_TEXTS).to_vec(),
+        false => random.pick(BARE_WORDS).as_bytes().to_vec(),
     };
     Text { bytes, quoted, span: EMPTY_SPAN }
 }
 
-fn label(random: &mut Random) -> Label {
+fn random_label(random: &mut Random) -> Label {
     let inverted = random.once_in(4);
     let classes = match random.below(8) {
         0 => Classes::All,
-        few => Classes::List((0..1 + few / 5).map(|_| class(random)).collect()),
+        few => Classes::List((0..1 + few / 5).map(|_| random_class(random)).collect()),
     };
     Label { inverted, classes, span: EMPTY_SPAN }
 }
 
-fn class(random: &mut Random) -> Class {
+fn random_class(random: &mut Random) -> Class {
     let (low, high) = match random.below(5) {
-        0 => (Some(value(random)), Some(value(random))),
-        1 => (Some(value(random)), None),
-        2 => (None, Some(value(random))),
-        _ => return Class::One(value(random)),
+        0 => (Some(random_value(random)), Some(random_value(random))),
+        1 => (Some(random_value(random)), None),
+        2 => (None, Some(random_value(random))),
+        _ => return Class::One(random_value(random)),
     };
     Class::Range { low, high, span: EMPTY_SPAN }
 }
 
-fn value(random: &mut Random) -> Value {
+fn random_value(random: &mut Random) -> Value {
     match random.below(3) {
         0 => loop {
-            let name = name(random, NAMES);
+            let name = random_name(random, NAMES);
             if name.text != "all" {
                 return Value::Name(name);
             }
@@ -157,7 +166,7 @@ fn value(random: &mut Random) -> Value {
     }
 }
 
-fn name(random: &mut Random, of: &[&str]) -> Name {
+fn random_name(random: &mut Random, of: &[&str]) -> Name {
     Name { text: random.pick(of).to_owned(), span: EMPTY_SPAN }
 }
 
@@ -168,39 +177,39 @@ pub(crate) fn without_spans(mut request: Request) -> Request {
         option.key.span = EMPTY_SPAN;
         option.value.iter_mut().for_each(|value| value.span = EMPTY_SPAN);
     }
-    request.pipelines.iter_mut().for_each(clear);
+    request.pipelines.iter_mut().for_each(clear_term_spans);
     request
 }
 
-fn clear(term: &mut Term) {
+fn clear_term_spans(term: &mut Term) {
     match term {
         Term::Hole(span) => *span = EMPTY_SPAN,
-        Term::Filter(node) => clear_node(node),
+        Term::Filter(node) => clear_filter_spans(node),
         Term::Not(not) => {
             not.span = EMPTY_SPAN;
-            clear(&mut not.term);
+            clear_term_spans(&mut not.term);
         }
         Term::Group(group) => {
             group.span = EMPTY_SPAN;
             for branch in &mut group.branches {
                 branch.span = EMPTY_SPAN;
-                branch.label.iter_mut().for_each(clear_label);
-                clear(&mut branch.term);
+                branch.label.iter_mut().for_each(clear_label_spans);
+                clear_term_spans(&mut branch.term);
             }
         }
         Term::Pipeline(pipeline) => {
             pipeline.span = EMPTY_SPAN;
-            clear(&mut pipeline.first);
+            clear_term_spans(&mut pipeline.first);
             for stage in &mut pipeline.rest {
                 stage.arc.span = EMPTY_SPAN;
-                stage.arc.label.iter_mut().for_each(clear_label);
-                clear(&mut stage.term);
+                stage.arc.label.iter_mut().for_each(clear_label_spans);
+                clear_term_spans(&mut stage.term);
             }
         }
     }
 }
 
-fn clear_node(node: &mut FilterTerm) {
+fn clear_filter_spans(node: &mut FilterTerm) {
     node.span = EMPTY_SPAN;
     node.name.span = EMPTY_SPAN;
     node.mark.iter_mut().chain(&mut node.pin).for_each(|name| name.span = EMPTY_SPAN);
@@ -211,21 +220,21 @@ fn clear_node(node: &mut FilterTerm) {
     }
 }
 
-fn clear_label(label: &mut Label) {
+fn clear_label_spans(label: &mut Label) {
     label.span = EMPTY_SPAN;
     let Classes::List(list) = &mut label.classes else { return };
     for class in list {
         match class {
-            Class::One(value) => clear_value(value),
+            Class::One(value) => clear_value_spans(value),
             Class::Range { low, high, span } => {
                 *span = EMPTY_SPAN;
-                low.iter_mut().chain(high).for_each(clear_value);
+                low.iter_mut().chain(high).for_each(clear_value_spans);
             }
         }
     }
 }
 
-fn clear_value(value: &mut Value) {
+fn clear_value_spans(value: &mut Value) {
     match value {
         Value::Number { span, .. } => *span = EMPTY_SPAN,
         Value::Name(name) => name.span = EMPTY_SPAN,

@@ -1,4 +1,4 @@
-//! A small registry for tests, with one entry of every kind that the checks distinguish.
+//! A small registry for tests, with one description for every kind that the checks distinguish.
 
 use filter::{
     Arguments, Classes, Description, EndpointFacts, Filter, FilterKind, Form, Forms, Mistake,
@@ -8,7 +8,7 @@ use pipeline::registry::RegistryList;
 
 const PORTS: &[(&str, u32)] = &[("ssh", 22), ("telnet", 23), ("dns", 53), ("http_port", 80)];
 
-const fn entry(
+const fn description(
     name: &'static str,
     kind: FilterKind,
     takes: Forms,
@@ -17,7 +17,7 @@ const fn entry(
     Description { name, kind, takes, gives, ..Description::EMPTY }
 }
 
-const fn numbers(
+const fn number_classes(
     name: &'static str,
     takes: Forms,
     what: &'static str,
@@ -25,10 +25,13 @@ const fn numbers(
     names: &'static [(&'static str, u32)],
 ) -> Description {
     let classes = Classes::Number { what, range, names };
-    Description { classes, ..entry(name, FilterKind::Classification, takes, OutputForm::Same) }
+    Description {
+        classes,
+        ..description(name, FilterKind::Classification, takes, OutputForm::Same)
+    }
 }
 
-const fn range(low: u32, high: u32) -> ValueRange {
+const fn class_range(low: u32, high: u32) -> ValueRange {
     ValueRange { low, high }
 }
 
@@ -42,25 +45,29 @@ const RX: Description = Description {
         Parameter::named("slots", Type::Number { low: 1, high: 4096 }, "256", "ring size"),
         Parameter::named("at", Type::OneOf(&["host", "wire"]), "host", "where"),
     ],
-    ..entry("rx", FilterKind::Source, Forms::NONE, OutputForm::Form(Form::Frame))
+    ..description("rx", FilterKind::Source, Forms::NONE, OutputForm::Form(Form::Frame))
 };
 const TX_SOURCE: Description = Description {
     parameters: &[
         Parameter::optional("interface", Type::Text, "where to listen").positional(),
         Parameter::named("loopback", Type::Flag, "yes", "what it sends to itself"),
     ],
-    ..entry("tx", FilterKind::Source, Forms::NONE, OutputForm::Form(Form::Frame))
+    ..description("tx", FilterKind::Source, Forms::NONE, OutputForm::Form(Form::Frame))
 };
 
 fn observed_source(arguments: &Arguments, received: bool, sent: bool) -> ObservedSource {
     let interface = arguments.text("interface").map(str::to_owned);
     ObservedSource::Frames { interface, netns: None, received, sent, own: false }
 }
-const TX: Description =
-    entry("tx", FilterKind::Sink, Forms::of(&[Form::Frame, Form::Bytes]), OutputForm::Nothing);
+const TX: Description = description(
+    "tx",
+    FilterKind::Sink,
+    Forms::of(&[Form::Frame, Form::Bytes]),
+    OutputForm::Nothing,
+);
 const BUFFER: Description = Description {
     parameters: &[Parameter::needed("name", Type::Text, "the buffer's name")],
-    ..entry("buffer", FilterKind::Source, Forms::NONE, OutputForm::Form(Form::Bytes))
+    ..description("buffer", FilterKind::Source, Forms::NONE, OutputForm::Form(Form::Bytes))
 };
 const BPF: Description = Description {
     parameters: &[Parameter::needed(
@@ -70,21 +77,26 @@ const BPF: Description = Description {
     )],
     classes: Classes::YesNo,
     user: Some(compile),
-    ..entry("bpf", FilterKind::Inspection, Forms::FRAMED, OutputForm::Same)
+    ..description("bpf", FilterKind::Inspection, Forms::FRAMED, OutputForm::Same)
 };
 const ETH: Description =
-    numbers("eth", Forms::of(&[Form::Frame]), "the ethertype", range(0, 0xffff), &[]);
+    number_classes("eth", Forms::of(&[Form::Frame]), "the ethertype", class_range(0, 0xffff), &[]);
 const IP: Description = Description {
     gives: OutputForm::Form(Form::Packet),
-    ..numbers("ip", Forms::of(&[Form::Frame]), "the version", range(4, 6), &[])
+    ..number_classes("ip", Forms::of(&[Form::Frame]), "the version", class_range(4, 6), &[])
 };
 const DPORT: Description =
-    numbers("dport", Forms::FRAMED, "the destination port", range(0, 0xffff), PORTS);
-const FLAVOUR: Description =
-    numbers("flavour", Forms::FRAMED, "the flavour", range(1, 9), &[("ssh", 7), ("odd", 1)]);
+    number_classes("dport", Forms::FRAMED, "the destination port", class_range(0, 0xffff), PORTS);
+const FLAVOUR: Description = number_classes(
+    "flavour",
+    Forms::FRAMED,
+    "the flavour",
+    class_range(1, 9),
+    &[("ssh", 7), ("odd", 1)],
+);
 const TCP: Description = Description {
     parameters: &[Parameter::named("depth", Type::Number { low: 1, high: 64 }, "8", "how deep")],
-    ..entry(
+    ..description(
         "tcp",
         FilterKind::Reordering,
         Forms::of(&[Form::Packet]),
@@ -94,15 +106,15 @@ const TCP: Description = Description {
 const HTTP: Description = Description {
     classes: Classes::Number {
         what: "the kind of message",
-        range: range(1, 1999),
+        range: class_range(1, 1999),
         names: &[("get", 1), ("post", 2)],
     },
     groups: &[
-        ("request", range(1, 99)),
-        ("response", range(100, 999)),
-        ("exchange", range(1000, 1999)),
+        ("request", class_range(1, 99)),
+        ("response", class_range(100, 999)),
+        ("exchange", class_range(1000, 1999)),
     ],
-    ..entry(
+    ..description(
         "http",
         FilterKind::Classification,
         Forms::of(&[Form::Stream]),
@@ -111,14 +123,16 @@ const HTTP: Description = Description {
 };
 const SSH: Description = Description {
     parameters: &[Parameter::optional("user", Type::Text, "whose").positional()],
-    ..entry("ssh", FilterKind::Inspection, Forms::ANY, OutputForm::Same)
+    ..description("ssh", FilterKind::Inspection, Forms::ANY, OutputForm::Same)
 };
-const COUNT: Description = entry("count", FilterKind::Statistics, Forms::ANY, OutputForm::Same);
-const COMPRESS: Description = entry("compress", FilterKind::Editing, Forms::ANY, OutputForm::Same);
+const COUNT: Description =
+    description("count", FilterKind::Statistics, Forms::ANY, OutputForm::Same);
+const COMPRESS: Description =
+    description("compress", FilterKind::Editing, Forms::ANY, OutputForm::Same);
 const EXEC: Description = Description {
     parameters: &[Parameter::needed("command", Type::Text, "what to run")],
     classes: Classes::YesNo,
-    ..entry("exec", FilterKind::Editing, Forms::ANY, OutputForm::Form(Form::Bytes))
+    ..description("exec", FilterKind::Editing, Forms::ANY, OutputForm::Form(Form::Bytes))
 };
 const EXEC_AT_HEAD: Description =
     Description { kind: FilterKind::Source, takes: Forms::NONE, ..EXEC };
@@ -132,15 +146,15 @@ const FILES: Description = Description {
             "one file for each",
         ),
     ],
-    ..entry("files", FilterKind::Sink, Forms::ANY, OutputForm::Nothing)
+    ..description("files", FilterKind::Sink, Forms::ANY, OutputForm::Nothing)
 };
 const PRINT: Description = Description {
     parameters: &[Parameter::optional("field", Type::Text, "what to print").positional().many()],
-    ..entry("print", FilterKind::Sink, Forms::ANY, OutputForm::Nothing)
+    ..description("print", FilterKind::Sink, Forms::ANY, OutputForm::Nothing)
 };
-const LOG: Description = entry("log", FilterKind::Sink, Forms::ANY, OutputForm::Nothing);
+const LOG: Description = description("log", FilterKind::Sink, Forms::ANY, OutputForm::Nothing);
 
-/// Rejects every expression, with the position of `nonsense` if it occurs.
+/// Rejects every expression; the error is at the word `nonsense` if the expression contains it.
 fn compile(arguments: &Arguments) -> Result<Filter, Mistake> {
     let text = arguments.text("expression").unwrap_or_default();
     let mut mistake =
@@ -168,12 +182,12 @@ const ENDPOINTS: &[(&str, &EndpointFacts)] = &[
     ("exec", &EndpointFacts { process: true, ..EndpointFacts::NONE }),
 ];
 
-/// The registry. It calls `compile` only for expressions that contain `nonsense`.
+/// The small registry. It calls `compile` only for expressions that contain `nonsense`.
 #[derive(Debug)]
-pub(crate) struct World(pub(crate) RegistryList<'static>);
+pub(crate) struct CheckRegistry(pub(crate) RegistryList<'static>);
 
-pub(crate) fn world() -> World {
-    World(RegistryList {
+pub(crate) fn check_registry() -> CheckRegistry {
+    CheckRegistry(RegistryList {
         entries: &[
             &RX,
             &TX,
@@ -200,7 +214,7 @@ pub(crate) fn world() -> World {
     })
 }
 
-impl pipeline::Registry for World {
+impl pipeline::Registry for CheckRegistry {
     fn find(&self, name: &str) -> Option<&'static Description> {
         self.0.find(name)
     }
@@ -213,8 +227,8 @@ impl pipeline::Registry for World {
         self.0.find_source(name)
     }
 
-    fn endpoint(&self, entry: &Description) -> &'static EndpointFacts {
-        self.0.endpoint(entry)
+    fn endpoint(&self, description: &Description) -> &'static EndpointFacts {
+        self.0.endpoint(description)
     }
 
     fn names(&self) -> Vec<&'static str> {
@@ -225,8 +239,8 @@ impl pipeline::Registry for World {
         self.0.spaces()
     }
 
-    fn refusal(&self, entry: &Description, arguments: &Arguments) -> Option<Mistake> {
+    fn refusal(&self, description: &Description, arguments: &Arguments) -> Option<Mistake> {
         let nonsense = arguments.text("expression").is_some_and(|text| text.contains("nonsense"));
-        entry.user.filter(|_| nonsense).and_then(|make| make(arguments).err())
+        description.user.filter(|_| nonsense).and_then(|make| make(arguments).err())
     }
 }

@@ -156,7 +156,8 @@ fn late(latency: &Latency) -> String {
     let ways = latency.ways.iter().map(|way| (format!("all the way to {}", way.name), way));
     let waits = latency.waits.iter().map(|wait| (wait.name.clone(), wait));
     for (name, PlaceLatency { share_ns, looked, over, worst_ns, .. }) in ways.chain(waits) {
-        let (share, worst) = (explain::nanoseconds(*share_ns), explain::about(*worst_ns));
+        let (share, worst) =
+            (explain::nanoseconds(*share_ns), explain::rounded_duration(*worst_ns));
         table.row([name, share, looked.to_string(), over.to_string(), worst]);
     }
     table.text(explain::COLUMNS)

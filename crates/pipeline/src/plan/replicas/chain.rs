@@ -1,4 +1,4 @@
-//! The chains of filters that can have replicas.
+//! The chains of filters that can be replicated.
 
 use crate::graph::{Graph, NodeId, Step, reachable};
 use crate::plan::machine::Machine;
@@ -6,23 +6,24 @@ use crate::plan::model::{Plan, PlannedEdge, SpaceKind};
 use filter::sharing::Sharing;
 use filter::{FilterKind, Form, StateScope};
 
-/// A chain that can have replicas.
+/// A chain of filters that can be replicated.
 #[derive(Debug, Clone)]
 pub(super) struct Chain {
     pub(super) nodes: Vec<NodeId>,
     pub(super) sharing: Option<Sharing>,
 }
 
+/// A plan and the machine it is for, in which chains to replicate are searched.
 pub(super) struct Work<'p> {
     pub(super) plan: &'p Plan,
     pub(super) machine: &'p Machine,
 }
 
 impl Work<'_> {
-    /// Returns all chains of a component that can have replicas.
-    pub(super) fn chains(&self, part: usize) -> Vec<Chain> {
+    /// Returns all chains of a component that can be replicated.
+    pub(super) fn chains(&self, component: usize) -> Vec<Chain> {
         let graph = &self.plan.graph;
-        let here = |id: &NodeId| self.plan.space_of(*id).part == part;
+        let here = |id: &NodeId| self.plan.space_of(*id).component == component;
         let mut found = Vec::new();
         for head in graph.ids().map(|(id, _)| id).filter(here) {
             let mut chain = Chain { nodes: Vec::new(), sharing: None };
@@ -40,8 +41,7 @@ impl Work<'_> {
         found
     }
 
-    /// Returns the only successor of a node if they are connected by a call that is the successor's
-    /// only input.
+    /// Returns the only successor of a node, if it is called directly and has no other input.
     fn sole_successor(&self, id: NodeId) -> Option<NodeId> {
         let (graph, edges) = (&self.plan.graph, &self.plan.edges);
         let mut out = graph.edges.iter().zip(edges).filter(|(edge, _)| edge.from == id);
@@ -49,7 +49,7 @@ impl Work<'_> {
         (graph.inputs(edge.to).count() == 1).then_some(edge.to)
     }
 
-    /// Returns the key by which the blocks of a chain are distributed if this filter is appended.
+    /// Returns the key by which the blocks are distributed if this filter is appended to the chain.
     /// Fails with the reason why it cannot be appended.
     pub(super) fn sharing_with(
         &self,
@@ -82,13 +82,13 @@ impl Work<'_> {
             StateScope::Nothing => Ok(chain.sharing),
             StateScope::Private => Err("private state: one for all blocks".to_owned()),
             StateScope::Pinned(why) => Err(format!("state that cannot move: {why}")),
-            StateScope::Sessions => self.sessions(chain, id),
+            StateScope::Sessions => self.session_key_with(chain, id),
         }
     }
 
-    /// Returns the key of a chain with sessions to which this filter is appended. Fails with the
-    /// reason.
-    fn sessions(&self, chain: &Chain, id: NodeId) -> Result<Option<Sharing>, String> {
+    /// Returns the key by which the blocks of a chain with sessions are distributed if this filter
+    /// is appended. Fails with the reason.
+    fn session_key_with(&self, chain: &Chain, id: NodeId) -> Result<Option<Sharing>, String> {
         let graph = &self.plan.graph;
         let description = |id: NodeId| graph.node(id).filter().map(|used| used.description);
         let sessions_of = |id: NodeId| description(id).and_then(|known| known.state.sharing);
@@ -131,8 +131,8 @@ impl Work<'_> {
         let graph = &self.plan.graph;
         let Some(last) = chain.nodes.last().copied() else { return Ok(()) };
         let behind = downstream(graph, last);
-        let part = self.plan.space_of(last).part;
-        let of_part = |id: NodeId| self.plan.space_of(id).part == part;
+        let component = self.plan.space_of(last).component;
+        let of_part = |id: NodeId| self.plan.space_of(id).component == component;
         if graph.edges.iter().any(|edge| edge.back && of_part(edge.from)) {
             return Err("a cycle, which runs in one thread".to_owned());
         }
@@ -153,7 +153,7 @@ impl Work<'_> {
 
     /// Returns the cost of a block in a node, in ns, weighted by the fraction of blocks that reach
     /// it.
-    pub(super) fn cost(&self, id: NodeId) -> f64 {
+    pub(super) fn weighted_cost(&self, id: NodeId) -> f64 {
         self.plan.expected(id).unwrap_or(0.0) * self.plan.flows.0[id.0]
     }
 }

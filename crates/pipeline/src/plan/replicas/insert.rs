@@ -1,8 +1,8 @@
 //! Insertion of the replicas of a chain into a plan.
 
 use super::chain::{Chain, downstream};
-use super::load::Worth;
-use crate::format::spent;
+use super::load::ReplicaGain;
+use crate::format::short_duration;
 use crate::graph::NodeId;
 use crate::names::names;
 use crate::plan::edges::replica_ring;
@@ -10,11 +10,16 @@ use crate::plan::machine::Machine;
 use crate::plan::model::{Placement, Plan, PlannedEdge, PlannedSpace, Replicas, SpaceKind};
 
 /// Adds the replicas of a chain to the plan.
-pub(super) fn insert_replicas(plan: &mut Plan, chain: &Chain, worth: Worth, machine: &Machine) {
+pub(super) fn insert_replicas(
+    plan: &mut Plan,
+    chain: &Chain,
+    worth: ReplicaGain,
+    machine: &Machine,
+) {
     let (Some(first), Some(last)) = (chain.nodes.first(), chain.nodes.last()) else { return };
     let all_names = names(&plan.graph);
     let thread = plan.placements[first.0].space;
-    let part = plan.spaces[thread].part;
+    let component = plan.spaces[thread].component;
     let more = worth.copies - 1;
     let ring = replica_ring(&plan.graph, machine);
     let behind = downstream(&plan.graph, *last);
@@ -24,7 +29,7 @@ pub(super) fn insert_replicas(plan: &mut Plan, chain: &Chain, worth: Worth, mach
         plan.graph.outputs(*last).map(|edge| plan.placements[edge.to.0].input_space).collect();
     next.sort_unstable();
     next.dedup();
-    let new = spaces(plan, part, more);
+    let new = new_threads(plan, component, more);
     let new_names: Vec<String> = new.iter().map(|space| space.name.clone()).collect();
     insert_spaces(plan, thread, new);
     let join = match next.as_slice() {
@@ -56,13 +61,13 @@ pub(super) fn insert_replicas(plan: &mut Plan, chain: &Chain, worth: Worth, mach
     }
     plan.placements[last.0].output_space = join;
     let share = if chain.sharing.is_some() { "by session" } else { "by load" };
-    let Worth { copies, bound, single, own } = worth;
+    let ReplicaGain { copies, bound, single, own } = worth;
     let because = format!(
         "{copies} copies, {share}: a block takes {} in one, and {} with all of them at best; {} in \
          one thread",
-        spent(own),
-        spent(bound),
-        spent(single),
+        short_duration(own),
+        short_duration(bound),
+        short_duration(single),
     );
     for id in &chain.nodes {
         plan.placements[id.0].because = format!("{copies} copies, {share}");
@@ -82,13 +87,13 @@ fn insert_spaces(plan: &mut Plan, at: usize, new: Vec<PlannedSpace>) {
     placed.chain(replicas).filter(|space| **space > at).for_each(|space| *space += more);
 }
 
-/// Returns new threads with unused names.
-fn spaces(plan: &Plan, part: usize, more: usize) -> Vec<PlannedSpace> {
-    let taken = |name: &str| plan.spaces.iter().any(|s| s.part == part && s.name == name);
+/// Returns `more` new threads for a component, with unused names.
+fn new_threads(plan: &Plan, component: usize, more: usize) -> Vec<PlannedSpace> {
+    let taken = |name: &str| plan.spaces.iter().any(|s| s.component == component && s.name == name);
     (0..)
         .map(|number: usize| format!("thread{number}"))
         .filter(|name| !taken(name))
         .take(more)
-        .map(|name| PlannedSpace { name, kind: SpaceKind::Thread, part })
+        .map(|name| PlannedSpace { name, kind: SpaceKind::Thread, component })
         .collect()
 }

@@ -1,13 +1,14 @@
-//! The work of each thread with and without replicas, from which the gain is computed.
+//! The work of each thread with and without replicas. The gain of replicas is computed from it.
 
 use super::chain::{Chain, Work, downstream};
 use crate::plan::model::SpaceKind;
 
 /// The expected gain from a number of replicas.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Worth {
+pub(super) struct ReplicaGain {
     pub(super) copies: usize,
-    /// The minimum time per block, in ns, with all processors busy.
+    /// The minimum time per block, in ns, with replicas. It may be bounded by the number of
+    /// processors.
     pub(super) bound: f64,
     /// The time per block, in ns, without replicas.
     pub(super) single: f64,
@@ -17,15 +18,16 @@ pub(super) struct Worth {
 
 /// The work of the threads of a component for one block of a source, in ns.
 pub(super) struct Load {
-    /// The work of the other nodes in the thread of the chain that are not downstream of it.
+    /// The work of the nodes in the thread of the chain that are neither in the chain nor
+    /// downstream of it.
     before: f64,
     pub(super) own: f64,
-    /// The work of the nodes downstream of the chain in its thread.
+    /// The work of the nodes downstream of the chain in the same thread.
     after: f64,
-    /// The work of the busiest other thread, and of all other threads.
+    /// The work of the busiest other thread.
     most: f64,
     others: f64,
-    /// The fractions of blocks that enter and leave the chain, and the cost of a crossing for each.
+    /// The fraction of blocks that enter the chain, and the fraction that leave it.
     flows: (f64, f64),
     crossings: (f64, f64),
     dispatch: f64,
@@ -38,17 +40,19 @@ impl Load {
         let graph = &plan.graph;
         let (first, last) = (*chain.nodes.first()?, *chain.nodes.last()?);
         let thread = plan.placements[first.0].space;
-        let part = plan.spaces[thread].part;
+        let component = plan.spaces[thread].component;
         let behind = downstream(graph, last);
         let mut threads = vec![0.0; plan.spaces.len()];
         let (mut before, mut own, mut after) = (0.0, 0.0, 0.0);
-        for id in graph.ids().map(|(id, _)| id).filter(|id| plan.space_of(*id).part == part) {
+        for id in
+            graph.ids().map(|(id, _)| id).filter(|id| plan.space_of(*id).component == component)
+        {
             let space = plan.placements[id.0].space;
             match plan.spaces[space].kind {
-                SpaceKind::Thread if space != thread => threads[space] += work.cost(id),
-                SpaceKind::Thread if chain.nodes.contains(&id) => own += work.cost(id),
-                SpaceKind::Thread if behind.contains(&id) => after += work.cost(id),
-                SpaceKind::Thread => before += work.cost(id),
+                SpaceKind::Thread if space != thread => threads[space] += work.weighted_cost(id),
+                SpaceKind::Thread if chain.nodes.contains(&id) => own += work.weighted_cost(id),
+                SpaceKind::Thread if behind.contains(&id) => after += work.weighted_cost(id),
+                SpaceKind::Thread => before += work.weighted_cost(id),
                 SpaceKind::Kernel | SpaceKind::Process => {}
             }
         }
@@ -73,7 +77,7 @@ impl Load {
 
     /// Returns the minimum time per block, in ns, with this number of replicas: the work of the
     /// busiest thread, or the work of all threads divided by the number of processors.
-    pub(super) fn bound(&self, copies: usize) -> f64 {
+    pub(super) fn block_time(&self, copies: usize) -> f64 {
         let Self { before, own, after, most, others, flows, crossings, dispatch, processors } =
             self;
         let (before, own, after) = (*before, *own, *after);
@@ -90,7 +94,8 @@ impl Load {
     }
 }
 
-/// The number of blocks in a full batch, and the number of blocks per event. [Th §5.2.2]
+/// The number of blocks in a full batch, whose dispatch costs one call.
 const BATCH_BLOCKS: f64 = 64.0;
 
+/// The number of blocks per wakeup. [Th §5.2.2]
 const EVENT_BLOCKS: f64 = 32.0;

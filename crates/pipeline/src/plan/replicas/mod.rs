@@ -1,5 +1,5 @@
-//! Replicas: a costly chain of filters runs several times, each in a thread of its own, and the
-//! replicas share its work. [Th §5.4], [Par §IV]; CONTRACT 8, 16
+//! Replicas. A costly chain of filters runs several times, each time in a thread of its own, and
+//! the replicas share its work. [Th §5.4], [Par §IV]; CONTRACT 8, 16
 //!
 //! In each connected component the chain with the highest gain gets replicas if they pay; else the
 //! plan records why not. The papers write `split | f + f | join`. Here the graph stays unchanged: a
@@ -22,11 +22,11 @@ mod load;
 use super::machine::Machine;
 use super::model::{Plan, ReplicaRefusal, SpaceKind};
 use super::moves::MovePeriod;
-use crate::format::spent;
+use crate::format::short_duration;
 use crate::graph::{Graph, NodeId};
 use chain::{Chain, Work};
 use insert::insert_replicas;
-use load::{Load, Worth};
+use load::{Load, ReplicaGain};
 
 /// The maximum number of replicas.
 pub const REPLICAS_MAX: u64 = 64;
@@ -36,22 +36,25 @@ const SPEEDUP_MIN: f64 = 1.1;
 /// the slowest replica of a batch, which the sum of costs does not show (`bench parallel`, tcp and
 /// http: two replicas had 0.76 to 1.03 of the throughput of one, in several runs).
 const SESSION_SPEEDUP_MIN: f64 = 1.3;
-/// The minimum utilisation of all replicas: by default, and for `power`.
+/// The minimum utilisation of all replicas by default.
 const UTILISATION_MIN: f64 = 0.5;
+/// The minimum utilisation of all replicas with `--parallel=power`.
 const POWER_UTILISATION_MIN: f64 = 0.75;
-/// The minimum speedup of a further replica for `latency`.
+/// The minimum speedup by each further replica, and with `--parallel=latency` by all replicas.
 const LATENCY_SPEEDUP_MIN: f64 = 1.02;
-/// The minimum cost, in crossings, of a filter for which `explain` prints why it has no replicas.
+/// The minimum cost, in crossings, of a filter for which `explain` prints the reason why it has no
+/// replicas.
 const EXPLAINED_MIN: f64 = 4.0;
 
 /// The value of `--parallel`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Parallelism {
-    /// As many as reach the utilisation `used` each and the speedup `gain` together.
+    /// The largest number of replicas that pays: the utilisation is at least `used`, and the
+    /// speedup by all replicas at least `gain`.
     Measured { used: f64, gain: f64 },
-    /// This many.
+    /// The given number of replicas.
     Number(usize),
-    /// None.
+    /// No replicas.
     No,
 }
 
@@ -72,9 +75,9 @@ impl Parallelism {
 /// The changes that a running path may make to itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RuntimeChanges {
-    /// Adding and removing replicas.
+    /// True if the path may add and remove replicas.
     pub copies: bool,
-    /// Moving filters between the kernel and threads.
+    /// The period in which the path may move filters between the kernel and threads.
     pub moves: MovePeriod,
 }
 
@@ -104,18 +107,20 @@ fn add_to_chains(plan: &mut Plan, machine: &Machine, may: &dyn Fn(&Chain) -> boo
     if parallelism == Parallelism::No || parallelism == Parallelism::Number(1) {
         return;
     }
-    let parts = plan.spaces.iter().map(|space| space.part + 1).max().unwrap_or(0);
-    for part in 0..parts {
+    let components = plan.spaces.iter().map(|space| space.component + 1).max().unwrap_or(0);
+    for component in 0..components {
         let work = Work { plan, machine };
-        let chains: Vec<Chain> = work.chains(part).into_iter().filter(|chain| may(chain)).collect();
+        let chains: Vec<Chain> =
+            work.chains(component).into_iter().filter(|chain| may(chain)).collect();
         let best = chains
             .iter()
-            .filter_map(|chain| Some((chain, work.worth(chain, parallelism)?)))
+            .filter_map(|chain| Some((chain, work.best_gain(chain, parallelism)?)))
             // Among equally good chains the longest is best: less work remains in front of it.
             .min_by(|(a, of_a), (b, of_b)| {
                 of_a.bound.total_cmp(&of_b.bound).then(b.nodes.len().cmp(&a.nodes.len()))
             });
-        let replica_refusals = work.explain_absence(part, &chains, best.is_some(), parallelism);
+        let replica_refusals =
+            work.explain_absence(component, &chains, best.is_some(), parallelism);
         match best.map(|(chain, worth)| (chain.clone(), worth)) {
             Some((chain, worth)) => insert_replicas(plan, &chain, worth, machine),
             None => plan.replica_refusals.extend(replica_refusals),
@@ -124,17 +129,19 @@ fn add_to_chains(plan: &mut Plan, machine: &Machine, may: &dyn Fn(&Chain) -> boo
 }
 
 impl Work<'_> {
-    /// Returns the worth of the best number of replicas, if any are wanted.
-    fn worth(&self, chain: &Chain, parallelism: Parallelism) -> Option<Worth> {
+    /// Returns the gain from the best number of replicas; `None` if replicas do not pay or are not
+    /// wanted.
+    fn best_gain(&self, chain: &Chain, parallelism: Parallelism) -> Option<ReplicaGain> {
         let load = Load::new(self, chain)?;
-        let single = load.bound(1);
-        let worth = |copies| Worth { copies, bound: load.bound(copies), single, own: load.own };
+        let single = load.block_time(1);
+        let worth =
+            |copies| ReplicaGain { copies, bound: load.block_time(copies), single, own: load.own };
         let (used, gain) = match parallelism {
             Parallelism::No => return None,
             Parallelism::Number(copies) => return Some(worth(copies.min(REPLICAS_MAX as usize))),
             Parallelism::Measured { used, gain } => (used, gain),
         };
-        let mut best: Option<Worth> = None;
+        let mut best: Option<ReplicaGain> = None;
         for copies in 2..=self.machine.processors.min(REPLICAS_MAX as usize) {
             let next = worth(copies);
             let before = best.map_or(single, |best| best.bound);
@@ -148,22 +155,24 @@ impl Work<'_> {
     }
 
     /// Returns, for a component without replicas, the reason for each costly filter. If the request
-    /// sets the number of replicas, every filter of a thread counts as costly.
+    /// sets the number of replicas, every filter in a thread is considered costly.
     fn explain_absence(
         &self,
-        part: usize,
+        component: usize,
         chains: &[Chain],
         found: bool,
         parallelism: Parallelism,
     ) -> Vec<ReplicaRefusal> {
         let graph = &self.plan.graph;
         let requested = matches!(parallelism, Parallelism::Number(_));
-        let costly = |id: NodeId| self.cost(id) >= EXPLAINED_MIN * self.machine.costs.crossing();
+        let costly = |id: NodeId| {
+            self.weighted_cost(id) >= EXPLAINED_MIN * self.machine.costs.crossing_cost()
+        };
         let is_eligible = |id: &NodeId| {
             let node = graph.node(*id);
             let is_filter = node.filter().is_some_and(|used| used.description.user.is_some());
             let space = self.plan.space_of(*id);
-            is_filter && space.part == part && space.kind == SpaceKind::Thread && !found
+            is_filter && space.component == component && space.kind == SpaceKind::Thread && !found
         };
         let filters = graph.ids().map(|(id, _)| id).filter(is_eligible);
         let why = |node: NodeId| {
@@ -186,13 +195,13 @@ impl Work<'_> {
         let with = chains.iter().filter(|chain| chain.nodes.contains(&node));
         let two = with.filter_map(|chain| {
             let load = Load::new(self, chain)?;
-            Some((load.bound(1), load.bound(2)))
+            Some((load.block_time(1), load.block_time(2)))
         });
         match two.min_by(|a, b| a.1.total_cmp(&b.1)) {
             Some((one, two)) => format!(
                 "crossing costs more: with two copies a block takes {} at best, with one {}",
-                spent(two),
-                spent(one)
+                short_duration(two),
+                short_duration(one)
             ),
             None => "crossing costs more".to_owned(),
         }
@@ -200,13 +209,13 @@ impl Work<'_> {
 }
 
 impl Plan {
-    /// Adds replicas that a running path can start: of stateless chains, as many as pay by current
-    /// costs. Returns the changed plan; `None` if no replicas pay.
+    /// Adds replicas that a running path can start, for stateless chains only and as many as pay at
+    /// current costs. Returns the changed plan; `None` if no replicas pay.
     #[must_use]
     pub fn with_replicas(&self, machine: &Machine) -> Option<Self> {
         let mut plan = Self { replicas: Vec::new(), replica_refusals: Vec::new(), ..self.clone() };
         add_to_chains(&mut plan, machine, &|chain| chain.sharing.is_none());
-        super::latency::spread(&mut plan);
+        super::latency::distribute_latency(&mut plan);
         (!plan.replicas.is_empty()).then_some(plan)
     }
 }

@@ -2,8 +2,8 @@
 //!
 //! Nodes are placed one after the other. Among partial placements that agree on the nodes at the
 //! border, only the cheapest is kept. Later costs depend on earlier nodes only through edges across
-//! the border, so the result is exact. If a tree is traversed branch by branch, its border is
-//! small, however many branches it has. If there are still too many partial placements, only the
+//! the border, so the result is exact. A tree that is traversed branch by branch has a small
+//! border, however many branches it has. If there are still too many partial placements, only the
 //! cheapest are kept, and the result is not exact.
 
 use super::{Assignment, LegalSpace, Search};
@@ -13,8 +13,8 @@ use std::collections::HashMap;
 /// The maximum number of partial placements stored at once.
 const CANDIDATES_MAX: usize = 20_000;
 
-/// The nodes at the border, each with its space, the space that reads its output, and true if
-/// header offsets are known there.
+/// The nodes at the border. Each has its space, the space that reads its output, and true if its
+/// header offsets are known.
 type Border = Vec<(usize, usize, usize, bool)>;
 
 /// The last step of a partial placement, linked to the previous one.
@@ -30,7 +30,7 @@ pub(super) fn eliminate(search: &Search<'_>) -> Option<((f64, Assignment), u64, 
     let graph = search.graph;
     let order = graph.order();
     let last = last_uses(graph, &order);
-    let mut assignment = Assignment::begin(graph.nodes.len());
+    let mut assignment = Assignment::empty(graph.nodes.len());
     let mut steps: Vec<SearchStep> = Vec::new();
     let mut candidates: Vec<(Border, f64, usize)> = vec![(Vec::new(), 0.0, usize::MAX)];
     let (mut examined, mut exact) = (0, true);
@@ -72,7 +72,8 @@ pub(super) fn eliminate(search: &Search<'_>) -> Option<((f64, Assignment), u64, 
     Some(((cost, assignment), examined, exact))
 }
 
-/// Returns for every node the last position in `order` that depends on its placement.
+/// Returns for every node the last position in `order` whose cost depends on the placement of the
+/// node.
 fn last_uses(graph: &Graph, order: &[NodeId]) -> Vec<usize> {
     let mut last = vec![0; graph.nodes.len()];
     for (at, id) in order.iter().enumerate() {

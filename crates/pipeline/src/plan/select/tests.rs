@@ -1,4 +1,4 @@
-//! Tests of both searches against each other and against exhaustive enumeration, on small graphs.
+//! Tests of both searches on small graphs, against each other and against exhaustive enumeration.
 
 use super::*;
 use crate::classes::ClassSet;
@@ -18,8 +18,8 @@ impl Random {
     }
 }
 
-/// Returns a random acyclic graph with this many nodes; the first is a source.
-fn graph(random: &mut Random, nodes: usize) -> Graph {
+/// Returns a random acyclic graph with `nodes` nodes, of which the first is a source.
+fn random_graph(random: &mut Random, nodes: usize) -> Graph {
     let node = Node {
         step: Step::Unknown,
         span: Span { start: 0, end: 0 },
@@ -41,8 +41,8 @@ fn graph(random: &mut Random, nodes: usize) -> Graph {
     graph
 }
 
-fn discovery(random: &mut Random, graph: &Graph) -> Discovery {
-    let space = |name: &str, kind| PlannedSpace { name: name.to_owned(), kind, part: 0 };
+fn random_discovery(random: &mut Random, graph: &Graph) -> Discovery {
+    let space = |name: &str, kind| PlannedSpace { name: name.to_owned(), kind, component: 0 };
     let spaces = vec![
         space("kernel", SpaceKind::Kernel),
         space(FIRST, SpaceKind::Thread),
@@ -55,7 +55,7 @@ fn discovery(random: &mut Random, graph: &Graph) -> Discovery {
     let verdicts = graph.ids().map(|_| (0..3).map(|_| verdict(random)).collect()).collect();
     let mut share = |n: usize| (0..n).map(|_| random.below(101) as f64 / 100.0).collect();
     let flows = (share(graph.nodes.len()), share(graph.edges.len()));
-    let parts = vec![0; graph.nodes.len()];
+    let components = vec![0; graph.nodes.len()];
     let taken_from_host = graph.ids().map(|_| random.below(2) == 1).collect();
     let needs_headers = graph.ids().map(|_| random.below(2) == 1).collect();
     Discovery {
@@ -63,14 +63,14 @@ fn discovery(random: &mut Random, graph: &Graph) -> Discovery {
         spaces,
         verdicts,
         flows,
-        parts,
+        components,
         taken_from_host,
         needs_headers,
     }
 }
 
 /// Returns the minimal cost of all placements, by exhaustive enumeration.
-fn best_of_all(graph: &Graph, discovery: &Discovery, costs: &Costs) -> Option<f64> {
+fn minimal_cost_by_enumeration(graph: &Graph, discovery: &Discovery, costs: &Costs) -> Option<f64> {
     let nodes = graph.nodes.len();
     let mut best = None;
     for number in 0..3_usize.pow(u32::try_from(nodes).unwrap()) {
@@ -83,13 +83,13 @@ fn best_of_all(graph: &Graph, discovery: &Discovery, costs: &Costs) -> Option<f6
         }
         for (edge, flow) in graph.edges.iter().zip(&discovery.flows.1) {
             let taken_from_host = discovery.taken_from_host[edge.from.0];
-            let leaving = if taken_from_host { costs.redirect } else { costs.leaving() };
+            let leaving = if taken_from_host { costs.redirect } else { costs.kernel_exit() };
             cost += match (space[edge.from.0], space[edge.to.0]) {
                 (from, to) if from > to => f64::INFINITY,
                 (from, to) if from == to => 0.0,
                 (0, 1) => flow * leaving,
-                (0, _) => flow * (leaving + costs.crossing()),
-                _ => flow * costs.crossing(),
+                (0, _) => flow * (leaving + costs.crossing_cost()),
+                _ => flow * costs.crossing_cost(),
             };
         }
         cost += header_search_cost(graph, discovery, costs, &space);
@@ -111,7 +111,7 @@ fn header_search_cost(graph: &Graph, discovery: &Discovery, costs: &Costs, space
             (true, false) => discovery.taken_from_host[from],
             (was, here) => was != here || !found[from],
         };
-        let look = if space[node] == 0 { costs.twin_look } else { costs.look };
+        let look = if space[node] == 0 { costs.twin_header_search } else { costs.header_search };
         let unseen: f64 = inputs().filter(|(e, _)| lacks(e.from.0)).map(|(_, flow)| flow).sum();
         let known = inputs().next().is_some() && !inputs().any(|(e, _)| lacks(e.from.0));
         if discovery.needs_headers[node] {
@@ -123,18 +123,18 @@ fn header_search_cost(graph: &Graph, discovery: &Discovery, costs: &Costs, space
 }
 
 #[test]
-fn o3_both_searches_find_the_best_of_all_placements() {
+fn o3_both_searches_find_a_placement_of_minimal_cost() {
     let mut machine = Machine::with_kernel();
     // Otherwise it is what the other way out costs.
     machine.costs.redirect = 77.0;
-    (machine.costs.look, machine.costs.twin_look) = (33.0, 51.0);
+    (machine.costs.header_search, machine.costs.twin_header_search) = (33.0, 51.0);
     let (mut found, mut none) = (0, 0);
     for seed in 1..400 {
         let mut random = Random(0x9e37_79b9_7f4a_7c15_u64.wrapping_mul(seed));
         let nodes = 1 + random.below(7) as usize;
-        let graph = graph(&mut random, nodes);
-        let discovery = discovery(&mut random, &graph);
-        let all = best_of_all(&graph, &discovery, &machine.costs);
+        let graph = random_graph(&mut random, nodes);
+        let discovery = random_discovery(&mut random, &graph);
+        let all = minimal_cost_by_enumeration(&graph, &discovery, &machine.costs);
         let bounded = select(&graph, &discovery, &machine, Policy::Cost).ok();
         let bounded = bounded.map(|selection| selection.choice.cost_ns);
         let search = Search::new(&graph, &discovery, &machine, Policy::Cost);
