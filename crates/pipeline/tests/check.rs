@@ -48,7 +48,7 @@ fn checks_match_the_case_file() {
 fn random_trees_give_valid_graphs_without_panic() {
     let mut random = Random::from_environment();
     for _ in 0..20_000 {
-        let tree = trees::request(&mut random);
+        let tree = trees::random_request(&mut random);
         let (graph, mistakes) = check(&tree, &check_registry());
         assert_valid(&graph);
         for mistake in mistakes {

@@ -14,13 +14,13 @@ use pipeline::language::parse;
 fn random_trees_survive_printing_and_parsing() {
     let mut random = Random::from_environment();
     for _ in 0..100_000 {
-        let tree = trees::request(&mut random);
+        let tree = trees::random_request(&mut random);
         let canonical = tree.to_string();
         let (again, mistakes) = parse(&canonical);
         assert!(mistakes.is_empty(), "{canonical}\n{mistakes:?}");
         assert_eq!(trees::without_spans(again), tree, "{canonical}");
 
-        let varied = writer::write(&tree, &mut random);
+        let varied = writer::write_randomly(&tree, &mut random);
         let (again, mistakes) = parse(&varied);
         assert!(mistakes.is_empty(), "{varied}\n{mistakes:?}");
         assert_eq!(again.to_string(), canonical, "{varied}");
@@ -32,7 +32,7 @@ fn random_trees_survive_printing_and_parsing() {
 fn canonical_text_has_no_redundant_parentheses() {
     let mut random = Random::from_environment();
     for _ in 0..5_000 {
-        let tree = trees::request(&mut random);
+        let tree = trees::random_request(&mut random);
         let canonical = tree.to_string();
         for (open, close) in parenthesis_pairs(&canonical) {
             let mut fewer = canonical.clone();
@@ -69,7 +69,7 @@ fn parser_never_panics_on_random_or_damaged_text() {
         .map(|(line, _)| request_text(line))
         .collect();
     for _ in 0..6_000 {
-        let noise: Vec<u8> = (0..random.below(120)).map(|_| random.next() as u8).collect();
+        let noise: Vec<u8> = (0..random.below(120)).map(|_| random.next_u64() as u8).collect();
         language(&noise);
         language(&random_tokens(&mut random));
         let line = &seeds[random.below(seeds.len())];

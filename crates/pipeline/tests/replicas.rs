@@ -36,10 +36,10 @@ fn plan_valid(text: &str, machine: &Machine) -> Plan {
 fn assert_valid(plan: &Plan, text: &str) {
     for replicas in &plan.replicas {
         assert!(replicas.spaces.len() > 1, "{text}");
-        let part = plan.spaces[replicas.join].part;
+        let part = plan.spaces[replicas.join].component;
         for space in replicas.spaces.iter().chain([&replicas.join]) {
             assert_eq!(plan.spaces[*space].kind, SpaceKind::Thread, "{text}");
-            assert_eq!(plan.spaces[*space].part, part, "{text}");
+            assert_eq!(plan.spaces[*space].component, part, "{text}");
             assert!(*space <= replicas.join, "{text}: a path moves forward");
         }
         let names = replicas.spaces.iter().map(|space| &plan.spaces[*space].name);
@@ -102,7 +102,7 @@ fn n4_every_connected_component_gets_its_own_replicas() {
     let text = "replay a | regex x | print ; replay b | compress | discard";
     let plan = plan_valid(text, &test_machine(2));
     assert_eq!(plan.replicas.len(), 2);
-    let parts: Vec<usize> = plan.replicas.iter().map(|c| plan.spaces[c.join].part).collect();
+    let parts: Vec<usize> = plan.replicas.iter().map(|c| plan.spaces[c.join].component).collect();
     assert_eq!(parts, [0, 1]);
 }
 

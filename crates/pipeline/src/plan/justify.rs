@@ -11,7 +11,7 @@ use crate::names::names;
 const WRITES_FILES: &str =
     "writes files: a space of its own, so that a slow disk delays no other filter";
 
-/// The explanation why a sink that writes files stays in the thread that reads a ring of the kernel.
+/// The explanation why such a sink stays in the thread that reads a ring of the kernel.
 const WITH_READER: &str = "reads the kernel's ring, which holds the frames while a disk is slow";
 
 /// Drops unused spaces and explains the placement of every node. Orders a process between the
