@@ -91,8 +91,10 @@ fn disordered_streams_reassemble_as_from_a_capture() {
 #[test]
 fn live_captures_reassemble_as_from_a_file() {
     let Some(pair) = Pair::new(Cable { addresses: false, ..Cable::default() }) else { return };
-    let made =
-        testkit::generated_captures().of(&["streams/", "fragments/", "http/"]).paths.into_iter();
+    let made = testkit::generated_captures()
+        .with_prefixes(&["streams/", "fragments/", "http/"])
+        .paths
+        .into_iter();
     let frames: Vec<Vec<u8>> = made.filter_map(|path| frames_of(&path, 1)).flatten().collect();
     let [live, replayed] = run_live_and_from_capture(&pair, &frames);
     assert!(live == replayed, "{} and {}", live.len(), replayed.len());

@@ -117,7 +117,8 @@ fn h7_bodies_equal_tshark_exports() {
     }
     let scratch = Scratch::new();
     // tshark runs once per capture.
-    let mut made = testkit::generated_captures().of(&["http/", "web", "mixed/01", "mixed/02"]);
+    let mut made =
+        testkit::generated_captures().with_prefixes(&["http/", "web", "mixed/01", "mixed/02"]);
     made.paths.retain(|path| is_complete(path));
     let results = captures::examine_all(&made, |path| compare(path, &scratch));
     for (name, results) in &results {

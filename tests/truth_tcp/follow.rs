@@ -82,7 +82,7 @@ fn h5_streams_equal_those_of_tshark() {
         return;
     }
     let kinds = ["streams/", "text/", "tls/", "web"];
-    let told = captures::examine_all(&testkit::generated_captures().of(&kinds), compare);
+    let told = captures::examine_all(&testkit::generated_captures().with_prefixes(&kinds), compare);
     for (name, told) in &told {
         let why = match name.as_str() {
             "streams/data-in-reset.pcap" => Some(RESET),

@@ -1,4 +1,4 @@
-//! Calls of cargo and other programs; each command line is printed before it runs.
+//! Calls of cargo and other programs. Each command line is printed before it runs.
 
 use crate::silence::Watchdog;
 use std::io::{BufRead as _, BufReader};
@@ -33,7 +33,7 @@ pub(crate) fn run(command: &mut Command) -> bool {
     }
 }
 
-/// Runs a command and waits for it; prints each line of its standard output, and passes the line to
+/// Runs a command and waits for it. Prints each line of its standard output, and passes the line to
 /// `line`. Returns true if the command succeeded. If no line arrives for too long, kills the
 /// programs from `target` that the command started.
 pub(crate) fn run_lines(command: &mut Command, target: &Path, mut line: impl FnMut(&str)) -> bool {

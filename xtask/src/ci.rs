@@ -1,5 +1,5 @@
-//! `ci`: all checks that must pass, one after the other. A failing step does not stop the next one;
-//! the summary names the steps that failed, and the checks that were skipped.
+//! The verb `ci`: all checks that must pass, one after the other. A failing step does not stop the
+//! next one; the summary names the steps that failed, and the checks that were skipped.
 
 use crate::outcome::Outcome;
 use crate::{cargo, skips, test, tidy};

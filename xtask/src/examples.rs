@@ -1,5 +1,5 @@
-//! Checks the requests in documents: passes every example file, and every block of the book that is
-//! marked `pipe`, to `streamline check`.
+//! Check of the requests in documents: every example file, and every block of the book that is
+//! marked `pipe`, is passed to `streamline check`.
 //!
 //! In: `examples/*.pipe` (one request per file) and the Markdown files under `docs` (one request
 //! per block). Out: the command's messages about rejected requests.
@@ -8,10 +8,10 @@ use crate::cargo;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// A request, with its file and line.
+/// A request, with the file and line at which it begins.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Example {
-    place: String,
+    location: String,
     request: String,
 }
 
@@ -40,11 +40,11 @@ fn is_accepted(root: &Path, command: &Path, examples: &Example) -> bool {
     match output {
         Ok(output) if output.status.success() => true,
         Ok(output) => {
-            println!("{}: {}", examples.place, String::from_utf8_lossy(&output.stderr));
+            println!("{}: {}", examples.location, String::from_utf8_lossy(&output.stderr));
             false
         }
         Err(error) => {
-            println!("{}: cannot run {}: {error}", examples.place, command.display());
+            println!("{}: cannot run {}: {error}", examples.location, command.display());
             false
         }
     }
@@ -53,13 +53,14 @@ fn is_accepted(root: &Path, command: &Path, examples: &Example) -> bool {
 fn collect(root: &Path) -> std::io::Result<Vec<Example>> {
     let mut examples = Vec::new();
     for path in files(&root.join("examples"), "pipe")? {
-        examples.push(Example { place: place(root, &path), request: fs::read_to_string(&path)? });
+        examples
+            .push(Example { location: location(root, &path), request: fs::read_to_string(&path)? });
     }
     for path in files(&root.join("docs"), "md")? {
         let text = fs::read_to_string(&path)?;
         let blocks = blocks(&text).into_iter();
         examples.extend(blocks.map(|(line, request)| Example {
-            place: format!("{}:{line}", place(root, &path)),
+            location: format!("{}:{line}", location(root, &path)),
             request,
         }));
     }
@@ -81,7 +82,7 @@ fn files(folder: &Path, extension: &str) -> std::io::Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-fn place(root: &Path, path: &Path) -> String {
+fn location(root: &Path, path: &Path) -> String {
     path.strip_prefix(root).unwrap_or(path).display().to_string()
 }
 

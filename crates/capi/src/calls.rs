@@ -1,9 +1,9 @@
-//! The calls of the file interface, with slices instead of pointers.
+//! The calls of the file interface, which take slices instead of pointers.
 
 use crate::config::streamline_config;
 use crate::end::{End, EndKind, Reader, Region, Writer, no_room};
 use crate::failure::{Failure, Outcome, wrong_end};
-use crate::table::{self, LockedEntry, add, copy, not_ours};
+use crate::table::{self, LockedEntry, add, copy, not_an_end};
 use abi::DbufId;
 use abi::access::AccessList;
 use buffer::name::{self, Address, Error, Host, Limits, Opened};
@@ -50,8 +50,8 @@ fn access_list(mode: u32) -> AccessList {
     AccessList { mode: mode & 0o777, ..AccessList::private(identity()) }
 }
 
-/// The thread that serves the names of this process to other processes, with the process number.
-/// Created with the first name, and again after a fork, because a child does not inherit the
+/// The thread that serves the names of this process to other processes, with the process id. It is
+/// created with the first name, and again after a fork, because a child does not inherit the
 /// thread.
 static HOST: Mutex<Option<(u32, Host)>> = Mutex::new(None);
 
@@ -159,7 +159,7 @@ fn locked_end(fd: i32, write: bool) -> Outcome<LockedEntry> {
 fn open_unused(fd: i32, write: bool) -> Outcome<EndKind> {
     let own = raw_fd::copy(fd)?;
     if !sys::descriptor::is_packet_socket(&own) {
-        return Err(not_ours(fd));
+        return Err(not_an_end(fd));
     }
     if write {
         let (output, every) = mpipe::open_write(own)?;
@@ -324,7 +324,7 @@ pub(crate) fn close(fd: i32) -> Outcome<()> {
         // An unused end of a multiway pipe is not in the table.
         let own = raw_fd::copy(fd)?;
         if !sys::descriptor::is_packet_socket(&own) {
-            return Err(not_ours(fd));
+            return Err(not_an_end(fd));
         }
     }
     drop(end);

@@ -92,7 +92,7 @@ impl Reader {
         Self { from: ByteReader::new(input), watching: false }
     }
 
-    /// Returns the stream. Stops notifications to its descriptor.
+    /// Returns the stream, and stops notifications to its descriptor.
     #[inline]
     pub(crate) fn stream(&mut self) -> &mut ByteReader {
         if self.watching {
@@ -102,8 +102,8 @@ impl Reader {
         &mut self.from
     }
 
-    /// Requests a notification of new bytes. Returns true, without a request, if there are unread
-    /// bytes.
+    /// Requests a notification of new bytes. If there are unread bytes, makes no request and
+    /// returns true.
     fn watch(&mut self) -> Result<bool, Failure> {
         let something = self.from.input().watch()?;
         self.watching = !something;
@@ -125,8 +125,8 @@ impl Reader {
         }
     }
 
-    /// Returns the address and the length of the readable bytes where they lie in the stream;
-    /// length 0 at the end of the stream. Blocks until there are some; if `nonblocking`, fails with
+    /// Returns the address and the length of the readable bytes inside the stream; the length is 0
+    /// at the end of the stream. Blocks until there are bytes; if `nonblocking`, fails with
     /// `EAGAIN` instead.
     pub(crate) fn locate(&mut self, nonblocking: bool) -> Result<(*const u8, usize), Failure> {
         loop {

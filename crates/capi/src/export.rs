@@ -265,7 +265,7 @@ pub unsafe extern "C" fn streamline_state_unit(
 /// Copies all rows and returns their number. Each row is a consistent snapshot.
 #[unsafe(no_mangle)]
 pub extern "C" fn streamline_state_look(fd: c_int) -> isize {
-    size_result(|| state::look(fd))
+    size_result(|| state::copy_rows(fd))
 }
 
 /// Stores a number of the last copy in *value. Fails with ENOENT if there is no such row or column.
@@ -380,7 +380,7 @@ pub unsafe extern "C" fn streamline_end(direction: c_int, path: *mut c_char, siz
         if size < 32 {
             return Err(Failure::invalid("a path needs 32 bytes"));
         }
-        let (path, fd) = run::end(reads)?;
+        let (path, fd) = run::create_end(reads)?;
         run::write_string(&path, out);
         Ok(fd)
     })

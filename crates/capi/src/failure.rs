@@ -1,4 +1,4 @@
-//! Failures in the form of C: `errno` and a message.
+//! Failures in the form that C expects: `errno` and a message.
 
 use buffer::{Fault, name, share};
 use iolite::mpipe;

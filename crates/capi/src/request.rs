@@ -1,4 +1,4 @@
-//! A request that runs in threads of the calling program.
+//! A request that runs in threads of the calling program, as an object of the file interface.
 
 use std::time::Duration;
 use streamline::{Results, Running};

@@ -1,4 +1,5 @@
-//! Requests that run in threads of the calling program, and the ends that they name.
+//! Calls that open, stop and report requests in threads of the calling program, and the pipe ends
+//! that such requests name.
 
 use crate::end::EndKind;
 use crate::failure::{ECHILD, EINVAL, EIO, ENOTSUP, Failure, Outcome, wrong_end};
@@ -15,9 +16,9 @@ use sys::raw_fd;
 /// The descriptors of the remote sides of ends that no request has used yet, by path.
 static ENDS: Mutex<Vec<(String, OwnedFd)>> = Mutex::new(Vec::new());
 
-/// Creates an end; returns the path of its remote side for a request, and the descriptor of its
-/// local side, which reads if `reads` is true.
-pub(crate) fn end(reads: bool) -> Outcome<(String, i32)> {
+/// Creates an end. Returns the path of its remote side, for use in a request, and the descriptor of
+/// its local side, which is for reading if `reads` is true.
+pub(crate) fn create_end(reads: bool) -> Outcome<(String, i32)> {
     let (reading, writing) = sys::descriptor::pipe()?;
     let (near, far) = if reads { (reading, writing) } else { (writing, reading) };
     let path = format!("/proc/self/fd/{}", far.as_raw_fd());
@@ -50,7 +51,7 @@ fn with_object<T>(fd: i32, work: impl FnOnce(&mut Run) -> Outcome<T>) -> Outcome
     }
 }
 
-/// Stops the sources of a request; blocks on their way are still processed.
+/// Stops the sources of a request; blocks in transit are still processed.
 pub(crate) fn stop(fd: i32) -> Outcome<()> {
     with_object(fd, |run| {
         if let Run::Running(running) = run {

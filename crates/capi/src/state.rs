@@ -1,5 +1,5 @@
-//! The published state of a filter (`state=NAME`): opened by name, copied, and read by row and
-//! column.
+//! Calls on the published state of a filter (`state=NAME`): opening by name, copying, and reading
+//! by row and column.
 
 use crate::end::EndKind;
 use crate::failure::{ENOENT, Failure, Outcome, wrong_end};
@@ -45,11 +45,11 @@ pub(crate) fn name(fd: i32, column: usize, unit: bool, out: &mut [u8]) -> Outcom
 }
 
 /// Copies all rows; returns their number.
-pub(crate) fn look(fd: i32) -> Outcome<usize> {
+pub(crate) fn copy_rows(fd: i32) -> Outcome<usize> {
     with_object(fd, |state| {
-        let look = state.reader.snapshot();
-        let rows = look.rows.len();
-        state.last = Some(look);
+        let snapshot = state.reader.snapshot();
+        let rows = snapshot.rows.len();
+        state.last = Some(snapshot);
         Ok(rows)
     })
 }
@@ -58,11 +58,11 @@ pub(crate) fn look(fd: i32) -> Outcome<usize> {
 /// copy and with `ENOENT` outside the table.
 pub(crate) fn number(fd: i32, row: usize, column: usize) -> Outcome<u64> {
     with_object(fd, |state| {
-        let Some(look) = &state.last else {
+        let Some(snapshot) = &state.last else {
             return Err(Failure::invalid("nothing was copied: call streamline_state_look() first"));
         };
         let numbers =
-            look.rows.get(row).ok_or_else(|| out_of_range("row", row, look.rows.len()))?;
+            snapshot.rows.get(row).ok_or_else(|| out_of_range("row", row, snapshot.rows.len()))?;
         numbers.get(column).copied().ok_or_else(|| out_of_range("column", column, numbers.len()))
     })
 }

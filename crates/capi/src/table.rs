@@ -25,10 +25,10 @@ impl LockedEntry {
         self.0.as_deref_mut()
     }
 
-    /// Returns the end; fails if the entry, which is that of `number`, is empty.
+    /// Returns the end. Fails if the entry, which is the one for `number`, is empty.
     #[inline]
     pub(crate) fn end_of(&mut self, number: i32) -> Outcome<&mut End> {
-        self.end().ok_or_else(|| not_ours(number))
+        self.end().ok_or_else(|| not_an_end(number))
     }
 
     /// Removes the end from the table.
@@ -52,7 +52,7 @@ pub(crate) fn lock_entry(number: i32) -> Result<LockedEntry, Failure> {
         // A panic in a call leaves the end consistent.
         Some(Err(TryLockError::Poisoned(poisoned))) => Ok(LockedEntry(poisoned.into_inner())),
         Some(Err(TryLockError::WouldBlock)) => Err(busy(number)),
-        None => Err(not_ours(number)),
+        None => Err(not_an_end(number)),
     }
 }
 
@@ -62,8 +62,8 @@ pub(crate) fn copy(of: &impl AsFd) -> Outcome<OwnedFd> {
     Ok(of.as_fd().try_clone_to_owned().map_err(failed)?)
 }
 
-/// Registers an end under the number of `descriptor`, which must become ready with the end, or of a
-/// new descriptor. Returns the number.
+/// Registers an end and returns its number: the number of `descriptor`, which must become ready
+/// with the end, or, for `None`, of a new descriptor.
 pub(crate) fn add(kind: EndKind, descriptor: Option<OwnedFd>) -> Outcome<i32> {
     let descriptor = match descriptor {
         Some(descriptor) => descriptor,
@@ -96,6 +96,6 @@ fn busy(number: i32) -> Failure {
 }
 
 #[cold]
-pub(crate) fn not_ours(number: i32) -> Failure {
+pub(crate) fn not_an_end(number: i32) -> Failure {
     Failure::new(EBADF, format!("descriptor {number} is no open end of a stream"))
 }

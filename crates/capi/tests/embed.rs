@@ -1,5 +1,5 @@
-//! Programs in Rust, C and Python that open a request and count the URLs of a capture, and of
-//! traffic between two network namespaces.
+//! Tests of programs in Rust, C and Python that open a request and count the URLs of a capture, and
+//! of traffic between two network namespaces.
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something is not as it must be")]
 
@@ -63,8 +63,8 @@ fn programs() -> Vec<Vec<String>> {
     all
 }
 
-/// Returns a command that runs in the network namespace `space`, or in that of this process if
-/// `None`.
+/// Returns a command that runs in the network namespace `space`; `None` stands for the namespace of
+/// this process.
 fn command(words: &[String], space: Option<&Namespace>) -> Command {
     let mut command = match space {
         Some(space) => space.command(&words[0]),

@@ -1,4 +1,4 @@
-//! The committed header must equal the output of cbindgen. `UPDATE=1` rewrites it.
+//! Test that the committed header equals the output of cbindgen. `UPDATE=1` rewrites the header.
 
 use std::path::Path;
 

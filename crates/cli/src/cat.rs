@@ -31,7 +31,7 @@ fn read(given: &CatArguments) -> Result<Status, Status> {
     }
     out.flush().map_err(|error| closed(&error))?;
     if reader.lost() > 0 {
-        let blocks = streamline::report::counted(reader.lost(), "block");
+        let blocks = streamline::report::count_with_unit(reader.lost(), "block");
         terminal::warn(&format!(
             "{blocks} of `{}` were overwritten before they were read",
             given.name

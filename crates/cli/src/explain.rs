@@ -51,7 +51,7 @@ pub(crate) fn explain(given: &ExplainArguments) -> Status {
             print_changes(&text, prepared.plan());
             return run::run_prepared(prepared, &options, &run, StartNotifier::NONE);
         }
-        let prepared = prepared.foreseen().map_err(refuse)?;
+        let prepared = prepared.with_policy().map_err(refuse)?;
         let (plan, machine) = (prepared.plan(), prepared.machine());
         if !given.json && !given.dot {
             print_changes(&text, plan);

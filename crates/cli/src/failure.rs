@@ -16,7 +16,7 @@ pub(crate) fn notices(quiet: bool) -> Notices {
         Notice::Note(_) if quiet => {}
         Notice::Note(text) => terminal::note(text),
         Notice::Warning(text) => terminal::warn(text),
-        Notice::Doubts(text, list) => line::print_mistakes(text, list),
+        Notice::RequestWarnings(text, list) => line::print_mistakes(text, list),
         Notice::Crash(capture) => print_crash(capture),
     })
 }

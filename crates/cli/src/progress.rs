@@ -14,7 +14,7 @@ use runtime::ledger::{DropReason, Position};
 use std::cell::Cell;
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal};
-use streamline::report::counted;
+use streamline::report::count_with_unit;
 
 /// A printer of progress lines.
 #[derive(Debug)]
@@ -114,7 +114,7 @@ fn format_line(time: &str, progress: &Progress, now: SourceTotals, before: Sourc
     let mut line = format!(
         " {}  {}  {}  {} blocks/s  {}/s",
         time,
-        counted(now.blocks, "block"),
+        count_with_unit(now.blocks, "block"),
         short_bytes(now.bytes),
         rate(now.blocks, before.blocks),
         short_bytes(rate(now.bytes, before.bytes)),

@@ -97,7 +97,7 @@ fn prepare_capture(file: &Path, words: &str) -> Result<TracedRequest, Status> {
         used.is_some_and(|used| used.description.kind.is_source())
     };
     let text = match graph.heads().iter().all(begins) {
-        true => streamline::replaced(words, &graph, &source),
+        true => streamline::replace_sources(words, &graph, &source),
         false => format!("{source} | {words}"),
     };
     let notices = failure::notices(false);

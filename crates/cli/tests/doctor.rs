@@ -229,7 +229,7 @@ fn unprivileged_user_sees_capability_and_remedies() {
     let told = fettered.capture_verdict(&NOBODY);
     assert_eq!(
         because(&told),
-        "CAP_NET_RAW is missing, without which nobody may open packet sockets"
+        "CAP_NET_RAW is missing, without which no process may open packet sockets"
     );
     let program = fettered.program.display();
     let commands = commands(&told);

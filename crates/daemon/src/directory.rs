@@ -19,18 +19,18 @@ use sys::local_socket::{self, Framing};
 use sys::steps::{Resource, Steps};
 
 const LOCK: &str = "lock";
-/// Maximum length of the accept queue of a socket.
+/// Maximum number of connections in the accept queue of a socket.
 const BACKLOG: i32 = 1024;
 
 /// An error that keeps a daemon from using a directory.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum DirectoryError {
     /// Another process has locked the directory.
-    #[error("a daemon has {} already{}", .directory.display(), way_out(*.process))]
+    #[error("a daemon has {} already{}", .directory.display(), remedy(*.process))]
     Held {
         /// The directory.
         directory: PathBuf,
-        /// Process that holds the lock; `None` if its number is not in the lock file.
+        /// Process that holds the lock; `None` if its process id is not in the lock file.
         process: Option<u32>,
     },
     /// Another user could tamper with the directory.
@@ -56,8 +56,8 @@ pub enum DirectoryError {
     System(#[from] sys::Error),
 }
 
-/// Formats what to do about a daemon that has the directory.
-fn way_out(process: Option<u32>) -> String {
+/// Formats the remedy for a directory that another daemon holds.
+fn remedy(process: Option<u32>) -> String {
     let Some(process) = process else {
         return "; take another directory by --socket".to_owned();
     };
@@ -80,12 +80,12 @@ pub struct Directory {
     path: PathBuf,
     directory: OwnedFd,
     lock: File,
-    /// True if this process created the directory and must remove it.
+    /// True if this process created the directory, and therefore removes it.
     made: bool,
 }
 
 impl Directory {
-    /// Creates the directory if needed and locks it. `open` lets other users connect.
+    /// Creates the directory if needed and locks it. If `open` is true, other users may connect.
     ///
     /// Fails with [`DirectoryError::Held`] while another daemon holds the lock.
     pub fn take(path: &Path, open: bool, steps: &Steps) -> Result<Self, DirectoryError> {
@@ -128,7 +128,7 @@ impl Directory {
         Ok(Self { path: path.to_owned(), directory, lock, made })
     }
 
-    /// Creates and locks the lock file, and writes the process number into it.
+    /// Creates and locks the lock file, and writes the process id into it.
     fn lock_file(path: &Path, directory: &OwnedFd) -> Result<File, DirectoryError> {
         loop {
             let file = local_socket::open_private_file(directory, LOCK)?;
@@ -152,8 +152,8 @@ impl Directory {
         }
     }
 
-    /// Listens on a socket in the directory; replaces a stale socket of an earlier daemon. `open`
-    /// lets other users connect.
+    /// Listens on a socket in the directory, and replaces a stale socket of an earlier daemon. If
+    /// `open` is true, other users may connect.
     pub(crate) fn listen(
         &self,
         form: Framing,

@@ -65,7 +65,7 @@ fn send(socket: &OwnedFd, bytes: &[u8]) {
     sys::descriptor::send(socket, bytes, &[]).unwrap();
 }
 
-/// Returns the next reply; `None` if the daemon has hung up.
+/// Returns the next reply, or `None` if the daemon has closed the connection.
 fn reply(socket: &OwnedFd) -> Option<(Reply, Vec<OwnedFd>)> {
     let mut bytes = vec![0; 200_000];
     let (length, descriptors) = sys::descriptor::receive(socket, &mut bytes).unwrap();
@@ -259,7 +259,7 @@ fn admitted_client_of_a_dead_path_learns_of_its_end() {
     assert!(ended.to_string().contains("path `short` has just ended"), "{ended}");
 }
 
-/// The client floods, sends partial messages, never reads, and reconnects repeatedly.
+/// A client floods the daemon, sends partial messages, never reads, and reconnects repeatedly.
 #[test]
 fn t8_t12_hostile_client_disturbs_no_others() {
     if !testkit::runs_alone("t8_t12_hostile_client_disturbs_no_others") {

@@ -34,11 +34,11 @@ static ACTIVE: AtomicBool = AtomicBool::new(false);
 pub(crate) struct SharedEdge {
     pub(crate) edge: Edge,
     state: Mutex<EdgeState>,
-    /// The ID of the thread that holds the lock (`this_thread`); 0 if no thread does.
+    /// Id of the thread that holds the lock (`this_thread`); 0 if no thread holds it.
     owner: AtomicUsize,
 }
 
-/// The state machine of an edge.
+/// The state of the end of an edge that this program holds.
 #[derive(Debug)]
 pub(crate) enum EdgeState {
     Reading(Reading),
@@ -138,8 +138,8 @@ pub(crate) fn record_duplicate(from: i32, to: i32) {
     }
 }
 
-/// Records that a descriptor is about to be closed; returns its edge if no other known descriptor
-/// is an end of it.
+/// Records that a descriptor is about to be closed. Returns its edge if no other known descriptor
+/// is an end of that edge.
 pub(crate) fn forget(number: i32) -> Option<&'static SharedEdge> {
     let shared_edge = find(number);
     let known = usize::try_from(number).ok().and_then(|at| KNOWN.get(at))?;
@@ -156,8 +156,8 @@ pub(crate) fn mark_replaced(number: i32) {
     }
 }
 
-/// Returns true if the descriptor of the rendezvous socket is still that socket: the program may
-/// have closed it and reused its number.
+/// Returns true if the number of the rendezvous socket still denotes that socket. The program may
+/// have closed the socket and reused the number.
 pub(crate) fn has_rendezvous(edge: &Edge) -> bool {
     preload::inode(edge.socket) == Some(edge.inode)
 }
@@ -184,7 +184,7 @@ impl SharedEdge {
     }
 
     /// Shuts down the rendezvous socket permanently.
-    pub(crate) fn shut(&self) {
+    pub(crate) fn shut_rendezvous(&self) {
         if has_rendezvous(&self.edge) {
             preload::shut_down(self.edge.socket);
         }
@@ -207,7 +207,7 @@ impl SharedEdge {
         Some(LockedEdge { state, shared_edge: self })
     }
 
-    /// Locks the state for one call; returns `None` if it is locked, also by another thread.
+    /// Locks the state for one call; returns `None` if it is locked, even by another thread.
     pub(crate) fn try_enter(&self) -> Option<LockedEdge<'_>> {
         let state = self.state.try_lock().ok()?;
         self.owner.store(this_thread(), Ordering::Relaxed);

@@ -18,8 +18,8 @@ use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use sys::preload;
 
-/// Returns the function of the same name in the next library; `None` if there is none. Looks it up
-/// once per call site.
+/// Returns the function of the same name in the next library; `None` if there is none. The function
+/// is looked up once per call site.
 macro_rules! real {
     ($name:literal as $type:ty) => {{
         static NEXT: std::sync::atomic::AtomicPtr<std::ffi::c_void> =
@@ -139,7 +139,7 @@ fn read_from(shared_edge: &SharedEdge, fd: c_int, to: *mut c_void, count: usize)
     // SAFETY: X2: no other code uses these bytes during the call; any byte value is valid.
     let out = unsafe { std::slice::from_raw_parts_mut(to.cast::<u8>(), count) };
     let real = |out: &mut [u8]| real_read(fd, out.as_mut_ptr().cast(), out.len());
-    errno_kept_on_success(|| reading.read(&shared_edge.edge, fd, out, real))
+    restore_errno_on_success(|| reading.read(&shared_edge.edge, fd, out, real))
 }
 
 /// `write(2)`.
@@ -168,7 +168,7 @@ pub unsafe extern "C" fn write(fd: c_int, from: *const c_void, count: usize) -> 
                 Bytes::Memory(unsafe { std::slice::from_raw_parts(from.cast::<u8>(), count) })
             }
         };
-        errno_kept_on_success(|| writing.write(&shared_edge.edge, fd, &bytes, plain))
+        restore_errno_on_success(|| writing.write(&shared_edge.edge, fd, &bytes, plain))
     })
 }
 
@@ -188,7 +188,7 @@ fn write_range(range: &lazy::FileRange, fd: c_int) -> isize {
     }
 }
 
-/// Runs `body` and restores `errno`.
+/// Runs `body`, then restores `errno`.
 fn preserving_errno<T>(body: impl FnOnce() -> T) -> T {
     let errno = preload::errno();
     let call_result = body();
@@ -196,8 +196,8 @@ fn preserving_errno<T>(body: impl FnOnce() -> T) -> T {
     call_result
 }
 
-/// Runs a call and restores `errno` if the call succeeds.
-fn errno_kept_on_success(body: impl FnOnce() -> isize) -> isize {
+/// Runs a call; restores `errno` if the call succeeds.
+fn restore_errno_on_success(body: impl FnOnce() -> isize) -> isize {
     let errno = preload::errno();
     let call_result = body();
     if call_result >= 0 {

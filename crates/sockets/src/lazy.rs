@@ -13,7 +13,7 @@
 //! have visible effects: a write sends the contents of the file at the time of the *write*, and a
 //! system call that bypasses this library fails with `EFAULT` for such a buffer. They are
 //! restricted to files that the program opened itself, because the kernel's file position lags
-//! behind; it is corrected (`settle`) before a fork and before calls that use it.
+//! behind; it is corrected (`sync_source_position`) before a fork and before calls that use it.
 //!
 //! The file is mapped once ([`CachedFile`]) and stays mapped. A thread populates the page tables
 //! ahead of the program, because a fault per page costs as much as a copy. This library never reads
@@ -42,16 +42,16 @@ const AHEAD_BYTES: u64 = 32 << 20;
 static ENABLED: AtomicBool = AtomicBool::new(false);
 static SOURCES: Mutex<Vec<Source>> = Mutex::new(Vec::new());
 
-/// A file that the program has opened for reading.
+/// A file that the program has opened for reading, whose reads may be lazy.
 #[derive(Debug)]
 struct Source {
     /// The descriptors of the file.
     numbers: Vec<i32>,
     file: CachedFile,
-    /// The position of the program in the file.
+    /// Position in the file as the program knows it.
     at: Arc<AtomicU64>,
     size: u64,
-    /// True if the kernel's position lags behind `at`.
+    /// True if the kernel's position is behind `at`.
     lags: bool,
     /// True if the kernel's position may have changed.
     position_stale: bool,
@@ -59,12 +59,12 @@ struct Source {
     reads: u64,
     /// True if a thread populates the page tables.
     runs_ahead: bool,
-    /// Set to stop the thread that populates the page tables.
+    /// Set to true to stop the thread that populates the page tables.
     over: Arc<AtomicBool>,
 }
 
 impl Source {
-    /// Returns the number of this library's duplicate of the descriptor.
+    /// Returns the descriptor number of this library's own duplicate.
     fn number(&self) -> usize {
         usize::try_from(self.file.descriptor().as_raw_fd()).unwrap_or(usize::MAX)
     }
@@ -166,7 +166,7 @@ fn lend_range(source: &mut Source, number: i32, to: usize, count: usize) -> Opti
         || source.reads == 1
         || !window::create_window(to, count, source.number(), at)
     {
-        settle(source);
+        sync_source_position(source);
         return None;
     }
     source.lags = true;
@@ -222,7 +222,7 @@ pub(crate) fn write(range: &FileRange, to: i32) -> Result<usize, i32> {
 pub(crate) fn sync_position(number: i32) {
     let Some(mut sources) = sources() else { return };
     if let Some(source) = sources.iter_mut().find(|source| source.numbers.contains(&number)) {
-        settle(source);
+        sync_source_position(source);
         source.position_stale = true;
     }
 }
@@ -239,7 +239,7 @@ pub(crate) fn restore(from: usize, count: usize) {
 pub(crate) fn stop() {
     let Some(mut sources) = sources() else { return };
     for source in sources.iter_mut() {
-        settle(source);
+        sync_source_position(source);
         source.over.store(true, Ordering::Release);
     }
     sources.clear();
@@ -247,7 +247,7 @@ pub(crate) fn stop() {
     ENABLED.store(false, Ordering::Release);
 }
 
-fn settle(source: &mut Source) {
+fn sync_source_position(source: &mut Source) {
     if std::mem::take(&mut source.lags)
         && let Some(number) = source.numbers.first()
     {

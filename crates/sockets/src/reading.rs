@@ -20,15 +20,15 @@ const READ_MIN: usize = 4096;
 /// The state of a reading end.
 #[derive(Debug)]
 pub(crate) enum Reading {
-    /// In the pipe, with the number of bytes read so far.
+    /// The end reads the pipe, and has read this many bytes so far.
     Pipe { read: u64 },
-    /// In the pipe, with a ring requested.
+    /// The end reads the pipe, and has requested a ring.
     Requested,
-    /// Draining the pipe before reading the ring.
+    /// The end drains the pipe before it reads the ring.
     Offered(Box<Input>),
-    /// In the ring.
+    /// The end reads the ring.
     Ring(Box<Input>),
-    /// In the pipe, permanently.
+    /// The end reads the pipe permanently.
     Plain,
 }
 
@@ -40,16 +40,16 @@ impl Default for Reading {
 
 /// The next step of a read.
 enum Step {
-    /// Return this result to the program.
+    /// The read returns this result to the program.
     Answer(isize),
-    /// Read the pipe and return its result to the program.
+    /// The read is passed to the pipe, whose result the program gets.
     Pipe,
-    /// Repeat with the new state.
+    /// The read is repeated with the new state.
     Again,
 }
 
 impl Reading {
-    /// Reads with the semantics of read(2); `real` is that call.
+    /// Reads with the semantics of read(2); `real` calls read(2) itself.
     pub(crate) fn read(
         &mut self,
         edge: &Edge,
@@ -104,7 +104,7 @@ impl Reading {
         };
     }
 
-    /// Becomes a plain pipe permanently; returns the ring, if any, which must be drained before the
+    /// Becomes a plain pipe permanently. Returns the ring, if any, which must be drained before the
     /// pipe. The rendezvous socket must have been shut down.
     pub(crate) fn retire(&mut self, edge: &Edge) -> Option<Box<Input>> {
         match std::mem::replace(self, Self::Plain) {
@@ -155,8 +155,8 @@ impl Reading {
     }
 }
 
-/// Reads from the ring; blocks while it is empty if the descriptor is blocking. Fails with
-/// `Fault::Abandoned` at its end.
+/// Reads from the ring; if the descriptor is blocking, blocks while the ring is empty. Fails with
+/// `Fault::Abandoned` at the end of the ring.
 fn read_ring(input: &mut Input, number: i32, out: &mut [u8]) -> Result<Step, Fault> {
     let mut yields = ends::yields();
     loop {

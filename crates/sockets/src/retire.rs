@@ -1,5 +1,5 @@
-//! The return of edges to plain pipes, before calls that this library does not emulate and when
-//! their descriptors are closed.
+//! Conversion of edges back to plain pipes, before calls that this library does not emulate and
+//! when their descriptors are closed.
 
 use crate::adapter;
 use crate::ends::{self, EdgeState, LockedEdge, SharedEdge};
@@ -30,10 +30,10 @@ pub(crate) fn all_edges(why: Occasion) {
     }
 }
 
-/// Turns an edge into a pipe permanently, unless another thread or an interrupted call uses it. A
-/// reader of a ring in a program with threads keeps the ring over a fork.
+/// Turns an edge into a pipe permanently, unless another thread or an interrupted call uses it. In
+/// a program with threads, a reader keeps its ring over a fork.
 pub(crate) fn edge(shared_edge: &'static SharedEdge, why: Occasion) {
-    shared_edge.shut();
+    shared_edge.shut_rendezvous();
     // If another thread is in a call, or a signal handler forks during one, that call owns the
     // state, and the edge stays as it is.
     let Some(mut locked) = shared_edge.try_enter() else { return };

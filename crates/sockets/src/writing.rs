@@ -25,7 +25,7 @@ const RING_BYTES: usize = 2 << 20;
 /// The maximum size of a block in bytes.
 const BLOCK_MAX: usize = 64 << 10;
 
-/// The source of a write.
+/// The bytes to be written by a call.
 #[derive(Debug)]
 pub(crate) enum Bytes<'a> {
     /// Memory of the program.
@@ -64,16 +64,17 @@ impl Bytes<'_> {
 /// The state of a writing end.
 #[derive(Debug)]
 pub(crate) enum Writing {
-    /// In the pipe, with the number of bytes so far and the number at which to check for a request.
+    /// The end writes to the pipe, with the number of bytes so far, and the number at which to
+    /// check for a request.
     Pipe { written: u64, look_at: u64 },
-    /// In the ring.
+    /// The end writes to the ring.
     Ring {
         /// The ring.
         output: Box<Output>,
-        /// True while bytes from before the ring may still be in the pipe.
+        /// True while bytes written before the ring may still be in the pipe.
         fresh: bool,
     },
-    /// In the pipe, permanently.
+    /// The end writes to the pipe permanently.
     Plain,
 }
 
@@ -84,7 +85,7 @@ impl Default for Writing {
 }
 
 impl Writing {
-    /// Writes with the semantics of write(2); `real` is that call.
+    /// Writes with the semantics of write(2); `real` calls write(2) itself.
     pub(crate) fn write(
         &mut self,
         edge: &Edge,
@@ -164,8 +165,8 @@ fn offer_ring(edge: &Edge) -> Option<Output> {
     Some(output)
 }
 
-/// Writes all bytes into the ring. Blocks for room; a nonblocking descriptor or a signal ends the
-/// call early. Returns the result of write(2).
+/// Writes all bytes into the ring. Blocks for room; a signal, or a descriptor that does not block,
+/// ends the call early. Returns the result of write(2).
 fn write_ring(output: &mut Output, number: i32, bytes: &Bytes<'_>) -> Result<isize, Fault> {
     let mut done = 0;
     while done < bytes.len() {

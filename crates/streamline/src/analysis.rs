@@ -1,4 +1,4 @@
-//! `explain --analyze`: a run's measurements beside the planner's estimates, and changes of the
+//! Measurements of a run beside the planner's estimates (`explain --analyze`), and changes of the
 //! next plan.
 //!
 //! The measurements update the saved cost table. The plan is saved with them, so that the next
@@ -13,19 +13,19 @@ use pipeline::plan::{COSTS_VERSION, Costs, Machine, PersistedPlan, Plan, Planned
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The measurements of a run, and their effect on the next plan.
+/// The measurements of a run, and the changes that they cause in the next plan.
 #[derive(Debug)]
 pub struct Analysis {
     /// Table of estimates beside measurements.
     pub text: String,
-    /// Number of filters with too few blocks to learn a cost from, or the reason why nothing was
+    /// Number of filters that saw too few blocks to measure a cost, or the reason why nothing was
     /// saved.
     pub saved: Result<usize, SaveError>,
     /// Differences between this plan and the next one, as sentences.
     pub changes: Vec<String>,
 }
 
-/// An error on saving measurements.
+/// The error of saving measurements.
 #[derive(Debug)]
 pub enum SaveError {
     /// Neither `XDG_STATE_HOME` nor `HOME` is set.

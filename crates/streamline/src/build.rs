@@ -1,4 +1,4 @@
-//! The construction of a prepared request.
+//! Building of a prepared request.
 
 use crate::error::OpenError;
 use crate::options::Options;
@@ -10,8 +10,8 @@ use engine::path::Adapt;
 use engine::record::RecordMode;
 
 impl Prepared {
-    /// Builds the plan and registers it with the daemon. Places a filter that the kernel refuses
-    /// elsewhere. An error releases everything acquired.
+    /// Builds the plan and registers the path with the daemon. If the kernel refuses a filter,
+    /// places the filter elsewhere. An error releases everything acquired.
     pub fn build(self, options: &Options) -> Result<Ready, OpenError> {
         if !self.workers.is_empty() {
             return workers::build(self, options);
@@ -26,8 +26,8 @@ impl Prepared {
         Ok(ready)
     }
 
-    /// Builds the plan like [`build`](Self::build), with extra facilities such as a record to
-    /// replay or the trace of a flow.
+    /// Builds the plan like [`build`](Self::build), with further options such as a record to replay
+    /// or the trace of a flow.
     pub fn build_with(self, options: &Options, extras: PathOptions) -> Result<Ready, OpenError> {
         let steps = options.steps.clone();
         let helper = options.helper.clone();

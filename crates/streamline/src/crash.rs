@@ -22,7 +22,7 @@ pub(crate) fn save(
         };
         match crash_capture::write(block, &failure.node, &folder) {
             Ok(kept) => {
-                let request = replaced(text, graph, &kept.source);
+                let request = replace_sources(text, graph, &kept.source);
                 let command = format!("streamline {}", quoted(&request));
                 Some(CrashCapture { path: kept.path, command })
             }
@@ -37,7 +37,7 @@ pub(crate) fn save(
 
 /// Returns the request with each of its sources replaced by `source`.
 #[must_use]
-pub fn replaced(text: &str, graph: &Graph, source: &str) -> String {
+pub fn replace_sources(text: &str, graph: &Graph, source: &str) -> String {
     let mut spans: Vec<_> = graph.heads().into_iter().map(|head| graph.node(head).span).collect();
     spans.sort_unstable();
     let mut request = String::new();

@@ -33,7 +33,7 @@ pub enum OpenError {
         text: String,
         /// Graph of the request.
         graph: Box<Graph>,
-        /// The filter, with the reason of each space for its refusal.
+        /// The filter, with the reason of each space for refusing it.
         refused: Box<Unplaceable>,
     },
     /// The plan could not be built.
@@ -46,11 +46,11 @@ pub enum OpenError {
         /// The node that failed, and the cause.
         error: Box<BuildError>,
     },
-    /// Registration with the daemon failed although the options require it.
+    /// Registration with the daemon failed, although the options require it.
     #[error("{0}")]
     Unregistered(Box<ClientError>),
     /// A worker ended before it was ready. A worker that was not killed has already reported why.
-    #[error("engine {number} {} before it was ready", how(*.ended))]
+    #[error("engine {number} {} before it was ready", describe_end(*.ended))]
     Worker {
         /// Number of the worker, from 1.
         number: u32,
@@ -78,8 +78,8 @@ impl OpenError {
     }
 }
 
-/// Describes the end of a worker.
-fn how(ended: Option<ProcessEnd>) -> String {
+/// Describes the end of a worker process.
+fn describe_end(ended: Option<ProcessEnd>) -> String {
     ended.map_or_else(|| "was gone".to_owned(), |ended| ended.to_string())
 }
 

@@ -27,13 +27,13 @@ pub(crate) struct Hosts {
 }
 
 impl Hosts {
-    /// Returns this process as the only host.
+    /// Returns a selection in which this process is the only host.
     pub(crate) fn alone() -> Self {
         Self { privileged: true, ..Self::default() }
     }
 
     /// Selects the hosts of a request. Returns them with the machine to plan for, whose kernel is
-    /// the daemon's if a daemon serves the request. `alone` excludes the daemon.
+    /// the daemon's if a daemon serves the request. If `alone` is true, the daemon is not used.
     ///
     /// May pin sources in `graph` to the kernel.
     pub(crate) fn find(graph: &mut Graph, alone: bool, notices: &Notices) -> (Self, Machine) {
@@ -58,7 +58,7 @@ impl Hosts {
 }
 
 impl Hosts {
-    /// Replans the filters that the daemon's policy will refuse into other spaces. Returns the plan
+    /// Replans into other spaces the filters that the daemon's policy will refuse. Returns the plan
     /// unchanged if this process can load programs itself.
     pub(crate) fn foresee(&self, plan: Plan, machine: &Machine) -> Result<Plan, Unplaceable> {
         let Some(daemon) = self.daemon.as_ref().filter(|_| !self.privileged) else {
@@ -93,7 +93,7 @@ fn are_live(graph: &Graph) -> impl Iterator<Item = bool> {
         .filter_map(|(_, node)| Some(node.filter()?.attach()?.is_ok_and(|attach| !attach.takes)))
 }
 
-/// The displayed reason for a pin that [`pin_to_kernel`] adds.
+/// The reason that `explain` shows for a pin added by [`pin_to_kernel`].
 const NO_SOCKET: &str = "you may open no packet socket: only the kernel can give it, by the daemon";
 
 /// Pins each source that a kernel program can replace to the kernel, unless the request pins it.

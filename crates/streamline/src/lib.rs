@@ -46,7 +46,7 @@ mod serve;
 mod snapshot;
 mod workers;
 
-pub use crash::replaced;
+pub use crash::replace_sources;
 pub use error::OpenError;
 pub use notice::{CrashCapture, Notice, Notices};
 pub use options::Options;

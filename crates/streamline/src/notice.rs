@@ -13,19 +13,19 @@ pub enum Notice<'n> {
     /// A problem that may need action.
     Warning(&'n str),
     /// Warnings about spans of a request: its text and the diagnostics.
-    Doubts(&'n str, &'n [Diagnostic]),
+    RequestWarnings(&'n str, &'n [Diagnostic]),
     /// The saved capture of a block on which a filter panicked.
     Crash(&'n CrashCapture),
 }
 
-/// A shared callback for notices; by default it discards them.
+/// A shared callback for notices; the default discards them.
 #[derive(Clone, Default)]
 pub struct Notices(Option<Arc<Reader>>);
 
 type Reader = dyn Fn(&Notice<'_>) + Send + Sync;
 
 impl Notices {
-    /// Creates a handle that passes each notice to `reader`, on whichever thread raises it. The
+    /// Creates a handle that passes each notice to `reader`, in the thread that raises it. The
     /// function must return quickly.
     pub fn to(reader: impl Fn(&Notice<'_>) + Send + Sync + 'static) -> Self {
         Self(Some(Arc::new(reader)))

@@ -10,42 +10,43 @@ use sys::steps::Steps;
 /// The options of a run that are not part of the request.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// Number of blocks received by sinks after which the run ends; `None`: no limit.
+    /// Number of blocks received by sinks after which the run ends; `None` for no limit.
     pub count: Option<u64>,
-    /// Time after which the run ends; `None`: no limit.
+    /// Time after which the run ends; `None` for no limit.
     pub time: Option<Duration>,
-    /// Measures the time spent in each filter.
+    /// True to measure the time spent in each filter.
     pub timed: bool,
-    /// Makes the kernel measure the run time of its programs, too.
+    /// True to let the kernel also measure the run time of its programs.
     pub programs_timed: bool,
-    /// Runs without the daemon: unregistered, and with only this process's rights in the kernel.
+    /// True to run without the daemon: unregistered, and with only this process's rights in the
+    /// kernel.
     pub embedded: bool,
-    /// Keeps every filter out of the kernel.
+    /// True to keep every filter out of the kernel.
     pub outside_kernel: bool,
     /// Name of the path in the daemon's registry; implies `registered`.
     pub name: Option<String>,
-    /// Fails if no daemon registers the path, instead of running unregistered.
+    /// True to fail if no daemon registers the path, instead of running unregistered.
     pub registered: bool,
-    /// Log file of the run, published by the daemon to its clients.
+    /// Log file of the run, which the daemon reports to its clients.
     pub log: Option<PathBuf>,
     /// Bytes of past output that each source retains, for taps that start in the past.
     pub history: Option<usize>,
-    /// File to create for a record, from which the run can be replayed.
+    /// File to create as a record, from which the run can be replayed.
     pub record: Option<PathBuf>,
     /// Size limit of the record in bytes; default 64 MiB.
     pub record_bytes: Option<u64>,
-    /// Saves blocks on which filters panicked as captures in the user's state directory.
+    /// True to save blocks on which filters panicked as captures in the user's state directory.
     pub captures_crashes: bool,
-    /// Program to start for workers and untrusted filters: the command `streamline`, or any that
-    /// calls [`serve_if_asked`](crate::serve_if_asked). Default: this program.
+    /// Program to start for workers and untrusted filters: the command `streamline`, or any program
+    /// that calls [`serve_if_asked`](crate::serve_if_asked). Default: this program.
     pub helper: Option<PathBuf>,
     /// Filters, sources, sinks and pipe ends of the calling program.
     pub own: Own,
-    /// Receiver of messages for people; by default they are discarded.
+    /// Receiver of messages for people; the default discards them.
     pub notices: Notices,
-    /// Rollback log of acquired resources; tests inject faults into its steps.
+    /// Rollback log of acquired resources, into which tests inject faults.
     pub steps: Steps,
-    /// Kernel refusal to simulate, for tests.
+    /// Kernel refusal that a test simulates.
     pub refuses: InjectedRefusal,
 }
 

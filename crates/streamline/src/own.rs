@@ -29,8 +29,8 @@ pub struct Own {
     descriptions: Vec<&'static Description>,
     sources: &'static [SourceEntry],
     sinks: &'static [SinkEntry],
-    /// The pipe ends of the request, which stay open until a source or sink has opened them by
-    /// path.
+    /// Descriptors of the pipe ends in the request, which stay open until a source or sink has
+    /// opened them by path.
     ends: Vec<Arc<OwnedFd>>,
 }
 
@@ -265,7 +265,7 @@ enum Callback {
 }
 
 /// All registered callbacks by number. A filter is constructed from its arguments alone, so the
-/// number travels as an argument.
+/// number of its callback is passed as an argument.
 static CALLBACKS: Mutex<BTreeMap<u64, Callback>> = Mutex::new(BTreeMap::new());
 
 /// Name of the parameter that contains the callback's number.
@@ -295,7 +295,7 @@ fn callback(arguments: &Arguments) -> Option<Callback> {
     lock(&CALLBACKS).get(&arguments.number(NUMBER_PARAMETER)?).cloned()
 }
 
-/// The reasons for drops by a callback filter.
+/// The reasons for which a callback filter drops blocks.
 const REASONS: &[&str] = &["unanswered"];
 const UNANSWERED: Reason =
     Description { reasons: REASONS, ..Description::EMPTY }.reason("unanswered");

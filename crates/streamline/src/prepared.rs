@@ -16,15 +16,15 @@ pub struct Prepared {
     pub(crate) plan: Plan,
     pub(crate) machine: Machine,
     pub(crate) hosts: Hosts,
-    /// Request of each worker process; empty if this process runs the request itself.
+    /// Requests of the worker processes; empty if this process runs the request itself.
     pub(crate) workers: Vec<String>,
 }
 
 impl Prepared {
     /// Parses a request and plans it for this machine.
     ///
-    /// Names that need a lookup (such as a host name) are resolved once, here; [`text`](Self::text)
-    /// returns the request with the results in their place.
+    /// Names that need a lookup (such as a host name) are resolved once, at this point;
+    /// [`text`](Self::text) returns the request with the results in their place.
     ///
     /// # Errors
     ///
@@ -44,7 +44,7 @@ impl Prepared {
     pub(crate) fn worker(request: &str, options: &Options) -> Result<Self, OpenError> {
         // The warnings were already issued for the whole request.
         let options = Options { notices: Default::default(), ..options.clone() };
-        let graph = graph(request, &options.own, &options)?;
+        let graph = parse_graph(request, &options.own, &options)?;
         Self::plan_graph(request.to_owned(), graph, &options)
     }
 
@@ -63,7 +63,7 @@ impl Prepared {
         &self.text
     }
 
-    /// Returns the plan; with several workers, that of the first.
+    /// Returns the plan of the request; with several workers, the plan of the first.
     #[must_use]
     pub const fn plan(&self) -> &Plan {
         &self.plan
@@ -94,7 +94,7 @@ impl Prepared {
     /// Replans the filters that the daemon's policy would refuse in the kernel into other spaces.
     ///
     /// Fails with [`OpenError::Unplaceable`] if no other space can run a filter.
-    pub fn foreseen(self) -> Result<Self, OpenError> {
+    pub fn with_policy(self) -> Result<Self, OpenError> {
         let Self { text, plan, machine, hosts, workers } = self;
         let graph = plan.graph.clone();
         let plan = hosts.foresee(plan, &machine);
@@ -111,7 +111,7 @@ pub fn read(request: &str, options: &Options) -> Result<Graph, OpenError> {
 }
 
 /// Parses and checks a request; reports warnings as notices, and all mistakes as one error.
-pub(crate) fn graph(
+pub(crate) fn parse_graph(
     text: &str,
     registry: &dyn Registry,
     options: &Options,
@@ -121,7 +121,7 @@ pub(crate) fn graph(
         return Err(OpenError::Mistakes { text: text.to_owned(), list });
     }
     if !list.is_empty() {
-        options.notices.give(&Notice::Doubts(text, &list));
+        options.notices.give(&Notice::RequestWarnings(text, &list));
     }
     Ok(graph)
 }
@@ -129,14 +129,14 @@ pub(crate) fn graph(
 /// Resolves the names in a request. Returns the resolved text and its graph. Runs, records and
 /// workers use this text, so that no name is looked up twice.
 fn resolve(request: &str, options: &Options) -> Result<(String, Graph), OpenError> {
-    let first = graph(request, &options.own, options)?;
+    let first = parse_graph(request, &options.own, options)?;
     if first.insertions.is_empty() {
         return Ok((request.to_owned(), first));
     }
     let text = first.text.as_ref().to_owned();
     let quiet = Options { notices: Default::default(), ..options.clone() };
     // The text has grown, so its spans are new; its warnings were already issued.
-    let graph = graph(&text, &options.own, &quiet)?;
+    let graph = parse_graph(&text, &options.own, &quiet)?;
     Ok((text, graph))
 }
 

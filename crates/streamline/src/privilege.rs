@@ -18,7 +18,7 @@ pub enum Operation {
     /// Loading eBPF programs.
     Programs,
     /// Entering other network namespaces: `netns=`.
-    NameSpaces,
+    Namespaces,
 }
 
 /// The cause of a refused operation.
@@ -33,8 +33,8 @@ pub enum DenialCause {
     /// A seccomp filter refuses the call, although the capability is present or the feature may
     /// exist.
     Filter,
-    /// Either [`ForeignNamespace`](Self::ForeignNamespace) or [`Filter`](Self::Filter), which the
-    /// error does not distinguish.
+    /// Either [`ForeignNamespace`](Self::ForeignNamespace) or [`Filter`](Self::Filter); the error
+    /// does not distinguish them.
     NamespaceOrFilter,
     /// The capability is present, and a security module refuses the call.
     Module,
@@ -55,12 +55,12 @@ pub struct Remedy {
 }
 
 impl Operation {
-    /// Returns the required capabilities.
-    const fn needs(self) -> &'static str {
+    /// Returns the required capabilities as text.
+    const fn required_capabilities(self) -> &'static str {
         match self {
             Self::Packets => "CAP_NET_RAW",
             Self::Programs => "CAP_BPF and CAP_NET_ADMIN",
-            Self::NameSpaces => "CAP_SYS_ADMIN",
+            Self::Namespaces => "CAP_SYS_ADMIN",
         }
     }
 
@@ -69,16 +69,16 @@ impl Operation {
         match self {
             Self::Packets => "cap_net_raw+ep",
             Self::Programs => "cap_bpf,cap_net_admin+ep",
-            Self::NameSpaces => "cap_sys_admin+ep",
+            Self::Namespaces => "cap_sys_admin+ep",
         }
     }
 
-    /// Returns the operation as a verb phrase.
-    const fn does(self) -> &'static str {
+    /// Returns the operation as a verb phrase, such as `open packet sockets`.
+    const fn verb_phrase(self) -> &'static str {
         match self {
             Self::Packets => "open packet sockets",
             Self::Programs => "load kernel programs",
-            Self::NameSpaces => "enter another namespace",
+            Self::Namespaces => "enter another namespace",
         }
     }
 
@@ -89,7 +89,7 @@ impl Operation {
                 let both = set.has(Capabilities::BPF) && set.has(Capabilities::NET_ADMIN);
                 both || set.has(Capabilities::SYS_ADMIN)
             }
-            Self::NameSpaces => set.has(Capabilities::SYS_ADMIN),
+            Self::Namespaces => set.has(Capabilities::SYS_ADMIN),
         }
     }
 }
@@ -135,7 +135,7 @@ impl Denial {
     /// privileges. `needs` is the capability that the error names.
     pub fn at(name: &str, call: &str, needs: Option<u32>) -> Option<Self> {
         let operation = match needs {
-            Some(Capabilities::SYS_ADMIN) => Operation::NameSpaces,
+            Some(Capabilities::SYS_ADMIN) => Operation::Namespaces,
             Some(Capabilities::BPF) => Operation::Programs,
             // Some refusals have unspecific errors. `give` means that no packet socket could
             // provide it.
@@ -145,7 +145,7 @@ impl Denial {
             _ => return None,
         };
         let tried = match operation {
-            Operation::NameSpaces => Err(Refusal {
+            Operation::Namespaces => Err(Refusal {
                 kind: RefusalKind::Denied,
                 call: "setns",
                 why: "operation not permitted".to_owned(),
@@ -187,15 +187,15 @@ impl Denial {
 impl DenialCause {
     /// Returns the reason as a sentence.
     pub fn sentence(&self, operation: Operation) -> String {
-        let (needs, does) = (operation.needs(), operation.does());
+        let (needs, does) = (operation.required_capabilities(), operation.verb_phrase());
         let (is, it, does_not) = match operation {
-            Operation::Packets | Operation::NameSpaces => ("is", "it", "does"),
+            Operation::Packets | Operation::Namespaces => ("is", "it", "does"),
             Operation::Programs => ("are", "them", "do"),
         };
         let there = format!("{needs} {is} there and {does_not} not help");
         match self {
             Self::Capability => {
-                format!("{needs} {is} missing, without which nobody may {does}")
+                format!("{needs} {is} missing, without which no process may {does}")
             }
             Self::Unobtainable => format!(
                 "{needs} {is} missing, and not in the bounding set: nothing that is started from \
@@ -207,7 +207,7 @@ impl DenialCause {
                      another"
                 ),
                 Operation::Programs => format!("{there}: only the first user namespace counts"),
-                Operation::NameSpaces => {
+                Operation::Namespaces => {
                     format!("{there}: this is a user namespace, which does not own the other one")
                 }
             },
@@ -240,24 +240,24 @@ impl DenialCause {
             command,
             explanation: explanation.to_owned(),
         };
-        let own =
-            (operation == Operation::Packets).then(|| remedy("unshare -Urn".to_owned(), OWN_SPACE));
+        let own = (operation == Operation::Packets)
+            .then(|| remedy("unshare -Urn".to_owned(), OWN_NETWORK_ADVICE));
         let advise = |explanation: &str| remedy(String::new(), explanation);
         let mut remedies = Vec::new();
         match self {
             Self::Capability if who.inner_user_namespace == Some(true) => {}
             Self::Capability if who.no_new_privileges == Some(true) => {
-                remedies.push(advise(NO_NEW))
+                remedies.push(advise(NO_NEW_PRIVS_NOTE))
             }
             Self::Capability => {
                 remedies.push(remedy(format!("sudo {path} {}", quoted(line)), "this once"));
                 let setcap = format!("sudo setcap {} {path}", operation.setcap_notation());
                 match program.nosuid {
                     // CAP_SYS_ADMIN is as good as root, so it is not granted to a file permanently.
-                    _ if operation == Operation::NameSpaces => {}
+                    _ if operation == Operation::Namespaces => {}
                     true => remedies
                         .push(remedy(format!("sudo install -m 755 {path} {INSTALLED}"), NOSUID)),
-                    false => remedies.push(remedy(setcap, PERMANENTLY)),
+                    false => remedies.push(remedy(setcap, SETCAP_ADVICE)),
                 }
                 if operation == Operation::Packets {
                     let unit = format!("{path} doctor unit {}", quoted(line));
@@ -267,8 +267,8 @@ impl DenialCause {
                     ));
                 }
             }
-            Self::Unobtainable => remedies.push(advise(UNOBTAINABLE)),
-            Self::ForeignNamespace => remedies.push(advise(OUTSIDE)),
+            Self::Unobtainable => remedies.push(advise(CONTAINER_ADVICE)),
+            Self::ForeignNamespace => remedies.push(advise(NAMESPACE_ADVICE)),
             Self::Filter => return vec![advise(FILTER)],
             Self::NamespaceOrFilter => remedies.push(advise(FILTER)),
             Self::Module => {
@@ -283,22 +283,23 @@ impl DenialCause {
     }
 }
 
-/// Path of the installed program, which every user can execute.
+/// Path of the installed program, which every user may execute.
 pub const INSTALLED: &str = "/usr/local/bin/streamline";
 
-const OWN_SPACE: &str = "to try things: a shell in a network of its own, with nothing in it but \
-                         lo, where you are root";
-const PERMANENTLY: &str = "for good: for everybody who may start this file, until it is replaced";
-const NO_NEW: &str = "no_new_privs is set: neither sudo nor setcap works in what is started from \
-                      here; begin in another session";
-const UNOBTAINABLE: &str = "whoever started this container or service must leave it in: docker run \
-                     --cap-add=NET_RAW, or CapabilityBoundingSet= of the unit";
-const NOSUID: &str = "first: this file lies on a mount with nosuid, where setcap has no effect";
-const OUTSIDE: &str = "run it outside of this user namespace";
-const FILTER: &str = "whoever started this container or service must let it through: docker run \
+const OWN_NETWORK_ADVICE: &str =
+    "to try things: a shell in a network of its own, with only lo in it, where you are root";
+const SETCAP_ADVICE: &str = "for good: for all users who may start this file, until it is replaced";
+const NO_NEW_PRIVS_NOTE: &str = "no_new_privs is set: neither sudo nor setcap has an effect on \
+                                 programs started from here; begin in another session";
+const CONTAINER_ADVICE: &str = "the configuration of this container or service must grant it: \
+                                docker run --cap-add=NET_RAW, or CapabilityBoundingSet= of the \
+                                unit";
+const NOSUID: &str = "first: this file is on a mount with nosuid, where setcap has no effect";
+const NAMESPACE_ADVICE: &str = "run it outside of this user namespace";
+const FILTER: &str = "the configuration of this container or service must permit it: docker run \
                       --security-opt seccomp=FILE, or RestrictAddressFamilies= and \
                       SystemCallFilter= of the unit";
-const KERNEL: &str = "take a kernel that is built with it";
+const KERNEL: &str = "use a kernel that is built with it";
 
 /// Width of formatted remedies in columns.
 pub const COLUMNS: usize = 80;
@@ -437,7 +438,7 @@ mod tests {
 
     #[test]
     fn every_refusal_has_a_sentence() {
-        for operation in [Operation::Packets, Operation::Programs, Operation::NameSpaces] {
+        for operation in [Operation::Packets, Operation::Programs, Operation::Namespaces] {
             for cause in [
                 DenialCause::Capability,
                 DenialCause::Unobtainable,

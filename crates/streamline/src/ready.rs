@@ -18,7 +18,8 @@ use engine::run::{self, Outcome, StopConditions};
 use pipeline::plan::Plan;
 use std::sync::Arc;
 
-/// A built and registered request, ready to run. Dropping it releases everything it acquired.
+/// A built and registered request, ready to run. Dropping it releases everything that the request
+/// acquired.
 #[derive(Debug)]
 pub struct Ready {
     pub(crate) text: String,
@@ -30,7 +31,7 @@ pub struct Ready {
     pub(crate) notices: Notices,
 }
 
-/// The executor of a request.
+/// The part of a ready request that runs it: paths or worker processes.
 #[derive(Debug)]
 pub(crate) enum Body {
     /// Paths in this process.
@@ -122,7 +123,8 @@ impl Ready {
     }
 }
 
-/// A completed run. Clients that follow it wait for its exit status until [`end`](Self::end).
+/// A completed run. Clients that follow the run wait for its exit status until [`end`](Self::end)
+/// is called.
 #[derive(Debug)]
 pub struct Finished {
     /// The results of the run.
@@ -132,14 +134,14 @@ pub struct Finished {
 
 impl Finished {
     /// Sends an exit status and a sentence to the clients that follow the path, and ends its
-    /// registration. Blocks for a limited time until they have read it.
+    /// registration. Blocks for a limited time until the clients have read them.
     pub fn end(self, status: u8, sentence: String) -> Results {
         self.member.end(status, sentence);
         self.results
     }
 }
 
-/// The results of a run, final or so far.
+/// The results of a run, final or intermediate.
 #[derive(Debug)]
 pub struct Results {
     /// Text of the request at the end, after changes.

@@ -56,9 +56,9 @@ pub struct Recorded {
 pub struct Repetition {
     /// The run.
     pub ready: Ready,
-    /// Directory for its output files; `None` if it writes none.
+    /// Directory for the output files of the replay; `None` if it writes none.
     pub into: Option<PathBuf>,
-    /// Completeness of the record; only a complete record can be compared with its replay.
+    /// Completeness of the record. Only a complete record can be compared with its replay.
     pub whole: Completeness,
 }
 
@@ -68,7 +68,7 @@ impl Recorded {
     pub fn open(path: &Path) -> Result<Self, OpenError> {
         let record = Record::open(path)?;
         let (text, machine) = (record.head.request.clone(), record.head.machine.clone());
-        let graph = prepared::graph(&text, &MachineRegistry::Recorded, &Options::default())?;
+        let graph = prepared::parse_graph(&text, &MachineRegistry::Recorded, &Options::default())?;
         let plan = prepared::plan(&text, graph, &MachineRegistry::Recorded, &machine)?;
         if layout(&plan) != record.head.layout {
             let (target, program) = (record.target(), &record.head.program);
@@ -88,8 +88,8 @@ impl Recorded {
         !self.record.changes.is_empty()
     }
 
-    /// Returns the request, the recorded blocks as input for [`Prepared::build_with`], and the
-    /// recorded block limit.
+    /// Returns the request, the record as the input for [`Prepared::build_with`], and the recorded
+    /// block limit.
     #[must_use]
     pub fn into_parts(self) -> (Prepared, RecordMode, Option<u64>) {
         let count = self.record.head.count;
@@ -118,7 +118,7 @@ impl Recorded {
     }
 }
 
-/// Lines of the ledger that differ, as pairs of recorded and replayed text; `None` where one side
+/// Lines of the ledger that differ, as pairs of recorded and replayed text; `None` if one side
 /// lacks the line.
 pub type Differences = Vec<(Option<String>, Option<String>)>;
 

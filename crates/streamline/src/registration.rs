@@ -16,7 +16,7 @@ use sys::steps::Resource;
 #[derive(Debug, Default)]
 pub(crate) struct Registration {
     worker: Option<Worker>,
-    /// Set that is readable when the stop descriptor of the caller or of the daemon is.
+    /// Set that becomes readable when the caller's or the daemon's stop descriptor does.
     stop: Option<PollSet>,
 }
 
@@ -89,7 +89,7 @@ impl Registration {
     }
 
     /// Sends the exit status and the final report to the clients that follow the path. Blocks for a
-    /// limited time until they have read them.
+    /// limited time until the clients have read them.
     pub(crate) fn end(self, status: u8, report: String) {
         if let Some(worker) = self.worker {
             worker.end(Ended { status, report });

@@ -16,7 +16,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 use sys::eventfd::EventFd;
 
-/// A running request. Dropping it stops the run and blocks until it has ended.
+/// A running request. Dropping this value stops the run and blocks until it has ended.
 #[derive(Debug)]
 pub struct Running {
     text: String,
@@ -26,7 +26,7 @@ pub struct Running {
     number: Option<u32>,
     begin: u64,
     stop: Arc<EventFd>,
-    /// Readable once the run has ended.
+    /// Doorbell that becomes readable when the run has ended.
     ended: Arc<EventFd>,
     thread: Option<JoinHandle<Result<Finished, OpenError>>>,
 }
@@ -35,7 +35,7 @@ pub struct Running {
 const COUNTERS_TIMEOUT: Duration = Duration::from_millis(200);
 
 impl Ready {
-    /// Runs the request on a thread of its own and returns at once.
+    /// Runs the request on a thread of its own, and returns at once.
     pub fn start(self, options: &Options) -> Result<Running, OpenError> {
         let stop = Arc::new(EventFd::new()?);
         let ended = Arc::new(EventFd::new()?);

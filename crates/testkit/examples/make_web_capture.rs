@@ -1,5 +1,5 @@
-//! Writes the bundled capture to stdout:
-//! `cargo run -p streamline-testkit --example make_web_capture > examples/web.pcap`.
+//! Program that writes the bundled capture to stdout: `cargo run -p streamline-testkit --example
+//! make_web_capture > examples/web.pcap`.
 
 use std::io::{self, Write};
 

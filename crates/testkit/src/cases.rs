@@ -2,8 +2,8 @@
 //! `../shared/cases` beside the repository. They are never copied into the repository.
 //!
 //! The name of a test that uses them begins with `corpus_`. `cargo xtask test` runs these tests as
-//! a separate group, and only if the directory exists. Next to each, another test covers the same
-//! behavior with [generated captures](crate::generated_captures()).
+//! a separate group, and only if the directory exists. Another test beside each of them covers the
+//! same behavior with [generated captures](crate::generated_captures()).
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -21,15 +21,15 @@ pub fn cases() -> Option<PathBuf> {
     if cases.is_dir() { Some(cases) } else { need::skip("../shared/cases is not here") }
 }
 
-/// Returns the external captures as a set like that of the [generated
-/// ones](crate::generated_captures()), so that one test can run on both. Without the directory,
-/// reports a skip and returns `None`.
+/// Returns the external captures as a set, so that one test can run on them and on the [generated
+/// captures](crate::generated_captures()). If the directory does not exist, reports a skip and
+/// returns `None`.
 pub fn corpus() -> Option<Captures> {
     Some(Captures { root: cases()?, paths: captures()?, outside: true })
 }
 
-/// Returns the paths of all external captures (`*.pcap`, `*.pcapng`, `*.cap`), sorted. Without the
-/// directory, reports a skip and returns `None`.
+/// Returns the paths of all external captures (`*.pcap`, `*.pcapng`, `*.cap`), sorted. If the
+/// directory does not exist, reports a skip and returns `None`.
 pub fn captures() -> Option<Vec<PathBuf>> {
     let mut found = Vec::new();
     collect(&cases()?, &mut found);

@@ -65,9 +65,10 @@ pub fn file(path: impl AsRef<Path>) -> Option<PathBuf> {
     if path.exists() { Some(path.to_owned()) } else { skip(&format!("needs {}", path.display())) }
 }
 
-/// Reports that the running test is skipped, with the reason, and returns `None`.
+/// Reports that the running test is skipped, with the reason. Returns `None`.
 ///
 /// # Panics
+///
 /// Under `STREAMLINE_STRICT=1`.
 pub fn skip<T>(reason: &str) -> Option<T> {
     let line = skip_line(&test_name(), reason);

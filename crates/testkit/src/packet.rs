@@ -11,12 +11,12 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// A frame under construction. Each method appends a layer or payload; those that return bytes
+/// A frame under construction. Each method appends a layer or payload; methods that return bytes
 /// complete the frame.
 #[derive(Clone, Debug)]
 pub struct Frame {
     bytes: Vec<u8>,
-    /// The field that names the next layer.
+    /// The field of the last header that names the next layer.
     next: Next,
     network: Option<Network>,
     /// The offset of the length field of an 802.3 frame; `None` for Ethernet II.
@@ -24,14 +24,14 @@ pub struct Frame {
     padded_to: usize,
 }
 
-/// The field of the last header that names the next layer.
+/// The field of a header that names the next layer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Next {
     /// The header has no such field.
     Nothing,
-    /// An EtherType at this offset.
+    /// The field is an EtherType at this offset.
     Ethertype(usize),
-    /// A 32-bit address family at offset 0, in big-endian or little-endian order.
+    /// The field is a 32-bit address family at offset 0, in big-endian or little-endian order.
     Family { big: bool },
 }
 
@@ -134,7 +134,7 @@ impl Frame {
         self
     }
 
-    /// Sets the minimum length of the frame in bytes: a shorter frame is padded with zeros.
+    /// Sets the minimum length of the frame in bytes. A shorter frame is padded with zeros;
     /// Ethernet requires 60.
     #[must_use]
     pub const fn padded_to(mut self, length: usize) -> Self {
@@ -383,8 +383,8 @@ impl Frame {
     }
 }
 
-/// Returns the Internet checksum (RFC 1071) of the concatenated parts, all but the last of even
-/// length.
+/// Returns the Internet checksum (RFC 1071) of the concatenated parts. All parts except the last
+/// must have an even length.
 pub fn checksum(parts: &[&[u8]]) -> u16 {
     let mut sum = 0u32;
     for word in parts.iter().flat_map(|part| part.chunks(2)) {
@@ -403,7 +403,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn udp_over_ipv4() {
+    fn udp_over_ipv4_has_correct_lengths_and_checksums() {
         let frame = Frame::raw().ipv4("192.168.0.1", "192.168.0.199").udp(53, 1024, b"hello");
         let header = [0x45, 0, 0, 33, 0x12, 0x34, 0, 0, 64, 17];
         assert_eq!(frame[..10], header);
@@ -415,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn tcp_over_ipv6_with_options() {
+    fn tcp_over_ipv6_with_options_has_correct_checksum() {
         let segment =
             Segment { source: 1, target: 2, options: vec![2, 4, 5], ..Segment::default() };
         let frame = Frame::ethernet().ipv6("::1", "::2").tcp(&segment, b"x");
@@ -427,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn tags_and_snap() {
+    fn tags_and_snap_set_length_and_ethertype() {
         let frame = Frame::ethernet().tag_of(0x88a8, 7).tag(42).snap().padded_to(60);
         let frame = frame.ipv4("10.0.0.1", "10.0.0.2").echo(true, 1, 2, b"");
         assert_eq!(frame.len(), 60);

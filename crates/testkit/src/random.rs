@@ -19,8 +19,8 @@ impl Random {
         Self { state: std::array::from_fn(|_| split_mix(&mut state)) }
     }
 
-    /// Returns a generator with a random seed, which it prints; `SEED=<number>` in the environment
-    /// selects the seed of an earlier run.
+    /// Returns a generator with a random seed, and prints the seed. `SEED=<number>` in the
+    /// environment selects the seed of an earlier run.
     #[expect(clippy::print_stdout, reason = "the harness shows it where a test fails")]
     pub fn replayable() -> Self {
         let seed = match std::env::var("SEED") {
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn shuffles_and_flips() {
+    fn shuffle_keeps_elements_and_flip_changes_bits() {
         let mut random = Random::replayable();
         let mut items: Vec<u32> = (0..100).collect();
         random.shuffle(&mut items);

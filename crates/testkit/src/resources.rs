@@ -1,9 +1,9 @@
 //! Resources that a test can leak: descriptors, memory, threads and children of processes; programs
 //! on interfaces; files; and BPF objects.
 //!
-//! [`Resources`] counts what exists before and after an action that must leave nothing behind.
-//! [`KernelObjects`] remembers IDs while a process runs, so that a leak is found after the process
-//! has exited, even if other tests run concurrently.
+//! [`Resources`] counts resources before and after an action that must leave nothing behind.
+//! [`KernelObjects`] records the ids of objects while a process runs, so that a leak is found after
+//! the process has exited, even if other tests run concurrently.
 
 use crate::net::{Pair, SERVER_DEVICE};
 use std::collections::{BTreeMap, BTreeSet};
@@ -90,7 +90,7 @@ impl Resources {
         self
     }
 
-    /// Returns a line for each resource of which there is more than in `other`.
+    /// Returns a line for each resource of which this value counts more than `other`.
     #[must_use]
     pub fn excess_over(&self, other: &Self) -> Vec<String> {
         let before = |what: &String| other.0.get(what).copied().unwrap_or(0);
@@ -98,7 +98,7 @@ impl Resources {
         more.map(|(what, now)| format!("{what}: {} and now {now}", before(what))).collect()
     }
 
-    /// Returns the larger amount of each resource.
+    /// Returns the larger amount of each resource in the two values.
     #[must_use]
     pub fn max(&self, other: &Self) -> Self {
         let mut both = self.clone();
@@ -204,7 +204,7 @@ impl KernelObjects {
         all
     }
 
-    /// Returns the union of both.
+    /// Returns the union of two sets of objects.
     #[must_use]
     pub fn union(mut self, other: Self) -> Self {
         self.programs.extend(other.programs);

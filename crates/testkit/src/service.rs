@@ -20,7 +20,8 @@ pub struct Manager {
     thread: Option<JoinHandle<()>>,
 }
 
-/// Minimum number of intermediate duplicates, above all descriptors of a starting service.
+/// Minimum number of the intermediate duplicates, which is above all descriptors of a starting
+/// service.
 const DUPLICATES_MIN: i32 = 500;
 /// Interval at which the receiving thread checks whether the manager was dropped.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
@@ -84,11 +85,12 @@ impl Manager {
         self.lock().push((name.to_owned(), descriptor));
     }
 
-    /// Completes `shell` (bash, with any wrapper in front) to a command that runs `service` with
+    /// Completes `shell` (bash, possibly behind a wrapper) to a command that runs `service` with
     /// all stored descriptors. Passes the command to `start`, which must not return before the
-    /// process runs; returns its result.
+    /// process runs; returns the result of `start`.
     ///
     /// # Panics
+    ///
     /// If a descriptor cannot be duplicated.
     pub fn run_service<A>(
         &self,

@@ -1,8 +1,8 @@
-//! Names of users. A user ID chosen by a test has a name on some machines and none on others.
+//! Names of users. A user id chosen by a test has a name on some machines and none on others.
 
 use std::fs;
 
-/// Returns the name of a user in `/etc/passwd`; `None` if there is none.
+/// Returns the name of a user in `/etc/passwd`; `None` if the user has no entry.
 #[must_use]
 pub fn name(uid: u32) -> Option<String> {
     let text = fs::read_to_string("/etc/passwd").unwrap_or_default();

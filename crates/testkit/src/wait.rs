@@ -1,9 +1,9 @@
 //! Waits for conditions instead of fixed times.
 //!
 //! Between fork and exec, a program that another test starts holds copies of all descriptors of
-//! this process. This delays the effects of closing the last copy, so tests must wait for them
-//! ([`wait_until_closed`], [`until`]). Tests that count the resources of the whole process run in a
-//! process without other tests ([`runs_alone`]).
+//! this process. This delays the effects of closing the last copy, so tests must wait for these
+//! effects ([`wait_until_closed`], [`until`]). Tests that count the resources of the whole process
+//! run in a process without other tests ([`runs_alone`]).
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::os::fd::AsFd;
@@ -17,9 +17,10 @@ pub const LIMIT: Duration = Duration::from_secs(60);
 /// The pause between two checks of a condition.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// Blocks until `holds` returns true; `what` names the condition in the failure message.
+/// Blocks until `holds` returns true. `what` names the condition in the failure message.
 ///
 /// # Panics
+///
 /// After [`LIMIT`].
 #[track_caller]
 pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
@@ -56,10 +57,10 @@ pub fn copy_program(from: &Path, to: &Path) {
     assert!(done.success(), "cp {} {} ended with {done}", from.display(), to.display());
 }
 
-/// Runs the test of this name once in a separate process. Returns true in that process, and false
-/// in the calling process after the test has passed, which may then return:
-/// `if !testkit::runs_alone("module::name") { return }`. For tests of resources of the whole
-/// process: descriptors, mappings, threads, signals, the environment.
+/// Runs the test of this name once in a separate process. Returns true in the separate process. In
+/// the calling process, returns false after the test has passed, so that the caller can return: `if
+/// !testkit::runs_alone("module::name") { return }`. For tests of resources of the whole process:
+/// descriptors, mappings, threads, signals, the environment.
 ///
 /// # Panics
 /// If the test fails in that process, or if no test has this name.
@@ -111,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn alone_is_another_process() {
+    fn runs_alone_starts_another_process() {
         let name = "wait::tests::alone_is_another_process";
         if runs_alone(name) {
             let threads = std::fs::read_dir("/proc/self/task").unwrap().count();

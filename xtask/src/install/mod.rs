@@ -34,7 +34,7 @@ const SHARE: &str = "share/streamline";
 struct InstallPaths {
     /// The directory below which the files are used after the installation.
     prefix: PathBuf,
-    /// `DESTDIR`: a directory prepended to all paths while files are written.
+    /// `DESTDIR`: a directory that is prepended to all paths while files are written.
     staging: Option<PathBuf>,
 }
 

@@ -1,4 +1,4 @@
-//! Tests: an installation writes, replaces and removes its files and directories only.
+//! Tests of an installation: it writes, replaces and removes its own files and directories only.
 
 use super::*;
 use std::fs;

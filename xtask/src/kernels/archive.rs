@@ -1,4 +1,4 @@
-//! An initial ramdisk: a cpio archive in the `newc` format, which every kernel can unpack
+//! Writer of an initial ramdisk: a cpio archive in the `newc` format, which every kernel can unpack
 //! (Documentation/driver-api/early-userspace/buffer-format.rst).
 
 use std::collections::BTreeSet;

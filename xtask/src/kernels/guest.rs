@@ -77,7 +77,7 @@ impl Kernel {
         let ip = PathBuf::from(ip.trim());
         let mine = [("/exam", &programs.exam), ("/streamline", &programs.streamline), ("/ip", &ip)];
         for (path, program) in mine {
-            system.file(&format!("/bin{path}"), &stripped(home, program)?);
+            system.file(&format!("/bin{path}"), &strip_program(home, program)?);
             for library in libraries(program)? {
                 system.file(&library, &read(Path::new(&library))?);
             }
@@ -105,9 +105,9 @@ impl Kernel {
     }
 }
 
-/// Returns a program without debug symbols: unpacking them would take longer than running the
-/// program.
-fn stripped(home: &Path, program: &Path) -> Result<Vec<u8>, String> {
+/// Returns a program without debug symbols, because unpacking them would take longer than running
+/// the program.
+fn strip_program(home: &Path, program: &Path) -> Result<Vec<u8>, String> {
     let small = home.join("stripped");
     match output(Command::new("strip").arg("-o").args([&small, program])) {
         Ok(_) => read(&small),

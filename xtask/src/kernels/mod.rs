@@ -117,8 +117,8 @@ pub(super) fn output(command: &mut Command) -> Result<String, String> {
     Ok(String::from_utf8_lossy(&done.stdout).into_owned())
 }
 
-/// Downloads and unpacks the newest package whose name matches the pattern (of `apt-cache search`);
-/// returns its directory, which later calls reuse.
+/// Downloads and unpacks the newest package whose name matches the pattern (of `apt-cache search`).
+/// Returns its directory, which later calls reuse.
 pub(super) fn unpack_package(home: &Path, folder: &str, pattern: &str) -> Result<PathBuf, String> {
     let unpacked = home.join(folder);
     if unpacked.is_dir() {

@@ -18,7 +18,7 @@ pub(super) fn check(tree: &Tree, found: &mut Findings) {
         let dependencies = file_dependencies(tree, base);
         count_cycles(&name, base, &dependencies, found);
         if let Some((_, layers)) = rules::LAYERS.iter().find(|(known, _)| *known == name) {
-            count_upward(&name, base, &dependencies, layers, found);
+            count_upward_dependencies(&name, base, &dependencies, layers, found);
         }
     }
 }
@@ -41,7 +41,7 @@ fn count_cycles(name: &str, base: &str, dependencies: &FileDependencies, found: 
     }
 }
 
-fn count_upward(
+fn count_upward_dependencies(
     name: &str,
     base: &str,
     dependencies: &FileDependencies,

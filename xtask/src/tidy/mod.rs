@@ -1,4 +1,5 @@
-//! `tidy`: checks the rules of the tree. A remark made in two reviews becomes a rule here.
+//! The verb `tidy`, which checks the rules of the tree. A remark made in two reviews becomes a rule
+//! here.
 //!
 //! In: all files under the root. Out: findings, one per line. Rules that the tree does not meet yet
 //! are counted, and the counts are compared with ceilings ([`ratchet`]). The tables are in

@@ -32,8 +32,8 @@ pub(crate) const RULES: &[(&str, &str)] = &[
     ("unsafe", "times the word `unsafe`"),
 ];
 
-/// Rule and key of the product's size, which `cargo xtask lines` checks; the ratchet does not
-/// change that ceiling.
+/// Rule and key of the ceiling for the product's size, which `cargo xtask lines` checks. The
+/// ratchet does not change this ceiling.
 const PRODUCT: (&str, &str) = ("lines", "product");
 
 /// Maximum number of occurrences that an error names.
@@ -48,7 +48,7 @@ pub(super) fn check(tree: &Tree, found: &mut Findings) {
     let mut slack = slack(&ceilings, &sums);
     for ((rule, key), sum) in &sums {
         let ceiling = ceilings.get(&(rule.clone(), key.clone())).copied().unwrap_or(0);
-        let ceiling = ceiling + take(&mut slack, rule, sum.saturating_sub(ceiling));
+        let ceiling = ceiling + take_slack(&mut slack, rule, sum.saturating_sub(ceiling));
         if *sum > ceiling {
             let of_key = |c: &&Occurrence| c.rule == rule && c.key == *key;
             let error = ceiling_error(&found.occurrences, of_key, *sum, ceiling);
@@ -105,8 +105,8 @@ fn slack(ceilings: &Sums, sums: &Sums) -> BTreeMap<String, usize> {
     slack
 }
 
-/// Takes up to `wanted` from the slack of a rule; returns the amount taken.
-fn take(slack: &mut BTreeMap<String, usize>, rule: &str, wanted: usize) -> usize {
+/// Takes up to `wanted` from the slack of a rule. Returns the amount that was taken.
+fn take_slack(slack: &mut BTreeMap<String, usize>, rule: &str, wanted: usize) -> usize {
     let left = slack.entry(rule.to_owned()).or_default();
     let taken = wanted.min(*left);
     *left -= taken;
@@ -142,7 +142,7 @@ pub(super) fn lowered_ceilings(tree: &Tree, occurrences: &[Occurrence]) -> Strin
         let is_new = !ceilings.keys().any(|(known, _)| known == rule);
         let ceiling = match ceilings.get(&(rule.clone(), key.clone())).copied().unwrap_or(0) {
             _ if is_new => *sum,
-            ceiling if ceiling < *sum => ceiling + take(&mut slack, rule, sum - ceiling),
+            ceiling if ceiling < *sum => ceiling + take_slack(&mut slack, rule, sum - ceiling),
             _ => *sum,
         };
         if ceiling > 0 {

@@ -201,7 +201,7 @@ pub(super) const LAYERS: &[(&str, &[&[&str]])] = &[
     ),
 ];
 
-/// Allowed pairs of types of one name in one crate: crate, name, reason.
+/// Pairs of types of one name that may exist in one crate: crate, name, reason.
 pub(super) const ALLOWED_DOUBLES: &[(&str, &str, &str)] = &[];
 
 const fn product_crate(

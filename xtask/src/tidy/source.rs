@@ -4,15 +4,15 @@
 /// Returns the text with every comment and literal replaced by blanks; lines and columns are
 /// unchanged.
 pub(crate) fn code(text: &str) -> String {
-    blanked(text, true)
+    blank_text(text, true)
 }
 
 /// Returns the text with every comment replaced by blanks; literals are unchanged.
 pub(crate) fn uncommented(text: &str) -> String {
-    blanked(text, false)
+    blank_text(text, false)
 }
 
-fn blanked(text: &str, literals: bool) -> String {
+fn blank_text(text: &str, literals: bool) -> String {
     let chars: Vec<char> = text.chars().collect();
     let mut out = String::with_capacity(text.len());
     let mut at = 0;
@@ -80,7 +80,7 @@ fn string(chars: &[char], from: usize) -> usize {
 }
 
 /// Returns the end of the raw string whose hashes begin at `from`, or `at` if no raw string begins
-/// there (`r#type`, `rest`).
+/// there (as in `r#type` or `rest`).
 fn raw_string(chars: &[char], at: usize, from: usize) -> usize {
     let hashes = chars[from..].iter().take_while(|&&c| c == '#').count();
     if chars.get(from + hashes) != Some(&'"') {

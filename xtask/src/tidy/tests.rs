@@ -1,4 +1,5 @@
-//! Tests: each rule finds its violation in an otherwise clean tree, and the real tree is clean.
+//! Tests of the rules: each rule finds its violation in an otherwise clean tree, and the real tree
+//! is clean.
 
 use super::check;
 use super::findings::Findings;
@@ -88,9 +89,9 @@ impl PlantedTree {
         check(&self.read())
     }
 
-    /// Runs all rules; asserts that there is exactly one error, by `rule` at `place`, and that its
+    /// Runs all rules, and asserts that there is exactly one error, by `rule` at `place`, whose
     /// message contains `words`.
-    pub(crate) fn finds(&self, rule: &str, place: &str, words: &str) {
+    pub(crate) fn assert_found(&self, rule: &str, place: &str, words: &str) {
         let found = self.check();
         assert_eq!(found.errors.len(), 1, "{found:#?}");
         let line = found.errors[0].to_string();
@@ -117,7 +118,7 @@ fn planted_tree_is_clean_at_first() {
 fn disallowed_dependency_is_found() {
     let tree = PlantedTree::clean();
     tree.add_crate("filter", &["abi", "buffer"]);
-    tree.finds("arrows", "crates/filter/Cargo.toml:9", "`filter` takes `buffer`");
+    tree.assert_found("arrows", "crates/filter/Cargo.toml:9", "`filter` takes `buffer`");
 }
 
 #[test]
@@ -125,7 +126,7 @@ fn disallowed_dependency_under_an_alias_is_found() {
     let tree = PlantedTree::clean();
     let line = "bytes = { package = \"streamline-buffer\", path = \"../buffer\" }\n";
     tree.append("crates/filter/Cargo.toml", line);
-    tree.finds("arrows", "crates/filter/Cargo.toml:9", "`filter` takes `buffer`");
+    tree.assert_found("arrows", "crates/filter/Cargo.toml:9", "`filter` takes `buffer`");
 }
 
 #[test]
@@ -133,21 +134,21 @@ fn disallowed_dependency_for_one_target_is_found() {
     let tree = PlantedTree::clean();
     let line = "[target.'cfg(unix)'.dependencies]\nengine.workspace = true\n";
     tree.append("crates/buffer/Cargo.toml", line);
-    tree.finds("arrows", "crates/buffer/Cargo.toml:10", "`buffer` takes `engine`");
+    tree.assert_found("arrows", "crates/buffer/Cargo.toml:10", "`buffer` takes `engine`");
 }
 
 #[test]
 fn dependency_of_the_lowest_layer_is_found() {
     let tree = PlantedTree::clean();
     tree.add_crate("abi", &["filter"]);
-    tree.finds("arrows", "crates/abi/Cargo.toml:8", "no crate of the workspace");
+    tree.assert_found("arrows", "crates/abi/Cargo.toml:8", "no crate of the workspace");
 }
 
 #[test]
 fn entry_point_that_depends_on_another_is_found() {
     let tree = PlantedTree::clean();
     tree.add_crate("web", &["engine", "cli"]);
-    tree.finds("arrows", "crates/web/Cargo.toml:9", "the door `web` takes the door `cli`");
+    tree.assert_found("arrows", "crates/web/Cargo.toml:9", "the door `web` takes the door `cli`");
 }
 
 #[test]
@@ -156,7 +157,7 @@ fn tests_may_depend_on_lower_layers_only() {
     tree.append("crates/engine/Cargo.toml", "[dev-dependencies]\nabi.workspace = true\n");
     assert!(tree.check().errors.is_empty());
     tree.append("crates/buffer/Cargo.toml", "[dev-dependencies]\ncli.workspace = true\n");
-    tree.finds("arrows", "crates/buffer/Cargo.toml:10", "tests of `buffer` take `cli`");
+    tree.assert_found("arrows", "crates/buffer/Cargo.toml:10", "tests of `buffer` take `cli`");
 }
 
 #[test]
@@ -164,37 +165,37 @@ fn product_dependency_on_a_test_crate_is_found() {
     let tree = PlantedTree::clean();
     tree.add_crate("testkit", &[]);
     tree.append("crates/engine/Cargo.toml", "streamline-testkit = { path = \"../testkit\" }\n");
-    tree.finds("arrows", "crates/engine/Cargo.toml:10", "not part of the product");
+    tree.assert_found("arrows", "crates/engine/Cargo.toml:10", "not part of the product");
 }
 
 #[test]
 fn libc_outside_the_allowed_crates_is_found() {
     let tree = PlantedTree::clean();
     tree.append("crates/buffer/Cargo.toml", "libc = \"0.2\"\n");
-    tree.finds("arrows", "crates/buffer/Cargo.toml:9", "takes libc");
+    tree.assert_found("arrows", "crates/buffer/Cargo.toml:9", "takes libc");
 }
 
 #[test]
 fn crate_without_a_row_is_found() {
     let tree = PlantedTree::clean();
     tree.add_crate("cellar", &[]);
-    tree.finds("arrows", "crates/cellar/Cargo.toml", "has no row");
+    tree.assert_found("arrows", "crates/cellar/Cargo.toml", "has no row");
 }
 
 #[test]
 fn wrong_names_and_missing_lints_are_found() {
     let tree = PlantedTree::clean();
     tree.put("crates/abi/Cargo.toml", b"[package]\nname = \"abi\"\n[lints]\nworkspace = true\n");
-    tree.finds("names", "crates/abi/Cargo.toml", "call it `streamline-abi`");
+    tree.assert_found("names", "crates/abi/Cargo.toml", "call it `streamline-abi`");
     tree.put("crates/abi/Cargo.toml", b"[package]\nname = \"streamline-abi\"\n");
-    tree.finds("names", "crates/abi/Cargo.toml", "lints");
+    tree.assert_found("names", "crates/abi/Cargo.toml", "lints");
 }
 
 #[test]
 fn root_without_the_unsafe_attribute_is_found() {
     let tree = PlantedTree::clean();
     tree.put("crates/filter/src/lib.rs", b"//! Says #![forbid(unsafe_code)] in words only.\n");
-    tree.finds("fences", "crates/filter/src/lib.rs", "#![forbid(unsafe_code)]");
+    tree.assert_found("fences", "crates/filter/src/lib.rs", "#![forbid(unsafe_code)]");
 }
 
 #[test]
@@ -202,7 +203,7 @@ fn unsafe_code_outside_allowed_files_is_found() {
     let tree = PlantedTree::clean();
     tree.put("xtask/ratchets", b"unsafe crates/buffer/src/signal.rs 1\n");
     tree.put("crates/buffer/src/signal.rs", b"//! A bell.\nfn f() { unsafe { g() } }\n");
-    tree.finds("fences", "crates/buffer/src/signal.rs:2", "outside the fence");
+    tree.assert_found("fences", "crates/buffer/src/signal.rs:2", "outside the fence");
 }
 
 #[test]
@@ -210,7 +211,7 @@ fn unsafe_code_in_a_test_of_a_safe_crate_is_found() {
     let tree = PlantedTree::clean();
     tree.put("xtask/ratchets", b"unsafe crates/filter/tests/a.rs 1\n");
     tree.put("crates/filter/tests/a.rs", b"//! A test.\nunsafe fn f() {}\n");
-    tree.finds("fences", "crates/filter/tests/a.rs:2", "outside the fence");
+    tree.assert_found("fences", "crates/filter/tests/a.rs:2", "outside the fence");
 }
 
 #[test]
@@ -224,7 +225,7 @@ fn io_in_a_crate_without_io_is_found() {
     ] {
         let tree = PlantedTree::clean();
         tree.put("crates/filter/src/a.rs", format!("//! A.\n{line}\n").as_bytes());
-        tree.finds("silence", "crates/filter/src/a.rs:2", "no I/O");
+        tree.assert_found("silence", "crates/filter/src/a.rs:2", "no I/O");
         tree.put("crates/engine/src/a.rs", format!("//! A.\n{line}\n").as_bytes());
         let tests = format!("//! A.\n#[cfg(test)]\nmod tests {{\n    {line}\n}}\n");
         tree.put("crates/filter/src/a.rs", tests.as_bytes());
@@ -253,7 +254,7 @@ fn text_that_breaks_a_rule_is_found() {
     ] {
         let tree = PlantedTree::clean();
         tree.put(place.split(':').next().unwrap_or(place), text.as_bytes());
-        tree.finds(rule, place, "");
+        tree.assert_found(rule, place, "");
     }
 }
 
@@ -272,10 +273,10 @@ fn test_that_may_fail_by_chance_is_found() {
     ] {
         let tree = PlantedTree::clean();
         tree.put("crates/engine/src/a.rs", module(code).as_bytes());
-        tree.finds("chance", "crates/engine/src/a.rs:4", what);
+        tree.assert_found("chance", "crates/engine/src/a.rs:4", what);
         tree.put("crates/engine/src/a.rs", b"//! A.\n");
         tree.put("crates/engine/tests/b.rs", format!("//! B.\n{code}\n").as_bytes());
-        tree.finds("chance", "crates/engine/tests/b.rs:2", what);
+        tree.assert_found("chance", "crates/engine/tests/b.rs:2", what);
     }
     for fine in [
         "#[test]\n#[ignore = \"a measurement\"]\nassert!(begin.elapsed() < PATIENCE);",
@@ -301,7 +302,7 @@ fn large_binary_is_found() {
     tree.put("examples/a.pcap", &[0; 99_000]);
     assert!(tree.check().errors.is_empty());
     tree.put("examples/a.pcap", &[0; 101_000]);
-    tree.finds("binaries", "examples/a.pcap", "101000 bytes");
+    tree.assert_found("binaries", "examples/a.pcap", "101000 bytes");
 }
 
 #[test]
@@ -315,7 +316,7 @@ fn dangling_reference_in_a_document_is_found() {
     ] {
         let tree = PlantedTree::clean();
         tree.put(path, text.as_bytes());
-        tree.finds("paths", path, words);
+        tree.assert_found("paths", path, words);
     }
     let tree = PlantedTree::clean();
     let text = "`crates/abi/src/lib.rs`, `abi/src`, `tcp/udp`, `crates/<name>`, `a.rs`\n\
@@ -331,7 +332,7 @@ fn page_missing_from_its_index_is_found() {
     tree.put("docs/book/01-tour.md", b"# Tour\n");
     assert!(tree.check().errors.is_empty(), "{:#?}", tree.check());
     tree.put("docs/book/02-lost.md", b"# Lost\n");
-    tree.finds("index", "docs/book/02-lost.md", "does not list");
+    tree.assert_found("index", "docs/book/02-lost.md", "does not list");
 }
 
 #[test]
@@ -340,7 +341,7 @@ fn filter_missing_from_the_catalog_is_found() {
     let filter = b"//! `dport`.\npub const DPORT: Description = Description { ..EMPTY };\n";
     tree.put("crates/filter/src/transport/dport.rs", filter);
     tree.put("crates/filter/src/catalog.rs", b"//! The list.\n// transport::dport::DPORT\n");
-    tree.finds("catalog", "crates/filter/src/transport/dport.rs:2", "`dport::DPORT`");
+    tree.assert_found("catalog", "crates/filter/src/transport/dport.rs:2", "`dport::DPORT`");
     tree.append("crates/filter/src/catalog.rs", "const F: &[D] = &[&transport::dport::DPORT];\n");
     assert!(tree.check().errors.is_empty());
 }
@@ -349,9 +350,9 @@ fn filter_missing_from_the_catalog_is_found() {
 fn example_without_a_comment_is_found() {
     let tree = PlantedTree::clean();
     tree.put("examples/a.pipe", b"replay a.pcap | count\n");
-    tree.finds("examples", "examples/a.pipe:1", "say what the example shows");
+    tree.assert_found("examples", "examples/a.pipe:1", "say what the example shows");
     tree.put("examples/a.pipe", b"# Counts.\n");
-    tree.finds("examples", "examples/a.pipe", "no request");
+    tree.assert_found("examples", "examples/a.pipe", "no request");
 }
 
 #[test]
@@ -381,9 +382,9 @@ fn capability_without_a_test_is_found() {
         ("| K5 | bounds | yes | `crates/abi/tests/gone.rs` |", "gone.rs` bears this number"),
         ("| K4 | counts | no | |", "K4 stands here twice"),
     ] {
-        page(&format!("{ALL}{row}\n")).finds("capabilities", PAGE, words);
+        page(&format!("{ALL}{row}\n")).assert_found("capabilities", PAGE, words);
     }
     let tree =
         page(&ALL.replace("| E1 | splices | in part: no more | `crates/abi/tests/a.rs` |\n", ""));
-    tree.finds("capabilities", "crates/abi/tests/a.rs", "E1 is named here");
+    tree.assert_found("capabilities", "crates/abi/tests/a.rs", "E1 is named here");
 }

@@ -1,4 +1,4 @@
-//! The tokens of a Rust file, and those that the default build compiles.
+//! The tokens of a Rust file, and the subset that the default build compiles.
 //!
 //! In: code without comments and literals ([`super::source::code`]). Out: words and punctuation,
 //! with their line numbers. Brackets are matched by counting, which suffices for code that
@@ -58,7 +58,7 @@ pub(crate) fn tokens(code: &str) -> Vec<Token<'_>> {
     found
 }
 
-/// Returns the tokens that the default build compiles, that is, all outside [`disabled_ranges`].
+/// Returns the tokens that the default build compiles: all tokens outside [`disabled_ranges`].
 pub(crate) fn product_tokens<'a>(tokens: &[Token<'a>]) -> Vec<Token<'a>> {
     let mut kept = Vec::with_capacity(tokens.len());
     let mut from = 0;

@@ -69,7 +69,7 @@ fn check_roots(tree: &Tree, krate: &WorkspaceCrate, base: &str, found: &mut Find
     }
 }
 
-/// Checks that no file outside the allowed ones contains `unsafe`. (Tests beside `src` are separate
+/// Checks that no file except the allowed ones contains `unsafe`. (Tests beside `src` are separate
 /// crates, to which the attribute in the root does not apply.)
 fn check_files(tree: &Tree, krate: &WorkspaceCrate, base: &str, found: &mut Findings) {
     let allowed = |file: &File| match krate.unsafe_code {

@@ -482,7 +482,7 @@ fn verdict(name: &'static str, what: &'static str, facts: &Facts, operation: Ope
     let attempt = match operation {
         Operation::Packets => &facts.packet_ring,
         Operation::Programs => &facts.kernel_program,
-        Operation::NameSpaces => &Ok(()),
+        Operation::Namespaces => &Ok(()),
     };
     let who = &facts.privilege;
     match privilege::cause(who, operation, attempt) {

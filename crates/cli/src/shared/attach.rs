@@ -15,7 +15,7 @@ use std::io::{Read as _, Seek as _, SeekFrom};
 use std::os::fd::AsFd as _;
 use std::path::Path;
 use std::time::Duration;
-use streamline::report::counted;
+use streamline::report::count_with_unit;
 use sys::file::FileKind;
 
 /// Interval of progress updates.
@@ -75,7 +75,7 @@ fn line(counters: &Counters) -> String {
     let time = format_age(counters.elapsed_ns / 1_000_000_000);
     let lost = super::rates::lost(counters);
     let lost = if lost > 0 { format!("  lost: {lost}") } else { String::new() };
-    format!(" {time}  {}  {}{lost}", counted(blocks, "block"), short_bytes(bytes))
+    format!(" {time}  {}  {}{lost}", count_with_unit(blocks, "block"), short_bytes(bytes))
 }
 
 /// The log file of a path, read from the end at which it was opened.

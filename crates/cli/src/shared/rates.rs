@@ -4,7 +4,7 @@ use member::protocol::{Amount, Counters, Loss, PlaceLatency};
 use pipeline::explain::{nanoseconds, rounded_duration};
 use runtime::ledger::DropReason;
 use serde::Serialize;
-use streamline::report::counted;
+use streamline::report::count_with_unit;
 
 /// Blocks and bytes per second.
 #[derive(Clone, Copy, PartialEq, Debug, Default, Serialize)]
@@ -84,7 +84,7 @@ pub(super) fn late_blocks(counters: &Counters) -> Option<String> {
         return None;
     }
     let places: Vec<String> = way.iter().chain(&wait).map(took).collect();
-    Some(format!("late: {}; at most {}", counted(late, "block"), places.join(", ")))
+    Some(format!("late: {}; at most {}", count_with_unit(late, "block"), places.join(", ")))
 }
 
 /// Formats a number of blocks per second in at most six columns: `4012`, `1.25M`.

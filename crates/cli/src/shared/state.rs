@@ -14,7 +14,7 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::time::Duration;
-use streamline::report::{counted, json_line, object};
+use streamline::report::{count_with_unit, json_line, object};
 
 /// Version of the `--json` format.
 const VERSION: u32 = 1;
@@ -87,7 +87,7 @@ fn read_summaries(names: &TableNames) -> Vec<StateSummary> {
         }
     }
     for (holder, count) in squatted {
-        let names = counted(count as u64, "name");
+        let names = count_with_unit(count as u64, "name");
         terminal::note(&format!(
             "user {} keeps {names} of other users, where nothing is to be seen (`ss -xlp` shows \
              the process to root)",
@@ -181,7 +181,7 @@ fn page(reader: &TableReader, look: &Snapshot) -> String {
     let shape = reader.shape();
     let mut text = format!("{}: `{}`", reader.address(), escape_hidden(&shape.filter));
     if shape.rows > 1 {
-        text += &format!(", {}", counted(look.rows.len() as u64, "row"));
+        text += &format!(", {}", count_with_unit(look.rows.len() as u64, "row"));
     }
     if look.left_out > 0 {
         text += &format!(", {} more that have no room", look.left_out);

@@ -45,22 +45,22 @@ pub struct Policy {
     pub others_see: Visibility,
     /// Filters that users may run in the kernel.
     pub filters: Vec<String>,
-    /// Path of the file; `None`: the built-in policy.
+    /// Path of the policy file; `None` for the built-in policy.
     pub file: Option<PathBuf>,
     pub(crate) quota: Quota,
     pub(crate) users: BTreeMap<u32, Quota>,
     pub(crate) open: Vec<InterfaceGrant>,
 }
 
-/// The visibility of a path to other users.
+/// Visibility of a path to users other than its owner.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Visibility {
-    /// Hidden entirely.
+    /// The path is hidden entirely.
     Nothing,
-    /// Number, name and owner.
+    /// Number, name and owner are visible.
     Names,
-    /// The text of its request, too.
+    /// Number, name, owner and the text of the request are visible.
     Lines,
 }
 
@@ -102,7 +102,7 @@ struct InKernel {
     filters: Option<Vec<String>>,
 }
 
-/// The built-in quota of a user.
+/// Quota of a user without an entry in the policy.
 const QUOTA: Quota = Quota {
     paths: Some(32),
     connections: Some(64),
@@ -112,8 +112,8 @@ const QUOTA: Quota = Quota {
     kernel_ns: Some(50_000_000),
 };
 
-/// Returns the names of the filters that users may run in the kernel by default: all that can run
-/// there and need no right.
+/// Returns the names of the filters that users may run in the kernel by default: all filters with a
+/// twin that need no right.
 fn default_filters() -> Vec<String> {
     let entries = MachineRegistry::descriptions().filter(|entry| {
         let in_kernel =
@@ -165,13 +165,13 @@ impl Policy {
         let written: PolicyFile =
             toml::from_str(text).map_err(|error| format_mistake(text, &error))?;
         let built_in = Self::default();
-        let quota = written.quota.or_limits_of(built_in.quota);
+        let quota = written.quota.with_defaults(built_in.quota);
         let mut users = BTreeMap::new();
         for (name, bounds) in written.users {
             let number = name.parse().ok().or_else(|| numbers.0(&name)).ok_or_else(|| {
                 format!("no user is called `{name}` in /etc/passwd: write the number (`id -u`)")
             })?;
-            users.insert(number, bounds.or_limits_of(quota));
+            users.insert(number, bounds.with_defaults(quota));
         }
         Ok(Self {
             others_see: written.others_see.unwrap_or(built_in.others_see),
@@ -250,8 +250,8 @@ impl Policy {
 }
 
 impl Bounds {
-    /// Returns these limits, completed from `otherwise` where missing.
-    fn or_limits_of(self, otherwise: Quota) -> Quota {
+    /// Returns these limits, with missing limits taken from `otherwise`.
+    fn with_defaults(self, otherwise: Quota) -> Quota {
         Quota {
             paths: self.paths.or(otherwise.paths),
             connections: self.connections.or(otherwise.connections),

@@ -45,7 +45,7 @@ enum Principal {
     Name(String),
 }
 
-/// Resolves a name to a number; `None` if it is unknown.
+/// A function that resolves a name to a number; returns `None` if the name is unknown.
 pub(super) type Numbers<'n> = &'n dyn Fn(&str) -> Option<u32>;
 
 impl InterfaceGrant {

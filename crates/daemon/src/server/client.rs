@@ -13,21 +13,22 @@ use sys::service;
 #[derive(Debug)]
 pub(super) struct Client {
     pub(super) connection: Connection,
-    /// Its credentials when it connected.
+    /// Credentials of the client when it connected.
     pub(super) who: Credentials,
-    /// Its process number, for display only.
+    /// Process id of the client, for display only.
     pub(super) process: i32,
-    /// True if it requested notifications of registered and removed paths.
+    /// True if the client requested notifications of registered and removed paths.
     pub(super) watches: bool,
-    /// Path that it has registered.
+    /// Path that the client has registered.
     pub(super) path: Option<Worker>,
-    /// State of its request in the kernel.
+    /// State of the client's request in the kernel.
     pub(super) line: RequestState,
-    /// State under which the service manager stores its connection; `None` if not stored.
+    /// State under which the service manager stores the client's connection; `None` if the
+    /// connection is not stored.
     pub(super) kept: Option<KnownState>,
     /// True while a reply of the kernel thread is outstanding.
     pub(super) waits_for_kernel: bool,
-    /// Messages received while a reply is outstanding.
+    /// Messages received while a reply of the kernel thread is outstanding.
     pub(super) deferred: VecDeque<(Vec<u8>, Vec<OwnedFd>)>,
 }
 
@@ -37,7 +38,7 @@ pub(super) struct Worker {
     pub(super) number: u32,
     /// Pidfd, readable once the process has exited.
     pub(super) process: OwnedFd,
-    /// Socket through which admitted clients' connections are passed to it.
+    /// Socket over which connections of admitted clients are passed to the process.
     pub(super) admissions: Connection,
 }
 
@@ -51,13 +52,13 @@ pub(super) enum Part {
     Listener = 3,
 }
 
-/// Encodes the event number of a descriptor.
+/// Encodes the event number of a client's descriptor.
 pub(super) const fn number(id: u64, part: Part) -> u64 {
     id << 2 | part as u64
 }
 
-/// Decodes an event number into client number and descriptor.
-pub(super) const fn parts(number: u64) -> (u64, Part) {
+/// Decodes an event number into the client number and the kind of descriptor.
+pub(super) const fn decode_number(number: u64) -> (u64, Part) {
     let part = match number & 3 {
         0 => Part::Connection,
         1 => Part::Process,

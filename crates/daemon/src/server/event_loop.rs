@@ -45,14 +45,14 @@ pub struct Server {
 const STOP: u64 = 3;
 /// First client number.
 pub(super) const FIRST_CLIENT: u64 = 16;
-/// Maximum number of clients.
+/// Maximum number of clients connected at the same time.
 const CLIENTS_MAX: usize = 4096;
 /// Pause before the next accept after the kernel ran out of descriptors or memory.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
 
 impl Server {
-    /// Creates a server in a directory. `open` lets all users connect. `steps` logs each resource
-    /// acquired at the start and at registrations.
+    /// Creates a server in a directory. If `open` is true, all users may connect. `steps` logs each
+    /// resource that the start and registrations acquire.
     pub fn open(
         directory: &Path,
         open: bool,
@@ -160,8 +160,8 @@ impl Server {
         Ok(server)
     }
 
-    /// Returns remarks about the start, such as objects of the previous daemon that could not be
-    /// adopted.
+    /// Returns notes about the start, for example about objects of the previous daemon that could
+    /// not be adopted.
     #[must_use]
     pub fn notes(&self) -> &[String] {
         &self.notes
@@ -209,7 +209,7 @@ impl Server {
     /// Handles an event. Returns true if the server must pause accepting connections for lack of
     /// resources.
     fn handle_event(&mut self, event: WatchEvent) -> bool {
-        let (id, part) = client::parts(event.number);
+        let (id, part) = client::decode_number(event.number);
         match part {
             Part::Listener if id == DONE => {
                 self.handle_completions();
@@ -257,7 +257,8 @@ impl Server {
     }
 
     /// Disconnects clients of this user, except `asking`, whose hangup is still in the event queue.
-    /// Their share of the quota is then free for the client `asking`, in any order of events.
+    /// Their share of the quota is then free for the client `asking`, regardless of the order of
+    /// events.
     pub(super) fn disconnect_gone(&mut self, uid: u32, asking: u64) {
         let is_over = |client: &Client| {
             let path = client.path.as_ref();

@@ -1,4 +1,4 @@
-//! Messages of clients: how they are read and answered, with bounds that keep clients from delaying
+//! Receipt of clients' messages and sending of replies, with bounds that keep clients from delaying
 //! each other.
 
 use super::client::{Part, number};
@@ -12,7 +12,7 @@ use sys::watcher::WatchEvent;
 
 /// Maximum number of messages handled per client and event.
 const MESSAGES_PER_EVENT: usize = 8;
-/// Maximum number of messages that a client can queue while a reply is outstanding.
+/// Maximum number of messages that a client may queue while a reply is outstanding.
 const DEFERRED_MAX: usize = 16;
 
 impl Server {

@@ -31,15 +31,17 @@ pub(super) struct Answer {
     pub(super) continues: bool,
 }
 
-/// Upper bound of a serialized path in bytes, without its request: name, log and fixed fields.
+/// Upper bound of the length of a serialized path without its request, in bytes: name, log and
+/// fixed fields.
 const PATH_BYTES: usize = 4096 + 512;
 
 impl Answer {
-    pub(super) fn one(parameters: &impl Serialize) -> Self {
+    pub(super) fn single(parameters: &impl Serialize) -> Self {
         Self::with(parameters, Vec::new())
     }
 
-    /// Returns an answer without a reply; the completion of the kernel thread sends the reply.
+    /// Returns an answer without a reply, which is sent when the kernel thread completes the
+    /// command.
     pub(super) const fn deferred() -> Self {
         Self { replies: Vec::new(), continues: true }
     }
@@ -59,7 +61,7 @@ impl Server {
     ) -> Result<Answer, Fault> {
         let (named, method) = call.parts();
         if named == interface::SERVICE.name {
-            return interface::service(call, interface::DAEMON).map(|value| Answer::one(&value));
+            return interface::service(call, interface::DAEMON).map(|value| Answer::single(&value));
         }
         if named != interface::DAEMON.name {
             return Err(Fault::interface(named));
@@ -69,9 +71,9 @@ impl Server {
         }
         let client = self.clients.get(&id).ok_or_else(Fault::denied)?;
         match method {
-            "About" => call.take().map(|NoParameters {}| Answer::one(&self.about())),
+            "About" => call.take().map(|NoParameters {}| Answer::single(&self.about())),
             "List" => call.take().and_then(|NoParameters {}| self.list(client, call.more)),
-            "Allowed" => call.take().map(|NoParameters {}| Answer::one(&self.allowed(client))),
+            "Allowed" => call.take().map(|NoParameters {}| Answer::single(&self.allowed(client))),
             "Watch" if !call.more => Err(Fault::expected_more()),
             "Watch" => call.take().and_then(|NoParameters {}| self.watch(id)),
             "Register" => {
@@ -83,7 +85,7 @@ impl Server {
                 let number = client.path.as_ref().map(|path| path.number);
                 let number = number.ok_or_else(Fault::denied)?;
                 self.registry.change(number, line)?.into_iter().for_each(store::change);
-                Ok(Answer::one(&serde_json::json!({})))
+                Ok(Answer::single(&serde_json::json!({})))
             }
             "Attach" => {
                 let asked = call.take()?;
@@ -110,7 +112,7 @@ impl Server {
         }
     }
 
-    /// Lists visible paths, split into several replies if `more` is accepted.
+    /// Lists the visible paths, split into several replies if the client accepts more than one.
     fn list(&self, client: &Client, more: bool) -> Result<Answer, Fault> {
         let status = |entry: &Entry| entry.status(client.who.uid, &self.policy);
         let mut rest: Vec<Path> = self.registry.all().filter_map(status).collect();
@@ -118,7 +120,7 @@ impl Server {
         if !more {
             let fits = rest.iter().map(long).sum::<usize>() < REPLY_MAX;
             return if fits {
-                Ok(Answer::one(&PathList { paths: rest }))
+                Ok(Answer::single(&PathList { paths: rest }))
             } else {
                 Err(Fault::expected_more())
             };
@@ -157,7 +159,7 @@ impl Server {
         }
     }
 
-    /// Returns the kernel programs as far as they are visible to this user.
+    /// Returns the kernel programs, with the details that are visible to this user.
     pub(super) fn describe_programs(&self, uid: u32, seen: &[ProgramStatus]) -> KernelPrograms {
         let free = self.policy.is_free(uid);
         let path_of = |process: i32| {
@@ -275,11 +277,11 @@ impl Server {
         client.path = Some(Worker { number, process, admissions });
         self.steps.checkpoint("a path is registered");
         self.announce("came", &entry);
-        Ok(Answer::one(&PathNumber { number }))
+        Ok(Answer::single(&PathNumber { number }))
     }
 
-    /// Adds a path to the registry. On failure tries again after removing paths of the user whose
-    /// end is pending.
+    /// Adds a path to the registry. On failure, removes paths of the user whose end is pending, and
+    /// tries again.
     fn enter(&mut self, id: u64, who: (u32, i32), wanted: Register) -> Result<Entry, Fault> {
         let paths_max = self.policy.quota(who.0).paths;
         let entered = self.registry.add(who, wanted.clone(), paths_max, seconds()).cloned();
@@ -329,8 +331,8 @@ impl Server {
     }
 }
 
-/// Extracts the single descriptor of a registration: the socket over which the path's process
-/// accepts connections.
+/// Extracts the only descriptor of a registration: the socket over which the path's process accepts
+/// connections.
 fn admission_socket(client: &Client, descriptors: Vec<OwnedFd>) -> Result<Connection, Fault> {
     if client.connection.framing() != Framing::Packets {
         return Err(faults::needs_descriptors(PACKETS));

@@ -75,7 +75,7 @@ impl Registry {
         true
     }
 
-    /// Replaces the request of a path. Returns the new entry; `None` if the number is unknown.
+    /// Replaces the request of a path. Returns the new entry, or `None` if the number is unknown.
     /// Fails if the request is invalid.
     pub(crate) fn change(&mut self, number: u32, line: String) -> Result<Option<&Entry>, Fault> {
         check_line(&line)?;
@@ -101,7 +101,7 @@ impl Registry {
         self.all().filter(|entry| entry.uid == uid).count() as u64
     }
 
-    /// Finds the path that `wanted` denotes for user `uid`, by number, name, or `UID/NAME`. The
+    /// Finds the path that `wanted` identifies for user `uid`, by number, name, or `UID/NAME`. The
     /// user's own names take precedence; invisible paths count as unknown. Fails if the path is
     /// unknown or the name is ambiguous.
     pub(crate) fn find(&self, wanted: &str, uid: u32, policy: &Policy) -> Result<&Entry, Fault> {
@@ -133,7 +133,7 @@ impl Registry {
         self.all().find(|entry| entry.uid == uid && entry.name.as_deref() == Some(name))
     }
 
-    /// Allocates a number: `wish` if it is free, otherwise the next free number.
+    /// Allocates the number `wish` if it is free, otherwise the next free number.
     fn allocate_number(&mut self, wish: Option<u32>) -> u32 {
         let free =
             |number: &u32| (1..=NUMBER_MAX).contains(number) && !self.entries.contains_key(number);

@@ -1,4 +1,5 @@
-//! Adoption of the paths, and of the clients of kernel requests, that the previous daemon stored.
+//! Adoption of the paths that the previous daemon stored, and of the clients of its kernel
+//! requests.
 
 use super::client::{self, Client, Part, Worker};
 use super::event_loop::Server;
@@ -19,8 +20,8 @@ const NOT_CHANGED: &str = "the daemon was started again before it was changed: i
                            and can be changed now";
 impl Server {
     /// Reattaches clients of adopted kernel requests. A request whose client has gone is detached;
-    /// a client whose request has gone is disconnected. Replies to calls that the previous daemon
-    /// left unanswered with the current state.
+    /// a client whose request has gone is disconnected. Calls that the previous daemon left
+    /// unanswered are answered with the current state.
     pub(super) fn adopt_requests(
         &mut self,
         mut connections: BTreeMap<u64, (OwnedFd, KnownState)>,

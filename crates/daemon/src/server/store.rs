@@ -29,18 +29,22 @@ pub(super) struct StoredPath {
     pub(super) admissions: OwnedFd,
 }
 
-/// Suffixes of the names under which a path's descriptors are stored.
+/// Suffix of the name under which a path's registering connection is stored.
 const CONNECTION: &str = "connection";
+/// Suffix of the name under which a path's admission socket is stored.
 const ADMISSIONS: &str = "way";
+/// Suffix of the name under which a path's entry is stored.
 const ENTRY: &str = "entry";
+/// All suffixes.
 const PARTS: [&str; 3] = [CONNECTION, ADMISSIONS, ENTRY];
 /// Prefix of the names under which a path's descriptors are stored.
 const PATH: &str = "path-";
-/// Prefixes, before the client number, of the names under which connections of kernel clients are
-/// stored: the request runs, as its client knows; the client waits to replace another request; the
-/// client waits for final counts.
+/// Prefix, before the client number, of the name under which the connection of a kernel client is
+/// stored while its request runs.
 const LINE: &str = "line-";
+/// Prefix of the name while the client waits to replace another request.
 const WAITS: &str = "waits-";
+/// Prefix of the name while the client waits for final counts.
 const LEAVES: &str = "leaves-";
 /// Maximum wait for the manager to accept a kernel object.
 const CALL_TIMEOUT: Duration = Duration::from_secs(1);
@@ -59,14 +63,14 @@ pub(super) struct Stored {
     pub(super) lines: BTreeMap<u64, (OwnedFd, KnownState)>,
 }
 
-/// The state of a kernel request, as last reported to its client.
+/// The state of a kernel request, as last reported to the client.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) enum KnownState {
-    /// Prepared to replace another request.
+    /// The request is prepared to replace another request.
     Prepared,
-    /// Running.
+    /// The request runs.
     Running,
-    /// Detaching.
+    /// The request is being detached.
     Detaching,
 }
 
@@ -139,7 +143,7 @@ fn from_descriptors(mut parts: BTreeMap<String, OwnedFd>) -> Option<StoredPath> 
     })
 }
 
-/// Stores a path. Ignores failures, after which the path registers again.
+/// Stores a path. Failures are ignored; the path then registers again with the next daemon.
 pub(super) fn keep(entry: &Entry, connection: BorrowedFd<'_>, admissions: BorrowedFd<'_>) {
     store_descriptor(entry.number, CONNECTION, connection);
     store_descriptor(entry.number, ADMISSIONS, admissions);

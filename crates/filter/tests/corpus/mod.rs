@@ -25,7 +25,7 @@ pub(crate) fn captured(each: usize) -> Vec<Frame> {
 /// Returns the first `each` packets of every generated capture of plain traffic.
 pub(crate) fn plain(each: usize) -> Vec<Frame> {
     let kinds = ["dns/", "http/", "mixed/", "streams/", "text/", "tls/", "web"];
-    first(&testkit::generated_captures().of(&kinds), each)
+    first(&testkit::generated_captures().with_prefixes(&kinds), each)
 }
 
 /// Returns the first `each` packets of every external capture.

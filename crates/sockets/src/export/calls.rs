@@ -139,8 +139,8 @@ passed!(
 type Open = unsafe extern "C" fn(*const c_char, c_int, c_uint) -> c_int;
 type OpenAt = unsafe extern "C" fn(c_int, *const c_char, c_int, c_uint) -> c_int;
 
-/// Defines exported functions that open a file. The `mode` argument is optional in C; its register
-/// is passed on without being read.
+/// Defines exported functions that open a file. The `mode` argument is optional in C, so its
+/// register is passed on without being interpreted.
 macro_rules! opens {
     ($($name:ident($($arg:ident: $type:ty),*) $real:literal as $kind:ty),+ $(,)?) => { $(
         #[doc = concat!("`", stringify!($name), "`.")]
@@ -297,7 +297,8 @@ pub struct PollFd {
     revents: i16,
 }
 
-/// Handles a descriptor that is about to be closed or replaced.
+/// Handles a descriptor that is about to be closed or replaced: closes the ring with the last
+/// descriptor of its edge.
 fn shut(fd: c_int) {
     lazy::forget(fd);
     retire::close(fd);

@@ -12,7 +12,7 @@ use std::ffi::{CStr, c_void};
 use std::sync::atomic::AtomicPtr;
 use sys::preload;
 
-/// The names of the functions with their occasions, in the order of their trampolines.
+/// The names of the functions, each with its occasion, in the order of their trampolines.
 const NAMES: [(&CStr, Occasion); 14] = [
     (c"vfork", Occasion::Fork),
     (c"clone", Occasion::Fork),

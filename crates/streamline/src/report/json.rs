@@ -195,7 +195,7 @@ fn edge(report: &Report<'_>, counted: &Edge) -> Object {
     ])
 }
 
-/// Returns the positions of missing blocks by location: the first and the last ranges, with the
+/// Returns the positions of missing blocks, by location: the first ranges, the last ranges, and the
 /// number of ranges between them.
 fn missing<'r>(all: &[(&'r str, LossRanges)]) -> Map<'r, Object> {
     let ranges = |missing: &LossRanges| {

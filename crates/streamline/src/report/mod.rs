@@ -36,7 +36,7 @@ pub struct Report<'o> {
     crashes: &'o [Option<CrashCapture>],
     names: Vec<String>,
     imbalances: Vec<Imbalance>,
-    /// Run and report of each worker; empty if one process ran the request.
+    /// Run and report of each worker; empty if a single process ran the request.
     workers: Vec<(&'o WorkerRun, Self)>,
 }
 
@@ -91,7 +91,7 @@ impl<'o> Report<'o> {
             lost => format!("{lost} lost"),
         };
         let time = milliseconds(self.outcome.elapsed_ns);
-        let read = counted(blocks, "block");
+        let read = count_with_unit(blocks, "block");
         let read = match self.outputs() {
             None => read,
             Some(outputs) => format!("{outputs} of {read} read"),
@@ -106,13 +106,14 @@ impl<'o> Report<'o> {
     /// Describes the output of all sinks; `None` if no sink reports any.
     fn outputs(&self) -> Option<String> {
         let each = self.outcome.reports.iter().flat_map(|reported| &reported.report.outputs);
-        let each = each.map(|one| format!("{} {}", counted(one.count, &one.unit), one.done));
+        let each =
+            each.map(|one| format!("{} {}", count_with_unit(one.count, &one.unit), one.done));
         let mut each: Vec<String> = each.collect();
         let last = each.pop()?;
         Some(if each.is_empty() { last } else { format!("{} and {last}", each.join(", ")) })
     }
 
-    /// Returns remarks of filters and sinks for people. None of them is a failure.
+    /// Returns notes of filters and sinks for people. None of them reports a failure.
     pub fn remarks(&self) -> impl Iterator<Item = &str> {
         let reports = self.outcome.reports.iter();
         reports.flat_map(|reported| &reported.report.remarks).map(String::as_str)
@@ -149,7 +150,7 @@ impl<'o> Report<'o> {
         places.sort_by_key(|(n, _)| std::cmp::Reverse(*n));
         let told: Vec<String> = places.iter().map(|(n, place)| format!("{n} {place}")).collect();
         let were = if self.lost() == 1 { "was" } else { "were" };
-        format!("{} {were} lost: {}", counted(self.lost(), "block"), told.join(", "))
+        format!("{} {were} lost: {}", count_with_unit(self.lost(), "block"), told.join(", "))
     }
 
     /// Formats the reports of filters at the ends of the request, such as the output of `… |
@@ -182,8 +183,8 @@ impl<'o> Report<'o> {
         self.plan.reports.iter().any(|end| end.0 == reported.planned)
     }
 
-    /// Returns the display name of a ledger node: its name in the plan, or in the ledger if it is
-    /// one end of a ring.
+    /// Returns the display name of a ledger node: its name in the plan, or, for an end of a ring,
+    /// its name in the ledger.
     fn name<'n>(&'n self, filter: &'n NodeEntry) -> &'n str {
         let planned = self.names.get(filter.planned).filter(|_| !filter.name.is_ring());
         planned.map_or(&filter.name, |name| name)
@@ -204,7 +205,7 @@ impl<'o> Report<'o> {
 
 /// Formats a number with its unit: `1 block`, `2 blocks`.
 #[must_use]
-pub fn counted(n: u64, what: &str) -> String {
+pub fn count_with_unit(n: u64, what: &str) -> String {
     if n == 1 { format!("1 {what}") } else { format!("{n} {what}s") }
 }
 

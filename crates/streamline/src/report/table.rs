@@ -1,7 +1,7 @@
 //! The ledger as text for people: a table of filters, a table of rings, further counters, the
 //! balance.
 
-use super::{Report, counted};
+use super::{Report, count_with_unit};
 use crate::workers::run::WorkerRun;
 use pipeline::explain;
 use pipeline::explain::table::Table;
@@ -17,7 +17,7 @@ pub(super) fn text(report: &Report<'_>) -> String {
         let _ = write!(out, "\n{edges}");
     }
     if let Some(latency) = &report.outcome.latency {
-        let _ = write!(out, "\n{}", late(latency));
+        let _ = write!(out, "\n{}", format_latency(latency));
     }
     let notes = notes(report);
     if !notes.is_empty() {
@@ -25,7 +25,7 @@ pub(super) fn text(report: &Report<'_>) -> String {
     }
     let balance = match report.imbalances().len() {
         0 => "the ledger balances".to_owned(),
-        n => format!("the ledger does not balance in {}", counted(n as u64, "place")),
+        n => format!("the ledger does not balance in {}", count_with_unit(n as u64, "place")),
     };
     let _ = writeln!(out, "\n {}; {balance}", report.sentence());
     for (worker, own) in &report.workers {
@@ -36,15 +36,15 @@ pub(super) fn text(report: &Report<'_>) -> String {
     out
 }
 
-/// A column of the filter table: its title, and a function that returns its value for a filter.
+/// A column of the filter table, as its title and a function that returns its value for a filter.
 type FigureColumn = (&'static str, fn(&NodeEntry) -> u64);
 
-/// Columns of a filter's input: blocks received and blocks made. Their sum equals that of
+/// Columns of a filter's input: blocks received and blocks made. Their sum equals the sum of
 /// [`OUTCOME_COLUMNS`].
 const INPUT_COLUMNS: [FigureColumn; 2] =
     [(">in", |filter| filter.taken.blocks), (">made", |filter| filter.made.blocks)];
 
-/// Columns of the fate of the input. Columns without a nonzero value are omitted.
+/// Columns for what became of the input. A column without a nonzero value is omitted.
 const OUTCOME_COLUMNS: [FigureColumn; 5] = [
     (">passed", |filter| filter.passed.blocks),
     (">unselected", |filter| filter.unselected.blocks),
@@ -150,8 +150,8 @@ fn edges(report: &Report<'_>) -> String {
     if table.is_empty() { String::new() } else { table.text(explain::COLUMNS) }
 }
 
-/// Formats the latency of blocks by sink and their waits by place.
-fn late(latency: &Latency) -> String {
+/// Formats the latency of blocks by sink, and their waits by location.
+fn format_latency(latency: &Latency) -> String {
     let mut table = Table::new(&["latency", ">may take", ">blocks", ">late", ">longest"]);
     let ways = latency.ways.iter().map(|way| (format!("all the way to {}", way.name), way));
     let waits = latency.waits.iter().map(|wait| (wait.name.clone(), wait));
@@ -176,7 +176,7 @@ fn notes(report: &Report<'_>) -> String {
             let _ = writeln!(out, " {name}: {remark}");
         }
         for (place, n) in &seen.dropped {
-            let n = n.map_or_else(|| "unknown".to_owned(), |n| counted(n, "block"));
+            let n = n.map_or_else(|| "unknown".to_owned(), |n| count_with_unit(n, "block"));
             let _ = writeln!(out, " {name}: dropped before it in {place}: {n}");
         }
     }

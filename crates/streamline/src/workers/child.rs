@@ -31,8 +31,9 @@ use sys::poll::PollSet;
 
 /// Argument that starts a program as a worker.
 pub(super) const SUBCOMMAND: &str = "serve-engine";
-/// Maximum waits for counters and for a change, as in `member::worker`.
+/// Maximum wait for counters, as in `member::worker`.
 const COUNTERS_TIMEOUT: Duration = Duration::from_millis(200);
+/// Maximum wait for a change, as in `member::worker`.
 const CHANGE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Runs as a worker if this process was started as one; returns `None` otherwise.
@@ -48,7 +49,7 @@ struct Parent {
 }
 
 impl Parent {
-    /// Sends a message. Ignores errors, since this process dies with its parent.
+    /// Sends a message. Errors are ignored, because this process dies with its parent.
     fn send(&self, message: &Message) {
         let _ = message::send(&self.socket.lock().unwrap_or_else(PoisonError::into_inner), message);
     }
@@ -113,7 +114,7 @@ fn run(
     let last = last.unwrap_or_else(|| assignment.text.clone());
     // This worker's own request reproduces the failure, since the failing blocks are its share.
     let quiet = Options::default();
-    let graph = prepared::graph(&last, &quiet.own, &quiet)?;
+    let graph = prepared::parse_graph(&last, &quiet.own, &quiet)?;
     for capture in crash::save(&last, &graph, &outcome.failures, notices).iter().flatten() {
         notices.give(&Notice::Crash(capture));
     }

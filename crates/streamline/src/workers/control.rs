@@ -21,8 +21,8 @@ use std::sync::mpsc::Receiver;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// The number of a change and a worker's reply to it: a ledger sentence with the new request, or
-/// the reason for the refusal.
+/// The number of a change, and a worker's reply to the change: a sentence with the ledger and the
+/// new request, or the reason for the refusal.
 pub(super) type Answer = (u64, Result<(String, String), String>);
 
 /// Maximum wait for a worker's reply, longer than the worker's own limit for a change.
@@ -54,7 +54,7 @@ pub(crate) struct GroupControl {
     /// Latest counts, by worker.
     counted: Mutex<Vec<LatestCounts>>,
     running: Mutex<RunningRequests>,
-    /// Name and process number, by worker.
+    /// Name and process id, by worker.
     processes: Vec<(String, u32)>,
     options: Options,
 }
@@ -66,7 +66,7 @@ struct RunningRequests {
     answers: Receiver<Answer>,
     /// Number of changes sent so far.
     changes: u64,
-    /// Request of each worker, and the graph of the first.
+    /// Requests of all workers, and the graph of the first.
     lines: Vec<String>,
     graph: Graph,
 }

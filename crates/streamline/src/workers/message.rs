@@ -10,12 +10,12 @@ use std::os::unix::net::UnixStream;
 /// The assignment of a worker.
 #[derive(Serialize, Deserialize, Clone, Debug)]
 pub(super) struct Assignment {
-    /// Its request.
+    /// Request of the worker.
     pub(super) text: String,
-    /// Its number, from 1, and the total number of workers.
+    /// Number of the worker, from 1, and the total number of workers.
     pub(super) number: u32,
     pub(super) of: u32,
-    /// Processor to pin itself to.
+    /// Processor to which the worker pins itself.
     pub(super) processor: usize,
     pub(super) timed: bool,
     pub(super) embedded: bool,
@@ -25,7 +25,7 @@ pub(super) struct Assignment {
 /// A command to a worker.
 #[derive(Serialize, Deserialize, Clone, Debug)]
 pub(super) enum Command {
-    /// Run the request, since all workers are ready.
+    /// Run the request, because all workers are ready.
     Go,
     /// End the sources and drain.
     Stop,
@@ -43,7 +43,7 @@ pub(super) enum Message {
     Ready,
     /// The request runs.
     Began {
-        /// True if its sources had received nothing by then.
+        /// True if the worker's sources had received nothing by then.
         quiet: bool,
     },
     /// The counts so far.

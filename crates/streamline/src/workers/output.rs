@@ -1,4 +1,4 @@
-//! The merge of the workers' output into one standard output, without splitting a block.
+//! Merging of the workers' output into one standard output, without splitting a block.
 //!
 //! The standard output of each worker is a socket that preserves message boundaries; a thread
 //! copies all messages to this process's standard output. A sink flushes at the end of a block, and
@@ -25,7 +25,7 @@ impl Output {
         thread.spawn(move || merge(engines)).map(Self)
     }
 
-    /// Blocks until all output is written; returns the error if a write failed.
+    /// Blocks until all output is written. Returns the error if a write failed.
     pub(super) fn end(self) -> Option<ErrorKind> {
         self.0.join().unwrap_or(None)
     }

@@ -1,16 +1,16 @@
-//! The run of one worker.
+//! The outcome of a single worker of a request.
 
 use engine::run::Outcome;
 
-/// One worker of a request, and its outcome.
+/// One worker of a request, with its outcome.
 #[derive(Debug)]
 pub struct WorkerRun {
     /// Number of the worker, from 1.
     pub number: u32,
-    /// Process number.
+    /// Process id of the worker.
     pub process: u32,
-    /// Processor on which it ran.
+    /// Processor on which the worker ran.
     pub processor: usize,
-    /// Its outcome.
+    /// Outcome of the worker.
     pub outcome: Outcome,
 }

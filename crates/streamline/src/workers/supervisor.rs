@@ -26,25 +26,25 @@ use std::time::Duration;
 use sys::eventfd::EventFd;
 use sys::helper::HelperProcess;
 
-/// Interval between requests for counts, in ns. A worker with an unanswered request is not asked
-/// again, so the counts of a stalled worker may be older.
+/// Interval between requests for counts, in ns. A worker that has not answered the last request is
+/// not asked again, so the counts of a stalled worker may be older.
 const COUNT_INTERVAL_NS: u64 = 200_000_000;
 /// Maximum wait for the exit of a process that has closed its sockets.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A worker process, as its parent sees it.
+/// A worker process, as its parent handles it.
 #[derive(Debug)]
 struct Worker {
     number: u32,
-    /// Its request.
+    /// Request of the worker.
     text: String,
     processor: usize,
     process: HelperProcess,
     commands: UnixStream,
     counts: Option<Outcome>,
-    /// Its last request; `None` until it has sent its final counts.
+    /// Last request of the worker; `None` until it has sent its final counts.
     line: Option<String>,
-    /// True if its sources had received nothing when all workers were built.
+    /// True if the worker's sources had received nothing when all workers were built.
     quiet: bool,
     /// True while a request for counts is unanswered.
     count_pending: bool,
@@ -55,10 +55,11 @@ struct Worker {
 #[derive(Debug)]
 pub(crate) struct Supervisor {
     workers: Vec<Worker>,
-    /// Messages with the index of their worker; `None`: its socket is closed.
+    /// Messages of the workers, each with the index of its worker; `None` if the worker has closed
+    /// its socket.
     inbox: mpsc::Receiver<(usize, Option<Message>)>,
     sender: mpsc::Sender<(usize, Option<Message>)>,
-    /// Notified with each message.
+    /// Doorbell that is notified with each message.
     arrived: Arc<EventFd>,
     /// Control of all workers as one path; `None` until created.
     control: Option<Arc<GroupControl>>,
@@ -160,8 +161,8 @@ impl Supervisor {
         Ok(printed)
     }
 
-    /// Blocks until `more` further workers are ready. Fails if one ends first, after reporting the
-    /// reason itself.
+    /// Blocks until `more` further workers are ready. Fails if one of them ends first, after it has
+    /// reported the reason.
     fn wait_ready(&self, more: usize) -> Result<(), OpenError> {
         for _ in 0..more {
             let Ok((at, message)) = self.inbox.recv() else {
@@ -189,7 +190,7 @@ impl Supervisor {
         let first = self.workers.first().map(|worker| worker.text.clone()).unwrap_or_default();
         self.wait((begin, until.elapsed), until.readable, (&plan.graph, until.watch));
         let unread = output.end();
-        let plan = match self.changed_to(&first) {
+        let plan = match self.changed_request(&first) {
             Some(request) => Prepared::worker(request, &self.options)?.plan,
             None => plan,
         };
@@ -247,7 +248,7 @@ impl Supervisor {
         }
     }
 
-    /// Requests counts from all running workers without an unanswered request.
+    /// Requests counts from all running workers that have answered the last request.
     fn count(&mut self) {
         let idle = |worker: &&mut Worker| !worker.count_pending && worker.line.is_none();
         for worker in self.workers.iter_mut().filter(idle) {
@@ -311,8 +312,8 @@ impl Supervisor {
         Ok(Arc::clone(self.control.insert(Arc::new(control))))
     }
 
-    /// Returns the last request of the first worker; `None` if it is `first` or unknown.
-    fn changed_to(&self, first: &str) -> Option<&str> {
+    /// Returns the last request of the first worker; `None` if it is equal to `first` or unknown.
+    fn changed_request(&self, first: &str) -> Option<&str> {
         let line = self.workers.first()?.line.as_deref()?;
         (line != first).then_some(line)
     }

@@ -1,4 +1,4 @@
-//! The capture file formats, and damaged capture files.
+//! Capture file formats, and damaged capture files.
 
 use crate::traffic::traffic;
 use wire::LinkType;

@@ -1,5 +1,5 @@
 //! Generated captures, which cover every kind of traffic, file format and fault of the external
-//! cases, so that tests do not depend on captures made by others.
+//! captures, so that tests do not depend on files from outside the repository.
 //!
 //! The first test program that needs the files writes them below the target directory, which all
 //! programs share. Their contents depend only on fixed seeds. [`generated_captures`] returns all
@@ -31,9 +31,9 @@ pub struct Captures {
 }
 
 impl Captures {
-    /// Returns the captures whose names start with one of these prefixes.
+    /// Returns the captures whose names start with one of the prefixes `begins`.
     #[must_use]
-    pub fn of(mut self, begins: &[&str]) -> Self {
+    pub fn with_prefixes(mut self, begins: &[&str]) -> Self {
         let all = std::mem::take(&mut self.paths).into_iter();
         let named = |path: &PathBuf| begins.iter().any(|begin| self.name(path).starts_with(begin));
         let paths = all.filter(named).collect();
@@ -54,7 +54,8 @@ impl Captures {
 #[must_use]
 pub fn generated_captures() -> Captures {
     let root = folder();
-    let mut paths: Vec<PathBuf> = all().into_iter().map(|(name, _)| root.join(name)).collect();
+    let mut paths: Vec<PathBuf> =
+        generate_all().into_iter().map(|(name, _)| root.join(name)).collect();
     paths.sort();
     Captures { root: root.to_owned(), paths, outside: false }
 }
@@ -70,11 +71,11 @@ pub fn capture_path(name: &str) -> PathBuf {
     path
 }
 
-/// The number of captures of mixed traffic, and the number of scenes in each.
+/// The number of captures of mixed traffic, and the number of scenes in each capture.
 const MIXED: (u64, usize) = (48, 6);
 
 /// Returns the names and contents of all generated captures.
-fn all() -> Vec<(String, Vec<u8>)> {
+fn generate_all() -> Vec<(String, Vec<u8>)> {
     let mut all = vec![("web.pcap".to_owned(), traffic::web().to_pcap())];
     for seed in 1..=MIXED.0 {
         let capture = traffic::traffic(seed, MIXED.1);
@@ -87,7 +88,7 @@ fn all() -> Vec<(String, Vec<u8>)> {
             all.push((format!("{folder}/{name}.pcap"), capture.to_pcap()));
         }
     };
-    add("streams", streams::all());
+    add("streams", streams::stream_captures());
     add("fragments", packets::fragments());
     add("frames", packets::frames());
     add("http", messages::http());
@@ -105,7 +106,7 @@ fn all() -> Vec<(String, Vec<u8>)> {
 fn folder() -> &'static Path {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     FOLDER.get_or_init(|| {
-        let all = all();
+        let all = generate_all();
         let mut hasher = DefaultHasher::new();
         for (name, bytes) in &all {
             hasher.write(name.as_bytes());
@@ -139,7 +140,7 @@ mod tests {
 
     #[test]
     fn captures_are_reproducible_and_names_are_unique() {
-        let (one, other) = (all(), all());
+        let (one, other) = (generate_all(), generate_all());
         assert!(one == other);
         let names: BTreeSet<&String> = one.iter().map(|(name, _)| name).collect();
         assert_eq!(names.len(), one.len());

@@ -8,7 +8,7 @@ use crate::packet::Frame;
 use crate::traffic::connection::Side;
 use crate::traffic::{CLIENT, Capture, SERVER, content, reply, segment};
 
-pub(super) fn all() -> Vec<(&'static str, Capture)> {
+pub(super) fn stream_captures() -> Vec<(&'static str, Capture)> {
     let page = content::html(6_000);
     let ask = || Talk::new(11, 80).client(content::get("www.example.org", "/page"));
     let answer = content::ok("text/html", &page);
@@ -32,15 +32,15 @@ pub(super) fn all() -> Vec<(&'static str, Capture)> {
         ("data-in-reset", data_in_reset()),
         ("reset", ask().server(&answer).reset()),
         ("no-end", ask().server(&answer).open()),
-        ("one-side", one_side()),
-        ("around-zero", around_zero()),
+        ("one-side", one_captured_side()),
+        ("around-zero", sequence_wrap()),
         ("same-ports-again", same_ports_again()),
-        ("many-small", many_small()),
+        ("many-small", many_small_connections()),
         ("six", Talk::over_ipv6(18, 80).server_in_order(&answer, &[0, 2, 1, 3, 4]).close()),
     ]
 }
 
-/// Returns a connection with a segment that neither the capture nor the peer received: the client
+/// Returns a connection with a segment that neither the capture nor the peer received; the client
 /// acknowledges no data of the server.
 fn unacknowledged() -> Capture {
     let mut talk = Talk::new(12, 80).client("GET /lost HTTP/1.1\r\n\r\n");
@@ -50,13 +50,13 @@ fn unacknowledged() -> Capture {
     talk.open()
 }
 
-/// Returns a connection with two different segments for the same range, both before the bytes that
-/// precede them.
+/// Returns a connection with two different segments for the same range, both captured before the
+/// bytes that precede them in the stream.
 fn overlap() -> Capture {
     Talk::new(13, 4000).pieces(&[(4, b"GOOD"), (4, b"EVIL"), (0, b"THE "), (8, b" END")]).close()
 }
 
-/// Returns a connection whose second segment starts before the first one and ends after it.
+/// Returns a connection whose second segment starts before its first segment and ends after it.
 fn overlap_longer() -> Capture {
     let pieces: &[(u32, &[u8])] = &[(8, b"GOOD"), (6, b"..EVIL.."), (0, b"BEFORE"), (14, b"AFTER")];
     Talk::new(14, 4000).pieces(pieces).close()
@@ -89,7 +89,7 @@ fn data_in_reset() -> Capture {
     talk.open()
 }
 
-fn one_side() -> Capture {
+fn one_captured_side() -> Capture {
     let whole = Talk::new(20, 80).client("GET / HTTP/1.0\r\n\r\n").server(content::html(3_000));
     let from_server = |frame: &Vec<u8>| frame[6..12] == crate::packet::TARGET;
     let frames = whole.close().frames.into_iter().map(|(_, frame)| frame);
@@ -97,7 +97,7 @@ fn one_side() -> Capture {
 }
 
 /// Returns a stream whose sequence numbers wrap around zero.
-fn around_zero() -> Capture {
+fn sequence_wrap() -> Capture {
     let mut frames = Vec::new();
     let mut put = |sequence: u32, flags, data: &[u8]| {
         let segment = segment((40_200, 4000), sequence, 1, flags);
@@ -119,7 +119,7 @@ fn same_ports_again() -> Capture {
 }
 
 /// Returns 80 concurrent connections, each with a different text in two swapped segments.
-fn many_small() -> Capture {
+fn many_small_connections() -> Capture {
     let mut talks: Vec<_> = (100..180).map(|seed| Talk::new(seed, 4000)).collect();
     for (number, talk) in talks.iter_mut().enumerate() {
         let word = format!("connection {number} says this in two pieces");

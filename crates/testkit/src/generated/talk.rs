@@ -15,7 +15,7 @@ pub(super) struct Talk {
 }
 
 impl Talk {
-    /// Captures the handshake of a connection to `port`; the seed determines the client's port and
+    /// Captures the handshake of a connection to `port`. The seed determines the client's port and
     /// the sequence numbers.
     pub(super) fn new(seed: u64, port: u16) -> Self {
         Self::between(seed, (CLIENT, SERVER), port)
@@ -52,7 +52,8 @@ impl Talk {
     }
 
     /// Sends data from the server, and captures its segments in the order of the given indices. A
-    /// segment missing in `order` was sent but not captured; a repeated one was captured twice.
+    /// segment that is missing in `order` was sent but not captured; a segment that is repeated in
+    /// `order` was captured twice.
     pub(super) fn server_in_order(mut self, data: &[u8], order: &[usize]) -> Self {
         let segments = self.connection.segments(Side::Server, data);
         for at in order {
@@ -63,7 +64,7 @@ impl Talk {
     }
 
     /// Sends segments of the client, each at its offset from the current sequence number. The
-    /// server acknowledges all of them, and the next data follows the highest byte.
+    /// server acknowledges all of them. The next data follows the highest byte sent.
     pub(super) fn pieces(mut self, pieces: &[(u32, &[u8])]) -> Self {
         for (at, data) in pieces {
             let frame = self.connection.piece(Side::Client, ACK, *at, data);

@@ -130,10 +130,11 @@ impl Namespace {
         done.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     }
 
-    /// Switches offloads of a device: `offload("client0", "tso off gso off")`. If `ethtool` is not
-    /// installed, reports a skip and returns `None`.
+    /// Switches offload features of a device on or off: `offload("client0", "tso off gso off")`. If
+    /// `ethtool` is not installed, reports a skip and returns `None`.
     ///
     /// # Panics
+    ///
     /// If `ethtool` fails.
     pub fn offload(&self, device: &str, features: &str) -> Option<()> {
         need::command("ethtool")?;
@@ -174,7 +175,7 @@ impl Drop for Namespace {
 pub struct Cable {
     /// The MTU in bytes.
     pub mtu: u32,
-    /// The number of receive queues of each end, and of transmit queues.
+    /// The number of receive queues, and of transmit queues, of each device.
     pub queues: u32,
     /// True if the devices have addresses. Without addresses the host sends no frames by itself (no
     /// ARP, router solicitations or multicast listener reports), so all frames are the test's.

@@ -23,9 +23,9 @@ pub fn counters(space: &Namespace, device: &str) -> Option<Counters> {
     parse_counters(&space.enter(|| read("dev")), device)
 }
 
-/// Waits until a device has counted at least `frames` received frames, dropped ones included, and
-/// the receive backlogs of all processors are empty: a frame is counted before it passes the
-/// backlog.
+/// Waits until a device has counted at least `frames` received frames, including dropped frames,
+/// and the receive backlogs of all processors are empty, because a frame is counted before it
+/// passes the backlog.
 ///
 /// # Panics
 /// After `LIMIT`, or if there is no such device.
@@ -37,8 +37,8 @@ pub fn wait_until_received(space: &Namespace, device: &str, frames: u64) {
     });
 }
 
-/// Returns the inode numbers of the packet sockets that receive frames in the namespace: those
-/// bound to a protocol and running.
+/// Returns the inode numbers of the packet sockets that receive frames in the namespace: sockets
+/// that are bound to a protocol and active.
 pub fn packet_sockets(space: &Namespace) -> Vec<u64> {
     parse_sockets(&space.enter(|| read("packet")))
 }

@@ -5,7 +5,7 @@ use std::net::Ipv4Addr;
 
 use crate::random::Random;
 
-/// A style sheet.
+/// The contents of a style sheet.
 pub(crate) const STYLE: &[u8] = b"body { font-family: serif; max-width: 40em; margin: auto }\n";
 
 pub(crate) fn get(host: &str, path: &str) -> Vec<u8> {
@@ -118,19 +118,19 @@ pub(crate) fn client_hello(random: &mut Random, name: &str) -> Vec<u8> {
     hello.extend(random.bytes(32));
     hello.push(32);
     hello.extend(random.bytes(32));
-    hello.extend(counted([0x13, 0x01, 0x13, 0x02, 0x13, 0x03]));
+    hello.extend(with_length([0x13, 0x01, 0x13, 0x02, 0x13, 0x03]));
     hello.extend([1, 0]);
-    let host = [&[0][..], &counted(name.bytes())].concat();
-    let key = [&[0, 0x1d][..], &counted(random.bytes(32))].concat();
+    let host = [&[0][..], &with_length(name.bytes())].concat();
+    let key = [&[0, 0x1d][..], &with_length(random.bytes(32))].concat();
     let extensions = [
-        extension(0, &counted(host)),
-        extension(10, &counted([0, 0x1d, 0, 0x17])),
-        extension(13, &counted([4, 3, 8, 4])),
-        extension(16, &counted(*b"\x08http/1.1")),
+        extension(0, &with_length(host)),
+        extension(10, &with_length([0, 0x1d, 0, 0x17])),
+        extension(13, &with_length([4, 3, 8, 4])),
+        extension(16, &with_length(*b"\x08http/1.1")),
         extension(43, &[2, 3, 4]),
-        extension(51, &counted(key)),
+        extension(51, &with_length(key)),
     ];
-    hello.extend(counted(extensions.concat()));
+    hello.extend(with_length(extensions.concat()));
     record(22, [3, 1], &handshake(1, &hello))
 }
 
@@ -142,8 +142,8 @@ pub(crate) fn server_flight(random: &mut Random) -> Vec<u8> {
     hello.push(32);
     hello.extend(random.bytes(32));
     hello.extend([0x13, 0x01, 0]);
-    let key = [&[0, 0x1d][..], &counted(random.bytes(32))].concat();
-    hello.extend(counted([extension(43, &[3, 4]), extension(51, &key)].concat()));
+    let key = [&[0, 0x1d][..], &with_length(random.bytes(32))].concat();
+    hello.extend(with_length([extension(43, &[3, 4]), extension(51, &key)].concat()));
     let mut flight = record(22, [3, 3], &handshake(2, &hello));
     flight.extend(record(20, [3, 3], &[1]));
     flight.extend(application_data(random, 1_100));
@@ -156,19 +156,19 @@ pub(crate) fn application_data(random: &mut Random, length: usize) -> Vec<u8> {
 }
 
 pub(crate) fn record(kind: u8, version: [u8; 2], body: &[u8]) -> Vec<u8> {
-    [&[kind, version[0], version[1]][..], &counted(body.iter().copied())].concat()
+    [&[kind, version[0], version[1]][..], &with_length(body.iter().copied())].concat()
 }
 
 pub(crate) fn handshake(kind: u8, body: &[u8]) -> Vec<u8> {
-    [&[kind, 0][..], &counted(body.iter().copied())].concat()
+    [&[kind, 0][..], &with_length(body.iter().copied())].concat()
 }
 
 pub(crate) fn extension(kind: u16, body: &[u8]) -> Vec<u8> {
-    [&kind.to_be_bytes()[..], &counted(body.iter().copied())].concat()
+    [&kind.to_be_bytes()[..], &with_length(body.iter().copied())].concat()
 }
 
 /// Returns the bytes, preceded by their 16-bit length.
-pub(crate) fn counted(bytes: impl IntoIterator<Item = u8>) -> Vec<u8> {
+pub(crate) fn with_length(bytes: impl IntoIterator<Item = u8>) -> Vec<u8> {
     let bytes: Vec<u8> = bytes.into_iter().collect();
     [&(bytes.len() as u16).to_be_bytes()[..], &bytes].concat()
 }

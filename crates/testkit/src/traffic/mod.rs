@@ -49,7 +49,7 @@ impl Capture {
         Self { frames: Vec::new(), now_ns: 1_767_225_600_000_000_000 }
     }
 
-    /// Appends a frame whose time is `after_us` µs later than that of the last one.
+    /// Appends a frame whose time is `after_us` µs later than that of the last frame.
     pub(crate) fn add(&mut self, after_us: u64, frame: Vec<u8>) {
         self.now_ns += after_us * 1_000;
         self.frames.push((self.now_ns, frame));
@@ -117,7 +117,7 @@ fn neighbours(capture: &mut Capture) {
     }
 }
 
-/// Adds a DNS query with its response, then a query that gets NXDOMAIN.
+/// Adds a DNS query with its response, and then a query that is answered with NXDOMAIN.
 fn resolve(capture: &mut Capture, id: u16, name: &str, address: &str) {
     let ask =
         |question: &[u8], port| Frame::ethernet().ipv4(CLIENT, RESOLVER).udp(port, 53, question);
@@ -132,7 +132,8 @@ fn resolve(capture: &mut Capture, id: u16, name: &str, address: &str) {
     );
 }
 
-/// Adds a connection with two HTTP requests, and an overlapping one that downloads random bytes.
+/// Adds a connection with two HTTP requests, and an overlapping connection that downloads random
+/// bytes.
 fn page_with_style(capture: &mut Capture, random: &mut Random) {
     let mut page = Connection::open(capture, random, (CLIENT, SERVER), 80);
     page.send(capture, Side::Client, &content::get("www.example.org", "/"));
@@ -150,7 +151,8 @@ fn page_with_style(capture: &mut Capture, random: &mut Random) {
     sample.close(capture);
 }
 
-/// Adds a download whose second and third segments are swapped, and whose fourth one is repeated.
+/// Adds a download whose second and third segments are swapped and whose fourth segment is
+/// repeated.
 fn disordered(capture: &mut Capture, random: &mut Random) {
     let mut connection = Connection::open(capture, random, (CLIENT, OTHER), 80);
     connection.send(capture, Side::Client, &content::get("download.example.org", "/text"));
@@ -165,8 +167,8 @@ fn disordered(capture: &mut Capture, random: &mut Random) {
     connection.close(capture);
 }
 
-/// Adds a connection with a form, a chunked response and a HEAD request, and one with a 404
-/// response that the client resets.
+/// Adds a connection with a form, a chunked response and a HEAD request, and another connection
+/// with a 404 response that the client resets.
 fn posts_and_errors(capture: &mut Capture, random: &mut Random) {
     let mut form = Connection::open(capture, random, (CLIENT, SERVER), 80);
     form.send(capture, Side::Client, &content::post("www.example.org", "/search", "q=streams"));

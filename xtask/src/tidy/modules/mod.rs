@@ -3,8 +3,8 @@
 //! In: the files under a crate's `src`. Out: for each file, the files of the same crate whose items
 //! it names. A dependency is on the file that *defines* the item: re-exports, renames and globs are
 //! followed. Names come from `use` trees and from paths in code. Test files, and code that the
-//! default build does not compile, are ignored. A `pub use` by itself is no dependency; a file that
-//! uses the re-exported name has one.
+//! default build does not compile, are ignored. A `pub use` by itself is not a dependency; a use of
+//! the re-exported name is.
 
 mod resolve;
 mod scan;
@@ -26,7 +26,7 @@ struct Module {
     children: HashMap<String, usize>,
     /// The items that the module defines, with their lines.
     items: HashMap<String, usize>,
-    /// The names that `use` imports, with the paths they stand for.
+    /// The names that `use` imports, with the paths for which they stand.
     imports: HashMap<String, Vec<String>>,
     /// The paths of `use path::*`.
     globs: Vec<Vec<String>>,
@@ -38,7 +38,8 @@ struct Module {
 pub(super) struct FileDependencies {
     /// The paths of the files, relative to `src/`.
     pub(super) files: Vec<String>,
-    /// For each file, the files that it depends on, each with one of the names used and its line.
+    /// For each file, the files on which it depends, each with one of the names used and the line
+    /// of the use.
     pub(super) edges: Vec<BTreeMap<usize, (String, usize)>>,
 }
 

@@ -1,4 +1,4 @@
-//! Resolves a path to the file that defines the named item.
+//! Resolution of a path to the file that defines the named item.
 
 use super::Module;
 use std::cell::RefCell;
@@ -12,7 +12,7 @@ pub(super) enum Target {
     /// The module with this index.
     Module(usize),
     /// A name that is looked up in this module but not defined in its text, for example because a
-    /// macro generates it.
+    /// macro generates the definition.
     Unknown(usize),
 }
 

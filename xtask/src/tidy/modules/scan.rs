@@ -1,4 +1,5 @@
-//! Scans the tokens of one module: its items, submodules, `use` trees, and the paths in its code.
+//! Scanner for the tokens of one module: its items, submodules, `use` trees, and the paths in its
+//! code.
 
 use super::super::tokens::{Token, closing_index};
 

@@ -1,4 +1,5 @@
-//! Tests: a dependency is on the file that defines the item, in whatever form the code names it.
+//! Tests of the dependencies between files: a dependency is on the file that defines the item, in
+//! whatever form the code names the item.
 
 use super::super::tests::PlantedTree;
 use super::file_dependencies;

@@ -1,4 +1,5 @@
-//! Tests: each rule with a ceiling counts what it should, and ceilings only fall.
+//! Tests of the ratchets: each rule with a ceiling counts the right occurrences, and ceilings only
+//! fall.
 
 use super::super::check;
 use super::super::tests::PlantedTree;
@@ -6,16 +7,16 @@ use super::{CEILINGS, baseline, list, lowered_ceilings, report};
 
 const A: &str = "crates/engine/src/a.rs";
 
-/// Plants a file; asserts exactly one error of `rule`, which contains `words`.
-fn finds(rule: &str, path: &str, text: &str, words: &str) {
+/// Plants a file, and asserts exactly one error of `rule`, which contains `words`.
+fn assert_found(rule: &str, path: &str, text: &str, words: &str) {
     let tree = PlantedTree::clean();
     tree.put("xtask/retired", b"# Words.\ntold report !cli\nOrders queue\n=kept adopted\n");
     tree.put(path, text.as_bytes());
-    tree.finds(rule, path, words);
+    tree.assert_found(rule, path, words);
 }
 
-/// Plants a file; asserts that no error is found.
-fn passes(path: &str, text: &str) {
+/// Plants a file, and asserts that no error is found.
+fn assert_clean(path: &str, text: &str) {
     let tree = PlantedTree::clean();
     tree.put("xtask/retired", b"# Words.\ntold report !cli\nOrders queue\n=kept adopted\n");
     tree.put(path, text.as_bytes());
@@ -35,28 +36,37 @@ fn doc_comment_that_opens_with_a_question_word_is_counted() {
         "//! A file.\n//!\n//! What follows is text.\n",
         "//! A.\n/// Reads.\n///\n/// ```\n/// a();\n/// ```\n///\n/// Where it ends.\nfn f() {}\n",
     ] {
-        finds("openers", A, text, "a doc comment opens with");
+        assert_found("openers", A, text, "a doc comment opens with");
     }
-    passes(A, "//! A file.\n//! What follows is text.\n\n// What a comment says.\nfn f() {}\n");
-    passes(A, "//! A file.\n//!\n//! ```text\n//!\n//! What a block shows.\n//! ```\nfn f() {}\n");
-    passes(A, "//! A file.\n/// `which` of them.\nfn f() {}\n/// Off-hand.\nfn g() {}\n");
+    assert_clean(
+        A,
+        "//! A file.\n//! What follows is text.\n\n// What a comment says.\nfn f() {}\n",
+    );
+    assert_clean(
+        A,
+        "//! A file.\n//!\n//! ```text\n//!\n//! What a block shows.\n//! ```\nfn f() {}\n",
+    );
+    assert_clean(A, "//! A file.\n/// `which` of them.\nfn f() {}\n/// Off-hand.\nfn g() {}\n");
 }
 
 #[test]
 fn second_type_of_one_name_is_counted() {
     let text = "//! A.\npub struct S;\nmod m {\n    type S = u8;\n}\n";
-    finds("doubles", A, text, "`S` is also a type at crates/engine/src/a.rs:2");
+    assert_found("doubles", A, text, "`S` is also a type at crates/engine/src/a.rs:2");
     let local = "//! A.\nstruct S;\nimpl T for S {\n    fn f() {\n        struct S;\n    }\n}\n";
-    finds("doubles", A, local, "`S` is also a type");
-    passes(A, "//! A.\nimpl T for A {\n    type S = u8;\n}\nimpl T for B {\n    type S = u8;\n}\n");
-    passes(A, "//! A.\nstruct S;\n#[cfg(test)]\nmod tests {\n    struct S;\n}\n");
+    assert_found("doubles", A, local, "`S` is also a type");
+    assert_clean(
+        A,
+        "//! A.\nimpl T for A {\n    type S = u8;\n}\nimpl T for B {\n    type S = u8;\n}\n",
+    );
+    assert_clean(A, "//! A.\nstruct S;\n#[cfg(test)]\nmod tests {\n    struct S;\n}\n");
 }
 
 #[test]
 fn type_named_like_std_or_vaguely_is_counted() {
-    finds("types", A, "//! A.\nstruct Arc;\n", "a name of the standard library");
-    finds("types", A, "//! A.\nenum State {}\n", "does not say of what");
-    passes(A, "//! A.\ntype Result<T> = std::result::Result<T, Error>;\n");
+    assert_found("types", A, "//! A.\nstruct Arc;\n", "a name of the standard library");
+    assert_found("types", A, "//! A.\nenum State {}\n", "does not say of what");
+    assert_clean(A, "//! A.\ntype Result<T> = std::result::Result<T, Error>;\n");
 }
 
 #[test]
@@ -66,32 +76,32 @@ fn retired_word_in_an_identifier_is_counted_once_a_crate() {
         "//! A.\nstruct RowTold;\n",
         "//! A.\nconst IS_TOLD: u8 = 0;\n",
     ] {
-        finds("retired", A, text, "says `told`; report (1 of `engine told`");
+        assert_found("retired", A, text, "says `told`; report (1 of `engine told`");
     }
-    finds("retired", "crates/engine/src/told.rs", "//! A.\n", "the file's name says `told`");
-    finds("retired", A, "//! A.\nstruct MyOrders;\n", "says `Orders`");
-    finds("retired", A, "//! A.\nfn kept() {}\n", "says `=kept`");
-    passes(A, "//! A, told.\nfn f() { stolde(\"told\", byte_orders, kept_by) }\n");
-    passes("crates/cli/src/told.rs", "//! A.\nfn told() {}\n");
+    assert_found("retired", "crates/engine/src/told.rs", "//! A.\n", "the file's name says `told`");
+    assert_found("retired", A, "//! A.\nstruct MyOrders;\n", "says `Orders`");
+    assert_found("retired", A, "//! A.\nfn kept() {}\n", "says `=kept`");
+    assert_clean(A, "//! A, told.\nfn f() { stolde(\"told\", byte_orders, kept_by) }\n");
+    assert_clean("crates/cli/src/told.rs", "//! A.\nfn told() {}\n");
 }
 
 #[test]
 fn long_or_question_like_test_name_is_counted() {
     let test = |name: &str| format!("//! A.\n#[test]\n#[ignore = \"x\"]\nfn {name}() {{}}\n");
-    finds("tests", A, &test("who_reads_sees_it"), "opens with \"who\"");
-    finds("tests", A, &test("k4_t10_what_is_there"), "opens with \"what\"");
-    finds("tests", A, &test(&format!("k4_{}", "x".repeat(61))), "61 characters");
-    passes(A, &test(&format!("k4_t10_{}", "x".repeat(60))));
+    assert_found("tests", A, &test("who_reads_sees_it"), "opens with \"who\"");
+    assert_found("tests", A, &test("k4_t10_what_is_there"), "opens with \"what\"");
+    assert_found("tests", A, &test(&format!("k4_{}", "x".repeat(61))), "61 characters");
+    assert_clean(A, &test(&format!("k4_t10_{}", "x".repeat(60))));
 }
 
 #[test]
 fn long_files_and_functions_are_counted() {
     let long = "//! Lines.\n".repeat(401);
-    finds("files", A, &long, "401 lines without tests");
+    assert_found("files", A, &long, "401 lines without tests");
     let function = format!("//! A.\nfn f() {{\n{}}}\n", "    g();\n".repeat(69));
-    finds("functions", A, &function, "a function of 71 lines");
+    assert_found("functions", A, &function, "a function of 71 lines");
     let tests = format!("//! A.\n#[cfg(test)]\nmod tests {{\n{}}}\n", "    // b\n".repeat(401));
-    passes(A, &tests);
+    assert_clean(A, &tests);
 }
 
 #[test]
@@ -108,7 +118,7 @@ fn cycle_of_four_files_is_counted_and_named() {
         tree.put(&format!("crates/engine/src/{name}.rs"), text.as_bytes());
     }
     let cycle = "a.rs → b.rs (crate::b::B, line 2) → c.rs (crate::c::C, line 2) → d.rs";
-    tree.finds("cycles", "crates/engine/src", cycle);
+    tree.assert_found("cycles", "crates/engine/src", cycle);
     tree.put("crates/engine/src/d.rs", b"//! A.\nstruct D;\n");
     assert!(tree.check().errors.is_empty());
 }
@@ -124,7 +134,7 @@ fn dependency_on_a_higher_layer_is_counted() {
     assert!(tree.check().errors.is_empty(), "{:#?}", tree.check());
     tree.put("crates/engine/src/kernel/load.rs", b"//! L.\nfn f(_: crate::build::B) {}\n");
     let path = "crates/engine/src/kernel/load.rs:2";
-    tree.finds("upward", path, "takes `crate::build::B` of build.rs");
+    tree.assert_found("upward", path, "takes `crate::build::B` of build.rs");
 }
 
 #[test]
@@ -136,12 +146,16 @@ fn lowering_never_raises_a_ceiling() {
         lowered_ceilings(&tree, &check(&tree).occurrences)
     };
     tree.put(path, b"//! Bytes.\nfn f() { unsafe { g() } }\n// unsafe in words does not count\n");
-    tree.finds("unsafe", path, "where the ceiling is 0");
+    tree.assert_found("unsafe", path, "where the ceiling is 0");
     assert!(ratchet().ends_with(&format!("unsafe {path} 1\n")), "a new rule starts as it is");
     tree.put(CEILINGS, format!("unsafe {path} 1\n").as_bytes());
     assert!(tree.check().errors.is_empty());
     tree.append(path, "fn h() { unsafe { g() } }\n");
-    tree.finds("unsafe", path, "(2 of `crates/buffer/src/region.rs`, where the ceiling is 1)");
+    tree.assert_found(
+        "unsafe",
+        path,
+        "(2 of `crates/buffer/src/region.rs`, where the ceiling is 1)",
+    );
     assert!(ratchet().ends_with(&format!("unsafe {path} 1\n")), "a ratchet does not raise");
     tree.put(path, b"//! Bytes.\n");
     assert!(tree.check().errors.is_empty(), "nobody has to touch the file");
@@ -160,7 +174,7 @@ fn moved_code_keeps_its_ceiling() {
     let text = lowered_ceilings(&read, &check(&read).occurrences);
     assert!(text.ends_with(&format!("unsafe {new} 2\nunsafe {old} 1\n")), "{text}");
     tree.append(new, "fn h() { unsafe { g() } }\n");
-    tree.finds("unsafe", new, "(3 of `crates/buffer/src/pool.rs`, where the ceiling is 2)");
+    tree.assert_found("unsafe", new, "(3 of `crates/buffer/src/pool.rs`, where the ceiling is 2)");
 }
 
 #[test]

@@ -4,7 +4,7 @@
 use super::super::findings::{Findings, Occurrence};
 use super::super::tree::File;
 
-/// Words that no paragraph of a doc comment begins with.
+/// Words with which no paragraph of a doc comment may begin.
 pub(super) const OPENERS: &[&str] = &[
     "what",
     "whatever",

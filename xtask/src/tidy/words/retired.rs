@@ -56,7 +56,7 @@ impl Identifiers {
             words.iter().filter(|word| !word.exempt_crates.iter().any(|exempt| exempt == name))
         {
             // A file is called like its type: `orders.rs`.
-            if parts(path).any(|part| part == word.word.to_lowercase()) {
+            if identifier_parts(path).any(|part| part == word.word.to_lowercase()) {
                 let what = format!("the file's name says `{}`; {}", word.word, word.instead);
                 let key = format!("{name} {}", word.word);
                 found.occurrences.push(Occurrence::new("retired", key, file, 1, what));
@@ -85,15 +85,15 @@ impl Word {
             Some(whole) => identifier == whole,
             None if self.word.starts_with(char::is_uppercase) => {
                 let is_type = identifier.chars().any(char::is_lowercase);
-                is_type && parts(identifier).any(|part| part == self.word)
+                is_type && identifier_parts(identifier).any(|part| part == self.word)
             }
-            None => parts(identifier).any(|part| part.to_lowercase() == self.word),
+            None => identifier_parts(identifier).any(|part| part.to_lowercase() == self.word),
         }
     }
 }
 
 /// Splits an identifier at underscores and before capitals.
-fn parts(identifier: &str) -> impl Iterator<Item = &str> {
+fn identifier_parts(identifier: &str) -> impl Iterator<Item = &str> {
     let is_constant = !identifier.chars().any(char::is_lowercase);
     identifier.split('_').flat_map(move |part| {
         let mut cuts = vec![0];

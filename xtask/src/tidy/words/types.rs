@@ -1,5 +1,5 @@
 //! The rule for names of types: each is unique in its crate, different from the types of std, and
-//! not vague.
+//! specific.
 
 use super::super::findings::{Findings, Occurrence};
 use super::super::rules::ALLOWED_DOUBLES;
@@ -7,7 +7,7 @@ use super::super::tokens::{Token, closing_index, product_tokens};
 use super::super::tree::File;
 use std::collections::BTreeMap;
 
-/// Names of types of std, which readers would confuse with ours.
+/// Names of types of std, with which readers would confuse our types.
 const STD: &[&str] = &[
     "Arc", "Box", "BTreeMap", "Cell", "Cow", "Duration", "Future", "HashMap", "HashSet", "Instant",
     "Iterator", "Mutex", "Option", "OsString", "Path", "PathBuf", "Pin", "Range", "Rc", "RefCell",

@@ -18,16 +18,16 @@ use std::collections::BTreeMap;
 /// The resources that a new request needs.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cost<'c> {
-    /// Its nodes.
+    /// Nodes of the request.
     pub(super) nodes: &'c [NodeId],
-    /// First source among them.
+    /// The first source among these nodes.
     pub(super) source: NodeId,
-    /// Bytes of its pointer rings, and bytes of its ring for frames.
+    /// Bytes of the request's pointer rings, and bytes of its ring for frames.
     pub(super) bytes: (u64, u64),
-    /// Scope of sharing of the ring for frames. Each user in the scope is charged for it.
+    /// Scope of sharing of the ring for frames. Each user in the scope is charged for the ring.
     pub(super) share: &'c Share,
-    /// Client of the request that it will replace. Until then both requests occupy memory, but only
-    /// one uses time.
+    /// Client whose request the new request will replace. Until then both requests occupy memory,
+    /// but only one uses time.
     pub(super) replaces: Option<u64>,
 }
 
@@ -38,7 +38,7 @@ pub(super) struct Accounts {
     lines: BTreeMap<u64, Account>,
     /// Monotonic time of the last measurement, in ns.
     measured_at: u64,
-    /// Per attach point: total frames at the last measurement, and frames per second.
+    /// Total number of frames at the last measurement, and frames per second, by attach point.
     rates: BTreeMap<AttachPoint, (u64, f64)>,
     /// Users over their time quota at the last measurement.
     over: Vec<u32>,
@@ -56,7 +56,8 @@ struct Account {
 }
 
 impl Account {
-    /// Returns the key of its ring for frames, unique among its user's rings at one attach point.
+    /// Returns the key of the request's ring for frames, unique among the rings of its user at one
+    /// attach point.
     const fn frame_ring_key(&self) -> (u64, &Share) {
         (self.bytes.1, &self.share)
     }
@@ -64,8 +65,9 @@ impl Account {
 
 /// Minimum interval between two measurements, in ns.
 const MEASURE_INTERVAL_NS: u64 = 900_000_000;
-/// Descriptors that the daemon holds per request, and descriptors per ring for frames.
+/// Number of descriptors that the daemon holds per request.
 const REQUEST_DESCRIPTORS: u64 = 4;
+/// Number of descriptors that the daemon holds per ring for frames.
 const RING_DESCRIPTORS: u64 = 1;
 
 impl Accounts {
@@ -79,7 +81,7 @@ impl Accounts {
         }
     }
 
-    /// Checks that a user's quota admits a new request. Fails with the node to keep out of the
+    /// Checks that a user's quota admits a new request. Fails with the node to exclude from the
     /// kernel, and the reason.
     pub(super) fn check_quota(
         &self,
@@ -233,7 +235,7 @@ impl Accounts {
                 let Some(line) = status.each.iter().find(|line| line.number == entry.number) else {
                     continue;
                 };
-                let spent = spent(&self.costs, line, status.lines);
+                let spent = estimate_ns(&self.costs, line, status.lines);
                 entry.spent = (spent, each((spent - entry.spent.0).max(0.0)));
             }
         }
@@ -242,7 +244,7 @@ impl Accounts {
 
 /// Estimates the kernel time of a request so far, in ns. Requests that share a filter have equal
 /// shares of its cost.
-fn spent(costs: &Costs, line: &RequestStatus, lines: usize) -> f64 {
+fn estimate_ns(costs: &Costs, line: &RequestStatus, lines: usize) -> f64 {
     let steps = line.steps.iter();
     let steps = steps.map(|(_, lines, blocks)| *blocks as f64 / (*lines).max(1) as f64);
     let copied = line.given.bytes as f64 / 1024.0 * costs.copy;

@@ -7,7 +7,7 @@ use member::protocol::Attach;
 use member::varlink::Fault;
 use std::collections::BTreeMap;
 
-/// An attach point as displayed: interface, network namespace, direction.
+/// An attach point for display: interface, network namespace, direction.
 pub(in crate::server) type AttachPoint = (String, Option<String>, &'static str);
 
 /// The program at an attach point, and its clients.
@@ -15,7 +15,7 @@ pub(in crate::server) type AttachPoint = (String, Option<String>, &'static str);
 pub(in crate::server) struct ProgramStatus {
     pub(in crate::server) at: AttachPoint,
     pub(in crate::server) status: PointStatus,
-    /// Process and cost in ns per second of each request, by request number.
+    /// Process id and cost in ns per second of each request, by request number.
     pub(in crate::server) lines: BTreeMap<u32, (i32, u64)>,
 }
 
@@ -59,7 +59,7 @@ pub(in crate::server) enum Completion {
     },
     /// All requests have been removed or left to the next daemon.
     Ended,
-    /// The command is complete; the thread is idle.
+    /// The command is complete, and the thread is idle.
     Ready,
 }
 
@@ -68,21 +68,21 @@ pub(in crate::server) enum Completion {
 pub(in crate::server) enum RequestState {
     #[default]
     None,
-    /// Attachment is queued or in progress.
+    /// The attachment is queued or in progress.
     Requested,
-    /// Attachment as a replacement is queued or in progress.
+    /// The attachment as a replacement is queued or in progress.
     ReplacementRequested,
-    /// Prepared and waiting for `Switch`.
+    /// The request is prepared and waits for `Switch`.
     Prepared,
-    /// Being switched in.
+    /// The replacement is in progress.
     Switching,
-    /// Running.
+    /// The request runs.
     Running,
-    /// Being removed.
+    /// The removal is in progress.
     Detaching,
 }
 
-/// Objects adopted from the previous daemon, and the reasons why others were rejected.
+/// Objects that were adopted from the previous daemon, and the reasons why others were rejected.
 #[derive(Debug, Default)]
 pub(in crate::server) struct Adoption {
     pub(in crate::server) lines: Vec<AdoptedRequest>,
@@ -94,7 +94,7 @@ pub(in crate::server) struct Adoption {
 pub(in crate::server) struct AdoptedRequest {
     pub(in crate::server) client: u64,
     pub(in crate::server) uid: u32,
-    /// Final counts that the client did not receive, because the request had been replaced or was
-    /// being removed.
+    /// Final counts that the client has not received, because the request was replaced or was being
+    /// removed; `None` if the request runs.
     pub(in crate::server) ended: Option<Box<FinalCounters>>,
 }

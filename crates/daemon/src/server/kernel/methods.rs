@@ -1,4 +1,5 @@
-//! The methods of clients with requests in the kernel, and the completions of their commands.
+//! Methods for clients with requests in the kernel, and completions of the kernel thread's
+//! commands.
 
 use super::commands::{Command, Completion, ProgramStatus, RequestState};
 use crate::server::event_loop::Server;
@@ -14,7 +15,7 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::time::Duration;
 use sys::local_socket::Framing;
 
-/// Maximum wait for the removal of all requests at shutdown, in ns: the kernel may delay each
+/// Maximum wait for the removal of all requests at shutdown, in ns. The kernel may delay each
 /// removal, and service managers kill a daemon that takes much longer.
 const SHUTDOWN_LIMIT_NS: u64 = 60_000_000_000;
 
@@ -62,10 +63,10 @@ impl Server {
         client.line = RequestState::Switching;
         // The path is paused until this completes.
         self.kernel.push_urgent(Command::Switch { client: id });
-        Ok(Answer::one(&json!({})))
+        Ok(Answer::single(&json!({})))
     }
 
-    /// Detaches a client's request on the client's call.
+    /// Detaches a client's request because the client called `Detach`.
     pub(in crate::server) fn detach(&mut self, id: u64) -> Result<Answer, Fault> {
         let client = self.clients.get_mut(&id).ok_or_else(Fault::denied)?;
         if matches!(client.line, RequestState::Running | RequestState::Prepared) {
@@ -78,7 +79,7 @@ impl Server {
             self.steps.checkpoint("the line of a guest leaves");
             self.queue_removal(id);
         }
-        Ok(Answer::one(&json!({})))
+        Ok(Answer::single(&json!({})))
     }
 
     /// Queues the removal of a client's request.
@@ -94,7 +95,7 @@ impl Server {
         let client = self.clients.get_mut(&id).ok_or_else(Fault::denied)?;
         let uid = client.who.uid;
         if self.kernel.open.is_err() {
-            return Ok(Answer::one(&member::protocol::KernelPrograms::default()));
+            return Ok(Answer::single(&member::protocol::KernelPrograms::default()));
         }
         let order = Command::Show { client: id };
         let busy = || faults::refused("call", "too many of yours wait");

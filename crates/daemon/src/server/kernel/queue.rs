@@ -18,7 +18,7 @@ use sys::watcher::{Interest, Watcher};
 /// The kernel thread and its command queues.
 #[derive(Debug)]
 pub(in crate::server) struct KernelQueue {
-    /// Release of the kernel, or the reason why no programs can run.
+    /// Release of the kernel, or the reason why the daemon runs no programs.
     pub(in crate::server) open: Result<String, String>,
     pub(super) orders: Option<Sender<Command>>,
     pub(super) done: Receiver<Completion>,
@@ -29,7 +29,7 @@ pub(in crate::server) struct KernelQueue {
     /// Commands with priority over the commands of users.
     pub(super) urgent: VecDeque<Command>,
     pub(super) waiting: BTreeMap<u32, VecDeque<Command>>,
-    /// User served last.
+    /// User whose command was served last.
     last: u32,
     pub(super) busy: bool,
 }
@@ -39,7 +39,7 @@ pub(in crate::server) const DONE: u64 = 4;
 /// Maximum number of queued commands per user.
 const COMMANDS_MAX: usize = 256;
 impl KernelQueue {
-    /// Starts the kernel thread if this machine lets the daemon load programs, and adopts the
+    /// Starts the kernel thread if the daemon may load programs on this machine, and adopts the
     /// stored objects of the previous daemon.
     pub(in crate::server) fn begin(
         policy: &Policy,

@@ -38,7 +38,7 @@ pub(super) struct KernelThread {
     machine: Machine,
     policy: Policy,
     lines: BTreeMap<u64, AttachedRequest>,
-    /// Prepared replacements, by client.
+    /// Prepared replacements, by client number.
     waiting: BTreeMap<u64, Successor>,
     accounts: Accounts,
     used: Arc<Mutex<BTreeMap<u32, Quota>>>,
@@ -74,7 +74,7 @@ type ReplacedRequest<'l> = (u64, &'l DelegatedRequest, Vec<(usize, usize)>);
 #[derive(Debug)]
 struct Successor {
     waiting: DelegatedSuccessor,
-    /// Client of the request to be replaced.
+    /// Client whose request will be replaced.
     instead: u64,
     process: i32,
 }
@@ -98,13 +98,14 @@ impl KernelThread {
         Self { points, machine, policy, lines, waiting, accounts, used }
     }
 
-    /// Adopts stored requests of the previous daemon, as far as the current policy permits them.
+    /// Adopts stored requests of the previous daemon, if the current policy permits them.
     pub(super) fn adopt(&mut self, kept: Vec<(String, OwnedFd)>) -> Adoption {
         let read = |about: &str| {
-            let about: RequestNote =
-                serde_json::from_str(about).map_err(|_| "nobody knows whose it is".to_owned())?;
+            let about: RequestNote = serde_json::from_str(about)
+                .map_err(|_| "the owner of the stored request is unknown".to_owned())?;
             let graph = self.read(&about.line).map_err(|fault| fault.text("why").to_owned())?;
-            let part = KernelPart::from_text(&about.part).ok_or("nobody knows which part runs")?;
+            let part = KernelPart::from_text(&about.part)
+                .ok_or("the stored part of the request is malformed")?;
             let who = Credentials { uid: about.uid, gid: about.gid, groups: about.groups };
             let programs = part.nodes.iter().find_map(|node| {
                 let used = graph.node(*node).filter()?;
@@ -290,8 +291,9 @@ impl KernelThread {
         (at, number)
     }
 
-    /// Removes a pending replacement of a user's request to make room for another replacement. Its
-    /// client has given up, but its hangup may not have been processed yet.
+    /// Removes a pending replacement of a user's request to make room for another replacement. The
+    /// client of the pending replacement has given up, but its hangup may not have been processed
+    /// yet.
     fn drop_pending(&mut self, uid: u32, line: u64, complete: &dyn Fn(Completion)) {
         let ours = self.lines.get(&line).is_some_and(|line| line.owner == uid);
         let waits = self.waiting.iter().find(|(_, one)| ours && one.instead == line);
@@ -301,7 +303,7 @@ impl KernelThread {
         }
     }
 
-    /// Finds the request to be replaced. Fails if it does not belong to the same user.
+    /// Finds the request to be replaced. Fails if the request does not belong to the same user.
     fn find_replaced(
         &self,
         who: &Credentials,
