@@ -181,7 +181,7 @@ pub fn transport(block: &mut Block<'_>) -> Result<Transport, HeaderError> {
 #[inline]
 pub fn ports(block: &mut Block<'_>) -> Result<Option<Ports>, HeaderError> {
     let Transport { protocol, at } = transport(block)?;
-    if !wire::ports::carries(protocol) {
+    if !wire::ports::has_ports(protocol) {
         return Ok(None);
     }
     match Ports::read(protocol, packet_bytes(block, at)) {

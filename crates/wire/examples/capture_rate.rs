@@ -1,10 +1,11 @@
 //! Benchmark of capture readers: this crate against `pcap-parser`, over captures of 100 MB built in
 //! memory. `cargo run --release -p streamline-wire --example capture_rate`.
 //!
-//! Each row is the median of eleven passes, with the candidates interleaved; their sums of times
-//! and lengths must agree. `through a buffer` first copies the capture piecewise into a buffer of
-//! 256 KB, as a program that reads a file does, and as `pcap-parser` always does (1 MB here); `in
-//! place` walks the 100 MB directly, where records of uneven length defeat the prefetcher.
+//! Each row is the median of eleven passes, with the candidates interleaved. All candidates must
+//! compute the same sum of times and lengths. `through a buffer` copies the capture piece by piece
+//! into a buffer of 256 KB, like a program that reads a file, and like `pcap-parser`, whose buffer
+//! has 1 MB here. `in place` reads the 100 MB directly, where records of uneven length defeat the
+//! prefetcher.
 
 use std::hint::black_box;
 use std::io::{self, Read, Write};
@@ -15,25 +16,25 @@ use pcap_parser::{Block, PcapBlockOwned, PcapError};
 use streamline_wire::capture::{self, Packet, Reader, Step, write};
 use streamline_wire::{LinkType, layers};
 
-const TOTAL: usize = 100_000_000;
+const CAPTURE_SIZE: usize = 100_000_000;
 const PASSES: usize = 11;
 
-/// A reader under test.
+/// A pass of a reader over a capture; returns a sum over times and lengths.
 type CapturePass = fn(&[u8]) -> u64;
 
 const CANDIDATES: [(&str, CapturePass); 4] = [
-    ("wire, in place", in_place),
-    ("wire, through a buffer", buffered),
-    ("wire and layers, through a buffer", dissected),
-    ("pcap-parser, through a buffer", theirs),
+    ("wire, in place", read_in_place),
+    ("wire, through a buffer", read_through_buffer),
+    ("wire and layers, through a buffer", read_and_dissect),
+    ("pcap-parser, through a buffer", read_with_pcap_parser),
 ];
 
 fn main() -> io::Result<()> {
     let mut out = io::stdout().lock();
     for (frames, length) in [("64 B", 64), ("IMIX", 0), ("1500 B", 1500)] {
-        for (format, file) in [("pcap", pcap(length)), ("pcapng", pcapng(length))] {
+        for (format, file) in [("pcap", build_pcap(length)), ("pcapng", build_pcapng(length))] {
             let records = capture::packets(&file).count() as f64;
-            for ((candidate, _), time) in CANDIDATES.iter().zip(race(&file)) {
+            for ((candidate, _), time) in CANDIDATES.iter().zip(median_times(&file)) {
                 let seconds = time.as_secs_f64();
                 let rate = file.len() as f64 / seconds / 1e9;
                 let each = seconds * 1e9 / records;
@@ -46,7 +47,7 @@ fn main() -> io::Result<()> {
 }
 
 /// Returns the median time of each candidate.
-fn race(file: &[u8]) -> [Duration; 4] {
+fn median_times(file: &[u8]) -> [Duration; 4] {
     let mut times = [const { Vec::new() }; 4];
     for _ in 0..PASSES {
         let runs = CANDIDATES.map(|(_, pass)| {
@@ -65,22 +66,22 @@ fn race(file: &[u8]) -> [Duration; 4] {
     })
 }
 
-fn in_place(file: &[u8]) -> u64 {
+fn read_in_place(file: &[u8]) -> u64 {
     let packets = capture::packets(file).flatten();
     packets.map(|(packet, data)| packet.time_ns ^ data.len() as u64).fold(0, u64::wrapping_add)
 }
 
-fn buffered(file: &[u8]) -> u64 {
-    walk(file, |packet, data| packet.time_ns ^ data.len() as u64)
+fn read_through_buffer(file: &[u8]) -> u64 {
+    walk_buffered(file, |packet, data| packet.time_ns ^ data.len() as u64)
 }
 
-fn dissected(file: &[u8]) -> u64 {
-    walk(file, |packet, data| layers(packet.link, data).payload.unwrap_or(0).into())
+fn read_and_dissect(file: &[u8]) -> u64 {
+    walk_buffered(file, |packet, data| layers(packet.link, data).payload.unwrap_or(0).into())
 }
 
-/// Walks a capture as a program that reads a file does: through one buffer, moving incomplete
-/// records to its front.
-fn walk(mut file: &[u8], sum_of: impl Fn(&Packet, &[u8]) -> u64) -> u64 {
+/// Reads a capture as a program that reads a file does, through one buffer, whose incomplete last
+/// record moves to the front. Returns the sum of `sum_of` over all packets.
+fn walk_buffered(mut file: &[u8], sum_of: impl Fn(&Packet, &[u8]) -> u64) -> u64 {
     let (mut sum, mut reader) = (0u64, Reader::new());
     let mut buffer = vec![0; 256 * 1024];
     let (mut start, mut end) = (0, 0);
@@ -104,7 +105,7 @@ fn walk(mut file: &[u8], sum_of: impl Fn(&Packet, &[u8]) -> u64) -> u64 {
     }
 }
 
-fn theirs(file: &[u8]) -> u64 {
+fn read_with_pcap_parser(file: &[u8]) -> u64 {
     let mut sum = 0u64;
     let mut reader: Box<dyn PcapReaderIterator> =
         pcap_parser::create_reader(1 << 20, file).expect("the captures made here are right");
@@ -133,8 +134,8 @@ fn theirs(file: &[u8]) -> u64 {
 
 const SECOND: u64 = 1_000_000_000;
 
-/// Yields times and frames of one length in bytes or, for 0, of the simple IMIX: 7 of 64, 4 of 576,
-/// 1 of 1500.
+/// Yields times in ns and frames, either all of one length in bytes or, for 0, of the simple IMIX:
+/// 7 of 64 bytes, 4 of 576, 1 of 1500.
 fn frames(length: usize) -> impl Iterator<Item = (u64, Vec<u8>)> {
     let imix = [64, 576, 64, 64, 576, 64, 1500, 64, 576, 64, 576, 64];
     (0u64..).map(move |number| {
@@ -145,36 +146,36 @@ fn frames(length: usize) -> impl Iterator<Item = (u64, Vec<u8>)> {
     })
 }
 
-fn pcap(length: usize) -> Vec<u8> {
+fn build_pcap(length: usize) -> Vec<u8> {
     let mut file = write::header(LinkType::ETHERNET).to_vec();
     for (time_ns, frame) in frames(length) {
         file.extend(write::record(time_ns, frame.len() as u32, frame.len() as u32));
         file.extend(frame);
-        if file.len() > TOTAL {
+        if file.len() > CAPTURE_SIZE {
             break;
         }
     }
     file
 }
 
-fn pcapng(length: usize) -> Vec<u8> {
-    let mut file = words(&[0x0a0d_0d0a, 28, 0x1a2b_3c4d, 1, u32::MAX, u32::MAX, 28]);
-    file.extend(words(&[1, 20, 1, 262_144, 20]));
+fn build_pcapng(length: usize) -> Vec<u8> {
+    let mut file = little_endian(&[0x0a0d_0d0a, 28, 0x1a2b_3c4d, 1, u32::MAX, u32::MAX, 28]);
+    file.extend(little_endian(&[1, 20, 1, 262_144, 20]));
     for (time_ns, frame) in frames(length) {
         let (micros, captured) = (time_ns / 1_000, frame.len() as u32);
         let total = captured.next_multiple_of(4) + 32;
         let (high, low) = ((micros >> 32) as u32, micros as u32);
-        file.extend(words(&[6, total, 0, high, low, captured, captured]));
+        file.extend(little_endian(&[6, total, 0, high, low, captured, captured]));
         file.extend(frame);
         file.resize(file.len().next_multiple_of(4), 0);
-        file.extend(words(&[total]));
-        if file.len() > TOTAL {
+        file.extend(little_endian(&[total]));
+        if file.len() > CAPTURE_SIZE {
             break;
         }
     }
     file
 }
 
-fn words(words: &[u32]) -> Vec<u8> {
+fn little_endian(words: &[u32]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_le_bytes()).collect()
 }

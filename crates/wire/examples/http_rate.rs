@@ -2,9 +2,9 @@
 //! interpreting its fields. `cargo run --release -p streamline-wire --example http_rate`.
 //!
 //! Each row is the shortest of 501 passes over 1,000 adjacent heads, with the candidates
-//! interleaved; most passes are short enough not to be interrupted, even on a busy machine. `and
-//! fields` extracts with `httparse` the fields that this crate extracts: lengths, codings,
-//! connection, host.
+//! interleaved. Most passes are too short to be interrupted, even on a busy machine. The candidate
+//! `and fields` also extracts from the result of `httparse` the fields that this crate extracts:
+//! lengths, codings, connection and host.
 
 use std::hint::black_box;
 use std::io::{self, Write};
@@ -12,10 +12,10 @@ use std::time::{Duration, Instant};
 
 use streamline_wire::http::{Head, ParseMode};
 
-const HEADS: usize = 1_000;
+const HEAD_COUNT: usize = 1_000;
 const PASSES: usize = 501;
 
-/// Heads: the request of a browser, the request of a program, a response.
+/// Heads to parse: the request of a browser, the request of a program, and a response.
 const TEXTS: [(&str, &[u8]); 3] = [
     (
         "request, 8 fields",
@@ -35,22 +35,22 @@ const TEXTS: [(&str, &[u8]); 3] = [
     ),
 ];
 
-/// A parser under test; returns a sum over the extracted values.
+/// A pass of a parser over adjacent heads; returns a sum over the extracted values.
 type HeadPass = fn(&[u8]) -> u64;
 
 const CANDIDATES: [(&str, HeadPass); 4] = [
-    ("wire, strict", |bytes| ours(bytes, ParseMode::Strict)),
-    ("wire, lenient", |bytes| ours(bytes, ParseMode::Lenient)),
-    ("httparse", |bytes| theirs(bytes, false)),
-    ("httparse, and fields", |bytes| theirs(bytes, true)),
+    ("wire, strict", |bytes| parse_with_wire(bytes, ParseMode::Strict)),
+    ("wire, lenient", |bytes| parse_with_wire(bytes, ParseMode::Lenient)),
+    ("httparse", |bytes| parse_with_httparse(bytes, false)),
+    ("httparse, and fields", |bytes| parse_with_httparse(bytes, true)),
 ];
 
 fn main() -> io::Result<()> {
     let mut out = io::stdout().lock();
     for (name, text) in TEXTS {
-        let bytes = text.repeat(HEADS);
-        for ((candidate, _), time) in CANDIDATES.iter().zip(race(&bytes)) {
-            let each = time.as_secs_f64() * 1e9 / HEADS as f64;
+        let bytes = text.repeat(HEAD_COUNT);
+        for ((candidate, _), time) in CANDIDATES.iter().zip(shortest_times(&bytes)) {
+            let each = time.as_secs_f64() * 1e9 / HEAD_COUNT as f64;
             writeln!(out, "{name:20} {:4} B  {candidate:22} {each:7.1} ns a head", text.len())?;
         }
     }
@@ -58,7 +58,7 @@ fn main() -> io::Result<()> {
 }
 
 /// Returns the shortest time of each candidate.
-fn race(bytes: &[u8]) -> [Duration; 4] {
+fn shortest_times(bytes: &[u8]) -> [Duration; 4] {
     let mut times = [const { Vec::new() }; 4];
     for _ in 0..PASSES {
         let runs = CANDIDATES.map(|(_, pass)| {
@@ -74,7 +74,7 @@ fn race(bytes: &[u8]) -> [Duration; 4] {
     times.map(|times| times.into_iter().min().unwrap_or_default())
 }
 
-fn ours(mut bytes: &[u8], mode: ParseMode) -> u64 {
+fn parse_with_wire(mut bytes: &[u8], mode: ParseMode) -> u64 {
     let mut sum = 0;
     while !bytes.is_empty() {
         let read = if bytes[0] == b'H' { Head::response } else { Head::request };
@@ -86,19 +86,19 @@ fn ours(mut bytes: &[u8], mode: ParseMode) -> u64 {
     sum
 }
 
-fn theirs(mut bytes: &[u8], fields: bool) -> u64 {
+fn parse_with_httparse(mut bytes: &[u8], fields: bool) -> u64 {
     let mut sum = 0;
     while !bytes.is_empty() {
         let mut headers = [httparse::EMPTY_HEADER; 64];
         let length = if bytes[0] == b'H' {
             let mut response = httparse::Response::new(&mut headers);
             let length = response.parse(bytes).expect("a head").unwrap();
-            sum += if fields { found(response.headers) } else { 0 };
+            sum += if fields { sum_fields(response.headers) } else { 0 };
             length
         } else {
             let mut request = httparse::Request::new(&mut headers);
             let length = request.parse(bytes).expect("a head").unwrap();
-            sum += if fields { found(request.headers) } else { 0 };
+            sum += if fields { sum_fields(request.headers) } else { 0 };
             length
         };
         bytes = &bytes[length..];
@@ -106,7 +106,7 @@ fn theirs(mut bytes: &[u8], fields: bool) -> u64 {
     sum
 }
 
-fn found(headers: &[httparse::Header<'_>]) -> u64 {
+fn sum_fields(headers: &[httparse::Header<'_>]) -> u64 {
     let mut sum = 0;
     for header in headers {
         let is = |name: &str| header.name.eq_ignore_ascii_case(name);

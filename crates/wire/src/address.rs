@@ -1,4 +1,4 @@
-//! Link-layer addresses. For network addresses this crate uses `core::net`.
+//! The MAC address type. For network addresses this crate uses `core::net`.
 
 use core::fmt;
 

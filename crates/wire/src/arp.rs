@@ -1,6 +1,6 @@
 //! ARP for IPv4 over Ethernet (RFC 826).
 //!
-//! Other combinations of hardware and protocol exist only in the RFC and are not parsed.
+//! Other combinations of hardware and protocol types exist only in the RFC and are not parsed.
 
 use core::fmt;
 use core::net::Ipv4Addr;
@@ -34,8 +34,8 @@ pub struct Arp {
 }
 
 impl Arp {
-    /// Returns a view of an IPv4-over-Ethernet message; `None` for any other message, or if it is
-    /// truncated.
+    /// Returns a view of an IPv4-over-Ethernet message; `None` for a message of other types or a
+    /// truncated one.
     pub fn parse(bytes: &[u8]) -> Option<&Self> {
         let (arp, _) = Self::ref_from_prefix(bytes).ok()?;
         let lengths = (arp.hardware_length, arp.protocol_length);
@@ -43,7 +43,7 @@ impl Arp {
         (kinds == (1, ethertype::IPV4) && lengths == (6, 4)).then_some(arp)
     }
 
-    /// Returns the operation.
+    /// Returns the operation: [`REQUEST`], [`REPLY`] or another number.
     pub fn operation(&self) -> u16 {
         self.operation.get()
     }

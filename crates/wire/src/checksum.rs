@@ -1,14 +1,14 @@
-//! The Internet checksum (RFC 1071): whole, incremental, and with the pseudo headers of TCP and
-//! UDP.
+//! The Internet checksum (RFC 1071): over complete data, updated incrementally, and with the pseudo
+//! headers of TCP and UDP.
 //!
-//! Sums eight bytes at a time into a 128-bit accumulator and folds carries at the end; byte order
-//! is irrelevant to a one's complement sum until the result is stored.
+//! The functions add eight bytes at a time to a 128-bit accumulator and fold the carries at the
+//! end. The byte order does not matter to a one's complement sum until the result is stored.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use crate::read::low64;
 
-/// An incremental one's complement sum.
+/// A one's complement sum to which bytes can be added.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Sum {
     total: u64,
@@ -21,10 +21,11 @@ impl Sum {
         Self { total: 0, odd: false }
     }
 
-    /// Adds bytes that follow those already added, even if these ended inside a 16-bit word.
+    /// Returns the sum extended by bytes that follow the bytes already added, even if their number
+    /// is odd.
     #[must_use]
     pub fn with(self, bytes: &[u8]) -> Self {
-        let part = partial(bytes);
+        let part = sum_big_endian(bytes);
         let part = if self.odd { part.swap_bytes() } else { part };
         Self { total: self.total + u64::from(part), odd: self.odd ^ (bytes.len() % 2 == 1) }
     }
@@ -40,13 +41,13 @@ impl Sum {
     }
 }
 
-/// Returns the checksum of `bytes`; 0 over a header that contains its own valid checksum.
+/// Returns the checksum of `bytes`. The result is 0 for a header that contains a valid checksum.
 pub fn of(bytes: &[u8]) -> u16 {
     Sum::new().with(bytes).checksum()
 }
 
-/// Returns the sum over a transport protocol's pseudo header (RFC 9293 §3.1, RFC 8200 §8.1); `None`
-/// if the addresses are of different IP versions.
+/// Returns the sum over the pseudo header of a transport protocol (RFC 9293 §3.1, RFC 8200 §8.1);
+/// `None` if the addresses are of different IP versions.
 pub fn pseudo(source: IpAddr, target: IpAddr, protocol: u8, length: u32) -> Option<Sum> {
     match (source, target) {
         (IpAddr::V4(source), IpAddr::V4(target)) => Some(pseudo4(source, target, protocol, length)),
@@ -55,7 +56,8 @@ pub fn pseudo(source: IpAddr, target: IpAddr, protocol: u8, length: u32) -> Opti
     }
 }
 
-/// Sums the IPv4 pseudo header. Its 16-bit length yields the same sum as a 32-bit length.
+/// Sums the IPv4 pseudo header. Its length field has 16 bits, but yields the same sum as a 32-bit
+/// length.
 fn pseudo4(source: Ipv4Addr, target: Ipv4Addr, protocol: u8, length: u32) -> Sum {
     let sum = Sum::new().with(&source.octets()).with(&target.octets());
     sum.with(&[0, protocol]).with(&length.to_be_bytes())
@@ -66,29 +68,30 @@ fn pseudo6(source: Ipv6Addr, target: Ipv6Addr, protocol: u8, length: u32) -> Sum
     sum.with(&length.to_be_bytes()).with(&[0, 0, 0, protocol])
 }
 
-/// Updates a checksum after a 16-bit word that it covers has changed (RFC 1624, equation 3).
-/// Bit-identical to Linux's `csum_replace2`, including its choice between the two zeros.
+/// Updates a checksum after a change of one of the 16-bit words that it covers (RFC 1624, equation
+/// 3). Bit-identical to Linux's `csum_replace2`, including the choice between the two
+/// representations of zero.
 #[must_use]
 pub const fn replaced16(checksum: u16, old: u16, new: u16) -> u16 {
     !fold(!checksum as u64 + !old as u64 + new as u64)
 }
 
-/// Updates a checksum after a 32-bit word that it covers has changed. Bit-identical to Linux's
-/// `csum_replace4`, which never yields 0xffff.
+/// Updates a checksum after a change of one of the 32-bit words that it covers. Bit-identical to
+/// Linux's `csum_replace4`, which never yields 0xffff.
 #[must_use]
 pub const fn replaced32(checksum: u16, old: u32, new: u32) -> u16 {
     !fold(0xffff + !checksum as u64 + !old as u64 + new as u64)
 }
 
-/// Updates the sum of a pseudo header, which takes the place of a checksum until a device completes
-/// it, after a 32-bit word has changed.
+/// Updates the sum of a pseudo header after a change of a 32-bit word. Such a sum stands in the
+/// checksum field until a device completes the checksum.
 #[must_use]
 pub const fn pseudo_replaced32(sum: u16, old: u32, new: u32) -> u16 {
     fold(sum as u64 + !old as u64 + new as u64)
 }
 
 /// Returns the big-endian sum of `bytes`, folded to 16 bits.
-fn partial(bytes: &[u8]) -> u16 {
+fn sum_big_endian(bytes: &[u8]) -> u16 {
     let (words, tail) = bytes.as_chunks::<8>();
     let wide: u128 = words.iter().map(|word| u128::from(u64::from_be_bytes(*word))).sum();
     let mut last = [0u8; 8];
@@ -112,8 +115,8 @@ const fn fold(sum: u64) -> u16 {
 mod tests {
     use super::*;
 
-    /// Reference implementation, word by word.
-    fn plain(bytes: &[u8]) -> u16 {
+    /// Computes the checksum word by word, as a reference.
+    fn reference_checksum(bytes: &[u8]) -> u16 {
         let mut sum = 0u32;
         for word in bytes.chunks(2) {
             sum += u32::from(word[0]) << 8 | u32::from(*word.get(1).unwrap_or(&0));
@@ -131,13 +134,13 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn parts_sum_to_the_whole_at_any_cut(bytes: Vec<u8>, cuts: (usize, usize)) {
+        fn sum_of_parts_equals_sum_of_the_whole(bytes: Vec<u8>, cuts: (usize, usize)) {
             let first = cuts.0 % (bytes.len() + 1);
             let second = first + cuts.1 % (bytes.len() - first + 1);
             let parts = [&bytes[..first], &bytes[first..second], &bytes[second..]];
             let sum = parts.iter().fold(Sum::new(), |sum, part| sum.with(part));
             // Zero has two forms in one's complement, equal to a receiver.
-            proptest::prop_assert_eq!(sum.folded() % 0xffff, plain(&bytes) % 0xffff);
+            proptest::prop_assert_eq!(sum.folded() % 0xffff, reference_checksum(&bytes) % 0xffff);
             proptest::prop_assert_eq!(sum.folded() == 0, bytes.iter().all(|byte| *byte == 0));
         }
     }
@@ -153,6 +156,6 @@ mod tests {
         let four = "1.2.3.4".parse().unwrap();
         assert_eq!(pseudo(four, "::1".parse().unwrap(), 6, 20), None);
         let sum = pseudo(four, "5.6.7.8".parse().unwrap(), 17, 9).unwrap();
-        assert_eq!(sum.folded(), plain(&[1, 2, 3, 4, 5, 6, 7, 8, 0, 17, 0, 9]));
+        assert_eq!(sum.folded(), reference_checksum(&[1, 2, 3, 4, 5, 6, 7, 8, 0, 17, 0, 9]));
     }
 }

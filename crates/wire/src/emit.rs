@@ -1,4 +1,4 @@
-//! Emission of whole frames from header values.
+//! Construction of complete frames from header values.
 
 use core::net::{SocketAddr, SocketAddrV4};
 
@@ -10,8 +10,9 @@ use crate::ip::protocol;
 use crate::ipv4::Ipv4;
 use crate::udp::{self, Udp};
 
-/// Returns an Ethernet frame with a UDP datagram over IPv4 and valid checksums, without padding;
-/// `None` if an IPv4 packet cannot hold the payload. `hardware` and `ends` begin with the sender.
+/// Returns an Ethernet frame with a UDP datagram over IPv4, valid checksums and no padding; `None`
+/// if an IPv4 packet cannot hold the payload. In both `hardware` and `ends`, the first element is
+/// the sender and the second the receiver.
 pub fn udp_frame(
     hardware: (Mac, Mac),
     ends: (SocketAddrV4, SocketAddrV4),

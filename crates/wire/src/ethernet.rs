@@ -1,25 +1,25 @@
 //! Ethernet II and IEEE 802.3 headers.
 //!
-//! A view covers the first 14 bytes. The field after the addresses is an ethertype if it is at
-//! least [`TYPE_MIN`], else a length; `link` handles both.
+//! A view covers the first 14 bytes. The field after the addresses is an ethertype if its value is
+//! at least [`TYPE_MIN`], else a length. The module `link` handles both cases.
 
 use zerocopy::byteorder::network_endian::U16;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::address::Mac;
 
-/// Offset of the destination address.
+/// Offset of the destination address in bytes.
 pub const DST: usize = 0;
-/// Offset of the source address.
+/// Offset of the source address in bytes.
 pub const SRC: usize = 6;
-/// Offset of the ethertype or length.
+/// Offset of the ethertype or length in bytes.
 pub const ETHERTYPE: usize = 12;
 /// Length of the header in bytes.
 pub const LENGTH: usize = 14;
-/// Lowest ethertype; smaller numbers are lengths (IEEE 802.3 §3.2.6).
+/// Lowest ethertype. Smaller numbers are lengths (IEEE 802.3 §3.2.6).
 pub const TYPE_MIN: u16 = 0x0600;
 
-/// Ethertypes used by this crate and its users.
+/// Ethertypes used by this crate and its dependents.
 pub mod ethertype {
     /// IPv4.
     pub const IPV4: u16 = 0x0800;
@@ -47,12 +47,12 @@ pub struct Ethernet {
 }
 
 impl Ethernet {
-    /// Returns a header of these fields.
+    /// Creates a header from its fields.
     pub fn new(source: Mac, target: Mac, ethertype: u16) -> Self {
         Self { target: target.0, source: source.0, ethertype: ethertype.into() }
     }
 
-    /// Splits a frame into its header and the rest; `None` if it is shorter than the header.
+    /// Splits a frame into the header and the rest; `None` if the frame is shorter than the header.
     #[inline]
     pub fn parse(frame: &[u8]) -> Option<(&Self, &[u8])> {
         Self::ref_from_prefix(frame).ok()

@@ -1,9 +1,9 @@
 //! Flows: protocol, addresses and ports of a packet.
 //!
-//! A [`Flow`] has a normalized form and a hash, both equal for the two directions; the hash is also
-//! equal on every machine and in every version, so that both halves of a connection meet in one
-//! engine [Par §IV-A]. The hash has no key of its own: a table of flows from untrusted peers passes
-//! a random seed.
+//! A [`Flow`] has a normalized form and a hash, both the same for the two directions. The hash is
+//! also the same on every machine and in every version, so that both directions of a connection
+//! reach the same worker [Par §IV-A]. The hash has no secret key, so a table of flows from
+//! untrusted peers passes a random seed.
 
 use core::fmt;
 use core::net::{IpAddr, SocketAddr};
@@ -31,17 +31,18 @@ pub struct Flow {
     pub ports: Option<Ports>,
 }
 
-/// Direction of a packet within its normalized flow.
+/// Direction of a packet relative to its normalized flow.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Direction {
-    /// Lower address and port to higher.
+    /// From the lower address and port to the higher.
     Up,
-    /// Higher address and port to lower.
+    /// From the higher address and port to the lower.
     Down,
 }
 
 impl Flow {
-    /// Returns the flow of a frame; `None` if it is not IP or is truncated before the protocol.
+    /// Returns the flow of a frame; `None` if the frame is not IP or is truncated before the
+    /// protocol field.
     #[inline]
     pub fn of(layers: &Layers, frame: &[u8]) -> Option<Self> {
         let packet = layers.packet(frame)?;
@@ -61,8 +62,8 @@ impl Flow {
         Some(Self { source, target, protocol, ports })
     }
 
-    /// Returns the offset of a frame's TCP or UDP checksum, which may not have been captured, and
-    /// the sum over its pseudo header; `None` for fragments and other protocols.
+    /// Returns the offset of the TCP or UDP checksum of a frame, which may not have been captured,
+    /// and the sum over the pseudo header; `None` for fragments and other protocols.
     pub fn checksum(layers: &Layers, frame: &[u8]) -> Option<(usize, Sum)> {
         let offset = match layers.protocol? {
             protocol::TCP => tcp::CHECKSUM,
@@ -86,7 +87,8 @@ impl Flow {
         }
     }
 
-    /// Returns the form shared by both directions, and the direction of this flow in it.
+    /// Returns the form shared by both directions, and the direction of this flow relative to that
+    /// form.
     #[must_use]
     pub fn normalized(self) -> (Self, Direction) {
         if self.sender() <= self.receiver() {
@@ -96,12 +98,12 @@ impl Flow {
         }
     }
 
-    /// Returns a hash that is equal for both directions and, per seed, on every machine.
+    /// Returns a hash that is the same for both directions and, for a given seed, on every machine.
     #[inline]
     pub fn hash(&self, seed: u64) -> u64 {
-        let half = |(address, port): (IpAddr, u16)| end(address, port, seed);
+        let half = |(address, port): (IpAddr, u16)| hash_end(address, port, seed);
         let both = half(self.sender()).wrapping_add(half(self.receiver()));
-        mix(both ^ u64::from(self.protocol))
+        mix_bits(both ^ u64::from(self.protocol))
     }
 
     fn sender(&self) -> (IpAddr, u16) {
@@ -125,9 +127,9 @@ impl fmt::Display for Flow {
     }
 }
 
-/// Hashes one end of a flow.
+/// Hashes the address and port of one end of a flow.
 #[inline]
-fn end(address: IpAddr, port: u16, seed: u64) -> u64 {
+fn hash_end(address: IpAddr, port: u16, seed: u64) -> u64 {
     let (high, low) = match address {
         IpAddr::V4(address) => (0, u64::from(address.to_bits())),
         IpAddr::V6(address) => {
@@ -135,12 +137,13 @@ fn end(address: IpAddr, port: u16, seed: u64) -> u64 {
             (low64(bits >> 64), low64(bits))
         }
     };
-    mix(mix(high ^ seed).wrapping_add(low) ^ u64::from(port).rotate_left(40))
+    mix_bits(mix_bits(high ^ seed).wrapping_add(low) ^ u64::from(port).rotate_left(40))
 }
 
-/// The finalizer of SplitMix64: every input bit flips every output bit with probability one half.
+/// Mixes the bits of a value with the finalizer of SplitMix64: every input bit flips every output
+/// bit with probability one half.
 #[inline]
-const fn mix(value: u64) -> u64 {
+const fn mix_bits(value: u64) -> u64 {
     let value = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -195,7 +198,7 @@ mod tests {
     const STABLE: u64 = 5_946_426_835_229_603_807;
 
     #[test]
-    fn hash_spreads_over_engines() {
+    fn hash_spreads_flows_over_workers() {
         let mut engines = [0u32; 8];
         for port in 0..8000 {
             let flow = flow("10.0.0.1", "10.0.0.2", Some((port, 80)));

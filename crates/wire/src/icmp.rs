@@ -1,8 +1,8 @@
-//! ICMP messages for IPv4 (RFC 792) and IPv6 (RFC 4443): type and code.
+//! Type and code of ICMP messages for IPv4 (RFC 792) and IPv6 (RFC 4443).
 
 use core::fmt;
 
-/// Type and code of an ICMP message. It displays its name, such as `echo request`.
+/// Type and code of an ICMP message. Displayed by name, such as `echo request`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Icmp {
     version: u8,
@@ -11,12 +11,12 @@ pub struct Icmp {
 }
 
 impl Icmp {
-    /// Parses a message over IPv4; `None` if it ends before the code.
+    /// Parses an ICMP message over IPv4; `None` if the message ends before the code.
     pub fn v4(bytes: &[u8]) -> Option<Self> {
         bytes.first_chunk().map(|&[kind, code]| Self { version: 4, kind, code })
     }
 
-    /// Parses a message over IPv6; `None` if it ends before the code.
+    /// Parses an ICMP message over IPv6; `None` if the message ends before the code.
     pub fn v6(bytes: &[u8]) -> Option<Self> {
         bytes.first_chunk().map(|&[kind, code]| Self { version: 6, kind, code })
     }

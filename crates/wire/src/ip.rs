@@ -1,6 +1,6 @@
 //! Definitions shared by IPv4 and IPv6: protocol numbers and fragments.
 
-/// Protocol numbers (IANA).
+/// Protocol numbers assigned by IANA.
 pub mod protocol {
     /// IPv6 hop-by-hop options.
     pub const HOP_BY_HOP: u8 = 0;
@@ -54,10 +54,10 @@ pub mod protocol {
     }
 }
 
-/// Position of a frame in a fragmented IP packet.
+/// Position of a frame among the fragments of an IP packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fragment {
-    /// Not fragmented.
+    /// The packet is not fragmented.
     Whole,
     /// The first fragment, with the transport header or its beginning.
     First,
@@ -66,7 +66,7 @@ pub enum Fragment {
 }
 
 impl Fragment {
-    /// Classifies a fragment by offset and more-fragments flag.
+    /// Classifies a fragment by its offset and its more-fragments flag.
     #[inline]
     pub const fn of(offset: u16, more: bool) -> Self {
         match (offset, more) {

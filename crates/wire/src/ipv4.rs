@@ -11,33 +11,33 @@ use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligne
 use crate::checksum;
 use crate::ip::Fragment;
 
-/// Offset of version and header length.
+/// Offset in bytes of the byte with version and header length.
 pub const VERSION_IHL: usize = 0;
-/// Offset of the total length.
+/// Offset in bytes of the total length.
 pub const TOTAL_LENGTH: usize = 2;
-/// Offset of the identification.
+/// Offset in bytes of the identification.
 pub const IDENTIFICATION: usize = 4;
-/// Offset of flags and fragment offset.
+/// Offset in bytes of the flags and fragment offset.
 pub const FLAGS_FRAGMENT: usize = 6;
-/// Offset of the time to live.
+/// Offset in bytes of the time to live.
 pub const TTL: usize = 8;
-/// Offset of the protocol.
+/// Offset in bytes of the protocol.
 pub const PROTOCOL: usize = 9;
-/// Offset of the header checksum.
+/// Offset in bytes of the header checksum.
 pub const CHECKSUM: usize = 10;
-/// Offset of the source address.
+/// Offset in bytes of the source address.
 pub const SRC: usize = 12;
-/// Offset of the destination address.
+/// Offset in bytes of the destination address.
 pub const DST: usize = 16;
-/// Length of a header without options, in bytes.
+/// Length in bytes of a header without options.
 pub const LENGTH_MIN: usize = 20;
-/// Length of a header with maximal options, in bytes.
+/// Length in bytes of a header with the maximum of options.
 pub const LENGTH_MAX: usize = 60;
-/// Fragment offset bits of [`FLAGS_FRAGMENT`].
+/// Fragment offset bits in the word at [`FLAGS_FRAGMENT`].
 pub const OFFSET_MASK: u16 = 0x1fff;
-/// Don't-fragment bit of [`FLAGS_FRAGMENT`].
+/// Don't-fragment bit in the word at [`FLAGS_FRAGMENT`].
 pub const DONT_FRAGMENT: u16 = 0x4000;
-/// More-fragments bit of [`FLAGS_FRAGMENT`].
+/// More-fragments bit in the word at [`FLAGS_FRAGMENT`].
 pub const MORE_FRAGMENTS: u16 = 0x2000;
 
 /// A view of the fixed IPv4 header.
@@ -57,9 +57,9 @@ pub struct Ipv4 {
 }
 
 impl Ipv4 {
-    /// Returns the header of an atomic packet (RFC 6864: Don't Fragment, identification 0) with
-    /// `length` bytes of payload, no options, a TTL of 64, and its checksum;
-    /// `None` if an IPv4 packet cannot hold the payload.
+    /// Creates the header of an atomic packet (RFC 6864: Don't Fragment, identification 0) with a
+    /// payload of `length` bytes, no options, a TTL of 64, and a valid checksum. Returns `None` if
+    /// an IPv4 packet cannot hold the payload.
     pub fn new(source: Ipv4Addr, target: Ipv4Addr, protocol: u8, length: u16) -> Option<Self> {
         let mut header = Self {
             version_ihl: 0x45,
@@ -75,32 +75,33 @@ impl Ipv4 {
         Some(header)
     }
 
-    /// Splits a packet into its fixed header and the rest: options and payload; `None` if the
-    /// header is truncated.
+    /// Splits a packet into the fixed header and the rest, which holds options and payload; `None`
+    /// if the header is truncated.
     #[inline]
     pub fn parse(bytes: &[u8]) -> Option<(&Self, &[u8])> {
         Self::ref_from_prefix(bytes).ok()
     }
 
-    /// Returns the version; 4 in a valid packet.
+    /// Returns the version, which is 4 in a valid packet.
     #[inline]
     pub const fn version(&self) -> u8 {
         self.version_ihl >> 4
     }
 
-    /// Returns the header length in bytes, options included; invalid below [`LENGTH_MIN`].
+    /// Returns the header length in bytes, including options. Values below [`LENGTH_MIN`] are
+    /// invalid.
     #[inline]
     pub const fn header_length(&self) -> u8 {
         (self.version_ihl & 0x0f) * 4
     }
 
-    /// Returns the type of service: six bits DSCP, two bits ECN.
+    /// Returns the type of service: six bits of DSCP, two bits of ECN.
     pub const fn service(&self) -> u8 {
         self.service
     }
 
-    /// Returns the packet length in bytes, header included; 0 in frames awaiting segmentation by a
-    /// device.
+    /// Returns the packet length in bytes, including the header; 0 in frames that await
+    /// segmentation by a device.
     #[inline]
     pub fn total_length(&self) -> u16 {
         self.total_length.get()
@@ -116,12 +117,13 @@ impl Ipv4 {
         self.flags_fragment.get() & MORE_FRAGMENTS != 0
     }
 
-    /// Returns the offset of the fragment's payload in the payload of the whole packet, in bytes.
+    /// Returns the offset in bytes of this fragment's payload in the payload of the complete
+    /// packet.
     pub fn fragment_offset(&self) -> u16 {
         (self.flags_fragment.get() & OFFSET_MASK) * 8
     }
 
-    /// Returns the packet's position in a fragmented packet.
+    /// Returns the position of this packet among the fragments.
     #[inline]
     pub fn fragment(&self) -> Fragment {
         let field = self.flags_fragment.get();
@@ -133,7 +135,7 @@ impl Ipv4 {
         self.ttl
     }
 
-    /// Returns the payload's protocol.
+    /// Returns the protocol number of the payload.
     #[inline]
     pub const fn protocol(&self) -> u8 {
         self.protocol
@@ -172,7 +174,7 @@ const _: () = assert!(size_of::<Ipv4>() == LENGTH_MIN);
 mod tests {
     use super::*;
 
-    /// Textbook example in the style of RFC 1071; checksum 0xb861.
+    /// Example packet in the style of RFC 1071, with the checksum 0xb861.
     const PACKET: [u8; 20] = [
         0x45, 0x00, 0x00, 0x73, 0x00, 0x00, 0x40, 0x00, 0x40, 0x11, 0xb8, 0x61, 0xc0, 0xa8, 0x00,
         0x01, 0xc0, 0xa8, 0x00, 0xc7,

@@ -1,8 +1,8 @@
 //! IPv6 headers and extension headers (RFC 8200).
 //!
-//! A view covers the fixed 40 bytes; [`upper`] finds the end of the extension headers in at most
-//! [`EXTENSIONS_MAX`] steps. Beyond that it returns [`Upper::TooDeep`], never a guess: a filter
-//! that read ports from the middle of an unfinished walk could be fed any port.
+//! A view covers the fixed 40 bytes. [`upper`] finds the end of the extension headers in at most
+//! [`EXTENSIONS_MAX`] steps. For longer chains it returns [`Upper::TooDeep`] and never guesses,
+//! because a filter that read ports inside the chain could be fed any port.
 
 use core::net::Ipv6Addr;
 
@@ -12,22 +12,22 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 use crate::ip::{Fragment, protocol};
 use crate::read::{array, be16, be32, low16};
 
-/// Offset of the payload length.
+/// Offset in bytes of the payload length.
 pub const PAYLOAD_LENGTH: usize = 4;
-/// Offset of the next header number.
+/// Offset in bytes of the next header number.
 pub const NEXT_HEADER: usize = 6;
-/// Offset of the hop limit.
+/// Offset in bytes of the hop limit.
 pub const HOP_LIMIT: usize = 7;
-/// Offset of the source address.
+/// Offset in bytes of the source address.
 pub const SRC: usize = 8;
-/// Offset of the destination address.
+/// Offset in bytes of the destination address.
 pub const DST: usize = 24;
 /// Length of the fixed header in bytes.
 pub const LENGTH: usize = 40;
 /// Length of a fragment header in bytes.
 pub const FRAGMENT_LENGTH: usize = 8;
-/// Maximum number of extension headers that are followed. RFC 8200 §4.1 lists seven in its
-/// recommended order.
+/// Maximum number of extension headers that [`upper`] follows. The recommended order in RFC 8200
+/// §4.1 has seven.
 pub const EXTENSIONS_MAX: usize = 8;
 
 /// A view of the fixed IPv6 header.
@@ -43,27 +43,27 @@ pub struct Ipv6 {
 }
 
 impl Ipv6 {
-    /// Splits a packet into its fixed header and the rest: extension headers and payload; `None` if
-    /// the header is truncated.
+    /// Splits a packet into the fixed header and the rest, which holds extension headers and
+    /// payload; `None` if the header is truncated.
     #[inline]
     pub fn parse(bytes: &[u8]) -> Option<(&Self, &[u8])> {
         Self::ref_from_prefix(bytes).ok()
     }
 
-    /// Returns the version; 6 in a valid packet.
+    /// Returns the version, which is 6 in a valid packet.
     #[inline]
     pub fn version(&self) -> u8 {
         (self.version_class_label.get() >> 28) as u8
     }
 
-    /// Returns the length after the fixed header in bytes; 0 in jumbograms and in frames awaiting
+    /// Returns the number of bytes after the fixed header; 0 in jumbograms and in frames that await
     /// segmentation by a device.
     #[inline]
     pub fn payload_length(&self) -> u16 {
         self.payload_length.get()
     }
 
-    /// Returns the type of the next header.
+    /// Returns the number of the next header.
     #[inline]
     pub const fn next_header(&self) -> u8 {
         self.next_header
@@ -90,31 +90,32 @@ impl Ipv6 {
 /// Result of walking the extension headers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Upper {
-    /// An upper-layer header.
+    /// An upper-layer header was found.
     Protocol {
-        /// Its protocol; [`protocol::NONE`] if no header follows.
+        /// Protocol of the header; [`protocol::NONE`] if no header follows.
         protocol: u8,
-        /// Its offset from the start of the IPv6 header.
+        /// Offset of the header from the start of the IPv6 header, in bytes.
         offset: u16,
-        /// Whole, or first if a fragment header announces further fragments.
+        /// [`Fragment::First`] if a fragment header announces further fragments, else
+        /// [`Fragment::Whole`].
         fragment: Fragment,
     },
-    /// The data of a later fragment.
+    /// The packet is a later fragment.
     Fragment {
-        /// Type of the first header in the whole packet's fragmentable part.
+        /// Type of the first header in the fragmentable part of the complete packet.
         protocol: u8,
-        /// Offset of the data from the start of the IPv6 header.
+        /// Offset of the fragment's data from the start of the IPv6 header, in bytes.
         offset: u16,
     },
     /// The packet has more than [`EXTENSIONS_MAX`] extension headers.
     TooDeep,
-    /// The bytes end inside the extension headers.
+    /// The packet ends inside the extension headers.
     Truncated,
 }
 
-/// Walks the extension headers of a packet to the upper layer. The caller has checked that the
-/// fixed header is complete. `packet` must end where the packet ends, so that padding is never
-/// walked.
+/// Follows the extension headers of a packet to the upper layer. The caller has checked that the
+/// fixed header is complete, and passes no bytes after the end of the packet, so that padding is
+/// never parsed.
 #[inline]
 pub fn upper(packet: &[u8]) -> Upper {
     let Some(&next) = packet.get(NEXT_HEADER) else { return Upper::Truncated };
@@ -125,33 +126,33 @@ pub fn upper(packet: &[u8]) -> Upper {
             fragment: Fragment::Whole,
         };
     }
-    walk(packet, next)
+    walk_extensions(packet, next)
 }
 
 /// A fragment header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FragmentHeader {
-    /// Its offset from the start of the IPv6 header.
+    /// Offset of the fragment header from the start of the IPv6 header, in bytes.
     pub at: u16,
-    /// Offset of the next-header field that announces it.
-    pub announced: u16,
-    /// Type of the first header in the whole packet's fragmentable part.
+    /// Offset of the next-header field that announces the fragment header, in bytes.
+    pub announced_at: u16,
+    /// Type of the first header in the fragmentable part of the complete packet.
     pub next: u8,
-    /// Offset of the fragment's data in the fragmentable part of the whole packet, in bytes.
+    /// Offset of the fragment's data in the fragmentable part of the complete packet, in bytes.
     pub offset: u16,
     /// True if more fragments follow.
     pub more: bool,
-    /// Identification shared by the fragments of a packet.
+    /// Identification that the fragments of a packet share.
     pub identification: u32,
 }
 
-/// Returns the first fragment header that is not atomic (RFC 6946); `None` if there is none.
-/// Headers after it are not inspected: in a tiny first fragment they may continue in the next
+/// Returns the first fragment header that is not atomic (RFC 6946); `None` if there is none. Later
+/// headers are not inspected, because in a tiny first fragment they may continue in the next
 /// fragment.
 pub fn fragment(packet: &[u8]) -> Option<FragmentHeader> {
-    let (mut announced, mut at) = (NEXT_HEADER, LENGTH);
+    let (mut announced_at, mut at) = (NEXT_HEADER, LENGTH);
     for _ in 0..EXTENSIONS_MAX {
-        let kind = *packet.get(announced)?;
+        let kind = *packet.get(announced_at)?;
         if !is_extension(kind) {
             return None;
         }
@@ -160,24 +161,31 @@ pub fn fragment(packet: &[u8]) -> Option<FragmentHeader> {
             let (field, identification) = (be16(packet, at + 2)?, be32(packet, at + 4)?);
             let (offset, more) = (field & !7, field & 1 == 1);
             if (offset, more) != (0, false) {
-                let (at, announced) = (low16(at), low16(announced));
-                return Some(FragmentHeader { at, announced, next, offset, more, identification });
+                let (at, announced_at) = (low16(at), low16(announced_at));
+                return Some(FragmentHeader {
+                    at,
+                    announced_at,
+                    next,
+                    offset,
+                    more,
+                    identification,
+                });
             }
         }
-        (announced, at) = (at, at + extension_length(kind, length));
+        (announced_at, at) = (at, at + extension_length(kind, length));
     }
     None
 }
 
-/// Returns true for an extension header that the walk follows. Excludes ESP, after which
-/// everything is encrypted.
+/// Returns true if [`upper`] follows this extension header. Excludes ESP, after which all bytes are
+/// encrypted.
 #[inline]
 pub const fn is_extension(next: u8) -> bool {
     use protocol::{AH, DESTINATION, FRAGMENT, HIP, HOP_BY_HOP, MOBILITY, ROUTING, SHIM6};
     matches!(next, HOP_BY_HOP | ROUTING | FRAGMENT | AH | DESTINATION | MOBILITY | HIP | SHIM6)
 }
 
-fn walk(packet: &[u8], first: u8) -> Upper {
+fn walk_extensions(packet: &[u8], first: u8) -> Upper {
     let (mut next, mut at, mut fragment) = (first, LENGTH, Fragment::Whole);
     for _ in 0..EXTENSIONS_MAX {
         let Some([following, length]) = array(packet, at) else { return Upper::Truncated };
@@ -185,7 +193,7 @@ fn walk(packet: &[u8], first: u8) -> Upper {
             let Some(field) = be16(packet, at + 2) else { return Upper::Truncated };
             let part = Fragment::of(field >> 3, field & 1 == 1);
             if part == Fragment::Later {
-                return later(packet, following, at + FRAGMENT_LENGTH);
+                return later_fragment(packet, following, at + FRAGMENT_LENGTH);
             }
             // An atomic header after one that announces more changes nothing.
             fragment = if part == Fragment::Whole { fragment } else { part };
@@ -196,14 +204,14 @@ fn walk(packet: &[u8], first: u8) -> Upper {
         }
         next = following;
         if !is_extension(next) {
-            return protocol_at(next, at, fragment);
+            return upper_protocol(next, at, fragment);
         }
     }
     Upper::TooDeep
 }
 
-/// Returns a header's length in bytes. The field counts units of 8 bytes without the first (RFC
-/// 8200), for AH units of 4 bytes without the first two (RFC 4302).
+/// Returns the length of an extension header in bytes. The length field counts units of 8 bytes
+/// after the first (RFC 8200); for AH, units of 4 bytes after the first two (RFC 4302).
 const fn extension_length(header: u8, length: u8) -> usize {
     match header {
         protocol::FRAGMENT => FRAGMENT_LENGTH,
@@ -212,14 +220,14 @@ const fn extension_length(header: u8, length: u8) -> usize {
     }
 }
 
-fn protocol_at(protocol: u8, at: usize, fragment: Fragment) -> Upper {
+fn upper_protocol(protocol: u8, at: usize, fragment: Fragment) -> Upper {
     match u16::try_from(at) {
         Ok(offset) => Upper::Protocol { protocol, offset, fragment },
         Err(_) => Upper::TooDeep,
     }
 }
 
-fn later(packet: &[u8], protocol: u8, at: usize) -> Upper {
+fn later_fragment(packet: &[u8], protocol: u8, at: usize) -> Upper {
     match u16::try_from(at) {
         Ok(offset) if at <= packet.len() => Upper::Fragment { protocol, offset },
         Ok(_) => Upper::Truncated,
@@ -242,7 +250,7 @@ mod tests {
         packet
     }
 
-    fn whole(protocol: u8, offset: u16) -> Upper {
+    fn unfragmented(protocol: u8, offset: u16) -> Upper {
         Upper::Protocol { protocol, offset, fragment: Fragment::Whole }
     }
 
@@ -261,9 +269,9 @@ mod tests {
 
     #[test]
     fn packet_without_extension_headers() {
-        assert_eq!(upper(&packet(6, &[])), whole(6, 40));
-        assert_eq!(upper(&packet(59, &[])), whole(59, 40));
-        assert_eq!(upper(&packet(50, &[])), whole(50, 40));
+        assert_eq!(upper(&packet(6, &[])), unfragmented(6, 40));
+        assert_eq!(upper(&packet(59, &[])), unfragmented(59, 40));
+        assert_eq!(upper(&packet(50, &[])), unfragmented(50, 40));
         assert_eq!(upper(&[]), Upper::Truncated);
     }
 
@@ -275,7 +283,7 @@ mod tests {
         rest.extend([0; 14]);
         rest.extend([17, 1]);
         rest.extend([0; 10]);
-        assert_eq!(upper(&packet(0, &rest)), whole(17, 40 + 8 + 16 + 12));
+        assert_eq!(upper(&packet(0, &rest)), unfragmented(17, 40 + 8 + 16 + 12));
         for cut in 0..rest.len() {
             assert_eq!(upper(&packet(0, &rest[..cut])), Upper::Truncated, "{cut}");
         }
@@ -287,7 +295,7 @@ mod tests {
             let [high, low] = field.to_be_bytes();
             upper(&packet(44, &[6, 0, high, low, 0, 0, 0, 1]))
         };
-        assert_eq!(fragment(0), whole(6, 48), "atomic, RFC 6946");
+        assert_eq!(fragment(0), unfragmented(6, 48), "atomic, RFC 6946");
         let first = Upper::Protocol { protocol: 6, offset: 48, fragment: Fragment::First };
         assert_eq!(fragment(1), first);
         assert_eq!(fragment(8), Upper::Fragment { protocol: 6, offset: 48 });
@@ -303,7 +311,7 @@ mod tests {
         let header = [17, 0, 5, 0xa9, 1, 2, 3, 4];
         let found = FragmentHeader {
             at: 40,
-            announced: 6,
+            announced_at: 6,
             next: 17,
             offset: 0x5a8,
             more: true,
@@ -312,11 +320,11 @@ mod tests {
         assert_eq!(fragment(&packet(44, &header)), Some(found));
         let options = [44, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
         let after = packet(60, &[&options[..], &header].concat());
-        assert_eq!(fragment(&after), Some(FragmentHeader { at: 56, announced: 40, ..found }));
+        assert_eq!(fragment(&after), Some(FragmentHeader { at: 56, announced_at: 40, ..found }));
         // An atomic fragment is complete by itself.
         let atomic = [44, 0, 0, 0, 9, 9, 9, 9];
         let after = packet(44, &[&atomic[..], &header].concat());
-        assert_eq!(fragment(&after), Some(FragmentHeader { at: 48, announced: 40, ..found }));
+        assert_eq!(fragment(&after), Some(FragmentHeader { at: 48, announced_at: 40, ..found }));
         assert_eq!(fragment(&packet(44, &[17, 0, 0, 0, 9, 9, 9, 9])), None);
         assert_eq!(fragment(&packet(17, &header)), None);
         for cut in 0..8 {
@@ -335,7 +343,7 @@ mod tests {
             rest[last] = 6;
             upper(&packet(60, &rest))
         };
-        assert_eq!(chain(EXTENSIONS_MAX), whole(6, 40 + 8 * 8));
+        assert_eq!(chain(EXTENSIONS_MAX), unfragmented(6, 40 + 8 * 8));
         assert_eq!(chain(EXTENSIONS_MAX + 1), Upper::TooDeep);
     }
 }

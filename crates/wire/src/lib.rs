@@ -1,13 +1,13 @@
-//! Packet and capture formats over `&[u8]`.
+//! Parsers and builders for packet and capture formats, over `&[u8]`.
 //!
 //! Header views (`ethernet`, `vlan`, `arp`, `ipv4`, `ipv6`, `udp`, `tcp`), a single pass over a
 //! frame (`dissect::layers`, which sets the marks of a block), flows (`flow`), application messages
 //! (`dns`, `http`, `tls`), records that describe messages (`record`), and capture files
 //! (`capture`).
 //!
-//! The crate does no I/O, allocates nothing per packet, never panics on any bytes, has no `unsafe`,
-//! and needs time and memory bounded by the length of the input. A view checks its length once; a
-//! length field with a false value is reported, never followed.
+//! The crate does no I/O, allocates nothing per packet, never panics whatever the input, has no
+//! `unsafe`, and needs time and memory bounded by the length of the input. Each view checks the
+//! length of its bytes once. A length field with a false value is reported, never followed.
 //!
 //! Not supported: reassembly, decryption, tunnels (PPPoE, MPLS, GRE and VXLAN remain
 //! `Network::Other` or a protocol number), and 802.11 frames.

@@ -1,12 +1,12 @@
-//! Link types, and the offset of layer 3 after each link header.
+//! Link types, and parsers for their link headers.
 //!
-//! A frame and its link type yield the network protocol, its offset, and the VLAN tags before it.
-//! Numbers are those of the pcap registry (LINKTYPE_ values), which both capture formats and
-//! `print` use.
+//! From a frame and its link type, [`read`] derives the network protocol, the offset of its header,
+//! and the VLAN tags before that header. Link types have the numbers of the pcap registry
+//! (LINKTYPE_ values), which both capture formats and `print` use.
 //!
 //! Supported: Ethernet with at most [`vlan::TAGS_MAX`] tags and 802.3 with LLC and SNAP, raw IP,
 //! Linux cooked v1 and v2, BSD loopback in both byte orders, PPP with and without HDLC framing. A
-//! frame of any other type has no layer 3; that is not an error.
+//! frame of any other type has no layer 3, which is not an error.
 
 use core::fmt;
 use core::str::FromStr;
@@ -15,12 +15,12 @@ use crate::ethernet::{self, ethertype};
 use crate::read::{be16, be32, low16};
 use crate::vlan::{self, Tags};
 
-/// A link type, by its number in the pcap registry.
+/// A link type, identified by its number in the pcap registry.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct LinkType(pub u16);
 
 impl LinkType {
-    /// BSD loopback: address family in the capturing machine's byte order.
+    /// BSD loopback, with an address family in the byte order of the capturing machine.
     pub const NULL: Self = Self(0);
     /// Ethernet, IEEE 802.3.
     pub const ETHERNET: Self = Self(1);
@@ -32,9 +32,9 @@ impl LinkType {
     pub const RAW_OPENBSD: Self = Self(14);
     /// PPP in HDLC framing, or Cisco HDLC.
     pub const PPP_HDLC: Self = Self(50);
-    /// Raw IPv4 or IPv6, by the version field.
+    /// Raw IPv4 or IPv6, distinguished by the version field.
     pub const RAW: Self = Self(101);
-    /// OpenBSD loopback: address family in network byte order.
+    /// OpenBSD loopback, with an address family in network byte order.
     pub const LOOP: Self = Self(108);
     /// Linux cooked capture, version 1.
     pub const LINUX_SLL: Self = Self(113);
@@ -45,8 +45,8 @@ impl LinkType {
     /// Linux cooked capture, version 2.
     pub const LINUX_SLL2: Self = Self(276);
 
-    /// Returns the registry's name without prefix, in capitals; `None` if this crate does not know
-    /// the type.
+    /// Returns the name in the pcap registry, without its prefix and in capitals; `None` if this
+    /// crate does not know the type.
     pub fn name(self) -> Option<&'static str> {
         NAMES.iter().find(|(link, _)| *link == self).map(|(_, name)| *name)
     }
@@ -74,7 +74,7 @@ impl fmt::Display for LinkType {
 impl FromStr for LinkType {
     type Err = UnknownLink;
 
-    /// Parses a name in any case (including `EN10MB` and `ethernet`), or a number.
+    /// Parses a name in upper or lower case (including `EN10MB` and `ethernet`), or a number.
     fn from_str(text: &str) -> Result<Self, UnknownLink> {
         if let Ok(number) = text.parse() {
             return Ok(Self(number));
@@ -84,7 +84,7 @@ impl FromStr for LinkType {
     }
 }
 
-/// The error for text that names no link type.
+/// The error for text that is not the name or number of a link type.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct UnknownLink;
 
@@ -105,9 +105,9 @@ pub enum Network {
     Ipv6,
     /// ARP.
     Arp,
-    /// Any other ethertype; a VLAN ethertype means that the tags were too deep.
+    /// Any other ethertype. A VLAN ethertype means that there are too many tags.
     Other(u16),
-    /// No ethertype, or a link header that this crate cannot read.
+    /// Unknown, because there is no ethertype or this crate cannot read the link header.
     Unknown,
 }
 
@@ -123,7 +123,7 @@ impl Network {
         }
     }
 
-    /// Returns the ethertype of the network protocol, if it has one.
+    /// Returns the ethertype of the network protocol; `None` if unknown.
     pub const fn ethertype(self) -> Option<u16> {
         match self {
             Self::Ipv4 => Some(ethertype::IPV4),
@@ -140,11 +140,11 @@ impl Network {
 pub struct LinkHeader {
     /// Network protocol.
     pub network: Network,
-    /// Offset of layer 3; `None` if the link header is unknown or truncated.
+    /// Offset of layer 3 in bytes; `None` if the link header is unknown or truncated.
     pub l3: Option<u16>,
-    /// VLAN tags between link header and layer 3.
+    /// VLAN tags between the link header and layer 3.
     pub tags: Tags,
-    /// End of the data, for an 802.3 frame, which states a length.
+    /// End of the data as stated by an 802.3 length; `None` for frames without a stated length.
     pub end: Option<u16>,
 }
 
@@ -161,33 +161,34 @@ impl LinkHeader {
 #[inline]
 pub fn read(link: LinkType, frame: &[u8]) -> LinkHeader {
     let read = match link {
-        LinkType::ETHERNET => ethernet(frame),
-        other => uncommon(other, frame),
+        LinkType::ETHERNET => read_ethernet(frame),
+        other => read_uncommon(other, frame),
     };
     read.unwrap_or(LinkHeader::UNKNOWN)
 }
 
-fn uncommon(link: LinkType, frame: &[u8]) -> Option<LinkHeader> {
+fn read_uncommon(link: LinkType, frame: &[u8]) -> Option<LinkHeader> {
     match link {
-        LinkType::RAW | LinkType::RAW_BSD | LinkType::RAW_OPENBSD => raw(frame),
+        LinkType::RAW | LinkType::RAW_BSD | LinkType::RAW_OPENBSD => read_raw_ip(frame),
         LinkType::IPV4 => Some(LinkHeader::at(Network::Ipv4, 0)),
         LinkType::IPV6 => Some(LinkHeader::at(Network::Ipv6, 0)),
-        LinkType::NULL | LinkType::LOOP => loopback(frame),
-        LinkType::LINUX_SLL => cooked(frame),
-        LinkType::LINUX_SLL2 => cooked2(frame),
-        LinkType::PPP => ppp(frame),
-        LinkType::PPP_HDLC => hdlc(frame),
+        LinkType::NULL | LinkType::LOOP => read_loopback(frame),
+        LinkType::LINUX_SLL => read_cooked_v1(frame),
+        LinkType::LINUX_SLL2 => read_cooked_v2(frame),
+        LinkType::PPP => read_ppp(frame),
+        LinkType::PPP_HDLC => read_hdlc(frame),
         _ => None,
     }
 }
 
 #[inline]
-fn ethernet(frame: &[u8]) -> Option<LinkHeader> {
+fn read_ethernet(frame: &[u8]) -> Option<LinkHeader> {
     let ethertype = be16(frame, ethernet::ETHERTYPE)?;
     follow_ethertype(frame, ethertype, low16(ethernet::LENGTH))
 }
 
-/// Follows an ethertype whose data begin at `at`: VLAN tags, then a type or an 802.3 length.
+/// Parses the data at `at`, which an ethertype announces: VLAN tags, then a network protocol or an
+/// 802.3 length.
 #[inline]
 fn follow_ethertype(frame: &[u8], ethertype: u16, at: u16) -> Option<LinkHeader> {
     if ethertype >= ethernet::TYPE_MIN && !vlan::is_tag(ethertype) {
@@ -203,13 +204,13 @@ fn follow_tags(frame: &[u8], ethertype: u16, at: u16) -> Option<LinkHeader> {
     if ethertype >= ethernet::TYPE_MIN {
         return Some(LinkHeader { tags, ..LinkHeader::at(Network::of(ethertype), at) });
     }
-    let (network, l3) = llc(frame, at)?;
+    let (network, l3) = read_llc(frame, at)?;
     Some(LinkHeader { tags, end: at.checked_add(ethertype), ..LinkHeader::at(network, l3) })
 }
 
-/// Parses an IEEE 802.2 header: SNAP carries an ethertype, SAP 6 is IPv4 (RFC 1042), other SAPs
-/// have no ethertype.
-fn llc(frame: &[u8], at: u16) -> Option<(Network, u16)> {
+/// Parses an IEEE 802.2 header at `at`. SNAP carries an ethertype, SAP 6 means IPv4 (RFC 1042), and
+/// other SAPs have no ethertype.
+fn read_llc(frame: &[u8], at: u16) -> Option<(Network, u16)> {
     const SNAP: [u8; 6] = [0xaa, 0xaa, 0x03, 0x00, 0x00, 0x00];
     const IP: [u8; 3] = [0x06, 0x06, 0x03];
     let header = frame.get(usize::from(at)..)?;
@@ -222,7 +223,7 @@ fn llc(frame: &[u8], at: u16) -> Option<(Network, u16)> {
     Some((Network::Unknown, at))
 }
 
-fn raw(frame: &[u8]) -> Option<LinkHeader> {
+fn read_raw_ip(frame: &[u8]) -> Option<LinkHeader> {
     match frame.first()? >> 4 {
         4 => Some(LinkHeader::at(Network::Ipv4, 0)),
         6 => Some(LinkHeader::at(Network::Ipv6, 0)),
@@ -230,9 +231,9 @@ fn raw(frame: &[u8]) -> Option<LinkHeader> {
     }
 }
 
-/// Parses a loopback header. The byte order of the address family is unknown, but all families are
-/// small numbers, which reveals it.
-fn loopback(frame: &[u8]) -> Option<LinkHeader> {
+/// Parses a loopback header. The byte order of the address family is not stated, but all families
+/// are small numbers, so the value reveals it.
+fn read_loopback(frame: &[u8]) -> Option<LinkHeader> {
     let number = be32(frame, 0)?;
     let family = if number > 0xffff { number.swap_bytes() } else { number };
     match family {
@@ -243,25 +244,25 @@ fn loopback(frame: &[u8]) -> Option<LinkHeader> {
     }
 }
 
-fn cooked(frame: &[u8]) -> Option<LinkHeader> {
+fn read_cooked_v1(frame: &[u8]) -> Option<LinkHeader> {
     const HARDWARE: usize = 2;
     const PROTOCOL: usize = 14;
     const LENGTH: u16 = 16;
-    cooked_type(frame, be16(frame, HARDWARE)?, be16(frame, PROTOCOL)?, LENGTH)
+    read_cooked_protocol(frame, be16(frame, HARDWARE)?, be16(frame, PROTOCOL)?, LENGTH)
 }
 
-fn cooked2(frame: &[u8]) -> Option<LinkHeader> {
+fn read_cooked_v2(frame: &[u8]) -> Option<LinkHeader> {
     const PROTOCOL: usize = 0;
     const HARDWARE: usize = 8;
     const LENGTH: u16 = 20;
     frame.get(..usize::from(LENGTH))?;
-    cooked_type(frame, be16(frame, HARDWARE)?, be16(frame, PROTOCOL)?, LENGTH)
+    read_cooked_protocol(frame, be16(frame, HARDWARE)?, be16(frame, PROTOCOL)?, LENGTH)
 }
 
-/// Interprets the protocol field of a cooked header. For some hardware types it is not an
-/// ethertype: frame relay, 802.11 (three forms), netlink. Values below 1536 are Linux's own: 1 is
-/// Novell's raw 802.3, 4 is LLC.
-fn cooked_type(frame: &[u8], hardware: u16, protocol: u16, at: u16) -> Option<LinkHeader> {
+/// Interprets the protocol field of a Linux cooked header. For some hardware types (frame relay,
+/// three forms of 802.11, netlink) the field is not an ethertype. Values below 1536 are Linux's
+/// own: 1 is Novell's raw 802.3, and 4 is LLC.
+fn read_cooked_protocol(frame: &[u8], hardware: u16, protocol: u16, at: u16) -> Option<LinkHeader> {
     if matches!(hardware, 770 | 801 | 802 | 803 | 824) {
         return Some(LinkHeader::at(Network::Unknown, at));
     }
@@ -269,15 +270,15 @@ fn cooked_type(frame: &[u8], hardware: u16, protocol: u16, at: u16) -> Option<Li
         return follow_ethertype(frame, protocol, at);
     }
     if protocol == 4 {
-        let (network, l3) = llc(frame, at)?;
+        let (network, l3) = read_llc(frame, at)?;
         return Some(LinkHeader::at(network, l3));
     }
     Some(LinkHeader::at(Network::Unknown, at))
 }
 
-/// Parses a PPP header (RFC 1661, 1662): address and control may be omitted, and the protocol may
-/// be a single odd byte.
-fn ppp(frame: &[u8]) -> Option<LinkHeader> {
+/// Parses a PPP header (RFC 1661, 1662), whose address and control bytes may be omitted, and whose
+/// protocol field may be a single odd byte.
+fn read_ppp(frame: &[u8]) -> Option<LinkHeader> {
     let at = if frame.starts_with(&[0xff, 0x03]) { 2 } else { 0 };
     let first = *frame.get(usize::from(at))?;
     let (protocol, l3) = if first & 1 == 1 {
@@ -293,11 +294,11 @@ fn ppp(frame: &[u8]) -> Option<LinkHeader> {
     Some(LinkHeader::at(network, l3))
 }
 
-/// Parses Cisco HDLC (address 0x0f or 0x8f, a zero byte, an ethertype), else PPP.
-fn hdlc(frame: &[u8]) -> Option<LinkHeader> {
+/// Parses a Cisco HDLC header (address 0x0f or 0x8f, a zero byte, an ethertype), else a PPP header.
+fn read_hdlc(frame: &[u8]) -> Option<LinkHeader> {
     match frame.first()? {
         0x0f | 0x8f => follow_ethertype(frame, be16(frame, 2)?, 4),
-        _ => ppp(frame),
+        _ => read_ppp(frame),
     }
 }
 
@@ -346,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn length_frames_with_llc_and_snap_are_followed() {
+    fn frames_of_802_3_with_llc_and_snap_are_parsed() {
         let snap = ether(&[0, 28, 0xaa, 0xaa, 3, 0, 0, 0, 8, 0, 0x45]);
         let read = read(LinkType::ETHERNET, &snap);
         assert_eq!((read.network, read.l3, read.end), (Network::Ipv4, Some(22), Some(42)));
@@ -392,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn linux_cooked_headers_are_followed() {
+    fn linux_cooked_headers_are_parsed() {
         let mut v1 = [0u8; 16];
         v1[3] = 1;
         v1[14] = 8;
@@ -410,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn ppp_headers_long_and_compressed_are_followed() {
+    fn long_and_compressed_ppp_headers_are_parsed() {
         assert_eq!(at(LinkType::PPP, &[0xff, 3, 0, 0x21]), (Network::Ipv4, Some(4)));
         assert_eq!(at(LinkType::PPP, &[0, 0x57]), (Network::Ipv6, Some(2)));
         assert_eq!(at(LinkType::PPP, &[0x21]), (Network::Ipv4, Some(1)));

@@ -3,11 +3,11 @@
 use crate::ip::protocol;
 use crate::read::array;
 
-/// Offset of the source port in layer 4.
+/// Offset in bytes of the source port in layer 4.
 pub const SRC_PORT: usize = 0;
-/// Offset of the destination port in layer 4.
+/// Offset in bytes of the destination port in layer 4.
 pub const DST_PORT: usize = 2;
-/// Protocols with ports: the protocols of `port` in pcap-filter(7).
+/// Protocols that have ports, as `port` in pcap-filter(7) defines them.
 pub const PROTOCOLS: [u8; 3] = [protocol::TCP, protocol::UDP, protocol::SCTP];
 
 /// A source and a destination port.
@@ -20,18 +20,18 @@ pub struct Ports {
 }
 
 impl Ports {
-    /// Reads the ports of a transport header; `None` if `protocol` has none, or if the header is
+    /// Reads the ports of a transport header; `None` if `protocol` has no ports or the header is
     /// truncated.
     #[inline]
     pub fn read(protocol: u8, transport: &[u8]) -> Option<Self> {
-        if !carries(protocol) {
+        if !has_ports(protocol) {
             return None;
         }
         let [a, b, c, d] = array(transport, SRC_PORT)?;
         Some(Self { source: u16::from_be_bytes([a, b]), target: u16::from_be_bytes([c, d]) })
     }
 
-    /// Returns the ports of the opposite direction.
+    /// Returns the ports for the opposite direction.
     pub const fn swapped(self) -> Self {
         Self { source: self.target, target: self.source }
     }
@@ -39,7 +39,7 @@ impl Ports {
 
 /// Returns true if a protocol has ports.
 #[inline]
-pub const fn carries(protocol: u8) -> bool {
+pub const fn has_ports(protocol: u8) -> bool {
     matches!(protocol, protocol::TCP | protocol::UDP | protocol::SCTP)
 }
 

@@ -1,42 +1,44 @@
-//! Integers read at an offset, or `None` beyond the end; shared by parsers without a fixed header.
+//! Reads of integers at an offset, shared by parsers without a fixed header. A read beyond the end
+//! returns `None`.
 
-/// Reads a big-endian u16 at `at`.
+/// Reads a big-endian u16 at offset `at`; `None` beyond the end.
 #[inline]
 pub(crate) fn be16(bytes: &[u8], at: usize) -> Option<u16> {
     Some(u16::from_be_bytes(array(bytes, at)?))
 }
 
-/// Reads a big-endian u32 at `at`.
+/// Reads a big-endian u32 at offset `at`; `None` beyond the end.
 #[inline]
 pub(crate) fn be32(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_be_bytes(array(bytes, at)?))
 }
 
-/// Reads `N` bytes at `at`.
+/// Reads `N` bytes at offset `at`; `None` beyond the end.
 #[inline]
 pub(crate) fn array<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
     bytes.get(at..)?.first_chunk::<N>().copied()
 }
 
-/// Decodes a u16 in a capture's byte order.
+/// Decodes a u16 in the byte order of a capture, big endian if `big` is true.
 #[inline]
 pub(crate) const fn order16(big: bool, bytes: [u8; 2]) -> u16 {
     if big { u16::from_be_bytes(bytes) } else { u16::from_le_bytes(bytes) }
 }
 
-/// Decodes a u32 in a capture's byte order.
+/// Decodes a u32 in the byte order of a capture, big endian if `big` is true.
 #[inline]
 pub(crate) const fn order32(big: bool, bytes: [u8; 4]) -> u32 {
     if big { u32::from_be_bytes(bytes) } else { u32::from_le_bytes(bytes) }
 }
 
-/// Decodes a u64 in a capture's byte order.
+/// Decodes a u64 in the byte order of a capture, big endian if `big` is true.
 #[inline]
 pub(crate) const fn order64(big: bool, bytes: [u8; 8]) -> u64 {
     if big { u64::from_be_bytes(bytes) } else { u64::from_le_bytes(bytes) }
 }
 
-/// Returns the low 16 bits, for lengths and offsets of a format, which are far below 65,536.
+/// Returns the low 16 bits of a length or offset. All bits are kept, because the formats limit such
+/// values to far less than 65,536.
 #[expect(clippy::cast_possible_truncation, reason = "named so that the callers need no cast")]
 #[inline]
 pub(crate) const fn low16(value: usize) -> u16 {

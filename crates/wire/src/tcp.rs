@@ -1,34 +1,35 @@
 //! TCP headers (RFC 9293).
 //!
-//! A view covers the fixed 20 bytes; [`options`] iterates over the rest of the header.
+//! A view covers the fixed 20 bytes. [`options`] iterates over the options in the rest of the
+//! header.
 
 use core::fmt::{self, Write as _};
 
 use zerocopy::byteorder::network_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// Offset of the sequence number.
+/// Offset in bytes of the sequence number.
 pub const SEQUENCE: usize = 4;
-/// Offset of the flags.
+/// Offset in bytes of the flags.
 pub const FLAGS: usize = 13;
-/// Offset of the window.
+/// Offset in bytes of the window.
 pub const WINDOW: usize = 14;
-/// Offset of the checksum.
+/// Offset in bytes of the checksum.
 pub const CHECKSUM: usize = 16;
-/// Length of a header without options, in bytes.
+/// Length in bytes of a header without options.
 pub const LENGTH_MIN: usize = 20;
-/// Length of a header with maximal options, in bytes.
+/// Length in bytes of a header with the maximum of options.
 pub const LENGTH_MAX: usize = 60;
 
-/// Bits of [`FLAGS`].
+/// Bits of the byte at [`FLAGS`].
 pub mod flag {
-    /// No more data from the sender.
+    /// The sender has no more data.
     pub const FIN: u8 = 0x01;
-    /// Synchronize sequence numbers.
+    /// Synchronizes sequence numbers.
     pub const SYN: u8 = 0x02;
-    /// Reset the connection.
+    /// Resets the connection.
     pub const RST: u8 = 0x04;
-    /// Push data to the application.
+    /// Asks the receiver to push data to the application.
     pub const PSH: u8 = 0x08;
     /// The acknowledgment number is valid.
     pub const ACK: u8 = 0x10;
@@ -39,7 +40,7 @@ pub mod flag {
     /// The congestion window was reduced (RFC 3168).
     pub const CWR: u8 = 0x80;
 
-    /// Flags with the letters that tcpdump prints, in its order.
+    /// Flags with the letters by which tcpdump prints them, in the order in which it prints them.
     pub const LETTERS: [(u8, char); 8] = [
         (SYN, 'S'),
         (FIN, 'F'),
@@ -68,8 +69,8 @@ pub struct Tcp {
 }
 
 impl Tcp {
-    /// Splits a segment into its fixed header and the rest: options and payload; `None` if the
-    /// header is truncated.
+    /// Splits a segment into the fixed header and the rest, which holds options and payload; `None`
+    /// if the header is truncated.
     #[inline]
     pub fn parse(bytes: &[u8]) -> Option<(&Self, &[u8])> {
         Self::ref_from_prefix(bytes).ok()
@@ -87,25 +88,26 @@ impl Tcp {
         self.target.get()
     }
 
-    /// Returns the sequence number of the first byte, or of SYN.
+    /// Returns the sequence number of the first payload byte, or of the SYN.
     #[inline]
     pub fn sequence(&self) -> u32 {
         self.sequence.get()
     }
 
-    /// Returns the next sequence number expected by the sender; valid with ACK.
+    /// Returns the next sequence number that the sender expects. Valid only with ACK.
     #[inline]
     pub fn acknowledgement(&self) -> u32 {
         self.acknowledgement.get()
     }
 
-    /// Returns the header length in bytes, options included; invalid below [`LENGTH_MIN`].
+    /// Returns the header length in bytes, including options. Values below [`LENGTH_MIN`] are
+    /// invalid.
     #[inline]
     pub const fn header_length(&self) -> u8 {
         (self.data_offset >> 4) * 4
     }
 
-    /// Returns the flags (see [`flag`]).
+    /// Returns the flags, as bits of [`flag`].
     #[inline]
     pub const fn flags(&self) -> u8 {
         self.flags
@@ -117,7 +119,7 @@ impl Tcp {
         self.flags & flags == flags
     }
 
-    /// Returns the receive window in bytes, unscaled.
+    /// Returns the receive window in bytes, before scaling.
     pub fn window(&self) -> u16 {
         self.window.get()
     }
@@ -127,7 +129,7 @@ impl Tcp {
         self.checksum.get()
     }
 
-    /// Returns the urgent pointer; valid with URG.
+    /// Returns the urgent pointer. Valid only with URG.
     pub fn urgent(&self) -> u16 {
         self.urgent.get()
     }
@@ -153,13 +155,13 @@ impl fmt::Display for Tcp {
 /// An option of a TCP header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TcpOption<'a> {
-    /// Option kind (2 segment size, 3 window scale, 4 and 5 SACK, 8 timestamps).
+    /// Kind of the option: 2 segment size, 3 window scale, 4 and 5 SACK, 8 timestamps.
     pub kind: u8,
-    /// Bytes after kind and length.
+    /// Bytes of the option after its kind and length.
     pub data: &'a [u8],
 }
 
-/// Iterates over the options of a segment. Ends at the end-of-list option, and at an option with an
+/// Iterates over the options of a segment. Ends at the end-of-list option or at an option with an
 /// invalid length.
 pub fn options(segment: &[u8]) -> impl Iterator<Item = TcpOption<'_>> {
     let end = Tcp::parse(segment).map_or(0, |(tcp, _)| usize::from(tcp.header_length()));

@@ -8,9 +8,9 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 use crate::checksum::pseudo;
 use crate::ip::protocol;
 
-/// Offset of the length.
+/// Offset in bytes of the length.
 pub const UDP_LENGTH: usize = 4;
-/// Offset of the checksum.
+/// Offset in bytes of the checksum.
 pub const CHECKSUM: usize = 6;
 /// Length of the header in bytes.
 pub const LENGTH: usize = 8;
@@ -26,8 +26,8 @@ pub struct Udp {
 }
 
 impl Udp {
-    /// Returns the header of a datagram from `ends.0` to `ends.1`, with its checksum (never 0, RFC
-    /// 768); `None` if the addresses are of different IP versions or the payload is too long.
+    /// Returns the header of a datagram from `ends.0` to `ends.1` with a valid checksum (never 0,
+    /// RFC 768); `None` if the addresses are of different IP versions or the payload is too long.
     pub fn new(ends: (SocketAddr, SocketAddr), payload: &[u8]) -> Option<Self> {
         let length = u16::try_from(LENGTH + payload.len()).ok()?;
         let (source, target) = (ends.0.port().into(), ends.1.port().into());
@@ -38,7 +38,7 @@ impl Udp {
         Some(header)
     }
 
-    /// Splits a datagram into its header and the rest.
+    /// Splits a datagram into the header and the rest; `None` if the header is truncated.
     #[inline]
     pub fn parse(bytes: &[u8]) -> Option<(&Self, &[u8])> {
         Self::ref_from_prefix(bytes).ok()
@@ -56,14 +56,14 @@ impl Udp {
         self.target.get()
     }
 
-    /// Returns the length of header and payload in bytes; 0 means up to the end of the packet: a
-    /// jumbogram (RFC 2675), or a frame awaiting segmentation by a device.
+    /// Returns the length of header and payload in bytes. 0 means up to the end of the packet, in a
+    /// jumbogram (RFC 2675) or in a frame that awaits segmentation by a device.
     #[inline]
     pub fn length(&self) -> u16 {
         self.length.get()
     }
 
-    /// Returns the checksum as sent; 0 over IPv4 means none.
+    /// Returns the checksum as sent. Over IPv4, 0 means that there is no checksum.
     pub fn checksum(&self) -> u16 {
         self.checksum.get()
     }

@@ -1,7 +1,7 @@
 //! VLAN tags: IEEE 802.1Q, 802.1ad and the older 0x9100 stacking.
 //!
-//! At most [`TAGS_MAX`] tags are followed. Deeper tags are not inspected, and no guess is made
-//! about the packet after them.
+//! The parser follows at most [`TAGS_MAX`] tags. It does not inspect deeper tags, and makes no
+//! guess about the packet after these.
 
 use crate::read::{array, low16};
 
@@ -9,18 +9,19 @@ use crate::read::{array, low16};
 pub const CUSTOMER: u16 = 0x8100;
 /// Ethertype of a service tag (S-TAG).
 pub const SERVICE: u16 = 0x88a8;
-/// Ethertype of an outer tag before 802.1ad.
+/// Ethertype of an outer tag by conventions older than 802.1ad.
 pub const STACKED: u16 = 0x9100;
 /// Length of a tag in bytes: control information and next ethertype.
 pub const LENGTH: usize = 4;
-/// Offset of the control information in a tag.
+/// Offset in bytes of the control information in a tag.
 pub const CONTROL: usize = 0;
-/// Offset of the next ethertype in a tag.
+/// Offset in bytes of the next ethertype in a tag.
 pub const NEXT: usize = 2;
-/// Maximum number of tags that are followed. Arkime has the same limit; two occur in practice.
+/// Maximum number of tags that the parser follows. Arkime has the same limit, and at most two occur
+/// in practice.
 pub const TAGS_MAX: u8 = 8;
 
-/// Returns true if an ethertype announces a tag.
+/// Returns true if the ethertype announces a tag.
 #[inline]
 pub const fn is_tag(ethertype: u16) -> bool {
     matches!(ethertype, CUSTOMER | SERVICE | STACKED)
@@ -31,21 +32,21 @@ pub const fn is_tag(ethertype: u16) -> bool {
 pub struct Tag(pub u16);
 
 impl Tag {
-    /// Returns the VLAN id, 12 bits.
+    /// Returns the VLAN id of 12 bits.
     pub const fn id(self) -> u16 {
         self.0 & 0x0fff
     }
 
-    /// Returns the priority, 3 bits.
+    /// Returns the priority of 3 bits.
     pub const fn priority(self) -> u16 {
         self.0 >> 13
     }
 }
 
-/// Position of a frame's tags: plain data that can be stored in the marks of a block.
+/// Location of the tags in a frame, as plain data that can be stored in the marks of a block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Tags {
-    /// Offset of the first tag's control information.
+    /// Offset in bytes of the control information of the first tag.
     pub at: u8,
     /// Number of tags.
     pub count: u8,
@@ -55,7 +56,7 @@ impl Tags {
     /// No tags.
     pub const NONE: Self = Self { at: 0, count: 0 };
 
-    /// Iterates over the tags, outermost first.
+    /// Iterates over the tags of a frame, outermost first.
     pub fn iter(self, frame: &[u8]) -> impl Iterator<Item = Tag> {
         let at = usize::from(self.at);
         let bytes = frame.get(at..).unwrap_or_default();
@@ -65,21 +66,21 @@ impl Tags {
         })
     }
 
-    /// Returns the outermost tag; `None` without tags.
+    /// Returns the outermost tag; `None` if the frame has no tags.
     pub fn outer(self, frame: &[u8]) -> Option<Tag> {
         self.iter(frame).next()
     }
 
-    /// Returns the innermost tag; `None` without tags.
+    /// Returns the innermost tag; `None` if the frame has no tags.
     pub fn inner(self, frame: &[u8]) -> Option<Tag> {
         self.iter(frame).last()
     }
 }
 
-/// Follows the tags announced by `ethertype` from offset `at`. Returns the tags, the ethertype
-/// after them and the offset after that; `None` if a tag is truncated.
+/// Follows the tags that `ethertype` announces, from offset `at` on. Returns the tags, the
+/// ethertype after the last one, and the offset after that ethertype; `None` if a tag is truncated.
 ///
-/// With more than [`TAGS_MAX`] tags the returned ethertype is a tag's own.
+/// If there are more than [`TAGS_MAX`] tags, the returned ethertype is that of a tag.
 #[inline]
 pub(crate) fn walk(frame: &[u8], ethertype: u16, at: u16) -> Option<(Tags, u16, u16)> {
     let mut tags = Tags { at: u8::try_from(at).ok()?, count: 0 };
@@ -109,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn eight_tags_are_followed_and_no_ninth() {
+    fn eight_tags_are_followed_but_not_a_ninth() {
         let tag = [0, 1, 0x81, 0];
         let deep: Vec<u8> = tag.iter().cycle().take(9 * LENGTH).copied().collect();
         let (tags, ethertype, at) = walk(&deep, CUSTOMER, 0).unwrap();

@@ -1,6 +1,6 @@
-//! Generated and external captures: complete, truncated, and with flipped bits. The reader neither
-//! panics nor loops, marks lie inside the frame, and where `pcap-parser` reads a capture without
-//! complaint, both read the same packets.
+//! Tests of the capture reader with generated and external captures, which are complete, truncated
+//! or damaged. The reader must neither panic nor loop, marks must lie inside the frame, and where
+//! `pcap-parser` reads a capture without complaint, both readers must return the same packets.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test that reports its counts")]
 
@@ -28,8 +28,8 @@ fn corpus_captures_read_as_by_another_reader() {
     assert!(refused < 40, "{refused} refused");
 }
 
-/// Returns the numbers of all captures, of captures that both readers read alike, and of captures
-/// that this crate rejects.
+/// Compares both readers on all captures. Returns the number of captures, the number that both read
+/// alike, and the number that this crate rejects.
 fn compare_with_reference_reader(captures: &Captures) -> (usize, usize, usize) {
     let (mut agreed, mut packets, mut refused) = (0, 0, Vec::new());
     let captures = &captures.paths;
@@ -61,7 +61,7 @@ fn compare_with_reference_reader(captures: &Captures) -> (usize, usize, usize) {
 }
 
 #[test]
-fn bundled_capture_is_right_in_every_field() {
+fn bundled_capture_has_the_expected_fields() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/web.pcap");
     let bytes = fs::read(path).unwrap();
     let (mut tcp, mut udp, mut tagged, mut web) = (0, 0, 0, 0);
@@ -168,16 +168,16 @@ fn flip_frames(captures: &Captures) {
     }
 }
 
-/// Maximum size in bytes of a capture that the destructive tests use, so that they take seconds.
+/// Maximum size in bytes of a capture in the destructive tests, so that these take seconds.
 const BYTES_MAX: usize = 64 * 1024;
 /// Maximum number of packets per capture that the destructive tests dissect.
 const PACKETS_MAX: usize = 12;
 
-/// Time and data of a packet.
-type Timed<'a> = (u64, &'a [u8]);
+/// Time in ns and data of a packet.
+type TimedPacket<'a> = (u64, &'a [u8]);
 
-/// Reads and dissects a whole capture; returns its packets and final fault.
-fn read(bytes: &[u8]) -> (Vec<Timed<'_>>, Option<CaptureFault>) {
+/// Reads and dissects all packets of a capture. Returns the packets and the final fault.
+fn read(bytes: &[u8]) -> (Vec<TimedPacket<'_>>, Option<CaptureFault>) {
     let mut all = Vec::new();
     for packet in capture::packets(bytes) {
         match packet {
@@ -195,7 +195,8 @@ fn read(bytes: &[u8]) -> (Vec<Timed<'_>>, Option<CaptureFault>) {
     (all, None)
 }
 
-/// Reads a capture as from a pipe: whenever the reader needs more, it gets `piece` more bytes.
+/// Reads a capture as from a pipe: whenever the reader needs more, adds `piece` bytes to the
+/// buffer.
 fn read_in_pieces(bytes: &[u8], piece: usize) {
     let (mut reader, mut start, mut end) = (Reader::new(), 0, 0);
     loop {
@@ -215,7 +216,7 @@ fn read_in_pieces(bytes: &[u8], piece: usize) {
     }
 }
 
-/// Dissects a frame and checks the invariants for any bytes.
+/// Dissects a frame and checks the invariants that hold for any bytes.
 fn dissect(link: LinkType, frame: &[u8]) -> Layers {
     let found = layers(link, frame);
     assert!(found.end as usize <= frame.len(), "{found:?}");
@@ -234,8 +235,9 @@ fn dissect(link: LinkType, frame: &[u8]) -> Layers {
     found
 }
 
-/// Returns time and data of the packets that `pcap-parser` reads without complaint. It neither
-/// supports Kuznetzov's records and obsolete packet blocks, nor limits data to the snap length.
+/// Returns the time and data of each packet, as read by `pcap-parser`; `None` if it complains. It
+/// supports neither Kuznetzov's records nor obsolete packet blocks, and does not limit data to the
+/// snap length.
 fn reference_packets(bytes: &[u8]) -> Option<Vec<(u64, Vec<u8>)>> {
     let mut reader = create_reader(1 << 20, bytes).ok()?;
     let mut all = Vec::new();

@@ -1,5 +1,6 @@
-//! Generated frames: the generator, `etherparse` and `layers` must agree. With flipped bits and
-//! truncation, `etherparse` and `layers` must agree on the payload if both find one.
+//! Tests of dissection with generated frames: the generator, `etherparse` and `layers` must agree.
+//! For truncated frames and flipped bits, `etherparse` and `layers` must agree on the payload if
+//! both find one.
 
 use etherparse::{LaxSlicedPacket, TransportSlice};
 use streamline_wire::dissect::Faults;
@@ -8,7 +9,7 @@ use streamline_wire::ports::Ports;
 use streamline_wire::{Layers, LinkType, layers};
 use testkit::{Frame, Random, Segment};
 
-/// A frame and its contents.
+/// A generated frame and its expected layers.
 struct GeneratedFrame {
     frame: Vec<u8>,
     tags: Vec<u16>,
@@ -24,7 +25,7 @@ struct GeneratedFrame {
 fn layers_match_the_generated_frame() {
     let mut random = Random::replayable();
     for round in 0..4_000 {
-        let made = make(&mut random);
+        let made = generate_frame(&mut random);
         let found = layers(LinkType::ETHERNET, &made.frame);
         let context = || format!("round {round}: {found:?}\n{:02x?}", made.frame);
         assert_eq!(found.faults, Faults::default(), "{}", context());
@@ -48,9 +49,9 @@ fn layers_agree_with_etherparse() {
     let mut random = Random::replayable();
     let (mut compared, rounds) = (0, 4_000);
     for round in 0..rounds {
-        let made = make(&mut random);
+        let made = generate_frame(&mut random);
         let found = layers(LinkType::ETHERNET, &made.frame);
-        compared += u32::from(agree(&found, &made.frame, round));
+        compared += u32::from(compare_with_etherparse(&found, &made.frame, round));
     }
     // Etherparse does not inspect first fragments, nor anything behind more than three tags.
     assert!(compared > rounds / 3, "only {compared} frames");
@@ -61,7 +62,7 @@ fn layers_of_broken_frames_agree_with_etherparse() {
     let mut random = Random::replayable();
     let (mut compared, rounds) = (0, 20_000);
     for round in 0..rounds {
-        let mut frame = make(&mut random).frame;
+        let mut frame = generate_frame(&mut random).frame;
         let head = frame.len().min(90);
         let flips = random.within(1..4);
         random.flip_bits(&mut frame[12..head], flips);
@@ -69,13 +70,13 @@ fn layers_of_broken_frames_agree_with_etherparse() {
             frame.truncate(random.within(0..frame.len()));
         }
         let found = layers(LinkType::ETHERNET, &frame);
-        compared += u32::from(agree(&found, &frame, round));
+        compared += u32::from(compare_with_etherparse(&found, &frame, round));
     }
     assert!(compared > rounds / 10, "only {compared} frames");
 }
 
-/// Compares ports and payload if both parsers find a TCP or UDP header; returns true if they do.
-fn agree(found: &Layers, frame: &[u8], round: u32) -> bool {
+/// Compares ports and payload if both parsers find a TCP or UDP header. Returns true if both do.
+fn compare_with_etherparse(found: &Layers, frame: &[u8], round: u32) -> bool {
     let Ok(theirs) = LaxSlicedPacket::from_ethernet(frame) else { return false };
     let (kind, source, target, payload) = match &theirs.transport {
         Some(TransportSlice::Tcp(tcp)) => {
@@ -95,7 +96,7 @@ fn agree(found: &Layers, frame: &[u8], round: u32) -> bool {
     true
 }
 
-fn make(random: &mut Random) -> GeneratedFrame {
+fn generate_frame(random: &mut Random) -> GeneratedFrame {
     let mut frame = Frame::ethernet().padded_to(if random.one_in(2) { 60 } else { 0 });
     let (mut tags, mut l3) = (Vec::new(), 14);
     for _ in 0..random.below(4) {
@@ -111,9 +112,9 @@ fn make(random: &mut Random) -> GeneratedFrame {
     };
     let part = fragment.map_or(Fragment::Whole, |(offset, more)| Fragment::of(offset, more));
     let (frame, l4) = if random.one_in(2) {
-        ipv4(random, frame, l3, fragment)
+        generate_ipv4(random, frame, l3, fragment)
     } else {
-        ipv6(random, frame, l3, fragment)
+        generate_ipv6(random, frame, l3, fragment)
     };
     let ports = Ports { source: random.next() as u16, target: random.next() as u16 };
     let length = random.within(0..200);
@@ -130,8 +131,8 @@ fn make(random: &mut Random) -> GeneratedFrame {
     GeneratedFrame { frame, tags, l3, l4, protocol, fragment: part, ports, payload }
 }
 
-/// Builds an IPv4 packet, in one of three cases with options.
-fn ipv4(
+/// Builds an IPv4 packet, one in three with options.
+fn generate_ipv4(
     random: &mut Random,
     frame: Frame,
     l3: usize,
@@ -150,8 +151,9 @@ fn ipv4(
     }
 }
 
-/// Builds an IPv6 packet with any subset of extension headers in RFC 8200's recommended order.
-fn ipv6(
+/// Builds an IPv6 packet with a random subset of extension headers, in the recommended order of RFC
+/// 8200.
+fn generate_ipv6(
     random: &mut Random,
     frame: Frame,
     l3: usize,

@@ -1,13 +1,14 @@
-//! HTTP messages in pieces, in cases of this project and strict cases of llhttp: `wire::http`
-//! accepts, rejects and splits them as llhttp does, wherever the input is split. A case of
-//! `../shared/cases/llhttp` is a text with the parser's events; the order of events within a head
-//! is llhttp's own.
+//! Tests of the HTTP parser with messages that are split at every offset, from this project and
+//! from the strict test cases of llhttp. `wire::http` must accept, reject and delimit messages as
+//! llhttp does, wherever the input is split. A case in `../shared/cases/llhttp` consists of the
+//! input and the events that llhttp reports. Only the order of events within a head may differ.
 
 use std::path::{Path, PathBuf};
 
-use streamline_wire::http::{Body, BodyPart, Head, ParseMode, RequestMethod, Start, Stop};
+use streamline_wire::http::{Body, BodyPart, Head, HeadError, ParseMode, RequestMethod, Start};
 
-/// Cases in which this crate differs from llhttp, with the reason.
+/// Cases in which this crate deliberately differs from llhttp: file, number of the case, and
+/// reason.
 const EXCLUDED: &[(&str, usize, &str)] = &[
     ("request/invalid.md", 13, "a method may be any token (RFC 9110 §9.1); llhttp knows a list"),
     ("request/method.md", 11, "ICE/1.0 is no HTTP"),
@@ -16,7 +17,8 @@ const EXCLUDED: &[(&str, usize, &str)] = &[
     ("response/sample.md", 2, "ICE/1.1 is no HTTP"),
 ];
 
-/// Minimum number of cases in this half of the set that are neither lenient nor excluded.
+/// Minimum number of cases that must run, so that a partly missing set of cases is noticed. Lenient
+/// and excluded cases do not count.
 const CASES_MIN: usize = 120;
 
 struct Case {
@@ -33,7 +35,7 @@ struct HttpMessage {
     begin: usize,
     head: usize,
     body: Vec<u8>,
-    /// Offset of the end; `None` if it was not reached.
+    /// Offset of the end of the message; `None` if the end was not reached.
     end: Option<usize>,
 }
 
@@ -45,7 +47,8 @@ struct LlhttpEvents {
 }
 
 impl LlhttpEvents {
-    /// Keeps the events that must be equal: of a rejected message only the body before the fault.
+    /// Keeps the events that both parsers must agree on. Of a rejected message, only the body
+    /// before the fault is kept.
     fn comparable(mut self) -> Self {
         if self.refused {
             self.messages.retain(|message| message.end.is_some() || !message.body.is_empty());
@@ -54,7 +57,7 @@ impl LlhttpEvents {
     }
 }
 
-fn cases(folder: &Path) -> Vec<Case> {
+fn read_cases(folder: &Path) -> Vec<Case> {
     let mut cases = Vec::new();
     for direction in ["request", "response"] {
         let files = std::fs::read_dir(folder.join(direction)).expect("a folder");
@@ -63,13 +66,13 @@ fn cases(folder: &Path) -> Vec<Case> {
         for file in files {
             let name = file.file_name().expect("a name").to_string_lossy().into_owned();
             let text = std::fs::read_to_string(&file).expect("a text");
-            cases.extend(cases_in(&format!("{direction}/{name}"), &text));
+            cases.extend(parse_cases(&format!("{direction}/{name}"), &text));
         }
     }
     cases
 }
 
-fn cases_in(file: &str, text: &str) -> Vec<Case> {
+fn parse_cases(file: &str, text: &str) -> Vec<Case> {
     let parts = text.split("\n## case ").skip(usize::from(!text.starts_with("## case ")));
     let mut cases = Vec::new();
     for part in parts {
@@ -96,36 +99,36 @@ fn cases_in(file: &str, text: &str) -> Vec<Case> {
     cases
 }
 
-/// Decodes a test case: joins lines that end in a backslash, converts LF to CR LF and expands
-/// escapes.
+/// Decodes the input of a case: joins lines that end in a backslash, converts LF to CR LF, and
+/// expands escapes.
 fn decode_case(text: &str) -> Vec<u8> {
     let text = text.replace("\\\n", "").replace('\n', "\r\n");
     let text = text.replace("\\r", "\r").replace("\\n", "\n").replace("\\t", "\t");
     text.replace("\\f", "\u{c}").replace("\\xff", "\u{ff}").into_bytes()
 }
 
-fn offset(line: &str) -> usize {
+fn parse_offset(line: &str) -> usize {
     let digits = line.trim_start_matches("off=").split(' ').next().unwrap_or_default();
     digits.parse().unwrap_or_else(|_| panic!("no offset: {line}"))
 }
 
-fn expected(case: &Case) -> LlhttpEvents {
+fn expected_events(case: &Case) -> LlhttpEvents {
     let mut told = LlhttpEvents::default();
     let mut begin = 0;
     for line in &case.log {
         if line.ends_with("message begin") {
-            begin = offset(line);
+            begin = parse_offset(line);
         } else if line.contains("headers complete") {
-            let head = offset(line);
+            let head = parse_offset(line);
             told.messages.push(HttpMessage { begin, head, ..HttpMessage::default() });
         } else if line.contains("span[body]") {
             let length = line.split("len=").nth(1).expect("a length").split(' ').next();
             let length: usize = length.and_then(|n| n.parse().ok()).expect("a number");
-            let from = offset(line);
+            let from = parse_offset(line);
             let message = told.messages.last_mut().expect("a body behind a head");
             message.body.extend(&case.input[from..from + length]);
         } else if line.ends_with("message complete") {
-            told.messages.last_mut().expect("a message").end = Some(offset(line));
+            told.messages.last_mut().expect("a message").end = Some(parse_offset(line));
         } else if line.contains("error code=22") {
             told.switched = true;
         } else if line.contains("error code=") {
@@ -135,11 +138,11 @@ fn expected(case: &Case) -> LlhttpEvents {
     told
 }
 
-/// A reader of one direction of a connection, in pieces.
+/// A reader of one direction of a connection that receives its input in pieces.
 struct PieceReader<'c> {
     case: &'c Case,
     told: LlhttpEvents,
-    /// An incomplete head and its offset.
+    /// Bytes of an incomplete head, with the offset of the head.
     held: Vec<u8>,
     at: usize,
     open: Option<Body>,
@@ -147,16 +150,16 @@ struct PieceReader<'c> {
 }
 
 impl PieceReader<'_> {
-    fn take(&mut self, mut piece: &[u8]) {
+    fn read_piece(&mut self, mut piece: &[u8]) {
         while !piece.is_empty() && !self.told.refused && !self.told.switched {
             match self.open {
-                Some(body) => piece = self.body(body, piece),
-                None => piece = self.head(piece),
+                Some(body) => piece = self.read_body(body, piece),
+                None => piece = self.read_head(piece),
             }
         }
     }
 
-    fn head<'p>(&mut self, piece: &'p [u8]) -> &'p [u8] {
+    fn read_head<'p>(&mut self, piece: &'p [u8]) -> &'p [u8] {
         let before = self.held.len();
         self.held.extend(piece);
         let blank = self.held.iter().all(|byte| matches!(byte, b'\r' | b'\n'));
@@ -169,8 +172,8 @@ impl PieceReader<'_> {
             false => Head::response(&self.held, ParseMode::Strict),
         };
         let head = match read {
-            Err(Stop::More) => return &[],
-            Err(Stop::Fault(_)) => {
+            Err(HeadError::More) => return &[],
+            Err(HeadError::Fault(_)) => {
                 self.told.refused = true;
                 return &[];
             }
@@ -207,7 +210,7 @@ impl PieceReader<'_> {
         &piece[end - before..]
     }
 
-    fn body<'p>(&mut self, mut body: Body, piece: &'p [u8]) -> &'p [u8] {
+    fn read_body<'p>(&mut self, mut body: Body, piece: &'p [u8]) -> &'p [u8] {
         let message = self.told.messages.last_mut().expect("a body behind a head");
         let taken = match body.take(piece) {
             Ok(BodyPart::Data(length)) => {
@@ -247,8 +250,8 @@ fn read_case(case: &Case, cut: usize) -> LlhttpEvents {
         closed: false,
     };
     let (first, second) = case.input.split_at(cut);
-    reader.take(first);
-    reader.take(second);
+    reader.read_piece(first);
+    reader.read_piece(second);
     reader.told
 }
 
@@ -257,7 +260,7 @@ fn corpus_agrees_with_llhttp() {
     let Some(folder) = testkit::cases() else { return };
     let folder = folder.join("llhttp");
     let (mut run, mut lenient, mut wrong) = (0, 0, Vec::new());
-    for case in cases(&folder) {
+    for case in read_cases(&folder) {
         let excluded = EXCLUDED.iter().any(|(file, n, _)| *file == case.file && *n == case.number);
         if case.kind.contains("lenient") {
             lenient += 1;
@@ -267,7 +270,7 @@ fn corpus_agrees_with_llhttp() {
             continue;
         }
         run += 1;
-        let wanted = expected(&case).comparable();
+        let wanted = expected_events(&case).comparable();
         for cut in 0..=case.input.len() {
             let found = read_case(&case, cut).comparable();
             if found != wanted {
@@ -285,11 +288,12 @@ fn corpus_agrees_with_llhttp() {
     assert!(run >= CASES_MIN, "only {run} cases");
 }
 
-/// A message of a case: head and body as sent, body as read, true if its end is reached.
-type Sent<'s> = (&'s str, &'s str, &'s str, bool);
+/// A message of a case: head as sent, body as sent, body as read, and true if the end of the body
+/// is reached.
+type SentMessage<'s> = (&'s str, &'s str, &'s str, bool);
 
-/// Builds a case with its expected result.
-fn own_case(kind: &str, messages: &[Sent<'_>], rest: &str) -> (Case, LlhttpEvents) {
+/// Builds a case and its expected events.
+fn own_case(kind: &str, messages: &[SentMessage<'_>], rest: &str) -> (Case, LlhttpEvents) {
     let mut input = String::new();
     let mut told = LlhttpEvents::default();
     for (head, sent, body, ended) in messages {
@@ -318,7 +322,7 @@ macro_rules! head {
 }
 
 #[test]
-fn messages_read_alike_at_any_cut() {
+fn messages_are_the_same_at_any_split() {
     let get = head!("GET /a HTTP/1.1" "Host: a");
     let chunked = head!("POST / HTTP/1.1" "Host: a" "Transfer-Encoding: chunked");
     let counted = head!("POST / HTTP/1.1" "Host: a" "Content-Length: 5");
@@ -347,7 +351,7 @@ fn messages_read_alike_at_any_cut() {
 }
 
 #[test]
-fn invalid_messages_are_rejected_at_any_cut() {
+fn invalid_messages_are_rejected_at_any_split() {
     let wrong = [
         ("request", head!("GET /a HTTP/1.1" "Host : a")),
         ("request", head!("G\u{1}T /a HTTP/1.1" "Host: a")),

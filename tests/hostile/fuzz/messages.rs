@@ -96,10 +96,10 @@ fn read_hello(bytes: &[u8], room: &mut Vec<u8>) -> ((u8, usize), Option<usize>) 
             let more = hello.protocols().count() + hello.signature_algorithms().count();
             let name = hello.server_name().map_or(0, <[u8]>::len);
             assert!(lists + more + name <= HELLO_MAX && hello.session.len() <= 32);
-            (1, lists + more + name + usize::from(hello.offered().0))
+            (1, lists + more + name + usize::from(hello.offered_version().0))
         }
         FirstHello::Server(hello) => {
-            assert!(hello.negotiated().known().is_some() && hello.session.len() <= 32);
+            assert!(hello.negotiated_version().known_version().is_some() && hello.session.len() <= 32);
             (2, hello.extensions().count() + hello.protocol().map_or(0, <[u8]>::len))
         }
         FirstHello::Malformed => (3, 0),

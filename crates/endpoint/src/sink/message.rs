@@ -111,7 +111,7 @@ impl<'a> MessageRecord<'a> {
                 FieldType::Address => entry(map, name, address(value))?,
             }
         }
-        entry(map, "cut", record.is_cut().then_some(true))
+        entry(map, "cut", record.is_truncated().then_some(true))
     }
 
     /// Returns the requested URL, absolute if the host is known.

@@ -1,13 +1,13 @@
-//! Faults in a capture file.
+//! The errors that end the reading of a capture file.
 
 use core::fmt;
 
 /// A fault that ends the reading of a capture, with its position.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CaptureFault {
-    /// Offset in the capture.
+    /// Offset of the fault in the capture, in bytes.
     pub at: u64,
-    /// Number of the packet, from 1; 0 for the file header.
+    /// Number of the packet, counted from 1; 0 for the file header.
     pub record: u64,
     /// The kind of fault.
     pub why: FaultKind,
@@ -18,40 +18,41 @@ pub struct CaptureFault {
 pub enum FaultKind {
     /// The file is not a capture.
     NotACapture {
-        /// First four bytes.
+        /// First four bytes of the file.
         magic: [u8; 4],
     },
-    /// Unknown format version.
+    /// The format version is unknown.
     Version {
-        /// `pcap` or `pcapng`.
+        /// Format: `pcap` or `pcapng`.
         format: &'static str,
         /// Major version.
         major: u16,
         /// Minor version.
         minor: u16,
     },
-    /// Reserved bits next to the link type are set.
+    /// Reserved bits beside the link type are set.
     Reserved {
-        /// The bits.
+        /// The reserved bits.
         bits: u32,
     },
     /// The capture ends inside a record or header.
     Ends,
-    /// A record is longer than its link type or a block allows.
+    /// A record is longer than its link type or its block allows.
     TooLong {
-        /// Stated length.
+        /// Length that the record states, in bytes.
         length: u32,
-        /// Longest accepted length.
+        /// Maximum accepted length in bytes.
         max: u32,
     },
-    /// A pcapng block's length is not a multiple of four, or too small for its fields.
+    /// The length of a pcapng block is not a multiple of four, or too small for the fields of the
+    /// block.
     BlockLength {
-        /// Block type.
+        /// Type of the block.
         kind: u32,
-        /// Stated length.
+        /// Length that the block states, in bytes.
         length: u32,
     },
-    /// A pcapng block's two lengths differ.
+    /// The lengths at the beginning and the end of a pcapng block differ.
     BlockTrailer {
         /// Block length at the beginning of the block.
         before: u32,
@@ -60,30 +61,30 @@ pub enum FaultKind {
     },
     /// A pcapng section has an unknown byte order.
     ByteOrder {
-        /// The byte-order magic.
+        /// The byte-order magic of the section.
         magic: u32,
     },
     /// A packet refers to an interface that its section does not describe.
     Interface {
-        /// Interface number.
+        /// Number of the interface.
         interface: u32,
-        /// Number of described interfaces.
+        /// Number of interfaces that the section has described so far.
         described: u32,
     },
-    /// A section describes more interfaces than can be numbered.
+    /// A pcapng section describes more interfaces than can be numbered.
     TooManyInterfaces,
-    /// Packet data exceed their pcapng block.
+    /// The data of a packet exceed their pcapng block.
     Overrun {
-        /// Stated length.
+        /// Length that the packet states, in bytes.
         length: u32,
-        /// Bytes available in the block.
+        /// Number of bytes available in the block.
         held: u32,
     },
     /// An option exceeds its block or has an invalid length.
     BadOption {
-        /// Option code.
+        /// Code of the option.
         code: u16,
-        /// Stated length.
+        /// Length that the option states, in bytes.
         length: u16,
     },
 }
@@ -114,7 +115,7 @@ impl fmt::Display for CaptureFault {
 impl fmt::Display for FaultKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
-            Self::NotACapture { magic } => not_a_capture(f, magic),
+            Self::NotACapture { magic } => write_not_a_capture(f, magic),
             Self::Version { format, major, minor } => {
                 write!(f, "unsupported {format} savefile version {major}.{minor}")
             }
@@ -153,7 +154,7 @@ impl fmt::Display for FaultKind {
 
 impl core::error::Error for CaptureFault {}
 
-fn not_a_capture(f: &mut fmt::Formatter<'_>, magic: [u8; 4]) -> fmt::Result {
+fn write_not_a_capture(f: &mut fmt::Formatter<'_>, magic: [u8; 4]) -> fmt::Result {
     let program = match magic {
         [0x1f, 0x8b, ..] => "gunzip",
         [0x28, 0xb5, 0x2f, 0xfd] => "unzstd",

@@ -1,20 +1,20 @@
 //! Capture files: pcap and pcapng, parsed incrementally.
 //!
-//! The reader takes chunks of any size, from a file, pipe or ring, and yields one [`Packet`] per
-//! record, whose data stays in the chunk. It owns no bytes, does no I/O, and allocates only for the
-//! interfaces of a pcapng section.
+//! The reader accepts chunks of any size, from a file, pipe or ring, and returns one [`Packet`] per
+//! record, whose data stay in the chunk. The reader owns no bytes, does no I/O, and allocates only
+//! for the interfaces of a pcapng section.
 //!
 //! Supported as in libpcap: both byte orders, micro- and nanoseconds, Kuznetzov's extended records,
 //! old versions with swapped lengths; pcapng with several sections, interfaces of different link
 //! types, and enhanced, simple and obsolete packet blocks. Other blocks are skipped, however long.
 //! Captures that libpcap rejects (versions, reserved bits, lengths beyond the maximum of the link
-//! type) are rejected with the same facts. Deviations:
+//! type) are rejected with the same facts. Deviations from libpcap:
 //! - a record longer than [`DATA_MAX`] is rejected even for link types where libpcap accepts 128
 //!   MB, because a rich pointer has 20 bits of length (USB and D-Bus captures only);
 //! - interfaces of one pcapng file may differ in link type and snap length;
 //! - a timestamp resolution finer than 64 bits can represent is accepted.
 //!
-//! The reasons for a parser of its own: `docs/book/decisions/0002-capture-reader.md`.
+//! `docs/book/decisions/0002-capture-reader.md` explains why this crate does not use libpcap.
 
 mod fault;
 mod pcap;
@@ -30,44 +30,44 @@ pub use fault::{CaptureFault, FaultKind};
 
 use crate::link::LinkType;
 
-/// Longest accepted record in bytes: the limit of a rich pointer.
+/// Maximum length in bytes of an accepted record, which is the limit of a rich pointer.
 pub const DATA_MAX: u32 = (1 << 20) - 1;
-/// Maximum length in bytes of a pcapng block that must be complete in the buffer: data, plus 128 KB
-/// of options as in libpcap.
+/// Maximum length in bytes of a pcapng block that must be complete in the buffer: the data plus 128
+/// KB of options, as in libpcap.
 pub const BLOCK_MAX: u32 = DATA_MAX + 128 * 1024;
 
-/// A packet record.
+/// A packet record of a capture.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Packet {
-    /// Timestamp in ns since 1970; 0 if the capture has none.
+    /// Timestamp in ns since 1970; 0 if the record has none.
     pub time_ns: u64,
-    /// Length on the wire in bytes; may exceed the captured length.
+    /// Length on the wire in bytes. May exceed the captured length.
     pub wire_length: u32,
-    /// Link type.
+    /// Link type of the packet's interface.
     pub link: LinkType,
-    /// Interface number within its section; always 0 in pcap.
+    /// Number of the interface within its section; always 0 in pcap.
     pub interface: u16,
     /// Range of the captured bytes in the buffer.
     pub data: Range<usize>,
-    /// Number of bytes of the buffer consumed by this record.
+    /// Number of bytes of the buffer that this record consumes.
     pub consumed: usize,
 }
 
 /// Result of [`Reader::next`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Step {
-    /// A packet. The next call takes the bytes after `consumed`.
+    /// A packet. The buffer of the next call begins after the `consumed` bytes.
     Packet(Packet),
-    /// The buffer holds no complete record. The next call takes at least `wanted` bytes (never more
-    /// than [`BLOCK_MAX`]), from the first byte after `consumed` on. At the end of the input, call
-    /// [`Reader::finish`] instead.
+    /// The buffer holds no complete record. The buffer of the next call begins after the `consumed`
+    /// bytes and holds at least `wanted` bytes (never more than [`BLOCK_MAX`]). At the end of the
+    /// input, [`Reader::finish`] is called instead.
     NeedMore {
-        /// Number of bytes of the buffer that are consumed.
+        /// Number of bytes of the buffer that have been consumed.
         consumed: usize,
-        /// Number of bytes that the next call needs to progress.
+        /// Number of bytes that the next call needs to make progress.
         wanted: usize,
     },
-    /// The capture cannot be read further; later calls return the same.
+    /// The capture cannot be read further. Later calls return the same fault.
     Error(CaptureFault),
 }
 
@@ -90,12 +90,12 @@ enum ReaderState {
     Failed(CaptureFault),
 }
 
-/// Result of a format's reader: a packet, or the reason why the buffer yields none.
+/// Result of the reader of one format: a packet, or the reason why the buffer yields none.
 type ReadResult = Result<Packet, Short>;
 
 /// Reason why the buffer yields no packet.
 enum Short {
-    /// Like [`Step::NeedMore`].
+    /// The buffer holds no complete record, as in [`Step::NeedMore`].
     More { consumed: usize, wanted: usize },
     /// The record at this offset of the buffer is invalid.
     Bad { at: usize, why: FaultKind },
@@ -107,13 +107,13 @@ impl Reader {
         Self { state: ReaderState::Start, at: 0, packets: 0 }
     }
 
-    /// Reads the next packet. `buffer` begins with the first byte that the previous call did not
-    /// consume.
+    /// Reads the next packet. `buffer` begins with the first byte that the previous call has not
+    /// consumed.
     #[inline]
     pub fn next(&mut self, buffer: &[u8]) -> Step {
         if let ReaderState::Pcap(pcap) = &self.state {
             let found = pcap.next(buffer, 0);
-            return self.advance(found);
+            return self.finish_step(found);
         }
         self.next_uncommon(buffer)
     }
@@ -129,17 +129,17 @@ impl Reader {
         if between { Ok(()) } else { Err(self.fault(rest, FaultKind::Ends)) }
     }
 
-    /// Returns the number of bytes consumed.
+    /// Returns the number of bytes consumed so far.
     pub const fn position(&self) -> u64 {
         self.at
     }
 
-    /// Returns the number of packets read.
+    /// Returns the number of packets read so far.
     pub const fn packets(&self) -> u64 {
         self.packets
     }
 
-    /// Iterates over the link types declared so far; for pcapng those of the current section.
+    /// Iterates over the link types declared so far; for pcapng, only in the current section.
     pub fn links(&self) -> impl Iterator<Item = LinkType> {
         let (one, several) = match &self.state {
             ReaderState::Pcap(pcap) => (Some(pcap.link()), None),
@@ -149,20 +149,21 @@ impl Reader {
         one.into_iter().chain(several.into_iter().flatten())
     }
 
-    /// Handles the beginning of the capture, pcapng, and calls after a fault.
+    /// Reads the next packet in the less common cases: at the beginning of the capture, from
+    /// pcapng, and after a fault.
     #[inline(never)]
     fn next_uncommon(&mut self, buffer: &[u8]) -> Step {
         let found = match &mut self.state {
-            ReaderState::Start => return self.start(buffer),
+            ReaderState::Start => return self.read_file_header(buffer),
             ReaderState::Pcap(pcap) => pcap.next(buffer, 0),
             ReaderState::Pcapng(pcapng) => pcapng.next(buffer),
             ReaderState::Failed(fault) => return Step::Error(*fault),
         };
-        self.advance(found)
+        self.finish_step(found)
     }
 
     /// Detects the format and reads the file header.
-    fn start(&mut self, buffer: &[u8]) -> Step {
+    fn read_file_header(&mut self, buffer: &[u8]) -> Step {
         let found = match buffer.first_chunk::<4>() {
             None => Err(Short::More { consumed: 0, wanted: 4 }),
             Some(&pcapng::SECTION) => {
@@ -180,23 +181,23 @@ impl Reader {
                 }
             },
         };
-        self.advance(found)
+        self.finish_step(found)
     }
 
     #[inline]
-    fn advance(&mut self, found: ReadResult) -> Step {
+    fn finish_step(&mut self, found: ReadResult) -> Step {
         match found {
             Ok(packet) => {
                 self.at += packet.consumed as u64;
                 self.packets += 1;
                 Step::Packet(packet)
             }
-            Err(short) => self.stop(short),
+            Err(short) => self.stop_at(short),
         }
     }
 
     #[cold]
-    fn stop(&mut self, short: Short) -> Step {
+    fn stop_at(&mut self, short: Short) -> Step {
         match short {
             Short::More { consumed, wanted } => {
                 self.at += consumed as u64;
@@ -225,8 +226,7 @@ pub const fn packets(capture: &[u8]) -> Packets<'_> {
     Packets { reader: Reader::new(), rest: capture, done: false }
 }
 
-/// An iterator over the packets of a capture in memory, with their bytes. Ends after the first
-/// fault.
+/// An iterator over the packets of a capture in memory and their bytes. Ends after the first fault.
 #[derive(Clone, Debug)]
 pub struct Packets<'a> {
     reader: Reader,

@@ -1,7 +1,8 @@
-//! The classic pcap format: a 24-byte header, then records of 16 bytes plus data.
+//! The classic pcap format: a file header of 24 bytes, then records, each with a header of 16 bytes
+//! and data.
 //!
-//! Reading has to keep up with memory, so a record costs one bounds check for its header, one for
-//! its data, and no write of state.
+//! Reading has to keep up with memory bandwidth. Per record, the reader makes one bounds check for
+//! the header and one for the data, and writes no state.
 
 use super::{DATA_MAX, FaultKind, Packet, ReadResult, Short};
 use crate::link::LinkType;
@@ -14,27 +15,27 @@ pub(super) const HEADER: usize = 24;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pcap {
     big: bool,
-    /// Nanoseconds per unit of a record's fraction field.
+    /// Number of nanoseconds in one unit of the fraction field of a record.
     tick_ns: u64,
-    /// Length of a record header: 16 bytes, or 24 with Kuznetzov's extension.
+    /// Length in bytes of a record header: 16, or 24 with Kuznetzov's extension.
     record: usize,
     lengths: Lengths,
     link: LinkType,
-    /// Captured bytes beyond this length are hidden, as in libpcap: some writers exceeded their own
-    /// limit.
+    /// Snap length of the file in bytes. Captured bytes beyond this length are hidden, as in
+    /// libpcap, because some writers exceed their own limit.
     snap_length: u32,
     /// Maximum length of a valid record in bytes.
     length_max: u32,
 }
 
-/// Order of a record's two lengths.
+/// Order of the two lengths in a record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Lengths {
-    /// Captured length first.
+    /// The captured length comes first.
     Straight,
-    /// Wire length first: versions before 2.3, and 543.0.
+    /// The wire length comes first, as in versions before 2.3 and in version 543.0.
     Swapped,
-    /// Unknown (version 2.3): the smaller length is the captured length.
+    /// The order is unknown (version 2.3). The smaller length is the captured length.
     Either,
 }
 
@@ -71,7 +72,7 @@ impl Pcap {
         self.link
     }
 
-    /// Reads the record at offset `at`.
+    /// Reads the record at offset `at` of the buffer.
     #[inline]
     pub(super) fn next(&self, buffer: &[u8], at: usize) -> ReadResult {
         let short = |wanted| Short::More { consumed: at, wanted };
@@ -116,7 +117,8 @@ impl Pcap {
     }
 }
 
-/// Decodes the magic number: big-endian, nanoseconds per tick, length of a record header.
+/// Decodes the magic number. Returns true for big endian, the nanoseconds per tick, and the length
+/// of a record header; `None` if the magic number is unknown.
 fn decode_magic(magic: [u8; 4]) -> Option<(bool, u64, usize)> {
     let number = u32::from_be_bytes(magic);
     [(number, true), (number.swap_bytes(), false)].into_iter().find_map(|(number, big)| {

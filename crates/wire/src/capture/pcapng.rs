@@ -1,18 +1,18 @@
 //! The pcapng block format (draft-ietf-opsawg-pcapng).
 //!
 //! A file is a sequence of blocks: type, length, body, length. A section header sets the byte order
-//! and resets the interfaces; interface descriptions are numbered in order, and packets refer to
-//! them by number. Section, interface and packet blocks must be complete in the buffer; every other
-//! block is skipped piecewise.
+//! and discards the interfaces of the previous section. Interface descriptions are numbered in
+//! their order, and packets refer to interfaces by number. Section, interface and packet blocks
+//! must be complete in the buffer; the reader skips other blocks piece by piece.
 
 use super::{BLOCK_MAX, DATA_MAX, FaultKind, Packet, ReadResult, Short};
 use crate::link::LinkType;
 use crate::read::{array, order16, order32, order64};
 
-/// Block type of a section header, the same in both byte orders.
+/// Block type of a section header. Its bytes are the same in both byte orders.
 pub(super) const SECTION: [u8; 4] = [0x0a, 0x0d, 0x0d, 0x0a];
 
-/// Reader state for the current section.
+/// State of the reader within the current section.
 #[derive(Clone, Debug)]
 pub(super) struct Pcapng {
     big: bool,
@@ -20,12 +20,12 @@ pub(super) struct Pcapng {
     skipping: Option<Skip>,
 }
 
-/// An unwanted block being skipped.
+/// Progress in skipping an unwanted block.
 #[derive(Clone, Copy, Debug)]
 struct Skip {
     /// Number of bytes left before the trailing length.
     left: u32,
-    /// Length of the whole block, repeated at its end.
+    /// Length of the entire block, which is repeated at the end of the block.
     length: u32,
 }
 
@@ -35,7 +35,7 @@ struct Interface {
     link: LinkType,
     snap_length: u32,
     resolution: Resolution,
-    /// Seconds added to each timestamp.
+    /// Number of seconds to add to each timestamp.
     offset_s: i64,
 }
 
@@ -44,11 +44,11 @@ struct Interface {
 enum Resolution {
     Multiply(u64),
     Divide(u128),
-    /// A tick is 2⁻ⁿ seconds.
+    /// One tick is 2⁻ⁿ seconds.
     Binary(u8),
 }
 
-/// A complete block: its bytes from type to trailing length, and its offset in the buffer.
+/// A complete block: its bytes from the type to the trailing length, and its offset in the buffer.
 #[derive(Clone, Copy)]
 struct Block<'a> {
     bytes: &'a [u8],
@@ -62,11 +62,11 @@ const TYPE_OBSOLETE: u32 = 2;
 const TYPE_SIMPLE: u32 = 3;
 const TYPE_ENHANCED: u32 = 6;
 
-/// Minimum length of a block: two lengths and a type.
+/// Minimum length in bytes of a block, which consists of two lengths and a type.
 const BLOCK_MIN: u32 = 12;
-/// Offset of the body in a block.
+/// Offset of the body in a block, in bytes.
 const BODY_OFFSET: usize = 8;
-/// Length of the trailing length field in bytes.
+/// Length in bytes of the length field at the end of a block.
 const TRAILER: usize = 4;
 const TRAILER_LENGTH: u32 = 4;
 const BYTE_ORDER: u32 = 0x1a2b_3c4d;
@@ -82,16 +82,16 @@ impl Pcapng {
         self.skipping.is_none()
     }
 
-    /// Iterates over the link types of the section's interfaces.
+    /// Iterates over the link types of the interfaces in the current section.
     pub(super) fn links(&self) -> impl Iterator<Item = LinkType> {
         self.interfaces.iter().map(|interface| interface.link)
     }
 
-    /// Processes blocks up to and including the first packet.
+    /// Processes blocks up to and including the next packet, and returns this packet.
     pub(super) fn next(&mut self, buffer: &[u8]) -> ReadResult {
         let mut at = 0;
         loop {
-            at = self.skip(buffer, at)?;
+            at = self.continue_skip(buffer, at)?;
             let (kind, length) = self.block_header(buffer, at)?;
             let least = match kind {
                 TYPE_SECTION => 28,
@@ -119,8 +119,8 @@ impl Pcapng {
         }
     }
 
-    /// Continues skipping an unwanted block; returns the offset of the next block.
-    fn skip(&mut self, buffer: &[u8], at: usize) -> Result<usize, Short> {
+    /// Continues to skip an unwanted block. Returns the offset of the next block.
+    fn continue_skip(&mut self, buffer: &[u8], at: usize) -> Result<usize, Short> {
         let Some(skip) = &mut self.skipping else { return Ok(at) };
         let held = buffer.len() - at;
         let step = held.min(skip.left as usize);
@@ -137,7 +137,7 @@ impl Pcapng {
         Ok(at + TRAILER)
     }
 
-    /// Reads type and length of the block at `at`; a section header also sets the byte order.
+    /// Reads the type and length of the block at `at`. A section header also sets the byte order.
     fn block_header(&mut self, buffer: &[u8], at: usize) -> Result<(u32, u32), Short> {
         let head: [u8; BODY_OFFSET] =
             array(buffer, at).ok_or(Short::More { consumed: at, wanted: BODY_OFFSET })?;
@@ -163,7 +163,7 @@ impl Pcapng {
         let block = Block { bytes, at, big: self.big };
         let after = block.u32(wanted - TRAILER);
         if after != length {
-            return Err(block.bad(FaultKind::BlockTrailer { before: length, after }));
+            return Err(block.bad_block(FaultKind::BlockTrailer { before: length, after }));
         }
         Ok(block)
     }
@@ -171,7 +171,7 @@ impl Pcapng {
     fn begin_section(&mut self, block: Block<'_>) -> Result<(), Short> {
         let (major, minor) = (block.u16(BODY_OFFSET + 4), block.u16(BODY_OFFSET + 6));
         if !matches!((major, minor), (1, 0 | 2)) {
-            return Err(block.bad(FaultKind::Version { format: "pcapng", major, minor }));
+            return Err(block.bad_block(FaultKind::Version { format: "pcapng", major, minor }));
         }
         self.interfaces.clear();
         Ok(())
@@ -179,7 +179,7 @@ impl Pcapng {
 
     fn add_interface(&mut self, block: Block<'_>) -> Result<(), Short> {
         if self.interfaces.len() > usize::from(u16::MAX) {
-            return Err(block.bad(FaultKind::TooManyInterfaces));
+            return Err(block.bad_block(FaultKind::TooManyInterfaces));
         }
         let mut interface = Interface {
             link: LinkType(block.u16(BODY_OFFSET)),
@@ -203,7 +203,7 @@ impl Pcapng {
         Ok(())
     }
 
-    /// Reads an enhanced or an obsolete packet block, of interface `number`.
+    /// Reads an enhanced or obsolete packet block of the interface `number`.
     fn timed_packet(&self, block: Block<'_>, number: u32) -> ReadResult {
         let ticks =
             u64::from(block.u32(BODY_OFFSET + 4)) << 32 | u64::from(block.u32(BODY_OFFSET + 8));
@@ -211,8 +211,8 @@ impl Pcapng {
         self.packet(block, number, Some(ticks), lengths, BODY_OFFSET + 20)
     }
 
-    /// Reads a simple packet block. It states only the wire length; the captured length follows
-    /// from the snap length of the first interface, where 0 means no limit.
+    /// Reads a simple packet block, which states only the wire length. The captured length is
+    /// limited by the snap length of the first interface, where 0 means no limit.
     fn simple_packet(&self, block: Block<'_>) -> ReadResult {
         let wire = block.u32(BODY_OFFSET);
         let snap_length = self.interfaces.first().map_or(0, |interface| interface.snap_length);
@@ -231,16 +231,16 @@ impl Pcapng {
         let described = u32::try_from(self.interfaces.len()).unwrap_or(u32::MAX);
         let interface = self.interfaces.get(number as usize);
         let (Some(interface), Ok(index)) = (interface, u16::try_from(number)) else {
-            return Err(block.bad(FaultKind::Interface { interface: number, described }));
+            return Err(block.bad_block(FaultKind::Interface { interface: number, described }));
         };
         let max = interface.link.record_max().min(DATA_MAX);
         if captured > max {
-            return Err(block.bad(FaultKind::TooLong { length: captured, max }));
+            return Err(block.bad_block(FaultKind::TooLong { length: captured, max }));
         }
         let held = block.bytes.len() - data - TRAILER;
         if captured as usize > held {
             let held = u32::try_from(held).unwrap_or(u32::MAX);
-            return Err(block.bad(FaultKind::Overrun { length: captured, held }));
+            return Err(block.bad_block(FaultKind::Overrun { length: captured, held }));
         }
         let start = block.at + data;
         Ok(Packet {
@@ -263,16 +263,16 @@ impl Block<'_> {
         array(self.bytes, at).map_or(0, |bytes| order32(self.big, bytes))
     }
 
-    const fn bad(&self, why: FaultKind) -> Short {
+    const fn bad_block(&self, why: FaultKind) -> Short {
         Short::Bad { at: self.at, why }
     }
 
-    /// Passes each option between `at` and the trailing length to `take`, which returns `None` for
-    /// an invalid option.
+    /// Passes each option from offset `at` up to the trailing length to `accept`, which returns
+    /// `None` for an invalid option.
     fn options(
         &self,
         at: usize,
-        mut take: impl FnMut(u16, &[u8]) -> Option<()>,
+        mut accept: impl FnMut(u16, &[u8]) -> Option<()>,
     ) -> Result<(), Short> {
         let mut at = at;
         while at + 2 * TRAILER <= self.bytes.len() {
@@ -283,8 +283,8 @@ impl Block<'_> {
             let (start, end) = (at + 4, at + 4 + usize::from(length));
             let value = self.bytes.get(start..end).filter(|_| end + TRAILER <= self.bytes.len());
             value
-                .and_then(|value| take(code, value))
-                .ok_or_else(|| self.bad(FaultKind::BadOption { code, length }))?;
+                .and_then(|value| accept(code, value))
+                .ok_or_else(|| self.bad_block(FaultKind::BadOption { code, length }))?;
             at = end.next_multiple_of(4);
         }
         Ok(())
@@ -292,7 +292,7 @@ impl Block<'_> {
 }
 
 impl Interface {
-    /// Converts ticks to ns since 1970, saturating.
+    /// Converts ticks to ns since 1970, saturating at the limits of u64.
     fn time_ns(&self, ticks: u64) -> u64 {
         let ns = match self.resolution {
             Resolution::Multiply(factor) => u128::from(ticks) * u128::from(factor),
@@ -306,7 +306,8 @@ impl Interface {
 }
 
 impl Resolution {
-    /// Decodes if_tsresol: a negative power of ten, or of two if the high bit is set.
+    /// Decodes the option if_tsresol, the negative exponent of a power of ten, or of two if the
+    /// high bit is set.
     fn of(value: u8) -> Self {
         let power = value & 0x7f;
         if value & 0x80 != 0 {

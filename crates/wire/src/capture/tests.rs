@@ -1,8 +1,9 @@
-//! Captures built byte by byte; `tests/captures.rs` reads captures of other programs.
+//! Tests of the capture reader with captures built byte by byte. `tests/captures.rs` tests captures
+//! written by other programs.
 
 use super::*;
 
-/// A byte order for building captures.
+/// Builder of captures in one byte order.
 struct Order {
     big: bool,
 }
@@ -68,11 +69,11 @@ impl Order {
     }
 }
 
-/// Timestamp, wire length, link type, interface and data of a packet.
-type Row = (u64, u32, u16, u16, Vec<u8>);
+/// A packet: timestamp in ns, wire length, link type, interface and data.
+type PacketRow = (u64, u32, u16, u16, Vec<u8>);
 
-/// Reads a whole capture.
-fn read(capture: &[u8]) -> Result<Vec<Row>, CaptureFault> {
+/// Reads all packets of a capture.
+fn read(capture: &[u8]) -> Result<Vec<PacketRow>, CaptureFault> {
     let all = packets(capture).map(|packet| {
         let (packet, data) = packet?;
         Ok((packet.time_ns, packet.wire_length, packet.link.0, packet.interface, data.to_vec()))
@@ -80,7 +81,7 @@ fn read(capture: &[u8]) -> Result<Vec<Row>, CaptureFault> {
     all.collect()
 }
 
-fn refusal(capture: &[u8]) -> String {
+fn error_text(capture: &[u8]) -> String {
     read(capture).unwrap_err().to_string()
 }
 
@@ -101,7 +102,7 @@ fn pcap_reads_both_byte_orders_and_resolutions() {
 }
 
 #[test]
-fn pcap_variants_of_other_writers_are_read() {
+fn unusual_pcap_variants_are_read() {
     let order = &ORDERS[0];
     let mut kuznetzov = order.header(0xa1b2_cd34, (2, 4), 65_535, 1);
     kuznetzov.extend(order.u32s(&[1, 2, 2, 2, 77, 88]));
@@ -135,29 +136,30 @@ fn pcap_data_are_limited_to_the_snap_length() {
     }
 }
 
-/// Files that libpcap's tests reject are rejected with the same facts, in the same words.
+/// Reads files that libpcap's tests reject, and expects an error with the same facts in the same
+/// words.
 #[test]
-fn libpcaps_reject_set_is_rejected_in_the_same_words() {
+fn captures_that_libpcap_rejects_fail_in_the_same_words() {
     for order in ORDERS {
         let reserved = order.header(0xa1b2_c3d4, (2, 4), 65_535, 0x0030_0001);
-        assert_eq!(refusal(&reserved), "savefile linktype reserved field not zero (0x00300000)");
+        assert_eq!(error_text(&reserved), "savefile linktype reserved field not zero (0x00300000)");
         let version = order.header(0xa1b2_c3d4, (2, 5), 65_535, 1);
-        assert_eq!(refusal(&version), "unsupported pcap savefile version 2.5");
+        assert_eq!(error_text(&version), "unsupported pcap savefile version 2.5");
         let pcapng = order.section((1, 1));
-        assert_eq!(refusal(&pcapng), "unsupported pcapng savefile version 1.1");
+        assert_eq!(error_text(&pcapng), "unsupported pcapng savefile version 1.1");
     }
 }
 
 #[test]
 fn file_that_is_no_capture_is_rejected() {
     assert_eq!(
-        refusal(b"GET / HTTP/1.1\r\n\r\n and more"),
+        error_text(b"GET / HTTP/1.1\r\n\r\n and more"),
         "not a capture: it begins with 47 45 54 20, which is neither pcap nor pcapng"
     );
-    assert!(refusal(&[0x1f, 0x8b, 8, 0]).contains("gunzip"));
-    assert_eq!(refusal(b""), "capture ends in the middle of its header at byte 0");
+    assert!(error_text(&[0x1f, 0x8b, 8, 0]).contains("gunzip"));
+    assert_eq!(error_text(b""), "capture ends in the middle of its header at byte 0");
     assert_eq!(
-        refusal(&[0xd4, 0xc3, 0xb2, 0xa1, 2]),
+        error_text(&[0xd4, 0xc3, 0xb2, 0xa1, 2]),
         "capture ends in the middle of its header at byte 5"
     );
 }
@@ -178,7 +180,7 @@ fn truncation_is_reported_with_record_and_offset() {
             _ => "record 2",
         };
         let expected = format!("capture ends in the middle of {whole} at byte {length}");
-        assert_eq!(refusal(&capture[..length]), expected);
+        assert_eq!(error_text(&capture[..length]), expected);
     }
 }
 
@@ -251,7 +253,7 @@ fn pcapng_sections_may_differ_in_byte_order() {
     assert_eq!(read(&capture.concat()), Ok(expected));
     let forgotten = [&capture[..4], &capture[5..]].concat().concat();
     assert_eq!(
-        refusal(&forgotten),
+        error_text(&forgotten),
         "packet of interface 0, of which the section describes 0, in record 2 at byte 112"
     );
 }
@@ -288,7 +290,7 @@ fn pcapng_times_follow_resolution_and_offset() {
 fn malformed_pcapng_blocks_are_rejected() {
     let order = &ORDERS[0];
     let start = [order.section((1, 0)), order.interface(1, 0, &[])].concat();
-    let after = |block: &[u8]| refusal(&[&start[..], block].concat());
+    let after = |block: &[u8]| error_text(&[&start[..], block].concat());
     let mut trailer = order.enhanced(0, 1, 1, b"abcd");
     *trailer.last_mut().unwrap() = 1;
     assert!(after(&trailer).starts_with("pcapng block with length 36 in front and 16777252 at"));
@@ -325,7 +327,8 @@ fn reader_repeats_its_fault() {
     assert!(reader.finish(0).is_err());
 }
 
-/// Reads a capture in pieces, of which only unconsumed bytes are kept; returns times and data.
+/// Reads a capture piece by piece, keeping only unconsumed bytes. Returns the time and data of each
+/// packet.
 fn read_in_pieces(capture: &[u8], piece: usize) -> Vec<(u64, Vec<u8>)> {
     let (mut reader, mut buffer, mut fed) = (Reader::new(), Vec::new(), 0);
     let mut found = Vec::new();
@@ -353,7 +356,7 @@ fn read_in_pieces(capture: &[u8], piece: usize) -> Vec<(u64, Vec<u8>)> {
 }
 
 #[test]
-fn chunks_of_any_size_give_the_same_packets() {
+fn chunk_size_does_not_change_the_packets() {
     let order = &ORDERS[1];
     let mut pcap = order.header(0xa1b2_3c4d, (2, 4), 65_535, 1);
     for length in 0..20u32 {

@@ -1,14 +1,13 @@
-//! Headers of the classic format for writers: nanoseconds, little-endian on every machine, so that
-//! equal packets yield equal files.
+//! Headers for writers of the classic pcap format. Files have nanosecond times and are little
+//! endian on every machine, so that equal packets yield equal files.
 //!
-//! Functions return header bytes, which the caller writes in front of the data. At most
-//! [`SNAP_LENGTH`] bytes of a packet may be written: libpcap rejects the rest of a file with a
-//! longer record.
+//! The functions return header bytes, which the caller writes before the data. The caller writes at
+//! most [`SNAP_LENGTH`] bytes of a packet, because libpcap stops reading a file at a longer record.
 
 use crate::link::LinkType;
 
-/// Maximum number of captured bytes that every reader accepts in a record; the snap length in the
-/// file header.
+/// Maximum number of captured bytes in a record that every reader accepts. Also the snap length in
+/// the file header.
 pub const SNAP_LENGTH: u32 = 262_144;
 /// Length of the file header in bytes.
 pub const HEADER: usize = 24;
@@ -23,7 +22,8 @@ pub fn header(link: LinkType) -> [u8; HEADER] {
     little_endian(words)
 }
 
-/// Returns a record header. Times after 2106 are clamped to the last representable time.
+/// Returns a record header. Times after 2106 are clamped to the last time that the format can
+/// represent.
 pub fn record(time_ns: u64, captured: u32, wire_length: u32) -> [u8; RECORD] {
     const SECOND: u64 = 1_000_000_000;
     let last = u64::from(u32::MAX) * SECOND + (SECOND - 1);

@@ -1,14 +1,15 @@
-//! A single cheap pass over a frame that locates its protocol layers, from which the marks of a
-//! block are set.
+//! Dissection of a frame: one cheap pass that locates the protocol layers, from which the marks of
+//! a block are set.
 //!
-//! Takes a frame and its link type, returns [`Layers`], 40 bytes of plain data. Rules:
-//! - Truncated frames are normal: layers whose first byte is present are located, and `faults.cut`
-//!   is set.
+//! [`layers`] returns [`Layers`], 40 bytes of plain data, by these rules:
+//! - Truncated frames are normal: each layer whose first byte is present is located, and
+//!   `faults.cut` is set.
 //! - Bytes beyond IP's stated length (Ethernet padding) are not payload.
 //! - An IPv4 total length or IPv6 payload length of 0 extends to the end of the frame, as in frames
 //!   awaiting segmentation (TSO) and jumbograms.
 //! - A later fragment has no layer 4, whatever its bytes look like.
-//! - The pass ends at an inconsistent header: no ports are better than ports chosen by an attacker.
+//! - The pass ends at an inconsistent header, because no ports are better than ports chosen by an
+//!   attacker.
 //!
 //! Offsets count from the start of the frame, as the contract requires of a block [SL §4.1].
 
@@ -24,64 +25,65 @@ use crate::{tcp, udp};
 #[cfg(test)]
 mod tests;
 
-/// Positions of a frame's protocol layers.
+/// The protocol layers of a frame and their offsets, in bytes from the start of the frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Layers {
     /// Link type of the frame.
     pub link: LinkType,
     /// Network protocol.
     pub network: Network,
-    /// VLAN tags.
+    /// Location of the VLAN tags.
     pub tags: Tags,
     /// Offset of layer 3; `None` if the link header is unknown or truncated.
     pub l3: Option<u16>,
-    /// Offset of the transport header; `None` for later fragments, for network protocols other than
-    /// IP, and after a header that is malformed, too deep or truncated.
+    /// Offset of the transport header. `None` for later fragments, for network protocols other than
+    /// IP, and if a preceding header is malformed, nested too deep or truncated.
     pub l4: Option<u16>,
-    /// Offset of the TCP or UDP payload; equals `l4` for other transport protocols.
+    /// Offset of the TCP or UDP payload. Equals `l4` for other transport protocols.
     pub payload: Option<u16>,
-    /// Transport protocol; for a later fragment the protocol of the whole packet.
+    /// Transport protocol. For a later fragment, the protocol of the complete packet.
     pub protocol: Option<u8>,
-    /// End of the innermost layer, as far as captured: excludes padding and bytes beyond UDP's
-    /// length.
+    /// End of the innermost layer, limited to captured bytes. Excludes padding and bytes beyond
+    /// UDP's stated length.
     pub end: u32,
-    /// Position of the frame in a fragmented IP packet.
+    /// Position of this frame among the fragments of an IP packet.
     pub fragment: Fragment,
-    /// Inconsistencies found.
+    /// Inconsistencies found in the frame.
     pub faults: Faults,
 }
 
 /// Inconsistencies of a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Faults {
-    /// The headers state more bytes than were captured, or a header is truncated.
+    /// True if the headers state more bytes than were captured, or if a header is truncated.
     pub cut: bool,
-    /// A header contradicts itself or an outer header.
+    /// True if a header contradicts itself or an outer header.
     pub malformed: bool,
-    /// The frame has more extension headers or VLAN tags than are followed.
+    /// True if the frame has more extension headers or VLAN tags than the pass follows.
     pub deep: bool,
 }
 
 impl Layers {
-    /// Returns the bytes from layer 3 on, without padding.
+    /// Returns the bytes of the frame from layer 3 on, without padding.
     #[inline]
     pub fn packet<'a>(&self, frame: &'a [u8]) -> Option<&'a [u8]> {
         self.bytes_from(self.l3, frame)
     }
 
-    /// Returns the bytes from layer 4 on, without padding.
+    /// Returns the bytes of the frame from layer 4 on, without padding.
     #[inline]
     pub fn transport<'a>(&self, frame: &'a [u8]) -> Option<&'a [u8]> {
         self.bytes_from(self.l4, frame)
     }
 
-    /// Returns the payload.
+    /// Returns the bytes of the TCP or UDP payload, or those from layer 4 on for other transport
+    /// protocols.
     #[inline]
     pub fn payload<'a>(&self, frame: &'a [u8]) -> Option<&'a [u8]> {
         self.bytes_from(self.payload, frame)
     }
 
-    /// Returns the ports, if the transport protocol has any and they were captured.
+    /// Returns the ports; `None` if the transport protocol has none or they were not captured.
     #[inline]
     pub fn ports(&self, frame: &[u8]) -> Option<Ports> {
         Ports::read(self.protocol?, self.transport(frame)?)
@@ -92,7 +94,7 @@ impl Layers {
         frame.get(usize::from(start?)..self.end as usize)
     }
 
-    /// Shortens the layers to end at `end`.
+    /// Limits all layers to bytes before `end`.
     #[inline]
     fn truncate(&mut self, end: usize) {
         self.end = self.end.min(u32::try_from(end).unwrap_or(u32::MAX));
@@ -116,15 +118,15 @@ pub fn layers(link: LinkType, frame: &[u8]) -> Layers {
         faults: Faults::default(),
     };
     match (found.network, found.l3) {
-        (Network::Ipv4, Some(l3)) => ipv4(&mut layers, frame, l3),
-        (Network::Ipv6, Some(l3)) => ipv6(&mut layers, frame, l3),
-        _ => non_ip(&mut layers, frame, found),
+        (Network::Ipv4, Some(l3)) => locate_ipv4(&mut layers, frame, l3),
+        (Network::Ipv6, Some(l3)) => locate_ipv6(&mut layers, frame, l3),
+        _ => locate_non_ip(&mut layers, frame, found),
     }
     layers
 }
 
-/// Locates the layers of a frame without IP, where only the link header can state a length.
-fn non_ip(layers: &mut Layers, frame: &[u8], found: LinkHeader) {
+/// Locates the layers of a frame without IP, in which only the link header can state a length.
+fn locate_non_ip(layers: &mut Layers, frame: &[u8], found: LinkHeader) {
     if let Network::Other(ethertype) = found.network {
         layers.faults.deep = crate::vlan::is_tag(ethertype);
     }
@@ -150,7 +152,7 @@ const fn header_is_known(link: LinkType) -> bool {
 }
 
 #[inline]
-fn ipv4(layers: &mut Layers, frame: &[u8], l3: u16) {
+fn locate_ipv4(layers: &mut Layers, frame: &[u8], l3: u16) {
     let start = usize::from(l3);
     let Some((ip, _)) = frame.get(start..).and_then(Ipv4::parse) else {
         layers.faults.cut = true;
@@ -169,12 +171,12 @@ fn ipv4(layers: &mut Layers, frame: &[u8], l3: u16) {
     layers.protocol = Some(ip.protocol());
     layers.fragment = ip.fragment();
     if layers.fragment != Fragment::Later {
-        transport(layers, frame, ip.protocol(), l3 + u16::from(ip.header_length()));
+        locate_transport(layers, frame, ip.protocol(), l3 + u16::from(ip.header_length()));
     }
 }
 
 #[inline]
-fn ipv6(layers: &mut Layers, frame: &[u8], l3: u16) {
+fn locate_ipv6(layers: &mut Layers, frame: &[u8], l3: u16) {
     let start = usize::from(l3);
     let Some((ip, _)) = frame.get(start..).and_then(Ipv6::parse) else {
         layers.faults.cut = true;
@@ -194,7 +196,7 @@ fn ipv6(layers: &mut Layers, frame: &[u8], l3: u16) {
         Upper::Protocol { protocol, offset, fragment } => {
             layers.protocol = Some(protocol);
             layers.fragment = fragment;
-            transport(layers, frame, protocol, l3.saturating_add(offset));
+            locate_transport(layers, frame, protocol, l3.saturating_add(offset));
         }
         Upper::Fragment { protocol, .. } => {
             layers.protocol = Some(protocol);
@@ -208,21 +210,21 @@ fn ipv6(layers: &mut Layers, frame: &[u8], l3: u16) {
 }
 
 #[inline]
-fn transport(layers: &mut Layers, frame: &[u8], protocol: u8, l4: u16) {
+fn locate_transport(layers: &mut Layers, frame: &[u8], protocol: u8, l4: u16) {
     let Some(bytes) = frame.get(usize::from(l4)..layers.end as usize) else {
         layers.note_short();
         return;
     };
     layers.l4 = Some(l4);
     match protocol {
-        protocol::TCP => tcp(layers, bytes, l4),
-        protocol::UDP => udp(layers, bytes, l4),
+        protocol::TCP => locate_tcp(layers, bytes, l4),
+        protocol::UDP => locate_udp(layers, bytes, l4),
         _ => layers.payload = Some(l4),
     }
 }
 
 #[inline]
-fn tcp(layers: &mut Layers, bytes: &[u8], l4: u16) {
+fn locate_tcp(layers: &mut Layers, bytes: &[u8], l4: u16) {
     let Some((tcp, _)) = tcp::Tcp::parse(bytes) else { return layers.note_short() };
     let header = tcp.header_length();
     if usize::from(header) < tcp::LENGTH_MIN {
@@ -235,7 +237,7 @@ fn tcp(layers: &mut Layers, bytes: &[u8], l4: u16) {
 }
 
 #[inline]
-fn udp(layers: &mut Layers, bytes: &[u8], l4: u16) {
+fn locate_udp(layers: &mut Layers, bytes: &[u8], l4: u16) {
     let Some((udp, _)) = udp::Udp::parse(bytes) else { return layers.note_short() };
     let length = usize::from(udp.length());
     if length != 0 && length < udp::LENGTH {
@@ -251,8 +253,8 @@ fn udp(layers: &mut Layers, bytes: &[u8], l4: u16) {
 }
 
 impl Layers {
-    /// Records that a header or length extends beyond the end: as truncation in truncated frames
-    /// and first fragments, else as malformed.
+    /// Records that a header or length extends beyond the end. Counts as truncation if the frame is
+    /// truncated or a first fragment, else as malformed.
     fn note_short(&mut self) {
         if !self.faults.cut && self.fragment == Fragment::Whole {
             self.faults.malformed = true;

@@ -1,11 +1,13 @@
-//! Layers of literal frames. `tests/dissect.rs` compares generated frames with etherparse.
+//! Tests of dissection with literal frames. `tests/dissect.rs` compares generated frames with
+//! etherparse.
 
 use super::*;
 
 const ETHERNET: [u8; 14] = [2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0];
 const ETHERNET6: [u8; 14] = [2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 0x86, 0xdd];
 
-/// Builds an IPv4 header from total length, flags with fragment offset, and protocol.
+/// Builds an IPv4 header from the total length, the word of flags and fragment offset, and the
+/// protocol.
 fn ip4(total: u16, fragment: u16, protocol: u8) -> Vec<u8> {
     let mut header = vec![0x45, 0];
     header.extend(total.to_be_bytes());
@@ -37,11 +39,11 @@ fn tcp_header(offset: u8) -> Vec<u8> {
     header
 }
 
-fn ethernet(parts: &[&[u8]]) -> Vec<u8> {
+fn concat_frame(parts: &[&[u8]]) -> Vec<u8> {
     [&ETHERNET[..], &parts.concat()].concat()
 }
 
-fn read(frame: &[u8]) -> Layers {
+fn dissect_ethernet(frame: &[u8]) -> Layers {
     layers(LinkType::ETHERNET, frame)
 }
 
@@ -52,8 +54,8 @@ const FINE: Faults = Faults { cut: false, malformed: false, deep: false };
 
 #[test]
 fn padding_after_tcp_is_not_payload() {
-    let frame = ethernet(&[&ip4(42, 0, 6), &tcp_header(5), b"hi", &[0; 4]]);
-    let found = read(&frame);
+    let frame = concat_frame(&[&ip4(42, 0, 6), &tcp_header(5), b"hi", &[0; 4]]);
+    let found = dissect_ethernet(&frame);
     assert_eq!((found.network, found.protocol), (Network::Ipv4, Some(6)));
     assert_eq!((found.l3, found.l4, found.payload), (Some(14), Some(34), Some(54)));
     assert_eq!(found.payload(&frame), Some(&b"hi"[..]));
@@ -63,26 +65,26 @@ fn padding_after_tcp_is_not_payload() {
 
 #[test]
 fn udp_length_limits_the_payload() {
-    let frame = ethernet(&[&ip4(34, 0, 17), &udp_header(11), b"dns123"]);
-    let found = read(&frame);
+    let frame = concat_frame(&[&ip4(34, 0, 17), &udp_header(11), b"dns123"]);
+    let found = dissect_ethernet(&frame);
     assert_eq!(found.payload(&frame), Some(&b"dns"[..]));
     assert_eq!(found.faults, FINE);
 }
 
 #[test]
 fn zero_length_extends_to_the_end_of_the_frame() {
-    let frame = ethernet(&[&ip4(0, 0, 6), &tcp_header(5), b"all of it"]);
-    assert_eq!(read(&frame).payload(&frame), Some(&b"all of it"[..]));
+    let frame = concat_frame(&[&ip4(0, 0, 6), &tcp_header(5), b"all of it"]);
+    assert_eq!(dissect_ethernet(&frame).payload(&frame), Some(&b"all of it"[..]));
     let six = [&ETHERNET6[..], &ip6(0, 17), &udp_header(0), b"jumbo"].concat();
-    assert_eq!(read(&six).payload(&six), Some(&b"jumbo"[..]));
-    assert_eq!(read(&six).faults, FINE);
+    assert_eq!(dissect_ethernet(&six).payload(&six), Some(&b"jumbo"[..]));
+    assert_eq!(dissect_ethernet(&six).faults, FINE);
 }
 
 #[test]
 fn truncation_anywhere_is_reported() {
-    let frame = ethernet(&[&ip4(60, 0, 6), &tcp_header(6), &[1, 1, 1, 0], b"sixteen bytes..."]);
+    let frame = concat_frame(&[&ip4(60, 0, 6), &tcp_header(6), &[1, 1, 1, 0], b"sixteen bytes..."]);
     for length in 0..frame.len() {
-        let found = read(&frame[..length]);
+        let found = dissect_ethernet(&frame[..length]);
         assert_eq!(found.faults, CUT, "{length}");
         assert_eq!(found.l3.is_some(), length >= 14, "{length}");
         assert_eq!(found.l4.is_some(), length >= 34, "{length}");
@@ -90,49 +92,49 @@ fn truncation_anywhere_is_reported() {
         assert_eq!(found.payload.is_some(), length >= 58, "{length}");
         assert_eq!(found.end as usize, length);
     }
-    assert_eq!(read(&frame).faults, FINE);
+    assert_eq!(dissect_ethernet(&frame).faults, FINE);
 }
 
 #[test]
 fn later_fragment_has_no_transport_header() {
-    let frame = ethernet(&[&ip4(28, 0x2001, 17), &udp_header(8)]);
-    let found = read(&frame);
+    let frame = concat_frame(&[&ip4(28, 0x2001, 17), &udp_header(8)]);
+    let found = dissect_ethernet(&frame);
     assert_eq!((found.fragment, found.protocol), (Fragment::Later, Some(17)));
     assert_eq!((found.l4, found.payload, found.ports(&frame)), (None, None, None));
     let six = [&ETHERNET6[..], &ip6(16, 44), &[17, 0, 0, 8, 0, 0, 0, 1], &udp_header(8)].concat();
-    let found = read(&six);
+    let found = dissect_ethernet(&six);
     assert_eq!((found.fragment, found.protocol), (Fragment::Later, Some(17)));
     assert_eq!((found.l4, found.faults), (None, FINE));
 }
 
 #[test]
 fn first_fragment_has_a_transport_header() {
-    let frame = ethernet(&[&ip4(36, 0x2000, 17), &udp_header(4000), b"begin..."]);
-    let found = read(&frame);
+    let frame = concat_frame(&[&ip4(36, 0x2000, 17), &udp_header(4000), b"begin..."]);
+    let found = dissect_ethernet(&frame);
     assert_eq!((found.fragment, found.l4, found.faults), (Fragment::First, Some(34), FINE));
     assert_eq!(found.payload(&frame), Some(&b"begin..."[..]));
 }
 
 #[test]
 fn inconsistent_header_ends_the_pass() {
-    let version = ethernet(&[&ip6(0, 6), &tcp_header(5)]);
-    let short_header = ethernet(&[&[0x44], &ip4(40, 0, 6)[1..], &tcp_header(5)]);
-    let short_total = ethernet(&[&ip4(19, 0, 6), &tcp_header(5)]);
-    let total_in_options = ethernet(&[&[0x46], &ip4(22, 0, 6)[1..], &tcp_header(5)]);
+    let version = concat_frame(&[&ip6(0, 6), &tcp_header(5)]);
+    let short_header = concat_frame(&[&[0x44], &ip4(40, 0, 6)[1..], &tcp_header(5)]);
+    let short_total = concat_frame(&[&ip4(19, 0, 6), &tcp_header(5)]);
+    let total_in_options = concat_frame(&[&[0x46], &ip4(22, 0, 6)[1..], &tcp_header(5)]);
     for frame in [version, short_header, short_total, total_in_options] {
-        let found = read(&frame);
+        let found = dissect_ethernet(&frame);
         assert_eq!((found.l3, found.l4, found.faults), (Some(14), None, MALFORMED));
     }
-    let small_offset = ethernet(&[&ip4(40, 0, 6), &tcp_header(4)]);
-    let large_offset = ethernet(&[&ip4(40, 0, 6), &tcp_header(6)]);
-    let small_tcp = ethernet(&[&ip4(39, 0, 6), &tcp_header(5)]);
-    let small_udp = ethernet(&[&ip4(28, 0, 17), &udp_header(7)]);
+    let small_offset = concat_frame(&[&ip4(40, 0, 6), &tcp_header(4)]);
+    let large_offset = concat_frame(&[&ip4(40, 0, 6), &tcp_header(6)]);
+    let small_tcp = concat_frame(&[&ip4(39, 0, 6), &tcp_header(5)]);
+    let small_udp = concat_frame(&[&ip4(28, 0, 17), &udp_header(7)]);
     for frame in [small_offset, large_offset, small_tcp, small_udp] {
-        let found = read(&frame);
+        let found = dissect_ethernet(&frame);
         assert_eq!((found.l4, found.payload, found.faults), (Some(34), None, MALFORMED));
     }
-    let large_udp = ethernet(&[&ip4(28, 0, 17), &udp_header(9)]);
-    let found = read(&large_udp);
+    let large_udp = concat_frame(&[&ip4(28, 0, 17), &udp_header(9)]);
+    let found = dissect_ethernet(&large_udp);
     assert_eq!((found.payload(&large_udp), found.faults), (Some(&[][..]), MALFORMED));
 }
 
@@ -140,31 +142,34 @@ fn inconsistent_header_ends_the_pass() {
 fn extension_headers_are_followed_to_a_limit() {
     let options = [17, 0, 0, 0, 0, 0, 0, 0];
     let frame = [&ETHERNET6[..], &ip6(18, 60), &options, &udp_header(10), b"ok"].concat();
-    let found = read(&frame);
+    let found = dissect_ethernet(&frame);
     assert_eq!((found.network, found.protocol, found.l4), (Network::Ipv6, Some(17), Some(62)));
     assert_eq!((found.payload(&frame), found.faults), (Some(&b"ok"[..]), FINE));
     let chain = [60, 0, 0, 0, 0, 0, 0, 0].repeat(9);
     let deep = [&ETHERNET6[..], &ip6(72, 60), &chain].concat();
-    assert_eq!((read(&deep).l4, read(&deep).faults), (None, DEEP));
+    assert_eq!((dissect_ethernet(&deep).l4, dissect_ethernet(&deep).faults), (None, DEEP));
     // The options would extend beyond the packet's stated length, into the padding.
     let beyond = [&ETHERNET6[..], &ip6(4, 60), &options, &udp_header(8)].concat();
-    assert_eq!((read(&beyond).l4, read(&beyond).faults), (None, MALFORMED));
+    assert_eq!((dissect_ethernet(&beyond).l4, dissect_ethernet(&beyond).faults), (None, MALFORMED));
 }
 
 #[test]
 fn frames_without_tcp_or_udp_are_dissected() {
-    let icmp = ethernet(&[&ip4(28, 0, 1), &[8, 0, 0, 0, 0, 1, 0, 1]]);
-    let found = read(&icmp);
+    let icmp = concat_frame(&[&ip4(28, 0, 1), &[8, 0, 0, 0, 0, 1, 0, 1]]);
+    let found = dissect_ethernet(&icmp);
     assert_eq!((found.protocol, found.l4, found.payload), (Some(1), Some(34), Some(34)));
     assert_eq!(found.ports(&icmp), None);
     let arp = [&ETHERNET[..12], &[8, 6], &[0; 28][..]].concat();
-    assert_eq!((read(&arp).network, read(&arp).l4), (Network::Arp, None));
-    assert_eq!(read(&arp).faults, FINE);
+    assert_eq!((dissect_ethernet(&arp).network, dissect_ethernet(&arp).l4), (Network::Arp, None));
+    assert_eq!(dissect_ethernet(&arp).faults, FINE);
     let spanning_tree = [&ETHERNET[..12], &[0, 7], &[0x42, 0x42, 3, 0, 0, 0, 0, 9, 9]].concat();
-    let found = read(&spanning_tree);
+    let found = dissect_ethernet(&spanning_tree);
     assert_eq!(found.packet(&spanning_tree), Some(&spanning_tree[14..21]));
     let nine_tags = [&ETHERNET[..12], &[0x81, 0, 0, 1].repeat(9), &[8, 0]].concat();
-    assert_eq!((read(&nine_tags).network, read(&nine_tags).faults), (Network::Other(0x8100), DEEP));
+    assert_eq!(
+        (dissect_ethernet(&nine_tags).network, dissect_ethernet(&nine_tags).faults),
+        (Network::Other(0x8100), DEEP)
+    );
     let unknown = layers(LinkType(105), &icmp);
     assert_eq!((unknown.l3, unknown.network, unknown.faults), (None, Network::Unknown, FINE));
 }

@@ -1,7 +1,7 @@
-//! Data of resource records, as text.
+//! Data of resource records, and their formatting as text.
 //!
-//! Data of common types is formatted as in master files; data of other types, and malformed data,
-//! as `\# length hex` (RFC 3597 §5), limited to [`DISPLAY_MAX`] bytes.
+//! Data of common types are formatted as in master files. Data of other types, and malformed data,
+//! are formatted as `\# length hex` (RFC 3597 §5), limited to [`DISPLAY_MAX`] bytes.
 
 use super::name::write_escaped;
 use super::{DnsFault, Name, RecordType};
@@ -9,13 +9,13 @@ use crate::read::{array, be16, be32};
 use core::fmt::{self, Write as _};
 use core::net::{Ipv4Addr, Ipv6Addr};
 
-/// Maximum number of data bytes in a hexadecimal dump.
+/// Maximum number of data bytes in the hexadecimal format.
 const DISPLAY_MAX: usize = 64;
 
 /// The data of a resource record.
 #[derive(Clone, Copy, Debug)]
 pub struct Data<'m> {
-    /// The message up to the end of the data, since compressed names point back into it.
+    /// The message up to the end of the data, because compressed names refer back into the message.
     message: &'m [u8],
     at: usize,
     kind: RecordType,
@@ -32,13 +32,13 @@ impl<'m> Data<'m> {
         Ok(Self { message, at, kind })
     }
 
-    /// Returns the bytes.
+    /// Returns the bytes of the data.
     #[must_use]
     pub fn bytes(&self) -> &'m [u8] {
         self.message.get(self.at..).unwrap_or_default()
     }
 
-    /// Parses data that consists of one name; `None` if it is malformed.
+    /// Parses data that consist of one name; `None` if they are malformed.
     #[must_use]
     fn name(&self) -> Option<Name<'m>> {
         match self.kind.0 {
@@ -47,7 +47,7 @@ impl<'m> Data<'m> {
         }
     }
 
-    /// Parses the name from `offset` to the end of the data; `None` if it does not end there.
+    /// Parses the name from `offset` to the end of the data; `None` if the name does not end there.
     fn name_at(&self, offset: usize) -> Option<Name<'m>> {
         let (name, after) = Name::read(self.message, self.at + offset).ok()?;
         (after == self.message.len()).then_some(name)
@@ -57,9 +57,9 @@ impl<'m> Data<'m> {
         be16(self.message, self.at + offset)
     }
 
-    /// Parses the data in the form of its type; `None` if it does not have that form, or if the
-    /// type has none here.
-    fn parsed(&self) -> Option<DataForm<'m>> {
+    /// Parses the data by the record type. Returns `None` if the data are malformed, or if this
+    /// function does not know the type.
+    fn parse_form(&self) -> Option<DataForm<'m>> {
         let bytes = self.bytes();
         match self.kind.0 {
             1 => Some(DataForm::Ipv4(<[u8; 4]>::try_from(bytes).ok()?.into())),
@@ -69,9 +69,9 @@ impl<'m> Data<'m> {
                 let numbers = [self.be16(0)?, self.be16(2)?, self.be16(4)?];
                 Some(DataForm::Service(numbers, self.name_at(6)?))
             }
-            6 => self.soa(),
+            6 => self.parse_soa(),
             13 | 16 | 99 => are_strings(bytes).then_some(DataForm::Strings(bytes)),
-            35 => self.naptr(),
+            35 => self.parse_naptr(),
             257 => {
                 let [flags, length] = array(bytes, 0)?;
                 let tag = bytes.get(2..2 + usize::from(length))?;
@@ -88,7 +88,7 @@ impl<'m> Data<'m> {
     }
 
     /// Parses the data of a NAPTR record: two numbers, three strings, a name.
-    fn naptr(&self) -> Option<DataForm<'m>> {
+    fn parse_naptr(&self) -> Option<DataForm<'m>> {
         let numbers = [self.be16(0)?, self.be16(2)?];
         let mut at = 4;
         for _ in 0..3 {
@@ -97,7 +97,7 @@ impl<'m> Data<'m> {
         Some(DataForm::Pointer(numbers, self.bytes().get(4..at)?, self.name_at(at)?))
     }
 
-    fn soa(&self) -> Option<DataForm<'m>> {
+    fn parse_soa(&self) -> Option<DataForm<'m>> {
         let (server, at) = Name::read(self.message, self.at).ok()?;
         let (person, at) = Name::read(self.message, at).ok()?;
         let number = |n: usize| be32(self.message, at + 4 * n);
@@ -106,7 +106,7 @@ impl<'m> Data<'m> {
     }
 }
 
-/// Parsed data of a resource record, by form.
+/// Parsed data of a resource record, one variant per format.
 enum DataForm<'m> {
     Ipv4(Ipv4Addr),
     Ipv6(Ipv6Addr),
@@ -121,7 +121,7 @@ enum DataForm<'m> {
 
 impl fmt::Display for Data<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.parsed() {
+        match self.parse_form() {
             Some(DataForm::Ipv4(address)) => write!(f, "{address}"),
             Some(DataForm::Ipv6(address)) => write!(f, "{address}"),
             Some(DataForm::Name(name)) => write!(f, "{name}"),

@@ -1,12 +1,13 @@
-//! DNS messages (RFC 1035), as in a datagram or after the length prefix of a stream.
+//! Parser for DNS messages (RFC 1035), as they occur in a datagram or after the length prefix of a
+//! stream.
 //!
-//! Parses header, questions and records; names and data are formatted as text. No results are
-//! collected or allocated: a [`Message`] is a view, and each access walks the bytes again.
+//! Parses the header, questions and records, and formats names and data as text. A [`Message`] is a
+//! view: nothing is collected or allocated, and each access parses the bytes again.
 //!
 //! Hostile input: a name has at most 255 bytes and may follow at most 127 compression pointers,
-//! including forward ones as resolvers do, so each record takes at most a few hundred steps. A
-//! truncated message ([`DnsFault::Ends`]) is distinguished from an invalid one
-//! ([`DnsFault::Wrong`]), since the capture may have truncated it.
+//! including forward ones as resolvers do, so the parser needs at most a few hundred steps per
+//! record. A truncated message ([`DnsFault::Ends`]) is distinguished from an invalid one
+//! ([`DnsFault::Wrong`]), because the capture may have truncated the message.
 
 mod data;
 mod name;
@@ -23,12 +24,12 @@ use core::fmt;
 
 /// Length of the header in bytes.
 pub const LENGTH: usize = 12;
-/// Minimum length of a question in bytes: a question about the root.
+/// Minimum length in bytes of a question, reached by a question about the root.
 const QUESTION_MIN: usize = 5;
-/// Minimum length of a record in bytes: a record of the root without data.
+/// Minimum length in bytes of a record, reached by a record of the root without data.
 const RECORD_MIN: usize = 11;
 
-/// A part of a message that cannot be parsed, with the reason.
+/// The fault and offset at which parsing of a message failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DnsFault {
     /// The message ends inside an item at this offset.
@@ -51,11 +52,11 @@ impl core::error::Error for DnsFault {}
 /// The section of a record.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Section {
-    /// Answers; in an update, prerequisites.
+    /// Answers. In an update, prerequisites.
     Answer,
-    /// Authority; in an update, the changes.
+    /// Authority records. In an update, the changes.
     Authority,
-    /// Additional data.
+    /// Additional records.
     Additional,
 }
 
@@ -65,35 +66,35 @@ pub struct Message<'m> {
     bytes: &'m [u8],
 }
 
-/// A question.
+/// A question of a message.
 #[derive(Clone, Copy, Debug)]
 pub struct Question<'m> {
     /// Queried name.
     pub name: Name<'m>,
     /// Queried type.
     pub kind: RecordType,
-    /// Class; in multicast DNS, the highest bit requests a unicast response.
+    /// Queried class. In multicast DNS, the highest bit requests a unicast response.
     pub class: RecordClass,
 }
 
 /// A resource record.
 #[derive(Clone, Copy, Debug)]
 pub struct ResourceRecord<'m> {
-    /// Section.
+    /// Section that contains the record.
     pub section: Section,
-    /// Owner name.
+    /// Name of the owner of the record.
     pub name: Name<'m>,
-    /// Type.
+    /// Type of the record.
     pub kind: RecordType,
-    /// Class; in an OPT record, the sender's UDP payload size.
+    /// Class of the record. In an OPT record, the sender's UDP payload size.
     pub class: RecordClass,
-    /// Time to live in seconds; in an OPT record, extended header bits (RFC 6891 §6.1.3).
+    /// Time to live in seconds. In an OPT record, extended header bits (RFC 6891 §6.1.3).
     pub ttl: u32,
-    /// Data.
+    /// Data of the record.
     pub data: Data<'m>,
 }
 
-/// A question or record, in message order.
+/// A question or a record of a message.
 #[derive(Clone, Copy, Debug)]
 pub enum Entry<'m> {
     /// A question.
@@ -115,20 +116,20 @@ impl<'m> Message<'m> {
         self.word(0)
     }
 
-    /// Returns true for a response.
+    /// Returns true if the message is a response.
     #[must_use]
     pub fn is_response(&self) -> bool {
         self.word(2) & 0x8000 != 0
     }
 
-    /// Returns the operation.
+    /// Returns the operation code.
     #[must_use]
     pub fn opcode(&self) -> Opcode {
         Opcode((self.word(2) >> 11 & 0xf) as u8)
     }
 
-    /// Returns the four bits of the response code in the header; an OPT record may extend them
-    /// ([`ResourceRecord::extended`]).
+    /// Returns the four bits of the response code in the header. An OPT record may extend them
+    /// ([`ResourceRecord::extended_rcode`]).
     #[must_use]
     pub fn rcode(&self) -> Rcode {
         Rcode(self.word(2) & 0xf)
@@ -165,9 +166,9 @@ impl<'m> Message<'m> {
         }
     }
 
-    /// Returns true if arbitrary bytes plausibly are a message: the header is one that real
-    /// software sends, and its counts fit into `length` bytes, the length of the message on the
-    /// wire.
+    /// Returns true if arbitrary bytes are plausibly a message: the header is one that real
+    /// software sends, and the counts in it fit into `length` bytes, the length of the message on
+    /// the wire.
     #[must_use]
     pub fn is_likely(&self, length: usize) -> bool {
         let questions = usize::from(self.questions());
@@ -190,7 +191,8 @@ impl<'m> Message<'m> {
         sent && LENGTH + questions * QUESTION_MIN + all * RECORD_MIN <= length
     }
 
-    /// Returns true if the header's counts fit into `length` bytes, and it is not an empty query.
+    /// Returns true if the counts in the header fit into `length` bytes, and the message is not an
+    /// empty query.
     #[must_use]
     pub fn is_possible(&self, length: usize) -> bool {
         let sections = [Section::Answer, Section::Authority, Section::Additional];
@@ -200,8 +202,8 @@ impl<'m> Message<'m> {
         some && LENGTH + questions * QUESTION_MIN + all * RECORD_MIN <= length
     }
 
-    /// Returns true if the bytes are exactly one message, even with an unusual header: a response
-    /// code in a query, an unassigned operation, an inverse query (RFC 1035 §6.4).
+    /// Returns true if the bytes are exactly one complete message, even with an unusual header: a
+    /// response code in a query, an unassigned operation code, or an inverse query (RFC 1035 §6.4).
     #[must_use]
     pub fn is_sound(&self) -> bool {
         let mut entries = self.entries();
@@ -209,7 +211,7 @@ impl<'m> Message<'m> {
         read && entries.offset() == self.bytes.len()
     }
 
-    /// Iterates over questions, then records. Ends after the first fault.
+    /// Iterates over the questions, then the records. Ends after the first fault.
     #[must_use]
     pub fn entries(&self) -> Entries<'m> {
         let left = [self.word(4), self.word(6), self.word(8), self.word(10)];
@@ -222,14 +224,14 @@ impl<'m> Message<'m> {
 }
 
 impl ResourceRecord<'_> {
-    /// Returns the upper bits of the response code; `None` unless this is an OPT record.
+    /// Returns the upper bits of the response code; `None` unless this record is an OPT record.
     #[must_use]
-    pub fn extended(&self) -> Option<u16> {
+    pub fn extended_rcode(&self) -> Option<u16> {
         (self.kind == OPT).then(|| u16::from(self.ttl.to_be_bytes()[0]) << 4)
     }
 }
 
-/// An iterator over questions and records.
+/// An iterator over the questions and records of a message.
 #[derive(Clone, Debug)]
 pub struct Entries<'m> {
     bytes: &'m [u8],
@@ -239,7 +241,7 @@ pub struct Entries<'m> {
 }
 
 impl Entries<'_> {
-    /// Returns the offset after the last parsed item.
+    /// Returns the offset in bytes after the last parsed question or record.
     #[must_use]
     pub fn offset(&self) -> usize {
         self.at

@@ -1,15 +1,16 @@
 //! Domain names: sequences of labels, possibly compressed by pointers.
 //!
 //! Parsing verifies every label. Text is formatted as in master files and by `dig` (RFC 1035 §5.1,
-//! RFC 4343 §2.1): unprintable bytes as `\DDD`, special characters after a backslash, no final
-//! dot, `.` for the root.
+//! RFC 4343 §2.1): unprintable bytes as `\DDD`, special characters after a backslash, without a
+//! final dot, and the root as `.`.
 
 use super::DnsFault;
 use core::fmt::{self, Write as _};
 
-/// Maximum length of a name on the wire in bytes, with length bytes and root (RFC 1035 §2.3.4).
+/// Maximum length in bytes of a name on the wire, including length bytes and the root (RFC 1035
+/// §2.3.4).
 pub const NAME_MAX: usize = 255;
-/// Maximum number of pointers per name: one before each of at most 127 labels.
+/// Maximum number of pointers per name, which permits one before each of at most 127 labels.
 const POINTERS_MAX: usize = 127;
 
 /// A name whose labels have all been verified.
@@ -21,9 +22,9 @@ pub struct Name<'m> {
 }
 
 impl<'m> Name<'m> {
-    /// Parses the name at offset `at`; also returns the offset after it.
+    /// Parses the name at offset `at`. Also returns the offset after the name.
     pub fn read(message: &'m [u8], at: usize) -> Result<(Self, usize), DnsFault> {
-        let mut walk = Walk::new(message, at);
+        let mut walk = LabelWalk::new(message, at);
         let mut length = 1;
         loop {
             match walk.step()? {
@@ -41,10 +42,10 @@ impl<'m> Name<'m> {
         }
     }
 
-    /// Iterates over the labels, without the root.
+    /// Iterates over the labels, excluding the root.
     #[must_use]
     pub fn labels(&self) -> Labels<'m> {
-        Labels(Walk::new(self.message, self.at))
+        Labels(LabelWalk::new(self.message, self.at))
     }
 
     /// Returns true if a pointer in the name points forward, although RFC 1035 §4.1.4 allows only
@@ -54,7 +55,7 @@ impl<'m> Name<'m> {
         self.points_ahead
     }
 
-    /// Returns true for the root.
+    /// Returns true if the name is the root.
     #[must_use]
     pub fn is_root(&self) -> bool {
         self.labels().next().is_none()
@@ -78,8 +79,8 @@ impl fmt::Display for Name<'_> {
     }
 }
 
-/// Writes bytes; escapes unprintable bytes (space included) as `\DDD`, and backslashes and
-/// `special` bytes with a backslash.
+/// Writes bytes with escapes: unprintable bytes and spaces as `\DDD`, and backslashes and bytes in
+/// `special` after a backslash.
 pub(super) fn write_escaped(
     f: &mut fmt::Formatter<'_>,
     bytes: &[u8],
@@ -96,9 +97,9 @@ pub(super) fn write_escaped(
     Ok(())
 }
 
-/// An iterator over the labels of a name, without the root.
+/// An iterator over the labels of a name, excluding the root.
 #[derive(Clone, Debug)]
-pub struct Labels<'m>(Walk<'m>);
+pub struct Labels<'m>(LabelWalk<'m>);
 
 impl<'m> Iterator for Labels<'m> {
     type Item = &'m [u8];
@@ -108,22 +109,21 @@ impl<'m> Iterator for Labels<'m> {
     }
 }
 
-/// A walk from label to label.
+/// The state of a walk from label to label.
 #[derive(Clone, Debug)]
-struct Walk<'m> {
+struct LabelWalk<'m> {
     message: &'m [u8],
     at: usize,
-    /// Start of the current run of labels; pointers should point before it.
+    /// Start of the current run of labels. A valid pointer points before this offset.
     begin: usize,
     /// True if a pointer pointed forward.
     points_ahead: bool,
-    /// Offset after the first pointer, where the name ends in its record; `None` before any
-    /// pointer.
+    /// Offset after the first pointer, where the record continues; `None` before any pointer.
     end: Option<usize>,
     pointers: usize,
 }
 
-impl<'m> Walk<'m> {
+impl<'m> LabelWalk<'m> {
     const fn new(message: &'m [u8], at: usize) -> Self {
         Self { message, at, begin: at, points_ahead: false, end: None, pointers: 0 }
     }

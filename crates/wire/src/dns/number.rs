@@ -18,10 +18,10 @@ pub struct Rcode(pub u16);
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Opcode(pub u8);
 
-/// The pseudo-record that extends the header (RFC 6891).
+/// Type of the pseudo-record that extends the header (RFC 6891).
 pub const OPT: RecordType = RecordType(41);
 
-/// Named record types, in lower case.
+/// Record types and their names in lower case.
 pub const TYPES: [(&str, u16); 54] = [
     ("a", 1),
     ("ns", 2),
@@ -79,7 +79,7 @@ pub const TYPES: [(&str, u16); 54] = [
     ("caa", 257),
 ];
 
-/// Named response codes, in lower case.
+/// Response codes and their names in lower case.
 pub const RCODES: [(&str, u16); 20] = [
     ("noerror", 0),
     ("formerr", 1),
@@ -106,15 +106,15 @@ pub const RCODES: [(&str, u16); 20] = [
 impl Opcode {
     /// Standard query.
     pub const QUERY: Self = Self(0);
-    /// Server status request; only the number is defined.
+    /// Server status request, whose format is not defined.
     pub const STATUS: Self = Self(2);
     /// Dynamic update (RFC 2136).
     pub const UPDATE: Self = Self(5);
     /// DNS stateful operation (RFC 8490).
     pub const STATEFUL: Self = Self(6);
 
-    /// Returns true for an assigned operation (1 is the obsolete inverse query, 4 a change
-    /// notification).
+    /// Returns true if IANA has assigned this operation code. Code 1 is the obsolete inverse query,
+    /// and 4 a change notification.
     pub(super) const fn is_assigned(self) -> bool {
         matches!(self.0, 0 | 1 | 2 | 4 | 5 | 6)
     }
@@ -140,8 +140,8 @@ impl fmt::Display for RecordClass {
     }
 }
 
-/// Writes the name in upper case as in master files; for an unnamed number, `word` and the number
-/// (RFC 3597 §5).
+/// Writes the name in upper case, as in master files. For a number without a name, writes `word`
+/// and the number (RFC 3597 §5).
 fn write_name(
     f: &mut fmt::Formatter<'_>,
     names: &[(&str, u16)],

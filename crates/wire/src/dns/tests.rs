@@ -1,4 +1,4 @@
-//! DNS messages: literal, truncated, with flipped bits, and noise.
+//! Tests of the DNS parser with literal and truncated messages, flipped bits, and noise.
 
 use super::*;
 
@@ -17,7 +17,7 @@ fn response() -> Vec<u8> {
 }
 
 /// Formats a message, one line per entry, and returns its final fault.
-fn parsed(bytes: &[u8]) -> (Vec<String>, Option<DnsFault>) {
+fn format_message(bytes: &[u8]) -> (Vec<String>, Option<DnsFault>) {
     let Some(message) = Message::parse(bytes) else { return (Vec::new(), None) };
     let mut lines = Vec::new();
     for entry in message.entries() {
@@ -32,7 +32,7 @@ fn parsed(bytes: &[u8]) -> (Vec<String>, Option<DnsFault>) {
     (lines, None)
 }
 
-fn text_of(kind: u16, data: &[u8]) -> String {
+fn format_data(kind: u16, data: &[u8]) -> String {
     Data::read(data, RecordType(kind), 0, data.len()).unwrap().to_string()
 }
 
@@ -44,7 +44,7 @@ fn response_is_parsed_to_its_end() {
     assert!(message.is_response() && message.is_likely(bytes.len()));
     assert_eq!(message.flags().collect::<Vec<_>>(), ["aa", "rd", "ra"]);
     assert_eq!((message.questions(), message.records(Section::Answer)), (1, 3));
-    let (lines, fault) = parsed(&bytes);
+    let (lines, fault) = format_message(&bytes);
     assert_eq!(
         lines,
         [
@@ -57,7 +57,7 @@ fn response_is_parsed_to_its_end() {
     );
     assert_eq!(fault, None);
     let extended = message.entries().find_map(|entry| match entry {
-        Ok(Entry::Record(record)) => record.extended(),
+        Ok(Entry::Record(record)) => record.extended_rcode(),
         _ => None,
     });
     assert_eq!(extended, Some(0x10), "BADVERS has its upper bits in the OPT record");
@@ -108,15 +108,15 @@ fn invalid_names_are_rejected() {
 }
 
 #[test]
-fn pointer_ends_the_name_in_place() {
+fn pointer_ends_the_name_in_its_record() {
     let bytes = b"\x03com\0\x02ab\xc0\x00\x01c\xc0\x05rest";
     let (name, after) = Name::read(bytes, 10).unwrap();
     assert_eq!((name.to_string().as_str(), after), ("c.ab.com", 14));
     assert_eq!(name.labels().collect::<Vec<_>>(), [&b"c"[..], b"ab", b"com"]);
 }
 
-/// RFC 1035 §4.1.4 allows only pointers to "a prior occurrence"; resolvers follow other pointers
-/// too.
+/// Expects a pointer that points forward to be followed and reported. RFC 1035 §4.1.4 allows only
+/// pointers to "a prior occurrence", but resolvers also follow others.
 #[test]
 fn forward_pointer_is_followed_and_reported() {
     let bytes = b"\x01a\xc0\x06..\x02bc\0";
@@ -129,24 +129,24 @@ fn forward_pointer_is_followed_and_reported() {
 #[test]
 fn record_data_are_formatted_by_type() {
     let ns = b"\x02ns\0";
-    assert_eq!(text_of(2, ns), "ns");
-    assert_eq!(text_of(15, b"\0\x0a\x02mx\0"), "10 mx");
-    assert_eq!(text_of(33, b"\0\x01\0\x02\x14\x66\x01h\0"), "1 2 5222 h");
-    assert_eq!(text_of(16, b"\x05v=a b\x02\"\xff\0"), r#""v=a b" "\"\255" """#);
-    assert_eq!(text_of(257, b"\0\x05issueca.example"), r#"0 issue "ca.example""#);
-    assert_eq!(text_of(65, b"\0\x01\0\0\x01\0\x03\x02h2"), "1 .");
+    assert_eq!(format_data(2, ns), "ns");
+    assert_eq!(format_data(15, b"\0\x0a\x02mx\0"), "10 mx");
+    assert_eq!(format_data(33, b"\0\x01\0\x02\x14\x66\x01h\0"), "1 2 5222 h");
+    assert_eq!(format_data(16, b"\x05v=a b\x02\"\xff\0"), r#""v=a b" "\"\255" """#);
+    assert_eq!(format_data(257, b"\0\x05issueca.example"), r#"0 issue "ca.example""#);
+    assert_eq!(format_data(65, b"\0\x01\0\0\x01\0\x03\x02h2"), "1 .");
     let soa = [&ns[..], b"\x02me\0", &[0, 0, 0, 1, 0, 0, 0, 2, 0, 0, 0, 3, 0, 0, 0, 4, 0, 0, 0, 5]];
-    assert_eq!(text_of(6, &soa.concat()), "ns me 1 2 3 4 5");
+    assert_eq!(format_data(6, &soa.concat()), "ns me 1 2 3 4 5");
     assert_eq!(
-        text_of(35, b"\0\x64\0\x0a\x01s\x07SIP+D2T\0\x01p\0"),
+        format_data(35, b"\0\x64\0\x0a\x01s\x07SIP+D2T\0\x01p\0"),
         r#"100 10 "s" "SIP+D2T" "" p"#
     );
-    assert_eq!(text_of(35, b"\0\x64\0\x0a\x01s\x07SIP"), r"\# 10 0064000a017307534950");
-    assert_eq!(text_of(999, b"\x01\xab"), r"\# 2 01ab");
-    assert_eq!(text_of(1, b"\x01\x02"), r"\# 2 0102", "no address has two bytes");
-    assert_eq!(text_of(5, b"\x02ns\0x"), r"\# 5 026e730078", "bytes behind the name");
-    assert_eq!(text_of(16, b"\x05a"), r"\# 2 0561");
-    assert_eq!(text_of(10, &[0; 99]).len(), 6 + 2 * 64 + 3);
+    assert_eq!(format_data(35, b"\0\x64\0\x0a\x01s\x07SIP"), r"\# 10 0064000a017307534950");
+    assert_eq!(format_data(999, b"\x01\xab"), r"\# 2 01ab");
+    assert_eq!(format_data(1, b"\x01\x02"), r"\# 2 0102", "no address has two bytes");
+    assert_eq!(format_data(5, b"\x02ns\0x"), r"\# 5 026e730078", "bytes behind the name");
+    assert_eq!(format_data(16, b"\x05a"), r"\# 2 0561");
+    assert_eq!(format_data(10, &[0; 99]).len(), 6 + 2 * 64 + 3);
 }
 
 #[test]
@@ -169,9 +169,9 @@ fn likely_messages_are_distinguished_from_other_bytes() {
     assert!(Message::parse(&[0; 11]).is_none());
 }
 
-/// An unusual header counts as DNS if the bytes are exactly one message.
+/// Expects a message with an unusual header to count as DNS if the bytes are exactly one message.
 #[test]
-fn unusual_header_counts_if_the_rest_is_exactly_dns() {
+fn unusual_header_counts_if_bytes_are_exactly_one_message() {
     let message = |second: u16, counts: [u16; 4], rest: &[u8]| {
         let words = [[7, second], [counts[0], counts[1]], [counts[2], counts[3]]].concat();
         let header = words.into_iter().flat_map(u16::to_be_bytes);
@@ -205,11 +205,11 @@ fn named_numbers_are_sorted_and_displayed() {
 }
 
 #[test]
-fn truncated_message_ends_and_is_not_invalid() {
+fn truncated_message_is_reported_as_ending_not_invalid() {
     let bytes = response();
-    let (whole, _) = parsed(&bytes);
+    let (whole, _) = format_message(&bytes);
     for cut in LENGTH..bytes.len() {
-        let (lines, fault) = parsed(&bytes[..cut]);
+        let (lines, fault) = format_message(&bytes[..cut]);
         assert_eq!(lines, whole[..lines.len()], "{cut}");
         assert!(matches!(fault, Some(DnsFault::Ends(at)) if at <= cut), "{cut}: {fault:?}");
     }
@@ -222,7 +222,7 @@ fn flipped_bits_and_noise_terminate() {
         for bit in 0..8 {
             let mut bytes = bytes.clone();
             bytes[at] ^= 1 << bit;
-            let (lines, _) = parsed(&bytes);
+            let (lines, _) = format_message(&bytes);
             assert!(lines.len() <= bytes.len() / QUESTION_MIN);
         }
     }
@@ -233,7 +233,7 @@ fn flipped_bits_and_noise_terminate() {
         if let Some(counts) = bytes.get_mut(4..12) {
             counts.copy_from_slice(&[0, 9, 0, 9, 0, 9, 0, 9]);
         }
-        let (lines, _) = parsed(&bytes);
+        let (lines, _) = format_message(&bytes);
         assert!(lines.len() <= 36);
     }
 }

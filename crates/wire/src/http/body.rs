@@ -1,4 +1,5 @@
-//! Ends of message bodies (RFC 9112 §6, §7): plain data that the bytes after a head advance.
+//! Tracking of message bodies (RFC 9112 §6, §7). A [`Body`] is plain data and advances over the
+//! bytes that follow a head.
 
 use super::fault::HttpFault;
 use super::fields::is_token;
@@ -9,81 +10,100 @@ use super::start::Start;
 use memchr::memchr;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-/// Progress through a message body. All zeros mean that the body has ended.
+/// Progress through a message body. A value of all zeros means that the body has ended.
 #[derive(FromBytes, IntoBytes, Immutable, Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(C)]
 pub struct Body {
-    /// Number of bytes left of the body or chunk; the size of a chunk while its digits are read.
+    /// Number of bytes left in the body or chunk. While the digits of a chunk size are read, their
+    /// value so far.
     left: u64,
-    /// Parse state (constants below).
+    /// Parse state, one of the constants below.
     state: u8,
     /// 1 for the lenient mode.
     lenient: u8,
-    /// Stated length of a body that was announced as chunked.
+    /// `Content-Length` of a body that was announced as chunked, in six bytes.
     spare: [u8; 6],
 }
 
-/// A run of bytes of a message.
+/// The longest run of bytes of one kind, as returned by [`Body::take`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum BodyPart {
-    /// Bytes of the body.
+    /// Number of bytes that belong to the body's data.
     Data(usize),
-    /// Bytes that frame the body: chunk sizes, line ends, trailers.
+    /// Number of bytes that frame the body: chunk sizes, line ends and trailers.
     Framing(usize),
-    /// The body has ended; the bytes are not part of it.
+    /// The body has ended, and the bytes do not belong to it.
     End,
 }
 
-/// Request method, as far as it affects the response's framing.
+/// Request method, as far as it affects the framing of the response.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RequestMethod {
-    /// `HEAD`: no body follows, whatever the head states.
+    /// `HEAD`: no body follows, whatever the fields of the response say.
     Head,
-    /// `CONNECT`: a success is followed by another protocol.
+    /// `CONNECT`: after a successful response, another protocol follows.
     Connect,
-    /// Any other, or unknown.
+    /// Any other method, or an unknown one.
     Other,
 }
 
+/// State after the end of the body.
 const ENDED: u8 = 0;
+/// State in a body whose length is known.
 const LENGTH: u8 = 1;
+/// State in a body that ends with its connection.
 const UNTIL_CLOSE: u8 = 2;
+/// State after a switch to another protocol.
 const SWITCHED: u8 = 3;
 /// State before the size of a chunk.
 const SIZE: u8 = 4;
+/// State between the digits of a chunk size.
 const SIZE_DIGITS: u8 = 5;
-/// State after the size: white space before an extension.
+/// State in white space between the size and an extension.
 const SIZE_BLANK: u8 = 6;
+/// State after the semicolon that begins an extension.
 const EXTENSION: u8 = 7;
+/// State in the name of an extension.
 const EXTENSION_NAME: u8 = 8;
+/// State in white space after the name of an extension.
 const EXTENSION_BLANK: u8 = 9;
+/// State after the equals sign of an extension.
 const EXTENSION_EQUALS: u8 = 10;
+/// State in the unquoted value of an extension.
 const EXTENSION_VALUE: u8 = 11;
+/// State in the quoted value of an extension.
 const QUOTED: u8 = 12;
+/// State after a backslash in a quoted value.
 const QUOTED_PAIR: u8 = 13;
+/// State after the closing quote of a value.
 const QUOTED_END: u8 = 14;
-/// State after CR of a size line.
+/// State after the CR of a size line.
 const SIZE_CR: u8 = 15;
+/// State in the data of a chunk.
 const CHUNK: u8 = 16;
-/// State after a chunk's data.
+/// State after the data of a chunk.
 const CHUNK_END: u8 = 17;
+/// State after the CR that follows the data of a chunk.
 const CHUNK_CR: u8 = 18;
 /// State at the beginning of a trailer line.
 const TRAILER: u8 = 19;
+/// State in the name of a trailer field.
 const TRAILER_NAME: u8 = 20;
+/// State in the value of a trailer field.
 const TRAILER_VALUE: u8 = 21;
+/// State after the CR of a trailer line.
 const TRAILER_CR: u8 = 22;
-/// State after CR of the empty line.
+/// State after the CR of the final empty line.
 const LAST_CR: u8 = 23;
-/// Bytes after a size that the lenient mode skips.
+/// State in bytes after a size, which the lenient mode skips.
 const SIZE_JUNK: u8 = 24;
 /// State before the size of the first chunk.
 const FIRST_SIZE: u8 = 25;
-/// State after the value of an extension: white space.
+/// State in white space after the value of an extension.
 const VALUE_BLANK: u8 = 26;
 
 impl Body {
-    /// Returns the body after a request's head (RFC 9112 §6.3).
+    /// Returns the body that follows the head of a request (RFC 9112 §6.3).
     pub fn of_request(head: &Head<'_>, mode: ParseMode) -> Result<Self, HttpFault> {
         let fields = &head.fields;
         match (fields.transfer, fields.chunked, fields.length) {
@@ -98,7 +118,8 @@ impl Body {
         }
     }
 
-    /// Returns the body after a response's head (RFC 9112 §6.3).
+    /// Returns the body that follows the head of a response to a request with the method `asked`
+    /// (RFC 9112 §6.3).
     #[must_use]
     pub fn of_response(head: &Head<'_>, asked: RequestMethod, mode: ParseMode) -> Self {
         let Start::Response { status, .. } = head.start else { return Self::default() };
@@ -128,25 +149,25 @@ impl Body {
         Self { left: length, state: if length == 0 { ENDED } else { LENGTH }, ..Self::default() }
     }
 
-    /// Returns a body that ends with its connection.
+    /// Returns a body that ends when its connection ends.
     #[must_use]
     pub fn until_close() -> Self {
         Self { state: UNTIL_CLOSE, ..Self::default() }
     }
 
-    /// Returns an absent body, after which another protocol follows.
+    /// Returns a body of no bytes, after which another protocol follows.
     #[must_use]
     pub fn switched() -> Self {
         Self { state: SWITCHED, ..Self::default() }
     }
 
-    /// Returns a chunked body.
+    /// Returns a body in chunks.
     fn chunked(mode: ParseMode) -> Self {
         Self { state: SIZE, lenient: u8::from(mode == ParseMode::Lenient), ..Self::default() }
     }
 
-    /// Returns a chunked body for the lenient mode. If its first chunk has no size, it becomes a
-    /// body of `stated` bytes, or, if that is 0, a body that ends with its connection.
+    /// Returns a body in chunks for the lenient mode. If the first chunk turns out to have no size,
+    /// the body instead has `stated` bytes or, if `stated` is 0, ends with its connection.
     fn chunked_or_plain(stated: u64) -> Self {
         // A length beyond 6 bytes exceeds any connection.
         let [a, b, c, d, e, f, ..] = stated.to_le_bytes();
@@ -171,8 +192,8 @@ impl Body {
         self.state == SWITCHED
     }
 
-    /// Consumes `length` bytes and returns true if they are all body bytes and do not end the body;
-    /// else consumes nothing and returns false.
+    /// Consumes `length` bytes and returns true if all of these are data of the body and the body
+    /// does not end with them; else consumes nothing and returns false.
     #[inline]
     pub const fn continue_within(&mut self, length: u32) -> bool {
         match self.state {
@@ -185,7 +206,7 @@ impl Body {
         }
     }
 
-    /// Consumes the longest prefix of `bytes` that is of one kind, and returns it.
+    /// Consumes the longest prefix of `bytes` that is of one kind, and returns its kind and length.
     pub fn take(&mut self, bytes: &[u8]) -> Result<BodyPart, HttpFault> {
         match self.state {
             ENDED | SWITCHED => Ok(BodyPart::End),
@@ -195,8 +216,8 @@ impl Body {
         }
     }
 
-    /// Advances over `length` missing bytes, as far as they are body bytes; returns the number of
-    /// these. A smaller number than `length` means that framing was lost.
+    /// Advances over up to `length` missing bytes, as long as these are data of the body, and
+    /// returns their number. A result below `length` means that bytes of the framing are missing.
     pub fn miss(&mut self, length: u64) -> u64 {
         match self.state {
             UNTIL_CLOSE => length,
@@ -245,7 +266,7 @@ impl Body {
         Ok(BodyPart::Framing(at))
     }
 
-    /// Returns the number of bytes that can be skipped at once.
+    /// Returns the number of bytes at the start of `rest` that leave the state unchanged.
     fn skip(&self, rest: &[u8]) -> usize {
         match self.state {
             TRAILER_VALUE | SIZE_JUNK if self.lenient != 0 => {
@@ -255,7 +276,8 @@ impl Body {
         }
     }
 
-    /// Reinterprets a body announced as chunked that has no chunks (lenient mode).
+    /// Changes a body that was announced as chunked but has no chunks to a plain body (lenient
+    /// mode).
     fn reinterpret(&mut self, bytes: &[u8]) -> Result<BodyPart, HttpFault> {
         let [a, b, c, d, e, f] = self.spare;
         let stated = u64::from_le_bytes([a, b, c, d, e, f, 0, 0]);
@@ -267,7 +289,7 @@ impl Body {
         self.take(bytes)
     }
 
-    /// Advances by one byte of framing.
+    /// Advances the state by one byte of framing.
     fn step(&mut self, byte: u8) -> Result<(), HttpFault> {
         let lenient = self.lenient != 0;
         self.state = match self.state {
@@ -285,8 +307,8 @@ impl Body {
         Ok(())
     }
 
-    /// Advances within a chunk size. The lenient mode allows white space and line ends before it,
-    /// and anything after it.
+    /// Advances the state within a chunk size. The lenient mode allows white space and line ends
+    /// before the size, and anything after it.
     fn step_size(&mut self, byte: u8, lenient: bool) -> Result<(), HttpFault> {
         let before = self.state != SIZE_DIGITS;
         self.state = match byte {
@@ -310,13 +332,13 @@ impl Body {
         Ok(())
     }
 
-    /// Returns the state after a size line.
+    /// Returns the state that follows a size line.
     const fn after_size(&self) -> u8 {
         if self.left == 0 { TRAILER } else { CHUNK }
     }
 
-    /// Advances within an extension, strictly, with the white space that recipients must ignore
-    /// (RFC 9112 §7.1.1).
+    /// Advances the state within an extension by the strict grammar, including the white space that
+    /// recipients must ignore (RFC 9112 §7.1.1).
     fn step_extension(&self, byte: u8) -> Result<u8, HttpFault> {
         let token = is_token(byte);
         let blank = matches!(byte, b' ' | b'\t');

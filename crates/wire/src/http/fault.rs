@@ -1,17 +1,17 @@
-//! Reasons why bytes are not accepted as HTTP.
+//! The reasons why bytes are rejected as HTTP.
 
 use core::fmt;
 
-/// Reason why a head was not parsed.
+/// The reason why a head could not be parsed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Stop {
-    /// The head is incomplete.
+pub enum HeadError {
+    /// The head is incomplete, and more bytes are needed.
     More,
     /// The head is invalid.
     Fault(HttpFault),
 }
 
-impl From<HttpFault> for Stop {
+impl From<HttpFault> for HeadError {
     fn from(fault: HttpFault) -> Self {
         Self::Fault(fault)
     }
@@ -36,7 +36,8 @@ pub enum HttpFault {
     FieldName,
     /// A field value contains control characters (RFC 9110 §5.5).
     FieldValue,
-    /// A line begins with white space (RFC 9112 §2.2, §5.2).
+    /// A line begins with white space, which would continue the previous line (RFC 9112 §2.2,
+    /// §5.2).
     Folded,
     /// `Content-Length` is not a number (RFC 9112 §6.3).
     Length,
@@ -50,7 +51,7 @@ pub enum HttpFault {
     ChunkSize,
     /// A chunk extension is malformed (RFC 9112 §7.1.1).
     ChunkExtension,
-    /// A chunk does not end after the number of bytes that its size states (RFC 9112 §7.1).
+    /// A chunk is longer than its size states (RFC 9112 §7.1).
     ChunkEnd,
     /// The trailer section is malformed (RFC 9112 §7.1.2).
     Trailer,

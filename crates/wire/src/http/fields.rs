@@ -1,30 +1,30 @@
-//! Header fields needed for framing and descriptions.
+//! Header fields that are needed for framing and for descriptions.
 
 use super::fault::HttpFault;
 use super::mode::ParseMode;
 
-/// The known fields of a head. Absent texts are empty, except for two fields whose absence logs
-/// report.
+/// The values of known fields in a head. An absent text is empty, except for the two fields whose
+/// absence logs report.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Fields<'b> {
-    /// `Host`.
+    /// Value of `Host`.
     pub host: &'b [u8],
-    /// `User-Agent`.
+    /// Value of `User-Agent`; `None` if absent.
     pub user_agent: Option<&'b [u8]>,
-    /// `Referer`.
+    /// Value of `Referer`; `None` if absent.
     pub referer: Option<&'b [u8]>,
-    /// `Content-Type`.
+    /// Value of `Content-Type`.
     pub content_type: &'b [u8],
-    /// `Content-Encoding`; the first of several.
+    /// Value of the first `Content-Encoding`.
     pub content_encoding: &'b [u8],
-    /// `Authorization`.
+    /// Value of `Authorization`.
     pub authorization: &'b [u8],
-    /// Content codings of the body.
+    /// Content codings of the body, in the order of application.
     pub codings: Codings,
-    /// `Content-Length`; the first of several.
+    /// Value of the first `Content-Length` in bytes; `None` if absent.
     pub length: Option<u64>,
-    /// True if the body's length is ambiguous: a `Content-Length` is not a number, differs from
-    /// another one, or occurs together with `Transfer-Encoding`.
+    /// True if the body's length is ambiguous, because a `Content-Length` is not a number, differs
+    /// from another one, or occurs together with `Transfer-Encoding`.
     pub ambiguous: bool,
     /// True if `Transfer-Encoding` is present.
     pub transfer: bool,
@@ -46,16 +46,16 @@ pub struct Fields<'b> {
 pub enum Coding {
     /// `gzip` or `x-gzip`.
     Gzip,
-    /// `deflate`: zlib, or raw from senders that misread the RFC.
+    /// `deflate`: the zlib format, or raw deflate from senders that misread the RFC.
     Deflate,
     /// `br` (RFC 7932).
     Brotli,
-    /// Any other.
+    /// Any other coding.
     Other,
 }
 
-/// Content codings in the order of application, without `identity`: 2 bytes of plain data. More
-/// than four are reported as ending with [`Coding::Other`].
+/// Content codings in the order of application, without `identity`, in 2 bytes of plain data. A
+/// list of more than four ends with [`Coding::Other`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(transparent)]
 pub struct Codings(u16);
@@ -63,25 +63,25 @@ pub struct Codings(u16);
 impl Codings {
     const CODINGS_MAX: u32 = 4;
 
-    /// Restores codings from [`Codings::number`].
+    /// Restores a list of codings from [`Codings::number`].
     #[must_use]
     pub const fn of(number: u16) -> Self {
         Self(number)
     }
 
-    /// Returns the codings as a number, for storage in a session.
+    /// Encodes the list of codings as a number, for storage in a session.
     #[must_use]
     pub const fn number(self) -> u16 {
         self.0
     }
 
-    /// Returns true if there are no codings.
+    /// Returns true if the list contains no codings.
     #[must_use]
     pub const fn is_empty(self) -> bool {
         self.0 == 0
     }
 
-    /// Iterates over the codings in the order of decoding: last applied first.
+    /// Iterates over the codings in the order of decoding, beginning with the one applied last.
     pub fn outermost_first(self) -> impl Iterator<Item = Coding> {
         let number = self.0;
         (0..Self::CODINGS_MAX).rev().filter_map(move |place| match number >> (4 * place) & 0xf {
@@ -109,7 +109,7 @@ impl Codings {
     }
 }
 
-/// Fields that are evaluated.
+/// The fields that the parser evaluates.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum KnownField {
     Host,
@@ -125,7 +125,7 @@ pub(super) enum KnownField {
 }
 
 impl KnownField {
-    /// Returns the field with this name.
+    /// Returns the field with this name; `None` if the field is unknown.
     #[inline]
     pub(super) fn of(name: &[u8]) -> Option<Self> {
         match name.len() {
@@ -144,7 +144,7 @@ impl KnownField {
         }
     }
 
-    /// Returns the field of a well-formed line, and the bytes after its colon; `None` if the field
+    /// Returns the field of a well-formed line and the bytes after the colon; `None` if the field
     /// is unknown.
     #[inline]
     pub(super) fn of_line(line: &[u8]) -> Option<(Self, &[u8])> {
@@ -169,7 +169,8 @@ impl KnownField {
         })
     }
 
-    /// Returns the field with this name, ignoring zero bytes in it.
+    /// Returns the field with this name after removal of zero bytes; `None` if the field is
+    /// unknown.
     pub(super) fn of_ignoring_zeros(name: &[u8]) -> Option<Self> {
         /// Maximum length of a known name in bytes.
         const NAME_LENGTH_MAX: usize = 17;
@@ -184,7 +185,7 @@ impl KnownField {
 }
 
 impl<'b> Fields<'b> {
-    /// Stores a field. `value` is trimmed.
+    /// Stores the value of a field. `value` has been trimmed.
     #[inline]
     pub(super) fn take(
         &mut self,
@@ -204,25 +205,25 @@ impl<'b> Fields<'b> {
             KnownField::TransferEncoding => self.add_transfer(value, mode),
             KnownField::ContentEncoding => {
                 set_first(&mut self.content_encoding, value);
-                words(value).for_each(|word| self.codings.add(word));
+                split_words(value).for_each(|word| self.codings.add(word));
             }
         }
         Ok(())
     }
 
     fn add_connection(&mut self, value: &[u8]) {
-        for word in list(value) {
+        for word in split_list(value) {
             self.close |= eq_ignore_case(word, b"close");
             self.keep_alive |= eq_ignore_case(word, b"keep-alive");
             self.upgrades |= eq_ignore_case(word, b"upgrade");
         }
     }
 
-    /// Stores a length. In the lenient mode the first of several lengths counts, and of malformed
-    /// text its leading digits.
+    /// Stores a `Content-Length`. The lenient mode uses the first of several lengths, and the
+    /// leading digits of malformed text.
     fn add_length(&mut self, value: &[u8], mode: ParseMode) -> Result<(), HttpFault> {
         let digits = value.iter().take_while(|byte| byte.is_ascii_digit()).count();
-        let number = value.get(..digits).and_then(decimal);
+        let number = value.get(..digits).and_then(parse_decimal);
         match (mode, number) {
             (ParseMode::Strict, _) if self.length.is_some() => return Err(HttpFault::LengthTwice),
             (ParseMode::Strict, None) => return Err(HttpFault::Length),
@@ -230,29 +231,30 @@ impl<'b> Fields<'b> {
             _ => {}
         }
         // Repeating the same number is not ambiguous (RFC 9112 §6.3).
-        let mut others = list(value.get(digits..).unwrap_or_default()).skip(1);
+        let mut others = split_list(value.get(digits..).unwrap_or_default()).skip(1);
         let alike = digits == value.len()
-            || (value.get(digits) == Some(&b',') && others.all(|other| decimal(other) == number));
+            || (value.get(digits) == Some(&b',')
+                && others.all(|other| parse_decimal(other) == number));
         let differs = self.length.is_some() && self.length != number;
         self.ambiguous |= number.is_none() || !alike || differs;
         self.length = self.length.or(number);
         Ok(())
     }
 
-    /// Stores transfer codings: `chunked` must come last and occur once (RFC 9112 §6.1).
+    /// Stores transfer codings. `chunked` must come last and occur once (RFC 9112 §6.1).
     fn add_transfer(&mut self, value: &[u8], mode: ParseMode) {
         self.transfer = true;
         if mode == ParseMode::Lenient {
-            self.chunked |= words(value).any(|word| eq_ignore_case(word, b"chunked"));
+            self.chunked |= split_words(value).any(|word| eq_ignore_case(word, b"chunked"));
             return;
         }
-        for word in list(value).filter(|word| !word.is_empty()) {
+        for word in split_list(value).filter(|word| !word.is_empty()) {
             self.chunked = !self.chunked && eq_ignore_case(word, b"chunked");
         }
     }
 
-    /// Checks the combination of fields: a length together with a transfer coding is a fault, or in
-    /// the lenient mode an ambiguity.
+    /// Checks the combination of fields. A length together with a transfer coding is a fault in the
+    /// strict mode, and an ambiguity in the lenient mode.
     pub(super) fn check(&mut self, mode: ParseMode) -> Result<(), HttpFault> {
         match (mode, self.transfer, self.length) {
             (ParseMode::Strict, true, Some(_)) => return Err(HttpFault::LengthAndTransfer),
@@ -263,7 +265,7 @@ impl<'b> Fields<'b> {
     }
 }
 
-/// Returns true for a character of a token (RFC 9110 §5.6.2).
+/// Returns true if the byte is a character of a token (RFC 9110 §5.6.2).
 #[inline]
 #[expect(clippy::indexing_slicing, reason = "a byte is below 256")]
 pub(super) const fn is_token(byte: u8) -> bool {
@@ -285,14 +287,14 @@ static TOKEN: [bool; 256] = {
     table
 };
 
-/// Returns true if no byte is a control character other than HT (RFC 9110 §5.5).
+/// Returns true if no byte is a control character other than a tab (RFC 9110 §5.5).
 #[inline]
 pub(super) fn is_text(value: &[u8]) -> bool {
     let control = |byte: u8| (byte < 0x20 && byte != b'\t') | (byte == 0x7f);
     !value.iter().fold(false, |found, byte| found | control(*byte))
 }
 
-/// Trims spaces and tabs.
+/// Trims spaces and tabs from both ends.
 #[inline]
 pub(super) fn trim(mut value: &[u8]) -> &[u8] {
     while let [b' ' | b'\t', rest @ ..] = value {
@@ -304,7 +306,7 @@ pub(super) fn trim(mut value: &[u8]) -> &[u8] {
     value
 }
 
-/// Trims white space and control characters.
+/// Trims white space and control characters from both ends.
 pub(super) fn trim_control(mut text: &[u8]) -> &[u8] {
     while let [0..=b' ', rest @ ..] = text {
         text = rest;
@@ -315,7 +317,7 @@ pub(super) fn trim_control(mut text: &[u8]) -> &[u8] {
     text
 }
 
-/// Like [`trim_control`], and strips leading colons: `Name:: value`.
+/// Trims like [`trim_control`], and also strips leading colons, as in `Name:: value`.
 pub(super) fn trim_colons(text: &[u8]) -> &[u8] {
     let mut text = trim_control(text);
     while let [b':', rest @ ..] = text {
@@ -324,7 +326,8 @@ pub(super) fn trim_colons(text: &[u8]) -> &[u8] {
     text
 }
 
-/// Compares two words, ignoring case and the zero bytes that the lenient mode admits.
+/// Compares a word with one in lower case, ignoring case and the zero bytes that the lenient mode
+/// permits.
 #[inline]
 pub(super) fn eq_ignore_case(word: &[u8], lower: &[u8]) -> bool {
     if word.len() <= lower.len() {
@@ -345,17 +348,17 @@ fn set_first<'b>(place: &mut &'b [u8], value: &'b [u8]) {
     }
 }
 
-/// Splits a list into trimmed members (RFC 9110 §5.6.1).
-fn list(value: &[u8]) -> impl Iterator<Item = &[u8]> {
+/// Splits a comma-separated list into trimmed members (RFC 9110 §5.6.1).
+fn split_list(value: &[u8]) -> impl Iterator<Item = &[u8]> {
     value.split(|byte| *byte == b',').map(trim)
 }
 
-/// Iterates over the words of a value, whatever separates them.
-fn words(value: &[u8]) -> impl Iterator<Item = &[u8]> {
+/// Iterates over the words of a value, whatever characters separate them.
+fn split_words(value: &[u8]) -> impl Iterator<Item = &[u8]> {
     value.split(|byte| !byte.is_ascii_alphanumeric() && !matches!(*byte, b'-' | 0))
 }
 
-fn decimal(digits: &[u8]) -> Option<u64> {
+fn parse_decimal(digits: &[u8]) -> Option<u64> {
     if digits.is_empty() {
         return None;
     }

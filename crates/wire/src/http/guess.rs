@@ -4,10 +4,10 @@ use super::fields::is_token;
 use super::lines::is_blank;
 use super::start::names_http;
 
-/// A guess from the first bytes of a direction.
+/// A guess of the protocol from the first bytes of one direction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Guess {
-    /// Too few bytes to decide.
+    /// There are too few bytes to decide.
     Short,
     /// An HTTP/1 request.
     Request,
@@ -24,7 +24,7 @@ pub enum Guess {
 /// Maximum length in bytes of a word that [`guess`] accepts as a method.
 const METHOD_MAX: usize = 24;
 
-/// Guesses the protocol from the first bytes of a direction. Line ends before a head are skipped.
+/// Guesses the protocol from the first bytes of one direction. Skips line ends before a head.
 #[must_use]
 pub fn guess(bytes: &[u8]) -> Guess {
     const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n";
@@ -48,7 +48,8 @@ pub fn guess(bytes: &[u8]) -> Guess {
     }
 }
 
-/// Checks if the bytes begin with a method and a space, or are a prefix of such bytes.
+/// Returns [`Guess::Request`] if the bytes begin with a method and a space, and [`Guess::Short`] if
+/// more bytes might yield that.
 fn guess_request(rest: &[u8]) -> Guess {
     let end = rest.iter().take(METHOD_MAX + 1).position(|byte| !is_token(*byte));
     match end {

@@ -1,38 +1,38 @@
-//! The head of a message: start line and fields.
+//! Parser for the head of a message: start line and fields.
 
-use super::fault::{HttpFault, Stop};
+use super::fault::{HeadError, HttpFault};
 use super::fields::{Fields, KnownField, is_text, is_token, trim, trim_colons, trim_control};
 use super::lines::{HeadLine, is_blank, line};
 use super::mode::ParseMode;
 use super::start::{
-    Start, is_modern, lenient_request, lenient_response, may_name_http, names_http, strict_request,
-    strict_response, unfinished_request,
+    Start, lenient_request, lenient_response, may_name_http, names_http, persists_by_default,
+    strict_request, strict_response, unfinished_request,
 };
 use memchr::{memchr, memchr2};
 
-/// A parsed head.
+/// A parsed head of a message.
 #[derive(Clone, Copy, Debug)]
 pub struct Head<'b> {
-    /// Offset of the start line; empty lines may precede it.
+    /// Offset of the start line, which empty lines may precede.
     pub begin: usize,
-    /// Offset after the final empty line.
+    /// Offset after the empty line that ends the head.
     pub end: usize,
-    /// Start line.
+    /// Parsed start line.
     pub start: Start<'b>,
-    /// Version as sent, without `HTTP/`; empty in a request without one (HTTP/0.9).
+    /// Version as sent, without `HTTP/`. Empty in an HTTP/0.9 request, which has none.
     pub version: &'b [u8],
-    /// True if connections persist by default in this version.
+    /// True if connections persist by default in this version of HTTP.
     pub modern: bool,
-    /// Fields.
+    /// Parsed fields.
     pub fields: Fields<'b>,
 }
 
 impl<'b> Head<'b> {
-    /// Parses a request's head; skips empty lines before it.
-    pub fn request(bytes: &'b [u8], mode: ParseMode) -> Result<Self, Stop> {
+    /// Parses the head of a request, skipping empty lines before it.
+    pub fn request(bytes: &'b [u8], mode: ParseMode) -> Result<Self, HeadError> {
         let begin = skip_blank(bytes, mode);
         let first = match line(bytes, begin, mode) {
-            Err(Stop::More) => return Err(unfinished_request(bytes, begin, mode)),
+            Err(HeadError::More) => return Err(unfinished_request(bytes, begin, mode)),
             first => first?,
         };
         let text = slice(bytes, first);
@@ -48,8 +48,8 @@ impl<'b> Head<'b> {
         Self::with_fields(bytes, begin, first, start, version, mode)
     }
 
-    /// Parses a response's head; skips empty lines before it.
-    pub fn response(bytes: &'b [u8], mode: ParseMode) -> Result<Self, Stop> {
+    /// Parses the head of a response, skipping empty lines before it.
+    pub fn response(bytes: &'b [u8], mode: ParseMode) -> Result<Self, HeadError> {
         let begin = skip_blank(bytes, mode);
         let rest = bytes.get(begin..).unwrap_or_default();
         if !names_http(rest) && !may_name_http(rest) {
@@ -64,21 +64,23 @@ impl<'b> Head<'b> {
         Self::with_fields(bytes, begin, first, start, version, mode)
     }
 
-    /// Returns true if the connection persists after this message, as its head states (RFC 9112
+    /// Returns true if the connection persists after this message, according to the head (RFC 9112
     /// §9.3).
     #[must_use]
     pub const fn persists(&self) -> bool {
         !self.fields.close && (self.modern || self.fields.keep_alive)
     }
 
-    /// Returns true for the preface of HTTP/2, which resembles a request (RFC 9113 §3.4).
+    /// Returns true if the head is the preface of HTTP/2, which resembles a request (RFC 9113
+    /// §3.4).
     #[must_use]
     pub fn is_preface(&self) -> bool {
         matches!(self.start, Start::Request { method: b"PRI", target: b"*", .. })
             && self.version == b"2.0"
     }
 
-    /// Returns true if another protocol may follow: `CONNECT`, or an upgrade (RFC 9110 §7.8).
+    /// Returns true if another protocol may follow this message: after `CONNECT`, or after an
+    /// upgrade (RFC 9110 §7.8).
     #[must_use]
     pub fn may_switch(&self) -> bool {
         match self.start {
@@ -96,7 +98,7 @@ impl<'b> Head<'b> {
         start: Start<'b>,
         version: &'b [u8],
         mode: ParseMode,
-    ) -> Result<Self, Stop> {
+    ) -> Result<Self, HeadError> {
         let (fields, end) = match mode {
             ParseMode::Strict => strict_fields(bytes, first.next)?,
             ParseMode::Lenient => lenient_fields(bytes, first.next)?,
@@ -104,7 +106,7 @@ impl<'b> Head<'b> {
         if version.is_empty() && mode == ParseMode::Strict && end > first.next + 2 {
             return Err(HttpFault::Version.into());
         }
-        let modern = is_modern(version);
+        let modern = persists_by_default(version);
         Ok(Self { begin, end, start, version, modern, fields })
     }
 }
@@ -113,8 +115,9 @@ fn slice(bytes: &[u8], line: HeadLine) -> &[u8] {
     bytes.get(line.start..line.end).unwrap_or_default()
 }
 
-/// Returns the offset after empty lines before a head. RFC 9112 §2.2 permits them before a request,
-/// this parser also before a response. The lenient mode also skips white space.
+/// Returns the offset after the empty lines before a head. RFC 9112 §2.2 permits empty lines before
+/// a request; this parser also permits them before a response. The lenient mode skips other white
+/// space too.
 fn skip_blank(bytes: &[u8], mode: ParseMode) -> usize {
     let blank = |byte: &&u8| match mode {
         ParseMode::Strict => matches!(byte, b'\r' | b'\n'),
@@ -126,8 +129,8 @@ fn skip_blank(bytes: &[u8], mode: ParseMode) -> usize {
     }
 }
 
-/// Parses field lines up to the empty line; also returns the offset after it.
-fn strict_fields(bytes: &[u8], from: usize) -> Result<(Fields<'_>, usize), Stop> {
+/// Parses field lines up to the empty line. Also returns the offset after that line.
+fn strict_fields(bytes: &[u8], from: usize) -> Result<(Fields<'_>, usize), HeadError> {
     let mut fields = Fields::default();
     let mut at = from;
     loop {
@@ -148,10 +151,10 @@ fn strict_fields(bytes: &[u8], from: usize) -> Result<(Fields<'_>, usize), Stop>
     }
 }
 
-/// Parses field lines as [`strict_fields`] does, leniently: a line that begins with white space
-/// continues the previous line, whatever it contains (RFC 9112 §5.2), and is skipped before the
-/// first field (§2.2). A line without a colon is skipped.
-fn lenient_fields(bytes: &[u8], from: usize) -> Result<(Fields<'_>, usize), Stop> {
+/// Parses field lines like [`strict_fields`], but leniently. A line that begins with white space
+/// continues the previous line, whatever it contains (RFC 9112 §5.2); before the first field it is
+/// skipped (§2.2). A line without a colon is skipped.
+fn lenient_fields(bytes: &[u8], from: usize) -> Result<(Fields<'_>, usize), HeadError> {
     let mut fields = Fields::default();
     let mut open: Option<HeadLine> = None;
     let mut at = from;
@@ -184,8 +187,9 @@ fn lenient_fields(bytes: &[u8], from: usize) -> Result<(Fields<'_>, usize), Stop
     }
 }
 
-/// Returns the end of the head if the empty line `line` ends it. With a line end other than CR LF
-/// or LF it does so only if no known field follows, and together with a CR LF after it.
+/// Returns the offset after the head if the empty line `line` ends the head. CR LF and LF always
+/// end the head. Any other line end does so only if no known field follows; a CR LF after it then
+/// belongs to the head.
 fn empty_line_end(bytes: &[u8], line: HeadLine) -> Option<usize> {
     let suffix = bytes.get(line.end..line.next).unwrap_or_default();
     if matches!(suffix, b"\r\n" | b"\n") {
@@ -199,9 +203,10 @@ fn empty_line_end(bytes: &[u8], line: HeadLine) -> Option<usize> {
     }
 }
 
-/// Returns true if the bytes begin with a known field, without leading white space.
+/// Returns true if the bytes begin with a known field, without white space before it.
 fn begins_with_known_field(rest: &[u8]) -> bool {
-    /// Number of bytes examined: the longest known field name plus some white space.
+    /// Number of bytes to examine: the length of the longest known field name, plus some white
+    /// space.
     const SEARCH_SIZE: usize = 24;
     if matches!(rest, [b' ' | b'\t', ..]) {
         return false;
@@ -211,20 +216,20 @@ fn begins_with_known_field(rest: &[u8]) -> bool {
     KnownField::of(trim_control(name)).is_some()
 }
 
-/// Returns true if the line is a single blank that ends the head: some clients send it instead of
-/// an empty line.
-fn is_single_blank_end(bytes: &[u8], line: HeadLine) -> Result<bool, Stop> {
+/// Returns true if the line is a single space or tab that ends the head. Some clients send such a
+/// line instead of an empty one.
+fn is_single_blank_end(bytes: &[u8], line: HeadLine) -> Result<bool, HeadError> {
     if line.end != line.start + 1 || line.next != line.end + 1 {
         return Ok(false);
     }
     match (bytes.get(line.end), bytes.get(line.next)) {
-        (Some(b'\n'), None) => Err(Stop::More),
+        (Some(b'\n'), None) => Err(HeadError::More),
         (Some(b'\n'), Some(b'\r' | b'\n')) => Ok(false),
         (byte, _) => Ok(byte == Some(&b'\n')),
     }
 }
 
-/// Splits a field line into token and value (RFC 9112 §5).
+/// Splits a field line into a name, which is a token, and a value (RFC 9112 §5).
 #[inline]
 fn strict_field(text: &[u8]) -> Result<(&[u8], &[u8]), HttpFault> {
     let colon = text.iter().position(|byte| !is_token(*byte)).ok_or(HttpFault::FieldName)?;

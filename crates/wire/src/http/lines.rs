@@ -1,10 +1,10 @@
-//! Lines of a head, and the incremental search for the end of a head.
+//! Splitting of a head into lines, and the incremental search for the end of a head.
 
-use super::fault::{HttpFault, Stop};
+use super::fault::{HeadError, HttpFault};
 use super::mode::ParseMode;
 use memchr::memchr2;
 
-/// A line: its start, the end of its text, the start of the next line.
+/// A line of a head: offsets of its start, of the end of its text, and of the next line.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct HeadLine {
     pub(super) start: usize,
@@ -12,8 +12,8 @@ pub(super) struct HeadLine {
     pub(super) next: usize,
 }
 
-/// Returns true for white space and line ends, which may precede a head in the lenient mode (RFC
-/// 9112 §2.2 permits empty lines).
+/// Returns true if the byte is white space or part of a line end. The lenient mode permits such
+/// bytes before a head (RFC 9112 §2.2 permits empty lines).
 #[inline]
 pub(super) const fn is_blank(byte: u8) -> bool {
     matches!(byte, b'\r' | b'\n' | b' ' | b'\t')
@@ -21,22 +21,22 @@ pub(super) const fn is_blank(byte: u8) -> bool {
 
 /// Returns the line that begins at `start`.
 ///
-/// In the lenient mode a line also ends with LF or CR alone; several CR before an LF form one
-/// line end.
+/// In the lenient mode a line may also end with LF or CR alone, and several CR before an LF count
+/// as one line end.
 #[inline]
-pub(super) fn line(bytes: &[u8], start: usize, mode: ParseMode) -> Result<HeadLine, Stop> {
+pub(super) fn line(bytes: &[u8], start: usize, mode: ParseMode) -> Result<HeadLine, HeadError> {
     let rest = bytes.get(start..).unwrap_or_default();
-    let end = start + memchr2(b'\r', b'\n', rest).ok_or(Stop::More)?;
+    let end = start + memchr2(b'\r', b'\n', rest).ok_or(HeadError::More)?;
     match (bytes.get(end), bytes.get(end + 1), mode) {
         (Some(b'\r'), Some(b'\n'), _) => Ok(HeadLine { start, end, next: end + 2 }),
-        (Some(b'\r'), None, _) => Err(Stop::More),
+        (Some(b'\r'), None, _) => Err(HeadError::More),
         (_, _, ParseMode::Strict) => Err(HttpFault::LineEnd.into()),
         (Some(b'\n'), ..) => Ok(HeadLine { start, end, next: end + 1 }),
         _ => {
             let after = bytes.get(end..).unwrap_or_default();
             let run = after.iter().take_while(|byte| **byte == b'\r').count();
             match bytes.get(end + run) {
-                None => Err(Stop::More),
+                None => Err(HeadError::More),
                 Some(b'\n') => Ok(HeadLine { start, end, next: end + run + 1 }),
                 Some(_) => Ok(HeadLine { start, end, next: end + 1 }),
             }
@@ -44,47 +44,47 @@ pub(super) fn line(bytes: &[u8], start: usize, mode: ParseMode) -> Result<HeadLi
     }
 }
 
-/// An incremental search for the end of a head, which examines each byte once: 1 byte of plain
-/// data.
+/// An incremental search for the end of a head, which examines each byte once. Its state is 1 byte
+/// of plain data.
 ///
-/// Finds the end as the lenient mode defines it; if the strict mode does not end the head there, it
-/// rejects the head there.
+/// Finds the end by the rules of the lenient mode. A head that does not end there by the strict
+/// rules is invalid by these rules.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(transparent)]
 pub struct HeadSearch(u8);
 
 /// State before the first line.
 const BEFORE_HEAD: u8 = 0;
-/// State in a line with text.
+/// State in a line that contains text.
 const TEXT: u8 = 1;
-/// State after one CR in a line with text.
+/// State after one CR in a line that contains text.
 const TEXT_CR: u8 = 2;
-/// State after several CR in a line with text.
+/// State after several CR in a line that contains text.
 const TEXT_CRS: u8 = 3;
 /// State at the beginning of a line.
 const EMPTY: u8 = 4;
-/// State after CR in an empty line.
+/// State after a CR in an empty line.
 const EMPTY_CR: u8 = 5;
-/// State after one blank in an empty line.
+/// State after one space or tab in an otherwise empty line.
 const BLANK: u8 = 6;
-/// State after a line of one blank and LF.
+/// State after a line that consists of a space or tab and LF.
 const BLANK_LINE: u8 = 7;
 
 impl HeadSearch {
-    /// Restores a state from [`HeadSearch::number`].
+    /// Restores the search from [`HeadSearch::number`].
     #[must_use]
     pub const fn of(number: u8) -> Self {
         Self(number)
     }
 
-    /// Returns the state as a number, for storage in a session.
+    /// Encodes the state of the search as a number, for storage in a session.
     #[must_use]
     pub const fn number(self) -> u8 {
         self.0
     }
 
-    /// Returns true if the head may end within `piece`. Consumes all of it, so that the search can
-    /// continue after it.
+    /// Returns true if the head may end within `piece`. Consumes all bytes of `piece`, so that the
+    /// search can continue with the next piece.
     #[must_use]
     pub fn ends_in(&mut self, piece: &[u8]) -> bool {
         let (mut at, mut found) = (0, false);

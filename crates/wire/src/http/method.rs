@@ -1,8 +1,8 @@
-//! Method numbers, on which classes and class names of the filter `http` are based.
+//! Numbers of request methods, from which the filter `http` derives its classes and class names.
 
-/// Methods and the names of their classes, numbered from 1 in this order: 1 to 9 of RFC 9110 §9 and
-/// RFC 5789; then WebDAV (RFC 4918, 3253, 3744, 5323), calendars (RFC 4791), links (RFC 2068), and
-/// others of the IANA registry and UPnP.
+/// Methods with the names of their classes, numbered from 1 in this order: 1 to 9 from RFC 9110 §9
+/// and RFC 5789, then WebDAV (RFC 4918, 3253, 3744, 5323), calendars (RFC 4791), links (RFC 2068),
+/// and others from the IANA registry and UPnP.
 pub const METHODS: [(&str, &str); 36] = [
     ("GET", "get"),
     ("HEAD", "head"),
@@ -42,10 +42,10 @@ pub const METHODS: [(&str, &str); 36] = [
     ("M-SEARCH", "m_search"),
 ];
 
-/// Number of all methods without a number of their own.
+/// The number for all methods that [`METHODS`] does not contain.
 pub const OTHER: u8 = 99;
 
-/// Returns the number of a method.
+/// Returns the number of a method; [`OTHER`] if [`METHODS`] does not contain it.
 #[inline]
 #[must_use]
 pub fn method_number(name: &[u8]) -> u8 {

@@ -1,11 +1,11 @@
-//! HTTP/1 heads, and the ends of the bodies after them (RFC 9112, RFC 9110).
+//! Parser for HTTP/1 heads, and tracking of the bodies that follow (RFC 9112, RFC 9110).
 //!
-//! Parses one direction of a connection as its bytes arrive: a [`Head`] once it is complete, then a
-//! [`Body`], plain data that separates body bytes from framing. Nothing is copied; slices point
+//! The caller parses one direction of a connection as its bytes arrive: first a [`Head`], when
+//! complete, then a [`Body`], which separates data from framing. Nothing is copied; slices point
 //! into the input.
 //!
-//! Two modes: [`ParseMode::Strict`] accepts what RFC 9112 permits, as a server should.
-//! [`ParseMode::Lenient`] accepts what a browser or proxy might, since an observer must not miss
+//! There are two modes. [`ParseMode::Strict`] accepts what RFC 9112 permits, as a server should.
+//! [`ParseMode::Lenient`] accepts what a browser or proxy might, because an observer must not miss
 //! messages that the endpoints accept: bare CR or LF as line ends, folded lines, misplaced white
 //! space, invalid versions. Where the RFC leaves recipients a choice, a comment states the choice.
 //!
@@ -24,7 +24,7 @@ mod start;
 mod tests;
 
 pub use body::{Body, BodyPart, RequestMethod};
-pub use fault::{HttpFault, Stop};
+pub use fault::{HeadError, HttpFault};
 pub use fields::{Coding, Codings, Fields};
 pub use guess::{Guess, guess};
 pub use head::Head;

@@ -1,10 +1,10 @@
-//! The tolerance of the parser.
+//! The choice between a strict and a lenient parser.
 
-/// The tolerance of the parser.
+/// The tolerance of the parser for violations of RFC 9112.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ParseMode {
-    /// Accepts what RFC 9112 permits.
+    /// Accepts only messages that RFC 9112 permits.
     Strict,
-    /// Accepts what endpoints might.
+    /// Also accepts messages that browsers, proxies or servers might accept.
     Lenient,
 }

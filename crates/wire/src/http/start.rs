@@ -1,21 +1,21 @@
-//! Start lines of requests and responses.
+//! Parsers for the start lines of requests and responses.
 
-use super::fault::{HttpFault, Stop};
+use super::fault::{HeadError, HttpFault};
 use super::fields::{eq_ignore_case, is_text, is_token, trim, trim_control};
 use super::method::method_number;
 use super::mode::ParseMode;
 use memchr::{memchr, memrchr};
 
-/// A start line.
+/// The start line of a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Start<'b> {
     /// A request line.
     Request {
-        /// Method as sent.
+        /// Name of the method as sent.
         method: &'b [u8],
-        /// Number of the method ([`super::METHODS`]).
+        /// Number of the method in [`super::METHODS`].
         number: u8,
-        /// Target as sent.
+        /// Request target as sent.
         target: &'b [u8],
     },
     /// A status line.
@@ -27,7 +27,7 @@ pub enum Start<'b> {
     },
 }
 
-/// Returns true if the bytes begin with `HTTP/` in any case.
+/// Returns true if the bytes begin with `HTTP/` in upper or lower case.
 pub(super) fn names_http(bytes: &[u8]) -> bool {
     bytes.get(..5).is_some_and(|word| eq_ignore_case(word, b"http/"))
 }
@@ -36,8 +36,8 @@ pub(super) fn may_name_http(bytes: &[u8]) -> bool {
     bytes.len() < 5 && b"http/".get(..bytes.len()).is_some_and(|word| eq_ignore_case(bytes, word))
 }
 
-/// Parses method, space, target, space, version (RFC 9112 §3). Only an HTTP/0.9 request has no
-/// version.
+/// Parses a request line: method, space, target, space, version (RFC 9112 §3). Only an HTTP/0.9
+/// request has no version.
 pub(super) fn strict_request(text: &[u8]) -> Result<(Start<'_>, &[u8]), HttpFault> {
     let end = text.iter().position(|byte| !is_token(*byte)).ok_or(HttpFault::Method)?;
     let (method, rest) = text.split_at(end);
@@ -57,21 +57,21 @@ pub(super) fn strict_request(text: &[u8]) -> Result<(Start<'_>, &[u8]), HttpFaul
     Ok((Start::Request { method, number: method_number(method), target }, version))
 }
 
-/// Returns the fault of an incomplete line that cannot become a request line; otherwise
-/// [`Stop::More`].
-pub(super) fn unfinished_request(bytes: &[u8], begin: usize, mode: ParseMode) -> Stop {
+/// Returns a fault if the incomplete line can no longer become a request line, and
+/// [`HeadError::More`] otherwise.
+pub(super) fn unfinished_request(bytes: &[u8], begin: usize, mode: ParseMode) -> HeadError {
     let rest = bytes.get(begin..).unwrap_or_default();
     let version = rest.splitn(3, |byte| *byte == b' ').nth(2).unwrap_or_default();
     match version.get(..8) {
         Some(version) if mode == ParseMode::Strict && strict_version(version).is_err() => {
             HttpFault::Version.into()
         }
-        _ => Stop::More,
+        _ => HeadError::More,
     }
 }
 
-/// Parses a request line leniently: the target is all text between method and version, blanks
-/// included.
+/// Parses a request line leniently. The target is all text between method and version, including
+/// white space.
 pub(super) fn lenient_request(text: &[u8]) -> Result<(Start<'_>, &[u8]), HttpFault> {
     let text = trim_control(text);
     let end = text.iter().position(|byte| !is_token(*byte)).ok_or(HttpFault::Method)?;
@@ -96,8 +96,8 @@ pub(super) fn lenient_request(text: &[u8]) -> Result<(Start<'_>, &[u8]), HttpFau
     Ok((Start::Request { method, number, target }, version))
 }
 
-/// Parses version, space, three digits, and optionally another space with a reason phrase (RFC 9112
-/// §4).
+/// Parses a status line: version, space, three digits, and optionally another space and a reason
+/// phrase (RFC 9112 §4).
 pub(super) fn strict_response(text: &[u8]) -> Result<(Start<'_>, &[u8]), HttpFault> {
     let version = strict_version(text.get(..8).unwrap_or_default())?;
     let [b' ', a, b, c, rest @ ..] = text.get(8..).unwrap_or_default() else {
@@ -123,7 +123,7 @@ pub(super) fn strict_response(text: &[u8]) -> Result<(Start<'_>, &[u8]), HttpFau
     Ok((Start::Response { status, reason }, version))
 }
 
-/// Parses a status line leniently: any control character separates words.
+/// Parses a status line leniently. Any control character separates words.
 pub(super) fn lenient_response(text: &[u8]) -> Result<(Start<'_>, &[u8]), HttpFault> {
     let text = trim_control(text);
     if !names_http(text) {
@@ -142,8 +142,8 @@ pub(super) fn lenient_response(text: &[u8]) -> Result<(Start<'_>, &[u8]), HttpFa
     Ok((Start::Response { status: status.unwrap_or(0), reason: trim_control(reason) }, version))
 }
 
-/// Accepts the versions in use (RFC 9112 §2.3). HTTP/2.0 in a start line comes from confused
-/// gateways.
+/// Accepts the versions of HTTP/1 that are in use (RFC 9112 §2.3), and HTTP/2.0, which confused
+/// gateways send in a start line.
 fn strict_version(text: &[u8]) -> Result<&[u8], HttpFault> {
     match text.strip_prefix(b"HTTP/") {
         Some(version @ (b"1.1" | b"1.0" | b"0.9" | b"2.0")) => Ok(version),
@@ -151,7 +151,7 @@ fn strict_version(text: &[u8]) -> Result<&[u8], HttpFault> {
     }
 }
 
-pub(super) fn is_modern(version: &[u8]) -> bool {
+pub(super) fn persists_by_default(version: &[u8]) -> bool {
     let mut numbers = version.splitn(2, |byte| *byte == b'.');
     let mut number = || {
         let digits = numbers.next().unwrap_or_default().iter();

@@ -1,6 +1,6 @@
-//! The fields of records: one table of names and types.
+//! The fields of records, defined in one table of names and types.
 
-/// Type of a field's value.
+/// Type of the value of a field.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FieldType {
     /// Bytes as on the wire.
@@ -9,7 +9,7 @@ pub enum FieldType {
     List,
     /// A number.
     Number,
-    /// A flag; always 1.
+    /// A flag, whose value is always 1.
     Flag,
     /// Nanoseconds since the epoch.
     Time,
@@ -19,7 +19,7 @@ pub enum FieldType {
 
 macro_rules! fields {
     ($($field:ident $json:literal $ecs:expr, $shape:ident, $about:literal;)*) => {
-        /// A fact about a message.
+        /// A fact about a message, stored as a field of its record.
         #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
         #[repr(u8)]
         pub enum Field {
@@ -27,10 +27,10 @@ macro_rules! fields {
         }
 
         impl Field {
-            /// All fields, by their number.
+            /// All fields in the order of their numbers.
             pub const ALL: &'static [Self] = &[$(Self::$field,)*];
 
-            /// Returns the key in objects written by `json`.
+            /// Returns the key of the field in JSON objects.
             #[must_use]
             pub const fn json(self) -> &'static str {
                 match self {
@@ -38,7 +38,8 @@ macro_rules! fields {
                 }
             }
 
-            /// Returns the name in the Elastic Common Schema, if it has one.
+            /// Returns the name of the field in the Elastic Common Schema; `None` if the schema has
+            /// none.
             #[must_use]
             pub const fn ecs(self) -> Option<&'static str> {
                 match self {
@@ -46,7 +47,7 @@ macro_rules! fields {
                 }
             }
 
-            /// Returns the type of the value.
+            /// Returns the type of the field's value.
             #[must_use]
             pub const fn shape(self) -> FieldType {
                 match self {
@@ -54,7 +55,7 @@ macro_rules! fields {
                 }
             }
 
-            /// Returns a description in one sentence.
+            /// Returns a description of the field in one sentence.
             #[must_use]
             pub const fn about(self) -> &'static str {
                 match self {
@@ -121,7 +122,7 @@ fields! {
 }
 
 impl Field {
-    /// Returns the field with this number; `None` if unknown.
+    /// Returns the field with this number; `None` if the number is unknown.
     pub(super) fn from_number(number: u8) -> Option<Self> {
         Self::ALL.get(usize::from(number)).copied()
     }

@@ -1,18 +1,19 @@
-//! Records: the findings of a filter about a message, in transit to the sinks that print them.
+//! Records: the facts that a filter has found about a message, encoded for the sinks that print
+//! them.
 //!
-//! A record is the frame of the block that begins a message (CONTRACT 6); a sink that writes bytes
-//! skips the record, a sink that writes text prints its fields. Readers need not trust the bytes.
-//! The fields form one table ([`Field`]), so that `json`, `print`, `weblog` and `files` use the
-//! same names.
+//! A record is the frame of the block that begins a message (CONTRACT 6). A sink that writes bytes
+//! skips the record, and a sink that writes text prints its fields. Readers need not trust the
+//! bytes. One table defines the fields ([`Field`]), so that `json`, `print`, `weblog` and `files`
+//! use the same names.
 //!
 //! ```text
-//! byte 0     what is described (RecordKind)
+//! byte 0     kind of the message (RecordKind)
 //! then       fields: number (1 byte), length (2 bytes, little endian), that many bytes
 //! ```
 //!
 //! Text is stored as on the wire, truncated to [`TEXT_MAX`] bytes; numbers are little endian
-//! without trailing zero bytes. Fields that do not fit are omitted and the record is marked
-//! ([`Record::is_cut`]).
+//! without trailing zero bytes. If fields do not fit, they are omitted and the record is marked
+//! ([`Record::is_truncated`]).
 
 mod field;
 #[cfg(test)]
@@ -20,14 +21,14 @@ mod tests;
 
 pub use field::{Field, FieldType};
 
-/// Maximum length of a text in a field, in bytes.
+/// Maximum length in bytes of a text in a field.
 pub const TEXT_MAX: usize = 8192;
-/// Marker at the end of a record with omitted fields.
+/// Byte that marks the end of a record with omitted fields.
 const CUT: u8 = 0xff;
 /// Number of bytes before a field's value.
 const FIELD_HEADER_SIZE: usize = 3;
 
-/// The subject of a record.
+/// The kind of message that a record describes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RecordKind {
     /// An HTTP request.
@@ -46,7 +47,7 @@ impl RecordKind {
     const ALL: [Self; 5] =
         [Self::HttpRequest, Self::HttpResponse, Self::HttpExchange, Self::Dns, Self::Tls];
 
-    /// Returns the printed name.
+    /// Returns the name of the kind as printed.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -67,7 +68,7 @@ impl RecordKind {
     }
 }
 
-/// A writer of a record into a borrowed buffer.
+/// A writer of one record into a borrowed buffer.
 #[derive(Debug)]
 pub struct Writer<'r> {
     room: &'r mut [u8],
@@ -89,13 +90,14 @@ impl<'r> Writer<'r> {
         Self { room, used, cut: used == 0 }
     }
 
-    /// Adds text as on the wire. A field may be added several times.
+    /// Adds a field with text as on the wire. A field may be added several times.
     pub fn text(&mut self, field: Field, text: &[u8]) {
         let text = text.get(..TEXT_MAX).unwrap_or(text);
         self.add(field as u8, text);
     }
 
-    /// Adds the value of a header field; line ends in folded lines become spaces (RFC 9112 §5.2).
+    /// Adds a field with the value of a header field. Line ends in folded lines become spaces (RFC
+    /// 9112 §5.2).
     pub fn line(&mut self, field: Field, value: &[u8]) {
         let before = self.used;
         self.text(field, value);
@@ -105,7 +107,7 @@ impl<'r> Writer<'r> {
         }
     }
 
-    /// Adds a number.
+    /// Adds a field with a number.
     pub fn number(&mut self, field: Field, number: u64) {
         let bytes = number.to_le_bytes();
         let used = 8 - number.leading_zeros() as usize / 8;
@@ -114,7 +116,7 @@ impl<'r> Writer<'r> {
 
     /// Adds all fields of another record.
     pub fn all(&mut self, other: &Record<'_>) {
-        self.cut |= other.is_cut();
+        self.cut |= other.is_truncated();
         for (field, value) in other.fields() {
             self.add(field as u8, value);
         }
@@ -162,14 +164,14 @@ impl<'b> Record<'b> {
         Some(Self { kind: RecordKind::from_number(*kind)?, fields })
     }
 
-    /// Returns the kind of message.
+    /// Returns the kind of message that the record describes.
     #[must_use]
     pub const fn kind(&self) -> RecordKind {
         self.kind
     }
 
-    /// Iterates over the fields in order of writing, with their stored values. Unknown fields are
-    /// skipped.
+    /// Iterates over the fields with their stored values, in the order of writing. Skips unknown
+    /// fields.
     pub fn fields(&self) -> impl Iterator<Item = (Field, &'b [u8])> + use<'b> {
         let mut rest = self.fields;
         let mut next = move || {
@@ -188,21 +190,22 @@ impl<'b> Record<'b> {
         })
     }
 
-    /// Returns the first value of a field.
+    /// Returns the first value of a field; `None` if the record does not contain the field.
     #[must_use]
     pub fn text(&self, field: Field) -> Option<&'b [u8]> {
         self.fields().find(|(found, _)| *found == field).map(|(_, value)| value)
     }
 
-    /// Returns a field's value as a number.
+    /// Returns the value of a field as a number; `None` if the field is absent or its value is not
+    /// a number.
     #[must_use]
     pub fn number(&self, field: Field) -> Option<u64> {
         self.text(field).and_then(number)
     }
 
-    /// Returns true if fields were omitted.
+    /// Returns true if fields were omitted from the record.
     #[must_use]
-    pub fn is_cut(&self) -> bool {
+    pub fn is_truncated(&self) -> bool {
         self.fields.last() == Some(&CUT) && self.ends_with_marker()
     }
 

@@ -1,8 +1,9 @@
-//! Records survive a round trip, even in short buffers; malformed bytes never cause a panic.
+//! Tests of records: they survive a round trip, even in short buffers, and malformed bytes never
+//! cause a panic.
 
 use super::*;
 
-fn exchange(room: &mut [u8]) -> usize {
+fn write_exchange(room: &mut [u8]) -> usize {
     let mut writer = Writer::new(room, RecordKind::HttpExchange);
     writer.text(Field::Method, b"GET");
     writer.number(Field::Status, 404);
@@ -16,7 +17,7 @@ fn exchange(room: &mut [u8]) -> usize {
 #[test]
 fn record_survives_a_round_trip() {
     let mut room = [0; 100];
-    let used = exchange(&mut room);
+    let used = write_exchange(&mut room);
     let record = Record::parse(&room[..used]).unwrap();
     assert_eq!(record.kind(), RecordKind::HttpExchange);
     assert_eq!(record.text(Field::Method), Some(&b"GET"[..]));
@@ -26,7 +27,7 @@ fn record_survives_a_round_trip() {
     assert_eq!((record.text(Field::Url), record.number(Field::Data)), (None, Some(0x65_6e6f)));
     let data = record.fields().filter(|(field, _)| *field == Field::Data);
     assert_eq!(data.map(|(_, value)| value).collect::<Vec<_>>(), [&b"one"[..], b""]);
-    assert!(!record.is_cut());
+    assert!(!record.is_truncated());
     let mut copy = [0; 100];
     let mut writer = Writer::new(&mut copy, RecordKind::HttpExchange);
     writer.all(&record);
@@ -37,20 +38,20 @@ fn record_survives_a_round_trip() {
 #[test]
 fn fields_that_do_not_fit_are_omitted_and_marked() {
     let mut whole = [0; 100];
-    let used = exchange(&mut whole);
+    let used = write_exchange(&mut whole);
     for room in 0..=used {
         let mut bytes = vec![0; room];
-        let used = exchange(&mut bytes);
+        let used = write_exchange(&mut bytes);
         let Some(record) = Record::parse(&bytes[..used]) else {
             assert_eq!(used, 0);
             continue;
         };
-        assert!(record.is_cut(), "{room}");
+        assert!(record.is_truncated(), "{room}");
         assert!(record.fields().count() < 6);
     }
     let mut room = vec![0; used + 1];
-    let used = exchange(&mut room);
-    assert!(!Record::parse(&room[..used]).unwrap().is_cut());
+    let used = write_exchange(&mut room);
+    assert!(!Record::parse(&room[..used]).unwrap().is_truncated());
     let long = vec![b'x'; TEXT_MAX + 1];
     let mut room = vec![0; 2 * TEXT_MAX];
     let mut writer = Writer::new(&mut room, RecordKind::Dns);
@@ -64,7 +65,7 @@ fn fields_that_do_not_fit_are_omitted_and_marked() {
 fn malformed_records_are_harmless() {
     assert!(Record::parse(b"").is_none() && Record::parse(&[0]).is_none());
     let mut room = [0; 100];
-    let used = exchange(&mut room);
+    let used = write_exchange(&mut room);
     for cut in 1..used {
         let record = Record::parse(&room[..cut]).unwrap();
         assert!(record.fields().count() < 6, "{cut}");
@@ -76,7 +77,7 @@ fn malformed_records_are_harmless() {
             if let Some(record) = Record::parse(&bytes[..used]) {
                 let length: usize = record.fields().map(|(_, value)| value.len()).sum();
                 assert!(length < used);
-                let _ = record.is_cut();
+                let _ = record.is_truncated();
             }
         }
     }

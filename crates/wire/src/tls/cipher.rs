@@ -3,12 +3,13 @@
 use core::fmt;
 use std::sync::LazyLock;
 
-/// A cipher suite, by number.
+/// A cipher suite, identified by its number.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Cipher(pub u16);
 
 impl Cipher {
-    /// Returns the name without the common prefix `TLS_`; `None` for an unnamed suite.
+    /// Returns the name of the suite without the common prefix `TLS_`; `None` if the number has no
+    /// name.
     #[must_use]
     pub fn name(self) -> Option<&'static str> {
         let place = NAMES.binary_search_by_key(&self.0, |(number, _)| *number).ok()?;
@@ -25,7 +26,7 @@ impl fmt::Display for Cipher {
     }
 }
 
-/// Names in ascending order of number, from a list with a number and a name per line.
+/// Numbers and names of cipher suites, in ascending order of number.
 static NAMES: LazyLock<Vec<(u16, &str)>> = LazyLock::new(|| {
     let read = |line: &'static str| {
         let (number, name) = line.split_once(' ')?;

@@ -1,7 +1,7 @@
 //! Views of ClientHello and ServerHello (RFC 8446 §4.1.2, §4.1.3).
 //!
-//! Parsed from the body of the handshake message. A list that exceeds its bounds makes the hello
-//! malformed; bytes after the last field are ignored.
+//! Both are parsed from the body of a handshake message. A list that exceeds its bounds makes the
+//! hello malformed. Bytes after the last field are ignored.
 
 use super::{Version, is_grease};
 use crate::read::be16;
@@ -20,7 +20,7 @@ pub mod extension {
     pub const SUPPORTED_VERSIONS: u16 = 43;
 }
 
-/// Random value that marks a HelloRetryRequest (RFC 8446 §4.1.3).
+/// Random value of a ServerHello that is a HelloRetryRequest (RFC 8446 §4.1.3).
 const RETRY: [u8; 32] = [
     0xcf, 0x21, 0xad, 0x74, 0xe5, 0x9a, 0x61, 0x11, 0xbe, 0x1d, 0x8c, 0x02, 0x1e, 0x65, 0xb8, 0x91,
     0xc2, 0xa2, 0x11, 0x16, 0x7a, 0xbb, 0x8c, 0x5e, 0x07, 0x9e, 0x09, 0xe2, 0xc8, 0xa8, 0x33, 0x9c,
@@ -31,9 +31,9 @@ const SESSION_MAX: usize = 32;
 /// A view of a ClientHello.
 #[derive(Clone, Copy, Debug)]
 pub struct ClientHello<'b> {
-    /// Legacy version; see [`ClientHello::offered`].
+    /// Legacy version field. [`ClientHello::offered`] returns the version actually offered.
     pub version: Version,
-    /// Session id offered for resumption.
+    /// Session id that the client offers for resumption.
     pub session: &'b [u8],
     ciphers: &'b [u8],
     extensions: &'b [u8],
@@ -42,13 +42,13 @@ pub struct ClientHello<'b> {
 /// A view of a ServerHello.
 #[derive(Clone, Copy, Debug)]
 pub struct ServerHello<'b> {
-    /// Legacy version; see [`ServerHello::negotiated`].
+    /// Legacy version field. [`ServerHello::negotiated`] returns the version actually negotiated.
     pub version: Version,
-    /// True for a HelloRetryRequest.
+    /// True if this ServerHello is a HelloRetryRequest.
     pub is_retry: bool,
-    /// Session id, resumed or new.
+    /// Session id, either resumed or new.
     pub session: &'b [u8],
-    /// Chosen cipher suite.
+    /// Cipher suite that the server has chosen.
     pub cipher: super::Cipher,
     extensions: &'b [u8],
 }
@@ -56,22 +56,22 @@ pub struct ServerHello<'b> {
 impl<'b> ClientHello<'b> {
     pub(super) fn parse(body: &'b [u8]) -> Option<Self> {
         let mut rest = body;
-        let version = Version(word(&mut rest)?);
-        take(&mut rest, 32)?;
-        let session = list8(&mut rest).filter(|id| id.len() <= SESSION_MAX)?;
-        let ciphers = list16(&mut rest).filter(|list| list.len() % 2 == 0)?;
-        list8(&mut rest)?;
+        let version = Version(split_u16(&mut rest)?);
+        split_off(&mut rest, 32)?;
+        let session = split_list8(&mut rest).filter(|id| id.len() <= SESSION_MAX)?;
+        let ciphers = split_list16(&mut rest).filter(|list| list.len() % 2 == 0)?;
+        split_list8(&mut rest)?;
         let extensions = extensions(rest)?;
         (version.0 >> 8 == 3).then_some(Self { version, session, ciphers, extensions })
     }
 
-    /// Iterates over the cipher suites, GREASE included.
+    /// Iterates over the offered cipher suites, including GREASE values.
     #[must_use]
     pub fn ciphers(&self) -> U16List<'b> {
         U16List(self.ciphers)
     }
 
-    /// Iterates over the extensions, GREASE included.
+    /// Iterates over the extensions, including GREASE values.
     #[must_use]
     pub fn extensions(&self) -> Extensions<'b> {
         Extensions(self.extensions)
@@ -82,7 +82,7 @@ impl<'b> ClientHello<'b> {
     pub fn server_name(&self) -> Option<&'b [u8]> {
         let mut names = length_prefixed(self.extensions().find(extension::SERVER_NAME)?);
         while let Some((kind, mut rest)) = names.split_first() {
-            let name = list16(&mut rest)?;
+            let name = split_list16(&mut rest)?;
             if *kind == 0 {
                 return Some(name);
             }
@@ -96,25 +96,26 @@ impl<'b> ClientHello<'b> {
         protocols(self.extensions())
     }
 
-    /// Iterates over the offered signature algorithms, GREASE included.
+    /// Iterates over the offered signature algorithms, including GREASE values.
     #[must_use]
     pub fn signature_algorithms(&self) -> U16List<'b> {
         let data = self.extensions().find(extension::SIGNATURE_ALGORITHMS);
         U16List(data.map(length_prefixed).unwrap_or_default())
     }
 
-    /// Iterates over the supported versions, GREASE included; `None` without the extension.
+    /// Iterates over the supported versions, including GREASE values; `None` if the hello lacks
+    /// this extension.
     #[must_use]
     pub fn versions(&self) -> Option<U16List<'b>> {
         let mut data = self.extensions().find(extension::SUPPORTED_VERSIONS)?;
-        Some(U16List(list8(&mut data).unwrap_or_default()))
+        Some(U16List(split_list8(&mut data).unwrap_or_default()))
     }
 
-    /// Returns the highest known version offered. Without the extension it is at most TLS 1.2,
-    /// whatever the legacy version states (RFC 8446 §4.2.1).
+    /// Returns the highest known version offered. Without the extension for supported versions,
+    /// this is at most TLS 1.2, whatever the legacy version field states (RFC 8446 §4.2.1).
     #[must_use]
-    pub fn offered(&self) -> Version {
-        let known = |word| Version(word).known();
+    pub fn offered_version(&self) -> Version {
+        let known = |word| Version(word).known_version();
         let listed = self.versions().and_then(|words| words.filter_map(known).max());
         listed.unwrap_or_else(|| self.version.min(Version::TLS12))
     }
@@ -123,20 +124,20 @@ impl<'b> ClientHello<'b> {
 impl<'b> ServerHello<'b> {
     pub(super) fn parse(body: &'b [u8]) -> Option<Self> {
         let mut rest = body;
-        let version = Version(word(&mut rest)?);
+        let version = Version(split_u16(&mut rest)?);
         // Drafts 18 to 21 of TLS 1.3 had neither session id nor compression method.
         let draft = matches!(version.0, 0x7f0e..=0x7f15);
-        let is_retry = take(&mut rest, 32)? == RETRY;
+        let is_retry = split_off(&mut rest, 32)? == RETRY;
         let session = match draft {
             true => &[],
-            false => list8(&mut rest).filter(|id| id.len() <= SESSION_MAX)?,
+            false => split_list8(&mut rest).filter(|id| id.len() <= SESSION_MAX)?,
         };
-        let cipher = super::Cipher(word(&mut rest)?);
+        let cipher = super::Cipher(split_u16(&mut rest)?);
         if !draft {
-            take(&mut rest, 1)?;
+            split_off(&mut rest, 1)?;
         }
         let extensions = extensions(rest)?;
-        version.known()?;
+        version.known_version()?;
         Some(Self { version, is_retry, session, cipher, extensions })
     }
 
@@ -148,13 +149,14 @@ impl<'b> ServerHello<'b> {
 
     /// Returns the negotiated version.
     #[must_use]
-    pub fn negotiated(&self) -> Version {
+    pub fn negotiated_version(&self) -> Version {
         let chosen = self.extensions().find(extension::SUPPORTED_VERSIONS);
-        let chosen = chosen.and_then(|data| Version(be16(data, 0)?).known());
-        chosen.or_else(|| self.version.known()).unwrap_or(self.version)
+        let chosen = chosen.and_then(|data| Version(be16(data, 0)?).known_version());
+        chosen.or_else(|| self.version.known_version()).unwrap_or(self.version)
     }
 
-    /// Returns the chosen application protocol; `None` if it is absent or encrypted (TLS 1.3).
+    /// Returns the application protocol that the server has chosen; `None` if it is absent or
+    /// encrypted (TLS 1.3).
     #[must_use]
     pub fn protocol(&self) -> Option<&'b [u8]> {
         protocols(self.extensions()).next()
@@ -167,7 +169,7 @@ impl<'b> ServerHello<'b> {
     }
 }
 
-/// An iterator over extensions: number and data.
+/// An iterator over the numbers and data of extensions.
 #[derive(Clone, Debug)]
 pub struct Extensions<'b>(&'b [u8]);
 
@@ -183,17 +185,17 @@ impl<'b> Iterator for Extensions<'b> {
     type Item = (u16, &'b [u8]);
 
     fn next(&mut self) -> Option<Self::Item> {
-        let number = word(&mut self.0)?;
-        Some((number, list16(&mut self.0)?))
+        let number = split_u16(&mut self.0)?;
+        Some((number, split_list16(&mut self.0)?))
     }
 }
 
-/// An iterator over a list of u16.
+/// An iterator over a list of u16 values.
 #[derive(Clone, Debug)]
 pub struct U16List<'b>(&'b [u8]);
 
 impl U16List<'_> {
-    /// Skips GREASE values.
+    /// Returns an iterator over the remaining values without GREASE values.
     pub fn without_grease(self) -> impl Iterator<Item = u16> {
         self.filter(|value| !is_grease(*value))
     }
@@ -203,16 +205,16 @@ impl Iterator for U16List<'_> {
     type Item = u16;
 
     fn next(&mut self) -> Option<u16> {
-        word(&mut self.0)
+        split_u16(&mut self.0)
     }
 }
 
-/// Returns the extension list after validating it; a hello may end before it.
+/// Returns the extension list, which may be absent, after validating it; `None` if it is malformed.
 fn extensions(mut rest: &[u8]) -> Option<&[u8]> {
     if rest.is_empty() {
         return Some(rest);
     }
-    let list = list16(&mut rest)?;
+    let list = split_list16(&mut rest)?;
     let mut walk = Extensions(list);
     while !walk.0.is_empty() {
         walk.next()?;
@@ -222,32 +224,32 @@ fn extensions(mut rest: &[u8]) -> Option<&[u8]> {
 
 fn protocols(extensions: Extensions<'_>) -> impl Iterator<Item = &[u8]> {
     let mut list = extensions.find(extension::ALPN).map(length_prefixed).unwrap_or_default();
-    core::iter::from_fn(move || list8(&mut list))
+    core::iter::from_fn(move || split_list8(&mut list))
 }
 
-/// Returns a length-prefixed list; empty if it is truncated.
+/// Returns the contents of a list with a two-byte length prefix; empty if the list is truncated.
 fn length_prefixed(mut data: &[u8]) -> &[u8] {
-    list16(&mut data).unwrap_or_default()
+    split_list16(&mut data).unwrap_or_default()
 }
 
-fn take<'b>(rest: &mut &'b [u8], length: usize) -> Option<&'b [u8]> {
+fn split_off<'b>(rest: &mut &'b [u8], length: usize) -> Option<&'b [u8]> {
     let (taken, after) = rest.split_at_checked(length)?;
     *rest = after;
     Some(taken)
 }
 
-fn word(rest: &mut &[u8]) -> Option<u16> {
-    take(rest, 2).and_then(|bytes| be16(bytes, 0))
+fn split_u16(rest: &mut &[u8]) -> Option<u16> {
+    split_off(rest, 2).and_then(|bytes| be16(bytes, 0))
 }
 
 /// Splits off bytes with a one-byte length prefix.
-fn list8<'b>(rest: &mut &'b [u8]) -> Option<&'b [u8]> {
-    let length = take(rest, 1)?.first().copied()?;
-    take(rest, usize::from(length))
+fn split_list8<'b>(rest: &mut &'b [u8]) -> Option<&'b [u8]> {
+    let length = split_off(rest, 1)?.first().copied()?;
+    split_off(rest, usize::from(length))
 }
 
 /// Splits off bytes with a two-byte length prefix.
-fn list16<'b>(rest: &mut &'b [u8]) -> Option<&'b [u8]> {
-    let length = word(rest)?;
-    take(rest, usize::from(length))
+fn split_list16<'b>(rest: &mut &'b [u8]) -> Option<&'b [u8]> {
+    let length = split_u16(rest)?;
+    split_off(rest, usize::from(length))
 }

@@ -1,8 +1,10 @@
-//! TLS records and the two hellos (RFC 8446 §4.1, §5.1, and earlier versions down to SSL 3.0).
+//! Parsers for TLS records, ClientHello and ServerHello (RFC 8446 §4.1, §5.1, and earlier versions
+//! down to SSL 3.0).
 //!
-//! [`begin`] finds the first hello of one direction, after messages that may precede it, and across
-//! records if necessary; views expose versions, cipher suites and extensions in order, GREASE (RFC
-//! 8701) included. No bytes are decrypted, and bytes after the hellos are not read.
+//! [`begin`] finds the first hello of one direction, skipping messages that may precede the hello,
+//! and joining records if necessary. Views return versions, cipher suites and extensions in order,
+//! including GREASE values (RFC 8701). No bytes are decrypted, and bytes after the hello are not
+//! read.
 //!
 //! Hostile input: a hello has at most [`HELLO_MAX`] bytes, in records of at most [`BEGIN_MAX`]
 //! bytes; every list is walked once. Not supported: SSL 2.0, even as a first message, and DTLS.
@@ -20,13 +22,14 @@ use core::fmt;
 
 /// Length of a record header in bytes.
 pub const RECORD: usize = 5;
-/// Maximum payload of a record: 2¹⁴ bytes plus 2,048 of cipher expansion (RFC 5246 §6.2.3).
+/// Maximum payload of a record in bytes: 2¹⁴, plus 2,048 of expansion by encryption (RFC 5246
+/// §6.2.3).
 pub const RECORD_MAX: usize = (1 << 14) + 2048;
 /// Maximum length of a hello in bytes.
 pub const HELLO_MAX: usize = 1 << 15;
-/// Maximum number of bytes of records that are examined for one hello.
+/// Maximum number of bytes examined in search of one hello.
 pub const BEGIN_MAX: usize = 1 << 16;
-/// Length of a handshake message's header in bytes: type and length.
+/// Length in bytes of a handshake message's header: type and length.
 const MESSAGE_HEADER_SIZE: usize = 4;
 /// Content type of ChangeCipherSpec.
 const CHANGE: u8 = 20;
@@ -35,7 +38,7 @@ const ALERT: u8 = 21;
 /// Content type of handshake messages.
 pub const HANDSHAKE: u8 = 22;
 
-/// A protocol version, as on the wire.
+/// A protocol version, as a number on the wire.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Version(pub u16);
 
@@ -51,10 +54,10 @@ impl Version {
     /// TLS 1.3.
     pub const TLS13: Self = Self(0x0304);
 
-    /// Returns the version, with drafts of TLS 1.3 (`7f xx`, and one site's `fb xx`) as TLS 1.3;
-    /// `None` if it is unknown.
+    /// Returns the version, mapping drafts of TLS 1.3 (`7f xx`, and one site's `fb xx`) to TLS 1.3;
+    /// `None` if the version is unknown.
     #[must_use]
-    pub const fn known(self) -> Option<Self> {
+    pub const fn known_version(self) -> Option<Self> {
         match self.0 {
             0x0300..=0x0304 => Some(self),
             0x7f0e..=0x7f1c | 0xfb17..=0xfb1a => Some(Self::TLS13),
@@ -65,7 +68,7 @@ impl Version {
 
 impl fmt::Display for Version {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.known() {
+        match self.known_version() {
             Some(Self::SSL30) => f.write_str("SSL 3.0"),
             Some(known) => write!(f, "1.{}", known.0 - Self::TLS10.0),
             None => write!(f, "0x{:04x}", self.0),
@@ -73,7 +76,7 @@ impl fmt::Display for Version {
     }
 }
 
-/// Returns true for one of the sixteen GREASE values (RFC 8701 §2).
+/// Returns true if the value is one of the sixteen GREASE values (RFC 8701 §2).
 #[must_use]
 pub const fn is_grease(value: u16) -> bool {
     let [high, low] = value.to_be_bytes();
@@ -83,32 +86,32 @@ pub const fn is_grease(value: u16) -> bool {
 /// A record header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RecordHeader {
-    /// Content type, 20 to 24.
+    /// Content type: 20 to 24.
     pub content: u8,
-    /// Stated version; of little significance in a hello.
+    /// Stated version, which has little significance in a hello.
     pub version: Version,
     /// Length of the payload in bytes.
     pub length: u16,
 }
 
 impl RecordHeader {
-    /// Parses a header; `None` if it is truncated or invalid.
+    /// Parses a record header; `None` if the header is truncated or invalid.
     #[must_use]
     pub fn parse(bytes: &[u8]) -> Option<Self> {
         let [content, ..] = array::<RECORD>(bytes, 0)?;
         let (version, length) = (Version(be16(bytes, 1)?), be16(bytes, 3)?);
         let likely = matches!(content, 20..=24)
             && version.0 >> 8 == 3
-            && version.known().is_some()
+            && version.known_version().is_some()
             && usize::from(length) <= RECORD_MAX;
         likely.then_some(Self { content, version, length })
     }
 }
 
-/// Result of examining the first bytes of a direction.
+/// Result of examining the first bytes of one direction.
 #[derive(Clone, Copy, Debug)]
 pub enum FirstHello<'b> {
-    /// Too few bytes to decide: at least this many are needed.
+    /// There are too few bytes to decide. At least this many are needed.
     Need(usize),
     /// A ClientHello.
     Client(ClientHello<'b>),
@@ -116,19 +119,20 @@ pub enum FirstHello<'b> {
     Server(ServerHello<'b>),
     /// A malformed hello.
     Malformed,
-    /// A hello beyond [`HELLO_MAX`] bytes, or spread over too many records.
+    /// The hello exceeds [`HELLO_MAX`] bytes, or the messages and records before its end exceed
+    /// [`BEGIN_MAX`] bytes.
     TooLong,
-    /// TLS that begins with an alert which ends the connection.
+    /// TLS that begins with an alert that ends the connection.
     Alert,
-    /// TLS that begins with another message.
+    /// TLS that begins with a message other than a hello.
     NoHello,
-    /// No TLS.
+    /// The bytes are not TLS.
     NotTls,
 }
 
-/// Examines the first bytes of a direction. A message that spans records is gathered in `room`,
-/// whose contents are overwritten. Skipped are messages that may precede a hello: warnings, empty
-/// records, a dummy ChangeCipherSpec (RFC 8446 §5), HelloRequests (RFC 5246 §7.4.1.1).
+/// Examines the first bytes of one direction. Skips messages that may precede a hello: warnings,
+/// empty records, a dummy ChangeCipherSpec (RFC 8446 §5), and HelloRequests (RFC 5246 §7.4.1.1). A
+/// message that spans records is assembled in `room`, whose contents are overwritten.
 pub fn begin<'b>(bytes: &'b [u8], room: &'b mut Vec<u8>) -> FirstHello<'b> {
     let mut at = 0;
     loop {
@@ -145,7 +149,7 @@ pub fn begin<'b>(bytes: &'b [u8], room: &'b mut Vec<u8>) -> FirstHello<'b> {
         }
         let Some(first) = RecordHeader::parse(rest) else { return FirstHello::NotTls };
         let whole = RECORD + usize::from(first.length);
-        let before = match preamble(first, rest) {
+        let before = match classify_preamble(first, rest) {
             Preamble::All => {
                 at += whole;
                 continue;
@@ -157,7 +161,7 @@ pub fn begin<'b>(bytes: &'b [u8], room: &'b mut Vec<u8>) -> FirstHello<'b> {
         };
         let kind = rest.get(RECORD + before).copied().unwrap_or(0);
         return match gather(rest, first, before, room) {
-            Ok(message) => hello(kind, message),
+            Ok(message) => parse_hello(kind, message),
             Err(FirstHello::Need(need)) => FirstHello::Need(at + need),
             Err(why) => why,
         };
@@ -166,19 +170,19 @@ pub fn begin<'b>(bytes: &'b [u8], room: &'b mut Vec<u8>) -> FirstHello<'b> {
 
 /// The part of a record that may precede a hello.
 enum Preamble {
-    /// The whole record.
+    /// The entire record.
     All,
-    /// This many bytes of its payload; then a hello begins.
+    /// This many bytes of the payload, after which a hello begins.
     Some(usize),
-    /// Too few bytes to decide: this many of the record are needed.
+    /// There are too few bytes to decide. This many bytes of the record are needed.
     More(usize),
     /// An alert that ends the connection.
     Alert,
-    /// A record that cannot precede a hello, or is unreadable.
+    /// No part: the record cannot precede a hello, or is unreadable.
     Other,
 }
 
-fn preamble(record: RecordHeader, bytes: &[u8]) -> Preamble {
+fn classify_preamble(record: RecordHeader, bytes: &[u8]) -> Preamble {
     const WARNING: u8 = 1;
     const CLOSE: u8 = 0;
     let length = usize::from(record.length);
@@ -216,7 +220,7 @@ fn preamble(record: RecordHeader, bytes: &[u8]) -> Preamble {
     }
 }
 
-/// Returns true if the bytes are complete records.
+/// Returns true if the bytes consist of complete records.
 #[must_use]
 pub fn ends_with_a_record(mut bytes: &[u8]) -> bool {
     while let Some(record) = RecordHeader::parse(bytes) {
@@ -228,7 +232,7 @@ pub fn ends_with_a_record(mut bytes: &[u8]) -> bool {
     bytes.is_empty()
 }
 
-fn hello(kind: u8, message: &[u8]) -> FirstHello<'_> {
+fn parse_hello(kind: u8, message: &[u8]) -> FirstHello<'_> {
     let body = message.get(MESSAGE_HEADER_SIZE..).unwrap_or_default();
     let read = match kind {
         1 => ClientHello::parse(body).map(FirstHello::Client),
@@ -237,14 +241,14 @@ fn hello(kind: u8, message: &[u8]) -> FirstHello<'_> {
     read.unwrap_or(FirstHello::Malformed)
 }
 
-/// Returns true if the first three bytes, as far as present, can begin a record.
+/// Returns true if the first three bytes, as far as they are present, can begin a record.
 fn could_be_record(bytes: &[u8]) -> bool {
     let may = |at: usize, fits: fn(u8) -> bool| bytes.get(at).is_none_or(|byte| fits(*byte));
     may(0, |content| matches!(content, 20..=24)) && may(1, |major| major == 3) && may(2, |b| b <= 4)
 }
 
-/// Returns the handshake message that begins `before` bytes into the first record's payload: in
-/// place, or assembled in `room`.
+/// Returns the handshake message that begins `before` bytes into the payload of the first record,
+/// either in place or assembled in `room`.
 fn gather<'b>(
     bytes: &'b [u8],
     first: RecordHeader,
@@ -288,7 +292,7 @@ fn gather<'b>(
             let skipped = if at == 0 { before } else { 0 };
             room.extend_from_slice(payload.get(skipped..).unwrap_or_default());
         } else {
-            match preamble(header, rest) {
+            match classify_preamble(header, rest) {
                 Preamble::All => {}
                 Preamble::More(more) => return Err(FirstHello::Need(at + more)),
                 _ => return Err(FirstHello::Malformed),
@@ -298,7 +302,7 @@ fn gather<'b>(
     }
 }
 
-/// Returns the length of a handshake message with its header.
+/// Returns the length in bytes of a handshake message, including its header.
 fn message_length(bytes: &[u8]) -> Option<usize> {
     let [_, high, middle, low] = array(bytes, 0)?;
     Some(

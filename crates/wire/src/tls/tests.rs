@@ -1,42 +1,46 @@
-//! Literal hellos, in one record and in many; then truncated hellos, flipped bits, noise.
+//! Tests of the TLS parser with hellos in one or many records, truncated hellos, flipped bits, and
+//! noise.
 
 use super::*;
 
-/// Builds a list of u16 with a two-byte length prefix.
-fn words(values: &[u16]) -> Vec<u8> {
+/// Builds a list of u16 values with a two-byte length prefix.
+fn u16_list(values: &[u16]) -> Vec<u8> {
     let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_be_bytes()).collect();
-    with_length(&bytes)
+    with_length_prefix(&bytes)
 }
 
-fn with_length(bytes: &[u8]) -> Vec<u8> {
+fn with_length_prefix(bytes: &[u8]) -> Vec<u8> {
     [&(bytes.len() as u16).to_be_bytes()[..], bytes].concat()
 }
 
-fn message(kind: u8, body: &[u8]) -> Vec<u8> {
-    [&[kind, 0][..], &with_length(body)].concat()
+fn handshake_message(kind: u8, body: &[u8]) -> Vec<u8> {
+    [&[kind, 0][..], &with_length_prefix(body)].concat()
 }
 
-fn record(content: u8, payload: &[u8]) -> Vec<u8> {
-    [&[content, 3, 1][..], &with_length(payload)].concat()
+fn tls_record(content: u8, payload: &[u8]) -> Vec<u8> {
+    [&[content, 3, 1][..], &with_length_prefix(payload)].concat()
 }
 
 fn client_body() -> Vec<u8> {
     let extensions: Vec<u8> = [
         (0x2a2a, vec![]),
-        (extension::SERVER_NAME, with_length(&[&[0][..], &with_length(b"example.org")].concat())),
-        (extension::ALPN, with_length(b"\x02h2\x08http/1.1")),
-        (extension::SIGNATURE_ALGORITHMS, words(&[0x0403, 0x0804])),
+        (
+            extension::SERVER_NAME,
+            with_length_prefix(&[&[0][..], &with_length_prefix(b"example.org")].concat()),
+        ),
+        (extension::ALPN, with_length_prefix(b"\x02h2\x08http/1.1")),
+        (extension::SIGNATURE_ALGORITHMS, u16_list(&[0x0403, 0x0804])),
         (extension::SUPPORTED_VERSIONS, vec![6, 0x3a, 0x3a, 3, 4, 3, 3]),
     ]
     .into_iter()
-    .flat_map(|(number, data)| [&u16::to_be_bytes(number)[..], &with_length(&data)].concat())
+    .flat_map(|(number, data)| [&u16::to_be_bytes(number)[..], &with_length_prefix(&data)].concat())
     .collect();
     let mut body = vec![3, 3];
     body.extend([7; 32]);
     body.extend([4, 1, 2, 3, 4]);
-    body.extend(words(&[0x1a1a, 0x1301, 0xc02f]));
+    body.extend(u16_list(&[0x1a1a, 0x1301, 0xc02f]));
     body.extend([1, 0]);
-    body.extend(with_length(&extensions));
+    body.extend(with_length_prefix(&extensions));
     body
 }
 
@@ -45,7 +49,7 @@ fn server_body(random: [u8; 32]) -> Vec<u8> {
     body.extend(random);
     body.extend([4, 1, 2, 3, 4, 0x13, 0x01, 0]);
     let versions = [0, 43, 0, 2, 3, 4];
-    body.extend(with_length(
+    body.extend(with_length_prefix(
         &[&versions[..], &[0, 41, 0, 2, 0, 0], &[0, 16, 0, 5, 0, 3, 2, b'h', b'2']].concat(),
     ));
     body
@@ -53,10 +57,10 @@ fn server_body(random: [u8; 32]) -> Vec<u8> {
 
 #[test]
 fn client_hello_fields() {
-    let bytes = record(HANDSHAKE, &message(1, &client_body()));
+    let bytes = tls_record(HANDSHAKE, &handshake_message(1, &client_body()));
     let mut room = Vec::new();
     let FirstHello::Client(hello) = begin(&bytes, &mut room) else { panic!("a ClientHello") };
-    assert_eq!((hello.version, hello.offered()), (Version::TLS12, Version::TLS13));
+    assert_eq!((hello.version, hello.offered_version()), (Version::TLS12, Version::TLS13));
     assert_eq!(hello.session, [1, 2, 3, 4]);
     assert_eq!(hello.ciphers().collect::<Vec<_>>(), [0x1a1a, 0x1301, 0xc02f]);
     assert_eq!(hello.ciphers().without_grease().collect::<Vec<_>>(), [0x1301, 0xc02f]);
@@ -70,10 +74,10 @@ fn client_hello_fields() {
 
 #[test]
 fn server_hello_fields() {
-    let bytes = record(HANDSHAKE, &message(2, &server_body([9; 32])));
+    let bytes = tls_record(HANDSHAKE, &handshake_message(2, &server_body([9; 32])));
     let mut room = Vec::new();
     let FirstHello::Server(hello) = begin(&bytes, &mut room) else { panic!("a ServerHello") };
-    assert_eq!((hello.version, hello.negotiated()), (Version::TLS12, Version::TLS13));
+    assert_eq!((hello.version, hello.negotiated_version()), (Version::TLS12, Version::TLS13));
     assert_eq!(hello.cipher.to_string(), "TLS_AES_128_GCM_SHA256");
     assert_eq!((hello.protocol(), hello.session), (Some(&b"h2"[..]), &[1, 2, 3, 4][..]));
     assert!(hello.accepts_psk() && !hello.is_retry);
@@ -86,14 +90,14 @@ fn server_hello_fields() {
     assert!(ServerHello::parse(&body).unwrap().is_retry);
 }
 
-/// The same hello results from any split into records. With bytes missing, more are requested, but
-/// never more than needed.
+/// Splits a hello into records in every way and expects the same result. With bytes missing, the
+/// parser requests more, but never more than needed.
 #[test]
 fn hello_is_gathered_over_records() {
-    let whole = message(1, &client_body());
+    let whole = handshake_message(1, &client_body());
     for step in [1, 2, 3, 4, 5, 7, 50, 100, whole.len() - 1, whole.len(), whole.len() + 9] {
         let bytes: Vec<u8> =
-            whole.chunks(step).flat_map(|piece| record(HANDSHAKE, piece)).collect();
+            whole.chunks(step).flat_map(|piece| tls_record(HANDSHAKE, piece)).collect();
         let mut room = Vec::new();
         for here in 0..bytes.len() {
             match begin(&bytes[..here], &mut room) {
@@ -110,32 +114,33 @@ fn hello_is_gathered_over_records() {
     }
 }
 
-/// A hello is found after all messages that a server may send before it; requests for more bytes
-/// never exceed the bytes that follow.
+/// Expects a hello to be found after all messages that a server may send before it, and requests
+/// for more bytes never to exceed the bytes that follow.
 #[test]
 fn hello_is_found_after_permitted_records() {
-    let warning = record(ALERT, &[1, 112]);
-    let (empty, change) = (record(HANDSHAKE, b""), record(CHANGE, &[1]));
-    let again = message(0, b"");
-    let hello = message(2, &server_body([9; 32]));
-    let whole = record(HANDSHAKE, &hello);
-    let in_parts: Vec<u8> = hello.chunks(7).flat_map(|piece| record(HANDSHAKE, piece)).collect();
+    let warning = tls_record(ALERT, &[1, 112]);
+    let (empty, change) = (tls_record(HANDSHAKE, b""), tls_record(CHANGE, &[1]));
+    let again = handshake_message(0, b"");
+    let hello = handshake_message(2, &server_body([9; 32]));
+    let whole = tls_record(HANDSHAKE, &hello);
+    let in_parts: Vec<u8> =
+        hello.chunks(7).flat_map(|piece| tls_record(HANDSHAKE, piece)).collect();
     let between: Vec<u8> = hello
         .chunks(40)
-        .flat_map(|piece| [&record(HANDSHAKE, piece)[..], &warning, &empty].concat())
+        .flat_map(|piece| [&tls_record(HANDSHAKE, piece)[..], &warning, &empty].concat())
         .collect();
-    let requests = record(HANDSHAKE, &[&again[..], &again, &hello].concat());
+    let requests = tls_record(HANDSHAKE, &[&again[..], &again, &hello].concat());
     let cases = [
         [&warning[..], &whole].concat(),
         [&warning[..], &warning, &in_parts].concat(),
         [&change[..], &whole].concat(),
-        [&empty[..], &record(23, b""), &whole].concat(),
-        [&record(HANDSHAKE, &again)[..], &whole].concat(),
-        [&record(HANDSHAKE, &again)[..], &warning, &requests].concat(),
+        [&empty[..], &tls_record(23, b""), &whole].concat(),
+        [&tls_record(HANDSHAKE, &again)[..], &whole].concat(),
+        [&tls_record(HANDSHAKE, &again)[..], &warning, &requests].concat(),
         [&warning[..], &between].concat(),
-        record(HANDSHAKE, &[&again[..], &hello[..30]].concat())
+        tls_record(HANDSHAKE, &[&again[..], &hello[..30]].concat())
             .into_iter()
-            .chain(record(HANDSHAKE, &hello[30..]))
+            .chain(tls_record(HANDSHAKE, &hello[30..]))
             .collect(),
     ];
     let mut room = Vec::new();
@@ -147,7 +152,7 @@ fn hello_is_found_after_permitted_records() {
                     assert!(here < need && need <= bytes.len(), "{number} {here}")
                 }
                 FirstHello::Server(hello) => {
-                    assert_eq!(hello.negotiated(), Version::TLS13);
+                    assert_eq!(hello.negotiated_version(), Version::TLS13);
                     found.get_or_insert(here);
                 }
                 other => panic!("{number} {here}: {other:?}"),
@@ -158,7 +163,7 @@ fn hello_is_found_after_permitted_records() {
 }
 
 #[test]
-fn other_beginnings_are_distinguished() {
+fn other_first_messages_are_distinguished() {
     let mut room = Vec::new();
     let mut name = |bytes: &[u8]| match begin(bytes, &mut room) {
         FirstHello::Need(_) => "need",
@@ -174,24 +179,27 @@ fn other_beginnings_are_distinguished() {
     assert_eq!(name(b"GET / HTTP/1.1"), "not tls");
     assert_eq!(name(&[0x16]), "need");
     assert_eq!([name(&[0x16, 2]), name(&[0x16, 3, 5]), name(&[0x19])], ["not tls"; 3]);
-    assert_eq!(name(&record(ALERT, &[2, 40])), "alert");
-    assert_eq!(name(&record(ALERT, &[1, 0])), "alert", "nothing follows a close");
-    assert_eq!(name(&record(ALERT, &[1, 112])), "need", "a hello may follow a warning");
-    assert_eq!(name(&record(ALERT, &[9; 26])), "no hello", "encrypted");
-    assert_eq!(name(&record(CHANGE, &[2])), "no hello");
-    assert_eq!(name(&record(CHANGE, &[1]).repeat(20_000)), "too long");
-    assert_eq!(name(&record(23, b"data")), "no hello");
-    assert_eq!(name(&record(HANDSHAKE, &message(4, b""))), "no hello");
+    assert_eq!(name(&tls_record(ALERT, &[2, 40])), "alert");
+    assert_eq!(name(&tls_record(ALERT, &[1, 0])), "alert", "nothing follows a close");
+    assert_eq!(name(&tls_record(ALERT, &[1, 112])), "need", "a hello may follow a warning");
+    assert_eq!(name(&tls_record(ALERT, &[9; 26])), "no hello", "encrypted");
+    assert_eq!(name(&tls_record(CHANGE, &[2])), "no hello");
+    assert_eq!(name(&tls_record(CHANGE, &[1]).repeat(20_000)), "too long");
+    assert_eq!(name(&tls_record(23, b"data")), "no hello");
+    assert_eq!(name(&tls_record(HANDSHAKE, &handshake_message(4, b""))), "no hello");
     assert_eq!(name(&[HANDSHAKE, 3, 1, 0, 0, 1]), "not tls");
     assert_eq!(name(&[HANDSHAKE, 3, 1, 0xff, 0xff, 1]), "not tls");
-    assert_eq!(name(&record(HANDSHAKE, &message(1, &client_body()[..60]))), "malformed");
-    assert_eq!(name(&record(HANDSHAKE, &[1, 0, 0x80, 1])), "too long");
-    let mixed = [record(HANDSHAKE, &[1, 0, 0, 9, 3, 3]), record(23, b"data")].concat();
+    assert_eq!(
+        name(&tls_record(HANDSHAKE, &handshake_message(1, &client_body()[..60]))),
+        "malformed"
+    );
+    assert_eq!(name(&tls_record(HANDSHAKE, &[1, 0, 0x80, 1])), "too long");
+    let mixed = [tls_record(HANDSHAKE, &[1, 0, 0, 9, 3, 3]), tls_record(23, b"data")].concat();
     assert_eq!(name(&mixed), "malformed", "another content inside a message");
     let crumbs: Vec<u8> = [1, 0, 0x7f, 0]
         .into_iter()
         .chain([0; 32_000])
-        .flat_map(|byte| record(HANDSHAKE, &[byte]))
+        .flat_map(|byte| tls_record(HANDSHAKE, &[byte]))
         .collect();
     assert_eq!(name(&crumbs), "too long", "in records of one byte");
 }
@@ -206,7 +214,7 @@ fn versions_display_and_negotiate() {
     let mut body = client_body();
     body.truncate(2 + 32 + 5 + 8 + 2);
     body[1] = 9;
-    assert_eq!(ClientHello::parse(&body).unwrap().offered(), Version::TLS12);
+    assert_eq!(ClientHello::parse(&body).unwrap().offered_version(), Version::TLS12);
 }
 
 #[test]
@@ -221,14 +229,14 @@ fn ciphers_have_names() {
     assert_eq!((0..=u16::MAX).filter(|number| Cipher(*number).name().is_some()).count(), 381);
 }
 
-/// Reads all parts of a hello.
-fn read_all(bytes: &[u8], room: &mut Vec<u8>) -> usize {
+/// Reads every field of a hello.
+fn read_every_field(bytes: &[u8], room: &mut Vec<u8>) -> usize {
     match begin(bytes, room) {
         FirstHello::Client(hello) => {
             let lists = hello.ciphers().count() + hello.extensions().count();
             let more = hello.protocols().count() + hello.signature_algorithms().count();
             let name = hello.server_name().map_or(0, <[u8]>::len);
-            lists + more + name + usize::from(hello.offered().0 & 1)
+            lists + more + name + usize::from(hello.offered_version().0 & 1)
         }
         FirstHello::Server(hello) => {
             hello.extensions().count() + hello.protocol().map_or(0, <[u8]>::len)
@@ -244,15 +252,17 @@ fn read_all(bytes: &[u8], room: &mut Vec<u8>) -> usize {
 #[test]
 fn flipped_bits_truncation_and_noise_terminate() {
     let mut room = Vec::new();
-    for body in [message(1, &client_body()), message(2, &server_body([1; 32]))] {
-        let in_two: Vec<u8> = body.chunks(90).flat_map(|piece| record(HANDSHAKE, piece)).collect();
-        for bytes in [record(HANDSHAKE, &body), in_two] {
+    for body in [handshake_message(1, &client_body()), handshake_message(2, &server_body([1; 32]))]
+    {
+        let in_two: Vec<u8> =
+            body.chunks(90).flat_map(|piece| tls_record(HANDSHAKE, piece)).collect();
+        for bytes in [tls_record(HANDSHAKE, &body), in_two] {
             for at in 0..bytes.len() {
-                read_all(&bytes[..at], &mut room);
+                read_every_field(&bytes[..at], &mut room);
                 for bit in 0..8 {
                     let mut bytes = bytes.clone();
                     bytes[at] ^= 1 << bit;
-                    assert!(read_all(&bytes, &mut room) <= bytes.len());
+                    assert!(read_every_field(&bytes, &mut room) <= bytes.len());
                 }
             }
         }
@@ -261,7 +271,10 @@ fn flipped_bits_truncation_and_noise_terminate() {
     for _ in 0..3000 {
         let length = random.within(0..400);
         let body = random.bytes(length);
-        read_all(&record(HANDSHAKE, &message(1 + (length % 2) as u8, &body)), &mut room);
-        read_all(&body, &mut room);
+        read_every_field(
+            &tls_record(HANDSHAKE, &handshake_message(1 + (length % 2) as u8, &body)),
+            &mut room,
+        );
+        read_every_field(&body, &mut room);
     }
 }

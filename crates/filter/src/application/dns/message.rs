@@ -92,7 +92,7 @@ impl<'m> MessageContents<'m> {
                 Ok(Entry::Record(record)) => {
                     found.has_forward_pointer |= record.name.points_ahead();
                     found.owner.get_or_insert(record.name);
-                    found.code |= record.extended().unwrap_or(0);
+                    found.code |= record.extended_rcode().unwrap_or(0);
                     if record.section == Section::Answer {
                         answers += 1;
                         found.ttl = Some(found.ttl.map_or(record.ttl, |ttl| ttl.min(record.ttl)));

@@ -5,7 +5,7 @@ use super::state::{HttpDirection, Phase, Protocol};
 use super::walk::Walk;
 use super::why;
 use wire::http::{
-    Body, Fields, Guess, Head, HeadSearch, ParseMode, Start, Stop, guess, method_number,
+    Body, Fields, Guess, Head, HeadError, HeadSearch, ParseMode, Start, guess, method_number,
 };
 
 /// Class of a response whose status is not a number from 100 to 999.
@@ -37,16 +37,16 @@ impl Walk<'_, '_, '_> {
                 let (from, to) = (self.at + head.begin as u32, self.at + head.end as u32);
                 self.begin_message(&head, from, to);
             }
-            Err(Stop::More) if !lost || is_certain_start(rest) => {
+            Err(HeadError::More) if !lost || is_certain_start(rest) => {
                 let mut seek = HeadSearch::default();
                 // The end of a head may need one more byte to be certain, so the search for it
                 // starts after all of this.
                 let _ = seek.ends_in(rest);
                 self.hold_head(rest.len(), seek);
             }
-            Err(Stop::More) => self.pass_rest(),
-            Err(Stop::Fault(_)) if self.may_be_headless() => self.take_headless(),
-            Err(Stop::Fault(_)) => self.handle_fault(),
+            Err(HeadError::More) => self.pass_rest(),
+            Err(HeadError::Fault(_)) if self.may_be_headless() => self.take_headless(),
+            Err(HeadError::Fault(_)) => self.handle_fault(),
         }
     }
 
@@ -115,7 +115,7 @@ impl Walk<'_, '_, '_> {
         false
     }
 
-    fn parse_head<'t>(&self, text: &'t [u8]) -> Result<Head<'t>, Stop> {
+    fn parse_head<'t>(&self, text: &'t [u8]) -> Result<Head<'t>, HeadError> {
         let mode = self.options.mode;
         match self.is_requests() {
             true => Head::request(text, mode),
@@ -166,8 +166,8 @@ impl Walk<'_, '_, '_> {
                     let to = self.at + head.end.saturating_sub(before) as u32;
                     self.begin_message(&head, self.at, to);
                 }
-                Err(Stop::More) => self.hold_head(rest.len(), seek),
-                Err(Stop::Fault(_)) => self.handle_fault(),
+                Err(HeadError::More) => self.hold_head(rest.len(), seek),
+                Err(HeadError::Fault(_)) => self.handle_fault(),
             }
         }
         *self.text = text;

@@ -82,7 +82,7 @@ impl ConnectionOutput {
         if block.context.flags.has(Flags::FIRST) {
             assert!(block.marks.is_description() && block.length() == 0, "{block:?}");
             let record = Record::parse(block.frame).expect("a record");
-            assert!(!record.is_cut());
+            assert!(!record.is_truncated());
             let fields = record.fields().map(|(field, value)| (field, value.to_vec()));
             let kind = Some(record.kind());
             if class < 1000 {

@@ -212,8 +212,8 @@ impl TlsConnection {
             FirstHello::Server(hello)
                 if hello.is_retry && way.retries == 0 && ends_with_a_record(bytes) =>
             {
-                let version = hello.negotiated();
-                (self.version, self.chosen) = (version.known().unwrap_or(version).0, 1);
+                let version = hello.negotiated_version();
+                (self.version, self.chosen) = (version.known_version().unwrap_or(version).0, 1);
                 self.way(backward).retries = 1;
                 Ok(())
             }
@@ -270,7 +270,7 @@ impl TlsConnection {
         numbers: &mut Vec<u16>,
         cx: &mut StreamContext<'_, 'a>,
     ) {
-        let offered = hello.offered();
+        let offered = hello.offered_version();
         if self.chosen == 0 {
             self.version = offered.0;
         }
@@ -306,10 +306,10 @@ impl TlsConnection {
         first: Block<'a>,
         cx: &mut StreamContext<'_, 'a>,
     ) {
-        let version = hello.negotiated();
-        (self.version, self.chosen) = (version.known().unwrap_or(version).0, 1);
+        let version = hello.negotiated_version();
+        (self.version, self.chosen) = (version.known_version().unwrap_or(version).0, 1);
         let session = self.session.get(..usize::from(self.resumes)).unwrap_or_default();
-        let resumed = match version.known() {
+        let resumed = match version.known_version() {
             Some(Version::TLS13) => hello.accepts_psk(),
             _ => !session.is_empty() && session == hello.session,
         };

@@ -87,7 +87,7 @@ impl IpFragment {
         let Some(length) = (stated as u32).checked_sub(data) else {
             return Some(Err(HeaderError::Malformed));
         };
-        let announced = Some((from + u32::from(header.announced), header.next));
+        let announced = Some((from + u32::from(header.announced_at), header.next));
         let head = IpHeaders { from, to: from + u32::from(header.at), announced };
         let (data, offset) = (from + data, header.offset.into());
         Some(Ok(Self { data, offset, length, last: !header.more, head }))
