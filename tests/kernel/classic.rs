@@ -16,7 +16,7 @@ use ebpf::interpret::Packet;
 use frames::{Frame, Random};
 use programs::{EXPRESSIONS, programs, random_program};
 use testkit::need;
-use translated::{Classic, TARGETS, extended, frames_for};
+use translated::{ClassicJudge, TARGETS, emit_classic, frames_for};
 
 #[path = "../../crates/ebpf/tests/classic/cases.rs"]
 #[expect(dead_code, reason = "the cases use the rest")]
@@ -38,8 +38,9 @@ fn number_from_environment(name: &str, otherwise: u64) -> u64 {
 
 /// Compares the classic interpreter, the eBPF interpreter and the kernel on one program and target.
 fn judge(name: &str, program: &ClassicProgram, target: Target, frames: &[Vec<u8>]) -> Tally {
-    let made = extended(program, target).unwrap_or_else(|unfit| panic!("{name}: {unfit}"));
-    let (mut classic, mut interpreter) = (Classic(program, target.hook), Interpreter::new(&made));
+    let made = emit_classic(program, target).unwrap_or_else(|unfit| panic!("{name}: {unfit}"));
+    let (mut classic, mut interpreter) =
+        (ClassicJudge(program, target.hook), Interpreter::new(&made));
     let load = || Kernel::load(&made, "expression");
     let mut kernel = if target.hardened { without_perfmon(load) } else { load() };
     let packets = frames.iter().map(|frame| Packet::new(frame));

@@ -90,12 +90,18 @@ fn emit_program(place: Hook) -> Result<ebpf::Program, String> {
             let description = find_description(name)?;
             let arguments = Arguments::defaults(description.parameters);
             let word = FilterSpan::new(name, at, 1);
-            answer = s.piece(word, twin(description)?, &arguments, answer.layers, out)?;
+            answer = s.emit_twin(word, twin(description)?, &arguments, answer.layers, out)?;
         }
         s.only_in(answer.class, PORT, PORT, out);
         let count = find_description(SINK)?;
         let arguments = Arguments::defaults(count.parameters);
-        s.piece(FilterSpan::new(SINK, CHAIN.len(), 1), twin(count)?, &arguments, answer.layers, out)
+        s.emit_twin(
+            FilterSpan::new(SINK, CHAIN.len(), 1),
+            twin(count)?,
+            &arguments,
+            answer.layers,
+            out,
+        )
     });
     made.map_err(|why| why.to_string())
 }

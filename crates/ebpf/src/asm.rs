@@ -1,37 +1,37 @@
-//! Assembler: appends instructions and resolves forward jumps to labels.
+//! Assembler for eBPF, which appends instructions and resolves forward jumps to labels.
 //!
 //! Input: instructions and labels. Output: `Vec<Insn>` with every jump distance filled in, or the
-//! first error. Jumps go forward only, so that every program terminates and the verifier needs no
-//! loop bound. Unreachable instructions (after a jump and before a used label) are dropped, because
-//! the verifier rejects them.
+//! first error. Jumps are forward only, so every program terminates and the verifier needs no loop
+//! bound. Unreachable instructions (after a jump and before a used label) are dropped, because the
+//! verifier rejects them.
 
 use std::fmt;
 
 use crate::insn::{Alu, Cond, Insn, Operand, R0, Reg, class};
 
-/// A jump target that may be bound after the jumps to it.
+/// A jump target, which may be bound to an instruction after the jumps to the target.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Label(usize);
 
-/// An error in instructions or labels.
+/// An error in the instructions or labels of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AsmError {
-    /// A jump names an unbound label.
+    /// A jump refers to an unbound label.
     Unbound {
-        /// The slot of the jump.
+        /// Slot of the jump.
         at: usize,
     },
-    /// A label is bound twice, or after a jump that names it.
+    /// A label is bound twice, or bound before a jump that refers to it.
     Rebound {
-        /// The slot of the second binding.
+        /// Slot of the second binding or of the jump.
         at: usize,
     },
-    /// A jump goes further than 32,767 slots.
+    /// The distance of a jump exceeds 32,767 slots.
     TooFar {
-        /// The slot of the jump.
+        /// Slot of the jump.
         at: usize,
     },
-    /// Control runs past the last instruction.
+    /// Control continues past the last instruction.
     OpenEnd,
 }
 
@@ -50,7 +50,7 @@ impl fmt::Display for AsmError {
 
 impl std::error::Error for AsmError {}
 
-/// An assembler under construction.
+/// A program under construction.
 #[derive(Debug, Default)]
 pub struct Asm {
     code: Vec<Insn>,
@@ -78,12 +78,12 @@ impl Asm {
         Label(self.labels.len() - 1)
     }
 
-    /// Returns true if a reachable jump refers to this label.
+    /// Returns true if a reachable jump refers to the label.
     pub fn is_used(&self, label: Label) -> bool {
         self.labels.get(label.0).is_some_and(|site| site.used)
     }
 
-    /// Returns the slot of the next instruction.
+    /// Returns the slot number of the next instruction.
     pub fn here(&self) -> usize {
         self.code.len()
     }
@@ -109,55 +109,57 @@ impl Asm {
         }
     }
 
-    /// Appends `dst = src op operand`, 64 bits.
+    /// Appends `dst = src op operand` in 64 bits, where `dst` and `operand` must differ.
     pub fn set(&mut self, dst: Reg, src: Reg, op: Alu, operand: impl Into<Operand>) {
         self.push(Insn::mov(dst, src));
         self.push(Insn::alu(op, dst, operand));
     }
 
-    /// Exits with a constant.
+    /// Appends an exit with a constant return value.
     pub fn exit_with(&mut self, value: i32) {
         self.push(Insn::mov(R0, value));
         self.push(Insn::exit());
     }
 
-    /// Points `to` at byte `index * stride` in the value of element 0 of a map; clobbers `index`.
+    /// Sets `to` to the address of byte `index * stride` in the value of element 0 of a map.
+    /// Clobbers `index`.
     pub fn index_map(&mut self, to: Reg, map: u32, index: Reg, stride: i32) {
         self.push(Insn::alu(Alu::Mul, index, stride));
         self.push_wide(Insn::load_map_value(to, map, 0));
         self.push(Insn::alu(Alu::Add, to, index));
     }
 
-    /// Appends both slots of a wide instruction, or drops them if they are unreachable.
+    /// Appends both slots of a wide instruction, or drops both if they are unreachable.
     pub fn push_wide(&mut self, insns: [Insn; 2]) {
         if !self.dead {
             self.code.extend(insns);
         }
     }
 
-    /// Jumps to the label.
+    /// Appends a jump to the label.
     pub fn jump(&mut self, to: Label) {
         self.jump_with(Insn::jump(0), to);
     }
 
-    /// Jumps to the label if `dst cond operand`, compared as 64 bits.
+    /// Appends a jump to the label that is taken if `dst cond operand`, compared in 64 bits.
     pub fn jump_if(&mut self, cond: Cond, dst: Reg, operand: impl Into<Operand>, to: Label) {
         self.jump_with(Insn::jump_if(cond, dst, operand, 0), to);
     }
 
-    /// Jumps to the label if `dst cond operand`, compared as 32 bits.
+    /// Appends a jump to the label that is taken if `dst cond operand`, compared in 32 bits.
     pub fn jump32_if(&mut self, cond: Cond, dst: Reg, operand: impl Into<Operand>, to: Label) {
         self.jump_with(Insn::jump32_if(cond, dst, operand, 0), to);
     }
 
-    /// Patches the immediate of the instruction at `at`, for constants known only at the end.
+    /// Replaces the immediate of the instruction at slot `at` by a constant that was not known
+    /// earlier.
     pub fn patch(&mut self, at: usize, imm: i32) {
         if let Some(insn) = self.code.get_mut(at) {
             insn.imm = imm;
         }
     }
 
-    /// Resolves all jumps and returns the code, or the first error.
+    /// Resolves all jumps. Returns the code, or the first error.
     pub fn finish(mut self) -> Result<Vec<Insn>, AsmError> {
         if let Some(mistake) = self.mistake {
             return Err(mistake);

@@ -1,8 +1,9 @@
-//! Disassembler: instructions as text, annotated with the filters of the request.
+//! Disassembler for eBPF, which annotates instructions with the filters of the request.
 //!
-//! Input: instructions or a [`Program`]. Output: the dialect of the verifier log and of
-//! llvm-objdump, one line per instruction; `listing` adds slot numbers and filters. Golden files
-//! and `explain` use it. An undecodable slot prints as `.insn`; nothing fails.
+//! Input: instructions or a [`Program`]. Output: text in the dialect of the verifier log and of
+//! llvm-objdump, one line per instruction. [`listing`] adds slot numbers and filters. Golden files
+//! and `explain` contain such listings. A slot that cannot be decoded is printed as `.insn`, so
+//! disassembly never fails.
 
 use std::fmt::Write;
 
@@ -11,8 +12,8 @@ use crate::insn::{
 };
 use crate::program::Program;
 
-/// Lists the whole program: `; filter @from..to` where the filter changes, then one line per
-/// instruction with its slot and, for jumps, the target slot.
+/// Lists the entire program. A line `; filter @from..to` precedes each change of filter, and each
+/// instruction has a line with its slot and, for jumps, the target slot.
 pub fn listing(program: &Program) -> String {
     let mut out = String::new();
     let mut at = 0;
@@ -22,30 +23,30 @@ pub fn listing(program: &Program) -> String {
             match line.filter.and_then(|word| program.filters.get(word)) {
                 Some(word) => {
                     let end = word.at + word.length;
-                    line_to(&mut out, format_args!("; {} @{}..{end}", word.filter, word.at));
+                    push_line(&mut out, format_args!("; {} @{}..{end}", word.filter, word.at));
                 }
-                None => line_to(&mut out, format_args!("; frame")),
+                None => push_line(&mut out, format_args!("; frame")),
             }
         }
         let next = program.code.get(at + 1).copied();
         let text = instruction(*insn, next);
-        match target(*insn, at) {
-            Some(target) => line_to(&mut out, format_args!("{at:5}: {text} <{target}>")),
-            None => line_to(&mut out, format_args!("{at:5}: {text}")),
+        match jump_target(*insn, at) {
+            Some(target) => push_line(&mut out, format_args!("{at:5}: {text} <{target}>")),
+            None => push_line(&mut out, format_args!("{at:5}: {text}")),
         }
         at += if insn.is_load64() { 2 } else { 1 };
     }
     out
 }
 
-/// Disassembles one instruction; `next` supplies the second slot of a wide one.
+/// Disassembles one instruction. `next` is the second slot if the instruction is wide.
 pub fn instruction(insn: Insn, next: Option<Insn>) -> String {
     let text = match insn.class() {
-        class::LD => wide_or_packet(insn, next),
-        class::LDX => load(insn),
-        class::ST | class::STX => store(insn),
-        class::ALU | class::ALU64 => arithmetic(insn),
-        _ => jump(insn),
+        class::LD => wide_or_packet_text(insn, next),
+        class::LDX => load_text(insn),
+        class::ST | class::STX => store_text(insn),
+        class::ALU | class::ALU64 => arithmetic_text(insn),
+        _ => jump_text(insn),
     };
     text.unwrap_or_else(|| {
         let Insn { code, dst, src, off, imm } = insn;
@@ -53,12 +54,12 @@ pub fn instruction(insn: Insn, next: Option<Insn>) -> String {
     })
 }
 
-fn line_to(out: &mut String, line: std::fmt::Arguments<'_>) {
+fn push_line(out: &mut String, line: std::fmt::Arguments<'_>) {
     // Writing to a String cannot fail.
     let _ = writeln!(out, "{line}");
 }
 
-fn target(insn: Insn, at: usize) -> Option<usize> {
+fn jump_target(insn: Insn, at: usize) -> Option<usize> {
     let jumps = match insn.class() {
         class::JMP => !matches!(insn.code, 0x85 | 0x95),
         class::JMP32 => insn.code != class::JMP32,
@@ -67,7 +68,7 @@ fn target(insn: Insn, at: usize) -> Option<usize> {
     jumps.then(|| (at + 1).checked_add_signed(insn.off.into())).flatten()
 }
 
-fn wide_or_packet(insn: Insn, next: Option<Insn>) -> Option<String> {
+fn wide_or_packet_text(insn: Insn, next: Option<Insn>) -> Option<String> {
     let Insn { dst, src, imm, .. } = insn;
     if insn.is_load64() {
         let high = next?.imm;
@@ -81,41 +82,41 @@ fn wide_or_packet(insn: Insn, next: Option<Insn>) -> Option<String> {
             _ => None,
         };
     }
-    let name = unsigned(Size::of(insn.code));
+    let name = unsigned_type(Size::of(insn.code));
     match insn.code & 0xe0 {
         mode::ABS => Some(format!("r0 = *({name} *)skb[{imm}]")),
-        mode::IND => Some(format!("r0 = *({name} *)skb[r{src} {}]", offset(imm))),
+        mode::IND => Some(format!("r0 = *({name} *)skb[r{src} {}]", offset_text(imm))),
         _ => None,
     }
 }
 
-fn load(insn: Insn) -> Option<String> {
+fn load_text(insn: Insn) -> Option<String> {
     let Insn { dst, src, off, .. } = insn;
     let size = Size::of(insn.code);
     let name = match insn.code & 0xe0 {
-        mode::MEM => unsigned(size),
-        mode::MEMSX => signed(size)?,
+        mode::MEM => unsigned_type(size),
+        mode::MEMSX => signed_type(size)?,
         _ => return None,
     };
-    Some(format!("r{dst} = *({name} *)(r{src} {})", offset(off.into())))
+    Some(format!("r{dst} = *({name} *)(r{src} {})", offset_text(off.into())))
 }
 
-fn store(insn: Insn) -> Option<String> {
+fn store_text(insn: Insn) -> Option<String> {
     let Insn { dst, src, off, imm, .. } = insn;
     let size = Size::of(insn.code);
-    let to = format!("*({} *)(r{dst} {})", unsigned(size), offset(off.into()));
+    let to = format!("*({} *)(r{dst} {})", unsigned_type(size), offset_text(off.into()));
     match (insn.class(), insn.code & 0xe0) {
         (class::ST, mode::MEM) => Some(format!("{to} = {imm}")),
         (class::STX, mode::MEM) => Some(format!("{to} = r{src}")),
-        (class::STX, mode::ATOMIC) if matches!(size, Size::W | Size::DW) => atomic(insn, &to),
+        (class::STX, mode::ATOMIC) if matches!(size, Size::W | Size::DW) => atomic_text(insn, &to),
         _ => None,
     }
 }
 
-fn atomic(insn: Insn, to: &str) -> Option<String> {
+fn atomic_text(insn: Insn, to: &str) -> Option<String> {
     let Insn { dst, src, off, imm, .. } = insn;
     let bits = Size::of(insn.code).bytes() * 8;
-    let place = format!("r{dst} {}", offset(off.into()));
+    let place = format!("r{dst} {}", offset_text(off.into()));
     let sign = |operation| match operation {
         atomic::ADD => Some(("add", "+=")),
         atomic::OR => Some(("or", "|=")),
@@ -127,7 +128,7 @@ fn atomic(insn: Insn, to: &str) -> Option<String> {
         atomic::XCHG => Some(format!("r{src} = xchg_{bits}({place}, r{src})")),
         atomic::CMPXCHG => Some(format!("r0 = cmpxchg_{bits}({place}, r0, r{src})")),
         atomic::LOAD_ACQUIRE => {
-            Some(format!("r{dst} = load_acquire((u{bits} *)(r{src} {}))", offset(off.into())))
+            Some(format!("r{dst} = load_acquire((u{bits} *)(r{src} {}))", offset_text(off.into())))
         }
         atomic::STORE_RELEASE => Some(format!("store_release((u{bits} *)({place}), r{src})")),
         _ if imm & atomic::FETCH != 0 => {
@@ -138,7 +139,7 @@ fn atomic(insn: Insn, to: &str) -> Option<String> {
     }
 }
 
-fn arithmetic(insn: Insn) -> Option<String> {
+fn arithmetic_text(insn: Insn) -> Option<String> {
     let Insn { code, dst, src, off, imm } = insn;
     let wide = insn.class() == class::ALU64;
     let r = if wide { 'r' } else { 'w' };
@@ -170,7 +171,7 @@ fn arithmetic(insn: Insn) -> Option<String> {
     Some(format!("{r}{dst} {sign} {operand}"))
 }
 
-fn jump(insn: Insn) -> Option<String> {
+fn jump_text(insn: Insn) -> Option<String> {
     let Insn { code, dst, src, off, imm } = insn;
     match code {
         0x05 => return Some(format!("goto {off:+}")),
@@ -187,7 +188,7 @@ fn jump(insn: Insn) -> Option<String> {
     Some(format!("if {r}{dst} {sign} {operand} goto {off:+}"))
 }
 
-fn unsigned(size: Size) -> &'static str {
+fn unsigned_type(size: Size) -> &'static str {
     match size {
         Size::B => "u8",
         Size::H => "u16",
@@ -196,7 +197,7 @@ fn unsigned(size: Size) -> &'static str {
     }
 }
 
-fn signed(size: Size) -> Option<&'static str> {
+fn signed_type(size: Size) -> Option<&'static str> {
     match size {
         Size::B => Some("s8"),
         Size::H => Some("s16"),
@@ -205,6 +206,6 @@ fn signed(size: Size) -> Option<&'static str> {
     }
 }
 
-fn offset(off: i32) -> String {
+fn offset_text(off: i32) -> String {
     if off < 0 { format!("- {}", off.unsigned_abs()) } else { format!("+ {off}") }
 }

@@ -1,12 +1,13 @@
-//! The exam of a twin: several judges rule on the same packets and must agree.
+//! The exam of a twin, in which several judges rule on the same packets and must agree.
 //!
 //! Input: judges (a filter's user implementation, the interpreter, the real kernel) and packets.
-//! Out: a [`Tally`], or the first packet on which the judges disagree. The first judge is the
-//! reference. The others must give its class and counters, and agree among themselves; they alone
-//! may answer unsure instead, since a twin passes a block on rather than guess.
+//! Output: a [`Tally`], or the first packet on which the judges disagree. The first judge is the
+//! reference. The others must give the same class and counters as the reference, and agree among
+//! themselves. Only they may instead answer unsure, because a twin passes a block on rather than
+//! guess.
 //!
-//! `cuts` and `mutants` test the exam itself: only packets cut at every length test bounds checks,
-//! and judges that miss a broken program prove nothing.
+//! [`cuts`] and `mutants` make the exam thorough: bounds checks are tested only by packets
+//! truncated to every length, and judges that accept a broken program prove nothing.
 
 mod liveness;
 mod mutants;
@@ -19,42 +20,42 @@ use crate::emit::Outcome;
 use crate::interpret::{Fault, Machine, Packet, Tag};
 use crate::program::{Hook, Program};
 
-/// A judge's answer for one packet.
+/// A judge's ruling on one packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ruling {
-    /// The program ran.
+    /// The program ran and returned an answer.
     Answered {
-        /// The class, or unsure.
+        /// Class, or unsure.
         outcome: Outcome,
-        /// The increase of each counter.
+        /// Increase of each counter.
         counted: Vec<u64>,
-        /// The resulting frame, tags inline, if the program edits frames.
+        /// Resulting frame with inline tags, if the program edits frames.
         frame: Option<Vec<u8>>,
     },
-    /// The judge cannot take this packet, for a reason of its own. For example, the kernel's test
-    /// run takes no frame below 14 bytes.
+    /// The judge cannot run on this packet, for the reason given. For example, the kernel's test
+    /// run accepts no frame below 14 bytes.
     Refused(String),
-    /// The program faulted or could not run.
+    /// The program faulted or could not run, for the reason given.
     Broken(String),
 }
 
-/// A way to run a twin's decision over a packet.
+/// An implementation of a twin's decision that can rule on packets.
 pub trait Judge {
-    /// Name for messages.
+    /// Returns the name of the judge for messages.
     fn name(&self) -> &str;
-    /// Rules on this packet.
+    /// Rules on a packet.
     fn judge(&mut self, packet: &Packet<'_>) -> Ruling;
-    /// Returns the filters' states, in the order of the program's maps; `None` if they cannot be
-    /// read.
+    /// Returns the states of the filters, in the order of the program's maps; `None` if this judge
+    /// cannot read them.
     fn states(&mut self) -> Option<Vec<Vec<u8>>> {
         None
     }
-    /// Adopts the states of a twin that was unsure, as the user implementation does when it gets
-    /// the block.
+    /// Adopts the states that the filters had in a twin that was unsure, as the user implementation
+    /// does when the block is passed to it.
     fn adopt(&mut self, _: Vec<Vec<u8>>) {}
 }
 
-/// The interpreter as a judge.
+/// A judge that runs a program in the interpreter.
 #[derive(Debug)]
 pub struct Interpreter<'p> {
     program: &'p Program,
@@ -62,24 +63,26 @@ pub struct Interpreter<'p> {
 }
 
 impl<'p> Interpreter<'p> {
-    /// Creates a judge that runs this program, which must be finished with `Finish::Answer`.
+    /// Creates a judge for this program, which must be finished with
+    /// [`Finish::Answer`](crate::emit::Finish::Answer).
     pub fn new(program: &'p Program) -> Self {
         Self { program, machine: Machine::of(program) }
     }
 
-    /// Returns the same judge, for which pulling and linearizing fail for lack of memory.
+    /// Returns the same judge, but with pulling and linearizing failing for lack of memory.
     #[must_use]
-    pub fn starving(mut self) -> Self {
+    pub fn without_memory(mut self) -> Self {
         self.machine.starves = true;
         self
     }
 
-    /// Returns the instructions executed by the last run.
+    /// Returns the number of instructions that the last run executed.
     pub fn steps(&self) -> u32 {
         self.machine.steps
     }
 
-    /// Runs the program once with counters reset to zero; filter states persist.
+    /// Runs the program once, with its counters reset to zero. The states of filters persist
+    /// between runs.
     pub fn run(&mut self, packet: &Packet<'_>) -> Result<u64, Fault> {
         if let (Some(counters), false) =
             (self.machine.maps.first_mut(), self.program.counters.is_empty())
@@ -119,8 +122,8 @@ impl Judge for Interpreter<'_> {
     }
 }
 
-/// Returns the frame as the host's stack sees it, with the tag beside it put back inline (CONTRACT
-/// 3). At XDP the tag is still inline.
+/// Returns the frame as the host's network stack sees it, with the tag `tag` inserted again
+/// (CONTRACT 3). At XDP the tag is still inline.
 pub fn with_tag_inline(frame: &[u8], tag: Option<Tag>, hook: Hook) -> Vec<u8> {
     match (tag, frame.split_at_checked(12)) {
         (Some(tag), Some((addresses, rest))) if hook != Hook::Xdp => {
@@ -130,10 +133,10 @@ pub fn with_tag_inline(frame: &[u8], tag: Option<Tag>, hook: Hook) -> Vec<u8> {
     }
 }
 
-/// Returns the packet as programs at `hook` see it. At hooks without a link header, that is the
-/// payload of an untagged Ethernet frame that announces IP; `None` for other frames.
+/// Returns the packet as programs at `hook` see it. At hooks without a link header, returns the
+/// payload of an untagged Ethernet frame that announces IP, or `None` for any other frame.
 pub fn at_hook<'p>(packet: &Packet<'p>, hook: Hook) -> Option<Packet<'p>> {
-    /// Length of an Ethernet header.
+    /// Length in bytes of an Ethernet header.
     const LINK: usize = 14;
     if hook.has_link_header() {
         return Some(*packet);
@@ -144,7 +147,7 @@ pub fn at_hook<'p>(packet: &Packet<'p>, hook: Hook) -> Option<Packet<'p>> {
     packet.tag.is_none().then_some(Packet { bytes, linear, ..*packet })
 }
 
-/// Decodes the counters in the value of map 0.
+/// Decodes the value of map 0 as counters.
 pub fn words(value: &[u8]) -> Vec<u64> {
     value.as_chunks::<8>().0.iter().map(|word| u64::from_ne_bytes(*word)).collect()
 }
@@ -152,27 +155,27 @@ pub fn words(value: &[u8]) -> Vec<u64> {
 /// The result of an exam.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
-    /// Packets on which the judges agree.
+    /// Number of packets on which the judges agree.
     pub packets: u64,
     /// Number of these packets that were answered with a class other than 0.
     pub answered: u64,
     /// Number of these packets that the reference answered while the twins were unsure. An exam
-    /// should bound this number: a twin that is always unsure agrees with everything.
+    /// should limit this number, because a twin that is always unsure agrees with every judge.
     pub unsure: u64,
-    /// Packets that some judge refused; the others agreed.
+    /// Number of these packets that some judge refused while the others agreed.
     pub refused: u64,
 }
 
-/// The first packet on which judges disagree.
+/// The first packet on which judges disagree, or filter states that differ at the end.
 #[derive(Clone, Debug)]
 pub struct Disagreement {
     /// All bytes of the packet.
     pub packet: Vec<u8>,
-    /// Length of the linear part.
+    /// Length in bytes of the linear part of the packet.
     pub linear: usize,
     /// Each judge's name and ruling.
     pub rulings: Vec<(String, Ruling)>,
-    /// States that differ although the judges agreed on every packet.
+    /// States that differ although the judges agreed on every packet; empty otherwise.
     pub states: Vec<Vec<Vec<u8>>>,
 }
 
@@ -189,7 +192,7 @@ impl fmt::Display for Disagreement {
 
 impl std::error::Error for Disagreement {}
 
-/// Presents every packet to every judge. Stops at the first disagreement.
+/// Presents every packet to every judge, and stops at the first disagreement.
 pub fn compare<'a>(
     judges: &mut [&mut dyn Judge],
     packets: impl IntoIterator<Item = Packet<'a>>,
@@ -225,13 +228,13 @@ pub fn compare<'a>(
     }
     // A judge that refused packets has a different state.
     if tally.refused == 0 {
-        same_states(judges)?;
+        compare_states(judges)?;
     }
     Ok(tally)
 }
 
-/// Compares the states of all judges that have any.
-fn same_states(judges: &mut [&mut dyn Judge]) -> Result<(), Box<Disagreement>> {
+/// Fails if the states of the judges that have any differ.
+fn compare_states(judges: &mut [&mut dyn Judge]) -> Result<(), Box<Disagreement>> {
     let states: Vec<_> = judges.iter_mut().filter_map(|judge| judge.states()).collect();
     if states.windows(2).all(|two| two.first() == two.last()) {
         return Ok(());
@@ -254,7 +257,7 @@ fn agree(rulings: &[Ruling]) -> bool {
     honest && !matches!(first, Ruling::Broken(_)) && asked.all(|ruling| ruling == first)
 }
 
-/// Yields the frame cut at every length, from empty to whole.
+/// Yields the frame truncated to every length, from 0 to its full length.
 pub fn cuts(frame: &[u8]) -> impl Iterator<Item = &[u8]> {
     (0..=frame.len()).filter_map(|length| frame.get(..length))
 }

@@ -1,17 +1,18 @@
-//! One eBPF instruction as data: 8 bytes, little endian, as bpf(2) takes them.
+//! eBPF instructions as data, in the little-endian encoding of 8 bytes that bpf(2) accepts.
 //!
 //! Input: constructors with typed registers, or 8 untrusted bytes. Output: [`Insn`], which every
-//! other module reads. Opcodes follow RFC 9669 (BPF ISA); helper numbers follow the kernel's
-//! `bpf.h`. Nothing here validates a program: an `Insn` may hold an opcode that does not exist.
+//! other module uses. Opcodes follow RFC 9669 (BPF ISA), and helper numbers follow the kernel's
+//! `bpf.h`. This module does not validate programs, so an `Insn` may have an opcode that does not
+//! exist.
 
-/// One instruction slot. A `load64` takes two slots.
+/// One instruction slot. A `load64` occupies two slots.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Insn {
-    /// Class (low three bits), source or size, and operation.
+    /// Opcode: class (low three bits), source or size, and operation.
     pub code: u8,
-    /// Destination register, 0 to 15 as encoded, 0 to 10 when valid.
+    /// Destination register: 0 to 15 as encoded, at most 10 if valid.
     pub dst: u8,
-    /// Source register, or a pseudo-source in `load64` and calls.
+    /// Source register, or a pseudo-source in a `load64` or a call.
     pub src: u8,
     /// Jump distance in slots, or memory offset in bytes.
     pub off: i16,
@@ -19,46 +20,46 @@ pub struct Insn {
     pub imm: i32,
 }
 
-/// A register that exists: r0 to r10.
+/// A valid register: r0 to r10.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Reg(u8);
 
-/// Return value, scratch.
+/// r0: return value, and scratch register.
 pub const R0: Reg = Reg(0);
-/// First argument, scratch.
+/// r1: first argument, and scratch register.
 pub const R1: Reg = Reg(1);
-/// Second argument, scratch.
+/// r2: second argument, and scratch register.
 pub const R2: Reg = Reg(2);
-/// Third argument, scratch.
+/// r3: third argument, and scratch register.
 pub const R3: Reg = Reg(3);
-/// Fourth argument, scratch.
+/// r4: fourth argument, and scratch register.
 pub const R4: Reg = Reg(4);
-/// Fifth argument, scratch.
+/// r5: fifth argument, and scratch register.
 pub const R5: Reg = Reg(5);
-/// Callee-saved.
+/// r6: callee-saved register.
 pub const R6: Reg = Reg(6);
-/// Callee-saved.
+/// r7: callee-saved register.
 pub const R7: Reg = Reg(7);
-/// Callee-saved.
+/// r8: callee-saved register.
 pub const R8: Reg = Reg(8);
-/// Callee-saved.
+/// r9: callee-saved register.
 pub const R9: Reg = Reg(9);
-/// The read-only frame pointer; the stack lies below it.
+/// r10: read-only frame pointer, which is the upper end of the stack.
 pub const R10: Reg = Reg(10);
 
 impl Reg {
-    /// Returns the register with this number, or `None` above 10.
+    /// Returns the register with this number; `None` for a number above 10.
     pub const fn new(number: u8) -> Option<Self> {
         if number <= 10 { Some(Self(number)) } else { None }
     }
 
-    /// Returns the register number, 0 to 10.
+    /// Returns the number of the register, 0 to 10.
     pub const fn number(self) -> u8 {
         self.0
     }
 }
 
-/// The second operand of an operation or a comparison.
+/// The second operand of an arithmetic operation or comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Operand {
     /// The value of a register.
@@ -79,19 +80,19 @@ impl From<i32> for Operand {
     }
 }
 
-/// Instruction classes: the low three bits of the opcode.
+/// Instruction classes, which are the low three bits of the opcode.
 pub mod class {
-    /// Wide immediates and the packet loads of classic BPF.
+    /// Wide immediates, and the packet loads of classic BPF.
     pub const LD: u8 = 0x00;
-    /// Loads into a register.
+    /// Loads from memory into a register.
     pub const LDX: u8 = 0x01;
-    /// Stores of a constant.
+    /// Stores of a constant to memory.
     pub const ST: u8 = 0x02;
-    /// Stores of a register, atomic operations.
+    /// Stores of a register to memory, and atomic operations.
     pub const STX: u8 = 0x03;
     /// 32-bit arithmetic.
     pub const ALU: u8 = 0x04;
-    /// 64-bit comparisons, calls, exit.
+    /// 64-bit comparisons, calls, and exit.
     pub const JMP: u8 = 0x05;
     /// 32-bit comparisons.
     pub const JMP32: u8 = 0x06;
@@ -99,7 +100,7 @@ pub mod class {
     pub const ALU64: u8 = 0x07;
 }
 
-/// Addressing modes of the load and store classes: the high three bits of the opcode.
+/// Addressing modes of the load and store classes, which are the high three bits of the opcode.
 pub mod mode {
     /// Wide immediate.
     pub const IMM: u8 = 0x00;
@@ -107,21 +108,22 @@ pub mod mode {
     pub const ABS: u8 = 0x20;
     /// Packet load at a register plus a constant (classic BPF).
     pub const IND: u8 = 0x40;
-    /// Plain memory.
+    /// Ordinary memory access.
     pub const MEM: u8 = 0x60;
-    /// Plain memory, sign-extending.
+    /// Ordinary memory load with sign extension.
     pub const MEMSX: u8 = 0x80;
-    /// Atomic operation; `imm` selects which one.
+    /// Atomic operation, which `imm` selects.
     pub const ATOMIC: u8 = 0xc0;
 }
 
-/// Source bit of arithmetic and jumps: the operand is a register.
+/// Source bit of arithmetic and jumps, which is set if the operand is a register.
 pub const SOURCE_REG: u8 = 0x08;
-/// Pseudo-source of `load64`: `imm` is a map.
+/// Pseudo-source of a `load64` whose `imm` is a map.
 pub const PSEUDO_MAP: u8 = 1;
-/// Pseudo-source of `load64`: `imm` is a map, the second `imm` an offset into its first value.
+/// Pseudo-source of a `load64` whose `imm` is a map and whose second `imm` is an offset in the
+/// first value of this map.
 pub const PSEUDO_MAP_VALUE: u8 = 2;
-/// `src` of a call to a kfunc; `imm` is the function's BTF id.
+/// `src` of a call to a kfunc, whose `imm` is the BTF id of the function.
 pub const PSEUDO_FUNCTION: u8 = 2;
 
 /// Width of a memory access.
@@ -138,7 +140,7 @@ pub enum Size {
 }
 
 impl Size {
-    /// Decodes the access size from an opcode of a load or store class.
+    /// Decodes the access size from the opcode of a load or store.
     pub const fn of(code: u8) -> Self {
         match code & 0x18 {
             0x10 => Self::B,
@@ -148,7 +150,7 @@ impl Size {
         }
     }
 
-    /// Returns the width in bytes.
+    /// Returns the access size in bytes.
     pub const fn bytes(self) -> usize {
         match self {
             Self::B => 1,
@@ -159,7 +161,7 @@ impl Size {
     }
 }
 
-/// Arithmetic: the high four bits of the opcode.
+/// Arithmetic operations, which are the high four bits of the opcode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Alu {
     /// dst += src
@@ -191,8 +193,8 @@ pub enum Alu {
 }
 
 impl Alu {
-    /// Returns the operation of an opcode, also of classic BPF; `None` if no operation has this
-    /// number.
+    /// Returns the operation of an opcode, also of classic BPF; `None` if the operation does not
+    /// exist.
     pub fn of(code: u8) -> Option<Self> {
         use Alu::{Add, And, Arsh, Div, Mod, Mov, Mul, Neg, Or, Shl, Shr, Sub, Xor};
         let all = [Add, Sub, Mul, Div, Or, And, Shl, Shr, Neg, Mod, Xor, Mov, Arsh];
@@ -200,7 +202,7 @@ impl Alu {
     }
 }
 
-/// Comparison operators: the high four bits of the opcode.
+/// Comparison operators, which are the high four bits of the opcode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Cond {
     /// ==
@@ -242,14 +244,15 @@ impl Cond {
         (Self::Sle, "s<="),
     ];
 
-    /// Decodes the operator of a conditional jump, also of classic BPF; `None` if no operator has
-    /// this number.
+    /// Returns the operator of a conditional jump, also of classic BPF; `None` if the operator does
+    /// not exist.
     pub fn of(code: u8) -> Option<Self> {
         Self::ALL.iter().map(|(cond, _)| *cond).find(|cond| *cond as u8 == code & 0xf0)
     }
 
     /// Returns true if the comparison holds for two numbers of 64 bits, or of 32 bits that are both
-    /// zero-extended or both sign-extended. Signed comparisons of 32 bits require sign extension.
+    /// zero-extended or both sign-extended. Signed comparisons of 32-bit numbers require sign
+    /// extension.
     #[inline(always)]
     pub fn holds(self, left: u64, right: u64) -> bool {
         match self {
@@ -273,7 +276,7 @@ impl Cond {
     }
 }
 
-/// Atomic operations: the `imm` of a store with mode `ATOMIC`. `FETCH` may be added to return the
+/// Atomic operations, which are the `imm` of a store with mode `ATOMIC`. Adding `FETCH` returns the
 /// old value in `src`.
 pub mod atomic {
     /// *p += src
@@ -296,8 +299,8 @@ pub mod atomic {
     pub const STORE_RELEASE: i32 = 0x110;
 }
 
-/// Kernel helper functions that a program may call. Helpers that may move the packet invalidate
-/// every packet pointer, as noted.
+/// Kernel helper functions that a program may call. A helper that may move the packet invalidates
+/// all packet pointers, as its entry says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(i32)]
 pub enum Helper {
@@ -373,12 +376,12 @@ impl Helper {
         (Self::XdpStoreBytes, "xdp_store_bytes"),
     ];
 
-    /// Returns the helper with this number, or `None` if this crate does not know it.
+    /// Returns the helper with this number; `None` if this crate does not know the number.
     pub fn from_number(number: i32) -> Option<Self> {
         Self::ALL.iter().map(|(helper, _)| *helper).find(|helper| *helper as i32 == number)
     }
 
-    /// Returns the kernel's name without `bpf_`.
+    /// Returns the kernel's name of the helper, without the prefix `bpf_`.
     pub fn name(self) -> &'static str {
         Self::ALL.iter().find(|(helper, _)| *helper == self).map_or("?", |(_, name)| name)
     }
@@ -393,7 +396,7 @@ impl Insn {
         [self.code, regs, off[0], off[1], imm[0], imm[1], imm[2], imm[3]]
     }
 
-    /// Decodes a slot. Never fails, because every 8 bytes are some slot.
+    /// Decodes a slot from 8 bytes. Never fails, because any 8 bytes form a slot.
     pub const fn decode(bytes: [u8; 8]) -> Self {
         Self {
             code: bytes[0],
@@ -404,32 +407,33 @@ impl Insn {
         }
     }
 
-    /// Returns the instruction class: the low three bits of the opcode.
+    /// Returns the instruction class, which is the low three bits of the opcode.
     pub const fn class(self) -> u8 {
         self.code & 7
     }
 
-    /// Returns true if this is the first slot of a `load64`.
+    /// Returns true if this slot is the first of a `load64`.
     pub const fn is_load64(self) -> bool {
         self.code == class::LD | mode::IMM | Size::DW as u8
     }
 
-    /// 64-bit `dst = dst op src`.
+    /// Creates the 64-bit operation `dst = dst op operand`.
     pub fn alu(op: Alu, dst: Reg, operand: impl Into<Operand>) -> Self {
         Self::binary(class::ALU64 | op as u8, dst, operand.into(), 0)
     }
 
-    /// 32-bit `dst = dst op src`; the upper half is zeroed.
+    /// Creates the 32-bit operation `dst = dst op operand`, which zeroes the upper half of `dst`.
     pub fn alu32(op: Alu, dst: Reg, operand: impl Into<Operand>) -> Self {
         Self::binary(class::ALU | op as u8, dst, operand.into(), 0)
     }
 
-    /// `dst = src`, 64 bits.
+    /// Creates the 64-bit move `dst = operand`.
     pub fn mov(dst: Reg, operand: impl Into<Operand>) -> Self {
         Self::alu(Alu::Mov, dst, operand)
     }
 
-    /// Converts the low 16, 32 or 64 bits from or to network byte order; higher bits are zeroed.
+    /// Creates the conversion of the low 16, 32 or 64 bits of `dst` from or to network byte order,
+    /// which zeroes the higher bits.
     pub fn big_endian(dst: Reg, bits: u8) -> Self {
         Self {
             code: 0xd0 | SOURCE_REG | class::ALU,
@@ -439,13 +443,13 @@ impl Insn {
         }
     }
 
-    /// `dst = *(size *)(src + off)`, zero-extended.
+    /// Creates the load `dst = *(size *)(src + off)`, zero-extended.
     pub fn load(size: Size, dst: Reg, src: Reg, off: i16) -> Self {
         let code = class::LDX | mode::MEM | size as u8;
         Self { code, dst: dst.0, src: src.0, off, imm: 0 }
     }
 
-    /// `*(size *)(dst + off) = operand`.
+    /// Creates the store `*(size *)(dst + off) = operand`.
     pub fn store(size: Size, dst: Reg, off: i16, operand: impl Into<Operand>) -> Self {
         match operand.into() {
             Operand::Reg(src) => {
@@ -458,65 +462,69 @@ impl Insn {
         }
     }
 
-    /// Applies an operation of module [`atomic`] to `*(size *)(dst + off)`; `size` must be `W` or
+    /// Creates an operation of module [`atomic`] on `*(size *)(dst + off)`. `size` must be `W` or
     /// `DW`.
     pub fn atomic(size: Size, operation: i32, dst: Reg, off: i16, src: Reg) -> Self {
         let code = class::STX | mode::ATOMIC | size as u8;
         Self { code, dst: dst.0, src: src.0, off, imm: operation }
     }
 
-    /// `r0 = packet[imm]` in host byte order. Beyond the end of the packet, the program exits with
-    /// 0. Expects the context in r6 and clobbers r1 to r5.
+    /// Creates the load `r0 = packet[at]` in host byte order. At run time the context must be in
+    /// r6; the load clobbers r1 to r5, and exits the program with 0 if it is beyond the end of the
+    /// packet.
     pub fn packet_load(size: Size, at: i32) -> Self {
         Self { code: class::LD | mode::ABS | size as u8, imm: at, ..Self::default() }
     }
 
-    /// `packet_load` at offset `src + imm`.
+    /// Creates a load like [`Insn::packet_load`], but at offset `src + at`.
     pub fn packet_load_at(size: Size, src: Reg, at: i32) -> Self {
         Self { code: class::LD | mode::IND | size as u8, src: src.0, imm: at, ..Self::default() }
     }
 
-    /// Jumps `off` slots forward from the next instruction.
+    /// Creates a jump by `off` slots from the next instruction.
     pub fn jump(off: i16) -> Self {
         Self { code: class::JMP, off, ..Self::default() }
     }
 
-    /// Jumps if `dst cond operand`, compared as 64 bits.
+    /// Creates a jump by `off` slots that is taken if `dst cond operand`, compared in 64 bits.
     pub fn jump_if(cond: Cond, dst: Reg, operand: impl Into<Operand>, off: i16) -> Self {
         Self::binary(class::JMP | cond as u8, dst, operand.into(), off)
     }
 
-    /// Jumps if `dst cond operand`, compared as 32 bits.
+    /// Creates a jump by `off` slots that is taken if `dst cond operand`, compared in 32 bits.
     pub fn jump32_if(cond: Cond, dst: Reg, operand: impl Into<Operand>, off: i16) -> Self {
         Self::binary(class::JMP32 | cond as u8, dst, operand.into(), off)
     }
 
-    /// Calls a helper with r1 to r5; returns in r0 and clobbers r1 to r5.
+    /// Creates a call of a helper with the arguments in r1 to r5. The call returns its result in r0
+    /// and clobbers r1 to r5.
     pub fn call(helper: Helper) -> Self {
         Self { code: class::JMP | 0x80, imm: helper as i32, ..Self::default() }
     }
 
-    /// Calls a kfunc by its BTF id.
+    /// Creates a call of a kfunc, given its BTF id.
     pub fn call_kernel(function: i32) -> Self {
         Self { src: PSEUDO_FUNCTION, ..Self { imm: function, ..Self::call(Helper::MapLookup) } }
     }
 
-    /// Exits the program with r0.
+    /// Creates the exit from the program with the return value in r0.
     pub fn exit() -> Self {
         Self { code: class::JMP | 0x90, ..Self::default() }
     }
 
-    /// `dst = value`, all 64 bits.
+    /// Creates the wide load `dst = value`.
     pub fn load64(dst: Reg, value: u64) -> [Self; 2] {
         Self::wide(dst, 0, value as u32 as i32, (value >> 32) as u32 as i32)
     }
 
-    /// `dst =` the map with this number; relocation replaces the number with a file descriptor.
+    /// Creates the load of the map with this number into `dst`. Relocation replaces the number by a
+    /// file descriptor.
     pub fn load_map(dst: Reg, map: u32) -> [Self; 2] {
         Self::wide(dst, PSEUDO_MAP, map as i32, 0)
     }
 
-    /// `dst =` the address of byte `offset` in the value of element 0 of this map.
+    /// Creates the load of the address of byte `offset` in the value of element 0 of a map into
+    /// `dst`.
     pub fn load_map_value(dst: Reg, map: u32, offset: u32) -> [Self; 2] {
         Self::wide(dst, PSEUDO_MAP_VALUE, map as i32, offset as i32)
     }
@@ -537,12 +545,12 @@ impl Insn {
     }
 }
 
-/// Encodes a whole program.
+/// Encodes a program as bytes.
 pub fn encode(code: &[Insn]) -> Vec<u8> {
     code.iter().flat_map(|insn| insn.encode()).collect()
 }
 
-/// Decodes a whole program; `None` if the length is not a multiple of eight.
+/// Decodes a program from bytes; `None` if the length is not a multiple of eight.
 pub fn decode(bytes: &[u8]) -> Option<Vec<Insn>> {
     let (slots, rest) = bytes.as_chunks::<8>();
     rest.is_empty().then(|| slots.iter().map(|slot| Insn::decode(*slot)).collect())

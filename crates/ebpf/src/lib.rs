@@ -1,10 +1,10 @@
 //! eBPF as data: instructions, assembler, disassembler, interpreter, and the emitter with which a
 //! filter's kernel twin generates its program.
 //!
-//! Input: a twin (a function that emits) and a hook. Output: a [`Program`], which the caller
-//! relocates and loads. The crate does no I/O and makes no system call. It follows [SL §5.3] in
-//! running filters in the kernel, but generates code for each request, with the constants of the
-//! request, instead of loading compiled modules.
+//! Input: a twin (a function that emits code) and a hook. Output: a [`Program`], which the caller
+//! relocates and loads. The crate does no I/O and makes no system call. Like [SL §5.3], it runs
+//! filters in the kernel; but instead of loading compiled modules, it generates code for each
+//! request, with the constants of the request.
 
 #![forbid(unsafe_code)]
 

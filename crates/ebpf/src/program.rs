@@ -1,68 +1,73 @@
-//! A finished program: code, the maps that it needs, and the filter behind each instruction.
+//! A finished program: its code, the maps that it needs, and a source map that attributes
+//! instructions to filters.
 //!
-//! Input: the output of `asm` and `emit`. Output: plain data that `interpret` runs as it is, with
-//! maps by number, and that `sys` loads once `relocate` has replaced map numbers with file
-//! descriptors. This module creates no map and loads no program.
+//! Input: the output of `asm` and `emit`. Output: plain data. `interpret` runs a program unchanged,
+//! with maps identified by number; `sys` loads a program after `relocate` has replaced map numbers
+//! by file descriptors. This module creates no map and loads no program.
 
 use crate::insn::{Insn, PSEUDO_MAP, PSEUDO_MAP_VALUE};
 
-/// The kernel hook at which a program runs. It determines the context, the helpers and the access
-/// to the packet.
+/// The kernel hook at which a program runs. The hook determines the context, the available helpers
+/// and the access to the packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Hook {
-    /// Traffic control (TCX or clsact): `__sk_buff` with direct packet access.
+    /// Traffic control (TCX or clsact). The context is `__sk_buff`, with direct packet access.
     #[default]
     Tc,
-    /// Express data path: `xdp_md`. Direct access reaches the first buffer of a frame.
+    /// Express data path. The context is `xdp_md`, with direct access to the first buffer of a
+    /// frame.
     Xdp,
-    /// Socket filter: `__sk_buff`; packet bytes only through a helper.
+    /// Socket filter. The context is `__sk_buff`; packet bytes are read only through a helper.
     Socket,
-    /// Control group (cgroup/skb), on ingress and egress of its sockets: `__sk_buff`, packets from
-    /// layer 3 on, read here only through a helper. Any return value but 1 drops the packet.
+    /// Control group (cgroup/skb), on ingress and egress of the sockets in the group. The context
+    /// is `__sk_buff`, and packets begin at layer 3. Programs of this crate read them only through
+    /// a helper. Any return value except 1 drops the packet.
     Cgroup,
 }
 
 impl Hook {
-    /// Returns true if programs read packet bytes through a helper, not through packet pointers.
+    /// Returns true if programs at this hook read packet bytes through a helper, not through packet
+    /// pointers.
     #[must_use]
     pub const fn reads_by_helper(self) -> bool {
         matches!(self, Self::Socket | Self::Cgroup)
     }
 
-    /// Returns true if packets begin with their link header.
+    /// Returns true if packets at this hook begin with their link header.
     #[must_use]
     pub const fn has_link_header(self) -> bool {
         !matches!(self, Self::Cgroup)
     }
 }
 
-/// A filter and its span in the request text; identifies the filter to which an instruction
-/// belongs.
+/// A filter and its span in the text of the request, which identify the filter to which an
+/// instruction belongs.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct FilterSpan {
-    /// The filter's name.
+    /// Name of the filter.
     pub filter: String,
-    /// Byte offset in the request.
+    /// Byte offset of the filter in the request.
     pub at: usize,
-    /// Length in bytes.
+    /// Length of the filter's text in bytes, including arguments.
     pub length: usize,
     /// Number of the request in a fused program; 0 in a program for one request.
     pub request: u32,
 }
 
 impl FilterSpan {
-    /// Creates the span of `filter` at byte `at`, arguments included.
+    /// Creates the span of `filter`, which begins at byte `at` and has `length` bytes, including
+    /// arguments.
     pub fn new(filter: &str, at: usize, length: usize) -> Self {
         Self { filter: filter.to_owned(), at, length, request: 0 }
     }
 
-    /// Returns the same span in another request.
+    /// Returns the same span for the request with this number.
     #[must_use]
     pub fn in_request(self, request: u32) -> Self {
         Self { request, ..self }
     }
 
-    /// Formats the name under which the kernel's log lists the code.
+    /// Formats the line by which the kernel's log attributes code to the filter.
     #[must_use]
     pub fn label(&self) -> String {
         let Self { filter, at, length, request } = self;
@@ -74,11 +79,11 @@ impl FilterSpan {
     }
 }
 
-/// An entry of the source map: code from slot `from` on belongs to a filter, or to the frame code
-/// that surrounds the filters.
+/// An entry of the source map: the code from slot `from` on belongs to a filter, or to the frame
+/// code that surrounds the filters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CodeOwner {
-    /// First slot.
+    /// First slot of the code.
     pub from: usize,
     /// Index into `Program::filters`; `None` for frame code.
     pub filter: Option<usize>,
@@ -87,87 +92,88 @@ pub struct CodeOwner {
 /// A map that a program needs. Its number is its index in `Program::maps`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MapSpec {
-    /// Name for listings; the kernel shows at most 15 characters.
+    /// Name for listings, of which the kernel shows at most 15 characters.
     pub name: String,
-    /// Size of the map's only value, in bytes.
+    /// Size in bytes of the only value of the map.
     pub value_size: u32,
-    /// True if user space mmaps the map instead of using system calls.
+    /// True if user space maps the value into memory instead of reading it by system calls.
     pub mappable: bool,
-    /// Index into `Program::filters` of the filter whose private session the value holds, as plain
-    /// data.
+    /// Index into `Program::filters` of the filter whose private session is the value, as plain
+    /// data; `None` for other maps.
     pub state_of: Option<usize>,
-    /// Number of programs in a program array: those of `Program::tails`, for tail calls. 0 for a
-    /// map of values.
+    /// Number of programs in a program array for tail calls, which are those of `Program::tails`; 0
+    /// for a map of values.
     pub programs: u32,
 }
 
 impl MapSpec {
-    /// Creates the spec of a mappable array with one value.
+    /// Describes an array that can be mapped into memory and has one value.
     pub fn array(name: &str, value_size: u32) -> Self {
         let name = name.to_owned();
         Self { name, value_size, mappable: true, state_of: None, programs: 0 }
     }
 }
 
-/// A continuation of a program: loaded as a program of its own and entered by a tail call.
+/// A continuation of a program, which is loaded as a separate program and entered by a tail call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TailProgram {
-    /// Instructions, which refer to maps by number.
+    /// Instructions, in which maps are identified by number.
     pub code: Vec<Insn>,
-    /// Source map, ascending by slot.
+    /// Source map, in ascending order of slots.
     pub source: Vec<CodeOwner>,
 }
 
-/// A filter's counter: 8 bytes in map 0, at eight times its index in `Program::counters`.
+/// A counter of a filter: 8 bytes in map 0, at eight times its index in `Program::counters`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Counter {
     /// Index into `Program::filters`; `None` for a counter of the frame code.
     pub filter: Option<usize>,
-    /// Its name in the filter's description.
+    /// Name of the counter in the filter's description.
     pub name: String,
 }
 
-/// A complete program that is not loaded yet.
+/// A complete program that has not been loaded yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Program {
-    /// The hook for which it was emitted.
+    /// The hook for which the program was emitted.
     pub hook: Hook,
-    /// True if it loads without CAP_PERFMON.
+    /// True if the program loads without CAP_PERFMON.
     pub hardened: bool,
     /// True if the program modifies frames.
     pub edits: bool,
-    /// Instructions, which refer to maps by number.
+    /// Instructions, in which maps are identified by number.
     pub code: Vec<Insn>,
-    /// The maps by number; each an array of one element.
+    /// The maps in the order of their numbers, each an array of one element.
     pub maps: Vec<MapSpec>,
     /// The counters in map 0; empty if the program has none.
     pub counters: Vec<Counter>,
     /// The filters that contributed code.
     pub filters: Vec<FilterSpan>,
-    /// Source map, ascending by slot.
+    /// Source map, in ascending order of slots.
     pub source: Vec<CodeOwner>,
-    /// Continuations. The n-th continuation must be at index n of the program array, relocated with
-    /// the same maps.
+    /// Continuations. The n-th continuation must be at index n of the program array, and is
+    /// relocated with the same maps.
     pub tails: Vec<TailProgram>,
-    /// Deepest byte offset, exclusive, that the program may read in a frame.
+    /// End of the range of frame bytes that the program may read, as an offset from the first byte.
     pub reach: u32,
 }
 
 impl Program {
-    /// Returns the code with `descriptors[number]` in place of map numbers; `None` if one is
-    /// missing.
+    /// Returns the code with map numbers replaced by `descriptors[number]`; `None` if a descriptor
+    /// is missing.
     pub fn relocate(&self, descriptors: &[i32]) -> Option<Vec<Insn>> {
-        relocated(&self.code, descriptors)
+        relocate_code(&self.code, descriptors)
     }
 
-    /// Relocates each continuation in the same way.
+    /// Returns the code of each continuation, relocated like [`Program::relocate`].
     pub fn relocate_tails(&self, descriptors: &[i32]) -> Option<Vec<Vec<Insn>>> {
-        self.tails.iter().map(|part| relocated(&part.code, descriptors)).collect()
+        self.tails.iter().map(|part| relocate_code(&part.code, descriptors)).collect()
     }
 
-    /// Returns the BTF line information: for each range of code, its first slot, a line number, and
-    /// the filter with its span. Ascending by slot, from slot 0. Each filter has a line number of
-    /// its own, because the kernel's log suppresses a line whose number equals the previous one.
+    /// Returns BTF line information. For each range of code, this is the first slot, a line number,
+    /// and a text with the filter and its span, in ascending order from slot 0. Each filter has a
+    /// different line number, because the kernel's log omits a line whose number equals the
+    /// previous one.
     pub fn lines(&self) -> Vec<(usize, u32, String)> {
         let named = self.source.iter().map(|line| {
             let word = line.filter.and_then(|word| self.filters.get(word));
@@ -178,15 +184,16 @@ impl Program {
         named.filter(|(from, ..)| *from < self.code.len()).collect()
     }
 
-    /// Returns the filter that emitted slot `at`.
+    /// Returns the filter that emitted slot `at`; `None` for frame code.
     pub fn filter_at(&self, at: usize) -> Option<&FilterSpan> {
         let line = self.source.iter().rev().find(|line| line.from <= at)?;
         self.filters.get(line.filter?)
     }
 }
 
-/// Replaces map numbers by file descriptors.
-fn relocated(code: &[Insn], descriptors: &[i32]) -> Option<Vec<Insn>> {
+/// Returns the code with map numbers replaced by file descriptors; `None` if a descriptor is
+/// missing.
+fn relocate_code(code: &[Insn], descriptors: &[i32]) -> Option<Vec<Insn>> {
     let mut code = code.to_vec();
     let mut wide = false;
     for insn in &mut code {

@@ -1,9 +1,10 @@
-//! Tests the pcap-filter compiler against libpcap's own test suite.
+//! Tests of the pcap-filter compiler with libpcap's test suite.
 //!
-//! `apply.json`: results of an expression for every frame of a capture. `accept.json`: programs of
-//! an expression; our program and libpcap's run over captures and over frames generated to take
-//! every branch. `reject.json`: invalid expressions with the reason. The suite lies outside of the
-//! repository; without it the tests report that they were skipped. `SEED=` repeats a run.
+//! `apply.json` contains the results of expressions for every frame of a capture. `accept.json`
+//! contains libpcap's programs for expressions; our programs and libpcap's run over captures and
+//! over frames generated to take every branch. `reject.json` contains invalid expressions with the
+//! reason. The suite is not part of the repository; without it the tests report that they were
+//! skipped. `SEED=` repeats a run.
 
 #![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a test that reports its counts")]
 
@@ -19,11 +20,11 @@ mod tcpdump;
 use std::collections::{BTreeMap, HashMap};
 use std::net::Ipv4Addr;
 
-use cases::{Names, all_frames, capture, folder, table, text};
+use cases::{InstalledNames, all_frames, capture, folder, read_table, text_value};
 use ebpf::classic::{
     AddressFamilies, ClassicProgram, ErrorKind, LinkType, Metadata, NoResolver, Options, compile,
 };
-use frames::{Frame, Random, cut, metadata, random_frame, steer};
+use frames::{Frame, Random, metadata, random_frame, steer, truncate_randomly};
 use serde_json::Value;
 
 /// Number of frames generated for each expression, in addition to captured frames.
@@ -36,17 +37,18 @@ fn seed() -> u64 {
 }
 
 fn netmask(case: &Value) -> Option<u32> {
-    text(case, "netmask").map(|mask| mask.parse::<Ipv4Addr>().unwrap().to_bits())
+    text_value(case, "netmask").map(|mask| mask.parse::<Ipv4Addr>().unwrap().to_bits())
 }
 
 #[test]
 fn corpus_apply() {
     let Some(folder) = folder("apply") else { return };
-    let table = table(&folder, "apply.json");
+    let table = read_table(&folder, "apply.json");
     let mut passed = 0;
     for case in &table {
-        let name = text(case, "name").unwrap();
-        let path = folder.join("libpcap-filter/pcap/filter").join(text(case, "savefile").unwrap());
+        let name = text_value(case, "name").unwrap();
+        let path =
+            folder.join("libpcap-filter/pcap/filter").join(text_value(case, "savefile").unwrap());
         let capture = capture(&path).unwrap_or_else(|| panic!("{name}: {path:?} is no capture"));
         for optimize in [true, false] {
             let options = Options {
@@ -55,7 +57,7 @@ fn corpus_apply() {
                 optimize,
                 ..Options::default()
             };
-            let program = compile(text(case, "expr").unwrap(), capture.link, &options);
+            let program = compile(text_value(case, "expr").unwrap(), capture.link, &options);
             let program = match program {
                 Err(error) if error.kind == ErrorKind::Unknown => continue,
                 program => program.unwrap_or_else(|error| panic!("{name}: {error}")),
@@ -74,8 +76,8 @@ fn corpus_apply() {
     println!("apply {passed}/{}", table.len());
 }
 
-/// Returns the reason for skipping a row of `accept.json`: libpcap's own program is broken.
-fn excluded(name: &str) -> Option<&'static str> {
+/// Returns the reason for skipping a row of `accept.json`, if libpcap's own program is broken.
+fn skip_reason(name: &str) -> Option<&'static str> {
     match name {
         "geneve_and_tcp_index_IEEE802_11_RADIO" | "vxlan_and_tcp_index_IEEE802_11_RADIO" => {
             Some("the listing reads M[0] and M[1] for the outer header, and never writes them")
@@ -84,7 +86,7 @@ fn excluded(name: &str) -> Option<&'static str> {
     }
 }
 
-/// Returns the address families of the system on which a row holds.
+/// Returns the address families of the system for which a row was made.
 fn families(case: &Value, name: &str) -> AddressFamilies {
     if case.get("generate_offline_filter").is_some() {
         return AddressFamilies::Any;
@@ -100,14 +102,17 @@ fn families(case: &Value, name: &str) -> AddressFamilies {
     }
 }
 
-/// Compares the project's expressions with the installed libpcap.
+/// Compares the programs for this project's expressions with those of the installed libpcap.
 #[test]
 fn expressions_compile_like_tcpdump() {
     let test = "expressions_compile_like_tcpdump";
     let Some(tcpdump) = tcpdump::tcpdump(test) else { return };
     let web = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/web.pcap");
     let web = capture(web.as_ref()).expect("the capture of the examples");
-    accept(&tcpdump::accepted(&tcpdump, programs::EXPRESSIONS), &[(web.link, web.frames)].into());
+    check_accept_table(
+        &tcpdump::accepted_rows(&tcpdump, programs::EXPRESSIONS),
+        &[(web.link, web.frames)].into(),
+    );
 }
 
 #[test]
@@ -117,16 +122,16 @@ fn corpus_accept() {
     for (link, frame) in all_frames(&folder) {
         captured.entry(link).or_default().push(frame);
     }
-    accept(&table(&folder, "accept.json"), &captured);
+    check_accept_table(&read_table(&folder, "accept.json"), &captured);
 }
 
-fn accept(table: &[Value], captured: &BTreeMap<LinkType, Vec<Frame>>) {
+fn check_accept_table(table: &[Value], captured: &BTreeMap<LinkType, Vec<Frame>>) {
     let seed = seed();
     println!("accept: SEED={seed}");
     let mut counts = Counts::default();
     for (index, case) in table.iter().enumerate() {
         let mut random = Random(seed ^ (index as u64) << 32);
-        accept_one(case, captured, &mut random, &mut counts);
+        check_accept_row(case, captured, &mut random, &mut counts);
     }
     let Counts { rows, aliases, frames, accepted, ambiguous, excluded, .. } = counts;
     println!(
@@ -159,30 +164,31 @@ struct Row<'a> {
     name: &'a str,
     link: LinkType,
     snaplen: u32,
-    /// Programs of libpcap: optimized, unoptimized, or one for both.
+    /// libpcap's programs: an optimized and an unoptimized one, or one for both.
     theirs: Vec<ClassicProgram>,
-    /// Our programs of each alias, optimized and unoptimized, without duplicates.
+    /// Our programs for each alias of the expression, optimized and unoptimized, without
+    /// duplicates.
     ours: Vec<ClassicProgram>,
     left_to_libpcap: bool,
 }
 
-fn accept_one(
+fn check_accept_row(
     case: &Value,
     captured: &BTreeMap<LinkType, Vec<Frame>>,
     random: &mut Random,
     counts: &mut Counts,
 ) {
-    let name = text(case, "name").unwrap();
-    let link = LinkType::named(text(case, "DLT").unwrap()).unwrap();
+    let name = text_value(case, "name").unwrap();
+    let link = LinkType::named(text_value(case, "DLT").unwrap()).unwrap();
     let snaplen = case.get("snaplen").and_then(Value::as_u64).unwrap_or(262_144) as u32;
     let theirs: Vec<ClassicProgram> = ["opt", "unopt", "optunopt"]
         .iter()
-        .filter_map(|key| text(case, key))
+        .filter_map(|key| text_value(case, key))
         .map(|listing| listing.parse().unwrap_or_else(|error| panic!("{name}: {error}")))
         .collect();
     let mut row = Row { name, link, snaplen, theirs, ours: Vec::new(), left_to_libpcap: false };
     compile_aliases(case, &mut row, counts);
-    if excluded(name).is_some() || row.left_to_libpcap {
+    if skip_reason(name).is_some() || row.left_to_libpcap {
         counts.excluded += 1;
         return;
     }
@@ -206,14 +212,14 @@ fn accept_one(
             steer(guide, &mut frame, &mut metadata, random);
         }
         if random.one_in(6) {
-            cut(&mut frame, random);
+            truncate_randomly(&mut frame, random);
         }
         judge(&row, &frame, &metadata, counts);
     }
 }
 
-/// Compiles every alias. If libpcap's optimizer finds that the expression rejects everything, our
-/// compiler must find that too.
+/// Compiles every alias of an expression. If libpcap's optimizer finds that the expression rejects
+/// every frame, our compiler must find the same.
 fn compile_aliases(case: &Value, row: &mut Row<'_>, counts: &mut Counts) {
     let Row { name, link, snaplen, .. } = *row;
     let rejects = ["opt", "optunopt"].iter().any(|key| case.get(key).is_some_and(Value::is_null));
@@ -224,7 +230,7 @@ fn compile_aliases(case: &Value, row: &mut Row<'_>, counts: &mut Counts) {
             let options = Options {
                 snaplen,
                 optimize,
-                resolver: &Names,
+                resolver: &InstalledNames,
                 live_metadata: case.get("linuxext").is_some(),
                 netmask: netmask(case),
                 families: families(case, name),
@@ -254,7 +260,7 @@ fn compile_aliases(case: &Value, row: &mut Row<'_>, counts: &mut Counts) {
     counts.aliases += aliases.len();
 }
 
-/// Runs every program of a row over one frame.
+/// Runs every program of a row over one frame, and compares the results.
 fn judge(row: &Row<'_>, frame: &Frame, metadata: &Metadata, counts: &mut Counts) {
     let Row { name, snaplen, theirs, ours, .. } = row;
     let run = |program: &ClassicProgram| program.run(&frame.bytes, frame.wire_length, metadata);
@@ -279,30 +285,30 @@ fn judge(row: &Row<'_>, frame: &Frame, metadata: &Metadata, counts: &mut Counts)
     }
 }
 
-/// The judge of [`accept`] notices nearly every wrong constant; otherwise its frames would prove
-/// nothing.
+/// Plants faults in the programs and expects [`check_accept_table`] to notice nearly every wrong
+/// constant. Otherwise its frames would prove nothing.
 #[test]
 fn planted_faults_are_found() {
     let Some(tcpdump) = tcpdump::tcpdump("planted_faults_are_found") else { return };
     // The rows are few: each runs several times, and a missed fault weighs more.
-    let table = tcpdump::accepted(&tcpdump, programs::EXPRESSIONS);
-    plant(&[table.as_slice(); 6].concat(), 85);
+    let table = tcpdump::accepted_rows(&tcpdump, programs::EXPRESSIONS);
+    plant_faults(&[table.as_slice(); 6].concat(), 85);
 }
 
 #[test]
 fn corpus_planted_faults_are_found() {
     let Some(folder) = folder("corpus_planted_faults_are_found") else { return };
-    plant(&table(&folder, "accept.json"), 95);
+    plant_faults(&read_table(&folder, "accept.json"), 95);
 }
 
-/// Asserts that at least `percent` of the faults are found.
-fn plant(table: &[Value], percent: usize) {
+/// Asserts that at least `percent` percent of the planted faults are found.
+fn plant_faults(table: &[Value], percent: usize) {
     let seed = seed();
     println!("planted_faults_are_found: SEED={seed}");
     let (mut planted, mut found) = (0, 0);
     for (index, case) in table.iter().enumerate() {
         let mut random = Random(seed ^ (index as u64) << 32);
-        let listing = text(case, "optunopt").or_else(|| text(case, "opt"));
+        let listing = text_value(case, "optunopt").or_else(|| text_value(case, "opt"));
         let Some(right) = listing.and_then(|listing| listing.parse::<ClassicProgram>().ok()) else {
             continue;
         };
@@ -330,8 +336,8 @@ fn plant(table: &[Value], percent: usize) {
     assert!(found * 100 >= planted * percent, "{found} of {planted} faults were found");
 }
 
-/// The facts that a message of libpcap states: quoted words and numbers.
-fn facts(message: &str) -> Vec<String> {
+/// Returns the facts in a message of libpcap: quoted words and numbers.
+fn quoted_facts(message: &str) -> Vec<String> {
     let mut facts = Vec::new();
     let message = message.replace("can't", "cannot");
     for (index, part) in message.split(['\'', '"']).enumerate() {
@@ -345,7 +351,7 @@ fn facts(message: &str) -> Vec<String> {
     facts
 }
 
-/// Words of libpcap's messages, and words of which our message must have at least one.
+/// Words in libpcap's messages, each with words of which our message must contain at least one.
 const SAME_FACT: &[(&str, &[&str])] = &[
     ("invalid Ethernet address", &["invalid Ethernet address"]),
     ("greater than maximum", &["greater than maximum"]),
@@ -371,8 +377,8 @@ const SAME_FACT: &[(&str, &[&str])] = &[
     ("rejects all packets", &["rejects every frame"]),
 ];
 
-/// Expressions invalid for libpcap and for us.
-const WRONG: &[&str] = &[
+/// Expressions that both libpcap and this compiler reject.
+const INVALID_EXPRESSIONS: &[&str] = &[
     "tcp port 70000",
     "ether host 1:2:3:4:5",
     "host 10.0.0.256",
@@ -391,7 +397,7 @@ fn expressions_that_tcpdump_rejects_have_an_error_span() {
     let Some(tcpdump) = tcpdump::tcpdump("what_tcpdump_refuses_is_refused_at_its_place") else {
         return;
     };
-    for expression in WRONG {
+    for expression in INVALID_EXPRESSIONS {
         assert!(tcpdump::refuses(&tcpdump, expression), "tcpdump takes `{expression}`");
         let options = Options { resolver: &NoResolver, ..Options::default() };
         let error = compile(expression, LinkType::EN10MB, &options).expect_err(expression);
@@ -404,23 +410,23 @@ fn expressions_that_tcpdump_rejects_have_an_error_span() {
 #[test]
 fn corpus_reject() {
     let Some(folder) = folder("corpus_reject") else { return };
-    reject(&table(&folder, "reject.json"));
+    check_reject_table(&read_table(&folder, "reject.json"));
 }
 
-fn reject(table: &[Value]) {
+fn check_reject_table(table: &[Value]) {
     let mut refused = 0;
     let mut skipped: HashMap<&str, usize> = HashMap::new();
     for case in table {
-        let name = text(case, "name").unwrap();
-        let Some(expression) = text(case, "expr") else {
+        let name = text_value(case, "name").unwrap();
+        let Some(expression) = text_value(case, "expr") else {
             *skipped.entry("is about a capture file, not an expression").or_default() += 1;
             continue;
         };
-        if text(case, "skip") == Some("needs:config NO_PROTOCHAIN") {
+        if text_value(case, "skip") == Some("needs:config NO_PROTOCHAIN") {
             *skipped.entry("is about a build without protochain").or_default() += 1;
             continue;
         }
-        let link = LinkType::named(text(case, "DLT").unwrap()).unwrap();
+        let link = LinkType::named(text_value(case, "DLT").unwrap()).unwrap();
         let options = Options { resolver: &NoResolver, ..Options::default() };
         let error = match compile(expression, link, &options) {
             Ok(program) => panic!("{name}: `{expression}` became\n{program}"),
@@ -430,7 +436,7 @@ fn reject(table: &[Value]) {
             }
             Err(error) => error,
         };
-        let theirs = text(case, "errstr").unwrap();
+        let theirs = text_value(case, "errstr").unwrap();
         let ours = error.to_string();
         let says = format!("{name}: `{expression}`: ours `{ours}`, theirs `{theirs}`");
         assert!(error.span.end <= expression.len() && error.span.start <= error.span.end, "{says}");
@@ -439,7 +445,7 @@ fn reject(table: &[Value]) {
         let known = SAME_FACT.iter().find(|(words, _)| theirs.contains(words));
         let (_, words) = known.unwrap_or_else(|| panic!("{says}: no fact is known for this"));
         assert!(words.iter().any(|word| ours.contains(word)), "{says}");
-        for fact in facts(theirs) {
+        for fact in quoted_facts(theirs) {
             assert!(ours.contains(&fact), "{says}: `{fact}` is missing");
         }
         refused += 1;

@@ -1,8 +1,8 @@
-//! Classic programs translated to eBPF decide as the originals: programs of libpcap's test suite,
-//! ours for the same expressions, the project's expressions, and random programs, at every hook,
-//! judged by the interpreter on captured frames, on frames steered by the program, truncated,
-//! non-linear, and with a tag beside them. `tests/kernel` has the same tests with the real kernel
-//! as judge. `SEED=` repeats a run, `ROUNDS=` extends it.
+//! Tests that classic programs decide the same after translation to eBPF. The programs are those of
+//! libpcap's test suite, ours for the same expressions, those for this project's expressions, and
+//! random ones, at every hook. The interpreter judges them on captured, steered, truncated and
+//! nonlinear frames, and on frames with a tag in their metadata. `tests/kernel` has the same tests
+//! with the kernel as judge. `SEED=` repeats a run, and `ROUNDS=` extends it.
 
 #![expect(clippy::print_stdout, reason = "a test that reports its counts")]
 #![allow(clippy::unwrap_used, reason = "a test")]
@@ -23,19 +23,20 @@ use ebpf::classic::{ClassicProgram, LinkType, Options, compile};
 use ebpf::exam::{self, Interpreter, Tally};
 use frames::{Frame, Random};
 use programs::{EXPRESSIONS, programs, random_program};
-use translated::{Classic, TARGETS, extended, forms, frames_for};
+use translated::{ClassicJudge, TARGETS, emit_classic, frame_forms, frames_for};
 
-fn number(name: &str, otherwise: u64) -> u64 {
+fn env_number(name: &str, otherwise: u64) -> u64 {
     std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(otherwise)
 }
 
-/// Judges a program at every target and reports those that it does not fit.
+/// Judges a program at every target, and reports the targets for which it is unfit.
 fn judge(name: &str, program: &ClassicProgram, frames: &[Vec<u8>], random: &mut Random) -> Tally {
     let mut sum = Tally::default();
     for target in TARGETS {
-        let made = extended(program, target).unwrap_or_else(|unfit| panic!("{name}: {unfit}"));
-        let packets = frames.iter().flat_map(|frame| forms(frame, random));
-        let (mut classic, mut extended) = (Classic(program, target.hook), Interpreter::new(&made));
+        let made = emit_classic(program, target).unwrap_or_else(|unfit| panic!("{name}: {unfit}"));
+        let packets = frames.iter().flat_map(|frame| frame_forms(frame, random));
+        let (mut classic, mut extended) =
+            (ClassicJudge(program, target.hook), Interpreter::new(&made));
         let tally =
             exam::compare(&mut [&mut classic, &mut extended], packets).unwrap_or_else(|e| {
                 panic!("{name} for {target:?}: {e}\n{program}\n{}", ebpf::disasm::listing(&made))
@@ -64,7 +65,7 @@ fn report(test: &str, programs: usize, sums: &[Tally]) -> Tally {
 fn corpus_libpcap_programs_decide_alike_as_ebpf() {
     let test = "corpus_libpcaps_programs_answer_alike_as_ebpf";
     let Some(folder) = folder(test) else { return };
-    let (seed, rounds) = (number("SEED", 20_261_121), number("ROUNDS", 1) as usize);
+    let (seed, rounds) = (env_number("SEED", 20_261_121), env_number("ROUNDS", 1) as usize);
     println!("{test}: SEED={seed}");
     let captured = all_frames(&folder).into_iter().filter(|(link, _)| *link == LinkType::EN10MB);
     let captured: Vec<Frame> = captured.map(|(_, frame)| frame).collect();
@@ -91,7 +92,7 @@ fn asks_a_socket(program: &ClassicProgram) -> bool {
 #[test]
 fn project_expressions_decide_alike_as_ebpf() {
     let test = "the_houses_expressions_answer_alike_as_ebpf";
-    let (seed, rounds) = (number("SEED", 20_261_121), number("ROUNDS", 1) as usize);
+    let (seed, rounds) = (env_number("SEED", 20_261_121), env_number("ROUNDS", 1) as usize);
     println!("{test}: SEED={seed}");
     let mut sums = Vec::new();
     for (index, expression) in EXPRESSIONS.iter().enumerate() {
@@ -108,7 +109,7 @@ fn project_expressions_decide_alike_as_ebpf() {
 #[test]
 fn random_programs_decide_alike_as_ebpf() {
     let test = "programs_of_dice_answer_alike_as_ebpf";
-    let (seed, rounds) = (number("SEED", 20_261_121), number("ROUNDS", 1) as usize);
+    let (seed, rounds) = (env_number("SEED", 20_261_121), env_number("ROUNDS", 1) as usize);
     println!("{test}: SEED={seed}");
     let mut random = Random(seed);
     let mut sums = Vec::new();

@@ -1,7 +1,8 @@
-//! Fuzzes the pcap-filter compiler with malformed and overlong text.
+//! Fuzz tests of the pcap-filter compiler with malformed and overlong text.
 //!
-//! No text makes it panic; every error points into the text; every program survives its own listing
-//! and runs on every frame. `SEED=` repeats a run, `ROUNDS=` extends it.
+//! No text may cause a panic, every error must point into the text, and every program must survive
+//! a round trip through its listing and run on every frame. `SEED=` repeats a run, and `ROUNDS=`
+//! extends it.
 
 #[path = "classic/frames.rs"]
 #[expect(dead_code, reason = "the cases use the rest")]
@@ -14,7 +15,7 @@ use ebpf::classic::{
 };
 use frames::{Frame, Random, random_frame};
 
-/// Expressions whose fragments are combined to the fuzzed texts.
+/// Expressions whose fragments are combined into texts for fuzzing.
 const SEEDS: &[&str] = &[
     "tcp port 80 or 443 and not (src host 10.0.0.1 or dst net 192.168/16)",
     "ip6 and host fe80::7788:99ff:feaa:bbcc or ip6 net 2001:db8::/32 and icmp6[icmp6type] = 128",
@@ -44,8 +45,8 @@ const LINKS: &[LinkType] = &[
     LinkType(9999),
 ];
 
-/// Bytes with a meaning in the language, and two without.
-const ODD: &[u8] = b" ()[]:.-/\\$!<=0189afx\xc3\xa4";
+/// Bytes that have a meaning in the language, and two that have none.
+const SPECIAL_BYTES: &[u8] = b" ()[]:.-/\\$!<=0189afx\xc3\xa4";
 
 /// Compiles `data` as text for some link types and checks the compiler's guarantees.
 fn fuzz_expression(data: &[u8], frames: &[Frame]) -> usize {
@@ -84,7 +85,7 @@ fn check_error(text: &str, error: &ExpressionError) {
     assert!(error.kind != ErrorKind::Unknown || !error.what.contains("the compiler made"));
 }
 
-/// Assembles a text from fragments of the seeds, with some bytes changed.
+/// Assembles a text from fragments of the seeds, and changes some of its bytes.
 fn mutate(random: &mut Random) -> Vec<u8> {
     let mut words = Vec::new();
     for _ in 0..1 + random.below(3) {
@@ -116,20 +117,20 @@ fn mutate(random: &mut Random) -> Vec<u8> {
         match random.below(3) {
             0 => text[at] = random.next() as u8,
             1 => drop(text.remove(at)),
-            _ => text.insert(at, ODD[random.below(ODD.len())]),
+            _ => text.insert(at, SPECIAL_BYTES[random.below(SPECIAL_BYTES.len())]),
         }
     }
     text
 }
 
-fn number(name: &str, otherwise: u64) -> u64 {
+fn env_number(name: &str, otherwise: u64) -> u64 {
     std::env::var(name).ok().and_then(|value| value.parse().ok()).unwrap_or(otherwise)
 }
 
 #[test]
 fn no_text_panics() {
-    let seed = number("SEED", 20_261_121);
-    let rounds = number("ROUNDS", 4000);
+    let seed = env_number("SEED", 20_261_121);
+    let rounds = env_number("ROUNDS", 4000);
     println!("fuzz_expression: SEED={seed} ROUNDS={rounds}");
     let mut random = Random(seed);
     let frames: Vec<Frame> = (0..8).map(|_| random_frame(&mut random)).collect();

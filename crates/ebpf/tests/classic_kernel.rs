@@ -1,11 +1,11 @@
-//! Socket filters decide for a frame with its tag in the skb as their programs do for the frame
-//! with its tag inline.
+//! Tests that socket filters decide for a frame with its tag in the skb as their programs do for
+//! the same frame with its tag inline.
 //!
-//! Programs: those of libpcap's test suite, our own for the same expressions, the project's
-//! expressions, and random programs with loads around the tag. Frames: captured, random and steered
-//! frames, with every kind of tag, complete and truncated. Each frame is judged unchanged, and with
-//! its bytes 12 to 15 interpreted as a tag in the skb. Every socket filter must also pass the
-//! kernel's check. `SEED=` repeats a run, `ROUNDS=` extends it.
+//! The programs are those of libpcap's test suite, our own for the same expressions, those for this
+//! project's expressions, and random ones with loads around the tag. The frames are captured,
+//! random and steered ones, with every kind of tag, complete and truncated. Each frame is judged
+//! unchanged, and with its bytes 12 to 15 interpreted as a tag in the skb. Every socket filter must
+//! also pass the kernel's check. `SEED=` repeats a run, and `ROUNDS=` extends it.
 
 #![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a test that reports its counts")]
 
@@ -24,19 +24,19 @@ use ebpf::classic::kernel::{Direction, SocketFilterError, WHOLE, socket_filter};
 use ebpf::classic::{
     ClassicProgram, INSTRUCTIONS_MAX, LinkType, Metadata, Options, VlanTag, compile,
 };
-use frames::{Frame, Random, cut, random_frame, steer};
-use programs::{EXPRESSIONS, programs, random_program, tag};
+use frames::{Frame, Random, random_frame, steer, truncate_randomly};
+use programs::{EXPRESSIONS, insert_tags, programs, random_program};
 
-/// Number of frames generated for each program of the test suite.
+/// Number of frames generated for each program of libpcap's test suite.
 const FRAMES: usize = 150;
-/// Number of random programs, and number of frames generated for each.
+/// Number of random programs, and number of frames generated for each of these.
 const RANDOM_PROGRAMS: (usize, usize) = (1500, 60);
 /// Maximum number of captured frames per program.
 const CAPTURED_MAX: usize = 60;
 /// Byte range of an inline tag.
 const TAG: std::ops::Range<usize> = 12..16;
 
-fn number(name: &str, otherwise: u64) -> u64 {
+fn env_number(name: &str, otherwise: u64) -> u64 {
     std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(otherwise)
 }
 
@@ -51,14 +51,14 @@ struct JudgeCounts {
     longest: usize,
 }
 
-/// A program and its socket filter.
-struct Pair<'p> {
+/// A program and the socket filter made from it.
+struct FilterPair<'p> {
     program: &'p ClassicProgram,
     filter: ClassicProgram,
     name: &'p str,
 }
 
-impl<'p> Pair<'p> {
+impl<'p> FilterPair<'p> {
     fn new(name: &'p str, program: &'p ClassicProgram, counts: &mut JudgeCounts) -> Option<Self> {
         match socket_filter(Direction::Both, Some(program), None) {
             Ok(filter) => {
@@ -81,7 +81,8 @@ impl<'p> Pair<'p> {
         }
     }
 
-    /// Judges a frame unchanged, and with its bytes 12 to 15 interpreted as a tag.
+    /// Runs program and filter on an unchanged frame, and then on the frame with a tag, and
+    /// compares their results.
     fn judge(&self, frame: &Frame, counts: &mut JudgeCounts) {
         let Frame { bytes, wire_length } = frame;
         let wanted = match self.program.run(bytes, *wire_length, &Metadata::NOTHING) {
@@ -98,7 +99,8 @@ impl<'p> Pair<'p> {
         }
     }
 
-    /// Judges a frame with its bytes 12 to 15 interpreted as a tag of this type.
+    /// Writes a tag of type `tpid` to bytes 12 to 15 of a frame. Compares the program's result for
+    /// this frame with the filter's result for the same frame with the tag moved to its metadata.
     fn judge_tagged(&self, frame: &Frame, tpid: u16, counts: &mut JudgeCounts) {
         let Frame { mut bytes, wire_length } = frame.clone();
         let (Some(&[_, _, c, d]), Some(length)) = (bytes.get(TAG), wire_length.checked_sub(4))
@@ -125,8 +127,9 @@ impl<'p> Pair<'p> {
     }
 }
 
-/// Applies the rules of the kernel's `bpf_check_classic`: the length, no backward jump, and scratch
-/// words written before they are read, with code after a return assumed to run after the return.
+/// Checks the rules of the kernel's `bpf_check_classic`: the length, no backward jump, and scratch
+/// words written before they are read. Like the kernel, assumes that code after a return runs after
+/// the return.
 fn check_classic(filter: &ClassicProgram) {
     let instructions = filter.instructions();
     assert!(!filter.has_loop() && instructions.len() <= INSTRUCTIONS_MAX);
@@ -153,9 +156,9 @@ fn check_classic(filter: &ClassicProgram) {
     }
 }
 
-/// Judges a pair by captured frames and by frames made for its program.
+/// Judges a program and its filter on captured frames and on frames made for the program.
 fn examine(
-    pair: &Pair<'_>,
+    pair: &FilterPair<'_>,
     captured: &[Frame],
     made: usize,
     random: &mut Random,
@@ -165,7 +168,7 @@ fn examine(
     for frame in captured.iter().skip(random.below(step)).step_by(step) {
         pair.judge(frame, counts);
         let mut tagged = frame.clone();
-        tag(&mut tagged, random);
+        insert_tags(&mut tagged, random);
         pair.judge(&tagged, counts);
     }
     for round in 0..made {
@@ -175,7 +178,7 @@ fn examine(
             length => captured[random.below(length)].clone(),
         };
         if random.one_in(2) {
-            tag(&mut frame, random);
+            insert_tags(&mut frame, random);
         }
         if random.one_in(4) {
             frame.wire_length += random.below(2000) as u32;
@@ -184,7 +187,7 @@ fn examine(
             steer(pair.program, &mut frame, &mut Metadata::default(), random);
         }
         if random.one_in(6) {
-            cut(&mut frame, random);
+            truncate_randomly(&mut frame, random);
         }
         pair.judge(&frame, counts);
         if round % 32 == 1 {
@@ -202,7 +205,7 @@ fn examine(
 fn corpus_libpcap_programs_decide_alike_with_tag_in_skb() {
     let test = "corpus_libpcaps_programs_answer_alike_with_the_tag_in_the_skb";
     let Some(folder) = folder(test) else { return };
-    let (seed, rounds) = (number("SEED", 20_261_121), number("ROUNDS", 1) as usize);
+    let (seed, rounds) = (env_number("SEED", 20_261_121), env_number("ROUNDS", 1) as usize);
     println!("{test}: SEED={seed}");
     let captured: Vec<Frame> = all_frames(&folder)
         .into_iter()
@@ -213,7 +216,7 @@ fn corpus_libpcap_programs_decide_alike_with_tag_in_skb() {
     let programs = programs(&folder);
     for (index, (name, program)) in programs.iter().enumerate() {
         let mut random = Random(seed ^ (index as u64) << 32);
-        let Some(pair) = Pair::new(name, program, &mut counts) else { continue };
+        let Some(pair) = FilterPair::new(name, program, &mut counts) else { continue };
         examine(&pair, &captured, FRAMES * rounds, &mut random, &mut counts);
     }
     println!("{counts:?}");
@@ -224,7 +227,7 @@ fn corpus_libpcap_programs_decide_alike_with_tag_in_skb() {
 
 #[test]
 fn project_expressions_decide_alike_with_tag_in_skb() {
-    let (seed, rounds) = (number("SEED", 20_261_121), number("ROUNDS", 1) as usize);
+    let (seed, rounds) = (env_number("SEED", 20_261_121), env_number("ROUNDS", 1) as usize);
     println!("the_houses_expressions_answer_alike_with_the_tag_in_the_skb: SEED={seed}");
     let (mut counts, mut silent) = (JudgeCounts::default(), 0);
     for (index, expression) in EXPRESSIONS.iter().enumerate() {
@@ -233,7 +236,8 @@ fn project_expressions_decide_alike_with_tag_in_skb() {
             let program = compile(expression, LinkType::EN10MB, &options);
             let program = program.unwrap_or_else(|error| panic!("{expression}: {error}"));
             let mut random = Random(seed ^ (index as u64) << 32);
-            let pair = Pair::new(expression, &program, &mut counts).expect("it can be rewritten");
+            let pair =
+                FilterPair::new(expression, &program, &mut counts).expect("it can be rewritten");
             let before = (counts.accepted, counts.accepted_tagged);
             examine(&pair, &[], 3000 * rounds, &mut random, &mut counts);
             silent += usize::from(counts.accepted == before.0);
@@ -247,13 +251,14 @@ fn project_expressions_decide_alike_with_tag_in_skb() {
 
 #[test]
 fn random_programs_decide_alike_with_tag_in_skb() {
-    let (seed, rounds) = (number("SEED", 20_261_121), number("ROUNDS", 1) as usize);
+    let (seed, rounds) = (env_number("SEED", 20_261_121), env_number("ROUNDS", 1) as usize);
     println!("programs_of_dice_answer_alike_with_the_tag_in_the_skb: SEED={seed}");
     let mut counts = JudgeCounts::default();
     let mut random = Random(seed);
     for _ in 0..RANDOM_PROGRAMS.0 * rounds {
         let program = random_program(&mut random);
-        let pair = Pair::new("random_program", &program, &mut counts).expect("it can be rewritten");
+        let pair =
+            FilterPair::new("random_program", &program, &mut counts).expect("it can be rewritten");
         examine(&pair, &[], RANDOM_PROGRAMS.1, &mut random, &mut counts);
     }
     println!("{counts:?}");

@@ -1,5 +1,5 @@
-//! Golden files of the generated code, so that code generation is reviewed as a diff. `UPDATE=1`
-//! rewrites them.
+//! Tests that generated code matches golden files, so that changes of code generation are reviewed
+//! as a diff. `UPDATE=1` rewrites the files.
 
 mod pieces;
 
@@ -34,7 +34,7 @@ fn generated_code_matches_golden_files() {
     }
 }
 
-/// The source map attributes instructions to filters.
+/// Expects the source map to attribute each instruction to its filter.
 #[test]
 fn source_map_attributes_instructions_to_filters() {
     let chain = [Eth, Step::Ip, Dport];

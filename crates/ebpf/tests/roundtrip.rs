@@ -1,4 +1,4 @@
-//! Round trips of generated instructions through bytes and through text.
+//! Tests that generated instructions survive round trips through bytes and through text.
 
 mod text;
 
@@ -8,20 +8,20 @@ use ebpf::insn::{
 };
 use proptest::prelude::*;
 
-fn register() -> impl Strategy<Value = Reg> {
+fn any_register() -> impl Strategy<Value = Reg> {
     prop::sample::select((0..=10).filter_map(Reg::new).collect::<Vec<_>>())
 }
 
-fn operand() -> impl Strategy<Value = Operand> {
-    prop_oneof![register().prop_map(Operand::Reg), any::<i32>().prop_map(Operand::Imm)]
+fn any_operand() -> impl Strategy<Value = Operand> {
+    prop_oneof![any_register().prop_map(Operand::Reg), any::<i32>().prop_map(Operand::Imm)]
 }
 
-fn size() -> impl Strategy<Value = Size> {
+fn any_size() -> impl Strategy<Value = Size> {
     prop::sample::select(vec![Size::B, Size::H, Size::W, Size::DW])
 }
 
-/// Every instruction form, as one or two slots.
-fn form() -> impl Strategy<Value = Vec<Insn>> {
+/// Yields every form of instruction, as one or two slots.
+fn any_instruction() -> impl Strategy<Value = Vec<Insn>> {
     let operations = [
         Alu::Add,
         Alu::Sub,
@@ -66,19 +66,22 @@ fn form() -> impl Strategy<Value = Vec<Insn>> {
     let helpers = [Helper::MapLookup, Helper::KtimeNs, Helper::SkbLoadBytes, Helper::TailCall];
     let one = |insn| vec![insn];
     prop_oneof![
-        (prop::sample::select(operations.to_vec()), register(), operand(), any::<bool>()).prop_map(
-            move |(op, dst, operand, wide)| one(if wide {
+        (prop::sample::select(operations.to_vec()), any_register(), any_operand(), any::<bool>())
+            .prop_map(move |(op, dst, operand, wide)| one(if wide {
                 Insn::alu(op, dst, operand)
             } else {
                 Insn::alu32(op, dst, operand)
-            })
-        ),
-        (register(), prop::sample::select(vec![(8, false), (16, true), (32, true)]), register())
+            })),
+        (
+            any_register(),
+            prop::sample::select(vec![(8, false), (16, true), (32, true)]),
+            any_register()
+        )
             .prop_map(move |(dst, (off, wide), src)| {
                 let mov = if wide { Insn::mov(dst, src) } else { Insn::alu32(Alu::Mov, dst, src) };
                 one(Insn { off, ..mov })
             }),
-        (register(), operand(), any::<bool>(), any::<bool>()).prop_map(
+        (any_register(), any_operand(), any::<bool>(), any::<bool>()).prop_map(
             move |(dst, operand, divide, wide)| {
                 let op = if divide { Alu::Div } else { Alu::Mod };
                 let insn =
@@ -86,18 +89,18 @@ fn form() -> impl Strategy<Value = Vec<Insn>> {
                 one(Insn { off: 1, ..insn })
             }
         ),
-        (register(), any::<bool>()).prop_map(move |(dst, wide)| one(if wide {
+        (any_register(), any::<bool>()).prop_map(move |(dst, wide)| one(if wide {
             Insn::alu(Alu::Neg, dst, 0)
         } else {
             Insn::alu32(Alu::Neg, dst, 0)
         })),
-        (register(), prop::sample::select(vec![16, 32, 64]), 0_u8..3).prop_map(
+        (any_register(), prop::sample::select(vec![16, 32, 64]), 0_u8..3).prop_map(
             move |(dst, bits, form)| {
                 let big = Insn::big_endian(dst, bits);
                 one(Insn { code: [0xdc, 0xd4, 0xd7][usize::from(form)], ..big })
             }
         ),
-        (size(), register(), register(), any::<i16>(), any::<bool>()).prop_map(
+        (any_size(), any_register(), any_register(), any::<i16>(), any::<bool>()).prop_map(
             move |(size, dst, src, off, sign)| {
                 let load = Insn::load(size, dst, src, off);
                 let signs = sign && size != Size::DW;
@@ -108,29 +111,29 @@ fn form() -> impl Strategy<Value = Vec<Insn>> {
                 })
             }
         ),
-        (size(), register(), any::<i16>(), operand())
+        (any_size(), any_register(), any::<i16>(), any_operand())
             .prop_map(move |(size, dst, off, value)| one(Insn::store(size, dst, off, value))),
         (
             any::<bool>(),
             prop::sample::select(atomics.to_vec()),
-            register(),
+            any_register(),
             any::<i16>(),
-            register()
+            any_register()
         )
             .prop_map(move |(wide, operation, dst, off, src)| {
                 let size = if wide { Size::DW } else { Size::W };
                 one(Insn::atomic(size, operation, dst, off, src))
             }),
-        (size(), any::<i32>(), prop::option::of(register())).prop_map(move |(size, at, src)| one(
-            match src {
+        (any_size(), any::<i32>(), prop::option::of(any_register())).prop_map(
+            move |(size, at, src)| one(match src {
                 Some(src) => Insn::packet_load_at(size, src, at),
                 None => Insn::packet_load(size, at),
-            }
-        )),
+            })
+        ),
         (
             prop::sample::select(conditions.to_vec()),
-            register(),
-            operand(),
+            any_register(),
+            any_operand(),
             any::<i16>(),
             any::<bool>()
         )
@@ -142,8 +145,8 @@ fn form() -> impl Strategy<Value = Vec<Insn>> {
         any::<i16>().prop_map(move |off| one(Insn::jump(off))),
         prop::sample::select(helpers.to_vec()).prop_map(move |helper| one(Insn::call(helper))),
         Just(one(Insn::exit())),
-        (register(), any::<u64>()).prop_map(|(dst, value)| Insn::load64(dst, value).to_vec()),
-        (register(), 0_u32..9, prop::option::of(0_u32..999)).prop_map(|(dst, map, offset)| {
+        (any_register(), any::<u64>()).prop_map(|(dst, value)| Insn::load64(dst, value).to_vec()),
+        (any_register(), 0_u32..9, prop::option::of(0_u32..999)).prop_map(|(dst, map, offset)| {
             match offset {
                 Some(offset) => Insn::load_map_value(dst, map, offset).to_vec(),
                 None => Insn::load_map(dst, map).to_vec(),
@@ -158,19 +161,19 @@ proptest! {
     })]
 
     #[test]
-    fn disassembly_parses_back(slots in form()) {
+    fn disassembly_parses_back(slots in any_instruction()) {
         let line = instruction(slots[0], slots.get(1).copied());
         prop_assert_eq!(text::parse(&line), Some(slots), "{}", line);
     }
 
     #[test]
-    fn encoding_decodes_back(slots in form(), any_bytes in any::<[u8; 8]>()) {
+    fn encoding_decodes_back(slots in any_instruction(), any_bytes in any::<[u8; 8]>()) {
         prop_assert_eq!(decode(&encode(&slots)), Some(slots));
         prop_assert_eq!(Insn::decode(any_bytes).encode(), any_bytes);
     }
 
-    /// Arbitrary bytes disassemble to text that parses back as far as it has meaning, or to
-    /// `.insn`.
+    /// Expects arbitrary bytes to disassemble to `.insn`, or to text from which all meaningful
+    /// fields can be parsed.
     #[test]
     fn arbitrary_bytes_disassemble_truthfully(any_bytes in any::<[u8; 8]>()) {
         let insn = Insn::decode(any_bytes);

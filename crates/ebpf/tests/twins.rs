@@ -1,5 +1,6 @@
-//! The exam of the test twins: plain Rust against the interpreter, at every hook, on frames cut at
-//! every length, non-linear, and with a tag beside them; and mutation tests of the exam.
+//! The exam of the test twins. Plain Rust and the interpreter judge them at every hook, on frames
+//! truncated to every length, nonlinear, and with a tag in the metadata. Mutation tests check that
+//! the exam itself finds faults.
 
 mod pieces;
 
@@ -10,8 +11,9 @@ use ebpf::{Hook, Program};
 use pieces::plain::Plain;
 use pieces::{CHAINS, Step, TARGETS, frames, program, request};
 
-/// Yields every frame at every length, also with a tag beside it where the hook allows one.
-fn whole<'f>(frames: &'f [Vec<u8>], hook: Hook) -> impl Iterator<Item = Packet<'f>> {
+/// Yields every frame truncated to every length, also with a tag in the metadata where the hook
+/// allows one.
+fn truncated_frames<'f>(frames: &'f [Vec<u8>], hook: Hook) -> impl Iterator<Item = Packet<'f>> {
     frames.iter().flat_map(|frame| cuts(frame)).flat_map(move |bytes| {
         let whole = Packet::new(bytes);
         let tagged = [whole.tagged(0x2007, 0x8100), whole.tagged(0, 0x88a8)];
@@ -20,15 +22,15 @@ fn whole<'f>(frames: &'f [Vec<u8>], hook: Hook) -> impl Iterator<Item = Packet<'
     })
 }
 
-/// Yields every frame at every length, partly linear.
-fn in_pieces(frames: &[Vec<u8>]) -> impl Iterator<Item = Packet<'_>> {
+/// Yields every frame truncated to every length, with only a part of it linear.
+fn nonlinear_frames(frames: &[Vec<u8>]) -> impl Iterator<Item = Packet<'_>> {
     frames.iter().flat_map(|frame| cuts(frame)).flat_map(|bytes| {
         let linear = [0, 14, 33, bytes.len().saturating_sub(1)];
         linear.map(|linear| Packet::new(bytes).split_at(linear))
     })
 }
 
-fn compare<'a>(
+fn judge_chain<'a>(
     chain: &[Step],
     program: &Program,
     packets: impl Iterator<Item = Packet<'a>>,
@@ -46,7 +48,7 @@ fn twins_answer_like_plain_rust() {
         for target in TARGETS {
             let what = format!("{} for {target:?}", request(chain));
             let program = program(chain, target, Finish::Answer).unwrap();
-            let tally = compare(chain, &program, whole(&frames, target.hook))
+            let tally = judge_chain(chain, &program, truncated_frames(&frames, target.hook))
                 .unwrap_or_else(|differ| panic!("{what}: {differ}"));
             assert!(tally.packets > 6_000 && tally.answered > 50, "{what}: {tally:?}");
             assert_eq!(tally.refused, 0);
@@ -65,7 +67,7 @@ fn twins_never_guess_about_nonlinear_frames() {
     for chain in CHAINS {
         for target in [Hook::Tc.into(), Target::hardened(Hook::Tc)] {
             let program = program(chain, target, Finish::Answer).unwrap();
-            let tally = compare(chain, &program, in_pieces(&frames))
+            let tally = judge_chain(chain, &program, nonlinear_frames(&frames))
                 .unwrap_or_else(|differ| panic!("{} for {target:?}: {differ}", request(chain)));
             // Pulling makes a trusted twin sure of nearly all.
             let bound = if target.hardened { tally.packets } else { tally.packets / 20 };
@@ -74,7 +76,8 @@ fn twins_never_guess_about_nonlinear_frames() {
     }
 }
 
-/// Within the pulled bytes a non-linear frame is answered like a linear one.
+/// Expects a nonlinear frame to be answered like a linear one if the twin reads only bytes that the
+/// program pulls.
 #[test]
 fn nonlinear_frames_are_answered_like_linear_ones() {
     let chain = [Step::Eth, Step::Vlan];
@@ -88,7 +91,8 @@ fn nonlinear_frames_are_answered_like_linear_ones() {
     }
 }
 
-/// Beyond the pulled bytes a non-linear frame is unsure, and the same frame is answered if linear.
+/// Expects a nonlinear frame to be unsure if the twin reads beyond the bytes that the program
+/// pulls, and the same frame to be answered if it is linear.
 #[test]
 fn deep_headers_of_nonlinear_frames_are_unsure() {
     let chain = [Step::Eth, Step::Ip, Step::Dport];
@@ -130,14 +134,15 @@ fn chain_without_link_layer_is_unfit() {
     assert!(unfit.to_string().ends_with("put `ip` there"), "{unfit}");
 }
 
-/// Yields frames cut near the end of direct access, linear and with the rest in another buffer.
-fn around_256(frames: &[Vec<u8>]) -> impl Iterator<Item = Packet<'_>> {
+/// Yields frames truncated near the end of direct access, both linear and with the rest in a second
+/// buffer.
+fn frames_around_byte_256(frames: &[Vec<u8>]) -> impl Iterator<Item = Packet<'_>> {
     let ends = frames.iter().flat_map(|frame| (254..=260).map(|end| &frame[..end]));
     ends.map(Packet::new).flat_map(|packet| [packet, packet.split_at(256)])
 }
 
-/// Mutations of the generated code, judged by the interpreter. Surviving mutants are equivalent
-/// programs (a pull one byte too long) or mutations that only the kernel would notice.
+/// Mutates the generated code, with the interpreter as judge. Mutants may survive if the program is
+/// equivalent (a pull that is one byte too long), or if only the kernel would notice.
 #[test]
 fn exam_notices_mutated_twins() {
     let (mut caught, mut all) = (0, 0);
@@ -148,12 +153,12 @@ fn exam_notices_mutated_twins() {
         let tags = chain.contains(&Step::Vlan);
         let mut frames = frames::all();
         frames.retain(|frame| frame.len() < 120 && (tags || !matches!(frame[12], 0x81 | 0x88)));
-        let packets = || whole(&frames, place).chain(around_256(&deep));
-        let sound = compare(chain, &twin, packets()).unwrap();
+        let packets = || truncated_frames(&frames, place).chain(frames_around_byte_256(&deep));
+        let sound = judge_chain(chain, &twin, packets()).unwrap();
         for mutant in mutants(&twin) {
             all += 1;
             // Being unsure where the twin is not counts as noticed.
-            let found = compare(chain, &mutant.program, packets());
+            let found = judge_chain(chain, &mutant.program, packets());
             if found.map_or(true, |tally| tally.unsure > sound.unsure) {
                 caught += 1;
             } else {
@@ -165,5 +170,5 @@ fn exam_notices_mutated_twins() {
     assert!(caught * 100 >= all * MUTANTS_CAUGHT_PERCENT, "caught only {caught} of {all}");
 }
 
-/// Minimum percentage of mutants that the exam must notice; to be raised, never lowered.
+/// Minimum percentage of mutants that the exam must notice. It may be raised, never lowered.
 const MUTANTS_CAUGHT_PERCENT: u64 = 80;

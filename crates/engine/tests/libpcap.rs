@@ -13,7 +13,7 @@ mod frames;
 use ebpf::classic::{
     AddressFamilies, ClassicProgram, ErrorKind, Instruction, LinkType, Metadata, Options, compile,
 };
-use frames::{Random, cut, random_frame, steer};
+use frames::{Random, random_frame, steer, truncate_randomly};
 use std::collections::BTreeMap;
 use sys::libpcap::Libpcap;
 use testkit::need;
@@ -238,7 +238,7 @@ fn compare_expression(
             steer(guide, &mut frame, &mut Metadata::default(), random);
         }
         if round % 6 == 0 {
-            cut(&mut frame, random);
+            truncate_randomly(&mut frame, random);
         }
         let run = |program: &ClassicProgram| {
             program.run(&frame.bytes, frame.wire_length, &Metadata::default()) != 0

@@ -88,7 +88,7 @@ impl Sharing {
             let protocol = s.widen(l4.protocol);
             sum = s.xor_wide(sum, protocol);
         }
-        Ok(s.mix(sum))
+        Ok(s.mix_bits(sum))
     }
 }
 
@@ -118,16 +118,16 @@ fn both_ends<'s>(
     sum: WideVar<'s>,
 ) {
     let mut end = |(high, low): (Wide<'s>, Wide<'s>), port: Option<Wide<'s>>| {
-        let mixed = s.mix(high);
-        let mut end = s.plus(mixed, low);
+        let mixed = s.mix_bits(high);
+        let mut end = s.add_wide(mixed, low);
         if let Some(port) = port {
             let port = s.shl_wide(port, 40);
             end = s.xor_wide(end, port);
         }
-        s.mix(end)
+        s.mix_bits(end)
     };
     let ends = [end(halves[0], ports[0]), end(halves[1], ports[1])];
-    let total = s.plus(ends[0], ends[1]);
+    let total = s.add_wide(ends[0], ends[1]);
     s.set_wide(sum, total);
 }
 

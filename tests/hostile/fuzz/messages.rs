@@ -99,7 +99,9 @@ fn read_hello(bytes: &[u8], room: &mut Vec<u8>) -> ((u8, usize), Option<usize>) 
             (1, lists + more + name + usize::from(hello.offered_version().0))
         }
         FirstHello::Server(hello) => {
-            assert!(hello.negotiated_version().known_version().is_some() && hello.session.len() <= 32);
+            assert!(
+                hello.negotiated_version().known_version().is_some() && hello.session.len() <= 32
+            );
             (2, hello.extensions().count() + hello.protocol().map_or(0, <[u8]>::len))
         }
         FirstHello::Malformed => (3, 0),

@@ -44,8 +44,8 @@ pub(super) fn hunt(sound: &Program, mutant: &Mutant, cases: &[Case]) -> SearchRe
     let step = all.len().div_ceil(SEEDS_MAX).max(1);
     let seeds: Vec<&Case> = all.iter().step_by(step).copied().collect();
     let (reached, mut runs) = (all.len(), 0);
-    let was = sound.code.get(mutant.at).copied().unwrap_or(mutant.slip);
-    let numbers = numbers(was, mutant.slip);
+    let was = sound.code.get(mutant.at).copied().unwrap_or(mutant.replacement);
+    let numbers = numbers(was, mutant.replacement);
     let reach = sound.reach as usize;
     let near = seeds.iter().flat_map(|seed| seed.neighbours(sound.hook, reach, &numbers));
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;

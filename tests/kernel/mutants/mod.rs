@@ -58,10 +58,10 @@ const STARVED_CASES: usize = 100;
 /// instruction without its jump distance.
 type MutationKey = (usize, [u8; 8]);
 
-fn mutation_key(slip: &Mutant) -> MutationKey {
-    let jumps = matches!(slip.slip.class(), class::JMP | class::JMP32);
-    let off = if jumps { 0 } else { slip.slip.off };
-    (slip.at, Insn { off, ..slip.slip }.encode())
+fn mutation_key(replacement: &Mutant) -> MutationKey {
+    let jumps = matches!(replacement.replacement.class(), class::JMP | class::JMP32);
+    let off = if jumps { 0 } else { replacement.replacement.off };
+    (replacement.at, Insn { off, ..replacement.replacement }.encode())
 }
 
 /// The results for the mutants of one twin.
@@ -105,7 +105,7 @@ impl OriginalTwin {
         exam::compare(&mut [&mut user, &mut twin], all).unwrap_or_else(differ);
         // With failing allocations it is correct or unsure.
         let (mut user, mut twin) =
-            (User::new(chain, &program), Interpreter::new(&program).starving());
+            (User::new(chain, &program), Interpreter::new(&program).without_memory());
         let some = cases.iter().step_by(97).map(Case::packet);
         exam::compare(&mut [&mut user, &mut twin], some).unwrap_or_else(differ);
         let mut twin = Interpreter::new(&program);
@@ -119,7 +119,7 @@ impl OriginalTwin {
     /// Returns the results of a program when the kernel fails to linearize frames or make them
     /// writable.
     fn starved_results(&self, program: &Program) -> Vec<Ruling> {
-        let mut twin = Interpreter::new(program).starving();
+        let mut twin = Interpreter::new(program).without_memory();
         let some = self.cases.iter().step_by(self.cases.len().div_ceil(STARVED_CASES).max(1));
         some.map(|case| twin.judge(&case.packet())).collect()
     }
@@ -156,8 +156,8 @@ fn try_mutations(
             results.verifier += 1;
             continue;
         }
-        let slip = mutant.describe(&sound.program);
-        if effort.searches_for_frames && !listed_survivors.contains_key(&slip) {
+        let replacement = mutant.describe(&sound.program);
+        if effort.searches_for_frames && !listed_survivors.contains_key(&replacement) {
             let known =
                 found.iter().find(|case| hunt::differ(&sound.program, &mutant.program, case));
             let hunted = match known {
@@ -166,10 +166,10 @@ fn try_mutations(
                 }
                 None => hunt::hunt(&sound.program, &mutant, &sound.cases),
             };
-            println!("  {slip}, at {} of `{}`: {hunted}", mutant.at, request(twin));
+            println!("  {replacement}, at {} of `{}`: {hunted}", mutant.at, request(twin));
             found.extend(hunted.found);
         }
-        results.survivors_by_key.insert(mutation_key(&mutant), slip);
+        results.survivors_by_key.insert(mutation_key(&mutant), replacement);
     }
     Some(results)
 }
@@ -184,7 +184,8 @@ fn try_in_pairs(
     results: &mut MutantResults,
 ) {
     let Some(alone) = fitting(twin, target) else { return };
-    let tried: BTreeSet<usize> = exam::mutants(&alone).iter().map(|slip| slip.at).collect();
+    let tried: BTreeSet<usize> =
+        exam::mutants(&alone).iter().map(|replacement| replacement.at).collect();
     let begin = request(twin);
     let pairs = chains(2).into_iter().filter(|pair| pair.len() == 2);
     let pairs = pairs.filter(|pair| request(&pair[..1]) == begin);
@@ -194,9 +195,9 @@ fn try_in_pairs(
         let Some(sound) = OriginalTwin::new(&pair, target, frames, few) else { continue };
         let behind = sound.program.source.iter().find(|line| line.filter == Some(1));
         let ends = behind.map_or(0, |line| line.from);
-        for slip in exam::mutants(&sound.program) {
-            let known = mutation_key(&slip);
-            let is_new = slip.at < ends && !tried.contains(&slip.at);
+        for replacement in exam::mutants(&sound.program) {
+            let known = mutation_key(&replacement);
+            let is_new = replacement.at < ends && !tried.contains(&replacement.at);
             if !(is_new || results.survivors_by_key.contains_key(&known)) || caught.contains(&known)
             {
                 continue;
@@ -205,9 +206,9 @@ fn try_in_pairs(
                 results
                     .survivors_by_key
                     .entry(known)
-                    .or_insert_with(|| slip.describe(&sound.program));
+                    .or_insert_with(|| replacement.describe(&sound.program));
             }
-            if sound.differs(&slip.program) {
+            if sound.differs(&replacement.program) {
                 caught.insert(known);
             }
         }
@@ -258,9 +259,9 @@ fn run(effort: Effort) -> Vec<MutantResults> {
                 "`{name}` at {place:?}: {all} slips, {answers} caught by answers, {longer} behind \
                  others, {verifier} by the verifier"
             );
-            for ((at, _), slip) in std::mem::take(&mut results.survivors_by_key) {
-                println!("  survives at {at}: {slip}");
-                results.survivors.push((slip, target));
+            for ((at, _), replacement) in std::mem::take(&mut results.survivors_by_key) {
+                println!("  survives at {at}: {replacement}");
+                results.survivors.push((replacement, target));
             }
             all_results.push(results);
         }
@@ -274,7 +275,9 @@ fn listed_survivors() -> BTreeMap<String, String> {
     let mut reason = String::new();
     for line in include_str!("../survivors.txt").lines() {
         match line.strip_prefix("  ") {
-            Some(slip) => drop(listed_survivors.insert(slip.to_owned(), reason.clone())),
+            Some(replacement) => {
+                drop(listed_survivors.insert(replacement.to_owned(), reason.clone()))
+            }
             None => line.clone_into(&mut reason),
         }
     }
@@ -291,9 +294,10 @@ fn assert_detection_rate(all_results: &[MutantResults], least: usize, complete: 
     let caught = answers + longer + verifier;
     let listed_survivors = listed_survivors();
     let gone = all_results.iter().flat_map(|results| &results.survivors);
-    let is_same =
-        |slip: &str| listed_survivors.get(slip).is_some_and(|why| why.starts_with("same:"));
-    let same = gone.filter(|(slip, _)| is_same(slip)).count();
+    let is_same = |replacement: &str| {
+        listed_survivors.get(replacement).is_some_and(|why| why.starts_with("same:"))
+    };
+    let same = gone.filter(|(replacement, _)| is_same(replacement)).count();
     println!(
         "{all} slips: {answers} caught by answers, {longer} by those of chains, {verifier} by the \
          verifier: {:.1} %; {same} change nothing: {:.1} % of the others",
@@ -301,19 +305,23 @@ fn assert_detection_rate(all_results: &[MutantResults], least: usize, complete: 
         caught as f64 * 100.0 / (all - same) as f64
     );
     let mut survivors: BTreeMap<&str, BTreeSet<String>> = BTreeMap::new();
-    for (slip, target) in all_results.iter().flat_map(|results| &results.survivors) {
+    for (replacement, target) in all_results.iter().flat_map(|results| &results.survivors) {
         let place = format!("{:?}{}", target.hook, if target.hardened { "+" } else { "" });
-        survivors.entry(slip).or_default().insert(place);
+        survivors.entry(replacement).or_default().insert(place);
     }
-    let unexcused = survivors.iter().filter(|(slip, _)| !listed_survivors.contains_key(**slip));
-    let unexcused: Vec<String> = unexcused.map(|(slip, at)| format!("  {slip} {at:?}")).collect();
+    let unexcused =
+        survivors.iter().filter(|(replacement, _)| !listed_survivors.contains_key(**replacement));
+    let unexcused: Vec<String> =
+        unexcused.map(|(replacement, at)| format!("  {replacement} {at:?}")).collect();
     assert!(
         !complete || unexcused.is_empty(),
         "survive without a reason:\n{}",
         unexcused.join("\n")
     );
-    let stale: Vec<_> =
-        listed_survivors.keys().filter(|slip| !survivors.contains_key(slip.as_str())).collect();
+    let stale: Vec<_> = listed_survivors
+        .keys()
+        .filter(|replacement| !survivors.contains_key(replacement.as_str()))
+        .collect();
     assert!(!complete || stale.is_empty(), "excused, and caught: {stale:#?}");
     assert!(all > 100 && caught * 100 >= all * least, "{caught} of {all}, {same} the same");
 }

@@ -1,23 +1,23 @@
-//! Assembler for classic BPF: turns instructions with labels into a program.
+//! Assembler for classic BPF, which turns instructions with labels into a program.
 //!
 //! Input: pseudo-instructions, with jumps to labels. Output: instructions with jump distances.
-//! Unreachable code is dropped; a comparison whose target is more than 255 instructions away
-//! branches through an inserted `ja`; scratch words that may be read before they are written are
-//! zeroed at the start, because the kernel rejects programs that do not write them.
+//! Unreachable code is dropped. A comparison whose target is more than 255 instructions away
+//! branches through an inserted `ja`. Scratch words that may be read before they are written are
+//! zeroed at the start, because the kernel rejects programs that read unwritten words.
 
 use std::collections::HashMap;
 
 use super::insn::{Instruction, code};
 use super::program::{INSTRUCTIONS_MAX, MEMORY_WORDS};
 
-/// A jump target.
+/// A jump target, identified by its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct JumpLabel(pub(super) u32);
 
 /// An instruction or an assembler directive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PseudoInsn {
-    /// An instruction that falls through.
+    /// An instruction that continues at the next one.
     Plain(Instruction),
     /// A conditional jump.
     Branch { compare: Compare, yes: JumpLabel, no: JumpLabel },
@@ -27,57 +27,57 @@ pub(super) enum PseudoInsn {
     Place(JumpLabel),
 }
 
-/// A comparison of A.
+/// A comparison of register A with another operand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Compare {
     /// `JEQ`, `JGT`, `JGE` or `JSET`.
     pub(super) op: u16,
-    /// The constant operand, or `None` for X.
+    /// The constant to compare with; `None` to compare with X.
     pub(super) with: Option<u32>,
 }
 
-/// Creates an instruction without branches.
-pub(super) const fn line(code: u16, k: u32) -> PseudoInsn {
+/// Creates an instruction that does not branch.
+pub(super) const fn plain_insn(code: u16, k: u32) -> PseudoInsn {
     PseudoInsn::Plain(Instruction::plain(code, k))
 }
 
-/// `ldx M[word]`
+/// Loads scratch word `word` into X.
 pub(super) const fn memory_to_x(word: u32) -> PseudoInsn {
-    line(code::LDX | code::MEM, word)
+    plain_insn(code::LDX | code::MEM, word)
 }
 
-/// `ld M[word]`
+/// Loads scratch word `word` into A.
 pub(super) const fn memory_to_a(word: u32) -> PseudoInsn {
-    line(code::LD | code::MEM, word)
+    plain_insn(code::LD | code::MEM, word)
 }
 
-/// `st M[word]`
+/// Stores A in scratch word `word`.
 pub(super) const fn store_a(word: u32) -> PseudoInsn {
-    line(code::ST, word)
+    plain_insn(code::ST, word)
 }
 
-/// `ld #k`
+/// Loads a constant into A.
 pub(super) const fn constant_to_a(k: u32) -> PseudoInsn {
-    line(code::LD | code::IMM, k)
+    plain_insn(code::LD | code::IMM, k)
 }
 
-/// Arithmetic on A with a constant.
+/// Applies an arithmetic operation to A and a constant.
 pub(super) const fn alu_k(op: u16, k: u32) -> PseudoInsn {
-    line(code::ALU | op | code::K, k)
+    plain_insn(code::ALU | op | code::K, k)
 }
 
-/// Arithmetic on A with X.
+/// Applies an arithmetic operation to A and X.
 pub(super) const fn alu_x(op: u16) -> PseudoInsn {
-    line(code::ALU | op | code::X, 0)
+    plain_insn(code::ALU | op | code::X, 0)
 }
 
-/// `tax`
-pub(super) const TAX: PseudoInsn = line(code::MISC | code::TAX, 0);
-/// `txa`
-pub(super) const TXA: PseudoInsn = line(code::MISC | code::TXA, 0);
+/// Copies A to X.
+pub(super) const TAX: PseudoInsn = plain_insn(code::MISC | code::TAX, 0);
+/// Copies X to A.
+pub(super) const TXA: PseudoInsn = plain_insn(code::MISC | code::TXA, 0);
 
-/// Assembles a program. Fails with the program's length if it exceeds the maximum.
-pub(super) fn assembled(lines: Vec<PseudoInsn>) -> Result<Vec<Instruction>, usize> {
+/// Assembles a program. Fails with the number of instructions if it exceeds the maximum.
+pub(super) fn assemble_program(lines: Vec<PseudoInsn>) -> Result<Vec<Instruction>, usize> {
     let lines = drop_unused(lines);
     let least = lines.iter().filter(|line| !matches!(line, PseudoInsn::Place(_))).count();
     if least > INSTRUCTIONS_MAX {
@@ -97,7 +97,7 @@ pub(super) fn assembled(lines: Vec<PseudoInsn>) -> Result<Vec<Instruction>, usiz
     Ok(instructions)
 }
 
-/// Drops jumps to the next instruction, and unreachable code.
+/// Removes jumps to the next instruction, and unreachable code.
 fn drop_unused(lines: Vec<PseudoInsn>) -> Vec<PseudoInsn> {
     let mut kept: Vec<PseudoInsn> = Vec::with_capacity(lines.len());
     let mut used: Vec<JumpLabel> = lines
@@ -125,12 +125,12 @@ fn drop_unused(lines: Vec<PseudoInsn>) -> Vec<PseudoInsn> {
             }
         }
         kept.push(*line);
-        falls_in = !is_end(*line);
+        falls_in = !ends_control_flow(*line);
     }
     kept
 }
 
-fn is_end(line: PseudoInsn) -> bool {
+fn ends_control_flow(line: PseudoInsn) -> bool {
     match line {
         PseudoInsn::Goto(_) | PseudoInsn::Branch { .. } => true,
         PseudoInsn::Plain(instruction) => instruction.class() == code::RET,
@@ -138,7 +138,7 @@ fn is_end(line: PseudoInsn) -> bool {
     }
 }
 
-/// Lays out the code and computes jump distances.
+/// Computes the positions of all instructions and the jump distances.
 fn assemble(lines: &[PseudoInsn]) -> Vec<Instruction> {
     let mut far = vec![[false; 2]; lines.len()];
     loop {
@@ -155,14 +155,14 @@ fn assemble(lines: &[PseudoInsn]) -> Vec<Instruction> {
             }
         }
         if !grown {
-            return write(lines, &far, &starts, &places);
+            return write_instructions(lines, &far, &starts, &places);
         }
     }
 }
 
-type Places = HashMap<JumpLabel, usize>;
+type LabelPositions = HashMap<JumpLabel, usize>;
 
-fn lay_out(lines: &[PseudoInsn], far: &[[bool; 2]]) -> (Vec<usize>, Places) {
+fn lay_out(lines: &[PseudoInsn], far: &[[bool; 2]]) -> (Vec<usize>, LabelPositions) {
     let mut starts = Vec::with_capacity(lines.len());
     let mut places = HashMap::new();
     let mut next = 0;
@@ -180,11 +180,11 @@ fn lay_out(lines: &[PseudoInsn], far: &[[bool; 2]]) -> (Vec<usize>, Places) {
     (starts, places)
 }
 
-fn write(
+fn write_instructions(
     lines: &[PseudoInsn],
     far: &[[bool; 2]],
     starts: &[usize],
-    places: &Places,
+    places: &LabelPositions,
 ) -> Vec<Instruction> {
     let mut out = Vec::new();
     let jump = |from: usize, label: &JumpLabel| {
@@ -218,7 +218,7 @@ fn write(
     out
 }
 
-/// Returns the scratch words that may be read before they are written, as a bit set.
+/// Returns a bit set of the scratch words that may be read before they are written.
 fn unset_words(instructions: &[Instruction]) -> u16 {
     let mut set = vec![None::<u16>; instructions.len()];
     let mut unset = 0;

@@ -1,8 +1,8 @@
-//! One classic BPF instruction in the kernel's encoding, and its line in a listing.
+//! Classic BPF instructions in the kernel's encoding, and their lines in a listing.
 //!
-//! Input: the four fields of `struct sock_filter`. Output: the text that `tcpdump -d` prints.
-//! Nothing here validates an instruction; [`super::ClassicProgram::new`] does.     [SL §5.2,
-//! filters as data]
+//! Input: the four fields of `struct sock_filter`. Output: the text that `tcpdump -d` prints. This
+//! module does not validate instructions; [`super::ClassicProgram::new`] does. [SL §5.2, filters as
+//! data]
 
 use std::fmt;
 
@@ -93,11 +93,11 @@ pub mod code {
     pub const TXA: u16 = 0x80;
 }
 
-/// First offset of ancillary loads, which read kernel metadata instead of the packet
-/// (`SKF_AD_OFF`).
+/// First offset of ancillary loads (`SKF_AD_OFF`), which read kernel metadata instead of the
+/// packet.
 pub const ANCILLARY: u32 = 0xffff_f000;
 
-/// Names of ancillary loads in listings, by offset from [`ANCILLARY`].
+/// Names of ancillary loads in listings, with their offsets from [`ANCILLARY`].
 pub(super) const ANCILLARY_NAMES: &[(u32, &str)] = &[
     (0, "proto"),
     (4, "type"),
@@ -117,7 +117,8 @@ pub(super) const ANCILLARY_NAMES: &[(u32, &str)] = &[
     (60, "vlan_tpid"),
 ];
 
-/// Names of arithmetic operations in listings. Their codes are those of eBPF.
+/// Names of arithmetic operations in listings, with the operations, which have the same codes in
+/// eBPF.
 pub(super) const OPERATIONS: [(&str, Alu); 11] = [
     ("add", Alu::Add),
     ("sub", Alu::Sub),
@@ -132,21 +133,21 @@ pub(super) const OPERATIONS: [(&str, Alu); 11] = [
     ("neg", Alu::Neg),
 ];
 
-/// Names of comparisons in listings. Their codes are those of eBPF.
+/// Names of comparisons in listings, with the comparisons, which have the same codes in eBPF.
 pub(super) const COMPARISONS: [(&str, Cond); 4] =
     [("jeq", Cond::Eq), ("jgt", Cond::Gt), ("jge", Cond::Ge), ("jset", Cond::Set)];
 
-/// Returns the arithmetic operation of an opcode.
+/// Returns the arithmetic operation of an opcode; `None` if it does not exist.
 pub(super) fn operation(code: u16) -> Option<Alu> {
     OPERATIONS.iter().map(|(_, op)| *op).find(|op| *op as u16 == code & 0xf0)
 }
 
-/// Returns the comparison of an opcode.
+/// Returns the comparison of an opcode; `None` if it does not exist.
 pub(super) fn condition(code: u16) -> Option<Cond> {
     COMPARISONS.iter().map(|(_, op)| *op).find(|op| *op as u16 == code & 0xf0)
 }
 
-/// A classic BPF instruction: `struct sock_filter`, field for field.
+/// A classic BPF instruction, with the fields of `struct sock_filter`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(C)]
 pub struct Instruction {
@@ -156,12 +157,12 @@ pub struct Instruction {
     pub jt: u8,
     /// Number of instructions to skip if the comparison does not hold.
     pub jf: u8,
-    /// The constant.
+    /// The constant operand.
     pub k: u32,
 }
 
 impl Instruction {
-    /// Creates an instruction without branches.
+    /// Creates an instruction that does not branch.
     pub const fn plain(code: u16, k: u32) -> Self {
         Self { code, jt: 0, jf: 0, k }
     }
@@ -171,12 +172,12 @@ impl Instruction {
         self.code & 0x07
     }
 
-    /// Returns true for a comparison (`jeq`, `jgt`, `jge`, `jset`).
+    /// Returns true if the instruction is a comparison (`jeq`, `jgt`, `jge` or `jset`).
     pub const fn is_comparison(self) -> bool {
         self.class() == code::JMP && self.code & 0xf0 != code::JA
     }
 
-    /// Writes the line of `tcpdump -d` for the instruction at index `at`.
+    /// Writes the line that `tcpdump -d` prints for the instruction at index `at`.
     pub fn list(self, at: usize, out: &mut impl fmt::Write) -> fmt::Result {
         let (name, operand) = self.words(at);
         if self.is_comparison() {

@@ -1,11 +1,11 @@
-//! Link types by the numbers that libpcap uses (`DLT_…` on Linux).
+//! Link types, identified by the numbers that libpcap uses (`DLT_…` on Linux).
 //!
-//! Input: a number from a capture file or a socket. Output: a [`LinkType`]. Files number a few
-//! types differently; [`LinkType::from_file`] converts.
+//! Input: a number from a capture file or a socket. Output: a [`LinkType`]. Capture files number a
+//! few types differently, and [`LinkType::from_file`] converts their numbers.
 
 use std::fmt;
 
-/// A link type: the format of a frame's first header, as a `DLT_` number.
+/// A link type, which is the format of the first header of a frame, as a `DLT_` number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LinkType(pub u32);
 
@@ -14,7 +14,7 @@ macro_rules! link_types {
         impl LinkType {
             $(#[doc = $text] pub const $name: Self = Self($number);)*
 
-            /// Every link type with a name here: number, name, description.
+            /// Named link types: number, name and description.
             const NAMED: &[(Self, &str, &str)] =
                 &[$((Self($number), stringify!($name), $text),)*];
         }
@@ -100,11 +100,11 @@ link_types! {
     DSA_TAG_DSA = 284, "Ethernet with a DSA switch tag";
 }
 
-/// Highest number that libpcap assigns to link types whose header it does not parse.
+/// Maximum number that libpcap assigns to a link type whose header it does not parse.
 pub(super) const MATCHING_MAX: u32 = 304;
 
 impl LinkType {
-    /// Converts the number of a capture file (`LINKTYPE_…`).
+    /// Converts the link type number of a capture file (`LINKTYPE_…`).
     pub const fn from_file(number: u32) -> Self {
         match number {
             100 => Self::ATM_RFC1483,
@@ -116,17 +116,17 @@ impl LinkType {
         }
     }
 
-    /// Yields every link type with a name here.
+    /// Yields every named link type.
     pub fn all() -> impl Iterator<Item = Self> {
         Self::NAMED.iter().map(|(link, ..)| *link)
     }
 
-    /// Returns the link type with this name, without `DLT_`.
+    /// Returns the link type with this name, given without `DLT_`; `None` if the name is unknown.
     pub fn named(name: &str) -> Option<Self> {
         Self::NAMED.iter().find(|(_, known, _)| *known == name).map(|(link, _, _)| *link)
     }
 
-    /// Returns true for the 802.11 types, with or without a preceding header.
+    /// Returns true for the 802.11 link types, with or without a preceding header.
     pub(super) const fn is_wlan(self) -> bool {
         matches!(
             self,
@@ -138,7 +138,7 @@ impl LinkType {
         )
     }
 
-    /// Returns true for Ethernet, and Ethernet headers with a switch tag.
+    /// Returns true for Ethernet, including Ethernet with a switch tag.
     pub(super) const fn is_ethernet(self) -> bool {
         matches!(
             self,
@@ -150,7 +150,7 @@ impl LinkType {
         )
     }
 
-    /// Returns true for the Juniper types, whose headers begin with the same magic number.
+    /// Returns true for the Juniper link types, whose headers all begin with the same magic number.
     pub(super) const fn is_juniper(self) -> bool {
         matches!(
             self,
@@ -179,7 +179,7 @@ impl LinkType {
         )
     }
 
-    /// Returns true for types with six-byte addresses at a fixed offset.
+    /// Returns true for link types with six-byte addresses at a fixed offset.
     pub(super) const fn has_mac(self) -> bool {
         self.is_ethernet()
             || self.is_wlan()

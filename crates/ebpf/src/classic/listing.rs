@@ -1,8 +1,8 @@
-//! Parses the listing of `tcpdump -d` back into a program.
+//! Parser for program listings in the format of `tcpdump -d`.
 //!
-//! Input: text, one instruction per line; blank lines are ignored. Output: a [`ClassicProgram`], or
-//! the line in error. Tests use it to compare the compiler with listings; callers use it to load a
-//! program printed by another tool.
+//! Input: text with one instruction per line; blank lines are ignored. Output: a
+//! [`ClassicProgram`], or an error that names the line. Tests compare the compiler with listings,
+//! and callers load programs that another tool printed.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,12 +10,12 @@ use std::str::FromStr;
 use super::insn::{ANCILLARY, ANCILLARY_NAMES, COMPARISONS, Instruction, OPERATIONS, code};
 use super::program::{ClassicProgram, Invalid};
 
-/// A text that is not a listing of a program, and the reason.
+/// The error of a text that is not the listing of a program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ListingError {
-    /// A line without a known instruction.
+    /// A line is not a known instruction.
     Line {
-        /// Line number, from 1.
+        /// Line number, counted from 1.
         line: usize,
         /// Text of the line.
         text: String,
@@ -33,9 +33,8 @@ impl FromStr for ClassicProgram {
             if line.trim().is_empty() {
                 continue;
             }
-            let instruction = read(line, instructions.len()).ok_or_else(|| ListingError::Line {
-                line: index + 1,
-                text: line.trim().to_owned(),
+            let instruction = parse_instruction(line, instructions.len()).ok_or_else(|| {
+                ListingError::Line { line: index + 1, text: line.trim().to_owned() }
             })?;
             instructions.push(instruction);
         }
@@ -54,7 +53,7 @@ impl fmt::Display for ListingError {
 
 impl std::error::Error for ListingError {}
 
-fn read(line: &str, at: usize) -> Option<Instruction> {
+fn parse_instruction(line: &str, at: usize) -> Option<Instruction> {
     let line = line.trim();
     let (place, rest) = line.strip_prefix('(')?.split_once(')')?;
     if place.parse::<usize>().ok()? != at {
@@ -64,7 +63,7 @@ fn read(line: &str, at: usize) -> Option<Instruction> {
     let (name, operand) = rest.split_once(char::is_whitespace).unwrap_or((rest, ""));
     let operand = operand.trim();
     if let Some((_, op)) = COMPARISONS.iter().find(|(known, _)| *known == name) {
-        return comparison(*op as u16, operand, at);
+        return parse_comparison(*op as u16, operand, at);
     }
     match name {
         "ja" => {
@@ -73,17 +72,17 @@ fn read(line: &str, at: usize) -> Option<Instruction> {
             Some(Instruction::plain(code::JMP | code::JA, k as u32))
         }
         "ret" if operand.is_empty() => Some(Instruction::plain(code::RET | code::A, 0)),
-        "ret" => Some(Instruction::plain(code::RET | code::K, constant(operand)?)),
-        "st" => Some(Instruction::plain(code::ST, memory(operand)?)),
-        "stx" => Some(Instruction::plain(code::STX, memory(operand)?)),
+        "ret" => Some(Instruction::plain(code::RET | code::K, parse_constant(operand)?)),
+        "st" => Some(Instruction::plain(code::ST, parse_memory(operand)?)),
+        "stx" => Some(Instruction::plain(code::STX, parse_memory(operand)?)),
         "tax" => Some(Instruction::plain(code::MISC | code::TAX, 0)),
         "txa" => Some(Instruction::plain(code::MISC | code::TXA, 0)),
-        "ld" | "ldh" | "ldb" | "ldx" | "ldxb" => load(name, operand),
-        _ => alu(name, operand),
+        "ld" | "ldh" | "ldb" | "ldx" | "ldxb" => parse_load(name, operand),
+        _ => parse_alu(name, operand),
     }
 }
 
-fn comparison(op: u16, operand: &str, at: usize) -> Option<Instruction> {
+fn parse_comparison(op: u16, operand: &str, at: usize) -> Option<Instruction> {
     let mut words = operand.split_whitespace();
     let value = words.next()?;
     let target = |word: Option<&str>| -> Option<u8> {
@@ -94,11 +93,11 @@ fn comparison(op: u16, operand: &str, at: usize) -> Option<Instruction> {
     let jf = (words.next()? == "jf").then(|| target(words.next()))??;
     Some(match value {
         "x" => Instruction { code: code::JMP | op | code::X, jt, jf, k: 0 },
-        _ => Instruction { code: code::JMP | op | code::K, jt, jf, k: constant(value)? },
+        _ => Instruction { code: code::JMP | op | code::K, jt, jf, k: parse_constant(value)? },
     })
 }
 
-fn load(name: &str, operand: &str) -> Option<Instruction> {
+fn parse_load(name: &str, operand: &str) -> Option<Instruction> {
     let (class, size) = match name {
         "ld" => (code::LD, code::W),
         "ldh" => (code::LD, code::H),
@@ -106,53 +105,54 @@ fn load(name: &str, operand: &str) -> Option<Instruction> {
         "ldx" => (code::LDX, code::W),
         _ => {
             let offset = operand.strip_prefix("4*([")?.strip_suffix("]&0xf)")?;
-            let k = number(offset)?;
+            let k = parse_number(offset)?;
             return Some(Instruction::plain(code::LDX | code::MSH | code::B, k));
         }
     };
     let (mode, k) = if operand == "#pktlen" {
         (code::LEN, 0)
     } else if operand.starts_with('#') {
-        (code::IMM, constant(operand)?)
+        (code::IMM, parse_constant(operand)?)
     } else if operand.starts_with('M') {
-        (code::MEM, memory(operand)?)
+        (code::MEM, parse_memory(operand)?)
     } else {
         let inner = operand.strip_prefix('[')?.strip_suffix(']')?;
         match inner.strip_prefix("x + ") {
-            Some(offset) => (code::IND, number(offset)?),
-            None => (code::ABS, number(inner).or_else(|| ancillary(inner))?),
+            Some(offset) => (code::IND, parse_number(offset)?),
+            None => (code::ABS, parse_number(inner).or_else(|| parse_ancillary(inner))?),
         }
     };
     Some(Instruction::plain(class | size | mode, k))
 }
 
-fn alu(name: &str, operand: &str) -> Option<Instruction> {
+fn parse_alu(name: &str, operand: &str) -> Option<Instruction> {
     let (_, op) = OPERATIONS.iter().find(|(known, _)| *known == name)?;
     let op = *op as u16;
     Some(match operand {
         _ if op == code::NEG => Instruction::plain(code::ALU | op, 0),
         "x" => Instruction::plain(code::ALU | op | code::X, 0),
-        _ => Instruction::plain(code::ALU | op | code::K, constant(operand)?),
+        _ => Instruction::plain(code::ALU | op | code::K, parse_constant(operand)?),
     })
 }
 
-fn constant(text: &str) -> Option<u32> {
-    number(text.strip_prefix('#')?)
+fn parse_constant(text: &str) -> Option<u32> {
+    parse_number(text.strip_prefix('#')?)
 }
 
-fn memory(text: &str) -> Option<u32> {
-    number(text.strip_prefix("M[")?.strip_suffix(']')?)
+fn parse_memory(text: &str) -> Option<u32> {
+    parse_number(text.strip_prefix("M[")?.strip_suffix(']')?)
 }
 
-/// Parses a number as listings print it: hexadecimal with `0x`, otherwise decimal, possibly signed.
-fn number(text: &str) -> Option<u32> {
+/// Parses a number in the form of listings: hexadecimal after `0x`, otherwise decimal, possibly
+/// signed.
+fn parse_number(text: &str) -> Option<u32> {
     match text.strip_prefix("0x") {
         Some(digits) => u32::from_str_radix(digits, 16).ok(),
         None => text.parse().ok().or_else(|| text.parse::<i32>().ok().map(|n| n as u32)),
     }
 }
 
-fn ancillary(word: &str) -> Option<u32> {
+fn parse_ancillary(word: &str) -> Option<u32> {
     ANCILLARY_NAMES.iter().find(|(_, name)| *name == word).map(|(offset, _)| ANCILLARY + offset)
 }
 

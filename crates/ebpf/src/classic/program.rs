@@ -1,21 +1,21 @@
 //! A validated classic BPF program.
 //!
 //! Input: instructions from the compiler, a listing or another program. Output: a
-//! [`ClassicProgram`]. A [`ClassicProgram`] is proof that every opcode is known, every jump target
-//! is in the program, every scratch word exists, no constant divides by zero or shifts by more than
+//! [`ClassicProgram`]. A value of this type proves that every opcode is known, every jump target is
+//! in the program, every scratch word exists, no constant divides by zero or shifts by more than
 //! 31, and the last instruction returns, so running needs no further check.
 //!
-//! Three checks of the kernel are omitted. A backward `ja` is allowed, because `protochain` walks a
-//! chain of headers: the kernel rejects a program that [loops](ClassicProgram::has_loop), and the
-//! interpreter bounds its rounds. Scratch words may be read before they are written; they are then
-//! zero. Unknown ancillary offsets are ordinary loads, beyond every frame.
+//! Three checks of the kernel are omitted. A backward `ja` is allowed, because `protochain` needs a
+//! loop; the kernel rejects a program that [loops](ClassicProgram::has_loop), and the interpreter
+//! limits the number of rounds. A scratch word may be read before it is written, and is then zero.
+//! A load at an unknown ancillary offset is an ordinary load beyond the end of every frame.
 
 use std::fmt;
 
 use super::insn::{Instruction, code};
 use super::run::Op;
 
-/// Maximum number of instructions of a program, as in the kernel (`BPF_MAXINSNS`).
+/// Maximum number of instructions in a program, as in the kernel (`BPF_MAXINSNS`).
 pub const INSTRUCTIONS_MAX: usize = 4096;
 /// Number of words of scratch memory (`BPF_MEMWORDS`).
 pub const MEMORY_WORDS: u32 = 16;
@@ -28,41 +28,41 @@ pub struct ClassicProgram {
     has_loop: bool,
 }
 
-/// Instructions that are not a valid program, and the reason.
+/// The rule that a sequence of instructions breaks, so that it is not a valid program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Invalid {
-    /// No instructions.
+    /// There are no instructions.
     Empty,
-    /// More than [`INSTRUCTIONS_MAX`] instructions.
+    /// There are more than [`INSTRUCTIONS_MAX`] instructions.
     TooLong {
         /// Number of instructions.
         length: usize,
     },
-    /// Unknown opcode.
+    /// An opcode is unknown.
     Code {
         /// Index of the instruction.
         at: usize,
-        /// The opcode.
+        /// The unknown opcode.
         code: u16,
     },
-    /// Jump out of the program.
+    /// A jump leads out of the program.
     Target {
-        /// Index of the jump.
+        /// Index of the jump instruction.
         at: usize,
     },
-    /// Scratch word that does not exist.
+    /// An instruction uses a scratch word that does not exist.
     Memory {
         /// Index of the instruction.
         at: usize,
-        /// The word.
+        /// Number of the scratch word.
         word: u32,
     },
-    /// Constant divisor of zero.
+    /// A constant divisor is zero.
     Divisor {
         /// Index of the instruction.
         at: usize,
     },
-    /// Constant shift by more than 31.
+    /// A constant shift exceeds 31 bits.
     Shift {
         /// Index of the instruction.
         at: usize,
@@ -72,7 +72,7 @@ pub enum Invalid {
 }
 
 impl ClassicProgram {
-    /// Validates `instructions`.
+    /// Validates `instructions`. Returns the program, or the first violated rule.
     pub fn new(instructions: Vec<Instruction>) -> Result<Self, Invalid> {
         let length = instructions.len();
         let Some(last) = instructions.last() else { return Err(Invalid::Empty) };
@@ -85,7 +85,7 @@ impl ClassicProgram {
         let mut has_loop = false;
         let mut ops = Vec::with_capacity(length);
         for (at, &instruction) in instructions.iter().enumerate() {
-            has_loop |= check(instruction, at, length)?;
+            has_loop |= validate_instruction(instruction, at, length)?;
             let op =
                 Op::decode(instruction, at).ok_or(Invalid::Code { at, code: instruction.code })?;
             ops.push(op);
@@ -98,14 +98,18 @@ impl ClassicProgram {
         &self.instructions
     }
 
-    /// Returns true if a jump goes backward, which the kernel rejects.
+    /// Returns true if the program contains a backward jump, which the kernel rejects.
     pub fn has_loop(&self) -> bool {
         self.has_loop
     }
 }
 
-/// Validates one instruction and returns true if it jumps backward.
-fn check(instruction: Instruction, at: usize, length: usize) -> Result<bool, Invalid> {
+/// Validates one instruction. Returns true if the instruction jumps backward.
+fn validate_instruction(
+    instruction: Instruction,
+    at: usize,
+    length: usize,
+) -> Result<bool, Invalid> {
     use code::*;
     let k = instruction.k;
     match instruction.class() {
@@ -135,7 +139,7 @@ fn check(instruction: Instruction, at: usize, length: usize) -> Result<bool, Inv
 }
 
 impl fmt::Display for ClassicProgram {
-    /// Lists the program as `tcpdump -d` does.
+    /// Lists the program in the format of `tcpdump -d`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (at, instruction) in self.instructions.iter().enumerate() {
             instruction.list(at, f)?;

@@ -1,23 +1,23 @@
-//! Runs a classic BPF program over one frame.
+//! Interpreter for classic BPF programs.
 //!
 //! Input: a validated program, the frame, its length on the wire and the kernel's metadata. Output:
-//! the number of bytes to keep, 0 to reject. A load beyond the frame and a division by zero return
-//! 0: this is a rule of the language, not an error. Instructions are decoded once into a 12-byte
-//! form, so a step is one `match`. Running neither panics nor allocates. A program without backward
-//! jumps runs each instruction at most once; other programs take at most [`ROUNDS_MAX`] backward
-//! jumps. [SL §5.2, in-kernel filters]
+//! the number of bytes to keep, or 0 to reject the frame. By the rules of the language, a load
+//! beyond the frame and a division by zero reject the frame and are not errors. Instructions are
+//! decoded once into a 12-byte form, so a step is one `match`. Running neither panics nor
+//! allocates. A program without backward jumps runs each instruction at most once; other programs
+//! take at most [`ROUNDS_MAX`] backward jumps. [SL §5.2, in-kernel filters]
 
 use super::insn::{ANCILLARY, Instruction, code, condition, operation};
 use super::program::{ClassicProgram, MEMORY_WORDS};
 use crate::insn::{Alu, Cond};
 
-/// Maximum number of backward jumps: twice the number of 8-byte headers in a 64 KiB frame.
+/// Maximum number of backward jumps in a run: twice the number of 8-byte headers in a 64 KiB frame.
 pub const ROUNDS_MAX: u32 = 16_384;
 
-/// Kernel metadata of a frame that is not in its bytes.
+/// Metadata about a frame that the kernel stores outside of the frame's bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Metadata {
-    /// VLAN tag that the kernel or the device removed from the frame.
+    /// VLAN tag that the kernel or the device removed from the frame; `None` if there was none.
     pub vlan: Option<VlanTag>,
     /// Packet type (`PACKET_HOST` … `PACKET_OUTGOING`).
     pub packet_type: u8,
@@ -29,21 +29,21 @@ pub struct Metadata {
     pub hardware_type: u16,
 }
 
-/// A VLAN tag beside its frame.
+/// A VLAN tag that is stored outside of its frame.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct VlanTag {
-    /// Priority, drop eligibility and VLAN id.
+    /// Tag control information: priority, drop eligibility and VLAN id.
     pub tci: u16,
-    /// EtherType that announced the tag.
+    /// EtherType of the tag: 0x8100 or 0x88a8.
     pub tpid: u16,
 }
 
 impl Metadata {
-    /// Returns metadata without a tag, with all numbers 0.
+    /// Metadata without a tag, in which all numbers are 0.
     pub const NOTHING: Self =
         Self { vlan: None, packet_type: 0, protocol: 0, interface_index: 0, hardware_type: 0 };
 
-    /// Returns the value of an ancillary load.
+    /// Returns the value that an ancillary load of this field yields.
     fn load(&self, field: AncillaryField) -> u32 {
         match field {
             AncillaryField::Protocol => u32::from(self.protocol),
@@ -57,7 +57,8 @@ impl Metadata {
     }
 }
 
-/// An ancillary load that a frame's metadata can serve, by its offset from [`ANCILLARY`].
+/// A metadata field that an ancillary load can read. The discriminant is the offset from
+/// [`ANCILLARY`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AncillaryField {
     Protocol = 0,
@@ -69,7 +70,7 @@ pub(super) enum AncillaryField {
     VlanTpid = 60,
 }
 
-/// A decoded instruction; jump targets are indices in the program.
+/// A decoded instruction, in which jump targets are instruction indices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Op {
     Word(u32),
@@ -103,9 +104,10 @@ pub(super) enum Op {
 const _: () = assert!(size_of::<Op>() <= 12);
 
 impl ClassicProgram {
-    /// Runs the program and returns the number of bytes to keep; 0 rejects the frame.
+    /// Runs the program over a frame. Returns the number of bytes to keep, or 0 to reject the
+    /// frame.
     ///
-    /// `frame` holds the captured bytes, `wire_length` is the length on the wire.
+    /// `frame` holds the captured bytes, and `wire_length` is the length on the wire in bytes.
     pub fn run(&self, frame: &[u8], wire_length: u32, metadata: &Metadata) -> u32 {
         let mut machine = Registers { frame, wire_length, metadata, ..Registers::EMPTY };
         let mut at = 0usize;
@@ -210,32 +212,32 @@ impl Registers<'_> {
         StepOutcome::Next
     }
 
-    /// Returns the start of a load at `k` plus `x`; the sum does not wrap.
+    /// Returns the offset of a load at `k` plus `x`, whose sum does not wrap.
     #[inline(always)]
-    fn place(k: u32, x: u32) -> Option<usize> {
+    fn load_offset(k: u32, x: u32) -> Option<usize> {
         usize::try_from(u64::from(k) + u64::from(x)).ok()
     }
 
     #[inline(always)]
     fn word(&self, k: u32, x: u32) -> Option<u32> {
-        let bytes = self.frame.get(Self::place(k, x)?..)?.first_chunk::<4>()?;
+        let bytes = self.frame.get(Self::load_offset(k, x)?..)?.first_chunk::<4>()?;
         Some(u32::from_be_bytes(*bytes))
     }
 
     #[inline(always)]
     fn half(&self, k: u32, x: u32) -> Option<u32> {
-        let bytes = self.frame.get(Self::place(k, x)?..)?.first_chunk::<2>()?;
+        let bytes = self.frame.get(Self::load_offset(k, x)?..)?.first_chunk::<2>()?;
         Some(u32::from(u16::from_be_bytes(*bytes)))
     }
 
     #[inline(always)]
     fn byte(&self, k: u32, x: u32) -> Option<u32> {
-        self.frame.get(Self::place(k, x)?).map(|byte| u32::from(*byte))
+        self.frame.get(Self::load_offset(k, x)?).map(|byte| u32::from(*byte))
     }
 }
 
 impl Alu {
-    /// Applies an operation of classic BPF; `None` for a division by zero.
+    /// Applies an arithmetic operation of classic BPF; returns `None` for a division by zero.
     #[inline(always)]
     pub(super) fn apply(self, a: u32, b: u32) -> Option<u32> {
         Some(match self {
@@ -256,7 +258,7 @@ impl Alu {
 }
 
 impl Op {
-    /// Decodes the validated instruction at index `at`.
+    /// Decodes the validated instruction at index `at`; returns `None` for an unknown opcode.
     pub(super) fn decode(instruction: Instruction, at: usize) -> Option<Self> {
         use code::*;
         let Instruction { code, jt, jf, k } = instruction;

@@ -1,6 +1,6 @@
-//! The builder behind a scope: the state of an emission. Submodules: `frame` sets up packet
-//! pointers and lengths, `arms` opens and closes arms and emits exits, `parts` ends parts and
-//! programs; `lower` turns values into registers and slots.
+//! The builder of a program, which keeps the state of an emission behind a scope. Submodules:
+//! `frame` sets up packet pointers and lengths, `arms` opens and closes arms and emits exits,
+//! `parts` ends parts and programs; `lower` turns values into registers and slots.
 //!
 //! Input: the operations of a scope. Output: a [`Program`]. Registers: r6 context, r7 first byte of
 //! the frame, r8 end of its linear part (traffic control and XDP), r9 the per-CPU region of a tap,
@@ -28,40 +28,43 @@ pub(super) struct Builder {
     pub(super) target: Target,
     pub(super) asm: Asm,
     unfit: Option<Unfit>,
-    /// Stack bytes in use.
+    /// Number of stack bytes in use.
     pub(super) top: Depth,
-    /// High-water mark of stack bytes in this part.
+    /// Maximum number of stack bytes used in this part so far.
     pub(super) used: Depth,
-    /// Stack slots whose values r0 to r5 hold, by register; `None` for other contents.
+    /// For each of r0 to r5, the stack slot whose value the register holds; `None` if it holds
+    /// another value.
     pub(super) held: [Option<Depth>; 6],
     stubs: Vec<Stub>,
-    /// Per position variable: maximum distance from the frame's first byte, and edit count.
+    /// For each position variable, its maximum distance from the frame's first byte, and the number
+    /// of edits when it was set.
     pub(super) at_reach: Vec<(u32, u16)>,
-    /// Number of frame edits so far.
+    /// Number of edits of the frame so far.
     pub(super) epoch: u16,
     /// True if r9 may no longer hold the region of a tap.
     pub(super) region_lost: bool,
-    /// The frame's end and the deliveries so far, in a program that counts.
+    /// The final action on each frame, in a program that counts.
     frame_end: Option<FrameEnd>,
     deliveries: Vec<Delivery>,
-    /// True if the program redirects frames and reserves a slot for their length.
+    /// True if the program redirects frames and reserves a stack slot for the frame length.
     takes: bool,
-    /// True if the program sends frames by another interface.
+    /// True if the program redirects frames to another interface.
     pub(super) sends: bool,
-    /// True if the driver removed the frame's tag, at XDP.
+    /// True at XDP while emitting code for frames whose tag the driver has removed.
     pub(super) is_tag_out: bool,
-    /// Stack bytes that are never released.
+    /// Number of stack bytes that are never released.
     pub(super) floor: Depth,
     pub(super) reach: u32,
-    /// Instructions whose immediate is patched to `reach`.
+    /// Indices of instructions whose immediate will be set to `reach`.
     reach_at: Vec<usize>,
     none: Label,
     unsure: Label,
     counters: Vec<Counter>,
-    /// Map n + 1 is table n.
+    /// Maps of the program other than that of its counters. Table n is map n + 1.
     tables: Vec<ProgramMap>,
     finish: Finish,
-    /// Finished parts, with their source maps and `reach` patches.
+    /// Finished parts, each with its source map and the indices of the instructions to patch with
+    /// `reach`.
     finished_parts: Vec<(Asm, Vec<CodeOwner>, Vec<usize>)>,
     /// Number of open arms and twins.
     depth: usize,
@@ -80,12 +83,14 @@ impl Builder {
         Self { target, asm, none, unsure, finish, ..Self::default() }
     }
 
-    /// Begins a program up to its first twin; returns the exit for unrecognized blocks.
+    /// Begins a program, up to its first twin. Also returns the exit for blocks that a filter does
+    /// not recognize.
     pub(super) fn begin(target: Target, finish: Finish) -> (Box<Self>, Exit<'static>) {
         Self::begin_with(target, finish, None)
     }
 
-    /// Begins a program that counts, up to its first twin; returns the exit for finished frames.
+    /// Begins a program that counts, up to its first twin. Also returns the exit for finished
+    /// frames.
     pub(super) fn begin_with_end(
         target: Target,
         frame_end: FrameEnd,
@@ -106,29 +111,29 @@ impl Builder {
         (b, out)
     }
 
-    /// Returns the layout of the program's scratch memory, empty in most programs.
+    /// Returns the layout of the program's scratch memory, which is empty in most programs.
     pub(super) fn scratch(&self) -> Scratch {
         self.frame_end.as_ref().map_or(Scratch::NONE, FrameEnd::scratch)
     }
 
-    /// Records that a frame may take this delivery.
+    /// Records that some frames may take this delivery.
     pub(super) fn note_delivery(&mut self, delivery: Delivery) {
         if !self.deliveries.contains(&delivery) {
             self.deliveries.push(delivery);
         }
     }
 
-    /// Attributes the code from here on to this filter.
+    /// Attributes the code that follows to this filter.
     pub(super) fn begin_filter(&mut self, filter: FilterSpan) {
         let known = self.filters.iter().position(|known| *known == filter);
         self.filter = Some(known.unwrap_or(self.filters.len()));
         if known.is_none() {
             self.filters.push(filter);
         }
-        self.line();
+        self.attribute_code();
     }
 
-    fn line(&mut self) {
+    fn attribute_code(&mut self) {
         let line = CodeOwner { from: self.asm.here(), filter: self.filter };
         self.source.pop_if(|last| last.from == line.from);
         if self.source.last().is_none_or(|last| last.filter != line.filter) {
@@ -140,13 +145,13 @@ impl Builder {
         self.unsure
     }
 
-    /// Calls a helper. Leaves as unsure if the helper returns an error.
+    /// Calls a helper. A block for which the helper returns an error is unsure.
     pub(super) fn call_or_unsure(&mut self, helper: Helper) {
         self.call(helper);
         self.asm.jump_if(Cond::Ne, R0, 0, self.unsure);
     }
 
-    /// Redirects unsure blocks to this label from here on.
+    /// Makes unsure blocks leave to this label in the code that follows.
     pub(super) fn set_unsure(&mut self, unsure: Label) {
         self.unsure = unsure;
     }
@@ -173,7 +178,7 @@ impl Builder {
         self.held = [None; 6];
     }
 
-    /// Returns the map of the current filter's state.
+    /// Returns the number of the map that holds the current filter's state, of `size` bytes.
     pub(super) fn state(&mut self, size: u16) -> u32 {
         // A filter that appears at two places of a program has one state.
         let own = |table: &ProgramMap| match table {
@@ -188,12 +193,12 @@ impl Builder {
         u32::try_from(at + 1).unwrap_or(u32::MAX)
     }
 
-    /// Forgets the slots that r0 to r5 hold.
+    /// Marks the contents of r0 to r5 as unknown.
     pub(super) fn invalidate_registers(&mut self) {
         self.held = [None; 6];
     }
 
-    /// Records the first reason why this cannot be a program.
+    /// Records the reason why this cannot be a program, unless there is an earlier reason.
     pub(super) fn refuse(&mut self, unfit: Unfit) {
         self.unfit.get_or_insert(unfit);
     }

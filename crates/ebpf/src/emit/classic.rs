@@ -1,13 +1,14 @@
-//! Classic BPF translated to eBPF: a compiled pcap-filter(7) expression as part of a twin.
+//! Translation of classic BPF to eBPF, so that a compiled pcap-filter(7) expression can be part of
+//! a twin.
 //!
-//! Input: a program without loops. Output: the same decision about the frame as it arrived,
-//! whatever the view. The decision is never unsure: bytes that are not directly readable are loaded
-//! by a helper, which handles fragments. The translation departs from the kernel's own in two ways:
-//! a load beyond the frame leaves through the twin's exit, so that it is counted; and value ranges
-//! of A, X and the scratch words are tracked while emitting, so that bytes after a variable-length
-//! header are read directly, too. [SL §5.2, §5.3]
+//! Input: a program without loops. Output: code that makes the same decision about the frame as it
+//! arrived, independent of the current view. The decision is never unsure, because bytes that are
+//! not directly readable are loaded by a helper, which handles fragments. The translation differs
+//! from the kernel's in two ways. A load beyond the frame leaves through the twin's exit, so that
+//! it is counted. Value ranges of A, X and the scratch words are tracked during emission, so that
+//! bytes after a variable-length header are also read directly. [SL §5.2, §5.3]
 //!
-//! A lives in r9, X and the scratch words in stack slots.
+//! A is kept in r9, X and the scratch words in stack slots.
 
 use super::builder::{Builder, PULL_MAX, skb};
 use super::handle::{Depth, Exit};
@@ -15,24 +16,24 @@ use super::scope::{Cmp, Meta, Scope};
 use super::unfit::Unfit;
 use crate::asm::Label;
 use crate::classic::insn::{ANCILLARY, Instruction, code};
-use crate::classic::kernel::copy_for_kernel;
+use crate::classic::kernel::rewrite_for_kernel;
 use crate::classic::{ClassicProgram, MEMORY_WORDS};
 use crate::insn::{
     Alu, Cond, Helper, Insn, Operand, R0, R1, R2, R3, R4, R6, R7, R8, R9, R10, Reg, Size,
 };
 use crate::program::Hook;
 
-/// Protocols of the tags that the kernel stores beside frames: 802.1Q and 802.1ad.
+/// EtherTypes of the tags that the kernel stores outside of frames: 802.1Q and 802.1ad.
 const TAG_TYPES: [u32; 2] = [0x8100, 0x88a8];
 const WORDS: usize = MEMORY_WORDS as usize;
 
 impl<'s, 'o: 's> Scope<'s, 'o> {
     /// Continues only if the program accepts the frame. The program expects Ethernet frames with
-    /// inline tags; at hooks at which the kernel may store the tag beside the frame, a second copy
-    /// handles such frames.
+    /// inline tags. At hooks where the kernel may store the tag outside of the frame, a second copy
+    /// of the code handles such frames.
     pub fn only_classic(&mut self, program: &ClassicProgram, miss: Exit<'s>) -> Result<(), Unfit> {
         let copy =
-            |tagged| copy_for_kernel(program, tagged).map_err(|why| Unfit::new(why.to_string()));
+            |tagged| rewrite_for_kernel(program, tagged).map_err(|why| Unfit::new(why.to_string()));
         let plain = copy(false)?;
         if !self.has_tag_beside() {
             self.classic(&plain, miss);
@@ -62,12 +63,12 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
     }
 }
 
-/// Facts that hold before an instruction on every path to it.
+/// Facts that hold before an instruction, on every path to it.
 #[derive(Clone, Copy)]
 struct KnownFacts {
-    /// Number of frame bytes proven present.
+    /// Number of bytes from the start of the frame that are proven to be present.
     proven: u32,
-    /// Upper bounds of A, X and the scratch words.
+    /// Upper bound of A. The fields below are the upper bounds of X and of the scratch words.
     a: u32,
     x: u32,
     words: [u32; WORDS],
@@ -76,7 +77,7 @@ struct KnownFacts {
 impl KnownFacts {
     const START: Self = Self { proven: 0, a: 0, x: 0, words: [0; WORDS] };
 
-    fn or(self, other: Self) -> Self {
+    fn merge(self, other: Self) -> Self {
         let mut words = self.words;
         words.iter_mut().zip(other.words).for_each(|(word, other)| *word = other.max(*word));
         Self {
@@ -92,11 +93,12 @@ struct Translation<'b> {
     b: &'b mut Builder,
     yes: Label,
     no: Label,
-    /// Label of the start of each instruction; for a constant answer, the label of its exit.
+    /// Label at the start of each instruction. For an instruction that returns a constant, the
+    /// label of its exit instead.
     labels: Vec<Label>,
-    /// Instructions that are constant answers.
+    /// For each instruction, true if it returns a constant.
     answers: Vec<bool>,
-    /// Facts per instruction; `None` if no path reached it yet.
+    /// For each instruction, the facts before it; `None` if no path has reached it so far.
     known: Vec<Option<KnownFacts>>,
     x: Depth,
     scratch: Depth,
@@ -156,15 +158,15 @@ impl<'b> Translation<'b> {
         }
     }
 
-    /// Merges the current facts into those of a successor. A jump to an answer is a jump to its
-    /// exit.
+    /// Merges the current facts into those before the instruction at `at`. A jump to a constant
+    /// return becomes a jump to its exit.
     fn merge_into(&mut self, at: usize) {
         if self.answers.get(at).copied().unwrap_or(true) {
             return;
         }
         let now = self.now;
         if let Some(there) = self.known.get_mut(at) {
-            *there = Some(there.map_or(now, |known| known.or(now)));
+            *there = Some(there.map_or(now, |known| known.merge(now)));
         }
     }
 
@@ -209,7 +211,8 @@ impl<'b> Translation<'b> {
         u32::MAX
     }
 
-    /// Loads the tag beside the frame, the only ancillary data in a copy.
+    /// Loads the tag that is stored outside of the frame, the only ancillary data that a copied
+    /// program can load.
     fn load_tag(&mut self, field: u32) -> u32 {
         let (offset, bound) = match field {
             44 => (skb::TAG_TCI, 0xffff),
@@ -227,9 +230,9 @@ impl<'b> Translation<'b> {
         bound
     }
 
-    /// Returns the end of the directly readable bytes: the bytes pulled by the prologue, or the
-    /// first buffer at XDP.
-    fn direct(&self) -> u32 {
+    /// Returns the end of the bytes that are directly readable: those pulled by the prologue, or
+    /// the first buffer at XDP.
+    fn direct_end(&self) -> u32 {
         match self.b.target.hook {
             Hook::Socket | Hook::Cgroup => 0,
             Hook::Tc if self.b.target.hardened => 0,
@@ -237,11 +240,11 @@ impl<'b> Translation<'b> {
         }
     }
 
-    /// Loads from a constant offset.
+    /// Loads bytes from the constant offset `k`.
     fn bytes_at(&mut self, k: u32, size: Size, to: Reg) -> u32 {
         let end = k.saturating_add(bytes(size));
-        if end > self.direct() {
-            // `copy_for_kernel` rejected offsets beyond the reach of every helper.
+        if end > self.direct_end() {
+            // `rewrite_for_kernel` rejected offsets beyond the reach of every helper.
             self.put(Insn::mov(R2, k.cast_signed()));
             self.load_by_helper(size, to);
         } else {
@@ -256,13 +259,13 @@ impl<'b> Translation<'b> {
         self.swap(size, to)
     }
 
-    /// Loads from X plus a constant.
+    /// Loads bytes from offset X plus `k`.
     fn bytes_at_x(&mut self, k: u32, size: Size) -> u32 {
         let end = u64::from(self.now.x) + u64::from(k) + u64::from(bytes(size));
         let end = u32::try_from(end).unwrap_or(u32::MAX);
         let computed = !self.b.target.hardened;
         self.put(Insn::load(Size::DW, R2, R10, -self.x));
-        if computed && end <= self.direct() {
+        if computed && end <= self.direct_end() {
             // The bound holds already, but the verifier may have lost it at a join.
             self.b.asm.jump_if(Cond::Gt, R2, self.now.x.cast_signed(), self.no);
             self.put(Insn::alu(Alu::Add, R2, R7));
@@ -278,7 +281,7 @@ impl<'b> Translation<'b> {
         self.swap(size, R9)
     }
 
-    /// Loads through a helper, from the offset in r2.
+    /// Loads bytes through a helper, from the offset in r2.
     fn load_by_helper(&mut self, size: Size, to: Reg) {
         let xdp = self.b.target.hook == Hook::Xdp;
         self.put(Insn::mov(R1, R6));
@@ -289,7 +292,7 @@ impl<'b> Translation<'b> {
         self.put(Insn::load(size, to, R10, -self.scratch));
     }
 
-    /// Converts from network byte order; returns the maximum value of this size.
+    /// Converts a value from network byte order. Returns the maximum value of this size.
     fn swap(&mut self, size: Size, reg: Reg) -> u32 {
         self.b.swap_order(size, reg);
         match size {
@@ -349,7 +352,7 @@ impl<'b> Translation<'b> {
 
     fn jump(&mut self, i: Instruction, at: usize) {
         if !i.is_comparison() {
-            return self.go(at + 1 + i.k as usize);
+            return self.jump_to(at + 1 + i.k as usize);
         }
         let cond = Cond::of(i.code as u8).unwrap_or(Cond::Set);
         let (yes, no) = (at + 1 + usize::from(i.jt), at + 1 + usize::from(i.jf));
@@ -376,25 +379,25 @@ impl<'b> Translation<'b> {
         if otherwise == at + 1 {
             self.fall_through(otherwise);
         } else {
-            self.go(otherwise);
+            self.jump_to(otherwise);
         }
     }
 
-    /// Continues at the next instruction; only an answer needs a jump.
+    /// Continues at the next instruction. A jump is needed only to a constant return.
     fn fall_through(&mut self, next: usize) {
         match self.answers.get(next) {
-            Some(true) => self.go(next),
+            Some(true) => self.jump_to(next),
             _ => self.merge_into(next),
         }
     }
 
-    fn go(&mut self, to: usize) {
+    fn jump_to(&mut self, to: usize) {
         self.merge_into(to);
         let label = self.labels.get(to).copied().unwrap_or(self.no);
         self.b.asm.jump(label);
     }
 
-    /// Emits the exit of a computed answer, or of a constant answer as the first instruction.
+    /// Emits the exit for the return value that the instruction `i` computes or states.
     fn leave(&mut self, i: Instruction) {
         if i.code & 0x18 == code::A {
             self.b.asm.jump_if(Cond::Eq, R9, 0, self.no);
@@ -413,8 +416,8 @@ impl<'b> Translation<'b> {
     }
 }
 
-/// Returns the maximum result for operands of at most `a` and `b`; `b` is exact if it does not come
-/// from X.
+/// Returns the maximum result of an operation on operands of at most `a` and `b`. If `by_x` is
+/// false, `b` is the exact value of the second operand.
 fn bound(operation: Alu, a: u32, b: u32, by_x: bool) -> u32 {
     let filled = |n: u32| n.checked_ilog2().map_or(0, |bits| u32::MAX >> (31 - bits));
     match operation {
@@ -450,7 +453,8 @@ fn size_of(code: u16) -> Size {
     }
 }
 
-/// Converts an offset to the instruction field. Loads at larger offsets use a helper.
+/// Converts an offset to the type of the instruction field. A helper performs loads at offsets that
+/// do not fit.
 fn offset(k: u32) -> i16 {
     i16::try_from(k).unwrap_or(i16::MAX)
 }

@@ -3,98 +3,102 @@
 
 use super::ring_layout::{DELIVERIES_MAX, TALLIES_MAX, offset};
 
-/// The layout of a simple tap's rings. The caller chooses `record_max` and `cpus`; the other
-/// numbers follow from the layout of the regions.
+/// The layout of the rings of a simple tap. The caller chooses `record_max` and `cpus`; the layout
+/// of the regions determines the other numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tap {
-    /// Number of processors with a region.
+    /// Number of processors that have a region.
     pub cpus: u32,
-    /// Size of a region in bytes.
+    /// Size in bytes of a region.
     pub stride: u32,
-    /// Offset of the first reader's pointers in a region; those of other readers follow.
+    /// Byte offset in a region of the first reader's pointers, which those of the other readers
+    /// follow.
     pub pointers_at: u32,
-    /// Pointers per reader: a power of two.
+    /// Number of pointers per reader: a power of two.
     pub pointers: u32,
-    /// Offset of the records in a region.
+    /// Byte offset of the records in a region.
     pub records_at: u32,
-    /// Size of the records in bytes: a power of two.
+    /// Size in bytes of the records: a power of two.
     pub bytes: u32,
-    /// Maximum captured bytes of a frame.
+    /// Maximum number of captured bytes of a frame.
     pub record_max: u32,
-    /// Doorbell policy.
+    /// Conditions for sending a doorbell.
     pub wake: WakePolicy,
-    /// True if the host sends these frames.
+    /// True if the frames are sent by this host.
     pub sent: bool,
 }
 
-/// The doorbell policy. A frame notifies once `blocks` frames wait and `apart_ns` have passed since
-/// the last notification; once `wait_ns` have passed since then; or once so many bytes or frames
-/// have been written since then that the ring may soon be full.
+/// The doorbell policy. A frame sends a doorbell in three cases: if `blocks` frames wait and
+/// `apart_ns` have passed since the last doorbell, if `wait_ns` have passed since the last
+/// doorbell, or if so many bytes or frames have been written since the last doorbell that the ring
+/// may soon be full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WakePolicy {
-    /// Number of waiting frames that notify (T_b).
+    /// Number of waiting frames that causes a doorbell (T_b).
     pub blocks: u32,
-    /// Minimum time between notifications, in ns.
+    /// Minimum time in ns between doorbells.
     pub apart_ns: u32,
-    /// Time after which the next frame notifies in any case, in ns (T_t): an idle reader that knows
-    /// the time of the last notification sleeps no longer than that.
+    /// Time in ns after the last doorbell after which the next frame sends one in any case (T_t).
+    /// An idle reader that knows the time of the last doorbell sleeps no longer than this.
     pub wait_ns: u32,
-    /// Number of bytes since the last notification that notify at once.
+    /// Number of bytes written since the last doorbell that causes a doorbell at once.
     pub bytes: u32,
-    /// Number of frames since the last notification that notify at once.
+    /// Number of frames written since the last doorbell that causes a doorbell at once.
     pub most: u32,
-    /// Wakeup behavior.
+    /// Processes that a doorbell wakes.
     pub wakes: Wakeup,
 }
 
 /// The processes that a doorbell wakes. A wakeup sends an interrupt to the same processor, which
-/// takes 10 us and more on a virtual machine even if no process sleeps.
+/// takes at least 10 µs on a virtual machine even if no process sleeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wakeup {
-    /// The consumer that drains doorbells, if it has drained all earlier ones. A consumer that
-    /// drains before it checks for frames misses none and is not woken while it is busy; a consumer
-    /// that never drains is woken once.
+    /// The consumer that drains doorbells, but only if it has drained all earlier ones. A consumer
+    /// that drains before it checks for frames misses none and is not woken while it is busy. A
+    /// consumer that never drains is woken only once.
     Consumer,
-    /// Every listener, each time, because listeners drain nothing.
+    /// Every listener, with each doorbell, because listeners drain nothing.
     Everyone,
 }
 
-/// The memory of a program that several requests share.
+/// The configuration of a tap that several requests share.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FusedTap {
-    /// Number of processors with a region in every map.
+    /// Number of processors that have a region in every map.
     pub cpus: u32,
-    /// True if the host sends these frames. At a control group, the packet determines this instead.
+    /// True if the frames are sent by this host. Ignored at a control group, where each packet
+    /// tells its direction.
     pub sent: bool,
-    /// User whose packets are delivered, at a control group.
+    /// At a control group, the user whose packets are delivered.
     pub user: Option<UserSockets>,
-    /// Scratch memory: the first of the caller's maps.
+    /// Layout of the scratch memory, which is the first of the caller's maps.
     pub scratch: Scratch,
     /// Rings for frames, one per owner.
     pub rings: Vec<FrameRing>,
-    /// Interfaces by which copies may leave.
+    /// Interfaces through which copies of frames may be sent.
     pub egresses: Vec<Egress>,
-    /// Number of the mark that is set for frames that the host does not receive; it is clear at the
-    /// beginning of a frame. `None` if the host receives every frame.
+    /// Number of the mark that the body sets for frames that the host must not receive. The mark is
+    /// clear at the beginning of each frame. `None` if the host receives every frame.
     pub taken: Option<u16>,
 }
 
-/// An interface by which copies of frames leave. The body selects it with a mark
+/// An interface through which copies of frames are sent. The body selects it by setting a mark
 /// ([`Scope::mark`](crate::emit::Scope::mark)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Egress {
-    /// Interface index, in the network namespace of the hook.
+    /// Interface index in the network namespace of the hook.
     pub interface: u32,
-    /// Number of the mark, which is clear at the beginning of a frame.
+    /// Number of the mark, which is clear at the beginning of each frame.
     pub mark: u16,
-    /// Number of the tally of failed copies.
+    /// Number of the tally of copies that could not be sent.
     pub failed: u16,
 }
 
-/// The layout of a program's scratch memory and tallies, as byte offsets in a processor's region.
+/// The layout of a program's scratch memory and tallies, as byte offsets in the region of a
+/// processor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Scratch {
-    /// Bytes of a region.
+    /// Size in bytes of a region.
     pub stride: u32,
     pub(super) chosen: i16,
     pub(super) outlets: u16,
@@ -105,20 +109,20 @@ pub struct Scratch {
     pub(super) tallies_max: u16,
 }
 
-/// A ring of frames, with the pointer rings into it.
+/// A ring of frames, and the pointer rings that refer to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FrameRing {
     /// Number of the ring's map among the caller's maps.
     pub map: u32,
-    /// Size of a region in bytes.
+    /// Size in bytes of a region.
     pub stride: u32,
-    /// Offset of the records in a region.
+    /// Byte offset of the records in a region.
     pub records_at: u32,
-    /// Size of the records in bytes: a power of two.
+    /// Size in bytes of the records: a power of two.
     pub bytes: u32,
-    /// Maximum captured bytes of a frame.
+    /// Maximum number of captured bytes of a frame.
     pub record_max: u32,
-    /// Pointer rings, one per request. They are numbered through the rings of all owners, in order.
+    /// Pointer rings, one per request. Their numbers run through the rings of all owners, in order.
     pub pointer_rings: Vec<PointerRing>,
 }
 
@@ -127,20 +131,21 @@ pub struct FrameRing {
 pub struct PointerRing {
     /// Number of the ring's map among the caller's maps.
     pub map: u32,
-    /// Number of its doorbell map.
+    /// Number of the ring's doorbell map among the caller's maps.
     pub doorbell_map: u32,
-    /// Size of a region in bytes.
+    /// Size in bytes of a region.
     pub stride: u32,
-    /// Offset of the first reader's pointers in a region; those of other readers follow.
+    /// Byte offset in a region of the first reader's pointers, which those of the other readers
+    /// follow.
     pub pointers_at: u32,
-    /// Pointers per reader: a power of two.
+    /// Number of pointers per reader: a power of two.
     pub pointers: u32,
-    /// Doorbell policy.
+    /// Conditions for sending a doorbell.
     pub wake: WakePolicy,
 }
 
 impl Scratch {
-    /// The layout of scratch memory in the first page of a tap's rings.
+    /// The layout of scratch memory that is in the first page of a simple tap's rings.
     const PLAIN: Self = Self {
         stride: 0,
         chosen: offset::CHOSEN,
@@ -152,8 +157,8 @@ impl Scratch {
         tallies_max: TALLIES_MAX,
     };
 
-    /// Returns the layout in the first page of a tap's rings for regions of `stride` bytes; tallies
-    /// take the rest of a region, as far as 16-bit offsets reach.
+    /// Returns the layout of scratch memory in the first page of a simple tap's rings, for regions
+    /// of `stride` bytes. The tallies occupy the rest of a region, as far as 16-bit offsets reach.
     pub(super) const fn plain(stride: u32) -> Self {
         // Offsets are signed 16-bit numbers.
         let end = if stride > i16::MAX as u32 { i16::MAX as u32 } else { stride };
@@ -164,7 +169,8 @@ impl Scratch {
     /// The layout for a program without deliveries, marks and tallies.
     pub(super) const NONE: Self = Self { outlets: 0, marks_max: 0, tallies_max: 0, ..Self::PLAIN };
 
-    /// Creates a layout; `None` if its offsets exceed 16 bits.
+    /// Creates a layout for these numbers of pointer rings, marks and tallies; `None` if its
+    /// offsets exceed 16 bits.
     #[must_use]
     pub fn new(outlets: usize, marks: usize, tallies: usize) -> Option<Self> {
         let handed = outlets.checked_mul(8)?;
@@ -186,18 +192,19 @@ impl Scratch {
         })
     }
 
-    /// Returns the offset of a tally in a region: blocks, followed by bytes.
+    /// Returns the offset in a region of a tally, which consists of the number of blocks and the
+    /// number of bytes.
     #[must_use]
     pub const fn tally(&self, number: u16) -> u32 {
         self.tallies.cast_unsigned() as u32 + 16 * number as u32
     }
 
-    /// Returns the offset of a tally if it exists.
+    /// Returns the offset of a tally; `None` if the tally does not exist.
     pub(super) fn tally_at(&self, number: u16) -> Option<i16> {
         (number < self.tallies_max).then(|| self.tallies + 16 * number.cast_signed())
     }
 
-    pub(super) fn word(&self, number: u16) -> i16 {
+    pub(super) fn delivery_word(&self, number: u16) -> i16 {
         self.chosen + 8 * number.cast_signed()
     }
 
@@ -205,13 +212,13 @@ impl Scratch {
         self.marks + 8 * number.cast_signed()
     }
 
-    pub(super) fn handed(&self, number: u16) -> i16 {
+    pub(super) fn delivered_view(&self, number: u16) -> i16 {
         self.handed + 16 * number.cast_signed()
     }
 }
 
 impl FusedTap {
-    /// Returns the number of maps that the caller provides, the scratch memory included.
+    /// Returns the number of maps that the caller provides, including the scratch memory.
     #[must_use]
     pub fn maps(&self) -> u32 {
         let of = |owner: &FrameRing| {
@@ -223,7 +230,7 @@ impl FusedTap {
         self.rings.iter().map(of).chain(own).max().unwrap_or(0) + 1
     }
 
-    /// Returns true if one map, in addition to the doorbell, holds everything.
+    /// Returns true if one map, in addition to the doorbell, holds all memory of the tap.
     pub(super) fn is_plain(&self) -> bool {
         let here =
             |owner: &FrameRing| owner.map == 0 && owner.pointer_rings.iter().all(|o| o.map == 0);
@@ -260,55 +267,55 @@ impl From<&Tap> for FusedTap {
 /// The delivery of a frame to one consumer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Delivery {
-    /// Number of the pointer ring times [`DELIVERIES_MAX`], plus a number below [`DELIVERIES_MAX`]:
-    /// the slot in the scratch memory.
+    /// Number of the delivery, which selects its slot in the scratch memory: the number of the
+    /// pointer ring times [`DELIVERIES_MAX`], plus a number below [`DELIVERIES_MAX`].
     pub number: u16,
-    /// Reader of the pointer ring that gets the pointer.
+    /// Number of the reader of the pointer ring that receives the pointer.
     pub reader: u8,
-    /// Exit number in the pointer.
+    /// Number of the exit, which the pointer contains.
     pub exit: u32,
-    /// True if other exits use the same slot and reader. A frame must not take two of them, and
-    /// their tallies of failures must be spaced like the exit numbers.
+    /// True if other exits use the same slot and reader. A frame must then take at most one of
+    /// these exits, and the numbers of their tallies of failures must differ like the exit numbers.
     pub shared: bool,
-    /// Tally of frames whose copy failed, if counted.
+    /// Number of the tally of frames whose copy failed; `None` if they are not counted.
     pub failed: Option<u16>,
 }
 
 impl Delivery {
-    /// Returns the pointer ring and the bit in its word.
-    pub(super) fn place(self) -> (u16, u32) {
+    /// Returns the number of the pointer ring and the bit of this delivery in the ring's word.
+    pub(super) fn ring_and_bit(self) -> (u16, u32) {
         let number = u32::from(self.number);
         (self.number / DELIVERIES_MAX as u16, number % DELIVERIES_MAX)
     }
 }
 
-/// Number of regions per processor. More than two programs nest only on kernels that preempt a
+/// Number of regions per processor. Programs nest more than two deep only on kernels that preempt a
 /// process while it sends.
 pub const REGIONS_PER_CPU: u32 = 4;
 /// The user whose packets a program delivers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UserSockets {
-    /// The user.
+    /// User id.
     pub uid: u32,
-    /// Cookie of the network namespace.
+    /// Cookie of the user's network namespace.
     pub netns: u64,
-    /// Number of the claims map among the caller's maps:
-    /// [`CLAIMS_STRIDE`](super::user_sockets::CLAIMS_STRIDE) bytes per processor, shared by all
-    /// programs that write the same rings.
+    /// Number of the claims map among the caller's maps. The map has
+    /// [`CLAIMS_STRIDE`](super::user_sockets::CLAIMS_STRIDE) bytes per processor and is shared by
+    /// all programs that write the same rings.
     pub claims: u32,
 }
 
 /// The configuration of a redirecting program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Redirect {
-    /// Number of processors with a region for counting.
+    /// Number of processors that have a region for counting.
     pub cpus: u32,
-    /// Size of a region in bytes.
+    /// Size in bytes of a region.
     pub stride: u32,
-    /// BTF id of the kfunc that returns a tag which the driver removed
+    /// BTF id of the kfunc that returns the tag that the driver removed
     /// (`bpf_xdp_metadata_rx_vlan_tag`); `None` to ignore such tags.
     pub tag_kfunc: Option<i32>,
-    /// Maximum number of deliveries per frame; each has room before the frame.
+    /// Maximum number of deliveries per frame, for each of which the program reserves headroom.
     pub deliveries: u16,
 }
 
@@ -320,17 +327,17 @@ impl Redirect {
     }
 }
 
-/// Final action of a counting program on each frame.
+/// The final action of a counting program on each frame.
 #[derive(Clone, Debug)]
 pub(super) enum FrameEnd {
-    /// Copy the deliveries and pass the frame.
+    /// Copies the frame for its deliveries and passes it.
     Tap(FusedTap),
-    /// Redirect or drop the frame.
+    /// Redirects or drops the frame.
     Redirect(Redirect),
 }
 
 impl FrameEnd {
-    /// Returns the BTF id of the kfunc that reports tags.
+    /// Returns the BTF id of the kfunc that returns tags; `None` if the program does not call it.
     pub(super) const fn tags(&self) -> Option<i32> {
         match self {
             Self::Tap(_) => None,
@@ -346,7 +353,7 @@ impl FrameEnd {
         }
     }
 
-    /// Returns the maximum number of processors.
+    /// Returns the number of processors that have a region.
     pub(super) const fn processors(&self) -> u32 {
         match self {
             Self::Tap(FusedTap { user: Some(_), cpus, .. }) => *cpus / REGIONS_PER_CPU,
@@ -356,15 +363,19 @@ impl FrameEnd {
     }
 }
 
-/// Stack slots that are reserved throughout: the scratch memory of this processor, and either the
-/// region number or the frame's tag and length.
+/// Stack slots that a counting program reserves throughout: the address of the scratch memory, and
+/// either the region number or the tag and length of the frame.
 pub(super) struct FixedSlots;
 
 impl FixedSlots {
+    /// Slot of the address of the scratch memory.
     pub(super) const SCRATCH: i16 = -8;
+    /// Slot of the region number, in a tap.
     pub(super) const CPU: i16 = -16;
+    /// Slot of the tag that the driver removed, in a redirecting program.
     pub(super) const TAG: i16 = -16;
+    /// Slot of the frame length, in a redirecting program.
     pub(super) const LENGTH: i16 = -24;
     /// Number of reserved slots.
-    pub(super) const SLOTS: i16 = 3;
+    pub(super) const SLOT_COUNT: i16 = 3;
 }

@@ -1,17 +1,17 @@
-//! Edits of the frame: bytes, checksums, and removal of leading headers.
+//! Edits of a frame: writes of bytes, updates of checksums, and removal of leading headers.
 //!
 //! Input: positions as [`FrameOffset`]s. Output: stores. Only frames taken from the host may be
-//! edited ([`Target::taking`](super::Target::taking)); observed frames stay unchanged (CONTRACT 2).
+//! edited ([`Target::redirecting`](super::Target::redirecting)); observed frames stay unchanged (CONTRACT 2).
 //!
-//! An edit invalidates every proof and every computed position, at every hook alike; the use of an
-//! invalid one is `Unfit`. A twin therefore parses and decides first, saves the positions that it
+//! At every hook, an edit invalidates every proof and every computed position; using an invalid one
+//! is an [`Unfit`] error. A twin therefore parses and decides first, saves the positions that it
 //! will need ([`Scope::offset_of`], [`Scope::save_layers`]), edits, and restores its positions.
 //!
-//! Traffic control edits through helpers: they unclone a shared head, handle fragments, and know
-//! whether a checksum is filled in yet. XDP edits in place or, where computed packet pointers are
-//! not allowed, through a helper; it cannot know whether a checksum is filled in. A failing edit is
-//! unsure. Because [`Scope::writable`] covers the entire range that a twin will edit, a twin fails
-//! before its first edit.
+//! At traffic control, programs edit through helpers, which unclone a shared head, handle
+//! fragments, and know if a checksum has been filled in. At XDP, they edit in place or, where
+//! computed packet pointers are not allowed, through a helper, and cannot know if a checksum has
+//! been filled in. A block whose edit fails is unsure. Because [`Scope::writable`] covers the
+//! entire range that a twin will edit, a twin fails before its first edit.
 
 use super::builder::Builder;
 use super::handle::{
@@ -26,13 +26,13 @@ use crate::program::Hook;
 /// The coverage of a checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Checksum {
-    /// Its own header: IPv4.
+    /// The header that contains the checksum: IPv4.
     Header,
     /// A transport header and its payload.
     Transport {
-        /// True if the edited number is part of the pseudo header: an address.
+        /// True if the edited number is part of the pseudo header, as addresses are.
         pseudo: bool,
-        /// True if 0 means that there is no checksum: UDP.
+        /// True if a checksum of 0 means that there is no checksum, as in UDP.
         may_be_absent: bool,
     },
 }
@@ -42,7 +42,7 @@ const PSEUDO: i32 = 0x10;
 /// `BPF_F_MARK_MANGLED_0`
 const ABSENT: i32 = 0x20;
 
-/// Layers saved across edits of the frame.
+/// The layers of a frame in a form that survives edits.
 #[derive(Clone, Copy, Debug)]
 pub struct SavedLayers<'s> {
     pub(super) layers: Layers<'s>,
@@ -52,13 +52,13 @@ pub struct SavedLayers<'s> {
 }
 
 impl<'s> FrameOffset<'s> {
-    /// Returns the offset `bytes` after the frame's first byte.
+    /// Returns the offset `bytes` bytes after the first byte of the frame.
     #[must_use]
     pub fn at(bytes: u16) -> Self {
         Self { base: Value::Const(0), off: bytes, reach: bytes.into() }
     }
 
-    /// Returns the offset `bytes` further.
+    /// Returns the offset `bytes` bytes after this one.
     #[must_use]
     pub fn behind(self, bytes: u16) -> Self {
         let off = self.off.saturating_add(bytes);
@@ -82,7 +82,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         FrameOffset { base, off: at.off, reach: at.reach }
     }
 
-    /// Converts an offset to a position in the current frame.
+    /// Converts an offset to a position in the frame as edited so far.
     pub fn position_at(&mut self, offset: FrameOffset<'s>) -> FramePos<'s> {
         let unsure = self.builder().unsure();
         let epoch = self.builder().epoch;
@@ -98,14 +98,14 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         }
     }
 
-    /// Returns the offset as a number of bytes from the frame's first byte.
+    /// Returns the offset as the number of bytes from the first byte of the frame.
     pub fn distance(&mut self, offset: FrameOffset<'s>) -> Num<'s> {
         self.fetch_offset(offset, R0);
         self.builder().keep(R0)
     }
 
-    /// Returns the offset in the frame after its first `bytes` are removed, at least 0.
-    pub fn before_cut(&mut self, offset: FrameOffset<'s>, bytes: u16) -> FrameOffset<'s> {
+    /// Returns the offset in the frame from which the first `bytes` bytes are removed; at least 0.
+    pub fn offset_after_removal(&mut self, offset: FrameOffset<'s>, bytes: u16) -> FrameOffset<'s> {
         if let Value::Const(_) = offset.base {
             return FrameOffset::at(offset.off.saturating_sub(bytes));
         }
@@ -119,7 +119,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         FrameOffset { base: b.keep(R0).into(), off: 0, reach: offset.reach }
     }
 
-    /// Saves these layers across edits of the frame.
+    /// Saves layers in a form that survives edits of the frame.
     pub fn save_layers(&mut self, layers: Layers<'s>) -> SavedLayers<'s> {
         let at = self.offset_of(layers.at);
         let l3 = layers.l3.map(|l3| self.offset_of(l3));
@@ -127,7 +127,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         SavedLayers { layers, at, l3, l4 }
     }
 
-    /// Restores saved layers in the current frame.
+    /// Restores saved layers for the frame as edited so far.
     pub fn restore_layers(&mut self, kept: SavedLayers<'s>) -> Layers<'s> {
         let at = self.position_at(kept.at);
         let l3 = kept.l3.map(|l3| self.position_at(l3));
@@ -138,7 +138,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
 
     // ---- edits
 
-    /// Makes the frame writable up to `end`; leaves as unsure if that fails.
+    /// Makes the frame writable up to `end`. If that fails, the block is unsure.
     pub fn writable(&mut self, end: FrameOffset<'s>) {
         if !self.may_edit() {
             return;
@@ -152,7 +152,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         self.builder().frame_changed();
     }
 
-    /// Writes a number in network byte order.
+    /// Writes a number at an offset, in network byte order.
     pub fn put<T: Width>(&mut self, to: FrameOffset<'s>, value: impl Into<Value<'s>>) {
         let value = value.into();
         let size = T::SIZE;
@@ -166,7 +166,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         );
     }
 
-    /// Writes these bytes.
+    /// Writes these bytes at an offset.
     pub fn put_bytes(&mut self, to: FrameOffset<'s>, bytes: &[u8]) {
         let length = u16::try_from(bytes.len()).unwrap_or(u16::MAX);
         self.write(
@@ -190,9 +190,9 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         );
     }
 
-    /// Updates the checksum at an offset after a covered number of type `T` has changed (RFC 1624,
-    /// equation 3). The result equals the kernel's bit for bit.
-    pub fn mend<T: Width>(
+    /// Updates the checksum at an offset after a change of a number of type `T` that the checksum
+    /// covers (RFC 1624, equation 3). The result is bit-identical to the kernel's.
+    pub fn update_checksum<T: Width>(
         &mut self,
         checksum: FrameOffset<'s>,
         covers: Checksum,
@@ -227,9 +227,9 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         b.frame_changed();
     }
 
-    /// Removes the bytes before `first`; at least 14 bytes must remain. XDP only: traffic control
-    /// needs the link header.
-    pub fn cut_before(&mut self, first: FrameOffset<'s>) {
+    /// Removes the bytes before `first`. At least 14 bytes must remain. At XDP only, because
+    /// traffic control needs the link header.
+    pub fn remove_before(&mut self, first: FrameOffset<'s>) {
         if !self.may_edit() {
             return;
         }
@@ -241,11 +241,11 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         let b = self.builder();
         b.asm.push(Insn::mov(R1, R6));
         b.call_or_unsure(Helper::XdpAdjustHead);
-        b.find_length();
+        b.store_frame_length();
         b.frame_changed();
     }
 
-    /// Pops the outermost VLAN tag, beside the frame or inline. Traffic control only.
+    /// Removes the outermost VLAN tag, whether inline or in the skb. At traffic control only.
     pub fn pop_tag(&mut self) {
         if !self.may_edit() {
             return;
@@ -289,7 +289,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         b.hold(to, None);
     }
 
-    /// Writes `length` bytes: `load` prepares r0, `store` writes at an offset from a register.
+    /// Writes `length` bytes. `load` prepares r0, and `store` writes at an offset from a register.
     fn write(
         &mut self,
         to: FrameOffset<'s>,
@@ -315,7 +315,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         self.builder().frame_changed();
     }
 
-    /// Writes through a helper, from the stack.
+    /// Writes bytes from the stack through a helper.
     fn write_by_helper(
         &mut self,
         to: FrameOffset<'s>,
@@ -338,7 +338,8 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         b.call_or_unsure(if at_tc { Helper::SkbStoreBytes } else { Helper::XdpStoreBytes });
     }
 
-    /// Writes in place. `writable` has checked the bounds, but the verifier has forgotten that.
+    /// Writes bytes in place. `writable` has checked the bounds, but the check here is needed
+    /// because the verifier has forgotten that one.
     fn write_in_place(
         &mut self,
         to: FrameOffset<'s>,
@@ -360,7 +361,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         b.invalidate_registers();
     }
 
-    /// Updates a checksum at XDP, with emitted arithmetic.
+    /// Updates a checksum in place at XDP, with emitted arithmetic.
     fn update_checksum_in_place<T: Width>(
         &mut self,
         offset: FrameOffset<'s>,
@@ -379,15 +380,15 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
             if may_be_absent {
                 s.only(sum, Cmp::Ne, 0, absent);
             }
-            let total = s.one_complement(sum, 0xffff);
-            let total = s.with_halves::<T>(total, old.into(), true);
-            let total = s.with_halves::<T>(total, new, false);
+            let total = s.ones_complement(sum, 0xffff);
+            let total = s.add_halves::<T>(total, old.into(), true);
+            let total = s.add_halves::<T>(total, new, false);
             // The kernel sums in 32 bits, except for 16-bit changes of a header, where the
             // complement of the old checksum has its upper half set.
             let wide = covers != Checksum::Header || T::SIZE == Size::W;
             let total = if wide { s.add(total, 0xffff) } else { total };
-            let folded = s.folded(total);
-            let sum = s.one_complement(folded, 0xffff);
+            let folded = s.fold_carries(total);
+            let sum = s.ones_complement(folded, 0xffff);
             let sum = if may_be_absent { s.zero_to(sum, Insn::mov(R0, 0xffff)) } else { sum };
             s.set(updated, sum);
         });
@@ -395,8 +396,8 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         self.put::<u16>(offset, value);
     }
 
-    /// Returns the complement of the bits in `mask`.
-    fn one_complement(&mut self, num: Num<'s>, mask: u32) -> Num<'s> {
+    /// Returns the complement of a number in the bits of `mask`.
+    fn ones_complement(&mut self, num: Num<'s>, mask: u32) -> Num<'s> {
         let b = self.builder();
         b.fetch(num.into(), R0);
         b.asm.push(Insn::alu32(Alu::Xor, R0, mask.cast_signed()));
@@ -404,8 +405,8 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         b.keep(R0)
     }
 
-    /// Adds the 16-bit halves of a number, or of its complement.
-    fn with_halves<T: Width>(
+    /// Adds the 16-bit halves of a number, or of its complement, to a sum.
+    fn add_halves<T: Width>(
         &mut self,
         total: Num<'s>,
         value: Value<'s>,
@@ -420,7 +421,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
             }
             Value::Num(num) => {
                 let mask = if wide { u32::MAX } else { 0xffff };
-                let num = if complemented { self.one_complement(num, mask) } else { num };
+                let num = if complemented { self.ones_complement(num, mask) } else { num };
                 let low = self.and(num, 0xffff);
                 let total = self.add(total, low);
                 if !wide {
@@ -432,8 +433,8 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         }
     }
 
-    /// Folds the carries of a sum of a few 16-bit numbers.
-    pub fn folded(&mut self, total: Num<'s>) -> Num<'s> {
+    /// Folds the carries of a sum of several 16-bit numbers into 16 bits.
+    pub fn fold_carries(&mut self, total: Num<'s>) -> Num<'s> {
         let mut total = total;
         for _ in 0..2 {
             let high = self.shr(total, 16);
@@ -443,7 +444,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         total
     }
 
-    /// Leaves to `other` if a checksum is not filled in yet, which means that it equals the sum of
+    /// Leaves to `other` if a checksum has not been filled in, which is so if it equals the sum of
     /// the pseudo header. Does nothing at traffic control, where the kernel keeps track of that.
     pub fn only_filled(&mut self, sum: Num<'s>, pseudo: Num<'s>, other: Exit<'s>) {
         if self.hook() == Hook::Xdp {
@@ -452,7 +453,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
     }
 }
 
-/// Loads the value into the register in network byte order.
+/// Loads a value into a register, in network byte order.
 fn in_network_order(b: &mut Builder, value: Value<'_>, size: Size, to: Reg) {
     b.fetch(value, to);
     b.swap_order(size, to);

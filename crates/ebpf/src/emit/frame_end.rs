@@ -1,8 +1,8 @@
-//! Programs that count: the prologue, and the end of each frame.
+//! Programs that count: their prologue, and their final action on each frame.
 //!
 //! Input: a body that tallies and delivers. Output: a [`Program`] that locates the per-CPU scratch
-//! memory, runs the body, and ends the frame: a tap passes it, a redirecting program redirects or
-//! drops it. (CONTRACT 2, 29)
+//! memory, runs the body, and performs the final action: a tap passes the frame, and a redirecting
+//! program redirects or drops the frame. (CONTRACT 2, 29)
 
 use super::builder::Builder;
 use super::config::FrameEnd;
@@ -12,7 +12,7 @@ use super::target::Target;
 use super::unfit::Unfit;
 use crate::program::Program;
 
-/// Emits a program that ends each frame in this way.
+/// Emits a program that counts and ends with this action on each frame.
 pub(super) fn program_with_end(
     target: Target,
     frame_end: FrameEnd,

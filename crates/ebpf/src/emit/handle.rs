@@ -1,9 +1,9 @@
-//! Handles: values that a twin holds while it emits. They denote numbers, positions and proofs, not
-//! registers.
+//! Handles, which represent numbers, positions and proofs in the emitted program while a twin runs.
+//! A handle does not name a register.
 //!
 //! Each handle is branded with the scope in which it is valid. The brand is a lifetime unique to
 //! that scope (closures and twins are generic over it), so the compiler rejects a handle outside of
-//! its arm. Handles are covariant: a handle of a scope is valid in the arms inside it.
+//! its arm. Handles are covariant, so that a handle of a scope is also valid in the arms inside.
 
 use std::marker::PhantomData;
 
@@ -13,22 +13,22 @@ use crate::insn::Size;
 /// The brand of a handle, covariant in `'s`.
 pub(super) type Brand<'s> = PhantomData<&'s ()>;
 
-/// Stack slot, as bytes below the frame pointer.
+/// A stack slot, given as the number of bytes below the frame pointer.
 pub(super) type Depth = i16;
 
-/// A 32-bit number computed at run time.
+/// A 32-bit number that the program computes.
 #[derive(Clone, Copy, Debug)]
 pub struct Num<'s> {
     pub(super) slot: Depth,
     pub(super) brand: Brand<'s>,
 }
 
-/// A 32-bit number, constant or computed.
+/// A 32-bit number, either constant or computed.
 #[derive(Clone, Copy, Debug)]
 pub enum Value<'s> {
-    /// Known while emitting.
+    /// A number that is known during emission.
     Const(u32),
-    /// Computed at run time.
+    /// A number that the program computes.
     Num(Num<'s>),
 }
 
@@ -44,17 +44,17 @@ impl<'s> From<Num<'s>> for Value<'s> {
     }
 }
 
-/// A position in the frame, without the right to read there.
+/// A position in the frame, which does not include the right to read there.
 #[derive(Clone, Copy, Debug)]
 pub struct FramePos<'s> {
     pub(super) base: PosBase,
-    /// Offset from the base, in bytes.
+    /// Offset in bytes from the base.
     pub(super) off: u16,
-    /// Upper bound of the distance from the frame's first byte.
+    /// Upper bound of the distance in bytes from the first byte of the frame.
     pub(super) reach: u32,
     /// Number of frame edits before the position was computed.
     pub(super) epoch: u16,
-    /// Hint: usual offset of the base from the frame's first byte.
+    /// Hint: the usual offset in bytes of the base from the first byte of the frame.
     pub(super) usual: Option<u16>,
     pub(super) brand: Brand<'s>,
 }
@@ -65,34 +65,34 @@ impl FramePos<'_> {
         Self { base: PosBase::Frame, off: 0, reach: 0, epoch: 0, usual: None, brand: PhantomData };
 }
 
-/// A position as a byte offset from the frame's first byte. Unlike a [`FramePos`] it survives edits
-/// of the frame.
+/// A position in the form of a byte offset from the first byte of the frame. Unlike a [`FramePos`],
+/// it survives edits of the frame.
 #[derive(Clone, Copy, Debug)]
 pub struct FrameOffset<'s> {
     pub(super) base: Value<'s>,
-    /// Offset from the base, in bytes.
+    /// Offset in bytes from the base.
     pub(super) off: u16,
-    /// Upper bound of the distance from the frame's first byte.
+    /// Upper bound of the distance in bytes from the first byte of the frame.
     pub(super) reach: u32,
 }
 
-/// The origin of a [`FramePos`].
+/// The origin from which the offset of a [`FramePos`] counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PosBase {
     /// The first byte of the frame.
     Frame,
-    /// A computed position, held in this slot.
+    /// A computed position, which this stack slot holds.
     Slot(Depth),
 }
 
-/// The proof that `N` bytes follow a position.
+/// The proof that `N` bytes follow a position in the frame.
 #[derive(Clone, Copy, Debug)]
 pub struct Window<'s, const N: usize> {
     pub(super) bytes: Bytes<'s>,
 }
 
-/// The proof that some bytes follow a position; the length is known while emitting, not at compile
-/// time.
+/// The proof that some bytes follow a position in the frame, where the number of bytes is known
+/// during emission but not at compile time.
 #[derive(Clone, Copy, Debug)]
 pub struct DynWindow<'s> {
     pub(super) bytes: Bytes<'s>,
@@ -108,13 +108,13 @@ impl<'s, const N: usize> From<Window<'s, N>> for DynWindow<'s> {
 /// The location of checked bytes.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Bytes<'s> {
-    /// In the packet itself.
+    /// In the frame itself.
     Packet(FramePos<'s>),
-    /// A copy on the stack that begins in this slot, made at this edit count.
+    /// In a copy on the stack that begins in this slot and was made after this number of edits.
     Copy(Depth, u16),
 }
 
-/// An exit of a twin or an arm. Control flows forward and outward only.
+/// An exit of a twin or an arm, to which control can only flow forward and outward.
 #[derive(Clone, Copy, Debug)]
 pub struct Exit<'s> {
     pub(super) label: Label,
@@ -129,42 +129,43 @@ pub struct Var<'s>(pub(super) Num<'s>);
 #[derive(Clone, Copy, Debug)]
 pub struct FramePosVar<'s> {
     pub(super) slot: Depth,
-    /// Index into the builder's table of maximum distance and edit count.
+    /// Index in the builder's table of maximum distances and edit counts.
     pub(super) reach: usize,
     pub(super) brand: Brand<'s>,
 }
 
-/// The parse state of a frame, handed from one twin to the next.
+/// The parse state of a frame, which each twin passes to the next.
 #[derive(Clone, Copy, Debug)]
 pub struct Layers<'s> {
-    /// The first byte of the frame.
+    /// Position of the first byte of the frame.
     pub frame: FramePos<'s>,
-    /// Start of the view: the rest of the frame that the last twin has not parsed.
+    /// Start of the view, which is the part of the frame that the last twin has not parsed.
     pub at: FramePos<'s>,
-    /// Class of the last filter's answer; 1 for an incoming frame.
+    /// Class that the last filter gave; 1 for an incoming frame.
     pub class: Value<'s>,
-    /// Length of the view in bytes, if it may end before the frame does.
+    /// Length of the view in bytes, if the view may end before the frame.
     pub length: Option<Num<'s>>,
-    /// EtherType of the header at `at`, once the link layer has been parsed.
+    /// EtherType of the header at `at`; `None` until the link layer has been parsed.
     pub next: Option<Num<'s>>,
-    /// Start of layer 3.
+    /// Start of layer 3; `None` until it has been found.
     pub l3: Option<FramePos<'s>>,
-    /// Layer 4, once the `ip` twin has found it.
+    /// Layer 4; `None` until the `ip` twin has found it.
     pub l4: Option<Transport<'s>>,
-    /// Number of VLAN tags parsed, including one beside the frame.
+    /// Number of VLAN tags parsed, including one that is stored outside of the frame.
     pub tags: u8,
-    /// False once a twin has removed the link header.
+    /// True until a twin has removed the link header.
     pub linked: bool,
 }
 
-/// Layer 4, as announced by the IP header.
+/// Layer 4 of a frame, as announced by the IP header.
 #[derive(Clone, Copy, Debug)]
 pub struct Transport<'s> {
     /// Start of the transport header.
     pub at: FramePos<'s>,
-    /// The protocol number.
+    /// Protocol number.
     pub protocol: Num<'s>,
-    /// Number of bytes from there on according to IP; the frame may contain fewer, or padding.
+    /// Number of bytes from the start of the transport header according to IP. The frame may
+    /// contain fewer bytes, or padding after them.
     pub length: Num<'s>,
 }
 
@@ -184,28 +185,28 @@ impl<'s> Answer<'s> {
     }
 }
 
-/// A header field: `T` wide, `OFF` bytes into the window, in network byte order.
+/// A header field of type `T` in network byte order, `OFF` bytes into a window.
 #[derive(Clone, Copy, Debug)]
 pub struct Field<T, const OFF: usize> {
     width: PhantomData<T>,
 }
 
-/// One byte at `OFF`.
+/// Returns the field of one byte at offset `OFF`.
 pub const fn byte<const OFF: usize>() -> Field<u8, OFF> {
     Field { width: PhantomData }
 }
 
-/// Two bytes at `OFF`, network byte order.
+/// Returns the field of two bytes at offset `OFF`, in network byte order.
 pub const fn be16<const OFF: usize>() -> Field<u16, OFF> {
     Field { width: PhantomData }
 }
 
-/// Four bytes at `OFF`, network byte order.
+/// Returns the field of four bytes at offset `OFF`, in network byte order.
 pub const fn be32<const OFF: usize>() -> Field<u32, OFF> {
     Field { width: PhantomData }
 }
 
-/// A field width: `u8`, `u16` or `u32`.
+/// A type whose width is that of a field: `u8`, `u16` or `u32`.
 pub trait Width: sealed::Sealed {
     /// The access size of a load.
     const SIZE: Size;

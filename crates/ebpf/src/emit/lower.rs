@@ -1,8 +1,8 @@
-//! Lowering: numbers, positions and proofs become registers, stack slots and packet pointers.
+//! Lowering of numbers, positions and proofs to registers, stack slots and packet pointers.
 //!
 //! Input: handles. Output: instructions in the builder's [`Asm`](crate::asm::Asm). Every value has
-//! a stack slot of 8 bytes, so that it survives calls and jumps; the slots that r0 to r5 also hold
-//! are tracked, which saves most reloads. A computed position is a packet pointer, or an offset
+//! a stack slot of 8 bytes, so that it survives calls and jumps. The builder tracks which slots r0
+//! to r5 also hold, which saves most reloads. A computed position is a packet pointer, or an offset
 //! where there are none (see `builder::frame`).
 
 use super::builder::Builder;
@@ -14,7 +14,7 @@ use crate::program::Hook;
 use std::ops::RangeInclusive;
 
 const STACK_BYTES: Depth = 512;
-/// Maximum packet offset that the verifier tracks.
+/// Maximum packet offset in bytes that the verifier tracks.
 pub(super) const REACH_MAX: u32 = 0xffff;
 
 pub(super) fn too_far() -> Unfit {
@@ -22,7 +22,7 @@ pub(super) fn too_far() -> Unfit {
 }
 
 impl Builder {
-    /// Loads the value into `to`.
+    /// Loads a value into the register `to`.
     pub(super) fn fetch(&mut self, value: Value<'_>, to: Reg) {
         match value {
             Value::Const(constant) => {
@@ -42,7 +42,8 @@ impl Builder {
         self.hold(to, None);
     }
 
-    /// Returns a register that holds the slot, loading it into `otherwise` if none does.
+    /// Returns a register that holds the value of a slot. If no register does, loads the value into
+    /// `otherwise`.
     pub(super) fn register(&mut self, slot: Depth, otherwise: Reg) -> Reg {
         self.holder(slot).unwrap_or_else(|| {
             self.asm.push(Insn::load(Size::DW, otherwise, R10, -slot));
@@ -51,21 +52,21 @@ impl Builder {
         })
     }
 
-    /// Stores `from` in a new slot.
+    /// Stores the register `from` in a new slot.
     pub(super) fn keep<'s>(&mut self, from: Reg) -> Num<'s> {
         let slot = self.slots(1);
         self.put(slot, from);
         Num { slot, brand: Brand::default() }
     }
 
-    /// Stores `from` in this slot.
+    /// Stores the register `from` in a slot.
     pub(super) fn put(&mut self, slot: Depth, from: Reg) {
         self.asm.push(Insn::store(Size::DW, R10, -slot, from));
         self.held.iter_mut().filter(|held| **held == Some(slot)).for_each(|held| *held = None);
         self.hold(from, Some(slot));
     }
 
-    /// Allocates `count` consecutive slots; returns the deepest, where they begin.
+    /// Allocates `count` consecutive slots. Returns the deepest slot, at which they begin.
     pub(super) fn slots(&mut self, count: Depth) -> Depth {
         if count > (STACK_BYTES - self.top) / 8 {
             self.refuse(Unfit::new("its values need more than 512 bytes of stack"));
@@ -76,17 +77,18 @@ impl Builder {
         self.top
     }
 
-    /// Allocates consecutive slots for bytes that are not written eight at a time. Before Linux 6.8
-    /// the verifier rejects such a write without CAP_PERFMON if a value was spilled into the slot
-    /// ("attempt to corrupt spilled pointer"), so reused slots are first overwritten with eight
-    /// bytes.
+    /// Allocates consecutive slots for `length` bytes that are not written eight at a time. Before
+    /// Linux 6.8 the verifier rejects such a write without CAP_PERFMON if a value was spilled into
+    /// the slot ("attempt to corrupt spilled pointer"). Slots that were used before are therefore
+    /// first overwritten with eight bytes each.
     pub(super) fn row(&mut self, length: u16) -> Depth {
         let (slot, reused) = self.row_with_reuse(length);
         self.clear(reused);
         slot
     }
 
-    /// Allocates consecutive slots. Also returns the range of slots that were used before.
+    /// Allocates consecutive slots for `length` bytes. Also returns the range of these slots that
+    /// were used before.
     fn row_with_reuse(&mut self, length: u16) -> (Depth, RangeInclusive<Depth>) {
         let count = Depth::try_from(length.div_ceil(8)).unwrap_or(Depth::MAX).max(1);
         let (first, used) = (self.top + 8, self.used);
@@ -94,7 +96,7 @@ impl Builder {
         (slot, first..=slot.min(used))
     }
 
-    /// Overwrites all bytes of reused slots.
+    /// Overwrites all bytes of slots that were used before.
     fn clear(&mut self, reused: RangeInclusive<Depth>) {
         if self.target.hardened {
             for slot in reused.step_by(8) {
@@ -121,7 +123,7 @@ impl Builder {
 
     // ---- positions
 
-    /// Rejects a position that was computed before an edit of the frame.
+    /// Rejects a position that was computed before the latest edit of the frame.
     fn check_epoch(&mut self, at: FramePos<'_>) {
         if let PosBase::Slot(_) = at.base {
             self.check_epoch_of(at.epoch);
@@ -134,12 +136,12 @@ impl Builder {
         }
     }
 
-    /// Returns true if computed positions are offsets, not pointers.
+    /// Returns true if computed positions are kept as offsets rather than as packet pointers.
     pub(super) fn positions_are_offsets(&self) -> bool {
         self.target.hardened || self.target.hook.reads_by_helper()
     }
 
-    /// Loads a computed position into `to`.
+    /// Loads a position in the frame into the register `to`.
     pub(super) fn fetch_at(&mut self, at: FramePos<'_>, to: Reg) {
         self.check_epoch(at);
         match at.base {
@@ -153,7 +155,7 @@ impl Builder {
         self.hold(to, None);
     }
 
-    /// Loads the distance of a position from the frame's first byte into `to`.
+    /// Loads the distance of a position from the first byte of the frame into the register `to`.
     pub(super) fn fetch_distance(&mut self, at: FramePos<'_>, to: Reg) {
         match at.base {
             PosBase::Frame => self.asm.push(Insn::mov(to, i32::from(at.off))),
@@ -166,7 +168,7 @@ impl Builder {
         }
     }
 
-    /// Emits the bounds check for `length` bytes, with `miss` as its exit.
+    /// Emits the bounds check for `length` bytes at a position, with `miss` as the exit.
     pub(super) fn check<'s>(&mut self, at: FramePos<'s>, length: u16, miss: Label) -> Bytes<'s> {
         self.check_epoch(at);
         let end = at.reach + u32::from(length);
@@ -195,7 +197,8 @@ impl Builder {
         Bytes::Packet(FramePos { epoch: self.epoch, ..at })
     }
 
-    /// Copies `length` bytes to the stack; jumps to `miss` if the frame ends before them.
+    /// Copies `length` bytes to the stack. Leaves to `miss` if the frame ends before the last of
+    /// these bytes.
     fn copy<'s>(&mut self, at: FramePos<'s>, length: u16, miss: Label) -> Bytes<'s> {
         let (slot, reused) = self.row_with_reuse(length);
         let xdp = self.target.hook == Hook::Xdp;
@@ -213,10 +216,10 @@ impl Builder {
         Bytes::Copy(slot, self.epoch)
     }
 
-    /// Emits the fast path of a copy: if r2 equals the usual offset, which is a constant, the bytes
-    /// are loaded directly, because a helper call costs 20 ns with return thunks. Loads are eight
-    /// bytes wide, so that the stack state matches the one after the call and the verifier prunes
-    /// one path.
+    /// Emits the fast path of a copy. If r2 equals the usual offset, which is a constant, the bytes
+    /// are loaded directly, because a helper call costs 20 ns with return thunks. The loads are
+    /// eight bytes wide, so that the stack has the same state as after the call and the verifier
+    /// prunes one of the two paths.
     fn copy_usual(&mut self, at: FramePos<'_>, (slot, length): (Depth, u16), to: (Label, Label)) {
         let (slow, done) = to;
         let direct = self.target.hardened && self.target.hook == Hook::Tc;
@@ -237,7 +240,7 @@ impl Builder {
         self.asm.jump(done);
     }
 
-    /// Loads a number in network byte order from checked bytes.
+    /// Loads a number in network byte order from bytes that have been checked.
     pub(super) fn load<'s>(&mut self, bytes: Bytes<'s>, off: u16, size: Size) -> Num<'s> {
         let off = off.cast_signed();
         let (Bytes::Packet(FramePos { epoch, .. }) | Bytes::Copy(_, epoch)) = bytes;
@@ -265,7 +268,7 @@ impl Builder {
         }
     }
 
-    /// Returns the position `by` bytes after `at`; leaves to `miss` if `by` exceeds `max`.
+    /// Returns the position `by` bytes after `at`. Leaves to `miss` if `by` exceeds `max`.
     pub(super) fn move_by<'s>(
         &mut self,
         at: FramePos<'s>,

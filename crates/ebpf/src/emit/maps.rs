@@ -1,26 +1,28 @@
-//! The maps of a program other than that of its counters.
+//! The maps of a program, except the map of its counters.
 
 use crate::insn::{Insn, PSEUDO_MAP, PSEUDO_MAP_VALUE};
 use crate::program::{FilterSpan, MapSpec};
 
-/// Number of processors with a row; on other processors the answer is unsure.
+/// Number of processors that have a row. On other processors the answer is unsure.
 pub(super) const PROCESSORS: i32 = 512;
-/// log2 of the bytes of a row: sixteen numbers.
+/// Base-2 logarithm of the size in bytes of a row, which holds sixteen numbers.
 pub(super) const ROW_BITS: i32 = 7;
 
-/// A map of a program other than that of its counters.
+/// A map of a program, except the map of its counters.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum ProgramMap {
-    /// The state of a filter, with its size in bytes.
+    /// The state of a filter, given by the index of the filter in the program and the size in
+    /// bytes.
     State(Option<usize>, u16),
-    /// Per-CPU rows for values between parts.
+    /// Rows, one per processor, for values passed between parts.
     Rows,
     /// The program array of the parts.
     Links,
 }
 
 impl ProgramMap {
-    /// Returns the parameters of the map, for a program of `words` in `parts` continuations.
+    /// Returns the parameters of the map, for a program with the filters `words` and `parts`
+    /// continuations.
     pub(super) fn spec(self, words: &[FilterSpan], parts: usize) -> MapSpec {
         match self {
             Self::State(word, size) => {
@@ -37,16 +39,16 @@ impl ProgramMap {
     }
 }
 
-/// Number of the caller's first map until the program's own maps have been counted.
+/// Number given to the first map of the caller until the number of the program's own maps is known.
 pub(super) const CALLER_MAPS: u32 = 0x7000;
 
-/// Returns true if this is the number of a caller's map.
+/// Returns true if the number is that of a map of the caller.
 const fn is_caller_map(number: i32) -> bool {
     number >= CALLER_MAPS.cast_signed()
 }
 
-/// Renumbers the maps of a program. Its own maps begin at 0 if it has no counters, else at 1, after
-/// the map of counters; the caller's maps follow these `own` maps.
+/// Assigns the final map numbers in a program. The program's own maps begin at 0, or at 1 after the
+/// map of counters if there is one. The caller's maps follow these `own` maps.
 pub(super) fn number_maps(code: &mut [Insn], has_counters: bool, own: usize) {
     let own = i32::try_from(own).unwrap_or(i32::MAX);
     let mut wide = false;

@@ -37,7 +37,7 @@
 //! // In the planner: neighbours become one program, the layers handed on.
 //! let program = emit::program(Hook::Xdp, Finish::Answer, |s, on, out| {
 //!     let twin = ETH.kernel.ok_or_else(|| Unfit::new("no twin"))?;
-//!     s.piece(FilterSpan::new(ETH.name, 0, 3), twin, &Args, on, out)
+//!     s.emit_twin(FilterSpan::new(ETH.name, 0, 3), twin, &Args, on, out)
 //! })?;
 //! assert_eq!(program.reach, 14);
 //! # Ok::<(), Unfit>(())
@@ -120,8 +120,8 @@ pub use state::{TwinState, Wide, WideVar};
 pub use target::{Finish, NONE, Outcome, Target, UNSURE, Verdict, ZERO};
 pub use unfit::Unfit;
 
-/// Emits one program from `body`, which receives the layers of an untouched frame and the exit for
-/// unrecognized blocks.
+/// Emits one program from `body`, which receives the layers of an unparsed frame and the exit for
+/// blocks that a filter does not recognize.
 pub fn program(
     target: impl Into<Target>,
     finish: Finish,

@@ -1,18 +1,18 @@
-//! XDP redirect: a program that takes frames from the host and decides their fate.
+//! Redirecting programs, which run at XDP, take all frames from the host and decide their fate.
 //!
 //! Input: the memory in which it counts, and a body like that of a tap. Output: a [`Program`] that
-//! redirects a delivered frame to the socket of its queue, redirects it to another interface if the
-//! body says so, and drops it otherwise. Information for the consumers is written before the frame
-//! ([`headroom`]); no byte is copied. [SL §5.5; CONTRACT 2, 3]
+//! redirects a delivered frame to the socket of its queue, redirects the frame to another interface
+//! if the body says so, and drops it otherwise. Information for the consumers is written before the
+//! frame ([`headroom`]); no byte is copied. [SL §5.5; CONTRACT 2, 3]
 //!
 //! The information is in the frame's headroom, not in XDP metadata, because every driver has
 //! headroom and the bytes cannot belong to another frame.
 //!
 //! The caller provides three maps, numbered after the program's own: memory for counting (as for a
-//! tap), an unused number, and sockets by queue.
+//! tap), an unused map, and sockets by queue.
 //!
-//! A frame is sent by interface index, not by a map of devices, because a program that calls a
-//! driver's kfunc for tags may not use such a map.
+//! A frame is redirected by interface index, not through a map of devices, because a program that
+//! calls a driver's kfunc for tags may not use such a map.
 
 use super::builder::{Builder, xdp};
 pub use super::config::Redirect;
@@ -27,38 +27,40 @@ use super::unfit::Unfit;
 use crate::insn::{Alu, Cond, Helper, Insn, R0, R1, R2, R3, R6, R7, R8, R9, R10, Size};
 use crate::program::{self, Program};
 
-/// Layout of the bytes before a delivered frame: for each delivery number [`headroom::DELIVERY`]
-/// bytes; the exit numbers, [`headroom::EXIT`] bytes each, padded to eight; a bit set of the
-/// deliveries (eight bytes); the tag that the driver removed (1 << 32, protocol in network order,
-/// tag; eight bytes, 0 without a tag); and the monotonic time (eight bytes).
+/// Layout of the bytes before a delivered frame, in this order: for each delivery number
+/// [`headroom::DELIVERY`] bytes; the exit numbers, [`headroom::EXIT`] bytes each, padded to a
+/// multiple of eight; a bit set of the deliveries (eight bytes); the tag that the driver removed
+/// (eight bytes: 1 << 32, protocol in network order, tag; 0 without a tag); and the monotonic time
+/// (eight bytes).
 pub mod headroom {
-    /// Bytes per delivery: class (four), offset of the view (two), frame bytes after the view
-    /// (two).
+    /// Number of bytes per delivery: class (four), offset of the view (two), number of frame bytes
+    /// after the view (two).
     pub const DELIVERY: u32 = 8;
-    /// Bytes per exit number.
+    /// Number of bytes per exit number.
     pub const EXIT: u32 = 2;
-    /// Size of the fields after the exit numbers, in bytes.
+    /// Size in bytes of the fields after the exit numbers.
     pub const REST: u32 = 24;
 
-    /// Returns the offset of the fields after the exit numbers, for this many deliveries.
+    /// Returns the offset in bytes of the fields after the exit numbers, for this number of
+    /// deliveries.
     #[must_use]
     pub const fn rest(deliveries: u32) -> u32 {
         deliveries * DELIVERY + (deliveries * EXIT).next_multiple_of(8)
     }
 
-    /// Returns the total size, for this many deliveries.
+    /// Returns the total size in bytes, for this number of deliveries.
     #[must_use]
     pub const fn bytes(deliveries: u32) -> u32 {
         rest(deliveries) + REST
     }
 }
 
-/// Maximum number of deliveries of a redirected frame, bounded by the headroom.
+/// Maximum number of deliveries of a redirected frame, which the size of the headroom limits.
 pub const REDIRECT_DELIVERIES_MAX: u16 = 16;
 const _: () = assert!((REDIRECT_DELIVERIES_MAX as u32) < DELIVERIES_MAX);
 
-/// Emits a redirecting program. `body` and `unsure` are those of a [`tap`](super::tap::tap); frames
-/// with a tag that the driver removed are unsure.
+/// Emits a redirecting program. `body` and `unsure` have the same meaning as in
+/// [`tap`](super::tap::tap). Frames whose tag the driver removed are unsure.
 pub fn redirect(
     target: impl Into<Target>,
     redirect: &Redirect,
@@ -78,12 +80,13 @@ pub fn redirect(
 /// Number of the map of sockets, provided by the caller.
 const SOCKETS_MAP: u32 = CALLER_MAPS + 2;
 
-/// XDP return codes.
+/// XDP_DROP
 const DROP: i32 = 1;
+/// XDP_REDIRECT
 const REDIRECT: i32 = 4;
 
 impl Scope<'_, '_> {
-    /// Redirects the frame to the interface with this index, and to no consumer.
+    /// Redirects the frame to the interface with this index, instead of to its consumers.
     pub fn redirect_to(&mut self, interface: u32) {
         let target = self.builder().target;
         if target.hook != program::Hook::Xdp || !target.takes {
@@ -91,15 +94,15 @@ impl Scope<'_, '_> {
             return self.builder().refuse(Unfit::new(why));
         }
         let b = self.builder();
-        b.find_region();
+        b.restore_region();
         b.sends = true;
         b.asm.push(Insn::store(Size::W, R9, offset::DEVICE, interface.cast_signed()));
     }
 }
 
 impl Builder {
-    /// Loads the tag that the driver removed into its slot, if there is one; such a frame is
-    /// unsure.
+    /// Loads the tag that the driver removed, if there is one, into the reserved slot. A frame with
+    /// such a tag is unsure.
     pub(super) fn load_driver_tag(&mut self, function: i32) {
         const SCRATCH: i16 = FixedSlots::LENGTH;
         let none = self.asm.label();
@@ -120,14 +123,14 @@ impl Builder {
         asm.push(Insn::alu(Alu::Shl, R2, 32));
         asm.push(Insn::alu(Alu::Or, R1, R2));
         asm.push(Insn::store(Size::DW, R10, FixedSlots::TAG, R1));
-        self.find_length();
+        self.store_frame_length();
         let unsure = self.unsure();
         self.asm.jump(unsure);
         self.bind(none);
     }
 
-    /// Stores the frame length in its slot if only a helper can determine it.
-    pub(super) fn find_length(&mut self) {
+    /// Stores the frame length in its reserved slot, if only a helper can determine the length.
+    pub(super) fn store_frame_length(&mut self) {
         if self.is_length_stored() {
             self.asm.push(Insn::mov(R1, R6));
             self.call(Helper::XdpBuffLen);
@@ -135,12 +138,12 @@ impl Builder {
         }
     }
 
-    /// Emits the end of a frame: redirects the frame to the interface that the body named, else to
-    /// the socket of its queue if the body delivered it, else drops it. A failed redirect is
-    /// counted as a failed delivery.
+    /// Emits the final action of a redirecting program: redirects the frame to the interface that
+    /// the body named, else to the socket of its queue if the body delivered the frame, else drops
+    /// it. A failed redirect is counted as a failed delivery.
     pub(super) fn emit_redirect_end(&mut self, redirect: &Redirect, deliveries: &[Delivery]) {
         let (drop, failed) = (self.asm.label(), self.asm.label());
-        self.find_region();
+        self.restore_region();
         if self.sends {
             self.send();
         }
@@ -162,7 +165,7 @@ impl Builder {
         self.asm.exit_with(DROP);
     }
 
-    /// Emits the redirect to the interface that the body named, if any.
+    /// Emits the redirect to the interface that the body named, if there is one.
     fn send(&mut self) {
         let here = self.asm.label();
         self.asm.push(Insn::load(Size::W, R1, R9, offset::DEVICE));
@@ -173,7 +176,7 @@ impl Builder {
         self.asm.bind(here);
     }
 
-    /// Extends the headroom and writes the information for the consumers into it.
+    /// Extends the frame into its headroom, and writes the information for the consumers there.
     fn write_headroom(
         &mut self,
         redirect: &Redirect,
@@ -237,5 +240,5 @@ impl Builder {
     }
 }
 
-/// Slot of the time once the body has ended.
+/// Stack slot of the time, used after the body.
 const NOW: i16 = -32;

@@ -1,8 +1,8 @@
-//! Remapping of the stack slots in an answer.
+//! Replacement of the stack slots that an answer refers to.
 
 use super::handle::{Answer, Brand, Depth, FramePos, Layers, Num, PosBase, Transport, Value};
 
-/// Applies `f` to each slot of the answer, and gives the answer a new brand.
+/// Applies `f` to each slot that the answer refers to, and gives the answer a new brand.
 pub(super) fn map_slots(answer: Answer<'_>, mut f: impl FnMut(Depth) -> Depth) -> Answer<'static> {
     fn num(slot: Depth) -> Num<'static> {
         Num { slot, brand: Brand::default() }

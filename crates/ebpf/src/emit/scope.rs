@@ -1,7 +1,8 @@
-//! The scope: the operations of a twin.
+//! The scope, whose methods are the operations that a twin can emit.
 //!
-//! A twin calls the methods of its [`Scope`] in execution order. Methods do not fail: the first
-//! operation that cannot be expressed is remembered and becomes the [`Unfit`] of the whole program.
+//! A twin calls the methods of its [`Scope`] in execution order. Most methods cannot fail. The
+//! first operation that eBPF cannot express is remembered and becomes the [`Unfit`] error of the
+//! entire program.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -18,18 +19,20 @@ use super::unfit::Unfit;
 use crate::insn::{Alu, Cond, Insn, R0, R1, R6, Size};
 use crate::program::{FilterSpan, Hook};
 
-/// The type of a twin, as stored in a filter's description. `A` is the type of the filter's
-/// arguments. A plain `fn` with these parameters and elided or named lifetimes coerces to it.
+/// The type of a twin, as stored in the description of a filter. `A` is the type of the filter's
+/// arguments. A plain `fn` with these parameters coerces to this type.
 pub type Emit<A> =
     for<'s, 'o> fn(&A, &mut Scope<'s, 'o>, Layers<'s>, Exit<'s>) -> Result<Answer<'s>, Unfit>;
 
-/// Straight-line code under construction; `'s` is its brand, `'o` that of the enclosing scope.
+/// Straight-line code under construction. `'s` is the brand of the scope, and `'o` that of the
+/// enclosing scope.
 pub struct Scope<'s, 'o: 's> {
     builder: Box<Builder>,
     brand: PhantomData<(Invariant<'s>, Invariant<'o>)>,
 }
 
-/// Makes a scope invariant in its brands, so that no scope can stand in for another.
+/// A type that is invariant in its lifetime. It makes a scope invariant in its brands, so that no
+/// scope can be used in place of another.
 type Invariant<'s> = fn(&'s ()) -> &'s ();
 
 impl fmt::Debug for Scope<'_, '_> {
@@ -38,7 +41,7 @@ impl fmt::Debug for Scope<'_, '_> {
     }
 }
 
-/// A comparison of unsigned numbers.
+/// A comparison of two unsigned numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cmp {
     /// ==
@@ -53,15 +56,15 @@ pub enum Cmp {
     Gt,
     /// >=
     Ge,
-    /// The operands share a set bit.
+    /// Holds if the operands share a set bit.
     Any,
-    /// The operands share no set bit.
+    /// Holds if the operands share no set bit.
     NotAny,
 }
 
 impl Cmp {
-    /// Returns the condition for the opposite comparison; `None` for [`Cmp::Any`], for which BPF
-    /// has none.
+    /// Returns the condition of the opposite comparison; `None` for [`Cmp::Any`], whose opposite
+    /// BPF lacks.
     pub(super) const fn inverse(self) -> Option<Cond> {
         Some(match self {
             Self::Eq => Cond::Ne,
@@ -76,16 +79,17 @@ impl Cmp {
     }
 }
 
-/// Frame metadata that the kernel provides beside the bytes.
+/// Metadata of a frame that the kernel provides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Meta {
-    /// Length in bytes, fragments included.
+    /// Length of the frame in bytes, including fragments.
     Length,
-    /// 1 if a VLAN tag lies beside the frame, else 0.
+    /// 1 if a VLAN tag is stored outside of the frame, else 0.
     TagPresent,
-    /// The tag beside the frame: priority, drop eligibility and VLAN id.
+    /// Control information of the tag stored outside of the frame: priority, drop eligibility and
+    /// VLAN id.
     TagTci,
-    /// Its protocol: 0x8100 or 0x88a8.
+    /// Protocol of the tag stored outside of the frame: 0x8100 or 0x88a8.
     TagProtocol,
 }
 
@@ -106,21 +110,24 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         self.builder.target.hook
     }
 
-    /// Returns true if the outer VLAN tag may lie beside the frame at this hook (see [`Meta`]).
+    /// Returns true if, at this hook, the outer VLAN tag may be stored outside of the frame (see
+    /// [`Meta`]).
     pub fn has_tag_beside(&self) -> bool {
         !matches!(self.builder.target.hook, Hook::Xdp | Hook::Cgroup)
     }
 
     // ---- bounds checks and loads
 
-    /// Continues only if `N` bytes follow `at`, and returns the proof.
+    /// Continues only if `N` bytes follow `at`, and returns the proof. Other blocks leave to
+    /// `miss`.
     pub fn need<const N: usize>(&mut self, at: FramePos<'s>, miss: Exit<'s>) -> Window<'s, N> {
         const { assert!(0 < N && N <= 512, "a window has 1 to 512 bytes") }
         let length = u16::try_from(N).unwrap_or(u16::MAX);
         Window { bytes: self.builder.check(at, length, miss.label) }
     }
 
-    /// Loads a field from checked bytes. An offset beyond the window does not compile.
+    /// Loads a field from bytes that have been checked. An offset beyond the window does not
+    /// compile.
     pub fn load<T: Width, const OFF: usize, const N: usize>(
         &mut self,
         window: Window<'s, N>,
@@ -130,7 +137,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         self.builder.load(window.bytes, u16::try_from(OFF).unwrap_or(u16::MAX), T::SIZE)
     }
 
-    /// Checks bounds like [`Scope::need`], for a length known only while emitting.
+    /// Checks bounds like [`Scope::need`], for a length that is known only during emission.
     pub fn need_dyn(
         &mut self,
         at: FramePos<'s>,
@@ -143,7 +150,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         Ok(DynWindow { bytes: self.builder.check(at, n, miss.label), length: n })
     }
 
-    /// Loads a field from a [`DynWindow`].
+    /// Loads a field from a [`DynWindow`]. Fails if the offset is beyond the window.
     pub fn load_dyn<T: Width>(&mut self, span: DynWindow<'s>, off: u16) -> Result<Num<'s>, Unfit> {
         if usize::from(off) + T::SIZE.bytes() > usize::from(span.length) {
             return Err(self.unfit("it reads past the bytes that it has checked"));
@@ -151,7 +158,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         Ok(self.builder.load(span.bytes, off, T::SIZE))
     }
 
-    /// Returns the position `n` bytes further, without the right to read there.
+    /// Returns the position `n` bytes after `at`, without the right to read there.
     pub fn advance(&mut self, at: FramePos<'s>, n: u16) -> FramePos<'s> {
         if at.off.checked_add(n).is_none() {
             self.builder.refuse(too_far());
@@ -159,14 +166,15 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         FramePos { off: at.off.saturating_add(n), reach: at.reach + u32::from(n), ..at }
     }
 
-    /// Returns the same position with a hint: its usual distance from the frame's first byte. If
-    /// that is cheaper, the bytes are loaded from that distance, after a check that the hint holds.
+    /// Returns the same position with a hint: its usual distance in bytes from the first byte of
+    /// the frame. Where this is cheaper, the program loads bytes from that distance, after checking
+    /// that the hint holds.
     #[must_use]
     pub fn usually(&self, at: FramePos<'s>, usual: u16) -> FramePos<'s> {
         FramePos { usual: usual.checked_sub(at.off), ..at }
     }
 
-    /// Returns the position `by` bytes further; continues only if `by` is at most `max`.
+    /// Returns the position `by` bytes after `at`. Continues only if `by` is at most `max`.
     pub fn advance_by(
         &mut self,
         at: FramePos<'s>,
@@ -179,7 +187,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
 
     // ---- branches
 
-    /// Continues only if the comparison holds.
+    /// Continues only if the comparison holds; otherwise leaves to `miss`.
     pub fn only(&mut self, left: Num<'s>, cmp: Cmp, right: impl Into<Value<'s>>, miss: Exit<'s>) {
         match cmp.inverse() {
             Some(cond) => self.jump_if(cond, left, right.into(), miss.label),
@@ -193,7 +201,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         }
     }
 
-    /// Continues only if the number is one of these.
+    /// Continues only if the number is one of these values; otherwise leaves to `miss`.
     pub fn only_one_of(
         &mut self,
         num: Num<'s>,
@@ -206,7 +214,8 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         });
     }
 
-    /// Continues only if the value is in `low..=high`, the class range of an arc.
+    /// Continues only if the value is in `low..=high`, the class range of an arc; otherwise leaves
+    /// to `miss`.
     pub fn only_in(&mut self, value: Value<'s>, low: u32, high: u32, miss: Exit<'s>) {
         match value {
             Value::Const(constant) if (low..=high).contains(&constant) => {}
@@ -235,19 +244,19 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         result
     }
 
-    /// Jumps to an exit; code after it in this scope is dropped as unreachable.
+    /// Jumps to an exit. Code after the jump in this scope is dropped as unreachable.
     pub fn leave(&mut self, to: Exit<'s>) {
         self.builder.asm.jump(to.label);
     }
 
-    /// Returns an exit that increments `counter` of this filter and continues at `then`, for blocks
-    /// that the filter does not recognize.
+    /// Returns an exit for blocks that this filter does not recognize. The exit increments
+    /// `counter` of this filter and continues at `then`.
     pub fn absent(&mut self, counter: &str, then: Exit<'s>) -> Exit<'s> {
         Exit { label: self.builder.counting_exit(counter, then.label), brand: then.brand }
     }
 
-    /// Returns the exit for blocks that this code cannot decide; the user implementation takes
-    /// over.
+    /// Returns the exit for blocks that this code cannot decide, so that the user implementation
+    /// decides.
     pub fn unsure(&self) -> Exit<'s> {
         Exit { label: self.builder.unsure(), brand: Brand::default() }
     }
@@ -260,49 +269,49 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
 
     // ---- numbers
 
-    /// Loads a constant into a number.
+    /// Loads a constant and returns it as a number.
     pub fn constant(&mut self, value: u32) -> Num<'s> {
         self.builder.fetch(value.into(), R0);
         self.builder.keep(R0)
     }
 
-    /// `left & right`.
+    /// Returns `left & right`.
     pub fn and(&mut self, left: Num<'s>, right: impl Into<Value<'s>>) -> Num<'s> {
         self.compute(Alu::And, left, right.into())
     }
 
-    /// `left | right`.
+    /// Returns `left | right`.
     pub fn or(&mut self, left: Num<'s>, right: impl Into<Value<'s>>) -> Num<'s> {
         self.compute(Alu::Or, left, right.into())
     }
 
-    /// `left + right`, modulo 2^32.
+    /// Returns `left + right`, modulo 2^32.
     pub fn add(&mut self, left: Num<'s>, right: impl Into<Value<'s>>) -> Num<'s> {
         self.compute(Alu::Add, left, right.into())
     }
 
-    /// `left - right`, modulo 2^32.
+    /// Returns `left - right`, modulo 2^32.
     pub fn sub(&mut self, left: Num<'s>, right: impl Into<Value<'s>>) -> Num<'s> {
         self.compute(Alu::Sub, left, right.into())
     }
 
-    /// `left << bits`, modulo 2^32; `bits` is taken modulo 32.
+    /// Returns `left << bits`, modulo 2^32. `bits` is taken modulo 32.
     pub fn shl(&mut self, left: Num<'s>, bits: u32) -> Num<'s> {
         self.compute(Alu::Shl, left, Value::Const(bits & 31))
     }
 
-    /// `left >> bits`; `bits` is taken modulo 32.
+    /// Returns `left >> bits`. `bits` is taken modulo 32.
     pub fn shr(&mut self, left: Num<'s>, bits: u32) -> Num<'s> {
         self.compute(Alu::Shr, left, Value::Const(bits & 31))
     }
 
-    /// Returns the class of a natural value: the value, or [`ZERO`] for 0, since class 0 means no
-    /// answer.
+    /// Returns the class of a natural value: the value itself, or [`ZERO`] for 0, because class 0
+    /// means no answer.
     pub fn natural(&mut self, num: Num<'s>) -> Num<'s> {
         self.zero_to(num, Insn::alu32(Alu::Mov, R0, ZERO.cast_signed()))
     }
 
-    /// Replaces 0 by the number that `insn` loads into r0.
+    /// Returns the number or, if it is 0, the number that `insn` loads into r0.
     pub(super) fn zero_to(&mut self, num: Num<'s>, insn: Insn) -> Num<'s> {
         let b = &mut self.builder;
         let done = b.asm.label();
@@ -337,44 +346,44 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
 
     // ---- joins
 
-    /// Creates a variable with an initial value, which arms may set.
+    /// Creates a variable with the initial value `first`, which arms may set.
     pub fn var(&mut self, first: impl Into<Value<'s>>) -> Var<'s> {
         self.builder.fetch(first.into(), R0);
         Var(self.builder.keep(R0))
     }
 
-    /// Sets a variable, in this scope or any arm inside.
+    /// Sets a variable, in this scope or in an arm inside.
     pub fn set(&mut self, var: Var<'s>, value: impl Into<Value<'s>>) {
         self.builder.fetch(value.into(), R0);
         self.builder.put(var.0.slot, R0);
     }
 
-    /// Reads a variable.
+    /// Returns the value of a variable.
     pub fn get(&mut self, var: Var<'s>) -> Num<'s> {
         self.builder.fetch(var.0.into(), R0);
         self.builder.keep(R0)
     }
 
-    /// Creates a position variable with an initial value, which arms may set.
+    /// Creates a position variable with the initial value `first`, which arms may set.
     pub fn at_var(&mut self, first: FramePos<'s>) -> FramePosVar<'s> {
         self.builder.at_var(first)
     }
 
-    /// Sets a position variable, in this scope or any arm inside.
+    /// Sets a position variable, in this scope or in an arm inside.
     pub fn set_at(&mut self, var: FramePosVar<'s>, at: FramePos<'s>) {
         self.builder.set_at(var, at);
     }
 
-    /// Reads a position variable.
+    /// Returns the value of a position variable.
     pub fn get_at(&mut self, var: FramePosVar<'s>) -> FramePos<'s> {
         self.builder.get_at(var)
     }
 
     // ---- twins
 
-    /// Emits the twin of the filter with this span. Unrecognized blocks leave through `out`. Stack
-    /// slots of the twin are released, except those of its answer.
-    pub fn piece<A: ?Sized>(
+    /// Emits the twin of the filter with this span. Blocks that it does not recognize leave through
+    /// `out`. Releases the stack slots of the twin, except those of its answer.
+    pub fn emit_twin<A: ?Sized>(
         &mut self,
         filter: FilterSpan,
         emit: Emit<A>,
@@ -401,10 +410,10 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         }
     }
 
-    /// Emits a twin with handlers of its own for unrecognized blocks (`absent`) and for undecided
-    /// blocks (`unsure`). Both handlers must leave; code after the call runs for answered blocks
-    /// only.
-    pub fn piece_or<A: ?Sized>(
+    /// Emits a twin with separate handlers for blocks that it does not recognize (`absent`) and
+    /// blocks that it cannot decide (`unsure`). Both handlers must leave. Code after the call runs
+    /// only for answered blocks.
+    pub fn emit_twin_or<A: ?Sized>(
         &mut self,
         (filter, emit, args): (FilterSpan, Emit<A>, &A),
         on: Layers<'s>,
@@ -416,7 +425,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         let outer = self.builder.unsure();
         self.builder.set_unsure(undecided);
         let out = Exit { label: none, brand: Brand::default() };
-        let answer = self.piece(filter, emit, args, on, out);
+        let answer = self.emit_twin(filter, emit, args, on, out);
         self.builder.set_unsure(outer);
         let answer = answer?;
         let (unrecognized_used, undecided_used) =
@@ -436,8 +445,8 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         Ok(answer)
     }
 
-    /// Emits conditional code and its alternative: `only` may leave through the exit that it is
-    /// given, which leads to `miss`; `miss` itself must leave.
+    /// Emits conditional code and its alternative. `only` may leave through the exit that it
+    /// receives, which leads to `miss`. `miss` itself must leave.
     pub fn or_else(
         &mut self,
         only: impl FnOnce(&mut Self, Exit<'s>),
@@ -453,7 +462,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         self.builder.bind(next);
     }
 
-    /// Records the reason, because the twin may drop the error.
+    /// Returns an error and also records its reason, because the twin may drop the error.
     fn unfit(&mut self, why: &'static str) -> Unfit {
         self.builder.refuse(Unfit::new(why));
         Unfit::new(why)

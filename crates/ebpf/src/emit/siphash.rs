@@ -1,12 +1,12 @@
-//! SipHash-2-4 as straight-line eBPF, without helpers and loops.
+//! SipHash-2-4 in straight-line eBPF, without helpers and loops.
 //!
 //! Input: a key known while emitting, and 64-bit numbers as read from the packet. Output: the tag,
 //! as it is stored in a packet. The state lives in four stack slots that arms may update, so that
 //! the number of input words may depend on the packet. (Aumasson, Bernstein, 2012: "SipHash: a fast
 //! short-input PRF".)
 //!
-//! Numbers arrive in network byte order and SipHash reads its input in the reverse order: each
-//! input word and the tag are byte-swapped once.
+//! The numbers are in network byte order, while SipHash reads its input in the reverse order. Each
+//! input word and the tag are therefore byte-swapped once.
 
 use super::handle::{Brand, Depth, Num};
 use super::scope::Scope;
@@ -16,21 +16,23 @@ use crate::insn::{Alu, Insn, R0, R1, R2, R3, R4, R5, Reg};
 /// A SipHash computation in progress.
 #[derive(Clone, Copy, Debug)]
 pub struct Sip<'s> {
-    /// The deepest of four slots; it holds the last state word.
+    /// The deepest of four slots, which holds the last word of the state.
     slot: Depth,
     brand: Brand<'s>,
 }
 
-/// Registers of the state during a round.
+/// Registers that hold the state during a round.
 const STATE: [Reg; 4] = [R1, R2, R3, R4];
-/// "somepseudorandomlygeneratedbytes".
+/// Initial state: "somepseudorandomlygeneratedbytes".
 const BEGIN: [u64; 4] =
     [0x736f_6d65_7073_6575, 0x646f_7261_6e64_6f6d, 0x6c79_6765_6e65_7261, 0x7465_6462_7974_6573];
+/// Number of rounds per input word.
 const ROUNDS: usize = 2;
+/// Number of rounds after the last input word.
 const LAST_ROUNDS: usize = 4;
 
 impl<'s, 'o: 's> Scope<'s, 'o> {
-    /// Begins a tag under this key, given as two little-endian words.
+    /// Begins the computation of a tag under this key, given as two little-endian words.
     pub fn sip(&mut self, key: [u64; 2]) -> Sip<'s> {
         let b = self.builder();
         let slot = b.slots(4);
@@ -41,8 +43,8 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         Sip { slot, brand: Brand::default() }
     }
 
-    /// Absorbs eight bytes, given as a number in network byte order.
-    pub fn sip_take(&mut self, sip: Sip<'s>, word: Wide<'s>) {
+    /// Absorbs eight bytes of input, given as a number in network byte order.
+    pub fn sip_absorb(&mut self, sip: Sip<'s>, word: Wide<'s>) {
         self.fetch_wide(word, R5);
         self.swap_bytes(R5);
         self.sip_fetch(sip);
@@ -55,10 +57,10 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         self.builder().invalidate_registers();
     }
 
-    /// Absorbs the last word, whose last byte is the input length modulo 256, and returns the tag
-    /// as a number in network byte order.
+    /// Absorbs the last word of input, whose last byte is the input length modulo 256. Returns the
+    /// tag as a number in network byte order.
     pub fn sip_end(&mut self, sip: Sip<'s>, last: Wide<'s>) -> Wide<'s> {
-        self.sip_take(sip, last);
+        self.sip_absorb(sip, last);
         self.sip_fetch(sip);
         self.builder().asm.push(Insn::alu(Alu::Xor, R3, 0xff));
         (0..LAST_ROUNDS).for_each(|_| self.sip_round());
@@ -76,7 +78,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         }
     }
 
-    /// Emits one round, in the order of the paper.
+    /// Emits one round, with the operations in the order of the paper.
     fn sip_round(&mut self) {
         let [v0, v1, v2, v3] = STATE;
         self.add_rotate_xor(v0, v1, 13);

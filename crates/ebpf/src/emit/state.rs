@@ -1,11 +1,11 @@
-//! Filter state: the plain data of a private session, in a map.
+//! State of a filter: the plain data of its private session, kept in a map.
 //!
 //! Input: byte offsets in that state. Output: loads, atomic additions and exchanges. The layout is
 //! that of the user implementation, so that the state moves with the filter (CONTRACT 15); the exam
-//! compares the two byte for byte. All processors share the state, so there are no plain stores: a
-//! twin adds, or exchanges a value.
+//! compares the states of both byte for byte. All processors share the state, so there are no plain
+//! stores: a twin adds or exchanges values atomically.
 //!
-//! Numbers of the state have 64 bits ([`Wide`]); other numbers of the emitter have 32 bits.
+//! Numbers in the state have 64 bits ([`Wide`]), while other numbers of the emitter have 32.
 
 use std::marker::PhantomData;
 
@@ -17,7 +17,7 @@ use crate::asm::Label;
 use crate::insn::{Alu, Cond, Helper, Insn, R0, R1, R2, R3, R6, R10, Size, atomic};
 use crate::program::Hook;
 
-/// The state of the current filter.
+/// The state of the current filter in its map.
 #[derive(Clone, Copy, Debug)]
 pub struct TwinState<'s> {
     map: u32,
@@ -25,7 +25,7 @@ pub struct TwinState<'s> {
     brand: Brand<'s>,
 }
 
-/// A 64-bit number computed at run time.
+/// A 64-bit number that the program computes.
 #[derive(Clone, Copy, Debug)]
 pub struct Wide<'s>(pub(super) Num<'s>);
 
@@ -34,26 +34,26 @@ pub struct Wide<'s>(pub(super) Num<'s>);
 pub struct WideVar<'s>(Wide<'s>);
 
 impl<'s, 'o: 's> Scope<'s, 'o> {
-    /// Declares the filter's state: `size` bytes, initially zero.
+    /// Declares the state of the current filter: `size` bytes, initially zero.
     pub fn state(&mut self, size: u16) -> TwinState<'s> {
         TwinState { map: self.builder().state(size), size, brand: PhantomData }
     }
 
-    /// Loads the number at byte `at`.
+    /// Loads the number at byte `at` of the state.
     pub fn read(&mut self, state: TwinState<'s>, at: u16) -> Wide<'s> {
         self.point_at_state(state, at, 8);
         self.builder().asm.push(Insn::load(Size::DW, R0, R1, 0));
         self.keep_wide()
     }
 
-    /// Atomically adds to the number at byte `at`.
+    /// Atomically adds to the number at byte `at` of the state.
     pub fn add_to(&mut self, state: TwinState<'s>, at: u16, amount: impl Into<Value<'s>>) {
         self.builder().fetch(amount.into(), R2);
         self.point_at_state(state, at, 8);
         self.builder().asm.push(Insn::atomic(Size::DW, atomic::ADD, R1, 0, R2));
     }
 
-    /// Atomically adds to the number at byte `at`, and returns the old value.
+    /// Atomically adds to the number at byte `at` of the state, and returns the old value.
     pub fn fetch_add(
         &mut self,
         state: TwinState<'s>,
@@ -69,7 +69,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
     }
 
     /// Atomically adds to the `nth` of `count` numbers that begin at byte `at`. Does nothing if
-    /// there is no such number.
+    /// `nth` is out of range.
     pub fn add_nth(
         &mut self,
         state: TwinState<'s>,
@@ -85,9 +85,9 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         b.bind(beyond);
     }
 
-    /// Atomically raises the `nth` of `count` numbers at byte `at` to `new`. Leaves to `other` if
-    /// the number is not smaller, if another processor has changed it in the meantime, or if there
-    /// is no such number.
+    /// Atomically raises the `nth` of `count` numbers that begin at byte `at` to `new`. Leaves to
+    /// `other` if the number is not smaller than `new`, if another processor changes it in the
+    /// meantime, or if `nth` is out of range.
     pub fn raise_nth(
         &mut self,
         state: TwinState<'s>,
@@ -104,7 +104,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         self.compare_exchange(other);
     }
 
-    /// Atomically exchanges the number at byte `at`, and returns the old value.
+    /// Atomically exchanges the number at byte `at` of the state, and returns the old value.
     pub fn exchange(&mut self, state: TwinState<'s>, at: u16, new: Wide<'s>) -> Wide<'s> {
         self.fetch_wide(new, R0);
         self.point_at_state(state, at, 8);
@@ -112,7 +112,8 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         self.keep_wide()
     }
 
-    /// Compare-and-swap on the number at byte `at`; leaves to `other` if it is not `old`.
+    /// Compares and swaps the number at byte `at` of the state. Leaves to `other` if the number is
+    /// not `old`.
     pub fn replace(
         &mut self,
         state: TwinState<'s>,
@@ -126,8 +127,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         self.compare_exchange(other);
     }
 
-    /// Reads the monotonic clock, in nanoseconds; a call takes 32 ns on the machine of the
-    /// measurement.
+    /// Reads the monotonic clock in ns. A call takes 32 ns on the machine of the measurement.
     pub fn now(&mut self) -> Wide<'s> {
         self.builder().call(Helper::KtimeNs);
         self.keep_wide()
@@ -135,7 +135,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
 
     // ---- arithmetic
 
-    /// Loads a 64-bit constant.
+    /// Loads a 64-bit constant and returns it as a number.
     pub fn wide(&mut self, value: u64) -> Wide<'s> {
         self.builder().asm.push_wide(Insn::load64(R0, value));
         self.keep_wide()
@@ -147,36 +147,36 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         Wide(num)
     }
 
-    /// Returns the lower half.
+    /// Returns the lower 32 bits of a number.
     pub fn narrow(&mut self, wide: Wide<'s>) -> Num<'s> {
         self.fetch_wide(wide, R0);
         self.builder().asm.push(Insn::alu32(Alu::Mov, R0, R0));
         self.builder().keep(R0)
     }
 
-    /// `left + right`, modulo 2^64.
-    pub fn plus(&mut self, left: Wide<'s>, right: Wide<'s>) -> Wide<'s> {
+    /// Returns `left + right`, modulo 2^64.
+    pub fn add_wide(&mut self, left: Wide<'s>, right: Wide<'s>) -> Wide<'s> {
         self.compute_wide(Alu::Add, left, right)
     }
 
-    /// `left - right`, modulo 2^64.
-    pub fn minus(&mut self, left: Wide<'s>, right: Wide<'s>) -> Wide<'s> {
+    /// Returns `left - right`, modulo 2^64.
+    pub fn sub_wide(&mut self, left: Wide<'s>, right: Wide<'s>) -> Wide<'s> {
         self.compute_wide(Alu::Sub, left, right)
     }
 
-    /// `left ^ right`.
+    /// Returns `left ^ right`.
     pub fn xor_wide(&mut self, left: Wide<'s>, right: Wide<'s>) -> Wide<'s> {
         self.compute_wide(Alu::Xor, left, right)
     }
 
-    /// `left << bits`, modulo 2^64; `bits` is taken modulo 64.
+    /// Returns `left << bits`, modulo 2^64. `bits` is taken modulo 64.
     pub fn shl_wide(&mut self, left: Wide<'s>, bits: u32) -> Wide<'s> {
         self.fetch_wide(left, R0);
         self.builder().asm.push(Insn::alu(Alu::Shl, R0, (bits & 63).cast_signed()));
         self.keep_wide()
     }
 
-    /// Combines an upper and a lower half.
+    /// Combines an upper and a lower half into a 64-bit number.
     pub fn join(&mut self, [high, low]: [Num<'s>; 2]) -> Wide<'s> {
         let b = self.builder();
         b.fetch(high.into(), R0);
@@ -186,18 +186,19 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         self.keep_wide()
     }
 
-    /// `left | right`.
+    /// Returns `left | right`.
     pub fn or_wide(&mut self, left: Wide<'s>, right: Wide<'s>) -> Wide<'s> {
         self.compute_wide(Alu::Or, left, right)
     }
 
-    /// `left << bits`, modulo 2^64; `bits` is taken modulo 64.
+    /// Returns `left << bits`, modulo 2^64. `bits` is taken modulo 64.
     pub fn shl_by(&mut self, left: Wide<'s>, bits: Num<'s>) -> Wide<'s> {
         self.compute_wide(Alu::Shl, left, Wide(bits))
     }
 
-    /// Mixes with the finalizer of SplitMix64 including its increment, as `wire::flow` does.
-    pub fn mix(&mut self, wide: Wide<'s>) -> Wide<'s> {
+    /// Mixes the bits of a number with the finalizer of SplitMix64, including its increment, as
+    /// `wire::flow` does.
+    pub fn mix_bits(&mut self, wide: Wide<'s>) -> Wide<'s> {
         self.fetch_wide(wide, R0);
         let b = self.builder();
         b.asm.push_wide(Insn::load64(R1, 0x9e37_79b9_7f4a_7c15));
@@ -213,25 +214,25 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         self.keep_wide()
     }
 
-    /// Creates a variable with an initial value, which arms may set.
+    /// Creates a 64-bit variable with the initial value `first`, which arms may set.
     pub fn wide_var(&mut self, first: Wide<'s>) -> WideVar<'s> {
         self.fetch_wide(first, R0);
         WideVar(self.keep_wide())
     }
 
-    /// Sets a variable, in this scope or any arm inside.
+    /// Sets a 64-bit variable, in this scope or in an arm inside.
     pub fn set_wide(&mut self, var: WideVar<'s>, value: Wide<'s>) {
         self.fetch_wide(value, R0);
         self.builder().put(var.0.0.slot, R0);
     }
 
-    /// Reads a variable.
+    /// Returns the value of a 64-bit variable.
     pub fn get_wide(&mut self, var: WideVar<'s>) -> Wide<'s> {
         self.fetch_wide(var.0, R0);
         self.keep_wide()
     }
 
-    /// `left % by`; a zero divisor leaves `left`.
+    /// Returns `left % by`; the lower half of `left` if `by` is zero.
     pub fn remainder(&mut self, left: Wide<'s>, by: u32) -> Num<'s> {
         self.fetch_wide(left, R0);
         let b = self.builder();
@@ -241,8 +242,8 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         b.keep(R0)
     }
 
-    /// Returns the larger number.
-    pub fn larger(&mut self, left: Wide<'s>, right: Wide<'s>) -> Wide<'s> {
+    /// Returns the larger of two numbers.
+    pub fn max(&mut self, left: Wide<'s>, right: Wide<'s>) -> Wide<'s> {
         self.fetch_wide(left, R0);
         self.fetch_wide(right, R1);
         let b = self.builder();
@@ -253,7 +254,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         self.keep_wide()
     }
 
-    /// Continues only if the comparison holds.
+    /// Continues only if the comparison of 64-bit numbers holds; otherwise leaves to `miss`.
     pub fn only_wide(&mut self, left: Wide<'s>, cmp: Cmp, right: Wide<'s>, miss: Exit<'s>) {
         self.fetch_wide(left, R0);
         self.fetch_wide(right, R1);
@@ -265,8 +266,9 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         b.invalidate_registers();
     }
 
-    /// Returns the bucket of a number among 65 that double in width: 0 for 0, n for 2^(n-1) up to
-    /// 2^n - 1. Branch-free, since each branch would double the verifier's paths.
+    /// Returns the index of a number among 65 buckets of doubling width: 0 for 0, and n for 2^(n-1)
+    /// to 2^n - 1. Branch-free, because each branch would double the number of paths that the
+    /// verifier explores.
     pub fn bucket(&mut self, wide: Wide<'s>) -> Num<'s> {
         self.fetch_wide(wide, R0);
         let b = self.builder();
@@ -300,7 +302,8 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
 
     // ---- lengths
 
-    /// Returns the number of frame bytes after a position, linear or not; 0 past the frame's end.
+    /// Returns the number of frame bytes from a position on, linear or not; 0 if the position is
+    /// past the end of the frame.
     pub fn rest(&mut self, at: FramePos<'s>) -> Num<'s> {
         let length = self.meta(Meta::Length);
         let b = self.builder();
@@ -316,8 +319,8 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         b.keep(R0)
     }
 
-    /// Returns the smaller number.
-    pub fn smaller(&mut self, left: Num<'s>, right: Num<'s>) -> Num<'s> {
+    /// Returns the smaller of two numbers.
+    pub fn min(&mut self, left: Num<'s>, right: Num<'s>) -> Num<'s> {
         let b = self.builder();
         b.fetch(left.into(), R0);
         b.fetch(right.into(), R1);
@@ -330,7 +333,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
 
     // ---- helpers
 
-    /// Replaces the number to which r1 points by r2 if it equals r0, else leaves to `other`.
+    /// Replaces the number at the address in r1 by r2 if it equals r0, else leaves to `other`.
     /// Clobbers r3.
     fn compare_exchange(&mut self, other: Exit<'s>) {
         let b = self.builder();
@@ -340,7 +343,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         b.asm.jump_if(Cond::Ne, R0, R3, other.label);
     }
 
-    /// Points r1 at byte `at` of the state, for `length` bytes.
+    /// Sets r1 to the address of byte `at` of the state, for an access of `length` bytes.
     fn point_at_state(&mut self, state: TwinState<'s>, at: u16, length: u16) {
         let b = self.builder();
         if at.saturating_add(length) > state.size || !at.is_multiple_of(8) {
@@ -350,8 +353,8 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         b.invalidate_registers();
     }
 
-    /// Points r1 at the `nth` of `count` numbers at byte `at`; leaves to `beyond` if there is no
-    /// such number. Clobbers r0 and r3, keeps r2.
+    /// Sets r1 to the address of the `nth` of `count` numbers that begin at byte `at` of the state.
+    /// Leaves to `beyond` if `nth` is out of range. Clobbers r0 and r3, preserves r2.
     fn point_nth(
         &mut self,
         state: TwinState<'s>,

@@ -1,16 +1,18 @@
-//! Chains that are too long for one program: the next twin is in another program, entered by a tail
-//! call.
+//! Splitting of long chains: the twins that do not fit into one program are in further programs,
+//! entered by tail calls.
 //!
-//! Input: the answer so far. Output: the same answer, if necessary in the next part. Neither stack
-//! nor pointers survive the call, so the values that the next twin may use are stored in a per-CPU
-//! row: programs at traffic control, XDP and sockets run to completion on one processor.
+//! Input: the answer so far. Output: the same answer, if necessary in the next part. Neither the
+//! stack nor pointers survive a tail call, so the values that the next twin may use are stored in a
+//! row of a map. Each processor has one row, because programs at traffic control, XDP and sockets
+//! run to completion on one processor.
 //!
-//! Storing and reloading the values without the call makes the verifier forget its knowledge about
-//! them: it does not track the contents of memory, so all paths to this point merge into one state.
+//! Storing and reloading the values without a call makes the verifier forget its knowledge about
+//! these values. Because the verifier does not track the contents of maps, all paths to this point
+//! merge into one state.
 //!
-//! Programs without CAP_PERFMON are neither split nor reset in this way: for them the verifier also
-//! explores speculative paths, and lost bounds cost it more than merging saves. A long chain that
-//! it rejects runs in user space.
+//! Programs without CAP_PERFMON are neither split nor reset in this way. For these programs the
+//! verifier also explores speculative paths, and the loss of bounds costs more than the merging of
+//! paths saves. A long chain that the verifier rejects runs in user space.
 
 use super::builder::Builder;
 use super::edit::SavedLayers;
@@ -20,16 +22,17 @@ use super::scope::Scope;
 use crate::insn::{Alu, Cond, Helper, Insn, R0, R1, R2, R3, R6, R10, Size};
 
 impl<'s, 'o: 's> Scope<'s, 'o> {
-    /// Returns the same answer, in the next part if this one is long, and otherwise with all other
-    /// knowledge dropped. Earlier handles must not be used afterwards. Does nothing inside an arm,
-    /// and does not end a part while a counting exit is pending.
+    /// Returns the same answer, in the next part if this part is long, and otherwise with the
+    /// verifier's other knowledge dropped. Handles created before the call must not be used
+    /// afterwards. Inside an arm, changes nothing. Does not end a part while a counting exit is
+    /// pending.
     #[must_use]
     pub fn link(&mut self, answer: Answer<'s>) -> Answer<'s> {
         self.link_or(answer, |_| {})
     }
 
-    /// Links as [`Scope::link`]; `fails` handles blocks whose next part cannot be entered, and must
-    /// leave. If it does not leave, these blocks are unsure.
+    /// Links like [`Scope::link`], with a handler `fails` for blocks whose next part cannot be
+    /// entered. The handler must leave; blocks for which it does not are unsure.
     #[must_use]
     pub fn link_or(
         &mut self,
@@ -76,7 +79,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
 }
 
 impl Builder {
-    /// Points r1 at the row of this processor.
+    /// Sets r1 to the address of this processor's row.
     fn point_at_row(&mut self, map: u32) {
         self.call(Helper::CpuId);
         let unsure = self.unsure();
@@ -87,7 +90,7 @@ impl Builder {
         self.invalidate_registers();
     }
 
-    /// Tail-calls the next part. A failed call falls through.
+    /// Emits the tail call of the next part. Control continues after the call if it fails.
     fn call_next(&mut self, links: u32) {
         let next = i32::try_from(self.parts()).unwrap_or(i32::MAX);
         self.asm.push(Insn::mov(R1, R6));
@@ -97,7 +100,7 @@ impl Builder {
     }
 }
 
-/// Visits the slots of all run-time values.
+/// Calls `f` on the slot of each computed value.
 fn each_slot(saved: &mut SavedLayers<'_>, class: &mut Value<'_>, mut f: impl FnMut(&mut Depth)) {
     let mut value = |value: &mut Value<'_>| {
         if let Value::Num(Num { slot, .. }) = value {

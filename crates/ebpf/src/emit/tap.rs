@@ -1,19 +1,20 @@
-//! The tap: a program that copies frames to user space through rings, and counts.
+//! Taps: programs that count frames and copy them to user space through rings.
 //!
 //! Input: the layout of the rings, and a body that tallies and delivers. Output: a [`Program`] that
-//! passes every frame. A delivered frame is copied once per owner, after all other work, into that
-//! owner's ring on its processor, with one pointer per consumer beside it. [SL §5.3, §6.2; CONTRACT
-//! 21, 29]
+//! passes every frame. A delivered frame is copied once per owner, after all other work, into the
+//! ring of this owner and processor. Each consumer gets a pointer to the copy. [SL §5.3, §6.2;
+//! CONTRACT 21, 29]
 //!
 //! Rings and doorbells are maps of the caller, numbered after the program's own. Each processor has
-//! a region ([`offset`]) in each, of which its program is the only writer: stores need no atomics,
-//! only order towards readers. The deliveries of a frame are recorded in memory ([`Scratch`]), not
-//! in registers: the verifier does not track them there, so they do not double its paths.
+//! a region ([`offset`]) in each map and is the only writer of that region, so stores need no
+//! atomics, only the right order for readers. The deliveries of a frame are recorded in memory
+//! ([`Scratch`]), not in registers. The verifier does not track memory, so deliveries do not double
+//! the number of its paths.
 //!
-//! A [`Tap`] uses one memory for everything. In a [`FusedTap`] several requests of several owners
-//! share a program: its scratch memory, each owner's frames and each request's pointers are
-//! separate maps, so that each can be mapped by the processes that may read it, and outlives the
-//! program.
+//! A [`Tap`] uses one map for everything. In a [`FusedTap`], several requests of several owners
+//! share a program. The scratch memory, each owner's frames and each request's pointers are then in
+//! separate maps, so that each map can be given to exactly the processes that may read it, and
+//! outlives the program.
 //!
 //! `ring_layout` has the offsets, `config` the configuration. [`ring`] ends a frame; [`unread`]
 //! skips the copy while there is no reader; [`shared`] lets exits of which a frame takes at most
@@ -44,8 +45,8 @@ use super::user_sockets;
 use crate::insn::{Alu, Cond, Helper, Insn, Operand, R0, R1, R9, R10, Reg, Size};
 use crate::program::Program;
 
-/// Emits a tap. `body` receives the layers of an untouched frame and the exit for finished frames.
-/// `unsure` handles frames of which not even the first bytes are readable; it must not read any.
+/// Emits a tap. `body` receives the layers of an unparsed frame and the exit for finished frames.
+/// `unsure` handles frames of which not even the first bytes are readable, so it must not read any.
 pub fn tap(
     target: impl Into<Target>,
     tap: &Tap,
@@ -55,7 +56,7 @@ pub fn tap(
     fused(target, &tap.into(), body, unsure)
 }
 
-/// Emits a tap for several requests, otherwise as [`tap`].
+/// Emits a tap for several requests, otherwise like [`tap`].
 pub fn fused(
     target: impl Into<Target>,
     fused: &FusedTap,
@@ -68,7 +69,7 @@ pub fn fused(
 }
 
 impl<'s, 'o: 's> Scope<'s, 'o> {
-    /// Adds one block of this length to a tally.
+    /// Adds one block of `bytes` bytes to a tally.
     pub fn tally(&mut self, number: u16, bytes: Num<'s>) {
         let b = self.builder();
         let scratch = b.scratch();
@@ -76,27 +77,27 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
             return b.refuse(Unfit::new("there is no room for more tallies"));
         }
         let place = scratch.tallies + 16 * number.cast_signed();
-        b.find_region();
+        b.restore_region();
         b.fetch(bytes.into(), R0);
         b.add_to_word(R9, place, 1);
         b.add_to_word(R9, place + 8, R0);
         b.hold(R1, None);
     }
 
-    /// Delivers the frame with the view of `on` and this class.
+    /// Records the delivery of the frame, with the view in `on` and this class.
     pub fn deliver(&mut self, delivery: Delivery, on: Layers<'s>, class: Value<'s>) {
-        let length = self.viewed(on);
+        let length = self.view_length(on);
         let b = self.builder();
         let scratch = b.scratch();
-        let (outlet, bit) = delivery.place();
+        let (outlet, bit) = delivery.ring_and_bit();
         let beyond = u32::from(delivery.reader) >= READERS_MAX
             || delivery.shared && delivery.exit >= EXITS_MAX;
         if outlet >= scratch.outlets || beyond {
             return b.refuse(Unfit::new("it is handed over on too many ways"));
         }
         b.note_delivery(delivery);
-        let place = scratch.handed(delivery.number);
-        b.find_region();
+        let place = scratch.delivered_view(delivery.number);
+        b.restore_region();
         b.fetch(class, R1);
         b.asm.push(Insn::store(Size::W, R9, place + 4, R1));
         b.fetch(length.into(), R0);
@@ -104,49 +105,49 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         b.fetch_distance(on.at, R1);
         b.asm.push(Insn::store(Size::W, R9, place + 8, R1));
         b.asm.push(Insn::store(Size::W, R9, place + EXIT, delivery.exit.cast_signed()));
-        b.asm.push(Insn::load(Size::DW, R1, R9, scratch.word(outlet)));
+        b.asm.push(Insn::load(Size::DW, R1, R9, scratch.delivery_word(outlet)));
         b.asm.push(Insn::alu(Alu::Or, R1, 1 << bit));
-        b.asm.push(Insn::store(Size::DW, R9, scratch.word(outlet), R1));
+        b.asm.push(Insn::store(Size::DW, R9, scratch.delivery_word(outlet), R1));
         b.hold(R1, None);
     }
 
-    /// Sets or clears a mark. The verifier does not track it.
+    /// Sets or clears a mark of the frame, which the verifier does not track.
     pub fn mark(&mut self, number: u16, set: bool) {
         let b = self.builder();
         if let Some(place) = b.mark_at(number) {
-            b.find_region();
+            b.restore_region();
             b.asm.push(Insn::store(Size::DW, R9, place, i32::from(set)));
         }
     }
 
-    /// Continues only if a mark is set.
+    /// Continues only if a mark is set; otherwise leaves to `miss`.
     pub fn only_marked(&mut self, number: u16, miss: Exit<'s>) {
         let b = self.builder();
         if let Some(place) = b.mark_at(number) {
-            b.find_region();
+            b.restore_region();
             b.asm.push(Insn::load(Size::DW, R1, R9, place));
             b.hold(R1, None);
             b.asm.jump_if(Cond::Eq, R1, 0, miss.label);
         }
     }
 
-    /// Continues only if a mark is clear.
+    /// Continues only if a mark is clear; otherwise leaves to `miss`.
     pub fn only_unmarked(&mut self, number: u16, miss: Exit<'s>) {
         let b = self.builder();
         if let Some(place) = b.mark_at(number) {
-            b.find_region();
+            b.restore_region();
             b.asm.push(Insn::load(Size::DW, R1, R9, place));
             b.hold(R1, None);
             b.asm.jump_if(Cond::Ne, R1, 0, miss.label);
         }
     }
 
-    /// Returns the length of the view in bytes. A tag beside the frame counts until it has been
-    /// parsed.
-    pub fn viewed(&mut self, on: Layers<'s>) -> Num<'s> {
+    /// Returns the length of the view in bytes. A tag stored outside of the frame counts until it
+    /// has been parsed.
+    pub fn view_length(&mut self, on: Layers<'s>) -> Num<'s> {
         let rest = self.rest(on.at);
         match on.length {
-            Some(length) => self.smaller(length, rest),
+            Some(length) => self.min(length, rest),
             // At XDP the driver removed the tag: its length is known.
             None if on.tags == 0 && self.builder().is_tag_out => self.add(rest, 4),
             None if on.tags == 0 && self.has_tag_beside() => {
@@ -158,8 +159,8 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         }
     }
 
-    /// Emits an arm in which unsure blocks leave through the arm's own exit to the code after the
-    /// arm, instead of through the common exit.
+    /// Emits an arm whose unsure blocks leave through the exit of the arm, and so continue after
+    /// it, instead of leaving through the common exit.
     pub fn catch_unsure<R>(
         &mut self,
         f: impl for<'i> FnOnce(&mut Scope<'i, 's>, Exit<'i>) -> R,
@@ -174,20 +175,21 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
     }
 }
 
-/// Returns true if the view begins after a tag that may be beside the frame. With the tag inline
-/// the view begins four bytes later.
+/// Returns true if the view begins after a tag that may be stored outside of the frame. If the tag
+/// is inline, the view begins four bytes later.
 #[must_use]
 pub const fn is_behind_tag(on: &Layers<'_>) -> bool {
     on.tags > 0 || on.length.is_some()
 }
 
 impl Builder {
-    /// Points r9 at the scratch memory of this processor.
+    /// Sets r9 to the address of this processor's scratch memory, and clears the words of the
+    /// previous frame.
     pub(super) fn find_scratch(&mut self, frame_end: &FrameEnd) {
         let scratch = frame_end.scratch();
         let known = self.asm.label();
         if let FrameEnd::Tap(FusedTap { user: Some(own), .. }) = frame_end {
-            self.only_user_sockets(own);
+            self.pass_other_sockets(own);
         }
         self.asm.push(Insn::call(Helper::CpuId));
         self.asm.jump_if(Cond::Lt, R0, frame_end.processors().cast_signed(), known);
@@ -202,7 +204,7 @@ impl Builder {
         }
         self.asm.index_map(R9, CALLER_MAPS, R0, scratch.stride.cast_signed());
         for outlet in 0..scratch.outlets {
-            self.asm.push(Insn::store(Size::DW, R9, scratch.word(outlet), 0));
+            self.asm.push(Insn::store(Size::DW, R9, scratch.delivery_word(outlet), 0));
         }
         if let FrameEnd::Tap(fused) = frame_end {
             let marks = fused.egresses.iter().map(|egress| egress.mark).chain(fused.taken);
@@ -214,19 +216,20 @@ impl Builder {
             self.asm.push(Insn::store(Size::W, R9, offset::DEVICE, 0));
         }
         self.invalidate_registers();
-        self.slots(FixedSlots::SLOTS);
+        self.slots(FixedSlots::SLOT_COUNT);
         self.floor = self.top;
         self.asm.push(Insn::store(Size::DW, R10, FixedSlots::SCRATCH, R9));
     }
 
     /// Restores r9 if other code may have overwritten it.
-    pub(super) fn find_region(&mut self) {
+    pub(super) fn restore_region(&mut self) {
         if self.region_lost {
             self.asm.push(Insn::load(Size::DW, R9, R10, FixedSlots::SCRATCH));
         }
     }
 
-    /// Points `reg` at this processor's region in a map, or returns r9, which points there already.
+    /// Returns a register with the address of this processor's region in a map: `reg`, or r9 if it
+    /// has this address already.
     fn region_of(&mut self, map: u32, stride: u32, reg: Reg) -> Reg {
         if map == 0 {
             return R9;
@@ -245,7 +248,7 @@ impl Builder {
         Some(scratch.mark(number))
     }
 
-    /// Adds to a word of a region. Not atomic; clobbers r1.
+    /// Adds to a word of a region, not atomically. Clobbers r1.
     pub(super) fn add_to_word(&mut self, region: Reg, word: i16, amount: impl Into<Operand>) {
         self.asm.push(Insn::load(Size::DW, R1, region, word));
         self.asm.push(Insn::alu(Alu::Add, R1, amount));

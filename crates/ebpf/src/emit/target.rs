@@ -2,12 +2,12 @@
 
 use crate::program::Hook;
 
-/// The class of a block that no filter recognized.
+/// The class of a block that some filter did not recognize.
 pub const NONE: u32 = 0;
 /// The class that stands for the natural value 0, such as port 0.
 pub const ZERO: u32 = u32::MAX - 1;
-/// Return value of an exam program that is unsure. As a class this value means "held". Held blocks
-/// do not leave their filter, so no answer collides with it.
+/// Return value of an exam program that is unsure. As a class, this value means "held". No answer
+/// collides with it, because held blocks do not leave their filter.
 pub const UNSURE: u32 = u32::MAX;
 
 /// The environment for which a program is emitted.
@@ -15,13 +15,15 @@ pub const UNSURE: u32 = u32::MAX;
 pub struct Target {
     /// The hook at which the program runs.
     pub hook: Hook,
-    /// True if the program must load without CAP_PERFMON, as programs on behalf of users do. It
-    /// then uses packet pointers only at constant offsets and copies bytes at computed offsets.
+    /// True if the program must load without CAP_PERFMON, as programs on behalf of users must. Such
+    /// a program uses packet pointers only at constant offsets, and copies bytes at computed
+    /// offsets.
     pub hardened: bool,
-    /// True if frames were taken from the host and may be modified. Observed frames are read-only.
+    /// True if the program takes frames from the host and may modify them. Observed frames are
+    /// read-only.
     pub takes: bool,
-    /// True if every frame is in one buffer: at XDP without multi-buffer support. The frame length
-    /// is then a pointer difference and needs no helper.
+    /// True if every frame is in one buffer, which is so at XDP without multi-buffer support. The
+    /// frame length is then the difference of two pointers and needs no helper.
     pub single: bool,
 }
 
@@ -45,26 +47,26 @@ impl Target {
         Self { takes: true, ..self }
     }
 
-    /// Returns the target for single-buffer frames.
+    /// Returns the target for frames that are in one buffer.
     #[must_use]
     pub const fn single(self) -> Self {
         Self { single: true, ..self }
     }
 }
 
-/// The use of the last answer for the return value of a program.
+/// The use of the last answer as the return value of a program.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Finish {
-    /// Return the class, or [`UNSURE`]: for the exam.
+    /// Returns the class or [`UNSURE`], for the exam.
     #[default]
     Answer,
-    /// Return a verdict.
+    /// Returns a verdict.
     Verdict {
-        /// If the last filter recognized the frame.
+        /// Verdict if the last filter recognized the frame.
         found: Verdict,
-        /// If some filter did not recognize it.
+        /// Verdict if some filter did not recognize the frame.
         none: Verdict,
-        /// If some filter was unsure.
+        /// Verdict if some filter was unsure.
         unsure: Verdict,
     },
 }
@@ -72,14 +74,14 @@ pub enum Finish {
 /// The fate of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Continue as without the program.
+    /// The frame continues as if there were no program.
     Pass,
-    /// Drop.
+    /// The frame is dropped.
     Drop,
 }
 
 impl Verdict {
-    /// Returns the hook's return value for this verdict.
+    /// Returns the return value by which the hook receives this verdict.
     pub const fn value(self, hook: Hook) -> i32 {
         match (self, hook) {
             (Self::Pass, Hook::Tc) => -1,
@@ -96,14 +98,14 @@ impl Verdict {
 /// The decoded return value of an exam program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// The class of the last filter; [`NONE`] if some filter did not recognize the block.
+    /// The class that the last filter gave; [`NONE`] if some filter did not recognize the block.
     Class(u32),
-    /// The user implementation must decide.
+    /// The program could not decide, so the user implementation must.
     Unsure,
 }
 
 impl Outcome {
-    /// Decodes the return value of a program finished with [`Finish::Answer`].
+    /// Decodes the return value of a program that was finished with [`Finish::Answer`].
     pub const fn of(value: u32) -> Self {
         if value == UNSURE { Self::Unsure } else { Self::Class(value) }
     }

@@ -1,11 +1,11 @@
-//! Code of a scope, run by the interpreter; and requests that it rejects.
+//! Tests of the emitter: code run by the interpreter, and requests that must be rejected.
 
 use super::*;
 use crate::interpret::{Machine, Packet};
 use crate::program::Hook;
 
 const FRAME: &[u8] = &[0x00, 0x01, 0x02, 0x03, 0x14, 0x25, 0x36, 0x47, 0x58, 0x69];
-const PLACES: [Hook; 3] = [Hook::Tc, Hook::Xdp, Hook::Socket];
+const HOOKS: [Hook; 3] = [Hook::Tc, Hook::Xdp, Hook::Socket];
 
 type Body = for<'p> fn(&mut Scope<'p, 'static>, Layers<'p>, Exit<'p>) -> Result<Answer<'p>, Unfit>;
 
@@ -17,15 +17,15 @@ fn run(hook: Hook, body: Body, frame: &[u8]) -> (Outcome, Vec<u64>) {
     (Outcome::of(value as u32), counters)
 }
 
-fn same_everywhere(body: Body, expected: Outcome) {
-    for hook in PLACES {
+fn assert_at_every_hook(body: Body, expected: Outcome) {
+    for hook in HOOKS {
         assert_eq!(run(hook, body, FRAME).0, expected, "{hook:?}");
     }
 }
 
 #[test]
 fn loads_and_arithmetic_compute_the_class() {
-    same_everywhere(
+    assert_at_every_hook(
         |s, on, out| {
             let at = s.advance(on.at, 2);
             let window = s.need::<6>(at, out);
@@ -55,8 +55,8 @@ fn computed_positions_are_bounded() {
         let window = s.need::<2>(at, out);
         Ok(Answer::new(s.load(window, be16::<0>()), on))
     };
-    same_everywhere(body, Outcome::Class(0x4758));
-    for hook in PLACES {
+    assert_at_every_hook(body, Outcome::Class(0x4758));
+    for hook in HOOKS {
         assert_eq!(run(hook, body, &FRAME[..8]).0, Outcome::Class(0), "cut at {hook:?}");
         assert_eq!(run(hook, body, &[0, 0, 0, 6, 0, 0, 0, 0, 0, 0, 0, 0]).0, Outcome::Class(0));
         assert_eq!(run(hook, body, &[0, 0, 0, 5, 0, 0, 0, 0, 0, 1, 2]).0, Outcome::Class(0x102));
@@ -80,7 +80,7 @@ fn arms_join_through_variables_only() {
         let there = s.load(window, byte::<0>());
         Ok(Answer::new(s.add(class, there), on))
     };
-    for hook in PLACES {
+    for hook in HOOKS {
         assert_eq!(run(hook, body, &[2, 9]).0, Outcome::Class(29), "{hook:?}");
         assert_eq!(run(hook, body, &[3, 9]).0, Outcome::Class(4), "{hook:?}");
         assert_eq!(run(hook, body, &[2]).0, Outcome::Class(0), "{hook:?}");
@@ -133,11 +133,11 @@ fn class_range_selects_the_arc() {
         s.only_in(Value::Const(4), 5, 9, out);
         Ok(Answer::new(1, on))
     };
-    same_everywhere(never, Outcome::Class(NONE));
+    assert_at_every_hook(never, Outcome::Class(NONE));
 }
 
 #[test]
-fn exits_count_and_natural_zero_is_a_class() {
+fn absent_exit_counts_and_natural_zero_is_a_class() {
     let body: Body = |s, on, out| {
         let empty = s.absent("empty", out);
         let window = s.need::<1>(on.at, empty);
@@ -147,7 +147,7 @@ fn exits_count_and_natural_zero_is_a_class() {
         s.only(class, Cmp::Ne, 9, unsure);
         Ok(Answer::new(s.natural(class), on))
     };
-    for hook in PLACES {
+    for hook in HOOKS {
         assert_eq!(run(hook, body, &[]), (Outcome::Class(NONE), vec![1, 0]));
         assert_eq!(run(hook, body, &[7]), (Outcome::Class(7), vec![0, 1]));
         assert_eq!(run(hook, body, &[0]), (Outcome::Class(ZERO), vec![0, 1]));
@@ -161,7 +161,7 @@ fn dynamic_windows_are_checked_while_emitting() {
         let span = s.need_dyn(on.at, 4, out)?;
         Ok(Answer::new(s.load_dyn::<u16>(span, 2)?, on))
     };
-    same_everywhere(body, Outcome::Class(0x0203));
+    assert_at_every_hook(body, Outcome::Class(0x0203));
     let past = program(Hook::Tc, Finish::Answer, |s, on, out| {
         let span = s.need_dyn(on.at, 4, out)?;
         Ok(Answer::new(s.load_dyn::<u16>(span, 3)?, on))
@@ -177,7 +177,7 @@ fn dynamic_windows_are_checked_while_emitting() {
 #[test]
 fn metadata_loads_at_every_hook() {
     let length: Body = |s, on, _| Ok(Answer::new(s.meta(Meta::Length), on));
-    same_everywhere(length, Outcome::Class(10));
+    assert_at_every_hook(length, Outcome::Class(10));
 }
 
 #[test]
@@ -197,10 +197,10 @@ fn exhausted_stack_is_unfit() {
     );
 }
 
-/// A twin releases its stack, so that many fit into one program.
+/// Emits many twins into one program, which is possible only if each twin releases its stack slots.
 #[test]
 fn twins_release_their_stack() {
-    fn hungry<'s>(
+    fn use_stack<'s>(
         _: &(),
         s: &mut Scope<'s, '_>,
         on: Layers<'s>,
@@ -211,12 +211,12 @@ fn twins_release_their_stack() {
         let kept = s.add(sum, on.next.map_or(Value::Const(0), Value::Num));
         Ok(Answer::new(kept, Layers { next: Some(kept), ..on }))
     }
-    same_everywhere(
+    assert_at_every_hook(
         |s, on, out| {
             let mut answer = Answer::new(0, on);
             for at in 0..20 {
-                let word = crate::FilterSpan::new("hungry", at, 1);
-                answer = s.piece(word, hungry, &(), answer.layers, out)?;
+                let word = crate::FilterSpan::new("use_stack", at, 1);
+                answer = s.emit_twin(word, use_stack, &(), answer.layers, out)?;
             }
             Ok(answer)
         },
@@ -241,7 +241,7 @@ fn offset_beyond_64_kib_is_unfit() {
     assert!(far(7).unwrap_err().why.contains("65,535"));
 }
 
-/// Code after `leave` is dropped: the verifier rejects unreachable code.
+/// Expects code after `leave` to be dropped, because the verifier rejects unreachable code.
 #[test]
 fn unreachable_code_is_dropped() {
     let program = program(Hook::Xdp, Finish::Answer, |s, on, out| {
@@ -254,12 +254,16 @@ fn unreachable_code_is_dropped() {
     assert_eq!(program.code.len(), 6, "{text}");
 }
 
-/// Sets the second byte to 9 and removes the first.
-fn change<'s>(s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> Result<Answer<'s>, Unfit> {
+/// Sets the second byte of the frame to 9 and removes the first.
+fn edit_frame<'s>(
+    s: &mut Scope<'s, '_>,
+    on: Layers<'s>,
+    out: Exit<'s>,
+) -> Result<Answer<'s>, Unfit> {
     s.need::<8>(on.at, out);
     s.writable(FrameOffset::at(2));
     s.put::<u8>(FrameOffset::at(1), 9);
-    s.cut_before(FrameOffset::at(1));
+    s.remove_before(FrameOffset::at(1));
     let at = s.position_at(FrameOffset::at(0));
     let window = s.need::<2>(at, out);
     Ok(Answer::new(s.load(window, be16::<0>()), Layers { frame: at, at, ..on }))
@@ -268,7 +272,7 @@ fn change<'s>(s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> Result<An
 #[test]
 fn i6_taken_frames_are_edited() {
     for target in [Target::from(Hook::Xdp), Target::hardened(Hook::Xdp)] {
-        let program = program(target.redirecting(), Finish::Answer, change).unwrap();
+        let program = program(target.redirecting(), Finish::Answer, edit_frame).unwrap();
         assert!(program.edits);
         let frame: Vec<u8> = (0..20).collect();
         let mut machine = Machine::of(&program);
@@ -282,7 +286,7 @@ fn i6_taken_frames_are_edited() {
 
 #[test]
 fn i6_observed_frames_stay_unchanged() {
-    let why = |target: Target| program(target, Finish::Answer, change).unwrap_err().why;
+    let why = |target: Target| program(target, Finish::Answer, edit_frame).unwrap_err().why;
     assert!(why(Hook::Xdp.into()).contains("only observed"));
     assert!(why(Hook::Tc.into()).contains("only observed"));
     assert!(why(Target::from(Hook::Socket).redirecting()).contains("copies"));
@@ -322,10 +326,11 @@ fn i6_positions_from_before_an_edit_are_rejected() {
     }
 }
 
-/// A chain too long for one program: each part continues with the answer of the previous.
+/// Emits a chain that is too long for one program, in which each part continues with the answer of
+/// the previous part.
 #[test]
 fn i6_long_chain_continues_in_tail_programs() {
-    fn adds<'s>(
+    fn add_to_class<'s>(
         _: &(),
         s: &mut Scope<'s, '_>,
         on: Layers<'s>,
@@ -346,12 +351,17 @@ fn i6_long_chain_continues_in_tail_programs() {
         let mut answer = Answer::new(1, on);
         for at in 0..30 {
             answer = s.link(answer);
-            answer =
-                s.piece(crate::FilterSpan::new("adds", at, 1), adds, &(), answer.layers, out)?;
+            answer = s.emit_twin(
+                crate::FilterSpan::new("adds", at, 1),
+                add_to_class,
+                &(),
+                answer.layers,
+                out,
+            )?;
         }
         Ok(answer)
     };
-    for hook in PLACES {
+    for hook in HOOKS {
         let program = program(hook, Finish::Answer, body).unwrap();
         assert!(program.tails.len() > 1, "{} parts", program.tails.len());
         assert_eq!(
@@ -366,7 +376,8 @@ fn i6_long_chain_continues_in_tail_programs() {
     }
 }
 
-/// Test vectors of the reference implementation: key 00 to 0f, message 00, 01, 02 and so on.
+/// Uses the test vectors of the reference implementation: key 00 to 0f, messages 00, 01, 02 and so
+/// on.
 #[test]
 fn siphash_matches_reference_vectors() {
     const VECTORS: [(u64, u64); 3] =
@@ -377,7 +388,7 @@ fn siphash_matches_reference_vectors() {
             let sip = s.sip(KEY);
             if bytes >= 8 {
                 let word = s.wide(0x0001_0203_0405_0607);
-                s.sip_take(sip, word);
+                s.sip_absorb(sip, word);
             }
             let rest = if bytes == 15 { 0x0809_0a0b_0c0d_0e00 } else { 0 };
             let last = s.wide(rest | bytes);

@@ -1,17 +1,17 @@
-//! The error of an emission: a filter that eBPF cannot express.
+//! The error returned for a filter that eBPF cannot express.
 
 use std::borrow::Cow;
 use std::fmt;
 
-/// A filter that cannot run in the kernel with its arguments, and the reason.
+/// The error of a filter that, with its arguments, cannot run in the kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unfit {
-    /// Prose for `explain`.
+    /// Reason as prose for `explain`.
     pub why: Cow<'static, str>,
 }
 
 impl Unfit {
-    /// Creates the error with this reason.
+    /// Creates an error with this reason.
     pub fn new(why: impl Into<Cow<'static, str>>) -> Self {
         Self { why: why.into() }
     }

@@ -1,15 +1,16 @@
-//! Taps on the sockets of one user. [CONTRACT 22, 25]
+//! Taps that observe only the sockets of one user. [CONTRACT 22, 25]
 //!
 //! Input: the user ([`UserSockets`]). Output: the prologue of a program at a control group, which
 //! passes packets of other users untouched and claims a region for packets of this user. Such
-//! programs run wherever a socket sends or receives: in a process, which may be interrupted by
-//! incoming packets on the same processor, or preempted by another process. A processor therefore
-//! has several regions in every ring. A program claims a free one by compare-and-swap and is its
-//! only writer until it releases it. To a reader each region is a processor.
+//! programs run wherever a socket sends or receives: in a process, which incoming packets may
+//! interrupt on the same processor, and which another process may preempt. A processor therefore
+//! has several regions in every ring. A program claims a free region by compare-and-swap, and is
+//! the only writer of the region until it releases the claim. To a reader, each region looks like a
+//! processor.
 //!
 //! The kernel identifies the user's sockets by three facts that must all hold: the owner's uid; the
-//! network namespace, since a uid means another user in another namespace; and the type of the
-//! socket, since a raw socket receives the packets of all users.
+//! network namespace, because the same uid may be another user elsewhere; and the type of the
+//! socket, because a raw socket receives the packets of all users.
 
 use super::builder::{Builder, skb};
 use super::config::FixedSlots;
@@ -21,16 +22,17 @@ use super::unfit::Unfit;
 use crate::insn::{Alu, Cond, Helper, Insn, R0, R1, R2, R3, R6, R10, Size, atomic};
 use crate::program::Hook;
 
-/// Size of a processor's claim words in bytes: per region a word that is nonzero while claimed, and
-/// a spare word.
+/// Size in bytes of the claims of a processor. Each region has a word that is nonzero while the
+/// region is claimed, and a spare word.
 pub const CLAIMS_STRIDE: u32 = REGIONS_PER_CPU * CLAIM_BYTES.cast_unsigned();
-/// Offset of the counter of packets that found no free region.
+/// Offset of the counter of packets for which no region was free.
 pub const CLAIM_FAILURES: i16 = 8;
 
 const CLAIM_BYTES: i32 = 16;
+/// Offsets of the claim words of a processor's regions.
 const CLAIM_WORDS: [i16; REGIONS_PER_CPU as usize] = [0, 16, 32, 48];
 
-/// Rejects hooks other than traffic control and, for the sockets of a user, the control group.
+/// Fails for hooks other than traffic control and, for the sockets of a user, the control group.
 pub(super) fn check_hook(hook: Hook, own: Option<&UserSockets>) -> Result<(), Unfit> {
     let fits = match hook {
         Hook::Tc => own.is_none(),
@@ -41,14 +43,14 @@ pub(super) fn check_hook(hook: Hook, own: Option<&UserSockets>) -> Result<(), Un
     fits.then_some(()).ok_or_else(|| Unfit::new(why))
 }
 
-/// Offset of the type in `bpf_sock`.
+/// Offset of the socket type in `bpf_sock`.
 const KIND: i16 = 8;
 /// SOCK_RAW
 const RAW: i32 = 3;
 
 impl Builder {
-    /// Passes packets of all sockets but those of this user.
-    pub(super) fn only_user_sockets(&mut self, own: &UserSockets) {
+    /// Passes packets of all sockets except those of this user, without observing them.
+    pub(super) fn pass_other_sockets(&mut self, own: &UserSockets) {
         let (other, ours) = (self.asm.label(), self.asm.label());
         let asm = &mut self.asm;
         asm.push(Insn::mov(R1, R6));
@@ -70,8 +72,9 @@ impl Builder {
         asm.bind(ours);
     }
 
-    /// Claims a region of the processor in r0, `all` regions in total; returns its number in r0.
-    /// Without a free region the packet passes and is counted.
+    /// Claims one of the regions of the processor in r0, and returns the number of the region in
+    /// r0. `all` is the number of regions of all processors. If no region is free, the packet is
+    /// counted and passes.
     pub(super) fn claim_region(&mut self, own: &UserSockets, all: u32) {
         let (claimed, known) = (self.asm.label(), self.asm.label());
         let pass = Verdict::Pass.value(self.target.hook);
@@ -105,15 +108,16 @@ impl Builder {
         asm.bind(known);
     }
 
-    /// Releases the region, after all writes to it.
+    /// Releases the claimed region. Must follow all writes to the region.
     pub(super) fn release_region(&mut self, own: &UserSockets) {
         self.asm.push(Insn::load(Size::DW, R1, R10, FixedSlots::CPU));
         self.asm.index_map(R2, CALLER_MAPS + own.claims, R1, CLAIM_BYTES);
         self.asm.push(Insn::store(Size::DW, R2, 0, 0));
     }
 
-    /// Loads the marks of a record into r1: a packet without an ingress interface is being sent.
-    pub(super) fn marks_of_socket(&mut self) {
+    /// Loads the marks of a record into r1. A packet without an ingress interface is marked as
+    /// sent.
+    pub(super) fn load_record_marks(&mut self) {
         let received = self.asm.label();
         let asm = &mut self.asm;
         asm.push(Insn::load(Size::W, R2, R6, skb::INGRESS_IFINDEX));

@@ -1,19 +1,20 @@
-//! Liveness analysis: finds dead instructions, whose results are overwritten or never read on any
-//! path.
+//! Liveness analysis, which finds dead instructions: on every path, their results are overwritten
+//! or never read.
 //!
-//! The emitter gives every variable an initial value and passes on positions that only a later
-//! filter would read; an error in them changes no answer. Control goes forward only, so one
-//! backward pass suffices. In doubt an instruction counts as live.
+//! The emitter produces such instructions: it gives every variable an initial value, and passes on
+//! positions that only a later filter would read. A wrong dead instruction changes no answer. One
+//! backward pass suffices, because control flows only forward. In doubt, an instruction counts as
+//! live.
 
 use crate::insn::{Helper, Insn, R0, R6, R10, SOURCE_REG, Size, atomic, class, mode};
 
 /// Size of the stack in bytes.
 const STACK: usize = 512;
 
-/// Registers and stack bytes that are live: a later instruction may read them.
+/// Registers and stack bytes that a later instruction may read.
 #[derive(Clone, PartialEq, Eq)]
 struct LiveSet {
-    /// Bit set of registers.
+    /// Bit set of live registers.
     registers: u16,
     stack: [bool; STACK],
 }
@@ -35,7 +36,7 @@ impl LiveSet {
     }
 
     /// Returns the stack bytes that an access covers.
-    fn slot(&mut self, offset: i16, size: Size) -> &mut [bool] {
+    fn stack_bytes(&mut self, offset: i16, size: Size) -> &mut [bool] {
         let from = usize::try_from(i32::from(offset) + STACK as i32).unwrap_or(STACK);
         self.stack.get_mut(from..from + size.bytes()).unwrap_or_default()
     }
@@ -62,7 +63,7 @@ pub(super) fn dead_instructions(code: &[Insn]) -> Vec<bool> {
     dead_instructions
 }
 
-/// Returns the successors of an instruction.
+/// Returns the indices of the instructions that may follow an instruction.
 fn successors(at: usize, insn: Insn) -> Vec<usize> {
     let jump = matches!(insn.class(), class::JMP | class::JMP32);
     let target = usize::try_from(at as i64 + 1 + i64::from(insn.off)).unwrap_or(usize::MAX);
@@ -76,7 +77,7 @@ fn successors(at: usize, insn: Insn) -> Vec<usize> {
     }
 }
 
-/// Updates the live set for the instruction and returns true if it is live.
+/// Updates the live set for an instruction. Returns true if the instruction is live.
 fn update(insn: Insn, live: &mut LiveSet) -> bool {
     let from_register = insn.code & SOURCE_REG != 0;
     match insn.class() {
@@ -97,13 +98,13 @@ fn update(insn: Insn, live: &mut LiveSet) -> bool {
                 live.registers &= !(1 << insn.dst);
                 live.register(insn.src);
                 if insn.src == R10.number() {
-                    live.slot(insn.off, Size::of(insn.code)).fill(true);
+                    live.stack_bytes(insn.off, Size::of(insn.code)).fill(true);
                 }
             }
             is_live
         }
         class::ST | class::STX if insn.dst == R10.number() && insn.code & 0xe0 == mode::MEM => {
-            let slot = live.slot(insn.off, Size::of(insn.code));
+            let slot = live.stack_bytes(insn.off, Size::of(insn.code));
             let is_live = slot.iter().any(|byte| *byte);
             slot.fill(false);
             if is_live && insn.class() == class::STX {
@@ -117,7 +118,7 @@ fn update(insn: Insn, live: &mut LiveSet) -> bool {
             is_live
         }
         class::JMP if insn.code == 0x85 => {
-            call(insn, live);
+            update_for_call(insn, live);
             true
         }
         _ if insn == Insn::exit() => {
@@ -134,15 +135,15 @@ fn update(insn: Insn, live: &mut LiveSet) -> bool {
             true
         }
         _ => {
-            access(insn, live);
+            update_for_access(insn, live);
             true
         }
     }
 }
 
-/// Updates the live set for a store to shared memory, a packet load or an atomic operation, which
-/// are always live.
-fn access(insn: Insn, live: &mut LiveSet) {
+/// Updates the live set for a store to shared memory, a packet load or an atomic operation, all of
+/// which are always live.
+fn update_for_access(insn: Insn, live: &mut LiveSet) {
     live.register(insn.dst);
     match insn.class() {
         class::LD => {
@@ -161,8 +162,9 @@ fn access(insn: Insn, live: &mut LiveSet) {
     }
 }
 
-/// A helper reads its arguments and, unless listed, the whole stack.
-fn call(insn: Insn, live: &mut LiveSet) {
+/// Updates the live set for a call. A helper reads its arguments and, unless it is listed, the
+/// entire stack.
+fn update_for_call(insn: Insn, live: &mut LiveSet) {
     use Helper::{CpuId, KtimeNs, L3ChecksumReplace, L4ChecksumReplace, SkbLoadBytes};
     use Helper::{SkbPullData, SkbVlanPop, XdpAdjustHead, XdpBuffLen, XdpLoadBytes};
     let (arguments, reads_memory) = match Helper::from_number(insn.imm) {

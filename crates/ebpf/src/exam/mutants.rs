@@ -1,4 +1,4 @@
-//! Mutation testing of the exam: programs with one changed instruction.
+//! Mutation testing of the exam, with programs in which one instruction is changed.
 
 use super::liveness::dead_instructions;
 use crate::disasm;
@@ -10,15 +10,15 @@ use crate::program::Program;
 pub struct Mutant {
     /// Slot of the changed instruction.
     pub at: usize,
-    /// The instruction that replaces it.
-    pub slip: Insn,
+    /// Changed instruction.
+    pub replacement: Insn,
     /// The mutated program.
     pub program: Program,
 }
 
 impl Mutant {
-    /// Describes the mutation: the filter, the original and the changed instruction. Jump distances
-    /// are left out, because other filters shift them.
+    /// Describes the mutation by the filter, the original instruction and the changed one. Omits
+    /// jump distances, because they depend on other filters.
     #[must_use]
     pub fn describe(&self, sound: &Program) -> String {
         let word = sound.filter_at(self.at).map_or("frame", |word| word.filter.as_str());
@@ -27,13 +27,13 @@ impl Mutant {
             text.split(" goto ").next().unwrap_or_default().to_owned()
         };
         let was = sound.code.get(self.at).map_or_else(String::new, |insn| text(*insn));
-        format!("{word}: {was} -> {}", text(self.slip))
+        format!("{word}: {was} -> {}", text(self.replacement))
     }
 }
 
-/// Returns every single-instruction mutation that an emitter bug might cause: a constant or an
-/// offset off by one, a comparison reversed or off by equality. Dead instructions are not mutated,
-/// because no judge could notice.
+/// Returns every mutation of one instruction that a bug in the emitter might cause: a constant or
+/// an offset that is off by one, and a comparison that is reversed or treats equality differently.
+/// Dead instructions are not mutated, because no judge could notice.
 pub fn mutants(program: &Program) -> Vec<Mutant> {
     let mut mutants = Vec::new();
     let mut wide = false;
@@ -42,20 +42,24 @@ pub fn mutants(program: &Program) -> Vec<Mutant> {
     {
         let second = std::mem::replace(&mut wide, insn.is_load64());
         if !second && !insn.is_load64() && !is_dead {
-            let slips = slips(*insn).into_iter();
-            mutants.extend(slips.map(|slip| Mutant { at, slip, program: with(program, at, slip) }));
+            let slips = replacements(*insn).into_iter();
+            mutants.extend(slips.map(|replacement| Mutant {
+                at,
+                replacement,
+                program: replace_instruction(program, at, replacement),
+            }));
         }
     }
     mutants
 }
 
-fn with(program: &Program, at: usize, slip: Insn) -> Program {
+fn replace_instruction(program: &Program, at: usize, replacement: Insn) -> Program {
     let mut mutant = program.clone();
-    mutant.code.splice(at..=at, [slip]);
+    mutant.code.splice(at..=at, [replacement]);
     mutant
 }
 
-fn slips(insn: Insn) -> Vec<Insn> {
+fn replacements(insn: Insn) -> Vec<Insn> {
     let constants = [-1, 1].map(|by| Insn { imm: insn.imm.wrapping_add(by), ..insn }).to_vec();
     let offsets = [-1, 1].map(|by| Insn { off: insn.off.wrapping_add(by), ..insn }).to_vec();
     let immediate = insn.code & SOURCE_REG == 0;
@@ -77,7 +81,7 @@ fn slips(insn: Insn) -> Vec<Insn> {
             };
             let mut all = if immediate { constants } else { Vec::new() };
             all.push(Insn { code: insn.code & 0x0f | other, ..insn });
-            all.retain(|slip| *slip != insn);
+            all.retain(|replacement| *replacement != insn);
             all
         }
         _ => Vec::new(),

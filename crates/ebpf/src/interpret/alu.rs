@@ -1,11 +1,11 @@
-//! Arithmetic of the interpreter. Functions return `None` for an operation that does not exist.
+//! Arithmetic of the interpreter. The functions return `None` for an operation that does not exist.
 //!
 //! Division by zero gives 0 and remainder by zero leaves the dividend (RFC 9669 §4.1).
 
 use crate::insn::{Insn, SOURCE_REG, class};
 
-/// Computes `dst op src` for every operation but byte swaps. In the 32-bit class, operands and
-/// result are truncated to 32 bits.
+/// Computes `left op right` for every operation except byte swaps. In the 32-bit class, operands
+/// and result are truncated to 32 bits.
 pub(super) fn alu(insn: Insn, left: u64, right: u64) -> Option<u64> {
     let wide = insn.class() == class::ALU64;
     let cut = |value: u64| if wide { value } else { u64::from(value as u32) };
@@ -35,8 +35,9 @@ pub(super) fn alu(insn: Insn, left: u64, right: u64) -> Option<u64> {
     Some(cut(value))
 }
 
-/// Swaps bytes: `le` and `be` of the 32-bit class, unconditional `bswap` of the 64-bit class.
-pub(super) fn swap(insn: Insn, value: u64) -> Option<u64> {
+/// Swaps the bytes of a value: `le` and `be` in the 32-bit class, unconditional `bswap` in the
+/// 64-bit class.
+pub(super) fn swap_bytes(insn: Insn, value: u64) -> Option<u64> {
     let keep = insn.class() == class::ALU && insn.code & SOURCE_REG == 0;
     if insn.class() == class::ALU64 && insn.code & SOURCE_REG != 0 {
         return None;
@@ -52,7 +53,7 @@ pub(super) fn swap(insn: Insn, value: u64) -> Option<u64> {
     }
 }
 
-/// Moves a value, sign-extended from the width in `off`.
+/// Sign-extends a value from the width in bits that `off` states.
 fn sign_extend(insn: Insn, off: i16, value: u64, wide: bool) -> Option<u64> {
     let from_register = insn.code & SOURCE_REG != 0;
     match off {

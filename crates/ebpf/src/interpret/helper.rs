@@ -1,4 +1,4 @@
-//! Helper functions of the interpreter, with the kernel's results and error codes.
+//! The helper functions of the interpreter, which have the results and error codes of the kernel's.
 
 use super::memory::CTX;
 use super::{FaultKind, Flow, Run};
@@ -8,7 +8,7 @@ use crate::program::Hook;
 const EFAULT: u64 = -14_i64 as u64;
 const ENOMEM: u64 = -12_i64 as u64;
 const EINVAL: u64 = -22_i64 as u64;
-/// Largest packet offset that the kernel's load and store helpers accept.
+/// Maximum packet offset that the kernel's load and store helpers accept.
 const OFFSET_MAX: u64 = i32::MAX as u64;
 
 impl Run<'_, '_> {
@@ -65,7 +65,7 @@ impl Run<'_, '_> {
         self.memory.map_lookup(self.get(1)?, key as u32).ok_or(FaultKind::Argument(1))
     }
 
-    /// Copies from the frame, fragments included. On failure the target is zeroed, as in the
+    /// Copies bytes from the frame, including fragments. On failure the target is zeroed, as in the
     /// kernel.
     fn load_bytes(&mut self) -> Result<u64, FaultKind> {
         self.context_argument()?;
@@ -112,7 +112,7 @@ impl Run<'_, '_> {
         })
     }
 
-    /// Replaces the 16-bit checksum at the offset in r2.
+    /// Applies `change` to the 16-bit checksum at the offset in r2.
     fn replace(&mut self, change: impl FnOnce(u16) -> u16) -> Result<u64, FaultKind> {
         let offset = i64::from(self.get(2)? as u32);
         let Some(at) = self.memory.frame_bytes_mut(offset, 2) else { return Ok(EFAULT) };
@@ -150,7 +150,7 @@ impl Run<'_, '_> {
             let new = match is_unfilled {
                 _ if may_be_absent && sum == 0 => 0,
                 true if flags & PSEUDO == 0 => sum,
-                true => !fold(add(add(sum.into(), !old), new)),
+                true => !fold(add_with_carry(add_with_carry(sum.into(), !old), new)),
                 false => replace_32(sum, old, new),
             };
             if may_be_absent && new == 0 && sum != 0 { 0xffff } else { new }
@@ -166,7 +166,7 @@ impl Run<'_, '_> {
         if by + FRAME_MIN > self.memory.frame_length() {
             return Ok(EINVAL);
         }
-        self.memory.cut(by);
+        self.memory.remove_start(by);
         Ok(0)
     }
 
@@ -177,7 +177,7 @@ impl Run<'_, '_> {
     }
 }
 
-/// Updates a checksum for a 16-bit change (`csum_replace2`).
+/// Updates a checksum for a change of a 16-bit number, like the kernel's `csum_replace2`.
 fn replace_16(sum: u16, old: u16, new: u16) -> u16 {
     let add = |left: u16, right: u16| {
         let (sum, carry) = left.overflowing_add(right);
@@ -186,18 +186,18 @@ fn replace_16(sum: u16, old: u16, new: u16) -> u16 {
     !add(add(!sum, !old), new)
 }
 
-/// Updates a checksum for a 32-bit change (`csum_replace4`).
+/// Updates a checksum for a change of a 32-bit number, like the kernel's `csum_replace4`.
 fn replace_32(sum: u16, old: u32, new: u32) -> u16 {
-    fold(add(add(!u32::from(sum), !old), new))
+    fold(add_with_carry(add_with_carry(!u32::from(sum), !old), new))
 }
 
-/// Adds with carry (`csum_add`).
-fn add(left: u32, right: u32) -> u32 {
+/// Adds two numbers with end-around carry, like the kernel's `csum_add`.
+fn add_with_carry(left: u32, right: u32) -> u32 {
     let (sum, carry) = left.overflowing_add(right);
     sum + u32::from(carry)
 }
 
-/// Folds to 16 bits and complements (`csum_fold`).
+/// Folds a sum to 16 bits and complements the result, like the kernel's `csum_fold`.
 fn fold(sum: u32) -> u16 {
-    !((add(sum, sum.rotate_right(16)) >> 16) as u16)
+    !((add_with_carry(sum, sum.rotate_right(16)) >> 16) as u16)
 }

@@ -1,4 +1,4 @@
-//! Memory of the interpreter: context, packet, stack and map values as separate regions.
+//! Memory of the interpreter, in which context, packet, stack and map values are separate regions.
 //!
 //! An address is a region number in its upper 32 bits and an offset plus 2^31 in its lower 32 bits,
 //! so that an offset below a region does not reach the neighboring region. Every access is checked
@@ -13,43 +13,43 @@ use super::{FaultKind, Packet, Tag};
 use crate::insn::Size;
 use crate::program::Hook;
 
-/// Offset 0 of a region in the lower half of an address.
+/// Lower half of the address of offset 0 in a region.
 const MIDDLE: u64 = 1 << 31;
 /// Base address of the context.
 pub(super) const CTX: u64 = base(1);
-/// Region numbers that the packet cycles through. Any helper that may move the packet in the kernel
-/// moves it to the next number, so that stale pointers fault.
+/// Region numbers that the packet assumes in turn. Every helper that may move the packet in the
+/// kernel moves it to the next number here, so that stale pointers fault.
 const PACKETS: Range<u64> = 4..16;
 /// Base address of the stack.
 const STACK: u64 = base(3);
 const STACK_BYTES: usize = 512;
-/// Initial r10: the end of the stack.
+/// Initial value of r10, which is the end of the stack.
 pub(super) const STACK_TOP: u64 = STACK + STACK_BYTES as u64;
-/// Region number of the value of map 0; map n is `MAPS + n`.
+/// Region number of the value of map 0. The value of map n has the region number `MAPS + n`.
 const MAPS: u64 = 16;
-/// Tag bit of a map handle, which is not an address.
+/// Tag bit that distinguishes the handle of a map from an address.
 const HANDLES: u64 = 1 << 63;
 
 pub(super) struct Memory<'m, 'p> {
     hook: Hook,
-    /// The frame; copied on first write.
+    /// The frame, which is copied on the first write.
     frame: Cow<'p, [u8]>,
     tag: Option<Tag>,
     is_unfilled: bool,
-    /// Length of the linear part; grows when the program pulls.
+    /// Length of the linear part in bytes, which grows when the program pulls bytes.
     linear: usize,
     /// Current region number of the packet.
     region: u64,
     stack: [u8; STACK_BYTES],
     stack_written: [bool; STACK_BYTES],
     maps: &'m mut [Vec<u8>],
-    /// The first word of `cb`, if the program wrote it.
+    /// The first word of `cb`; `None` until the program writes it.
     answer: Option<u32>,
 }
 
-/// Offset of the word in `__sk_buff` in which a cgroup program answers.
+/// Offset in `__sk_buff` of the word in which a cgroup program returns its answer.
 const ANSWER: u64 = 48;
-/// Minimum length of a frame's first buffer at XDP; real drivers have more.
+/// Minimum length in bytes of the first buffer of a frame at XDP; real drivers provide more.
 const FIRST_BUFFER_MIN: usize = 256;
 
 impl<'m, 'p> Memory<'m, 'p> {
@@ -76,7 +76,7 @@ impl<'m, 'p> Memory<'m, 'p> {
         }
     }
 
-    /// Returns the word that a cgroup program wrote as its answer.
+    /// Returns the word that a cgroup program wrote as its answer; `None` if it wrote none.
     pub(super) const fn answer(&self) -> Option<u32> {
         self.answer
     }
@@ -85,19 +85,20 @@ impl<'m, 'p> Memory<'m, 'p> {
         self.hook
     }
 
-    /// Returns the frame length, fragments included.
+    /// Returns the length of the frame in bytes, including fragments.
     pub(super) fn frame_length(&self) -> usize {
         self.frame.len()
     }
 
-    /// Returns frame bytes, linear or not, for helpers and classic loads; `None` beyond the frame.
+    /// Returns bytes of the frame, linear or not, for helpers and classic loads; `None` beyond the
+    /// end of the frame.
     pub(super) fn frame_bytes(&self, at: i64, length: usize) -> Option<&[u8]> {
         let at = usize::try_from(at).ok()?;
         self.frame.get(at..at.checked_add(length)?)
     }
 
-    /// Returns frame bytes for writing; `None` beyond the frame. Linearizes the frame up to their
-    /// end and invalidates packet pointers.
+    /// Returns bytes of the frame for writing; `None` beyond the end of the frame. Linearizes the
+    /// frame up to the last of these bytes and invalidates packet pointers.
     pub(super) fn frame_bytes_mut(&mut self, at: i64, length: usize) -> Option<&mut [u8]> {
         let at = usize::try_from(at).ok()?;
         let end = at.checked_add(length).filter(|end| *end <= self.frame.len())?;
@@ -107,15 +108,15 @@ impl<'m, 'p> Memory<'m, 'p> {
     }
 
     /// Removes the first `length` bytes of the frame.
-    pub(super) fn cut(&mut self, length: usize) {
+    pub(super) fn remove_start(&mut self, length: usize) {
         let rest = self.frame.get(length..).unwrap_or_default().to_vec();
         self.linear = self.linear.min(rest.len());
         self.frame = rest.into();
         self.invalidate_pointers();
     }
 
-    /// Pops the outermost tag as `skb_vlan_pop` does: the next tag in the frame moves into the
-    /// metadata.
+    /// Pops the outermost tag like the kernel's `skb_vlan_pop`, which moves the next tag from the
+    /// frame into the metadata.
     pub(super) fn pop_tag(&mut self) {
         let inside = |frame: &[u8]| {
             let protocol = frame.get(12..14).map(|kind| u16::from_be_bytes([kind[0], kind[1]]))?;
@@ -134,7 +135,7 @@ impl<'m, 'p> Memory<'m, 'p> {
         self.invalidate_pointers();
     }
 
-    /// Marks the whole stack as unwritten.
+    /// Marks all stack bytes as unwritten.
     pub(super) fn forget_stack(&mut self) {
         self.stack_written.fill(false);
     }
@@ -143,7 +144,7 @@ impl<'m, 'p> Memory<'m, 'p> {
         self.is_unfilled
     }
 
-    /// Returns the frame if it was changed, and the tag beside it.
+    /// Returns the frame if the program changed it, and the tag in the metadata.
     pub(super) fn into_frame(self) -> (Option<Vec<u8>>, Option<Tag>) {
         let frame = match self.frame {
             Cow::Owned(changed) => Some(changed),
@@ -183,8 +184,8 @@ impl<'m, 'p> Memory<'m, 'p> {
         Ok(base(MAPS + index).wrapping_add_signed(offset.into()))
     }
 
-    /// Returns the address of element `key` of the map behind `handle`: 0 for any key but 0, `None`
-    /// without such a map.
+    /// Returns the address of element `key` of the map with this handle. Returns 0 for a key other
+    /// than 0, and `None` if there is no such map.
     pub(super) fn map_lookup(&self, handle: u64, key: u32) -> Option<u64> {
         let index = handle.checked_sub(HANDLES)?;
         let known = usize::try_from(index).is_ok_and(|index| index < self.maps.len());
@@ -212,10 +213,10 @@ impl<'m, 'p> Memory<'m, 'p> {
         Ok(())
     }
 
-    /// Returns writable bytes; those of the stack count as written from now on.
+    /// Returns bytes for writing. Stack bytes count as written from now on.
     pub(super) fn bytes_mut(&mut self, address: u64, size: usize) -> Result<&mut [u8], FaultKind> {
         let wild = FaultKind::Wild { address, size };
-        let (region, range) = split(address, size).ok_or(wild)?;
+        let (region, range) = split_address(address, size).ok_or(wild)?;
         if region == STACK >> 32 {
             self.stack_written.get_mut(range.clone()).ok_or(wild)?.fill(true);
             return self.stack.get_mut(range).ok_or(wild);
@@ -233,7 +234,7 @@ impl<'m, 'p> Memory<'m, 'p> {
 
     fn bytes(&self, address: u64, size: usize) -> Result<&[u8], FaultKind> {
         let wild = FaultKind::Wild { address, size };
-        let (region, range) = split(address, size).ok_or(wild)?;
+        let (region, range) = split_address(address, size).ok_or(wild)?;
         if region == self.region {
             let direct = !self.hook.reads_by_helper() && range.end <= self.linear;
             return self.frame.get(range).filter(|_| direct).ok_or(wild);
@@ -277,8 +278,8 @@ pub(super) const fn base(region: u64) -> u64 {
     region << 32 | MIDDLE
 }
 
-/// Splits an address into its region and the byte range in it.
-fn split(address: u64, size: usize) -> Option<(u64, Range<usize>)> {
+/// Splits an address into its region number and the range of bytes in this region.
+fn split_address(address: u64, size: usize) -> Option<(u64, Range<usize>)> {
     let offset = usize::try_from((address & 0xffff_ffff).checked_sub(MIDDLE)?).ok()?;
     Some((address >> 32, offset..offset.checked_add(size)?))
 }

@@ -1,16 +1,16 @@
-//! Interpreter: runs a program over a packet in user space, as the kernel would.
+//! Interpreter for eBPF, which runs a program over a packet in user space as the kernel would.
 //!
 //! Input: code with maps by number (`Program::code`), a hook, a packet. Output: r0 and the changed
 //! map values, or a [`Fault`] at the instruction that the verifier would have rejected. The
 //! interpreter is one of the judges of the twin exam. It never panics, and it always terminates,
 //! because it has an instruction budget.
 //!
-//! It is stricter than the kernel where that finds bugs: registers and stack bytes cannot be read
-//! before they are written. It is weaker than the verifier in one respect: pointers are plain
-//! numbers, so any number that equals an address can be used as one. Tail calls enter the
-//! continuations of a program. Not supported: BPF-to-BPF calls, maps other than one-element arrays,
-//! writes to the context, and packet writes other than those of `emit` (direct at XDP, through
-//! helpers at traffic control).
+//! The interpreter is stricter than the kernel where that finds bugs: registers and stack bytes
+//! cannot be read before they are written. It is weaker than the verifier in one respect: pointers
+//! are plain numbers, so any number that equals an address can be used as a pointer. Tail calls
+//! enter the continuations of a program. Not supported: BPF-to-BPF calls, maps other than
+//! one-element arrays, writes to the context, and packet writes other than those of `emit` (direct
+//! at XDP, through helpers at traffic control).
 
 mod alu;
 mod helper;
@@ -29,93 +29,93 @@ use memory::{CTX, Memory, STACK_TOP};
 /// A frame as a program receives it.
 #[derive(Clone, Copy, Debug)]
 pub struct Packet<'a> {
-    /// All bytes, linear or not.
+    /// All bytes of the frame, linear or not.
     pub bytes: &'a [u8],
-    /// Number of bytes in the linear part, to which direct access is limited at traffic control; at
-    /// XDP, in the first buffer of 256 bytes or more. Ignored at sockets, where a helper reads all
-    /// bytes.
+    /// Length in bytes of the linear part, to which direct access is limited at traffic control. At
+    /// XDP, length of the first buffer, which has at least 256 bytes. Ignored at sockets, where a
+    /// helper reads all bytes.
     pub linear: usize,
-    /// The VLAN tag in the skb's metadata (traffic control, socket filter).
+    /// VLAN tag in the metadata of the skb, at traffic control and socket filters.
     pub tag: Option<Tag>,
-    /// True if the transport checksum covers the pseudo header only and the device fills it in
-    /// (CHECKSUM_PARTIAL).
+    /// True if the transport checksum covers only the pseudo header because the device will fill in
+    /// the rest (CHECKSUM_PARTIAL).
     pub is_unfilled: bool,
 }
 
-/// A VLAN tag beside a frame, in the skb's metadata.
+/// A VLAN tag in the metadata of an skb.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tag {
-    /// Priority, drop eligibility and VLAN id.
+    /// Tag control information: priority, drop eligibility and VLAN id.
     pub tci: u16,
-    /// 0x8100 or 0x88a8.
+    /// EtherType of the tag: 0x8100 or 0x88a8.
     pub protocol: u16,
 }
 
 impl<'a> Packet<'a> {
-    /// Creates a linear frame without a tag beside it.
+    /// Creates a linear frame without a tag in its metadata.
     pub fn new(bytes: &'a [u8]) -> Self {
         Self { bytes, linear: bytes.len(), tag: None, is_unfilled: false }
     }
 
-    /// Returns the same frame with only `linear` bytes in its linear part.
+    /// Returns the same frame with only the first `linear` bytes in the linear part.
     pub fn split_at(self, linear: usize) -> Self {
         Self { linear: linear.min(self.bytes.len()), ..self }
     }
 
-    /// Returns the same frame with its transport checksum not filled in.
+    /// Returns the same frame with a transport checksum that has not been filled in.
     pub fn unfilled(self) -> Self {
         Self { is_unfilled: true, ..self }
     }
 
-    /// Returns the same frame with a tag beside it.
+    /// Returns the same frame with a tag in its metadata.
     pub fn tagged(self, tci: u16, protocol: u16) -> Self {
         Self { tag: Some(Tag { tci, protocol }), ..self }
     }
 }
 
-/// The state that a program runs on: maps, clock and limits.
+/// The environment in which a program runs: maps, clock and limits.
 #[derive(Clone, Debug)]
 pub struct Machine {
-    /// Map values, by number.
+    /// Values of the maps, by map number.
     pub maps: Vec<Vec<u8>>,
-    /// Result of `ktime_get_ns`.
+    /// Time in ns that `ktime_get_ns` returns.
     pub now_ns: u64,
-    /// Result of `get_smp_processor_id`.
+    /// Processor number that `get_smp_processor_id` returns.
     pub cpu: u32,
     /// True to make pulling and linearizing fail for lack of memory.
     pub starves: bool,
-    /// Maximum number of instructions per run.
+    /// Maximum number of instructions that a run executes.
     pub budget: u32,
-    /// The continuations that tail calls enter.
+    /// The continuations of the program, which tail calls enter.
     pub parts: Vec<Vec<Insn>>,
-    /// The frame after the last run, if the program changed it.
+    /// Frame after the last run; `None` if the program did not change it.
     pub frame: Option<Vec<u8>>,
-    /// The tag beside the frame after the last run.
+    /// VLAN tag in the metadata after the last run.
     pub tag: Option<Tag>,
-    /// Number of instructions executed by the last run, unless it faulted.
+    /// Number of instructions that the last run executed, unless it faulted.
     pub steps: u32,
 }
 
 impl Machine {
-    /// One million: the verifier's limit since Linux 5.2.
+    /// Default budget of instructions per run: one million, the verifier's limit since Linux 5.2.
     pub const BUDGET: u32 = 1_000_000;
 
-    /// Creates a machine with these map values.
+    /// Creates a machine with these values of maps.
     pub fn new(maps: Vec<Vec<u8>>) -> Self {
         let (budget, parts) = (Self::BUDGET, Vec::new());
         let (frame, tag, starves) = (None, None, false);
         Self { maps, now_ns: 0, cpu: 0, starves, budget, parts, frame, tag, steps: 0 }
     }
 
-    /// Creates a machine with the program's maps, all zero.
+    /// Creates a machine with the maps of a program, all zeroed.
     pub fn of(program: &Program) -> Self {
         let maps = program.maps.iter().map(|map| vec![0; map.value_size as usize]);
         let parts = program.tails.iter().map(|part| part.code.clone());
         Self { parts: parts.collect(), ..Self::new(maps.collect()) }
     }
 
-    /// Runs the code over the packet and returns r0; at a control group, the word that the code
-    /// wrote into the context.
+    /// Runs code over a packet. Returns r0 or, at a control group, the word that the code wrote
+    /// into the context.
     pub fn run(&mut self, code: &[Insn], hook: Hook, packet: &Packet<'_>) -> Result<u64, Fault> {
         let mut run = Run {
             regs: [0; 11],
@@ -127,7 +127,7 @@ impl Machine {
         };
         run.regs[1] = CTX;
         run.regs[10] = STACK_TOP;
-        let ended = run.all(code, &self.parts, self.budget);
+        let ended = run.run_to_exit(code, &self.parts, self.budget);
         let answer = run.memory.answer();
         (self.frame, self.tag) = run.memory.into_frame();
         self.steps = ended.map_or(0, |(_, steps)| steps);
@@ -135,51 +135,51 @@ impl Machine {
     }
 }
 
-/// The instruction at which a run failed, and the reason.
+/// A fault: the instruction at which a run failed, and the reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fault {
     /// Slot of the instruction.
     pub at: usize,
-    /// The broken rule.
+    /// The rule that the instruction broke.
     pub kind: FaultKind,
 }
 
 /// A rule that the verifier would have enforced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FaultKind {
-    /// Control left the program.
+    /// Control continued past the end of the program.
     OffTheEnd,
-    /// The instruction budget was spent.
+    /// The run exceeded its budget of instructions.
     Budget,
     /// The opcode does not exist or is not supported.
     Opcode(u8),
-    /// Register above r10, or a write to r10.
+    /// A register above r10 was used, or r10 was written.
     Register(u8),
-    /// Read of an uninitialized register.
+    /// An uninitialized register was read.
     Unwritten(u8),
-    /// Read of uninitialized stack bytes.
+    /// Uninitialized stack bytes were read, at this address.
     UnwrittenStack(u64),
-    /// Access outside of every region.
+    /// An access was outside of every region.
     Wild {
         /// Address of the access.
         address: u64,
-        /// Size in bytes.
+        /// Size of the access in bytes.
         size: usize,
     },
-    /// Write to read-only memory: the packet or the context.
+    /// Read-only memory was written, at this address: the packet or the context.
     ReadOnly(u64),
-    /// Access to the context that matches no field at this hook.
+    /// An access to the context does not match any field at this hook.
     Context {
         /// Byte offset in the context.
         offset: u64,
-        /// Size in bytes.
+        /// Size of the access in bytes.
         size: usize,
     },
-    /// Call of a helper that is not available at this hook.
+    /// A helper was called that is not available at this hook.
     Helper(i32),
-    /// Call of a helper with an invalid argument.
+    /// A helper was called with an invalid argument.
     Argument(u8),
-    /// Reference to a map that does not exist.
+    /// A map was referenced that does not exist.
     Map(i32),
 }
 
@@ -218,13 +218,13 @@ enum Flow {
     Skip,
     Jump(i64),
     Exit(u64),
-    /// Continue at the beginning of a continuation.
+    /// Continue at the beginning of the continuation with this index.
     Part(u64),
 }
 
 struct Run<'m, 'p> {
     regs: [u64; 11],
-    /// Bit set of initialized registers.
+    /// Bit set of the initialized registers.
     written: u16,
     memory: Memory<'m, 'p>,
     now_ns: u64,
@@ -233,8 +233,8 @@ struct Run<'m, 'p> {
 }
 
 impl Run<'_, '_> {
-    /// Runs to the exit; returns r0 and the instruction count.
-    fn all(
+    /// Runs until the exit. Returns r0 and the number of executed instructions.
+    fn run_to_exit(
         &mut self,
         code: &[Insn],
         parts: &[Vec<Insn>],
@@ -313,7 +313,8 @@ impl Run<'_, '_> {
         Ok(Flow::Skip)
     }
 
-    /// Classic packet loads: past the end of the packet the program exits with 0.
+    /// Executes a packet load of classic BPF, which exits the program with 0 beyond the end of the
+    /// packet.
     fn packet_load(&mut self, insn: Insn) -> Result<Flow, FaultKind> {
         let size = Size::of(insn.code);
         let base = match insn.code & 0xe0 {
@@ -404,7 +405,7 @@ impl Run<'_, '_> {
         let fault = FaultKind::Opcode(insn.code);
         let op = insn.code & 0xf0;
         let value = if op == 0xd0 {
-            alu::swap(insn, self.get(insn.dst)?)
+            alu::swap_bytes(insn, self.get(insn.dst)?)
         } else {
             let is_mov = op == Alu::Mov as u8;
             let left = if is_mov { 0 } else { self.get(insn.dst)? };
@@ -430,7 +431,7 @@ impl Run<'_, '_> {
         Ok(if holds { Flow::Jump(insn.off.into()) } else { Flow::Next })
     }
 
-    /// Resets the registers to their state at a program's entry.
+    /// Resets the registers to their state at the entry of a program.
     fn begin(&mut self) {
         self.written = 1 << 1 | 1 << 10;
         self.regs[1] = CTX;

@@ -1,4 +1,5 @@
-//! Hand-written programs for each region, helper and fault; arbitrary bytes never panic.
+//! Tests of the interpreter: hand-written programs for each region, helper and fault, and arbitrary
+//! bytes, which must never cause a panic.
 
 use proptest::prelude::*;
 
@@ -12,7 +13,7 @@ fn run(hook: Hook, code: &[Insn]) -> Result<u64, Fault> {
     Machine::new(vec![vec![0; 16]]).run(code, hook, &Packet::new(FRAME))
 }
 
-fn why(code: &[Insn]) -> (usize, FaultKind) {
+fn fault_of(code: &[Insn]) -> (usize, FaultKind) {
     let Fault { at, kind } = run(Hook::Tc, code).unwrap_err();
     (at, kind)
 }
@@ -23,8 +24,8 @@ fn exit_with(code: &[Insn]) -> Vec<Insn> {
     code
 }
 
-/// r0 = byte 4 of the packet, or 7 if it is shorter than 5; the offsets are those of the hook's
-/// packet pointers.
+/// Returns code that loads byte 4 of the packet, or 7 if the packet is shorter than 5 bytes. `data`
+/// and `data_end` are the offsets of the hook's packet pointers.
 fn fifth_byte(data: i16, data_end: i16) -> Vec<Insn> {
     let mut asm = Asm::new();
     let short = asm.label();
@@ -67,42 +68,42 @@ fn direct_access_ends_at_the_linear_part() {
 fn wild_reads_name_their_instruction() {
     let past_the_end =
         [Insn::load(Size::W, R2, R1, 76), Insn::load(Size::W, R0, R2, 4), Insn::exit()];
-    let (at, fault) = why(&past_the_end);
+    let (at, fault) = fault_of(&past_the_end);
     assert_eq!(at, 1);
     assert!(matches!(fault, FaultKind::Wild { size: 4, .. }), "{fault:?}");
 
     let below_the_stack = exit_with(&[Insn::store(Size::DW, R10, -520, 1)]);
-    assert!(matches!(why(&below_the_stack), (0, FaultKind::Wild { size: 8, .. })));
+    assert!(matches!(fault_of(&below_the_stack), (0, FaultKind::Wild { size: 8, .. })));
     let above_the_stack = exit_with(&[Insn::store(Size::B, R10, 0, 1)]);
-    assert!(matches!(why(&above_the_stack), (0, FaultKind::Wild { size: 1, .. })));
+    assert!(matches!(fault_of(&above_the_stack), (0, FaultKind::Wild { size: 1, .. })));
     let null = exit_with(&[Insn::mov(R2, 0), Insn::load(Size::B, R0, R2, 0)]);
-    assert_eq!(why(&null), (1, FaultKind::Wild { address: 0, size: 1 }));
+    assert_eq!(fault_of(&null), (1, FaultKind::Wild { address: 0, size: 1 }));
     let into_the_packet =
         exit_with(&[Insn::load(Size::W, R2, R1, 76), Insn::store(Size::B, R2, 0, 1)]);
-    assert!(matches!(why(&into_the_packet), (1, FaultKind::ReadOnly(_))));
+    assert!(matches!(fault_of(&into_the_packet), (1, FaultKind::ReadOnly(_))));
     let context = exit_with(&[Insn::load(Size::W, R0, R1, 2)]);
-    assert_eq!(why(&context), (0, FaultKind::Context { offset: 2, size: 4 }));
+    assert_eq!(fault_of(&context), (0, FaultKind::Context { offset: 2, size: 4 }));
 }
 
 #[test]
 fn unwritten_registers_and_stack_cannot_be_read() {
-    assert_eq!(why(&[Insn::exit()]), (0, FaultKind::Unwritten(0)));
+    assert_eq!(fault_of(&[Insn::exit()]), (0, FaultKind::Unwritten(0)));
     let stack = exit_with(&[Insn::store(Size::W, R10, -8, 1), Insn::load(Size::DW, R0, R10, -8)]);
-    assert!(matches!(why(&stack), (1, FaultKind::UnwrittenStack(_))));
+    assert!(matches!(fault_of(&stack), (1, FaultKind::UnwrittenStack(_))));
     let lost = [Insn::mov(R3, 1), Insn::call(Helper::KtimeNs), Insn::mov(R0, R3), Insn::exit()];
-    assert_eq!(why(&lost), (2, FaultKind::Unwritten(3)));
+    assert_eq!(fault_of(&lost), (2, FaultKind::Unwritten(3)));
     let frame_pointer = exit_with(&[Insn::mov(R10, 1)]);
-    assert_eq!(why(&frame_pointer), (0, FaultKind::Register(10)));
+    assert_eq!(fault_of(&frame_pointer), (0, FaultKind::Register(10)));
 }
 
 #[test]
 fn runaway_programs_fault() {
-    assert_eq!(why(&[]), (0, FaultKind::OffTheEnd));
-    assert_eq!(why(&[Insn::mov(R0, 1)]), (1, FaultKind::OffTheEnd));
-    assert_eq!(why(&[Insn::jump(-2)]), (0, FaultKind::OffTheEnd));
-    assert_eq!(why(&[Insn::jump(-1)]), (0, FaultKind::Budget));
+    assert_eq!(fault_of(&[]), (0, FaultKind::OffTheEnd));
+    assert_eq!(fault_of(&[Insn::mov(R0, 1)]), (1, FaultKind::OffTheEnd));
+    assert_eq!(fault_of(&[Insn::jump(-2)]), (0, FaultKind::OffTheEnd));
+    assert_eq!(fault_of(&[Insn::jump(-1)]), (0, FaultKind::Budget));
     let half = [Insn::load64(R0, 5)[0]];
-    assert_eq!(why(&half), (0, FaultKind::Opcode(0x18)));
+    assert_eq!(fault_of(&half), (0, FaultKind::Opcode(0x18)));
 }
 
 #[test]
@@ -144,7 +145,7 @@ fn classic_load_past_the_frame_exits_with_zero() {
 }
 
 #[test]
-fn context_shows_the_tag_beside_the_frame() {
+fn context_shows_the_tag_in_the_metadata() {
     let tci = exit_with(&[Insn::load(Size::W, R0, R1, 24)]);
     let protocol = exit_with(&[Insn::load(Size::W, R0, R1, 28), Insn::big_endian(R0, 16)]);
     let packet = Packet::new(FRAME).tagged(7, 0x8100);
@@ -203,8 +204,8 @@ fn exchanges_return_the_old_value() {
     assert_eq!(run(Hook::Tc, &code), Ok(900 + 30 + 4));
 }
 
-/// Every operation but negation, on which rbpf 0.4 panics at the minimum; the kernel judges it
-/// elsewhere.
+/// Every operation except negation, on which rbpf 0.4 panics for the minimum number; other tests
+/// check negation against the kernel.
 const OPERATIONS: [Alu; 12] = [
     Alu::Add,
     Alu::Sub,
@@ -220,8 +221,9 @@ const OPERATIONS: [Alu; 12] = [
     Alu::Arsh,
 ];
 
-/// Straight-line arithmetic on r0 to r5: constants first, then any operation, shift and divisor.
-fn arithmetic() -> impl Strategy<Value = Vec<Insn>> {
+/// Yields straight-line arithmetic on r0 to r5: constants first, then any operation, shift and
+/// divisor.
+fn random_arithmetic() -> impl Strategy<Value = Vec<Insn>> {
     let reg = (0_u8..6).prop_map(|number| Reg::new(number).unwrap_or(R0));
     let constant = prop_oneof![Just(0), Just(1), Just(u64::MAX), Just(1 << 63), any::<u64>()];
     let constants = proptest::collection::vec(constant, 6);
@@ -261,7 +263,7 @@ proptest! {
     })]
 
     #[test]
-    fn arithmetic_agrees_with_rbpf(code in arithmetic()) {
+    fn arithmetic_agrees_with_rbpf(code in random_arithmetic()) {
         let bytes = crate::insn::encode(&code);
         let judge = rbpf::EbpfVmNoData::new(Some(&bytes)).unwrap();
         prop_assert_eq!(run(Hook::Tc, &code), Ok(judge.execute_program().unwrap()));

@@ -1,4 +1,5 @@
-//! The external test cases: their directory, a capture reader, and the names that they use.
+//! The external test cases: their directory, a reader for captures, and a resolver for the names in
+//! them.
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -8,7 +9,8 @@ use serde_json::Value;
 
 use super::frames::Frame;
 
-/// Returns the directory of the external cases, or reports that it is missing.
+/// Returns the directory of the external cases; reports that it is missing and returns `None`
+/// otherwise.
 pub(crate) fn folder(test: &str) -> Option<PathBuf> {
     if let Some(named) = std::env::var_os("STREAMLINE_CORPUS") {
         return Some(PathBuf::from(named));
@@ -24,23 +26,23 @@ pub(crate) fn folder(test: &str) -> Option<PathBuf> {
 }
 
 /// Reads one table of the libpcap cases.
-pub(crate) fn table(folder: &Path, name: &str) -> Vec<Value> {
+pub(crate) fn read_table(folder: &Path, name: &str) -> Vec<Value> {
     let text = std::fs::read_to_string(folder.join("libpcap-filter").join(name)).unwrap();
     serde_json::from_str(&text).unwrap()
 }
 
-pub(crate) fn text<'a>(case: &'a Value, key: &str) -> Option<&'a str> {
+pub(crate) fn text_value<'a>(case: &'a Value, key: &str) -> Option<&'a str> {
     case.get(key)?.as_str()
 }
 
-/// A capture file's link type, snap length and frames.
+/// The link type, snap length and frames of a capture file.
 pub(crate) struct Capture {
     pub(crate) link: LinkType,
     pub(crate) snaplen: u32,
     pub(crate) frames: Vec<Frame>,
 }
 
-/// Reads a file in classic pcap format; `None` for any other file.
+/// Reads a file in the classic pcap format; returns `None` for any other file.
 pub(crate) fn capture(path: &Path) -> Option<Capture> {
     let file = std::fs::read(path).ok()?;
     let word = |at: usize, swap: bool| -> Option<u32> {
@@ -64,7 +66,7 @@ pub(crate) fn capture(path: &Path) -> Option<Capture> {
     Some(Capture { link, snaplen, frames })
 }
 
-/// Returns the frames of every capture in the cases, by link type.
+/// Returns the frames of all captures in the cases, with their link types.
 pub(crate) fn all_frames(folder: &Path) -> Vec<(LinkType, Frame)> {
     let mut frames = Vec::new();
     let mut folders = vec![folder.to_path_buf()];
@@ -86,11 +88,11 @@ pub(crate) fn all_frames(folder: &Path) -> Vec<(LinkType, Frame)> {
     frames
 }
 
-/// The hosts and networks that libpcap's tests install in `/etc`.
+/// A resolver for the hosts and networks that libpcap's tests install in `/etc`.
 #[derive(Debug)]
-pub(crate) struct Names;
+pub(crate) struct InstalledNames;
 
-impl Resolver for Names {
+impl Resolver for InstalledNames {
     fn host(&self, name: &str) -> Result<Vec<IpAddr>, String> {
         let name = name.to_ascii_lowercase();
         let Some((kind, host)) = name.strip_suffix(".libpcap.test").and_then(|n| n.split_once('.'))

@@ -1,8 +1,9 @@
-//! Frames that exercise every branch of a program: random, truncated, and steered frames.
+//! Generator of frames that exercise every branch of a program: random, truncated, and steered
+//! frames.
 //!
-//! A steered frame is made by running a program over it. Where the program compares a value loaded
-//! from the frame, the generator picks a branch, biased towards acceptance, and changes the bytes
-//! so that the branch is taken.
+//! To steer a frame, the generator runs a program over the frame. Where the program compares a
+//! value loaded from the frame, the generator picks a branch, preferring acceptance, and changes
+//! the bytes so that the branch is taken.
 
 use ebpf::classic::insn::code::*;
 use ebpf::classic::{ClassicProgram, Metadata, VlanTag};
@@ -39,7 +40,7 @@ impl Random {
     }
 }
 
-/// Makes a frame of up to 300 random bytes, sometimes mostly small or zero.
+/// Returns a frame of up to 300 random bytes, sometimes mostly small or zero ones.
 pub(crate) fn random_frame(random: &mut Random) -> Frame {
     let length = random.below(300);
     let sparse = random.one_in(2);
@@ -50,13 +51,13 @@ pub(crate) fn random_frame(random: &mut Random) -> Frame {
     Frame { bytes, wire_length }
 }
 
-/// Truncates a frame at a random offset.
-pub(crate) fn cut(frame: &mut Frame, random: &mut Random) {
+/// Truncates a frame to a random length.
+pub(crate) fn truncate_randomly(frame: &mut Frame, random: &mut Random) {
     let length = random.below(frame.bytes.len() + 1);
     frame.bytes.truncate(length);
 }
 
-/// Makes random kernel metadata.
+/// Returns random kernel metadata.
 pub(crate) fn metadata(random: &mut Random) -> Metadata {
     let tag = VlanTag { tci: random.next() as u16 & 0xff, tpid: 0x8100 };
     Metadata {
@@ -68,7 +69,8 @@ pub(crate) fn metadata(random: &mut Random) -> Metadata {
     }
 }
 
-/// The origin of a loaded value in the frame, and the bits of it that are left.
+/// The offset in the frame from which a value was loaded, and the bits of the frame that the value
+/// still depends on.
 #[derive(Clone, Copy)]
 struct Origin {
     at: usize,
@@ -88,14 +90,14 @@ impl SymbolicValue {
     }
 }
 
-/// Runs `program` over the frame and changes the frame so that random branches are taken.
+/// Runs `program` over a frame, and changes the frame so that random branches are taken.
 pub(crate) fn steer(
     program: &ClassicProgram,
     frame: &mut Frame,
     metadata: &mut Metadata,
     random: &mut Random,
 ) {
-    let accepting = accepting(program);
+    let accepting = can_accept(program);
     let mut a = SymbolicValue::default();
     let mut x = 0u32;
     let mut memory = [SymbolicValue::default(); 16];
@@ -109,7 +111,7 @@ pub(crate) fn steer(
             LD if i.code & 0xe0 == LEN => a = SymbolicValue::plain(frame.wire_length),
             LD if i.code & 0xe0 == MEM => a = memory[word],
             LD if i.k >= 0xffff_f000 && i.code & 0xe0 == ABS => {
-                a = SymbolicValue::plain(known(metadata, i.k - 0xffff_f000));
+                a = SymbolicValue::plain(metadata_value(metadata, i.k - 0xffff_f000));
             }
             LD => {
                 let base = if i.code & 0xe0 == IND { x as usize } else { 0 };
@@ -160,7 +162,7 @@ pub(crate) fn steer(
     }
 }
 
-fn known(metadata: &Metadata, offset: u32) -> u32 {
+fn metadata_value(metadata: &Metadata, offset: u32) -> u32 {
     match offset {
         4 => u32::from(metadata.packet_type),
         8 => metadata.interface_index,
@@ -170,7 +172,7 @@ fn known(metadata: &Metadata, offset: u32) -> u32 {
     }
 }
 
-/// Loads a value; extends the frame if it is slightly too short.
+/// Loads a value from a frame, which is extended if it is slightly too short.
 fn load(frame: &mut Frame, at: usize, size: usize, random: &mut Random) -> Option<SymbolicValue> {
     if at + size > frame.bytes.len() && at < 400 && !random.one_in(8) {
         frame.bytes.resize(at + size + random.below(40), 0);
@@ -202,8 +204,8 @@ fn compute(code: u16, a: SymbolicValue, b: u32) -> SymbolicValue {
     SymbolicValue::plain(is)
 }
 
-/// Returns the instructions from which a frame can still be accepted.
-fn accepting(program: &ClassicProgram) -> Vec<bool> {
+/// Returns, for each instruction, true if a frame can still be accepted from there.
+fn can_accept(program: &ClassicProgram) -> Vec<bool> {
     let instructions = program.instructions();
     let mut accepting = vec![false; instructions.len()];
     for _ in 0..3 {
@@ -220,7 +222,8 @@ fn accepting(program: &ClassicProgram) -> Vec<bool> {
     accepting
 }
 
-/// Changes the frame bytes from which `a` was loaded so that its comparison with `k` gives `wish`.
+/// Changes the bytes of the frame from which `a` was loaded so that the comparison of `a` with `k`
+/// gives `wish`.
 fn change_origin(
     frame: &mut Frame,
     a: &mut SymbolicValue,

@@ -1,18 +1,18 @@
-//! Programs for testing translations of classic BPF: those of libpcap's test suite, our own for the
-//! same expressions, the project's expressions, and random programs.
+//! Programs for tests of translations of classic BPF: those of libpcap's test suite, our own for
+//! the same expressions, those for expressions of this project, and random programs.
 
 #![allow(dead_code, reason = "each test binary uses its share")]
 
 use ebpf::classic::insn::code;
 use ebpf::classic::{ClassicProgram, Instruction, LinkType, Options, compile};
 
-use super::cases::{Names, capture, table, text};
+use super::cases::{InstalledNames, capture, read_table, text_value};
 use super::frames::{Frame, Random};
 
-/// Offset of an inline tag.
+/// Offset in bytes of an inline tag.
 const TAG: usize = 12;
 
-/// Expressions of the project's book, examples and tests.
+/// Expressions from this project's book, examples and tests.
 pub(crate) const EXPRESSIONS: &[&str] = &[
     "",
     "ip",
@@ -42,29 +42,32 @@ pub(crate) const EXPRESSIONS: &[&str] = &[
     "(tcp[((tcp[12] & 0xf0) >> 2):4] = 0x47455420)",
 ];
 
-/// Returns the programs of the test suite and our own for its expressions, by name.
+/// Returns the programs of libpcap's test suite, and our own for the same expressions, with their
+/// names.
 pub(crate) fn programs(folder: &std::path::Path) -> Vec<(String, ClassicProgram)> {
     let mut programs = Vec::new();
     let ours = |expression: &str, optimize: bool| {
-        let options = Options { resolver: &Names, optimize, ..Options::default() };
+        let options = Options { resolver: &InstalledNames, optimize, ..Options::default() };
         compile(expression, LinkType::EN10MB, &options).ok()
     };
-    for case in table(folder, "accept.json") {
-        if text(&case, "DLT") != Some("EN10MB") {
+    for case in read_table(folder, "accept.json") {
+        if text_value(&case, "DLT") != Some("EN10MB") {
             continue;
         }
-        let name = text(&case, "name").unwrap();
+        let name = text_value(&case, "name").unwrap();
         for key in ["opt", "unopt", "optunopt"] {
-            let Some(listing) = text(&case, key) else { continue };
+            let Some(listing) = text_value(&case, key) else { continue };
             programs.push((format!("{name} {key}"), listing.parse().unwrap()));
         }
         let alias = case.get("aliases").and_then(|aliases| aliases.get(0)?.as_str()).unwrap();
         programs.extend(ours(alias, true).map(|program| (format!("{name} ours"), program)));
     }
-    for case in table(folder, "apply.json") {
-        let path = folder.join("libpcap-filter/pcap/filter").join(text(&case, "savefile").unwrap());
+    for case in read_table(folder, "apply.json") {
+        let path =
+            folder.join("libpcap-filter/pcap/filter").join(text_value(&case, "savefile").unwrap());
         if capture(&path).is_some_and(|capture| capture.link == LinkType::EN10MB) {
-            let (name, expression) = (text(&case, "name").unwrap(), text(&case, "expr").unwrap());
+            let (name, expression) =
+                (text_value(&case, "name").unwrap(), text_value(&case, "expr").unwrap());
             for optimize in [true, false] {
                 let program = ours(expression, optimize);
                 programs.extend(program.map(|p| (format!("{name} {optimize}"), p)));
@@ -74,8 +77,8 @@ pub(crate) fn programs(folder: &std::path::Path) -> Vec<(String, ClassicProgram)
     programs
 }
 
-/// Inserts one or two tags into a frame, as a network would.
-pub(crate) fn tag(frame: &mut Frame, random: &mut Random) {
+/// Inserts one or two tags into a frame, as a network device would.
+pub(crate) fn insert_tags(frame: &mut Frame, random: &mut Random) {
     if frame.bytes.len() < TAG {
         return;
     }
@@ -101,7 +104,7 @@ pub(crate) fn tag(frame: &mut Frame, random: &mut Random) {
 }
 
 /// Returns a random program that loads at and around the tag, at constant offsets and at X plus a
-/// constant. It leaves two scratch words unused.
+/// constant. The program leaves two scratch words unused.
 pub(crate) fn random_program(random: &mut Random) -> ClassicProgram {
     let length = if random.one_in(20) { 300 } else { 3 + random.below(40) };
     let mut instructions: Vec<Instruction> =

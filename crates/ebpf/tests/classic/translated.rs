@@ -1,5 +1,5 @@
-//! Classic programs as eBPF, and frames to judge them: captured, steered and truncated frames, in
-//! every form in which the kernel may hold them.
+//! Classic programs translated to eBPF, and frames to judge them: captured, steered and truncated
+//! frames, in every form in which the kernel may hold a frame.
 
 #![allow(dead_code, reason = "each test binary uses its share")]
 
@@ -9,10 +9,10 @@ use ebpf::exam::{Judge, Ruling};
 use ebpf::interpret::Packet;
 use ebpf::{FilterSpan, Hook};
 
-use super::frames::{Frame, Random, cut, random_frame, steer};
-use super::programs::tag;
+use super::frames::{Frame, Random, random_frame, steer, truncate_randomly};
+use super::programs::insert_tags;
 
-/// Every hook, with packet pointers and without.
+/// Every hook, with packet pointers and without them.
 pub(crate) const TARGETS: [Target; 5] = [
     Target { hook: Hook::Tc, hardened: false, takes: false, single: false },
     Target { hook: Hook::Xdp, hardened: false, takes: false, single: false },
@@ -21,22 +21,25 @@ pub(crate) const TARGETS: [Target; 5] = [
     Target::hardened(Hook::Xdp),
 ];
 
-/// Emits the program as a twin that answers 1.
-pub(crate) fn extended(program: &ClassicProgram, target: Target) -> Result<ebpf::Program, Unfit> {
+/// Emits a classic program as a twin that answers 1 for accepted frames.
+pub(crate) fn emit_classic(
+    program: &ClassicProgram,
+    target: Target,
+) -> Result<ebpf::Program, Unfit> {
     emit::program(target, Finish::Answer, |s, on, out| {
         let twin: emit::Emit<ClassicProgram> = |program, s, on, out| {
             let no_match = s.absent("no match", out);
             s.only_classic(program, no_match)?;
             Ok(Answer::new(1, on))
         };
-        s.piece(FilterSpan::new("bpf", 0, 3), twin, program, on, out)
+        s.emit_twin(FilterSpan::new("bpf", 0, 3), twin, program, on, out)
     })
 }
 
-/// A judge that runs the classic program, with frames as this hook sees them.
-pub(crate) struct Classic<'p>(pub(crate) &'p ClassicProgram, pub(crate) Hook);
+/// A judge that runs the classic program on frames as this hook sees them.
+pub(crate) struct ClassicJudge<'p>(pub(crate) &'p ClassicProgram, pub(crate) Hook);
 
-impl Judge for Classic<'_> {
+impl Judge for ClassicJudge<'_> {
     fn name(&self) -> &str {
         "classic"
     }
@@ -54,7 +57,7 @@ impl Judge for Classic<'_> {
     }
 }
 
-/// Makes frames for a program from captured and random ones.
+/// Returns frames for a program, made from captured and random ones.
 pub(crate) fn frames_for(
     program: &ClassicProgram,
     captured: &[Frame],
@@ -69,14 +72,14 @@ pub(crate) fn frames_for(
             length => captured[random.below(length)].clone(),
         };
         if random.one_in(3) {
-            tag(&mut frame, random);
+            insert_tags(&mut frame, random);
         }
         frame.wire_length = frame.bytes.len() as u32;
         if round % 8 != 0 {
             steer(program, &mut frame, &mut Metadata::default(), random);
         }
         if random.one_in(6) {
-            cut(&mut frame, random);
+            truncate_randomly(&mut frame, random);
         }
         if round == 1 {
             let length = frame.bytes.len().min(100);
@@ -87,8 +90,8 @@ pub(crate) fn frames_for(
     frames
 }
 
-/// Returns a frame in linear and in nonlinear form, each also with a tag beside it.
-pub(crate) fn forms<'f>(frame: &'f [u8], random: &mut Random) -> Vec<Packet<'f>> {
+/// Returns a frame in linear and nonlinear form, each also with a tag in its metadata.
+pub(crate) fn frame_forms<'f>(frame: &'f [u8], random: &mut Random) -> Vec<Packet<'f>> {
     let whole = Packet::new(frame);
     let pieces = whole.split_at(random.below(frame.len().min(80) + 1));
     let mut forms = vec![whole, pieces];

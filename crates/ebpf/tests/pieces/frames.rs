@@ -1,4 +1,4 @@
-//! Frames with real headers for the exam, each a case that some twin must distinguish.
+//! Frames with real headers for the exam. Each is a case that some twin must distinguish.
 
 /// Returns every frame of the exam.
 pub fn all() -> Vec<Vec<u8>> {
@@ -29,8 +29,8 @@ pub fn all() -> Vec<Vec<u8>> {
         eth(0x86dd, &ipv6(17, Some(0), &udp_53)),
         eth(0x86dd, &ipv6(17, Some(3), &udp_53)),
         eth(0x86dd, &ipv6(17, Some(7), &udp_53)),
-        eth(0x86dd, &ipv6(0, Some(7), &extended(&[0], &[0], 17, &udp_53))),
-        eth(0x86dd, &ipv6(0, Some(8), &extended(&[0], &[0], 17, &udp_53))),
+        eth(0x86dd, &ipv6(0, Some(7), &emit_classic(&[0], &[0], 17, &udp_53))),
+        eth(0x86dd, &ipv6(0, Some(8), &emit_classic(&[0], &[0], 17, &udp_53))),
     ];
     // "Don't fragment" is no fragment; "more fragments" and each offset bit are.
     for bits in [0x4000_u16, 0x2000, 0x0001, 0x1000, 0x1fff] {
@@ -41,26 +41,26 @@ pub fn all() -> Vec<Vec<u8>> {
     // Chains of extension headers: up to the limit, beyond it, long ones, with a fragment header.
     let kinds = [0, 60, 43, 60, 60, 0];
     for depth in 1..=6 {
-        let chain = extended(&kinds[..depth], &[0, 1, 0, 2, 0, 0][..depth], 17, &udp_53);
+        let chain = emit_classic(&kinds[..depth], &[0, 1, 0, 2, 0, 0][..depth], 17, &udp_53);
         frames.push(eth(0x86dd, &ipv6(kinds[0], None, &chain)));
     }
     // Each kind at each position, and IP lengths that end exactly behind each header.
     for (kind, depth) in [0, 43, 60].into_iter().flat_map(|kind| [(kind, 4), (kind, 5)]) {
-        let chain = extended(&vec![kind; depth], &vec![0; depth], 17, &udp_53);
+        let chain = emit_classic(&vec![kind; depth], &vec![0; depth], 17, &udp_53);
         frames.push(eth(0x86dd, &ipv6(kind, None, &chain)));
     }
     for depth in 1..=4_u8 {
         let units = vec![0; depth.into()];
-        let chain = extended(&vec![60; depth.into()], &units, 17, &udp_53);
+        let chain = emit_classic(&vec![60; depth.into()], &units, 17, &udp_53);
         for length in [u16::from(depth) * 8, u16::from(depth) * 8 - 1] {
             frames.push(eth(0x86dd, &ipv6(60, Some(length), &chain)));
         }
     }
     for chain in [&[44][..], &[0, 44], &[0, 43, 60, 44], &[0, 43, 60, 60, 44]] {
-        let packet = extended(chain, &vec![0; chain.len()], 17, &udp_53);
+        let packet = emit_classic(chain, &vec![0; chain.len()], 17, &udp_53);
         frames.push(eth(0x86dd, &ipv6(chain[0], None, &packet)));
     }
-    frames.push(eth(0x86dd, &ipv6(60, None, &extended(&[60, 60], &[20, 20], 6, &tcp(22)))));
+    frames.push(eth(0x86dd, &ipv6(60, None, &emit_classic(&[60, 60], &[20, 20], 6, &tcp(22)))));
     let tagged: Vec<Vec<u8>> =
         frames.iter().enumerate().map(|(index, frame)| with_tag(frame, index)).collect();
     frames.extend(tagged.iter().take(4).enumerate().map(|(index, frame)| with_tag(frame, index)));
@@ -68,12 +68,12 @@ pub fn all() -> Vec<Vec<u8>> {
     frames
 }
 
-/// Returns frames whose extension headers extend beyond byte 256, beginning with the first, the
-/// second, and so on.
+/// Returns frames with extension headers beyond byte 256: in the first frame the first header
+/// crosses this byte, in the second the second, and so on.
 pub fn deep() -> Vec<Vec<u8>> {
     let lengths: [&[u8]; 4] = [&[30, 0], &[10, 14, 0], &[6, 6, 10, 0], &[5, 5, 5, 5]];
     let frames = lengths.iter().map(|lengths| {
-        let chain = extended(&vec![60; lengths.len()], lengths, 17, &udp(53));
+        let chain = emit_classic(&vec![60; lengths.len()], lengths, 17, &udp(53));
         eth(0x86dd, &ipv6(60, None, &[chain, vec![0; 8]].concat()))
     });
     frames.collect()
@@ -97,7 +97,8 @@ fn with_tag(frame: &[u8], index: usize) -> Vec<u8> {
     [addresses, &TAGS[index % TAGS.len()], rest].concat()
 }
 
-/// Makes an IPv4 packet with a header of `words`, options zero; `total` overrides the total length.
+/// Returns an IPv4 packet with a header of `words` words, whose options are zero. `total` overrides
+/// the total length.
 pub fn ipv4(words: u8, protocol: u8, total: Option<u16>, payload: &[u8]) -> Vec<u8> {
     let header = usize::from(words.max(5)) * 4;
     let total = total.unwrap_or((header + payload.len()) as u16);
@@ -111,7 +112,7 @@ pub fn ipv4(words: u8, protocol: u8, total: Option<u16>, payload: &[u8]) -> Vec<
     packet
 }
 
-/// Makes an IPv6 packet; `length` overrides the payload length.
+/// Returns an IPv6 packet. `length` overrides the payload length.
 pub fn ipv6(next: u8, length: Option<u16>, payload: &[u8]) -> Vec<u8> {
     let length = length.unwrap_or(payload.len() as u16);
     let mut packet = vec![0; 40];
@@ -125,9 +126,9 @@ pub fn ipv6(next: u8, length: Option<u16>, payload: &[u8]) -> Vec<u8> {
     packet
 }
 
-/// Chains extension headers of these kinds and lengths (in units of 8 bytes after the first 8),
-/// then `last`.
-fn extended(kinds: &[u8], units: &[u8], last: u8, payload: &[u8]) -> Vec<u8> {
+/// Returns an IPv6 payload of extension headers of these kinds and lengths (in units of 8 bytes
+/// after the first 8), followed by `payload` of type `last`.
+fn emit_classic(kinds: &[u8], units: &[u8], last: u8, payload: &[u8]) -> Vec<u8> {
     let mut packet = Vec::new();
     for (index, units) in units.iter().enumerate() {
         let mut header = vec![0; (usize::from(*units) + 1) * 8];

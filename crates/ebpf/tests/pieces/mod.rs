@@ -1,5 +1,5 @@
-//! Test twins for the emitter: `eth vlan ip udp dport`, each a plain `fn`; the same decisions in
-//! plain Rust (`plain`), and frames to judge both (`frames`).
+//! Test twins for the emitter: `eth`, `vlan`, `ip`, `udp` and `dport`, each a plain `fn`. The
+//! module `plain` makes the same decisions in plain Rust, and `frames` has frames to judge both.
 
 #![allow(dead_code, reason = "each test binary uses its share")]
 #![allow(unreachable_pub, reason = "shared by test binaries")]
@@ -13,9 +13,9 @@ use ebpf::emit::{
 };
 use ebpf::{FilterSpan, Hook, Program};
 
-/// Maximum extension headers that the `ip` twin follows.
+/// Maximum number of extension headers that the `ip` twin follows.
 pub const EXTENSIONS_MAX: usize = 4;
-/// Length if IP announces none (segmentation offload, jumbograms).
+/// Length in bytes to assume if IP states none (segmentation offload, jumbograms).
 pub const UNSTATED: u32 = 1 << 20;
 
 /// A filter of a chain.
@@ -50,7 +50,7 @@ impl Step {
     }
 }
 
-/// Chains of one twin each, so that each shows its class, and longer chains.
+/// Chains of a single twin, so that each twin shows its class, and longer chains.
 pub const CHAINS: &[&[Step]] = &[
     &[Step::Eth],
     &[Step::Eth, Step::Vlan],
@@ -62,7 +62,7 @@ pub const CHAINS: &[&[Step]] = &[
     &[Step::Eth, Step::Vlan, Step::Ip, Step::Dport],
 ];
 
-/// Every hook, with packet pointers and without.
+/// Every hook, with packet pointers and without them.
 pub const TARGETS: [Target; 5] = [
     Target { hook: Hook::Tc, hardened: false, takes: false, single: false },
     Target { hook: Hook::Xdp, hardened: false, takes: false, single: false },
@@ -71,7 +71,7 @@ pub const TARGETS: [Target; 5] = [
     Target::hardened(Hook::Xdp),
 ];
 
-/// Formats the request.
+/// Formats the chain as the text of a request.
 pub fn request(chain: &[Step]) -> String {
     chain.iter().map(|step| step.name()).collect::<Vec<_>>().join(" | ")
 }
@@ -88,7 +88,7 @@ pub fn program(
         for step in chain {
             let word = FilterSpan::new(step.name(), at, step.name().len());
             at += step.name().len() + " | ".len();
-            answer = s.piece(word, step.twin(), &(), answer.layers, out)?;
+            answer = s.emit_twin(word, step.twin(), &(), answer.layers, out)?;
         }
         Ok(answer)
     })
@@ -96,7 +96,7 @@ pub fn program(
 
 type Emitted<'s> = Result<Answer<'s>, Unfit>;
 
-/// Class: the EtherType, as if a tag beside the frame were inline.
+/// Twin of `eth`, whose class is the EtherType, as if a tag in the metadata were inline.
 fn eth<'s>(_: &(), s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> Emitted<'s> {
     let short = s.absent("short", out);
     let header = s.need::<14>(on.at, short);
@@ -117,7 +117,7 @@ fn eth<'s>(_: &(), s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> Emit
     Ok(Answer::new(kind, Layers { at, next: Some(kind), l3: Some(at), ..on }))
 }
 
-/// Class: the VLAN id. The first tag may be beside the frame.
+/// Twin of `vlan`, whose class is the VLAN id. The first tag may be in the metadata.
 fn vlan<'s>(_: &(), s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> Emitted<'s> {
     let kind = on.next.ok_or_else(|| Unfit::new("no link layer before `vlan`: put `eth` there"))?;
     let untagged = s.absent("untagged", out);
@@ -157,7 +157,8 @@ fn vlan<'s>(_: &(), s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> Emi
     Ok(Answer::new(class, Layers { at, next: Some(next), l3: Some(at), tags: on.tags + 1, ..on }))
 }
 
-/// Class: the version. Fragments and overlong chains of extension headers are unsure.
+/// Twin of `ip`, whose class is the version. Fragments and overlong chains of extension headers are
+/// unsure.
 fn ip<'s>(_: &(), s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> Emitted<'s> {
     let kind = on.next.ok_or_else(|| Unfit::new("no link layer before `ip`: put `eth` there"))?;
     let (version, protocol, length) = (s.var(0), s.var(0), s.var(0));
@@ -240,7 +241,8 @@ fn ip<'s>(_: &(), s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> Emitt
     Ok(Answer::new(class, Layers { at, l3: Some(on.at), l4, ..on }))
 }
 
-/// Continues if `kind` is an extension header that can be skipped.
+/// Continues if `kind` is an extension header that can be skipped; otherwise leaves to `fragment`
+/// or `upper`.
 fn extension<'s>(s: &mut Scope<'s, '_>, kind: emit::Num<'s>, fragment: Exit<'s>, upper: Exit<'s>) {
     s.only(kind, Cmp::Ne, 44, fragment);
     s.arm(|t, skipped| {
@@ -251,7 +253,7 @@ fn extension<'s>(s: &mut Scope<'s, '_>, kind: emit::Num<'s>, fragment: Exit<'s>,
     });
 }
 
-/// Class: 1.
+/// Twin of `udp`, whose class is 1.
 fn udp<'s>(_: &(), s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> Emitted<'s> {
     let l4 = on.l4.ok_or_else(|| Unfit::new("no network layer before `udp`: put `ip` there"))?;
     let other = s.absent("other", out);
@@ -263,7 +265,7 @@ fn udp<'s>(_: &(), s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> Emit
     Ok(Answer::new(1, Layers { at, ..on }))
 }
 
-/// Class: the destination port.
+/// Twin of `dport`, whose class is the destination port.
 fn dport<'s>(_: &(), s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> Emitted<'s> {
     let l4 = on.l4.ok_or_else(|| Unfit::new("no network layer before `dport`: put `ip` there"))?;
     let no_port = s.absent("no_port", out);

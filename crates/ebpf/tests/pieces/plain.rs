@@ -1,5 +1,5 @@
-//! The test twins' decisions in plain Rust, written from the header definitions and independently
-//! of the twins. A judge of the exam.
+//! The decisions of the test twins in plain Rust, written from the header definitions and
+//! independently of the twins, as a judge of the exam.
 
 use ebpf::emit::{Outcome, ZERO};
 use ebpf::exam::{Judge, Ruling};
@@ -8,14 +8,14 @@ use ebpf::{Counter, Hook, Program};
 
 use super::{EXTENSIONS_MAX, Step};
 
-/// Computes the chain's answer and counters.
+/// A judge that computes the answer and the counters of a chain in plain Rust.
 pub struct Plain<'p> {
     chain: &'p [Step],
     program: &'p Program,
 }
 
 impl<'p> Plain<'p> {
-    /// Creates the judge. `program` only supplies the hook and the order of counters.
+    /// Creates the judge. `program` supplies only the hook and the order of the counters.
     pub fn new(chain: &'p [Step], program: &'p Program) -> Self {
         Self { chain, program }
     }

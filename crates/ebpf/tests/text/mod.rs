@@ -1,17 +1,17 @@
-//! Parses the disassembler's dialect. If an instruction survives the round trip, its text contains
-//! all its fields.
+//! Parser for the dialect of the disassembler. If an instruction survives the round trip, its text
+//! contains all its fields.
 
 use ebpf::insn::{Alu, Cond, Insn, Operand, Reg, Size, atomic, class, mode};
 
 type Tokens<'a> = std::slice::Iter<'a, &'a str>;
 
-/// Parses one instruction; `None` if it is not understood.
+/// Parses one instruction; returns `None` for any other text.
 pub(crate) fn parse(line: &str) -> Option<Vec<Insn>> {
-    let spaced: String = line.chars().flat_map(spread).collect();
+    let spaced: String = line.chars().flat_map(add_spaces).collect();
     let tokens: Vec<&str> = spaced.split_whitespace().collect();
     let mut rest = tokens.iter();
     let slots = match *tokens.first()? {
-        ".insn" => vec![raw(&tokens)?],
+        ".insn" => vec![parse_raw(&tokens)?],
         "exit" => vec![Insn::exit()],
         "goto" => vec![Insn::jump(tokens.get(1)?.parse().ok()?)],
         "call" => vec![Insn {
@@ -19,19 +19,20 @@ pub(crate) fn parse(line: &str) -> Option<Vec<Insn>> {
             imm: line.split_once('#')?.1.parse().ok()?,
             ..Insn::default()
         }],
-        "if" => vec![comparison(&mut rest)?],
-        "lock" | "store_release" | "*" => vec![store(&mut rest)?],
-        _ => assignment(&mut rest, &tokens)?,
+        "if" => vec![parse_comparison(&mut rest)?],
+        "lock" | "store_release" | "*" => vec![parse_store(&mut rest)?],
+        _ => parse_assignment(&mut rest, &tokens)?,
     };
     Some(slots)
 }
 
-/// Separates brackets and commas; stars and offset signs have spaces already.
-fn spread(c: char) -> Vec<char> {
+/// Puts spaces around brackets and commas, so that they become tokens; stars and signs of offsets
+/// already have spaces.
+fn add_spaces(c: char) -> Vec<char> {
     if "()[],".contains(c) { vec![' ', c, ' '] } else { vec![c] }
 }
 
-fn raw(tokens: &[&str]) -> Option<Insn> {
+fn parse_raw(tokens: &[&str]) -> Option<Insn> {
     let code = u8::from_str_radix(tokens.get(1)?.strip_prefix("0x")?, 16).ok()?;
     Some(Insn {
         code,
@@ -42,22 +43,22 @@ fn raw(tokens: &[&str]) -> Option<Insn> {
     })
 }
 
-fn register(token: &str) -> Option<(bool, Reg)> {
+fn parse_register(token: &str) -> Option<(bool, Reg)> {
     let wide = token.starts_with('r');
     let number = token.strip_prefix(['r', 'w'])?.parse().ok()?;
     Some((wide, Reg::new(number)?))
 }
 
-fn operand(token: &str) -> Option<Operand> {
-    match register(token) {
+fn parse_operand(token: &str) -> Option<Operand> {
+    match parse_register(token) {
         Some((_, reg)) => Some(Operand::Reg(reg)),
         None => Some(Operand::Imm(token.parse().ok()?)),
     }
 }
 
-fn comparison(tokens: &mut Tokens<'_>) -> Option<Insn> {
+fn parse_comparison(tokens: &mut Tokens<'_>) -> Option<Insn> {
     tokens.next()?;
-    let (wide, dst) = register(tokens.next()?)?;
+    let (wide, dst) = parse_register(tokens.next()?)?;
     let cond = match *tokens.next()? {
         "==" => Cond::Eq,
         "!=" => Cond::Ne,
@@ -72,14 +73,15 @@ fn comparison(tokens: &mut Tokens<'_>) -> Option<Insn> {
         "s<=" => Cond::Sle,
         _ => return None,
     };
-    let operand = operand(tokens.next()?)?;
+    let operand = parse_operand(tokens.next()?)?;
     let off = tokens.nth(1)?.parse().ok()?;
     let jump = if wide { Insn::jump_if } else { Insn::jump32_if };
     Some(jump(cond, dst, operand, off))
 }
 
-/// Parses `u16` in `( u16 * )` after the bracket. Returns the size, and true if it is signed.
-fn width(tokens: &mut Tokens<'_>) -> Option<(Size, bool)> {
+/// Parses the type in `( u16 * )` after the opening parenthesis. Returns the size, and true if the
+/// type is signed.
+fn parse_width(tokens: &mut Tokens<'_>) -> Option<(Size, bool)> {
     let name = *tokens.next()?;
     let size = match &name[1..] {
         "8" => Size::B,
@@ -93,35 +95,35 @@ fn width(tokens: &mut Tokens<'_>) -> Option<(Size, bool)> {
     Some((size, name.starts_with('s')))
 }
 
-/// Parses `( r1 + 4 )` with its brackets.
-fn place(tokens: &mut Tokens<'_>) -> Option<(Reg, i16)> {
+/// Parses an address such as `( r1 + 4 )`, including the parentheses.
+fn parse_address(tokens: &mut Tokens<'_>) -> Option<(Reg, i16)> {
     tokens.next().filter(|bracket| **bracket == "(")?;
-    let (_, reg) = register(tokens.next()?)?;
-    let off = signed(tokens)?;
+    let (_, reg) = parse_register(tokens.next()?)?;
+    let off = parse_signed(tokens)?;
     tokens.next().filter(|bracket| **bracket == ")")?;
     Some((reg, i16::try_from(off).ok()?))
 }
 
-fn signed(tokens: &mut Tokens<'_>) -> Option<i64> {
+fn parse_signed(tokens: &mut Tokens<'_>) -> Option<i64> {
     let minus = *tokens.next()? == "-";
     let value: i64 = tokens.next()?.parse().ok()?;
     Some(if minus { -value } else { value })
 }
 
-fn store(tokens: &mut Tokens<'_>) -> Option<Insn> {
+fn parse_store(tokens: &mut Tokens<'_>) -> Option<Insn> {
     let first = *tokens.next()?;
     if first == "store_release" {
         tokens.nth(1)?;
-        let (size, _) = width(tokens)?;
-        let (dst, off) = place(tokens)?;
-        let (_, src) = register(tokens.nth(1)?)?;
+        let (size, _) = parse_width(tokens)?;
+        let (dst, off) = parse_address(tokens)?;
+        let (_, src) = parse_register(tokens.nth(1)?)?;
         return Some(Insn::atomic(size, atomic::STORE_RELEASE, dst, off, src));
     }
     tokens.nth(usize::from(first == "lock"))?;
-    let (size, _) = width(tokens)?;
-    let (dst, off) = place(tokens)?;
+    let (size, _) = parse_width(tokens)?;
+    let (dst, off) = parse_address(tokens)?;
     let sign = *tokens.next()?;
-    let value = operand(tokens.next()?)?;
+    let value = parse_operand(tokens.next()?)?;
     if first != "lock" {
         return Some(Insn::store(size, dst, off, value));
     }
@@ -136,40 +138,40 @@ fn store(tokens: &mut Tokens<'_>) -> Option<Insn> {
     Some(Insn::atomic(size, operation, dst, off, src))
 }
 
-fn assignment(tokens: &mut Tokens<'_>, all: &[&str]) -> Option<Vec<Insn>> {
-    let (wide, dst) = register(tokens.next()?)?;
+fn parse_assignment(tokens: &mut Tokens<'_>, all: &[&str]) -> Option<Vec<Insn>> {
+    let (wide, dst) = parse_register(tokens.next()?)?;
     let sign = *tokens.next()?;
     let first = *tokens.next()?;
     if sign == "=" && all.last() == Some(&"ll") {
-        return constant(dst, first, tokens);
+        return parse_constant(dst, first, tokens);
     }
     let one = match first {
-        _ if sign != "=" => operation(wide, dst, sign, operand(first)?)?,
-        "*" => memory(dst, tokens)?,
+        _ if sign != "=" => binary_insn(wide, dst, sign, parse_operand(first)?)?,
+        "*" => parse_memory(dst, tokens)?,
         "load_acquire" => {
             tokens.nth(1)?;
-            let (size, _) = width(tokens)?;
-            let (src, off) = place(tokens)?;
+            let (size, _) = parse_width(tokens)?;
+            let (src, off) = parse_address(tokens)?;
             Insn::atomic(size, atomic::LOAD_ACQUIRE, dst, off, src)
         }
         _ if first.contains("xchg_") || first.starts_with("atomic_fetch_") => {
-            exchange(dst, first, tokens)?
+            parse_exchange(dst, first, tokens)?
         }
-        _ if first.starts_with('-') && register(&first[1..]).is_some() => {
-            unary(wide, Alu::Neg, dst)
+        _ if first.starts_with('-') && parse_register(&first[1..]).is_some() => {
+            unary_insn(wide, Alu::Neg, dst)
         }
         "(" => {
             let bits = tokens.next()?.strip_prefix('s')?.parse().ok()?;
-            let (_, src) = register(tokens.nth(1)?)?;
-            Insn { off: bits, ..operation(wide, dst, "=", Operand::Reg(src))? }
+            let (_, src) = parse_register(tokens.nth(1)?)?;
+            Insn { off: bits, ..binary_insn(wide, dst, "=", Operand::Reg(src))? }
         }
-        _ if tokens.len() == 1 => swap(dst, first)?,
-        _ => operation(wide, dst, sign, operand(first)?)?,
+        _ if tokens.len() == 1 => parse_swap(dst, first)?,
+        _ => binary_insn(wide, dst, sign, parse_operand(first)?)?,
     };
     Some(vec![one])
 }
 
-fn constant(dst: Reg, first: &str, tokens: &mut Tokens<'_>) -> Option<Vec<Insn>> {
+fn parse_constant(dst: Reg, first: &str, tokens: &mut Tokens<'_>) -> Option<Vec<Insn>> {
     if first != "map" {
         let value = u64::from_str_radix(first.strip_prefix("0x")?, 16).ok()?;
         return Some(Insn::load64(dst, value).to_vec());
@@ -185,28 +187,30 @@ fn constant(dst: Reg, first: &str, tokens: &mut Tokens<'_>) -> Option<Vec<Insn>>
     }
 }
 
-fn memory(dst: Reg, tokens: &mut Tokens<'_>) -> Option<Insn> {
+fn parse_memory(dst: Reg, tokens: &mut Tokens<'_>) -> Option<Insn> {
     tokens.next()?;
-    let (size, sign) = width(tokens)?;
+    let (size, sign) = parse_width(tokens)?;
     if tokens.as_slice().first() != Some(&"skb") {
-        let (src, off) = place(tokens)?;
+        let (src, off) = parse_address(tokens)?;
         let load = Insn::load(size, dst, src, off);
         let sign_code = class::LDX | mode::MEMSX | size as u8;
         return Some(if sign { Insn { code: sign_code, ..load } } else { load });
     }
     tokens.nth(1)?;
     let at = *tokens.next()?;
-    match register(at) {
-        Some((_, src)) => Some(Insn::packet_load_at(size, src, signed(tokens)?.try_into().ok()?)),
+    match parse_register(at) {
+        Some((_, src)) => {
+            Some(Insn::packet_load_at(size, src, parse_signed(tokens)?.try_into().ok()?))
+        }
         None => Some(Insn::packet_load(size, at.parse().ok()?)),
     }
 }
 
-fn exchange(answer: Reg, name: &str, tokens: &mut Tokens<'_>) -> Option<Insn> {
+fn parse_exchange(answer: Reg, name: &str, tokens: &mut Tokens<'_>) -> Option<Insn> {
     if let Some(operation) = name.strip_prefix("atomic_fetch_") {
         tokens.nth(1)?;
-        let (size, _) = width(tokens)?;
-        let (dst, off) = place(tokens)?;
+        let (size, _) = parse_width(tokens)?;
+        let (dst, off) = parse_address(tokens)?;
         let operation = match operation {
             "add" => atomic::ADD,
             "or" => atomic::OR,
@@ -218,20 +222,20 @@ fn exchange(answer: Reg, name: &str, tokens: &mut Tokens<'_>) -> Option<Insn> {
     }
     let size = if name.ends_with("64") { Size::DW } else { Size::W };
     tokens.next()?;
-    let (_, dst) = register(tokens.next()?)?;
-    let off = i16::try_from(signed(tokens)?).ok()?;
+    let (_, dst) = parse_register(tokens.next()?)?;
+    let off = i16::try_from(parse_signed(tokens)?).ok()?;
     if name.starts_with("xchg") {
         return Some(Insn::atomic(size, atomic::XCHG, dst, off, answer));
     }
-    let (_, src) = register(tokens.nth(3)?)?;
+    let (_, src) = parse_register(tokens.nth(3)?)?;
     Some(Insn::atomic(size, atomic::CMPXCHG, dst, off, src))
 }
 
-fn unary(wide: bool, op: Alu, dst: Reg) -> Insn {
+fn unary_insn(wide: bool, op: Alu, dst: Reg) -> Insn {
     if wide { Insn::alu(op, dst, 0) } else { Insn::alu32(op, dst, 0) }
 }
 
-fn swap(dst: Reg, name: &str) -> Option<Insn> {
+fn parse_swap(dst: Reg, name: &str) -> Option<Insn> {
     let bits = |prefix| name.strip_prefix(prefix)?.parse::<u8>().ok();
     let big = |bits| Insn::big_endian(dst, bits);
     if let Some(bits) = bits("bswap") {
@@ -240,7 +244,7 @@ fn swap(dst: Reg, name: &str) -> Option<Insn> {
     bits("be").map(big).or_else(|| Some(Insn { code: 0xd0 | class::ALU, ..big(bits("le")?) }))
 }
 
-fn operation(wide: bool, dst: Reg, sign: &str, operand: Operand) -> Option<Insn> {
+fn binary_insn(wide: bool, dst: Reg, sign: &str, operand: Operand) -> Option<Insn> {
     let (op, off) = match sign {
         "+=" => (Alu::Add, 0),
         "-=" => (Alu::Sub, 0),

@@ -188,14 +188,14 @@ impl Emission<'_> {
                     let on = s.restore_layers(kept);
                     self.route(s, Some(step), Layers { class: Value::Const(0), ..on }, done)
                 };
-                s.piece_or(piece, on, absent, |s| {
+                s.emit_twin_or(piece, on, absent, |s| {
                     let on = s.restore_layers(kept);
                     self.deliver_unsure(s, step, on, done);
                 })?
             } else {
                 let (here, none) = (on, Layers { class: Value::Const(0), ..on });
                 let absent = |s: &mut Scope<'_, 's>| self.route(s, Some(step), none, done);
-                s.piece_or(piece, on, absent, |s| self.deliver_unsure(s, step, here, done))?
+                s.emit_twin_or(piece, on, absent, |s| self.deliver_unsure(s, step, here, done))?
             };
             self.mark_egress(s, step);
             on = answer.layers;
@@ -241,7 +241,7 @@ impl Emission<'_> {
 
     /// Emits code that counts a block and its bytes.
     fn tally<'s>(&self, s: &mut Scope<'s, '_>, tally: Tally, on: Layers<'s>) {
-        let length = s.viewed(on);
+        let length = s.view_length(on);
         s.tally(self.fused.tally(tally), length);
     }
 
@@ -325,7 +325,7 @@ impl Emission<'_> {
                 }
             });
         }
-        let length = s.viewed(on);
+        let length = s.view_length(on);
         if let Some(taken) = several {
             s.arm(|t, none| {
                 let taken = t.get(taken);
@@ -372,7 +372,7 @@ impl Emission<'_> {
                 self.deliver(t, exit, on);
             });
         }
-        let length = s.viewed(on);
+        let length = s.view_length(on);
         for (number, fork) in fused.forks_at(from) {
             if !open(fork) {
                 s.tally(fused.tally(Tally::Unselected(number)), length);
@@ -405,7 +405,7 @@ impl Emission<'_> {
         let (word, twin, arguments) = self.twin_of(step)?;
         s.catch_unsure(|t, _| {
             t.arm(|u, absent| {
-                let answer = u.piece(word, twin, arguments, on, absent)?;
+                let answer = u.emit_twin(word, twin, arguments, on, absent)?;
                 self.mark_egress(u, step);
                 self.route(u, Some(step), answer.layers, end)
             })?;
@@ -440,7 +440,7 @@ impl Emission<'_> {
     /// Emits the delivery of an unreadable frame: every successor of the source is unsure of it.
     fn deliver_all_unsure<'s>(&self, s: &mut Scope<'s, '_>, on: Layers<'s>) {
         let fused = self.fused;
-        let length = s.viewed(on);
+        let length = s.view_length(on);
         for (step, _) in fused.steps_after(None).filter(|(_, set)| may_contain(on.class, set)) {
             s.tally(fused.tally(Tally::Entered(step)), length);
             fused.unsure_exits(step).for_each(|exit| s.arm(|t, _| self.deliver(t, exit, on)));

@@ -63,7 +63,7 @@ pub fn chain_program(
             at = place;
             let twin = description.kernel.ok_or_else(|| Unfit::new("no twin"))?;
             let word = FilterSpan::new(description.name, place, 1);
-            answer = s.piece(word, twin, arguments, answer.layers, out)?;
+            answer = s.emit_twin(word, twin, arguments, answer.layers, out)?;
         }
         Ok(answer)
     });

@@ -155,14 +155,14 @@ fn emit<'s>(a: &Arguments, s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>)
     let (too_fast, unsure) = (s.absent("too fast", out), s.unsure());
     let due = s.state(size_of::<Due>() as u16);
     let (now, allowance, step) = (s.now(), s.wide(rate.allowance), s.wide(rate.step));
-    let latest = s.plus(now, allowance);
+    let latest = s.add_wide(now, allowance);
     s.arm(|t, passed| {
         for _ in 0..ATTEMPTS_MAX {
             t.arm(|u, again| {
                 let next = u.read(due, 0);
                 u.only_wide(next, Cmp::Le, latest, too_fast);
-                let from = u.larger(next, now);
-                let following = u.plus(from, step);
+                let from = u.max(next, now);
+                let following = u.add_wide(from, step);
                 u.replace(due, 0, (next, following), again);
                 u.leave(passed);
             });
@@ -248,7 +248,7 @@ mod tests {
     fn twin_uses_the_kernel_clock() {
         let given = arguments(&RATELIMIT, &["10", "burst=3"]).unwrap();
         let program = emit::program(Hook::Tc, Finish::Answer, |s, on, out| {
-            s.piece(FilterSpan::new("ratelimit", 0, 9), emit, &given, on, out)
+            s.emit_twin(FilterSpan::new("ratelimit", 0, 9), emit, &given, on, out)
         });
         let program = program.unwrap();
         let mut machine = Machine::of(&program);

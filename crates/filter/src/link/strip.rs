@@ -190,7 +190,7 @@ fn emit_link<'s>(s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> Emitte
     let (kind, l3) = twin::network_or(s, fresh, not_ip);
     s.only_one_of(kind, [ethernet::ethertype::IPV4, ethernet::ethertype::IPV6], not_ip);
     let first = s.offset_of(l3);
-    s.cut_before(first);
+    s.remove_before(first);
     let at = s.position_at(FrameOffset::at(0));
     let (next, l3) = (Some(kind), Some(at));
     let layers =
@@ -203,8 +203,8 @@ fn emit_bytes<'s>(s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>, bytes: u
     let length = s.meta(ebpf::emit::Meta::Length);
     s.only(length, Cmp::Ge, u32::from(bytes), short);
     let at = s.offset_of(on.at);
-    let at = s.before_cut(at, bytes);
-    s.cut_before(FrameOffset::at(bytes));
+    let at = s.offset_after_removal(at, bytes);
+    s.remove_before(FrameOffset::at(bytes));
     let (frame, at) = (s.position_at(FrameOffset::at(0)), s.position_at(at));
     let layers = Layers { frame, at, next: None, l3: None, l4: None, linked: false, ..on };
     Ok(Answer::new(on.class, layers))
@@ -232,7 +232,7 @@ fn emit_tag<'s>(s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> Emitted
         for (at, word) in (0..).step_by(4).zip(words) {
             s.put::<u32>(to.behind(at), word);
         }
-        s.cut_before(to);
+        s.remove_before(to);
     }
     let frame = s.position_at(FrameOffset::at(0));
     let behind = s.position_at(FrameOffset::at(ethernet::LENGTH as u16));

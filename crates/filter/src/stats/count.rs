@@ -82,7 +82,7 @@ fn is_description(pointer: RichPointer, context: BlockMetadata) -> bool {
 fn emit<'s>(_: &Arguments, s: &mut Scope<'s, '_>, on: Layers<'s>, _: Exit<'s>) -> Emitted<'s> {
     let seen = s.state(size_of::<Totals>() as u16);
     s.add_to(seen, offset_of!(Totals, blocks) as u16, 1);
-    let length = s.viewed(on);
+    let length = s.view_length(on);
     s.add_to(seen, offset_of!(Totals, bytes) as u16, length);
     Ok(Answer::new(on.class, on))
 }

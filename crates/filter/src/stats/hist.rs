@@ -179,7 +179,7 @@ fn emit<'s>(a: &Arguments, s: &mut Scope<'s, '_>, on: Layers<'s>, _: Exit<'s>) -
     match Quantity::new(a) {
         Quantity::Length => {
             s.add_to(seen, BLOCKS, 1);
-            let length = s.viewed(on);
+            let length = s.view_length(on);
             let length = s.widen(length);
             let bucket = s.bucket(length);
             s.add_nth(seen, ROW, bucket, 1);
@@ -200,7 +200,7 @@ fn emit_arrival<'s>(s: &mut Scope<'s, '_>, seen: TwinState<'s>) {
         t.only_wide(before, Cmp::Ne, none, done);
         t.arm(|u, backwards| {
             u.only_wide(now, Cmp::Ge, last, backwards);
-            let interval = u.minus(now, last);
+            let interval = u.sub_wide(now, last);
             let bucket = u.bucket(interval);
             u.add_nth(seen, ROW, bucket, 1);
             u.leave(done);
@@ -261,7 +261,7 @@ mod tests {
     fn twin_counts_intervals_of_the_kernel_clock() {
         let arguments = crate::testing::arguments(&HIST, &["time"]).unwrap();
         let program = emit::program(Hook::Xdp, Finish::Answer, |s, on, out| {
-            s.piece(FilterSpan::new("hist", 0, 4), emit, &arguments, on, out)
+            s.emit_twin(FilterSpan::new("hist", 0, 4), emit, &arguments, on, out)
         });
         let program = program.unwrap();
         let mut machine = Machine::of(&program);

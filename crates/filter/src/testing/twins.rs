@@ -138,7 +138,7 @@ pub fn program(chain: &[Examined], target: impl Into<Target>) -> Result<Program,
             let arguments = arguments(d, &twin.words()).map_err(|m| Unfit::new(m.to_string()))?;
             answer = s.link(answer);
             answer =
-                s.piece(FilterSpan::new(d.name, at, 1), emit, &arguments, answer.layers, out)?;
+                s.emit_twin(FilterSpan::new(d.name, at, 1), emit, &arguments, answer.layers, out)?;
         }
         Ok(answer)
     })

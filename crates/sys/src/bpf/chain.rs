@@ -123,7 +123,7 @@ struct QueryAttributes {
 }
 
 // SAFETY: the fields of PROG_QUERY with its padding spelled out (1); the two addresses are set by
-// `query` alone, to arrays of as many words as `count` says, which outlive the call (2).
+// `query_chain` alone, to arrays of as many words as `count` says, which outlive the call (2).
 unsafe impl Attributes for QueryAttributes {}
 
 #[cfg(test)]

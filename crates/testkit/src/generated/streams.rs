@@ -84,7 +84,7 @@ fn data_in_syn() -> Capture {
 /// stream (RFC 9293 §3.5.3).
 fn data_in_reset() -> Capture {
     let mut talk = Talk::new(19, 4000).client("GOOD DATA");
-    let frame = talk.connection.piece(Side::Server, RST | ACK, 0, b"EVIL REASON");
+    let frame = talk.connection.emit_twin(Side::Server, RST | ACK, 0, b"EVIL REASON");
     talk.capture.add(200, frame);
     talk.open()
 }
@@ -125,7 +125,7 @@ fn many_small_connections() -> Capture {
         let word = format!("connection {number} says this in two pieces");
         let (one, other) = word.as_bytes().split_at(20);
         let frames = [(20, other), (0, one)]
-            .map(|(at, data)| talk.connection.piece(Side::Client, ACK, at, data));
+            .map(|(at, data)| talk.connection.emit_twin(Side::Client, ACK, at, data));
         for frame in frames {
             talk.capture.add(100, frame);
         }

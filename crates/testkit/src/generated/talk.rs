@@ -67,7 +67,7 @@ impl Talk {
     /// server acknowledges all of them. The next data follows the highest byte sent.
     pub(super) fn pieces(mut self, pieces: &[(u32, &[u8])]) -> Self {
         for (at, data) in pieces {
-            let frame = self.connection.piece(Side::Client, ACK, *at, data);
+            let frame = self.connection.emit_twin(Side::Client, ACK, *at, data);
             self.capture.add(200, frame);
         }
         let end = pieces.iter().map(|(at, data)| at + data.len() as u32).max().unwrap_or(0);

@@ -136,7 +136,7 @@ impl Connection {
 
     /// Returns a segment whose data begins `ahead` bytes after the next sequence number of `side`;
     /// does not advance that number.
-    pub(crate) fn piece(&self, side: Side, flags: u8, ahead: u32, data: &[u8]) -> Vec<u8> {
+    pub(crate) fn emit_twin(&self, side: Side, flags: u8, ahead: u32, data: &[u8]) -> Vec<u8> {
         let mut moved = Self { ..*self };
         moved.advance(side, ahead);
         moved.frame(side, flags, &[], data)

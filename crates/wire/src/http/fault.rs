@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-/// The reason why a head could not be parsed.
+/// The error of a head that could not be parsed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum HeadError {
     /// The head is incomplete, and more bytes are needed.

@@ -31,7 +31,7 @@ const SESSION_MAX: usize = 32;
 /// A view of a ClientHello.
 #[derive(Clone, Copy, Debug)]
 pub struct ClientHello<'b> {
-    /// Legacy version field. [`ClientHello::offered`] returns the version actually offered.
+    /// Legacy version field. [`ClientHello::offered_version`] returns the version actually offered.
     pub version: Version,
     /// Session id that the client offers for resumption.
     pub session: &'b [u8],
@@ -42,7 +42,7 @@ pub struct ClientHello<'b> {
 /// A view of a ServerHello.
 #[derive(Clone, Copy, Debug)]
 pub struct ServerHello<'b> {
-    /// Legacy version field. [`ServerHello::negotiated`] returns the version actually negotiated.
+    /// Legacy version field. [`ServerHello::negotiated_version`] returns the version actually negotiated.
     pub version: Version,
     /// True if this ServerHello is a HelloRetryRequest.
     pub is_retry: bool,

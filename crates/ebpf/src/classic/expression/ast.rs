@@ -1,8 +1,8 @@
 //! The syntax tree of a pcap-filter expression.
 //!
-//! Input: the parser's result. Output: the generator's input. Every primitive carries all its
-//! qualifiers: those inherited from the previous primitive (`port 80 or 443`) are filled in. Every
-//! node has its span in the text.
+//! Input: the parser's result. Output: the generator's input. Every primitive has all of its
+//! qualifiers, including those inherited from the previous primitive (as in `port 80 or 443`).
+//! Every leaf of the tree has a span in the text.
 
 use std::net::Ipv6Addr;
 use std::ops::Range;
@@ -11,7 +11,7 @@ use super::names;
 use super::token::Keyword;
 use crate::insn::{Alu, Cond};
 
-/// A span of the text, in bytes.
+/// A range of bytes in the text of the expression.
 pub(crate) type Span = Range<usize>;
 
 /// A protocol to test for, to index, or to qualify an address.
@@ -57,7 +57,7 @@ pub(crate) enum Protocol {
     Radio,
 }
 
-/// The *dir* qualifier: the address or port of a frame that is meant.
+/// The *dir* qualifier, which selects source and target addresses or ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DirQualifier {
     Source,
@@ -84,7 +84,7 @@ pub(crate) enum TypeQualifier {
     ProtocolChain,
 }
 
-/// The qualifiers of an identifier; `None` where absent.
+/// The qualifiers of an identifier, each `None` if absent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Qualifiers {
     pub(crate) protocol: Option<Protocol>,
@@ -92,20 +92,20 @@ pub(crate) struct Qualifiers {
     pub(crate) kind: Option<TypeQualifier>,
 }
 
-/// An identifier.
+/// An identifier of a host, network, port or protocol.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Id {
-    /// A name to resolve.
+    /// A name that must be resolved.
     Name(String),
-    /// A number.
+    /// A number, such as a port.
     Number(u32),
-    /// One to four decimal bytes with dots, as written.
+    /// One to four decimal bytes separated by dots, as written.
     Dotted(String),
-    /// Dotted bytes with a prefix length.
+    /// Dotted bytes and a prefix length.
     DottedPrefix(String, u32),
-    /// Dotted bytes with a mask.
+    /// Dotted bytes and a mask, also dotted.
     DottedMask(String, String),
-    /// An IPv6 address and its prefix length.
+    /// An IPv6 address and a prefix length.
     Ip6(Ipv6Addr, u32),
     /// A link address of six bytes.
     Mac([u8; 6]),
@@ -113,7 +113,7 @@ pub(crate) enum Id {
     Mac8(u8),
 }
 
-/// A node of the tree.
+/// A node of the syntax tree.
 #[derive(Debug)]
 pub(crate) enum Tree {
     /// Conjunction, evaluated from left to right.
@@ -126,36 +126,37 @@ pub(crate) enum Tree {
     Leaf(Primitive, Span),
 }
 
-/// A test of a frame.
+/// A single test of a frame.
 #[derive(Debug)]
 pub(crate) enum Primitive {
-    /// A bare protocol.
+    /// A protocol without further qualifiers.
     Protocol(Protocol),
-    /// An identifier with its qualifiers.
+    /// An identifier and its qualifiers.
     Id(Qualifiers, Id),
-    /// A comparison of two values.
+    /// A comparison of two computed values.
     Relation { op: Cond, left: Arithmetic, right: Arithmetic },
-    /// Broadcast in the given protocol.
+    /// A test for broadcast in the given protocol, or in the link layer.
     Broadcast(Option<Protocol>),
-    /// Multicast in the given protocol.
+    /// A test for multicast in the given protocol, or in the link layer.
     Multicast(Option<Protocol>),
-    /// Length at most the given number.
+    /// A test for a frame length of at most this number of bytes.
     Less(u32),
-    /// Length at least the given number.
+    /// A test for a frame length of at least this number of bytes.
     Greater(u32),
-    /// A byte of the link header.
+    /// A test of one byte of the link header.
     Byte { offset: u32, op: ByteOp, value: u32 },
-    /// Direction: sent by this host, or received.
+    /// A test for the direction: sent by this host, or received.
     Direction { outbound: bool },
-    /// Interface index.
+    /// A test for the interface index.
     Interface(u32),
-    /// A header that shifts everything to its right, with its number if one is given.
+    /// A test for an encapsulating header, which shifts the headers tested by everything to its
+    /// right. The number, if given, is that of the VLAN, MPLS label, PPPoE session or tunnel.
     Encapsulation(Encapsulation, Option<u32>),
-    /// The type and subtype of an 802.11 frame.
+    /// A test of the type and subtype of an 802.11 frame.
     WlanType { value: u32, mask: u32 },
-    /// The direction bits of an 802.11 frame.
+    /// A test of the direction bits of an 802.11 frame.
     WlanDirection(u32),
-    /// Logical link control.
+    /// A test for logical link control.
     Llc(Llc),
 }
 
@@ -197,19 +198,19 @@ pub(crate) enum Arithmetic {
 }
 
 impl Protocol {
-    /// Returns the protocol's keyword.
+    /// Returns the keyword of the protocol.
     pub(crate) fn word(self) -> &'static str {
         names::first(names::PROTOCOLS, &self)
     }
 }
 
 impl DirQualifier {
-    /// Returns true for the addresses that only 802.11 frames have.
+    /// Returns true if only 802.11 frames have the addresses that this qualifier selects.
     pub(crate) const fn is_wlan(self) -> bool {
         !matches!(self, Self::Source | Self::Target | Self::Either | Self::Both)
     }
 
-    /// Returns the qualifier's keywords.
+    /// Returns the keywords of the qualifier.
     pub(crate) fn words(self) -> &'static str {
         match self {
             Self::Either => "src or dst",
@@ -220,13 +221,13 @@ impl DirQualifier {
 }
 
 impl TypeQualifier {
-    /// Returns the qualifier's keyword.
+    /// Returns the keyword of the qualifier.
     pub(crate) fn word(self) -> &'static str {
         names::first(names::WORDS, &Keyword::Type(self))
     }
 }
 
-/// Formats an identifier as written, for messages.
+/// Formats an identifier as written in the expression.
 pub(crate) fn describe(id: &Id) -> String {
     match id {
         Id::Name(name) | Id::Dotted(name) => name.clone(),

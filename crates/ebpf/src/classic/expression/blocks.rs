@@ -1,11 +1,11 @@
-//! Control-flow graph: lowers a condition to basic blocks and optimizes them.
+//! Control-flow graph of a program: lowers a condition to basic blocks and optimizes these.
 //!
 //! Input: a condition. Output: basic blocks, each with instructions, a comparison and two
-//! successors. A block's successors have smaller numbers, so the entry is the last block. Two
-//! passes optimize: jump threading redirects an edge whose comparison is already decided, and reuse
-//! drops loads of values that A or X already hold. Neither pass moves a test before a test that
-//! precedes it in the text, or drops the first load of an offset, so a frame that is too short for
-//! a test is still rejected.
+//! successors. The successors of a block have smaller numbers, so the entry is the last block.
+//! There are two optimization passes. Jump threading redirects an edge to a comparison whose
+//! outcome is already known, and reuse drops loads of values that A or X already hold. Neither pass
+//! reorders tests or drops the first load of an offset, so a frame that is too short for a test is
+//! still rejected.
 
 use super::super::insn::{Instruction, code, condition, operation};
 use super::condition::{Compare, Condition, PseudoInsn, Test};
@@ -18,7 +18,7 @@ pub(super) enum EdgeTarget {
     Block(usize),
 }
 
-/// A basic block.
+/// A basic block: instructions, and a comparison with two successors.
 #[derive(Clone, Debug)]
 pub(super) struct Block {
     pub(super) lines: Vec<PseudoInsn>,
@@ -35,7 +35,7 @@ pub(super) struct Graph {
 }
 
 impl Graph {
-    /// Builds the graph of `condition`.
+    /// Builds the control-flow graph of a condition.
     pub(super) fn new(condition: Condition) -> Self {
         let mut graph = Self { blocks: Vec::new(), entry: EdgeTarget::Reject };
         graph.entry = graph.lower(condition, EdgeTarget::Accept, EdgeTarget::Reject);
@@ -63,16 +63,16 @@ impl Graph {
     /// Optimizes the graph.
     pub(super) fn optimize(&mut self) {
         for _ in 0..ROUNDS_MAX {
-            if !self.thread() {
+            if !self.thread_jumps() {
                 break;
             }
         }
-        self.reuse();
+        self.drop_known_loads();
     }
 
-    /// Returns true if the accepting exit is reachable.
+    /// Returns true if any path reaches the accepting exit.
     pub(super) fn accepts(&self) -> bool {
-        let reached = self.reached();
+        let reached = self.reachable_blocks();
         let leads =
             |block: &Block| block.yes == EdgeTarget::Accept || block.no == EdgeTarget::Accept;
         let by_direction = self.entry == EdgeTarget::Accept;
@@ -80,8 +80,8 @@ impl Graph {
             || self.blocks.iter().zip(reached).any(|(block, reached)| reached && leads(block))
     }
 
-    /// Returns the reachable blocks.
-    pub(super) fn reached(&self) -> Vec<bool> {
+    /// Returns, for each block, true if it is reachable.
+    pub(super) fn reachable_blocks(&self) -> Vec<bool> {
         let mut reached = vec![false; self.blocks.len()];
         if let EdgeTarget::Block(entry) = self.entry {
             reached[entry] = true;
@@ -98,8 +98,8 @@ impl Graph {
         reached
     }
 
-    /// Threads every edge past tests with a known outcome. Returns true if an edge changed.
-    fn thread(&mut self) -> bool {
+    /// Redirects every edge past blocks whose outcome is known. Returns true if any edge changed.
+    fn thread_jumps(&mut self) -> bool {
         let mut known: Vec<Option<Vec<Fact>>> = vec![None; self.blocks.len()];
         if let EdgeTarget::Block(entry) = self.entry {
             known[entry] = Some(Vec::new());
@@ -144,8 +144,8 @@ impl Graph {
         target
     }
 
-    /// Drops loads of values that A or X holds on every path to them.
-    fn reuse(&mut self) {
+    /// Drops loads of values that A or X already holds on every path to the load.
+    fn drop_known_loads(&mut self) {
         let mut held: Vec<Option<RegisterContents>> = vec![None; self.blocks.len()];
         if let EdgeTarget::Block(entry) = self.entry {
             held[entry] = Some(RegisterContents::default());
@@ -157,7 +157,7 @@ impl Graph {
                 if let EdgeTarget::Block(next) = target {
                     match &mut held[next] {
                         None => held[next] = Some(after.clone()),
-                        Some(other) => other.meet(&after),
+                        Some(other) => other.intersect(&after),
                     }
                 }
             }
@@ -165,13 +165,13 @@ impl Graph {
     }
 }
 
-/// Maximum number of rounds of jump threading; each round can only thread edges that the previous
-/// round made reachable.
+/// Maximum number of rounds of jump threading. Each round makes it possible to thread further
+/// edges.
 const ROUNDS_MAX: usize = 4;
-/// Maximum number of facts carried along one path; older facts are dropped.
+/// Maximum number of facts carried along one path. The oldest facts are dropped first.
 const FACTS_MAX: usize = 24;
 
-/// The known outcome of a comparison.
+/// The known outcome of one comparison of A.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Fact {
     value: Vec<PseudoInsn>,
@@ -180,7 +180,7 @@ struct Fact {
     holds: bool,
 }
 
-/// The contents of A and X, as the instructions that computed them.
+/// The contents of A and X, each described by the instructions that computed it; `None` if unknown.
 #[derive(Clone, Debug, Default)]
 struct RegisterContents {
     a: Option<Vec<PseudoInsn>>,
@@ -188,7 +188,7 @@ struct RegisterContents {
 }
 
 impl RegisterContents {
-    fn meet(&mut self, other: &Self) {
+    fn intersect(&mut self, other: &Self) {
         if self.a != other.a {
             self.a = None;
         }
@@ -199,8 +199,8 @@ impl RegisterContents {
 }
 
 impl Block {
-    /// Returns true if the block computes A and X from the frame and memory alone, so that the same
-    /// instructions always give the same values.
+    /// Returns true if the block computes A and X only from the frame and scratch memory, and does
+    /// not write scratch memory, so that the same instructions always yield the same values.
     fn is_pure(&self) -> bool {
         let begins = |loads: fn(PseudoInsn) -> bool, uses: fn(PseudoInsn) -> bool| {
             let first = self.lines.iter().position(|line| uses(*line));
@@ -233,7 +233,7 @@ impl Block {
         facts
     }
 
-    /// Returns the outcome of the block's comparison if the facts decide it.
+    /// Returns the outcome of the block's comparison; `None` if the facts do not decide it.
     fn outcome(&self, facts: &[Fact]) -> Option<bool> {
         let Some(Compare { op, with: Some(k) }) = self.compare else { return None };
         facts.iter().rev().find_map(|fact| {
@@ -245,14 +245,15 @@ impl Block {
             }
             let rest = self.lines.strip_prefix(fact.value.as_slice())?;
             if fact.holds {
-                let value = rest.iter().try_fold(fact.k, |a, line| apply(*line, a))?;
+                let value = rest.iter().try_fold(fact.k, |a, line| apply_constant(*line, a))?;
                 return Some(condition(op)?.holds(value.into(), k.into()));
             }
             None
         })
     }
 
-    /// Drops loads made redundant by `before`. Returns the register contents after the block.
+    /// Drops loads of values that `before` shows to be in A or X already. Returns the register
+    /// contents after the block.
     fn drop_redundant_loads(&mut self, before: RegisterContents) -> RegisterContents {
         if self.lines.is_empty() {
             return before;
@@ -276,8 +277,8 @@ impl Block {
     }
 }
 
-/// Applies constant arithmetic to A.
-fn apply(line: PseudoInsn, a: u32) -> Option<u32> {
+/// Returns the value of A after arithmetic with a constant; `None` for any other instruction.
+fn apply_constant(line: PseudoInsn, a: u32) -> Option<u32> {
     let PseudoInsn::Plain(Instruction { code, k, .. }) = line else { return None };
     if code & 0x0f != code::ALU | code::K || code & 0xf0 == code::NEG {
         return None;
@@ -285,7 +286,7 @@ fn apply(line: PseudoInsn, a: u32) -> Option<u32> {
     operation(code)?.apply(a, k)
 }
 
-fn plain(line: PseudoInsn) -> Option<Instruction> {
+fn plain_instruction(line: PseudoInsn) -> Option<Instruction> {
     match line {
         PseudoInsn::Plain(instruction) => Some(instruction),
         _ => None,
@@ -293,19 +294,19 @@ fn plain(line: PseudoInsn) -> Option<Instruction> {
 }
 
 fn reads_memory(lines: &[PseudoInsn]) -> bool {
-    lines.iter().filter_map(|line| plain(*line)).any(|instruction| {
+    lines.iter().filter_map(|line| plain_instruction(*line)).any(|instruction| {
         matches!(instruction.class(), code::LD | code::LDX) && instruction.code & 0xe0 == code::MEM
     })
 }
 
 fn writes_x(line: PseudoInsn) -> bool {
-    plain(line).is_some_and(|instruction| {
+    plain_instruction(line).is_some_and(|instruction| {
         instruction.class() == code::LDX || instruction.code == code::MISC | code::TAX
     })
 }
 
 fn reads_x(line: PseudoInsn) -> bool {
-    plain(line).is_some_and(|instruction| match instruction.class() {
+    plain_instruction(line).is_some_and(|instruction| match instruction.class() {
         code::LD => instruction.code & 0xe0 == code::IND,
         code::ALU => instruction.code & code::X != 0,
         code::MISC => instruction.code == code::MISC | code::TXA,
@@ -314,7 +315,7 @@ fn reads_x(line: PseudoInsn) -> bool {
 }
 
 fn reads_a(line: PseudoInsn) -> bool {
-    plain(line).is_some_and(|instruction| match instruction.class() {
+    plain_instruction(line).is_some_and(|instruction| match instruction.class() {
         code::ALU | code::RET => true,
         code::MISC => instruction.code == code::MISC | code::TAX,
         _ => false,
@@ -322,5 +323,5 @@ fn reads_a(line: PseudoInsn) -> bool {
 }
 
 fn loads_a(line: PseudoInsn) -> bool {
-    plain(line).is_some_and(|instruction| instruction.class() == code::LD)
+    plain_instruction(line).is_some_and(|instruction| instruction.class() == code::LD)
 }

@@ -1,16 +1,16 @@
-//! Conditions: the intermediate representation between tree and program.
+//! Conditions, the intermediate representation between syntax tree and control-flow graph.
 //!
 //! Input: tests, each with instructions and a comparison. Output: one condition, which `blocks`
-//! lowers to a graph. Constants fold while conditions are combined, so that `ip6` on an IPv4-only
-//! link costs nothing. Remaining tests run from left to right: a load beyond the frame rejects it,
-//! so the order of tests is part of their meaning.
+//! lowers to a graph. Combining conditions folds constants, so that `ip6` on an IPv4-only link
+//! costs nothing. The remaining tests run from left to right. Their order is part of their meaning,
+//! because a load beyond the end of the frame rejects the frame.
 
 pub(super) use super::super::assemble::{
-    Compare, JumpLabel, PseudoInsn, TAX, TXA, alu_k, alu_x, constant_to_a, line, memory_to_a,
-    memory_to_x, store_a,
+    Compare, JumpLabel, PseudoInsn, TAX, TXA, alu_k, alu_x, constant_to_a, memory_to_a,
+    memory_to_x, plain_insn, store_a,
 };
 
-/// Instructions and a final comparison; a test without a comparison always holds.
+/// A test: instructions and a final comparison. Without a comparison the test always succeeds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Test {
     pub(super) lines: Vec<PseudoInsn>,
@@ -29,7 +29,7 @@ pub(super) enum Condition {
 }
 
 impl Condition {
-    /// Returns the conjunction of both conditions; `then` is tested only if `self` holds.
+    /// Returns the conjunction of both conditions. `then` is evaluated only if `self` holds.
     pub(super) fn and(self, then: Self) -> Self {
         match (self, then) {
             (Self::Never, _) | (_, Self::Never) => Self::Never,
@@ -43,7 +43,8 @@ impl Condition {
         }
     }
 
-    /// Returns the disjunction of both conditions; `otherwise` is tested only if `self` fails.
+    /// Returns the disjunction of both conditions. `otherwise` is evaluated only if `self` does not
+    /// hold.
     pub(super) fn or(self, otherwise: Self) -> Self {
         match (self, otherwise) {
             (Self::Always, _) | (_, Self::Always) => Self::Always,
@@ -57,7 +58,7 @@ impl Condition {
         }
     }
 
-    /// Returns the negation.
+    /// Returns the negation of the condition.
     pub(super) fn not(self) -> Self {
         match self {
             Self::Always => Self::Never,
@@ -67,22 +68,22 @@ impl Condition {
         }
     }
 
-    /// Returns the condition, negated if `wanted` is false.
+    /// Returns the condition if `wanted` is true, else its negation.
     pub(super) fn is(self, wanted: bool) -> Self {
         if wanted { self } else { self.not() }
     }
 
-    /// Returns the number of tests.
-    pub(super) fn tests(&self) -> usize {
+    /// Returns the number of tests in the condition.
+    pub(super) fn test_count(&self) -> usize {
         match self {
             Self::Always | Self::Never => 0,
             Self::Test(_) => 1,
-            Self::Not(inner) => inner.tests(),
-            Self::All(all) | Self::Any(all) => all.iter().map(Self::tests).sum(),
+            Self::Not(inner) => inner.test_count(),
+            Self::All(all) | Self::Any(all) => all.iter().map(Self::test_count).sum(),
         }
     }
 
-    /// Runs `lines` before the condition's first test.
+    /// Returns the condition with `lines` executed before its first test.
     pub(super) fn after(self, lines: Vec<PseudoInsn>) -> Self {
         if lines.is_empty() {
             return self;
@@ -99,12 +100,12 @@ impl Condition {
     }
 }
 
-/// Compares A, as computed by `lines`, with a constant.
+/// Returns the condition that A, as computed by `lines`, compares with a constant.
 pub(super) fn compare_k(lines: Vec<PseudoInsn>, op: u16, k: u32) -> Condition {
     Condition::Test(Test { lines, compare: Some(Compare { op, with: Some(k) }) })
 }
 
-/// Compares A, as computed by `lines`, with X.
+/// Returns the condition that A, as computed by `lines`, compares with X.
 pub(super) fn compare_x(lines: Vec<PseudoInsn>, op: u16) -> Condition {
     Condition::Test(Test { lines, compare: Some(Compare { op, with: None }) })
 }

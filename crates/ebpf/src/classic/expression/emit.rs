@@ -1,16 +1,16 @@
-//! Writes a graph as a program.
+//! Conversion of a control-flow graph to a program.
 //!
 //! Input: a graph and the return value for accepted frames. Output: instructions. Blocks are in
-//! evaluation order; [`assembled`] computes the jump distances.
+//! evaluation order; [`assemble_program`] computes the jump distances.
 
-use super::super::assemble::assembled;
+use super::super::assemble::assemble_program;
 use super::super::insn::{Instruction, code};
 use super::blocks::{EdgeTarget, Graph};
 use super::condition::{JumpLabel, PseudoInsn};
 
-/// Returns the program of `graph`. Fails with its length if it exceeds the maximum.
+/// Returns the program of `graph`. Fails with the number of instructions if it exceeds the maximum.
 pub(super) fn emit(graph: &Graph, accept: u32) -> Result<Vec<Instruction>, usize> {
-    let reached = graph.reached();
+    let reached = graph.reachable_blocks();
     let mut lines = vec![PseudoInsn::Goto(label(graph.entry))];
     for (at, block) in graph.blocks.iter().enumerate().rev().filter(|(at, _)| reached[*at]) {
         lines.push(PseudoInsn::Place(label(EdgeTarget::Block(at))));
@@ -25,11 +25,11 @@ pub(super) fn emit(graph: &Graph, accept: u32) -> Result<Vec<Instruction>, usize
     lines.push(PseudoInsn::Plain(Instruction::plain(code::RET | code::K, accept)));
     lines.push(PseudoInsn::Place(label(EdgeTarget::Reject)));
     lines.push(PseudoInsn::Plain(Instruction::plain(code::RET | code::K, 0)));
-    assembled(lines)
+    assemble_program(lines)
 }
 
-/// Returns the label of an edge target. Labels of blocks count down from the maximum; labels inside
-/// conditions count up from zero.
+/// Returns the label of an edge target. Labels of blocks count down from the maximum, and labels
+/// inside conditions count up from zero.
 fn label(target: EdgeTarget) -> JumpLabel {
     match target {
         EdgeTarget::Accept => JumpLabel(u32::MAX),

@@ -1,12 +1,12 @@
-//! The error of a compilation.
+//! The error of a failed compilation of an expression.
 
 use std::fmt;
 use std::ops::Range;
 
-/// An expression that does not compile, and the reason.
+/// The error of an expression that does not compile: its position and the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExpressionError {
-    /// Span in the text, in bytes.
+    /// Range of bytes in the text of the expression.
     pub span: Range<usize>,
     /// Description of the error.
     pub what: String,

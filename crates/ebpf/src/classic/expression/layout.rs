@@ -1,4 +1,4 @@
-//! Frame layout per link type: offsets of header, protocol number and payload.
+//! Frame layout of each link type: offsets of the header, the protocol number and the payload.
 //!
 //! Input: a link type. Output: the constants from which the generator starts. `nl` is the offset of
 //! the network header in the payload after LLC and SNAP headers, `nl_nosnap` after an LLC header
@@ -6,23 +6,23 @@
 
 use super::super::link::{LinkType, MATCHING_MAX};
 
-/// Offsets at the beginning of a frame; `None` where the link type lacks the field or its offset is
-/// unknown.
+/// Offsets at the beginning of a frame in bytes. An offset is `None` if the link type lacks the
+/// field or its position is unknown.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Layout {
     /// Offset of the link header.
     pub(super) header: u32,
     /// Offset of the protocol number.
     pub(super) protocol: Option<u32>,
-    /// Offset of the payload, or its constant part if the offset varies.
+    /// Offset of the payload, or the constant part of a varying offset.
     pub(super) payload: Option<u32>,
-    /// Offset of the network header in the payload, after LLC and SNAP.
+    /// Offset of the network header in the payload after LLC and SNAP headers.
     pub(super) nl: u32,
-    /// Offset of the network header in the payload, after LLC.
+    /// Offset of the network header in the payload after an LLC header alone.
     pub(super) nl_nosnap: u32,
-    /// True if the offset of the header must be computed.
+    /// True if the offset of the link header varies and must be computed.
     pub(super) header_moves: bool,
-    /// True if the offset of the payload must be computed.
+    /// True if the offset of the payload varies and must be computed.
     pub(super) payload_moves: bool,
 }
 
@@ -46,7 +46,7 @@ const fn ethernet(header: u32) -> Layout {
     Layout { header, ..fixed(header + 12, header + 14, 0, 3) }
 }
 
-/// Returns the layout of a link type, or `None` if it cannot be filtered.
+/// Returns the layout of a link type; `None` if its frames cannot be filtered.
 pub(super) fn layout(link: LinkType) -> Option<Layout> {
     use LinkType as L;
     Some(match link {

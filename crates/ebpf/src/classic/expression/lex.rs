@@ -1,10 +1,11 @@
-//! Splits an expression into tokens.
+//! Lexer for pcap-filter expressions.
 //!
 //! Input: the text. Output: its lexemes with a final [`Token::End`], or the first error. As in
 //! pcap-filter's scanner the longest match wins; among equally long matches, keywords precede
 //! addresses, addresses precede numbers, and numbers precede names. So `25-53` is one name,
-//! `tcp-syn` a number, and twelve hexadecimal digits a link address even if all are decimal. Linear
-//! in the text: each byte is inspected a bounded number of times.
+//! `tcp-syn` a number, and twelve hexadecimal digits a link address even if all are decimal. The
+//! time is linear in the length of the text, because each byte is inspected a bounded number of
+//! times.
 
 use super::ast::Span;
 use super::error::{ErrorKind, ExpressionError};
@@ -21,7 +22,7 @@ pub(super) fn lex(text: &str) -> Result<Vec<Lexeme>, ExpressionError> {
             at += 1;
             continue;
         }
-        let (token, length) = next(text, at)?;
+        let (token, length) = next_token(text, at)?;
         lexemes.push(Lexeme { token, span: at..at + length });
         at += length;
     }
@@ -29,7 +30,7 @@ pub(super) fn lex(text: &str) -> Result<Vec<Lexeme>, ExpressionError> {
     Ok(lexemes)
 }
 
-fn next(text: &str, at: usize) -> Result<(Token, usize), ExpressionError> {
+fn next_token(text: &str, at: usize) -> Result<(Token, usize), ExpressionError> {
     let rest = &text.as_bytes()[at..];
     match rest[0] {
         b'$' => match hexadecimal_run(&rest[1..], 2) {
@@ -47,7 +48,7 @@ fn next(text: &str, at: usize) -> Result<(Token, usize), ExpressionError> {
             Ok((Token::Escaped, 1 + length))
         }
         byte if byte.is_ascii_alphanumeric() || byte == b':' => address_or_word(text, at),
-        _ => symbol(rest).ok_or_else(|| {
+        _ => lex_symbol(rest).ok_or_else(|| {
             let length = text[at..].chars().next().map_or(1, char::len_utf8);
             let what = format!("`{}` has no meaning here", &text[at..at + length]);
             mistake(at..at + length, &what, None)
@@ -55,11 +56,11 @@ fn next(text: &str, at: usize) -> Result<(Token, usize), ExpressionError> {
     }
 }
 
-/// Returns the longest of link address, IPv6 address and word.
+/// Returns the longest match among link addresses, IPv6 addresses and words, with its length.
 fn address_or_word(text: &str, at: usize) -> Result<(Token, usize), ExpressionError> {
     let rest = &text.as_bytes()[at..];
     let word = word_length(rest);
-    let mac = mac(rest);
+    let mac = lex_mac(rest);
     let ip6 = ip6_length(rest);
     let broken = incomplete_mac_length(rest);
     let mac_length = mac.map_or(0, |(_, length)| length);
@@ -150,7 +151,8 @@ pub(super) fn number(text: &str) -> Result<u32, String> {
     Ok(value)
 }
 
-/// Returns a name's length. A name starts and ends with a letter or digit, or ends with a dot.
+/// Returns the length of the name at the start of `rest`. A name begins and ends with a letter or
+/// digit, or ends with a dot.
 fn word_length(rest: &[u8]) -> usize {
     if !rest[0].is_ascii_alphanumeric() {
         return 0;
@@ -170,14 +172,14 @@ fn hexadecimal_run(rest: &[u8], max: usize) -> usize {
     rest.iter().take(max).take_while(|b| b.is_ascii_hexdigit()).count()
 }
 
-/// Parses a six-byte link address: `b:b:b:b:b:b` (also with `-` or `.`), `xxxx.xxxx.xxxx`, 12
-/// digits.
-fn mac(rest: &[u8]) -> Option<([u8; 6], usize)> {
-    let longest = [mac_parts(rest), mac_groups(rest), mac_digits(rest)];
+/// Parses a six-byte link address: `b:b:b:b:b:b` (also with `-` or `.`), `xxxx.xxxx.xxxx`, or 12
+/// digits. Returns the address and the length of its text.
+fn lex_mac(rest: &[u8]) -> Option<([u8; 6], usize)> {
+    let longest = [lex_separated_mac(rest), lex_grouped_mac(rest), lex_digit_mac(rest)];
     longest.into_iter().flatten().max_by_key(|(_, length)| *length)
 }
 
-fn mac_parts(rest: &[u8]) -> Option<([u8; 6], usize)> {
+fn lex_separated_mac(rest: &[u8]) -> Option<([u8; 6], usize)> {
     let mut address = [0u8; 6];
     let mut at = 0;
     let mut separator = None;
@@ -197,16 +199,16 @@ fn mac_parts(rest: &[u8]) -> Option<([u8; 6], usize)> {
     Some((address, at))
 }
 
-fn mac_groups(rest: &[u8]) -> Option<([u8; 6], usize)> {
+fn lex_grouped_mac(rest: &[u8]) -> Option<([u8; 6], usize)> {
     let rest = rest.get(..14)?;
     if rest[4] != b'.' || rest[9] != b'.' {
         return None;
     }
     let digits = [&rest[0..4], &rest[5..9], &rest[10..14]].concat();
-    mac_digits(&digits).map(|(address, _)| (address, 14))
+    lex_digit_mac(&digits).map(|(address, _)| (address, 14))
 }
 
-fn mac_digits(rest: &[u8]) -> Option<([u8; 6], usize)> {
+fn lex_digit_mac(rest: &[u8]) -> Option<([u8; 6], usize)> {
     let digits = rest.get(..12)?;
     let mut address = [0u8; 6];
     for (byte, pair) in address.iter_mut().zip(digits.chunks(2)) {
@@ -222,7 +224,8 @@ fn hexadecimal(digits: &[u8]) -> Option<u8> {
     u8::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()
 }
 
-/// Returns the length of the longest prefix in the form of an IPv6 address.
+/// Returns the length of the longest prefix that has the form of an IPv6 address; 0 if there is
+/// none.
 fn ip6_length(rest: &[u8]) -> usize {
     let mut at = 0;
     let mut groups = 0;
@@ -258,7 +261,7 @@ fn ip6_length(rest: &[u8]) -> usize {
     }
 }
 
-/// Returns the length of a trailing dotted quad in an IPv6 address.
+/// Returns the length of the dotted IPv4 address that ends an IPv6 address.
 fn dotted_length(rest: &[u8]) -> Option<usize> {
     let run = rest.iter().take(64).take_while(|b| b.is_ascii_alphanumeric() || **b == b'.').count();
     let text = std::str::from_utf8(&rest[..run]).ok()?;
@@ -280,7 +283,7 @@ fn dotted_length(rest: &[u8]) -> Option<usize> {
 }
 
 /// Returns the length of two or more groups of one or two hexadecimal digits, each followed by a
-/// colon: an incomplete address, which is not read as arithmetic (as in pcap-filter).
+/// colon. As in pcap-filter, such an incomplete address is not parsed as arithmetic.
 fn incomplete_mac_length(rest: &[u8]) -> usize {
     let mut at = 0;
     let mut parts = 0;
@@ -295,7 +298,7 @@ fn incomplete_mac_length(rest: &[u8]) -> usize {
     }
 }
 
-fn symbol(rest: &[u8]) -> Option<(Token, usize)> {
+fn lex_symbol(rest: &[u8]) -> Option<(Token, usize)> {
     let pair = rest.get(..2).unwrap_or(&[]);
     let token = match pair {
         b"&&" => Token::Word(Keyword::And),
@@ -306,12 +309,12 @@ fn symbol(rest: &[u8]) -> Option<(Token, usize)> {
         b"==" => Token::Symbol(Symbol::Equal),
         b"<<" => Token::Symbol(Symbol::ShiftLeft),
         b">>" => Token::Symbol(Symbol::ShiftRight),
-        _ => return single(rest[0]).map(|token| (token, 1)),
+        _ => return one_byte_symbol(rest[0]).map(|token| (token, 1)),
     };
     Some((token, 2))
 }
 
-fn single(byte: u8) -> Option<Token> {
+fn one_byte_symbol(byte: u8) -> Option<Token> {
     Some(Token::Symbol(match byte {
         b'!' => return Some(Token::Word(Keyword::Not)),
         b'(' => Symbol::Open,

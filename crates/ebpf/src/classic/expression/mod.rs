@@ -1,19 +1,19 @@
-//! The pcap-filter(7) compiler: from an expression to a classic BPF program.
+//! The pcap-filter(7) compiler, which turns an expression into a classic BPF program.
 //!
 //! Input: the text, the link type, and [`Options`]. Output: a [`ClassicProgram`], or an
-//! [`ExpressionError`] with the span, the reason and a hint. Stages: `lex` splits tokens, `parse`
-//! builds the tree, `generate` makes a condition for the link type, `blocks` builds and optimizes a
-//! graph, `emit` writes instructions.
+//! [`ExpressionError`] with the span, the reason and a hint. Stages: `lex` splits the text into
+//! tokens, `parse` builds the syntax tree, `generate` turns it into a condition for the link type,
+//! `blocks` builds and optimizes a control-flow graph, and `emit` writes instructions.
 //!
-//! Words and link types of Solaris ATM, MTP, PF log, and DECnet addresses, which libpcap compiles,
-//! are [`ErrorKind::Unknown`].
+//! Words and link types of Solaris ATM, MTP and PF log, and DECnet addresses, which libpcap
+//! compiles, are errors of kind [`ErrorKind::Unknown`].
 //!
-//! Deviations from libpcap. Because a file may come from another machine, address families of
-//! loopback headers default to those of every BSD in both byte orders. Host names go to the
-//! [`Resolver`] of the options; ports and protocols have a built-in table. Relations between
-//! constants are folded, and an invalid constant shift or division is rejected in any position.
-//! Scratch words for offsets are never reused for values; libpcap reuses them if a relation
-//! precedes the first use of a variable-length header.
+//! This compiler deviates from libpcap in a few points. Address families of loopback headers
+//! default to those of every BSD in both byte orders, because a file may come from another machine.
+//! Host names are resolved by the [`Resolver`] of the options, ports and protocols by a built-in
+//! table. Relations between constants are folded, and an invalid constant shift or division is
+//! rejected in any position. Scratch words for offsets are never reused for values, as they are in
+//! libpcap if a relation precedes the first use of a variable-length header.
 
 mod ast;
 mod blocks;

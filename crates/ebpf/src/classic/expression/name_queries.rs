@@ -1,5 +1,5 @@
-//! Names to be resolved in an expression, so that a caller can look them up before compiling, once
-//! for all link types.
+//! The names in an expression that need a lookup, so that a caller can resolve them before
+//! compiling, once for all link types.
 
 use super::ast::{Id, Primitive, Protocol, Qualifiers, Tree, TypeQualifier};
 use super::error::ExpressionError;
@@ -8,33 +8,36 @@ use super::parse;
 /// The kind of lookup that a name needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum NameQuery {
-    /// Addresses of a host.
+    /// The addresses of a host.
     Host,
-    /// Number of an IPv4 network.
+    /// The number of an IPv4 network.
     Network,
-    /// Link address of a host.
+    /// The link address of a host.
     Ethernet,
-    /// Port of a service.
+    /// The port of a service.
     Port,
-    /// Number of an IP protocol.
+    /// The number of an IP protocol.
     Protocol,
 }
 
-/// Returns the names in `text` with their lookups, without duplicates, in order of the text.
+/// Returns the names in `text` and the lookup that each needs, without duplicates, in the order of
+/// the text.
 pub fn name_queries(text: &str) -> Result<Vec<(NameQuery, String)>, ExpressionError> {
     let mut found = Vec::new();
     if let Some(tree) = parse::parse(text)? {
-        walk(&tree, &mut found);
+        collect_names(&tree, &mut found);
     }
     Ok(found)
 }
 
-fn walk(tree: &Tree, found: &mut Vec<(NameQuery, String)>) {
+fn collect_names(tree: &Tree, found: &mut Vec<(NameQuery, String)>) {
     match tree {
-        Tree::All(trees) | Tree::Any(trees) => trees.iter().for_each(|tree| walk(tree, found)),
-        Tree::Not(inner) => walk(inner, found),
+        Tree::All(trees) | Tree::Any(trees) => {
+            trees.iter().for_each(|tree| collect_names(tree, found))
+        }
+        Tree::Not(inner) => collect_names(inner, found),
         Tree::Leaf(Primitive::Id(qualifiers, Id::Name(name)), _) => {
-            for (question, name) in lookups(*qualifiers, name) {
+            for (question, name) in lookups_of_name(*qualifiers, name) {
                 let asked = (question, name.to_owned());
                 if !found.contains(&asked) {
                     found.push(asked);
@@ -45,8 +48,8 @@ fn walk(tree: &Tree, found: &mut Vec<(NameQuery, String)>) {
     }
 }
 
-/// Returns the lookups for a name with these qualifiers.
-fn lookups(q: Qualifiers, name: &str) -> Vec<(NameQuery, &str)> {
+/// Returns the lookups that a name with these qualifiers needs.
+fn lookups_of_name(q: Qualifiers, name: &str) -> Vec<(NameQuery, &str)> {
     let within = |protocols: &[Protocol]| q.protocol.is_none_or(|own| protocols.contains(&own));
     match q.kind {
         Some(TypeQualifier::Net) => vec![(NameQuery::Network, name)],

@@ -1,14 +1,14 @@
 //! Vocabulary of the language: keywords, named numbers, and tables of well-known protocols and
 //! ports.
 //!
-//! Input: a word. Output: its meaning. Keywords follow pcap-filter(7); services are those of IANA
-//! in common use, with the transports of Debian's services file, so that a word means the same
-//! ports as in tcpdump. A resolver may know more.
+//! Input: a word. Output: its meaning. Keywords follow pcap-filter(7). Services are commonly used
+//! ones of IANA's, with the transports of Debian's services file, so that a word means the same
+//! ports as in tcpdump. A resolver may know further names.
 
 use super::ast::{DirQualifier, Encapsulation, Protocol, TypeQualifier};
 use super::token::Keyword;
 
-/// Keywords of protocols; if a protocol has several, messages use the first.
+/// Keywords of protocols. If a protocol has several, messages use the first.
 pub(super) const PROTOCOLS: &[(&str, Protocol)] = &[
     ("link", Protocol::Link),
     ("ether", Protocol::Link),
@@ -58,7 +58,7 @@ pub(super) const PROTOCOLS: &[(&str, Protocol)] = &[
     ("radio", Protocol::Radio),
 ];
 
-/// Keywords that are neither protocols nor numbers.
+/// Keywords that denote neither protocols nor numbers.
 pub(super) const WORDS: &[(&str, Keyword)] = &[
     ("and", Keyword::And),
     ("or", Keyword::Or),
@@ -106,13 +106,14 @@ pub(super) const WORDS: &[(&str, Keyword)] = &[
     ("llc", Keyword::Llc),
 ];
 
-/// Words of Solaris ATM, MTP, PF log and DECnet, which libpcap compiles.
+/// Keywords of Solaris ATM, MTP, PF log and DECnet, which libpcap compiles but this compiler does
+/// not.
 pub(super) const FOREIGN: &str = "\
     lane metac bcc oam oamf4 oamf4ec oamf4sc sc ilmic vpi vci connectmsg metaconnect on ifname \
     rset ruleset rnr rulenum srnr subrulenum reason action fisu lssu lsu msu hfisu hlssu hmsu \
     sio opc dpc sls hsio hopc hdpc hsls decnet";
 
-/// Keywords of numbers.
+/// Keywords that denote numbers.
 pub(super) const NUMBERS: &[(&str, u32)] = &[
     ("icmptype", 0),
     ("icmpcode", 1),
@@ -173,12 +174,12 @@ pub(super) const NUMBERS: &[(&str, u32)] = &[
     ("tcp-cwr", 0x80),
 ];
 
-/// 802.11 frame types.
+/// Names of 802.11 frame types.
 pub(super) const WLAN_TYPES: &[(&str, u32)] =
     &[("data", 0x08), ("mgt", 0x00), ("management", 0x00), ("ctl", 0x04), ("control", 0x04)];
 
-/// 802.11 subtypes with their type in the low bits; a lone subtype resolves to the first type
-/// listed.
+/// Names of 802.11 subtypes, with the frame type in the low bits. A subtype without a type means
+/// the first entry of that name.
 pub(super) const WLAN_SUBTYPES: &[(&str, u32)] = &[
     ("assocreq", 0x00),
     ("assoc-req", 0x00),
@@ -225,14 +226,14 @@ pub(super) const WLAN_SUBTYPES: &[(&str, u32)] = &[
     ("qos-cf-ack-poll", 0xf8),
 ];
 
-/// 802.11 directions.
+/// Names of 802.11 directions.
 pub(super) const WLAN_DIRECTIONS: &[(&str, u32)] =
     &[("nods", 0), ("tods", 1), ("fromds", 2), ("dstods", 3)];
 
-/// LLC supervisory frames.
+/// Names of LLC supervisory frames.
 pub(super) const LLC_SUPERVISORY: &[(&str, u32)] = &[("rr", 0x01), ("rnr", 0x05), ("rej", 0x09)];
 
-/// LLC unnumbered frames.
+/// Names of LLC unnumbered frames.
 pub(super) const LLC_UNNUMBERED: &[(&str, u32)] = &[
     ("ui", 0x03),
     ("ua", 0x63),
@@ -244,7 +245,7 @@ pub(super) const LLC_UNNUMBERED: &[(&str, u32)] = &[
     ("frmr", 0x87),
 ];
 
-/// Names after `link proto`.
+/// Names that may follow `link proto`.
 pub(super) const LINK_PROTOCOLS: &[(&str, u32)] = &[
     ("aarp", 0x80f3),
     ("arp", 0x0806),
@@ -266,15 +267,15 @@ pub(super) const LINK_PROTOCOLS: &[(&str, u32)] = &[
     ("netbeui", 0xf0),
 ];
 
-/// Names after `iso proto`.
+/// Names that may follow `iso proto`.
 pub(super) const ISO_PROTOCOLS: &[(&str, u32)] = &[("esis", 0x82), ("isis", 0x83), ("clnp", 0x81)];
 
-/// Looks up `word` in a table, ignoring case.
+/// Returns the value of `word` in a table, ignoring case; `None` if the table lacks the word.
 pub(super) fn find(table: &[(&str, u32)], word: &str) -> Option<u32> {
     table.iter().find(|(name, _)| name.eq_ignore_ascii_case(word)).map(|(_, value)| *value)
 }
 
-/// Returns the first word in a table that has this meaning.
+/// Returns the first word in a table that has the given meaning.
 pub(super) fn first<T: PartialEq>(table: &[(&'static str, T)], meaning: &T) -> &'static str {
     table.iter().find(|(_, known)| known == meaning).map_or("?", |(word, _)| word)
 }

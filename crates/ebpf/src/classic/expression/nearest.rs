@@ -1,18 +1,18 @@
-//! Spelling suggestions.
+//! Spelling suggestions for misspelled words.
 
-/// Returns the most similar of `words`, or `None` if no word is similar enough.
+/// Returns the one of `words` most similar to `word`; `None` if none is similar enough.
 pub(super) fn nearest<'a>(words: impl Iterator<Item = &'a str>, word: &str) -> Option<&'a str> {
     let limit = if word.len() > 4 { 2 } else { 1 };
     words
         .filter(|candidate| candidate.len().abs_diff(word.len()) <= limit)
-        .map(|candidate| (distance(candidate.as_bytes(), word.as_bytes()), candidate))
+        .map(|candidate| (edit_distance(candidate.as_bytes(), word.as_bytes()), candidate))
         .min()
         .filter(|(distance, _)| *distance <= limit)
         .map(|(_, candidate)| candidate)
 }
 
-/// Returns the edit distance with transpositions.
-fn distance(a: &[u8], b: &[u8]) -> usize {
+/// Returns the edit distance of two words, counting a transposition as one edit.
+fn edit_distance(a: &[u8], b: &[u8]) -> usize {
     let mut rows = vec![vec![0usize; b.len() + 1]; a.len() + 1];
     for (i, row) in rows.iter_mut().enumerate() {
         row[0] = i;

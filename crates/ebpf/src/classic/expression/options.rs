@@ -1,25 +1,25 @@
-//! Parameters of a compilation.
+//! Options of the compiler.
 
 use super::resolve::{NoResolver, Resolver};
 
-/// Number of bytes kept of an accepted frame by default (libpcap's maximum).
+/// Default number of bytes kept of an accepted frame, which is libpcap's maximum.
 pub const SNAPLEN_DEFAULT: u32 = 262_144;
 
-/// Parameters of a compilation in addition to text and link type.
+/// Options of a compilation, in addition to the text and the link type.
 #[derive(Clone, Copy, Debug)]
 pub struct Options<'a> {
-    /// Return value of the program for an accepted frame.
+    /// Number of bytes kept of an accepted frame, which is the program's return value.
     pub snaplen: u32,
     /// True to optimize the program.
     pub optimize: bool,
     /// Resolver of names.
     pub resolver: &'a dyn Resolver,
-    /// True if the program will see kernel metadata: a removed VLAN tag, the interface, the
-    /// direction. True on live Linux sockets, false for files.
+    /// True if the program will run on a live Linux socket, where it sees kernel metadata: a
+    /// removed VLAN tag, the interface and the direction. False for frames from files.
     pub live_metadata: bool,
-    /// Mask of the captured network, for `ip broadcast`.
+    /// Netmask of the network on which frames are captured, for `ip broadcast`; `None` if unknown.
     pub netmask: Option<u32>,
-    /// Address families in loopback headers.
+    /// Address families that loopback headers may contain.
     pub families: AddressFamilies,
 }
 
@@ -39,9 +39,9 @@ impl Default for Options<'_> {
 /// The address family numbers of IPv4 and IPv6 in loopback headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AddressFamilies {
-    /// The numbers of any BSD, in any byte order, for captures of unknown origin.
+    /// The numbers of every BSD in both byte orders, for captures of unknown origin.
     Any,
-    /// The numbers of one system.
+    /// The numbers of one operating system.
     Exactly {
         /// Address family number of IPv4.
         inet: u32,

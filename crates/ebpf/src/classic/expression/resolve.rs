@@ -1,51 +1,53 @@
-//! Name resolution: the trait, and built-in tables of protocols and ports.
+//! Name resolution: a trait for resolvers, and built-in tables of protocols and ports.
 //!
-//! Input: a name from an expression. Output: addresses and numbers. A [`Resolver`] may read files
-//! or use the network; this crate does neither, so [`NoResolver`] knows well-known ports and
-//! protocols only.
+//! Input: a name from an expression. Output: addresses or a number. A [`Resolver`] may read files
+//! or use the network. This crate does neither, so [`NoResolver`] knows only well-known ports and
+//! protocols.
 
 use std::fmt;
 use std::net::IpAddr;
 
-/// Resolves the names of an expression. Default methods use the built-in tables.
+/// A resolver for the names in an expression. The default methods use the built-in tables.
 pub trait Resolver: fmt::Debug {
-    /// Returns the addresses of a host, or the reason why there are none.
+    /// Returns the addresses of a host, or a text that says why there are none.
     fn host(&self, name: &str) -> Result<Vec<IpAddr>, String> {
         let _ = name;
         Err("names of hosts are not looked up here, write the address".to_owned())
     }
 
-    /// Returns the number of an IPv4 network in the form of `getnetbyname`: four bytes, or fewer in
-    /// the low bytes, which are then the first bytes of the address.
+    /// Returns the number of an IPv4 network in the form of `getnetbyname`, or `None` if the name
+    /// is unknown. The number has four bytes, or fewer in the low bytes, which are then the first
+    /// bytes of the address.
     fn network(&self, name: &str) -> Option<u32> {
         let _ = name;
         None
     }
 
-    /// Returns the link address of a host, as in `/etc/ethers`.
+    /// Returns the link address of a host, as listed in `/etc/ethers`; `None` if the name is
+    /// unknown.
     fn ethernet(&self, name: &str) -> Option<[u8; 6]> {
         let _ = name;
         None
     }
 
-    /// Returns the port of a service and its transports.
+    /// Returns the port and transports of a service; `None` if the name is unknown.
     fn port(&self, name: &str) -> Option<(u16, Transports)> {
         service(name)
     }
 
-    /// Returns the number of an IP protocol.
+    /// Returns the number of an IP protocol; `None` if the name is unknown.
     fn protocol(&self, name: &str) -> Option<u8> {
         protocol(name)
     }
 }
 
-/// A resolver without any lookups.
+/// A resolver that uses only the built-in tables.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NoResolver;
 
 impl Resolver for NoResolver {}
 
-/// The transports of a service.
+/// The transport protocols over which a service is offered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transports {
     /// TCP only.
@@ -56,7 +58,7 @@ pub enum Transports {
     Both,
 }
 
-/// Returns the well-known service with this name.
+/// Returns the port and transports of a well-known service; `None` if the name is unknown.
 fn service(name: &str) -> Option<(u16, Transports)> {
     SERVICES.iter().find(|(known, ..)| *known == name).map(|(_, port, by)| (*port, *by))
 }
@@ -67,7 +69,7 @@ fn protocol(name: &str) -> Option<u8> {
 
 use Transports::{Both, Tcp, Udp};
 
-/// Services by IANA's names and their usual aliases.
+/// Services by their names at IANA and common aliases.
 const SERVICES: &[(&str, u16, Transports)] = &[
     ("tcpmux", 1, Tcp),
     ("echo", 7, Both),
@@ -164,7 +166,7 @@ const SERVICES: &[(&str, u16, Transports)] = &[
     ("git", 9418, Tcp),
 ];
 
-/// IP protocols by IANA's names.
+/// IP protocols by their names at IANA.
 const PROTOCOLS: &[(&str, u8)] = &[
     ("ip", 0),
     ("hopopt", 0),

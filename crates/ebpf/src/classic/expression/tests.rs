@@ -1,21 +1,22 @@
-//! Cases that libpcap's tests lack: error spans, limits, far jumps, tunnels in 802.11.
+//! Tests of the compiler that libpcap's test suite lacks: error spans, limits, far jumps, and
+//! tunnels in 802.11.
 
 use super::super::{ClassicProgram, ErrorKind, LinkType, Metadata, Options, VlanTag, compile};
 use crate::classic::insn::code;
 
-fn program(text: &str) -> ClassicProgram {
+fn compile_ethernet(text: &str) -> ClassicProgram {
     compile(text, LinkType::EN10MB, &Options::default()).unwrap()
 }
 
 fn listing(text: &str) -> String {
-    program(text).to_string()
+    compile_ethernet(text).to_string()
 }
 
-fn run(program: &ClassicProgram, frame: &[u8]) -> bool {
+fn accepts(program: &ClassicProgram, frame: &[u8]) -> bool {
     program.run(frame, frame.len() as u32, &Metadata::default()) != 0
 }
 
-/// Returns an Ethernet frame with a 20-byte IPv4 header of this protocol, followed by `payload`.
+/// Returns an Ethernet frame with `payload` after a 20-byte IPv4 header of this protocol.
 fn ip4(protocol: u8, payload: &[u8]) -> Vec<u8> {
     let mut frame = vec![0; 34];
     frame[12] = 0x08;
@@ -105,7 +106,7 @@ fn far_jumps_reach_their_target() {
         for n in [0u8, 1, 2, 128, 250, 251] {
             let mut frame = ip4(17, &[0; 8]);
             frame[26..30].copy_from_slice(&[10, 0, 0, n]);
-            assert_eq!(run(&program, &frame), (1..=250).contains(&n), "10.0.0.{n}");
+            assert_eq!(accepts(&program, &frame), (1..=250).contains(&n), "10.0.0.{n}");
         }
     }
 }
@@ -133,13 +134,13 @@ fn precedence_matches_libpcap() {
         ("not (tcp or ip) or arp", false),
     ] {
         let options = Options::default();
-        let found = compile(text, LinkType::EN10MB, &options).is_ok_and(|p| run(&p, &frame));
+        let found = compile(text, LinkType::EN10MB, &options).is_ok_and(|p| accepts(&p, &frame));
         assert_eq!(found, holds, "{text}");
     }
 }
 
 #[test]
-fn tag_beside_the_frame_shifts_nothing() {
+fn tag_in_metadata_shifts_no_offsets() {
     let options = Options { live_metadata: true, ..Options::default() };
     let program = compile("vlan 100 and tcp", LinkType::EN10MB, &options).unwrap();
     let bare = ip4(6, &[0; 20]);
@@ -153,7 +154,7 @@ fn tag_beside_the_frame_shifts_nothing() {
     assert!(asks(&tagged, &Metadata::default()));
 }
 
-/// libpcap's own program for this expression reads uninitialized scratch words.
+/// Uses an expression for which libpcap's own program reads uninitialized scratch words.
 #[test]
 fn tunnel_inside_802_11_is_matched() {
     let program = compile("vxlan 7 and tcp", LinkType::IEEE802_11, &Options::default()).unwrap();
@@ -163,15 +164,15 @@ fn tunnel_inside_802_11_is_matched() {
     frame.extend(&ip4(17, &[0, 0, 0x12, 0xb5, 0, 0, 0, 0])[14..]);
     frame.extend([0x08, 0, 0, 0, 0, 0, 7, 0]);
     frame.extend(ip4(6, &[0; 20]));
-    assert!(run(&program, &frame));
+    assert!(accepts(&program, &frame));
     let network = frame.len() - 54 - 2;
     frame[network] = 8;
-    assert!(!run(&program, &frame));
+    assert!(!accepts(&program, &frame));
 }
 
 #[test]
 fn scratch_words_are_written_before_read() {
-    let program = program("vxlan or tcp port 80 or udp[8] = 5");
+    let program = compile_ethernet("vxlan or tcp port 80 or udp[8] = 5");
     let mut written = 0u32;
     for instruction in program.instructions() {
         match instruction.class() {

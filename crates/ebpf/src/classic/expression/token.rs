@@ -1,31 +1,32 @@
 //! Tokens of an expression.
 //!
-//! A [`Lexeme`] is a token and its span; tokens with text are read from their span.
+//! A [`Lexeme`] is a token and its span in the text. The span also yields the text of names and
+//! addresses.
 
 use std::net::Ipv6Addr;
 
 use super::ast::{DirQualifier, Encapsulation, Protocol, Span, TypeQualifier};
 
-/// A token and its span.
+/// A token and its span in the text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Lexeme {
     pub(super) token: Token,
     pub(super) span: Span,
 }
 
-/// A token.
+/// A token of an expression.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Token {
     Protocol(Protocol),
     Word(Keyword),
     Number(u32),
-    /// Two to four decimal numbers with dots.
+    /// Two to four decimal numbers separated by dots.
     Dotted,
     Ip6(Ipv6Addr),
     Mac([u8; 6]),
     Mac8(u8),
     Name,
-    /// A name after a backslash, which prevents its interpretation as a keyword.
+    /// A name after a backslash, which prevents the interpretation of the name as a keyword.
     Escaped,
     Symbol(Symbol),
     End,
@@ -64,11 +65,11 @@ pub(super) enum Keyword {
     IfIndex,
     Encapsulation(Encapsulation),
     Llc,
-    /// A word of [`FOREIGN`](super::names::FOREIGN).
+    /// A keyword in [`FOREIGN`](super::names::FOREIGN).
     Foreign,
 }
 
-/// Punctuation.
+/// A punctuation symbol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Symbol {
     Open,
@@ -95,7 +96,7 @@ pub(super) enum Symbol {
 }
 
 impl Symbol {
-    /// Returns true if the symbol can only continue a value.
+    /// Returns true if the symbol can only be a part of a value.
     pub(super) fn continues_value(self) -> bool {
         !matches!(
             self,

@@ -1,25 +1,25 @@
-//! The error of a rewrite for the kernel.
+//! The error of a failed conversion to a socket filter.
 
 use std::fmt;
 
 use super::super::program::{INSTRUCTIONS_MAX, MEMORY_WORDS};
 
-/// A program that cannot become a socket filter, and the reason.
+/// The error of a program that cannot become a socket filter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SocketFilterError {
-    /// The program jumps backward.
+    /// The program contains a backward jump.
     Loops,
-    /// The program loads ancillary data, which is not available to a program that runs after the
-    /// socket.
+    /// The program loads ancillary data that is not available when the same program runs again
+    /// after the socket.
     Ancillary {
-        /// Index of the load.
+        /// Index of the load instruction.
         at: usize,
     },
-    /// The program leaves no scratch word free for the tag.
+    /// The program uses all scratch words, but the filter needs one for the tag.
     Scratch,
-    /// The translation, which may contain the program twice, is too long.
+    /// The filter, which may contain the program twice, has too many instructions.
     TooLong {
-        /// Number of instructions needed.
+        /// Number of instructions that the filter needs.
         length: usize,
     },
 }

@@ -1,23 +1,22 @@
-//! Socket filters for raw packet sockets: a program for frames as files store them, rewritten for
-//! frames as the kernel holds them.
+//! Socket filters for raw packet sockets, made from programs for frames as files store them.
 //!
 //! Input: the direction, a program for Ethernet frames with inline VLAN tags, a program for raw IP.
 //! Output: one program for `SO_ATTACH_FILTER` on `AF_PACKET`, `SOCK_RAW`. For a frame in the
-//! kernel, the filter decides as the programs do for the same frame with its tag put back, so
-//! running the programs again after the socket rejects no further frame. The filter may accept
-//! frames that the programs reject, never the reverse. [SL §5.2, CONTRACT 1, 3 and 18]
+//! kernel, the filter decides as the programs do for the same frame with its tag restored, so
+//! running the programs again after the socket rejects no further frame. In rare cases the filter
+//! may accept a frame that the programs reject, never the reverse. [SL §5.2, CONTRACT 1, 3 and 18]
 //!
-//! The kernel moves the outermost tag from the frame into the skb, on receive always, on transmit
-//! where the device inserts tags, and `len` excludes it. The filter therefore contains the program
-//! twice, after a test for such a tag: unchanged, and with its offsets shifted (see `tagged`). A
-//! tagged frame has at least twelve bytes of addresses, since the kernel finds tags only after a
-//! complete Ethernet header.
+//! The kernel moves the outermost tag from the frame into the skb: always on receive, and on
+//! transmit if the device inserts tags. The length of the frame then excludes the tag. The filter
+//! therefore contains the program twice, after a test for such a tag: unchanged, and with its
+//! offsets shifted (see `tagged`). A tagged frame has at least twelve bytes of addresses, since the
+//! kernel finds tags only after a complete Ethernet header.
 //!
 //! The filter begins with a test of the direction. Loopback delivers every packet twice, outgoing
 //! and incoming; the filter accepts one of the two. Device types without a program are accepted.
 //!
-//! There is one program per kind of device, not several alternatives: a load beyond the frame ends
-//! the entire filter, so an alternative would not run.
+//! There is one program per kind of device and not several alternatives, because a load beyond the
+//! frame ends the entire filter, so that an alternative would not run.
 //!
 //! The kernel and [`ClassicProgram::run`] differ in one case: a load at X plus k wraps at 2³² in
 //! the kernel and fails in `run`. Only an X of nearly 2³² reaches a byte of the frame in this way,
@@ -39,22 +38,23 @@ use writer::{CodeWriter, TagPlacement};
 pub use error::SocketFilterError;
 pub use writer::WHOLE;
 
-/// The frames of an interface that are observed.
+/// The direction of the frames that are observed at an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
     /// Received frames.
     Received,
     /// Sent frames.
     Sent,
-    /// Frames sent to other hosts: none on loopback, where every packet is also received.
+    /// Frames that this host sends to other hosts. There are none on loopback, where every packet
+    /// is also received.
     Elsewhere,
-    /// Received and sent frames; on loopback each packet once.
+    /// Received and sent frames. On loopback, each packet is observed once.
     Both,
 }
 
-/// Builds the socket filter that accepts the frames of this direction that the programs accept:
-/// `ethernet` for Ethernet and loopback devices, `raw` for devices whose frames begin with IP.
-/// Without a program all frames of its kind are accepted.
+/// Builds the socket filter that accepts frames of this direction if the program for their device
+/// accepts them: `ethernet` for Ethernet and loopback devices, `raw` for devices whose frames begin
+/// with IP. If a program is `None`, all frames of its devices are accepted.
 pub fn socket_filter(
     direction: Direction,
     ethernet: Option<&ClassicProgram>,
@@ -79,21 +79,22 @@ pub fn socket_filter(
     writer.finish()
 }
 
-/// Rewrites the program for Ethernet frames whose outermost tag is beside the frame (if `tagged`),
-/// or for frames as files store them. Shifts and offsets have the language's meaning, not the
-/// kernel's. The result returns [`WHOLE`] or 0.
-pub fn copy_for_kernel(
+/// Rewrites the program for Ethernet frames whose outermost tag is in the skb if `tagged` is true,
+/// and else for frames as files store them. Shifts and offsets keep the meaning that they have in
+/// [`ClassicProgram::run`]. The result returns [`WHOLE`] or 0.
+pub fn rewrite_for_kernel(
     program: &ClassicProgram,
     tagged: bool,
 ) -> Result<ClassicProgram, SocketFilterError> {
     check_copyable(program)?;
     let mut writer = CodeWriter::default();
     let tag = if tagged { TagPlacement::Beside } else { TagPlacement::Inline };
-    writer.copy(program, tag)?;
+    writer.copy_program(program, tag)?;
     writer.finish()
 }
 
-/// Returns the link type of a device type (`ARPHRD_…`) for which [`socket_filter`] takes a program.
+/// Returns the link type of a device type (`ARPHRD_…`), if [`socket_filter`] accepts a program for
+/// it.
 pub fn link_type(hardware_type: u16) -> Option<LinkType> {
     let of = |types: &[u16]| types.contains(&hardware_type);
     match () {
@@ -103,7 +104,7 @@ pub fn link_type(hardware_type: u16) -> Option<LinkType> {
     }
 }
 
-/// Loopback devices (`ARPHRD_LOOPBACK`).
+/// Device type of loopback devices (`ARPHRD_LOOPBACK`).
 const LOOPBACK: u16 = 772;
 /// Device types with an Ethernet header: Ethernet, loopback.
 const ETHERNET_TYPES: [u16; 2] = [1, LOOPBACK];
@@ -113,7 +114,7 @@ const RAW_TYPES: [u16; 8] = [65534, 519, 512, 768, 769, 776, 778, 823];
 /// Packet type of sent frames (`PACKET_OUTGOING`).
 const OUTGOING: u32 = 4;
 
-/// Rejects programs that cannot be copied.
+/// Fails if the program cannot be copied into a socket filter.
 fn check_copyable(program: &ClassicProgram) -> Result<(), SocketFilterError> {
     if program.has_loop() {
         return Err(SocketFilterError::Loops);
@@ -124,8 +125,8 @@ fn check_copyable(program: &ClassicProgram) -> Result<(), SocketFilterError> {
     ancillary.map_or(Ok(()), |at| Err(SocketFilterError::Ancillary { at }))
 }
 
-/// Rejects frames of the other direction. Continues at `types`, or at `type_in_a` with the device
-/// type in A.
+/// Emits a branch that rejects frames of the other direction. Other frames continue at `types`, or
+/// at `type_in_a` with the device type in A.
 fn branch_on_direction(
     writer: &mut CodeWriter,
     direction: Direction,
@@ -133,22 +134,22 @@ fn branch_on_direction(
     type_in_a: JumpLabel,
 ) {
     writer.load(ancillary::PACKET_TYPE);
-    let refuse = writer.refuse;
+    let reject = writer.reject;
     match direction {
-        Direction::Received => writer.equal(OUTGOING, refuse, types),
-        Direction::Sent => writer.equal(OUTGOING, types, refuse),
+        Direction::Received => writer.equal(OUTGOING, reject, types),
+        Direction::Sent => writer.equal(OUTGOING, types, reject),
         Direction::Elsewhere | Direction::Both => {
             let sent = writer.label();
-            let received = if direction == Direction::Both { types } else { refuse };
+            let received = if direction == Direction::Both { types } else { reject };
             writer.equal(OUTGOING, sent, received);
             writer.place(sent);
             writer.load(ancillary::HARDWARE_TYPE);
-            writer.equal(LOOPBACK.into(), refuse, type_in_a);
+            writer.equal(LOOPBACK.into(), reject, type_in_a);
         }
     }
 }
 
-/// Runs the program for the device type in A.
+/// Emits the branch to the program for the device type in A.
 fn branch_on_device_type(
     writer: &mut CodeWriter,
     ethernet: Option<&ClassicProgram>,
@@ -180,13 +181,13 @@ fn branch_on_device_type(
         // No known kernel creates such a tag.
         writer.jump(pass);
         writer.place(tagged);
-        writer.copy(program, TagPlacement::Beside)?;
+        writer.copy_program(program, TagPlacement::Beside)?;
         writer.place(plain);
-        writer.copy(program, TagPlacement::Inline)?;
+        writer.copy_program(program, TagPlacement::Inline)?;
     }
     if let Some(program) = raw {
         writer.place(raw_start);
-        writer.copy(program, TagPlacement::Inline)?;
+        writer.copy_program(program, TagPlacement::Inline)?;
     }
     Ok(())
 }

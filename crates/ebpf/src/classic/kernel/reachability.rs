@@ -1,29 +1,29 @@
-//! Reachability: the instructions of a program that a tagged frame can reach.
+//! Reachability analysis, which finds the instructions of a program that a tagged frame can reach.
 //!
 //! Input: a program without loops. Output: the fate of each instruction in the copy for tagged
-//! frames, in which the type at byte 12 is one of two values. Most programs test for another type
-//! first, so little of their copy remains.
+//! frames, in which the type at byte 12 has one of two values. Most programs first test for a
+//! different type, so that little of the copy remains.
 
 use super::super::insn::{Instruction, code, condition};
 
-/// Types of the tags that the kernel removes: 802.1Q and 802.1ad.
+/// EtherTypes of the tags that the kernel removes: 802.1Q and 802.1ad.
 pub(super) const TPIDS: [u32; 2] = [0x8100, 0x88a8];
-/// Start of the tag, if it were inline.
+/// Offset at which the tag would begin if it were inline.
 pub(super) const TAG_START: u32 = 12;
 
-/// The fate of an instruction in the copy.
+/// The fate of an instruction in the copy for tagged frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Reach {
+pub(super) enum InsnFate {
     /// Unreachable for tagged frames.
     Unreachable,
-    /// Unchanged.
+    /// Copied without change.
     Unchanged,
     /// A comparison with a known result.
     Decided(bool),
 }
 
-/// Returns the fate of each instruction. Jumps go forward only, so one pass suffices.
-pub(super) fn reaches(instructions: &[Instruction]) -> Vec<Reach> {
+/// Returns the fate of each instruction. One pass suffices, because jumps are forward only.
+pub(super) fn instruction_fates(instructions: &[Instruction]) -> Vec<InsnFate> {
     // Whether A holds the tag's type; `None` for an instruction without a known predecessor.
     let mut types: Vec<Option<bool>> = vec![None; instructions.len()];
     if let Some(first) = types.first_mut() {
@@ -32,18 +32,18 @@ pub(super) fn reaches(instructions: &[Instruction]) -> Vec<Reach> {
     let mut reaches = Vec::with_capacity(instructions.len());
     for (at, instruction) in instructions.iter().enumerate() {
         let Some(is_type) = types.get(at).copied().flatten() else {
-            reaches.push(Reach::Unreachable);
+            reaches.push(InsnFate::Unreachable);
             continue;
         };
         let reach = match instruction.is_comparison() && is_type {
-            true => decided(*instruction).map_or(Reach::Unchanged, Reach::Decided),
-            false => Reach::Unchanged,
+            true => decide_comparison(*instruction).map_or(InsnFate::Unchanged, InsnFate::Decided),
+            false => InsnFate::Unchanged,
         };
-        let is_type = after(*instruction, is_type);
+        let is_type = holds_type_after(*instruction, is_type);
         let (yes, no) = (usize::from(instruction.jt), usize::from(instruction.jf));
         let next: &[usize] = match (instruction.class(), reach) {
             (code::RET, _) => &[],
-            (code::JMP, Reach::Decided(holds)) => &[if holds { yes } else { no }],
+            (code::JMP, InsnFate::Decided(holds)) => &[if holds { yes } else { no }],
             (code::JMP, _) if instruction.is_comparison() => &[yes, no],
             (code::JMP, _) => &[instruction.k as usize],
             _ => &[0],
@@ -58,8 +58,9 @@ pub(super) fn reaches(instructions: &[Instruction]) -> Vec<Reach> {
     reaches
 }
 
-/// Returns true if A holds the tag's type after the instruction; `before`: A held it before.
-fn after(instruction: Instruction, before: bool) -> bool {
+/// Returns true if A holds the type of the tag after the instruction. `before` is true if A held it
+/// before the instruction.
+fn holds_type_after(instruction: Instruction, before: bool) -> bool {
     match instruction.class() {
         code::LD => {
             instruction.code == code::LD | code::ABS | code::H && instruction.k == TAG_START
@@ -70,9 +71,9 @@ fn after(instruction: Instruction, before: bool) -> bool {
     }
 }
 
-/// Returns the result of a comparison with the tag's type if the result is the same for all tag
-/// types, else `None`.
-fn decided(instruction: Instruction) -> Option<bool> {
+/// Returns the result of a comparison with the type of the tag; `None` if the result differs
+/// between the types.
+fn decide_comparison(instruction: Instruction) -> Option<bool> {
     let test = condition(instruction.code).filter(|_| instruction.code & code::X == 0)?;
     let [first, second] = TPIDS.map(|tpid| test.holds(tpid.into(), instruction.k.into()));
     (first == second).then_some(first)
@@ -83,18 +84,18 @@ mod tests {
     use super::*;
     use crate::classic::{ClassicProgram, LinkType, Options, compile};
 
-    fn reached(program: &ClassicProgram) -> Vec<usize> {
-        let reaches = reaches(program.instructions());
-        (0..reaches.len()).filter(|at| reaches[*at] != Reach::Unreachable).collect()
+    fn reachable_indices(program: &ClassicProgram) -> Vec<usize> {
+        let reaches = instruction_fates(program.instructions());
+        (0..reaches.len()).filter(|at| reaches[*at] != InsnFate::Unreachable).collect()
     }
 
     #[test]
     fn test_for_another_type_is_decided() {
         let program = compile("tcp port 80", LinkType::EN10MB, &Options::default()).unwrap();
         let last = program.instructions().len() - 1;
-        assert_eq!(reached(&program), [0, 1, 8, last], "{program}");
+        assert_eq!(reachable_indices(&program), [0, 1, 8, last], "{program}");
         let program = compile("vlan", LinkType::EN10MB, &Options::default()).unwrap();
-        assert!(reached(&program).len() >= 4, "either type may be there: {program}");
+        assert!(reachable_indices(&program).len() >= 4, "either type may be there: {program}");
     }
 
     #[test]
@@ -104,17 +105,21 @@ mod tests {
                 "(000) ldh [12]\n(001) {between}\n(002) jeq #0x800 jt 3 jf 4\n\
                  (003) ret #1\n(004) ret #0"
             );
-            assert_eq!(reached(&text.parse().unwrap()), [0, 1, 2, 3, 4], "{between}");
+            assert_eq!(reachable_indices(&text.parse().unwrap()), [0, 1, 2, 3, 4], "{between}");
         }
         for between in ["tax", "st M[0]", "ldx #4"] {
             let text = format!(
                 "(000) ldh [12]\n(001) {between}\n(002) jge #0x8000 jt 3 jf 4\n\
                  (003) ret #1\n(004) ret #0"
             );
-            assert_eq!(reached(&text.parse().unwrap()), [0, 1, 2, 3], "{between}");
+            assert_eq!(reachable_indices(&text.parse().unwrap()), [0, 1, 2, 3], "{between}");
         }
         let joined = "(000) ldb [0]\n(001) jeq #7 jt 2 jf 3\n(002) ldh [12]\n\
                       (003) jeq #0x800 jt 4 jf 5\n(004) ret #1\n(005) ret #0";
-        assert_eq!(reached(&joined.parse().unwrap()).len(), 6, "one path leads past the load");
+        assert_eq!(
+            reachable_indices(&joined.parse().unwrap()).len(),
+            6,
+            "one path leads past the load"
+        );
     }
 }

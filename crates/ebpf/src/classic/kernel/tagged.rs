@@ -1,9 +1,10 @@
-//! Rewrites a program's loads for frames whose outermost VLAN tag is in the skb.
+//! Rewriting of loads for frames whose outermost VLAN tag is in the skb.
 //!
 //! Input: an instruction that expects the tag at bytes 12 to 15. Output: code that leaves the same
 //! A and X for a frame without these bytes, and fails in the same cases.
 //!
-//! - Bytes before 12 do not move. The frame has its addresses, so that such a load never fails.
+//! - Bytes before 12 do not move. The frame contains both addresses, so a load of these bytes never
+//!   fails.
 //! - Bytes from 16 on are four bytes earlier, and the frame ends four bytes earlier: a load at k
 //!   fails with the tag inline exactly if the load at k - 4 fails without it.
 //! - The tag itself is assembled from the skb. With the tag inline, the frame would have at least
@@ -11,12 +12,12 @@
 //! - A load across a boundary of the tag is assembled from its parts, of which only the last can
 //!   fail.
 //! - A load at X plus k is one of these cases, selected by X alone, because k is not negative and
-//!   the sum does not wrap: an X of at least 16 - k loads after the tag; below that at most seven
-//!   values of X touch the tag, and each has code of its own. With a k of 16 or more, every X loads
-//!   after the tag.
+//!   the sum does not wrap. If X is at least 16 - k, the load is after the tag. Of the smaller
+//!   values of X, at most seven touch the tag, and each of these has its own code. If k is at least
+//!   16, every load is after the tag.
 
 use super::super::assemble::{
-    PseudoInsn, TAX, TXA, alu_k, alu_x, line, memory_to_a, memory_to_x, store_a,
+    PseudoInsn, TAX, TXA, alu_k, alu_x, memory_to_a, memory_to_x, plain_insn, store_a,
 };
 use super::super::insn::{ANCILLARY, Instruction, code};
 use super::ancillary;
@@ -24,15 +25,15 @@ use super::error::SocketFilterError;
 use super::reachability::TAG_START;
 use super::writer::CodeWriter;
 
-/// Start of the second half of the tag.
+/// Offset of the second half of an inline tag, its control information.
 const TCI: u32 = 14;
-/// End of the tag.
+/// Offset of the end of an inline tag.
 const TAG_END: u32 = 16;
-/// Length of the tag.
+/// Length of a tag in bytes.
 const TAG_LENGTH: u32 = TAG_END - TAG_START;
 
 impl CodeWriter {
-    /// Appends the rewritten instruction; `free` is a scratch word that it may use.
+    /// Appends the rewritten form of an instruction, which may use the scratch word `free`.
     pub(super) fn step_beside(
         &mut self,
         instruction: Instruction,
@@ -46,79 +47,79 @@ impl CodeWriter {
         };
         let free = free.ok_or(SocketFilterError::Scratch);
         match (what & 0x07, what & 0xe0) {
-            (code::LD, code::ABS) => self.absolute(k, size, free),
-            (code::LD, code::IND) => self.indirect(k, size, free),
+            (code::LD, code::ABS) => self.absolute_load(k, size, free),
+            (code::LD, code::IND) => self.indirect_load(k, size, free),
             (code::LD, code::LEN) => {
-                self.put([PseudoInsn::Plain(instruction), alu_k(code::ADD, TAG_LENGTH)]);
+                self.push_all([PseudoInsn::Plain(instruction), alu_k(code::ADD, TAG_LENGTH)]);
                 Ok(())
             }
             (code::LDX, code::LEN) => {
                 let free = free?;
-                let length = line(code::LD | code::LEN, 0);
+                let length = plain_insn(code::LD | code::LEN, 0);
                 let longer = alu_k(code::ADD, TAG_LENGTH);
-                self.put([store_a(free), length, longer, TAX, memory_to_a(free)]);
+                self.push_all([store_a(free), length, longer, TAX, memory_to_a(free)]);
                 Ok(())
             }
             (code::LDX, code::MSH) if (TAG_START..TAG_END).contains(&k) => {
                 let free = free?;
-                self.put([store_a(free)]);
-                self.absolute(k, 1, Ok(free))?;
+                self.push_all([store_a(free)]);
+                self.absolute_load(k, 1, Ok(free))?;
                 let four_times = [alu_k(code::AND, 0xf), alu_k(code::LSH, 2)];
-                self.put(four_times.into_iter().chain([TAX, memory_to_a(free)]));
+                self.push_all(four_times.into_iter().chain([TAX, memory_to_a(free)]));
                 Ok(())
             }
             (code::LDX, code::MSH) => {
                 let k = if k < TAG_START { k } else { k - TAG_LENGTH };
-                self.put([PseudoInsn::Plain(Instruction { k, ..instruction })]);
+                self.push_all([PseudoInsn::Plain(Instruction { k, ..instruction })]);
                 Ok(())
             }
             _ => {
-                self.put([PseudoInsn::Plain(instruction)]);
+                self.push_all([PseudoInsn::Plain(instruction)]);
                 Ok(())
             }
         }
     }
 
-    /// Loads `size` bytes at `k` into A; keeps X.
-    fn absolute(
+    /// Appends a load of `size` bytes at `k` into A. Preserves X.
+    fn absolute_load(
         &mut self,
         k: u32,
         size: u32,
         free: Result<u32, SocketFilterError>,
     ) -> Result<(), SocketFilterError> {
-        let parts = parts(k, size);
+        let parts = split_load(k, size);
         let [first, rest @ ..] = parts.as_slice() else { return Ok(()) };
-        self.put(first.load());
+        self.push_all(first.load());
         if rest.is_empty() {
             return Ok(());
         }
         let free = free?;
-        self.put([line(code::STX, free)]);
+        self.push_all([plain_insn(code::STX, free)]);
         for part in rest {
-            self.put([alu_k(code::LSH, 8 * part.size), TAX]);
-            self.put(part.load());
-            self.put([alu_x(code::OR)]);
+            self.push_all([alu_k(code::LSH, 8 * part.size), TAX]);
+            self.push_all(part.load());
+            self.push_all([alu_x(code::OR)]);
         }
-        self.put([memory_to_x(free)]);
+        self.push_all([memory_to_x(free)]);
         Ok(())
     }
 
-    /// Loads `size` bytes at X plus `k` into A; keeps X.
-    fn indirect(
+    /// Appends a load of `size` bytes at X plus `k` into A. Preserves X.
+    fn indirect_load(
         &mut self,
         k: u32,
         size: u32,
         free: Result<u32, SocketFilterError>,
     ) -> Result<(), SocketFilterError> {
-        let load = |k| line(code::LD | code::IND | width(size), k);
+        let load = |k| plain_insn(code::LD | code::IND | size_code(size), k);
         if k >= TAG_END {
-            self.put([load(k - TAG_LENGTH)]);
+            self.push_all([load(k - TAG_LENGTH)]);
             return Ok(());
         }
         // Below `first` the load ends before the tag; from `last` on it begins after it.
         let (first, last) = ((TAG_START + 1 - size).saturating_sub(k), TAG_END - k);
         let (above, touching, done) = (self.label(), self.label(), self.label());
-        self.put([TXA]);
+        self.push_all([TXA]);
         let below = self.label();
         self.compare(code::JGE, last, above, below);
         self.place(below);
@@ -126,7 +127,7 @@ impl CodeWriter {
             let before = self.label();
             self.compare(code::JGE, first, touching, before);
             self.place(before);
-            self.put([load(k)]);
+            self.push_all([load(k)]);
             self.jump(done);
         }
         self.place(touching);
@@ -137,18 +138,18 @@ impl CodeWriter {
                 self.equal(x, this, next);
                 self.place(this);
             }
-            self.absolute(x + k, size, free)?;
+            self.absolute_load(x + k, size, free)?;
             self.jump(done);
             self.place(next);
         }
         self.place(above);
         match k.checked_sub(TAG_LENGTH) {
-            Some(k) => self.put([load(k)]),
+            Some(k) => self.push_all([load(k)]),
             // X is at least the difference.
             None => {
                 let free = free?;
                 let less = alu_k(code::SUB, TAG_LENGTH - k);
-                self.put([line(code::STX, free), less, TAX, load(0), memory_to_x(free)]);
+                self.push_all([plain_insn(code::STX, free), less, TAX, load(0), memory_to_x(free)]);
             }
         }
         self.place(done);
@@ -156,13 +157,13 @@ impl CodeWriter {
     }
 }
 
-/// The bytes of one load, and their postprocessing.
+/// One of the loads into which a load across a boundary of the tag is split.
 #[derive(Clone, Copy, Debug)]
 struct LoadPart {
     size: u32,
-    /// Source: an offset in the frame, or a half of the tag.
+    /// Offset in the frame, or offset of a half of the inline tag.
     from: u32,
-    /// Byte to extract from a half of the tag; `None` to use all loaded bytes.
+    /// Byte to extract from a half of the tag; `None` to use all bytes that were loaded.
     cut: Option<ByteOfHalf>,
 }
 
@@ -175,8 +176,8 @@ enum ByteOfHalf {
 
 impl LoadPart {
     fn load(&self) -> impl Iterator<Item = PseudoInsn> {
-        let width = if self.from < ANCILLARY { width(self.size) } else { code::W };
-        let load = line(code::LD | code::ABS | width, self.from);
+        let width = if self.from < ANCILLARY { size_code(self.size) } else { code::W };
+        let load = plain_insn(code::LD | code::ABS | width, self.from);
         let cut = self.cut.map(|cut| match cut {
             ByteOfHalf::High => alu_k(code::RSH, 8),
             ByteOfHalf::Low => alu_k(code::AND, 0xff),
@@ -185,8 +186,8 @@ impl LoadPart {
     }
 }
 
-/// Returns the parts of a load of `size` bytes at `k`, first byte first.
-fn parts(k: u32, size: u32) -> Vec<LoadPart> {
+/// Returns the parts of a load of `size` bytes at `k`, in the order of the bytes.
+fn split_load(k: u32, size: u32) -> Vec<LoadPart> {
     let end = k + size;
     let half = |from: u32, begins: u32| {
         let (first, behind) = (k.max(begins), end.min(begins + 2));
@@ -205,7 +206,7 @@ fn parts(k: u32, size: u32) -> Vec<LoadPart> {
     before.chain(tag).chain(behind).collect()
 }
 
-/// Yields loads of the frame bytes `from..to`; each loads one, two or four bytes.
+/// Yields the loads of one, two or four bytes that together cover the frame bytes `from..to`.
 fn frame_parts(from: u32, to: u32) -> impl Iterator<Item = LoadPart> {
     let size = to.saturating_sub(from);
     let sizes = if size == 3 { [2, 1] } else { [size, 0] };
@@ -214,8 +215,8 @@ fn frame_parts(from: u32, to: u32) -> impl Iterator<Item = LoadPart> {
     parts.map(|(from, size)| LoadPart { size, from, cut: None })
 }
 
-/// Returns the size code for a width in bytes.
-const fn width(size: u32) -> u16 {
+/// Returns the size code of a load of `size` bytes.
+const fn size_code(size: u32) -> u16 {
     match size {
         1 => code::B,
         2 => code::H,

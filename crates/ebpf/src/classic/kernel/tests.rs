@@ -1,25 +1,25 @@
-//! Socket filters: direction, device types, and programs that cannot become one. Agreement with the
-//! program over many frames is tested in `tests/classic_kernel.rs`.
+//! Tests of socket filters: direction, device types, and programs that cannot become a filter.
+//! `tests/classic_kernel.rs` compares filters with their programs over many frames.
 
 use super::super::{Metadata, Options, VlanTag, compile};
 use super::*;
 
-fn program(text: &str) -> ClassicProgram {
+fn compile_ethernet(text: &str) -> ClassicProgram {
     compile(text, LinkType::EN10MB, &Options::default()).unwrap()
 }
 
-fn listed(text: &str) -> ClassicProgram {
+fn parse_listing(text: &str) -> ClassicProgram {
     text.parse().unwrap()
 }
 
-/// Returns the filter's result for a frame of this device and direction.
-fn answer(filter: &ClassicProgram, packet_type: u8, hardware_type: u16, frame: &[u8]) -> u32 {
+/// Returns the filter's result for a frame with this packet type and device type.
+fn run_filter(filter: &ClassicProgram, packet_type: u8, hardware_type: u16, frame: &[u8]) -> u32 {
     let metadata = Metadata { packet_type, hardware_type, ..Metadata::NOTHING };
     filter.run(frame, frame.len() as u32, &metadata)
 }
 
 #[test]
-fn each_direction_has_its_frames_and_loopback_no_duplicates() {
+fn direction_selects_frames_and_loopback_has_no_duplicates() {
     let (host, outgoing) = (0, 4);
     for (direction, ethernet, loopback) in [
         (Direction::Received, [WHOLE, 0], [WHOLE, 0]),
@@ -27,10 +27,10 @@ fn each_direction_has_its_frames_and_loopback_no_duplicates() {
         (Direction::Elsewhere, [0, WHOLE], [0, 0]),
         (Direction::Both, [WHOLE, WHOLE], [WHOLE, 0]),
     ] {
-        for asked in [None, Some(&program(""))] {
+        for asked in [None, Some(&compile_ethernet(""))] {
             let filter = socket_filter(direction, asked, None).unwrap();
             for (kind, wanted) in [(1, ethernet), (LOOPBACK, loopback), (65534, ethernet)] {
-                let found = [host, outgoing].map(|way| answer(&filter, way, kind, &[]));
+                let found = [host, outgoing].map(|way| run_filter(&filter, way, kind, &[]));
                 assert_eq!(found, wanted, "{direction:?} on {kind}:\n{filter}");
             }
         }
@@ -59,17 +59,18 @@ fn filter_without_programs_is_short() {
 }
 
 #[test]
-fn each_device_type_has_its_program() {
-    let no = listed("(000) ret #0");
+fn device_type_selects_the_program() {
+    let no = parse_listing("(000) ret #0");
     let filter = socket_filter(Direction::Received, Some(&no), None).unwrap();
     for kind in 0..=u16::MAX {
         let ethernet = link_type(kind) == Some(LinkType::EN10MB);
-        assert_eq!(answer(&filter, 0, kind, &[0; 60]) == 0, ethernet, "{kind}");
+        assert_eq!(run_filter(&filter, 0, kind, &[0; 60]) == 0, ethernet, "{kind}");
     }
-    let first_is_4 = listed("(000) ldb [0]\n(001) jeq #4 jt 2 jf 3\n(002) ret #9\n(003) ret #0");
+    let first_is_4 =
+        parse_listing("(000) ldb [0]\n(001) jeq #4 jt 2 jf 3\n(002) ret #9\n(003) ret #0");
     let filter = socket_filter(Direction::Received, Some(&no), Some(&first_is_4)).unwrap();
     for kind in 0..=u16::MAX {
-        let found = [answer(&filter, 0, kind, &[4]), answer(&filter, 0, kind, &[5])];
+        let found = [run_filter(&filter, 0, kind, &[4]), run_filter(&filter, 0, kind, &[5])];
         let wanted = match link_type(kind) {
             Some(LinkType::EN10MB) => [0, 0],
             Some(_) => [WHOLE, 0],
@@ -80,8 +81,9 @@ fn each_device_type_has_its_program() {
 }
 
 #[test]
-fn tag_without_ethernet_header_moves_nothing() {
-    let byte_13 = listed("(000) ldb [13]\n(001) jeq #7 jt 2 jf 3\n(002) ret #9\n(003) ret #0");
+fn tag_without_ethernet_header_shifts_no_offsets() {
+    let byte_13 =
+        parse_listing("(000) ldb [13]\n(001) jeq #7 jt 2 jf 3\n(002) ret #9\n(003) ret #0");
     let filter = socket_filter(Direction::Received, None, Some(&byte_13)).unwrap();
     let vlan = Some(VlanTag { tci: 1, tpid: 0x8100 });
     let metadata = Metadata { hardware_type: 65534, vlan, ..Metadata::NOTHING };
@@ -93,13 +95,13 @@ fn tag_without_ethernet_header_moves_nothing() {
 
 #[test]
 fn filter_returns_whole_frame_or_zero() {
-    let length = listed("(000) ld #pktlen\n(001) ret");
+    let length = parse_listing("(000) ld #pktlen\n(001) ret");
     let filter = socket_filter(Direction::Received, Some(&length), None).unwrap();
-    assert_eq!(answer(&filter, 0, 1, &[0; 60]), WHOLE);
-    assert_eq!(answer(&filter, 0, 1, &[]), 0);
-    let some = listed("(000) ret #96");
+    assert_eq!(run_filter(&filter, 0, 1, &[0; 60]), WHOLE);
+    assert_eq!(run_filter(&filter, 0, 1, &[]), 0);
+    let some = parse_listing("(000) ret #96");
     let filter = socket_filter(Direction::Received, Some(&some), None).unwrap();
-    assert_eq!(answer(&filter, 0, 1, &[0; 60]), WHOLE);
+    assert_eq!(run_filter(&filter, 0, 1, &[0; 60]), WHOLE);
 }
 
 #[test]
@@ -107,7 +109,9 @@ fn unset_registers_and_words_are_zero() {
     // A, X and a scratch word, in this order.
     let text = "(000) jeq #0 jt 1 jf 6\n(001) jeq x jt 2 jf 6\n(002) txa\n(003) add #1\n\
                 (004) ld M[3]\n(005) jeq #0 jt 7 jf 6\n(006) ret #0\n(007) ret #1";
-    let filter = socket_filter(Direction::Both, Some(&listed(text)), Some(&listed(text))).unwrap();
+    let filter =
+        socket_filter(Direction::Both, Some(&parse_listing(text)), Some(&parse_listing(text)))
+            .unwrap();
     for (kind, vlan) in [(1, None), (1, Some(VlanTag { tci: 0, tpid: 0x8100 })), (65534, None)] {
         let metadata = Metadata { hardware_type: kind, vlan, ..Metadata::NOTHING };
         assert_eq!(filter.run(&[0; 60], 60, &metadata), WHOLE, "{kind} {vlan:?}\n{filter}");
@@ -117,7 +121,7 @@ fn unset_registers_and_words_are_zero() {
 #[test]
 fn unsuitable_program_is_refused_with_reason() {
     let refused = |program: &ClassicProgram| socket_filter(Direction::Both, Some(program), None);
-    let walk = program("ip protochain 51");
+    let walk = compile_ethernet("ip protochain 51");
     assert_eq!(refused(&walk).unwrap_err(), SocketFilterError::Loops);
     let live = Options { live_metadata: true, ..Options::default() };
     let inbound = compile("inbound", LinkType::EN10MB, &live).unwrap();
@@ -129,14 +133,14 @@ fn unsuitable_program_is_refused_with_reason() {
 
     let mut full: String = (0..16).map(|at| format!("({at:03}) st M[{at}]\n")).collect();
     let small = format!("{full}(016) ldh [12]\n(017) ret");
-    assert!(refused(&listed(&small)).is_ok(), "a load of half the tag needs no word");
+    assert!(refused(&parse_listing(&small)).is_ok(), "a load of half the tag needs no word");
     full.push_str("(016) ld [13]\n(017) ret");
-    assert_eq!(refused(&listed(&full)).unwrap_err(), SocketFilterError::Scratch);
-    assert!(socket_filter(Direction::Both, None, Some(&listed(&full))).is_ok());
+    assert_eq!(refused(&parse_listing(&full)).unwrap_err(), SocketFilterError::Scratch);
+    assert!(socket_filter(Direction::Both, None, Some(&parse_listing(&full))).is_ok());
 
     let long = |n: usize| {
         let tests = (0..n).map(|at| format!("({at:03}) ld [{at}]\n"));
-        listed(&(tests.collect::<String>() + &format!("({n:03}) ret")))
+        parse_listing(&(tests.collect::<String>() + &format!("({n:03}) ret")))
     };
     assert!(refused(&long(1900)).is_ok());
     let Err(SocketFilterError::TooLong { length }) = refused(&long(2100)) else {

@@ -1,27 +1,27 @@
-//! Builds a socket filter around copies of programs.
+//! Writer for the code of a socket filter, into which programs are copied.
 //!
 //! Input: programs. Output: code with labels, which [`super::super::assemble`] turns into a
-//! program. Returns of a copy become jumps to the filter's two returns, because the kernel's check
-//! of scratch words assumes that code after a return runs after it.
+//! program. Return instructions of a copied program become jumps to the filter's two returns,
+//! because the kernel's check of scratch words assumes that control continues after a return.
 
 use super::super::assemble::{
-    Compare, JumpLabel, PseudoInsn, TXA, alu_x, assembled, constant_to_a, line, memory_to_a,
-    store_a,
+    Compare, JumpLabel, PseudoInsn, TXA, alu_x, assemble_program, constant_to_a, memory_to_a,
+    plain_insn, store_a,
 };
 use super::super::insn::{Instruction, code};
 use super::super::program::{ClassicProgram, MEMORY_WORDS};
 use super::error::SocketFilterError;
-use super::reachability::{Reach, reaches};
+use super::reachability::{InsnFate, instruction_fates};
 
-/// Return value for an accepted frame: the entire frame is kept.
+/// Return value for an accepted frame, which keeps the entire frame.
 pub const WHOLE: u32 = u32::MAX;
 
-/// Location of the outermost VLAN tag for which a copy of the program is made.
+/// Location of the outermost VLAN tag in the frames for which a copy of a program is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TagPlacement {
     /// In the frame, at bytes 12 to 15.
     Inline,
-    /// In the skb; the frame lacks these four bytes.
+    /// In the skb. The frame lacks these four bytes.
     Beside,
 }
 
@@ -30,15 +30,15 @@ pub(super) enum TagPlacement {
 pub(super) struct CodeWriter {
     code: Vec<PseudoInsn>,
     labels: u32,
-    /// Accepts the frame.
+    /// Label of the code that accepts the frame.
     pub(super) pass: JumpLabel,
-    /// Rejects the frame.
-    pub(super) refuse: JumpLabel,
+    /// Label of the code that rejects the frame.
+    pub(super) reject: JumpLabel,
 }
 
 impl Default for CodeWriter {
     fn default() -> Self {
-        Self { code: Vec::new(), labels: 2, pass: JumpLabel(0), refuse: JumpLabel(1) }
+        Self { code: Vec::new(), labels: 2, pass: JumpLabel(0), reject: JumpLabel(1) }
     }
 }
 
@@ -54,34 +54,34 @@ impl CodeWriter {
         self.code.push(PseudoInsn::Place(label));
     }
 
-    /// Appends instructions that fall through.
-    pub(super) fn put(&mut self, instructions: impl IntoIterator<Item = PseudoInsn>) {
+    /// Appends instructions that do not branch.
+    pub(super) fn push_all(&mut self, instructions: impl IntoIterator<Item = PseudoInsn>) {
         self.code.extend(instructions);
     }
 
-    /// Loads the word at a constant offset into A.
+    /// Appends a load of the word at a constant offset into A.
     pub(super) fn load(&mut self, k: u32) {
-        self.code.push(line(code::LD | code::ABS | code::W, k));
+        self.code.push(plain_insn(code::LD | code::ABS | code::W, k));
     }
 
-    /// Jumps to `label`.
+    /// Appends a jump to `label`.
     pub(super) fn jump(&mut self, label: JumpLabel) {
         self.code.push(PseudoInsn::Goto(label));
     }
 
-    /// Branches on a comparison of A with a constant.
+    /// Appends a branch on a comparison of A with a constant.
     pub(super) fn compare(&mut self, op: u16, k: u32, yes: JumpLabel, no: JumpLabel) {
         self.code.push(PseudoInsn::Branch { compare: Compare { op, with: Some(k) }, yes, no });
     }
 
-    /// Branches on A being equal to a constant.
+    /// Appends a branch on the equality of A and a constant.
     pub(super) fn equal(&mut self, k: u32, yes: JumpLabel, no: JumpLabel) {
         self.compare(code::JEQ, k, yes, no);
     }
 
-    /// Appends a copy of a program without loops. The code before the copy leaves X at zero and A
-    /// arbitrary.
-    pub(super) fn copy(
+    /// Appends a copy of a program without loops. Code before the copy must leave 0 in X; A may
+    /// have any value.
+    pub(super) fn copy_program(
         &mut self,
         program: &ClassicProgram,
         tag: TagPlacement,
@@ -89,24 +89,24 @@ impl CodeWriter {
         let instructions = program.instructions();
         let labels: Vec<JumpLabel> = instructions.iter().map(|_| self.label()).collect();
         let free = free_word(instructions);
-        let reaches = match tag {
-            TagPlacement::Inline => vec![Reach::Unchanged; instructions.len()],
-            TagPlacement::Beside => reaches(instructions),
+        let instruction_fates = match tag {
+            TagPlacement::Inline => vec![InsnFate::Unchanged; instructions.len()],
+            TagPlacement::Beside => instruction_fates(instructions),
         };
         // Programs expect A to be zero, unless they load A first.
         if instructions.first().is_none_or(|first| first.class() != code::LD) {
-            self.put([constant_to_a(0)]);
+            self.push_all([constant_to_a(0)]);
         }
-        let reached = instructions.iter().zip(reaches).enumerate();
+        let reached = instructions.iter().zip(instruction_fates).enumerate();
         for (at, (instruction, reach)) in
-            reached.filter(|(_, (_, reach))| *reach != Reach::Unreachable)
+            reached.filter(|(_, (_, reach))| *reach != InsnFate::Unreachable)
         {
             self.place(labels[at]);
             let target = |distance: usize| match instructions.get(at + 1 + distance) {
-                Some(end) if end.code == code::RET | code::K && end.k == 0 => self.refuse,
+                Some(end) if end.code == code::RET | code::K && end.k == 0 => self.reject,
                 Some(end) if end.code == code::RET | code::K => self.pass,
                 // Targets of a validated program lie inside it.
-                _ => labels.get(at + 1 + distance).copied().unwrap_or(self.refuse),
+                _ => labels.get(at + 1 + distance).copied().unwrap_or(self.reject),
             };
             match instruction.class() {
                 code::JMP if instruction.is_comparison() => {
@@ -116,36 +116,36 @@ impl CodeWriter {
                     let yes = target(instruction.jt.into());
                     let no = target(instruction.jf.into());
                     match reach {
-                        Reach::Decided(holds) => self.jump(if holds { yes } else { no }),
+                        InsnFate::Decided(holds) => self.jump(if holds { yes } else { no }),
                         _ => self.code.push(PseudoInsn::Branch { compare, yes, no }),
                     }
                 }
                 code::JMP => self.jump(target(instruction.k as usize)),
                 code::RET if instruction.code == code::RET | code::A => {
-                    self.equal(0, self.refuse, self.pass);
+                    self.equal(0, self.reject, self.pass);
                 }
-                code::RET => self.jump(if instruction.k == 0 { self.refuse } else { self.pass }),
+                code::RET => self.jump(if instruction.k == 0 { self.reject } else { self.pass }),
                 _ => self.step(*instruction, tag, free)?,
             }
         }
         Ok(())
     }
 
-    /// Appends the copy of an instruction that falls through.
+    /// Appends the copy of an instruction that does not branch.
     fn step(
         &mut self,
         instruction: Instruction,
         tag: TagPlacement,
         free: Option<u32>,
     ) -> Result<(), SocketFilterError> {
-        if beyond_every_frame(instruction) {
-            self.jump(self.refuse);
+        if is_beyond_every_frame(instruction) {
+            self.jump(self.reject);
             return Ok(());
         }
         match instruction.code & 0xf7 {
             shift if [code::LSH, code::RSH].map(|op| code::ALU | op).contains(&shift) => {
                 match instruction.code & code::X {
-                    0 => self.put([PseudoInsn::Plain(instruction)]),
+                    0 => self.push_all([PseudoInsn::Plain(instruction)]),
                     _ => {
                         self.shift(instruction.code & 0xf0, free.ok_or(SocketFilterError::Scratch)?)
                     }
@@ -154,47 +154,48 @@ impl CodeWriter {
             }
             _ if tag == TagPlacement::Beside => self.step_beside(instruction, free),
             _ => {
-                self.put([PseudoInsn::Plain(instruction)]);
+                self.push_all([PseudoInsn::Plain(instruction)]);
                 Ok(())
             }
         }
     }
 
-    /// Shifts A by X. The language gives 0 for shifts of 32 and more; the kernel takes X mod 32.
+    /// Appends a shift of A by X. In user space a shift by 32 or more gives 0, while the kernel
+    /// takes X modulo 32.
     fn shift(&mut self, op: u16, free: u32) {
         let (large, small, done) = (self.label(), self.label(), self.label());
-        self.put([store_a(free), TXA]);
+        self.push_all([store_a(free), TXA]);
         self.compare(code::JGE, 32, large, small);
         self.place(large);
-        self.put([constant_to_a(0)]);
+        self.push_all([constant_to_a(0)]);
         self.jump(done);
         self.place(small);
-        self.put([memory_to_a(free), alu_x(op)]);
+        self.push_all([memory_to_a(free), alu_x(op)]);
         self.place(done);
     }
 
-    /// Appends the two returns. Fails if the program has too many instructions.
+    /// Appends the two return instructions. Fails if the program has too many instructions.
     pub(super) fn finish(mut self) -> Result<ClassicProgram, SocketFilterError> {
-        for (label, answer) in [(self.pass, WHOLE), (self.refuse, 0)] {
+        for (label, answer) in [(self.pass, WHOLE), (self.reject, 0)] {
             self.place(label);
-            self.put([line(code::RET | code::K, answer)]);
+            self.push_all([plain_insn(code::RET | code::K, answer)]);
         }
         let too_long = |length| SocketFilterError::TooLong { length };
-        let instructions = assembled(self.code).map_err(too_long)?;
+        let instructions = assemble_program(self.code).map_err(too_long)?;
         let length = instructions.len();
         ClassicProgram::new(instructions).map_err(|_| too_long(length))
     }
 }
 
-/// Returns true for a load at an offset that no frame has; the kernel would load something else
-/// there.
-fn beyond_every_frame(instruction: Instruction) -> bool {
+/// Returns true if the load is at an offset beyond every frame, where the kernel would load
+/// ancillary data instead.
+fn is_beyond_every_frame(instruction: Instruction) -> bool {
     let loads = matches!(instruction.class(), code::LD | code::LDX);
     let mode = instruction.code & 0xe0;
     loads && matches!(mode, code::ABS | code::IND | code::MSH) && instruction.k > i32::MAX as u32
 }
 
-/// Returns a scratch word that the program does not use.
+/// Returns a scratch word that the program does not use; `None` if it uses all.
 fn free_word(instructions: &[Instruction]) -> Option<u32> {
     let uses = |instruction: &&Instruction| match instruction.class() {
         code::ST | code::STX => true,

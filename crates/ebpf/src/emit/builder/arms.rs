@@ -1,4 +1,4 @@
-//! Arms and exits. The code of an exit is deferred to the end of the arm around it.
+//! Arms and exits. The code of an exit is deferred to the end of the arm that contains it.
 
 use super::Builder;
 use crate::asm::Label;
@@ -6,24 +6,24 @@ use crate::emit::handle::{Answer, Depth};
 use crate::emit::remap::map_slots;
 use crate::insn::{Cond, Insn, R0, R10, Size};
 
-/// Deferred code of an exit.
+/// The deferred code of one exit.
 pub(super) struct Stub {
     label: Label,
-    task: Task,
+    task: StubTask,
     then: Label,
     filter: Option<usize>,
 }
 
-pub(super) enum Task {
-    /// Increments this counter.
+pub(super) enum StubTask {
+    /// Increments the counter with this index.
     Count(usize),
-    /// Unsure if the frame has at least this length; otherwise continues as beyond the end of the
-    /// frame.
+    /// Leaves as unsure if the frame has at least this length; otherwise continues as after the end
+    /// of the frame.
     Deep(u32),
 }
 
-/// The state to be restored when an arm or a twin ends.
-pub(in crate::emit) struct Mark {
+/// The state to restore when an arm or a twin ends.
+pub(in crate::emit) struct ArmState {
     top: Depth,
     stubs: usize,
     end: Label,
@@ -31,19 +31,19 @@ pub(in crate::emit) struct Mark {
 }
 
 impl Builder {
-    /// Opens an arm whose end is bound when it closes.
-    pub(in crate::emit) fn open(&mut self) -> Mark {
+    /// Opens an arm. Its end is bound when the arm closes.
+    pub(in crate::emit) fn open(&mut self) -> ArmState {
         let end = self.asm.label();
         self.depth += 1;
-        Mark { top: self.top, stubs: self.stubs.len(), end, filter: self.filter }
+        ArmState { top: self.top, stubs: self.stubs.len(), end, filter: self.filter }
     }
 
-    pub(in crate::emit) fn end_of(mark: &Mark) -> Label {
+    pub(in crate::emit) fn end_of(mark: &ArmState) -> Label {
         mark.end
     }
 
-    /// Closes an arm: emits deferred code, binds the end, and releases its slots.
-    pub(in crate::emit) fn close(&mut self, mark: Mark) {
+    /// Closes an arm: emits its deferred code, binds its end, and releases its stack slots.
+    pub(in crate::emit) fn close(&mut self, mark: ArmState) {
         self.depth = self.depth.saturating_sub(1);
         let stubs = self.stubs.split_off(mark.stubs.min(self.stubs.len()));
         self.emit_stubs(stubs, mark.end);
@@ -51,14 +51,14 @@ impl Builder {
         self.top = mark.top;
         self.held = [None; 6];
         self.filter = mark.filter;
-        self.line();
+        self.attribute_code();
     }
 
-    /// Closes a twin like an arm, but moves the slots of its answer to the bottom of the released
-    /// stack.
+    /// Closes a twin like an arm, but first moves the slots of the answer to the bottom of the
+    /// released stack.
     pub(in crate::emit) fn close_with(
         &mut self,
-        mark: Mark,
+        mark: ArmState,
         answer: Answer<'_>,
     ) -> Answer<'static> {
         let (moved, top) = self.move_slots(mark.top, answer);
@@ -67,7 +67,8 @@ impl Builder {
         moved
     }
 
-    /// Moves the answer's slots above `floor` down to it; returns the new answer and stack top.
+    /// Moves the slots of the answer that lie above `floor` down to `floor`. Returns the new answer
+    /// and the new top of the stack.
     pub(super) fn move_slots(
         &mut self,
         floor: Depth,
@@ -96,8 +97,8 @@ impl Builder {
         (map_slots(answer, slot_after), top)
     }
 
-    /// Releases every slot except those of the answer; inside an arm, only slots allocated since
-    /// the arm began.
+    /// Releases every slot except those of the answer. Inside an arm, releases only slots allocated
+    /// since the arm began.
     pub(in crate::emit) fn pack(&mut self, answer: Answer<'_>) -> Answer<'static> {
         let floor = if self.depth == 0 { self.floor } else { self.top };
         let (moved, top) = self.move_slots(floor, answer);
@@ -108,18 +109,18 @@ impl Builder {
 
     /// Creates an exit that increments a counter and continues at `then`.
     pub(in crate::emit) fn counting_exit(&mut self, name: &str, then: Label) -> Label {
-        let task = Task::Count(self.counter(name));
+        let task = StubTask::Count(self.counter(name));
         self.stub(task, then)
     }
 
-    pub(super) fn stub(&mut self, task: Task, then: Label) -> Label {
+    pub(super) fn stub(&mut self, task: StubTask, then: Label) -> Label {
         let label = self.asm.label();
         self.stubs.push(Stub { label, task, then, filter: self.filter });
         label
     }
 
-    /// Emits deferred code in reverse order: each piece jumps to an earlier piece or outward, hence
-    /// forward.
+    /// Emits deferred code in reverse order, so that every piece of code jumps only forward: to an
+    /// earlier stub or out of the arm.
     pub(super) fn emit_stubs(&mut self, stubs: Vec<Stub>, end: Label) {
         if stubs.iter().any(|stub| self.asm.is_used(stub.label)) {
             self.asm.jump(end);
@@ -129,11 +130,11 @@ impl Builder {
                 continue;
             }
             self.filter = stub.filter;
-            self.line();
+            self.attribute_code();
             self.bind(stub.label);
             match stub.task {
-                Task::Count(counter) => self.count(counter),
-                Task::Deep(length) => {
+                StubTask::Count(counter) => self.count(counter),
+                StubTask::Deep(length) => {
                     self.frame_length();
                     self.asm.jump_if(Cond::Ge, R0, length.cast_signed(), self.unsure);
                 }

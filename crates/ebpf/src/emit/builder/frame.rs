@@ -1,40 +1,42 @@
-//! Prologue and frame access: packet pointers, the linear part, the frame length.
+//! Prologue of a program and access to the frame: packet pointers, the linear part, and the frame
+//! length.
 //!
-//! Non-linear frames: at traffic control only the linear part is directly readable. A trusted
-//! program first pulls `reach` bytes, the deepest read of its twins, at most `PULL_MAX`; if the
-//! kernel cannot pull them, the program is unsure. A failing bounds check at the end of the linear
-//! part of a non-linear frame is unsure as well, never "too short" (CONTRACT 18).
+//! At traffic control, only the linear part of a frame is directly readable. A trusted program
+//! first pulls `reach` bytes, the deepest read of its twins, at most `PULL_MAX`; if the kernel
+//! cannot pull them, the program is unsure. A failing bounds check at the end of the linear part of
+//! a non-linear frame is unsure as well, never "too short" (CONTRACT 18).
 //!
 //! Without CAP_PERFMON the verifier rejects adding a register to a packet pointer (tried on 6.18).
-//! Hardened programs therefore use constant offsets and copy other bytes through a helper, which
-//! handles fragments; so do socket filters, which have no packet pointers.
+//! Hardened programs therefore use constant offsets, and copy other bytes through a helper, which
+//! handles fragments. Socket filters do the same, because they have no packet pointers.
 
 use super::Builder;
-use super::arms::Task;
+use super::arms::StubTask;
 use crate::asm::Label;
 use crate::emit::config::{FixedSlots, FrameEnd};
 use crate::emit::handle::PosBase;
 use crate::insn::{Alu, Cond, Helper, Insn, R0, R1, R2, R6, R7, R8, R10, Size};
 use crate::program::Hook;
 
-/// Maximum number of bytes pulled into the linear part: headers, not payload.
+/// Maximum number of bytes pulled into the linear part, which covers headers but no payload.
 pub(in crate::emit) const PULL_MAX: u32 = 256;
 
-/// Offsets in `__sk_buff`.
+/// Offsets of fields in `__sk_buff`.
 pub(in crate::emit) mod skb {
     pub(in crate::emit) const LEN: i16 = 0;
     pub(in crate::emit) const TAG_PRESENT: i16 = 20;
     pub(in crate::emit) const TAG_TCI: i16 = 24;
     pub(in crate::emit) const TAG_PROTOCOL: i16 = 28;
     pub(in crate::emit) const INGRESS_IFINDEX: i16 = 36;
-    /// First word of `cb`, in which an exam program at a control group returns its answer.
+    /// Offset of the first word of `cb`, in which an exam program at a control group returns its
+    /// answer.
     pub(in crate::emit) const ANSWER: i16 = 48;
     pub(in crate::emit) const DATA: i16 = 76;
     pub(in crate::emit) const DATA_END: i16 = 80;
     pub(in crate::emit) const SOCKET: i16 = 168;
 }
 
-/// Offsets in `xdp_md`.
+/// Offsets of fields in `xdp_md`.
 pub(in crate::emit) mod xdp {
     pub(in crate::emit) const QUEUE: i16 = 16;
 }
@@ -42,7 +44,7 @@ pub(in crate::emit) mod xdp {
 impl Builder {
     /// Emits the prologue of a part.
     pub(super) fn enter(&mut self) {
-        self.line();
+        self.attribute_code();
         self.asm.push(Insn::mov(R6, R1));
         let frame_end = self.frame_end.take();
         if let Some(frame_end) = &frame_end {
@@ -59,16 +61,16 @@ impl Builder {
         if let Some(function) = tags {
             self.load_driver_tag(function);
         }
-        self.find_length();
+        self.store_frame_length();
     }
 
-    /// Reloads packet pointers after an edit of the frame.
+    /// Reloads the packet pointers after an edit of the frame, and counts the edit.
     pub(in crate::emit) fn frame_changed(&mut self) {
         self.edits = true;
         self.reload_pointers();
     }
 
-    /// Reloads packet pointers and invalidates checks and positions.
+    /// Reloads the packet pointers, and invalidates bounds checks and computed positions.
     pub(in crate::emit) fn reload_pointers(&mut self) {
         match self.target.hook {
             Hook::Tc => self.pointers(skb::DATA, skb::DATA_END),
@@ -84,7 +86,8 @@ impl Builder {
         self.asm.push(Insn::load(Size::W, R8, R6, data_end));
     }
 
-    /// Pulls the first min(length, reach) bytes into the linear part.
+    /// Emits code that pulls the first bytes into the linear part, up to `reach` or the end of the
+    /// frame.
     pub(super) fn pull(&mut self) {
         let (short, ready) = (self.asm.label(), self.asm.label());
         self.pointers(skb::DATA, skb::DATA_END);
@@ -102,7 +105,7 @@ impl Builder {
         self.bind(ready);
     }
 
-    /// Loads the frame length, fragments included, into r0.
+    /// Loads the frame length into r0, including fragments.
     pub(in crate::emit) fn frame_length(&mut self) {
         if self.target.hook != Hook::Xdp {
             self.asm.push(Insn::load(Size::W, R0, R6, skb::LEN));
@@ -123,12 +126,12 @@ impl Builder {
         self.target.hook == Hook::Xdp && self.target.single && !self.target.hardened
     }
 
-    /// Returns true if the frame length is computed once per program.
+    /// Returns true if the frame length is determined once per program and stored.
     pub(in crate::emit) fn is_length_stored(&self) -> bool {
         self.takes && !self.is_length_a_difference()
     }
 
-    /// Returns the exit of a failed direct bounds check up to byte `end`; if the position is
+    /// Returns the exit of a failed direct bounds check up to byte `end`. If the position is
     /// computed, `end` is an upper bound.
     pub(in crate::emit) fn miss_exit(&mut self, base: PosBase, end: u32, miss: Label) -> Label {
         let near = match self.target.hook {
@@ -141,6 +144,6 @@ impl Builder {
         if end <= near {
             return miss;
         }
-        self.stub(Task::Deep(if base == PosBase::Frame { end } else { near + 1 }), miss)
+        self.stub(StubTask::Deep(if base == PosBase::Frame { end } else { near + 1 }), miss)
     }
 }

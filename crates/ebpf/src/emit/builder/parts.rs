@@ -1,5 +1,5 @@
-//! Parts of a program: the end of one and the start of the next, the end of a frame, and the
-//! program assembled from all parts.
+//! Parts of a program: the transition from one part to the next, the end of each frame, and the
+//! assembly of the program.
 
 use std::mem;
 
@@ -13,31 +13,31 @@ use crate::emit::unfit::Unfit;
 use crate::insn::{Alu, Cond, Insn, R0, R1, R6, Size};
 use crate::program::{Hook, MapSpec, Program, TailProgram};
 
-/// Length in instructions from which on a part ends after its current twin. The longest twins have
-/// a quarter of this length, and the verifier takes a few milliseconds for a part.
+/// Number of instructions after which a part ends with its current twin. The longest twins have a
+/// quarter of this number, and the verifier needs a few milliseconds for a part.
 const PART_INSNS_MAX: usize = 4_000;
-/// Number of instructions between two resets of the verifier's paths, which otherwise double with
-/// each header parsed.
+/// Number of instructions between two resets of the verifier's state. Without resets, the number of
+/// paths that the verifier explores doubles with each header parsed.
 const VERIFIER_RESET_INSNS: usize = 500;
 
 impl Builder {
-    /// Returns true if this part is long and may end here. A program that calls a kfunc for tags
-    /// cannot be tail-called, so a redirecting program has one part.
+    /// Returns true if this part is long and may end here. A redirecting program has only one part,
+    /// because a program that calls a kfunc for tags cannot be entered by a tail call.
     pub(in crate::emit) fn may_end_part(&self) -> bool {
         let may = self.depth == 0 && !self.target.hardened && !self.takes;
         may && self.stubs.is_empty() && self.asm.here() >= PART_INSNS_MAX
     }
 
     /// Returns true if enough code has been emitted since the last reset of the verifier's state to
-    /// reset it again.
+    /// justify another.
     pub(in crate::emit) fn may_reset_verifier(&self) -> bool {
         self.depth == 0
             && !self.target.hardened
             && self.asm.here() >= self.verifier_reset_at + VERIFIER_RESET_INSNS
     }
 
-    /// Resets the verifier's knowledge of everything but the answer: releases the stack and reloads
-    /// packet pointers.
+    /// Resets the verifier's knowledge of everything except the answer, by releasing the stack and
+    /// reloading the packet pointers.
     pub(in crate::emit) fn reset_verifier(&mut self) {
         self.verifier_reset_at = self.asm.here();
         self.top = self.floor;
@@ -49,7 +49,8 @@ impl Builder {
         self.finished_parts.len()
     }
 
-    /// Returns the map of rows and the program array of parts.
+    /// Returns the numbers of two maps: the rows for values between parts, and the program array of
+    /// the parts.
     pub(in crate::emit) fn link_maps(&mut self) -> (u32, u32) {
         let rows = self.tables.iter().position(|table| matches!(table, ProgramMap::Rows));
         let rows = rows.unwrap_or_else(|| {
@@ -60,8 +61,8 @@ impl Builder {
         (rows + 1, rows + 2)
     }
 
-    /// Ends a part and begins the next, with the same exits under the same labels, an empty stack,
-    /// and all earlier positions invalid.
+    /// Ends a part and begins the next. The new part has the same exits with the same labels, an
+    /// empty stack, and no valid positions.
     pub(in crate::emit) fn next_part(&mut self) {
         match self.frame_end {
             Some(_) => self.end_frame(),
@@ -83,7 +84,7 @@ impl Builder {
         answer: Answer<'_>,
     ) -> Result<Program, Unfit> {
         self.filter = None;
-        self.line();
+        self.attribute_code();
         self.finish(self.finish, answer.class);
         let stubs = mem::take(&mut self.stubs);
         let unsure = self.unsure;
@@ -92,11 +93,11 @@ impl Builder {
         self.assemble()
     }
 
-    /// Emits the exits for frames without an answer.
+    /// Emits the exits for frames that have no answer.
     pub(super) fn exits(&mut self) {
         let hook = self.target.hook;
         self.filter = None;
-        self.line();
+        self.attribute_code();
         let (none, not_sure) = match self.finish {
             Finish::Answer => (0, UNSURE.cast_signed()),
             Finish::Verdict { none, unsure, .. } => (none.value(hook), unsure.value(hook)),
@@ -109,7 +110,7 @@ impl Builder {
         }
     }
 
-    /// Stores the answer in the context at hooks whose return value is a verdict.
+    /// Stores the answer in the context, at hooks where the return value is a verdict.
     pub(super) fn store_answer(&mut self, finish: Finish) {
         if self.target.hook == Hook::Cgroup && finish == Finish::Answer {
             self.asm.push(Insn::store(Size::W, R6, skb::ANSWER, R0));
@@ -117,7 +118,7 @@ impl Builder {
         }
     }
 
-    /// Returns with the last answer.
+    /// Emits the return with the last answer.
     pub(super) fn finish(&mut self, finish: Finish, class: Value<'_>) {
         let hook = self.target.hook;
         self.fetch(class, R0);
@@ -133,8 +134,8 @@ impl Builder {
         self.asm.push(Insn::exit());
     }
 
-    /// Begins the code for undecided frames, if there can be any; `tag_out`: the driver has removed
-    /// their tag. Returns the label of the body.
+    /// Begins the code for undecided frames, if there can be any. `tag_out` is true if the driver
+    /// has removed the tag of these frames. Returns the label of the body.
     pub(in crate::emit) fn begin_unsure(&mut self, tag_out: bool) -> Option<Label> {
         let unsure = self.unsure;
         if !self.asm.is_used(unsure) {
@@ -147,7 +148,7 @@ impl Builder {
         Some(known)
     }
 
-    /// Begins the body.
+    /// Begins the code of the body, at the label `known`; `done` is the exit for finished frames.
     pub(in crate::emit) fn begin_body(&mut self, known: Label, done: Label) {
         self.asm.jump(done);
         self.bind(known);
@@ -156,20 +157,20 @@ impl Builder {
         self.unsure = self.asm.label();
     }
 
-    /// Finishes a counting program after its body.
+    /// Finishes a program that counts, after its body.
     pub(in crate::emit) fn end_with_frame_end(mut self: Box<Self>) -> Result<Program, Unfit> {
         self.filter = None;
-        self.line();
+        self.attribute_code();
         let (stubs, done) = (mem::take(&mut self.stubs), self.none);
         self.emit_stubs(stubs, done);
         self.end_frame();
         self.assemble()
     }
 
-    /// Emits the end of a frame at the end of a part.
+    /// Emits the final action on a frame at the end of a part.
     pub(super) fn end_frame(&mut self) {
         self.filter = None;
-        self.line();
+        self.attribute_code();
         // Never reached unsure: every processor has a row for the values between parts.
         for label in [self.unsure, self.none] {
             self.bind(label);

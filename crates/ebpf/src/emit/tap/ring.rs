@@ -1,9 +1,10 @@
-//! The end of a frame in a tap: copies it for each owner with deliveries, writes the pointers,
-//! notifies, and passes the frame. [SL §6.2; CONTRACT 29]
+//! The final action of a tap: copies the frame for each owner with deliveries, writes the pointers,
+//! sends doorbells, and passes the frame. [SL §6.2; CONTRACT 29]
 //!
-//! Input: the deliveries that the body recorded in the scratch memory. A reader sees a record
-//! before a pointer to it, and the pointer before the pointer count: x86 keeps stores in order;
-//! elsewhere an exchange orders them. A frame that cannot be copied is counted for each delivery.
+//! Input: the deliveries that the body recorded in the scratch memory. A record becomes visible
+//! before a pointer to it, and the pointer before the number of pointers. x86 processors keep
+//! stores in order; on others, an exchange orders them. A frame that cannot be copied is counted
+//! once per delivery.
 
 use super::shared::{OutletUse, shared_slots};
 use crate::asm::Label;
@@ -18,24 +19,29 @@ use crate::insn::{
 };
 use crate::program::Hook;
 
-/// Stack slots that are free after the body.
+/// Stack slot of the time, used after the body.
 const NOW: i16 = -32;
+/// Stack slot of the record's position, used after the body.
 const POSITION: i16 = -40;
+/// Stack slot of the position after the record, used after the body.
 const END: i16 = -48;
+/// Stack slot of the captured length, used after the body.
 const LENGTH: i16 = -56;
+/// Stack slot of the address of the records, used after the body.
 const RECORDS: i16 = -64;
-/// BPF_RB_FORCE_WAKEUP: without it the kernel wakes only a consumer that had drained everything.
+/// BPF_RB_FORCE_WAKEUP. Without this flag, the kernel wakes a consumer only if it had drained
+/// everything.
 const FORCE_WAKEUP: i32 = 2;
 /// Offset of `gso_size` in `__sk_buff`.
 const SEGMENT: i16 = 176;
 
-/// Frames between these lengths and twice these lengths are copied word by word, because the
-/// copying helper costs 20 ns more, in test runs and under a flood of frames alike.
+/// Lengths in bytes; a frame between one of these and twice its value is copied word by word,
+/// because the copying helper costs 20 ns more, both in test runs and under a flood of frames.
 const SHORT_FRAMES: [i16; 2] = [64, 32];
 
 /// Returns the instruction that stores r2 in a word of a region with release order, and before any
-/// later store. An x86 processor keeps stores in order. Elsewhere an exchange is used: a
-/// store-release needs Linux 6.15.
+/// later store. An x86 processor keeps stores in order. Other processors need an exchange, because
+/// a store-release requires Linux 6.15.
 pub(super) fn store_ordered(region: Reg, word: i16) -> Insn {
     match cfg!(target_arch = "x86_64") {
         true => Insn::store(Size::DW, region, word, R2),
@@ -44,9 +50,10 @@ pub(super) fn store_ordered(region: Reg, word: i16) -> Insn {
 }
 
 impl Builder {
-    /// Copies the frame for every owner with deliveries, and passes it unless it was taken.
+    /// Copies the frame for every owner with deliveries, and passes the frame unless the body took
+    /// it from the host.
     pub(in crate::emit) fn deliver_all(&mut self, fused: &FusedTap, deliveries: &[Delivery]) {
-        self.find_region();
+        self.restore_region();
         if fused.rings.len() > 1 {
             self.asm.push(Insn::store(Size::DW, R10, NOW, 0));
         }
@@ -57,9 +64,9 @@ impl Builder {
                 .iter()
                 .zip(number..)
                 .map(|(outlet, number)| {
-                    let to = |delivery: &&Delivery| delivery.place().0 == number;
+                    let to = |delivery: &&Delivery| delivery.ring_and_bit().0 == number;
                     let deliveries = deliveries.iter().filter(to).copied().collect();
-                    OutletUse { outlet, word: fused.scratch.word(number), deliveries }
+                    OutletUse { outlet, word: fused.scratch.delivery_word(number), deliveries }
                 })
                 .collect();
             number += u16::try_from(outlets.len()).unwrap_or(u16::MAX);
@@ -90,7 +97,8 @@ impl Builder {
         self.asm.bind(pass);
     }
 
-    /// Sends a copy of the frame by an interface if the body has marked the frame for it.
+    /// Sends a copy of the frame through an interface if the body has set the mark of that
+    /// interface.
     fn send_copy(&mut self, scratch: Scratch, egress: Egress) {
         let Some(tally) =
             scratch.tally_at(egress.failed).filter(|_| egress.mark < scratch.marks_max)
@@ -109,7 +117,7 @@ impl Builder {
         self.asm.bind(next);
     }
 
-    /// Copies the frame for one owner, writes pointers, and notifies.
+    /// Copies the frame for one owner, writes the pointers, and sends doorbells.
     fn deliver_to(&mut self, fused: &FusedTap, owner: &FrameRing, outlets: &[OutletUse<'_>]) {
         let (next, failed) = (self.asm.label(), self.asm.label());
         for (at, ours) in outlets.iter().enumerate() {
@@ -135,7 +143,7 @@ impl Builder {
         for ours in outlets {
             let then = self.asm.label();
             self.with_pointer_ring(ours, alone, |b, region| {
-                b.ring_doorbell(ours.outlet, region, then)
+                b.send_doorbell(ours.outlet, region, then)
             });
             self.asm.bind(then);
         }
@@ -150,7 +158,8 @@ impl Builder {
         self.asm.bind(next);
     }
 
-    /// Counts a frame for each of its deliveries, which `word` holds, as failed.
+    /// Counts the frame as failed for each of its deliveries, which are in the word `word` of the
+    /// scratch memory.
     pub(in crate::emit) fn count_failed(
         &mut self,
         scratch: Scratch,
@@ -164,7 +173,7 @@ impl Builder {
             let not = self.asm.label();
             self.skip_unless_delivered(word, place.first, not);
             let region = self.tallies_of(scratch, &place, not);
-            let handed = scratch.handed(place.first.number);
+            let handed = scratch.delivered_view(place.first.number);
             self.asm.push(Insn::load(Size::W, R2, R9, handed));
             self.add_to_word(region, tally + 8, R2);
             self.add_to_word(region, tally, 1);
@@ -172,15 +181,15 @@ impl Builder {
         }
     }
 
-    /// Continues only with a frame that has this delivery.
+    /// Emits a jump to `not` for frames without this delivery.
     pub(super) fn skip_unless_delivered(&mut self, word: i16, delivery: Delivery, not: Label) {
         self.asm.push(Insn::load(Size::DW, R1, R9, word));
-        self.asm.push(Insn::alu(Alu::And, R1, 1 << delivery.place().1));
+        self.asm.push(Insn::alu(Alu::And, R1, 1 << delivery.ring_and_bit().1));
         self.asm.jump_if(Cond::Eq, R1, 0, not);
     }
 
-    /// Emits code for a pointer ring, with its region in a register, for frames with a delivery to
-    /// the ring.
+    /// Emits code for a pointer ring that runs only for frames with a delivery to this ring. A
+    /// register holds the region of the ring.
     fn with_pointer_ring(
         &mut self,
         ours: &OutletUse<'_>,
@@ -197,7 +206,7 @@ impl Builder {
         self.asm.bind(not);
     }
 
-    /// Reserves and writes a record, and points r7 at it.
+    /// Reserves and writes a record, and sets r7 to its address.
     fn copy_frame(&mut self, fused: &FusedTap, owner: &FrameRing, failed: Label) {
         use record::{ALIGNMENT, HEADER};
         let (fits, known) = (self.asm.label(), self.asm.label());
@@ -238,7 +247,7 @@ impl Builder {
         self.fill_record(fused.sent, failed);
     }
 
-    /// Writes the record at r7, with r8 bytes of the frame.
+    /// Writes the record at the address in r7, with r8 bytes of the frame.
     fn fill_record(&mut self, sent: bool, failed: Label) {
         let asm = &mut self.asm;
         asm.push(Insn::store(Size::DW, R7, record::STAMP, -1));
@@ -256,7 +265,7 @@ impl Builder {
             asm.push(Insn::store(Size::H, R7, to, R1));
         }
         if self.target.hook == Hook::Cgroup {
-            self.marks_of_socket();
+            self.load_record_marks();
         } else {
             // TAGGED is 1, as is the field.
             self.asm.push(Insn::load(Size::W, R1, R6, skb::TAG_PRESENT));
@@ -282,9 +291,9 @@ impl Builder {
         asm.push(Insn::store(Size::DW, R7, record::STAMP, R1));
     }
 
-    /// Copies a linear frame of `half` to twice `half` bytes after the header of the record at r7:
-    /// `half` bytes from the start and `half` bytes up to the end, which may overlap. r8 is the
-    /// length.
+    /// Copies a linear frame of `half` to twice `half` bytes after the header of the record at r7.
+    /// Copies `half` bytes from the start and `half` bytes up to the end, which may overlap. r8
+    /// holds the length.
     fn copy_short_frame(&mut self, half: i16, copied: Label) {
         let (not, asm) = (self.asm.label(), &mut self.asm);
         asm.jump_if(Cond::Lt, R8, i32::from(half), not);
@@ -309,14 +318,14 @@ impl Builder {
         asm.bind(not);
     }
 
-    /// Writes the pointers of a ring, then their count (release).
+    /// Writes the pointers of a ring, then the number of pointers, with release order.
     fn write_pointers(&mut self, fused: &FusedTap, ours: &OutletUse<'_>, region: Reg) {
         let outlet = ours.outlet;
         for place in shared_slots(&ours.deliveries) {
             let delivery = place.first;
             let not = self.asm.label();
             let head = offset::HEADS + 8 * i16::from(delivery.reader);
-            let view = fused.scratch.handed(delivery.number);
+            let view = fused.scratch.delivered_view(delivery.number);
             let pointers =
                 outlet.pointers_at + u32::from(delivery.reader) * outlet.pointers * POINTER;
             self.skip_unless_delivered(ours.word, delivery, not);
@@ -339,7 +348,7 @@ impl Builder {
         }
     }
 
-    fn ring_doorbell(&mut self, outlet: &PointerRing, region: Reg, then: Label) {
+    fn send_doorbell(&mut self, outlet: &PointerRing, region: Reg, then: Label) {
         let wake = outlet.wake;
         let asm = &mut self.asm;
         let (now, missed) = (asm.label(), asm.label());

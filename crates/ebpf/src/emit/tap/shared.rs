@@ -1,9 +1,11 @@
-//! Exits of which a frame takes at most one: they share a slot in the scratch memory, a bit and a
-//! reader, so that the cost of a frame does not depend on the number of exits. [CONTRACT 18, 19]
+//! Shared slots: exits of which each frame takes at most one share a slot in the scratch memory, a
+//! bit and a reader, so that the cost of a frame does not depend on the number of exits. [CONTRACT
+//! 18, 19]
 //!
-//! Input: deliveries, each with its slot number. Output: the slots. The exit is known at run time:
-//! the scratch memory and the pointer hold its number, and each exit is counted. So a reader knows
-//! the number of frames of every exit, including frames whose pointers have been overwritten.
+//! Input: deliveries, each with its slot number. Output: the slots. The scratch memory and the
+//! pointer hold the number of the exit that the frame took, and each exit is counted. A reader
+//! therefore knows the number of frames of every exit, including frames whose pointers have been
+//! overwritten.
 
 use crate::asm::Label;
 use crate::emit::builder::Builder;
@@ -19,7 +21,7 @@ pub(super) struct OutletUse<'j> {
     pub(super) deliveries: Vec<Delivery>,
 }
 
-/// Deliveries that share a slot.
+/// The range of exits whose deliveries share a slot.
 pub(in crate::emit) struct SharedSlot {
     /// The delivery with the lowest exit number.
     pub(in crate::emit) first: Delivery,
@@ -27,7 +29,7 @@ pub(in crate::emit) struct SharedSlot {
     last: Delivery,
 }
 
-/// Groups deliveries by slot, in order of first appearance.
+/// Groups deliveries by slot, in the order in which each slot first occurs.
 pub(in crate::emit) fn shared_slots(deliveries: &[Delivery]) -> Vec<SharedSlot> {
     let mut shared_slots: Vec<SharedSlot> = Vec::new();
     for delivery in deliveries.iter().copied() {
@@ -42,8 +44,8 @@ pub(in crate::emit) fn shared_slots(deliveries: &[Delivery]) -> Vec<SharedSlot> 
 }
 
 impl Builder {
-    /// Counts a frame for its exit if the exit shares a reader, and stores the count in the
-    /// pointer, if a pointer is written. Clobbers r1, r3 and r5.
+    /// Counts a frame for its exit if the exit shares a reader. If a pointer is written, stores the
+    /// count in the pointer. Clobbers r1, r3 and r5.
     pub(super) fn count_exit(
         &mut self,
         scratch: Scratch,
@@ -56,12 +58,12 @@ impl Builder {
             return;
         }
         if ours.outlet.map == 0 {
-            let why = "ways share a reader where the pointers have a map to themselves";
+            let why = "exits share a reader although the pointers have a map of their own";
             return self.refuse(Unfit::new(why));
         }
         let not = self.asm.label();
         let asm = &mut self.asm;
-        asm.push(Insn::load(Size::W, R1, R9, scratch.handed(delivery.number) + EXIT));
+        asm.push(Insn::load(Size::W, R1, R9, scratch.delivered_view(delivery.number) + EXIT));
         // Always in range, unknown to the verifier.
         asm.jump_if(Cond::Ge, R1, EXITS_MAX.cast_signed(), not);
         asm.push(Insn::alu(Alu::Mul, R1, 8));
@@ -75,8 +77,8 @@ impl Builder {
         asm.bind(not);
     }
 
-    /// Returns a register with the scratch memory shifted such that the frame's exit has the tally
-    /// of the slot's first exit. Clobbers r3 and r4.
+    /// Returns a register with the address of the scratch memory, shifted so that the tally of the
+    /// slot's first exit is the tally of the exit that the frame took. Clobbers r3 and r4.
     pub(super) fn tallies_of(&mut self, scratch: Scratch, place: &SharedSlot, not: Label) -> Reg {
         let SharedSlot { first, last } = *place;
         let ways = last.exit - first.exit;
@@ -90,7 +92,7 @@ impl Builder {
             ));
         }
         let asm = &mut self.asm;
-        asm.push(Insn::load(Size::W, R3, R9, scratch.handed(first.number) + EXIT));
+        asm.push(Insn::load(Size::W, R3, R9, scratch.delivered_view(first.number) + EXIT));
         asm.push(Insn::alu(Alu::Sub, R3, first.exit.cast_signed()));
         asm.jump_if(Cond::Gt, R3, ways.cast_signed(), not);
         asm.push(Insn::alu(Alu::Mul, R3, 16));

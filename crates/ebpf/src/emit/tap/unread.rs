@@ -1,13 +1,14 @@
-//! Rings without a reader: frames are counted but not copied. [SL §6.2; CONTRACT 29]
+//! Detection of rings without a reader, for which frames are counted but not copied. [SL §6.2;
+//! CONTRACT 29]
 //!
-//! Input: the number of drained doorbells; a reader drains them each time before it checks for
-//! frames. A doorbell is sent at least once per quarter of the ring. If the ring was filled
-//! [`UNREAD_LAPS`] times without one drained doorbell, there is no reader, and all but the last lap
-//! was copied in vain. From then on the program polls with every frame, which is cheaper than
-//! copying it, and copies again with the first frame after a drain. So a late reader loses at most
-//! one lap more than it would without this check.
+//! Input: the number of drained doorbells. A reader drains its doorbells each time before it checks
+//! for frames. A doorbell is sent at least once per quarter of the ring. If the ring was filled
+//! [`UNREAD_LAPS`] times without one drained doorbell, there is no reader, and all copies except
+//! those of the last lap were in vain. From then on the program polls the doorbells with every
+//! frame, which is cheaper than a copy, and copies again from the first frame after a drain. A late
+//! reader therefore loses at most one lap more than without this check.
 //!
-//! Output: a reader observes that the program has lapped it. The position advances once by a whole
+//! To a reader, the effect is that the program has lapped it. The position advances once by a whole
 //! ring, so that no record is valid any more, and pointers are counted but not written, since their
 //! records are gone.
 //!
@@ -23,11 +24,12 @@ use crate::emit::maps::CALLER_MAPS;
 use crate::emit::ring_layout::{UNREAD_LAPS, offset};
 use crate::insn::{Alu, Cond, Helper, Insn, R0, R1, R2, R3, R7, R8, Reg, Size};
 
-/// BPF_RB_CONS_POS: the consumer's position.
+/// BPF_RB_CONS_POS: selects the position of the consumer.
 const CONSUMER_POSITION: i32 = 2;
 
 impl Builder {
-    /// Emits the check, which continues at `next` if the frame is only counted. Clobbers r7 and r8.
+    /// Emits the check, after which control continues at `next` if the frame is only counted.
+    /// Clobbers r7 and r8.
     pub(super) fn unless_unread(
         &mut self,
         scratch: Scratch,
@@ -62,8 +64,8 @@ impl Builder {
         self.asm.bind(copied);
     }
 
-    /// Polls the consumer's position. Jumps to `copied` if the position advances or if it is too
-    /// early to decide; otherwise invalidates the copied records.
+    /// Emits a poll of the consumer's position. Jumps to `copied` if the position has advanced or
+    /// if it is too early to decide; otherwise invalidates the copied records.
     fn poll_consumer(
         &mut self,
         owner: &FrameRing,

@@ -147,7 +147,7 @@ impl<'s> OldHeaders<'s> {
                     four.only(self.version, Cmp::Eq, 4, six);
                     let rest = four.and(self.life, 0xff);
                     let new = four.or(rest, u32::from(ttl) << 8);
-                    four.mend::<u16>(header, Checksum::Header, (self.life, new.into()));
+                    four.update_checksum::<u16>(header, Checksum::Header, (self.life, new.into()));
                     four.put::<u8>(self.l3.behind(ipv4::TTL as u16), u32::from(ttl));
                     four.leave(done);
                 });
@@ -157,7 +157,7 @@ impl<'s> OldHeaders<'s> {
         let addresses = [ipv4::SRC, ipv4::DST].into_iter().zip(wanted.addresses);
         for ((at, new), old) in addresses.zip(self.addresses) {
             let Some(new) = new else { continue };
-            s.mend::<u32>(header, Checksum::Header, (old, new.into()));
+            s.update_checksum::<u32>(header, Checksum::Header, (old, new.into()));
             self.mend_transport::<u32>(s, true, (old, new));
             s.put::<u32>(self.l3.behind(at as u16), new);
         }
@@ -179,7 +179,7 @@ impl<'s> OldHeaders<'s> {
             s.arm(|t, other| {
                 t.only(self.protocol, Cmp::Eq, u32::from(known), other);
                 let covers = Checksum::Transport { pseudo, may_be_absent };
-                t.mend::<T>(self.l4.behind(at as u16), covers, (old, new.into()));
+                t.update_checksum::<T>(self.l4.behind(at as u16), covers, (old, new.into()));
             });
         }
     }
@@ -206,7 +206,7 @@ fn only_filled<'s>(
         add_words(t, l3, (ipv6::SRC, ipv6::LENGTH), total, unsure)
     })?;
     let total = s.get(total);
-    let pseudo = s.folded(total);
+    let pseudo = s.fold_carries(total);
     s.only(found, Cmp::Ne, pseudo, unsure);
     Ok(())
 }

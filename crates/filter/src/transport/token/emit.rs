@@ -87,18 +87,18 @@ fn emit_tag<'s>(
     exits: TwinExits<'s>,
 ) -> Result<Wide<'s>, Unfit> {
     let covered = s.constant(u32::from(covers));
-    let covered = s.smaller(of.length, covered);
+    let covered = s.min(of.length, covered);
     let (low, high) = key.0.split_at(WORD);
     let key = [low, high].map(|half| half.iter().rfold(0, |key, b| key << 8 | u64::from(*b)));
     let sip = s.sip(key);
     s.arm(|t, _| {
         let token = t.need::<TOKEN_SIZE>(of.token, exits.cut);
         let number = load_word(t, token, 0)?;
-        t.sip_take(sip, number);
+        t.sip_absorb(sip, number);
         let header = t.need::<{ udp::LENGTH }>(of.l4, exits.cut);
         let ports = t.load(header, be32::<{ ports::SRC_PORT }>());
         let known = t.join([ports, of.length]);
-        t.sip_take(sip, known);
+        t.sip_absorb(sip, known);
         Ok::<(), Unfit>(())
     })?;
     let before = absorb_addresses(s, sip, of.l3, exits)?;
@@ -110,7 +110,7 @@ fn emit_tag<'s>(
                 let place = u.advance(data, at);
                 let whole = u.need::<WORD>(place, exits.cut);
                 let next = load_word(u, whole, 0)?;
-                u.sip_take(sip, next);
+                u.sip_absorb(sip, next);
                 Ok::<(), Unfit>(())
             })?;
         }
@@ -168,14 +168,14 @@ fn absorb_addresses<'s>(
             let version = four.shr(first, 4);
             four.only(version, Cmp::Eq, 4, six);
             let both = load_word(four, header, ipv4::SRC as u16)?;
-            four.sip_take(sip, both);
+            four.sip_absorb(sip, both);
             four.leave(done);
             Ok::<(), Unfit>(())
         })?;
         let header = t.need::<{ ipv6::LENGTH }>(l3, exits.cut);
         for at in (0..SIX).step_by(WORD) {
             let part = load_word(t, header, ipv6::SRC as u16 + at)?;
-            t.sip_take(sip, part);
+            t.sip_absorb(sip, part);
         }
         t.set(bytes, ADDRESSES_OFFSET + u32::from(SIX));
         Ok::<(), Unfit>(())

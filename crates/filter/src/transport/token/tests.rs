@@ -135,7 +135,7 @@ fn h22_program_covers_at_most_128_bytes() {
         let given = arguments(&TOKEN, &[KEY, covers]).unwrap();
         let emit = TOKEN.kernel.unwrap();
         emit::program(target, Finish::Answer, |s, on, out| {
-            s.piece(FilterSpan::new("token", 0, 5), emit, &given, on, out)
+            s.emit_twin(FilterSpan::new("token", 0, 5), emit, &given, on, out)
         })
     };
     for place in [Hook::Tc, Hook::Xdp, Hook::Socket, Hook::Cgroup] {

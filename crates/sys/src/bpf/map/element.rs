@@ -75,5 +75,6 @@ struct ElementAttributes {
 }
 
 // SAFETY: the fields of the element commands with their padding spelled out (1); the addresses are
-// set by `element` alone, to a key and a value of the map's sizes that outlive the call (2).
+// set by `call_element_command` alone, to a key and a value of the map's sizes that outlive the
+// call (2).
 unsafe impl Attributes for ElementAttributes {}

@@ -1,4 +1,5 @@
-//! Relations between values: `ip[6:2] & 0x1fff = 0`, `len > 100`, `tcp[tcpflags] & tcp-syn != 0`.
+//! Generator for relations between values, such as `ip[6:2] & 0x1fff = 0`, `len > 100` or
+//! `tcp[tcpflags] & tcp-syn != 0`.
 //!
 //! Values are computed in A, pending values are kept in the lowest scratch words, and constants
 //! fold. A value in a protocol's header is loaded only after a test that the frame carries the
@@ -6,8 +7,8 @@
 
 use super::super::ast::{Arithmetic, Protocol};
 use super::super::condition::{
-    Condition, TAX, alu_k, alu_x, compare_k, compare_x, constant_to_a, line, memory_to_a,
-    memory_to_x, store_a,
+    Condition, TAX, alu_k, alu_x, compare_k, compare_x, constant_to_a, memory_to_a, memory_to_x,
+    plain_insn, store_a,
 };
 use super::super::error::ExpressionError;
 use super::load::{HeaderBase, HeaderField, LoadSize};
@@ -17,11 +18,11 @@ use crate::classic::insn::code;
 use crate::classic::link::LinkType as L;
 use crate::insn::{Alu, Cond};
 
-/// Largest offset of a frame byte in a load instruction; larger offsets are ancillary loads in the
-/// kernel.
+/// Maximum offset of a frame byte in a load instruction. The kernel treats larger offsets as
+/// ancillary loads.
 const OFFSET_MAX: u32 = 0x7fff_ffff;
 
-/// Code that computes a value, and the precondition on the frame.
+/// Code that computes a value in A, and the condition under which the frame has that value.
 struct LoweredValue {
     lines: Code,
     given: Condition,
@@ -34,7 +35,7 @@ impl Generator<'_> {
         left: &Arithmetic,
         right: &Arithmetic,
     ) -> Generated<Condition> {
-        let (a, b) = (self.constant(left)?, self.constant(right)?);
+        let (a, b) = (self.fold_constant(left)?, self.fold_constant(right)?);
         let (op, wanted) = comparison(relation);
         let (given, test) = match (a, b) {
             (Some(a), Some(b)) => {
@@ -42,17 +43,17 @@ impl Generator<'_> {
                 return Ok(if holds { Condition::Always } else { Condition::Never });
             }
             (None, Some(b)) => {
-                let value = self.value(left, 0)?;
+                let value = self.lower_value(left, 0)?;
                 (value.given, compare_k(value.lines, op, b))
             }
             (Some(a), None) => {
-                let value = self.value(right, 0)?;
+                let value = self.lower_value(right, 0)?;
                 let (op, wanted) = comparison(swap_sides(relation));
                 return Ok(value.given.and(compare_k(value.lines, op, a).is(wanted)));
             }
             (None, None) => {
-                let right = self.value(right, 0)?;
-                let left = self.value(left, 1)?;
+                let right = self.lower_value(right, 0)?;
+                let left = self.lower_value(left, 1)?;
                 let mut lines = right.lines;
                 lines.push(store_a(0));
                 lines.extend(left.lines);
@@ -63,15 +64,16 @@ impl Generator<'_> {
         Ok(given.and(test.is(wanted)))
     }
 
-    /// Folds a value that does not depend on the frame.
-    fn constant(&self, value: &Arithmetic) -> Generated<Option<u32>> {
+    /// Returns the constant result of a value that does not depend on the frame; `None` for any
+    /// other value.
+    fn fold_constant(&self, value: &Arithmetic) -> Generated<Option<u32>> {
         match value {
             Arithmetic::Number(number) => Ok(Some(*number)),
             Arithmetic::Length | Arithmetic::Index { .. } => Ok(None),
-            Arithmetic::Negate(inner) => Ok(self.constant(inner)?.map(u32::wrapping_neg)),
+            Arithmetic::Negate(inner) => Ok(self.fold_constant(inner)?.map(u32::wrapping_neg)),
             Arithmetic::Binary { op, left, right, span } => {
                 let refuse = |what| ExpressionError { span: span.clone(), ..self.mistake(what) };
-                let (left, right) = (self.constant(left)?, self.constant(right)?);
+                let (left, right) = (self.fold_constant(left)?, self.fold_constant(right)?);
                 match (op, right) {
                     (Alu::Div, Some(0)) => return Err(refuse("division by zero")),
                     (Alu::Mod, Some(0)) => return Err(refuse("modulus by zero")),
@@ -86,9 +88,9 @@ impl Generator<'_> {
         }
     }
 
-    /// Computes a value in A, with pending values in scratch words from `free` on.
-    fn value(&mut self, value: &Arithmetic, free: u32) -> Generated<LoweredValue> {
-        if let Some(number) = self.constant(value)? {
+    /// Computes a value in A. Pending values occupy scratch words from number `free` on.
+    fn lower_value(&mut self, value: &Arithmetic, free: u32) -> Generated<LoweredValue> {
+        if let Some(number) = self.fold_constant(value)? {
             return Ok(LoweredValue {
                 lines: vec![constant_to_a(number)],
                 given: Condition::Always,
@@ -102,28 +104,28 @@ impl Generator<'_> {
                 Ok(LoweredValue { lines: vec![constant_to_a(*number)], given: Condition::Always })
             }
             Arithmetic::Length => {
-                let lines = vec![line(code::LD | code::LEN, 0)];
+                let lines = vec![plain_insn(code::LD | code::LEN, 0)];
                 Ok(LoweredValue { lines, given: Condition::Always })
             }
             Arithmetic::Negate(inner) => {
-                let mut value = self.value(inner, free)?;
-                value.lines.push(line(code::ALU | code::NEG, 0));
+                let mut value = self.lower_value(inner, free)?;
+                value.lines.push(plain_insn(code::ALU | code::NEG, 0));
                 Ok(value)
             }
             Arithmetic::Index { protocol, offset, size, span } => {
                 let outer = std::mem::replace(&mut self.span, span.clone());
-                let value = self.index(*protocol, offset, *size, free)?;
+                let value = self.lower_index(*protocol, offset, *size, free)?;
                 self.span = outer;
                 Ok(value)
             }
             Arithmetic::Binary { op, left, right, .. } => {
-                if let Some(k) = self.constant(right)? {
-                    let mut value = self.value(left, free)?;
+                if let Some(k) = self.fold_constant(right)? {
+                    let mut value = self.lower_value(left, free)?;
                     value.lines.push(alu_k(*op as u16, k));
                     return Ok(value);
                 }
-                let right = self.value(right, free)?;
-                let left = self.value(left, free + 1)?;
+                let right = self.lower_value(right, free)?;
+                let left = self.lower_value(left, free + 1)?;
                 let mut lines = right.lines;
                 lines.push(store_a(free));
                 lines.extend(left.lines);
@@ -134,8 +136,8 @@ impl Generator<'_> {
         }
     }
 
-    /// Loads from `offset` in the header of `protocol`.
-    fn index(
+    /// Loads the bytes at `offset` in the header of `protocol`.
+    fn lower_index(
         &mut self,
         protocol: Protocol,
         offset: &Arithmetic,
@@ -148,9 +150,9 @@ impl Generator<'_> {
             4 => LoadSize::Word,
             _ => return Err(self.mistake(format!("data size must be 1, 2 or 4, not {size}"))),
         };
-        let (base, given) = self.indexed(protocol)?;
+        let (base, given) = self.header_of(protocol)?;
         let place = self.offset_of(base)?;
-        let constant = self.constant(offset)?;
+        let constant = self.fold_constant(offset)?;
         if let Some(k) = constant
             && let Some(at) = place.constant.checked_add(k)
             && at <= OFFSET_MAX
@@ -160,7 +162,7 @@ impl Generator<'_> {
                 given,
             });
         }
-        let mut value = self.value(offset, free)?;
+        let mut value = self.lower_value(offset, free)?;
         if base == HeaderBase::TransportIp4 && place.word.is_some() {
             value.lines.push(store_a(free));
             value.lines.extend(self.header_length_to_x(place));
@@ -174,12 +176,13 @@ impl Generator<'_> {
             }
         }
         value.lines.push(TAX);
-        value.lines.push(line(code::LD | code::IND | size.code(), place.constant));
+        value.lines.push(plain_insn(code::LD | code::IND | size.code(), place.constant));
         Ok(LoweredValue { lines: value.lines, given: value.given.and(given) })
     }
 
-    /// Returns the start of `protocol`'s header, and the condition for its presence.
-    fn indexed(&mut self, protocol: Protocol) -> Generated<(HeaderBase, Condition)> {
+    /// Returns the base from which the header of `protocol` is addressed, and the condition that
+    /// the frame contains this header.
+    fn header_of(&mut self, protocol: Protocol) -> Generated<(HeaderBase, Condition)> {
         match protocol {
             Protocol::Radio => match self.link {
                 L::IEEE802_11_RADIO_AVS | L::IEEE802_11_RADIO | L::PRISM_HEADER => {

@@ -1,4 +1,5 @@
-//! IP addresses and networks: `src host 1.2.3.4`, `net 10.0.0.0/8`, `ip6 net fe80::/10`.
+//! Generator for tests of IP addresses and networks, such as `src host 1.2.3.4`, `net 10.0.0.0/8`
+//! or `ip6 net fe80::/10`.
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -9,7 +10,7 @@ use super::link_protocol::{ARP, IP, IP6, RARP};
 use super::load::HeaderBase;
 use super::{Generated, Generator};
 
-/// Maximum number of addresses of a name per family.
+/// Maximum number of addresses per IP version to which a name may resolve.
 const ADDRESSES_MAX: usize = 100;
 
 /// An IPv4 network.
@@ -27,7 +28,7 @@ pub(super) struct Net6 {
 }
 
 impl Net6 {
-    /// Creates the network with this prefix length.
+    /// Creates the network of `address` with a prefix of `length` bits.
     pub(super) fn new(address: Ipv6Addr, length: u32) -> Self {
         let mask = u128::MAX.checked_shl(128 - length.min(128)).unwrap_or(0);
         Self { address, mask }
@@ -35,7 +36,8 @@ impl Net6 {
 }
 
 impl Generator<'_> {
-    /// Tests for any of these IPv4 networks, or none if `wanted` is false; `thing` is for messages.
+    /// Tests for any of these IPv4 networks or, if `wanted` is false, for none of them. `thing`
+    /// names the networks in errors.
     pub(super) fn nets(
         &mut self,
         q: Qualifiers,
@@ -82,7 +84,7 @@ impl Generator<'_> {
         Ok(carried.and(any.is(wanted)))
     }
 
-    /// Tests for any of these IPv6 networks, or none if `wanted` is false.
+    /// Tests for any of these IPv6 networks or, if `wanted` is false, for none of them.
     pub(super) fn nets6(
         &mut self,
         q: Qualifiers,
@@ -99,12 +101,12 @@ impl Generator<'_> {
         let carried = self.link_protocol(IP6)?;
         let mut any = Condition::Never;
         for net in nets {
-            any = any.or(self.by_direction(q.direction, 8, 24, |g, at| g.net6_at(at, net))?);
+            any = any.or(self.by_direction(q.direction, 8, 24, |g, at| g.test_net6_at(at, net))?);
         }
         Ok(carried.and(any.is(wanted)))
     }
 
-    fn net6_at(&mut self, at: u32, net: &Net6) -> Generated<Condition> {
+    fn test_net6_at(&mut self, at: u32, net: &Net6) -> Generated<Condition> {
         let words = |value: u128| [96, 64, 32, 0].map(|shift| (value >> shift) as u32);
         let (address, mask) = (words(net.address.to_bits()), words(net.mask));
         let mut condition = Condition::Always;
@@ -115,7 +117,8 @@ impl Generator<'_> {
         Ok(condition)
     }
 
-    /// Applies `test` to the offset of the source address, the target address, either, or both.
+    /// Applies `test` to the offset of the source address, the target address, either, or both, as
+    /// `direction` selects.
     pub(super) fn by_direction(
         &mut self,
         direction: Option<DirQualifier>,
@@ -123,11 +126,12 @@ impl Generator<'_> {
         target: u32,
         test: impl Fn(&mut Self, u32) -> Generated<Condition>,
     ) -> Generated<Condition> {
-        self.of_ends(direction, |g| test(g, source), |g| test(g, target))
+        self.source_or_target(direction, |g| test(g, source), |g| test(g, target))
     }
 
-    /// Generates the tests of the source, the target, or both, and joins them.
-    pub(super) fn of_ends(
+    /// Generates the tests of the source, the target, or both, as `direction` selects, and combines
+    /// them.
+    pub(super) fn source_or_target(
         &mut self,
         direction: Option<DirQualifier>,
         source: impl FnOnce(&mut Self) -> Generated<Condition>,
@@ -138,23 +142,24 @@ impl Generator<'_> {
             Some(DirQualifier::Target) => target(self),
             Some(DirQualifier::Both) => Ok(source(self)?.and(target(self)?)),
             None | Some(DirQualifier::Either) => Ok(source(self)?.or(target(self)?)),
-            Some(other) => Err(self.only_wlan(other)),
+            Some(other) => Err(self.wlan_only_error(other)),
         }
     }
 
-    /// Rejects qualifiers that only 802.11 frames have.
+    /// Rejects a direction that only 802.11 frames have.
     pub(super) fn reject_wlan_direction(&self, direction: Option<DirQualifier>) -> Generated<()> {
         match direction.filter(|direction| direction.is_wlan()) {
             None => Ok(()),
-            Some(wlan) => Err(self.only_wlan(wlan)),
+            Some(wlan) => Err(self.wlan_only_error(wlan)),
         }
     }
 
-    fn only_wlan(&self, direction: DirQualifier) -> ExpressionError {
+    fn wlan_only_error(&self, direction: DirQualifier) -> ExpressionError {
         self.mistake(format!("`{}` is for link addresses of 802.11 frames only", direction.words()))
     }
 
-    /// Tests for the addresses of a name; for a gateway, tests that they are absent.
+    /// Tests for the addresses of a named host or, for the host of a `gateway` test, for their
+    /// absence.
     pub(super) fn host_name(
         &mut self,
         q: Qualifiers,

@@ -1,4 +1,5 @@
-//! Qualified identifiers: selects a test by the qualifiers and the form of the identifier.
+//! Generator for qualified identifiers, which selects a test by the qualifiers and the form of the
+//! identifier.
 
 use std::net::Ipv6Addr;
 
@@ -19,7 +20,7 @@ impl Generator<'_> {
                 self.id_address(q, net, text)
             }
             Id::DottedPrefix(text, length) => {
-                self.at_most("netmask length", *length, 32)?;
+                self.check_maximum("netmask length", *length, 32)?;
                 let mask = u32::MAX.checked_shl(32 - length).unwrap_or(0);
                 self.id_network(q, id, text, mask)
             }
@@ -141,7 +142,7 @@ impl Generator<'_> {
     }
 
     fn id_ip6(&mut self, q: Qualifiers, address: Ipv6Addr, length: u32) -> Generated<Condition> {
-        self.at_most("prefix length", length, 128)?;
+        self.check_maximum("prefix length", length, 128)?;
         let net = Net6::new(address, length);
         let whole = describe(&Id::Ip6(address, length));
         if address.to_bits() & !net.mask != 0 {
@@ -156,8 +157,8 @@ impl Generator<'_> {
         self.nets6(q, &[net], true, &thing)
     }
 
-    /// Parses one to four decimal bytes, most significant first. Returns the value and the number
-    /// of bits.
+    /// Parses one to four decimal bytes, most significant byte first. Returns the value and the
+    /// number of bits.
     fn parse_dotted(&self, text: &str) -> Generated<(u32, u32)> {
         let mut value = 0u32;
         let mut bits = 0;
@@ -174,7 +175,7 @@ impl Generator<'_> {
     }
 }
 
-/// Returns the network of a number aligned to the left: `10` is `10.0.0.0/8`.
+/// Returns the network whose leading bytes are a number: for 10, the network 10.0.0.0/8.
 fn left_aligned(number: u32) -> Net {
     let (mut address, mut mask) = (number, u32::MAX);
     while address != 0 && address >> 24 == 0 {

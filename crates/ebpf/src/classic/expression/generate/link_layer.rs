@@ -1,7 +1,7 @@
-//! Logical link control, direction, and interface.
+//! Generator for tests of logical link control, direction and interface.
 
 use super::super::ast::Llc;
-use super::super::condition::{Condition, alu_k, compare_k, line};
+use super::super::condition::{Condition, alu_k, compare_k, plain_insn};
 use super::load::HeaderBase;
 use super::{Generated, Generator};
 use crate::classic::insn::{ANCILLARY, code};
@@ -9,12 +9,14 @@ use crate::classic::link::LinkType as L;
 
 /// Packet type of frames that this host sends (`PACKET_OUTGOING`).
 const OUTGOING: u32 = 4;
-/// Ancillary offsets (`SKF_AD_…`).
+/// Ancillary offset of the packet type (`SKF_AD_PKTTYPE`).
 const PACKET_TYPE: u32 = ANCILLARY + 4;
+/// Ancillary offset of the interface index (`SKF_AD_IFINDEX`).
 const INTERFACE: u32 = ANCILLARY + 8;
 
-/// Bits of the LLC control field.
+/// Mask of the LLC control field that identifies supervisory frames.
 const SUPERVISORY_MASK: u32 = 0x0f;
+/// Mask of the LLC control field that identifies unnumbered frames.
 const UNNUMBERED_MASK: u32 = 0xef;
 
 impl Generator<'_> {
@@ -66,7 +68,7 @@ impl Generator<'_> {
             }
             _ => {
                 self.require_metadata(pick_word(outbound))?;
-                let lines = vec![line(code::LD | code::H | code::ABS, PACKET_TYPE)];
+                let lines = vec![plain_insn(code::LD | code::H | code::ABS, PACKET_TYPE)];
                 Ok(compare_k(lines, code::JEQ, OUTGOING).is(outbound))
             }
         }
@@ -77,11 +79,11 @@ impl Generator<'_> {
             return self.equal(HeaderBase::Header.word(4), index);
         }
         self.require_metadata("ifindex")?;
-        let lines = vec![line(code::LD | code::W | code::ABS, INTERFACE)];
+        let lines = vec![plain_insn(code::LD | code::W | code::ABS, INTERFACE)];
         Ok(compare_k(lines, code::JEQ, index))
     }
 
-    /// Rejects tests of kernel metadata for frames from a file.
+    /// Rejects tests of kernel metadata if the frames come from a file.
     fn require_metadata(&self, word: &str) -> Generated<()> {
         if self.options.live_metadata {
             return Ok(());

@@ -1,4 +1,5 @@
-//! Tests for the protocol that a frame carries, by the protocol numbers of its link type.
+//! Generator for tests of the protocol that a frame carries, using the protocol numbers of the
+//! frame's link type.
 //!
 //! As in libpcap, one range of numbers serves all link types: EtherTypes, LLC service access points
 //! below 1501, and PPP numbers for protocols that have neither.
@@ -21,7 +22,8 @@ const ATALK: u32 = 0x809b;
 const AARP: u32 = 0x80f3;
 const NS: u32 = 0x0600;
 const IPX: u32 = 0x8137;
-/// Maximum payload of an 802.3 frame: larger type fields are EtherTypes, smaller ones lengths.
+/// Maximum payload of an 802.3 frame in bytes. Larger values of the type field are EtherTypes,
+/// smaller ones are lengths.
 const LENGTH_MAX: u32 = 1500;
 
 const SAP_IP: u32 = 0x06;
@@ -30,9 +32,11 @@ const SAP_IPX: u32 = 0xe0;
 const SAP_NETBEUI: u32 = 0xf0;
 pub(super) const SAP_ISO: u32 = 0xfe;
 
-/// Network layer protocol identifiers of ISO 9577.
+/// Network layer protocol identifier of CLNP (ISO 9577).
 pub(super) const CLNP: u32 = 0x81;
+/// Network layer protocol identifier of ES-IS (ISO 9577).
 pub(super) const ESIS: u32 = 0x82;
+/// Network layer protocol identifier of IS-IS (ISO 9577).
 pub(super) const ISIS: u32 = 0x83;
 
 impl Generator<'_> {
@@ -51,7 +55,7 @@ impl Generator<'_> {
                 self.masked(HeaderBase::Header.word(0), 0x4d47_4300, 0xffff_ff00)
             }
             L::C_HDLC | L::HDLC => {
-                self.at_most("HDLC protocol", protocol, 0xffff)?;
+                self.check_maximum("HDLC protocol", protocol, 0xffff)?;
                 let number = if protocol == SAP_ISO { 0xfefe } else { protocol };
                 self.equal(HeaderBase::Protocol.half(0), number)
             }
@@ -70,13 +74,15 @@ impl Generator<'_> {
                 self.ppp_protocol(protocol)
             }
             L::NULL | L::LOOP | L::ENC => self.loopback_protocol(protocol),
-            L::ARCNET | L::ARCNET_LINUX => self
-                .one_of(protocol, &[(IP, 212), (ARP, 213), (RARP, 214), (ATALK, 221), (IP6, 0xc4)]),
-            L::IPNET => self.one_of(protocol, &[(IP, 2), (IP6, 26)]),
+            L::ARCNET | L::ARCNET_LINUX => self.byte_protocol(
+                protocol,
+                &[(IP, 212), (ARP, 213), (RARP, 214), (ATALK, 221), (IP6, 0xc4)],
+            ),
+            L::IPNET => self.byte_protocol(protocol, &[(IP, 2), (IP6, 26)]),
             L::FRELAY => self.frame_relay_protocol(protocol),
             L::MFR => Err(self.no_protocol_number()),
             _ if self.protocol.is_some() => {
-                self.at_most("EtherType", protocol, 0xffff)?;
+                self.check_maximum("EtherType", protocol, 0xffff)?;
                 self.equal(HeaderBase::Protocol.half(0), protocol)
             }
             _ => Err(self.no_protocol_number()),
@@ -88,15 +94,16 @@ impl Generator<'_> {
         self.error(ErrorKind::Unknown, what)
     }
 
-    /// Tests a one-byte protocol field with few values.
-    fn one_of(&mut self, protocol: u32, numbers: &[(u32, u32)]) -> Generated<Condition> {
+    /// Tests a one-byte protocol field. `numbers` maps each supported protocol to the value of the
+    /// field.
+    fn byte_protocol(&mut self, protocol: u32, numbers: &[(u32, u32)]) -> Generated<Condition> {
         match numbers.iter().find(|(known, _)| *known == protocol) {
             Some((_, number)) => self.equal(HeaderBase::Protocol.byte(0), *number),
             None => Ok(Condition::Never),
         }
     }
 
-    /// Tests the version nibble of an IP header.
+    /// Tests that the version field of an IP header has this value.
     pub(super) fn ip_version(&mut self, base: HeaderBase, version: u32) -> Generated<Condition> {
         self.masked(base.byte(0), version << 4, 0xf0)
     }
@@ -120,7 +127,7 @@ impl Generator<'_> {
             }
             SAP_IPX if cooked => {
                 let llc = self.equal(HeaderBase::Llc.byte(0), SAP_IPX)?;
-                let either = llc.or(self.snap(0, IPX)?);
+                let either = llc.or(self.snap_protocol(0, IPX)?);
                 let after_llc = has_llc(self)?.and(either);
                 let novell = number(self, COOKED_NOVELL)?.or(after_llc);
                 Ok(number(self, IPX)?.or(novell))
@@ -128,49 +135,50 @@ impl Generator<'_> {
             SAP_IPX => {
                 let raw = self.equal(HeaderBase::Llc.half(0), 0xffff)?;
                 let llc = self.equal(HeaderBase::Llc.byte(0), SAP_IPX)?.or(raw);
-                let any = self.snap(0, IPX)?.or(llc);
+                let any = self.snap_protocol(0, IPX)?.or(llc);
                 let after_length = has_llc(self)?.and(any);
                 Ok(number(self, IPX)?.or(after_length))
             }
             ATALK | AARP => {
-                let snap = self.snap(if protocol == ATALK { 0x08_0007 } else { 0 }, protocol)?;
+                let snap =
+                    self.snap_protocol(if protocol == ATALK { 0x08_0007 } else { 0 }, protocol)?;
                 let after_llc = has_llc(self)?.and(snap);
                 Ok(number(self, protocol)?.or(after_llc))
             }
             0..=LENGTH_MAX => {
-                self.at_most("LLC DSAP", protocol, 0xff)?;
+                self.check_maximum("LLC DSAP", protocol, 0xff)?;
                 let has_llc = has_llc(self)?;
                 let (base, dsap) =
                     if cooked { (HeaderBase::Llc, 0) } else { (HeaderBase::Protocol, 2) };
                 Ok(has_llc.and(self.equal(base.byte(dsap), protocol)?))
             }
             _ => {
-                self.at_most("EtherType", protocol, 0xffff)?;
+                self.check_maximum("EtherType", protocol, 0xffff)?;
                 number(self, protocol)
             }
         }
     }
 
-    /// Tests the protocol of link types whose payload begins with LLC.
+    /// Tests for `protocol` on link types whose payload begins with an LLC header.
     fn llc_protocol(&mut self, protocol: u32) -> Generated<Condition> {
         match protocol {
             SAP_IP | SAP_ISO | SAP_NETBEUI => {
                 self.equal(HeaderBase::Llc.half(0), protocol << 8 | protocol)
             }
-            ATALK => self.snap(0x08_0007, ATALK),
+            ATALK => self.snap_protocol(0x08_0007, ATALK),
             0..=LENGTH_MAX => {
-                self.at_most("LLC DSAP", protocol, 0xff)?;
+                self.check_maximum("LLC DSAP", protocol, 0xff)?;
                 self.equal(HeaderBase::Llc.byte(0), protocol)
             }
             _ => {
-                self.at_most("EtherType", protocol, 0xffff)?;
+                self.check_maximum("EtherType", protocol, 0xffff)?;
                 self.equal(HeaderBase::Llc.half(6), protocol)
             }
         }
     }
 
-    /// Tests for the SNAP header of this organization and protocol.
-    fn snap(&mut self, organisation: u32, protocol: u32) -> Generated<Condition> {
+    /// Tests for a SNAP header with this organization and protocol.
+    fn snap_protocol(&mut self, organisation: u32, protocol: u32) -> Generated<Condition> {
         let [_, a, b, c] = organisation.to_be_bytes();
         let [_, _, d, e] = protocol.to_be_bytes();
         self.bytes(HeaderBase::Llc, 0, &[0xaa, 0xaa, 0x03, a, b, c, d, e])
@@ -189,7 +197,7 @@ impl Generator<'_> {
             SAP_STP => 0x0031,
             SAP_IPX => 0x002b,
             other => {
-                self.at_most("PPP protocol", other, 0xffff)?;
+                self.check_maximum("PPP protocol", other, 0xffff)?;
                 other
             }
         };
@@ -205,18 +213,18 @@ impl Generator<'_> {
     fn loopback_protocol(&mut self, protocol: u32) -> Generated<Condition> {
         let in_order = self.link == L::LOOP;
         match self.options.families {
-            AddressFamilies::Any if in_order => self.family(protocol, false),
+            AddressFamilies::Any if in_order => self.address_family(protocol, false),
             AddressFamilies::Any => {
-                Ok(self.family(protocol, false)?.or(self.family(protocol, true)?))
+                Ok(self.address_family(protocol, false)?.or(self.address_family(protocol, true)?))
             }
             AddressFamilies::Exactly { big_endian, .. } => {
-                self.family(protocol, !in_order && !big_endian)
+                self.address_family(protocol, !in_order && !big_endian)
             }
         }
     }
 
-    /// Tests the address family in the first word of the header, possibly byte-swapped.
-    fn family(&mut self, protocol: u32, swapped: bool) -> Generated<Condition> {
+    /// Tests the address family in the first word of the header, byte-swapped if `swapped` is true.
+    fn address_family(&mut self, protocol: u32, swapped: bool) -> Generated<Condition> {
         let numbers: &[u32] = match (protocol, self.options.families) {
             (IP, AddressFamilies::Any) => &[2],
             (IP6, AddressFamilies::Any) => &[30, 24, 28],
@@ -249,8 +257,8 @@ impl Generator<'_> {
         self.equal(HeaderBase::Header.half(2), 0x0300 | nlpid)
     }
 
-    /// Returns the condition on the outer header that makes the current header valid; `None` if
-    /// there is none.
+    /// Returns the condition on the preceding header under which the current header is present;
+    /// `None` if there is no such condition.
     pub(super) fn previous_check(&mut self) -> Generated<Option<Condition>> {
         self.encapsulated.then(|| self.inner_header_check()).transpose()
     }

@@ -1,12 +1,12 @@
-//! Loads from headers, and tests of loaded values.
+//! Generator for loads from headers and for tests of the loaded values.
 
-use super::super::condition::{Condition, TAX, alu_k, alu_x, compare_k, line, memory_to_x};
+use super::super::condition::{Condition, TAX, alu_k, alu_x, compare_k, memory_to_x, plain_insn};
 use super::super::error::ErrorKind;
 use super::super::error::ExpressionError;
 use super::{Code, Generated, Generator, HEADER_WORD, Offset, PAYLOAD_WORD};
 use crate::classic::insn::code;
 
-/// The origin of an offset.
+/// The origin from which an offset counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum HeaderBase {
     /// The start of the frame.
@@ -17,9 +17,9 @@ pub(super) enum HeaderBase {
     Llc,
     /// The protocol number field.
     Protocol,
-    /// The network header.
+    /// The network header that follows an LLC header without SNAP.
     Network,
-    /// The network header after LLC without SNAP.
+    /// The network header that follows an LLC header without SNAP.
     NetworkNoSnap,
     /// The payload of the IPv4 header.
     TransportIp4,
@@ -27,7 +27,7 @@ pub(super) enum HeaderBase {
     TransportIp6,
 }
 
-/// The size of a load.
+/// The number of bytes that a load reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LoadSize {
     Byte,
@@ -68,17 +68,17 @@ impl HeaderBase {
 }
 
 impl Generator<'_> {
-    /// Loads a field into A.
+    /// Returns code that loads a field into A.
     pub(super) fn load(&mut self, field: HeaderField) -> Generated<Code> {
         let HeaderField { base, offset, size } = field;
         let (mut lines, constant, indirect) = self.base(base)?;
         let mode = if indirect { code::IND } else { code::ABS };
-        lines.push(line(code::LD | mode | size.code(), constant.wrapping_add(offset)));
+        lines.push(plain_insn(code::LD | mode | size.code(), constant.wrapping_add(offset)));
         Ok(lines)
     }
 
-    /// Loads the variable part of `base` into X. Returns the code, the constant part, and true if X
-    /// is used.
+    /// Returns code that loads the variable part of the offset of `base` into X, the constant part,
+    /// and true if the code uses X.
     pub(super) fn base(&mut self, base: HeaderBase) -> Generated<(Code, u32, bool)> {
         let place = self.offset_of(base)?;
         if base == HeaderBase::TransportIp4 {
@@ -90,8 +90,8 @@ impl Generator<'_> {
         })
     }
 
-    /// Returns the offset of `base`; for [`HeaderBase::TransportIp4`], the offset of the IPv4
-    /// header.
+    /// Returns the offset of `base`. For [`HeaderBase::TransportIp4`], returns the offset of the
+    /// IPv4 header instead.
     pub(super) fn offset_of(&self, base: HeaderBase) -> Generated<Offset> {
         let payload = || self.payload.ok_or_else(|| self.no_offset_error());
         Ok(match base {
@@ -105,14 +105,15 @@ impl Generator<'_> {
         })
     }
 
-    /// Loads the IPv4 header's length into X, plus the variable part of `offset_of`.
+    /// Returns code that loads the length of the IPv4 header into X and adds the variable part of
+    /// the header's offset.
     pub(super) fn header_length_to_x(&mut self, place: Offset) -> Code {
         let Some(word) = self.use_word(place) else {
-            return vec![line(code::LDX | code::MSH | code::B, place.constant)];
+            return vec![plain_insn(code::LDX | code::MSH | code::B, place.constant)];
         };
         vec![
             memory_to_x(word),
-            line(code::LD | code::IND | code::B, place.constant),
+            plain_insn(code::LD | code::IND | code::B, place.constant),
             alu_k(code::AND, 0x0f),
             alu_k(code::LSH, 2),
             alu_x(code::ADD),
@@ -120,7 +121,8 @@ impl Generator<'_> {
         ]
     }
 
-    /// Returns the scratch word of an offset, and marks it as needed.
+    /// Returns the scratch word of an offset and marks it as needed; `None` if the offset is
+    /// constant.
     pub(super) fn use_word(&mut self, place: Offset) -> Option<u32> {
         self.header_used |= place.word == Some(HEADER_WORD);
         self.payload_used |= place.word == Some(PAYLOAD_WORD);
@@ -132,17 +134,17 @@ impl Generator<'_> {
         self.error(ErrorKind::Unknown, what)
     }
 
-    /// Compares a field with a constant.
+    /// Tests a field against a constant with the comparison `op`.
     pub(super) fn test(&mut self, field: HeaderField, op: u16, k: u32) -> Generated<Condition> {
         Ok(compare_k(self.load(field)?, op, k))
     }
 
-    /// Tests a field for equality.
+    /// Tests that a field equals a constant.
     pub(super) fn equal(&mut self, field: HeaderField, k: u32) -> Generated<Condition> {
         self.test(field, code::JEQ, k)
     }
 
-    /// Tests the bits of `mask` for equality.
+    /// Tests that the bits of a field under `mask` equal a constant.
     pub(super) fn masked(&mut self, field: HeaderField, k: u32, mask: u32) -> Generated<Condition> {
         match mask {
             0 if k == 0 => Ok(Condition::Always),
@@ -151,7 +153,7 @@ impl Generator<'_> {
         }
     }
 
-    /// Compares the bits of a field that `mask` selects with a constant.
+    /// Tests the bits of a field under `mask` against a constant with the comparison `op`.
     pub(super) fn masked_test(
         &mut self,
         field: HeaderField,
@@ -165,12 +167,13 @@ impl Generator<'_> {
         Ok(compare_k(lines, op, k))
     }
 
-    /// Tests for any set bit of `bits`.
+    /// Tests that any bit of `bits` is set in a field.
     pub(super) fn any_bit(&mut self, field: HeaderField, bits: u32) -> Generated<Condition> {
         self.test(field, code::JSET, bits)
     }
 
-    /// Tests bytes for equality, from the end, as libpcap does.
+    /// Tests that the frame contains these bytes, comparing from the last byte to the first, as
+    /// libpcap does.
     pub(super) fn bytes(
         &mut self,
         base: HeaderBase,

@@ -1,4 +1,4 @@
-//! Link addresses, broadcast, multicast, gateways.
+//! Generator for tests of link addresses, broadcast, multicast and gateways.
 
 use super::super::ast::{DirQualifier, Protocol, Qualifiers};
 use super::super::condition::Condition;
@@ -8,7 +8,7 @@ use super::{Generated, Generator};
 use crate::classic::link::LinkType as L;
 
 impl Generator<'_> {
-    /// Tests a six-byte link address; `thing` is for messages.
+    /// Tests for a six-byte link address. `thing` names the address in errors.
     pub(super) fn mac(
         &mut self,
         direction: Option<DirQualifier>,
@@ -34,7 +34,7 @@ impl Generator<'_> {
         Ok(inner.unwrap_or(Condition::Always).and(by_direction))
     }
 
-    /// Tests a one-byte link address.
+    /// Tests for a one-byte link address.
     pub(super) fn mac8(
         &mut self,
         direction: Option<DirQualifier>,
@@ -51,7 +51,7 @@ impl Generator<'_> {
         })
     }
 
-    /// Tests the link address of a named host.
+    /// Tests for the link address of a named host.
     pub(super) fn mac_name(
         &mut self,
         direction: Option<DirQualifier>,
@@ -69,7 +69,8 @@ impl Generator<'_> {
         self.mac(direction, address, thing)
     }
 
-    /// Tests for frames through a gateway: frames with its link address and without its IP address.
+    /// Tests for frames that pass through a gateway: they have the gateway's link address but not
+    /// its IP address.
     pub(super) fn gateway(&mut self, q: Qualifiers, name: &str) -> Generated<Condition> {
         match q.protocol {
             None | Some(Protocol::Ip | Protocol::Arp | Protocol::Rarp) => {}
@@ -139,7 +140,7 @@ impl Generator<'_> {
         }
     }
 
-    /// Tests the group bit of an address.
+    /// Tests the group bit of the link address at offset `at`.
     pub(super) fn group_bit(&mut self, at: u32) -> Generated<Condition> {
         self.any_bit(HeaderBase::Header.byte(at), 0x01)
     }

@@ -1,9 +1,9 @@
-//! Generates a condition from a tree, for one link type.
+//! Generator that turns a syntax tree into a condition, for one link type.
 //!
 //! Input: the tree, the link type, the options. Output: a [`Condition`]. The tree is walked from
 //! left to right, and an encapsulation such as `vlan` shifts everything to its right further into
-//! the frame; the walk therefore tracks the offsets of the current header, its protocol number and
-//! its payload. Offsets known only at run time are kept in scratch words.
+//! the frame; the generator therefore tracks the offsets of the current header, its protocol number
+//! and its payload. Offsets that vary per frame are kept in scratch words.
 //!
 //! Each submodule generates one kind of test; `load` turns offsets into instructions.
 
@@ -25,7 +25,7 @@ mod wlan;
 
 use super::super::link::LinkType;
 use super::ast::{ByteOp, Encapsulation, Primitive, Span, Tree};
-use super::condition::{Condition, JumpLabel, PseudoInsn, alu_k, compare_k, line};
+use super::condition::{Condition, JumpLabel, PseudoInsn, alu_k, compare_k, plain_insn};
 use super::error::{ErrorKind, ExpressionError};
 use super::layout::layout;
 use super::options::Options;
@@ -35,15 +35,15 @@ use load::HeaderBase;
 
 type Generated<T> = Result<T, ExpressionError>;
 
-/// Maximum number of tests of a condition; more tests cannot fit into a program.
+/// Maximum number of tests in a condition. A condition with more tests cannot fit into a program.
 const TESTS_MAX: usize = 2 * super::super::program::INSTRUCTIONS_MAX;
 
-/// Scratch word for the outermost header's offset, if variable.
+/// Scratch word for the offset of the outermost header, if it varies.
 const HEADER_WORD: u32 = 15;
-/// Scratch word for the outermost payload's offset, if variable.
+/// Scratch word for the offset of the outermost payload, if it varies.
 const PAYLOAD_WORD: u32 = 14;
 
-/// Generates the condition of `tree`; without a tree, the condition accepts every frame.
+/// Generates the condition of `tree`. Without a tree, the condition accepts every frame.
 pub(super) fn generate(
     tree: Option<&Tree>,
     link: LinkType,
@@ -86,7 +86,7 @@ pub(super) fn generate(
     Ok(generator.finish(condition))
 }
 
-/// An offset in the frame: a constant, plus the contents of a scratch word if any.
+/// An offset in the frame: a constant plus, if given, the contents of a scratch word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Offset {
     constant: u32,
@@ -99,7 +99,7 @@ impl Offset {
     }
 }
 
-/// The state of the walk.
+/// State of the generator between two primitives.
 struct Generator<'a> {
     options: &'a Options<'a>,
     /// Link type of the frame.
@@ -108,25 +108,25 @@ struct Generator<'a> {
     link: LinkType,
     /// Offset of the current link header.
     header: Offset,
-    /// True after a header of another link type than that of the frame.
+    /// True after entering a header whose link type differs from that of the frame.
     entered: bool,
-    /// Offset of the current protocol number.
+    /// Offset of the current protocol number; `None` if there is none.
     protocol: Option<Offset>,
-    /// Offset of the current payload.
+    /// Offset of the current payload; `None` if it is unknown.
     payload: Option<Offset>,
     nl: u32,
     nl_nosnap: u32,
     mpls_depth: u32,
     vlan_depth: u32,
-    /// True if the current header is in a tunnel that may carry other frames than Ethernet.
+    /// True if the current header is in a tunnel that may carry frames other than Ethernet.
     encapsulated: bool,
     header_used: bool,
     payload_used: bool,
-    /// First scratch word that holds an offset; the words below are free for values.
+    /// Number of the lowest scratch word that holds an offset. Words below hold pending values.
     words_end: u32,
     labels: u32,
     tests: usize,
-    /// Span of the current primitive.
+    /// Span of the current primitive in the text.
     span: Span,
 }
 
@@ -139,7 +139,7 @@ impl Generator<'_> {
             Tree::Leaf(primitive, span) => {
                 self.span = span.clone();
                 let condition = self.primitive(primitive)?;
-                self.tests += condition.tests();
+                self.tests += condition.test_count();
                 if self.tests > TESTS_MAX {
                     let what = "the expression is too long for a program";
                     return Err(self.mistake(what));
@@ -192,7 +192,7 @@ impl Generator<'_> {
     }
 
     fn byte(&mut self, offset: u32, op: ByteOp, value: u32) -> Generated<Condition> {
-        self.at_most("byte argument", value, 0xff)?;
+        self.check_maximum("byte argument", value, 0xff)?;
         let mut lines = self.load(HeaderBase::Header.byte(offset))?;
         Ok(match op {
             ByteOp::Equal => compare_k(lines, code::JEQ, value),
@@ -215,8 +215,8 @@ impl Generator<'_> {
         JumpLabel(self.labels - 1)
     }
 
-    /// Allocates a scratch word for an offset.
-    fn word(&mut self) -> Generated<u32> {
+    /// Allocates a scratch word for an offset. Fails if no word is left.
+    fn allocate_word(&mut self) -> Generated<u32> {
         if self.words_end <= 1 {
             let what = "too many headers inside each other: no scratch word is left";
             return Err(self.mistake(what));
@@ -225,8 +225,8 @@ impl Generator<'_> {
         Ok(self.words_end)
     }
 
-    /// Rejects a `value` above `maximum`.
-    fn at_most(&self, what: &str, value: u32, maximum: u32) -> Generated<()> {
+    /// Fails if `value` exceeds `maximum`.
+    fn check_maximum(&self, what: &str, value: u32, maximum: u32) -> Generated<()> {
         if value <= maximum {
             return Ok(());
         }
@@ -251,10 +251,10 @@ impl Generator<'_> {
 }
 
 fn length_test(op: u16, length: u32) -> Condition {
-    compare_k(vec![line(code::LD | code::LEN, 0)], op, length)
+    compare_k(vec![plain_insn(code::LD | code::LEN, 0)], op, length)
 }
 
-/// Returns the comparison of a relation, and the wanted outcome.
+/// Returns the comparison operator for a relation, and the outcome for which the relation holds.
 fn comparison(relation: Cond) -> (u16, bool) {
     match relation {
         Cond::Ne => (code::JEQ, false),
@@ -264,5 +264,5 @@ fn comparison(relation: Cond) -> (u16, bool) {
     }
 }
 
-/// Code without branches to code outside.
+/// Instructions without jumps to other code.
 type Code = Vec<PseudoInsn>;

@@ -1,4 +1,4 @@
-//! MPLS labels and PPP over Ethernet: headers of fixed length.
+//! Generator for tests of MPLS labels and of PPP over Ethernet, whose headers have a fixed length.
 
 use super::super::condition::Condition;
 use super::link_protocol::{IP, IP6};
@@ -11,11 +11,12 @@ const PPP_MPLS: u32 = 0x0281;
 const PPPOE_DISCOVERY: u32 = 0x8863;
 const PPPOE_SESSION: u32 = 0x8864;
 const LABEL_MAX: u32 = 0xf_ffff;
-/// Length of a label stack entry.
+/// Length of a label stack entry in bytes.
 const ENTRY: u32 = 4;
 
 impl Generator<'_> {
-    /// Tests for an MPLS header, with `label` if given; a repeated `mpls` refers to the next entry.
+    /// Tests for an MPLS header, with the label `label` if given. A repeated `mpls` refers to the
+    /// next entry of the label stack.
     pub(super) fn mpls(&mut self, label: Option<u32>) -> Generated<Condition> {
         let mut condition = if self.mpls_depth > 0 {
             self.bottom_of_stack()?.not()
@@ -28,7 +29,7 @@ impl Generator<'_> {
             }
         };
         if let Some(label) = label {
-            self.at_most("MPLS label", label, LABEL_MAX)?;
+            self.check_maximum("MPLS label", label, LABEL_MAX)?;
             let mask = LABEL_MAX << 12;
             condition =
                 condition.and(self.masked(HeaderBase::Network.word(0), label << 12, mask)?);
@@ -39,12 +40,13 @@ impl Generator<'_> {
         Ok(condition)
     }
 
-    /// Tests that the entry before the current position is at the bottom of the stack.
+    /// Tests that the previous entry is at the bottom of the label stack.
     fn bottom_of_stack(&mut self) -> Generated<Condition> {
         self.any_bit(HeaderBase::Network.byte(2u32.wrapping_sub(ENTRY)), 0x01)
     }
 
-    /// Tests the protocol after the stack, which only the version nibble reveals.
+    /// Tests for the protocol after the label stack, which is recognized only by its version
+    /// nibble.
     pub(super) fn protocol_after_mpls(&mut self, protocol: u32) -> Generated<Condition> {
         let version = match protocol {
             IP => 4,
@@ -59,11 +61,12 @@ impl Generator<'_> {
         self.link_protocol(PPPOE_DISCOVERY)
     }
 
-    /// Tests for a PPPoE session, with this number if given; continues with the PPP frame inside.
+    /// Tests for a PPPoE session, with the number `session` if given, and enters the PPP frame in
+    /// it.
     pub(super) fn pppoe_session(&mut self, session: Option<u32>) -> Generated<Condition> {
         let mut condition = self.link_protocol(PPPOE_SESSION)?;
         if let Some(session) = session {
-            self.at_most("PPPoE session number", session, 0xffff)?;
+            self.check_maximum("PPPoE session number", session, 0xffff)?;
             condition = condition.and(self.equal(HeaderBase::Network.half(2), session)?);
         }
         let header = self.offset_of(HeaderBase::Network)?.plus(6);
@@ -75,7 +78,7 @@ impl Generator<'_> {
         Ok(condition)
     }
 
-    /// Enters a header: `link` at `header` is current from here on.
+    /// Makes the header of type `link` at offset `header` the current one for the following tests.
     pub(super) fn enter(&mut self, link: L, header: Offset) {
         self.entered = true;
         self.link = link;

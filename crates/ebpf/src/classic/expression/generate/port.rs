@@ -1,7 +1,7 @@
-//! Ports: `tcp port 80`, `dst portrange 6000-6008`, `port domain`.
+//! Generator for tests of ports, such as `tcp port 80`, `dst portrange 6000-6008` or `port domain`.
 //!
-//! Ports of an IPv4 packet are tested only in the first fragment; ports of an IPv6 packet only if
-//! the transport header directly follows the IPv6 header. IPv6 is tested first.
+//! The ports of an IPv4 packet are tested only in the first fragment, and those of an IPv6 packet
+//! only if the transport header directly follows the IPv6 header. IPv6 is tested first.
 
 use super::super::ast::{Protocol, Qualifiers, TypeQualifier};
 use super::super::condition::Condition;
@@ -13,34 +13,36 @@ use super::protocol::ip_number;
 use super::{Generated, Generator};
 use crate::classic::insn::code;
 
+/// Offset of the source port in a transport header.
 const SOURCE: u32 = 0;
+/// Offset of the target port in a transport header.
 const TARGET: u32 = 2;
 
-/// The ports from the first to the last, in either order.
+/// A range of ports, given by its two ends in either order.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ports(pub(super) u16, pub(super) u16);
 
 impl Generator<'_> {
     /// Tests for a port or port range given by number.
     pub(super) fn port_number(&mut self, q: Qualifiers, number: u32) -> Generated<Condition> {
-        let transport = self.transport(q)?;
-        self.at_most("port number", number, 0xffff)?;
+        let transport = self.required_transport(q)?;
+        self.check_maximum("port number", number, 0xffff)?;
         let port = number as u16;
         self.ports(q, Ports(port, port), transport)
     }
 
     /// Tests for a port given by name.
     pub(super) fn port_name(&mut self, q: Qualifiers, name: &str) -> Generated<Condition> {
-        let wanted = self.transport(q)?;
+        let wanted = self.required_transport(q)?;
         let known = self.options.resolver.port(name);
         let (port, by) = known.ok_or_else(|| self.mistake(format!("unknown port `{name}`")))?;
         let transport = self.common_transports(wanted, by, name)?;
         self.ports(q, Ports(port, port), transport)
     }
 
-    /// Tests for a port range whose ends are names or numbers.
+    /// Tests for a port range, whose ends are names or numbers.
     pub(super) fn port_range(&mut self, q: Qualifiers, text: &str) -> Generated<Condition> {
-        let wanted = self.transport(q)?;
+        let wanted = self.required_transport(q)?;
         let (first, last) = text
             .split_once('-')
             .ok_or_else(|| self.mistake(format!("port range `{text}` has no hyphen")))?;
@@ -59,7 +61,7 @@ impl Generator<'_> {
             && word.bytes().all(|b| b.is_ascii_hexdigit() || matches!(b, b'x' | b'X'))
         {
             let number = lex::number(word).map_err(|what| self.mistake(what))?;
-            self.at_most("port number", number, 0xffff)?;
+            self.check_maximum("port number", number, 0xffff)?;
             return Ok((number as u16, Transports::Both));
         }
         self.options
@@ -68,8 +70,8 @@ impl Generator<'_> {
             .ok_or_else(|| self.mistake(format!("`{word}` is not a valid port")))
     }
 
-    /// Returns the transport required by the qualifiers.
-    fn transport(&self, q: Qualifiers) -> Generated<Option<Protocol>> {
+    /// Returns the transport protocol that the qualifiers require; `None` if they require none.
+    fn required_transport(&self, q: Qualifiers) -> Generated<Option<Protocol>> {
         match q.protocol {
             None => Ok(None),
             Some(p @ (Protocol::Tcp | Protocol::Udp | Protocol::Sctp)) => Ok(Some(p)),
@@ -79,7 +81,7 @@ impl Generator<'_> {
         }
     }
 
-    /// Returns the transport that both qualifiers and service allow.
+    /// Returns the transports that both the qualifiers and the service allow.
     fn common_transports(
         &self,
         wanted: Option<Protocol>,
@@ -101,7 +103,7 @@ impl Generator<'_> {
         }
     }
 
-    /// Tests for these ports over IPv6 or IPv4.
+    /// Tests for these ports over IPv6 and IPv4.
     fn ports(
         &mut self,
         q: Qualifiers,
@@ -112,7 +114,7 @@ impl Generator<'_> {
         Ok(over6.or(self.ports_over(HeaderBase::TransportIp4, q, ports, transport)?))
     }
 
-    /// Tests for these ports over the IP version to which `base` belongs.
+    /// Tests for these ports over the IP version of `base`.
     pub(super) fn ports_over(
         &mut self,
         base: HeaderBase,
@@ -122,13 +124,15 @@ impl Generator<'_> {
     ) -> Generated<Condition> {
         let over4 = base == HeaderBase::TransportIp4;
         let ip = self.link_protocol(if over4 { IP } else { IP6 })?;
-        let carries =
-            self.carries(if over4 { Self::ip_carries } else { Self::ip6_carries }, transport)?;
+        let carries = self.carries_transport(
+            if over4 { Self::ip_carries } else { Self::ip6_carries },
+            transport,
+        )?;
         let first = if over4 { self.first_fragment()? } else { Condition::Always };
-        Ok(ip.and(carries).and(first).and(self.numbers(base, q, ports)?))
+        Ok(ip.and(carries).and(first).and(self.ports_by_direction(base, q, ports)?))
     }
 
-    fn carries(
+    fn carries_transport(
         &mut self,
         field: impl Fn(&mut Self, u32) -> Generated<Condition>,
         transport: Option<Protocol>,
@@ -141,19 +145,24 @@ impl Generator<'_> {
         Ok(tcp.or(udp).or(field(self, 132)?))
     }
 
-    /// Tests that the packet is not fragmented, or is a first fragment.
+    /// Tests that the packet is unfragmented or a first fragment.
     pub(super) fn first_fragment(&mut self) -> Generated<Condition> {
         Ok(self.any_bit(HeaderBase::Network.half(6), 0x1fff)?.not())
     }
 
-    fn numbers(&mut self, base: HeaderBase, q: Qualifiers, ports: Ports) -> Generated<Condition> {
+    fn ports_by_direction(
+        &mut self,
+        base: HeaderBase,
+        q: Qualifiers,
+        ports: Ports,
+    ) -> Generated<Condition> {
         if let Some(other) = q.direction.filter(|direction| direction.is_wlan()) {
             return Err(self.not_valid(other.words(), q.kind.map_or("port", TypeQualifier::word)));
         }
-        self.by_direction(q.direction, SOURCE, TARGET, |g, at| g.number_at(base, at, ports))
+        self.by_direction(q.direction, SOURCE, TARGET, |g, at| g.port_at(base, at, ports))
     }
 
-    fn number_at(&mut self, base: HeaderBase, at: u32, ports: Ports) -> Generated<Condition> {
+    fn port_at(&mut self, base: HeaderBase, at: u32, ports: Ports) -> Generated<Condition> {
         let (Ports(a, b), field) = (ports, base.half(at));
         if a == b {
             return self.equal(field, u32::from(a));

@@ -1,19 +1,19 @@
-//! The prologue of a program: computes the ends of variable-length headers.
+//! The prologue of a program, which computes the end offsets of variable-length headers.
 
 use super::super::condition::{
     Compare, Condition, JumpLabel, PseudoInsn, TAX, TXA, alu_k, alu_x, compare_k, constant_to_a,
-    line, memory_to_a, store_a,
+    memory_to_a, plain_insn, store_a,
 };
 use super::{Code, Generator, HEADER_WORD, PAYLOAD_WORD};
 use crate::classic::insn::code;
 use crate::classic::link::LinkType as L;
 
 const fn load(size: u16, at: u32) -> PseudoInsn {
-    line(code::LD | code::ABS | size, at)
+    plain_insn(code::LD | code::ABS | size, at)
 }
 
 impl Generator<'_> {
-    /// Prepends the prologue that `condition` needs.
+    /// Returns `condition` with the prologue that it needs before its first test.
     pub(super) fn finish(mut self, condition: Condition) -> Condition {
         if condition == Condition::Never {
             return condition;
@@ -34,7 +34,8 @@ impl Generator<'_> {
         is_wlan.and(condition)
     }
 
-    /// Computes the length of the header before the 802.11 header into X and a scratch word.
+    /// Computes the length of the header that precedes the 802.11 header, into X and into a scratch
+    /// word.
     fn header_to_x(&mut self, lines: &mut Code) {
         match self.outer {
             L::PRISM_HEADER => {
@@ -65,24 +66,25 @@ impl Generator<'_> {
         lines.extend([store_a(HEADER_WORD), TAX]);
     }
 
-    /// Computes the offset after the 802.11 header at X into a scratch word.
+    /// Computes the offset after the 802.11 header at X, into a scratch word.
     ///
-    /// QoS data frames have two more bytes, and a radiotap header may declare padding to four.
+    /// QoS data frames have two more bytes, and a radiotap header may declare that the header is
+    /// padded to a multiple of four bytes.
     fn wlan_payload(&mut self, lines: &mut Code) {
         if lines.is_empty() {
-            lines.push(line(code::LDX | code::IMM, 0));
+            lines.push(plain_insn(code::LDX | code::IMM, 0));
         }
         let end = self.label();
         lines.extend([
             TXA,
             alu_k(code::ADD, 24),
             store_a(PAYLOAD_WORD),
-            line(code::LD | code::IND | code::B, 0),
+            plain_insn(code::LD | code::IND | code::B, 0),
         ]);
-        self.unless(lines, 0x08, end);
-        self.when(lines, code::JSET, 0x04, end);
+        self.jump_unless_any(lines, 0x08, end);
+        self.jump_if(lines, code::JSET, 0x04, end);
         let plain = self.label();
-        self.unless(lines, 0x80, plain);
+        self.jump_unless_any(lines, 0x80, plain);
         lines.extend([
             memory_to_a(PAYLOAD_WORD),
             alu_k(code::ADD, 2),
@@ -102,13 +104,13 @@ impl Generator<'_> {
         const PADDED: u32 = 0x20;
         let (early, padded) = (self.label(), self.label());
         lines.push(load(code::W, 4));
-        self.unless(lines, FLAGS, end);
-        self.when(lines, code::JSET, EXTENDED, end);
-        self.unless(lines, TIME, early);
+        self.jump_unless_any(lines, FLAGS, end);
+        self.jump_if(lines, code::JSET, EXTENDED, end);
+        self.jump_unless_any(lines, TIME, early);
         lines.push(load(code::B, 16));
-        self.when(lines, code::JSET, PADDED, padded);
+        self.jump_if(lines, code::JSET, PADDED, padded);
         lines.extend([PseudoInsn::Goto(end), PseudoInsn::Place(early), load(code::B, 8)]);
-        self.unless(lines, PADDED, end);
+        self.jump_unless_any(lines, PADDED, end);
         lines.extend([
             PseudoInsn::Place(padded),
             memory_to_a(PAYLOAD_WORD),
@@ -118,16 +120,16 @@ impl Generator<'_> {
         ]);
     }
 
-    /// Jumps to `target` if the comparison of A with `k` holds, else continues.
-    pub(super) fn when(&mut self, lines: &mut Code, op: u16, k: u32, target: JumpLabel) {
+    /// Emits a jump to `target` that is taken if the comparison of A with `k` holds.
+    pub(super) fn jump_if(&mut self, lines: &mut Code, op: u16, k: u32, target: JumpLabel) {
         let next = self.label();
         let compare = Compare { op, with: Some(k) };
         lines.push(PseudoInsn::Branch { compare, yes: target, no: next });
         lines.push(PseudoInsn::Place(next));
     }
 
-    /// Jumps to `target` if A has none of `bits`, else continues.
-    fn unless(&mut self, lines: &mut Code, bits: u32, target: JumpLabel) {
+    /// Emits a jump to `target` that is taken if A has none of `bits`.
+    fn jump_unless_any(&mut self, lines: &mut Code, bits: u32, target: JumpLabel) {
         let next = self.label();
         let compare = Compare { op: code::JSET, with: Some(bits) };
         lines.push(PseudoInsn::Branch { compare, yes: next, no: target });

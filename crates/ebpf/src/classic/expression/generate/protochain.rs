@@ -1,12 +1,14 @@
-//! `protochain`: tests for a protocol anywhere in the chain of headers, with a loop.
+//! Generator for `protochain`, which tests with a loop for a protocol anywhere in the chain of
+//! headers.
 //!
-//! A holds the next header's number, X its offset. As in libpcap, the step over an authentication
-//! header counts from the network header, not from the previous header. This is correct if the
-//! authentication header comes first, as it nearly always does.
+//! In the loop, A holds the protocol number of the next header, and X its offset. As in libpcap,
+//! the step over an authentication header counts from the network header, not from the previous
+//! header. This is correct only if the authentication header is the first one, which is nearly
+//! always so.
 
 use super::super::ast::Protocol;
 use super::super::condition::{
-    Condition, PseudoInsn, TAX, TXA, alu_k, alu_x, compare_k, line, memory_to_a, store_a,
+    Condition, PseudoInsn, TAX, TXA, alu_k, alu_x, compare_k, memory_to_a, plain_insn, store_a,
 };
 use super::link_protocol::{IP, IP6};
 use super::load::HeaderBase;
@@ -20,7 +22,7 @@ const AUTHENTICATION: u32 = 51;
 const NO_NEXT: u32 = 59;
 const TARGET_OPTIONS: u32 = 60;
 
-/// Scratch word for the next header's number.
+/// Scratch word for the protocol number of the next header.
 const NUMBER_WORD: u32 = 0;
 
 impl Generator<'_> {
@@ -38,7 +40,7 @@ impl Generator<'_> {
             Some(Protocol::Ip6) => true,
             Some(other) => return Err(self.not_valid(other.word(), "protochain")),
         };
-        self.at_most("protocol number", number, 0xff)?;
+        self.check_maximum("protocol number", number, 0xff)?;
         let place = self.offset_of(HeaderBase::Network)?;
         if place.word.is_some() {
             let what = "`protochain` is not supported with variable length headers";
@@ -47,7 +49,7 @@ impl Generator<'_> {
         let carried = self.link_protocol(if ip6 { IP6 } else { IP })?;
         let mut lines = self.load(HeaderBase::Network.byte(if ip6 { 6 } else { 9 }))?;
         if ip6 {
-            lines.push(line(code::LDX | code::IMM, 40));
+            lines.push(plain_insn(code::LDX | code::IMM, 40));
         } else {
             lines.extend(self.header_length_to_x(place));
         }
@@ -58,18 +60,18 @@ impl Generator<'_> {
     fn chain(&mut self, lines: &mut Code, network: u32, ip6: bool, number: u32) {
         let (again, end) = (self.label(), self.label());
         lines.push(PseudoInsn::Place(again));
-        self.when(lines, code::JEQ, number, end);
-        self.when(lines, code::JEQ, NO_NEXT, end);
+        self.jump_if(lines, code::JEQ, number, end);
+        self.jump_if(lines, code::JEQ, NO_NEXT, end);
         if ip6 {
             let (step, other) = (self.label(), self.label());
             for option in [HOP_BY_HOP, TARGET_OPTIONS, ROUTING, FRAGMENT] {
-                self.when(lines, code::JEQ, option, step);
+                self.jump_if(lines, code::JEQ, option, step);
             }
             lines.extend([PseudoInsn::Goto(other), PseudoInsn::Place(step)]);
             lines.extend([
-                line(code::LD | code::IND | code::B, network),
+                plain_insn(code::LD | code::IND | code::B, network),
                 store_a(NUMBER_WORD),
-                line(code::LD | code::IND | code::B, network + 1),
+                plain_insn(code::LD | code::IND | code::B, network + 1),
                 alu_k(code::ADD, 1),
                 alu_k(code::MUL, 8),
                 alu_x(code::ADD),
@@ -80,16 +82,16 @@ impl Generator<'_> {
             ]);
         }
         let authenticated = self.label();
-        self.when(lines, code::JEQ, AUTHENTICATION, authenticated);
+        self.jump_if(lines, code::JEQ, AUTHENTICATION, authenticated);
         lines.extend([
             PseudoInsn::Goto(end),
             PseudoInsn::Place(authenticated),
-            line(code::LD | code::IND | code::B, network),
+            plain_insn(code::LD | code::IND | code::B, network),
             store_a(NUMBER_WORD),
             TXA,
             alu_k(code::ADD, 1),
             TAX,
-            line(code::LD | code::IND | code::B, network),
+            plain_insn(code::LD | code::IND | code::B, network),
             alu_k(code::ADD, 2),
             alu_k(code::MUL, 4),
             TAX,

@@ -1,4 +1,5 @@
-//! A protocol by its name or number: `tcp`, `ip proto 17`, `iso proto \isis`, `l1`.
+//! Generator for tests of a protocol by name or number, such as `tcp`, `ip proto 17`, `iso proto
+//! \isis` or `l1`.
 
 use super::super::ast::Protocol;
 use super::super::condition::Condition;
@@ -7,9 +8,10 @@ use super::load::HeaderBase;
 use super::{Generated, Generator};
 use crate::classic::link::LinkType as L;
 
+/// Protocol number of the IPv6 fragment header.
 const FRAGMENT: u32 = 44;
 
-/// IS-IS PDU types.
+/// PDU type of an IS-IS level 1 hello. The constants below are the other PDU types.
 const L1_HELLO: u32 = 15;
 const L2_HELLO: u32 = 16;
 const POINT_HELLO: u32 = 17;
@@ -19,9 +21,10 @@ const L1_CSNP: u32 = 24;
 const L2_CSNP: u32 = 25;
 const L1_PSNP: u32 = 26;
 const L2_PSNP: u32 = 27;
+/// Maximum IS-IS PDU type.
 const PDU_MAX: u32 = 31;
 
-/// Returns the IP protocol number.
+/// Returns the IP protocol number of a protocol; `None` if it has none.
 pub(super) fn ip_number(protocol: Protocol) -> Option<u32> {
     Some(match protocol {
         Protocol::Icmp => 1,
@@ -39,7 +42,7 @@ pub(super) fn ip_number(protocol: Protocol) -> Option<u32> {
     })
 }
 
-/// Returns the EtherType or service access point.
+/// Returns the EtherType or service access point of a protocol; `None` if it has neither.
 fn link_number(protocol: Protocol) -> Option<u32> {
     Some(match protocol {
         Protocol::Ip => link::IP,
@@ -60,7 +63,7 @@ fn link_number(protocol: Protocol) -> Option<u32> {
     })
 }
 
-/// Returns the PDU types of a keyword for IS-IS messages, in test order.
+/// Returns the PDU types that a keyword for IS-IS messages matches, in the order of the tests.
 fn isis_types(protocol: Protocol) -> &'static [u32] {
     match protocol {
         Protocol::IsisL1 => &[L1_PSNP, L1_CSNP, L1_LSP, L1_HELLO, POINT_HELLO],
@@ -110,7 +113,8 @@ impl Generator<'_> {
         }
     }
 
-    /// Tests for `[protocol] proto number`.
+    /// Tests for `[protocol] proto number`, that is, for a protocol number in the header of
+    /// `protocol`.
     pub(super) fn protocol_number(
         &mut self,
         within: Option<Protocol>,
@@ -123,12 +127,12 @@ impl Generator<'_> {
             }
             Some(Protocol::Link) => self.link_protocol(number),
             Some(Protocol::Ip) => {
-                self.at_most("protocol number", number, 0xff)?;
+                self.check_maximum("protocol number", number, 0xff)?;
                 let ip = self.link_protocol(link::IP)?;
                 Ok(ip.and(self.ip_carries(number)?))
             }
             Some(Protocol::Ip6) => {
-                self.at_most("protocol number", number, 0xff)?;
+                self.check_maximum("protocol number", number, 0xff)?;
                 let ip6 = self.link_protocol(link::IP6)?;
                 let direct = self.ip6_carries(number)?;
                 let fragment = self.ip6_carries(FRAGMENT)?;
@@ -137,7 +141,7 @@ impl Generator<'_> {
             }
             Some(Protocol::Iso) => self.iso_protocol(number),
             Some(Protocol::Isis) => {
-                self.at_most("IS-IS PDU type", number, PDU_MAX)?;
+                self.check_maximum("IS-IS PDU type", number, PDU_MAX)?;
                 let isis = self.iso_protocol(link::ISIS)?;
                 let at = if matches!(self.link, L::C_HDLC | L::HDLC) { 5 } else { 4 };
                 let kind = self.masked(HeaderBase::NetworkNoSnap.byte(at), number, PDU_MAX)?;
@@ -148,7 +152,7 @@ impl Generator<'_> {
     }
 
     fn iso_protocol(&mut self, number: u32) -> Generated<Condition> {
-        self.at_most("ISO protocol", number, 0xff)?;
+        self.check_maximum("ISO protocol", number, 0xff)?;
         match self.link {
             L::FRELAY => self.frame_relay_nlpid(number),
             L::C_HDLC | L::HDLC => {

@@ -1,12 +1,13 @@
-//! Geneve and VXLAN: UDP tunnels that carry another frame.
+//! Generator for tests of Geneve and VXLAN, UDP tunnels that carry another frame.
 //!
-//! The inner frame's offset depends on the IP header, so its header, protocol number and payload
-//! get scratch words when the tunnel is matched.
+//! The offset of the inner frame depends on the length of the IP header. The offsets of the inner
+//! header, protocol number and payload are therefore kept in scratch words, which are set when the
+//! tunnel is matched.
 
 use super::super::ast::{DirQualifier, Protocol, Qualifiers, TypeQualifier};
 use super::super::condition::{
-    Compare, Condition, PseudoInsn, TAX, TXA, Test, alu_k, alu_x, compare_x, constant_to_a, line,
-    memory_to_a, memory_to_x, store_a,
+    Compare, Condition, PseudoInsn, TAX, TXA, Test, alu_k, alu_x, compare_x, constant_to_a,
+    memory_to_a, memory_to_x, plain_insn, store_a,
 };
 use super::load::HeaderBase;
 use super::port::Ports;
@@ -16,12 +17,14 @@ use crate::classic::link::LinkType;
 
 const GENEVE_PORT: u16 = 6081;
 const VXLAN_PORT: u16 = 4789;
+/// Maximum network identifier, of 24 bits.
 const NETWORK_MAX: u32 = 0xff_ffff;
 /// EtherType of an inner Ethernet frame (transparent Ethernet bridging).
 const BRIDGED: u32 = 0x6558;
+/// Length of the UDP header in bytes.
 const UDP_LENGTH: u32 = 8;
 
-/// The scratch words of an inner frame.
+/// The scratch words that hold the offsets of an inner frame.
 struct Inner {
     header: u32,
     protocol: u32,
@@ -31,7 +34,7 @@ struct Inner {
 impl Generator<'_> {
     pub(super) fn geneve(&mut self, network: Option<u32>) -> Generated<Condition> {
         if let Some(network) = network {
-            self.at_most("Geneve VNI", network, NETWORK_MAX)?;
+            self.check_maximum("Geneve VNI", network, NETWORK_MAX)?;
         }
         let version = |g: &mut Self, base: HeaderBase| g.masked(base.byte(UDP_LENGTH), 0, 0xc0);
         let found = self.tunnel(GENEVE_PORT, network, &version)?;
@@ -44,13 +47,13 @@ impl Generator<'_> {
             TAX,
             alu_k(code::ADD, 2),
             store_a(inner.protocol),
-            line(code::LD | code::IND | code::B, 0),
+            plain_insn(code::LD | code::IND | code::B, 0),
             alu_k(code::AND, 0x3f),
             alu_k(code::MUL, 4),
             alu_k(code::ADD, 8),
             alu_x(code::ADD),
             store_a(inner.header),
-            line(code::LD | code::IND | code::H, 2),
+            plain_insn(code::LD | code::IND | code::H, 2),
             memory_to_x(inner.header),
             PseudoInsn::Branch { compare: is_bridged, yes: bridged, no: done },
             PseudoInsn::Place(bridged),
@@ -60,14 +63,14 @@ impl Generator<'_> {
             alu_k(code::ADD, 2),
             TAX,
             PseudoInsn::Place(done),
-            line(code::STX, inner.payload),
+            plain_insn(code::STX, inner.payload),
         ];
         Ok(found.and(self.enter_tunnel(&inner, lines)))
     }
 
     pub(super) fn vxlan(&mut self, network: Option<u32>) -> Generated<Condition> {
         if let Some(network) = network {
-            self.at_most("VXLAN VNI", network, NETWORK_MAX)?;
+            self.check_maximum("VXLAN VNI", network, NETWORK_MAX)?;
         }
         let flags = |g: &mut Self, base: HeaderBase| g.equal(base.byte(UDP_LENGTH), 0x08);
         let found = self.tunnel(VXLAN_PORT, network, &flags)?;
@@ -84,7 +87,8 @@ impl Generator<'_> {
         Ok(found.and(self.enter_tunnel(&inner, lines)))
     }
 
-    /// Tests for this tunnel. A then holds the offset of the UDP header from the network header.
+    /// Tests for a tunnel by its UDP port. Afterwards A holds the offset of the UDP header from the
+    /// network header.
     fn tunnel(
         &mut self,
         port: u16,
@@ -126,10 +130,14 @@ impl Generator<'_> {
     }
 
     fn inner(&mut self) -> Generated<Inner> {
-        Ok(Inner { header: self.word()?, protocol: self.word()?, payload: self.word()? })
+        Ok(Inner {
+            header: self.allocate_word()?,
+            protocol: self.allocate_word()?,
+            payload: self.allocate_word()?,
+        })
     }
 
-    /// Enters the inner frame, whose offsets `lines` computes from A.
+    /// Enters the inner frame. `lines` computes its offsets from A.
     fn enter_tunnel(&mut self, inner: &Inner, lines: Code) -> Condition {
         let offset_of = |word| Offset { constant: 0, word: Some(word) };
         self.enter(LinkType::EN10MB, offset_of(inner.header));
@@ -140,8 +148,8 @@ impl Generator<'_> {
         always(lines)
     }
 
-    /// Tests that the tunnel carries a link header: without one, the inner frame begins with the
-    /// payload.
+    /// Tests that the tunnel carries a frame with a link header. Without one, the inner frame
+    /// begins with its payload.
     pub(super) fn inner_header_check(&mut self) -> Generated<Condition> {
         let (Some(header), Some(payload)) =
             (self.header.word, self.payload.and_then(|place| place.word))

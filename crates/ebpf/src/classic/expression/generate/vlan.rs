@@ -1,21 +1,24 @@
-//! VLAN tags: `vlan`, `vlan 100`, and repeated for an inner tag.
+//! Generator for tests of VLAN tags: `vlan`, `vlan 100`, and a repeated `vlan` for an inner tag.
 //!
-//! A tag shifts everything to its right by four bytes. On a live socket the kernel has moved the
-//! outer tag into metadata, and nothing shifts; so later offsets are kept in scratch words, to
-//! which the program adds four for frames with an inline tag.
+//! A tag shifts everything to its right by four bytes. On a live socket, the kernel has moved the
+//! outer tag into metadata, and nothing is shifted. Later offsets are therefore kept in scratch
+//! words, to which the program adds four for frames with an inline tag.
 
 use super::super::condition::{
-    Compare, Condition, PseudoInsn, alu_k, compare_k, line, memory_to_a, store_a,
+    Compare, Condition, PseudoInsn, alu_k, compare_k, memory_to_a, plain_insn, store_a,
 };
 use super::load::HeaderBase;
 use super::{Code, Generated, Generator};
 use crate::classic::insn::{ANCILLARY, code};
 use crate::classic::link::LinkType as L;
 
+/// Ancillary offset of the tag (`SKF_AD_VLAN_TAG`).
 const TAG: u32 = ANCILLARY + 44;
+/// Ancillary offset of the tag's presence (`SKF_AD_VLAN_TAG_PRESENT`).
 const TAG_PRESENT: u32 = ANCILLARY + 48;
+/// Maximum VLAN id.
 const NUMBER_MAX: u32 = 0x0fff;
-/// Length of a tag.
+/// Length of a tag in bytes.
 const LENGTH: u32 = 4;
 
 impl Generator<'_> {
@@ -24,7 +27,7 @@ impl Generator<'_> {
             return Err(self.mistake("no VLAN match after MPLS"));
         }
         if let Some(number) = number {
-            self.at_most("VLAN tag", number, NUMBER_MAX)?;
+            self.check_maximum("VLAN tag", number, NUMBER_MAX)?;
         }
         let condition = match self.link {
             L::EN10MB if self.options.live_metadata && self.vlan_depth == 0 && !self.entered => {
@@ -65,7 +68,7 @@ impl Generator<'_> {
         };
         let mut moved = Code::new();
         for place in [HeaderBase::Llc, HeaderBase::Protocol] {
-            let word = self.word()?;
+            let word = self.allocate_word()?;
             moved.extend([memory_to_a(word), alu_k(code::ADD, LENGTH), store_a(word)]);
             let place =
                 if place == HeaderBase::Llc { &mut self.payload } else { &mut self.protocol };
@@ -76,7 +79,7 @@ impl Generator<'_> {
         Ok(beside.or(inside.after(moved)).and(own))
     }
 
-    /// Tests the VLAN id, inline or in metadata.
+    /// Tests the VLAN id of the tag, whether inline or in metadata.
     fn tag_number(&mut self, number: u32) -> Generated<Condition> {
         let (beside, inside, read) = (self.label(), self.label(), self.label());
         let compare = Compare { op: code::JEQ, with: Some(1) };
@@ -84,7 +87,7 @@ impl Generator<'_> {
             present(),
             PseudoInsn::Branch { compare, yes: beside, no: inside },
             PseudoInsn::Place(beside),
-            line(code::LD | code::H | code::ABS, TAG),
+            plain_insn(code::LD | code::H | code::ABS, TAG),
             PseudoInsn::Goto(read),
             PseudoInsn::Place(inside),
         ];
@@ -95,5 +98,5 @@ impl Generator<'_> {
 }
 
 fn present() -> PseudoInsn {
-    line(code::LD | code::B | code::ABS, TAG_PRESENT)
+    plain_insn(code::LD | code::B | code::ABS, TAG_PRESENT)
 }

@@ -1,30 +1,40 @@
-//! 802.11: frame types and directions; source and target among the four addresses.
+//! Generator for tests of 802.11 frames: types, directions, and source and target among the four
+//! addresses.
 
 use super::super::ast::DirQualifier;
 use super::super::condition::Condition;
 use super::load::HeaderBase;
 use super::{Generated, Generator};
 
-/// Bits of the first byte of a frame.
+/// Type of control frames, in the first byte of a frame.
 const CONTROL: u32 = 0x04;
+/// Type of data frames, in the first byte of a frame.
 const DATA: u32 = 0x08;
+/// Mask of the type in the first byte of a frame.
 const TYPE_MASK: u32 = 0x0c;
+/// Mask of the subtype in the first byte of a frame.
 const SUBTYPE_MASK: u32 = 0xf0;
+/// Subtype of CTS frames.
 const CTS: u32 = 0xc0;
+/// Subtype of ACK frames.
 const ACK: u32 = 0xd0;
 
-/// Bits of the second byte.
+/// Bit of the second byte: the frame goes to the distribution system.
 const TO_DS: u32 = 0x01;
+/// Bit of the second byte: the frame comes from the distribution system.
 const FROM_DS: u32 = 0x02;
 
-/// Offsets of the four addresses.
+/// Offset of the first address in bytes.
 const ADDRESS1: u32 = 4;
+/// Offset of the second address in bytes.
 const ADDRESS2: u32 = 10;
+/// Offset of the third address in bytes.
 const ADDRESS3: u32 = 16;
+/// Offset of the fourth address in bytes.
 const ADDRESS4: u32 = 24;
 
 impl Generator<'_> {
-    /// Tests a field of the two frame control bytes.
+    /// Tests the bits under `mask` in byte `byte` of the two frame control bytes.
     pub(super) fn wlan_field(&mut self, byte: u32, value: u32, mask: u32) -> Generated<Condition> {
         if !self.link.is_wlan() {
             return Err(self.not_on_this_link(if byte == 0 { "type" } else { "dir" }));
@@ -70,11 +80,11 @@ impl Generator<'_> {
                 let has = self.has_second_address()?;
                 Ok(data.and(has).and(at(self, ADDRESS2)?))
             }
-            _ => self.of_ends(direction, |g| g.wlan_source(&at), |g| g.wlan_target(&at)),
+            _ => self.source_or_target(direction, |g| g.wlan_source(&at), |g| g.wlan_target(&at)),
         }
     }
 
-    /// Tests for a second address, which two control frames lack.
+    /// Tests that the frame has a second address, which two kinds of control frames lack.
     fn has_second_address(&mut self) -> Generated<Condition> {
         let other = self.masked(HeaderBase::Header.byte(0), CONTROL, TYPE_MASK)?.not();
         let cts = self.masked(HeaderBase::Header.byte(0), CTS, SUBTYPE_MASK)?;
@@ -82,8 +92,8 @@ impl Generator<'_> {
         Ok(other.or(cts.not().and(ack.not())))
     }
 
-    /// Tests the source: address 2, 3 or 4 of data frames, depending on the direction; address 2 of
-    /// management frames.
+    /// Tests the source address: address 2, 3 or 4 of data frames, depending on their direction,
+    /// and address 2 of management frames.
     fn wlan_source(
         &mut self,
         ask: &dyn Fn(&mut Self, u32) -> Generated<Condition>,
@@ -96,8 +106,8 @@ impl Generator<'_> {
         })
     }
 
-    /// Tests the target: address 1 or 3 of data frames, depending on the direction; address 1 of
-    /// management frames.
+    /// Tests the target address: address 1 or 3 of data frames, depending on their direction, and
+    /// address 1 of management frames.
     fn wlan_target(
         &mut self,
         ask: &dyn Fn(&mut Self, u32) -> Generated<Condition>,
@@ -105,8 +115,8 @@ impl Generator<'_> {
         self.wlan_end(ask, (ADDRESS1, TO_DS), |g| Ok(g.control(1, TO_DS)?.and(ask(g, ADDRESS3)?)))
     }
 
-    /// Tests the address at `offset_of` in management frames and in data frames without `bit`;
-    /// tests other data frames by `otherwise`.
+    /// Tests the address at `offset_of` in management frames and in data frames without `bit`.
+    /// Tests other data frames with `otherwise`.
     fn wlan_end(
         &mut self,
         ask: &dyn Fn(&mut Self, u32) -> Generated<Condition>,

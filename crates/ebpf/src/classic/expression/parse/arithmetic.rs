@@ -1,16 +1,16 @@
-//! Parses relations between values: numbers, the length, and header fields.
+//! Parser for relations between values: numbers, the frame length, and header fields.
 //!
-//! In order of decreasing precedence: `*` and `/`; `+` and `-`; shifts; `&`; `|`. In libpcap's
-//! grammar `%` and `^` have no precedence: they apply to the value directly before them and to
-//! everything after them. This parser does the same, because the same text must match the same
-//! packets.
+//! The operators, in order of decreasing precedence, are `*` and `/`, then `+` and `-`, then
+//! shifts, then `&`, then `|`. In libpcap's grammar `%` and `^` have no precedence: they apply to
+//! the value directly before them and to everything after them. This parser does the same, because
+//! the same text must match the same packets.
 
 use super::super::ast::{Arithmetic, Primitive};
 use super::super::token::{Keyword, Symbol, Token};
 use super::{Parsed, Parser, mistake};
 use crate::insn::{Alu, Cond};
 
-/// Maximum number of operators of a relation.
+/// Maximum number of operators in a relation.
 const OPERATORS_MAX: usize = 200;
 /// Precedence of unary minus, above all binary operators.
 const RANK_MINUS: u8 = 6;
@@ -41,7 +41,7 @@ impl Parser<'_> {
         Some(relation)
     }
 
-    /// Parses a value whose operators have at least this precedence.
+    /// Parses a value in which every operator has at least the precedence `rank`.
     fn value(&mut self, rank: u8) -> Parsed<Arithmetic> {
         let start = self.at;
         let mut left = self.operand()?;
@@ -68,7 +68,7 @@ impl Parser<'_> {
         }
     }
 
-    /// Returns the next operator, and its precedence if it has one.
+    /// Returns the next operator, and its precedence if it has one; `None` if no operator follows.
     fn operator(&self) -> Option<(Alu, Option<u8>)> {
         let Token::Symbol(symbol) = self.peek() else { return None };
         Some(match symbol {
@@ -105,15 +105,16 @@ impl Parser<'_> {
             Token::Symbol(Symbol::Open) => {
                 self.at += 1;
                 let value = self.nested(|p| p.value(1))?;
-                self.expect(Symbol::Close, "`)`")?;
+                self.expect_symbol(Symbol::Close, "`)`")?;
                 Ok(value)
             }
             Token::Protocol(protocol) => {
                 self.at += 1;
-                self.expect(Symbol::BracketOpen, "`[`")?;
+                self.expect_symbol(Symbol::BracketOpen, "`[`")?;
                 let offset = Box::new(self.nested(|p| p.value(1))?);
-                let size = if self.eat(Symbol::Colon) { self.number("a size")? } else { 1 };
-                self.expect(Symbol::BracketClose, "`]`")?;
+                let size =
+                    if self.accept_symbol(Symbol::Colon) { self.number("a size")? } else { 1 };
+                self.expect_symbol(Symbol::BracketClose, "`]`")?;
                 Ok(Arithmetic::Index { protocol, offset, size, span: self.span_from(start) })
             }
             _ => Err(self.unexpected("a value")),

@@ -1,13 +1,13 @@
-//! Parses an expression into its tree.
+//! Parser that turns an expression into a syntax tree.
 //!
 //! Input: the text. Output: its [`Tree`], or the first error with its span. The grammar is that of
 //! pcap-filter(7) as libpcap parses it: `and` and `or` have equal precedence and associate to the
 //! left, `not` binds tighter, and an identifier without qualifiers inherits those of the previous
-//! primitive. Recursion is bounded by [`NESTING_MAX`]; everything else is a loop, so time is linear
-//! in the length of the text.
+//! primitive. [`NESTING_MAX`] bounds the recursion; everything else is a loop, so the time is
+//! linear in the length of the text.
 //!
-//! One token of lookahead decides, except at `(` and at a number, which may begin an identifier, a
-//! value or an expression; the parser then inspects the token after the parentheses.
+//! One token of lookahead suffices except at `(` and at a number, which may begin an identifier, a
+//! value or an expression. The parser then inspects the token after the parentheses.
 
 mod arithmetic;
 mod primitive;
@@ -19,13 +19,14 @@ use super::token::{Keyword, Lexeme, Symbol, Token};
 
 /// Maximum nesting depth of parentheses and negations.
 pub(super) const NESTING_MAX: usize = 200;
-/// Maximum number of alternations of `and` and `or` without parentheses; each adds a level to the
-/// tree.
+/// Maximum number of alternations of `and` and `or` without parentheses, each of which adds a level
+/// to the tree.
 const ALTERNATIONS_MAX: usize = 500;
 
 type Parsed<T> = Result<T, ExpressionError>;
 
-/// Parses `text`. Returns `None` for an empty text, which accepts every frame.
+/// Parses `text`. Returns `None` for an empty text, which stands for an expression that accepts
+/// every frame.
 pub(super) fn parse(text: &str) -> Parsed<Option<Tree>> {
     let lexemes = lex::lex(text)?;
     let closing = match_parentheses(&lexemes);
@@ -51,13 +52,13 @@ pub(super) fn parse(text: &str) -> Parsed<Option<Tree>> {
 struct Parser<'a> {
     text: &'a str,
     lexemes: &'a [Lexeme],
-    /// For each `(`, the index of its `)`.
+    /// For each index of a `(`, the index of the matching `)`.
     closing: &'a [Option<usize>],
     at: usize,
     depth: usize,
-    /// Number of alternations of `and` and `or`.
+    /// Number of alternations of `and` and `or` so far.
     alternations: usize,
-    /// Number of operators in the current relation.
+    /// Number of operators so far in the current relation.
     operators: usize,
 }
 
@@ -101,7 +102,8 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// Parses a conjunction. Returns true for `or`, false for `and`, `None` if there is none.
+    /// Parses a conjunction if one follows. Returns true for `or`, false for `and`, and `None` if
+    /// none follows.
     fn conjunction(&mut self) -> Option<bool> {
         let any = match self.peek() {
             Token::Word(Keyword::And) => false,
@@ -112,7 +114,7 @@ impl<'a> Parser<'a> {
         Some(any)
     }
 
-    /// Joins two trees with `or` if `any`, else with `and`.
+    /// Joins two trees with `or` if `any` is true, else with `and`.
     fn join(&mut self, left: Tree, any: bool, right: Tree) -> Parsed<Tree> {
         match (left, any) {
             (Tree::Any(mut trees), true) => {
@@ -148,14 +150,14 @@ impl<'a> Parser<'a> {
             Token::Symbol(Symbol::Open) if !self.opens_value(self.at) => {
                 self.at += 1;
                 let (tree, _) = self.nested(|p| p.expression(before))?;
-                self.expect(Symbol::Close, "`)`")?;
+                self.expect_symbol(Symbol::Close, "`)`")?;
                 Ok((tree, before))
             }
             _ => self.primitive(),
         }
     }
 
-    /// Parses the identifiers under these qualifiers: one, a negated one, or several in
+    /// Parses what these qualifiers apply to: one identifier, a negated one, or several in
     /// parentheses.
     fn identifier(&mut self, qualifiers: Qualifiers) -> Parsed<Tree> {
         match self.peek() {
@@ -167,7 +169,7 @@ impl<'a> Parser<'a> {
             Token::Symbol(Symbol::Open) => {
                 self.at += 1;
                 let tree = self.nested(|p| p.identifiers(qualifiers))?;
-                self.expect(Symbol::Close, "`)`")?;
+                self.expect_symbol(Symbol::Close, "`)`")?;
                 Ok(tree)
             }
             _ => {
@@ -201,7 +203,8 @@ impl<'a> Parser<'a> {
             Token::Dotted => self.parse_dotted(lexeme.span, qualifiers)?,
             Token::Ip6(address) => {
                 self.check_address_qualifier("IPv6 address", &lexeme.span, qualifiers)?;
-                let length = if self.eat(Symbol::Slash) { self.number("a length")? } else { 128 };
+                let length =
+                    if self.accept_symbol(Symbol::Slash) { self.number("a length")? } else { 128 };
                 Id::Ip6(address, length)
             }
             _ => {
@@ -214,7 +217,7 @@ impl<'a> Parser<'a> {
     fn parse_dotted(&mut self, span: Span, qualifiers: Qualifiers) -> Parsed<Id> {
         self.check_address_qualifier("IPv4 address", &span, qualifiers)?;
         let text = self.text[span].to_owned();
-        if self.eat(Symbol::Slash) {
+        if self.accept_symbol(Symbol::Slash) {
             return Ok(Id::DottedPrefix(text, self.number("the length of the prefix")?));
         }
         if self.peek() != Token::Word(Keyword::Mask) {
@@ -243,7 +246,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// Returns true if an identifier follows, possibly negated or in parentheses.
+    /// Returns true if an identifier follows, which may be negated or in parentheses.
     fn is_at_identifier(&self) -> bool {
         let mut at = self.at;
         while matches!(self.token(at), Token::Symbol(Symbol::Open) | Token::Word(Keyword::Not)) {
@@ -265,7 +268,8 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// Returns true if the `(` at this index opens a value: an operator follows its `)`.
+    /// Returns true if the `(` at this index encloses a value, so that an operator follows the
+    /// matching `)`.
     fn opens_value(&self, at: usize) -> bool {
         let Some(close) = self.closing[at] else { return false };
         matches!(self.token(close + 1), Token::Symbol(symbol) if symbol.continues_value())
@@ -285,14 +289,14 @@ impl<'a> Parser<'a> {
         lexeme
     }
 
-    fn eat(&mut self, symbol: Symbol) -> bool {
+    fn accept_symbol(&mut self, symbol: Symbol) -> bool {
         let found = self.peek() == Token::Symbol(symbol);
         self.at += usize::from(found);
         found
     }
 
-    fn expect(&mut self, symbol: Symbol, what: &str) -> Parsed<()> {
-        if self.eat(symbol) { Ok(()) } else { Err(self.unexpected(what)) }
+    fn expect_symbol(&mut self, symbol: Symbol, what: &str) -> Parsed<()> {
+        if self.accept_symbol(symbol) { Ok(()) } else { Err(self.unexpected(what)) }
     }
 
     fn number(&mut self, what: &str) -> Parsed<u32> {
@@ -332,21 +336,21 @@ impl<'a> Parser<'a> {
             "" => "the end".to_owned(),
             text => format!("`{text}`"),
         };
-        let hint = self.hint(&self.text[span.clone()]);
+        let hint = self.suggestion(&self.text[span.clone()]);
         mistake(span, format!("syntax error: {wanted} is expected, not {found}"), hint)
     }
 
     fn unqualified(&self) -> ExpressionError {
         let span = self.span_here();
         let hint = self
-            .hint(&self.text[span.clone()])
+            .suggestion(&self.text[span.clone()])
             .unwrap_or_else(|| "say what it is: `host`, `net`, `port` or `proto`".to_owned());
         let what =
             format!("syntax error: `{}` has no qualifier to take over", &self.text[span.clone()]);
         mistake(span, what, Some(hint))
     }
 
-    fn hint(&self, found: &str) -> Option<String> {
+    fn suggestion(&self, found: &str) -> Option<String> {
         let words = super::names::PROTOCOLS.iter().map(|(word, _)| *word);
         let words = words.chain(super::names::WORDS.iter().map(|(word, _)| *word));
         super::nearest::nearest(words, found)

@@ -1,4 +1,4 @@
-//! Parses one primitive: a qualified identifier, a protocol, a relation, or a keyword of its own.
+//! Parser for one primitive: a qualified identifier, a protocol, a relation, or a special keyword.
 
 use super::super::ast::{
     ByteOp, DirQualifier, Encapsulation, Llc, Primitive, Protocol, Qualifiers, Tree, TypeQualifier,
@@ -30,7 +30,8 @@ impl Parser<'_> {
         Ok((Tree::Leaf(primitive, self.span_from(start)), None))
     }
 
-    /// Parses `[protocol] [direction] [type]` before an identifier; otherwise consumes nothing.
+    /// Parses `[protocol] [direction] [type]` if an identifier follows; else consumes nothing and
+    /// returns `None`.
     fn qualifiers(&mut self) -> Parsed<Option<Qualifiers>> {
         let start = self.at;
         let protocol = match self.peek() {
@@ -70,7 +71,7 @@ impl Parser<'_> {
         Some(direction)
     }
 
-    /// Parses tests that may follow a protocol: broadcast, multicast, 802.11 fields.
+    /// Parses a test that may follow a protocol: broadcast, multicast, or an 802.11 field.
     fn after_protocol(&mut self, protocol: Option<Protocol>) -> Parsed<Primitive> {
         let word = match self.peek() {
             Token::Word(word) => word,
@@ -115,11 +116,12 @@ impl Parser<'_> {
 
     fn wlan_subtype(&mut self) -> Parsed<Primitive> {
         self.at += 1;
-        let value = self.name_of("802.11 subtype", names::WLAN_SUBTYPES)?;
+        let value = self.table_name("802.11 subtype", names::WLAN_SUBTYPES)?;
         Ok(Primitive::WlanType { value, mask: 0xfc })
     }
 
-    /// Parses a number within `mask`, or a name from `table`.
+    /// Parses a number whose bits are all in `mask`, or a name from `table`. `what` names the value
+    /// in errors.
     fn named_value(&mut self, what: &str, table: &[(&str, u32)], mask: u32) -> Parsed<u32> {
         match self.peek() {
             Token::Number(number) if number & !mask != 0 => {
@@ -130,11 +132,11 @@ impl Parser<'_> {
                 self.at += 1;
                 Ok(number)
             }
-            _ => self.name_of(what, table),
+            _ => self.table_name(what, table),
         }
     }
 
-    fn name_of(&mut self, what: &str, table: &[(&str, u32)]) -> Parsed<u32> {
+    fn table_name(&mut self, what: &str, table: &[(&str, u32)]) -> Parsed<u32> {
         let name = self.plain_name(what)?;
         names::find(table, &name).ok_or_else(|| {
             self.at -= 1;
@@ -159,7 +161,7 @@ impl Parser<'_> {
         }
     }
 
-    /// Parses a primitive that begins with a keyword of its own.
+    /// Parses a primitive that begins with a special keyword; returns `None` for any other keyword.
     fn keyword_primitive(&mut self, word: Keyword) -> Parsed<Option<Primitive>> {
         let start = self.at;
         self.at += 1;
@@ -226,7 +228,7 @@ impl Parser<'_> {
         }
     }
 
-    /// Parses a number, possibly in parentheses, if one follows.
+    /// Parses a number, possibly in parentheses; returns `None` if none follows.
     fn optional_number(&mut self) -> Parsed<Option<u32>> {
         match self.peek() {
             Token::Number(number) => {
@@ -239,14 +241,15 @@ impl Parser<'_> {
                 if number.is_none() {
                     return Err(self.unexpected("a number"));
                 }
-                self.expect(Symbol::Close, "`)`")?;
+                self.expect_symbol(Symbol::Close, "`)`")?;
                 Ok(number)
             }
             _ => Ok(None),
         }
     }
 
-    /// Returns the error for a word of a link layer that only libpcap compiles.
+    /// Returns the error for a keyword of a link layer that libpcap supports and this compiler does
+    /// not.
     fn foreign_word_error(&self, at: usize) -> ExpressionError {
         let span = self.lexemes[at].span.clone();
         let what = format!("`{}` is compiled by libpcap alone", &self.text[span.clone()]);

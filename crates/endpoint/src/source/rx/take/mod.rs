@@ -221,7 +221,7 @@ impl TakeSource {
             left -= self.pieces.len();
             let pieces = std::mem::take(&mut self.pieces);
             for piece in &pieces {
-                self.piece(*piece, intake, clock)?;
+                self.emit_twin(*piece, intake, clock)?;
             }
             self.pieces = pieces;
             // The remaining buffers of a packet are in the same queue.
@@ -231,7 +231,7 @@ impl TakeSource {
                     return Err(self.broken("a packet ends in the middle"));
                 }
                 if let Some(piece) = self.pieces.first().copied() {
-                    self.piece(piece, intake, clock)?;
+                    self.emit_twin(piece, intake, clock)?;
                 }
             }
         }
@@ -251,7 +251,7 @@ impl TakeSource {
     }
 
     /// Converts one buffer of a packet, which usually holds the whole packet.
-    fn piece(
+    fn emit_twin(
         &mut self,
         piece: Descriptor,
         intake: &Intake<'_>,
