@@ -60,7 +60,7 @@ const PAGE: usize = 4096;
 impl LazyBuffer {
     /// Allocates `len` bytes, rounded up to whole pages.
     ///
-    /// Fails with ENOSPC if [`BUFFERS_MAX`] buffers exist.
+    /// Fails with ENOSPC if there are eight buffers already.
     pub fn new(len: usize) -> Result<Self> {
         let pages = Mapping::anonymous(len.max(1).next_multiple_of(PAGE))?;
         pages.populate(0, pages.len())?;

@@ -84,7 +84,7 @@ pub const DELIVERIES_MAX: u32 = 31;
 /// of filters.
 pub const EXITS_MAX: u32 = 320;
 const _: () = assert!(offset::COUNTS as u32 + 8 * EXITS_MAX <= offset::END as u32);
-/// Number of tallies of a [`Tap`](super::Tap).
+/// Number of tallies of a [`Tap`](super::config::Tap).
 pub const TALLIES_MAX: u16 = ((offset::END - offset::TALLIES) / 16) as u16;
 /// Base-2 logarithm of the number of laps of the ring that are copied although no doorbell is
 /// drained. Later frames are only counted.
