@@ -32,22 +32,22 @@ const WARM_UP_FRAMES: usize = 2_000;
 
 /// The candidates, each with its row, its name and its request.
 const REQUESTS: [(&str, &str, &str); 7] = [
-    ("count", SOCKET, "rx@thread0 server0 ring=128M | count"),
-    ("count", RING, "rx server0 ring=128M | count@thread0"),
-    ("count", XDP, "rx server0 take ring=128M | count@thread0"),
-    ("hand on", SOCKET, "rx@thread0 server0 ring=128M | tx back0 qdisc=no by=packet"),
-    ("hand on", RING, "rx server0 ring=128M | tx back0 qdisc=no by=packet"),
-    ("hand on", XDP, "rx server0 take ring=128M | tx back0 qdisc=no by=packet"),
-    ("hand on", XDP_FORWARDED, "rx server0 take ring=128M | tx back0 qdisc=no by=xdp"),
+    ("count", SOCKET_CANDIDATE, "rx@thread0 server0 ring=128M | count"),
+    ("count", RING_CANDIDATE, "rx server0 ring=128M | count@thread0"),
+    ("count", XDP_CANDIDATE, "rx server0 take ring=128M | count@thread0"),
+    ("hand on", SOCKET_CANDIDATE, "rx@thread0 server0 ring=128M | tx back0 qdisc=no by=packet"),
+    ("hand on", RING_CANDIDATE, "rx server0 ring=128M | tx back0 qdisc=no by=packet"),
+    ("hand on", XDP_CANDIDATE, "rx server0 take ring=128M | tx back0 qdisc=no by=packet"),
+    ("hand on", XDP_FORWARDED_CANDIDATE, "rx server0 take ring=128M | tx back0 qdisc=no by=xdp"),
 ];
-const SOCKET: &str = "packet socket";
-const RING: &str = "kernel ring";
-const XDP: &str = "AF_XDP";
-const XDP_FORWARDED: &str = "AF_XDP, moved";
+const SOCKET_CANDIDATE: &str = "packet socket";
+const RING_CANDIDATE: &str = "kernel ring";
+const XDP_CANDIDATE: &str = "AF_XDP";
+const XDP_FORWARDED_CANDIDATE: &str = "AF_XDP, moved";
 /// Goal G16: a kernel ring costs no more than the other methods.
 const GOALS: [Goal; 2] = [
-    Goal { candidate: RING, reference: SOCKET, goal: "G16", target: 1.0 },
-    Goal { candidate: RING, reference: XDP, goal: "G16", target: 1.0 },
+    Goal { candidate: RING_CANDIDATE, reference: SOCKET_CANDIDATE, goal: "G16", target: 1.0 },
+    Goal { candidate: RING_CANDIDATE, reference: XDP_CANDIDATE, goal: "G16", target: 1.0 },
 ];
 
 /// The costs per frame in ns, and the share of lost frames.

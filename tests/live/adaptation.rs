@@ -27,7 +27,7 @@ const TWIN_NS: f64 = 5e7;
 /// Number of frames per batch, in which the frames for port 9 are evenly distributed.
 const BATCH_FRAMES: u64 = 320;
 
-fn machine() -> Machine {
+fn machine_with_assumed_costs() -> Machine {
     let mut costs = Costs { record: KERNEL_EXIT_NS, ..Costs::default() };
     for filter in ["dport", "ratelimit"] {
         costs.set_filter(FilterCost {
@@ -109,11 +109,12 @@ fn run_request(
     let (graph, mistakes) = pipeline::read(&text, &MachineRegistry::Local);
     assert!(mistakes.is_empty(), "{}", pipeline::render(&text, &mistakes, false));
     let paths = pair.server.enter(|| {
-        let plan = plan(graph, &MachineRegistry::Local, &machine()).expect("a plan");
+        let plan =
+            plan(graph, &MachineRegistry::Local, &machine_with_assumed_costs()).expect("a plan");
         assert!(!plan.programs.is_empty(), "it begins in the kernel");
         let rate_policy =
             RatePolicy { observation_ns: 2_000_000, pause_ns: 20_000_000, ..RatePolicy::default() };
-        let adapt = Adapt::asked(&plan, &machine()).map(|adapt| {
+        let adapt = Adapt::asked(&plan, &machine_with_assumed_costs()).map(|adapt| {
             assert!(!adapt.copies);
             Arc::new(Adapt { rate_policy, ..(*adapt).clone() })
         });

@@ -10,7 +10,7 @@ use sys::bpf::{Program, ProgramKind, RingBuffer, Rings};
 /// The delivery to the only reader, without an exit counter.
 const DELIVERY: Delivery = Delivery { number: 0, reader: 0, exit: 0, shared: false, failed: None };
 
-/// Loads the program.
+/// Loads the program that writes the tap's ring.
 pub(super) fn load(rings: &Rings, ring: &RingBuffer, bell: WakePolicy) -> Result<Program, String> {
     let shape = rings.shape();
     let layout = Tap {

@@ -44,10 +44,10 @@ pub(super) fn print_silent_paths<'p>(paths: impl Iterator<Item = &'p Path>) {
 
 /// Formats path numbers: `paths 1, 2 and 30 more`.
 fn list_numbers(numbers: &[u32]) -> String {
-    const NAMED: usize = 8;
-    let named: Vec<String> = numbers.iter().take(NAMED).map(u32::to_string).collect();
+    const NAMED_MAX: usize = 8;
+    let named: Vec<String> = numbers.iter().take(NAMED_MAX).map(u32::to_string).collect();
     let noun = if numbers.len() == 1 { "path" } else { "paths" };
-    match numbers.len().saturating_sub(NAMED) {
+    match numbers.len().saturating_sub(NAMED_MAX) {
         0 => format!("{noun} {}", named.join(", ")),
         more => format!("{noun} {} and {more} more", named.join(", ")),
     }

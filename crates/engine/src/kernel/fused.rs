@@ -434,8 +434,8 @@ impl KernelCounters {
         *self.reasons.entry(step).or_default().entry(name.to_owned()).or_default() += count;
     }
 
-    /// Returns the blocks that a step left unanswered for a reason.
-    pub(super) fn reason(&self, step: usize, name: &str) -> u64 {
+    /// Returns the number of blocks that a step left unanswered for this reason.
+    pub(super) fn reason_count(&self, step: usize, name: &str) -> u64 {
         self.reasons.get(&step).and_then(|reasons| reasons.get(name)).copied().unwrap_or(0)
     }
 

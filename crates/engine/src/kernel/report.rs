@@ -220,7 +220,7 @@ impl Generation {
         let mut written = Amount::default();
         let part = match (is_sink, description.user) {
             (true, _) => {
-                let refused = ended.counted.reason(step, REFUSED);
+                let refused = ended.counted.reason_count(step, REFUSED);
                 let (sink, report) = offloaded_sink(description, taken, refused);
                 written = sink.written().unwrap_or_default();
                 Operator::Sink(SinkOperator { report: Some(report), ..SinkOperator::new(sink) })
@@ -242,7 +242,7 @@ impl Generation {
         node.flow.unselected = ended.counted.unselected(Some(step));
         let reasons = node.reasons.iter().zip(&mut node.counts.unanswered);
         for (reason, count) in reasons {
-            *count = ended.counted.reason(step, reason);
+            *count = ended.counted.reason_count(step, reason);
         }
         node
     }

@@ -124,7 +124,7 @@ fn source((name, seen): &(String, SourceCounters)) -> Object {
         // Lost blocks by place; `null` if the place has no counter.
         ("dropped", &dropped.collect::<BTreeMap<_, _>>()),
         // Positions of the lost blocks by place, where known.
-        ("missing?", &missing(&seen.missing)),
+        ("missing?", &missing_ranges(&seen.missing)),
         ("remark?", &seen.remark),
     ])
 }
@@ -190,14 +190,14 @@ fn edge(report: &Report<'_>, counted: &Edge) -> Object {
             &counted.dropped.iter().map(|(why, n)| (why.text(), n)).collect::<Map<'_, _>>(),
         ),
         // Positions of the dropped blocks by reason, where known.
-        ("missing?", &missing(&counted.missing)),
+        ("missing?", &missing_ranges(&counted.missing)),
         ("events?", &events),
     ])
 }
 
 /// Returns the positions of missing blocks, by location: the first ranges, the last ranges, and the
 /// number of ranges between them.
-fn missing<'r>(all: &[(&'r str, LossRanges)]) -> Map<'r, Object> {
+fn missing_ranges<'r>(all: &[(&'r str, LossRanges)]) -> Map<'r, Object> {
     let ranges = |missing: &LossRanges| {
         object(&[
             ("ranges", &missing.gaps().collect::<Vec<_>>()),
