@@ -13,16 +13,16 @@ use testkit::need;
 /// Loads a program with its source lines; returns the verifier's log if the program is rejected.
 fn load(program: &Program) -> Result<Loaded, String> {
     let mut types = BtfBuilder::new();
-    let int = types.int("int", 4);
-    let main = types.function("request", int, &[("ctx", int)]);
-    let file = types.text("request");
+    let int = types.add_int("int", 4);
+    let main = types.add_function("request", int, &[("ctx", int)]);
+    let file = types.add_string("request");
     let lines: Vec<LineInfo> = program
         .lines()
         .iter()
         .map(|(from, number, text)| LineInfo {
             instruction: u32::try_from(*from).unwrap_or(u32::MAX),
             file,
-            text: types.text(text),
+            text: types.add_string(text),
             number: number << 10,
         })
         .collect();

@@ -20,7 +20,7 @@ pub struct SocketDoorbell(OwnedFd);
 /// Maximum number of bytes, and of descriptors, in one notification.
 const NOTE_MAX: (usize, usize) = (16, 4);
 
-/// A result of [`SocketDoorbell::drain`].
+/// The outcome of [`SocketDoorbell::drain`].
 #[derive(Debug)]
 pub enum DrainResult {
     /// No notification is pending.
@@ -31,7 +31,7 @@ pub enum DrainResult {
     Gone,
 }
 
-/// A result of [`SocketDoorbell::send`].
+/// The outcome of [`SocketDoorbell::send`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SendResult {
     /// The notification is queued at the other end.

@@ -86,9 +86,9 @@ fn read_only_listener_is_notified() {
 fn verifier_log_quotes_the_source_lines() {
     let Some(()) = need::bpf() else { return };
     let mut types = BtfBuilder::new();
-    let int = types.int("int", 4);
-    let main = types.function("main", int, &[("ctx", int)]);
-    let (file, text) = (types.text("request"), types.text("dport |53 count"));
+    let int = types.add_int("int", 4);
+    let main = types.add_function("main", int, &[("ctx", int)]);
+    let (file, text) = (types.add_string("request"), types.add_string("dport |53 count"));
     let btf = types.load().unwrap();
     let functions = [FunctionInfo { instruction: 0, type_id: main }];
     let lines = [LineInfo { instruction: 0, file, text, number: 1 << 10 | 5 }];

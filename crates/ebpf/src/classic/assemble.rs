@@ -41,39 +41,39 @@ pub(super) const fn plain_insn(code: u16, k: u32) -> PseudoInsn {
     PseudoInsn::Plain(Instruction::plain(code, k))
 }
 
-/// Loads scratch word `word` into X.
+/// Returns the instruction that loads scratch word `word` into X.
 pub(super) const fn memory_to_x(word: u32) -> PseudoInsn {
     plain_insn(code::LDX | code::MEM, word)
 }
 
-/// Loads scratch word `word` into A.
+/// Returns the instruction that loads scratch word `word` into A.
 pub(super) const fn memory_to_a(word: u32) -> PseudoInsn {
     plain_insn(code::LD | code::MEM, word)
 }
 
-/// Stores A in scratch word `word`.
+/// Returns the instruction that stores A in scratch word `word`.
 pub(super) const fn store_a(word: u32) -> PseudoInsn {
     plain_insn(code::ST, word)
 }
 
-/// Loads a constant into A.
+/// Returns the instruction that loads a constant into A.
 pub(super) const fn constant_to_a(k: u32) -> PseudoInsn {
     plain_insn(code::LD | code::IMM, k)
 }
 
-/// Applies an arithmetic operation to A and a constant.
+/// Returns the instruction that applies an arithmetic operation to A and a constant.
 pub(super) const fn alu_k(op: u16, k: u32) -> PseudoInsn {
     plain_insn(code::ALU | op | code::K, k)
 }
 
-/// Applies an arithmetic operation to A and X.
+/// Returns the instruction that applies an arithmetic operation to A and X.
 pub(super) const fn alu_x(op: u16) -> PseudoInsn {
     plain_insn(code::ALU | op | code::X, 0)
 }
 
-/// Copies A to X.
+/// Instruction that copies A to X.
 pub(super) const TAX: PseudoInsn = plain_insn(code::MISC | code::TAX, 0);
-/// Copies X to A.
+/// Instruction that copies X to A.
 pub(super) const TXA: PseudoInsn = plain_insn(code::MISC | code::TXA, 0);
 
 /// Assembles a program. Fails with the number of instructions if it exceeds the maximum.

@@ -256,7 +256,7 @@ impl<'b> Translation<'b> {
             }
             self.put(Insn::load(size, to, R7, offset(k)));
         }
-        self.swap(size, to)
+        self.swap_byte_order(size, to)
     }
 
     /// Loads bytes from offset X plus `k`.
@@ -278,7 +278,7 @@ impl<'b> Translation<'b> {
             self.b.asm.jump_if(Cond::Gt, R2, i32::MAX, self.no);
             self.load_by_helper(size, R9);
         }
-        self.swap(size, R9)
+        self.swap_byte_order(size, R9)
     }
 
     /// Loads bytes through a helper, from the offset in r2.
@@ -293,7 +293,7 @@ impl<'b> Translation<'b> {
     }
 
     /// Converts a value from network byte order. Returns the maximum value of this size.
-    fn swap(&mut self, size: Size, reg: Reg) -> u32 {
+    fn swap_byte_order(&mut self, size: Size, reg: Reg) -> u32 {
         self.b.swap_order(size, reg);
         match size {
             Size::B => 0xff,

@@ -1,7 +1,8 @@
 //! Edits of a frame: writes of bytes, updates of checksums, and removal of leading headers.
 //!
 //! Input: positions as [`FrameOffset`]s. Output: stores. Only frames taken from the host may be
-//! edited ([`Target::redirecting`](super::Target::redirecting)); observed frames stay unchanged (CONTRACT 2).
+//! edited ([`Target::redirecting`](super::Target::redirecting)); observed frames stay unchanged
+//! (CONTRACT 2).
 //!
 //! At every hook, an edit invalidates every proof and every computed position; using an invalid one
 //! is an [`Unfit`] error. A twin therefore parses and decides first, saves the positions that it

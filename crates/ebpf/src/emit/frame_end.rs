@@ -24,9 +24,9 @@ pub(super) fn program_with_end(
     let mut scope = Scope::root(builder);
     // First, so that the body can end in another part than it begins in.
     if let Some(known) = scope.builder().begin_unsure(asks) {
-        unsure(&mut scope, Layers::untouched(target.hook));
+        unsure(&mut scope, Layers::unparsed(target.hook));
         scope.builder().begin_body(known, out.label);
     }
-    body(&mut scope, Layers::untouched(target.hook), out)?;
+    body(&mut scope, Layers::unparsed(target.hook), out)?;
     scope.into_builder().end_with_frame_end()
 }

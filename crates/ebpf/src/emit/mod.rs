@@ -134,7 +134,7 @@ pub fn program(
     let target = target.into();
     let (builder, out) = Builder::begin(target, finish);
     let mut scope = Scope::root(builder);
-    let answer = body(&mut scope, Layers::untouched(target.hook), out)?;
+    let answer = body(&mut scope, Layers::unparsed(target.hook), out)?;
     scope.into_builder().finish_program(answer)
 }
 

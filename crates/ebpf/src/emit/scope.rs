@@ -94,7 +94,7 @@ pub enum Meta {
 }
 
 impl Layers<'_> {
-    pub(super) fn untouched(hook: Hook) -> Self {
+    pub(super) fn unparsed(hook: Hook) -> Self {
         let frame = FramePos::START;
         let class = Value::Const(1);
         let (length, next, l4) = (None, None, None);

@@ -133,12 +133,12 @@ pub(super) fn load<'k>(
 /// Builds the source lines of a program as BTF; fails if the offsets exceed 32 bits.
 fn lines(program: &ebpf::Program) -> Result<(BtfBuilder, [FunctionInfo; 1], Vec<LineInfo>), ()> {
     let mut types = BtfBuilder::new();
-    let int = types.int("int", 4);
-    let main = types.function("request", int, &[("ctx", int)]);
-    let file = types.text("request");
+    let int = types.add_int("int", 4);
+    let main = types.add_function("request", int, &[("ctx", int)]);
+    let file = types.add_string("request");
     let line = |(from, number, text): &(usize, u32, String)| {
         let instruction = u32::try_from(*from).map_err(drop)?;
-        Ok(LineInfo { instruction, file, text: types.text(text), number: number << 10 })
+        Ok(LineInfo { instruction, file, text: types.add_string(text), number: number << 10 })
     };
     let lines = program.lines().iter().map(line).collect::<Result<Vec<_>, ()>>()?;
     Ok((types, [FunctionInfo { instruction: 0, type_id: main }], lines))

@@ -47,7 +47,7 @@ impl BtfBuilder {
     }
 
     /// Adds a string, terminated by its first zero byte, and returns its offset.
-    pub fn text(&mut self, text: &str) -> u32 {
+    pub fn add_string(&mut self, text: &str) -> u32 {
         let at = self.texts.len();
         self.texts.extend(text.bytes().take_while(|byte| *byte != 0));
         self.texts.push(0);
@@ -55,20 +55,20 @@ impl BtfBuilder {
     }
 
     /// Adds an unsigned integer type of `bytes` bytes and returns its type id.
-    pub fn int(&mut self, name: &str, bytes: u32) -> u32 {
-        let name = self.text(name);
+    pub fn add_int(&mut self, name: &str, bytes: u32) -> u32 {
+        let name = self.add_string(name);
         self.push_type(name, kind::INT << 24, bytes, &[bytes * 8])
     }
 
     /// Adds a function with named, typed parameters and returns its type id. The verifier checks
     /// such a function on its own (global linkage).
-    pub fn function(&mut self, name: &str, answer: u32, parameters: &[(&str, u32)]) -> u32 {
+    pub fn add_function(&mut self, name: &str, answer: u32, parameters: &[(&str, u32)]) -> u32 {
         const GLOBAL: u32 = 1;
         let list: Vec<u32> =
-            parameters.iter().flat_map(|(name, of)| [self.text(name), *of]).collect();
+            parameters.iter().flat_map(|(name, of)| [self.add_string(name), *of]).collect();
         let count = u32::try_from(parameters.len()).unwrap_or(u32::MAX);
         let prototype = self.push_type(0, kind::FUNC_PROTO << 24 | count & 0xffff, answer, &list);
-        let name = self.text(name);
+        let name = self.add_string(name);
         self.push_type(name, kind::FUNC << 24 | GLOBAL, prototype, &[])
     }
 
@@ -136,8 +136,8 @@ mod tests {
     #[test]
     fn btf_encoding_matches_the_kernels_layout() {
         let mut types = BtfBuilder::new();
-        let number = types.int("int", 4);
-        assert_eq!((number, types.function("main", number, &[("ctx", number)])), (1, 3));
+        let number = types.add_int("int", 4);
+        assert_eq!((number, types.add_function("main", number, &[("ctx", number)])), (1, 3));
         let bytes = types.encode().unwrap();
         assert_eq!(bytes[..8], [0x9f, 0xeb, 1, 0, 24, 0, 0, 0]);
         assert_eq!(bytes.len(), 24 + 16 + (12 + 8) + 12 + "\0int\0ctx\0main\0".len());

@@ -225,8 +225,8 @@ impl Anchor {
         match self {
             Self::Head => (BEFORE, 0),
             Self::Tail => (AFTER, 0),
-            Self::Before(beside) => (BEFORE | beside.flags(), beside.number()),
-            Self::After(beside) => (AFTER | beside.flags(), beside.number()),
+            Self::Before(beside) => (BEFORE | beside.flags(), beside.id()),
+            Self::After(beside) => (AFTER | beside.flags(), beside.id()),
         }
     }
 }
@@ -243,7 +243,7 @@ impl Neighbor {
         }
     }
 
-    const fn number(self) -> u32 {
+    const fn id(self) -> u32 {
         match self {
             Self::Link(id) | Self::Program(id) => id,
         }

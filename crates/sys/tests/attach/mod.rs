@@ -128,8 +128,8 @@ fn open_xdp(index: u32) -> (Redirect, XdpSocket) {
 /// Loads type information, and a program with source lines.
 fn load_types() -> (Btf, Program) {
     let mut types = BtfBuilder::new();
-    let int = types.int("int", 4);
-    let main = types.function("killed", int, &[("ctx", int)]);
+    let int = types.add_int("int", 4);
+    let main = types.add_function("killed", int, &[("ctx", int)]);
     let btf = types.load().unwrap();
     let (code, functions) = (answer_code(0), [FunctionInfo { instruction: 0, type_id: main }]);
     let source = Some(SourceInfo { btf: &btf, functions: &functions, lines: &[] });

@@ -42,7 +42,8 @@ pub struct ClientHello<'b> {
 /// A view of a ServerHello.
 #[derive(Clone, Copy, Debug)]
 pub struct ServerHello<'b> {
-    /// Legacy version field. [`ServerHello::negotiated_version`] returns the version actually negotiated.
+    /// Legacy version field. [`ServerHello::negotiated_version`] returns the version actually
+    /// negotiated.
     pub version: Version,
     /// True if this ServerHello is a HelloRetryRequest.
     pub is_retry: bool,
