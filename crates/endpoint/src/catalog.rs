@@ -59,7 +59,7 @@ mod tests {
     use super::*;
     use filter::{Arguments, Description, FilterKind, Forms, OutputForm};
 
-    fn check(description: &Description) {
+    fn assert_complete(description: &Description) {
         let name = description.name;
         let letters = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
         assert!(name.starts_with(|c: char| c.is_ascii_lowercase()), "{name}");
@@ -77,7 +77,7 @@ mod tests {
     #[test]
     fn catalog_entries_are_complete() {
         for entry in SINKS {
-            check(entry.description);
+            assert_complete(entry.description);
             assert_eq!(entry.description.kind, FilterKind::Sink);
             assert_eq!(entry.description.gives, OutputForm::Nothing);
             assert_eq!(
@@ -86,7 +86,7 @@ mod tests {
             );
         }
         for entry in SOURCES {
-            check(entry.description);
+            assert_complete(entry.description);
             assert_eq!(entry.description.kind, FilterKind::Source);
             assert_eq!(entry.description.takes, Forms::NONE);
             let found = source(entry.description.name).unwrap();

@@ -1,5 +1,5 @@
-//! Text forms of timestamps: in UTC, so that two runs print the same; only web server logs use
-//! local time with a zone offset.
+//! Text forms of timestamps. All are in UTC, so that two runs print the same text, except that web
+//! server logs use local time with a zone offset.
 
 use filter::Time;
 use jiff::Timestamp;
@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_read_as_utc() {
+    fn timestamps_are_formatted_in_utc() {
         let time = 1_234_567_890_123_456_789;
         assert_eq!(TimeOfDay(time).to_string(), "23:31:30.123456");
         assert_eq!(Rfc3339(time).to_string(), "2009-02-13T23:31:30.123456789Z");

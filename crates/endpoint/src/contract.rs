@@ -46,7 +46,7 @@ pub trait Source: Send {
         false
     }
 
-    /// Releases resources that other parties wait for. The last call; `give` does not follow.
+    /// Releases resources that other parties wait for. The space calls no other method afterwards.
     fn close(&mut self) {}
 
     /// Returns the concrete source for downcasting by the code that created it, or `None` if that
@@ -90,17 +90,17 @@ impl Default for SourceProperties {
 /// Result of one [`Source::give`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SourceStatus {
-    /// At least one block was appended.
+    /// The call appended at least one block.
     Blocks,
-    /// No input yet. The space calls `give` again at `until` on the path's clock or when the
-    /// descriptor becomes readable.
+    /// The call found no input. The space calls `give` again at `until` on the path's clock or when
+    /// the descriptor becomes readable.
     Wait {
         /// Latest time of the next call; `None` means that only the descriptor ends the wait.
         until: Option<Time>,
         /// True if the space also polls [`Source::descriptor`].
         readable: bool,
     },
-    /// End of input. The same call may have appended blocks.
+    /// The input has ended. The same call may have appended blocks.
     End,
 }
 
@@ -115,8 +115,8 @@ impl SourceStatus {
     }
 }
 
-/// Counters of a source for the ledger: `observed` = `given` + all of `dropped`. An unreadable
-/// counter is `None`.
+/// Counters of a source for the ledger: `observed` equals `given` plus all of `dropped`. A counter
+/// that cannot be read is `None`.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct SourceCounters {
     /// Blocks received by the device or contained in the file.
@@ -183,7 +183,7 @@ pub struct Intake<'s> {
     pub general: Option<&'s Pool>,
     columns: &'s mut Columns,
     room: usize,
-    /// Time on the path's clock at the start of this pass.
+    /// Time on the path's clock at the start of the current pass of the space.
     pub now: Time,
     /// Index of the only arc that the appended blocks take, set by a source that selects arcs
     /// itself; `None` routes them by class.
@@ -260,8 +260,8 @@ pub trait Sink: Send {
         Vec::new()
     }
 
-    /// Returns the longest wall time of one write to an open file since the last call, in ns; 0 for
-    /// a sink that does not measure it.
+    /// Returns the longest wall time of one write to an open file, in ns, since the previous call
+    /// of this method. Returns 0 for a sink that does not measure it.
     fn take_longest_write(&mut self) -> u64 {
         0
     }
@@ -310,8 +310,8 @@ pub struct Opening<'o> {
 }
 
 impl<'o> Opening<'o> {
-    /// Creates the opening of a source, or of a sink for unclassified frames, with no more than
-    /// arguments.
+    /// Creates the opening of a source, or of a sink for unclassified frames, from the arguments
+    /// alone.
     #[must_use]
     pub fn new(arguments: &'o Arguments) -> Self {
         Self {

@@ -16,7 +16,7 @@ pub enum DropReason {
     ProgramEnded,
     /// The block is a hole: stream data that was lost before capture, without bytes to write.
     Hole,
-    /// The block had been read by a source, but not processed, when the path ended.
+    /// A source had read the block, but the path ended before the block was processed.
     Unread,
     /// The network interface or its driver had no free buffers.
     Driver,
@@ -116,7 +116,7 @@ impl<'de> Deserialize<'de> for DropReason {
 }
 
 /// Deserializes pairs whose keys become `&'static str`. Each distinct key is leaked once, so the
-/// input must come from a process of Streamline.
+/// input must be written by a process of Streamline.
 pub fn interned_keys<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
     deserializer: D,
 ) -> Result<Vec<(&'static str, T)>, D::Error> {

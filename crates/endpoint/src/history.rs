@@ -1,15 +1,15 @@
 //! A bounded history of the most recent frames, for readers that begin in the past. [SL §5.2]
 //!
-//! In: blocks in order of arrival. Out: their frames, oldest first, within a byte and a time limit.
-//! The bytes are copies, so that the history never delays the reuse of a source's memory: a packet
-//! ring whose slots waited for the history would lose packets.
+//! A history stores copies of the frames of arriving blocks, within a byte limit and a time limit,
+//! and returns them oldest first. It copies them because a packet ring whose slots waited for the
+//! history would lose packets.
 
 use filter::{Block, Time};
 use std::collections::VecDeque;
 use wire::capture::write;
 use wire::link::LinkType;
 
-/// Limits of a history.
+/// Limits on the memory and the age of the frames that a history stores.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct HistoryLimits {
     /// Maximum memory for frames, in bytes.
@@ -23,7 +23,7 @@ impl HistoryLimits {
     pub const NONE: Self = Self { bytes: 0, time: 0 };
 }
 
-/// A FIFO of frame copies.
+/// A FIFO of the most recent frames, stored as copies.
 #[derive(Debug)]
 pub struct History {
     limits: HistoryLimits,
@@ -176,7 +176,7 @@ pub fn header(link: LinkType) -> [u8; write::HEADER] {
 }
 
 impl FrameHeader {
-    /// Returns the header for the frame of a block.
+    /// Returns the header under which the frame of a block is stored.
     #[must_use]
     pub fn of(block: &Block<'_>) -> Self {
         Self {
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn history_holds_recent_frames_within_time_limit() {
+    fn history_retains_frames_within_the_time_limit() {
         let mut history = History::new(HistoryLimits { bytes: 1 << 20, time: 10 });
         for time in 0..100 {
             history.push(&at(time, &[time as u8; 3]));
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn history_memory_is_bounded() {
+    fn history_evicts_frames_beyond_the_byte_limit() {
         let limits = HistoryLimits { bytes: 1000, time: Time::MAX };
         let mut history = History::new(limits);
         for length in (0..400).chain([2000, 10]) {

@@ -70,8 +70,8 @@ pub(crate) fn named(call: &'static str, name: &str) -> Result<(Interface, LinkTy
     with_link(call, found)
 }
 
-/// Returns the only interface that is up in the network namespace of this thread, the loopback
-/// interface apart, and the link type of its frames.
+/// Returns the only interface that is up in the network namespace of this thread, not counting the
+/// loopback interface, and the link type of its frames.
 pub(crate) fn only(call: &'static str) -> Result<(Interface, LinkType), Failure> {
     const TARGET: &str = "an interface";
     let all = RouteSocket::open().and_then(|links| links.list());

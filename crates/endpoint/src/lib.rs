@@ -1,4 +1,4 @@
-//! Sources and sinks, one file each.
+//! Sources and sinks, each in a file of its own.
 //!
 //! A source stores bytes in the pool of its space and describes each block by an entry; a sink
 //! consumes batches of blocks. Both reach files, standard streams and network interfaces through

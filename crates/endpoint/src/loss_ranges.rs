@@ -1,9 +1,9 @@
 //! Positions of lost blocks as ranges, in bounded memory.
 //!
-//! In: gaps in the order of detection. Out: the first and last ranges, and the number of ranges
-//! between them. A position counts the blocks of one stream from 0, lost blocks included, so ranges
-//! and received blocks together cover the stream. A range of a per-processor stream names the
-//! processor.
+//! Gaps are added in the order of detection. The first and the last ranges are stored, and the
+//! ranges between them are counted. A position counts the blocks of one stream from 0, lost blocks
+//! included, so ranges and received blocks together cover the stream. A range of a per-processor
+//! stream names the processor.
 
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;

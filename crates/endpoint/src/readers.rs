@@ -1,10 +1,10 @@
 //! Permissions of output files: readable for users who may read every input file. [SL §8, fan-in;
 //! CONTRACT 21]
 //!
-//! In: the paths of the input files. Out: the mode of a new output file, before the umask. The
-//! paper demands that the permissions of joined data "correspond to the union of all inputs"; we
-//! take that as the union of restrictions, as `cp` preserves the mode of one file. An existing
-//! output file retains its mode; inputs other than files (interfaces, programs) impose no
+//! The paths of the input files determine the mode of a new output file, before the umask. The
+//! paper demands that the permissions of joined data "correspond to the union of all inputs"; this
+//! module applies the union of the restrictions, as `cp` preserves the mode of one file. An
+//! existing output file retains its mode; inputs other than files (interfaces, programs) impose no
 //! restriction.
 
 use std::fs::{self, Metadata};
@@ -38,8 +38,8 @@ const SET_GROUP: u32 = 0o2000;
 
 impl Readers {
     /// Adds the restrictions of the input file with this path; `-` is standard input. A file that
-    /// cannot be examined adds none, since opening it fails with a message anyway.
-    pub fn and(&mut self, path: &str) {
+    /// cannot be examined adds none, because opening it fails with a message in any case.
+    pub fn add_restrictions_of(&mut self, path: &str) {
         let opened = if path == "-" { Path::new("/dev/stdin") } else { Path::new(path) };
         if let Some(file) = fs::metadata(opened).ok().filter(Metadata::is_file) {
             // With an access list, the group bits are its mask and not the rights of the group.
@@ -130,7 +130,7 @@ mod tests {
         }
         assert_eq!(fs::metadata(&file).unwrap().mode() & 0o777, 0o640, "as if the group might");
         let mut readers = Readers::default();
-        readers.and(&file);
+        readers.add_restrictions_of(&file);
         assert_eq!(readers.mode_of(Path::new(&file), 0o666), 0o600);
     }
 }

@@ -66,7 +66,7 @@ pub(crate) fn bare(bytes: &[u8]) -> Block<'_> {
 }
 
 /// Returns the bytes of a description record.
-pub(crate) fn described(kind: RecordKind, fill: impl FnOnce(&mut Writer<'_>)) -> Vec<u8> {
+pub(crate) fn description_record(kind: RecordKind, fill: impl FnOnce(&mut Writer<'_>)) -> Vec<u8> {
     let mut room = vec![0; 4096];
     let mut writer = Writer::new(&mut room, kind);
     fill(&mut writer);
@@ -125,7 +125,7 @@ pub(crate) struct EmittedBlock {
 
 /// Calls `give` once with room for `room` blocks, returns copies of the emitted blocks, and ends
 /// the pass.
-pub(crate) fn ask(
+pub(crate) fn give_once(
     source: &mut dyn Source,
     pool: &mut Pool,
     room: usize,
@@ -150,7 +150,7 @@ pub(crate) fn all(
 ) -> (Vec<EmittedBlock>, Result<(), Failure>) {
     let mut emitted = Vec::new();
     loop {
-        match ask(source, pool, 64, 1000) {
+        match give_once(source, pool, 64, 1000) {
             Ok((given, more)) => {
                 emitted.extend(more);
                 match given {

@@ -1,6 +1,6 @@
-//! Generated and external captures, read by `replay` and written by `pcap`: the packets must be the
-//! same, in order and with their times; a fault in a capture must be reported as by the capture
-//! reader, after the packets before it; and common tools must be able to read the output.
+//! Tests of generated and external captures, read by `replay` and written by `pcap`. The packets
+//! must be the same, in order and with their times. A fault in a capture must be reported as by the
+//! capture reader, after the packets before it. Common tools must be able to read the output.
 
 #![expect(clippy::unwrap_used, reason = "a test may fail by panicking")]
 
@@ -99,7 +99,7 @@ impl PacketContents {
 
 /// Returns the packets of a capture and its fault, as parsed by the capture reader without a
 /// source.
-fn parsed(bytes: &[u8]) -> (Vec<PacketContents>, Option<CaptureFault>) {
+fn parse_capture(bytes: &[u8]) -> (Vec<PacketContents>, Option<CaptureFault>) {
     let mut seen = Vec::new();
     for packet in capture::packets(bytes) {
         match packet {
@@ -111,7 +111,7 @@ fn parsed(bytes: &[u8]) -> (Vec<PacketContents>, Option<CaptureFault>) {
 }
 
 /// Returns the packets of `replay`, and the failure that ended it.
-fn replayed(file: &Path, pool: &mut Pool) -> (Vec<PacketContents>, Option<String>) {
+fn replay_capture(file: &Path, pool: &mut Pool) -> (Vec<PacketContents>, Option<String>) {
     let mut seen = Vec::new();
     let outcome = replay(file).and_then(|mut source| {
         run(&mut *source, pool, |batch| {
@@ -130,7 +130,7 @@ fn replayed(file: &Path, pool: &mut Pool) -> (Vec<PacketContents>, Option<String
 }
 
 /// Copies a capture by `replay | pcap`; `None` if it contains several link types.
-fn copied(from: &Path, to: &Path, pool: &mut Pool) -> Option<u64> {
+fn copy_capture(from: &Path, to: &Path, pool: &mut Pool) -> Option<u64> {
     let mut sink = pcap(to);
     let mut refused = None;
     if let Ok(mut source) = replay(from) {
@@ -153,27 +153,27 @@ fn copied(from: &Path, to: &Path, pool: &mut Pool) -> Option<u64> {
 
 #[test]
 fn captures_replay_exactly_and_copy_losslessly() {
-    let (packets, faults, mixed) = give_and_copy(&testkit::generated_captures());
+    let (packets, faults, mixed) = assert_replay_and_copy(&testkit::generated_captures());
     assert!(packets > 3_000 && faults > 5 && mixed == 1, "{packets}, {faults}, {mixed}");
 }
 
 #[test]
 fn corpus_captures_replay_exactly_and_copy_losslessly() {
     let Some(corpus) = testkit::corpus() else { return };
-    let (packets, _, mixed) = give_and_copy(&corpus);
+    let (packets, _, mixed) = assert_replay_and_copy(&corpus);
     assert!(packets > 10_000 && mixed < 20, "{packets} packets, {mixed} mixed");
 }
 
 /// Counts packets, faulty captures, and captures with several link types.
 #[expect(clippy::print_stdout, reason = "figures, which the harness shows when asked")]
-fn give_and_copy(captures: &Captures) -> (usize, usize, usize) {
+fn assert_replay_and_copy(captures: &Captures) -> (usize, usize, usize) {
     let captures = &captures.paths;
     let dir = TempDir::new("copies");
     let (copy, mut pool) = (dir.path("copy.pcap"), pool());
     let (mut packets, mut faults, mut mixed) = (0, 0, 0);
     for path in captures {
-        let (expected, fault) = parsed(&fs::read(path).unwrap());
-        let (seen, failure) = replayed(path, &mut pool);
+        let (expected, fault) = parse_capture(&fs::read(path).unwrap());
+        let (seen, failure) = replay_capture(path, &mut pool);
         let numbers = (seen.len(), expected.len());
         assert!(seen == expected, "{}: other packets: {numbers:?}", path.display());
         match (fault, failure) {
@@ -188,12 +188,13 @@ fn give_and_copy(captures: &Captures) -> (usize, usize, usize) {
         packets += seen.len();
         // Without blocks, no file is created or replaced.
         let _ = fs::remove_file(&copy);
-        let Some(written) = copied(path, &copy, &mut pool) else {
+        let Some(written) = copy_capture(path, &copy, &mut pool) else {
             mixed += 1;
             continue;
         };
         assert_eq!(written, expected.len() as u64);
-        let (back, fault) = fs::read(&copy).map_or((Vec::new(), None), |bytes| parsed(&bytes));
+        let (back, fault) =
+            fs::read(&copy).map_or((Vec::new(), None), |bytes| parse_capture(&bytes));
         assert_eq!(fault, None, "{}", path.display());
         let last = u64::from(u32::MAX) * 1_000_000_000 + 999_999_999;
         let same = expected.iter().zip(&back).all(|(before, after)| {
@@ -233,8 +234,8 @@ fn flip_bits(captures: &Captures) {
         let mut bytes = random.pick(&small).clone();
         random.flip_bits(&mut bytes, 3);
         fs::write(&path, &bytes).unwrap();
-        let (expected, fault) = parsed(&bytes);
-        let (seen, failure) = replayed(&path, &mut pool);
+        let (expected, fault) = parse_capture(&bytes);
+        let (seen, failure) = replay_capture(&path, &mut pool);
         assert!(seen == expected);
         assert_eq!(fault.is_some(), failure.is_some(), "{fault:?} {failure:?}");
     }
@@ -259,7 +260,7 @@ fn open_in_tools(captures: &Captures) {
     let dir = TempDir::new("tools");
     let (copy, mut pool) = (dir.path("copy.pcap"), pool());
     for path in captures.iter().step_by(captures.len() / 12) {
-        let Some(written) = copied(path, &copy, &mut pool) else { continue };
+        let Some(written) = copy_capture(path, &copy, &mut pool) else { continue };
         let reported =
             Command::new(&capinfos).args(["-c", "-M", "-T", "-r", "-m"]).arg(&copy).output();
         let reported = String::from_utf8(reported.unwrap().stdout).unwrap();

@@ -353,12 +353,12 @@ pub fn arguments(description: &'static Description, words: &[&str]) -> Result<Ar
         let (parameter, text) = match named {
             Some(named) => named,
             None => {
-                last = positional.next().or_else(|| last.filter(|p| p.many));
+                last = positional.next().or_else(|| last.filter(|p| p.repeatable));
                 (last.ok_or_else(|| mistake("one argument too many"))?, *word)
             }
         };
         let value: Value = parameter.parse(text)?;
-        match parameter.many {
+        match parameter.repeatable {
             true => arguments.add(parameter.name, value),
             false => arguments.set(parameter.name, value),
         }

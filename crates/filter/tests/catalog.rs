@@ -212,7 +212,8 @@ fn assert_kinds_keep_rights(captured: Captured) {
     }
 }
 
-/// Asserts that the filter left unchanged what its kind may not change.
+/// Asserts that the filter changed only the properties of a block that its kind permits it to
+/// change.
 fn assert_rights(d: &Description, before: &Block<'_>, after: &Block<'_>) {
     let name = d.name;
     // A filter that assigns sessions sets the session and direction (CONTRACT 8).

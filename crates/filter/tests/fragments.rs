@@ -161,7 +161,7 @@ fn compare_with_tshark(
     Some(same)
 }
 
-/// Compares reassembled frames with those that pcapplusplus wrote, byte for byte.
+/// Compares reassembled frames byte for byte with the frames that pcapplusplus wrote.
 #[test]
 fn corpus_pcapplusplus_makes_the_same_frames() {
     let Some(cases) = testkit::cases() else { return };

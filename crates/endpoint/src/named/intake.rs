@@ -1,8 +1,8 @@
 //! `buffer`: a source that other programs write to by name.
 //!
-//! In: one ring per writer, created by the writer. Out: the blocks as written, copied once, because
-//! writers are untrusted. Writers may connect and leave at any time. A `give` drains one writer
-//! after the other until the batch is full; the next `give` continues with the same writer.
+//! Each writer creates a ring. The source emits the blocks as written, copied once, because writers
+//! are untrusted. Writers may connect and leave at any time. A `give` drains one writer after the
+//! other until the batch is full; the next `give` continues with the same writer.
 
 use super::writers::Writers;
 use super::{access, failed};
@@ -90,7 +90,7 @@ struct Buffer {
     writers: Writers,
     link: Option<LinkType>,
     origin: u16,
-    /// True to end the input after the last writer has left.
+    /// True if the input ends when the last writer has left.
     until_last: bool,
     /// Memory for a block between ring and pool; `pending` is the length of a block that it holds.
     copy: Vec<u8>,
@@ -165,7 +165,7 @@ impl Source for Buffer {
         if self.given.blocks > before {
             return Ok(SourceStatus::Blocks);
         }
-        if self.until_last && self.writers.are_gone() {
+        if self.until_last && self.writers.have_all_left() {
             return Ok(SourceStatus::End);
         }
         let has_more = self.writers.fall_asleep();

@@ -1,5 +1,5 @@
-//! Named ends of a path, which other programs open: `user` and `socket` for readers, `buffer` for
-//! writers. [SL §4.3, §5.1]
+//! Endpoints of a path that other programs open by name: `user` and `socket` for readers, `buffer`
+//! for writers. [SL §4.3, §5.1]
 //!
 //! ```text
 //! … | user name=N    ring of blocks, written by the path ──► any number of readers, by permission
@@ -33,8 +33,8 @@ const SIZE: Parameter = Parameter::named(
     "how many bytes wait for the slowest reader",
 );
 
-/// Returns the access list for the mode in the arguments, reduced by the rights of users who may
-/// not read every input file of the path (CONTRACT 21).
+/// Returns the access list for the mode in the arguments, without the users who may not read every
+/// input file of the path (CONTRACT 21).
 fn access(arguments: &Arguments, readers: &Readers) -> AccessList {
     let mode = arguments.text("mode").and_then(|mode| u32::from_str_radix(mode, 8).ok());
     let mode = readers.mode(Path::new("/"), mode.unwrap_or(0o600));

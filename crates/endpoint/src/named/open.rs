@@ -1,4 +1,4 @@
-//! Opening of named ends by programs.
+//! Opening of named endpoints by programs.
 
 use abi::DbufId;
 use buffer::Fault;
@@ -7,7 +7,7 @@ use buffer::stream::{Config, Input, Output};
 use buffer::wait::BlockRead;
 use std::io;
 
-/// The reading end of a `user` or `socket`.
+/// The reading end of a `user` or `socket` sink.
 #[derive(Debug)]
 pub struct NamedReader {
     input: Input,
@@ -64,7 +64,7 @@ impl NamedReader {
     }
 }
 
-/// The writing end of a `buffer`.
+/// The writing end of a `buffer` source.
 #[derive(Debug)]
 pub struct NamedWriter(Output);
 

@@ -1,8 +1,8 @@
 //! `user` and `socket`: sinks whose blocks other programs read by opening a name.
 //!
-//! In: any blocks. Out: the bytes in view, as one block of the stream each. Every reader has a
-//! position of its own and starts with the first block written after its opening. Blocks without a
-//! reader, or without room in the ring, are dropped and counted.
+//! The viewed bytes of each block become one block of the stream. Every reader has a position of
+//! its own and starts with the first block written after the reader opened the name. Blocks without
+//! a reader, or without room in the ring, are dropped and counted.
 
 use super::{SIZE, access, failed};
 use crate::{DropReason, Failure, Opening, Sink, SinkEntry};
@@ -84,8 +84,9 @@ const FULL: Parameter = Parameter::named(
     "what becomes of a block for which a slow reader leaves no room",
 );
 
-/// Reasons for drops, in the order of [`Fate`].
+/// The drop reason for a block that no reader was connected to receive.
 const NO_READER: DropReason = DropReason::Named("no reader");
+/// The drop reason for a block that did not fit because a reader was too slow.
 const TOO_SLOW: DropReason = DropReason::Named("reader too slow");
 
 /// Interval between checks for a stop request while the sink waits.
@@ -101,7 +102,7 @@ struct NamedSink {
     address: Address,
     waits: bool,
     stopped: Arc<AtomicBool>,
-    /// Start of the stopped path's wait without progress.
+    /// Time at which the wait for a reader without progress began, once the path is stopped.
     idle_since: Option<Instant>,
     written: Amount,
     unread: Amount,

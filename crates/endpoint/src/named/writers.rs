@@ -1,4 +1,4 @@
-//! The writers of a `buffer`: a thread that accepts writers, and one descriptor for all of their
+//! The writers of a `buffer`, with a thread that accepts writers and one descriptor for all their
 //! rings.
 //!
 //! A program that connects becomes a writer only by its offer of a ring, which may arrive later or
@@ -79,7 +79,7 @@ impl Writers {
     }
 
     /// Returns true if there have been writers and all have left.
-    pub(super) fn are_gone(&self) -> bool {
+    pub(super) fn have_all_left(&self) -> bool {
         let none_comes =
             || self.shared.inputs.lock().unwrap_or_else(PoisonError::into_inner).is_empty();
         self.had_writer && self.list.is_empty() && none_comes()
@@ -106,7 +106,7 @@ impl Drop for Writers {
     }
 }
 
-/// Adds a descriptor to an epoll instance, which drops it when it is closed.
+/// Adds a descriptor to an epoll instance. The instance forgets the descriptor when it is closed.
 fn watch(all: &OwnedFd, fd: BorrowedFd<'_>) -> sys::Result<()> {
     let data = epoll::EventData::new_u64(0);
     epoll::add(all, fd, data, epoll::EventFlags::IN)

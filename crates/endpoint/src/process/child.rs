@@ -1,4 +1,4 @@
-//! The handle of a child process, shared by its two halves and the path.
+//! The handle of a child process, which its input half, its output half and the path share.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -27,7 +27,7 @@ pub struct Process {
     input_closed: AtomicBool,
     /// Set when the program's output is no longer needed, so that any exit status is accepted.
     released: AtomicBool,
-    /// Control of a sandbox or similar process; `None` for an ordinary program.
+    /// Control of a controlled process, such as a sandbox; `None` for an ordinary program.
     control: Option<Arc<dyn ProcessControl>>,
 }
 

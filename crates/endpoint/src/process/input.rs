@@ -1,8 +1,8 @@
-//! The input half of a program: a sink over its standard input.
+//! The input half of a program, a sink over the program's standard input.
 //!
-//! In: blocks. Out: the viewed bytes as one stream, with one system call per batch and no copy in
-//! this process. A full pipe blocks the space, like a full ring. When the program closes its end,
-//! further blocks are dropped; that is not an error.
+//! The viewed bytes of the blocks form one stream, written with one system call per batch and no
+//! copy in this process. A full pipe blocks the space, like a full ring. When the program closes
+//! its end, further blocks are dropped; that is not an error.
 
 use super::child::Process;
 use crate::failure::failed;
@@ -52,7 +52,7 @@ impl ProgramInput {
 
     /// Counts a block of `length` bytes, of which `here` are present: as a hole if some are
     /// missing, as written if `written` equals `here`, else as dropped.
-    fn count(&mut self, length: u32, here: u64, written: u64) {
+    fn count_block(&mut self, length: u32, here: u64, written: u64) {
         if u64::from(length) > here {
             self.holes.add(length);
             return;
@@ -77,7 +77,7 @@ impl Sink for ProgramInput {
             let here = block.bytes().len() as u64;
             let out = here.min(written);
             written -= out;
-            self.count(block.length(), here, out);
+            self.count_block(block.length(), here, out);
         }
         Ok(())
     }

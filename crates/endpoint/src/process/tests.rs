@@ -1,7 +1,7 @@
-//! Single programs, driven through their halves: bytes, drops, ends.
+//! Tests of single programs, driven through their two halves: bytes, drops, exits.
 
 use super::*;
-use crate::testing::{arguments, ask, bare, batch, description, hole, opening, pool};
+use crate::testing::{arguments, bare, batch, description, give_once, hole, opening, pool};
 use crate::{DropReason, Sink, SourceStatus};
 use filter::Amount;
 use sys::process_group::ProcessEnd;
@@ -12,7 +12,7 @@ struct Halves {
     process: Arc<Process>,
 }
 
-fn run(command: &str, role: ProcessRole) -> Halves {
+fn start_program(command: &str, role: ProcessRole) -> Halves {
     let given = arguments(&EXEC, &[("command", command)]);
     let StartedProcess { input, output } = start(&opening(&given, &[]), role).unwrap();
     let of_input = input.as_ref().and_then(|input| input.process().cloned());
@@ -31,7 +31,7 @@ impl Halves {
     }
 
     /// Closes the input and returns the remaining output.
-    fn rest(&mut self) -> Vec<u8> {
+    fn close_and_read_rest(&mut self) -> Vec<u8> {
         if let Some(input) = &mut self.input {
             input.finish().unwrap();
         }
@@ -39,7 +39,7 @@ impl Halves {
         let mut pool = pool(1 << 18);
         let mut bytes = Vec::new();
         loop {
-            let (given, emitted) = ask(output.as_mut(), &mut pool, 64, 7).unwrap();
+            let (given, emitted) = give_once(output.as_mut(), &mut pool, 64, 7).unwrap();
             bytes.extend(emitted.iter().flat_map(|block| block.bytes.clone()));
             match given {
                 SourceStatus::End => return bytes,
@@ -59,46 +59,46 @@ impl Halves {
     }
 }
 
-const fn amount(blocks: u64, bytes: u64) -> Amount {
+const fn amount_of(blocks: u64, bytes: u64) -> Amount {
     Amount { blocks, bytes }
 }
 
 #[test]
 fn viewed_bytes_pass_through_program_in_order() {
-    let mut cat = run("cat", ProcessRole::Middle);
+    let mut cat = start_program("cat", ProcessRole::Middle);
     let bytes: Vec<u8> = (0..1000_u32).flat_map(|n| n.to_be_bytes()).collect();
     let about = vec![0; 40];
     cat.give(&[bare(&bytes), description(&about), bare(b""), bare(b" and more")]);
-    assert_eq!(cat.input.as_ref().unwrap().written(), Some(amount(4, 4009)));
-    assert_eq!(cat.rest(), [bytes.as_slice(), b" and more"].concat());
+    assert_eq!(cat.input.as_ref().unwrap().written(), Some(amount_of(4, 4009)));
+    assert_eq!(cat.close_and_read_rest(), [bytes.as_slice(), b" and more"].concat());
     assert_eq!(cat.output.as_ref().unwrap().counters().given.bytes, 4009);
     cat.process.finish().unwrap().unwrap();
 }
 
 #[test]
 fn holes_are_dropped_and_counted() {
-    let mut cat = run("cat", ProcessRole::Middle);
+    let mut cat = start_program("cat", ProcessRole::Middle);
     cat.give(&[bare(b"before"), hole(500), bare(b"behind")]);
     assert_eq!(
         cat.dropped(),
-        [(DropReason::ProgramEnded, amount(0, 0)), (DropReason::Hole, amount(1, 500))]
+        [(DropReason::ProgramEnded, amount_of(0, 0)), (DropReason::Hole, amount_of(1, 500))]
     );
-    assert_eq!(cat.rest(), b"beforebehind");
+    assert_eq!(cat.close_and_read_rest(), b"beforebehind");
 }
 
 #[test]
 fn bytes_after_program_end_are_counted_as_dropped() {
-    let mut head = run("head -c 5", ProcessRole::Middle);
+    let mut head = start_program("head -c 5", ProcessRole::Middle);
     let block = vec![b'x'; 30_000];
     head.give_until_input_closed(&block);
     head.give(&[bare(&block), bare(&block)]);
     let written = head.input.as_ref().unwrap().written().unwrap();
     let [(_, ended), (_, none)] = head.dropped()[..] else { panic!("two reasons") };
-    assert_eq!(none, amount(0, 0));
+    assert_eq!(none, amount_of(0, 0));
     assert_eq!((written.bytes + ended.bytes) % 30_000, 0);
     assert_eq!(written.bytes + ended.bytes, (written.blocks + ended.blocks) * 30_000);
     assert!(ended.blocks >= 2 && ended.bytes >= 60_000, "{ended:?}");
-    assert_eq!(head.rest(), b"xxxxx");
+    assert_eq!(head.close_and_read_rest(), b"xxxxx");
     head.process.finish().unwrap().unwrap();
 }
 
@@ -118,8 +118,8 @@ fn failed_program_is_reported_with_command_and_status() {
             "the program \"kill -9 $$\" was ended by signal 9 (SIGKILL)",
         ),
     ] {
-        let mut program = run(command, ProcessRole::Middle);
-        assert_eq!(program.rest(), b"");
+        let mut program = start_program(command, ProcessRole::Middle);
+        assert_eq!(program.close_and_read_rest(), b"");
         let bad = program.process.finish().unwrap().unwrap_err();
         assert_eq!((bad.ended, bad.to_string().as_str(), bad.quiet), (ended, text, false));
         assert_eq!(program.process.ended(), Some(Err(bad)), "it stays known");
@@ -128,7 +128,7 @@ fn failed_program_is_reported_with_command_and_status() {
 
 #[test]
 fn program_failure_is_visible_without_waiting() {
-    let mut program = run("exit 7", ProcessRole::End);
+    let mut program = start_program("exit 7", ProcessRole::End);
     assert!(program.output.is_none());
     program.give_until_input_closed(b"anything");
     let bad = loop {
@@ -142,41 +142,44 @@ fn program_failure_is_visible_without_waiting() {
 
 #[test]
 fn closed_output_ends_program_without_failure() {
-    let mut yes = run("yes; sleep 1000", ProcessRole::Head);
+    let mut yes = start_program("yes; sleep 1000", ProcessRole::Head);
     assert!(yes.input.is_none());
     let output = yes.output.as_mut().unwrap();
     let mut pool = pool(1 << 18);
-    while ask(output.as_mut(), &mut pool, 64, 7).unwrap().1.is_empty() {
+    while give_once(output.as_mut(), &mut pool, 64, 7).unwrap().1.is_empty() {
         sys::poll::readable(&[output.descriptor().unwrap()], None);
     }
     output.close();
-    assert_eq!(ask(output.as_mut(), &mut pool, 64, 7).unwrap(), (SourceStatus::End, Vec::new()));
+    assert_eq!(
+        give_once(output.as_mut(), &mut pool, 64, 7).unwrap(),
+        (SourceStatus::End, Vec::new())
+    );
     yes.process.finish().unwrap().unwrap();
 }
 
 #[test]
 fn stop_ends_source_program_and_drains_filter_program() {
-    let mut source = run(
+    let mut source = start_program(
         "trap 'echo last words; exit 0' TERM; echo first; while :; do :; done",
         ProcessRole::Head,
     );
     let output = source.output.as_mut().unwrap();
     sys::poll::readable(&[output.descriptor().unwrap()], None);
     assert!(output.stop(), "what is under way still comes");
-    assert_eq!(source.rest(), b"first\nlast words\n");
+    assert_eq!(source.close_and_read_rest(), b"first\nlast words\n");
     assert!(!source.output.as_mut().unwrap().stop());
     source.process.finish().unwrap().unwrap();
 
-    let mut filter = run("cat; echo end", ProcessRole::Middle);
+    let mut filter = start_program("cat; echo end", ProcessRole::Middle);
     filter.give(&[bare(b"some\n")]);
     assert!(filter.output.as_mut().unwrap().stop());
     filter.give(&[bare(b"more\n")]);
-    assert_eq!(filter.rest(), b"some\nmore\nend\n");
+    assert_eq!(filter.close_and_read_rest(), b"some\nmore\nend\n");
 }
 
 #[test]
 fn dropped_program_is_killed() {
-    let mut program = run("trap '' TERM; echo here; exec sleep 1000", ProcessRole::Head);
+    let mut program = start_program("trap '' TERM; echo here; exec sleep 1000", ProcessRole::Head);
     let output = program.output.take().unwrap();
     let descriptor = output.descriptor().unwrap().try_clone_to_owned().unwrap();
     sys::poll::readable(&[output.descriptor().unwrap()], None);

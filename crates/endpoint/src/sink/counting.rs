@@ -3,7 +3,7 @@
 use crate::{DropReason, Failure, Sink};
 use filter::{Amount, Batch, Report, Time};
 
-/// A sink that consumes blocks without writing them anywhere.
+/// A sink that consumes blocks without writing them.
 #[derive(Debug, Default)]
 pub(super) struct CountingSink {
     pub(super) consumed: Amount,

@@ -1,9 +1,9 @@
 //! `drop`: drops blocks on purpose.
 //!
-//! In: any blocks. Out: nothing; the ledger counts every block as dropped by request. Frames that a
-//! source has withheld from the host are lost to everybody; observed frames still reach the host
-//! (CONTRACT 2). Use `discard` for blocks that have served their purpose, `drop` for unwanted
-//! blocks.
+//! The sink writes nothing, and the ledger counts every block as dropped by request. No other party
+//! receives a frame that a source has withheld from the host, whereas observed frames still reach
+//! the host (CONTRACT 2). Use `discard` for blocks that have served their purpose, `drop` for
+//! unwanted blocks.
 
 use super::counting::CountingSink;
 use super::discard::DISCARD;

@@ -1,10 +1,10 @@
 //! `freeze`: saves the frames around a triggering block to a capture file.
 //!
-//! In: all frames of a stream. Out: nothing until a frame triggers; then a new file with the frames
-//! of the time `before` the trigger, the trigger itself, and the frames of the time `after` it.
-//! Older frames are evicted, so a path that waits for weeks needs at most `bytes` of memory. Files
-//! are readable by their owner only, nothing is overwritten, and at most `files` are created, so
-//! that forced triggers cannot fill the disk. (V9)
+//! The sink stores all frames of a stream and writes nothing until a frame triggers. It then
+//! creates a file with the frames of the time `before` the trigger, the trigger itself, and the
+//! frames of the time `after` it. Older frames are evicted, so a path that waits for weeks needs at
+//! most `bytes` of memory. Files are readable by their owner only, nothing is overwritten, and at
+//! most `files` are created, so that forced triggers cannot fill the disk. (V9)
 
 use crate::history::{self, FrameHeader, History, HistoryLimits, HistoryStart};
 use crate::{Failure, Opening, Sink, SinkEntry};
@@ -145,7 +145,7 @@ impl Sink for Freeze {
         if let Some(capture) = &mut self.open
             && capture.flush().is_err()
         {
-            self.give_up();
+            self.abandon_capture();
         }
         Ok(())
     }
@@ -187,18 +187,18 @@ impl Freeze {
                 if triggers {
                     capture.until = until;
                 }
-                self.add(&FrameHeader::of(block), block.frame);
+                self.add_frame(&FrameHeader::of(block), block.frame);
             }
             None if triggers && self.counts.files + self.counts.failed >= self.files_max => {
                 self.counts.ignored += 1;
             }
-            None if triggers => self.begin(LinkType(block.marks.link), until),
+            None if triggers => self.begin_capture(LinkType(block.marks.link), until),
             None => {}
         }
     }
 
     /// Starts a file with the history, whose last frame is the trigger.
-    fn begin(&mut self, link: LinkType, until: Time) {
+    fn begin_capture(&mut self, link: LinkType, until: Time) {
         let Ok(file) = create(&self.into, self.files_max) else {
             self.counts.failed += 1;
             return;
@@ -209,14 +209,14 @@ impl Freeze {
         let room = self.bytes.saturating_mul(2);
         self.open = Some(Capture { file, link, until, room, buffer });
         let remembered = std::mem::replace(&mut self.history, History::new(HistoryLimits::NONE));
-        remembered.since(HistoryStart::Oldest, |header, frame| self.add(header, frame));
+        remembered.since(HistoryStart::Oldest, |header, frame| self.add_frame(header, frame));
         self.history = remembered;
         // Frames of this file are not repeated in the next.
         self.history.clear();
     }
 
     /// Appends a frame to the open file.
-    fn add(&mut self, header: &FrameHeader, frame: &[u8]) {
+    fn add_frame(&mut self, header: &FrameHeader, frame: &[u8]) {
         let Some(capture) = &mut self.open else { return };
         let needs = frame.len() + history::RECORD_HEADER_SIZE;
         if capture.link != header.link || needs > capture.room {
@@ -227,17 +227,18 @@ impl Freeze {
         history::record(header, frame, &mut capture.buffer);
         self.counts.frames += 1;
         if capture.buffer.len() >= FLUSH_SIZE && capture.flush().is_err() {
-            self.give_up();
+            self.abandon_capture();
         }
     }
 
+    /// Writes the rest of the open file and closes it.
     fn close(&mut self) {
         let flushed = self.open.as_mut().is_none_or(|capture| capture.flush().is_ok());
         self.open = None;
         self.counts.failed += u64::from(!flushed);
     }
 
-    fn give_up(&mut self) {
+    fn abandon_capture(&mut self) {
         self.open = None;
         self.counts.failed += 1;
     }
@@ -281,19 +282,19 @@ fn create(into: &Path, files_max: u64) -> std::io::Result<File> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sink::pcap::tests::read;
+    use crate::sink::pcap::tests::read_capture;
     use crate::testing::{TempDir, arguments, batch, frame, opening, refused};
     use abi::{BlockMetadata, Class};
     use std::os::unix::fs::PermissionsExt;
 
     const SECOND: Time = 1_000_000_000;
 
-    fn sink(path: &str, given: &[(&str, &str)]) -> Box<dyn Sink> {
+    fn freeze_sink(path: &str, given: &[(&str, &str)]) -> Box<dyn Sink> {
         let given = arguments(&FREEZE, &[&[("into", path)], given].concat());
         open(&opening(&given, &[])).unwrap()
     }
 
-    fn at(second: u64, class: Class, bytes: &[u8]) -> Block<'_> {
+    fn block_at(second: u64, class: Class, bytes: &[u8]) -> Block<'_> {
         let context = BlockMetadata { time: second * SECOND, ..BlockMetadata::default() };
         Block { context, ..frame(bytes) }.with_class(class)
     }
@@ -301,50 +302,50 @@ mod tests {
     fn feed(sink: &mut dyn Sink, seconds: std::ops::Range<u64>, triggers: &[u64]) {
         for second in seconds {
             let class = if triggers.contains(&second) { Class::YES } else { Class::NONE };
-            sink.take(&batch(&[at(second, class, &[second as u8; 60])]), 0).unwrap();
+            sink.take(&batch(&[block_at(second, class, &[second as u8; 60])]), 0).unwrap();
         }
     }
 
-    fn seconds(path: &str) -> Vec<u64> {
-        read(path).into_iter().map(|(time, ..)| time / SECOND).collect()
+    fn captured_seconds(path: &str) -> Vec<u64> {
+        read_capture(path).into_iter().map(|(time, ..)| time / SECOND).collect()
     }
 
     #[test]
     fn v9_frames_around_trigger_are_saved() {
         let dir = TempDir::new();
         let path = dir.path("alert.pcap");
-        let mut sink = sink(&path, &[("before", "5s"), ("after", "2s")]);
+        let mut sink = freeze_sink(&path, &[("before", "5s"), ("after", "2s")]);
         feed(&mut *sink, 0..100, &[20, 50, 51, 53]);
         let rows = sink.finish().unwrap().rows;
         let value = |name: &str| rows.iter().find(|(row, _)| row == name).map(|(_, value)| *value);
         assert_eq!((value("triggers"), value("files")), (Some(4), Some(2)));
-        assert_eq!(seconds(&path), (15..=22).collect::<Vec<_>>());
-        assert_eq!(seconds(&format!("{path}.2")), (45..=55).collect::<Vec<_>>());
+        assert_eq!(captured_seconds(&path), (15..=22).collect::<Vec<_>>());
+        assert_eq!(captured_seconds(&format!("{path}.2")), (45..=55).collect::<Vec<_>>());
         let mode = std::fs::metadata(&path).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
     }
 
     #[test]
-    fn v9_files_and_bytes_are_limited_and_nothing_is_replaced() {
+    fn v9_freeze_limits_files_and_bytes_and_replaces_nothing() {
         let dir = TempDir::new();
         let path = dir.path("alert.pcap");
         std::fs::write(&path, "mine").unwrap();
         let given = [("before", "1s"), ("after", "1s"), ("files", "2")];
-        let mut few = sink(&path, &given);
+        let mut few = freeze_sink(&path, &given);
         feed(&mut *few, 0..60, &[10, 20, 30, 40]);
         let rows = few.finish().unwrap().rows;
         assert!(rows.contains(&("triggers without a file".to_owned(), 2)), "{rows:?}");
         assert_eq!(std::fs::read(&path).unwrap(), b"mine");
-        assert_eq!(seconds(&format!("{path}.2")), [9, 10, 11]);
-        assert_eq!(seconds(&format!("{path}.3")), [19, 20, 21]);
+        assert_eq!(captured_seconds(&format!("{path}.2")), [9, 10, 11]);
+        assert_eq!(captured_seconds(&format!("{path}.3")), [19, 20, 21]);
         assert!(!Path::new(&format!("{path}.4")).exists());
 
         let path = dir.path("long.pcap");
-        let mut long = sink(&path, &[("bytes", "64k"), ("before", "1h"), ("after", "1h")]);
+        let mut long = freeze_sink(&path, &[("bytes", "64k"), ("before", "1h"), ("after", "1h")]);
         let big = vec![1; 10_000];
         for second in 0..50 {
             let class = if second == 20 { Class::YES } else { Class::NONE };
-            long.take(&batch(&[at(second, class, &big)]), 0).unwrap();
+            long.take(&batch(&[block_at(second, class, &big)]), 0).unwrap();
         }
         let rows = long.finish().unwrap().rows;
         assert!(
@@ -352,17 +353,18 @@ mod tests {
             "{rows:?}"
         );
         assert!(std::fs::metadata(&path).unwrap().len() <= 128 << 10);
-        assert_eq!(seconds(&path)[0], 15, "what fits in 64 KB before it");
+        assert_eq!(captured_seconds(&path)[0], 15, "what fits in 64 KB before it");
     }
 
     #[test]
     fn v9_expression_selects_the_trigger() {
         let dir = TempDir::new();
         let path = dir.path("x.pcap");
-        let mut sink = sink(&path, &[("when", "ether[0] = 7"), ("before", "1s"), ("after", "0s")]);
+        let mut sink =
+            freeze_sink(&path, &[("when", "ether[0] = 7"), ("before", "1s"), ("after", "0s")]);
         feed(&mut *sink, 0..20, &[]);
         sink.finish().unwrap();
-        assert_eq!(seconds(&path), [6, 7]);
+        assert_eq!(captured_seconds(&path), [6, 7]);
         let given = arguments(&FREEZE, &[("into", &path), ("when", "tcp prt 5")]);
         let failure = refused(open(&opening(&given, &[]))).to_string();
         assert!(failure.contains("`tcp prt 5`: it is no filter"), "{failure}");

@@ -34,9 +34,9 @@ impl<'a> Headers<'a> {
         Some(Self { frame: block.frame, layers, flow })
     }
 
-    /// Parses the headers that stand in front of bytes made from a frame, for instance compressed
-    /// ones ([`Block::headers`]); `None` for other blocks.
-    pub(crate) fn of_made(block: &Block<'a>) -> Option<Self> {
+    /// Parses the headers that precede bytes made from a frame, for example compressed headers
+    /// ([`Block::headers`]); `None` for other blocks.
+    pub(crate) fn of_derived_block(block: &Block<'a>) -> Option<Self> {
         let frame = block.headers();
         if block.marks.link != Marks::NO_LINK || frame.is_empty() {
             return None;
@@ -60,7 +60,7 @@ impl<'a> Headers<'a> {
         self.layers.tags.outer(self.frame).map(|tag| tag.id())
     }
 
-    fn transport(&self, f: &mut fmt::Formatter<'_>, flow: &Flow) -> fmt::Result {
+    fn format_transport(&self, f: &mut fmt::Formatter<'_>, flow: &Flow) -> fmt::Result {
         match protocol::name(flow.protocol) {
             Some(name) => write!(f, " {name}")?,
             None => write!(f, " protocol {}", flow.protocol)?,
@@ -83,7 +83,7 @@ impl<'a> Headers<'a> {
         }
     }
 
-    fn without_flow(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    fn format_without_flow(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let packet = self.layers.packet(self.frame).unwrap_or_default();
         if let (Network::Arp, Some(arp)) = (self.layers.network, Arp::parse(packet)) {
             return fmt::Display::fmt(arp, f);
@@ -110,9 +110,9 @@ impl fmt::Display for Headers<'_> {
             Some(flow) => {
                 let version = if flow.source.is_ipv4() { "IP" } else { "IP6" };
                 write!(f, "{version} {flow}")?;
-                self.transport(f, flow)?;
+                self.format_transport(f, flow)?;
             }
-            None => self.without_flow(f)?,
+            None => self.format_without_flow(f)?,
         }
         if self.layers.faults.malformed {
             f.write_str(", malformed")?;

@@ -115,7 +115,7 @@ impl JsonLine<'_> {
     }
 }
 
-/// Addresses, ports and protocols, part of the schema; `files` writes the same.
+/// Addresses, ports and protocols of a block, in the public schema that `json` and `files` share.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct EndpointFields {
     vlan: Option<u16>,
@@ -242,7 +242,8 @@ mod tests {
     use super::*;
     use crate::testing::CREATION;
     use crate::testing::{
-        TIME, TempDir, arguments, bare, batch, described, description, frame, hex, hole, opening,
+        TIME, TempDir, arguments, bare, batch, description, description_record, frame, hex, hole,
+        opening,
     };
     use abi::Class;
     use filter::{Classes, ValueRange};
@@ -287,7 +288,7 @@ mod tests {
 
     #[test]
     fn described_message_is_one_object() {
-        let request = described(RecordKind::HttpRequest, |writer| {
+        let request = description_record(RecordKind::HttpRequest, |writer| {
             writer.number(Field::Time, TIME + 1);
             writer.text(Field::Method, b"GET");
             writer.text(Field::Url, b"/\x1b");

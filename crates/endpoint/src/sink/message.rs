@@ -1,8 +1,8 @@
 //! The description record of a message (`wire::record`) as JSON and as text.
 //!
-//! In: a description block. Out: its fields for the objects of `json` and `files`, and
-//! one phrase for `print`: `10.0.0.1:1234 > 10.0.0.2:80 http GET http://host/path`. Records are
-//! untrusted: texts are printed without control characters, and malformed fields are omitted.
+//! A description block becomes fields for the objects of `json` and `files`, and one phrase for
+//! `print`: `10.0.0.1:1234 > 10.0.0.2:80 http GET http://host/path`. Records are untrusted: texts
+//! are printed without control characters, and malformed fields are omitted.
 
 use crate::clock::Rfc3339;
 use crate::sink::object::entry;
@@ -187,8 +187,8 @@ const fn is_plain(byte: u8) -> bool {
 /// Counters of messages and their fragments.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MessageCounts {
-    /// True if a description is followed by the blocks of its message. In a stream, descriptions
-    /// stand alone.
+    /// True if the blocks of a message follow its description. In a stream, descriptions are not
+    /// followed by blocks.
     followed: bool,
     messages: u64,
     fragments: u64,
@@ -328,11 +328,11 @@ fn write_fields(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{TIME, described};
+    use crate::testing::{TIME, description_record};
     use serde_json::{Value, json};
 
     fn exchange() -> Vec<u8> {
-        described(RecordKind::HttpExchange, |writer| {
+        description_record(RecordKind::HttpExchange, |writer| {
             writer.number(Field::Time, TIME);
             writer.number(Field::End, TIME + 12_345_678);
             writer.text(Field::Client, &[10, 0, 0, 1]);
@@ -363,7 +363,7 @@ mod tests {
                  1024 bytes received, 12.345 ms"
             )
         );
-        let response = described(RecordKind::HttpResponse, |writer| {
+        let response = description_record(RecordKind::HttpResponse, |writer| {
             writer.text(Field::Client, &[0; 16]);
             writer.text(Field::Server, &[1; 16]);
             writer.number(Field::Status, 404);
@@ -378,7 +378,7 @@ mod tests {
             "101:101:101:101:101:101:101:101 > :: http 404 Not\\x0AFound, text/html, \
              7 bytes stated, 3 bytes missing, incomplete"
         );
-        let answer = described(RecordKind::Dns, |writer| {
+        let answer = description_record(RecordKind::Dns, |writer| {
             writer.number(Field::Answer, 1);
             writer.text(Field::RcodeName, b"NOERROR");
             writer.text(Field::Type, b"A");
@@ -388,7 +388,7 @@ mod tests {
         });
         let record = "dns answer NOERROR A example.com, 1.2.3.4, 5.6.7.8";
         assert_eq!(phrase(&answer, Direction::Forward), record);
-        let hello = described(RecordKind::Tls, |writer| {
+        let hello = description_record(RecordKind::Tls, |writer| {
             writer.text(Field::TlsVersion, b"1.3");
             writer.text(Field::ServerName, b"example.com");
             writer.text(Field::Alpn, b"h2");
@@ -398,7 +398,7 @@ mod tests {
 
     #[test]
     fn every_field_type_serializes() {
-        let bytes = described(RecordKind::Dns, |writer| {
+        let bytes = description_record(RecordKind::Dns, |writer| {
             writer.number(Field::Time, TIME);
             writer.number(Field::End, TIME);
             writer.text(Field::Client, &[10, 0, 0, 1]);
@@ -429,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn json_names_are_unique() {
+    fn json_field_names_are_unique() {
         let others = [
             "version",
             "time",
@@ -475,7 +475,7 @@ mod tests {
     }
 
     #[test]
-    fn cut_record_is_marked() {
+    fn truncated_record_is_marked() {
         let whole = exchange();
         let mut room = vec![0; whole.len() - 20];
         let mut writer = record::Writer::new(&mut room, RecordKind::HttpExchange);

@@ -1,4 +1,4 @@
-//! The sinks.
+//! The sinks of the catalog.
 //!
 //! Each file has the same order: output, `Description`, state, `impl Sink`, tests. Data goes to
 //! standard output or files, never to standard error; reports go to the caller that started the

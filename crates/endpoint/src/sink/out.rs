@@ -42,7 +42,8 @@ pub(crate) struct Out {
     messages: bool,
     /// Action before the first write.
     before: FirstWrite,
-    /// True if this output holds the lock. A shell's lock on standard output is not released here.
+    /// True if this output holds the file lock. The lock of a shell on standard output is not
+    /// released here.
     locked: bool,
     /// True if several requests append to the file, each with a shared lock.
     shared: bool,
@@ -50,7 +51,7 @@ pub(crate) struct Out {
     /// End offset of each block in the buffer, with its viewed bytes.
     ends: Vec<(usize, u32)>,
     written: Amount,
-    /// Longest wall time of a flush, in ns, since it was last asked for.
+    /// Longest wall time of a flush, in ns, since the last [`Out::take_longest_write`].
     longest_write: u64,
     /// Notes for the final report.
     remarks: Vec<String>,
@@ -349,8 +350,8 @@ fn names_file(path: &str, file: &File) -> bool {
     there.ok().zip(here.ok()).is_some_and(same)
 }
 
-/// Registers the removal of a newly created file on rollback, unless it has been written to or
-/// replaced by then.
+/// Registers the removal of a newly created file on rollback. The file is kept if it has been
+/// written to or replaced by then.
 pub(crate) fn remove_on_rollback(file: &File, path: PathBuf, steps: &Steps) -> io::Result<()> {
     let made = file.metadata()?;
     let path = std::path::absolute(path)?;
@@ -373,7 +374,7 @@ mod tests {
     use crate::testing::TempDir;
     use std::io::Read;
 
-    fn on_pipe() -> (io::PipeReader, Out) {
+    fn output_to_pipe() -> (io::PipeReader, Out) {
         let (reader, writer) = io::pipe().unwrap();
         let file = File::from(std::os::fd::OwnedFd::from(writer));
         let mut out = Out::from_file(file, "standard output".to_owned());
@@ -381,7 +382,7 @@ mod tests {
         (reader, out)
     }
 
-    fn block(out: &mut Out, text: &[u8]) -> Result<(), Failure> {
+    fn append_block(out: &mut Out, text: &[u8]) -> Result<(), Failure> {
         out.text().extend_from_slice(text);
         out.end_block(1)
     }
@@ -391,11 +392,11 @@ mod tests {
         let dir = TempDir::new();
         let path = dir.path("out");
         let mut out = Out::create(&path, CREATION).unwrap();
-        block(&mut out, b"one").unwrap();
+        append_block(&mut out, b"one").unwrap();
         assert_eq!(std::fs::read(&path).unwrap(), b"");
-        block(&mut out, &[b'x'; FLUSH_SIZE]).unwrap();
+        append_block(&mut out, &[b'x'; FLUSH_SIZE]).unwrap();
         assert_eq!(std::fs::read(&path).unwrap().len(), FLUSH_SIZE + 3);
-        block(&mut out, b"two").unwrap();
+        append_block(&mut out, b"two").unwrap();
         assert_eq!(out.written().blocks, 2);
         out.flush().unwrap();
         assert_eq!(out.written(), Amount { blocks: 3, bytes: 3 });
@@ -409,7 +410,7 @@ mod tests {
         drop(Out::create(&path, CREATION).unwrap());
         assert_eq!(std::fs::read(&path).unwrap(), b"old contents");
         let mut out = Out::create(&path, CREATION).unwrap();
-        block(&mut out, b"new").unwrap();
+        append_block(&mut out, b"new").unwrap();
         out.flush().unwrap();
         assert_eq!(std::fs::read(&path).unwrap(), b"new");
     }
@@ -422,7 +423,7 @@ mod tests {
             let mut out = Out::append(&path, Lines::Text, CREATION).unwrap();
             let busy = Out::create(&path, CREATION).unwrap_err().to_string();
             assert!(busy.contains("running request"), "{busy}");
-            block(&mut out, text).unwrap();
+            append_block(&mut out, text).unwrap();
             out.flush().unwrap();
         }
         assert_eq!(std::fs::read(&path).unwrap(), b"one\ntwo\n");
@@ -430,13 +431,13 @@ mod tests {
 
     #[test]
     fn closed_pipe_fails_quietly_and_full_disk_does_not() {
-        let (reader, mut out) = on_pipe();
+        let (reader, mut out) = output_to_pipe();
         drop(reader);
         testkit::wait_until_closed(&out.file);
-        block(&mut out, b"nobody reads this").unwrap();
+        append_block(&mut out, b"nobody reads this").unwrap();
         assert!(out.flush().unwrap_err().quiet);
         let mut out = Out::create("/dev/full", CREATION).unwrap();
-        block(&mut out, b"too much").unwrap();
+        append_block(&mut out, b"too much").unwrap();
         let failure = out.flush().unwrap_err();
         assert!(!failure.quiet);
         assert!(failure.to_string().starts_with("cannot write /dev/full: no space left"));
@@ -445,7 +446,7 @@ mod tests {
 
     #[test]
     fn blocks_written_before_pipe_closed_are_counted() {
-        let (mut reader, mut out) = on_pipe();
+        let (mut reader, mut out) = output_to_pipe();
         rustix::io::ioctl_fionbio(&out.file, true).unwrap();
         let gone = std::thread::spawn(move || {
             let mut first = vec![0; 10_000];
@@ -453,7 +454,7 @@ mod tests {
         });
         let mut outcome = Ok(());
         for _ in 0..200 {
-            outcome = block(&mut out, &[b'y'; 1000]);
+            outcome = append_block(&mut out, &[b'y'; 1000]);
             if outcome.is_err() {
                 break;
             }
@@ -470,10 +471,10 @@ mod tests {
         let (reader, writer) = sys::descriptor::pair().unwrap();
         let mut out = Out::from_file(File::from(writer), "standard output".to_owned());
         out.messages = true;
-        block(&mut out, b"one").unwrap();
-        block(&mut out, b"two").unwrap();
+        append_block(&mut out, b"one").unwrap();
+        append_block(&mut out, b"two").unwrap();
         out.flush().unwrap();
-        block(&mut out, &[b'x'; MESSAGE_PAYLOAD_MAX + 1]).unwrap();
+        append_block(&mut out, &[b'x'; MESSAGE_PAYLOAD_MAX + 1]).unwrap();
         out.flush().unwrap();
         let mut message = vec![0; MESSAGE_PAYLOAD_MAX + 1];
         let mut next = || {

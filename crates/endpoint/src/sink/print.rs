@@ -207,7 +207,7 @@ mod tests {
     use crate::Origins;
     use crate::testing::CREATION;
     use crate::testing::{
-        TempDir, arguments, bare, batch, described, description, frame, hex, hole, opening,
+        TempDir, arguments, bare, batch, description, description_record, frame, hex, hole, opening,
     };
     use abi::Flags;
     use filter::{Classes, ValueRange};
@@ -279,7 +279,7 @@ mod tests {
 
     #[test]
     fn described_message_is_one_line() {
-        let response = described(RecordKind::HttpResponse, |writer| {
+        let response = description_record(RecordKind::HttpResponse, |writer| {
             writer.text(Field::Client, &[10, 0, 0, 1]);
             writer.text(Field::Server, &[10, 0, 0, 2]);
             writer.number(Field::Status, 200);

@@ -62,5 +62,5 @@ fn outlet(arguments: &Arguments) -> Outlet {
 }
 
 fn open(opening: &Opening<'_>) -> Result<Box<dyn Sink>, Failure> {
-    tx::begin(opening, (true, "any"), true)
+    tx::open_on_device(opening, (true, "any"), true)
 }

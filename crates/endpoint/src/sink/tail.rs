@@ -1,10 +1,10 @@
 //! Repair of the last line of a file that an earlier run has left incomplete after a kill or a full
 //! disk.
 //!
-//! In: a file about to be appended to. Out: the same file, ending with a line terminator. An
-//! incomplete JSON object is removed, since readers expect an object in each line. Other text is
-//! terminated, since even part of it may be useful, and so is a JSON object that lacks only its
-//! line terminator. (docs/book/decisions/0049-replaced-files.md)
+//! Before a file is appended to, its end is changed so that it ends with a line terminator. An
+//! incomplete JSON object is removed, since readers expect an object in each line. Other text gets
+//! a line terminator, since even part of it may be useful, and so does a JSON object that lacks
+//! only the terminator. (docs/book/decisions/0049-replaced-files.md)
 
 use std::fs::File;
 use std::io::{self, Write as _};
@@ -109,7 +109,7 @@ mod tests {
     use sys::open::OpenRegular;
 
     /// Returns the repaired contents, and whether a change was reported.
-    fn mended(before: &[u8], lines: Lines) -> (Vec<u8>, bool) {
+    fn mend_contents(before: &[u8], lines: Lines) -> (Vec<u8>, bool) {
         let dir = TempDir::new();
         let path = dir.path("file");
         fs::write(&path, before).unwrap();
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn torn_json_is_cut_and_torn_text_terminated() {
+    fn torn_json_is_removed_and_torn_text_terminated() {
         let cases: [(&[u8], Lines, &[u8], bool); 8] = [
             (b"", Lines::Json, b"", false),
             (b"{\"a\":1}\n", Lines::Json, b"{\"a\":1}\n", false),
@@ -133,7 +133,7 @@ mod tests {
             (b"one\n", Lines::Text, b"one\n", false),
         ];
         for (before, lines, after, reported) in cases {
-            assert_eq!(mended(before, lines), (after.to_vec(), reported), "{before:?}");
+            assert_eq!(mend_contents(before, lines), (after.to_vec(), reported), "{before:?}");
         }
     }
 
@@ -142,16 +142,16 @@ mod tests {
         let whole = b"{\"a\":1}\n";
         for length in [1, 4087, 4088, 4089, 4095, 4096, 4097, 9000, LINE_MAX as usize - 1] {
             let torn = [whole.as_slice(), &vec![b'x'; length]].concat();
-            assert_eq!(mended(&torn, Lines::Json), (whole.to_vec(), true), "{length}");
+            assert_eq!(mend_contents(&torn, Lines::Json), (whole.to_vec(), true), "{length}");
         }
         // Too long to search for its beginning.
         let long = [whole.as_slice(), &vec![b'x'; LINE_MAX as usize + 9]].concat();
-        let (after, reported) = mended(&long, Lines::Json);
+        let (after, reported) = mend_contents(&long, Lines::Json);
         assert!(reported && after == [long.as_slice(), b"\n"].concat());
     }
 
     #[test]
-    fn partly_written_block_is_cut_off() {
+    fn partly_written_block_is_truncated() {
         assert_eq!(complete_length(10, [3, 9, 12].into_iter()), 9);
         assert_eq!(complete_length(2, [3, 9].into_iter()), 0);
         let dir = TempDir::new();

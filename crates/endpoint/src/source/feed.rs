@@ -1,8 +1,7 @@
-//! A reader that fills the pool with pieces of an input, so that records are used in place.
+//! A reader that fills the pool with pieces of an input, so that records need no copy.
 //!
-//! In: an [`Input`]. Out: pieces of up to [`PIECE`] bytes. The current piece is pinned while it has
-//! unread bytes. Only an incomplete record at the end of a piece is copied, to the start of the
-//! next.
+//! A piece has up to [`PIECE`] bytes. The current piece is pinned while it has unread bytes. Only
+//! an incomplete record at the end of a piece is copied, to the start of the next.
 
 use super::input::{Input, ReadOutcome};
 use crate::Failure;
@@ -102,7 +101,7 @@ impl Feed {
         self.release_piece(pool);
         loop {
             if self.ended {
-                return self.last(pool, wanted);
+                return self.carried_as_last_piece(pool, wanted);
             }
             let begun = self.carry.len();
             let min = wanted.max(begun + 1);
@@ -133,7 +132,7 @@ impl Feed {
     }
 
     /// Moves the bytes that remain at the end of the input into a piece of their own.
-    pub(crate) fn rest(&mut self, pool: &Pool) -> Result<FillOutcome, Failure> {
+    pub(crate) fn move_rest_to_piece(&mut self, pool: &Pool) -> Result<FillOutcome, Failure> {
         let count = self.carry.len();
         let Some(mut draft) = pool.draft(count, count) else { return Ok(FillOutcome::Full) };
         draft.copy_from_slice(&self.carry);
@@ -143,10 +142,14 @@ impl Feed {
     }
 
     /// Returns the carried bytes as the last piece if they may still contain a record.
-    fn last(&mut self, pool: &Pool, wanted: usize) -> Result<FillOutcome, Failure> {
+    fn carried_as_last_piece(
+        &mut self,
+        pool: &Pool,
+        wanted: usize,
+    ) -> Result<FillOutcome, Failure> {
         match self.carry.len() {
             left if left < wanted => Ok(FillOutcome::End(left)),
-            _ => self.rest(pool),
+            _ => self.move_rest_to_piece(pool),
         }
     }
 

@@ -1,10 +1,10 @@
 //! `inject`: emits frames injected by the program that embeds Streamline, one call per frame. [SL
 //! §6.1, "a simple DBuf injection routine for legacy drivers"]
 //!
-//! In: frames from any thread, through an [`Injector`]. Out: the same frames, copied once, with the
-//! time of injection. The injector never blocks: a frame that exceeds the queue limit is dropped
-//! and counted, and the call reports it. A source with memory of its own avoids the copy by lending
-//! it ([`SourceProperties::lender`](crate::SourceProperties::lender)).
+//! Any thread injects frames through an [`Injector`]. The source emits the same frames, copied
+//! once, with the time of injection. The injector never blocks: a frame that exceeds the queue
+//! limit is dropped and counted, and the call reports it. A source with memory of its own avoids
+//! the copy by lending it ([`SourceProperties::lender`](crate::SourceProperties::lender)).
 
 use crate::{Failure, Intake, Opening, Source, SourceCounters, SourceEntry, SourceStatus};
 use abi::{BLOCK_MAX, Entry, Marks};
@@ -209,7 +209,7 @@ impl Source for Inject {
 }
 
 impl Inject {
-    /// Copies a frame into the pool; `None` if it has no memory before the next pass.
+    /// Copies a frame into the pool; `None` if the pool has no memory before the next pass.
     fn entry(&self, intake: &Intake<'_>, frame: &QueuedFrame) -> Result<Option<Entry>, Failure> {
         let pool = intake.pool;
         let bytes = &frame.bytes;
@@ -231,9 +231,9 @@ impl Inject {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{arguments, ask, opening, pool, refused};
+    use crate::testing::{arguments, give_once, opening, pool, refused};
 
-    fn source(name: &str) -> Result<Box<dyn Source>, Failure> {
+    fn inject_source(name: &str) -> Result<Box<dyn Source>, Failure> {
         let given = arguments(&INJECT, &[("name", name), ("queue", "64k")]);
         open(&opening(&given, &[]))
     }
@@ -242,21 +242,21 @@ mod tests {
     fn g5_injected_frames_are_emitted_unchanged_in_order() {
         let injector = Injector::new("order").unwrap();
         assert_eq!(injector.inject(b"too early"), InjectOutcome::NoPath);
-        let mut source = source("order").unwrap();
+        let mut source = inject_source("order").unwrap();
         let mut pool = pool(1 << 16);
         let wait = SourceStatus::AWAITS_INPUT;
-        assert_eq!(ask(&mut *source, &mut pool, 8, 5).unwrap().0, wait);
+        assert_eq!(give_once(&mut *source, &mut pool, 8, 5).unwrap().0, wait);
         assert_eq!(injector.inject_as(b"one", LinkType::RAW, 7), InjectOutcome::Queued);
         assert_eq!(injector.inject(b"two"), InjectOutcome::Queued);
         let event = source.descriptor().unwrap();
         assert_eq!(sys::poll::readable(&[event], None), [true]);
-        let (given, emitted) = ask(&mut *source, &mut pool, 8, 5).unwrap();
+        let (given, emitted) = give_once(&mut *source, &mut pool, 8, 5).unwrap();
         assert_eq!((given, emitted.len()), (SourceStatus::Blocks, 2));
         assert_eq!((&emitted[0].bytes[..], &emitted[1].bytes[..]), (&b"one"[..], &b"two"[..]));
         assert_eq!((emitted[0].entry.context.time, emitted[0].entry.marks.link), (7, 101));
         injector.inject(b"last");
         drop(injector);
-        let (given, emitted) = ask(&mut *source, &mut pool, 8, 5).unwrap();
+        let (given, emitted) = give_once(&mut *source, &mut pool, 8, 5).unwrap();
         assert_eq!((given, emitted.len()), (SourceStatus::End, 1));
         let counters = source.counters();
         assert_eq!(
@@ -269,12 +269,12 @@ mod tests {
     #[test]
     fn frames_beyond_queue_limit_are_counted() {
         let injector = Injector::new("full").unwrap();
-        let mut source = source("full").unwrap();
+        let mut source = inject_source("full").unwrap();
         let frame = [0; 1 << 10];
         let taken = (0..70).filter(|_| injector.inject(&frame) == InjectOutcome::Queued).count();
         assert_eq!(taken, 64);
         let mut pool = pool(1 << 16);
-        let (_, emitted) = ask(&mut *source, &mut pool, 10, 5).unwrap();
+        let (_, emitted) = give_once(&mut *source, &mut pool, 10, 5).unwrap();
         assert_eq!(emitted.len(), 10);
         source.close();
         assert_eq!(injector.inject(&frame), InjectOutcome::NoPath);
@@ -288,7 +288,7 @@ mod tests {
 
     #[test]
     fn injector_name_is_unique_and_used_by_one_path() {
-        let failure = refused(source("nobody"));
+        let failure = refused(inject_source("nobody"));
         assert_eq!(
             failure.to_string(),
             "cannot open injector nobody: nobody in this program hands frames in under this name; \
@@ -296,7 +296,7 @@ mod tests {
         );
         let _injector = Injector::new("one").unwrap();
         assert!(refused(Injector::new("one")).to_string().contains("exists already"));
-        let _source = source("one").unwrap();
-        assert!(refused(source("one")).to_string().contains("another path"));
+        let _source = inject_source("one").unwrap();
+        assert!(refused(inject_source("one")).to_string().contains("another path"));
     }
 }

@@ -14,7 +14,7 @@ use std::io::{self, ErrorKind, Read, Seek as _};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 
-/// Facts about a source that reads a file: the plan observes that file.
+/// Facts about a source that reads a file, from which the planner learns that the file is observed.
 pub(super) const FACTS: EndpointFacts = EndpointFacts {
     observes: Some(|arguments| {
         ObservedSource::File(arguments.text("file").unwrap_or_default().to_owned())
@@ -29,7 +29,8 @@ pub(crate) struct Input {
     target: String,
     /// True if a read may block, that is, for everything but regular files.
     waits: bool,
-    /// True if this input holds the lock. A shell's lock on standard input is not released here.
+    /// True if this input holds the file lock. The lock of a shell on standard input is not
+    /// released here.
     locked: bool,
 }
 

@@ -1,4 +1,4 @@
-//! The sources.
+//! The sources of the catalog.
 //!
 //! Each file has the same order: output, `Description`, state, `impl Source`, tests. A source never
 //! waits for input; it returns `SourceStatus::Wait`.

@@ -145,7 +145,7 @@ impl EndpointContext<'_> {
             };
             let files = used.description.parameters.iter().filter(|p| p.kind == Type::Path);
             let files = files.filter_map(|parameter| used.arguments.text(parameter.name));
-            files.for_each(|file| readers.and(file));
+            files.for_each(|file| readers.add_restrictions_of(file));
         }
         readers
     }

@@ -166,7 +166,7 @@ impl Points {
         let here = |point: &Arc<Point>| {
             let same = point.site.sockets.as_ref().map(Sockets::user_and_namespace)
                 == sockets.as_ref().map(Sockets::user_and_namespace);
-            same && point.site.attach == *attach && point.site.place.is(&place)
+            same && point.site.attach == *attach && point.site.place.is_same_interface(&place)
         };
         if let Some(point) = known.iter().filter_map(Weak::upgrade).filter(here).nth(nth) {
             return Ok(point);

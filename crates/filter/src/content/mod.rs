@@ -20,7 +20,7 @@ fn replace_block<'a>(batch: &mut Batch<'a>, l: Lane, cx: &mut LaneContext<'_, 'a
     cx.replace_view(batch, l, bytes);
 }
 
-/// Returns the block with the positions of its headers, as far as it lies in a frame.
+/// Returns the block with the positions of its headers, if it is part of a frame.
 fn with_headers(mut block: Block<'_>) -> Block<'_> {
     if block.marks.is_frame() && block.marks.payload == Marks::UNKNOWN {
         layers::parse(&mut block);

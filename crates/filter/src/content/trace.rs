@@ -99,8 +99,8 @@ impl Stream for Tracer {
 }
 
 impl Trace {
-    /// Returns the context of what the block becomes: one direction, which begins with the header
-    /// and ends once both sides of the session have.
+    /// Returns the metadata of the output block. The output has one direction, which begins with
+    /// the file header and ends when both sides of the session have ended.
     fn context(&mut self, block: &Block<'_>) -> BlockMetadata {
         let flags = block.context.flags;
         if flags.has(Flags::END) {

@@ -61,7 +61,7 @@ pub struct Description {
 
     /// The strongest right that the filter uses with any arguments.
     pub kind: FilterKind,
-    /// Accepted forms of input.
+    /// Forms of the input that the filter accepts.
     pub takes: Forms,
     /// Form of the output, unless `effect` overrides it.
     pub gives: OutputForm,

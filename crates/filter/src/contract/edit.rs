@@ -48,8 +48,8 @@ pub trait Workbench {
     fn frame(&mut self) -> &[u8];
     /// Returns this range of the frame for writing; `None` without memory for a copy.
     fn write(&mut self, range: Range<usize>, keep: Keep) -> Option<&mut [u8]>;
-    /// Returns memory for a new block of at most `room` bytes in place of this one; `None` without
-    /// memory.
+    /// Returns memory for a new block of at most `room` bytes that replaces the current block;
+    /// `None` if there is no memory.
     fn replace(&mut self, room: usize) -> Option<&mut [u8]>;
 }
 
@@ -123,7 +123,7 @@ impl<'e> Editable<'e> {
         room
     }
 
-    /// Returns the whole frame, including headers before the view, with all changes so far.
+    /// Returns the entire frame, including headers before the view, with all changes so far.
     pub fn frame(&mut self) -> &[u8] {
         self.bench.frame()
     }

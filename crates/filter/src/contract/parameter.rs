@@ -65,7 +65,7 @@ pub struct Parameter {
     /// True if the parameter may be absent although it has no default.
     pub optional: bool,
     /// True if the parameter may be given several times; all values are stored, in order.
-    pub many: bool,
+    pub repeatable: bool,
     /// True if a running filter accepts another value, by [`Filter::set`](super::Filter::set).
     pub writable: bool,
     /// One line for help.
@@ -129,7 +129,7 @@ impl Parameter {
             positional: false,
             default: None,
             optional: true,
-            many: false,
+            repeatable: false,
             writable: false,
             help,
         }
@@ -143,8 +143,8 @@ impl Parameter {
 
     /// Allows the parameter several times.
     #[must_use]
-    pub const fn many(self) -> Self {
-        Self { many: true, ..self }
+    pub const fn repeatable(self) -> Self {
+        Self { repeatable: true, ..self }
     }
 
     /// Allows a change of the value while the filter runs. Nothing else in the plan may depend on

@@ -57,7 +57,7 @@ pub struct StateFacts {
     pub numbers: bool,
     /// Maximum number of held blocks, over all sessions.
     pub held_max: u32,
-    /// Returns the state with which the filter goes on in the kernel, given its arguments and the
+    /// Returns the state with which the filter continues in the kernel, given its arguments and the
     /// kernel's clock; `None` if it cannot enter the kernel while it runs.
     pub kernel_start: Option<fn(&Arguments, Time) -> Vec<u8>>,
 }
@@ -105,9 +105,9 @@ impl StateFacts {
         Self { sharing: Some(key), numbers: true, ..self }
     }
 
-    /// Sets the state with which the filter goes on in the kernel when it moves there. The thread
-    /// decides its last blocks after the kernel has decided its first ones, so the state must be
-    /// right for any state of the thread.
+    /// Sets the function that returns the state with which the filter continues when it moves into
+    /// the kernel. The thread decides its last blocks after the kernel has decided its first ones,
+    /// so the state must be right for any state of the thread.
     #[must_use]
     pub const fn enters_kernel(self, start: fn(&Arguments, Time) -> Vec<u8>) -> Self {
         Self { kernel_start: Some(start), ..self }

@@ -1,8 +1,8 @@
-//! Facts about sources and sinks that the planner needs and no filter has.
+//! Facts that the planner needs about sources and sinks, but not about filters.
 //!
 //! In: arguments. Out: plain data. The crate `endpoint` fills in one [`EndpointFacts`] per entry of
-//! its catalog; `pipeline`, which cannot import it, receives them through the registry
-//! (CONTRACT 27).
+//! its catalog; `pipeline`, which cannot import it, receives them through the registry (CONTRACT
+//! 27).
 
 mod observed;
 

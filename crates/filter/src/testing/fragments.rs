@@ -45,7 +45,7 @@ impl Fragment {
         Self { flags: self.flags.with(flags), ..self }
     }
 
-    /// Makes the pieces of a text, split at these offsets.
+    /// Returns the pieces of a text split at these offsets.
     #[must_use]
     pub fn cut(session: u32, text: &[u8], places: &[usize]) -> Vec<Self> {
         let from = std::iter::once(0).chain(places.iter().copied());

@@ -44,7 +44,7 @@ pub(crate) fn parse_arguments<'a>(
     for parameter in entry.all_parameters() {
         let value = given.iter().find(|(known, ..)| known.name == parameter.name);
         let value = match value {
-            Some((known, ..)) if known.many => continue,
+            Some((known, ..)) if known.repeatable => continue,
             Some((_, _, value)) => Some(value.clone()),
             None => parameter.default.and_then(|text| parameter.parse(text).ok()),
         };
@@ -56,7 +56,7 @@ pub(crate) fn parse_arguments<'a>(
         }
     }
     // Repeatable parameters keep the order in which they were written.
-    for (parameter, _, value) in given.iter().filter(|(known, ..)| known.many) {
+    for (parameter, _, value) in given.iter().filter(|(known, ..)| known.repeatable) {
         arguments.add(parameter.name, value.clone());
     }
     let texts = given.iter().map(|(known, text, _)| (known.name, *text)).collect();
@@ -127,7 +127,8 @@ impl<'a> ArgumentReader<'a> {
         if let Some(flag) = parameters.iter().find(bare) {
             return Ok(flag);
         }
-        let free = |known: &&Parameter| known.positional && (known.many || !self.has_value(known));
+        let free =
+            |known: &&Parameter| known.positional && (known.repeatable || !self.has_value(known));
         parameters.iter().find(free).ok_or(true)
     }
 
@@ -136,7 +137,7 @@ impl<'a> ArgumentReader<'a> {
     }
 
     fn add_argument(&mut self, argument: &'a Argument, parameter: &'static Parameter) {
-        if self.has_value(parameter) && !parameter.many {
+        if self.has_value(parameter) && !parameter.repeatable {
             let what = format!("`{}` of `{}` is given twice", parameter.name, self.entry.name);
             self.mistakes.push(Diagnostic::error(argument.span, what).hint("it takes one value"));
             return;
@@ -249,7 +250,7 @@ fn usage(entry: &Description) -> String {
             _ => "text".to_owned(),
         };
         let needed = is_needed(parameter);
-        let more = if parameter.many { " …" } else { "" };
+        let more = if parameter.repeatable { " …" } else { "" };
         let text = match parameter.positional {
             true => format!("{}{more}", parameter.name),
             false => format!("{}={values}{more}", parameter.name),

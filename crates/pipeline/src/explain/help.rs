@@ -175,7 +175,7 @@ fn usage(entry: &Description) -> String {
             true => known.name.to_uppercase(),
             false => format!("{}={}", known.name, placeholder(known)),
         };
-        let more = if known.many { "…" } else { "" };
+        let more = if known.repeatable { "…" } else { "" };
         let between = if text.is_empty() { "" } else { " " };
         let _ = match known.default.is_none() && !known.optional {
             true => write!(text, "{between}{word}{more}"),
@@ -223,7 +223,7 @@ fn describe_parameter(known: &Parameter) -> String {
         (None, true) => "; optional".to_owned(),
         (None, false) => "; required".to_owned(),
     };
-    let many = if known.many { "; repeatable" } else { "" };
+    let many = if known.repeatable { "; repeatable" } else { "" };
     let writable = if known.writable { "; writable by `set`" } else { "" };
     format!("{} ({values}{default}{many}{writable})", known.help)
 }

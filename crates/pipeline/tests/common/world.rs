@@ -149,7 +149,9 @@ const FILES: Description = Description {
     ..description("files", FilterKind::Sink, Forms::ANY, OutputForm::Nothing)
 };
 const PRINT: Description = Description {
-    parameters: &[Parameter::optional("field", Type::Text, "what to print").positional().many()],
+    parameters: &[Parameter::optional("field", Type::Text, "what to print")
+        .positional()
+        .repeatable()],
     ..description("print", FilterKind::Sink, Forms::ANY, OutputForm::Nothing)
 };
 const LOG: Description = description("log", FilterKind::Sink, Forms::ANY, OutputForm::Nothing);

@@ -1,8 +1,8 @@
-//! The directory of a file set: created if missing, and held open.
+//! The directory of a file set, which is created if missing and stays open.
 //!
 //! Every file is created exclusively, relative to the open directory, without following links,
 //! under a generated name of digits, letters, dots, dashes and underscores. Existing files are
-//! never overwritten: numbering continues after the largest number in the directory.
+//! never overwritten, because numbering continues after the largest number in the directory.
 
 use crate::Failure;
 use crate::failure::failed;
@@ -21,7 +21,7 @@ use sys::steps::Resource;
 /// Name of the index file.
 pub(crate) const INDEX_NAME: &str = "index.jsonl";
 /// Maximum number of names to try while other processes create files concurrently.
-const ATTEMPTS_MAX: u32 = 1000;
+const NAME_ATTEMPTS_MAX: u32 = 1000;
 
 /// An open directory.
 #[derive(Debug)]
@@ -117,9 +117,9 @@ impl Directory {
         Ok((directory, index))
     }
 
-    /// Creates the next file; its name is the number followed by `about` and `suffix`.
+    /// Creates the next file. The file's name is its number followed by `about` and `suffix`.
     pub(super) fn create(&mut self, about: &str, suffix: &str) -> io::Result<(File, String)> {
-        for _ in 0..ATTEMPTS_MAX {
+        for _ in 0..NAME_ATTEMPTS_MAX {
             let name = format!("{:06}{}{suffix}", self.next, sanitized(about));
             let created = self.open_regular(&name, OpenRegular::append().create_new(self.mode));
             match created {
@@ -154,7 +154,8 @@ impl Directory {
     }
 }
 
-/// Returns the number after the largest one at the start of a name in the directory.
+/// Returns the first unused number: one more than the largest number at the start of a name in the
+/// directory.
 fn first_free(path: &str) -> io::Result<u64> {
     let mut next = 1;
     for entry in fs::read_dir(path)? {

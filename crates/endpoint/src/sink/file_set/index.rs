@@ -1,4 +1,4 @@
-//! The index of a file set: one appended JSON object per finished file.
+//! The index of a file set, to which one JSON object is appended per finished file.
 
 use super::FilePolicy;
 use super::output_file::OutputFile;
@@ -19,7 +19,7 @@ use std::fs::File;
 #[derive(Debug)]
 pub(super) struct Index(Out);
 
-/// One line of the index, part of the schema. It shares its version and addresses with `json`.
+/// One line of the index, whose schema is public. Version and address fields are those of `json`.
 struct IndexLine<'a> {
     file: &'a OutputFile,
     names: &'a Names,

@@ -29,7 +29,7 @@ pub(crate) use output_file::{Key, OutputFile};
 /// peer must not determine file sizes.
 pub(crate) const FILL_MAX: u64 = 16 << 20;
 
-/// Maximum memory for descriptions in bytes, since peers determine their length.
+/// Maximum memory, in bytes, for the descriptions of messages, whose length the peers determine.
 const RECORDS_MAX: usize = 64 << 20;
 
 /// The parameter for the maximum number of open files.
@@ -57,7 +57,7 @@ pub(crate) struct FilePolicy {
     pub(crate) digests: bool,
     /// True if each file contains one message, whose description goes into the index.
     pub(crate) single: bool,
-    /// True if a file counts as complete only if its beginning was observed.
+    /// True if a file counts as complete only if the start of its stream was observed.
     pub(crate) begun: bool,
     /// True if missing bytes are written as zeros.
     pub(crate) fills: bool,
@@ -75,7 +75,7 @@ pub(crate) struct FileSet {
     files: HashMap<Key, OutputFile>,
     /// Memory used by descriptions, in bytes.
     records: usize,
-    /// Keys of the unfinished files in order of last use, and of the open files among them.
+    /// Keys of the unfinished files by the logical time of last use.
     by_use: BTreeMap<u64, Key>,
     open_by_use: BTreeMap<u64, Key>,
     uses: u64,
@@ -167,12 +167,12 @@ impl FileSet {
             return Ok(());
         }
         if file.disk.is_none() {
-            file.disk = Some(self.make(&file.about())?);
+            file.disk = Some(self.create_file(&file.about())?);
         }
         self.append_owed(file, bytes)
     }
 
-    /// Appends the zeros that are due, and these bytes, if the file exists.
+    /// Appends the zeros that are still to be written, then these bytes, if the file exists.
     fn append_owed(&mut self, file: &mut OutputFile, bytes: &[u8]) -> Result<(), Failure> {
         let Some(mut disk) = file.disk.take() else { return Ok(()) };
         let outcome = self.append(&mut disk, file.owed, bytes);
@@ -183,8 +183,9 @@ impl FileSet {
         outcome
     }
 
-    /// Records `length` missing bytes: zeros are written if the policy demands them, up to
-    /// [`FILL_MAX`] per file and the first hole beyond that. Call it before the block is noted.
+    /// Records `length` missing bytes. If the policy demands it, they are written as zeros, up to
+    /// [`FILL_MAX`] per file and the first hole beyond that. Must be called before the block is
+    /// noted.
     pub(crate) fn skip(&mut self, file: &mut OutputFile, length: u64) -> Result<(), Failure> {
         let stands = file.filled + file.owed;
         let in_place = file.missing == stands && stands + length <= FILL_MAX;
@@ -221,7 +222,7 @@ impl FileSet {
         self.index.write()
     }
 
-    fn make(&mut self, about: &str) -> Result<DiskFile, Failure> {
+    fn create_file(&mut self, about: &str) -> Result<DiskFile, Failure> {
         let suffix = self.policy.suffix;
         let (file, name) = self
             .with_room(|directory| directory.create(about, suffix))
@@ -253,7 +254,7 @@ impl FileSet {
         outcome.map_err(|error| failed("write", &self.directory.target(&disk.name), &error))
     }
 
-    /// Opens a file; closes the least recently used files if too many are open.
+    /// Opens a file by calling `open`; closes the least recently used files if too many are open.
     fn with_room<T>(
         &mut self,
         mut open: impl FnMut(&mut Directory) -> io::Result<T>,

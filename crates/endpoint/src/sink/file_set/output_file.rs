@@ -1,4 +1,4 @@
-//! An unfinished file of a file set: its key, and the data for the index.
+//! An unfinished file of a file set, with its key and the data for the index.
 
 use super::directory::Identity;
 use crate::sink::headers::Headers;
@@ -14,7 +14,7 @@ use wire::Flow;
 use wire::link::LinkType;
 use wire::record::Field;
 
-/// Identification of a block's file.
+/// The key that identifies the file to which a block belongs.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum Key {
     /// A session; `backward` is false if both directions share a file.
@@ -30,14 +30,14 @@ pub(crate) enum Key {
 pub(crate) struct OutputFile {
     /// The file on disk; `None` until the first byte.
     pub(super) disk: Option<DiskFile>,
-    /// Time of the last use on a logical clock that counts uses.
+    /// Time of last use, on a logical clock that counts uses.
     pub(super) used: u64,
     /// State of each direction, forward first.
     directions: [DirectionState; 2],
     pub(super) first: Time,
     pub(super) last: Time,
     pub(super) blocks: u64,
-    /// Received and missing bytes.
+    /// Number of received bytes.
     pub(super) bytes: u64,
     pub(super) missing: u64,
     /// Number of missing bytes written as zeros, and number still to be written.
@@ -50,7 +50,7 @@ pub(crate) struct OutputFile {
     pub(super) class: Class,
     pub(super) ends: EndpointFields,
     flow: Option<Flow>,
-    /// Description of the first message, and the number of described messages.
+    /// Description of the first message.
     pub(super) record: Vec<u8>,
     pub(super) messages: u64,
     /// Link type of the file's frames (captures only).
@@ -131,7 +131,7 @@ impl OutputFile {
     /// supplied them.
     pub(crate) fn take_addresses(&mut self, block: &Block<'_>) {
         if self.flow.is_none()
-            && let Some(headers) = Headers::of(block).or_else(|| Headers::of_made(block))
+            && let Some(headers) = Headers::of(block).or_else(|| Headers::of_derived_block(block))
         {
             self.ends = EndpointFields::of(Some(&headers));
             self.flow = headers.flow;

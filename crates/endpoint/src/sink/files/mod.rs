@@ -79,12 +79,12 @@ enum Per {
 struct Files {
     file_set: FileSet,
     per: Per,
-    /// True if blocks without a session can be fragments of something longer.
+    /// True if blocks without a session can be fragments of a longer unit.
     has_fragments: bool,
-    /// True between the first and the last fragment of such a thing.
+    /// True between the first and the last fragment of such a unit.
     in_fragments: bool,
     written: Amount,
-    /// Counts of descriptions, received bytes and missing bytes.
+    /// Number of descriptions received.
     messages: u64,
     bytes: u64,
     missing: u64,
@@ -99,9 +99,9 @@ impl Sink for Files {
         for (_, block) in batch.blocks() {
             match self.key(&block) {
                 Some(key) => self.append(key, &block)?,
-                None => self.single(&block)?,
+                None => self.write_single(&block)?,
             }
-            self.count(&block);
+            self.count_block(&block);
         }
         Ok(())
     }
@@ -167,8 +167,8 @@ impl Files {
         }
     }
 
-    /// Returns true if a block without a session is a fragment of something longer, which goes to
-    /// one file (CONTRACT 6).
+    /// Returns true if a block without a session is a fragment of a longer unit, whose fragments
+    /// share one file (CONTRACT 6).
     fn is_fragment(&mut self, block: &Block<'_>) -> bool {
         let flags = block.context.flags;
         let is_part = self.in_fragments || flags.has(Flags::FIRST) && !flags.has(Flags::LAST);
@@ -177,7 +177,7 @@ impl Files {
     }
 
     /// Writes a block to a file of its own.
-    fn single(&mut self, block: &Block<'_>) -> Result<(), Failure> {
+    fn write_single(&mut self, block: &Block<'_>) -> Result<(), Failure> {
         if is_end_marker(block) || self.per != Per::Message && block.marks.is_description() {
             return Ok(());
         }
@@ -236,7 +236,7 @@ impl Files {
         Ok(())
     }
 
-    fn count(&mut self, block: &Block<'_>) {
+    fn count_block(&mut self, block: &Block<'_>) {
         let here = block.bytes().len() as u64;
         self.written.add(block.length());
         self.messages += u64::from(block.marks.is_description());

@@ -1,10 +1,10 @@
-//! Files and index lines written for given blocks.
+//! Tests of the files and index lines that `files` writes for given blocks.
 
 use super::*;
 use crate::sink::file_set::INDEX_NAME;
 use crate::testing::{
-    TIME, TempDir, arguments, bare, batch, described, description, frame, hex, hole, opening,
-    refused,
+    TIME, TempDir, arguments, bare, batch, description, description_record, frame, hex, hole,
+    opening, refused,
 };
 use abi::Marks;
 use serde_json::{Value, json};
@@ -12,7 +12,7 @@ use std::fs;
 use wire::record::{self, Field};
 
 /// Returns a sink on `dir` with these arguments, for blocks of this form.
-fn on(dir: &str, given: &[(&str, &str)], form: Form) -> Files {
+fn files_sink(dir: &str, given: &[(&str, &str)], form: Form) -> Files {
     let given: Vec<_> = [("dir", dir)].iter().chain(given).copied().collect();
     let given = arguments(&FILES, &given);
     Files::new(&Opening { form, ..opening(&given, &[]) }).unwrap()
@@ -32,7 +32,7 @@ const BACK: u16 = Flags::BACKWARD.0;
 const END: u16 = Flags::END.0;
 
 /// Returns names and contents of the files in a directory, without the index.
-fn contents(dir: &str) -> Vec<(String, String)> {
+fn file_contents(dir: &str) -> Vec<(String, String)> {
     let mut found: Vec<(String, String)> = fs::read_dir(dir)
         .unwrap()
         .map(|entry| entry.unwrap().path())
@@ -44,25 +44,25 @@ fn contents(dir: &str) -> Vec<(String, String)> {
     found
 }
 
-fn index(dir: &str) -> Vec<Value> {
+fn index_lines(dir: &str) -> Vec<Value> {
     let text = fs::read_to_string(format!("{dir}/{INDEX_NAME}")).unwrap();
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
 /// Returns the contents of the files, without their names, in the order of their numbers.
-fn texts(dir: &str) -> Vec<String> {
-    contents(dir).into_iter().map(|(_, text)| text).collect()
+fn file_texts(dir: &str) -> Vec<String> {
+    file_contents(dir).into_iter().map(|(_, text)| text).collect()
 }
 
-fn column(dir: &str, name: &str) -> Vec<Value> {
-    index(dir).iter().map(|line| line[name].clone()).collect()
+fn index_column(dir: &str, name: &str) -> Vec<Value> {
+    index_lines(dir).iter().map(|line| line[name].clone()).collect()
 }
 
 #[test]
 fn h10_each_direction_of_a_session_has_its_own_file() {
     let dir = TempDir::new();
     let out = dir.path("out");
-    let mut files = on(&out, &[], Form::Stream);
+    let mut files = files_sink(&out, &[], Form::Stream);
     let mut later = block(7, 0, b"c");
     later.context.time = TIME + 5;
     let (first, alone) = (block(7, FIRST, b"a"), block(0, FIRST, b"x"));
@@ -71,7 +71,7 @@ fn h10_each_direction_of_a_session_has_its_own_file() {
     let rows = files.finish().unwrap().rows;
     let expected = [("files", 3), ("blocks", 5), ("bytes", 5)].map(|(n, v)| (n.to_owned(), v));
     assert_eq!(rows, expected);
-    assert_eq!(texts(&out), ["acd", "b", "x"]);
+    assert_eq!(file_texts(&out), ["acd", "b", "x"]);
     assert_eq!(files.written(), Some(Amount { blocks: 5, bytes: 5 }));
     let time = "2009-02-13T23:31:30.123456789Z";
     let line = |file: &str, blocks: u64, complete: bool, sha256: &str| {
@@ -90,14 +90,14 @@ fn h10_each_direction_of_a_session_has_its_own_file() {
         line["direction"] = json!(direction);
     }
     expected[1]["last"] = json!("2009-02-13T23:31:30.123456794Z");
-    assert_eq!(index(&out), expected);
+    assert_eq!(index_lines(&out), expected);
 }
 
 #[test]
 fn fragments_without_a_session_share_a_file_until_the_last() {
     let dir = TempDir::new();
     let out = dir.path("out");
-    let mut files = on(&out, &[], Form::Bytes);
+    let mut files = files_sink(&out, &[], Form::Bytes);
     let blocks = [
         block(0, FIRST, b"a"),
         block(0, 0, b"b"),
@@ -109,7 +109,7 @@ fn fragments_without_a_session_share_a_file_until_the_last() {
     ];
     files.take(&batch(&blocks), 0).unwrap();
     files.finish().unwrap();
-    assert_eq!(texts(&out), ["abc", "d", "e", "fg"]);
+    assert_eq!(file_texts(&out), ["abc", "d", "e", "fg"]);
 }
 
 #[test]
@@ -131,11 +131,11 @@ fn per_parameter_selects_unit_of_files() {
     ] {
         let dir = TempDir::new();
         let out = dir.path("out");
-        let mut files = on(&out, &[("per", per)], form);
+        let mut files = files_sink(&out, &[("per", per)], form);
         files.take(&batch(&blocks), 0).unwrap();
         files.finish().unwrap();
-        assert_eq!(texts(&out), expected, "{per}");
-        assert_eq!(column(&out, "complete"), complete, "{per}");
+        assert_eq!(file_texts(&out), expected, "{per}");
+        assert_eq!(index_column(&out, "complete"), complete, "{per}");
     }
 }
 
@@ -143,12 +143,12 @@ fn per_parameter_selects_unit_of_files() {
 fn message_without_beginning_is_incomplete() {
     let dir = TempDir::new();
     let out = dir.path("out");
-    let mut files = on(&out, &[], Form::Message);
+    let mut files = files_sink(&out, &[], Form::Message);
     let blocks = [block(1, LAST, b"tail"), block(1, FIRST, b"one"), block(1, FIRST | LAST, b"two")];
     files.take(&batch(&blocks), 0).unwrap();
     files.finish().unwrap();
-    assert_eq!(texts(&out), ["tail", "one", "two"]);
-    assert_eq!(column(&out, "complete"), [false, false, true]);
+    assert_eq!(file_texts(&out), ["tail", "one", "two"]);
+    assert_eq!(index_column(&out, "complete"), [false, false, true]);
 }
 
 #[test]
@@ -158,19 +158,19 @@ fn file_names_and_index_contain_addresses() {
     let bytes = hex("020000000002 020000000001 86dd 60000000 000a 11 40
                      fe800000000000000000000000000001 20010db8000000000000000000000002
                      0035 0400 000a 0000 6869");
-    let mut files = on(&out, &[], Form::Segment);
+    let mut files = files_sink(&out, &[], Form::Segment);
     files.take(&batch(&[frame(&bytes).narrow(62, 2)]), 0).unwrap();
     files.finish().unwrap();
     let name = "000001-fe80__1.53-2001_db8__2.1024";
-    assert_eq!(contents(&out), [(name.to_owned(), "hi".to_owned())]);
-    let line = &index(&out)[0];
+    assert_eq!(file_contents(&out), [(name.to_owned(), "hi".to_owned())]);
+    let line = &index_lines(&out)[0];
     assert_eq!((&line["file"], &line["src"]), (&json!(name), &json!("fe80::1")));
     assert_eq!((&line["proto"], &line["dst_port"]), (&json!("udp"), &json!(1024)));
 }
 
 /// Returns the description record of an HTTP request.
-fn request() -> Vec<u8> {
-    described(record::RecordKind::HttpRequest, |writer| {
+fn request_record() -> Vec<u8> {
+    description_record(record::RecordKind::HttpRequest, |writer| {
         writer.number(Field::Time, TIME - 1);
         writer.text(Field::Client, &[10, 0, 0, 1]);
         writer.number(Field::ClientPort, 1234);
@@ -193,8 +193,8 @@ fn flagged(block: Block<'_>, flags: u16) -> Block<'_> {
 fn index_contains_message_descriptions() {
     let dir = TempDir::new();
     let out = dir.path("out");
-    let mut files = on(&out, &[], Form::Message);
-    let request = request();
+    let mut files = files_sink(&out, &[], Form::Message);
+    let request = request_record();
     let first = flagged(description(&request), FIRST);
     let blocks = [
         first,
@@ -210,11 +210,11 @@ fn index_contains_message_descriptions() {
     let expected = [("files", 1), ("blocks", 7), ("bytes", 6), ("messages", 4)];
     assert_eq!(rows, expected.map(|(name, value)| (name.to_owned(), value)));
     let name = "000001-10.0.0.1.1234-10.0.0.2.80";
-    assert_eq!(contents(&out), [(name.to_owned(), "onetwo".to_owned())]);
-    let lines = index(&out);
-    assert_eq!(column(&out, "file"), [Value::Null, json!(name), Value::Null, Value::Null]);
-    assert_eq!(column(&out, "complete"), [true; 4]);
-    assert_eq!(column(&out, "direction"), ["backward", "forward", "forward", "forward"]);
+    assert_eq!(file_contents(&out), [(name.to_owned(), "onetwo".to_owned())]);
+    let lines = index_lines(&out);
+    assert_eq!(index_column(&out, "file"), [Value::Null, json!(name), Value::Null, Value::Null]);
+    assert_eq!(index_column(&out, "complete"), [true; 4]);
+    assert_eq!(index_column(&out, "direction"), ["backward", "forward", "forward", "forward"]);
     let (begin, end) = ("2009-02-13T23:31:30.123456788Z", "2009-02-13T23:31:30.123456789Z");
     let expected = json!({
         "version": 1, "file": name, "first": begin, "last": end, "blocks": 2, "bytes": 6,
@@ -230,29 +230,30 @@ fn index_contains_message_descriptions() {
 fn message_described_as_incomplete_is_incomplete() {
     let dir = TempDir::new();
     let out = dir.path("out");
-    let mut files = on(&out, &[], Form::Message);
-    let cut = described(record::RecordKind::HttpExchange, |w| w.number(Field::Incomplete, 1));
+    let mut files = files_sink(&out, &[], Form::Message);
+    let cut =
+        description_record(record::RecordKind::HttpExchange, |w| w.number(Field::Incomplete, 1));
     files.take(&batch(&[flagged(description(&cut), FIRST | LAST)]), 0).unwrap();
     files.finish().unwrap();
     assert_eq!(
-        (column(&out, "complete"), column(&out, "incomplete")),
+        (index_column(&out, "complete"), index_column(&out, "incomplete")),
         (vec![json!(false)], vec![json!(true)])
     );
 }
 
 #[test]
-fn message_cut_by_end_of_stream_is_incomplete() {
+fn message_truncated_by_end_of_stream_is_incomplete() {
     let dir = TempDir::new();
     let out = dir.path("out");
-    let mut files = on(&out, &[], Form::Message);
-    let request = request();
+    let mut files = files_sink(&out, &[], Form::Message);
+    let request = request_record();
     let first = flagged(description(&request), FIRST);
     files.take(&batch(&[first, block(1, END, b"half")]), 0).unwrap();
     assert_eq!(files.file_set.file_counts(), (0, 0));
     files.take(&batch(&[first, block(1, LAST | END, b"whole")]), 0).unwrap();
     files.finish().unwrap();
-    assert_eq!(texts(&out), ["half", "whole"]);
-    assert_eq!(column(&out, "complete"), [false, true]);
+    assert_eq!(file_texts(&out), ["half", "whole"]);
+    assert_eq!(index_column(&out, "complete"), [false, true]);
 }
 
 #[test]
@@ -263,7 +264,7 @@ fn lost_bytes_are_zero_filled_or_skipped_and_counted() {
     {
         let dir = TempDir::new();
         let out = dir.path("out");
-        let mut files = on(&out, &[("holes", holes)], Form::Stream);
+        let mut files = files_sink(&out, &[("holes", holes)], Form::Stream);
         let blocks =
             [hole(3), bare(b"a"), hole(2), bare(b"b"), hole(0)].map(|block| flagged(block, 0));
         files.take(&batch(&blocks), 0).unwrap();
@@ -279,11 +280,11 @@ fn lost_bytes_are_zero_filled_or_skipped_and_counted() {
         let rows = files.finish().unwrap().rows;
         let missing = 5 + 9 + 20 * 0xf_ffff_u64;
         assert_eq!(rows.last(), Some(&("missing bytes".to_owned(), missing)));
-        assert_eq!(texts(&out)[0], expected);
-        assert_eq!(column(&out, "missing"), [json!(9), json!(5), json!(20 * 0xf_ffff)]);
-        assert_eq!(column(&out, "file"), [Value::Null, json!("000001"), json!("000002")]);
-        assert_eq!(column(&out, "complete"), [false; 3]);
-        let reported = index(&out)[2]["unfilled"].as_u64().unwrap_or(0);
+        assert_eq!(file_texts(&out)[0], expected);
+        assert_eq!(index_column(&out, "missing"), [json!(9), json!(5), json!(20 * 0xf_ffff)]);
+        assert_eq!(index_column(&out, "file"), [Value::Null, json!("000001"), json!("000002")]);
+        assert_eq!(index_column(&out, "complete"), [false; 3]);
+        let reported = index_lines(&out)[2]["unfilled"].as_u64().unwrap_or(0);
         let size = fs::metadata(format!("{out}/000002")).unwrap().len();
         if holes == "zero" {
             assert_eq!((reported, size), (4 * 0xf_ffff, 16 * 0xf_ffff + 2), "16 MiB at most");
@@ -291,7 +292,7 @@ fn lost_bytes_are_zero_filled_or_skipped_and_counted() {
             assert_eq!((reported, size), (unfilled, 2));
         }
         let digest = sha256(&fs::read(format!("{out}/000002")).unwrap());
-        assert_eq!(index(&out)[2]["sha256"], json!(digest));
+        assert_eq!(index_lines(&out)[2]["sha256"], json!(digest));
     }
 }
 
@@ -312,7 +313,7 @@ fn sha256(bytes: &[u8]) -> String {
 fn connection_file_ends_with_both_directions() {
     let dir = TempDir::new();
     let out = dir.path("out");
-    let mut files = on(&out, &[("per", "connection")], Form::Stream);
+    let mut files = files_sink(&out, &[("per", "connection")], Form::Stream);
     let blocks = [
         block(1, FIRST, b"ask"),
         flagged(hole(0), END),
@@ -327,25 +328,25 @@ fn connection_file_ends_with_both_directions() {
     alone.marks = Marks::bare(7);
     files.take(&batch(&[alone]), 0).unwrap();
     files.finish().unwrap();
-    assert_eq!(texts(&out), ["askanswer", "half", "no beginning", "one way"]);
-    assert_eq!(column(&out, "complete"), [true, false, false, true]);
-    assert_eq!(column(&out, "session"), [1, 2, 3, 4]);
+    assert_eq!(file_texts(&out), ["askanswer", "half", "no beginning", "one way"]);
+    assert_eq!(index_column(&out, "complete"), [true, false, false, true]);
+    assert_eq!(index_column(&out, "session"), [1, 2, 3, 4]);
 }
 
 #[test]
 fn session_file_counts_its_messages() {
     let dir = TempDir::new();
     let out = dir.path("out");
-    let mut files = on(&out, &[("per", "session")], Form::Message);
-    let request = request();
+    let mut files = files_sink(&out, &[("per", "session")], Form::Message);
+    let request = request_record();
     let first = flagged(description(&request), FIRST);
     files.take(&batch(&[first, block(1, LAST, b"one"), first, block(1, LAST, b"two")]), 0).unwrap();
     files.finish().unwrap();
     assert_eq!(
-        contents(&out),
+        file_contents(&out),
         [("000001-10.0.0.1.1234-10.0.0.2.80".to_owned(), "onetwo".to_owned())]
     );
-    let line = &index(&out)[0];
+    let line = &index_lines(&out)[0];
     assert_eq!((&line["messages"], &line["method"]), (&json!(2), &Value::Null));
 }
 
@@ -353,8 +354,8 @@ fn session_file_counts_its_messages() {
 fn finished_messages_hold_no_file_or_state() {
     let dir = TempDir::new();
     let out = dir.path("out");
-    let mut files = on(&out, &[], Form::Message);
-    let request = request();
+    let mut files = files_sink(&out, &[], Form::Message);
+    let request = request_record();
     for _ in 0..500 {
         let message = [flagged(description(&request), FIRST), block(1, LAST, b"short")];
         let blocks: Vec<_> = message.into_iter().cycle().take(40).collect();
@@ -362,14 +363,14 @@ fn finished_messages_hold_no_file_or_state() {
         assert_eq!(files.file_set.file_counts(), (0, 0), "a message that has ended needs nothing");
     }
     assert_eq!(files.finish().unwrap().rows[0], ("files".to_owned(), 10_000));
-    assert_eq!(index(&out).len(), 10_000);
+    assert_eq!(index_lines(&out).len(), 10_000);
 }
 
 #[test]
 fn few_open_files_serve_many_sessions() {
     let dir = TempDir::new();
     let out = dir.path("out");
-    let mut files = on(&out, &[("open", "3")], Form::Stream);
+    let mut files = files_sink(&out, &[("open", "3")], Form::Stream);
     let mut expected = vec![String::new(); 20];
     for round in 0..10_u32 {
         for session in 0..20_u32 {
@@ -381,31 +382,31 @@ fn few_open_files_serve_many_sessions() {
         }
     }
     files.finish().unwrap();
-    assert_eq!(texts(&out), expected);
-    assert_eq!(index(&out).len(), 20);
+    assert_eq!(file_texts(&out), expected);
+    assert_eq!(index_lines(&out).len(), 20);
 }
 
 #[test]
 fn evicted_session_continues_in_a_new_file() {
     let dir = TempDir::new();
     let out = dir.path("out");
-    let mut files = on(&out, &[("sessions", "2")], Form::Stream);
+    let mut files = files_sink(&out, &[("sessions", "2")], Form::Stream);
     let blocks = [block(1, 0, b"1"), block(2, 0, b"2"), block(1, 0, b"1"), block(3, 0, b"3")];
     files.take(&batch(&blocks), 0).unwrap();
     assert_eq!(files.file_set.file_counts().0, 2);
     files.take(&batch(&[block(2, 0, b"more")]), 0).unwrap();
     files.finish().unwrap();
-    assert_eq!(texts(&out), ["11", "2", "3", "more"]);
-    assert_eq!(column(&out, "session"), [2, 1, 3, 2]);
+    assert_eq!(file_texts(&out), ["11", "2", "3", "more"]);
+    assert_eq!(index_column(&out, "session"), [2, 1, 3, 2]);
 }
 
 #[test]
 fn memory_for_long_descriptions_is_bounded() {
     let dir = TempDir::new();
     let out = dir.path("out");
-    let mut files = on(&out, &[], Form::Message);
+    let mut files = files_sink(&out, &[], Form::Message);
     let long = vec![b'x'; 1 << 20];
-    let mut record = request();
+    let mut record = request_record();
     record.extend_from_slice(&long);
     for session in 1..=200 {
         let mut first = flagged(description(&record), FIRST);
@@ -415,7 +416,7 @@ fn memory_for_long_descriptions_is_bounded() {
     let (kept, _) = files.file_set.file_counts();
     assert!((60..70).contains(&kept), "{kept} descriptions of 1 MiB");
     files.finish().unwrap();
-    assert_eq!(index(&out).len(), 200);
+    assert_eq!(index_lines(&out).len(), 200);
 }
 
 #[test]
@@ -423,19 +424,19 @@ fn second_run_appends_files_and_overwrites_nothing() {
     let dir = TempDir::new();
     let out = dir.path("out");
     for text in ["first", "second"] {
-        let mut files = on(&out, &[], Form::Stream);
+        let mut files = files_sink(&out, &[], Form::Stream);
         files.take(&batch(&[block(1, 0, text.as_bytes())]), 0).unwrap();
         files.finish().unwrap();
     }
-    assert_eq!(texts(&out), ["first", "second"]);
-    assert_eq!(column(&out, "file"), ["000001", "000002"]);
+    assert_eq!(file_texts(&out), ["first", "second"]);
+    assert_eq!(index_column(&out, "file"), ["000001", "000002"]);
 }
 
 #[test]
 fn replaced_file_is_not_written() {
     let dir = TempDir::new();
     let out = dir.path("out");
-    let mut files = on(&out, &[("open", "1")], Form::Stream);
+    let mut files = files_sink(&out, &[("open", "1")], Form::Stream);
     files.take(&batch(&[block(1, 0, b"a"), block(2, 0, b"b")]), 0).unwrap();
     fs::write(dir.path("theirs"), "of others").unwrap();
     fs::rename(dir.path("theirs"), format!("{out}/000001")).unwrap();
@@ -444,14 +445,14 @@ fn replaced_file_is_not_written() {
     assert_eq!(fs::read_to_string(format!("{out}/000001")).unwrap(), "of others");
     assert_eq!(files.written(), Some(Amount { blocks: 2, bytes: 2 }));
     drop(files);
-    assert_eq!(index(&out).len(), 2, "the index tells what there is, even after a failure");
+    assert_eq!(index_lines(&out).len(), 2, "the index tells what there is, even after a failure");
 }
 
 /// A mounted file system of 64 KB, unmounted on drop.
 struct SmallDisk(String);
 
 impl SmallDisk {
-    fn on(path: String) -> Option<Self> {
+    fn files_sink(path: String) -> Option<Self> {
         testkit::need::root()?;
         fs::create_dir(&path).unwrap();
         let mount = std::process::Command::new("mount")
@@ -473,8 +474,8 @@ impl Drop for SmallDisk {
 #[test]
 fn full_disk_failure_names_the_file() {
     let dir = TempDir::new();
-    let Some(disk) = SmallDisk::on(dir.path("small")) else { return };
-    let mut files = on(&disk.0, &[], Form::Stream);
+    let Some(disk) = SmallDisk::files_sink(dir.path("small")) else { return };
+    let mut files = files_sink(&disk.0, &[], Form::Stream);
     let large = vec![b'x'; 40_000];
     let outcome = files.take(&batch(&[block(1, 0, &large), block(1, 0, &large)]), 0);
     let failure = refused(outcome).to_string();

@@ -66,7 +66,7 @@ at most `sessions` are remembered; what was forgotten goes on in another file.",
     ..Description::SINK
 };
 
-/// Forms whose blocks lie in frames; for messages this holds for most blocks.
+/// Forms whose blocks are part of frames; most blocks of messages are too.
 const FRAMED: Forms =
     Forms::of(&[Form::Frame, Form::Packet, Form::Segment, Form::Stream, Form::Message]);
 
@@ -145,7 +145,7 @@ impl Pcap {
             Some(first) => {
                 // Frames in front of this one are written before the failure.
                 self.out.flush()?;
-                Err(other_link_type(self.out.target(), first, link))
+                Err(link_type_failure(self.out.target(), first, link))
             }
         }
     }
@@ -157,7 +157,7 @@ impl Pcap {
 }
 
 /// Creates the failure for a frame of another link type.
-fn other_link_type(target: &str, first: LinkType, second: LinkType) -> Failure {
+fn link_type_failure(target: &str, first: LinkType, second: LinkType) -> Failure {
     let problem = format!("it holds frames of link type {first}, and one of {second} came");
     Failure::new("write", target, problem).hint("write each source into a file of its own")
 }
@@ -175,7 +175,7 @@ struct Frames {
     written: u64,
     cut: u64,
     repeated: u64,
-    /// Number of blocks without a frame, and number of those that have bytes.
+    /// Number of blocks without a frame.
     bare: u64,
     made: u64,
 }
@@ -216,7 +216,7 @@ impl Frames {
         history::record(&FrameHeader::of(block), block.frame, to);
     }
 
-    /// Returns the report rows. Fails if blocks with bytes came but none had a frame.
+    /// Returns the report rows. Fails if blocks with bytes arrived but none had a frame.
     fn rows(&self, target: &str) -> Result<Report, Failure> {
         if self.written == 0 && self.made > 0 {
             let why = "none of the blocks that came lies in a frame";
@@ -238,7 +238,7 @@ pub(crate) mod tests {
     };
     use abi::{DbufId, Extent, Marks};
 
-    fn on(path: &str) -> Result<Box<dyn Sink>, Failure> {
+    fn pcap_sink(path: &str) -> Result<Box<dyn Sink>, Failure> {
         of(path, Form::Frame)
     }
 
@@ -248,14 +248,14 @@ pub(crate) mod tests {
     }
 
     /// Returns a frame at this position of its dbuf.
-    fn at(position: u64, bytes: &[u8]) -> Block<'_> {
+    fn frame_at(position: u64, bytes: &[u8]) -> Block<'_> {
         let frame = frame(bytes);
         let place = Extent::new(position, frame.length());
         let pointer = RichPointer::new(DbufId::new(1).unwrap(), place, Class::YES);
         Block { pointer, ..frame }
     }
 
-    pub(crate) fn read(path: &str) -> Vec<(u64, u32, u16, Vec<u8>)> {
+    pub(crate) fn read_capture(path: &str) -> Vec<(u64, u32, u16, Vec<u8>)> {
         let capture = std::fs::read(path).unwrap();
         let each = |packet: Result<(wire::capture::Packet, &[u8]), _>| {
             let (packet, data) = packet.unwrap();
@@ -265,25 +265,25 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn whole_frames_are_written_whatever_the_view() {
+    fn entire_frames_are_written_whatever_the_view() {
         let dir = TempDir::new();
         let path = dir.path("a.pcap");
-        let mut sink = on(&path).unwrap();
+        let mut sink = pcap_sink(&path).unwrap();
         let cut = block(Marks::frame(1, 3, 1500), b"xyz");
         sink.take(&batch(&[frame(b"0123456789").narrow(4, 2), cut]), 0).unwrap();
         let rows = sink.finish().unwrap().rows;
         assert_eq!(rows, [("frames".to_owned(), 2), ("cut".to_owned(), 0)]);
         assert_eq!(sink.written(), Some(Amount { blocks: 2, bytes: 5 }));
         let expected = [(TIME, 10, 1, b"0123456789".to_vec()), (TIME, 1500, 1, b"xyz".to_vec())];
-        assert_eq!(read(&path), expected);
+        assert_eq!(read_capture(&path), expected);
     }
 
     #[test]
     fn empty_path_writes_a_capture_header() {
         let dir = TempDir::new();
         let path = dir.path("empty.pcap");
-        on(&path).unwrap().finish().unwrap();
-        assert_eq!(read(&path), []);
+        pcap_sink(&path).unwrap().finish().unwrap();
+        assert_eq!(read_capture(&path), []);
         assert_eq!(std::fs::metadata(&path).unwrap().len(), 24);
     }
 
@@ -292,29 +292,29 @@ pub(crate) mod tests {
         let dir = TempDir::new();
         let path = dir.path("old.pcap");
         std::fs::write(&path, "yesterday").unwrap();
-        let mut sink = on(&path).unwrap();
+        let mut sink = pcap_sink(&path).unwrap();
         sink.idle().unwrap();
         assert_eq!(std::fs::read(&path).unwrap(), b"yesterday");
         let report = sink.finish().unwrap();
         assert!(report.remarks[0].contains("stays as it was"), "{report:?}");
         assert_eq!(std::fs::read(&path).unwrap(), b"yesterday");
         drop(sink);
-        let mut sink = on(&path).unwrap();
+        let mut sink = pcap_sink(&path).unwrap();
         sink.take(&batch(&[frame(b"0123456789")]), 0).unwrap();
         sink.idle().unwrap();
-        assert_eq!(read(&path).len(), 1, "it is there at once");
-        assert!(on(&path).is_err(), "the new file is locked, too");
+        assert_eq!(read_capture(&path).len(), 1, "it is there at once");
+        assert!(pcap_sink(&path).is_err(), "the new file is locked, too");
     }
 
     #[test]
-    fn frame_beyond_snap_length_is_cut_and_counted() {
+    fn frame_beyond_snap_length_is_truncated_and_counted() {
         let dir = TempDir::new();
         let path = dir.path("long.pcap");
-        let mut sink = on(&path).unwrap();
+        let mut sink = pcap_sink(&path).unwrap();
         let long = vec![7; 300_000];
         sink.take(&batch(&[frame(&long)]), 0).unwrap();
         assert_eq!(sink.finish().unwrap().rows[1], ("cut".to_owned(), 1));
-        let packets = read(&path);
+        let packets = read_capture(&path);
         assert_eq!((packets[0].1, packets[0].3.len()), (300_000, 262_144));
     }
 
@@ -322,21 +322,21 @@ pub(crate) mod tests {
     fn second_link_type_fails_and_keeps_earlier_frames() {
         let dir = TempDir::new();
         let path = dir.path("two.pcap");
-        let mut sink = on(&path).unwrap();
+        let mut sink = pcap_sink(&path).unwrap();
         let cooked = block(Marks::frame(276, 2, 2), b"ab");
         let failure = sink.take(&batch(&[frame(b"first"), cooked]), 0).unwrap_err().to_string();
         let expected = "it holds frames of link type EN10MB, and one of LINUX_SLL2 came; \
                         write each source into a file of its own";
         assert_eq!(failure, format!("cannot write {path}: {expected}"));
         assert_eq!(sink.written(), Some(Amount { blocks: 1, bytes: 5 }));
-        assert_eq!(read(&path).len(), 1);
+        assert_eq!(read_capture(&path).len(), 1);
     }
 
     #[test]
     fn frame_viewed_by_several_blocks_is_written_once() {
         let dir = TempDir::new();
         let path = dir.path("stream.pcap");
-        let (one, two) = (at(4096, b"0123456789"), at(8192, b"0123456789"));
+        let (one, two) = (frame_at(4096, b"0123456789"), frame_at(8192, b"0123456789"));
         let views = [
             one.narrow(0, 4),
             hole(7),
@@ -352,12 +352,12 @@ pub(crate) mod tests {
         let expected = [("frames", 2), ("cut", 0), ("repeated", 2), ("not frames", 3)];
         assert_eq!(rows, expected.map(|(name, value)| (name.to_owned(), value)));
         assert_eq!(sink.written(), Some(Amount { blocks: 7, bytes: 4 + 7 + 2 + 4 + 10 + 7 }));
-        assert_eq!(read(&path).len(), 2);
+        assert_eq!(read_capture(&path).len(), 2);
         drop(sink);
         let mut sink = of(&path, Form::Frame).unwrap();
         sink.take(&batch(&[one, one]), 0).unwrap();
         sink.finish().unwrap();
-        assert_eq!(read(&path).len(), 2, "a copy to each branch is a copy in the file");
+        assert_eq!(read_capture(&path).len(), 2, "a copy to each branch is a copy in the file");
     }
 
     #[test]
@@ -377,10 +377,10 @@ pub(crate) mod tests {
     #[test]
     fn unwritable_targets_fail() {
         let dir = TempDir::new();
-        let failure = refused(on(&dir.path("no/such/dir.pcap")));
+        let failure = refused(pcap_sink(&dir.path("no/such/dir.pcap")));
         assert!(failure.to_string().ends_with("no such file or directory"), "{failure}");
-        assert!(refused(on(&dir.path(""))).to_string().contains("directory"));
-        let mut sink = on("/dev/full").unwrap();
+        assert!(refused(pcap_sink(&dir.path(""))).to_string().contains("directory"));
+        let mut sink = pcap_sink("/dev/full").unwrap();
         sink.take(&batch(&[frame(b"lost")]), 0).unwrap();
         assert!(sink.finish().unwrap_err().to_string().contains("no space left"));
         assert_eq!(sink.written(), Some(Amount::default()));

@@ -1,6 +1,6 @@
 //! `pcap per=connection`: one capture file per connection in a directory.
 
-use super::{Frames, other_link_type};
+use super::{Frames, link_type_failure};
 use crate::sink::file_set::{FilePolicy, FileSet, Key, OutputFile};
 use crate::sink::headers::Headers;
 use crate::{Failure, Opening, Sink};
@@ -90,7 +90,7 @@ impl Split {
         match file.link.replace(link) {
             None => self.record.extend_from_slice(&write::header(link)),
             Some(first) if first != link => {
-                return Err(other_link_type(&self.file_set.target(), first, link));
+                return Err(link_type_failure(&self.file_set.target(), first, link));
             }
             Some(_) => {}
         }

@@ -1,7 +1,7 @@
 //! Completion of TCP and UDP checksums that the sender has left to its device (CONTRACT 3).
 //!
-//! In: a whole frame. The old value of the field, usually the sum over the pseudo header, is
-//! ignored.
+//! The frame must be complete. The old value of the field, usually the sum over the pseudo header,
+//! is ignored.
 
 use wire::dissect;
 use wire::flow::Flow;
@@ -37,7 +37,7 @@ mod tests {
         fd000000000000000000000000000002  04d2 0035 000b 0000  abcdef";
 
     /// Verifies the checksum of the datagram at `at` (RFC 768).
-    fn holds(packet: &[u8], addresses: &[u8], at: usize) -> bool {
+    fn is_checksum_valid(packet: &[u8], addresses: &[u8], at: usize) -> bool {
         let datagram = &packet[at..];
         let mut all = addresses.to_vec();
         all.extend([0, 17, 0, datagram.len() as u8]);
@@ -56,7 +56,10 @@ mod tests {
             let mut sent = packet.clone();
             complete(LinkType::RAW, &mut sent).unwrap();
             let addresses = packet[addresses].to_vec();
-            assert!(holds(&sent, &addresses, at) && !holds(&packet, &addresses, at));
+            assert!(
+                is_checksum_valid(&sent, &addresses, at)
+                    && !is_checksum_valid(&packet, &addresses, at)
+            );
             assert_eq!([&sent[..at + 6], &sent[at + 8..]], [&packet[..at + 6], &packet[at + 8..]]);
         }
     }

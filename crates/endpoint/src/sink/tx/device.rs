@@ -77,7 +77,7 @@ impl TxDevice {
         }
     }
 
-    /// Drops the frame that was not accepted; the caller sends later ones again.
+    /// Drops the frame that was not accepted. The caller sends the frames after it again.
     pub(super) fn skip(&mut self) {
         if let Transmitter::Ring(ring) = &mut self.transmitter {
             // A broken ring fails at the next send.

@@ -140,12 +140,12 @@ struct TxBatch<'a> {
 fn open(opening: &Opening<'_>) -> Result<Box<dyn Sink>, Failure> {
     let arguments = opening.arguments;
     let way = (arguments.flag("qdisc"), arguments.text("by").unwrap_or_default());
-    begin(opening, way, opening.form != Form::Packet)
+    open_on_device(opening, way, opening.form != Form::Packet)
 }
 
 /// Opens the sink on the interface of the arguments; `way` selects queueing discipline and socket,
 /// `frames` is false for packets.
-pub(super) fn begin(
+pub(super) fn open_on_device(
     opening: &Opening<'_>,
     way: (bool, &str),
     frames: bool,
@@ -240,7 +240,7 @@ impl Tx {
     /// Returns the bytes to send for this block, in place. If the checksum must be completed, the
     /// modified copy is appended to `copies` and replaces them.
     fn prepare<'a>(&mut self, block: &Block<'a>, copies: &mut Vec<u8>) -> Result<&'a [u8], Reason> {
-        let bytes = if self.frames { self.frame(block)? } else { packet(block)? };
+        let bytes = if self.frames { self.entire_frame(block)? } else { viewed_packet(block)? };
         if !block.context.flags.has(Flags::CHECKSUM_UNSET) {
             return Ok(bytes);
         }
@@ -255,7 +255,7 @@ impl Tx {
         Ok(bytes)
     }
 
-    fn frame<'a>(&self, block: &Block<'a>) -> Result<&'a [u8], Reason> {
+    fn entire_frame<'a>(&self, block: &Block<'a>) -> Result<&'a [u8], Reason> {
         let marks = &block.marks;
         if !marks.is_frame() || !self.device.accepts(LinkType(marks.link)) {
             return Err(Reason::LinkType);
@@ -320,7 +320,7 @@ impl Tx {
 }
 
 /// Returns the view as a packet. Fails if part of it is missing.
-fn packet<'a>(block: &Block<'a>) -> Result<&'a [u8], Reason> {
+fn viewed_packet<'a>(block: &Block<'a>) -> Result<&'a [u8], Reason> {
     if block.is_whole() && !block.pointer.is_hole() {
         Ok(block.bytes())
     } else {

@@ -3,7 +3,9 @@
 
 use super::*;
 use crate::source::{generate, rx};
-use crate::testing::{EmittedBlock, arguments, ask, bare, batch, block, frame, opening, refused};
+use crate::testing::{
+    EmittedBlock, arguments, bare, batch, block, frame, give_once, opening, refused,
+};
 use crate::{Intake, Source, SourceStatus};
 use abi::{DbufId, Marks};
 use buffer::pool::{Pool, PoolConfig};
@@ -11,7 +13,7 @@ use filter::{BatchMemory, Columns};
 use testkit::Frame;
 use testkit::net::{CLIENT_DEVICE, Cable, LIMIT, Namespace, Pair, SERVER_DEVICE, counters, until};
 
-fn silent() -> Option<Pair> {
+fn silent_pair() -> Option<Pair> {
     Pair::new(Cable { addresses: false, ..Cable::default() })
 }
 
@@ -49,16 +51,16 @@ fn tx_of(space: &Namespace, way: Transmitter) -> Tx {
 
 /// Runs the test once for each transmitter, each time over a new cable.
 fn by_each_transmitter(test: impl Fn(&Pair, Transmitter)) {
-    let Some(pair) = silent() else { return };
+    let Some(pair) = silent_pair() else { return };
     for way in transmitters(&pair.client) {
         println!("by {way:?}");
-        let Some(pair) = silent() else { return };
+        let Some(pair) = silent_pair() else { return };
         test(&pair, way);
     }
 }
 
 /// Finishes the sink and returns the row `name` of its report.
-fn reported(sink: &mut dyn Sink, name: &str) -> Option<u64> {
+fn report_row(sink: &mut dyn Sink, name: &str) -> Option<u64> {
     let rows = sink.finish().unwrap().rows;
     rows.into_iter().find(|(what, _)| what == name).map(|(_, number)| number)
 }
@@ -70,7 +72,7 @@ struct Receiver {
 }
 
 impl Receiver {
-    fn at(space: &Namespace) -> Self {
+    fn on(space: &Namespace) -> Self {
         let given = [("interface", SERVER_DEVICE), ("netns", space.name())];
         let given = arguments(&rx::RX, &given);
         let source = (rx::ENTRY.open)(&opening(&given, &[])).unwrap();
@@ -81,7 +83,7 @@ impl Receiver {
     /// Receives exactly the frames that have arrived.
     fn drain(&mut self, received: &mut Vec<EmittedBlock>) {
         loop {
-            let (given, more) = ask(&mut *self.source, &mut self.pool, 64, 0).unwrap();
+            let (given, more) = give_once(&mut *self.source, &mut self.pool, 64, 0).unwrap();
             received.extend(more);
             if given != SourceStatus::Blocks {
                 return;
@@ -100,7 +102,7 @@ impl Receiver {
     }
 }
 
-fn number(frame: &[u8]) -> u64 {
+fn frame_number(frame: &[u8]) -> u64 {
     let at = generate::SEQUENCE;
     u64::from_be_bytes(frame[at..at + 8].try_into().unwrap())
 }
@@ -135,14 +137,14 @@ fn g1_hundred_thousand_frames_arrive_in_order() {
 }
 
 fn assert_numbers_arrive(pair: &Pair, way: Transmitter) {
-    let mut receiver = Receiver::at(&pair.server);
+    let mut receiver = Receiver::on(&pair.server);
     let mut sink = tx_by(&pair.client, Form::Frame, way).unwrap();
     let mut received = Vec::new();
     let mut next = 0;
     let mut check = |receiver: &mut Receiver| {
         receiver.drain(&mut received);
         for block in received.drain(..) {
-            assert_eq!((number(&block.bytes), block.bytes.len()), (next, 100));
+            assert_eq!((frame_number(&block.bytes), block.bytes.len()), (next, 100));
             next += 1;
         }
         next
@@ -155,7 +157,7 @@ fn assert_numbers_arrive(pair: &Pair, way: Transmitter) {
     assert_eq!(sink.dropped(), []);
     let rows = [("frames".to_owned(), 100_000), ("bytes".to_owned(), 10_000_000)];
     assert_eq!(sink.finish().unwrap().rows[..2], rows);
-    let copied = reported(&mut *sink, "copied to AF_XDP");
+    let copied = report_row(&mut *sink, "copied to AF_XDP");
     assert_eq!(copied, (way == RING).then_some(100_000), "memory of others is copied");
     let counters = receiver.source.counters();
     assert_eq!(counters.given.blocks, 100_000);
@@ -166,18 +168,18 @@ fn assert_numbers_arrive(pair: &Pair, way: Transmitter) {
 /// again until it is accepted.
 #[test]
 fn full_queue_delays_frames_without_loss() {
-    let Some(pair) = silent() else { return };
+    let Some(pair) = silent_pair() else { return };
     if testkit::need::command("tc").is_none() {
         return;
     }
     let shape = format!("qdisc add dev {CLIENT_DEVICE} root tbf rate 8mbit burst 3k limit 6k");
     pair.client.run("tc", &shape);
-    let mut receiver = Receiver::at(&pair.server);
+    let mut receiver = Receiver::on(&pair.server);
     let mut sink = tx_of(&pair.client, QUEUE);
     sink.patience = LIMIT;
     let taken = drive(&[("count", "300"), ("seq", "yes"), ("size", "1000")], &mut sink, || ());
     let received = receiver.wait_for(300);
-    let numbers: Vec<u64> = received.iter().map(|block| number(&block.bytes)).collect();
+    let numbers: Vec<u64> = received.iter().map(|block| frame_number(&block.bytes)).collect();
     assert_eq!(numbers, (0..taken).collect::<Vec<_>>());
     assert_eq!(sink.written(), Some(Amount { blocks: 300, bytes: 300_000 }));
     let statistics = pair.client.run("tc", &format!("-s qdisc show dev {CLIENT_DEVICE}"));
@@ -187,7 +189,7 @@ fn full_queue_delays_frames_without_loss() {
 /// A stalled queue costs one timeout of a second, and every rejected frame is counted.
 #[test]
 fn stalled_queue_times_out_and_drops_are_counted() {
-    let Some(pair) = silent() else { return };
+    let Some(pair) = silent_pair() else { return };
     if testkit::need::command("tc").is_none() {
         return;
     }
@@ -205,7 +207,7 @@ fn stalled_queue_times_out_and_drops_are_counted() {
 }
 
 /// Returns the frames with these numbers.
-fn numbered(range: Range<u16>, length: usize) -> Vec<Vec<u8>> {
+fn numbered_frames(range: Range<u16>, length: usize) -> Vec<Vec<u8>> {
     let made = |n| Frame::ethernet().ipv4("10.0.0.1", "10.0.0.2").udp(1, n, &vec![0; length]);
     range.map(made).collect()
 }
@@ -214,15 +216,15 @@ fn numbered(range: Range<u16>, length: usize) -> Vec<Vec<u8>> {
 /// order.
 #[test]
 fn g1_rejected_frames_are_resent_in_order() {
-    let Some(pair) = silent() else { return };
+    let Some(pair) = silent_pair() else { return };
     if !transmitters(&pair.client).contains(&RING) {
         return;
     }
-    let mut receiver = Receiver::at(&pair.server);
+    let mut receiver = Receiver::on(&pair.server);
     let mut sink = tx_of(&pair.client, RING);
     // Wait as long as this machine needs to bring the other end up.
     sink.patience = LIMIT;
-    let frames = numbered(0..60, 20);
+    let frames = numbered_frames(0..60, 20);
     let mut send = |from: usize, to: usize| {
         let blocks: Vec<_> = frames[from..to].iter().map(|bytes| frame(bytes)).collect();
         sink.take(&batch(&blocks), 0).unwrap();
@@ -242,21 +244,21 @@ fn g1_rejected_frames_are_resent_in_order() {
         receiver.wait_for(60).into_iter().map(|block| block.bytes).collect();
     assert!(received == frames, "each once, in order: {}", received.len());
     assert_eq!((sink.written().unwrap().blocks, sink.dropped()), (60, Vec::new()));
-    assert!(reported(&mut sink, "sent again").unwrap() > 3);
+    assert!(report_row(&mut sink, "sent again").unwrap() > 3);
 }
 
 /// The other end accepts only shorter frames: rejected frames are dropped after the timeout, the
 /// others pass.
 #[test]
 fn g1_permanently_rejected_frames_are_dropped_and_others_sent() {
-    let Some(pair) = silent() else { return };
+    let Some(pair) = silent_pair() else { return };
     if !transmitters(&pair.client).contains(&RING) {
         return;
     }
     pair.server.ip(&format!("link set dev {SERVER_DEVICE} mtu 500"));
-    let mut receiver = Receiver::at(&pair.server);
+    let mut receiver = Receiver::on(&pair.server);
     let mut sink = tx_by(&pair.client, Form::Frame, RING).unwrap();
-    let (short, long) = (numbered(0..40, 20), numbered(7..8, 1000));
+    let (short, long) = (numbered_frames(0..40, 20), numbered_frames(7..8, 1000));
     let mut blocks: Vec<_> = short.iter().map(|bytes| frame(bytes)).collect();
     blocks.insert(5, frame(&long[0]));
     sink.take(&batch(&blocks), 0).unwrap();
@@ -266,7 +268,7 @@ fn g1_permanently_rejected_frames_are_dropped_and_others_sent() {
     let lost = Amount { blocks: 1, bytes: long[0].len() as u64 };
     assert_eq!(sink.dropped(), [("queue full".into(), lost)]);
     assert_eq!(sink.written().unwrap().blocks, 40);
-    assert!(reported(&mut *sink, "sent again").unwrap() > 3);
+    assert!(report_row(&mut *sink, "sent again").unwrap() > 3);
 }
 
 #[test]
@@ -275,7 +277,7 @@ fn unsendable_frames_are_counted_and_others_sent() {
 }
 
 fn assert_unsendable_counted(pair: &Pair, way: Transmitter) {
-    let mut receiver = Receiver::at(&pair.server);
+    let mut receiver = Receiver::on(&pair.server);
     let mut sink = tx_by(&pair.client, Form::Frame, way).unwrap();
     let good: Vec<Vec<u8>> =
         (0..3).map(|n| Frame::ethernet().ipv4("10.0.0.1", "10.0.0.2").udp(1, n, b"good")).collect();
@@ -313,8 +315,8 @@ fn assert_unsendable_counted(pair: &Pair, way: Transmitter) {
 
 #[test]
 fn offloaded_checksum_is_computed_before_sending() {
-    let Some(pair) = silent() else { return };
-    let mut receiver = Receiver::at(&pair.server);
+    let Some(pair) = silent_pair() else { return };
+    let mut receiver = Receiver::on(&pair.server);
     let mut sink = tx(&pair.client, Form::Frame).unwrap();
     let right = Frame::ethernet().ipv4("10.0.0.1", "10.0.0.2").udp(1, 2, b"sum");
     let mut unset = right.clone();
@@ -361,7 +363,7 @@ fn assert_down_and_removed(pair: &Pair, way: Transmitter) {
 
 #[test]
 fn packets_need_an_interface_without_a_link_layer() {
-    let Some(pair) = silent() else { return };
+    let Some(pair) = silent_pair() else { return };
     let failure = refused(tx(&pair.client, Form::Packet));
     assert!(failure.to_string().contains("packets without a link layer"), "{failure}");
     if testkit::need::file("/dev/net/tun").is_none() {
@@ -378,7 +380,7 @@ fn packets_need_an_interface_without_a_link_layer() {
 
 #[test]
 fn missing_interface_fails_open() {
-    let Some(pair) = silent() else { return };
+    let Some(pair) = silent_pair() else { return };
     let try_open = |interface: &str, netns: &str| {
         let given = arguments(&TX, &[("interface", interface), ("netns", netns)]);
         refused(open(&opening(&given, &[]))).to_string()

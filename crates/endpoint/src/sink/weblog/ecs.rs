@@ -17,7 +17,7 @@ pub(super) fn object(record: &MessageRecord<'_>, time: Time) -> Value {
     let mut object = Map::new();
     for (field, value) in record.all() {
         if let (Some(path), Some(value)) = (field.ecs(), value_of(record, field, value)) {
-            put(&mut object, path, value);
+            insert_at_path(&mut object, path, value);
         }
     }
     let start = record.time().unwrap_or(time);
@@ -41,15 +41,15 @@ pub(super) fn object(record: &MessageRecord<'_>, time: Time) -> Value {
         ("network.transport", json!("tcp")),
     ];
     for (path, value) in about {
-        put(&mut object, path, value);
+        insert_at_path(&mut object, path, value);
     }
     if let Some(address) = record.address(Field::Client) {
         let name = if address.is_ipv4() { "ipv4" } else { "ipv6" };
-        put(&mut object, "network.type", json!(name));
+        insert_at_path(&mut object, "network.type", json!(name));
     }
-    host(&mut object, record);
-    url(&mut object, record);
-    bytes(&mut object, record);
+    add_host(&mut object, record);
+    add_url(&mut object, record);
+    add_sizes(&mut object, record);
     Value::Object(object)
 }
 
@@ -66,7 +66,7 @@ fn value_of(record: &MessageRecord<'_>, field: Field, value: &[u8]) -> Option<Va
 }
 
 /// Adds `url.domain`, the host without its port, and `url.port`.
-fn host(object: &mut Map<String, Value>, record: &MessageRecord<'_>) {
+fn add_host(object: &mut Map<String, Value>, record: &MessageRecord<'_>) {
     let Some(host) = record.text(Field::Host).map(String::from_utf8_lossy) else { return };
     let (name, port) = match host.rsplit_once(':') {
         Some((name, port)) if !name.contains(':') || name.ends_with(']') => {
@@ -74,42 +74,42 @@ fn host(object: &mut Map<String, Value>, record: &MessageRecord<'_>) {
         }
         _ => (&*host, None),
     };
-    put(object, "url.domain", json!(name.trim_start_matches('[').trim_end_matches(']')));
+    insert_at_path(object, "url.domain", json!(name.trim_start_matches('[').trim_end_matches(']')));
     if let Some(port) = port {
-        put(object, "url.port", json!(port));
+        insert_at_path(object, "url.port", json!(port));
     }
 }
 
 /// Adds `url.path` and `url.query` if the request target is a path.
-fn url(object: &mut Map<String, Value>, record: &MessageRecord<'_>) {
+fn add_url(object: &mut Map<String, Value>, record: &MessageRecord<'_>) {
     let Some(target) = record.text(Field::Url).filter(|target| target.starts_with(b"/")) else {
         return;
     };
     let target = String::from_utf8_lossy(target);
     match target.split_once('?') {
         Some((path, query)) => {
-            put(object, "url.path", json!(path));
-            put(object, "url.query", json!(query));
+            insert_at_path(object, "url.path", json!(path));
+            insert_at_path(object, "url.query", json!(query));
         }
-        None => put(object, "url.path", json!(target)),
+        None => insert_at_path(object, "url.path", json!(target)),
     }
 }
 
 /// Adds the total size of each message in bytes.
-fn bytes(object: &mut Map<String, Value>, record: &MessageRecord<'_>) {
+fn add_sizes(object: &mut Map<String, Value>, record: &MessageRecord<'_>) {
     for (path, head, body) in [
         ("http.request.bytes", Field::RequestHead, Field::RequestBody),
         ("http.response.bytes", Field::ResponseHead, Field::ResponseBody),
     ] {
         if let Some(head) = record.number(head) {
             let body = record.number(body).unwrap_or(0);
-            put(object, path, json!(head.saturating_add(body)));
+            insert_at_path(object, path, json!(head.saturating_add(body)));
         }
     }
 }
 
 /// Inserts a value at a dotted path.
-fn put(object: &mut Map<String, Value>, path: &str, value: Value) {
+fn insert_at_path(object: &mut Map<String, Value>, path: &str, value: Value) {
     match path.split_once('.') {
         None => {
             object.insert(path.to_owned(), value);
@@ -117,7 +117,7 @@ fn put(object: &mut Map<String, Value>, path: &str, value: Value) {
         Some((first, rest)) => {
             let inner = object.entry(first).or_insert_with(|| Value::Object(Map::new()));
             if let Value::Object(inner) = inner {
-                put(inner, rest, value);
+                insert_at_path(inner, rest, value);
             }
         }
     }

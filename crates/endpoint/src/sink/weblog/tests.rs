@@ -1,13 +1,15 @@
-//! Log lines written for given exchanges.
+//! Tests of the log lines that `weblog` writes for given exchanges.
 
 use super::*;
-use crate::testing::{TIME, TempDir, arguments, batch, described, description, opening, refused};
+use crate::testing::{
+    TIME, TempDir, arguments, batch, description, description_record, opening, refused,
+};
 use filter::Amount;
 use serde_json::{Value, json};
 use wire::record::{RecordKind, Writer};
 
 /// Returns the output for these blocks, and the report.
-fn written(given: &[(&str, &str)], blocks: &[Block<'_>]) -> (String, Vec<(String, u64)>) {
+fn log_output(given: &[(&str, &str)], blocks: &[Block<'_>]) -> (String, Vec<(String, u64)>) {
     let dir = TempDir::new();
     let path = dir.path("access.log");
     let given: Vec<_> = given.iter().copied().chain([("file", path.as_str())]).collect();
@@ -19,8 +21,8 @@ fn written(given: &[(&str, &str)], blocks: &[Block<'_>]) -> (String, Vec<(String
     (std::fs::read_to_string(path).unwrap(), rows)
 }
 
-fn exchange(change: impl FnOnce(&mut Writer<'_>)) -> Vec<u8> {
-    described(RecordKind::HttpExchange, |writer| {
+fn exchange_record(change: impl FnOnce(&mut Writer<'_>)) -> Vec<u8> {
+    description_record(RecordKind::HttpExchange, |writer| {
         writer.number(Field::Time, TIME);
         writer.number(Field::End, TIME + 1_000_000_000);
         writer.text(Field::Client, &[10, 0, 0, 1]);
@@ -32,16 +34,16 @@ fn exchange(change: impl FnOnce(&mut Writer<'_>)) -> Vec<u8> {
     })
 }
 
-fn line(change: impl FnOnce(&mut Writer<'_>)) -> String {
-    let bytes = exchange(change);
-    let (text, rows) = written(&[("zone", "utc")], &[description(&bytes)]);
+fn log_line(change: impl FnOnce(&mut Writer<'_>)) -> String {
+    let bytes = exchange_record(change);
+    let (text, rows) = log_output(&[("zone", "utc")], &[description(&bytes)]);
     assert_eq!(rows, [("exchanges".to_owned(), 1)]);
     text
 }
 
 #[test]
 fn lines_match_those_of_nginx() {
-    let full = line(|writer| {
+    let full = log_line(|writer| {
         writer.text(Field::Url, b"/a?b=\"c\\d\xe2\x82\xac e~\x7f");
         writer.text(Field::Version, b"1.1");
         writer.text(Field::User, b"frank");
@@ -56,20 +58,20 @@ fn lines_match_those_of_nginx() {
          \"GET /a?b=\\x22c\\x5Cd\\xE2\\x82\\xAC e~\\x7F HTTP/1.1\" 206 2326 \
          \"http://example.com/\\x0D\\x0A127.0.0.1 - - forged\" \"Mozilla/5.0 (X11; \\x1B[2J)\"\n"
     );
-    let poor = line(|writer| {
+    let poor = log_line(|writer| {
         writer.text(Field::Url, b"/");
         writer.text(Field::User, b"");
         writer.text(Field::UserAgent, b"");
     });
     let stamp = "[13/Feb/2009:23:31:31 +0000]";
     assert_eq!(poor, format!("10.0.0.1 - - {stamp} \"GET /\" 000 0 \"-\" \"\"\n"));
-    let other = line(|writer| {
+    let other = log_line(|writer| {
         writer.text(Field::Url, b"*");
         writer.text(Field::Version, b"HTTP/1.0");
     });
     assert_eq!(other, format!("10.0.0.1 - - {stamp} \"GET * HTTP/1.0\" 000 0 \"-\" \"-\"\n"));
-    let nothing = described(RecordKind::HttpExchange, |_| {});
-    let (text, _) = written(&[("zone", "utc")], &[description(&nothing)]);
+    let nothing = description_record(RecordKind::HttpExchange, |_| {});
+    let (text, _) = log_output(&[("zone", "utc")], &[description(&nothing)]);
     assert_eq!(text, "- - - [13/Feb/2009:23:31:30 +0000] \"-\" 000 0 \"-\" \"-\"\n");
 }
 
@@ -90,7 +92,7 @@ fn times_have_the_offset_of_the_zone() {
 
 #[test]
 fn objects_match_the_ecs_schema() {
-    let bytes = exchange(|writer| {
+    let bytes = exchange_record(|writer| {
         writer.text(Field::Url, b"/a/b?c=d?e");
         writer.text(Field::Host, b"example.com:8080");
         writer.text(Field::Version, b"1.1");
@@ -100,7 +102,7 @@ fn objects_match_the_ecs_schema() {
         writer.number(Field::ResponseHead, 50);
         writer.number(Field::ResponseBody, 7);
     });
-    let (text, _) = written(&[("ecs", "yes")], &[description(&bytes), description(&bytes)]);
+    let (text, _) = log_output(&[("ecs", "yes")], &[description(&bytes), description(&bytes)]);
     let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let (start, end) = ("2009-02-13T23:31:30.123456789Z", "2009-02-13T23:31:31.123456789Z");
     let expected = json!({
@@ -135,8 +137,8 @@ fn host_is_split_into_domain_and_port() {
         ("[::1]", "::1", Value::Null),
         ("example.com:many", "example.com", Value::Null),
     ] {
-        let bytes = exchange(|writer| writer.text(Field::Host, host.as_bytes()));
-        let (text, _) = written(&[("ecs", "yes")], &[description(&bytes)]);
+        let bytes = exchange_record(|writer| writer.text(Field::Host, host.as_bytes()));
+        let (text, _) = log_output(&[("ecs", "yes")], &[description(&bytes)]);
         let value: Value = serde_json::from_str(&text).unwrap();
         let url = &value["url"];
         assert_eq!((&url["domain"], &url["port"]), (&json!(domain), &port), "{host}");
@@ -145,12 +147,12 @@ fn host_is_split_into_domain_and_port() {
 
 #[test]
 fn non_exchange_blocks_are_counted_with_remedy() {
-    let request = described(RecordKind::HttpRequest, |_| {});
-    let given = exchange(|_| {});
-    let (text, rows) = written(&[], &[description(&request), crate::testing::bare(b"body")]);
+    let request = description_record(RecordKind::HttpRequest, |_| {});
+    let given = exchange_record(|_| {});
+    let (text, rows) = log_output(&[], &[description(&request), crate::testing::bare(b"body")]);
     let way_out = "blocks that are no exchange; write `http |exchange weblog`";
     assert_eq!((text.as_str(), &*rows), ("", &[row("exchanges", 0), row(way_out, 2)][..]));
-    let (text, rows) = written(&[], &[description(&request), description(&given)]);
+    let (text, rows) = log_output(&[], &[description(&request), description(&given)]);
     assert_eq!(text.lines().count(), 1);
     assert_eq!(rows, [row("exchanges", 1), row("blocks that are no exchange", 1)]);
 }
@@ -163,7 +165,7 @@ fn row(name: &str, value: u64) -> (String, u64) {
 fn full_disk_fails_the_sink() {
     let given = arguments(&WEBLOG, &[("file", "/dev/full")]);
     let mut sink = open(&Opening { form: Form::Message, ..opening(&given, &[]) }).unwrap();
-    let bytes = exchange(|_| {});
+    let bytes = exchange_record(|_| {});
     sink.take(&batch(&[description(&bytes)]), 0).unwrap();
     let failure = refused(sink.finish()).to_string();
     assert!(failure.starts_with("cannot write /dev/full: no space left"), "{failure}");

@@ -1,12 +1,12 @@
-//! Generated frames, checked by the parser of `wire` and by their sequence numbers.
+//! Tests of the generated frames, by the parser of `wire` and by their sequence numbers.
 
 use super::*;
-use crate::testing::{EmittedBlock, all, arguments, ask, opening, pool};
+use crate::testing::{EmittedBlock, all, arguments, give_once, opening, pool};
 use wire::checksum;
 use wire::ip::protocol;
 use wire::{Flow, layers};
 
-fn on(given: &[(&str, &str)]) -> Box<dyn Source> {
+fn generate_source(given: &[(&str, &str)]) -> Box<dyn Source> {
     let given = arguments(&GENERATE, given);
     open(&opening(&given, &[])).unwrap()
 }
@@ -31,7 +31,8 @@ fn flow_and_number(block: &EmittedBlock) -> (u16, u64) {
 #[test]
 fn numbered_frames_are_valid_and_complete() {
     for size in ["60", "61", "64", "1514", "65549"] {
-        let mut source = on(&[("count", "1000"), ("size", size), ("seq", "yes"), ("flows", "3")]);
+        let mut source =
+            generate_source(&[("count", "1000"), ("size", size), ("seq", "yes"), ("flows", "3")]);
         let (emitted, end) = all(&mut *source, &mut pool(1 << 17));
         end.unwrap();
         assert_eq!(emitted.len(), 1000);
@@ -60,7 +61,7 @@ fn zero_checksum_is_written_as_all_ones() {
 
 #[test]
 fn unnumbered_frames_are_stored_once_per_flow() {
-    let mut source = on(&[("count", "200"), ("flows", "3")]);
+    let mut source = generate_source(&[("count", "200"), ("flows", "3")]);
     let mut pool = pool(1 << 16);
     let (emitted, end) = all(&mut *source, &mut pool);
     end.unwrap();
@@ -74,7 +75,7 @@ fn unnumbered_frames_are_stored_once_per_flow() {
 
 #[test]
 fn flows_beyond_one_block_are_written_each_time() {
-    let mut source = on(&[("count", "300"), ("flows", "200"), ("size", "100")]);
+    let mut source = generate_source(&[("count", "300"), ("flows", "200"), ("size", "100")]);
     let (emitted, end) = all(&mut *source, &mut pool(1 << 12));
     end.unwrap();
     let ports: Vec<u16> = emitted.iter().map(|block| flow_and_number(block).0).collect();
@@ -84,10 +85,10 @@ fn flows_beyond_one_block_are_written_each_time() {
 
 #[test]
 fn rate_is_kept_and_late_frames_are_caught_up() {
-    let mut source = on(&[("rate", "1000"), ("count", "10")]);
+    let mut source = generate_source(&[("rate", "1000"), ("count", "10")]);
     let mut pool = pool(1 << 16);
     let mut at = |us: u64, room| {
-        let (given, emitted) = ask(&mut *source, &mut pool, room, us * 1000).unwrap();
+        let (given, emitted) = give_once(&mut *source, &mut pool, room, us * 1000).unwrap();
         (given, emitted.len())
     };
     let until = |us: u64| SourceStatus::retry_at(us * 1000);
@@ -107,14 +108,14 @@ fn full_pool_delays_the_source() {
     let mut pool = pool(1 << 12);
     while pool.append(4096, |room| room.len()).is_some() {}
     for seq in ["yes", "no"] {
-        let mut source = on(&[("seq", seq), ("count", "1")]);
+        let mut source = generate_source(&[("seq", seq), ("count", "1")]);
         let wait = SourceStatus::retry_at(5);
         let mut columns = filter::Columns::default();
         let given = source.give(&mut Intake::new(&pool, &mut columns, 64, 5)).unwrap();
         assert_eq!((given, columns.len()), (wait, 0));
     }
     pool.end_pass();
-    let (emitted, end) = all(&mut *on(&[("count", "1")]), &mut pool);
+    let (emitted, end) = all(&mut *generate_source(&[("count", "1")]), &mut pool);
     end.unwrap();
     assert_eq!(emitted.len(), 1);
 }

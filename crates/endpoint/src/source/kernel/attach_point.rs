@@ -1,5 +1,5 @@
-//! The attach point of kernel programs, as named by a request: an interface, or the sockets of a
-//! user.
+//! The attach point of kernel programs, which is an interface or the sockets of a user, as the
+//! request names it.
 
 use crate::interface::{FrameCount, interface_removed};
 use crate::source::rx::Losses;
@@ -151,7 +151,7 @@ impl AttachPoint {
     #[must_use]
     pub fn counters(&self, ran: Amount, busy: u64) -> SourceCounters {
         let dropped = match &self.interface {
-            Some(interface) => interface.losses.before(),
+            Some(interface) => interface.losses.losses_before_socket(),
             None => vec![(BUSY.into(), Some(busy))],
         };
         let lost = dropped.iter().map(|(_, count)| *count).sum::<Option<u64>>();
@@ -162,7 +162,7 @@ impl AttachPoint {
 
     /// Returns true if both name the same interface, and it still exists.
     #[must_use]
-    pub fn is(&self, other: &Self) -> bool {
+    pub fn is_same_interface(&self, other: &Self) -> bool {
         let index = |place: &Self| place.interface.as_ref().map(|interface| interface.index);
         self.attach == other.attach && index(self) == index(other) && !self.is_gone()
     }

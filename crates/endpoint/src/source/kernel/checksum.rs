@@ -1,5 +1,5 @@
-//! Detection of checksum offload: the checksum field contains only the sum over the pseudo header,
-//! which a network stack leaves for the device to complete.
+//! Detection of checksum offload. The checksum field of such a frame contains only the sum over the
+//! pseudo header, because the network stack leaves the completion to the device.
 
 use wire::dissect::Layers;
 use wire::flow::Flow;

@@ -171,17 +171,18 @@ impl KernelSource {
         let mut count = 0;
         self.drained = false;
         loop {
-            let goes_on = self.copy_some(intake, count > 0);
-            count += self.put_whole(intake);
+            let goes_on = self.stage_frames(intake, count > 0);
+            count += self.emit_intact_frames(intake);
             if !goes_on {
                 return count;
             }
         }
     }
 
-    /// Copies at most [`AT_ONCE`] frames of one edge: if `given`, of the edge of the blocks already
-    /// emitted. Returns true if more frames of the edge may be available.
-    fn copy_some(&mut self, intake: &Intake<'_>, given: bool) -> bool {
+    /// Copies at most [`AT_ONCE`] frames of one edge into `staged`. If `given`, only frames of the
+    /// edge whose blocks were already emitted are copied. Returns true if more frames of the edge
+    /// may be available.
+    fn stage_frames(&mut self, intake: &Intake<'_>, given: bool) -> bool {
         let room = intake.room();
         while self.staged.len() < room.min(AT_ONCE) {
             let Some(handed) = self.reader.front() else {
@@ -204,9 +205,9 @@ impl KernelSource {
         self.staged.len() < room
     }
 
-    /// Emits the copies that the writer has not overwritten and counts the others as lost. Returns
-    /// the number emitted.
-    fn put_whole(&mut self, intake: &mut Intake<'_>) -> usize {
+    /// Emits the staged frames that the writer has not overwritten and counts the others as lost.
+    /// Returns the number emitted.
+    fn emit_intact_frames(&mut self, intake: &mut Intake<'_>) -> usize {
         let mut count = 0;
         let mut checked_at = None;
         for Staged { handed, entry, known } in self.staged.drain(..) {
@@ -295,7 +296,7 @@ impl KernelSource {
     }
 
     /// Returns the result of a `give` that emitted nothing.
-    fn nothing(&mut self, now: Time) -> Result<SourceStatus, Failure> {
+    fn status_without_frames(&mut self, now: Time) -> Result<SourceStatus, Failure> {
         if let Some(end) = &self.end {
             return match end {
                 ExportEnd::Stopped => {
@@ -348,7 +349,7 @@ impl Source for KernelSource {
             // A frame is available, but no memory.
             return Ok(SourceStatus::retry_at(intake.now + ALLOCATION_RETRY_NS));
         }
-        self.nothing(intake.now)
+        self.status_without_frames(intake.now)
     }
 
     fn counters(&self) -> SourceCounters {
@@ -363,7 +364,7 @@ impl Source for KernelSource {
             observed: Some(Amount { blocks, bytes: given.bytes }),
             given,
             dropped: dropped.map(|(why, n)| (why, Some(n))).collect(),
-            arrived: self.arrived(),
+            arrived: self.edge_counts(),
             ..SourceCounters::default()
         }
     }
@@ -399,7 +400,7 @@ impl Source for KernelSource {
 
 impl KernelSource {
     /// Returns the block counts of each edge.
-    fn arrived(&self) -> Vec<ArcCounts> {
+    fn edge_counts(&self) -> Vec<ArcCounts> {
         let both = self.arrived.iter().zip(self.reader.missing()).zip(self.reader.gaps());
         both.map(|((arrived, missing), gaps)| {
             let ExitLosses { lost: lapped, unread } = missing;

@@ -7,8 +7,9 @@
 //! lap of pointers has been written after it. The writer modifies the words that a check reads for
 //! every frame, so each check costs a cache miss; therefore several frames are copied per check.
 //!
-//! Exits of which a frame takes at most one share a sink. Each pointer of such a sink carries its
-//! exit and the number of earlier frames on that exit, so that a gap is counted for the right exit.
+//! If a frame takes at most one of several exits, the exits share a sink. Each pointer of such a
+//! sink carries its exit and the number of earlier frames on that exit, so that a gap is counted
+//! for the right exit.
 //!
 //! Within a processor, order is the order of execution. Between processors, it is the order of time
 //! among the frames available at a [`Reader::look`]; frames published later are emitted later.

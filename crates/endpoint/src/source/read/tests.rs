@@ -1,12 +1,12 @@
 //! Reads of files and pipes in blocks and lines.
 
 use super::*;
-use crate::testing::{EmittedBlock, TempDir, all, arguments, ask, opening, pool, refused};
+use crate::testing::{EmittedBlock, TempDir, all, arguments, give_once, opening, pool, refused};
 use std::fs::File;
 use std::io::Write;
 use std::os::fd::OwnedFd;
 
-fn on(path: &str, block: &str, lines: &str) -> Result<Box<dyn Source>, Failure> {
+fn read_source(path: &str, block: &str, lines: &str) -> Result<Box<dyn Source>, Failure> {
     let given = arguments(&READ, &[("file", path), ("block", block), ("lines", lines)]);
     open(&opening(&given, &[]))
 }
@@ -16,7 +16,7 @@ fn emitted(bytes: &[u8], block: &str, lines: &str, segment: usize) -> Vec<Emitte
     let path = dir.path("in");
     std::fs::write(&path, bytes).unwrap();
     let mut pool = pool(segment);
-    let (emitted, end) = all(&mut *on(&path, block, lines).unwrap(), &mut pool);
+    let (emitted, end) = all(&mut *read_source(&path, block, lines).unwrap(), &mut pool);
     end.unwrap();
     assert_eq!((pool.usage().pinned, pool.unpin_mistakes()), (0, 0));
     emitted
@@ -95,7 +95,7 @@ fn piped_bytes_are_emitted_as_available() {
             if ended {
                 testkit::wait_until_closed(source.descriptor().unwrap());
             }
-            let (given, emitted) = ask(&mut source, &mut pool, 64, 0).unwrap();
+            let (given, emitted) = give_once(&mut source, &mut pool, 64, 0).unwrap();
             (given, emitted.into_iter().map(|block| block.bytes).collect::<Vec<_>>())
         };
         assert_eq!(ask(false), (wait, vec![]));
@@ -119,5 +119,5 @@ fn invalid_block_sizes_and_missing_files_are_refused() {
     let block = READ.parameter("block").unwrap();
     assert!(block.parse("0").unwrap_err().what.contains("not between"));
     assert!(block.parse("1M").unwrap_err().what.contains("1048575 bytes"));
-    assert!(refused(on("/no/such/file", "1", "no")).to_string().contains("no such file"));
+    assert!(refused(read_source("/no/such/file", "1", "no")).to_string().contains("no such file"));
 }

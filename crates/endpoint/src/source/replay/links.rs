@@ -41,32 +41,32 @@ mod tests {
     use filter::Value;
     use wire::capture::write;
 
-    fn named(path: &str) -> Option<Vec<LinkType>> {
+    fn links_of_path(path: &str) -> Option<Vec<LinkType>> {
         let mut arguments = Arguments::default();
         arguments.set("file", Value::Text(path.to_owned()));
         links(&arguments)
     }
 
     /// Returns a little-endian pcapng block.
-    fn block(kind: u32, body: &[u8]) -> Vec<u8> {
+    fn pcapng_block(kind: u32, body: &[u8]) -> Vec<u8> {
         let length = u32::try_from(12 + body.len()).unwrap().to_le_bytes();
         [&kind.to_le_bytes(), &length[..], body, &length].concat()
     }
 
-    fn section() -> Vec<u8> {
-        block(
+    fn section_block() -> Vec<u8> {
+        pcapng_block(
             0x0a0d_0d0a,
             &[&0x1a2b_3c4d_u32.to_le_bytes()[..], &[1, 0, 0, 0], &[0xff; 8]].concat(),
         )
     }
 
-    fn interface(link: u16) -> Vec<u8> {
-        block(1, &[&link.to_le_bytes()[..], &[0; 6]].concat())
+    fn interface_block(link: u16) -> Vec<u8> {
+        pcapng_block(1, &[&link.to_le_bytes()[..], &[0; 6]].concat())
     }
 
-    fn packet(interface: u32) -> Vec<u8> {
+    fn packet_block(interface: u32) -> Vec<u8> {
         let words = [interface, 0, 0, 4, 4, 0].map(u32::to_le_bytes);
-        block(6, &words.concat())
+        pcapng_block(6, &words.concat())
     }
 
     #[test]
@@ -75,27 +75,27 @@ mod tests {
         let of = |bytes: &[u8]| {
             let path = dir.path("x");
             fs::write(&path, bytes).unwrap();
-            named(&path)
+            links_of_path(&path)
         };
         let wlan = LinkType(105);
         assert_eq!(of(&write::header(wlan)), Some(vec![wlan]));
         // One interface is described after the first packet, and two in another section.
         let several = [
-            section(),
-            interface(105),
-            packet(0),
-            interface(1),
-            packet(1),
-            section(),
-            interface(101),
-            interface(1),
+            section_block(),
+            interface_block(105),
+            packet_block(0),
+            interface_block(1),
+            packet_block(1),
+            section_block(),
+            interface_block(101),
+            interface_block(1),
         ];
         let all = vec![wlan, LinkType::ETHERNET, LinkType::RAW];
         assert_eq!(of(&several.concat()), Some(all));
         assert_eq!(of(b"no capture"), Some(vec![]));
         assert_eq!(of(b""), Some(vec![]));
-        assert_eq!(named(&dir.path("none")), None);
-        assert_eq!(named("-"), None);
+        assert_eq!(links_of_path(&dir.path("none")), None);
+        assert_eq!(links_of_path("-"), None);
     }
 
     /// A FIFO must not be opened, because its writer would see a reader come and go.
@@ -105,7 +105,7 @@ mod tests {
         let path = dir.path("fifo");
         let mode = rustix::fs::Mode::RWXU;
         rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, mode, 0).unwrap();
-        assert_eq!(named(&path), None);
-        assert_eq!(named(&dir.path("")), None, "a folder");
+        assert_eq!(links_of_path(&path), None);
+        assert_eq!(links_of_path(&dir.path("")), None, "a folder");
     }
 }

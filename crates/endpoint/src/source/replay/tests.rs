@@ -2,14 +2,14 @@
 //! other programs.
 
 use super::*;
-use crate::testing::{EmittedBlock, TempDir, all, arguments, ask, opening, pool, refused};
+use crate::testing::{EmittedBlock, TempDir, all, arguments, give_once, opening, pool, refused};
 use std::fs::File;
 use std::io::Write;
 use std::os::fd::OwnedFd;
 use wire::capture::write;
 use wire::link::LinkType;
 
-fn on(path: &str, speed: &str) -> Result<Box<dyn Source>, Failure> {
+fn replay_source(path: &str, speed: &str) -> Result<Box<dyn Source>, Failure> {
     let given = arguments(&REPLAY, &[("file", path), ("speed", speed)]);
     open(&Opening { origin: 3, ..opening(&given, &[]) })
 }
@@ -26,7 +26,7 @@ fn capture(packets: &[(u64, &[u8])]) -> Vec<u8> {
 }
 
 /// Returns a big-endian pcapng capture with one packet on each of two interfaces.
-fn big_endian() -> Vec<u8> {
+fn big_endian_capture() -> Vec<u8> {
     let words = |words: &[u32]| words.iter().flat_map(|w| w.to_be_bytes()).collect::<Vec<_>>();
     let mut bytes = words(&[0x0a0d_0d0a, 28, 0x1a2b_3c4d, 0x0001_0000, u32::MAX, u32::MAX, 28]);
     bytes.extend(words(&[1, 20, 1 << 16, 0, 20]));
@@ -46,8 +46,8 @@ fn lengths(emitted: &[EmittedBlock]) -> Vec<usize> {
 fn packets_have_time_link_type_and_lengths() {
     let dir = TempDir::new();
     let path = dir.path("big.pcapng");
-    std::fs::write(&path, big_endian()).unwrap();
-    let mut source = on(&path, "max").unwrap();
+    std::fs::write(&path, big_endian_capture()).unwrap();
+    let mut source = replay_source(&path, "max").unwrap();
     assert!(source.properties().drives_clock && source.descriptor().is_none());
     let (emitted, end) = all(&mut *source, &mut pool(1 << 16));
     end.unwrap();
@@ -71,7 +71,7 @@ fn truncated_capture_emits_whole_packets_then_fails() {
     for length in 1..=whole.len() {
         let path = dir.path(&length.to_string());
         std::fs::write(&path, &whole[..length]).unwrap();
-        let (emitted, end) = all(&mut *on(&path, "max").unwrap(), &mut pool);
+        let (emitted, end) = all(&mut *replay_source(&path, "max").unwrap(), &mut pool);
         let expected = ends[1..].iter().filter(|end| **end <= length).count();
         assert_eq!(emitted.len(), expected, "cut at {length}");
         if ends.contains(&length) {
@@ -95,7 +95,7 @@ fn records_across_piece_boundaries_are_emitted_whole() {
     std::fs::write(&path, capture(&packets)).unwrap();
     for segment in [1 << 12, 1 << 16, 1 << 20] {
         let mut pool = pool(segment);
-        let (emitted, end) = all(&mut *on(&path, "max").unwrap(), &mut pool);
+        let (emitted, end) = all(&mut *replay_source(&path, "max").unwrap(), &mut pool);
         end.unwrap();
         assert_eq!(emitted.len(), data.len());
         assert!(emitted.iter().zip(&data).all(|(block, data)| block.bytes == *data), "{segment}");
@@ -108,7 +108,7 @@ fn record_longer_than_segment_fails_with_its_length() {
     let dir = TempDir::new();
     let path = dir.path("large");
     std::fs::write(&path, capture(&[(1, b"small"), (1, &[7; 5000])])).unwrap();
-    let (emitted, end) = all(&mut *on(&path, "max").unwrap(), &mut pool(1 << 12));
+    let (emitted, end) = all(&mut *replay_source(&path, "max").unwrap(), &mut pool(1 << 12));
     assert_eq!(lengths(&emitted), [5]);
     let why = refused(end).to_string();
     assert!(why.contains("a record of 5016 bytes came"), "{why}");
@@ -122,8 +122,8 @@ fn full_pool_delays_the_source() {
     std::fs::write(&path, capture(&[(1, b"one")])).unwrap();
     let mut pool = pool(1 << 12);
     while pool.append(4096, |room| room.len()).is_some() {}
-    let mut source = on(&path, "max").unwrap();
-    let (given, emitted) = ask(&mut *source, &mut pool, 64, 17).unwrap();
+    let mut source = replay_source(&path, "max").unwrap();
+    let (given, emitted) = give_once(&mut *source, &mut pool, 64, 17).unwrap();
     assert_eq!(given, SourceStatus::retry_at(17));
     assert_eq!(emitted, []);
     let (emitted, end) = all(&mut *source, &mut pool);
@@ -142,7 +142,7 @@ fn piped_packets_are_emitted_once_complete() {
     let mut got = Vec::new();
     for (at, byte) in bytes.iter().enumerate() {
         writer.write_all(&[*byte]).unwrap();
-        let (given, emitted) = ask(&mut source, &mut pool, 64, 0).unwrap();
+        let (given, emitted) = give_once(&mut source, &mut pool, 64, 0).unwrap();
         let ends = at + 1 == 24 + 19 || at + 1 == bytes.len();
         assert_eq!(given, if ends { SourceStatus::Blocks } else { wait }, "byte {at}");
         got.extend(emitted);
@@ -150,7 +150,7 @@ fn piped_packets_are_emitted_once_complete() {
     assert_eq!(lengths(&got), [3, 6]);
     drop(writer);
     testkit::wait_until_closed(source.descriptor().unwrap());
-    assert_eq!(ask(&mut source, &mut pool, 64, 0).unwrap(), (SourceStatus::End, vec![]));
+    assert_eq!(give_once(&mut source, &mut pool, 64, 0).unwrap(), (SourceStatus::End, vec![]));
 }
 
 #[test]
@@ -159,11 +159,11 @@ fn packets_are_paced_by_timestamps_and_speed() {
     let path = dir.path("paced");
     // The third packet is out of order: it is late and emitted without delay.
     std::fs::write(&path, capture(&[(10, b"a"), (30, b"bb"), (5, b"ccc"), (40, b"dddd")])).unwrap();
-    let mut source = on(&path, "2").unwrap();
+    let mut source = replay_source(&path, "2").unwrap();
     assert!(!source.properties().drives_clock);
     let mut pool = pool(1 << 16);
     let mut at = |now, room| {
-        let (given, emitted) = ask(&mut *source, &mut pool, room, now).unwrap();
+        let (given, emitted) = give_once(&mut *source, &mut pool, room, now).unwrap();
         (given, lengths(&emitted))
     };
     let until = |ms: u64| SourceStatus::retry_at(ms * MILLION);
@@ -191,7 +191,7 @@ fn non_captures_fail_at_open_with_reason() {
     let failure_of = |bytes: &[u8]| {
         let path = dir.path("x");
         std::fs::write(&path, bytes).unwrap();
-        refused(on(&path, "max")).to_string().replace(&path, "x")
+        refused(replay_source(&path, "max")).to_string().replace(&path, "x")
     };
     assert_eq!(failure_of(b""), "cannot read x: it is empty; a capture has at least a header");
     assert_eq!(
@@ -211,8 +211,8 @@ fn non_captures_fail_at_open_with_reason() {
     reserved[22] = 0x30;
     let why = "savefile linktype reserved field not zero (0x00300000)";
     assert!(failure_of(&reserved).ends_with(why));
-    let mut pcapng = big_endian();
+    let mut pcapng = big_endian_capture();
     pcapng[15] = 1;
     assert!(failure_of(&pcapng).contains("unsupported pcapng savefile version 1.1"));
-    assert!(refused(on(&dir.path(""), "max")).to_string().contains("it is a directory"));
+    assert!(refused(replay_source(&dir.path(""), "max")).to_string().contains("it is a directory"));
 }

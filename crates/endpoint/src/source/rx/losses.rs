@@ -33,7 +33,7 @@ pub(crate) struct Losses {
 }
 
 impl Losses {
-    /// Records the current counters as the baseline for one interface or all.
+    /// Records the current counters of one interface, or of all, as the baseline.
     pub(crate) fn begin(links: RouteSocket, index: Option<u32>, receives: bool) -> Self {
         let mut losses = Self { links, index, counters: None, backlog: None, receives };
         losses.counters = losses.counters();
@@ -50,7 +50,7 @@ impl Losses {
         left: &[(DropReason, u64)],
     ) -> SourceCounters {
         let statistics = ring.statistics().ok();
-        let before = if self.receives { self.before() } else { Vec::new() };
+        let before = if self.receives { self.losses_before_socket() } else { Vec::new() };
         let before = before.into_iter();
         let mut dropped: Vec<_> =
             before.chain([("socket".into(), ring.socket_drops().ok())]).collect();
@@ -80,7 +80,7 @@ impl Losses {
     }
 
     /// Returns the losses in front of the socket; a count is `None` if unknown.
-    pub(crate) fn before(&self) -> Vec<(DropReason, Option<u64>)> {
+    pub(crate) fn losses_before_socket(&self) -> Vec<(DropReason, Option<u64>)> {
         let now = self.counters();
         let counters = now.as_ref().zip(self.counters.as_ref());
         let driver = counters.map(|(now, then)| {

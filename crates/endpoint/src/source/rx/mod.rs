@@ -349,13 +349,13 @@ impl Source for PacketSource {
                 intake.pool.unpin(pin);
             }
             if !self.take_segment(intake) {
-                return self.nothing(intake);
+                return self.status_without_frames(intake);
             }
         }
     }
 
     fn counters(&self) -> SourceCounters {
-        let unread = if self.closed { self.unread().unwrap_or(0) } else { 0 };
+        let unread = if self.closed { self.unread_frames().unwrap_or(0) } else { 0 };
         let left = [("link type".into(), self.unknown_link), (DropReason::Unread, unread)];
         let counters = self.device.losses.source_counters(&self.device.ring, self.given, &left);
         let missing = self.missing();
@@ -424,7 +424,7 @@ impl PacketSource {
     /// are unknown, and they are only counted.
     fn missing(&self) -> LossRanges {
         let (mut missing, mut position) = (self.missing.clone(), self.position);
-        let unread = self.unread().unwrap_or(u64::MAX);
+        let unread = self.unread_frames().unwrap_or(u64::MAX);
         for gap in self.device.ring.gaps().unwrap_or_default() {
             if unread > 0 {
                 missing.add_discarded(1);
@@ -437,9 +437,9 @@ impl PacketSource {
     }
 
     /// Returns the result of a `give` that received nothing.
-    fn nothing(&mut self, intake: &Intake<'_>) -> Result<SourceStatus, Failure> {
+    fn status_without_frames(&mut self, intake: &Intake<'_>) -> Result<SourceStatus, Failure> {
         if let Some(end) = &self.end {
-            if self.unread().is_some_and(|unread| unread > 0) {
+            if self.unread_frames().is_some_and(|unread| unread > 0) {
                 // The kernel retires a partly filled segment after its own timeout.
                 return Ok(SourceStatus::AWAITS_INPUT);
             }
@@ -460,7 +460,7 @@ impl PacketSource {
                 }
                 LinkState::Gone => {
                     self.end = Some(RxEnd::Gone);
-                    return self.nothing(intake);
+                    return self.status_without_frames(intake);
                 }
             }
         }
@@ -473,7 +473,7 @@ impl PacketSource {
 
     /// Returns the number of frames in the ring that have not been emitted; `None` if the kernel's
     /// counters cannot be read.
-    fn unread(&self) -> Option<u64> {
+    fn unread_frames(&self) -> Option<u64> {
         let all = self.device.ring.statistics().ok()?;
         Some(all.packets.saturating_sub(all.drops + self.given.blocks + self.unknown_link))
     }

@@ -1,4 +1,5 @@
-//! `dns` on literal messages: datagrams, connections cut at every offset, gaps, ends, noise.
+//! Tests of `dns` on literal messages: datagrams, connections split at every offset, gaps, ends,
+//! noise.
 
 use super::*;
 use crate::application::test_support::{OutputBlock, TestPiece, gap, sent, through};

@@ -173,7 +173,7 @@ fn undo(coding: Coding, bytes: &[u8], out: &mut Vec<u8>, limit: usize) -> Result
 /// State of the decompression at the end of its input.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum End {
-    /// Complete: at the regular end of the format.
+    /// The decoder has reached the regular end of the format.
     Whole,
     /// The input is truncated.
     Truncated,

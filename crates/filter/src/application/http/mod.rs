@@ -75,7 +75,7 @@ or too large to decode. The report counts connections by what they speak.",
     example: "replay web.pcap | tcp | http |get print",
     kind: FilterKind::Editing,
     takes: Forms::of(&[Form::Stream]),
-    needs: InputNeeds { both_ways: Some(EXCHANGES), ..InputNeeds::NONE },
+    needs: InputNeeds { both_ways: Some(EXCHANGE_CLASSES), ..InputNeeds::NONE },
     gives: OutputForm::Form(Form::Message),
     reads: ReadDepth::All,
     effect: Some(effect),
@@ -122,7 +122,7 @@ or too large to decode. The report counts connections by what they speak.",
     groups: &[
         ("request", ValueRange { low: 1, high: 99 }),
         ("response", ValueRange { low: 100, high: 999 }),
-        ("exchange", EXCHANGES),
+        ("exchange", EXCHANGE_CLASSES),
     ],
     reasons: why::REASONS,
     counters: why::COUNTERS,
@@ -132,7 +132,8 @@ or too large to decode. The report counts connections by what they speak.",
     ..Description::EMPTY
 };
 
-const EXCHANGES: ValueRange = ValueRange { low: 1000, high: 1999 };
+/// The classes of exchanges, 1000 plus the status.
+const EXCHANGE_CLASSES: ValueRange = ValueRange { low: 1000, high: 1999 };
 
 /// Names of the classes of requests: of the methods, and of all others.
 const METHOD_NAMES: [(&str, u32); METHODS.len() + 1] = method_names();
@@ -163,7 +164,7 @@ fn make(arguments: &Arguments) -> Result<Filter, Mistake> {
         },
         mode: if arguments.flag("strict") { ParseMode::Strict } else { ParseMode::Lenient },
         decode: arguments.flag("decode"),
-        exchanges: arguments.asks(EXCHANGES.low, EXCHANGES.high),
+        exchanges: arguments.asks(EXCHANGE_CLASSES.low, EXCHANGE_CLASSES.high),
         head: arguments.count("head"),
         pending: arguments.count("pending"),
         connections: arguments.count("connections"),

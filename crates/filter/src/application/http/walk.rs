@@ -61,7 +61,7 @@ impl<'w, 'c, 'a> Walk<'w, 'c, 'a> {
         Self { options, text, decoder, cx, it, block, way, at: 0, open: None, emitted: false }
     }
 
-    /// Handles the whole block.
+    /// Assigns all bytes of the block to messages.
     pub(super) fn run(mut self) {
         let first = self.block.context.flags.has(Flags::FIRST);
         let length = self.block.length();

@@ -42,7 +42,7 @@ Not answered: `no match`.",
     kind: FilterKind::Classification,
     reads: ReadDepth::All,
     parameters: &[
-        Parameter::needed("pattern", Type::Bytes, "a regular expression").many(),
+        Parameter::needed("pattern", Type::Bytes, "a regular expression").repeatable(),
         Parameter::named("keep", Type::Flag, "no", "what follows a match is answered like it")
             .writable(),
         Parameter::named(

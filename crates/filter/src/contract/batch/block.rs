@@ -120,8 +120,8 @@ impl<'a> Block<'a> {
         self.frame.get(usize::from(network)..usize::from(payload)).unwrap_or_default()
     }
 
-    /// Returns the marks of `length` new bytes that stand behind a copy of the
-    /// [headers](Self::headers): no frame, but its addresses can be read.
+    /// Returns the marks of `length` new bytes that follow a copy of the [headers](Self::headers).
+    /// The bytes have no frame, but their addresses can be read.
     #[must_use]
     pub fn marks_behind_headers(&self, length: u32) -> Marks {
         let headers = self.headers().len() as u32;

@@ -130,8 +130,8 @@ impl Columns {
         self.added(first, count.min(LANES - first));
     }
 
-    /// Takes `count` lanes into use, from lane `first` on; the sequence number of each is its
-    /// index.
+    /// Marks `count` lanes as used, starting at lane `first`. The sequence number of each lane is
+    /// its index.
     #[inline]
     fn added(&mut self, first: Lane, count: usize) {
         for (l, order) in self.order.iter_mut().enumerate().skip(first).take(count) {
@@ -185,7 +185,7 @@ impl Columns {
         self.context[..self.len.min(LANES)].iter().map(|c| c.time).max()
     }
 
-    /// Returns the rich pointer to the whole frame of the block in this lane.
+    /// Returns the rich pointer to the entire frame of the block in this lane.
     #[inline]
     #[must_use]
     pub fn frame(&self, l: Lane) -> RichPointer {

@@ -11,8 +11,9 @@ pub(super) struct SegmentFrames<'a> {
 }
 
 impl<'a> SegmentFrames<'a> {
-    /// Creates the frames of a segment; `None` unless the frame of every lane lies in the segment,
-    /// and every view in its frame. Outlined: inlined into the walk, the loop spills registers.
+    /// Creates the frames of a segment; `None` unless the segment contains the frame of every lane,
+    /// and each frame contains its view. Outlined: inlined into the walk, the loop spills
+    /// registers.
     #[inline(never)]
     pub(super) fn of(columns: &Columns, dbuf: DbufId, start: u64, bytes: &'a [u8]) -> Option<Self> {
         let from = i64::try_from(start).ok()?;

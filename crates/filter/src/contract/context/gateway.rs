@@ -17,8 +17,8 @@ pub trait Gateway<'a> {
     /// Creates a block of at most `room` bytes, and at most [`abi::BLOCK_MAX`], written by `fill`;
     /// `None` without memory.
     fn append(&mut self, room: usize, fill: &mut Fill<'_>) -> Option<(RichPointer, &'a [u8])>;
-    /// Lets `write` change the frame of `block`, in place if no other reader sees it, else in a
-    /// copy. Returns the changed frame; `None` without memory.
+    /// Calls `write` to change the frame of `block`, in place if it has no other reader, otherwise
+    /// in a copy. Returns the changed frame; `None` without memory.
     fn edit(
         &mut self,
         block: &Block<'a>,

@@ -92,9 +92,9 @@ impl<'c, 'a> LaneContext<'c, 'a> {
         Some(batch.block(l))
     }
 
-    /// Lets `write` change the bytes in view of a lane. The space chooses between the block itself
-    /// and a copy; sibling branches never see the change. Returns false without memory for a copy,
-    /// and for an overwritten block: the lane is then ended and counted.
+    /// Calls `write` to change the bytes in view of a lane. The space chooses between the block
+    /// itself and a copy; sibling branches never see the change. Returns false if there is no
+    /// memory for a copy or if the block was overwritten, after ending and counting the lane.
     pub fn edit(
         &mut self,
         batch: &mut Batch<'a>,
@@ -111,8 +111,8 @@ impl<'c, 'a> LaneContext<'c, 'a> {
         })
     }
 
-    /// Lets `write` change the whole frame of a lane, including headers before the view. Returns as
-    /// [`LaneContext::edit`].
+    /// Calls `write` to change the entire frame of a lane, including headers before the view.
+    /// Returns false in the same cases as [`LaneContext::edit`].
     pub fn edit_frame(
         &mut self,
         batch: &mut Batch<'a>,

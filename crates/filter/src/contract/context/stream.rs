@@ -310,8 +310,8 @@ impl<'c, 'a> StreamContext<'c, 'a> {
         }
     }
 
-    /// Consumes the front block of `list`, which was merged into the block with these marks: in a
-    /// Boolean section it shares the fate of that block.
+    /// Consumes the front block of `list`, which was merged into the block with the marks `whole`.
+    /// In a Boolean section it then shares the fate of the merged block.
     pub fn forget_merged(&mut self, list: &mut HeldList, whole: &Marks) {
         if let Some((_, entry)) = self.holds.front(list) {
             self.forget(list);
@@ -325,8 +325,8 @@ impl<'c, 'a> StreamContext<'c, 'a> {
         self.holds.blocks(list).map(|(key, entry, _)| (key, self.block(&entry)))
     }
 
-    /// Returns the block with all captured bytes present; `None` if some have been overwritten: the
-    /// caller must drop the block.
+    /// Returns the block with all captured bytes present. Returns `None` if some have been
+    /// overwritten; the caller must then drop the block.
     pub fn whole(&mut self, block: Block<'a>) -> Option<Block<'a>> {
         if block.is_whole() { Some(block) } else { self.gateway.whole(block) }
     }

@@ -281,7 +281,7 @@ fn refuses(policy: FragmentPolicy, fit: Overlap) -> bool {
 pub(super) enum FragmentResult<'a> {
     /// The fragment was held, dropped or consumed.
     Absorbed,
-    /// The fragment completed this datagram, a new frame that is not counted yet.
+    /// The fragment completed a datagram, here as a new frame that is not counted yet.
     Whole(Block<'a>),
 }
 

@@ -159,7 +159,7 @@ impl StreamSide {
         !self.has(EMITTED) && self.held.is_empty() && !agreed
     }
 
-    /// Returns true if the whole stream was emitted or given up.
+    /// Returns true if every byte of the stream was emitted or given up.
     pub(super) const fn is_at_end(&self) -> bool {
         self.has(FIN) && self.next == self.fin
     }

@@ -134,7 +134,7 @@ impl TcpConnection {
             side.open(info.span.from, false);
         }
         side.take(&mut way, block, SegmentData { span: info.span, fin });
-        self.settle(info.time, rules, cx);
+        self.emit_due_ends(info.time, rules, cx);
     }
 
     /// Processes the acknowledgement of a segment.
@@ -182,17 +182,22 @@ impl TcpConnection {
         side.start == from
     }
 
-    /// Emits the ends of sides that are at their end, if the connection has emitted anything;
-    /// closes the connection once both sides are.
+    /// Emits the end of each side whose data is complete, if the connection has emitted anything.
+    /// Closes the connection when both sides are complete.
     #[inline]
-    pub(super) fn settle(&mut self, time: Time, rules: Rules, cx: &mut StreamContext<'_, '_>) {
+    pub(super) fn emit_due_ends(
+        &mut self,
+        time: Time,
+        rules: Rules,
+        cx: &mut StreamContext<'_, '_>,
+    ) {
         if self.sides.iter().any(StreamSide::is_at_end) && !self.has(CLOSED) {
-            self.settle_ends(time, rules, cx);
+            self.emit_ends_and_close(time, rules, cx);
         }
     }
 
     #[cold]
-    fn settle_ends(&mut self, time: Time, rules: Rules, cx: &mut StreamContext<'_, '_>) {
+    fn emit_ends_and_close(&mut self, time: Time, rules: Rules, cx: &mut StreamContext<'_, '_>) {
         if self.has_emitted() {
             for number in [CLIENT, SERVER] {
                 let (side, mut way) = self.side_output(number, rules, time, cx);
@@ -213,7 +218,7 @@ impl TcpConnection {
             side.finish(&mut way);
         }
         let reset = self.identity.flags & ANY_RESET;
-        self.settle_ends(time, rules, cx);
+        self.emit_ends_and_close(time, rules, cx);
         self.identity.flags |= CLOSED | reset;
     }
 
@@ -230,7 +235,7 @@ impl TcpConnection {
                 side.give_up(&mut way);
             }
         }
-        self.settle(time, rules, cx);
+        self.emit_due_ends(time, rules, cx);
     }
 
     /// Returns the earliest timeout of a gap or a pending RST; `None` if there is none.

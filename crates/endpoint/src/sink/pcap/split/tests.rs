@@ -1,7 +1,7 @@
-//! Captures written for given frames.
+//! Tests of the captures that `pcap per=connection` writes for given frames.
 
 use super::*;
-use crate::sink::pcap::{PCAP, tests::read};
+use crate::sink::pcap::{PCAP, tests::read_capture};
 use crate::testing::{TempDir, arguments, batch, block, frame, hex, hole, opening, refused};
 use abi::Marks;
 use std::fs;
@@ -14,7 +14,7 @@ fn datagram(from: u8, to: u8) -> Vec<u8> {
     ))
 }
 
-fn on(dir: &str, given: &[(&str, &str)], form: Form) -> Result<Box<dyn Sink>, Failure> {
+fn split_sink(dir: &str, given: &[(&str, &str)], form: Form) -> Result<Box<dyn Sink>, Failure> {
     let given: Vec<_> = [("file", dir)].iter().chain(given).copied().collect();
     let given = arguments(&PCAP, &given);
     (crate::sink::pcap::ENTRY.open)(&Opening { form, ..opening(&given, &[]) })
@@ -26,13 +26,13 @@ fn captures(dir: &str) -> Vec<(String, usize)> {
     let mut found: Vec<(String, usize)> = names
         .map(|name| name.into_string().unwrap())
         .filter(|name| name.ends_with(".pcap"))
-        .map(|name| (name.clone(), read(&format!("{dir}/{name}")).len()))
+        .map(|name| (name.clone(), read_capture(&format!("{dir}/{name}")).len()))
         .collect();
     found.sort();
     found
 }
 
-fn named(found: &[(String, usize)]) -> Vec<(&str, usize)> {
+fn names_and_counts(found: &[(String, usize)]) -> Vec<(&str, usize)> {
     found.iter().map(|(name, frames)| (name.as_str(), *frames)).collect()
 }
 
@@ -62,12 +62,12 @@ fn h10_frames_of_a_connection_share_one_file() {
     ] {
         let dir = TempDir::new();
         let out = dir.path("out");
-        let mut sink = on(&out, &[("per", per), ("open", "1")], Form::Frame).unwrap();
+        let mut sink = split_sink(&out, &[("per", per), ("open", "1")], Form::Frame).unwrap();
         sink.take(&batch(&blocks), 0).unwrap();
         let rows = sink.finish().unwrap().rows;
         let files = ("files".to_owned(), expected.len() as u64);
         assert_eq!(rows[..2], [files, ("frames".to_owned(), 5)]);
-        assert_eq!(named(&captures(&out)), expected);
+        assert_eq!(names_and_counts(&captures(&out)), expected);
         let index = fs::read_to_string(format!("{out}/index.jsonl")).unwrap();
         assert_eq!(index.lines().count(), expected.len());
     }
@@ -88,7 +88,7 @@ fn ended_sessions_start_a_new_capture() {
     gap.context.session = 1;
     gap.context.flags = Flags::END;
     let ended = Flags::END.with(Flags::BACKWARD);
-    let mut sink = on(&out, &[("per", "connection")], Form::Segment).unwrap();
+    let mut sink = split_sink(&out, &[("per", "connection")], Form::Segment).unwrap();
     let blocks = [of(1, Flags::NONE), of(2, Flags::NONE), of(1, ended), gap, of(1, Flags::NONE)];
     sink.take(&batch(&blocks), 0).unwrap();
     sink.finish().unwrap();
@@ -96,22 +96,22 @@ fn ended_sessions_start_a_new_capture() {
     let expected = [("000001", 2), ("000002", 1), ("000003", 1)];
     let expected = expected.map(|(number, frames)| (format!("{number}{name}"), frames));
     assert_eq!(captures(&out), expected, "what comes behind the end is another connection");
-    let mut again = on(&out, &[("per", "connection")], Form::Segment).unwrap();
+    let mut again = split_sink(&out, &[("per", "connection")], Form::Segment).unwrap();
     again.take(&batch(&[of(1, Flags::NONE)]), 0).unwrap();
     again.finish().unwrap();
     assert_eq!(captures(&out).last(), Some(&(format!("000004{name}"), 1)));
 }
 
 #[test]
-fn failures_name_the_directory() {
+fn failure_names_the_directory() {
     let dir = TempDir::new();
-    let failure = refused(on("-", &[("per", "session")], Form::Frame)).to_string();
+    let failure = refused(split_sink("-", &[("per", "session")], Form::Frame)).to_string();
     assert!(failure.ends_with("name a directory"), "{failure}");
     fs::write(dir.path("file"), "").unwrap();
-    let failure = refused(on(&dir.path("file"), &[("per", "connection")], Form::Frame));
+    let failure = refused(split_sink(&dir.path("file"), &[("per", "connection")], Form::Frame));
     assert!(failure.to_string().contains("not a directory"), "{failure}");
     let out = dir.path("out");
-    let mut sink = on(&out, &[("per", "connection")], Form::Frame).unwrap();
+    let mut sink = split_sink(&out, &[("per", "connection")], Form::Frame).unwrap();
     let cooked = block(Marks::frame(276, 2, 2), b"ab");
     let outcome = sink.take(&batch(&[frame(b"x"), cooked]), 0);
     let failure = refused(outcome).to_string();

@@ -1,7 +1,7 @@
 //! Protection of the user's own connection from an expression that would take it. [CONTRACT 2]
 //!
-//! In: the environment variable that sshd sets, and the expression. Out: a failure if the
-//! expression matches a segment of that connection. The link-layer addresses are unknown and count
+//! The environment variable that sshd sets names the connection. Opening the source fails if the
+//! expression matches a segment of the connection. The link-layer addresses are unknown and count
 //! as zero.
 
 use super::routes::Routes;
@@ -15,12 +15,13 @@ use std::net::{IpAddr, SocketAddr};
 pub fn spare_connection(arguments: &Arguments) -> Result<(), Failure> {
     let connection = std::env::var("SSH_CONNECTION").ok();
     let ours = arguments.text("netns").is_none();
-    let Some((peer, own)) = connection.filter(|_| ours).as_deref().and_then(ends) else {
+    let Some((peer, own)) = connection.filter(|_| ours).as_deref().and_then(parse_connection)
+    else {
         return Ok(());
     };
     let interface = arguments.text("interface").unwrap_or_default();
     let here = Routes::read().interface_to(peer.ip()) == Some(interface);
-    if !here || !flows::matches(arguments, &segment(peer, own)) {
+    if !here || !flows::matches(arguments, &segment_between(peer, own)) {
         return Ok(());
     }
     let why =
@@ -32,7 +33,7 @@ pub fn spare_connection(arguments: &Arguments) -> Result<(), Failure> {
 }
 
 /// Parses `SSH_CONNECTION`, `10.0.0.1 50000 10.0.0.2 22`: the peer, and this host.
-fn ends(connection: &str) -> Option<(SocketAddr, SocketAddr)> {
+fn parse_connection(connection: &str) -> Option<(SocketAddr, SocketAddr)> {
     let words: Vec<&str> = connection.split_whitespace().collect();
     let [peer, peer_port, own, own_port] = words[..] else { return None };
     // A link-local address has its interface as a suffix.
@@ -42,7 +43,7 @@ fn ends(connection: &str) -> Option<(SocketAddr, SocketAddr)> {
 }
 
 /// Returns a frame of a TCP connection without data, from `peer` to `own`.
-fn segment(peer: SocketAddr, own: SocketAddr) -> Vec<u8> {
+fn segment_between(peer: SocketAddr, own: SocketAddr) -> Vec<u8> {
     const TCP: u8 = 6;
     const ACK: u8 = 0x10;
     let mut frame = vec![0; 12];
@@ -76,8 +77,8 @@ mod tests {
         let matches = |connection: &str, expression: &str| {
             let mut arguments = Arguments::defaults(RX.parameters);
             arguments.set("expression", Value::Text(expression.to_owned()));
-            let (peer, own) = ends(connection).unwrap();
-            flows::matches(&arguments, &segment(peer, own))
+            let (peer, own) = parse_connection(connection).unwrap();
+            flows::matches(&arguments, &segment_between(peer, own))
         };
         for connection in ["10.0.0.1 50000 10.0.0.2 22", "fe80::1%eth0 50000 fe80::2 22"] {
             for expression in ["tcp", "port 22", "tcp src port 50000", "not udp", "len < 100"] {
@@ -90,6 +91,6 @@ mod tests {
             }
         }
         assert!(matches("10.0.0.1 50000 10.0.0.2 22", "host 10.0.0.1 and dst host 10.0.0.2"));
-        assert_eq!(["", "x", "10.0.0.1 a 10.0.0.2 22"].map(ends), [None; 3]);
+        assert_eq!(["", "x", "10.0.0.1 a 10.0.0.2 22"].map(parse_connection), [None; 3]);
     }
 }

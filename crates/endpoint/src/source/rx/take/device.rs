@@ -167,7 +167,7 @@ impl TakeDevice {
     /// Detaches the program: frames go to the host again. Returns true on success.
     pub(super) fn detach(&mut self) -> bool {
         // Recorded first, because detaching changes the state of the link.
-        self.remarked = self.remark();
+        self.remarked = self.user_note();
         self.detached = self.link.detach().is_ok();
         self.detached
     }
@@ -190,7 +190,7 @@ impl TakeDevice {
     }
 
     /// Returns a note for the user.
-    pub(super) fn remark(&self) -> Option<String> {
+    pub(super) fn user_note(&self) -> Option<String> {
         if self.detached {
             return self.remarked.clone();
         }

@@ -147,14 +147,14 @@ impl Source for TakeSource {
             self.given.add(entry.pointer.length());
         }
         self.pause.received(put);
-        if put > 0 { Ok(SourceStatus::Blocks) } else { self.nothing(intake) }
+        if put > 0 { Ok(SourceStatus::Blocks) } else { self.status_without_frames(intake) }
     }
 
     fn counters(&self) -> SourceCounters {
         let (counted, lost) = self.device.counted();
         let (came, mut dropped) = match &self.exits {
             None => {
-                let dropped = self.device.losses.before();
+                let dropped = self.device.losses.losses_before_socket();
                 let came =
                     dropped.iter().map(|(_, count)| *count).chain([Some(counted.redirected)]);
                 (came.sum::<Option<u64>>(), dropped)
@@ -172,7 +172,7 @@ impl Source for TakeSource {
         // The kernel does not count the bytes of lost frames.
         let observed = came.map(|blocks| Amount { blocks, bytes: self.given.bytes });
         SourceCounters {
-            remark: self.device.remark(),
+            remark: self.device.user_note(),
             observed,
             given: self.given,
             dropped,
@@ -209,7 +209,7 @@ impl Source for TakeSource {
 impl TakeSource {
     /// Receives packets from the queues until the intake's room is used up.
     fn gather(&mut self, intake: &Intake<'_>, clock: &Clock) -> Result<(), Failure> {
-        let room = intake.room().saturating_sub(self.arrived_here());
+        let room = intake.room().saturating_sub(self.pending_blocks());
         let share = room.div_ceil(self.device.queues.len().max(1));
         let mut left = room;
         for number in 0..self.device.queues.len() {
@@ -221,17 +221,17 @@ impl TakeSource {
             left -= self.pieces.len();
             let pieces = std::mem::take(&mut self.pieces);
             for piece in &pieces {
-                self.emit_twin(*piece, intake, clock)?;
+                self.add_buffer(*piece, intake, clock)?;
             }
             self.pieces = pieces;
             // The remaining buffers of a packet are in the same queue.
             while !self.reassembly.bytes.is_empty() && !self.reassembly.whole {
                 self.pieces.clear();
                 if self.receive(number, 1)? == 0 {
-                    return Err(self.broken("a packet ends in the middle"));
+                    return Err(self.broken_failure("a packet ends in the middle"));
                 }
                 if let Some(piece) = self.pieces.first().copied() {
-                    self.emit_twin(piece, intake, clock)?;
+                    self.add_buffer(piece, intake, clock)?;
                 }
             }
         }
@@ -239,7 +239,7 @@ impl TakeSource {
     }
 
     /// Returns the number of received blocks that have not been emitted yet.
-    fn arrived_here(&self) -> usize {
+    fn pending_blocks(&self) -> usize {
         self.entries.len() + self.exits.as_ref().map_or(0, Exits::waiting)
     }
 
@@ -251,7 +251,7 @@ impl TakeSource {
     }
 
     /// Converts one buffer of a packet, which usually holds the whole packet.
-    fn emit_twin(
+    fn add_buffer(
         &mut self,
         piece: Descriptor,
         intake: &Intake<'_>,
@@ -261,7 +261,7 @@ impl TakeSource {
         let arrived =
             located.and_then(|(slot, at)| Some((intake.pool.draft_arrived_at(slot)?, at)));
         let Some((mut draft, at)) = arrived else {
-            return Err(self.broken("a frame came that is here already"));
+            return Err(self.broken_failure("a frame came that is here already"));
         };
         let end = at + piece.length as usize;
         let first = self.reassembly.bytes.is_empty();
@@ -273,7 +273,9 @@ impl TakeSource {
                     let Some((front, stamp)) = draft.get(at..end).and_then(|b| exits.read(b))
                     else {
                         drop(draft);
-                        return Err(self.broken("a frame came without what stands in front"));
+                        return Err(
+                            self.broken_failure("a frame came without what stands in front")
+                        );
                     };
                     at += exits.front();
                     self.reassembly.front = Some(front);
@@ -286,7 +288,7 @@ impl TakeSource {
         if first && !piece.continues {
             let head = [draft.get(at).copied().unwrap_or_default()];
             let place = draft.commit(end).within(offset(at), offset(end - at));
-            self.arrive((intake.pool.id(), place), &head);
+            self.add_frame((intake.pool.id(), place), &head);
             return Ok(());
         }
         self.reassembly.bytes.extend_from_slice(draft.get(at..end).unwrap_or_default());
@@ -300,7 +302,7 @@ impl TakeSource {
 
     /// Emits a reassembled packet if one is complete and there is room.
     fn emit_reassembled(&mut self, intake: &Intake<'_>) {
-        if !self.reassembly.whole || intake.room() <= self.arrived_here() {
+        if !self.reassembly.whole || intake.room() <= self.pending_blocks() {
             return;
         }
         let pool = intake.general.unwrap_or(intake.pool);
@@ -315,14 +317,14 @@ impl TakeSource {
             // No memory: the next `give` retries.
             let Some((place, _)) = copied else { return };
             let head = [bytes.first().copied().unwrap_or_default()];
-            self.arrive((pool.id(), place), &head);
+            self.add_frame((pool.id(), place), &head);
         }
         self.reassembly.bytes.clear();
         self.reassembly.whole = false;
     }
 
     /// Turns a complete frame into one block, or one per exit that it takes.
-    fn arrive(&mut self, at: (DbufId, Extent), head: &[u8]) {
+    fn add_frame(&mut self, at: (DbufId, Extent), head: &[u8]) {
         let stamped = (self.origin, self.reassembly.time);
         match (&mut self.exits, &self.reassembly.front) {
             (Some(exits), Some(front)) => exits.send(front, at, head, stamped),
@@ -338,7 +340,7 @@ impl TakeSource {
     }
 
     /// Returns the result of a `give` that emitted nothing.
-    fn nothing(&mut self, intake: &Intake<'_>) -> Result<SourceStatus, Failure> {
+    fn status_without_frames(&mut self, intake: &Intake<'_>) -> Result<SourceStatus, Failure> {
         let soon = Some(intake.now + HELD_CHECK_NS);
         if self.reassembly.whole {
             // The queues may have more frames, which have to wait for this packet.
@@ -395,7 +397,7 @@ impl TakeSource {
         packets
     }
 
-    fn broken(&self, what: &str) -> Failure {
+    fn broken_failure(&self, what: &str) -> Failure {
         Failure::new("take from", &self.device.name, format!("the kernel's rings: {what}"))
     }
 }

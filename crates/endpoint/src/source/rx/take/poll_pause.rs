@@ -5,7 +5,7 @@
 //! more frames soon therefore sleeps for a fixed time instead of polling: frames that arrive
 //! meanwhile cause no wakeup and are received together.
 //!
-//! In: frame counts and the clock. Out: the time at which to poll again.
+//! Frame counts and the clock determine the time at which to poll again.
 
 use filter::Time;
 
@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     /// Returns the length of a pause after `frames` frames in `us` microseconds.
-    fn after(rest: &mut PollPause, frames: usize, us: Time) -> Option<Time> {
+    fn pause_after(rest: &mut PollPause, frames: usize, us: Time) -> Option<Time> {
         let now = rest.since + us * 1000;
         rest.received(frames);
         rest.until(now).map(|until| (until - now) / 1000)
@@ -74,22 +74,22 @@ mod tests {
     #[test]
     fn pause_begins_only_at_high_frame_rates() {
         let rest = &mut PollPause::new(None, 4096);
-        assert_eq!(after(rest, 0, 10), None, "nothing came");
-        assert_eq!(after(rest, 1, 10), Some(500));
+        assert_eq!(pause_after(rest, 0, 10), None, "nothing came");
+        assert_eq!(pause_after(rest, 1, 10), Some(500));
         assert_eq!(rest.until(rest.since + 3000), Some(rest.since + 500_000), "it rests already");
-        assert_eq!(after(rest, 1, 249), Some(500));
-        assert_eq!(after(rest, 1, 251), None, "one in a rest is none to wait for");
-        assert_eq!(after(rest, 100, 1000), Some(500), "rested, and was late");
-        assert_eq!(after(rest, 3, 1000), None, "it has become quiet");
+        assert_eq!(pause_after(rest, 1, 249), Some(500));
+        assert_eq!(pause_after(rest, 1, 251), None, "one in a rest is none to wait for");
+        assert_eq!(pause_after(rest, 100, 1000), Some(500), "rested, and was late");
+        assert_eq!(pause_after(rest, 3, 1000), None, "it has become quiet");
     }
 
     #[test]
     fn pause_is_limited_by_queue_room_and_latency() {
         let rest = &mut PollPause::new(None, 4096);
-        assert_eq!(after(rest, 1000, 100), Some(102), "a quarter is 1024 frames");
+        assert_eq!(pause_after(rest, 1000, 100), Some(102), "a quarter is 1024 frames");
         let rest = &mut PollPause::new(Some(200_000), 4096);
-        assert_eq!(after(rest, 100, 1000), Some(100));
+        assert_eq!(pause_after(rest, 100, 1000), Some(100));
         let rest = &mut PollPause::new(Some(0), 4096);
-        assert_eq!(after(rest, 100, 1000), None);
+        assert_eq!(pause_after(rest, 100, 1000), None);
     }
 }

@@ -1,8 +1,8 @@
 //! Determines the interfaces that must not be taken by accident: the interface of the default
 //! route, and the interface of the user's own connection. (CONTRACT 2)
 //!
-//! In: the tables of `/proc/net` as text, and the environment variable that sshd sets. Out: names
-//! of interfaces. An unreadable table counts as empty, and no interface is protected.
+//! The names of these interfaces follow from the tables of `/proc/net` and from the environment
+//! variable that sshd sets. An unreadable table counts as empty, and no interface is protected.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -98,13 +98,13 @@ pub(super) fn ssh_peer(connection: Option<&str>) -> Option<IpAddr> {
 mod tests {
     use super::*;
 
-    const FOUR: &str = "\
+    const IPV4_ROUTES: &str = "\
 Iface Destination Gateway Flags RefCnt Use Metric Mask MTU Window IRTT
 eth0 00000000 010AA8C0 0003 0 0 100 00000000 0 0 0
 eth1 000A0A0A 00000000 0001 0 0 0 00FFFFFF 0 0 0
 eth2 050A0A0A 00000000 0005 0 0 0 FFFFFFFF 0 0 0
 ";
-    const SIX: &str = "\
+    const IPV6_ROUTES: &str = "\
 fd770000000000000000000000000000 40 00000000000000000000000000000000 00 \
 00000000000000000000000000000000 00000100 00000001 00000000 00000001     eth1
 00000000000000000000000000000000 00 00000000000000000000000000000000 00 \
@@ -115,7 +115,7 @@ fd770000000000000000000000000001 00000400 00000001 00000000 00000003     eth3
 
     #[test]
     fn longest_prefix_selects_the_route() {
-        let routes = Routes::parse(FOUR, SIX);
+        let routes = Routes::parse(IPV4_ROUTES, IPV6_ROUTES);
         let to = |address: &str| routes.interface_to(address.parse().unwrap());
         if cfg!(target_endian = "little") {
             assert_eq!(to("10.10.10.9"), Some("eth1"));

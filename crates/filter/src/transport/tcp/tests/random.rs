@@ -317,7 +317,7 @@ fn overlaps_follow_the_policy() {
             let bytes = vec![letter; to - from];
             let first = 101 + from as u32;
             frames.push(Frame::segment((4000, 80), 0, first, &bytes));
-            settle(policy, &mut owner, (from, to), letter, &mut pieces);
+            emit_due_ends(policy, &mut owner, (from, to), letter, &mut pieces);
         }
         frames.push(Frame::segment((4000, 80), FIN, 101 + length as u32, b""));
         frames.push(Frame::segment((4000, 80), 0, 100, b"_"));
@@ -331,7 +331,7 @@ fn overlaps_follow_the_policy() {
 }
 
 /// Updates the owner of each byte for a new segment.
-fn settle(
+fn emit_due_ends(
     policy: &str,
     owner: &mut [Option<(usize, u8)>],
     (from, to): (usize, usize),

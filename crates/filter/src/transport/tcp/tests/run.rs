@@ -103,7 +103,7 @@ impl EmittedBlock {
 }
 
 impl Outcome {
-    /// Formats the whole output as one line.
+    /// Formats the entire output as one line.
     pub(super) fn line(&self) -> String {
         let mut line = String::new();
         let mut last = None;
