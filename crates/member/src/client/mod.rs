@@ -241,12 +241,11 @@ mod tests {
     fn silent_daemon_delays_a_query_of_many_paths_by_its_limit_only() {
         let (near, _far) = sys::descriptor::pair().unwrap();
         let client = Client { caller: Caller::new(near), directory: PathBuf::new() };
-        client.caller.set_timeout(CALL_TIMEOUT).unwrap();
+        // With this timeout of its own, a call to the daemon would never end.
+        client.caller.set_timeout(Duration::from_secs(1_000_000)).unwrap();
         let paths = [(0, "1".to_owned()), (0, "2".to_owned())];
-        let begun = Instant::now();
         let limit = Duration::from_millis(50);
         let answers = client.query_all(&paths, &[COUNT], limit, |_, _| Ok(()));
         assert_eq!(answers, [Err(ClientError::Timeout), Err(ClientError::Timeout)]);
-        assert!(begun.elapsed() < CALL_TIMEOUT, "{:?}", begun.elapsed());
     }
 }
