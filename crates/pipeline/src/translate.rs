@@ -3,13 +3,15 @@
 //! The input is a text with errors or the words of a command line. The output is one error that
 //! names the other program and the equivalent request. There is no output if no table matches, or
 //! if the equivalent request would itself have errors. [`WORDS`] lists the first words of a stage,
-//! [`OPTIONS`] the options.
+//! `options` those of tcpdump.
 
+mod options;
 mod path;
 
 use filter::general::bpf::is_expression;
 use filter::{Classes, Description, FilterKind};
 
+use self::options::{is_option, translate_options};
 use crate::check::read_as_written;
 use crate::language::{Diagnostic, Span, write_quoted};
 use crate::registry::Registry;
@@ -22,7 +24,7 @@ enum Equivalent {
     File,
     /// A filter without arguments: `wc -l`.
     Filter(&'static str),
-    /// A command whose options are in [`OPTIONS`].
+    /// A command with options of tcpdump.
     Options,
     /// A shell command into which the output of this program is piped.
     ShellCommand,
@@ -50,37 +52,6 @@ const WORDS: &[(&[&str], &str, Equivalent)] = &[
         SHELL,
         Equivalent::ShellCommand,
     ),
-];
-
-/// The equivalent of an option of tcpdump.
-#[derive(Clone, Copy)]
-enum OptionEquivalent {
-    /// A source; the value is its argument.
-    Source(&'static str),
-    /// A sink; the value is its argument.
-    Sink(&'static str),
-    /// The number of blocks after which to stop.
-    Count,
-    /// A filter expression.
-    Expression,
-    /// No equivalent; the option and its value are ignored.
-    Nothing,
-}
-
-/// The options of tcpdump and tshark without a value. They have no equivalent or describe the
-/// default behaviour of this program.
-const FLAGS: &str = "nvqelptxAKSUX";
-
-/// The options of tcpdump and tshark with a value.
-const OPTIONS: &[(&str, OptionEquivalent)] = &[
-    ("-i", OptionEquivalent::Source("rx")),
-    ("--interface", OptionEquivalent::Source("rx")),
-    ("-r", OptionEquivalent::Source("replay")),
-    ("-w", OptionEquivalent::Sink("pcap")),
-    ("-c", OptionEquivalent::Count),
-    ("-f", OptionEquivalent::Expression),
-    ("-s", OptionEquivalent::Nothing),
-    ("-B", OptionEquivalent::Nothing),
 ];
 
 /// The request that is equivalent to a command line of another program.
@@ -349,61 +320,6 @@ fn request_before_shell(
     let entry = registry.find(name)?;
     let says = entry.kind == FilterKind::Sink || entry.ends_with_report();
     Some(if says { line.to_owned() } else { format!("{line} | print") })
-}
-
-fn is_option(word: &str) -> bool {
-    let is_flag =
-        || word.len() == 2 && word.starts_with('-') && word.ends_with(|c| FLAGS.contains(c));
-    OPTIONS.iter().any(|(known, _)| *known == word) || is_flag()
-}
-
-/// Translates a command with options of tcpdump; `None` if it has no options or an unknown one.
-fn translate_options(words: &[&str]) -> Option<Translation> {
-    let (mut source, mut sink, mut count) = ("rx".to_owned(), "print".to_owned(), None);
-    let mut rest: Vec<&str> = Vec::new();
-    let mut words = words.iter().copied();
-    let mut seen = false;
-    while let Some(word) = words.next() {
-        if !word.starts_with('-') || word == "-" {
-            rest.push(word);
-            continue;
-        }
-        seen = true;
-        let Some((asks, glued)) = parse_option(word)? else { continue };
-        let value = glued.or_else(|| words.next())?;
-        match asks {
-            // All interfaces are the default.
-            OptionEquivalent::Source("rx") if value == "any" => {}
-            OptionEquivalent::Source(name) => source = with_argument(name, Some(value)),
-            OptionEquivalent::Sink(name) => sink = with_argument(name, Some(value)),
-            OptionEquivalent::Count => count = Some(value.to_owned()),
-            OptionEquivalent::Expression => rest.push(value),
-            OptionEquivalent::Nothing => {}
-        }
-    }
-    let rest = rest.join(" ");
-    let line = match rest.as_str() {
-        "" => format!("{source} | {sink}"),
-        text if is_expression(text) => format!("{source} | bpf {} | {sink}", quoted(text)),
-        text if sink == "print" => format!("{source} | {text}"),
-        text => format!("{source} | {text} | {sink}"),
-    };
-    seen.then_some(Translation { message: TCPDUMP, line, count, shell: None })
-}
-
-/// Parses an option with an adjacent value, if any: `-i`, `-ieth0`, `-nni`. Returns `None` for an
-/// unknown option and `Some(None)` for options without equivalent.
-fn parse_option(word: &str) -> Option<Option<(OptionEquivalent, Option<&str>)>> {
-    let (key, value) = word.split_once('=').map_or((word, None), |(k, v)| (k, Some(v)));
-    if let Some((_, equivalent)) = OPTIONS.iter().find(|(known, _)| *known == key) {
-        return Some(Some((*equivalent, value)));
-    }
-    let Some((at, letter)) = key.char_indices().skip(1).find(|(_, c)| !FLAGS.contains(*c)) else {
-        return Some(None);
-    };
-    let (_, equivalent) = OPTIONS.iter().find(|(known, _)| known.chars().eq(['-', letter]))?;
-    let glued = word.get(at + letter.len_utf8()..).filter(|glued| !glued.is_empty());
-    Some(Some((*equivalent, glued)))
 }
 
 fn with_argument(name: &str, value: Option<&str>) -> String {
