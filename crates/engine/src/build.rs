@@ -160,7 +160,7 @@ impl Builder<'_> {
         for (place, draft) in drafts.into_iter().enumerate() {
             let Draft { assembly, inputs, lent, .. } = draft;
             kernels.extend(draft.kernels.into_iter().map(|(_, kernel)| kernel));
-            let (nodes, shape) = assembly.done();
+            let (nodes, shape) = assembly.finish();
             let mut intakes = vec![self.intake(intake_of(&nodes))?];
             intakes.extend(lent);
             spaces.push(Space::new(SpaceParts {
@@ -224,7 +224,9 @@ impl Builder<'_> {
         lenders.extend(drafts.iter().flat_map(|draft| draft.lenders.clone()));
         for draft in &mut drafts {
             for (local, id) in std::mem::take(&mut draft.sinks) {
-                draft.assembly.replace(local, self.endpoint_context().open_sink(id, &lenders)?);
+                draft
+                    .assembly
+                    .replace_operator(local, self.endpoint_context().open_sink(id, &lenders)?);
             }
         }
         for (id, used) in programs(&self.plan.graph) {
@@ -270,7 +272,7 @@ impl Builder<'_> {
             let kept = self.again.is_some_and(|again| again.keeps(key));
             self.renew(id, &locals, &mut draft)?;
             let made = if kept { self.placeholder(id) } else { self.new_node(id, &locals)? };
-            let local = draft.assembly.operand(made);
+            let local = draft.assembly.add_operand(made);
             draft.kept.extend(kept.then_some((local, key)));
             locals[id.0] = Some(local);
         }
@@ -305,7 +307,7 @@ impl Builder<'_> {
                     (lent, _) => draft.intake(lent, &self.extras.steps)?,
                 });
             }
-            let local = draft.assembly.node(made);
+            let local = draft.assembly.add_node(made);
             locals[id.0] = Some(local);
             if kept {
                 draft.kept.push((local, key));

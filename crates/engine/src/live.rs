@@ -157,7 +157,7 @@ impl Live {
 
     /// Returns the worst latency breach since the last call, if any.
     pub(crate) fn breach(&self) -> Option<Breach> {
-        self.whole()?.extras.budget.breach(sys::clock::monotonic())
+        self.whole()?.extras.budget.take_breach(sys::clock::monotonic())
     }
 
     /// Returns the number of observations made for automatic changes.
@@ -206,7 +206,7 @@ impl Live {
 
     /// Reports events of the spaces to `listener`, which must not block.
     pub(crate) fn listen(&self, listener: impl Fn(ControlEvent) + Send + Sync + 'static) {
-        self.control.listen(listener);
+        self.control.set_listener(listener);
     }
 
     /// Stops the sources of the path; blocks in flight drain. Does not wait.
@@ -243,9 +243,9 @@ impl Live {
         // was put.
         for commands in all.iter().rev() {
             let held_up = commands.status.full_ring();
-            let task = commands.task();
+            let task = commands.thread_task();
             let given = commands.send(|space: &mut Space| (space.counted(), space.resources()));
-            let answer = given.and_then(|given| given.answer(share));
+            let answer = given.and_then(|given| given.wait_for_result(share));
             let mut inbox = commands.inbox();
             let fresh = match answer {
                 Ok((now, has)) => {

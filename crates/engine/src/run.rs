@@ -381,7 +381,7 @@ fn outcome(ended: Vec<EndedSpace>, kernels: &[Kernels], stopped: bool, begin: u6
     for (number, _, remains) in ended {
         match remains {
             Some(remains) => by_path[number].push(remains),
-            None => outcome.failures.push(PathFailure::space(number)),
+            None => outcome.failures.push(PathFailure::of_panicked_space(number)),
         }
     }
     let kernels = kernels.iter().map(Some).chain(std::iter::repeat(None));
@@ -399,13 +399,13 @@ fn outcome(ended: Vec<EndedSpace>, kernels: &[Kernels], stopped: bool, begin: u6
             remains.iter_mut().filter_map(|space| space.failure.take()).collect();
         for program in programs {
             // The program's space may have reported the same end.
-            if !failures.iter().any(|failure| failure.is_same_end(&program)) {
+            if !failures.iter().any(|failure| failure.reports_same_exit(&program)) {
                 failures.push(program);
             }
         }
         // A failure on one side of a ring appears as an unread ring on the other side.
-        if failures.iter().any(|failure| !failure.is_echo()) {
-            failures.retain(|failure| !failure.is_echo());
+        if failures.iter().any(|failure| !failure.is_consequence()) {
+            failures.retain(|failure| !failure.is_consequence());
         }
         outcome.failures.extend(failures);
     }

@@ -84,7 +84,7 @@ impl Live {
             Some(SpaceTask::Process(process)) => pin_child(process, processors),
             Some(SpaceTask::Thread(thread)) => {
                 let all = self.queues();
-                let those = all.iter().find(|queue| queue.thread() == Some(thread));
+                let those = all.iter().find(|queue| queue.thread_id() == Some(thread));
                 let kept = those.and_then(|queue| queue.pin(processors));
                 kept.ok_or(PinError::Ended)?.map_err(PinError::System)
             }

@@ -136,7 +136,7 @@ impl CommandQueue {
         limit: Duration,
         command: impl FnOnce(&mut Space) -> A + Send + 'static,
     ) -> Result<A, CommandError> {
-        self.send(command)?.answer(limit)
+        self.send(command)?.wait_for_result(limit)
     }
 
     /// Borrows the space from its thread, which blocks until the space is returned. Waits at most
@@ -144,7 +144,8 @@ impl CommandQueue {
     pub fn borrow(self: &Arc<Self>, limit: Duration) -> Result<ExclusiveBorrow, CommandError> {
         let ((to, comes), (back, goes)) = (mpsc::channel(), mpsc::channel());
         let request = BorrowRequest { to, back: goes };
-        self.send(move |space: &mut Space| space.request_borrow(request))?.answer(limit)?;
+        self.send(move |space: &mut Space| space.request_borrow(request))?
+            .wait_for_result(limit)?;
         // The space is sent before its next pass.
         let space = comes.recv().map_err(|_| CommandError::Ended)?;
         space.note_lent();
@@ -217,15 +218,15 @@ impl CommandQueue {
 
     /// Returns the kernel thread id of the space's thread, or `None` before the thread starts and
     /// after the space ends.
-    pub fn thread(&self) -> Option<u32> {
+    pub fn thread_id(&self) -> Option<u32> {
         let inbox = self.inbox();
         Some(self.thread.load(Ordering::Relaxed)).filter(|id| *id > 0 && !inbox.ended)
     }
 
     /// Returns the kernel thread id of the space's thread, and its scheduling statistics. Returns
     /// `None` if the space has no thread or the kernel does not report the statistics.
-    pub fn task(&self) -> Option<(u32, Task)> {
-        let thread = self.thread()?;
+    pub fn thread_task(&self) -> Option<(u32, Task)> {
+        let thread = self.thread_id()?;
         Some((thread, Task::of_thread(std::process::id(), thread)?))
     }
 
@@ -250,7 +251,7 @@ pub struct PendingCommand<A> {
 impl<A> PendingCommand<A> {
     /// Blocks until the command has been executed, and returns its result. If the execution has not
     /// begun after `limit`, withdraws the command and fails.
-    pub fn answer(self, limit: Duration) -> Result<A, CommandError> {
+    pub fn wait_for_result(self, limit: Duration) -> Result<A, CommandError> {
         match self.answer.recv_timeout(limit) {
             Ok(answer) => Ok(answer),
             Err(RecvTimeoutError::Disconnected) => Err(CommandError::Ended),
@@ -287,7 +288,7 @@ impl BorrowRequest {
         if let Err(mpsc::SendError(space)) = self.to.send(space) {
             return Ok(space);
         }
-        let failure = || Some(PathFailure::space(0));
+        let failure = || Some(PathFailure::of_panicked_space(0));
         let lost = |_| Box::new(Remains { failure: failure(), ..Remains::default() });
         self.back.recv().map_err(lost)
     }

@@ -88,7 +88,7 @@ impl Control {
     }
 
     /// Sets the callback for events of the spaces, which must not block.
-    pub fn listen(&self, listener: impl Fn(ControlEvent) + Send + Sync + 'static) {
+    pub fn set_listener(&self, listener: impl Fn(ControlEvent) + Send + Sync + 'static) {
         let mut place = self.listener.lock().unwrap_or_else(PoisonError::into_inner);
         *place = Listener(Some(Box::new(listener)));
         // Relaxed: a space that reads it locks the listener next.
@@ -98,14 +98,14 @@ impl Control {
     /// Reports [`ControlEvent::Came`] if these are the first blocks from a source. Later calls cost
     /// one load.
     #[inline]
-    pub fn blocks_came(&self) {
+    pub fn note_blocks_arrived(&self) {
         if self.awaits_blocks.load(Ordering::Relaxed) {
-            self.first_blocks_came();
+            self.report_first_blocks();
         }
     }
 
     #[cold]
-    fn first_blocks_came(&self) {
+    fn report_first_blocks(&self) {
         if self.awaits_blocks.swap(false, Ordering::Relaxed) {
             self.report(ControlEvent::Came);
         }

@@ -232,7 +232,7 @@ fn call_edge(from: &Node, arc: &GraphArc, nodes: &[Node]) -> Edge {
 /// Creates the ledger edge of a ring from the writer's counters. [`crate::report`] adds the
 /// reader's counters.
 fn ring_edge(from: &Node, export: &crate::ring::Export) -> Edge {
-    let put = export.counted();
+    let put = export.writer_counts();
     let full = Amount { blocks: put.dropped, bytes: put.dropped_bytes };
     let mut dropped = Vec::new();
     if full.blocks > 0 {
@@ -259,7 +259,7 @@ pub(crate) fn node_report(node: &Node) -> Option<NodeReport> {
 /// Returns the amount that a sink has delivered. Until the sink ends, `sunk` includes the sink's
 /// drops; they are subtracted here because the ledger lists them by reason.
 fn delivered_amount(node: &Node, dropped: &[(DropReason, Amount)]) -> Amount {
-    let (taken, flow) = (node.taken_in_all(), &node.flow);
+    let (taken, flow) = (node.total_taken(), &node.flow);
     let rest = |of: fn(&Amount) -> u64| {
         let dropped: u64 = dropped.iter().map(|(_, amount)| of(amount)).sum();
         let others = of(&flow.failed) + of(&flow.beyond_count) + dropped;
@@ -315,7 +315,7 @@ fn node_entry(node: &Node, number: usize, imported: &[ImportCounters]) -> NodeEn
     NodeEntry {
         name: node.name.clone(),
         planned: node.planned,
-        taken: node.taken_in_all(),
+        taken: node.total_taken(),
         made: if is_source || node.taken.is_empty() { given } else { counts.made },
         passed: Amount {
             blocks: node.flow.routed.blocks + sunk.blocks,

@@ -109,32 +109,32 @@ impl From<RemoteFailure> for PathFailure {
 impl PathFailure {
     /// Creates the failure of a source or sink.
     #[must_use]
-    pub fn outside(node: impl Into<String>, failure: Failure) -> Self {
+    pub fn of_endpoint(node: impl Into<String>, failure: Failure) -> Self {
         Self { node: node.into(), cause: Cause::Endpoint(failure) }
     }
 
     /// Creates the failure of a ring.
     #[must_use]
-    pub fn ring(node: impl Into<String>, why: impl Into<RingFailure>) -> Self {
+    pub fn of_ring(node: impl Into<String>, why: impl Into<RingFailure>) -> Self {
         Self { node: node.into(), cause: Cause::Ring(why.into()) }
     }
 
     /// Creates the failure of a program.
     #[must_use]
-    pub fn program(node: impl Into<String>, bad: ProcessFailure) -> Self {
+    pub fn of_program(node: impl Into<String>, bad: ProcessFailure) -> Self {
         Self { node: node.into(), cause: Cause::Program(bad) }
     }
 
     /// Creates the failure of a program whose exit status could not be read.
     #[must_use]
-    pub fn exit_unknown(node: impl Into<String>, error: sys::Error) -> Self {
+    pub fn of_unknown_exit(node: impl Into<String>, error: sys::Error) -> Self {
         Self { node: node.into(), cause: Cause::ExitUnknown(error) }
     }
 
     /// Creates the failure of a filter that panicked. `block` is the block that the filter was
     /// processing, if any.
     #[must_use]
-    pub fn panicked(
+    pub fn of_panicked_filter(
         node: impl Into<String>,
         panic: &(dyn std::any::Any + Send),
         block: Option<&Block<'_>>,
@@ -156,7 +156,7 @@ impl PathFailure {
     /// Creates the failure of a space that panicked outside of any filter. `path` is the index of
     /// the path, counted from 0; messages count from 1.
     #[must_use]
-    pub fn space(path: usize) -> Self {
+    pub fn of_panicked_space(path: usize) -> Self {
         let message = "a space panicked outside of any filter".to_owned();
         Self { node: format!("path {}", path + 1), cause: Cause::Panic { message, block: None } }
     }
@@ -164,12 +164,12 @@ impl PathFailure {
     /// Returns true if the failure is only the consequence of another space's end (an abandoned
     /// ring).
     #[must_use]
-    pub const fn is_echo(&self) -> bool {
+    pub const fn is_consequence(&self) -> bool {
         matches!(self.cause, Cause::Ring(RingFailure::Abandoned))
     }
 
     /// Returns true if both failures report the exit of the same program.
-    pub fn is_same_end(&self, other: &Self) -> bool {
+    pub fn reports_same_exit(&self, other: &Self) -> bool {
         match (&self.cause, &other.cause) {
             (Cause::Program(one), Cause::Program(two)) => self.node == other.node && one == two,
             _ => false,

@@ -98,7 +98,7 @@ impl Latency {
         self.asked_ns = other.asked_ns;
         self.breaches += other.breaches;
         for (all, more) in [(&mut self.ways, other.ways), (&mut self.waits, other.waits)] {
-            more.into_iter().for_each(|at| put(all, at));
+            more.into_iter().for_each(|at| merge_measurement(all, at));
         }
     }
 }
@@ -125,15 +125,15 @@ impl Budget {
     /// Creates and registers the gauge of a wait at one ring or source. `share_ns` is its share of
     /// the bound in nanoseconds.
     pub fn add_wait(&self, name: String, share_ns: u64) -> Arc<Gauge> {
-        self.gauge(name, false, share_ns)
+        self.add_gauge(name, false, share_ns)
     }
 
     /// Creates and registers the gauge of the latency from the sources to the sink `name`.
     pub fn add_sink(&self, name: String) -> Arc<Gauge> {
-        self.gauge(name, true, self.asked_ns.load(Ordering::Relaxed))
+        self.add_gauge(name, true, self.asked_ns.load(Ordering::Relaxed))
     }
 
-    fn gauge(&self, name: String, end_to_end: bool, share_ns: u64) -> Arc<Gauge> {
+    fn add_gauge(&self, name: String, end_to_end: bool, share_ns: u64) -> Arc<Gauge> {
         let gauge = Arc::new(Gauge::new(name, end_to_end, share_ns));
         self.with_gauges(|gauges| gauges.push(Arc::clone(&gauge)));
         gauge
@@ -153,7 +153,7 @@ impl Budget {
             for gauge in gauges {
                 let list = if gauge.end_to_end { &mut told.ways } else { &mut told.waits };
                 // Hot swaps may leave several gauges for one place.
-                put(list, gauge.measurement(now));
+                merge_measurement(list, gauge.measurement(now));
             }
         });
         (asked_ns > 0).then_some(told)
@@ -161,7 +161,7 @@ impl Budget {
 
     /// Counts and returns the worst breach since the last call, including waits still in progress.
     /// Returns `None` if the bound was kept. `now` is monotonic time in nanoseconds.
-    pub fn breach(&self, now: u64) -> Option<Breach> {
+    pub fn take_breach(&self, now: u64) -> Option<Breach> {
         let asked_ns = self.asked_ns.load(Ordering::Relaxed);
         if asked_ns == 0 {
             return None;
@@ -285,7 +285,7 @@ impl Gauge {
 }
 
 /// Adds a measurement to the entry of the same name, or appends a new entry.
-fn put(all: &mut Vec<PlaceLatency>, new: PlaceLatency) {
+fn merge_measurement(all: &mut Vec<PlaceLatency>, new: PlaceLatency) {
     match all.iter_mut().find(|known| known.name == new.name) {
         Some(known) => known.add(&new),
         None => all.push(new),
@@ -354,13 +354,13 @@ mod tests {
             (budget.add_wait("a → b".to_owned(), 4 * MS), budget.add_sink("b".to_owned()));
         ring.record(3, 1, 5 * MS);
         way.record(64, 0, 9 * MS);
-        assert_eq!(budget.breach(0), None, "others needed less than their share");
+        assert_eq!(budget.take_breach(0), None, "others needed less than their share");
         ring.record(1, 1, 12 * MS);
         way.record(64, 7, 14 * MS);
-        let breach = budget.breach(0).expect("older than the bound");
+        let breach = budget.take_breach(0).expect("older than the bound");
         assert_eq!(breach.way, Some(("b".to_owned(), 14 * MS)));
         assert_eq!(breach.wait, Some(("a → b".to_owned(), 12 * MS, 4 * MS)));
-        assert_eq!(budget.breach(0), None, "it has been told");
+        assert_eq!(budget.take_breach(0), None, "it has been told");
         let told = budget.measurements(0).expect("there is a bound");
         let line = |name: &str, share_ns, looked, over, worst_ns| PlaceLatency {
             name: name.to_owned(),
@@ -382,8 +382,8 @@ mod tests {
         let since = ring.since.load(Ordering::Relaxed);
         ring.stamp(65);
         assert_eq!(ring.watched.load(Ordering::Relaxed), 1, "the first is under way");
-        assert_eq!(budget.breach(since + 10 * MS), None, "not longer than the whole");
-        let breach = budget.breach(since + 11 * MS).expect("nobody takes it");
+        assert_eq!(budget.take_breach(since + 10 * MS), None, "not longer than the whole");
+        let breach = budget.take_breach(since + 11 * MS).expect("nobody takes it");
         assert_eq!((breach.way, breach.wait), (None, Some(("a → b".to_owned(), 11 * MS, 4 * MS))));
         ring.measure_watched(0, false);
         assert_eq!(ring.looked.load(Ordering::Relaxed), 0, "it is not among these");
@@ -403,6 +403,6 @@ mod tests {
     #[test]
     fn v14_request_without_bound_reports_nothing() {
         let budget = Budget::default();
-        assert_eq!((budget.measurements(0), budget.breach(0)), (None, None));
+        assert_eq!((budget.measurements(0), budget.take_breach(0)), (None, None));
     }
 }

@@ -262,7 +262,7 @@ impl Edge {
 
     /// Returns the number of blocks taken, dropped or still in the ring.
     #[must_use]
-    pub fn ended(&self) -> u64 {
+    pub fn accounted_blocks(&self) -> u64 {
         let dropped: u64 = self.dropped.iter().map(|(_, a)| a.blocks).sum();
         self.taken.blocks + dropped + self.resident.blocks
     }
@@ -297,7 +297,7 @@ impl NodeEntry {
     }
 
     /// Returns the named counters of the filter, and its edits by method, as they are printed.
-    pub fn counted(&self) -> impl Iterator<Item = (&str, u64)> {
+    pub fn printed_counters(&self) -> impl Iterator<Item = (&str, u64)> {
         let Edits { direct, copied, appended, fragmented } = self.edits;
         let edits = [
             ("edited in place", direct),
@@ -371,7 +371,7 @@ impl Ledger {
         let mut found = Vec::new();
         for edge in &self.edges {
             let place = format!("{} → {} ({})", edge.from, edge.to, edge.kind.name());
-            let (left, right) = (edge.put.blocks, edge.ended());
+            let (left, right) = (edge.put.blocks, edge.accounted_blocks());
             if left != right {
                 let rule = "put = taken + dropped + resident";
                 found.push(Imbalance { place: place.clone(), rule, left, right });
@@ -439,13 +439,13 @@ impl Ledger {
 /// on an edge of the kind that `STREAMLINE_LOSE` names; other builds lose none.
 #[cfg(not(feature = "lose"))]
 #[inline]
-pub const fn loses_here(_: EdgeKind, _: Amount) -> bool {
+pub const fn must_lose_block(_: EdgeKind, _: Amount) -> bool {
     false
 }
 
 /// Returns true if this put must lose a block (fault-injection build).
 #[cfg(feature = "lose")]
-pub fn loses_here(kind: EdgeKind, put: Amount) -> bool {
+pub fn must_lose_block(kind: EdgeKind, put: Amount) -> bool {
     use std::sync::atomic::{AtomicBool, Ordering};
     static LOST: AtomicBool = AtomicBool::new(false);
     let wanted = std::env::var("STREAMLINE_LOSE").is_ok_and(|name| name == kind.name());

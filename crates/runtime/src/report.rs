@@ -24,7 +24,7 @@ pub fn merge_by_node(all: impl Iterator<Item = NodeReport>) -> Vec<NodeReport> {
     for node_report in all {
         match reports.iter_mut().find(|known| known.planned == node_report.planned) {
             // One filter that ran in several spaces.
-            Some(known) => add(&mut known.report, node_report.report),
+            Some(known) => add_rows(&mut known.report, node_report.report),
             None => reports.push(node_report),
         }
     }
@@ -34,7 +34,7 @@ pub fn merge_by_node(all: impl Iterator<Item = NodeReport>) -> Vec<NodeReport> {
 
 /// Adds the counts in `more` to the rows of the same names, and inserts rows with new names in the
 /// order of `more`.
-fn add(to: &mut Report, more: Report) {
+fn add_rows(to: &mut Report, more: Report) {
     for output in more.outputs {
         let same = |known: &&mut DeliveredItems| {
             (&known.unit, &known.done) == (&output.unit, &output.done)

@@ -8,11 +8,13 @@
 
 use crate::failure::RingFailure;
 use crate::latency::Gauge;
-use crate::ledger::{EdgeKind, loses_here};
+use crate::ledger::{EdgeKind, must_lose_block};
 use crate::space::memory::Memory;
 use crate::space::stall::StallProbe;
 use crate::status::SpaceStatus;
-use buffer::crossing::{Batch as Taken, Columns, CrossingReader, CrossingWriter, Origin, Pools};
+use buffer::crossing::{
+    Batch as RingBatch, Columns, CrossingReader, CrossingWriter, Origin, Pools,
+};
 use buffer::ibuf::PushResult;
 use buffer::signal::Doorbell;
 use buffer::signal::moderate::{Events, Moderator, Threshold, Timer};
@@ -38,7 +40,7 @@ pub struct Export {
     /// Status of the writer's space, in which the writer reports that the ring is full.
     status: Option<Arc<SpaceStatus>>,
     /// Stall probe of the writer's space; `None` outside of a replay.
-    post: Option<StallProbe>,
+    stall_probe: Option<StallProbe>,
     /// Kind of the edge in the ledger.
     pub kind: EdgeKind,
     /// Step of the replica's end with which entries are now marked; 0 before the end
@@ -71,7 +73,7 @@ impl Export {
             counted: WriterCounts::default(),
             lost: Amount::default(),
             status: None,
-            post: None,
+            stall_probe: None,
             kind: EdgeKind::Ring,
             step: 0,
             gauge: None,
@@ -84,8 +86,8 @@ impl Export {
     }
 
     /// Connects the status and, in a replay, the stall probe of the space that writes to the ring.
-    pub fn connect(&mut self, status: Arc<SpaceStatus>, probe: Option<StallProbe>) {
-        (self.status, self.post) = (Some(status), probe);
+    pub fn connect_space(&mut self, status: Arc<SpaceStatus>, probe: Option<StallProbe>) {
+        (self.status, self.stall_probe) = (Some(status), probe);
     }
 
     /// Limits the number of blocks put without an event. Otherwise blocks of which the reader has
@@ -95,7 +97,7 @@ impl Export {
     }
 
     /// Returns the number of entries that the reader has not taken.
-    pub fn waiting(&mut self) -> usize {
+    pub fn untaken_entries(&mut self) -> usize {
         let Some(writer) = &mut self.writer else { return 0 };
         let capacity = writer.capacity();
         capacity - writer.room(capacity).unwrap_or(0).min(capacity)
@@ -132,7 +134,7 @@ impl Export {
         // A replica with a part in a batch but without a block would be awaited for ever.
         let may_lose = self.kind != EdgeKind::Dispatch || put.blocks > 1;
         if may_lose
-            && loses_here(self.kind, put)
+            && must_lose_block(self.kind, put)
             && let Some(last) = mask.checked_ilog2()
         {
             mask &= !(1 << last);
@@ -199,11 +201,11 @@ impl Export {
             status.clone().for_each(|status| status.set_full_ring(Some(self.planned)));
             self.doorbell.set_waits_for_room(true);
             let mut ready = || writer.is_abandoned() || writer.room(1).is_ok_and(|room| room > 0);
-            match &self.post {
+            match &self.stall_probe {
                 None => self.doorbell.wait_until(self.spins, ready),
-                Some(post) => {
+                Some(stall_probe) => {
                     let what = || format!("room on the way to node {}", self.planned);
-                    post.wait_until(&self.doorbell, what, &mut ready);
+                    stall_probe.wait_until(&self.doorbell, what, &mut ready);
                 }
             }
             status.for_each(|status| status.set_full_ring(None));
@@ -228,7 +230,7 @@ impl Export {
 
     /// Returns the writer's counts, including blocks lost by fault injection.
     #[must_use]
-    pub const fn counted(&self) -> WriterCounts {
+    pub const fn writer_counts(&self) -> WriterCounts {
         let (blocks, bytes) = (self.lost.blocks, self.lost.bytes);
         let counted = self.counted;
         WriterCounts { blocks: counted.blocks + blocks, bytes: counted.bytes + bytes, ..counted }
@@ -265,7 +267,7 @@ impl Import {
 
     /// Returns up to `max` entries, which stay in the ring until [`Self::release`], or `None` if
     /// the ring is empty. Does not block. Updates the gauge.
-    pub fn peek(&mut self, max: usize) -> Result<Option<Taken<'_>>, Fault> {
+    pub fn peek(&mut self, max: usize) -> Result<Option<RingBatch<'_>>, Fault> {
         let before = self.reader.counts().blocks;
         let there = if self.gauge.is_some() { self.reader.unread_entries()? } else { 0 };
         let taken = self.reader.peek(max)?;
@@ -276,7 +278,7 @@ impl Import {
     }
 
     /// Returns the number of unread entries.
-    pub fn waiting(&mut self) -> Result<usize, Fault> {
+    pub fn untaken_entries(&mut self) -> Result<usize, Fault> {
         self.reader.refresh()?;
         self.reader.unread_entries()
     }
@@ -287,13 +289,13 @@ impl Import {
     }
 
     /// Returns all unread entries, after loading the writer's latest position.
-    pub fn peek_fresh(&mut self) -> Result<Taken<'_>, Fault> {
+    pub fn peek_fresh(&mut self) -> Result<RingBatch<'_>, Fault> {
         self.reader.refresh()?;
         self.reader.peek(usize::MAX)
     }
 
     /// Returns up to `max` unread entries; the batch is empty if there are none.
-    pub fn peek_up_to(&mut self, max: usize) -> Result<Taken<'_>, Fault> {
+    pub fn peek_up_to(&mut self, max: usize) -> Result<RingBatch<'_>, Fault> {
         self.reader.peek(max)
     }
 
@@ -313,7 +315,7 @@ impl Import {
 
     /// Returns the blocks and bytes that the reader has taken.
     #[must_use]
-    pub fn taken(&self) -> Amount {
+    pub fn taken_amount(&self) -> Amount {
         let taken = self.reader.counts();
         Amount { blocks: taken.blocks, bytes: taken.bytes }
     }

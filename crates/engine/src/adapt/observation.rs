@@ -33,7 +33,7 @@ impl CounterSnapshot {
             for (number, name) in names {
                 spent.push((
                     name,
-                    live.execute(number, limit, |space: &mut Space| space.spent()).ok()?,
+                    live.execute(number, limit, |space: &mut Space| space.time_spent()).ok()?,
                 ));
             }
             ledger.add(live.counters(limit).ledger);

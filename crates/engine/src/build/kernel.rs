@@ -157,7 +157,7 @@ impl Builder<'_> {
         let used = self.plan.graph.node(first).filter();
         let name = used.map_or_else(String::new, Use::title);
         let counts = used.map_or_else(Counts::default, |used| counts(used.description));
-        let local = draft.assembly.node(Node::new(name, self.number(first), part, counts));
+        let local = draft.assembly.add_node(Node::new(name, self.number(first), part, counts));
         draft.inputs.push(Input::Source { node: local, intake });
         locals[first.0] = Some(local);
         local
@@ -201,7 +201,7 @@ impl Builder<'_> {
             if self.exit_space(NodeId(id)) != Some(place) {
                 continue;
             }
-            let local = draft.assembly.node(self.placeholder(NodeId(id)));
+            let local = draft.assembly.add_node(self.placeholder(NodeId(id)));
             draft.kept.push((local, NodeKey::Node(*first)));
             locals[id] = Some(local);
             let target = |way: &usize| {
@@ -238,7 +238,7 @@ impl Builder<'_> {
                 let to = near.or_else(|| self.ring_exit(draft, ring?, *edge));
                 let to = to.ok_or_else(|| self.missing_ring(place, *edge))?;
                 let number = self.ids.edges[*edge];
-                draft.assembly.arc(*from, to, Classes::All, false, number);
+                draft.assembly.add_arc(*from, to, Classes::All, false, number);
             }
         }
         draft.kernel_exits = kernel_exits;

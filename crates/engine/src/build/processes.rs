@@ -36,7 +36,7 @@ impl Builder<'_> {
         if used.is_untrusted() {
             (made.reasons, made.counters) = (used.description.reasons, used.description.counters);
         }
-        let local = draft.assembly.node(made);
+        let local = draft.assembly.add_node(made);
         match self.again.is_some_and(|again| again.keeps(key)) {
             true => draft.kept.push((local, key)),
             false => draft.programs.push((local, id)),
@@ -64,7 +64,7 @@ impl Builder<'_> {
         let mut put = |place: usize, part: Operator| {
             let draft = &mut drafts[place];
             if let Some((local, _)) = draft.programs.iter().find(|(_, other)| *other == id) {
-                draft.assembly.replace(*local, part);
+                draft.assembly.replace_operator(*local, part);
             }
         };
         if enters == leaves && started.input.is_some() && started.output.is_some() {

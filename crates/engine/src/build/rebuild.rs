@@ -134,7 +134,7 @@ impl Builder<'_> {
         let Some(again) = self.again else {
             return Err(BuildError::Unexpected("an empty space in a first plan".to_owned()));
         };
-        let (nodes, shape) = Assembly::default().done();
+        let (nodes, shape) = Assembly::default().finish();
         Ok(Space::new(SpaceParts {
             name: self.name(place),
             nodes,

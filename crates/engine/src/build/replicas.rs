@@ -158,18 +158,18 @@ impl Builder<'_> {
         let deal = Dispatcher::new(copied.sharing, Arc::clone(&shared.progress), 0);
         let title = NodeName::ring(RingEnd::Share, &self.chain_name(copied));
         let deal = Node::new(title, planned, Operator::Dispatch(Box::new(deal)), Counts::default());
-        let deal = draft.assembly.node(deal);
+        let deal = draft.assembly.add_node(deal);
         for copy in 0..shared.places.len() {
             let Some(export) = shared.to[copy].export.take() else {
                 let (head, last) = self.chain(copied, (copy, shared.places.len()), draft)?;
-                draft.assembly.arc(deal, head, Wanted::All, false, NO_EDGE);
+                draft.assembly.add_arc(deal, head, Wanted::All, false, NO_EDGE);
                 self.connect_to_join(copied, &mut shared.from[copy], (last, shared.join), draft);
                 continue;
             };
             let edge = export.planned;
             let title = (RingEnd::To, self.name(shared.places[copy]));
             let out = draft.ring_node(title, planned, Some(export));
-            draft.assembly.arc(deal, out, Wanted::All, false, edge);
+            draft.assembly.add_arc(deal, out, Wanted::All, false, edge);
         }
         Ok(deal)
     }
@@ -206,7 +206,7 @@ impl Builder<'_> {
         let mut join =
             Node::new(title, planned, Operator::Pass, Counts::new(0, JOIN_COUNTERS.len()));
         join.counters = JOIN_COUNTERS;
-        let join = draft.assembly.node(join);
+        let join = draft.assembly.add_node(join);
         let mixed = copied.sharing.is_some();
         if !mixed {
             draft.assembly.declare_exclusive_inputs(join);
@@ -222,7 +222,7 @@ impl Builder<'_> {
                 let (head, last) = self.chain(copied, (copy, copies), draft)?;
                 let from = self.name(shared.places[0]);
                 let node = self.enter(copied, from, head, import.planned, draft);
-                draft.assembly.arc(last, join, self.output_classes(copied), false, NO_EDGE);
+                draft.assembly.add_arc(last, join, self.output_classes(copied), false, NO_EDGE);
                 let own =
                     LocalReplica { progress: Arc::clone(&shared.progress), number: copy, near: 0 };
                 ways.push(ReplicaInput { node, import, entries, own: Some(own) });
@@ -247,14 +247,14 @@ impl Builder<'_> {
             made.counted = self.is_counted(*id);
             made.fragments = self.takes_fragments(*id);
             made.copied = true;
-            locals.push((*id, draft.assembly.node(made)));
+            locals.push((*id, draft.assembly.add_node(made)));
         }
         for pair in locals.windows(2) {
             let [(near, from), (far, to)] = pair else { continue };
             let edges = self.plan.graph.edges.iter().enumerate();
             for (at, edge) in edges.filter(|(_, edge)| edge.from == *near && edge.to == *far) {
                 let number = self.ids.edges[at];
-                draft.assembly.arc(*from, *to, wanted(&edge.classes), false, number);
+                draft.assembly.add_arc(*from, *to, wanted(&edge.classes), false, number);
             }
         }
         match (locals.first(), locals.last()) {
@@ -275,7 +275,7 @@ impl Builder<'_> {
         let edge = export.planned;
         let planned = copied.nodes.last().map_or(0, |id| self.number(*id));
         let out = draft.ring_node((RingEnd::To, self.name(join)), planned, Some(export));
-        draft.assembly.arc(last, out, self.output_classes(copied), false, edge);
+        draft.assembly.add_arc(last, out, self.output_classes(copied), false, edge);
     }
 
     /// Returns the union of the classes that the edges out of a chain select.
@@ -296,7 +296,7 @@ impl Builder<'_> {
     ) -> Local {
         let planned = copied.nodes.first().map_or(0, |id| self.number(*id));
         let enter = draft.ring_node((RingEnd::From, from), planned, None);
-        draft.assembly.arc(enter, to, Wanted::All, false, edge);
+        draft.assembly.add_arc(enter, to, Wanted::All, false, edge);
         enter
     }
 

@@ -61,7 +61,7 @@ impl Draft {
     ) -> Local {
         let part = export.map_or(Operator::Pass, |export| Operator::Export(Box::new(export)));
         let title = NodeName::ring(end, &name);
-        self.assembly.node(Node::new(title, planned, part, Counts::default()))
+        self.assembly.add_node(Node::new(title, planned, part, Counts::default()))
     }
 }
 
@@ -196,11 +196,11 @@ impl Builder<'_> {
                 // [`Builder::arcs_out_of_kernel`] adds these.
                 (Some(_), ..) if self.is_source_in_kernel(edge.from) => {}
                 (Some(from), Some(to), _) => {
-                    draft.assembly.arc(from, to, wanted, edge.back, number);
+                    draft.assembly.add_arc(from, to, wanted, edge.back, number);
                 }
                 (Some(from), None, Some(ends)) => {
                     let Some(out) = self.ring_exit(draft, ends, index) else { continue };
-                    draft.assembly.arc(from, out, wanted, false, number);
+                    draft.assembly.add_arc(from, out, wanted, false, number);
                 }
                 (None, Some(to), Some(ends)) => {
                     let kept = ends.kept.as_mut().filter(|(_, placed)| !placed);
@@ -215,7 +215,7 @@ impl Builder<'_> {
                     let from = self.exit_space(edge.from).map(|place| self.name(place));
                     let title = (RingEnd::From, from.unwrap_or_default());
                     let enter = draft.ring_node(title, self.number(edge.to), None);
-                    draft.assembly.arc(enter, to, Wanted::All, false, number);
+                    draft.assembly.add_arc(enter, to, Wanted::All, false, number);
                     draft.kept.extend(kept.map(|number| (enter, NodeKey::Import(number))));
                     let ring = |import| Input::Ring { node: enter, import, ended: false };
                     draft.inputs.extend(import.map(ring));

@@ -80,7 +80,7 @@ impl InPlace {
             begin.get_or_insert_with(sys::clock::monotonic);
         }
         let set = |lent: &mut [ExclusiveBorrow], values: &[(usize, Arguments)]| {
-            lent.iter_mut().try_for_each(|lent| lent.space.set(values))
+            lent.iter_mut().try_for_each(|lent| lent.space.set_arguments(values))
         };
         if let Err(mistake) = set(&mut lent, &self.values(&self.plan, state)) {
             // A filter accepts the arguments with which it ran.
@@ -90,7 +90,7 @@ impl InPlace {
         }
         let first = lent.first().ok_or(CommandError::Ended)?;
         let position = first.space.counted().position();
-        lent.iter_mut().for_each(|lent| lent.space.note_set(state.changes));
+        lent.iter_mut().for_each(|lent| lent.space.record_arguments_set(state.changes));
         if let RecordMode::Record(recording) = record_mode {
             let (number, layout) = (state.changes, record::layout(&self.plan));
             let (edit, text) = (edit.clone(), text.clone());

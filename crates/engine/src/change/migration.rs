@@ -54,16 +54,16 @@ impl FilterMigration {
             return Ok(());
         }
         let mut spaces = taken.iter_mut().map(|(_, stopped)| stopped.space()).enumerate();
-        let here = spaces.find_map(|(at, space)| Some((at, space.save(self.number)?)));
+        let here = spaces.find_map(|(at, space)| Some((at, space.save_state(self.number)?)));
         if let Some((at, saved)) = here {
             (self.at, self.saved) = (FilterOrigin::Here(at), Some(saved));
             return Ok(());
         }
         let number = self.number;
         let mut spaces = taken.iter_mut().map(|(_, stopped)| stopped.space());
-        let entrance = spaces.position(|space| space.half(number, entrance_of).is_some());
+        let entrance = spaces.position(|space| space.program_half(number, entrance_of).is_some());
         let mut spaces = taken.iter_mut().map(|(_, stopped)| stopped.space());
-        let exit = spaces.position(|space| space.half(number, exit_of).is_some());
+        let exit = spaces.position(|space| space.program_half(number, exit_of).is_some());
         let (Some(entrance), Some(exit)) = (entrance, exit) else { return Ok(()) };
         self.at = FilterOrigin::Apart(entrance, exit);
         let (saved, account, given) =
@@ -83,16 +83,17 @@ impl FilterMigration {
     ) -> Result<(SavedState, Account, u64), String> {
         let number = self.number;
         let gone = || "has ended".to_owned();
-        taken[exit].1.space().half(number, exit_of).ok_or_else(gone)?.expect_state();
+        taken[exit].1.space().program_half(number, exit_of).ok_or_else(gone)?.expect_state();
         let mut asked = false;
         loop {
-            let to = taken[entrance].1.space().half(number, entrance_of).ok_or_else(gone)?;
+            let to =
+                taken[entrance].1.space().program_half(number, entrance_of).ok_or_else(gone)?;
             if !asked {
                 asked = to.request_state()?;
             }
             let space = taken[exit].1.space();
-            let open = space.pull_half(number);
-            let from = space.half(number, exit_of).ok_or_else(gone)?;
+            let open = space.walk_program_output(number);
+            let from = space.program_half(number, exit_of).ok_or_else(gone)?;
             if let Some(known) = from.take_state()? {
                 return Ok(known);
             }
@@ -136,10 +137,10 @@ impl FilterMigration {
             }
         }
         let FilterOrigin::Apart(entrance, exit) = self.at else { return };
-        if let Some(from) = taken[exit].1.space().half(self.number, exit_of) {
+        if let Some(from) = taken[exit].1.space().program_half(self.number, exit_of) {
             from.cancel_state();
         }
-        if let Some(to) = taken[entrance].1.space().half(self.number, entrance_of) {
+        if let Some(to) = taken[entrance].1.space().program_half(self.number, entrance_of) {
             to.resume();
         }
     }
@@ -153,13 +154,14 @@ impl FilterMigration {
             FilterOrigin::Here(at) => return taken[at].1.space().forget_state(number),
             FilterOrigin::Apart(entrance, exit) => (entrance, exit),
         };
-        if let Some(from) = taken[exit].1.space().half(number, exit_of) {
+        if let Some(from) = taken[exit].1.space().program_half(number, exit_of) {
             from.end_stream();
         }
-        let handed_over = taken[entrance].1.space().half(number, entrance_of).map_or(0, |to| {
-            to.end_stream();
-            to.handed_over()
-        });
+        let handed_over =
+            taken[entrance].1.space().program_half(number, entrance_of).map_or(0, |to| {
+                to.end_stream();
+                to.handed_over()
+            });
         if let Some((account, given)) = &self.account {
             let pairs = [
                 (handed_over, account.taken),

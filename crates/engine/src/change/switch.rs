@@ -260,7 +260,7 @@ fn record_successors(
 
 /// Returns the numbers of a space's output rings that the switch removes.
 fn removed_rings((target, stopped): &mut (SpaceSwitch, StoppedSpace)) -> Vec<usize> {
-    let keys = stopped.space().keys().into_iter().filter(|key| !target.stays.contains(key));
+    let keys = stopped.space().node_keys().into_iter().filter(|key| !target.stays.contains(key));
     let number = |key| match key {
         NodeKey::Export(number) => Some(number),
         NodeKey::Node(_) | NodeKey::Given(_) | NodeKey::Import(_) => None,
@@ -287,10 +287,10 @@ fn resume(taken: Vec<(SpaceSwitch, StoppedSpace)>, why: ChangeError) -> ChangeEr
 fn renew(taken: &mut [(SpaceSwitch, StoppedSpace)]) -> Result<(), ChangeError> {
     for done in 0..taken.len() {
         let (target, stopped) = &mut taken[done];
-        if let Err(mistake) = stopped.space().renew(&mut target.hot_swap.renewed) {
+        if let Err(mistake) = stopped.space().replace_filters(&mut target.hot_swap.renewed) {
             for (target, stopped) in &mut taken[..done] {
                 // A filter accepts the state that was taken from it.
-                let _ = stopped.space().renew(&mut target.hot_swap.renewed);
+                let _ = stopped.space().replace_filters(&mut target.hot_swap.renewed);
             }
             return Err(ChangeError::Refused(format!(
                 "the new filter refuses the state of the old one: {mistake}"
@@ -335,7 +335,7 @@ fn drain_old_graph(
         }
         // Draining also fills rings that stay, so their readers must read.
         while spaces_draining.load(Ordering::Relaxed) > 0 {
-            space.take_rings();
+            space.walk_ring_entries();
             wait();
         }
         space.take_as_recorded();
@@ -372,15 +372,15 @@ fn swap_graphs(taken: &mut [(SpaceSwitch, StoppedSpace)]) -> u64 {
     let mut lost = 0;
     let mut arrived: Vec<HashMap<NodeKey, Node>> = taken.iter().map(|_| HashMap::new()).collect();
     for at in 0..taken.len() {
-        for key in taken[at].1.space().keys() {
+        for key in taken[at].1.space().node_keys() {
             let Some(home) = homes.get(&key).copied().filter(|home| *home != at) else { continue };
-            let Some(mut node) = taken[at].1.space().take_out(key) else { continue };
+            let Some(mut node) = taken[at].1.space().remove_moved_node(key) else { continue };
             let (low, high) = taken.split_at_mut(at.max(home));
             let (from, to) = match at < home {
                 true => (&mut low[at], &mut high[0]),
                 false => (&mut high[0], &mut low[home]),
             };
-            lost += to.1.space().take_in(&mut node, from.1.space());
+            lost += to.1.space().copy_held_blocks(&mut node, from.1.space());
             arrived[home].insert(key, node);
         }
     }

@@ -164,7 +164,7 @@ impl Generation {
     pub(crate) fn count_missing(&self, taken: &SourceCounters) -> (u64, u64) {
         let mut missing = (0, 0);
         for (_, edge) in self.exit_edges(self.handle.ended(), taken.clone()) {
-            let (put, ended) = (edge.put.blocks, edge.ended());
+            let (put, ended) = (edge.put.blocks, edge.accounted_blocks());
             missing.0 += put.saturating_sub(ended);
             missing.1 += ended.saturating_sub(put);
         }

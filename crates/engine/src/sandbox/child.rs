@@ -214,16 +214,16 @@ fn assembled(
     let source = Operator::Source(SourceOperator::new(Box::new(inlet)));
     let outlet = Outlet { streams: streams.clone(), written: Amount::default() };
     let sink = Operator::Sink(SinkOperator::new(Box::new(outlet)));
-    let from = assembly.node(Node::new("inlet", 0, source, Counts::default()));
+    let from = assembly.add_node(Node::new("inlet", 0, source, Counts::default()));
     let made = Node::new(description.name, FILTER, Operator::Filter(filter), counts(description));
     let mut made = describe(made, description);
     made.fragments = wanted.about.fragments;
-    let at = assembly.node(made);
-    let to = assembly.node(Node::new("outlet", 2, sink, Counts::default()));
-    assembly.arc(from, at, Classes::All, false, 0);
+    let at = assembly.add_node(made);
+    let to = assembly.add_node(Node::new("outlet", 2, sink, Counts::default()));
+    assembly.add_arc(from, at, Classes::All, false, 0);
     // The path's arcs select classes.
-    assembly.arc(at, to, Classes::All, false, 1);
-    assembly.done()
+    assembly.add_arc(at, to, Classes::All, false, 1);
+    assembly.finish()
 }
 
 /// Processes blocks until the stream ends, then releases held blocks.
@@ -233,7 +233,7 @@ fn process_blocks(mut space: Space, streams: &Streams, held_max: u32) -> Result<
             // All earlier blocks have been processed, and their output has been written.
             let answered = catch_unwind(AssertUnwindSafe(|| answer(&mut space, streams, held_max)));
             answered.unwrap_or_else(|panic| {
-                Err(failure_message(PathFailure::panicked(String::new(), &*panic, None)))
+                Err(failure_message(PathFailure::of_panicked_filter(String::new(), &*panic, None)))
             })?;
             continue;
         }
@@ -243,7 +243,7 @@ fn process_blocks(mut space: Space, streams: &Streams, held_max: u32) -> Result<
             reader.input.release();
             continue;
         }
-        let waited = reader.input.wait(space.wakes_in());
+        let waited = reader.input.wait(space.time_to_timer());
         if let Err(fault) = waited.map(drop).or_else(ignore_lost_path) {
             return Err(fault.to_string());
         }
@@ -283,7 +283,8 @@ fn answer(space: &mut Space, streams: &Streams, held_max: u32) -> Result<(), Str
         let account = space.node(FILTER).map(Account::of).unwrap_or_default();
         streams.give(&StateRecord::Account(account).encode()).ok_or_else(gone)?;
         let mut give = |message: &[u8]| streams.give(message);
-        let wake = space.save_each(FILTER, &mut |session| state::send_session(&session, &mut give));
+        let wake =
+            space.save_sessions(FILTER, &mut |session| state::send_session(&session, &mut give));
         let wake = wake.ok_or_else(|| "what it knows is longer than a ring takes".to_owned())?;
         streams.give(&StateRecord::Known(wake).encode()).ok_or_else(gone)?;
         streams.flush();

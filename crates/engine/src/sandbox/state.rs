@@ -73,7 +73,7 @@ impl Account {
     pub(super) fn of(node: &Node) -> Self {
         let Counts { made, consumed, held, dropped, evicted, no_room, .. } = &node.counts;
         let flow = &node.flow;
-        let (taken, given) = (node.taken_in_all().blocks, flow.routed.blocks);
+        let (taken, given) = (node.total_taken().blocks, flow.routed.blocks);
         let rest = [flow.unselected, flow.failed, flow.beyond_count, *evicted, *no_room];
         let rest: u64 = rest.iter().chain(dropped).map(|amount| amount.blocks).sum();
         Self {

@@ -16,7 +16,7 @@ use std::sync::Arc;
 /// that its queue does not run empty while the dispatching space processes a batch by itself.
 const BUSY_BLOCKS: usize = 4 * filter::LANES;
 /// Number of session classes to which sessions are hashed.
-const CLASSES: usize = 4096;
+const SESSION_CLASSES: usize = 4096;
 /// Table entry of a session class without a replica. Greater than every replica index
 /// (`pipeline::plan::COPIES_MAX`).
 const UNASSIGNED: u8 = u8::MAX;
@@ -49,7 +49,7 @@ impl Dispatcher {
             None => DispatchPolicy::Load,
             Some(what) => DispatchPolicy::Session {
                 what,
-                table: vec![UNASSIGNED; CLASSES].into(),
+                table: vec![UNASSIGNED; SESSION_CLASSES].into(),
                 dispatched: vec![0; copies],
             },
         };
@@ -75,12 +75,12 @@ impl Dispatcher {
                 dispatch_by_session(*what, table, dispatched, batch)
             }
         };
-        self.progress.announce(batch_id, hands.iter().map(|(copy, _)| *copy));
+        self.progress.announce_batch(batch_id, hands.iter().map(|(copy, _)| *copy));
         (batch_id, hands)
     }
 
     /// Returns the index of the replica in this space.
-    pub const fn here(&self) -> usize {
+    pub const fn local_replica(&self) -> usize {
         self.here
     }
 
@@ -95,12 +95,12 @@ impl Dispatcher {
     }
 
     /// Marks the replica in this space as ended.
-    pub fn end(&self) {
+    pub fn end_local_replica(&self) {
         self.progress.finish(self.here, u64::MAX);
     }
 
     /// Marks all batches that were dispatched to the replica in this space as finished.
-    pub fn finish(&self) {
+    pub fn finish_local_batches(&self) {
         self.progress.finish(self.here, self.progress.given(self.here));
     }
 }
@@ -110,7 +110,7 @@ impl Drop for Dispatcher {
         if !self.progress.is_closed() {
             self.progress.close(0);
         }
-        self.end();
+        self.end_local_replica();
     }
 }
 
@@ -163,7 +163,7 @@ mod tests {
     #[test]
     fn n3_new_session_goes_to_least_used_replica_and_stays() {
         use filter::testing::{Arena, Frame, Space};
-        let (mut table, mut dispatched) = ([UNASSIGNED; CLASSES], [0; 3]);
+        let (mut table, mut dispatched) = ([UNASSIGNED; SESSION_CLASSES], [0; 3]);
         let mut hands = |ports: &[u16]| {
             let frames: Vec<_> = ports.iter().map(|port| Frame::udp(*port, 53, b"x")).collect();
             let arena = Arena::new(frames.len());

@@ -127,12 +127,12 @@ impl ReplicaProgress {
 
     /// Returns the first sequence number after the last batch. Valid if [`Self::is_closed`] returns
     /// true.
-    pub fn end(&self) -> u32 {
-        first_seq(self.shared())
+    pub fn end_seq(&self) -> u32 {
+        first_seq(self.next_undispatched())
     }
 
     /// Returns the newest block time in nanoseconds. Valid if [`Self::is_closed`] returns true.
-    pub fn clock(&self) -> u64 {
+    pub fn final_clock(&self) -> u64 {
         self.clock.load()
     }
 
@@ -145,9 +145,10 @@ impl ReplicaProgress {
     /// of the batch.
     ///
     /// SYNC POINT *batch dispatched*: the Release of `shared`, and of each `given` before it, pairs
-    /// with the Acquire in [`ReplicaProgress::shared`] and [`ReplicaProgress::has_part`]: a reader
-    /// that sees the batch id, or a block of the batch, sees which replicas have a part in it.
-    pub fn announce(&self, batch_id: u64, to: impl Iterator<Item = usize>) {
+    /// with the Acquire in [`ReplicaProgress::next_undispatched`] and
+    /// [`ReplicaProgress::has_part`]: a reader that sees the batch id, or a block of the batch,
+    /// sees which replicas have a part in it.
+    pub fn announce_batch(&self, batch_id: u64, to: impl Iterator<Item = usize>) {
         for copy in to {
             self.copies[copy].given.store(batch_id + 1);
         }
@@ -155,7 +156,7 @@ impl ReplicaProgress {
     }
 
     /// Returns the lowest batch id that has not been dispatched.
-    pub fn shared(&self) -> u64 {
+    pub fn next_undispatched(&self) -> u64 {
         self.shared.load()
     }
 
@@ -192,7 +193,7 @@ impl ReplicaProgress {
     }
 
     /// Records the batch for which the join waits.
-    pub fn wait_for(&self, batch_id: u64) {
+    pub fn record_awaited(&self, batch_id: u64) {
         self.awaited.store(batch_id + 1);
     }
 }
@@ -222,10 +223,10 @@ mod tests {
     #[test]
     fn progress_has_part_until_a_replica_finishes_the_batch() {
         let progress = ReplicaProgress::new(3, Arc::new(Doorbell::new()));
-        assert_eq!(progress.shared(), 0);
-        progress.announce(0, [1].into_iter());
-        progress.announce(1, [0, 2].into_iter());
-        assert_eq!(progress.shared(), 2);
+        assert_eq!(progress.next_undispatched(), 0);
+        progress.announce_batch(0, [1].into_iter());
+        progress.announce_batch(1, [0, 2].into_iter());
+        assert_eq!(progress.next_undispatched(), 2);
         assert_eq!([0, 1, 2].map(|copy| progress.has_part(copy, 0)), [true, true, true]);
         assert_eq!([0, 1, 2].map(|copy| progress.has_part(copy, 1)), [true, false, true]);
         progress.finish(0, 1);

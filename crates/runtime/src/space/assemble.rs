@@ -17,15 +17,15 @@ pub struct Assembly {
 
 impl Assembly {
     /// Adds a node. Returns its index.
-    pub fn node(&mut self, node: Node) -> NodeId {
+    pub fn add_node(&mut self, node: Node) -> NodeId {
         self.nodes.push(node);
         self.nodes.len() - 1
     }
 
     /// Adds an operand of a Boolean section, which the section calls without an arc.
-    pub fn operand(&mut self, mut node: Node) -> NodeId {
+    pub fn add_operand(&mut self, mut node: Node) -> NodeId {
         node.taken.push(Amount::default());
-        self.node(node)
+        self.add_node(node)
     }
 
     /// Declares that only one of a node's incoming arcs has blocks at a time, so that the node
@@ -45,13 +45,20 @@ impl Assembly {
     }
 
     /// Replaces the operator of a node.
-    pub fn replace(&mut self, node: NodeId, part: Operator) {
+    pub fn replace_operator(&mut self, node: NodeId, part: Operator) {
         self.nodes[node].operator = part;
     }
 
     /// Adds an arc after the existing arcs of `from`. `planned` is the index of the edge in the
     /// plan.
-    pub fn arc(&mut self, from: NodeId, to: NodeId, wanted: Wanted, back: bool, planned: usize) {
+    pub fn add_arc(
+        &mut self,
+        from: NodeId,
+        to: NodeId,
+        wanted: Wanted,
+        back: bool,
+        planned: usize,
+    ) {
         let branch = self.nodes[to].taken.len();
         self.nodes[to].taken.push(Amount::default());
         let (put, dropped) = (Amount::default(), EdgeDrops::default());
@@ -69,8 +76,8 @@ impl Assembly {
     }
 
     /// Returns the nodes and their shape, with joins, forks and a topological order.
-    pub fn done(mut self) -> (Vec<Node>, Shape) {
-        let section_of = self.section_of();
+    pub fn finish(mut self) -> (Vec<Node>, Shape) {
+        let section_of = self.operand_sections();
         let mut inputs = vec![0usize; self.nodes.len()];
         for arc in self.nodes.iter().flat_map(|n| &n.arcs).filter(|arc| !arc.back) {
             inputs[arc.to] += 1;
@@ -98,22 +105,25 @@ impl Assembly {
             }
         }
         debug_assert_eq!(order.len(), self.nodes.len(), "back edges are marked");
-        let order = self.with_operands(order, &section_of);
+        let order = self.insert_operands(order, &section_of);
         let mut rank = vec![0; self.nodes.len()];
         for (i, at) in order.iter().enumerate() {
             rank[*at] = i;
         }
-        let parts = self.numbering_forks(&joins);
+        let numbering_forks = self.numbering_forks(&joins);
         let reads_bytes = self.nodes.iter().any(|node| node.operator.reads_bytes());
         let edits = (0..self.nodes.len()).any(edits);
         let is_dispatch = |at: &NodeId| matches!(self.nodes[*at].operator, Operator::Dispatch(_));
         let dispatchers = (0..self.nodes.len()).filter(is_dispatch).collect();
-        (self.nodes, Shape { rank, order, parts, reads_bytes, edits, dispatchers, section_of })
+        (
+            self.nodes,
+            Shape { rank, order, numbering_forks, reads_bytes, edits, dispatchers, section_of },
+        )
     }
 
     /// Returns the section of each operand that may hold blocks, and enables the tracking of held
     /// blocks in these operands.
-    fn section_of(&mut self) -> Vec<Option<NodeId>> {
+    fn operand_sections(&mut self) -> Vec<Option<NodeId>> {
         let mut section_of = vec![None; self.nodes.len()];
         let mut asked = vec![false; self.nodes.len()];
         for (at, node) in self.nodes.iter().enumerate() {
@@ -131,7 +141,7 @@ impl Assembly {
 
     /// Inserts operands into the order directly before their section. At shutdown, all nodes
     /// upstream of the section thus release their blocks before the operands do.
-    fn with_operands(&self, order: Vec<NodeId>, section_of: &[Option<NodeId>]) -> Vec<NodeId> {
+    fn insert_operands(&self, order: Vec<NodeId>, section_of: &[Option<NodeId>]) -> Vec<NodeId> {
         let mut with = Vec::with_capacity(order.len());
         for at in order.into_iter().filter(|at| section_of[*at].is_none()) {
             if let Operator::OperandSection(section) = &self.nodes[at].operator {
@@ -148,7 +158,7 @@ impl Assembly {
         let forward = |n: NodeId| self.nodes[n].arcs.iter().filter(|arc| !arc.back);
         let forks: Vec<NodeId> =
             (0..self.nodes.len()).filter(|n| forward(*n).count() > 1).collect();
-        let mut parts = vec![false; self.nodes.len()];
+        let mut is_numbering = vec![false; self.nodes.len()];
         for fork in &forks {
             let below = self.reachable(*fork, None);
             let around = forks.iter().filter(|above| *above != fork).any(|above| {
@@ -156,9 +166,9 @@ impl Assembly {
                 let joined = |n: usize| joins[n] && below[n] && past[n];
                 self.reachable(*above, None)[*fork] && (0..self.nodes.len()).any(joined)
             });
-            parts[*fork] = !around;
+            is_numbering[*fork] = !around;
         }
-        parts
+        is_numbering
     }
 
     /// Returns, by node, true if forward arcs lead from `from` to the node without passing

@@ -27,7 +27,7 @@ impl Clock {
 
     /// Advances block time to at least `other`, the block time of another space. Returns the time
     /// of the path: block time, or `now` if the clock is live.
-    pub(super) fn not_before(&mut self, other: Time, now: Time) -> Time {
+    pub(super) fn advance_to(&mut self, other: Time, now: Time) -> Time {
         match self {
             Self::Live => now,
             Self::Blocks(newest) => {

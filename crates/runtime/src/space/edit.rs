@@ -25,9 +25,9 @@
 //! other cases the edit is made in a copy of the entire frame; or, if the frame is long and the
 //! nodes downstream accept fragments, in a copy of the written part ([`FRAGMENT_MIN`]).
 
-mod bench;
+mod block_editor;
 
-use self::bench::BlockEditor;
+use self::block_editor::BlockEditor;
 use super::arc::NodeId;
 use super::graph::LocalGraph;
 use super::node::Operator;
@@ -35,7 +35,7 @@ use super::pause::PausedWalk;
 use crate::failure::PathFailure;
 use crate::ledger::Edits;
 use abi::{DbufId, Entry};
-use buffer::crossing::Batch as Taken;
+use buffer::crossing::Batch as RingBatch;
 use filter::{Amount, BatchMemory, Block, ClassifyContext, Columns, Filter, Time};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -45,7 +45,12 @@ pub(crate) const FRAGMENT_MIN: usize = 8 << 10;
 
 impl LocalGraph {
     /// Runs the first editing filter, in graph order, on all of its deferred batches.
-    pub(super) fn edit(&mut self, paused: &mut PausedWalk, imported: &[Taken<'_>], now: Time) {
+    pub(super) fn run_first_editor(
+        &mut self,
+        paused: &mut PausedWalk,
+        imported: &[RingBatch<'_>],
+        now: Time,
+    ) {
         let first =
             paused.deferred.iter().map(|edit| edit.at).min_by_key(|at| self.shape.rank[*at]);
         let Some(at) = first else { return };
@@ -57,7 +62,7 @@ impl LocalGraph {
             self.edit_batch((at, now), &edit.room.columns, (shared, imported), &mut out);
             self.pass.rooms = out.spare;
             paused.edited.extend(out.rooms.into_iter().map(|room| (at, room, edit.hops)));
-            self.pass.keep(edit.room);
+            self.pass.keep_memory(edit.room);
         }
     }
 
@@ -66,11 +71,11 @@ impl LocalGraph {
         &mut self,
         (at, now): (NodeId, Time),
         columns: &Columns,
-        (shared, imported): (u64, &[Taken<'_>]),
+        (shared, imported): (u64, &[RingBatch<'_>]),
         out: &mut EditOutput,
     ) {
         let node = &mut self.nodes[at];
-        let came = amount(columns);
+        let came = total_amount(columns);
         if self.pass.failure.is_some() {
             node.flow.failed += came;
             return;
@@ -119,7 +124,7 @@ impl LocalGraph {
             let Entry { pointer, marks, context } = entry;
             let block = Block { pointer, frame, marks, context };
             let name = node.name.clone();
-            self.pass.failure = Some(PathFailure::panicked(name, &*panic, Some(&block)));
+            self.pass.failure = Some(PathFailure::of_panicked_filter(name, &*panic, Some(&block)));
         }
     }
 }
@@ -196,7 +201,7 @@ fn overlapping_lanes(columns: &Columns, paused: &PausedWalk) -> u64 {
     shared
 }
 
-fn amount(columns: &Columns) -> Amount {
+fn total_amount(columns: &Columns) -> Amount {
     let mut amount = Amount::default();
     (0..columns.len()).for_each(|l| amount.add(columns.pointer(l).length()));
     amount

@@ -172,7 +172,7 @@ pub enum EventPort {
 
 impl EventPort {
     /// Returns the policy of claims for `-c`. `counted` is true if the path has a limit.
-    pub(super) fn claims(&self, counted: bool) -> ClaimPolicy {
+    pub(super) fn claim_policy(&self, counted: bool) -> ClaimPolicy {
         match self {
             Self::Journal(_) if counted => ClaimPolicy::Noted(Vec::new()),
             Self::Replay(_) if counted => ClaimPolicy::Replayed(0),

@@ -18,19 +18,19 @@ impl LocalGraph {
     /// Emits the next part of the final output. Returns false if nothing was emitted, because the
     /// join must wait for a replica or no output is left.
     pub(super) fn join_final(&mut self, gather: &mut ReplicaJoin) -> Result<bool, Fault> {
-        let Some((way, place, end)) = first_remote(gather)? else { return Ok(false) };
+        let Some((way, place, end)) = lowest_remote(gather)? else { return Ok(false) };
         let mut final_sessions = match gather.final_sessions.take() {
             Some(final_sessions) => final_sessions,
-            None => self.begin_end(gather),
+            None => self.begin_local_end(gather),
         };
         let mut moved = false;
         while self.pass.failure.is_none()
-            && self.next_local(&mut final_sessions).is_some_and(|p| p < place)
+            && self.next_local_position(&mut final_sessions).is_some_and(|p| p < place)
         {
             self.end_next_session(&mut final_sessions);
             moved = true;
         }
-        let end = self.next_local(&mut final_sessions).map_or(end, |here| here.min(end));
+        let end = self.next_local_position(&mut final_sessions).map_or(end, |here| here.min(end));
         gather.final_sessions = Some(final_sessions);
         if place == END_POSITION_MAX || moved {
             return Ok(moved);
@@ -41,32 +41,33 @@ impl LocalGraph {
             (0..taken.len()).take_while(|at| *at == 0 || taken.entry(*at).marks.end_step() < end);
         let count = ours.count();
         let taken = gather.inputs[way].import.peek_up_to(count)?;
-        self.walk_taken(&[taken], &[node]);
+        self.walk_ring_batches(&[taken], &[node]);
         gather.inputs[way].import.release(count)?;
         Ok(true)
     }
 
     /// Begins the end of the replica in this space.
-    fn begin_end(&mut self, gather: &ReplicaJoin) -> FinalSessions {
-        self.pass.end = gather.progress.end();
-        let live = self.live();
-        let now = self.clock.not_before(gather.progress.clock(), live);
+    fn begin_local_end(&mut self, gather: &ReplicaJoin) -> FinalSessions {
+        self.pass.end = gather.progress.end_seq();
+        let live = self.live_time();
+        let now = self.clock.advance_to(gather.progress.final_clock(), live);
         FinalSessions::new(&self.nodes, &self.shape.order, now)
     }
 
     /// Returns the position of the next session of the replica in this space, or `None` if no
     /// session is left. If the current filter has no session left, begins to end the next filter.
-    fn next_local(&mut self, final_sessions: &mut FinalSessions) -> Option<EndPosition> {
+    fn next_local_position(&mut self, final_sessions: &mut FinalSessions) -> Option<EndPosition> {
         loop {
             if let Some((_, leaving)) = &final_sessions.ends
-                && let Some(rank) = leaving.next()
+                && let Some(rank) = leaving.next_rank()
             {
                 return Some((final_sessions.step, rank));
             }
             final_sessions.ends = None;
             let at = final_sessions.filters.pop()?;
             final_sessions.step += 1;
-            let leaving = SessionEnds::of(&mut self.nodes[at], &self.pass.births, self.pass.end);
+            let leaving =
+                SessionEnds::take_from(&mut self.nodes[at], &self.pass.births, self.pass.end);
             final_sessions.ends = Some((at, leaving));
         }
     }
@@ -83,7 +84,7 @@ impl LocalGraph {
 /// Finds the replica in another space whose next position is lowest. Returns the index of that
 /// replica, its next position, and the second lowest position. Returns `None` if a replica that has
 /// not ended has delivered nothing yet.
-fn first_remote(
+fn lowest_remote(
     gather: &mut ReplicaJoin,
 ) -> Result<Option<(usize, EndPosition, EndPosition)>, Fault> {
     let (mut first, mut second) = ((0, END_POSITION_MAX), END_POSITION_MAX);

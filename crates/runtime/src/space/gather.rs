@@ -11,7 +11,7 @@ use super::{Input, Space};
 use crate::failure::PathFailure;
 use crate::replicas::{batch_id_of, last_seq};
 use buffer::Fault;
-use buffer::crossing::Batch as Taken;
+use buffer::crossing::Batch as RingBatch;
 use filter::{BatchMemory, LANES};
 
 impl Space {
@@ -48,7 +48,7 @@ impl Space {
         graph.pass.order = last_seq(own.near);
         let walked = match import.peek_up_to(count) {
             Ok(taken) => {
-                graph.walk_taken(&[taken], &[at]);
+                graph.walk_ring_batches(&[taken], &[at]);
                 import.release(count)
             }
             Err(fault) => Err(fault),
@@ -67,14 +67,14 @@ impl Space {
     }
 
     /// Joins the next batch, or the next part of the final output, and walks it.
-    pub(super) fn gather(&mut self, i: usize, pass: &mut PassResult) {
+    pub(super) fn join_replicas(&mut self, i: usize, pass: &mut PassResult) {
         let Input::Join(gather) = &mut self.inputs.list[i] else { return };
         if gather.ended {
             return;
         }
         let at = gather.node;
         let graph = &mut self.graph;
-        let moved = graph.join(gather);
+        let moved = graph.join_next(gather);
         match moved {
             Ok(true) => (pass.open, pass.moved) = (true, true),
             Ok(false) => match gather.is_finished() {
@@ -93,7 +93,7 @@ impl Space {
 
     fn fail_ring(&mut self, at: NodeId, fault: Fault) {
         let name = self.graph.nodes[at].name.clone();
-        self.graph.pass.failure = Some(PathFailure::ring(name, fault));
+        self.graph.pass.failure = Some(PathFailure::of_ring(name, fault));
     }
 
     /// Reports the batches of the replica in the dispatcher's space as finished. `ends` is true if
@@ -102,8 +102,8 @@ impl Space {
         for at in &self.graph.shape.dispatchers {
             if let Operator::Dispatch(dispatcher) = &self.graph.nodes[*at].operator {
                 match ends {
-                    true => dispatcher.end(),
-                    false => dispatcher.finish(),
+                    true => dispatcher.end_local_replica(),
+                    false => dispatcher.finish_local_batches(),
                 }
             }
         }
@@ -113,10 +113,10 @@ impl Space {
 impl LocalGraph {
     /// Joins the next batch or, after the last batch, final output. Returns true if it made
     /// progress.
-    fn join(&mut self, gather: &mut ReplicaJoin) -> Result<bool, Fault> {
+    fn join_next(&mut self, gather: &mut ReplicaJoin) -> Result<bool, Fault> {
         // Read before `shared`: once closed, no further batch follows.
         let closed = gather.progress.is_closed();
-        if gather.progress.shared() <= gather.batch_id {
+        if gather.progress.next_undispatched() <= gather.batch_id {
             return if closed { self.join_final(gather) } else { Ok(false) };
         }
         let shares = gather.shares()?;
@@ -138,7 +138,7 @@ impl LocalGraph {
             nodes.push(way.node);
         }
         self.pass.order = last_seq(gather.batch_id);
-        self.walk_taken(&all, &nodes);
+        self.walk_ring_batches(&all, &nodes);
         drop(all);
         for (way, share) in gather.inputs.iter_mut().zip(&shares).filter(|(_, s)| s.count > 0) {
             way.import.release(share.count)?;
@@ -160,9 +160,9 @@ impl LocalGraph {
 
     /// Walks the blocks of several rings in one walk. The blocks of each ring enter at the ring's
     /// node. Then due timers are called.
-    pub(super) fn walk_taken(&mut self, all: &[Taken<'_>], nodes: &[NodeId]) {
+    pub(super) fn walk_ring_batches(&mut self, all: &[RingBatch<'_>], nodes: &[NodeId]) {
         let mut batches: Vec<(NodeId, usize, usize, BatchMemory)> = Vec::new();
-        let mut now = self.live();
+        let mut now = self.live_time();
         let live = now;
         for (ring, (taken, node)) in all.iter().zip(nodes).enumerate() {
             for from in (0..taken.len()).step_by(LANES) {
@@ -192,9 +192,9 @@ impl LocalGraph {
                 walk.route(node, &mut batch, 0);
                 rooms.push(batch.into_memory());
             }
-            walk.settle();
+            walk.walk_waiting();
         });
-        rooms.into_iter().for_each(|room| self.pass.keep(room));
+        rooms.into_iter().for_each(|room| self.pass.keep_memory(room));
         self.tick(now, all);
     }
 }

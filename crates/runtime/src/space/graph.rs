@@ -7,7 +7,7 @@ use super::pass::PassState;
 use super::pause::PausedWalk;
 use super::shape::Shape;
 use super::walk::Walk;
-use buffer::crossing::Batch as Taken;
+use buffer::crossing::Batch as RingBatch;
 use buffer::pool::Pool;
 use filter::{Columns, Time};
 
@@ -32,12 +32,12 @@ impl LocalGraph {
     pub(super) fn walk(
         &mut self,
         now: Time,
-        imported: &[Taken<'_>],
+        imported: &[RingBatch<'_>],
         act: impl FnOnce(&mut Walk<'_, '_>),
     ) {
         let mut paused = self.walk_once(now, imported, act);
         while let Some(mut at_rest) = paused.take() {
-            self.edit(&mut at_rest, imported, now);
+            self.run_first_editor(&mut at_rest, imported, now);
             paused = self.walk_once(now, imported, |walk| walk.resume(at_rest));
         }
     }
@@ -45,7 +45,7 @@ impl LocalGraph {
     fn walk_once(
         &mut self,
         now: Time,
-        imported: &[Taken<'_>],
+        imported: &[RingBatch<'_>],
         act: impl FnOnce(&mut Walk<'_, '_>),
     ) -> Option<PausedWalk> {
         let Self { nodes, shape, intakes, work, pass, .. } = self;
@@ -56,7 +56,7 @@ impl LocalGraph {
     }
 
     /// Calls the filters whose timers are due.
-    pub(super) fn tick(&mut self, now: Time, imported: &[Taken<'_>]) {
+    pub(super) fn tick(&mut self, now: Time, imported: &[RingBatch<'_>]) {
         if self.nodes.iter().any(|node| node.wake.is_some()) {
             self.walk(now, imported, |walk| walk.tick());
         }
@@ -64,13 +64,13 @@ impl LocalGraph {
 
     /// Advances the clock to the newest block of a batch. Returns the time of the path in
     /// nanoseconds.
-    pub(super) fn advance(&mut self, columns: &Columns) -> Time {
-        let live = self.live();
+    pub(super) fn advance_clock(&mut self, columns: &Columns) -> Time {
+        let live = self.live_time();
         self.clock.advance(columns, live)
     }
 
     /// Returns the time of day in nanoseconds: monotonic time plus `epoch`.
-    pub(super) fn live(&self) -> Time {
+    pub(super) fn live_time(&self) -> Time {
         sys::clock::monotonic().wrapping_add(self.epoch)
     }
 

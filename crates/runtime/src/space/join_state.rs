@@ -124,7 +124,7 @@ impl ReplicaJoin {
         // A ring that is full of one batch must be drained, or its replica never finishes.
         let full = shares.iter().any(|share| share.full);
         if !whole {
-            progress.wait_for(batch_id);
+            progress.record_awaited(batch_id);
         }
         if whole || !self.mixed || full { Ok(shares) } else { Ok(Vec::new()) }
     }

@@ -19,7 +19,7 @@ pub enum NodeKey {
 }
 
 /// Returns the identity of each node, by node index.
-pub fn keys(nodes: &[Node], inputs: &[Input]) -> Vec<NodeKey> {
+pub fn node_keys(nodes: &[Node], inputs: &[Input]) -> Vec<NodeKey> {
     let import = |at: NodeId| {
         inputs.iter().find_map(|input| match input {
             Input::Ring { node, import, .. } if *node == at => {

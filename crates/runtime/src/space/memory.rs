@@ -23,7 +23,7 @@ pub(crate) struct Memory<'a> {
 
 /// Pool number of `work` in a pin; intakes have lower numbers. The number occupies the top byte of
 /// a pin, which the pool's own pin leaves free.
-const WORK: u64 = 0xff;
+const WORK_POOL: u64 = 0xff;
 const POOL_SHIFT: u32 = 56;
 /// Pin of a hole, which holds no memory.
 const PIN_NONE: PinId = PinId(u64::MAX);
@@ -67,14 +67,14 @@ impl<'a> Memory<'a> {
         let pin = self.work.pin(copy.place)?;
         let pointer = copy.with_class(entry.pointer.class);
         let pointer = pointer.within(entry.marks.view, entry.pointer.length());
-        Some((Entry::new(pointer, entry.context, entry.marks), pin_of(WORK, pin)))
+        Some((Entry::new(pointer, entry.context, entry.marks), pin_of(WORK_POOL, pin)))
     }
 
     /// Returns the intake in which a held block may remain, with the index of the intake. Returns
     /// `None` if the block must be copied.
     fn pinnable_intake(&self, pointer: RichPointer) -> Option<(u64, &'a Pool)> {
         let stays = |pool: &Pool| !pool.is_lent() && !is_tight(pool);
-        (0..WORK)
+        (0..WORK_POOL)
             .zip(self.intakes)
             .find(|(_, pool)| pool.id() == pointer.dbuf())
             .filter(|(_, pool)| stays(pool))
@@ -118,7 +118,7 @@ impl<'a> Gateway<'a> for Memory<'a> {
             return Some((entry, PIN_NONE));
         }
         if frame.dbuf() == self.work.id() {
-            return Some((entry, pin_of(WORK, self.work.pin(frame.place)?)));
+            return Some((entry, pin_of(WORK_POOL, self.work.pin(frame.place)?)));
         }
         if let Some((number, pool)) = self.pinnable_intake(frame) {
             return Some((entry, pin_of(number, pool.pin(frame.place)?)));
@@ -126,7 +126,7 @@ impl<'a> Gateway<'a> for Memory<'a> {
         let (copy, _) = self.copy(block.frame)?;
         let pin = self.work.pin(copy.place)?;
         let pointer = copy.with_class(block.pointer.class).within(block.marks.view, block.length());
-        Some((Entry::new(pointer, entry.context, entry.marks), pin_of(WORK, pin)))
+        Some((Entry::new(pointer, entry.context, entry.marks), pin_of(WORK_POOL, pin)))
     }
 
     fn unpin(&mut self, pin: PinId) {
@@ -135,7 +135,7 @@ impl<'a> Gateway<'a> for Memory<'a> {
         }
         let number = pin.0 >> POOL_SHIFT;
         let intake = usize::try_from(number).ok().and_then(|number| self.intakes.get(number));
-        let word = pin.0 & !(WORK << POOL_SHIFT);
+        let word = pin.0 & !(WORK_POOL << POOL_SHIFT);
         intake.unwrap_or(self.work).unpin(buffer::pool::SegmentPin::from_word(word));
     }
 

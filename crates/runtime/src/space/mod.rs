@@ -127,7 +127,7 @@ impl Ports {
     fn connect_exports(&self, nodes: &mut [Node]) {
         for node in nodes {
             if let Operator::Export(export) = &mut node.operator {
-                export.connect(Arc::clone(&self.commands.0.status), self.stall_probe());
+                export.connect_space(Arc::clone(&self.commands.0.status), self.stall_probe());
             }
         }
     }
@@ -163,7 +163,7 @@ pub struct SpaceParts {
     pub name: String,
     /// Nodes of the graph.
     pub nodes: Vec<Node>,
-    /// Shape of the graph, as returned by [`assemble::Assembly::done`].
+    /// Shape of the graph, as returned by [`assemble::Assembly::finish`].
     pub shape: Shape,
     /// Pools for input. The first one serves all sources without memory of their own.
     pub intakes: Vec<Pool>,
@@ -216,7 +216,7 @@ impl Space {
         let SpaceParts { name, mut nodes, shape, intakes, work, inputs, .. } = parts;
         let SpaceParts { control, bell: doorbell, clock, epoch, options, .. } = parts;
         let SpaceOptions { left, timed, copies, batch_max, demand, events, tracer } = options;
-        let claims = events.claims(left.is_some());
+        let claims = events.claim_policy(left.is_some());
         let commands =
             CommandReceiver(Arc::new(CommandQueue::new(name.clone(), Arc::clone(&doorbell))));
         let stall = events
@@ -282,7 +282,7 @@ impl Space {
     fn now(&self) -> Time {
         match self.graph.clock {
             Clock::Blocks(newest) => newest,
-            Clock::Live => self.graph.live(),
+            Clock::Live => self.graph.live_time(),
         }
     }
 }

@@ -164,7 +164,7 @@ pub struct Flow {
 impl Flow {
     /// Divides the input of an ended sink into delivered and lost blocks, given the amounts written
     /// and dropped.
-    pub(super) fn settle(&mut self, written: Amount, dropped: &[(DropReason, Amount)]) {
+    pub(super) fn split_sunk(&mut self, written: Amount, dropped: &[(DropReason, Amount)]) {
         let dropped = dropped.iter().map(|(_, amount)| amount);
         let (mut blocks, mut bytes) =
             (self.sunk.blocks + self.failed.blocks, self.sunk.bytes + self.failed.bytes);
@@ -231,7 +231,7 @@ impl Node {
 
     /// Returns the total input, including the input over removed arcs.
     #[must_use]
-    pub fn taken_in_all(&self) -> Amount {
+    pub fn total_taken(&self) -> Amount {
         self.taken.iter().fold(self.taken_before, |a, b| Amount {
             blocks: a.blocks + b.blocks,
             bytes: a.bytes + b.bytes,

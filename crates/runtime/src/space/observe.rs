@@ -48,7 +48,7 @@ impl Observers {
 
     /// Returns true if the walk has an observer.
     #[inline]
-    pub(super) const fn are_active(&self) -> bool {
+    pub(super) const fn is_active(&self) -> bool {
         self.active
     }
 
@@ -90,7 +90,7 @@ impl Observers {
 
     /// Iterates over the active observers. Timing begins last, so that it excludes the time of the
     /// other observers.
-    fn each(&mut self) -> impl Iterator<Item = &mut dyn Observer> {
+    fn active_observers(&mut self) -> impl Iterator<Item = &mut dyn Observer> {
         let tracer = self.tracer.as_mut().map(|one| &mut **one as &mut dyn Observer);
         let taps = self.taps.as_mut().map(|one| &mut **one as &mut dyn Observer);
         let timing = self.timing.as_mut().map(|one| one as &mut dyn Observer);
@@ -99,7 +99,7 @@ impl Observers {
 
     #[cold]
     pub(super) fn begins(&mut self, node: &Node, batch: &Batch<'_>) {
-        self.each().for_each(|one| one.begins(node, batch));
+        self.active_observers().for_each(|one| one.begins(node, batch));
     }
 
     #[cold]
@@ -114,12 +114,12 @@ impl Observers {
 
     #[cold]
     pub(super) fn routed(&mut self, node: &Node, batch: &Batch<'_>, wanted: LaneMask, now: Time) {
-        self.each().for_each(|one| one.routed(node, batch, wanted, now));
+        self.active_observers().for_each(|one| one.routed(node, batch, wanted, now));
     }
 
     #[cold]
     pub(super) fn split_batches(&mut self) -> bool {
-        self.each().any(|one| one.splits_batches())
+        self.active_observers().any(|one| one.splits_batches())
     }
 }
 

@@ -38,7 +38,7 @@ pub(crate) struct PassState {
 }
 
 /// Maximum number of unused batch memories. One editing filter needs this many.
-const ROOMS: usize = 4;
+const SPARE_MEMORIES_MAX: usize = 4;
 
 /// Minimum wall time in nanoseconds of a write that holds up the thread. In 20 ms, a source of
 /// 100,000 blocks per second fills half of a kernel ring of 4096 pointers. Shorter waits also occur
@@ -60,7 +60,7 @@ impl PassState {
     /// Counts the blocks that arrived from a source after a long write. Returns the stall if they
     /// reach [`STALL_BLOCKS_MIN`]. Forgets the stall if the source was `drained` before.
     #[cold]
-    pub(crate) fn judge_stall(&mut self, came: usize, drained: bool) -> Option<SinkStall> {
+    pub(crate) fn check_stall(&mut self, came: usize, drained: bool) -> Option<SinkStall> {
         let stall = self.stall.as_mut()?;
         stall.waited += came as u64;
         let stall = *stall;
@@ -71,9 +71,9 @@ impl PassState {
         held_up.then_some(stall)
     }
 
-    /// Keeps the memory of a batch for reuse, unless [`ROOMS`] are kept already.
-    pub(crate) fn keep(&mut self, room: BatchMemory) {
-        if self.rooms.len() < ROOMS {
+    /// Keeps the memory of a batch for reuse, unless [`SPARE_MEMORIES_MAX`] are kept already.
+    pub(crate) fn keep_memory(&mut self, room: BatchMemory) {
+        if self.rooms.len() < SPARE_MEMORIES_MAX {
             self.rooms.push(room);
         }
     }
@@ -88,7 +88,7 @@ pub(super) struct PassResult {
     pub(super) readable: bool,
 }
 
-pub(super) fn earlier(a: Option<Time>, b: Option<Time>) -> Option<Time> {
+pub(super) fn earliest(a: Option<Time>, b: Option<Time>) -> Option<Time> {
     match (a, b) {
         (Some(a), Some(b)) => Some(a.min(b)),
         (a, b) => a.or(b),

@@ -3,7 +3,7 @@
 
 use super::arc::NodeId;
 use super::memory::{Frames, Memory};
-use super::walk::{Ran, WaitingBatch, Walk};
+use super::walk::{RunResult, WaitingBatch, Walk};
 use filter::{Batch, BatchMemory};
 
 /// A batch deferred at an editing filter, without views of its bytes.
@@ -78,17 +78,17 @@ impl<'a> Walk<'_, 'a> {
         for (at, room, hops) in paused.edited {
             let mut edited = batch(room);
             self.route(at, &mut edited, hops);
-            self.pass.keep(edited.into_memory());
+            self.pass.keep_memory(edited.into_memory());
         }
-        self.settle();
+        self.walk_waiting();
     }
 
     /// Defers a batch at an editing filter.
-    pub(super) fn defer(&mut self, at: NodeId, batch: &mut Batch<'a>, hops: u8) -> Ran<'a> {
+    pub(super) fn defer(&mut self, at: NodeId, batch: &mut Batch<'a>, hops: u8) -> RunResult<'a> {
         let mut room = self.pass.rooms.pop().unwrap_or_default();
         room.columns.clear();
         let taken = std::mem::replace(batch, Batch::without_bytes(room));
         self.deferred.push(DeferredEdit { at, room: taken.into_compact(), hops });
-        Ran::Ended
+        RunResult::Ended
     }
 }

@@ -15,7 +15,7 @@ use sys::process::identity;
 /// Minimum time between two updates under load, in nanoseconds.
 const UPDATE_INTERVAL: u64 = 10_000_000;
 /// Maximum number of sessions with a row. Further sessions are only counted.
-const ROWS: usize = 1 << 14;
+const ROWS_MAX: usize = 1 << 14;
 
 /// The published state of one filter.
 #[derive(Debug)]
@@ -50,7 +50,7 @@ impl PublishedState {
             column.names().map(|name| Column { name, unit: unit.clone() }).collect::<Vec<_>>()
         };
         let columns = columns.iter().flat_map(named).collect();
-        let rows = if whose == PublishedSessions::Private { 1 } else { ROWS };
+        let rows = if whose == PublishedSessions::Private { 1 } else { ROWS_MAX };
         let mode = arguments.text(STATE_MODE.name).and_then(|m| u32::from_str_radix(m, 8).ok());
         let access = AccessList { mode: mode.unwrap_or(0o600), ..AccessList::private(identity()) };
         let shape = Shape { filter: title.to_owned(), columns, rows };
@@ -65,7 +65,7 @@ impl PublishedState {
 
     /// Writes the changed rows, or all rows if they are marked. `now` is monotonic time in
     /// nanoseconds.
-    pub(super) fn write(&mut self, filter: &mut Filter, now: u64) {
+    pub(super) fn write_rows(&mut self, filter: &mut Filter, now: u64) {
         let Some(state) = filter.state() else { return };
         let all_rows = std::mem::take(&mut self.all_rows);
         if all_rows {

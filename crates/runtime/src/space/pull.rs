@@ -4,7 +4,7 @@ use super::arc::NodeId;
 use super::memory::Frames;
 use super::node::Operator;
 use super::pass::PassResult;
-use super::pass::earlier;
+use super::pass::earliest;
 use super::{INTAKE_GENERAL, Input, Space};
 use crate::control::ControlEvent;
 use crate::failure::PathFailure;
@@ -28,7 +28,7 @@ impl Space {
         let stopped = self.ports.control.is_stopped();
         // Once the limit of `-c` is reached, blocks in flight are not drained.
         let drains = !self.is_limit_reached();
-        let now = self.graph.live();
+        let now = self.graph.live_time();
         let Operator::Source(part) = &mut self.graph.nodes[at].operator else { return };
         if part.ended {
             return;
@@ -51,23 +51,23 @@ impl Space {
             Ok(SourceStatus::Blocks) => pass.open = true,
             Ok(SourceStatus::Wait { until, readable }) => {
                 pass.open = true;
-                pass.until = earlier(pass.until, until);
+                pass.until = earliest(pass.until, until);
                 pass.readable |= readable;
             }
             Ok(SourceStatus::End) => part.ended = true,
             Err(failure) => {
                 part.ended = true;
                 let name = self.graph.nodes[at].name.clone();
-                self.graph.pass.failure = Some(PathFailure::outside(name, failure));
+                self.graph.pass.failure = Some(PathFailure::of_endpoint(name, failure));
             }
         }
         if self.graph.pass.stall.is_some()
-            && let Some(stall) = self.graph.pass.judge_stall(came, drained)
+            && let Some(stall) = self.graph.pass.check_stall(came, drained)
         {
             self.ports.control.report(ControlEvent::Stalled(stall));
         }
         if came > 0 {
-            self.ports.control.blocks_came();
+            self.ports.control.note_blocks_arrived();
             pass.moved = true;
         }
         self.graph.pass.last = drained && self.inputs.list.len() == 1;
@@ -116,8 +116,8 @@ impl Space {
                 if look { Frames::new(segment).batch(room) } else { Batch::without_bytes(room) };
             if !batch.is_empty() {
                 match edge {
-                    None => walk.source(at, &mut batch),
-                    Some(arc) => walk.source_along(at, arc, &mut batch),
+                    None => walk.walk_source(at, &mut batch),
+                    Some(arc) => walk.walk_source_along(at, arc, &mut batch),
                 }
             }
             spare = Some(batch.into_memory());
@@ -156,13 +156,13 @@ impl Space {
                 room.columns
                     .fill(|pointers, context, marks| taken.copy_columns(pointers, context, marks));
                 let count = room.columns.len();
-                let now = limits.now.unwrap_or_else(|| self.graph.advance(&room.columns));
+                let now = limits.now.unwrap_or_else(|| self.graph.advance_clock(&room.columns));
                 let (all, spare) = ([taken], &mut self.inputs.spare);
                 self.ports.events.import(at, now, count);
                 self.graph.walk(now, &all, |walk| {
                     let Some(taken) = walk.memory.imported.first() else { return };
                     let mut batch = Frames::new(|number, _| taken.segment(number)).batch(room);
-                    walk.source(at, &mut batch);
+                    walk.walk_source(at, &mut batch);
                     *spare = Some(batch.into_memory());
                 });
                 if limits.last {
@@ -176,7 +176,7 @@ impl Space {
         };
         if let Err(fault) = walked {
             let name = self.graph.nodes[at].name.clone();
-            self.graph.pass.failure = Some(PathFailure::ring(name, fault));
+            self.graph.pass.failure = Some(PathFailure::of_ring(name, fault));
         }
         self.end_pass();
     }

@@ -45,8 +45,8 @@ pub fn finish_programs(remains: &[Remains]) -> Vec<PathFailure> {
         finished.push(process);
         match process.finish() {
             Ok(Ok(())) => {}
-            Ok(Err(bad)) => failures.push(PathFailure::program(node.name.clone(), bad)),
-            Err(error) => failures.push(PathFailure::exit_unknown(node.name.clone(), error)),
+            Ok(Err(bad)) => failures.push(PathFailure::of_program(node.name.clone(), bad)),
+            Err(error) => failures.push(PathFailure::of_unknown_exit(node.name.clone(), error)),
         }
     }
     failures

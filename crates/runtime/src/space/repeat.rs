@@ -215,7 +215,7 @@ impl Space {
         let Some(why) = failure else { return };
         let failed = || {
             let failure = Failure::new("go on as recorded", "the run", why);
-            PathFailure::outside(self.name.clone(), failure)
+            PathFailure::of_endpoint(self.name.clone(), failure)
         };
         self.graph.pass.failure.get_or_insert_with(failed);
     }
@@ -266,7 +266,7 @@ impl Space {
         if let Some(why) = &pulled.failure {
             let failed = || {
                 let failure = Failure::new("go on as recorded", "the source", why);
-                PathFailure::outside(self.graph.nodes[node].name.clone(), failure)
+                PathFailure::of_endpoint(self.graph.nodes[node].name.clone(), failure)
             };
             self.graph.pass.failure.get_or_insert_with(failed);
         }
@@ -338,13 +338,13 @@ impl Space {
             wait.iter_mut().for_each(StallWait::begin_poll);
             let Input::Ring { import, .. } = &mut self.inputs.list[i] else { return false };
             let over = import.is_closed() || (self.ports.control.is_stopped() && !ends);
-            match import.waiting() {
+            match import.untaken_entries() {
                 Ok(waiting) if waiting >= count => return true,
                 Ok(waiting) if over => return waiting > 0,
                 Ok(_) => {}
                 Err(fault) => {
                     let name = self.graph.nodes[0].name.clone();
-                    self.graph.pass.failure = Some(PathFailure::ring(name, fault));
+                    self.graph.pass.failure = Some(PathFailure::of_ring(name, fault));
                     return false;
                 }
             }

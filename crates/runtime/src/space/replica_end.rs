@@ -24,8 +24,9 @@ impl Walk<'_, '_> {
     /// Ends a replicated filter session by session, then ends its other state.
     pub(super) fn finish_replica(&mut self, at: NodeId) {
         self.pass.step += 1;
-        let mut leaving = SessionEnds::of(&mut self.nodes[at], &self.pass.births, self.pass.end);
-        while leaving.next().is_some() && self.pass.failure.is_none() {
+        let mut leaving =
+            SessionEnds::take_from(&mut self.nodes[at], &self.pass.births, self.pass.end);
+        while leaving.next_rank().is_some() && self.pass.failure.is_none() {
             self.finish_session(at, &mut leaving);
         }
         self.call_unprompted(at, true, RANK_LAST);
@@ -49,11 +50,12 @@ impl Walk<'_, '_> {
 impl Space {
     /// Sets the first sequence number after the last batch. Returns the time at which all replicas
     /// end.
-    pub(super) fn ends_replica(&mut self, now: Time) -> Time {
-        let known = self.progress().map(|progress| (progress.end(), progress.clock()));
+    pub(super) fn begin_replica_end(&mut self, now: Time) -> Time {
+        let known =
+            self.chain_progress().map(|progress| (progress.end_seq(), progress.final_clock()));
         let Some((end, clock)) = known else { return now };
         self.graph.pass.end = end;
-        self.graph.clock.not_before(clock, now)
+        self.graph.clock.advance_to(clock, now)
     }
 
     /// Ends the dispatch and closes the rings to the replicas. Called before the dispatcher's own
@@ -73,7 +75,7 @@ impl Space {
     }
 
     /// Returns the progress of the replica chain, or `None` if the space runs no part of one.
-    fn progress(&self) -> Option<&ReplicaProgress> {
+    fn chain_progress(&self) -> Option<&ReplicaProgress> {
         let deal = self.graph.shape.dispatchers.first().and_then(|at| {
             match &self.graph.nodes[*at].operator {
                 Operator::Dispatch(deal) => Some(deal.progress()),

@@ -14,7 +14,7 @@ impl Space {
     /// Ends all nodes for which `stays` is false, from the sources to the sinks. Blocks that these
     /// nodes hold leave along the old arcs.
     pub fn retire(&mut self, stays: &dyn Fn(NodeKey) -> bool) {
-        let keys = self.keys();
+        let keys = self.node_keys();
         let now = self.retire_time();
         for i in 0..self.graph.shape.order.len() {
             let at = self.graph.shape.order[i];
@@ -65,7 +65,7 @@ impl Space {
             let mut pass = PassResult::default();
             match &self.inputs.list[i] {
                 Input::Replica { ended: false, .. } => self.walk_dispatched(i, &mut pass),
-                Input::Join(gather) if !gather.ended => self.gather(i, &mut pass),
+                Input::Join(gather) if !gather.ended => self.join_replicas(i, &mut pass),
                 _ => return true,
             }
             if !pass.moved {
@@ -86,7 +86,7 @@ impl Space {
                 if is_removed(NodeKey::Import(import.planned)) =>
             {
                 // A faulty ring is reported by its next read.
-                import.waiting().is_ok_and(|waiting| waiting == 0)
+                import.untaken_entries().is_ok_and(|waiting| waiting == 0)
             }
             _ => true,
         })
@@ -94,7 +94,7 @@ impl Space {
 
     /// Returns one half of the program with this planned index: the source or the sink that `of`
     /// extracts from the program's node. Returns `None` if this half does not run in this space.
-    pub fn half<H>(
+    pub fn program_half<H>(
         &mut self,
         number: usize,
         of: fn(&mut Node) -> Option<&mut H>,
@@ -104,7 +104,7 @@ impl Space {
 
     /// Returns the node of the source with this planned index, and the index of its intake. Returns
     /// `None` if the source does not run here.
-    fn input_of(&self, number: usize) -> Option<(NodeId, usize)> {
+    fn source_input(&self, number: usize) -> Option<(NodeId, usize)> {
         self.inputs.list.iter().find_map(|input| match input {
             Input::Source { node, intake } if self.graph.nodes[*node].planned == number => {
                 Some((*node, *intake))
@@ -115,8 +115,8 @@ impl Space {
 
     /// Walks all available output of the program with this planned index. Returns false if the
     /// program's output half does not run here or the path has failed.
-    pub fn pull_half(&mut self, number: usize) -> bool {
-        let Some((at, intake)) = self.input_of(number) else { return false };
+    pub fn walk_program_output(&mut self, number: usize) -> bool {
+        let Some((at, intake)) = self.source_input(number) else { return false };
         loop {
             let mut pass = PassResult::default();
             self.pull((at, intake), &mut pass);
@@ -141,7 +141,7 @@ impl Space {
     /// Walks the remaining output of an ended kernel program, without blocking. Returns true if
     /// nothing remains, if this space does not receive the output, or if the path has failed.
     pub fn drain_kernel_output(&mut self, first: usize) -> bool {
-        let Some((at, intake)) = self.input_of(first) else { return true };
+        let Some((at, intake)) = self.source_input(first) else { return true };
         loop {
             match &mut self.graph.nodes[at].operator {
                 Operator::Source(part) if !part.ended => drop(part.source.stop()),
@@ -161,7 +161,7 @@ impl Space {
     }
 
     /// Walks the entries that are in the rings at the moment, and flushes sinks and rings.
-    pub fn take_rings(&mut self) {
+    pub fn walk_ring_entries(&mut self) {
         for i in 0..self.inputs.list.len() {
             while matches!(&self.inputs.list[i], Input::Ring { ended: false, .. })
                 && self.graph.pass.failure.is_none()

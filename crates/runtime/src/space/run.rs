@@ -109,7 +109,7 @@ impl Space {
             }
             let ended = process.ended();
             if let Some(Err(bad)) = &ended {
-                let told = || PathFailure::program(node.name.clone(), bad.clone());
+                let told = || PathFailure::of_program(node.name.clone(), bad.clone());
                 failure.get_or_insert_with(told);
             }
             ended.is_none()
@@ -143,7 +143,7 @@ impl Space {
             let done = catch_unwind(AssertUnwindSafe(|| command(self)));
             if let Err(panic) = done {
                 // The state of the space is unknown after a panic.
-                let failed = || PathFailure::panicked(self.name.clone(), &*panic, None);
+                let failed = || PathFailure::of_panicked_filter(self.name.clone(), &*panic, None);
                 self.graph.pass.failure.get_or_insert_with(failed);
             }
         }
@@ -170,7 +170,7 @@ impl Space {
                 Input::Source { node, intake } => self.pull((*node, *intake), &mut pass),
                 Input::Ring { .. } => self.import(i, &mut pass),
                 Input::Replica { .. } => self.walk_dispatched(i, &mut pass),
-                Input::Join(_) => self.gather(i, &mut pass),
+                Input::Join(_) => self.join_replicas(i, &mut pass),
             }
         }
         if !pass.moved {
@@ -203,7 +203,7 @@ impl Space {
     /// Calls the filters whose timers are due, in a pass without input.
     fn tick(&mut self, pass: &mut PassResult) {
         let now = match self.graph.clock {
-            Clock::Live => self.graph.live(),
+            Clock::Live => self.graph.live_time(),
             // Block time advances only with blocks.
             Clock::Blocks(_) => return,
         };
@@ -228,10 +228,10 @@ impl Space {
                 Operator::Sink(part) => {
                     let settled = part.sink.idle();
                     self.graph.pass.note_write(node.planned, part.sink.take_longest_write());
-                    settled.map_err(|failure| PathFailure::outside(node.name.clone(), failure))
+                    settled.map_err(|failure| PathFailure::of_endpoint(node.name.clone(), failure))
                 }
                 Operator::Export(export) => {
-                    export.flush().map_err(|why| PathFailure::ring(node.name.clone(), why))
+                    export.flush().map_err(|why| PathFailure::of_ring(node.name.clone(), why))
                 }
                 _ => Ok(()),
             };
@@ -264,7 +264,7 @@ impl Space {
             if let (Some(shown), Operator::Filter(filter)) = (&mut node.shown, &mut node.operator)
                 && (!moved || now >= shown.due)
             {
-                shown.write(filter, now);
+                shown.write_rows(filter, now);
             }
         }
     }

@@ -55,9 +55,9 @@ impl SavedState {
 impl Space {
     /// Copies the state of the filter with this planned index. Returns `None` if the filter does
     /// not run here.
-    pub fn save(&mut self, number: usize) -> Option<SavedState> {
+    pub fn save_state(&mut self, number: usize) -> Option<SavedState> {
         let mut sessions = Vec::new();
-        let wake = self.save_each(number, &mut |session| {
+        let wake = self.save_sessions(number, &mut |session| {
             sessions.push(session);
             Some(())
         })?;
@@ -66,7 +66,7 @@ impl Space {
 
     /// Passes the filter's state to `put`, session by session. Returns the due time of the filter's
     /// next timer. Returns `None` if the filter does not run here or `put` returns `None`.
-    pub fn save_each(
+    pub fn save_sessions(
         &mut self,
         number: usize,
         put: &mut dyn FnMut(SavedSession) -> Option<()>,
@@ -118,7 +118,7 @@ impl Space {
         }
         let held = saved.held();
         // The blocks come from another process, so they count as made here.
-        node.counts.made = sum(node.counts.made, held);
+        node.counts.made = add_amounts(node.counts.made, held);
         node.counts.held = held;
         node.wake = saved.wake;
         Ok(())
@@ -142,7 +142,7 @@ impl Space {
         self.clear_state(&mut node);
         // Held blocks count as consumed here, and as made at the new place.
         let held = std::mem::take(&mut node.counts.held);
-        node.counts.consumed = sum(node.counts.consumed, held);
+        node.counts.consumed = add_amounts(node.counts.consumed, held);
         self.graph.nodes[at] = node;
     }
 
@@ -179,6 +179,6 @@ impl Space {
 
 /// Returns the sum of two amounts, by blocks and by bytes.
 #[must_use]
-pub const fn sum(one: Amount, other: Amount) -> Amount {
+pub const fn add_amounts(one: Amount, other: Amount) -> Amount {
     Amount { blocks: one.blocks + other.blocks, bytes: one.bytes + other.bytes }
 }

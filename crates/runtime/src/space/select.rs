@@ -30,12 +30,12 @@ impl Wanted {
 
     /// Returns true if the set contains the class.
     #[must_use]
-    pub fn has(&self, class: Class) -> bool {
+    pub fn contains(&self, class: Class) -> bool {
         match self {
             Self::All => true,
             Self::Answered => class.answered(),
             Self::One(value) => class.0 == *value,
-            Self::Ranges(ranges) => holds(ranges, class.0),
+            Self::Ranges(ranges) => ranges_contain(ranges, class.0),
         }
     }
 
@@ -47,12 +47,12 @@ impl Wanted {
             Self::All => batch.live(),
             Self::Answered => batch.select(Class::answered),
             Self::One(value) => batch.select(|c| c.0 == *value),
-            Self::Ranges(ranges) => batch.select(|c| holds(ranges, c.0)),
+            Self::Ranges(ranges) => batch.select(|c| ranges_contain(ranges, c.0)),
         }
     }
 }
 
-fn holds(ranges: &[(u32, u32)], value: u32) -> bool {
+fn ranges_contain(ranges: &[(u32, u32)], value: u32) -> bool {
     let behind = ranges.partition_point(|(low, _)| *low <= value);
     behind.checked_sub(1).and_then(|i| ranges.get(i)).is_some_and(|(_, high)| value <= *high)
 }
@@ -66,7 +66,7 @@ mod tests {
         let wanted = Wanted::ranges(vec![(0, 21), (23, 79), (81, u32::MAX)]);
         let Wanted::Ranges(ranges) = &wanted else { panic!("three ranges") };
         for (value, yes) in [(0, true), (22, false), (80, false), (81, true), (u32::MAX, true)] {
-            assert_eq!(holds(ranges, value), yes, "{value}");
+            assert_eq!(ranges_contain(ranges, value), yes, "{value}");
         }
         assert_eq!(Wanted::ranges(vec![(0, u32::MAX)]), Wanted::All);
         assert_eq!(Wanted::ranges(vec![(80, 80)]), Wanted::One(80));

@@ -52,7 +52,7 @@ pub(crate) struct SessionEnds {
 impl SessionEnds {
     /// Takes all sessions out of a filter and sorts them by rank. Other state remains in the
     /// filter.
-    pub(super) fn of(node: &mut Node, births: &SessionBirths, end: u32) -> Self {
+    pub(super) fn take_from(node: &mut Node, births: &SessionBirths, end: u32) -> Self {
         let Operator::Filter(Filter::Stream(filter)) = &mut node.operator else {
             return Self::default();
         };
@@ -69,7 +69,7 @@ impl SessionEnds {
     }
 
     /// Returns the rank of the next session, or `None` if no session is left.
-    pub(super) fn next(&self) -> Option<u32> {
+    pub(super) fn next_rank(&self) -> Option<u32> {
         self.sessions.last().map(|(rank, _)| *rank)
     }
 }

@@ -11,7 +11,7 @@ pub struct Shape {
     pub(crate) order: Vec<NodeId>,
     /// True, by node, for a fork that numbers blocks: one outside of all branches that are joined
     /// again.
-    pub(crate) parts: Vec<bool>,
+    pub(crate) numbering_forks: Vec<bool>,
     /// True if at least one operator reads bytes.
     pub(crate) reads_bytes: bool,
     /// True if at least one filter edits block by block.

@@ -24,7 +24,7 @@ impl Space {
         if matches!(self.graph.nodes[at].operator, Operator::Dispatch(_)) {
             self.close_dispatch(at);
         }
-        let now = if self.graph.nodes[at].copied { self.ends_replica(now) } else { now };
+        let now = if self.graph.nodes[at].copied { self.begin_replica_end(now) } else { now };
         if !failed {
             self.graph.walk(now, &[], |walk| walk.finish(at));
         }
@@ -39,7 +39,7 @@ impl Space {
                 match part.sink.finish() {
                     Ok(report) => part.report = Some(report),
                     Err(failure) => {
-                        let first = PathFailure::outside(node.name.clone(), failure);
+                        let first = PathFailure::of_endpoint(node.name.clone(), failure);
                         self.graph.pass.failure.get_or_insert(first);
                     }
                 }
@@ -47,7 +47,7 @@ impl Space {
                 // noticed.
                 self.ports.events.program_counts(node.planned, &*part.sink);
                 if let Some(written) = part.sink.written() {
-                    node.flow.settle(written, &part.sink.dropped());
+                    node.flow.split_sunk(written, &part.sink.dropped());
                 }
             }
             Operator::Source(part) => {
@@ -79,7 +79,7 @@ impl Space {
             planned: import.planned,
             node,
             name: self.graph.nodes[node].name.clone(),
-            taken: import.taken(),
+            taken: import.taken_amount(),
         };
         let rings = self.inputs.list.iter().flat_map(|input| match input {
             Input::Ring { node, import, .. } | Input::Replica { node, import, .. } => {

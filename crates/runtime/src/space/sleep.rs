@@ -1,7 +1,7 @@
 //! Sleep of an idle space: the events that wake it, and the time limit.
 
 use super::node::Operator;
-use super::pass::{PassResult, earlier};
+use super::pass::{PassResult, earliest};
 use super::{Clock, Input, Space};
 use buffer::signal::Ticket;
 use std::os::fd::AsFd;
@@ -29,7 +29,7 @@ impl TimeSpent {
 
 impl Space {
     /// Returns the time that the space has used. Call this in the thread of the space.
-    pub fn spent(&self) -> TimeSpent {
+    pub fn time_spent(&self) -> TimeSpent {
         TimeSpent { cpu: sys::clock::thread(), asleep: self.accounts.asleep }
     }
 
@@ -37,10 +37,10 @@ impl Space {
     pub(super) fn sleep(&mut self, pass: PassResult, ticket: Ticket) {
         let wake = self.graph.nodes.iter().filter_map(|node| node.wake).min();
         let until = match self.graph.clock {
-            Clock::Live => earlier(pass.until, wake),
+            Clock::Live => earliest(pass.until, wake),
             Clock::Blocks(_) => pass.until,
         };
-        let limit = until.map(|until| match until.saturating_sub(self.graph.live()) {
+        let limit = until.map(|until| match until.saturating_sub(self.graph.live_time()) {
             // A due source that gives nothing waits for memory. Another space releases it and
             // notifies; the limit covers a missed notification.
             0 => MEMORY_WAIT,
@@ -86,10 +86,10 @@ impl Space {
 
     /// Returns the time until the next timer. Returns `None` if no timer is set, and in a path with
     /// block time, which does not advance without blocks.
-    pub fn wakes_in(&self) -> Option<Duration> {
+    pub fn time_to_timer(&self) -> Option<Duration> {
         let wake = self.graph.nodes.iter().filter_map(|node| node.wake).min()?;
         match self.graph.clock {
-            Clock::Live => Some(Duration::from_nanos(wake.saturating_sub(self.graph.live()))),
+            Clock::Live => Some(Duration::from_nanos(wake.saturating_sub(self.graph.live_time()))),
             Clock::Blocks(_) => None,
         }
     }

@@ -211,23 +211,23 @@ impl StallProbe {
 
     /// Reports that a hot swap has borrowed the space.
     pub fn note_lent(&self) {
-        self.set(Activity::Lent).changer = ChangerActivity::Moves;
+        self.set_activity(Activity::Lent).changer = ChangerActivity::Moves;
     }
 
     /// Reports that the space has not started, because a pending hot swap creates it.
     pub fn note_unstarted(&self) {
-        drop(self.set(Activity::Lent));
+        drop(self.set_activity(Activity::Lent));
     }
 
     /// Reports progress of the space.
     pub fn note_progress(&self) {
-        drop(self.set(Activity::Moves));
+        drop(self.set_activity(Activity::Moves));
     }
 
     /// Reports that the space has been drained for a hot swap. The swap continues after the last
     /// space has reported that.
     pub fn note_drained(&self) {
-        let mut state = self.set(Activity::Lent);
+        let mut state = self.set_activity(Activity::Lent);
         if let ChangerActivity::Settles(left) = &mut state.changer {
             *left -= 1;
             if *left == 0 {
@@ -236,7 +236,7 @@ impl StallProbe {
         }
     }
 
-    fn set(&self, doing: Activity) -> MutexGuard<'_, StallState> {
+    fn set_activity(&self, doing: Activity) -> MutexGuard<'_, StallState> {
         let mut state = self.stalls.state();
         state.moves += 1;
         if let Some(entry) = state.activity_of(&self.space) {

@@ -10,7 +10,7 @@
 use super::arc::NodeId;
 use super::arc::{EdgeDrops, GraphArc};
 use super::assemble::Assembly;
-use super::key::{NodeKey, keys};
+use super::key::{NodeKey, node_keys};
 use super::memory::Memory;
 use super::node::{Node, Operator};
 use super::{INTAKE_GENERAL, ImportCounters, Input, Space};
@@ -43,8 +43,8 @@ type ArcCounters = (Amount, EdgeDrops, Amount);
 
 impl Space {
     /// Returns the identity of each node, by node index.
-    pub fn keys(&self) -> Vec<NodeKey> {
-        keys(&self.graph.nodes, &self.inputs.list)
+    pub fn node_keys(&self) -> Vec<NodeKey> {
+        node_keys(&self.graph.nodes, &self.inputs.list)
     }
 
     /// Returns the losses of the sources so far: name of the source, reason, and number of blocks.
@@ -75,16 +75,16 @@ impl Space {
 
     /// Replaces filters, and transfers the state of the old filters to the new ones. If one new
     /// filter rejects the state, all replacements are undone.
-    pub fn renew(&mut self, renewed: &mut [(NodeKey, Filter)]) -> Result<(), Mistake> {
-        let keys = self.keys();
+    pub fn replace_filters(&mut self, renewed: &mut [(NodeKey, Filter)]) -> Result<(), Mistake> {
+        let keys = self.node_keys();
         for done in 0..renewed.len() {
             let (key, filter) = &mut renewed[done];
             let Some(at) = keys.iter().position(|other| other == key) else { continue };
-            let Err(mistake) = exchange(&mut self.graph.nodes[at], filter) else { continue };
+            let Err(mistake) = replace_filter(&mut self.graph.nodes[at], filter) else { continue };
             for (key, filter) in &mut renewed[..done] {
                 if let Some(at) = keys.iter().position(|other| other == key) {
                     // State taken from a filter always fits it.
-                    let _ = exchange(&mut self.graph.nodes[at], filter);
+                    let _ = replace_filter(&mut self.graph.nodes[at], filter);
                 }
             }
             return Err(mistake);
@@ -94,7 +94,7 @@ impl Space {
 
     /// Sets arguments of filters, and of their replicas in this space, by planned index. On
     /// failure, the filters before the failed one keep the new arguments.
-    pub fn set(&mut self, values: &[(usize, Arguments)]) -> Result<(), Mistake> {
+    pub fn set_arguments(&mut self, values: &[(usize, Arguments)]) -> Result<(), Mistake> {
         for node in self.graph.nodes.iter_mut().filter(|node| !node.has_moved) {
             let Operator::Filter(filter) = &mut node.operator else { continue };
             let Some((_, values)) = values.iter().find(|(number, _)| *number == node.planned)
@@ -112,7 +112,7 @@ impl Space {
 
     /// Records in the journal that the change with this number set arguments at this point of the
     /// run.
-    pub fn note_set(&mut self, number: u64) {
+    pub fn record_arguments_set(&mut self, number: u64) {
         self.note_change(number);
         // A reader of the record that sees the change can read all events before it.
         self.ports.events.flush();
@@ -124,7 +124,7 @@ impl Space {
         let HotSwap { mut assembly, kept, mut inputs, intakes, processor, .. } = swap;
         self.processor = processor;
         let before = self.counted();
-        let (old_keys, mut between) = (self.keys(), self.arc_counters());
+        let (old_keys, mut between) = (self.node_keys(), self.arc_counters());
         let key_of = |at: NodeId, arc: &GraphArc| (old_keys[at], old_keys[arc.to], arc.planned);
         let nodes = self.graph.nodes.iter().enumerate();
         let arcs: Vec<Vec<ArcKey>> =
@@ -165,9 +165,9 @@ impl Space {
         let ended = |at: NodeId| old.get(at).and_then(Option::as_ref).is_some_and(|n| !n.has_moved);
         self.accounts.retired.add(before, &ended, &gone);
         self.programs.gone.extend(old.into_iter().flatten().filter(|n| n.process().is_some()));
-        (self.graph.nodes, self.graph.shape) = assembly.done();
+        (self.graph.nodes, self.graph.shape) = assembly.finish();
         self.accounts.swaps += 1;
-        self.take_inputs((&old_keys, &old_names), &places, inputs);
+        self.install_inputs((&old_keys, &old_names), &places, inputs);
         self.graph.intakes.extend(intakes);
         let programs =
             (0..self.graph.nodes.len()).filter(|at| self.graph.nodes[*at].is_process_input());
@@ -180,8 +180,8 @@ impl Space {
 
     /// Removes a node that continues in another space. The counts of the node so far stay in the
     /// ledger of this space. Returns `None` if there is no such node.
-    pub fn take_out(&mut self, key: NodeKey) -> Option<Node> {
-        let at = self.keys().iter().position(|other| *other == key)?;
+    pub fn remove_moved_node(&mut self, key: NodeKey) -> Option<Node> {
+        let at = self.node_keys().iter().position(|other| *other == key)?;
         let place = Node::new("", usize::MAX, Operator::Pass, filter::Counts::default());
         let mut node = std::mem::replace(&mut self.graph.nodes[at], place);
         let place = &mut self.graph.nodes[at];
@@ -195,7 +195,7 @@ impl Space {
 
     /// Copies the blocks that an arriving node holds out of the memory of its previous space.
     /// Returns the number of blocks that were lost for lack of memory.
-    pub fn take_in(&mut self, node: &mut Node, from: &mut Self) -> u64 {
+    pub fn copy_held_blocks(&mut self, node: &mut Node, from: &mut Self) -> u64 {
         let mut theirs =
             Memory { intakes: &from.graph.intakes, work: &from.graph.work, imported: &[] };
         let ours = Memory { intakes: &self.graph.intakes, work: &self.graph.work, imported: &[] };
@@ -212,7 +212,7 @@ impl Space {
     }
 
     /// Installs the inputs of kept nodes, and the new inputs.
-    fn take_inputs(
+    fn install_inputs(
         &mut self,
         (old_keys, old_names): (&[NodeKey], &[NodeName]),
         places: &HashMap<NodeKey, NodeId>,
@@ -224,7 +224,7 @@ impl Space {
                 planned: import.planned,
                 node: usize::MAX,
                 name: old_names[node].clone(),
-                taken: import.taken(),
+                taken: import.taken_amount(),
             };
             let node = match &mut input {
                 Input::Source { node, .. } | Input::Ring { node, .. } => node,
@@ -262,7 +262,7 @@ impl Space {
 
     /// Returns the counters of every arc, by the identity of the arc.
     fn arc_counters(&self) -> HashMap<ArcKey, ArcCounters> {
-        let keys = self.keys();
+        let keys = self.node_keys();
         let mut all = HashMap::new();
         for (at, node) in self.graph.nodes.iter().enumerate() {
             for GraphArc { to, branch, planned, put, dropped, .. } in &node.arcs {
@@ -276,7 +276,7 @@ impl Space {
 
 /// Moves operator, state and counters of a kept node into its placeholder.
 fn fill_placeholder(place: &mut Node, old: Node) {
-    let taken = old.taken_in_all();
+    let taken = old.total_taken();
     // The section is new; its operands are kept.
     match (&mut place.operator, old.operator) {
         (Operator::OperandSection(section), Operator::OperandSection(old)) => {
@@ -325,7 +325,7 @@ fn carry_counters(
 
 /// Replaces a filter and transfers all of its sessions. Afterwards `filter` contains the old
 /// filter. On failure all sessions are restored to the old filter.
-fn exchange(node: &mut Node, filter: &mut Filter) -> Result<(), Mistake> {
+fn replace_filter(node: &mut Node, filter: &mut Filter) -> Result<(), Mistake> {
     let Operator::Filter(old) = &mut node.operator else { return Ok(()) };
     let holds = &mut node.holds;
     let sessions = old.state().map(|state| state.sessions()).unwrap_or_default();

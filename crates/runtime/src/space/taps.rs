@@ -26,13 +26,13 @@ impl TapFeed {
         let mut records = Vec::new();
         let mut frames = 0;
         history.since(from, |kept, frame| {
-            if self.fits(*kept, &mut records) {
+            if self.has_link_type(*kept, &mut records) {
                 history::record(kept, frame, &mut records);
                 frames += 1;
             }
         });
         self.shared.frames.fetch_add(frames, Ordering::Relaxed);
-        self.send(records);
+        self.send_records(records);
         frames
     }
 
@@ -60,27 +60,27 @@ impl TapFeed {
             let block = batch.block(lane);
             let kept = FrameHeader::of(&block);
             let whole = block.marks.is_frame() && !block.frame.is_empty();
-            if whole && self.fits(kept, &mut records) {
+            if whole && self.has_link_type(kept, &mut records) {
                 history::record(&kept, block.frame, &mut records);
                 frames += 1;
             }
         }
         self.shared.frames.fetch_add(frames, Ordering::Relaxed);
         self.shared.no_frame.fetch_add(count - frames, Ordering::Relaxed);
-        self.send(records);
+        self.send_records(records);
         true
     }
 
     /// Returns true if the frame has the link type of the capture. The first frame determines the
     /// link type, and its file header is appended to `records`.
-    fn fits(&mut self, kept: FrameHeader, records: &mut Vec<u8>) -> bool {
+    fn has_link_type(&mut self, kept: FrameHeader, records: &mut Vec<u8>) -> bool {
         if self.first.is_none() {
             records.extend_from_slice(&history::header(kept.link));
         }
         self.first.get_or_insert(kept).link == kept.link
     }
 
-    fn send(&self, records: Vec<u8>) {
+    fn send_records(&self, records: Vec<u8>) {
         if !records.is_empty() {
             self.shared.backlog.fetch_add(records.len(), Ordering::Relaxed);
             // A failed send means that the thread has ended and recorded the reason.
@@ -184,7 +184,7 @@ mod tests {
         let (mut reader, pipe) = io::pipe().unwrap();
         let (tap, feed) =
             Tap::new(pipe.into(), OverrunPolicy::Skip, Duration::from_secs(60)).unwrap();
-        feed.send(records);
+        feed.send_records(records);
         reader.read_exact(&mut [0]).unwrap();
         tap.shared.end(TapEnd::Moved);
         let mut rest = Vec::new();

@@ -116,9 +116,9 @@ impl Lanes for AddHundred {
 }
 
 /// Filter that panics on every block.
-struct Panics;
+struct PanicFilter;
 
-impl Classify for Panics {
+impl Classify for PanicFilter {
     fn classify(&mut self, block: &mut Block<'_>, _: &mut ClassifyContext<'_>) -> Class {
         assert!(number(block) != 40, "forty is too much");
         Class::YES
@@ -146,7 +146,7 @@ fn filter(name: &str, filter: Filter) -> Node {
 }
 
 fn space(assembly: Assembly, inputs: Vec<Input>, batch: usize, ids: u32) -> Space {
-    let (nodes, shape) = assembly.done();
+    let (nodes, shape) = assembly.finish();
     let pool = |n| {
         let config = buffer::pool::PoolConfig { segment: 1 << 16, segments: 4 };
         Pool::new(DbufId::new(n).unwrap(), config).unwrap()
@@ -181,8 +181,8 @@ fn run(
 ) -> (Vec<(u32, u32)>, Remains) {
     let kept = Arc::default();
     let mut assembly = Assembly::default();
-    let from = assembly.node(source(end));
-    let to = assembly.node(sink(&kept));
+    let from = assembly.add_node(source(end));
+    let to = assembly.add_node(sink(&kept));
     build(&mut assembly, from, to);
     let remains = space(assembly, vec![Input::Source { node: from, intake: 0 }], batch, 1).run();
     let kept = std::mem::take(&mut *kept.lock().unwrap());
@@ -193,14 +193,14 @@ fn run(
 fn join_keeps_input_order_at_every_batch_size() {
     for batch in [1, 7, 32, 64] {
         let (kept, remains) = run(500, batch, |a, from, to| {
-            let even = a.node(filter("even", Filter::classify(Multiple(2))));
-            let third = a.node(filter("third", Filter::classify(Multiple(3))));
-            let late = a.node(filter("late", Filter::stream(HoldThree(HeldList::default()))));
-            a.arc(from, even, Wanted::Answered, false, 0);
-            a.arc(from, third, Wanted::Answered, false, 1);
-            a.arc(even, to, Wanted::Answered, false, 2);
-            a.arc(third, late, Wanted::Answered, false, 3);
-            a.arc(late, to, Wanted::Answered, false, 4);
+            let even = a.add_node(filter("even", Filter::classify(Multiple(2))));
+            let third = a.add_node(filter("third", Filter::classify(Multiple(3))));
+            let late = a.add_node(filter("late", Filter::stream(HoldThree(HeldList::default()))));
+            a.add_arc(from, even, Wanted::Answered, false, 0);
+            a.add_arc(from, third, Wanted::Answered, false, 1);
+            a.add_arc(even, to, Wanted::Answered, false, 2);
+            a.add_arc(third, late, Wanted::Answered, false, 3);
+            a.add_arc(late, to, Wanted::Answered, false, 4);
         });
         assert_balanced(&[remains]);
         // A block that leaves `late` was caused by the block that pushed it out.
@@ -234,14 +234,14 @@ impl Stream for Triple {
 fn k2_blocks_made_before_a_fork_are_joined_block_by_block() {
     for batch in [1, 32] {
         let (kept, remains) = run(100, batch, |a, from, to| {
-            let thrice = a.node(filter("thrice", Filter::stream(Triple)));
-            let left = a.node(filter("left", Filter::classify(Multiple(1))));
-            let right = a.node(filter("right", Filter::lanes(AddHundred)));
-            a.arc(from, thrice, Wanted::Answered, false, 0);
-            a.arc(thrice, left, Wanted::Answered, false, 1);
-            a.arc(thrice, right, Wanted::Answered, false, 2);
-            a.arc(left, to, Wanted::Answered, false, 3);
-            a.arc(right, to, Wanted::Answered, false, 4);
+            let thrice = a.add_node(filter("thrice", Filter::stream(Triple)));
+            let left = a.add_node(filter("left", Filter::classify(Multiple(1))));
+            let right = a.add_node(filter("right", Filter::lanes(AddHundred)));
+            a.add_arc(from, thrice, Wanted::Answered, false, 0);
+            a.add_arc(thrice, left, Wanted::Answered, false, 1);
+            a.add_arc(thrice, right, Wanted::Answered, false, 2);
+            a.add_arc(left, to, Wanted::Answered, false, 3);
+            a.add_arc(right, to, Wanted::Answered, false, 4);
         });
         assert_balanced(&[remains]);
         let one = |n: u32| [(n, 1), (n + 100, 1)];
@@ -274,19 +274,19 @@ fn k2_source_that_chooses_arcs_keeps_its_order_at_joins() {
     for batch in [1, 7, 32] {
         let (kept, remains) = run(200, batch, |a, from, to| {
             let numbers = Numbers { next: 0, end: 200, given: Amount::default() };
-            a.replace(
+            a.replace_operator(
                 from,
                 Operator::Source(SourceOperator::new(Box::new(AlternatingArcs(numbers, 1)))),
             );
-            let both = a.node(filter("both", Filter::classify(Multiple(1))));
-            let left = a.node(filter("left", Filter::classify(Multiple(1))));
-            let right = a.node(filter("right", Filter::lanes(AddHundred)));
-            a.arc(from, both, Wanted::Answered, false, 0);
-            a.arc(from, left, Wanted::Answered, false, 1);
-            a.arc(both, left, Wanted::Answered, false, 2);
-            a.arc(both, right, Wanted::Answered, false, 3);
-            a.arc(left, to, Wanted::Answered, false, 4);
-            a.arc(right, to, Wanted::Answered, false, 5);
+            let both = a.add_node(filter("both", Filter::classify(Multiple(1))));
+            let left = a.add_node(filter("left", Filter::classify(Multiple(1))));
+            let right = a.add_node(filter("right", Filter::lanes(AddHundred)));
+            a.add_arc(from, both, Wanted::Answered, false, 0);
+            a.add_arc(from, left, Wanted::Answered, false, 1);
+            a.add_arc(both, left, Wanted::Answered, false, 2);
+            a.add_arc(both, right, Wanted::Answered, false, 3);
+            a.add_arc(left, to, Wanted::Answered, false, 4);
+            a.add_arc(right, to, Wanted::Answered, false, 5);
         });
         assert_balanced(&[remains]);
         let parted = |n: u32| (n as usize / batch).is_multiple_of(2);
@@ -299,12 +299,12 @@ fn k2_source_that_chooses_arcs_keeps_its_order_at_joins() {
 #[test]
 fn edit_is_invisible_to_a_sibling_branch() {
     let (kept, remains) = run(100, 32, |a, from, to| {
-        let edited = a.node(filter("hundred", Filter::lanes(AddHundred)));
-        let plain = a.node(filter("plain", Filter::classify(Multiple(1))));
-        a.arc(from, edited, Wanted::Answered, false, 0);
-        a.arc(from, plain, Wanted::Answered, false, 1);
-        a.arc(edited, to, Wanted::Answered, false, 2);
-        a.arc(plain, to, Wanted::Answered, false, 3);
+        let edited = a.add_node(filter("hundred", Filter::lanes(AddHundred)));
+        let plain = a.add_node(filter("plain", Filter::classify(Multiple(1))));
+        a.add_arc(from, edited, Wanted::Answered, false, 0);
+        a.add_arc(from, plain, Wanted::Answered, false, 1);
+        a.add_arc(edited, to, Wanted::Answered, false, 2);
+        a.add_arc(plain, to, Wanted::Answered, false, 3);
     });
     assert_balanced(&[remains]);
     let expected: Vec<_> = (0..100).flat_map(|n| [(n + 100, 1), (n, 1)]).collect();
@@ -315,16 +315,16 @@ fn edit_is_invisible_to_a_sibling_branch() {
 fn section_evaluates_its_operands_in_sequence() {
     // (even +* !third) ++ seventh, and everything that is none of it goes the other way.
     let (kept, remains) = run(300, 32, |a, from, to| {
-        let even = a.operand(filter("even", Filter::classify(Multiple(2))));
-        let third = a.operand(filter("third", Filter::classify(Multiple(3))));
-        let seventh = a.operand(filter("seventh", Filter::classify(Multiple(7))));
+        let even = a.add_operand(filter("even", Filter::classify(Multiple(2))));
+        let third = a.add_operand(filter("third", Filter::classify(Multiple(3))));
+        let seventh = a.add_operand(filter("seventh", Filter::classify(Multiple(7))));
         let all = |part| (Wanted::All, part);
         let not = Section::Not(Box::new(Section::Filter(third)));
         let both = Section::All(vec![all(Section::Filter(even)), all(not)]);
         let any = Section::Any(vec![all(both), all(Section::Filter(seventh))]);
-        let section = a.node(node("section", Operator::Section(Arc::new(any))));
-        a.arc(from, section, Wanted::Answered, false, 0);
-        a.arc(section, to, Wanted::Answered, false, 1);
+        let section = a.add_node(node("section", Operator::Section(Arc::new(any))));
+        a.add_arc(from, section, Wanted::Answered, false, 0);
+        a.add_arc(section, to, Wanted::Answered, false, 1);
     });
     assert_balanced(&[remains]);
     let wanted = |n: &u32| (n.is_multiple_of(2) && !n.is_multiple_of(3)) || n.is_multiple_of(7);
@@ -335,10 +335,10 @@ fn section_evaluates_its_operands_in_sequence() {
 #[test]
 fn block_in_a_cycle_is_dropped_at_the_hop_limit_and_counted() {
     let (kept, remains) = run(10, 4, |a, from, to| {
-        let again = a.node(filter("again", Filter::classify(Multiple(1))));
-        a.arc(from, again, Wanted::Answered, false, 0);
-        a.arc(again, again, Wanted::Answered, true, 1);
-        a.arc(again, to, Wanted::Answered, false, 2);
+        let again = a.add_node(filter("again", Filter::classify(Multiple(1))));
+        a.add_arc(from, again, Wanted::Answered, false, 0);
+        a.add_arc(again, again, Wanted::Answered, true, 1);
+        a.add_arc(again, to, Wanted::Answered, false, 2);
     });
     let ledger = assert_balanced(&[remains]);
     assert_eq!(kept.len(), 10 * (1 + usize::from(walk::HOPS_MAX)));
@@ -351,9 +351,9 @@ fn block_in_a_cycle_is_dropped_at_the_hop_limit_and_counted() {
 #[test]
 fn panic_of_a_filter_ends_the_path_and_captures_the_block() {
     let (kept, remains) = run(100, 32, |a, from, to| {
-        let fails = a.node(filter("fails", Filter::classify(Panics)));
-        a.arc(from, fails, Wanted::Answered, false, 0);
-        a.arc(fails, to, Wanted::Answered, false, 1);
+        let fails = a.add_node(filter("fails", Filter::classify(PanicFilter)));
+        a.add_arc(from, fails, Wanted::Answered, false, 0);
+        a.add_arc(fails, to, Wanted::Answered, false, 1);
     });
     assert_eq!(kept.len(), 32, "the batch before the one with the bug");
     let failure = remains.failure.as_ref().expect("the path failed");
@@ -372,8 +372,8 @@ fn two_spaces_with_a_small_ring_lose_no_block() {
     let config = RingConfig { entries: 64, ..RingConfig::default() };
     let (writer, mut readers) = crossing(&config, Arc::clone(&near), &[Arc::clone(&far)]).unwrap();
     let mut a = Assembly::default();
-    let from = a.node(source(100_000));
-    let out = a.node(node(
+    let from = a.add_node(source(100_000));
+    let out = a.add_node(node(
         "ring to thread1",
         Operator::Export(Box::new(crate::ring::Export::new(
             0,
@@ -382,15 +382,15 @@ fn two_spaces_with_a_small_ring_lose_no_block() {
             Threshold::default(),
         ))),
     ));
-    a.arc(from, out, Wanted::Answered, false, 0);
+    a.add_arc(from, out, Wanted::Answered, false, 0);
     let mut first = space(a, vec![Input::Source { node: from, intake: 0 }], 32, 1);
     first.ports.doorbell = near;
     let mut b = Assembly::default();
-    let enter = b.node(node("ring from thread0", Operator::Pass));
-    let late = b.node(filter("late", Filter::stream(HoldThree(HeldList::default()))));
-    let to = b.node(sink(&kept));
-    b.arc(enter, late, Wanted::Answered, false, 1);
-    b.arc(late, to, Wanted::Answered, false, 2);
+    let enter = b.add_node(node("ring from thread0", Operator::Pass));
+    let late = b.add_node(filter("late", Filter::stream(HoldThree(HeldList::default()))));
+    let to = b.add_node(sink(&kept));
+    b.add_arc(enter, late, Wanted::Answered, false, 1);
+    b.add_arc(late, to, Wanted::Answered, false, 2);
     let import = Import::new(0, readers.pop().unwrap());
     let input = Input::Ring { node: enter, import, ended: false };
     let mut second = space(b, vec![input], 32, 3);
@@ -443,11 +443,11 @@ fn timer_of_a_filter_fires_without_input() {
     let numbers = Numbers { next: 0, end: 1, given: Amount::default() };
     let source = Box::new(OneThenSilence(numbers, Arc::clone(&kept)));
     let mut a = Assembly::default();
-    let from = a.node(node("one", Operator::Source(SourceOperator::new(source))));
-    let delay = a.node(filter("delay", Filter::stream(Delay(HeldList::default()))));
-    let to = a.node(sink(&kept));
-    a.arc(from, delay, Wanted::Answered, false, 0);
-    a.arc(delay, to, Wanted::Answered, false, 1);
+    let from = a.add_node(node("one", Operator::Source(SourceOperator::new(source))));
+    let delay = a.add_node(filter("delay", Filter::stream(Delay(HeldList::default()))));
+    let to = a.add_node(sink(&kept));
+    a.add_arc(from, delay, Wanted::Answered, false, 0);
+    a.add_arc(delay, to, Wanted::Answered, false, 1);
     let remains = space(a, vec![Input::Source { node: from, intake: 0 }], 32, 1).run();
     assert_balanced(&[remains]);
     assert_eq!(*kept.lock().unwrap(), [(0, 1)]);

@@ -20,7 +20,7 @@ use super::pause::DeferredEdit;
 use super::shape::Shape;
 use crate::ledger::loses_kernel_arc;
 use filter::{Amount, Batch, ClassifyContext, Filter, LaneContext, Output, StreamContext, Time};
-use route::put;
+use route::count_put;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
@@ -62,7 +62,7 @@ struct Arrival {
 }
 
 /// The result of running a node on a batch.
-pub(super) enum Ran<'a> {
+pub(super) enum RunResult<'a> {
     /// The batch continues.
     Same,
     /// Other blocks continue instead.
@@ -80,21 +80,21 @@ impl<'w, 'a> Walk<'w, 'a> {
         pass: &'w mut PassState,
     ) -> Self {
         let (waiting, around, deferred) = (Vec::new(), Vec::new(), Vec::new());
-        let observed = pass.observers.are_active();
+        let observed = pass.observers.is_active();
         Self { nodes, memory, shape, now, waiting, around, deferred, next: 0, pass, observed }
     }
 
     /// Walks a batch that comes from a source or a ring.
-    pub(crate) fn source(&mut self, from: NodeId, batch: &mut Batch<'a>) {
+    pub(crate) fn walk_source(&mut self, from: NodeId, batch: &mut Batch<'a>) {
         self.route(from, batch, 0);
-        self.settle();
+        self.walk_waiting();
     }
 
     /// Walks a batch of a source that has chosen the arc. No other batch is in flight, so a join on
     /// the way need not wait for other branches. Most output of a kernel program takes this path,
     /// through the filters that decide what the kernel program could not, and through the joins
     /// after them.
-    pub(crate) fn source_along(&mut self, from: NodeId, arc: usize, batch: &mut Batch<'a>) {
+    pub(crate) fn walk_source_along(&mut self, from: NodeId, arc: usize, batch: &mut Batch<'a>) {
         debug_assert!(self.waiting.is_empty(), "nothing else is under way");
         let leads = arc < self.nodes[from].arcs.len() && !loses_kernel_arc();
         let chosen = if leads { batch.live() } else { 0 };
@@ -104,12 +104,12 @@ impl<'w, 'a> Walk<'w, 'a> {
             if edge.back {
                 self.walk_lanes((from, arc), chosen, batch, 0);
             } else {
-                let amount = put(edge, amount, batch);
+                let amount = count_put(edge, amount, batch);
                 let arrival = Arrival { to: edge.to, branch: edge.branch, amount };
-                self.enter(arrival, batch, 0);
+                self.enter_node(arrival, batch, 0);
             }
         }
-        self.settle();
+        self.walk_waiting();
     }
 
     /// Calls the filters whose timers are due.
@@ -133,10 +133,10 @@ impl<'w, 'a> Walk<'w, 'a> {
 
     /// Runs an operand of a Boolean section on a batch, without dropping lanes. The class of each
     /// live lane is then the operand's answer.
-    pub(super) fn operand(&mut self, at: NodeId, batch: &mut Batch<'a>) {
+    pub(super) fn run_operand(&mut self, at: NodeId, batch: &mut Batch<'a>) {
         let came = batch.amount(batch.live());
         self.nodes[at].taken[0] += came;
-        if matches!(self.run(at, batch), Ran::Ended) {
+        if matches!(self.run(at, batch), RunResult::Ended) {
             batch.keep(0);
             return;
         }
@@ -149,19 +149,19 @@ impl<'w, 'a> Walk<'w, 'a> {
     }
 
     /// Walks blocks that a section has released.
-    fn settled(&mut self, section: NodeId, ran: Ran<'a>) {
-        if let Ran::Others(output) = ran {
+    fn walk_released(&mut self, section: NodeId, ran: RunResult<'a>) {
+        if let RunResult::Others(output) = ran {
             self.route_all(section, output, 0);
         }
-        self.settle();
+        self.walk_waiting();
     }
 
     /// Calls a filter without input and walks its output. The call is for a due timer or, if `last`
     /// is true, for the filter's end. Output of a replica gets the sequence number `order`.
     pub(super) fn call_unprompted(&mut self, at: NodeId, last: bool, order: u32) {
         if let Operator::OperandSection(_) = self.nodes[at].operator {
-            let ran = self.section_ends(at);
-            return self.settled(at, ran);
+            let ran = self.release_section(at);
+            return self.walk_released(at, ran);
         }
         let mut output = Output::default();
         let node = &mut self.nodes[at];
@@ -184,8 +184,8 @@ impl<'w, 'a> Walk<'w, 'a> {
             }
         }
         if let Some(section) = self.shape.section_of.get(at).copied().flatten() {
-            let ran = self.operand_gave((at, section), &mut output);
-            return self.settled(section, ran);
+            let ran = self.continue_section((at, section), &mut output);
+            return self.walk_released(section, ran);
         }
         let copied = self.nodes[at].copied;
         for mut batch in output.take() {
@@ -194,12 +194,12 @@ impl<'w, 'a> Walk<'w, 'a> {
             }
             self.route(at, &mut batch, 0);
         }
-        self.settle();
+        self.walk_waiting();
     }
 
     /// Walks until no batch waits at a join or on a back edge. Batches at nodes downstream of a
     /// deferred edit keep waiting.
-    pub(super) fn settle(&mut self) {
+    pub(super) fn walk_waiting(&mut self) {
         loop {
             let next =
                 self.waiting.iter().map(|w| self.target(w)).min_by_key(|to| self.shape.rank[*to]);
@@ -210,19 +210,19 @@ impl<'w, 'a> Walk<'w, 'a> {
                 return;
             }
             if let Some(to) = next {
-                self.join(to);
+                self.walk_join(to);
             } else if let Some((w, hops)) = self.around.pop() {
                 let (to, branch) = self.destination(&w);
                 let mut batch = w.batch;
                 let amount = batch.amount(batch.live());
-                self.enter(Arrival { to, branch, amount }, &mut batch, hops);
+                self.enter_node(Arrival { to, branch, amount }, &mut batch, hops);
             } else {
                 return;
             }
         }
     }
 
-    fn join(&mut self, to: NodeId) {
+    fn walk_join(&mut self, to: NodeId) {
         let mut branches = Vec::new();
         let mut i = 0;
         while i < self.waiting.len() {
@@ -239,10 +239,10 @@ impl<'w, 'a> Walk<'w, 'a> {
         }
         branches.sort_by_key(|(branch, _)| *branch);
         for mut batch in join::merge(branches) {
-            match self.observed_run(to, &mut batch, 0) {
-                Ran::Same => self.route(to, &mut batch, 0),
-                Ran::Others(output) => self.route_all(to, output, 0),
-                Ran::Ended => {}
+            match self.run_observed(to, &mut batch, 0) {
+                RunResult::Same => self.route(to, &mut batch, 0),
+                RunResult::Others(output) => self.route_all(to, output, 0),
+                RunResult::Ended => {}
             }
         }
     }
@@ -257,14 +257,14 @@ impl<'w, 'a> Walk<'w, 'a> {
     }
 
     /// Takes a batch off an arc and walks it until no blocks continue or all of them wait.
-    fn enter(&mut self, arrival: Arrival, batch: &mut Batch<'a>, hops: u8) {
+    fn enter_node(&mut self, arrival: Arrival, batch: &mut Batch<'a>, hops: u8) {
         let mut next = Some(arrival);
         while let Some(Arrival { to, branch, amount }) = next {
             self.nodes[to].taken[branch] += amount;
-            next = match self.observed_run(to, batch, hops) {
-                Ran::Same => self.step(to, batch, hops),
-                Ran::Others(output) => return self.route_all(to, output, hops),
-                Ran::Ended => return,
+            next = match self.run_observed(to, batch, hops) {
+                RunResult::Same => self.route_step(to, batch, hops),
+                RunResult::Others(output) => return self.route_all(to, output, hops),
+                RunResult::Ended => return,
             };
         }
     }
@@ -277,7 +277,7 @@ impl<'w, 'a> Walk<'w, 'a> {
 
     /// Runs a node and calls the observers. If the node edits blocks, defers the batch instead.
     #[inline]
-    fn observed_run(&mut self, at: NodeId, batch: &mut Batch<'a>, hops: u8) -> Ran<'a> {
+    fn run_observed(&mut self, at: NodeId, batch: &mut Batch<'a>, hops: u8) -> RunResult<'a> {
         if self.observed {
             self.pass.observers.begins(&self.nodes[at], batch);
         }
@@ -291,16 +291,16 @@ impl<'w, 'a> Walk<'w, 'a> {
     }
 
     /// Runs a node once for all live lanes.
-    pub(super) fn run(&mut self, at: NodeId, batch: &mut Batch<'a>) -> Ran<'a> {
+    pub(super) fn run(&mut self, at: NodeId, batch: &mut Batch<'a>) -> RunResult<'a> {
         if self.pass.failure.is_some() {
             let lost = batch.amount(batch.live());
             self.nodes[at].flow.failed += lost;
-            return Ran::Ended;
+            return RunResult::Ended;
         }
         if let Operator::Section(section) = &self.nodes[at].operator {
             let section = Arc::clone(section);
-            section.answer(self, batch);
-            return Ran::Same;
+            section.set_answers(self, batch);
+            return RunResult::Same;
         }
         if let Operator::OperandSection(_) = &self.nodes[at].operator {
             return self.evaluate_section(at, batch);
@@ -308,7 +308,7 @@ impl<'w, 'a> Walk<'w, 'a> {
         if self.nodes[at].counted && self.pass.left.is_some() {
             self.limit_to_count(at, batch);
             if batch.live() == 0 {
-                return Ran::Ended;
+                return RunResult::Ended;
             }
         }
         let node = &mut self.nodes[at];
@@ -334,19 +334,19 @@ impl<'w, 'a> Walk<'w, 'a> {
                 let ran = catch_unwind(AssertUnwindSafe(|| f.process(batch, &mut cx)));
                 self.pass.births.add(output.sessions_begun());
                 match ran {
-                    Ok(()) if output.is_empty() && batch.live() == 0 => return Ran::Ended,
-                    Ok(()) if output.is_empty() => return Ran::Same,
+                    Ok(()) if output.is_empty() && batch.live() == 0 => return RunResult::Ended,
+                    Ok(()) if output.is_empty() => return RunResult::Same,
                     Ok(()) => {
                         if batch.live() != 0 {
                             output.lead(batch.duplicate());
                         }
-                        return Ran::Others(output);
+                        return RunResult::Others(output);
                     }
                     Err(panic) => Err(panic),
                 }
             }
-            Operator::Sink(_) => return self.sink(at, batch),
-            Operator::Export(_) => return self.export(at, batch),
+            Operator::Sink(_) => return self.run_sink(at, batch),
+            Operator::Export(_) => return self.run_export(at, batch),
             Operator::Dispatch(_) => return self.dispatch(at, batch),
             // Deferred before.
             Operator::Filter(Filter::Edit(_)) => Ok(()),
@@ -356,11 +356,11 @@ impl<'w, 'a> Walk<'w, 'a> {
             | Operator::OperandSection(_) => Ok(()),
         };
         match ran {
-            Ok(()) => Ran::Same,
+            Ok(()) => RunResult::Same,
             Err(panic) => {
                 batch.set_live(came);
                 self.fail_node(at, Some(batch), came, &*panic);
-                Ran::Ended
+                RunResult::Ended
             }
         }
     }

@@ -157,7 +157,7 @@ fn filter(report: &Report<'_>, entry: &NodeEntry) -> Object {
             "unanswered",
             &entry.unanswered.iter().map(|(why, n)| (&**why, n)).collect::<Map<'_, _>>(),
         ),
-        ("counters", &entry.counted().collect::<Map<'_, _>>()),
+        ("counters", &entry.printed_counters().collect::<Map<'_, _>>()),
         ("calls", &entry.calls),
         ("busy_ns", &entry.busy_ns),
         // Rows of its final report, in their order.

@@ -199,7 +199,7 @@ fn notes(report: &Report<'_>) -> String {
         for (what, list) in [
             ("dropped", dropped.map(text).collect::<Vec<_>>()),
             ("not answered", unanswered.map(text).collect()),
-            ("counted", filter.counted().map(text).collect()),
+            ("counted", filter.printed_counters().map(text).collect()),
         ] {
             if !list.is_empty() {
                 let _ = writeln!(out, " {name}: {what}: {}", list.join(", "));

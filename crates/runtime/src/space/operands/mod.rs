@@ -21,12 +21,12 @@
 //! preceding filter.
 //!
 //! - `run`: blocks through programs and operands;
-//! - `settle`: answers of operands, and waiting blocks;
-//! - `carry`: transfer to a new graph.
+//! - `answers`: answers of operands, and waiting blocks;
+//! - `take_over`: transfer to a new graph.
 
-mod carry;
+mod answers;
 mod run;
-mod settle;
+mod take_over;
 
 use super::arc::NodeId;
 use super::section::Section;
@@ -153,7 +153,7 @@ impl OperandSection {
     /// Compiles an expression into a section.
     pub fn new(expression: &OperandExpr) -> Self {
         let mut asks = Self::default();
-        asks.program(expression, None);
+        asks.compile_program(expression, None);
         let inner = asks.programs.iter().filter(|program| program.inside.is_some());
         asks.asks_came = { inner }.any(|it| it.steps.iter().any(|step| step.asked != Wanted::All));
         asks
@@ -177,7 +177,7 @@ impl OperandSection {
     }
 
     /// Compiles an expression into a program. Returns the index of the program.
-    fn program(&mut self, expression: &OperandExpr, inside: Option<OperandPlace>) -> usize {
+    fn compile_program(&mut self, expression: &OperandExpr, inside: Option<OperandPlace>) -> usize {
         let number = self.programs.len();
         self.programs.push(Program { inside, ..Program::default() });
         let mut steps = Vec::new();
@@ -195,7 +195,9 @@ impl OperandSection {
             let operand = parts.map(|(place, (wanted, part))| {
                 let part = match part {
                     OperandExpr::Filter((node, planned)) => OperandPart::Filter(*node, *planned),
-                    inner => OperandPart::Program(self.program(inner, Some((number, at, place)))),
+                    inner => {
+                        OperandPart::Program(self.compile_program(inner, Some((number, at, place))))
+                    }
                 };
                 (wanted, part)
             });
@@ -213,7 +215,7 @@ impl OperandSection {
     }
 
     /// Returns the position of a filter among the operands, or `None` if it is not part of one.
-    fn place_of(&self, node: NodeId) -> Option<OperandPlace> {
+    fn operand_place(&self, node: NodeId) -> Option<OperandPlace> {
         self.programs.iter().enumerate().find_map(|(program, it)| {
             it.steps.iter().enumerate().find_map(|(step, it)| {
                 let mut parts = it.operand.iter();

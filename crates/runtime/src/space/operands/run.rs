@@ -3,7 +3,7 @@
 use super::{CALL_BLOCKS_MAX, Classes, NextStep, OperandPart, OperandPlace, OperandSection};
 use crate::space::arc::NodeId;
 use crate::space::node;
-use crate::space::walk::{Ran, Walk};
+use crate::space::walk::{RunResult, Walk};
 use abi::Class;
 use filter::{Batch, Block, Fate, Filter, Output, lanes};
 use std::collections::HashSet;
@@ -40,32 +40,36 @@ pub(super) struct OperandAnswer<'a> {
 
 impl<'a> Walk<'_, 'a> {
     /// Evaluates a section on the live blocks of a batch.
-    pub(in crate::space) fn evaluate_section(&mut self, at: NodeId, batch: &Batch<'a>) -> Ran<'a> {
+    pub(in crate::space) fn evaluate_section(
+        &mut self,
+        at: NodeId,
+        batch: &Batch<'a>,
+    ) -> RunResult<'a> {
         let blocks = lanes(batch.live()).map(|l| (batch.block(l), batch.order(l)));
         let blocks: Vec<_> = blocks.collect();
-        self.section(at, |asks, walk| asks.enter(walk, at, 0, blocks))
+        self.section(at, |asks, walk| asks.run_program(walk, at, 0, blocks))
     }
 
     /// Continues the evaluation with blocks that an operand released on its timer or at its end.
-    pub(in crate::space) fn operand_gave(
+    pub(in crate::space) fn continue_section(
         &mut self,
         (at, section): (NodeId, NodeId),
         output: &mut Output<'a>,
-    ) -> Ran<'a> {
+    ) -> RunResult<'a> {
         let given: Vec<_> =
             output.take().iter().flat_map(Batch::blocks).map(|(_, block)| block).collect();
         self.section(section, |asks, walk| {
-            let Some(place) = asks.place_of(at) else { return Vec::new() };
+            let Some(place) = asks.operand_place(at) else { return Vec::new() };
             let given = given.into_iter().map(|block| OperandBlock { block, cause: 0 }).collect();
             let mut answer = OperandAnswer { given, ..OperandAnswer::default() };
             answer.fates = walk.nodes[at].holds.take_fates();
-            asks.resume(walk, section, place, answer)
+            asks.resume_operand(walk, section, place, answer)
         })
     }
 
     /// Releases all blocks that wait in a section.
-    pub(in crate::space) fn section_ends(&mut self, at: NodeId) -> Ran<'a> {
-        self.section(at, |asks, walk| asks.end(walk, at))
+    pub(in crate::space) fn release_section(&mut self, at: NodeId) -> RunResult<'a> {
+        self.section(at, |asks, walk| asks.release_all(walk, at))
     }
 
     /// Detaches a section from its node while `act` runs, so that `act` can call the section's
@@ -74,11 +78,11 @@ impl<'a> Walk<'_, 'a> {
         &mut self,
         at: NodeId,
         act: impl FnOnce(&mut OperandSection, &mut Self) -> Vec<Subject<'a>>,
-    ) -> Ran<'a> {
+    ) -> RunResult<'a> {
         let part = std::mem::replace(&mut self.nodes[at].operator, node::Operator::Pass);
         let node::Operator::OperandSection(mut asks) = part else {
             self.nodes[at].operator = part;
-            return Ran::Ended;
+            return RunResult::Ended;
         };
         let mut left = act(&mut asks, self);
         left.extend(asks.release_orphans(self, at));
@@ -87,7 +91,7 @@ impl<'a> Walk<'_, 'a> {
         for subject in left {
             output.push(subject.block, subject.order);
         }
-        if output.is_empty() { Ran::Ended } else { Ran::Others(output) }
+        if output.is_empty() { RunResult::Ended } else { RunResult::Others(output) }
     }
 
     /// Calls a filter of an operand. Appends the filter's output and fates to the answer.
@@ -102,11 +106,11 @@ impl<'a> Walk<'_, 'a> {
             self.nodes[at].taken[0] += came;
             let stays = matches!(self.nodes[at].operator, node::Operator::Filter(Filter::Lanes(_)));
             match self.run(at, &mut batch) {
-                Ran::Same => take(&batch, answer),
-                Ran::Others(mut output) => {
+                RunResult::Same => take(&batch, answer),
+                RunResult::Others(mut output) => {
                     output.take().iter().for_each(|batch| take(batch, answer))
                 }
-                Ran::Ended => batch.keep(0),
+                RunResult::Ended => batch.keep(0),
             }
             if stays {
                 // Lanes that are no longer live were dropped.
@@ -119,7 +123,7 @@ impl<'a> Walk<'_, 'a> {
     }
 
     /// Counts the output of a filter as routed or unselected.
-    fn routed(
+    fn count_routed(
         &mut self,
         part: OperandPart,
         all: &[OperandBlock<'_>],
@@ -137,7 +141,7 @@ impl<'a> Walk<'_, 'a> {
 impl OperandSection {
     /// Runs a program on blocks, each with its order number. Returns the decided blocks; the other
     /// blocks wait.
-    fn enter<'a>(
+    fn run_program<'a>(
         &mut self,
         walk: &mut Walk<'_, 'a>,
         at: NodeId,
@@ -157,7 +161,7 @@ impl OperandSection {
             let result = if class.answered() { class } else { Class::YES };
             let came = self.entry_class(program, &block).unwrap_or(class);
             let classes = Classes { came, incoming: class, result };
-            let ticket = self.ticket();
+            let ticket = self.new_ticket();
             if self.asks_came {
                 self.came.insert(ticket, came);
             }
@@ -183,7 +187,7 @@ impl OperandSection {
                 if subject.then != NextStep::Ask(step) {
                     continue;
                 }
-                if !asked.has(subject.classes.came) {
+                if !asked.contains(subject.classes.came) {
                     subject.then = no;
                 } else if plain {
                     subject.then = yes;
@@ -197,8 +201,8 @@ impl OperandSection {
                 continue;
             }
             let answer = OperandAnswer { given, ..OperandAnswer::default() };
-            let answer = self.operand(walk, at, (program, step, 0), answer);
-            flow = self.settle(walk, at, (program, step), answer, flow);
+            let answer = self.run_operand(walk, at, (program, step, 0), answer);
+            flow = self.apply_answer(walk, at, (program, step), answer, flow);
         }
         if self.asks_came {
             for subject in &flow {
@@ -209,7 +213,7 @@ impl OperandSection {
     }
 
     /// Runs the parts of an operand, beginning at part `from`.
-    fn operand<'a>(
+    fn run_operand<'a>(
         &mut self,
         walk: &mut Walk<'_, 'a>,
         at: NodeId,
@@ -221,9 +225,9 @@ impl OperandSection {
             let (wanted, part) = self.programs[program].steps[step].operand[place].clone();
             let mut given = std::mem::take(&mut answer.given);
             if place > 0 {
-                let goes_on = |given: &OperandBlock<'_>| wanted.has(given.block.pointer.class);
+                let goes_on = |given: &OperandBlock<'_>| wanted.contains(given.block.pointer.class);
                 let before = self.programs[program].steps[step].operand[place - 1].1;
-                walk.routed(before, &given, goes_on);
+                walk.count_routed(before, &given, goes_on);
                 given.retain(goes_on);
             }
             if place + 1 == parts {
@@ -234,29 +238,29 @@ impl OperandSection {
                 OperandPart::Filter(node, _) => walk.call(node, &given, &mut answer),
                 OperandPart::Program(inner) => {
                     let blocks = given.into_iter().map(|given| (given.block, given.cause));
-                    let left = self.enter(walk, at, inner, blocks.collect());
+                    let left = self.run_program(walk, at, inner, blocks.collect());
                     answer.given = left.into_iter().map(OperandBlock::from).collect();
-                    answer.fates.extend(self.fates_inside(walk, at));
+                    answer.fates.extend(self.take_inner_fates(walk, at));
                 }
             }
         }
         if let Some((_, last)) = self.programs[program].steps[step].operand.last() {
-            walk.routed(*last, &answer.given, |given| given.block.pointer.class.answered());
+            walk.count_routed(*last, &answer.given, |given| given.block.pointer.class.answered());
         }
         answer
     }
 
     /// Continues the evaluation after a part of an operand that released blocks without being
     /// called with input.
-    pub(super) fn resume<'a>(
+    pub(super) fn resume_operand<'a>(
         &mut self,
         walk: &mut Walk<'_, 'a>,
         at: NodeId,
         (program, step, place): OperandPlace,
         answer: OperandAnswer<'a>,
     ) -> Vec<Subject<'a>> {
-        let answer = self.operand(walk, at, (program, step, place + 1), answer);
-        let flow = self.settle(walk, at, (program, step), answer, Vec::new());
+        let answer = self.run_operand(walk, at, (program, step, place + 1), answer);
+        let flow = self.apply_answer(walk, at, (program, step), answer, Vec::new());
         self.continue_after(walk, at, (program, step), flow)
     }
 
@@ -274,8 +278,8 @@ impl OperandSection {
             None => left,
             Some(around) => {
                 let given = left.into_iter().map(OperandBlock::from).collect();
-                let fates = self.fates_inside(walk, at);
-                self.resume(
+                let fates = self.take_inner_fates(walk, at);
+                self.resume_operand(
                     walk,
                     at,
                     around,
@@ -286,7 +290,7 @@ impl OperandSection {
     }
 
     /// Removes and returns the fates of blocks in an inner program.
-    fn fates_inside(&mut self, walk: &mut Walk<'_, '_>, at: NodeId) -> Vec<Fate> {
+    fn take_inner_fates(&mut self, walk: &mut Walk<'_, '_>, at: NodeId) -> Vec<Fate> {
         let mut fates = walk.nodes[at].holds.take_fates();
         fates.append(&mut self.fates);
         fates
@@ -300,7 +304,7 @@ impl OperandSection {
     }
 
     /// Returns an unused, nonzero ticket.
-    fn ticket(&mut self) -> u32 {
+    fn new_ticket(&mut self) -> u32 {
         loop {
             self.last = self.last.wrapping_add(1);
             if self.last != 0 && !self.held.contains_key(&self.last) {

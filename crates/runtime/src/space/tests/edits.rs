@@ -85,9 +85,9 @@ fn numbers(kept: &ReceivedNumbers) -> Vec<u32> {
 #[test]
 fn l8_rule_1_filter_without_edits_copies_nothing() {
     let (kept, remains) = run(100, 32, |a, from, to| {
-        let looks = a.node(filter("looks", Filter::edit(EditNothing)));
-        a.arc(from, looks, Wanted::Answered, false, 0);
-        a.arc(looks, to, Wanted::Answered, false, 1);
+        let looks = a.add_node(filter("looks", Filter::edit(EditNothing)));
+        a.add_arc(from, looks, Wanted::Answered, false, 0);
+        a.add_arc(looks, to, Wanted::Answered, false, 1);
     });
     assert_eq!((kept.len(), edits(&remains, "looks")), (100, Edits::default()));
     assert_balanced(&[remains]);
@@ -96,11 +96,11 @@ fn l8_rule_1_filter_without_edits_copies_nothing() {
 #[test]
 fn l8_rule_2_block_read_only_downstream_is_edited_in_place() {
     let (kept, remains) = run(100, 32, |a, from, to| {
-        let (one, two) = (a.node(filter("one", Filter::edit(Add(100)))), Add(1000));
-        let two = a.node(filter("two", Filter::edit(two)));
-        a.arc(from, one, Wanted::Answered, false, 0);
-        a.arc(one, two, Wanted::Answered, false, 1);
-        a.arc(two, to, Wanted::Answered, false, 2);
+        let (one, two) = (a.add_node(filter("one", Filter::edit(Add(100)))), Add(1000));
+        let two = a.add_node(filter("two", Filter::edit(two)));
+        a.add_arc(from, one, Wanted::Answered, false, 0);
+        a.add_arc(one, two, Wanted::Answered, false, 1);
+        a.add_arc(two, to, Wanted::Answered, false, 2);
     });
     assert!(kept.iter().map(|(n, _)| *n).eq((0..100).map(|n| n + 1100)));
     assert_eq!(
@@ -115,13 +115,13 @@ fn l3_l8_rule_2_parallel_reads_precede_an_edit_in_place() {
     for editor_first in [true, false] {
         let read: ReceivedNumbers = Arc::default();
         let (kept, remains) = run(100, 32, |a, from, to| {
-            let reader = a.node(sink(&read));
-            let add = a.node(filter("add", Filter::edit(Add(100))));
+            let reader = a.add_node(sink(&read));
+            let add = a.add_node(filter("add", Filter::edit(Add(100))));
             let ends = if editor_first { [add, reader] } else { [reader, add] };
             for (i, end) in ends.into_iter().enumerate() {
-                a.arc(from, end, Wanted::Answered, false, i);
+                a.add_arc(from, end, Wanted::Answered, false, i);
             }
-            a.arc(add, to, Wanted::Answered, false, 2);
+            a.add_arc(add, to, Wanted::Answered, false, 2);
         });
         assert!(kept.iter().map(|(n, _)| *n).eq(100..200));
         assert!(numbers(&read).into_iter().eq(0..100), "a sibling does not see the change");
@@ -134,11 +134,11 @@ fn l3_l8_rule_2_parallel_reads_precede_an_edit_in_place() {
 fn l4_l8_rule_3_new_block_in_place_of_an_edit_copies_nothing() {
     let read: ReceivedNumbers = Arc::default();
     let (kept, remains) = run(100, 32, |a, from, to| {
-        let reader = a.node(sink(&read));
-        let doubles = a.node(filter("doubles", Filter::edit(ReplaceByDouble)));
-        a.arc(from, doubles, Wanted::Answered, false, 0);
-        a.arc(from, reader, Wanted::Answered, false, 1);
-        a.arc(doubles, to, Wanted::Answered, false, 2);
+        let reader = a.add_node(sink(&read));
+        let doubles = a.add_node(filter("doubles", Filter::edit(ReplaceByDouble)));
+        a.add_arc(from, doubles, Wanted::Answered, false, 0);
+        a.add_arc(from, reader, Wanted::Answered, false, 1);
+        a.add_arc(doubles, to, Wanted::Answered, false, 2);
     });
     assert!(kept.iter().map(|(n, _)| *n).eq((0..100).map(|n| n * 2)));
     assert!(numbers(&read).into_iter().eq(0..100));
@@ -162,11 +162,11 @@ fn l5_l8_rule_4_change_of_metadata_copies_and_writes_no_byte() {
         }
     }
     let (_, remains) = run(10, 32, |a, from, _| {
-        let tails = a.node(filter("tails", Filter::edit(NarrowToTail)));
+        let tails = a.add_node(filter("tails", Filter::edit(NarrowToTail)));
         let seen = Box::new(LengthSink(Arc::clone(&lengths)));
-        let seen = a.node(node("seen", Operator::Sink(SinkOperator::new(seen))));
-        a.arc(from, tails, Wanted::Answered, false, 0);
-        a.arc(tails, seen, Wanted::Answered, false, 1);
+        let seen = a.add_node(node("seen", Operator::Sink(SinkOperator::new(seen))));
+        a.add_arc(from, tails, Wanted::Answered, false, 0);
+        a.add_arc(tails, seen, Wanted::Answered, false, 1);
     });
     let seen = lengths.lock().unwrap();
     assert!(
@@ -182,13 +182,13 @@ fn l5_l8_rule_4_change_of_metadata_copies_and_writes_no_byte() {
 fn l2_one_of_two_parallel_editors_copies_the_other_does_not() {
     let other: ReceivedNumbers = Arc::default();
     let (kept, remains) = run(100, 32, |a, from, to| {
-        let one = a.node(filter("one", Filter::edit(Add(100))));
-        let two = a.node(filter("two", Filter::edit(Add(1000))));
-        let end = a.node(sink(&other));
-        a.arc(from, one, Wanted::Answered, false, 0);
-        a.arc(from, two, Wanted::Answered, false, 1);
-        a.arc(one, to, Wanted::Answered, false, 2);
-        a.arc(two, end, Wanted::Answered, false, 3);
+        let one = a.add_node(filter("one", Filter::edit(Add(100))));
+        let two = a.add_node(filter("two", Filter::edit(Add(1000))));
+        let end = a.add_node(sink(&other));
+        a.add_arc(from, one, Wanted::Answered, false, 0);
+        a.add_arc(from, two, Wanted::Answered, false, 1);
+        a.add_arc(one, to, Wanted::Answered, false, 2);
+        a.add_arc(two, end, Wanted::Answered, false, 3);
     });
     assert!(kept.iter().map(|(n, _)| *n).eq(100..200));
     assert!(numbers(&other).into_iter().eq(1000..1100));
@@ -205,13 +205,13 @@ fn l2_one_of_two_parallel_editors_copies_the_other_does_not() {
 fn l2_d15_held_block_is_copied_before_an_edit() {
     let late: ReceivedNumbers = Arc::default();
     let (kept, remains) = run(100, 32, |a, from, to| {
-        let add = a.node(filter("add", Filter::edit(Add(100))));
-        let holds = a.node(filter("late", Filter::stream(HoldThree(HeldList::default()))));
-        let end = a.node(sink(&late));
-        a.arc(from, add, Wanted::Answered, false, 0);
-        a.arc(from, holds, Wanted::Answered, false, 1);
-        a.arc(add, to, Wanted::Answered, false, 2);
-        a.arc(holds, end, Wanted::Answered, false, 3);
+        let add = a.add_node(filter("add", Filter::edit(Add(100))));
+        let holds = a.add_node(filter("late", Filter::stream(HoldThree(HeldList::default()))));
+        let end = a.add_node(sink(&late));
+        a.add_arc(from, add, Wanted::Answered, false, 0);
+        a.add_arc(from, holds, Wanted::Answered, false, 1);
+        a.add_arc(add, to, Wanted::Answered, false, 2);
+        a.add_arc(holds, end, Wanted::Answered, false, 3);
     });
     assert!(kept.iter().map(|(n, _)| *n).eq(100..200));
     assert!(numbers(&late).into_iter().eq(0..100), "what was held left as it had come");
@@ -222,11 +222,11 @@ fn l2_d15_held_block_is_copied_before_an_edit() {
 #[test]
 fn l2_blocks_that_share_bytes_are_edited_in_copies() {
     let (kept, remains) = run(30, 8, |a, from, to| {
-        let thrice = a.node(filter("thrice", Filter::stream(Triple)));
-        let add = a.node(filter("add", Filter::edit(Add(100))));
-        a.arc(from, thrice, Wanted::Answered, false, 0);
-        a.arc(thrice, add, Wanted::Answered, false, 1);
-        a.arc(add, to, Wanted::Answered, false, 2);
+        let thrice = a.add_node(filter("thrice", Filter::stream(Triple)));
+        let add = a.add_node(filter("add", Filter::edit(Add(100))));
+        a.add_arc(from, thrice, Wanted::Answered, false, 0);
+        a.add_arc(thrice, add, Wanted::Answered, false, 1);
+        a.add_arc(add, to, Wanted::Answered, false, 2);
     });
     let thrice = (100..130).flat_map(|n| [n; 3]);
     assert!(kept.iter().map(|(n, _)| *n).eq(thrice), "each is changed once: {kept:?}");
@@ -242,25 +242,25 @@ fn run_over_a_ring(edits_here: bool) -> (Vec<u32>, Vec<u32>, [Remains; 2]) {
     let config = RingConfig { entries: 64, ..RingConfig::default() };
     let (writer, mut readers) = crossing(&config, Arc::clone(&near), &[Arc::clone(&far)]).unwrap();
     let mut a = Assembly::default();
-    let from = a.node(source(10_000));
+    let from = a.add_node(source(10_000));
     let doorbells = (Arc::clone(&near), Arc::clone(&far));
     let export = crate::ring::Export::new(0, writer, doorbells, Threshold::default());
-    let out = a.node(node("ring to thread1", Operator::Export(Box::new(export))));
-    a.arc(from, out, Wanted::Answered, false, 0);
+    let out = a.add_node(node("ring to thread1", Operator::Export(Box::new(export))));
+    a.add_arc(from, out, Wanted::Answered, false, 0);
     if edits_here {
-        let add = a.node(filter("here", Filter::edit(Add(500_000))));
-        let end = a.node(sink(&here));
-        a.arc(from, add, Wanted::Answered, false, 1);
-        a.arc(add, end, Wanted::Answered, false, 2);
+        let add = a.add_node(filter("here", Filter::edit(Add(500_000))));
+        let end = a.add_node(sink(&here));
+        a.add_arc(from, add, Wanted::Answered, false, 1);
+        a.add_arc(add, end, Wanted::Answered, false, 2);
     }
     let mut first = space(a, vec![Input::Source { node: from, intake: 0 }], 32, 1);
     first.ports.doorbell = near;
     let mut b = Assembly::default();
-    let enter = b.node(node("ring from thread0", Operator::Pass));
-    let add = b.node(filter("there", Filter::edit(Add(100_000))));
-    let to = b.node(sink(&there));
-    b.arc(enter, add, Wanted::Answered, false, 1);
-    b.arc(add, to, Wanted::Answered, false, 2);
+    let enter = b.add_node(node("ring from thread0", Operator::Pass));
+    let add = b.add_node(filter("there", Filter::edit(Add(100_000))));
+    let to = b.add_node(sink(&there));
+    b.add_arc(enter, add, Wanted::Answered, false, 1);
+    b.add_arc(add, to, Wanted::Answered, false, 2);
     let import = Import::new(0, readers.pop().unwrap());
     let mut second = space(b, vec![Input::Ring { node: enter, import, ended: false }], 32, 3);
     second.ports.doorbell = far;
@@ -347,14 +347,15 @@ fn run_stamps(fragments: bool) -> (ReceivedFragments, Edits) {
         (Arc::default(), Arc::default());
     let mut a = Assembly::default();
     let source = Box::new(LongBlocks(0));
-    let from = a.node(node("long", Operator::Source(SourceOperator::new(source))));
+    let from = a.add_node(node("long", Operator::Source(SourceOperator::new(source))));
     let mut stamps = filter("stamps", Filter::edit(StampMiddle));
     stamps.fragments = fragments;
-    let stamps = a.node(stamps);
+    let stamps = a.add_node(stamps);
     let part = |to: &Arc<Mutex<ReceivedFragments>>| {
         Operator::Sink(SinkOperator::new(Box::new(FragmentSink(Arc::clone(to)))))
     };
-    let (to, end) = (a.node(node("edited", part(&edited))), a.node(node("read", part(&held))));
+    let (to, end) =
+        (a.add_node(node("edited", part(&edited))), a.add_node(node("read", part(&held))));
     // Holds every block to the end, so that it is shared.
     struct HoldAll(HeldList);
     impl Stream for HoldAll {
@@ -367,11 +368,11 @@ fn run_stamps(fragments: bool) -> (ReceivedFragments, Edits) {
             }
         }
     }
-    let keeps = a.node(filter("keeps", Filter::stream(HoldAll(HeldList::default()))));
-    a.arc(from, stamps, Wanted::Answered, false, 0);
-    a.arc(from, keeps, Wanted::Answered, false, 1);
-    a.arc(stamps, to, Wanted::Answered, false, 2);
-    a.arc(keeps, end, Wanted::Answered, false, 3);
+    let keeps = a.add_node(filter("keeps", Filter::stream(HoldAll(HeldList::default()))));
+    a.add_arc(from, stamps, Wanted::Answered, false, 0);
+    a.add_arc(from, keeps, Wanted::Answered, false, 1);
+    a.add_arc(stamps, to, Wanted::Answered, false, 2);
+    a.add_arc(keeps, end, Wanted::Answered, false, 3);
     let remains = space(a, vec![Input::Source { node: from, intake: 0 }], 32, 1).run();
     let held = held.lock().unwrap();
     assert!(held.len() == 3, "{}", held.len());
@@ -411,24 +412,24 @@ fn d20_linear_pipe_reuses_its_rich_pointers() {
     }
     let seen: Arc<Mutex<Vec<usize>>> = Arc::default();
     let looks = |a: &mut Assembly| {
-        a.node(filter("w", Filter::statistics(ColumnAddresses(Arc::clone(&seen)))))
+        a.add_node(filter("w", Filter::statistics(ColumnAddresses(Arc::clone(&seen)))))
     };
     run(10, 32, |a, from, to| {
-        let (one, add, two) = (looks(a), a.node(filter("add", Filter::edit(Add(1)))), looks(a));
+        let (one, add, two) = (looks(a), a.add_node(filter("add", Filter::edit(Add(1)))), looks(a));
         let three = looks(a);
         for (i, (from, to)) in
             [(from, one), (one, two), (two, three), (three, add), (add, to)].into_iter().enumerate()
         {
-            a.arc(from, to, Wanted::Answered, false, i);
+            a.add_arc(from, to, Wanted::Answered, false, i);
         }
     });
     let linear = std::mem::take(&mut *seen.lock().unwrap());
     assert!(linear.len() == 3 && linear.iter().all(|at| *at == linear[0]), "{linear:?}");
     run(10, 32, |a, from, to| {
         let (one, two) = (looks(a), looks(a));
-        a.arc(from, one, Wanted::Answered, false, 0);
-        a.arc(from, two, Wanted::Answered, false, 1);
-        a.arc(one, to, Wanted::Answered, false, 2);
+        a.add_arc(from, one, Wanted::Answered, false, 0);
+        a.add_arc(from, two, Wanted::Answered, false, 1);
+        a.add_arc(one, to, Wanted::Answered, false, 2);
     });
     let split = seen.lock().unwrap();
     assert!(split.len() == 2 && split[0] != split[1], "copied where paths part: {split:?}");
@@ -472,10 +473,10 @@ enum EditMode {
 fn run_random(steps: &[Step], how: EditMode, batch: usize) -> (Vec<Vec<u32>>, u64) {
     let mut kept: Vec<ReceivedNumbers> = Vec::new();
     let mut a = Assembly::default();
-    let mut nodes = vec![a.node(source(150))];
+    let mut nodes = vec![a.add_node(source(150))];
     let mut edges = 0;
     let mut arc = |a: &mut Assembly, from, to, wanted| {
-        a.arc(from, to, wanted, false, edges);
+        a.add_arc(from, to, wanted, false, edges);
         edges += 1;
     };
     for step in steps {
@@ -488,13 +489,13 @@ fn run_random(steps: &[Step], how: EditMode, batch: usize) -> (Vec<Vec<u32>>, u6
             4 => filter("thrice", Filter::stream(Triple)),
             _ => filter("multiple", Filter::classify(Multiple(2 + step.amount % 3))),
         };
-        let at = a.node(made);
+        let at = a.add_node(made);
         for from in &step.from {
             let wanted = if step.all { Wanted::All } else { Wanted::Answered };
             arc(&mut a, nodes[*from], at, wanted);
         }
         let keeps: ReceivedNumbers = Arc::default();
-        let end = a.node(sink(&keeps));
+        let end = a.add_node(sink(&keeps));
         // Some sinks stand before the other branches and some behind.
         arc(&mut a, at, end, Wanted::All);
         kept.push(keeps);

@@ -103,7 +103,7 @@ fn expression(random: &mut Random, depth: u32, a: &mut Assembly, slow: bool) -> 
                 true => Filter::stream(HoldingMultipleClass { held: HeldList::default(), of }),
                 false => Filter::classify(MultipleClass(of)),
             };
-            let at = a.operand(node("operand", Operator::Filter(part)));
+            let at = a.add_operand(node("operand", Operator::Filter(part)));
             ExpressionPair {
                 light: Section::Filter(at),
                 heavy: OperandExpr::Filter((at, at)),
@@ -123,7 +123,7 @@ fn light(wanted: Wanted, one: Section, other: Section) -> Vec<(Wanted, Section)>
 
 /// Runs a section over a random expression. Returns all blocks that leave the section, with their
 /// classes, and the expected result.
-fn section(seed: u64, slow: bool, heavy: bool) -> (Classes, Classes) {
+fn run_section(seed: u64, slow: bool, heavy: bool) -> (Classes, Classes) {
     const ALL: u32 = 300;
     let mut wanted = Vec::new();
     let (mut kept, remains) = run(ALL, 32, |a, from, to| {
@@ -137,9 +137,9 @@ fn section(seed: u64, slow: bool, heavy: bool) -> (Classes, Classes) {
             true => Operator::OperandSection(Box::new(OperandSection::new(&both.heavy))),
             false => Operator::Section(Arc::new(both.light)),
         };
-        let section = a.node(node("section", part));
-        a.arc(from, section, Wanted::Answered, false, 0);
-        a.arc(section, to, Wanted::All, false, 1);
+        let section = a.add_node(node("section", part));
+        a.add_arc(from, section, Wanted::Answered, false, 0);
+        a.add_arc(section, to, Wanted::All, false, 1);
     });
     let ledger = assert_balanced(&[remains]);
     assert!(ledger.filters.iter().all(|node| node.held.blocks == 0), "seed {seed}");
@@ -153,7 +153,7 @@ fn a12_random_section_answers_as_its_reference_evaluation() {
     for _ in 0..150 {
         let seed = random.next();
         for (slow, heavy) in [(false, false), (false, true), (true, true)] {
-            let (kept, wanted) = section(seed, slow, heavy);
+            let (kept, wanted) = run_section(seed, slow, heavy);
             assert_eq!(kept, wanted, "seed {seed}, slow {slow}, heavy {heavy}");
         }
     }

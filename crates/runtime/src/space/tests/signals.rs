@@ -95,7 +95,7 @@ impl Classify for Spin {
 
 /// Runs `source | (ring to a second space | sink) + busy` and, in the first space, `flood | busy`.
 /// Returns the remains of both spaces.
-fn two_spaces(
+fn run_two_spaces(
     source: Box<dyn Source>,
     flood: Option<Flood>,
     sink: Box<dyn Sink>,
@@ -106,27 +106,27 @@ fn two_spaces(
     let config = RingConfig { entries: 256, ..RingConfig::default() };
     let (writer, mut readers) = crossing(&config, Arc::clone(&near), &[Arc::clone(&far)]).unwrap();
     let mut a = Assembly::default();
-    let from = a.node(node("source", Operator::Source(SourceOperator::new(source))));
+    let from = a.add_node(node("source", Operator::Source(SourceOperator::new(source))));
     let doorbells = (Arc::clone(&near), Arc::clone(&far));
     let export = crate::ring::Export::new(0, writer, doorbells, threshold);
-    let out = a.node(node("ring to thread1", Operator::Export(Box::new(export))));
-    let busy = a.node(filter("busy", Filter::classify(Spin(busy_ns))));
-    a.arc(from, out, Wanted::Answered, false, 0);
-    a.arc(from, busy, Wanted::Answered, false, 1);
+    let out = a.add_node(node("ring to thread1", Operator::Export(Box::new(export))));
+    let busy = a.add_node(filter("busy", Filter::classify(Spin(busy_ns))));
+    a.add_arc(from, out, Wanted::Answered, false, 0);
+    a.add_arc(from, busy, Wanted::Answered, false, 1);
     let mut inputs = vec![Input::Source { node: from, intake: 0 }];
     if let Some(flood) = flood {
         let source = Box::new(flood);
-        let flood = a.node(node("flood", Operator::Source(SourceOperator::new(source))));
-        let none = a.node(filter("none", Filter::classify(Spin(0))));
-        a.arc(flood, none, Wanted::Answered, false, 3);
+        let flood = a.add_node(node("flood", Operator::Source(SourceOperator::new(source))));
+        let none = a.add_node(filter("none", Filter::classify(Spin(0))));
+        a.add_arc(flood, none, Wanted::Answered, false, 3);
         inputs.push(Input::Source { node: flood, intake: 0 });
     }
     let mut first = space(a, inputs, 32, 1);
     first.ports.doorbell = near;
     let mut b = Assembly::default();
-    let enter = b.node(node("ring from thread0", Operator::Pass));
-    let to = b.node(node("sink", Operator::Sink(SinkOperator::new(sink))));
-    b.arc(enter, to, Wanted::Answered, false, 2);
+    let enter = b.add_node(node("ring from thread0", Operator::Pass));
+    let to = b.add_node(node("sink", Operator::Sink(SinkOperator::new(sink))));
+    b.add_arc(enter, to, Wanted::Answered, false, 2);
     let import = Import::new(0, readers.pop().unwrap());
     let mut second = space(b, vec![Input::Ring { node: enter, import, ended: false }], 32, 3);
     second.ports.doorbell = far;
@@ -160,7 +160,7 @@ fn run_trickle(ns: u64, busy_ns: u64, blocks: u32) -> (Vec<u64>, Events) {
     let sink = Box::new(Arrivals { arrived, at: Arc::clone(&at) });
     let threshold = Threshold { blocks: 32, ns };
     let flood = (busy_ns == 0).then_some(flood);
-    let remains = two_spaces(Box::new(source), flood, sink, threshold, busy_ns);
+    let remains = run_two_spaces(Box::new(source), flood, sink, threshold, busy_ns);
     let (given_at, at) = (given_at.lock().unwrap(), at.lock().unwrap());
     let mut waits: Vec<u64> = at.iter().zip(&*given_at).map(|(at, given)| at - given).collect();
     waits.sort_unstable();
@@ -191,7 +191,7 @@ fn k7_steady_stream_is_signalled_in_batches() {
     let kept = Arc::default();
     let numbers = Numbers { next: 0, end: 200_000, given: Amount::default() };
     let sink = Box::new(Collector(Arc::clone(&kept)));
-    let remains = two_spaces(Box::new(numbers), None, sink, Threshold::default(), 0);
+    let remains = run_two_spaces(Box::new(numbers), None, sink, Threshold::default(), 0);
     assert_eq!(kept.lock().unwrap().len(), 200_000);
     let events = events(&remains[0]);
     assert!(events.total() <= 200_000 / 32, "at most one for 32 blocks: {events:?}");

@@ -1,6 +1,6 @@
 //! Exits of a walk: sinks, rings to other spaces, dispatch to replicas, and failed filters.
 
-use super::{Ran, Walk};
+use super::{RunResult, Walk};
 use crate::failure::PathFailure;
 use crate::replicas::last_seq;
 use crate::space::arc::NodeId;
@@ -10,12 +10,12 @@ use filter::{Amount, Batch, LaneMask, lanes};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 impl<'a> Walk<'_, 'a> {
-    pub(super) fn sink(&mut self, at: NodeId, batch: &mut Batch<'a>) -> Ran<'a> {
+    pub(super) fn run_sink(&mut self, at: NodeId, batch: &mut Batch<'a>) -> RunResult<'a> {
         let came = batch.live();
         let amount = batch.amount(came);
         let now = self.now;
         let node = &mut self.nodes[at];
-        let Operator::Sink(part) = &mut node.operator else { return Ran::Ended };
+        let Operator::Sink(part) = &mut node.operator else { return RunResult::Ended };
         match catch_unwind(AssertUnwindSafe(|| part.sink.take(batch, now))) {
             Ok(Ok(())) => {
                 node.flow.sunk += amount;
@@ -25,11 +25,11 @@ impl<'a> Walk<'_, 'a> {
             Ok(Err(failure)) => {
                 node.flow.failed += amount;
                 let name = node.name.clone();
-                self.pass.failure = Some(PathFailure::outside(name, failure));
+                self.pass.failure = Some(PathFailure::of_endpoint(name, failure));
             }
             Err(panic) => self.fail_node(at, Some(batch), came, &*panic),
         }
-        Ran::Ended
+        RunResult::Ended
     }
 
     /// Drops the lanes above the limit of `-c`.
@@ -57,18 +57,18 @@ impl<'a> Walk<'_, 'a> {
         }
     }
 
-    pub(super) fn export(&mut self, at: NodeId, batch: &mut Batch<'a>) -> Ran<'a> {
+    pub(super) fn run_export(&mut self, at: NodeId, batch: &mut Batch<'a>) -> RunResult<'a> {
         let node = &mut self.nodes[at];
-        let Operator::Export(export) = &mut node.operator else { return Ran::Ended };
+        let Operator::Export(export) = &mut node.operator else { return RunResult::Ended };
         let came = batch.live();
         let amount = batch.amount(came);
-        let before = export.counted();
+        let before = export.writer_counts();
         export.step = self.pass.step;
         match export.put(batch, self.memory, self.pass.last) {
             Ok(()) => node.flow.routed += amount,
             Err(failure) => {
                 // Blocks put before the failure are accounted for by the ring.
-                let after = export.counted();
+                let after = export.writer_counts();
                 let put = Amount {
                     blocks: after.blocks + after.dropped - before.blocks - before.dropped,
                     bytes: after.bytes + after.dropped_bytes - before.bytes - before.dropped_bytes,
@@ -78,41 +78,41 @@ impl<'a> Walk<'_, 'a> {
                 let lost = Amount { blocks: blocks - put.blocks, bytes: bytes - put.bytes };
                 node.flow.failed += lost;
                 let name = node.name.clone();
-                self.pass.failure = Some(PathFailure::ring(name, failure));
+                self.pass.failure = Some(PathFailure::of_ring(name, failure));
             }
         }
-        Ran::Ended
+        RunResult::Ended
     }
 
     /// Dispatches a batch to replicas. Replicas in other spaces get their lanes first, so that they
     /// work in parallel with the replica in this space.
-    pub(super) fn dispatch(&mut self, at: NodeId, batch: &mut Batch<'a>) -> Ran<'a> {
+    pub(super) fn dispatch(&mut self, at: NodeId, batch: &mut Batch<'a>) -> RunResult<'a> {
         let (before, here) = self.nodes.split_at_mut(at);
-        let Some((node, behind)) = here.split_first_mut() else { return Ran::Ended };
-        let Operator::Dispatch(dispatcher) = &mut node.operator else { return Ran::Ended };
+        let Some((node, behind)) = here.split_first_mut() else { return RunResult::Ended };
+        let Operator::Dispatch(dispatcher) = &mut node.operator else { return RunResult::Ended };
         let arcs = &node.arcs;
         let mut load = |copy: usize| {
             let to = arcs.get(copy).map_or(at, |arc| arc.to);
             let far = if to < at { before.get_mut(to) } else { behind.get_mut(to - at - 1) };
             match far.map(|node| &mut node.operator) {
-                Some(Operator::Export(export)) => export.waiting(),
+                Some(Operator::Export(export)) => export.untaken_entries(),
                 _ => 0,
             }
         };
         let (batch_id, hands) = dispatcher.dispatch(batch, &mut load);
-        let here = dispatcher.here();
+        let here = dispatcher.local_replica();
         self.keep_routed(at, batch, batch.live());
         self.pass.order = last_seq(batch_id);
         if let [(copy, mask)] = hands.as_slice() {
             self.walk_lanes((at, *copy), *mask, batch, 0);
-            return Ran::Ended;
+            return RunResult::Ended;
         }
         let (own, others): (Vec<_>, Vec<_>) = hands.into_iter().partition(|(c, _)| *c == here);
         for (copy, mask) in others.into_iter().chain(own) {
             let mut part = batch.duplicate();
             self.walk_lanes((at, copy), mask, &mut part, 0);
         }
-        Ran::Ended
+        RunResult::Ended
     }
 
     pub(super) fn fail_node(
@@ -128,6 +128,6 @@ impl<'a> Walk<'_, 'a> {
             batch.block(batch.at())
         });
         let name = self.nodes[at].name.clone();
-        self.pass.failure = Some(PathFailure::panicked(name, panic, block.as_ref()));
+        self.pass.failure = Some(PathFailure::of_panicked_filter(name, panic, block.as_ref()));
     }
 }

@@ -1,7 +1,7 @@
 //! Routing of blocks from a node along its arcs to the next nodes.
 
 use super::{Arrival, CYCLE_MAX, HOPS_MAX, WaitingBatch, Walk};
-use crate::ledger::{EdgeKind, loses_here};
+use crate::ledger::{EdgeKind, must_lose_block};
 use crate::space::arc::{GraphArc, NodeId};
 use crate::space::node::Flow;
 use crate::space::select::Wanted;
@@ -10,21 +10,21 @@ use filter::{Amount, Batch, LaneMask, lanes};
 impl<'a> Walk<'_, 'a> {
     /// Routes the live lanes of a batch and walks them.
     pub(in crate::space) fn route(&mut self, from: NodeId, batch: &mut Batch<'a>, hops: u8) {
-        if let Some(arrival) = self.step(from, batch, hops) {
-            self.enter(arrival, batch, hops);
+        if let Some(arrival) = self.route_step(from, batch, hops) {
+            self.enter_node(arrival, batch, hops);
         }
     }
 
     /// Routes the live lanes of a batch. Returns the arrival of the remaining blocks at the next
     /// node, or `None` if all blocks have been walked or wait.
     #[inline(always)]
-    pub(super) fn step(
+    pub(super) fn route_step(
         &mut self,
         from: NodeId,
         batch: &mut Batch<'a>,
         hops: u8,
     ) -> Option<Arrival> {
-        if self.observed && self.split(from, batch, hops) {
+        if self.observed && self.route_singly(from, batch, hops) {
             return None;
         }
         let node = &mut self.nodes[from];
@@ -41,17 +41,17 @@ impl<'a> Walk<'_, 'a> {
         }
         batch.keep(mask);
         let arc = node.arcs.first_mut().filter(|_| mask != 0)?;
-        let arrives = put(arc, amount, batch);
+        let arrives = count_put(arc, amount, batch);
         if arc.direct {
             return Some(Arrival { to: arc.to, branch: arc.branch, amount: arrives });
         }
-        self.wait((from, 0), amount, batch, hops);
+        self.queue_at_arc((from, 0), amount, batch, hops);
         None
     }
 
     /// Routes blocks one by one if an observer demands it. Returns true if it did.
     #[cold]
-    fn split(&mut self, from: NodeId, batch: &Batch<'a>, hops: u8) -> bool {
+    fn route_singly(&mut self, from: NodeId, batch: &Batch<'a>, hops: u8) -> bool {
         let live = batch.live();
         let split = live.count_ones() > 1 && self.pass.observers.split_batches();
         for l in lanes(live).filter(|_| split) {
@@ -77,7 +77,7 @@ impl<'a> Walk<'_, 'a> {
         for (mask, arc) in masks.iter_mut().zip(&self.nodes[from].arcs) {
             *mask = arc.wanted.select(batch);
         }
-        if self.shape.parts[from] {
+        if self.shape.numbering_forks[from] {
             batch.renumber(&mut self.next);
         }
         let any = masks.iter().fold(0, |a, b| a | b);
@@ -103,7 +103,7 @@ impl<'a> Walk<'_, 'a> {
         batch.keep(mask);
         let amount = batch.amount(mask);
         if let Some(arrival) = self.send_along(arc, amount, batch, hops) {
-            self.enter(arrival, batch, hops);
+            self.enter_node(arrival, batch, hops);
         }
     }
 
@@ -135,17 +135,23 @@ impl<'a> Walk<'_, 'a> {
         hops: u8,
     ) -> Option<Arrival> {
         let edge = &mut self.nodes[from].arcs[arc];
-        let arrives = put(edge, amount, batch);
+        let arrives = count_put(edge, amount, batch);
         if edge.direct {
             return Some(Arrival { to: edge.to, branch: edge.branch, amount: arrives });
         }
-        self.wait((from, arc), amount, batch, hops);
+        self.queue_at_arc((from, arc), amount, batch, hops);
         None
     }
 
     /// Queues a batch at a join or on a back edge, or drops it if the back edge's work list is
     /// full.
-    fn wait(&mut self, (from, arc): (NodeId, usize), amount: Amount, batch: &Batch<'a>, hops: u8) {
+    fn queue_at_arc(
+        &mut self,
+        (from, arc): (NodeId, usize),
+        amount: Amount,
+        batch: &Batch<'a>,
+        hops: u8,
+    ) {
         let edge = &mut self.nodes[from].arcs[arc];
         let waiting = |batch: &Batch<'a>| WaitingBatch { from, arc, batch: batch.duplicate() };
         if !edge.back {
@@ -175,10 +181,10 @@ fn count_routed(flow: &mut Flow, batch: &mut Batch<'_>, wanted: LaneMask) -> Amo
 /// Counts a batch on an arc. Returns the blocks and bytes that arrive, which are fewer only under
 /// fault injection.
 #[inline]
-pub(super) fn put(edge: &mut GraphArc, amount: Amount, batch: &mut Batch<'_>) -> Amount {
+pub(super) fn count_put(edge: &mut GraphArc, amount: Amount, batch: &mut Batch<'_>) -> Amount {
     edge.put += amount;
     let kind = if edge.back { EdgeKind::Back } else { EdgeKind::Call };
-    if !loses_here(kind, edge.put) {
+    if !must_lose_block(kind, edge.put) {
         return amount;
     }
     lose_one(batch);

@@ -19,7 +19,7 @@ struct SectionClasses {
 impl Section {
     /// Sets the class of every live lane to that of the last operand that answered, or to 0. All
     /// lanes stay live.
-    pub(super) fn answer<'a>(&self, walk: &mut Walk<'_, 'a>, batch: &mut Batch<'a>) {
+    pub(super) fn set_answers<'a>(&self, walk: &mut Walk<'_, 'a>, batch: &mut Batch<'a>) {
         let all = batch.live();
         let mut came = [Class::NONE; LANES];
         let mut result = [Class::YES; LANES];
@@ -55,7 +55,7 @@ impl Section {
                 for l in lanes(mask) {
                     batch.set_class(l, classes.incoming[l]);
                 }
-                walk.operand(*node, batch);
+                walk.run_operand(*node, batch);
                 let answered = batch.answered();
                 for l in lanes(answered) {
                     classes.result[l] = batch.class(l);
@@ -76,12 +76,12 @@ impl Section {
                 classes.result = before;
                 mask & !answered
             }
-            Self::Chain(steps) => chain(steps, walk, batch, mask, classes),
+            Self::Chain(steps) => evaluate_chain(steps, walk, batch, mask, classes),
         }
     }
 }
 
-fn chain<'a>(
+fn evaluate_chain<'a>(
     steps: &[(Wanted, Section)],
     walk: &mut Walk<'_, 'a>,
     batch: &mut Batch<'a>,
@@ -108,5 +108,5 @@ fn chain<'a>(
 
 /// Returns the lanes of `mask` whose class is in the set.
 fn select_lanes(mask: LaneMask, wanted: &Wanted, classes: &[Class; LANES]) -> LaneMask {
-    lanes(mask).filter(|l| wanted.has(classes[*l])).fold(0, |chosen, l| chosen | 1 << l)
+    lanes(mask).filter(|l| wanted.contains(classes[*l])).fold(0, |chosen, l| chosen | 1 << l)
 }

@@ -38,7 +38,7 @@ struct OperandResults {
 impl OperandSection {
     /// Applies the answer of an operand. Blocks of `flow` continue or begin to wait; waiting blocks
     /// with a verdict continue. Returns the blocks that continue, in input order.
-    pub(super) fn settle<'a>(
+    pub(super) fn apply_answer<'a>(
         &mut self,
         walk: &mut Walk<'_, 'a>,
         at: NodeId,
@@ -64,18 +64,18 @@ impl OperandSection {
             if let Verdict::Wait = verdict {
                 let so_far = known.so_far.get(&ticket).copied().unwrap_or_default();
                 let follows = known.joined.get(&ticket).copied();
-                self.suspend(walk, at, (program, step), subject, (follows, so_far));
+                self.suspend_block(walk, at, (program, step), subject, (follows, so_far));
                 continue;
             }
             decided.push((ticket, verdict));
-            if self.advance(walk, at, (program, step), &mut subject, verdict) {
+            if self.set_next_step(walk, at, (program, step), &mut subject, verdict) {
                 let seen = known.at.get(&root).copied().unwrap_or((place, 0));
                 subject.order = orders.get(seen.0).copied().unwrap_or(subject.order);
                 left.push((seen, subject));
             }
         }
         for ticket in std::mem::take(&mut known.touched) {
-            let root = self.follows(program, ticket).unwrap_or(ticket);
+            let root = self.merged_into(program, ticket).unwrap_or(ticket);
             match self.verdict(&known, root) {
                 Verdict::Wait => {}
                 verdict => decided.push((ticket, verdict)),
@@ -88,11 +88,11 @@ impl OperandSection {
             // Merged blocks share the verdict.
             let others = self.joined.remove(&ticket).unwrap_or_default();
             decided.extend(others.into_iter().map(|other| (other, verdict)));
-            let root = self.follows(program, ticket).unwrap_or(ticket);
+            let root = self.merged_into(program, ticket).unwrap_or(ticket);
             let place = known.at.get(&root).copied().unwrap_or(last);
             let order = orders.get(place.0).copied().unwrap_or_default();
-            if let Some(mut subject) = self.release(walk, at, (program, step), ticket, order)
-                && self.advance(walk, at, (program, step), &mut subject, verdict)
+            if let Some(mut subject) = self.release_block(walk, at, (program, step), ticket, order)
+                && self.set_next_step(walk, at, (program, step), &mut subject, verdict)
             {
                 left.push((place, subject));
             }
@@ -184,13 +184,13 @@ impl OperandSection {
         }
     }
 
-    fn follows(&self, program: usize, ticket: u32) -> Option<u32> {
+    fn merged_into(&self, program: usize, ticket: u32) -> Option<u32> {
         self.programs[program].waiting.get(&ticket)?.follows
     }
 
     /// Sets the next step of a block after a step has been decided. Returns false if the block is
     /// dropped.
-    fn advance(
+    fn set_next_step(
         &mut self,
         walk: &mut Walk<'_, '_>,
         at: NodeId,
@@ -216,7 +216,7 @@ impl OperandSection {
                             dropped.add(bytes);
                         }
                     }
-                    Some(_) => self.ended(&subject.block),
+                    Some(_) => self.report_dropped(&subject.block),
                 }
                 return false;
             }
@@ -225,13 +225,13 @@ impl OperandSection {
     }
 
     /// Reports to the enclosing program that a block of an inner program was dropped.
-    fn ended(&mut self, block: &Block<'_>) {
+    fn report_dropped(&mut self, block: &Block<'_>) {
         let around = block.marks.ticket();
         self.fates.extend((around != 0).then_some(Fate::Dropped(around)));
     }
 
     /// Suspends a block until its operand has answered. If the block cannot be held, it is evicted.
-    fn suspend<'a>(
+    fn suspend_block<'a>(
         &mut self,
         walk: &mut Walk<'_, 'a>,
         at: NodeId,
@@ -244,7 +244,7 @@ impl OperandSection {
             self.came.remove(&subject.ticket);
             match outermost {
                 true => walk.nodes[at].counts.evicted.add(subject.block.length()),
-                false => self.ended(&subject.block),
+                false => self.report_dropped(&subject.block),
             }
             return;
         };
@@ -261,7 +261,7 @@ impl OperandSection {
 
     /// Removes a waiting block from the section so that it continues. Returns `None` if it does not
     /// wait for this step.
-    fn release<'a>(
+    fn release_block<'a>(
         &mut self,
         walk: &mut Walk<'_, 'a>,
         at: NodeId,
@@ -298,7 +298,11 @@ impl OperandSection {
     }
 
     /// Releases all waiting blocks, because no further answers come.
-    pub(super) fn end<'a>(&mut self, walk: &mut Walk<'_, 'a>, at: NodeId) -> Vec<Subject<'a>> {
+    pub(super) fn release_all<'a>(
+        &mut self,
+        walk: &mut Walk<'_, 'a>,
+        at: NodeId,
+    ) -> Vec<Subject<'a>> {
         let mut all = Vec::new();
         // Inner programs have higher indices and end first.
         while let Some(program) = self.programs.iter().rposition(|it| !it.waiting.is_empty()) {
@@ -317,8 +321,8 @@ impl OperandSection {
                     PartialAnswer { arrived: true, .. } => Verdict::Yes(None),
                     _ => Verdict::No,
                 };
-                if let Some(mut subject) = self.release(walk, at, (program, step), ticket, 0)
-                    && self.advance(walk, at, (program, step), &mut subject, verdict)
+                if let Some(mut subject) = self.release_block(walk, at, (program, step), ticket, 0)
+                    && self.set_next_step(walk, at, (program, step), &mut subject, verdict)
                 {
                     flow.push(subject);
                 }

@@ -6,7 +6,7 @@
 
 use super::{EditOutput, FRAGMENT_MIN};
 use abi::{BlockMetadata, Class, Entry, Flags, Marks, RichPointer};
-use buffer::crossing::Batch as Taken;
+use buffer::crossing::Batch as RingBatch;
 use buffer::pool::{Draft, Editing, Pool};
 use filter::{ClassifyContext, Edit, Editable, Keep, Workbench};
 use std::ops::Range;
@@ -15,7 +15,7 @@ use std::ops::Range;
 pub(super) struct BlockEditor<'b, 'i> {
     pub(super) intakes: &'b mut [Pool],
     pub(super) work: &'b mut Pool,
-    pub(super) imported: &'i [Taken<'i>],
+    pub(super) imported: &'i [RingBatch<'i>],
     /// True if the filters downstream accept fragments.
     pub(super) fragments: bool,
 }

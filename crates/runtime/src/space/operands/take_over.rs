@@ -8,7 +8,7 @@ impl OperandSection {
         let steps: Vec<Vec<Option<(usize, usize)>>> = (0..old.programs.len())
             .map(|program| {
                 let steps = 0..old.programs[program].steps.len();
-                steps.map(|step| self.step_like(&old, program, step)).collect()
+                steps.map(|step| self.matching_step(&old, program, step)).collect()
             })
             .collect();
         (self.last, self.held, self.joined) = (old.last, old.held, old.joined);
@@ -32,16 +32,16 @@ impl OperandSection {
     /// Finds the step of this section that corresponds to a step of the old section: it contains a
     /// filter of the old step at the same depth of nesting. Returns its program and step, or
     /// `None`.
-    fn step_like(&self, old: &Self, program: usize, step: usize) -> Option<(usize, usize)> {
+    fn matching_step(&self, old: &Self, program: usize, step: usize) -> Option<(usize, usize)> {
         let mut numbers = Vec::new();
-        old.numbers(program, step, &mut numbers);
+        old.collect_filters(program, step, &mut numbers);
         let outermost = old.programs[program].inside.is_none();
         numbers.into_iter().find_map(|number| {
             self.programs.iter().enumerate().find_map(|(at, it)| {
                 let steps = 0..it.steps.len();
                 let asks = |step: &usize| {
                     let mut numbers = Vec::new();
-                    self.numbers(at, *step, &mut numbers);
+                    self.collect_filters(at, *step, &mut numbers);
                     numbers.contains(&number)
                 };
                 let step = steps.into_iter().find(asks)?;
@@ -51,14 +51,14 @@ impl OperandSection {
     }
 
     /// Adds the planned indices of the filters in a step's operand to `numbers`.
-    fn numbers(&self, program: usize, step: usize, numbers: &mut Vec<usize>) {
+    fn collect_filters(&self, program: usize, step: usize, numbers: &mut Vec<usize>) {
         let operand = self.programs[program].steps.get(step).map_or(&[][..], |it| &it.operand);
         for (_, part) in operand {
             match part {
                 OperandPart::Filter(_, number) => numbers.push(*number),
                 OperandPart::Program(inner) => {
                     let steps = 0..self.programs[*inner].steps.len();
-                    steps.for_each(|step| self.numbers(*inner, step, numbers));
+                    steps.for_each(|step| self.collect_filters(*inner, step, numbers));
                 }
             }
         }
