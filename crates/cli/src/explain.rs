@@ -9,7 +9,7 @@ use crate::failure::refuse;
 use crate::neighbors::NeighborFindings;
 use crate::run::{self, StartNotifier};
 use crate::status::Status;
-use crate::{line, terminal};
+use crate::{line, sharers, terminal};
 use engine::doctor::Refusal;
 use engine::doctor::neighbors::{Neighbors, device_rules};
 use pipeline::explain;
@@ -59,7 +59,10 @@ pub(crate) fn explain(given: &ExplainArguments) -> Status {
         let printed = terminal::print(&match () {
             () if given.json => json_line(&json(plan, machine)),
             () if given.dot => explain::dot(plan),
-            () => explain::text(plan, machine) + &devices_text(plan) + &neighbors_text(plan),
+            () => {
+                let shared = sharers::text(plan);
+                explain::text(plan, machine) + &shared + &devices_text(plan) + &neighbors_text(plan)
+            }
         });
         print_denial(&text, plan, machine);
         Ok(printed)
@@ -206,6 +209,7 @@ fn json(plan: &Plan, machine: &Machine) -> Object {
         ("devices", &devices_json(plan)),
         // Foreign programs and packet sockets at the interfaces.
         ("others", &neighbors(plan)),
+        ("shared", &sharers::find(plan)),
     ])
 }
 

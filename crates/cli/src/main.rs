@@ -28,6 +28,7 @@ mod record;
 mod report_target;
 mod run;
 mod shared;
+mod sharers;
 mod shell;
 mod status;
 mod terminal;

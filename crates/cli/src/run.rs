@@ -49,6 +49,7 @@ pub(crate) fn run_options(given: &RunArguments) -> Options {
         registered: given.background,
         log: given.log.clone(),
         history,
+        serves_prefix: given.serves_prefix,
         record: given.record.clone(),
         record_bytes: given.record_bytes,
         captures_crashes: true,
@@ -71,7 +72,7 @@ pub(crate) fn run_prepared(
     // From here on a signal ends the run in good order.
     signal::watch().map_err(|error| refused(&error))?;
     let ready = prepared.build(run_options).map_err(refuse)?;
-    if let Some(number) = ready.number() {
+    if let Some(number) = ready.number().or_else(|| given.serves_prefix.then_some(0)) {
         notifier.report(number);
     }
     let finished = run_ready(ready, given)?;
@@ -112,7 +113,7 @@ impl StartNotifier {
 
     /// Detaches this process from the terminal if the path runs in the background.
     fn detach(given: &RunArguments) -> Result<Self, Status> {
-        if !given.background {
+        if !given.background && !given.serves_prefix {
             return Ok(Self::NONE);
         }
         let left = sys::process::leave_terminal().and_then(|()| sys::process::detach_stdin());

@@ -2,6 +2,7 @@
 
 use crate::named::{intake, output};
 use crate::process;
+use crate::shared::{reader, share};
 use crate::sink::{discard, drop, files, freeze, json, pcap, print, redirect, tx, weblog};
 use crate::source::{generate, inject, read, replay, rx};
 use crate::{ProcessEntry, SinkEntry, SourceEntry};
@@ -15,6 +16,7 @@ pub const SOURCES: &[SourceEntry] = &[
     generate::ENTRY,
     inject::ENTRY,
     intake::ENTRY,
+    reader::ENTRY,
 ];
 
 /// All sinks.
@@ -25,6 +27,7 @@ pub const SINKS: &[SinkEntry] = &[
     files::ENTRY,
     output::USER_ENTRY,
     output::SOCKET_ENTRY,
+    share::ENTRY,
     freeze::ENTRY,
     weblog::ENTRY,
     tx::ENTRY,

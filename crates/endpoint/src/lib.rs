@@ -14,10 +14,12 @@ pub mod entry;
 mod failure;
 pub mod history;
 mod loss_ranges;
+pub mod message;
 pub mod named;
 mod origins;
 pub mod process;
 pub mod readers;
+pub mod shared;
 pub mod sink;
 pub mod source;
 

@@ -16,6 +16,7 @@ mod format;
 pub mod graph;
 mod names;
 pub mod plan;
+pub mod prefix;
 mod read;
 pub mod registry;
 pub mod share;

@@ -35,6 +35,7 @@ mod hosts;
 mod notice;
 mod options;
 mod own;
+mod prefix;
 mod prepared;
 pub mod privilege;
 mod ready;

@@ -37,8 +37,11 @@ pub struct Options {
     pub record_bytes: Option<u64>,
     /// True to save blocks on which filters panicked as captures in the user's state directory.
     pub captures_crashes: bool,
+    /// True for the process of a shared prefix: the run ends once nobody reads it.
+    pub serves_prefix: bool,
     /// Program to start for workers and untrusted filters: the command `streamline`, or any program
-    /// that calls [`serve_if_asked`](crate::serve_if_asked). Default: this program.
+    /// that calls [`serve_if_asked`](crate::serve_if_asked); for shared prefixes, only the command.
+    /// Default: this program.
     pub helper: Option<PathBuf>,
     /// Filters, sources, sinks and pipe ends of the calling program.
     pub own: Own,

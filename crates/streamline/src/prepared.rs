@@ -4,6 +4,7 @@ use crate::error::OpenError;
 use crate::hosts::Hosts;
 use crate::notice::Notice;
 use crate::options::Options;
+use crate::prefix;
 use crate::workers::requests;
 use engine::record::Head;
 use pipeline::plan::{Machine, Plan, Unplaceable};
@@ -31,7 +32,7 @@ impl Prepared {
     /// [`OpenError::Mistakes`] lists all mistakes at once; other variants report options that
     /// contradict the request, or a filter that no space can run.
     pub fn read(request: &str, options: &Options) -> Result<Self, OpenError> {
-        let (text, graph) = resolve(request, options)?;
+        let (text, graph) = prefix::share(resolve(request, options)?, options)?;
         let Some(of) = requests::worker_count(&graph) else {
             return Self::plan_graph(text, graph, options);
         };

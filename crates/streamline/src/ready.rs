@@ -10,13 +10,16 @@ use crate::registration::Registration;
 use crate::report::Report;
 use crate::workers::run::WorkerRun;
 use crate::workers::{Output, Supervisor};
+use endpoint::shared;
 use engine::build::BuiltPath;
 use engine::digest::digest;
 use engine::live::Live;
 use engine::record::{Recording, Summary};
 use engine::run::{self, Outcome, StopConditions};
 use pipeline::plan::Plan;
+use std::os::fd::{AsFd as _, BorrowedFd};
 use std::sync::Arc;
+use sys::poll::PollSet;
 
 /// A built and registered request, ready to run. Dropping it releases everything that the request
 /// acquired.
@@ -28,6 +31,8 @@ pub struct Ready {
     pub(crate) member: Registration,
     pub(crate) recording: Option<Arc<Recording>>,
     pub(crate) captures_crashes: bool,
+    /// True if the run ends once nobody reads the prefix that it serves.
+    pub(crate) serves_prefix: bool,
     pub(crate) notices: Notices,
 }
 
@@ -65,6 +70,7 @@ impl Ready {
             member,
             recording: None,
             captures_crashes: options.captures_crashes,
+            serves_prefix: options.serves_prefix,
             notices: options.notices.clone(),
         }
     }
@@ -93,7 +99,14 @@ impl Ready {
     /// Runs the request and blocks until it ends. `until` or a stop command from a client can end
     /// it early.
     pub fn run(mut self, until: StopConditions<'_>) -> Result<Finished, OpenError> {
-        let until = StopConditions { readable: self.member.stop(until.readable)?, ..until };
+        let both;
+        let mut wish = until.readable;
+        if self.serves_prefix {
+            let all: Vec<BorrowedFd<'_>> = wish.into_iter().chain([shared::vacancy()?]).collect();
+            both = PollSet::new(&all)?;
+            wish = Some(both.as_fd());
+        }
+        let until = StopConditions { readable: self.member.stop(wish)?, ..until };
         let (plan, outcome, workers) = match self.body {
             Body::Local(paths) => {
                 let live = paths.first().map(BuiltPath::live);

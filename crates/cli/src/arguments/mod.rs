@@ -244,6 +244,9 @@ pub(crate) struct RunArguments {
     /// Run for `streamline start`, which waits on standard input
     #[arg(long, hide = true)]
     pub(crate) background: bool,
+    /// Run the shared prefix of other requests, the first of which waits at standard input
+    #[arg(long, hide = true)]
+    pub(crate) serves_prefix: bool,
     /// Log file to report to other clients as the output of this path
     #[arg(long, hide = true, value_name = "FILE")]
     pub(crate) log: Option<PathBuf>,

@@ -5,6 +5,7 @@ use filter::{Arguments, Parameter, Type, Value};
 use crate::language::label::brief;
 use crate::language::{Diagnostic, Request, nearest};
 use crate::plan::{REPLICAS_MAX, is_parallelism};
+use crate::prefix;
 use crate::share::Share;
 use crate::workers::{self, WORKERS_MAX};
 
@@ -29,6 +30,7 @@ pub const OPTIONS: &[Parameter] = &[
     Parameter::optional("parallel", Type::Text, PARALLEL),
     Parameter::optional("engines", Type::Text, ENGINES),
     Parameter::optional("share", Type::Text, SHARE),
+    Parameter::optional(prefix::OPTION, Type::OneOf(prefix::VALUES), PREFIX),
     Parameter::optional(
         "adapt",
         Type::Flag,
@@ -59,6 +61,10 @@ const SHARE: &str = "in whose memory frames come out of the kernel: user (the de
                      group:NAME (that of those of its members who say so at the same interface: \
                      a frame lies there once, and each of them can read what any of them chose), \
                      or world (that of all users who say so)";
+
+const PREFIX: &str = "who runs the beginning of the line, from a live source to `tcp`: private \
+                      (the default: the line itself), or shared (one process for all of the \
+                      user's lines that begin so; it needs a daemon)";
 
 /// Parses the options of a request; omits invalid ones after reporting them.
 pub(super) fn options(request: &Request, mistakes: &mut Vec<Diagnostic>) -> Arguments {

@@ -1,0 +1,372 @@
+//! Requests that begin the same way share one process for their beginning (`--prefix=shared`), over
+//! a virtual cable.
+
+#![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
+
+mod common;
+
+use common::{Folder, Guard, Ran};
+use serde_json::Value;
+use std::fs::File;
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use testkit::net::{Cable, Pair, SERVER, SERVER_DEVICE};
+use testkit::until;
+
+const PORT: u16 = 80;
+const PREFIX: &str = "rx server0 both=yes | tcp";
+
+/// A cable, a daemon at one end, and a web server beside it.
+struct Site {
+    pair: Pair,
+    folder: Folder,
+    daemon: Option<Guard>,
+    server: Option<JoinHandle<()>>,
+    ended: Arc<AtomicBool>,
+}
+
+impl Site {
+    fn new() -> Option<Self> {
+        let pair = Pair::new(Cable::default())?;
+        let listener = pair.server.enter(|| TcpListener::bind((SERVER, PORT)).unwrap());
+        let ended = Arc::new(AtomicBool::new(false));
+        let told = Arc::clone(&ended);
+        let server = std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                if told.load(Ordering::Relaxed) {
+                    return;
+                }
+                let stream = stream.unwrap();
+                std::thread::spawn(move || serve(stream));
+            }
+        });
+        let folder = Folder::new();
+        let mut site = Self { pair, folder, daemon: None, server: Some(server), ended };
+        let mut daemon = site.command(&["daemon", "--socket", site.place().to_str().unwrap()]);
+        let silent = daemon.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        site.daemon = Some(Guard(silent.spawn().unwrap()));
+        until("a daemon answers", || site.run(&["ps"]).status == Some(0));
+        Some(site)
+    }
+
+    fn place(&self) -> std::path::PathBuf {
+        self.folder.path().join("daemon")
+    }
+
+    fn command(&self, words: &[&str]) -> Command {
+        let mut command = self.pair.server.command(env!("CARGO_BIN_EXE_streamline"));
+        command.args(words).current_dir(self.folder.path());
+        command.env("STREAMLINE_DAEMON", self.place()).env("NO_COLOR", "1");
+        command.env("XDG_STATE_HOME", self.folder.path().join("state"));
+        command
+    }
+
+    fn run(&self, words: &[&str]) -> Ran {
+        Ran::from(self.command(words).output().unwrap())
+    }
+
+    /// Starts a request under a name, and waits until it reads.
+    fn start(&self, name: &str, line: &str) -> Reader {
+        let file = |end: &str| File::create(self.folder.path().join(format!("{name}.{end}")));
+        let report = format!("--report={name}.report");
+        let mut command = self.command(&["run", "--json", &report, "--as", name, line]);
+        command.stdout(file("out").unwrap()).stderr(file("err").unwrap());
+        let mut reader = Reader { name: name.to_owned(), child: command.spawn().unwrap() };
+        until("it is listed", || {
+            let ended = reader.child.try_wait().unwrap();
+            assert_eq!(ended, None, "{}", self.folder.read(&format!("{name}.err")));
+            self.lines().contains(name)
+        });
+        reader
+    }
+
+    fn lines(&self) -> String {
+        self.run(&["ps"]).out
+    }
+
+    /// Returns the processes that serve prefixes.
+    fn servers(&self) -> Vec<u32> {
+        let paths: Value = serde_json::from_str(&self.run(&["ps", "--json"]).out).unwrap();
+        let all = paths["paths"].as_array().unwrap().iter();
+        let serves = |path: &&Value| path["line"].as_str().unwrap().contains("| share ");
+        let process = |path: &Value| u32::try_from(path["process"].as_u64().unwrap()).unwrap();
+        all.filter(serves).map(process).collect()
+    }
+
+    /// Opens a connection.
+    fn connect(&self) -> Connection {
+        Connection(BufReader::new(
+            self.pair.client.enter(|| TcpStream::connect((SERVER, PORT)).unwrap()),
+        ))
+    }
+
+    /// Asks for these numbers of bytes, each in a connection of its own.
+    fn ask_each(&self, sizes: impl IntoIterator<Item = usize>) {
+        sizes.into_iter().for_each(|size| self.connect().ask(size));
+    }
+
+    /// Waits until a reader has printed a number of messages.
+    fn wait_printed(&self, reader: &Reader, count: usize) {
+        until("it has printed them", || self.printed(reader).len() >= count);
+    }
+
+    /// Returns what a reader has printed: the paths or sizes of messages, in order.
+    fn printed(&self, reader: &Reader) -> Vec<String> {
+        let out = self.folder.read(&format!("{}.out", reader.name));
+        let whole = out.split_inclusive('\n').filter(|line| line.ends_with('\n'));
+        let message = |line: &str| -> Option<String> {
+            let message: Value = serde_json::from_str(line).ok()?;
+            let what = message.get("url").or_else(|| message.get("status"))?;
+            Some(what.to_string())
+        };
+        whole.filter_map(message).collect()
+    }
+
+    /// Stops a reader, and returns its report. Its ledger must balance.
+    fn stop(&self, mut reader: Reader) -> Value {
+        signal(reader.child.id(), "-INT");
+        let ended = reader.child.wait().unwrap();
+        let errors = self.folder.read(&format!("{}.err", reader.name));
+        assert!(ended.success(), "{}: {ended}: {errors}", reader.name);
+        let report = self.folder.read(&format!("{}.report", reader.name));
+        let report: Value = serde_json::from_str(&report).unwrap();
+        assert_eq!(report["balanced"], true, "{report}");
+        report
+    }
+}
+
+impl Drop for Site {
+    fn drop(&mut self) {
+        self.ended.store(true, Ordering::Relaxed);
+        let _ = self.pair.client.enter(|| TcpStream::connect((SERVER, PORT)));
+        self.server.take().map(JoinHandle::join);
+    }
+}
+
+/// Answers the requests of one connection: `/N` with N bytes, `/half/N` with N bytes of which the
+/// second half waits for another byte of the client.
+fn serve(stream: TcpStream) {
+    let mut reader = BufReader::new(stream.try_clone().unwrap());
+    let mut to = stream;
+    loop {
+        let mut head = Vec::new();
+        loop {
+            let mut line = String::new();
+            if reader.read_line(&mut line).unwrap_or(0) == 0 {
+                return;
+            }
+            if line == "\r\n" {
+                break;
+            }
+            head.push(line);
+        }
+        let path = head[0].split(' ').nth(1).unwrap();
+        let size: usize = path.rsplit('/').next().unwrap().parse().unwrap();
+        let body = vec![b'x'; size];
+        let (first, second) = body.split_at(size / 2);
+        let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {size}\r\n\r\n");
+        to.write_all(&[head.as_bytes(), first].concat()).unwrap();
+        if path.starts_with("/half/") {
+            reader.read_exact(&mut [0]).unwrap();
+        }
+        to.write_all(second).unwrap();
+    }
+}
+
+/// A connection of a client.
+struct Connection(BufReader<TcpStream>);
+
+impl Connection {
+    fn send(&mut self, text: &str) {
+        self.0.get_mut().write_all(text.as_bytes()).unwrap();
+    }
+
+    /// Asks for a number of bytes, and reads them.
+    fn ask(&mut self, size: usize) {
+        self.send(&format!("GET /{size} HTTP/1.1\r\nHost: here\r\n\r\n"));
+        self.read(size, true);
+    }
+
+    fn read(&mut self, size: usize, with_head: bool) {
+        let mut line = String::new();
+        while with_head && line != "\r\n" {
+            line.clear();
+            self.0.read_line(&mut line).unwrap();
+        }
+        self.0.read_exact(&mut vec![0; size]).unwrap();
+    }
+}
+
+/// A running request.
+struct Reader {
+    name: String,
+    child: Child,
+}
+
+impl Reader {
+    fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn signal(process: u32, name: &str) {
+    let done = Command::new("kill").arg(name).arg(process.to_string()).status();
+    assert!(done.unwrap().success(), "{name} {process}");
+}
+
+fn line(rest: &str) -> String {
+    format!("--prefix=shared {PREFIX} | http |{rest} json")
+}
+
+fn paths(sizes: impl IntoIterator<Item = usize>) -> Vec<String> {
+    sizes.into_iter().map(|size| format!("\"/{size}\"")).collect()
+}
+
+/// Returns the counters of the source `shared`.
+fn source(report: &Value) -> &Value {
+    &report["sources"][0]
+}
+
+#[test]
+fn o6_o7_sharers_print_what_private_requests_print() {
+    let Some(site) = Site::new() else { return };
+    assert_eq!(SERVER_DEVICE, "server0");
+    let private = site.start("private", &format!("{PREFIX} | http |request json"));
+    let [one, other] = ["one", "other"].map(|name| site.start(name, &line("request")));
+    let answers = site.start("answers", &line("response"));
+    // One reassembler for three requests.
+    assert_eq!(site.servers().len(), 1, "{}", site.lines());
+    let mut several = site.connect();
+    (1..20).for_each(|size| several.ask(size * 100));
+    site.ask_each(20..60);
+    let wanted: Vec<String> = paths((1..20).map(|size| size * 100).chain(20..60));
+    for reader in [&private, &one, &other, &answers] {
+        site.wait_printed(reader, wanted.len());
+    }
+    assert_eq!(site.printed(&answers).len(), wanted.len());
+    for reader in [&private, &one, &other] {
+        assert_eq!(site.printed(reader), wanted, "{}", reader.name);
+    }
+    drop(several);
+    site.stop(private);
+    for reader in [one, other, answers] {
+        let report = site.stop(reader);
+        assert_eq!(report["lost"], 0, "{report}");
+        let seen = source(&report);
+        assert_eq!(seen["name"], "shared");
+        assert_eq!(seen["seen"], seen["given"], "{report}");
+    }
+    // The process of the prefix ends after its last reader, without a block.
+    until("it has ended", || site.servers().is_empty());
+}
+
+#[test]
+fn o6_sharers_that_come_late_leave_or_die_cost_the_others_nothing() {
+    let Some(site) = Site::new() else { return };
+    let mut first = site.start("first", &line("request"));
+    let stays = site.start("stays", &line("request"));
+    let mut open = site.connect();
+    open.ask(100);
+    site.wait_printed(&stays, 1);
+    first.kill();
+    let late = site.start("late", &line("request"));
+    open.ask(101);
+    site.ask_each(200..210);
+    site.wait_printed(&stays, 12);
+    site.wait_printed(&late, 10);
+    assert_eq!(site.printed(&stays), paths([100, 101].into_iter().chain(200..210)));
+    // The connection that was open before it came is not given.
+    assert_eq!(site.printed(&late), paths(200..210));
+    let report = site.stop(late);
+    assert_eq!(report["lost"], 0, "{report}");
+    let remark = source(&report)["remark"].as_str().unwrap().to_owned();
+    assert!(remark.contains("10 connections of `rx server0 both=yes | tcp`"), "{remark}");
+    assert!(remark.contains("had begun before this request joined"), "{remark}");
+    open.ask(102);
+    site.wait_printed(&stays, 13);
+    assert_eq!(site.servers().len(), 1);
+    assert_eq!(site.stop(stays)["lost"], 0);
+}
+
+#[test]
+fn o6_killed_process_of_a_prefix_is_replaced() {
+    let Some(site) = Site::new() else { return };
+    let readers = ["one", "other"].map(|name| site.start(name, &line("request")));
+    site.ask_each(10..15);
+    readers.iter().for_each(|reader| site.wait_printed(reader, 5));
+    let servers = site.servers();
+    assert_eq!(servers.len(), 1);
+    signal(servers[0], "-KILL");
+    until("another took its place", || {
+        let now = site.servers();
+        now.len() == 1 && now != servers
+    });
+    let has_joined = |reader: &Reader| {
+        // Both join at their own pace: a connection that neither has to see tells when.
+        site.ask_each([7]);
+        site.printed(reader).len() > 5
+    };
+    readers.iter().for_each(|reader| until("it has joined", || has_joined(reader)));
+    site.ask_each(20..25);
+    for reader in readers {
+        until("it sees what begins now", || site.printed(&reader).ends_with(&paths(20..25)));
+        let report = site.stop(reader);
+        let remark = source(&report)["remark"].as_str().unwrap().to_owned();
+        assert!(remark.contains("its process ended 1 times and was replaced"), "{remark}");
+    }
+}
+
+#[test]
+fn o6_stopped_sharer_is_told_its_loss_and_delays_nobody() {
+    const SIZE: usize = 40 << 20;
+    let Some(site) = Site::new() else { return };
+    let exchange = |path: &str, size: usize| {
+        let request = format!("GET {path} HTTP/1.1\r\nHost: here\r\n\r\n").len();
+        let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {size}\r\n\r\n").len();
+        (request + head + size) as u64
+    };
+    let before = exchange("/10", 10);
+    // One more byte asks for the second half.
+    let sent = before + exchange(&format!("/half/{SIZE}"), SIZE) + 1 + exchange("/11", 11);
+    let given = |name: &str| {
+        let top = site.run(&["top", "--once", "--json", name]).out;
+        let top: Value = serde_json::from_str(&top).unwrap();
+        top["given"]["bytes"].as_u64().unwrap_or_default()
+    };
+    let reads = site.start("reads", &format!("--prefix=shared {PREFIX} | count"));
+    let stops = site.start("stops", &format!("--prefix=shared {PREFIX} | count"));
+    let mut open = site.connect();
+    open.ask(10);
+    until("it knows the connection", || given("stops") == before);
+    signal(stops.child.id(), "-STOP");
+    open.send(&format!("GET /half/{SIZE} HTTP/1.1\r\nHost: here\r\n\r\n"));
+    open.read(SIZE / 2, true);
+    // The other is not delayed.
+    until("what was sent has arrived", || given("reads") >= (SIZE / 2) as u64);
+    signal(stops.child.id(), "-CONT");
+    open.send("!");
+    open.read(SIZE / 2, false);
+    open.ask(11);
+    drop(open);
+    for name in ["reads", "stops"] {
+        until("all bytes have arrived", || given(name) == sent);
+    }
+    let (whole, torn) = (site.stop(reads), site.stop(stops));
+    let lost = torn["lost"].as_u64().unwrap();
+    let [whole, torn] = [source(&whole), source(&torn)];
+    assert!(lost > 0 && torn["dropped"]["overwritten"] == lost, "{torn}");
+    // What it has lost of the connection is a hole of its length.
+    assert_eq!([&whole["given"]["bytes"], &torn["given"]["bytes"]], [sent, sent], "{torn}");
+}

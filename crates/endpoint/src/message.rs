@@ -1,0 +1,248 @@
+//! Blocks as messages between processes: the entry of a block, in memory layout, then the bytes of
+//! its frame.
+//!
+//! Both ends run the same program, so the format has no version. A reader checks every field.
+
+use crate::Intake;
+use abi::{BLOCK_MAX, Class, DbufId, Entry, Extent, Flags, Marks, RichPointer};
+use filter::Block;
+use zerocopy::{FromBytes as _, IntoBytes as _};
+
+/// Number of bytes of a message before the frame.
+pub const HEAD_BYTES: usize = size_of::<Entry>();
+/// Maximum length of a message in bytes.
+pub const MESSAGE_MAX: usize = BLOCK_MAX;
+
+/// Returns the length of a block's message.
+pub const fn length_of(block: &Block<'_>) -> usize {
+    HEAD_BYTES + block.frame.len()
+}
+
+/// Writes a block; `room` must be [`length_of`] bytes long. Returns the length.
+pub fn write(block: &Block<'_>, room: &mut [u8]) -> usize {
+    let Some((head, frame)) = room.split_at_mut_checked(HEAD_BYTES) else { return 0 };
+    let mut entry = block.entry();
+    if !entry.pointer.is_hole() {
+        // The captured length is that of the transferred bytes.
+        entry.marks.captured = u32::try_from(block.frame.len()).unwrap_or(u32::MAX);
+        entry.marks.wire_length = entry.marks.wire_length.max(entry.marks.captured);
+    }
+    head.copy_from_slice(entry.as_bytes());
+    let length = frame.len().min(block.frame.len());
+    frame[..length].copy_from_slice(&block.frame[..length]);
+    HEAD_BYTES + length
+}
+
+/// The defect in an untrusted message.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum MessageDefect {
+    /// The message is shorter than an entry.
+    #[error("it is shorter than its head")]
+    Short,
+    /// The view exceeds the frame.
+    #[error("its view lies outside of its frame")]
+    View,
+    /// A layer begins outside of the frame.
+    #[error("one of its layers begins outside of its frame")]
+    Layer,
+    /// The class is one that no block may have.
+    #[error("it has a class that no block may have")]
+    Class,
+    /// Undefined flags are set.
+    #[error("it has flags that do not exist")]
+    Flags,
+    /// The origin is a source that the path does not have.
+    #[error("it names a source that the path does not have")]
+    Origin,
+    /// The captured length differs from the length of the frame, or exceeds the wire length.
+    #[error("it is longer than its frame was on the wire")]
+    Length,
+    /// The message is neither a block nor an expected record.
+    #[error("it is nothing that is said")]
+    StateRecord,
+    /// The filter state is invalid.
+    #[error("nothing that a filter can know")]
+    State,
+    /// The message adds more state or held blocks than a filter may have.
+    #[error("more than a filter may keep")]
+    TooMuch,
+}
+
+/// All defined flags.
+const FLAGS_DEFINED: Flags = Flags::FIRST
+    .with(Flags::LAST)
+    .with(Flags::BACKWARD)
+    .with(Flags::CHECKSUM_UNSET)
+    .with(Flags::END)
+    .with(Flags::BROKEN);
+
+/// Decodes and checks the block in a message, for a path with `origins` sources. The pointer of the
+/// returned entry is still that of the sender; see [`placed_entry`].
+pub fn read(message: &[u8], origins: u16) -> Result<(Entry, &[u8]), MessageDefect> {
+    let (head, frame) = message.split_at_checked(HEAD_BYTES).ok_or(MessageDefect::Short)?;
+    let entry = Entry::read_from_bytes(head).map_err(|_| MessageDefect::Short)?;
+    let Entry { pointer, context, mut marks } = entry;
+    let here = u32::try_from(frame.len()).map_err(|_| MessageDefect::View)?;
+    if !pointer.is_hole() {
+        let end = u64::from(marks.view) + u64::from(pointer.length());
+        if end > u64::from(here) {
+            return Err(MessageDefect::View);
+        }
+        if marks.captured != here {
+            return Err(MessageDefect::Length);
+        }
+    } else if marks.captured > here && here > 0 {
+        return Err(MessageDefect::View);
+    }
+    let layers = [marks.network, marks.transport, marks.payload];
+    if layers.iter().any(|at| *at != Marks::UNKNOWN && u32::from(*at) > marks.captured) {
+        return Err(MessageDefect::Layer);
+    }
+    if marks.wire_length < marks.captured {
+        return Err(MessageDefect::Length);
+    }
+    if pointer.class == Class::HELD {
+        return Err(MessageDefect::Class);
+    }
+    if !FLAGS_DEFINED.has(context.flags) {
+        return Err(MessageDefect::Flags);
+    }
+    if context.origin >= origins {
+        return Err(MessageDefect::Origin);
+    }
+    // The sequence among replicas is assigned by the path.
+    marks = marks.with_seq(0, false);
+    Ok((Entry { pointer, context, marks }, frame))
+}
+
+/// Checks the block of a message and copies it into an intake. Returns its length in view; `None`
+/// if memory is lacking at the moment.
+pub fn put(
+    message: &[u8],
+    origins: u16,
+    intake: &mut Intake<'_>,
+) -> Result<Option<u32>, MessageDefect> {
+    let (entry, frame) = read(message, origins)?;
+    let entry = if entry.pointer.is_hole() {
+        entry_without_bytes(entry)
+    } else {
+        // A block without bytes still needs an address.
+        let copy = |room: &mut [u8]| {
+            let room = room.get_mut(..frame.len()).unwrap_or_default();
+            room.copy_from_slice(frame);
+            frame.len().max(1)
+        };
+        match intake.pool.append(frame.len().max(1), copy) {
+            Some((place, _)) => placed_entry(entry, intake.pool.id(), place),
+            None => return Ok(None),
+        }
+    };
+    Ok(intake.put(entry).then_some(entry.pointer.length()))
+}
+
+/// Returns the entry of a block whose frame has been placed at this address.
+fn placed_entry(entry: Entry, dbuf: DbufId, frame: Extent) -> Entry {
+    let place = frame.within(entry.marks.view, entry.pointer.length());
+    Entry { pointer: RichPointer::new(dbuf, place, entry.pointer.class), ..entry }
+}
+
+/// Returns the entry of a block, holes included, whose frame is at this address.
+#[must_use]
+pub fn located_entry(entry: Entry, dbuf: DbufId, frame: Extent) -> Entry {
+    if entry.pointer.is_hole() {
+        entry_without_bytes(entry)
+    } else {
+        placed_entry(entry, dbuf, frame)
+    }
+}
+
+/// Placeholder address of a frame in a message; the receiver assigns a real one.
+const NOWHERE: DbufId = match DbufId::new(1) {
+    Some(id) => id,
+    None => DbufId::HOLE,
+};
+
+/// Returns the entry of a block whose frame is sent or stored separately.
+pub fn entry_without_frame(entry: Entry) -> Entry {
+    match entry.pointer.is_hole() {
+        true => entry_without_bytes(entry),
+        false => placed_entry(entry, NOWHERE, Extent::new(0, entry.marks.captured)),
+    }
+}
+
+/// Returns the entry of a block without bytes.
+fn entry_without_bytes(entry: Entry) -> Entry {
+    let pointer = RichPointer::hole(entry.pointer.length()).with_class(entry.pointer.class);
+    Entry { pointer, ..entry }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use abi::BlockMetadata;
+
+    fn message(entry: Entry, frame: &[u8]) -> Vec<u8> {
+        [entry.as_bytes(), frame].concat()
+    }
+
+    fn entry(view: u32, length: u32, captured: u32) -> Entry {
+        let dbuf = DbufId::new(9).unwrap();
+        let pointer = RichPointer::new(dbuf, Extent::new(77, length), Class(80));
+        let mut marks = Marks::frame(1, captured, captured.max(1500));
+        marks.view = view;
+        Entry::new(
+            pointer,
+            BlockMetadata { time: 5, session: 3, ..BlockMetadata::default() },
+            marks,
+        )
+    }
+
+    #[test]
+    fn j5_block_message_decodes_to_the_sent_block() {
+        let honest = entry(14, 20, 60);
+        let bytes = message(honest, &[7; 60]);
+        let (read, frame) = read(&bytes, 1).unwrap();
+        assert_eq!((read.context, read.marks, frame), (honest.context, honest.marks, &[7; 60][..]));
+        let dbuf = DbufId::new(2).unwrap();
+        let placed_entry = placed_entry(read, dbuf, Extent::new(4096, 60));
+        assert_eq!(
+            (placed_entry.pointer.place, placed_entry.pointer.class),
+            (Extent::new(4110, 20), Class(80))
+        );
+        assert_eq!(placed_entry.frame().place, Extent::new(4096, 60));
+        let gap = Entry { pointer: RichPointer::hole(100), ..entry(0, 0, 0) };
+        let (gap, none) = super::read(gap.as_bytes(), 1).unwrap();
+        assert_eq!((entry_without_bytes(gap).pointer.length(), none.len()), (100, 0));
+    }
+
+    #[test]
+    fn j5_invalid_block_messages_are_refused() {
+        let lie = |entry: Entry, frame: &[u8]| read(&message(entry, frame), 2).err();
+        let honest = entry(14, 20, 60);
+        assert_eq!(lie(honest, &[0; 60]), None);
+        assert_eq!(read(&honest.as_bytes()[..63], 2).err(), Some(MessageDefect::Short));
+        assert_eq!(lie(honest, &[0; 33]), Some(MessageDefect::View));
+        assert_eq!(lie(entry(u32::MAX, 20, 60), &[0; 60]), Some(MessageDefect::View));
+        assert_eq!(lie(honest, &[0; 59]), Some(MessageDefect::Length));
+        let marks = |change: &dyn Fn(&mut Marks)| {
+            let mut lying = honest;
+            change(&mut lying.marks);
+            lying
+        };
+        for at in [61, u16::MAX - 1] {
+            let layer = Some(MessageDefect::Layer);
+            assert_eq!(lie(marks(&|marks| marks.network = at), &[0; 60]), layer);
+            assert_eq!(lie(marks(&|marks| marks.transport = at), &[0; 60]), layer);
+            assert_eq!(lie(marks(&|marks| marks.payload = at), &[0; 60]), layer);
+        }
+        let short = marks(&|marks| marks.wire_length = 59);
+        assert_eq!(lie(short, &[0; 60]), Some(MessageDefect::Length));
+        let held = Entry { pointer: honest.pointer.with_class(Class::HELD), ..honest };
+        assert_eq!(lie(held, &[0; 60]), Some(MessageDefect::Class));
+        let context = |context: BlockMetadata| Entry { context, ..honest };
+        let flags = context(BlockMetadata { flags: Flags(1 << 9), ..honest.context });
+        assert_eq!(lie(flags, &[0; 60]), Some(MessageDefect::Flags));
+        let origin = context(BlockMetadata { origin: 2, ..honest.context });
+        assert_eq!(lie(origin, &[0; 60]), Some(MessageDefect::Origin));
+    }
+}

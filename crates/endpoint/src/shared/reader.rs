@@ -1,0 +1,382 @@
+//! `shared`: the streams that a prefix gives, read from the process that runs it for all requests
+//! of the user.
+//!
+//! In: messages of `share`, copied once into the pool, and then checked. Out: the blocks of
+//! sessions that begin after this source has joined; a hole where blocks were overwritten. If the
+//! process of the prefix is killed, its sessions end, and another process takes its place.
+
+use super::sessions::{Admission, ReadSessions, STAMP_BYTES, SharedStamp};
+use super::{STARTER, Started, ring_name};
+use crate::message::{self, HEAD_BYTES, MESSAGE_MAX};
+use crate::{
+    DropReason, Failure, Intake, Opening, Source, SourceCounters, SourceEntry, SourceStatus,
+};
+use abi::{Entry, Extent};
+use buffer::Fault;
+use buffer::name::{self, Error};
+use buffer::stream::{BlockRead, Input};
+use filter::{
+    Amount, Description, Form, OutputForm, Parameter, StateFacts, Type, WorkerRule, transport,
+};
+use std::os::fd::{AsFd as _, BorrowedFd};
+use std::thread::JoinHandle;
+
+/// The description of `shared`.
+pub const SHARED: Description = Description {
+    name: "shared",
+    summary: "give the streams of a beginning that several requests share",
+    details: "\
+Gives what `prefix` gives, a request that ends with `tcp`, from a process that runs it once for all
+requests of this user that begin so. The first one starts the process, and it ends after the last;
+`streamline ps` lists it. The class is the server's port, as behind `tcp`.
+
+Connections that have begun before this request joined are not given. What this request was too slow
+to read is overwritten, counted, and a hole in its connection. If the process of the prefix is
+killed, its connections end, and another process takes over.
+
+With `--prefix=shared`, Streamline puts this source in the place of the beginning of a request.
+
+Dropped: `overwritten` (too slow), `unread` (in the ring at the end).",
+    example: "shared \"rx eth0 | tcp\" | http |get count",
+    gives: OutputForm::Form(Form::Stream),
+    classes: transport::tcp::TCP.classes,
+    state: StateFacts::NONE.several(|_| {
+        WorkerRule::Not("one process gives it, to one reader each", WorkerRule::DEFAULT_HINT)
+    }),
+    parameters: &[Parameter::needed("prefix", Type::Text, "the beginning that is shared")],
+    ..Description::SOURCE
+};
+
+/// The catalog entry of `shared`.
+pub const ENTRY: SourceEntry = SourceEntry::new(&SHARED, open);
+
+const OVERWRITTEN: DropReason = DropReason::Named("overwritten");
+/// Number of attempts to find or start the process of a prefix: others may start or end one too.
+const JOINS_MAX: usize = 8;
+/// Room for a message whose length is unknown: most frames fit.
+const DRAFT_MIN: usize = 4096;
+/// Interval between looks for another process, in ns.
+const REJOIN_INTERVAL: u64 = 10_000_000;
+
+/// A reader of a shared prefix.
+struct Shared {
+    prefix: String,
+    /// The ring; `None` once it has ended.
+    input: Option<Input>,
+    /// A thread that finds or starts another process.
+    rejoin: Option<JoinHandle<Result<Input, Failure>>>,
+    sessions: ReadSessions,
+    /// Blocks made here, to be given before all others.
+    made: Vec<Entry>,
+    /// A message that came with too many made blocks for one pass.
+    kept: Option<Vec<u8>>,
+    origin: u16,
+    asleep: bool,
+    /// Number of the next block of the ring.
+    next: u64,
+    /// Number of blocks in the ring after which a stopped source ends.
+    last: Option<u64>,
+    is_over: bool,
+    given: Amount,
+    unbegun: u64,
+    /// Blocks lost in rings of ended processes, and blocks taken from the current ring.
+    lost_before: u64,
+    unread: u64,
+    deaths: u64,
+}
+
+/// Result of reading one message.
+enum Next {
+    Given,
+    Nothing,
+    Full,
+    End,
+    /// The process of the prefix is gone.
+    Gone,
+}
+
+/// Opens `shared`.
+fn open(opening: &Opening<'_>) -> Result<Box<dyn Source>, Failure> {
+    let prefix = opening.arguments.text("prefix").unwrap_or_default().to_owned();
+    let input = join(&prefix)?;
+    Ok(Box::new(Shared {
+        prefix,
+        // The first block that is read says it exactly.
+        next: input.writer_counts().blocks,
+        input: Some(input),
+        rejoin: None,
+        sessions: ReadSessions::default(),
+        made: Vec::new(),
+        kept: None,
+        origin: opening.origin,
+        asleep: false,
+        last: None,
+        is_over: false,
+        given: Amount::default(),
+        unbegun: 0,
+        lost_before: 0,
+        unread: 0,
+        deaths: 0,
+    }))
+}
+
+/// Opens the ring of a prefix, and starts its process if there is none. Blocks until it runs.
+fn join(prefix: &str) -> Result<Input, Failure> {
+    let name = ring_name(prefix);
+    let wrong = |why: &dyn std::fmt::Display| Failure::new("share", prefix, why);
+    let mut message = String::new();
+    for _ in 0..JOINS_MAX {
+        match name::open_stream(&name) {
+            Ok(input) => return Ok(input),
+            Err(Error::Unknown(_) | Error::Ended(_)) => {}
+            Err(error) => return Err(wrong(&error)),
+        }
+        let Some(starter) = STARTER.get() else {
+            let failure = wrong(&"no process runs it, and this program starts none");
+            return Err(failure.hint("start one by `streamline run`"));
+        };
+        if let Started::Ended(why) = starter(prefix)? {
+            message = why;
+        }
+    }
+    Err(wrong(&if message.is_empty() { "its process ends at once" } else { message.trim() }))
+}
+
+impl Source for Shared {
+    fn give(&mut self, intake: &mut Intake<'_>) -> Result<SourceStatus, Failure> {
+        let before = self.given.blocks;
+        if let Some(input) = self.input.as_mut().filter(|_| std::mem::take(&mut self.asleep)) {
+            input.wake(true);
+        }
+        let again = SourceStatus::retry_at(intake.now);
+        let status = loop {
+            if !self.give_made(intake) || intake.room() == 0 {
+                break again;
+            }
+            if self.is_over {
+                return Ok(SourceStatus::End);
+            }
+            if self.rejoin.is_some() {
+                match self.try_rejoin()? {
+                    true => continue,
+                    false => break SourceStatus::retry_at(intake.now + REJOIN_INTERVAL),
+                }
+            }
+            match self.next(intake)? {
+                Next::Given => {}
+                Next::Full => break again,
+                Next::Nothing if self.given.blocks > before => break again,
+                Next::Nothing => match self.fall_asleep() {
+                    true => {}
+                    false => break SourceStatus::AWAITS_INPUT,
+                },
+                Next::End => {
+                    self.leave();
+                    self.is_over = true;
+                }
+                Next::Gone if self.last.is_some() => {
+                    self.leave();
+                    self.is_over = true;
+                }
+                Next::Gone => {
+                    self.leave();
+                    self.deaths += 1;
+                    let prefix = self.prefix.clone();
+                    let thread = std::thread::Builder::new().name("rejoin".to_owned());
+                    let thread = thread.spawn(move || join(&prefix));
+                    let failed = |error| Failure::new("share", &*self.prefix, error);
+                    self.rejoin = Some(thread.map_err(failed)?);
+                }
+            }
+        };
+        Ok(if self.given.blocks > before { SourceStatus::Blocks } else { status })
+    }
+
+    fn counters(&self) -> SourceCounters {
+        let lost = self.lost();
+        let dropped = [(OVERWRITTEN, lost), (DropReason::Unread, self.unread)];
+        let dropped = dropped.into_iter().filter(|(_, count)| *count > 0);
+        let dropped: Vec<_> = dropped.map(|(reason, count)| (reason, Some(count))).collect();
+        let blocks = self.given.blocks + lost + self.unread;
+        let observed = Amount { blocks, bytes: self.given.bytes };
+        let remark = Some(self.remark());
+        SourceCounters {
+            dropped,
+            observed: Some(observed),
+            remark,
+            ..SourceCounters::all(self.given)
+        }
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.input.as_ref()?.as_fd())
+    }
+
+    fn stop(&mut self) -> bool {
+        self.last = self.input.as_ref().map(|input| input.writer_counts().blocks);
+        self.is_over |= self.last.is_none();
+        self.rejoin = None;
+        true
+    }
+
+    fn close(&mut self) {
+        if let Some(input) = &self.input {
+            let written = self.last.unwrap_or_else(|| input.writer_counts().blocks);
+            self.unread = written.saturating_sub(self.next);
+        }
+    }
+}
+
+impl Shared {
+    /// Gives the blocks made here; returns false if the room does not suffice.
+    fn give_made(&mut self, intake: &mut Intake<'_>) -> bool {
+        let count = self.made.len().min(intake.room());
+        for entry in self.made.drain(..count) {
+            self.given.add(entry.pointer.length());
+            intake.put(entry);
+        }
+        self.made.is_empty()
+    }
+
+    /// Reads one message and gives its block, if its session is admitted.
+    fn next(&mut self, intake: &mut Intake<'_>) -> Result<Next, Failure> {
+        if let Some(kept) = self.kept.take() {
+            let Some((place, _)) = intake.pool.append(kept.len(), |room| {
+                room.copy_from_slice(&kept);
+                kept.len()
+            }) else {
+                self.kept = Some(kept);
+                return Ok(Next::Full);
+            };
+            return self.put(intake, place, &kept);
+        }
+        let Some(input) = &mut self.input else { return Ok(Next::Gone) };
+        if self.last.is_some_and(|last| self.next >= last) {
+            return Ok(Next::End);
+        }
+        let mut room = DRAFT_MIN;
+        loop {
+            let Some(mut draft) = intake.pool.draft(room, room) else { return Ok(Next::Full) };
+            match input.read_block(&mut draft) {
+                Ok(BlockRead::Block(length)) => {
+                    let bytes = draft.get(..length).unwrap_or_default();
+                    let read = SharedStamp::read(bytes).ok_or(message::MessageDefect::Short);
+                    let (stamp, block) = read.map_err(|lie| self.lied(&lie))?;
+                    let (entry, _) = message::read(block, 1).map_err(|lie| self.lied(&lie))?;
+                    self.next = stamp.number + 1;
+                    if self.sessions.admit(stamp, &entry, &mut self.made) == Admission::Unbegun {
+                        self.unbegun += 1;
+                        return Ok(Next::Given);
+                    }
+                    if self.made.len() >= intake.room() {
+                        self.kept = Some(bytes.to_vec());
+                        return Ok(Next::Given);
+                    }
+                    let place = draft.commit(length);
+                    return self.place(intake, place, entry);
+                }
+                Ok(BlockRead::Nothing) if self.last.is_some() => return Ok(Next::End),
+                Ok(BlockRead::Nothing) => return Ok(Next::Nothing),
+                Ok(BlockRead::End) => return Ok(Next::End),
+                Err(Fault::TooLong { length, .. }) if room < length => {
+                    drop(draft);
+                    room = length.min(STAMP_BYTES + MESSAGE_MAX);
+                }
+                Err(Fault::Abandoned) => return Ok(Next::Gone),
+                Err(fault) => return Err(self.lied(&fault)),
+            }
+        }
+    }
+
+    /// Gives the block of a message that was kept.
+    fn put(
+        &mut self,
+        intake: &mut Intake<'_>,
+        place: Extent,
+        kept: &[u8],
+    ) -> Result<Next, Failure> {
+        let block = kept.get(STAMP_BYTES..).unwrap_or_default();
+        let (entry, _) = message::read(block, 1).map_err(|lie| self.lied(&lie))?;
+        self.place(intake, place, entry)
+    }
+
+    /// Gives a block whose message is in the pool, after the blocks made for it.
+    fn place(
+        &mut self,
+        intake: &mut Intake<'_>,
+        place: Extent,
+        entry: Entry,
+    ) -> Result<Next, Failure> {
+        self.give_made(intake);
+        let head = u32::try_from(STAMP_BYTES + HEAD_BYTES).unwrap_or(u32::MAX);
+        let mut entry = message::located_entry(
+            entry,
+            intake.pool.id(),
+            place.within(head, place.length().saturating_sub(head)),
+        );
+        entry.context.origin = self.origin;
+        self.given.add(entry.pointer.length());
+        intake.put(entry);
+        Ok(Next::Given)
+    }
+
+    /// Announces that the source is about to sleep. Returns true if there is something to read.
+    fn fall_asleep(&mut self) -> bool {
+        let Some(input) = &mut self.input else { return true };
+        self.asleep = true;
+        let has_more = input.fall_asleep().unwrap_or(true);
+        if has_more {
+            self.asleep = false;
+            input.wake(true);
+        }
+        has_more
+    }
+
+    /// Leaves the ring, and ends the sessions that were read from it.
+    fn leave(&mut self) {
+        self.lost_before = self.lost();
+        self.input = None;
+        self.sessions.end_all(&mut self.made);
+    }
+
+    /// Takes the ring that the thread has found. Returns false while it searches.
+    fn try_rejoin(&mut self) -> Result<bool, Failure> {
+        let Some(thread) = self.rejoin.take_if(|thread| thread.is_finished()) else {
+            return Ok(false);
+        };
+        let ended = || Failure::new("share", &*self.prefix, "the search for it ended");
+        let input = thread.join().map_err(|_| ended())??;
+        self.next = input.writer_counts().blocks;
+        self.input = Some(input);
+        Ok(true)
+    }
+
+    fn lost(&self) -> u64 {
+        self.lost_before + self.input.as_ref().map_or(0, |input| input.counts().lost)
+    }
+
+    fn lied(&self, why: &dyn std::fmt::Display) -> Failure {
+        Failure::new("read", format!("the shared prefix `{}`", self.prefix), why)
+    }
+
+    fn remark(&self) -> String {
+        let mut remark = format!(
+            "{} connections of `{}`, which runs once for all that share it",
+            self.sessions.begun, self.prefix
+        );
+        if self.unbegun > 0 {
+            remark += &format!(
+                "; {} blocks were of connections that had begun before this request joined, and \
+                 were not given",
+                self.unbegun
+            );
+        }
+        if self.sessions.torn > 0 {
+            remark += &format!("; {} times it was too slow for a connection", self.sessions.torn);
+        }
+        if self.deaths > 0 {
+            remark += &format!("; its process ended {} times and was replaced", self.deaths);
+        }
+        remark
+    }
+}

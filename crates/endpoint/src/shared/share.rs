@@ -1,0 +1,227 @@
+//! `share`: gives a stream to other requests of the same user, with everything that the filters
+//! behind it need: frames, classes, sessions, times and marks.
+//!
+//! In: blocks of sessions in order. Out: each block as one message in a ring that overwrites, so no
+//! reader can delay the path or another reader. Without readers nothing is copied.
+
+use super::sessions::{STAMP_BYTES, SharedStamp, WrittenSessions};
+use super::{ring_name, vacancy};
+use crate::{DropReason, Failure, Opening, Sink, SinkEntry, message};
+use abi::DbufId;
+use abi::access::AccessList;
+use buffer::name::{Address, Host, Limits};
+use buffer::stream::{Config, Output};
+use buffer::{Fault, Policy};
+use filter::{
+    Amount, Batch, Block, Description, Form, Forms, Parameter, Report, StateFacts, Time, Type,
+    WorkerRule,
+};
+use std::os::fd::AsFd as _;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+use sys::eventfd::EventFd;
+
+/// The description of `share`.
+pub const SHARE: Description = Description {
+    name: "share",
+    summary: "give the streams to other requests that begin the same way",
+    details: "\
+Gives the streams to the requests of the same user that begin with `shared PREFIX`, where PREFIX is
+the text of this request up to here. Streamline writes both by itself where requests that begin the
+same way run under a daemon; see `shared`.
+
+Blocks lie in a ring of `size` bytes, which overwrites the oldest: a reader that is too slow, stops
+or dies delays nobody, and is told what it has lost. While nobody reads, nothing is copied.
+
+Dropped: `unread` (nobody read; not a loss), `too long` (more than a ring takes).",
+    example: "rx eth0 | tcp | share \"rx eth0 | tcp\"",
+    takes: Forms::of(&[Form::Stream]),
+    state: StateFacts::NONE.several(|_| {
+        WorkerRule::Not(
+            "a name leads to one ring, which one process writes",
+            WorkerRule::DEFAULT_HINT,
+        )
+    }),
+    parameters: &[
+        Parameter::needed("prefix", Type::Text, "the text of the request up to here"),
+        Parameter::named(
+            "size",
+            Type::Size { low: 4 << 20, high: 1 << 30 },
+            "8M",
+            "how many bytes wait for slow readers",
+        ),
+        Parameter::named("last", Type::Flag, "no", "end when the last reader has left"),
+    ],
+    ..Description::SINK
+};
+
+/// The catalog entry of `share`.
+pub const ENTRY: SinkEntry = SinkEntry::new(&SHARE, open);
+
+const TOO_LONG: DropReason = DropReason::Named("too long");
+/// Maximum number of readers.
+const READERS_MAX: usize = 256;
+/// Time without readers after which the path ends, and the time in which the first one must come.
+const VACANT_MAX: Duration = Duration::from_millis(500);
+const FIRST_READER_MAX: Duration = Duration::from_secs(10);
+/// Interval between counts of the readers.
+const COUNT_INTERVAL: Duration = Duration::from_millis(100);
+
+/// A sink over the ring of a prefix.
+struct Share {
+    host: Arc<Host>,
+    output: Option<Output>,
+    address: Address,
+    sessions: WrittenSessions,
+    written: Amount,
+    unread: Amount,
+    long: Amount,
+    readers_max: usize,
+    watch: Option<ReaderWatch>,
+}
+
+/// Opens `share`.
+fn open(opening: &Opening<'_>) -> Result<Box<dyn Sink>, Failure> {
+    let prefix = opening.arguments.text("prefix").unwrap_or_default();
+    let name = ring_name(prefix);
+    let wrong = |why: &dyn std::fmt::Display| Failure::new("share", prefix, why);
+    let id = DbufId::new(1).ok_or_else(|| wrong(&"no id"))?;
+    let config = Config::new(id).policy(Policy::Overwrite);
+    let config = config.capacity(opening.arguments.count("size"));
+    let address = Address::of_current_user(&name).map_err(|error| wrong(&error))?;
+    let host = Arc::new(Host::open().map_err(|error| wrong(&error))?);
+    let access = AccessList::private(sys::process::identity());
+    let limits = Limits { readers: READERS_MAX, ..Limits::default() };
+    let output = host.create(&name, access, &config, limits).map_err(|error| wrong(&error))?;
+    let watch = opening.arguments.flag("last").then(|| ReaderWatch::start(&host, &address));
+    let watch = watch.transpose().map_err(|error| wrong(&error))?;
+    Ok(Box::new(Share {
+        host,
+        output: Some(output),
+        address,
+        sessions: WrittenSessions::default(),
+        written: Amount::default(),
+        unread: Amount::default(),
+        long: Amount::default(),
+        readers_max: 0,
+        watch,
+    }))
+}
+
+impl Sink for Share {
+    fn take(&mut self, batch: &Batch<'_>, _now: Time) -> Result<(), Failure> {
+        let Some(output) = &mut self.output else { return Ok(()) };
+        let readers = output.present_readers();
+        self.readers_max = self.readers_max.max(readers);
+        for (_, block) in batch.blocks() {
+            let number = self.output.as_ref().map_or(0, |output| output.counts().blocks);
+            let stamp = self.sessions.stamp(&block.entry(), number);
+            if readers == 0 {
+                self.unread.add(block.length());
+            } else {
+                self.write(&block, stamp)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn idle(&mut self) -> Result<(), Failure> {
+        if let Some(output) = &mut self.output {
+            output.flush();
+        }
+        Ok(())
+    }
+
+    fn finish(&mut self) -> Result<Report, Failure> {
+        // Readers take what is left, and then find the end.
+        self.output = None;
+        let rows = [("blocks", self.written.blocks), ("bytes", self.written.bytes)];
+        let rows = Report::of_rows(rows).and_rows([("readers at most", self.readers_max as u64)]);
+        Ok(rows.put(self.written.blocks, "block", "shared".to_owned()))
+    }
+
+    fn written(&self) -> Option<Amount> {
+        Some(self.written)
+    }
+
+    fn dropped(&self) -> Vec<(DropReason, Amount)> {
+        // What nobody reads nobody has asked for.
+        let all = [(DropReason::Unread, self.unread), (TOO_LONG, self.long)];
+        all.into_iter().filter(|(_, amount)| amount.blocks > 0).collect()
+    }
+}
+
+impl Share {
+    fn write(&mut self, block: &Block<'_>, stamp: SharedStamp) -> Result<(), Failure> {
+        let Some(output) = &mut self.output else { return Ok(()) };
+        let length = STAMP_BYTES + message::length_of(block);
+        let written = output.write_with(length, |room| {
+            let Some((head, body)) = room.split_at_mut_checked(STAMP_BYTES) else { return 0 };
+            stamp.write(head);
+            STAMP_BYTES + message::write(block, body)
+        });
+        let amount = match written {
+            Ok(true) => &mut self.written,
+            Ok(false) | Err(Fault::Abandoned) => &mut self.unread,
+            Err(Fault::TooLong { .. }) => &mut self.long,
+            Err(fault) => return Err(Failure::new("write to", self.address.to_string(), fault)),
+        };
+        amount.add(block.length());
+        Ok(())
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        self.watch = None;
+        // The stream ends before its host, so that the name is free again when this returns.
+        self.output = None;
+        self.host.withdraw(&self.address);
+    }
+}
+
+/// A thread that withdraws the name and reports the vacancy once the last reader has left. It sees
+/// that readers leave while no block comes.
+struct ReaderWatch {
+    stop: Arc<EventFd>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl ReaderWatch {
+    fn start(host: &Arc<Host>, address: &Address) -> sys::Result<Self> {
+        vacancy()?;
+        let stop = Arc::new(EventFd::new()?);
+        let (host, address, stopped) = (Arc::clone(host), address.clone(), Arc::clone(&stop));
+        let thread = std::thread::Builder::new().name("readers".to_owned());
+        let thread = thread
+            .spawn(move || watch_readers(&host, &address, &stopped))
+            .map_err(|e| sys::Error::new("clone", "a thread", e.raw_os_error().unwrap_or(0)))?;
+        Ok(Self { stop, thread: Some(thread) })
+    }
+}
+
+fn watch_readers(host: &Host, address: &Address, stop: &EventFd) {
+    let mut deadline = Instant::now() + FIRST_READER_MAX;
+    while sys::poll::readable(&[stop.as_fd()], Some(COUNT_INTERVAL)) == [false] {
+        let readers = host.names().iter().map(|name| name.readers).sum::<usize>();
+        if readers > 0 {
+            deadline = Instant::now() + VACANT_MAX;
+        } else if Instant::now() >= deadline {
+            // No reader joins any more; one that just has finds the end and starts another process.
+            host.withdraw(address);
+            super::report_vacancy();
+            return;
+        }
+    }
+}
+
+impl Drop for ReaderWatch {
+    fn drop(&mut self) {
+        self.stop.notify();
+        if let Some(thread) = self.thread.take() {
+            // A panic in it has been printed.
+            let _ = thread.join();
+        }
+    }
+}

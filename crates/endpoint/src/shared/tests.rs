@@ -1,0 +1,118 @@
+//! Tests of the sessions in a shared ring.
+
+use super::sessions::{Admission, ReadSessions, STAMP_BYTES, SharedStamp, WrittenSessions};
+use abi::{BlockMetadata, Class, Entry, Flags, Marks, RichPointer};
+
+/// Returns a block of a session, as the writer sees it.
+fn block(session: u32, length: u32, flags: Flags) -> Entry {
+    let context = BlockMetadata { time: 5, session, origin: 0, flags };
+    Entry::new(RichPointer::hole(length).with_class(Class(80)), context, Marks::bare(length))
+}
+
+/// Returns the blocks that a reader gets if it misses those with these numbers: sessions, lengths
+/// and flags.
+fn read(
+    written: &[Entry],
+    is_missed: impl Fn(usize) -> bool,
+) -> (Vec<(u32, u32, Flags)>, ReadSessions) {
+    let (mut writer, mut reader, mut all) =
+        (WrittenSessions::default(), ReadSessions::default(), vec![]);
+    for (number, entry) in written.iter().enumerate() {
+        let stamp = writer.stamp(entry, number as u64);
+        if !is_missed(number) && reader.admit(stamp, entry, &mut all) == Admission::Follows {
+            all.push(*entry);
+        }
+    }
+    let shown = |entry: &Entry| {
+        assert_eq!((entry.pointer.class, entry.context.time), (Class(80), 5));
+        (entry.context.session, entry.pointer.length(), entry.context.flags)
+    };
+    (all.iter().map(shown).collect(), reader)
+}
+
+const BACK: Flags = Flags::BACKWARD;
+const NONE: Flags = Flags::NONE;
+
+/// Returns two interleaved sessions, the first of which is whole.
+fn two_sessions() -> [Entry; 7] {
+    [
+        block(1, 10, NONE),
+        block(2, 20, NONE),
+        block(1, 30, BACK),
+        block(1, 11, Flags::END),
+        block(2, 21, NONE),
+        block(1, 0, BACK.with(Flags::END)),
+        block(2, 22, BACK),
+    ]
+}
+
+#[test]
+fn o6_stamp_decodes_to_the_written_one() {
+    for begins in [false, true] {
+        let stamp = SharedStamp { position: u64::MAX - 1, number: (1 << 62) + 7, begins };
+        let mut bytes = [9; STAMP_BYTES + 3];
+        stamp.write(&mut bytes);
+        assert_eq!(SharedStamp::read(&bytes), Some((stamp, &[9; 3][..])));
+        assert_eq!(SharedStamp::read(&bytes[..STAMP_BYTES - 1]), None);
+    }
+}
+
+#[test]
+fn o6_reader_gets_sessions_from_their_beginning_only() {
+    let all = two_sessions();
+    let (whole, sessions) = read(&all, |_| false);
+    assert_eq!((whole.len(), sessions.begun, sessions.torn), (7, 2, 0));
+    // It joins after the first block: the first session is unknown to it.
+    let (late, sessions) = read(&all, |number| number == 0);
+    assert_eq!(late, [(2, 20, NONE), (2, 21, NONE), (2, 22, BACK)]);
+    assert_eq!((sessions.begun, sessions.torn), (1, 0));
+}
+
+#[test]
+fn o6_lost_blocks_of_a_known_session_become_a_hole_of_their_length() {
+    let all = two_sessions();
+    for missed in 1..all.len() {
+        let (got, _) = read(&all, |number| number == missed);
+        let bytes = |session, back: bool| -> u32 {
+            let of = |(s, _, flags): &&(u32, u32, Flags)| *s == session && flags.has(BACK) == back;
+            got.iter().filter(of).map(|block| block.1).sum()
+        };
+        // The loss of the last block of a direction shows only with the next one.
+        let shows = |number: usize| missed != number;
+        assert_eq!(bytes(1, false), if shows(3) { 21 } else { 10 }, "{missed}");
+        assert_eq!(bytes(1, true), 30, "{missed}");
+        assert_eq!(
+            bytes(2, false),
+            match missed {
+                1 => 0,
+                4 => 20,
+                _ => 41,
+            },
+            "{missed}"
+        );
+    }
+}
+
+#[test]
+fn o6_sessions_end_with_their_ring_and_when_their_number_returns() {
+    let all = two_sessions();
+    let (_, mut sessions) = read(&all, |_| false);
+    let mut ends = Vec::new();
+    sessions.end_all(&mut ends);
+    let flags: Vec<_> = ends.iter().map(|end| (end.context.session, end.context.flags)).collect();
+    assert_eq!(flags, [(2, Flags::END_MASK), (2, Flags::END_MASK.with(BACK))]);
+    sessions.end_all(&mut ends);
+    assert_eq!(ends.len(), 2);
+    // The ends of session 1 are lost, and another session has its number.
+    let again: Vec<Entry> = all.into_iter().take(6).chain([block(1, 5, NONE)]).collect();
+    let (got, _) = read(&again, |number| number == 3 || number == 5);
+    let last: Vec<_> = got.iter().rev().take(3).rev().copied().collect();
+    let ended = [(1, 0, Flags::END_MASK), (1, 0, Flags::END_MASK.with(BACK)), (1, 5, NONE)];
+    assert_eq!(last, ended);
+    // Too much is missing: the session ends, and what follows belongs to none.
+    let huge: Vec<Entry> =
+        (0..50).map(|_| block(3, 1 << 20 >> 1, NONE)).chain([block(3, 0, NONE)]).collect();
+    let huge: Vec<Entry> = huge.iter().chain(&huge).copied().collect();
+    let (got, sessions) = read(&huge, |number| number > 0 && number < 101);
+    assert_eq!((got.len(), got[1].2, sessions.torn), (3, Flags::END_MASK, 1));
+}

@@ -1,0 +1,182 @@
+//! Shared prefixes: the part of a request up to the filter that puts connections in order, which
+//! other requests of the same user may begin with, too. [SL §7.1]
+//!
+//! Only what is the same for all is shared: one source of live frames, filters that keep nothing
+//! beyond a session, and `tcp`, all newly made. Two prefixes are the same if their canonical texts
+//! are.
+
+use filter::{Arguments, StateScope};
+use std::fmt;
+
+use crate::language::tree::{
+    Argument, Class, Classes, FilterTerm, Label, Name, Pipeline, Request, Stage, Term, Text, Value,
+};
+use crate::language::{Span, parse};
+use crate::registry::Registry;
+
+/// The option that says if the beginning of a request is shared, and its values.
+pub const OPTION: &str = "prefix";
+/// The values of [`OPTION`]: shared with others, or run by the request itself.
+pub const VALUES: &[&str] = &["shared", "private"];
+
+/// The source that stands for a shared prefix, and the sink that gives it.
+pub const SOURCE: &str = "shared";
+const SINK: &str = "share";
+
+/// A request whose beginning can be shared.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct SharedPrefix {
+    /// The canonical text of the beginning.
+    pub prefix: String,
+    /// The request with the source [`SOURCE`] in the place of the beginning.
+    pub rest: String,
+}
+
+/// A reason why the beginning of a request cannot be shared.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Unshared(String);
+
+impl fmt::Display for Unshared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// Returns true if the options of a request ask for a shared prefix.
+#[must_use]
+pub fn is_asked(options: &Arguments) -> bool {
+    options.text(OPTION) == Some("shared")
+}
+
+/// Splits a correct request into its shared prefix and the rest. Fails with the reason.
+pub fn split(text: &str, registry: &dyn Registry) -> Result<SharedPrefix, Unshared> {
+    let refused = |why: String| Err(Unshared(why));
+    let (request, mistakes) = parse(text);
+    if !mistakes.is_empty() {
+        return refused("it cannot be read".to_owned());
+    }
+    let known = |key: &str| [OPTION, "no-loss"].contains(&key);
+    if let Some(option) = request.options.iter().find(|option| !known(&option.key.text)) {
+        return refused(format!("`--{}` is about the whole request", option.key.text));
+    }
+    let [Term::Pipeline(whole)] = request.pipelines.as_slice() else {
+        return refused("it is not one pipeline".to_owned());
+    };
+    match &*whole.first {
+        Term::Filter(source) if ["rx", "tx"].contains(&source.name.text.as_str()) => {
+            check_source(source)?;
+        }
+        first => return refused(format!("`{first}` is no single interface")),
+    }
+    let at = last_shared(whole, registry)?;
+    let rest = whole.rest.get(at + 1..).unwrap_or_default();
+    let Some(next) = rest.first() else {
+        return refused("nothing comes behind it".to_owned());
+    };
+    if next.arc.label.as_ref().is_some_and(passes_zero) {
+        return refused("the next pipe also takes what is no connection".to_owned());
+    }
+    let prefix = pipeline((*whole.first).clone(), whole.rest.get(..=at).unwrap_or_default());
+    let prefix = prefix.to_string();
+    let options = request.options.iter().filter(|option| option.key.text != OPTION);
+    let source = Term::Filter(endpoint(SOURCE, &prefix));
+    let rest =
+        Request { options: options.cloned().collect(), pipelines: vec![pipeline(source, rest)] };
+    Ok(SharedPrefix { prefix, rest: rest.to_string() })
+}
+
+/// Returns the text of the source that stands for a prefix.
+#[must_use]
+pub fn source(prefix: &str) -> String {
+    Term::Filter(endpoint(SOURCE, prefix)).to_string()
+}
+
+/// Returns the request that runs a prefix for others.
+#[must_use]
+pub fn request(prefix: &str) -> String {
+    let mut sink = endpoint(SINK, prefix);
+    sink.arguments.push(argument(Some("last"), "yes", false));
+    format!("{prefix} | {}", Term::Filter(sink))
+}
+
+fn check_source(source: &FilterTerm) -> Result<(), Unshared> {
+    if source.arguments.iter().any(|argument| argument.value.lossy() == "take") {
+        return Err(Unshared("it takes frames from the host".to_owned()));
+    }
+    check_place(source)
+}
+
+fn check_place(term: &FilterTerm) -> Result<(), Unshared> {
+    let name = &term.name.text;
+    if term.pin.is_some() {
+        return Err(Unshared(format!("`{name}` is pinned")));
+    }
+    if term.mark.is_some() {
+        return Err(Unshared(format!("`{name}` has a name by which the request uses it again")));
+    }
+    let own = |argument: &&Argument| {
+        let key = argument.key.as_ref().map(|key| key.text.as_str());
+        key.is_some_and(|key| ["untrusted", "state", "state_mode"].contains(&key))
+    };
+    match term.arguments.iter().find(own).and_then(|argument| argument.key.as_ref()) {
+        Some(key) => Err(Unshared(format!("`{name}` has `{}=`", key.text))),
+        None => Ok(()),
+    }
+}
+
+/// Returns the index of the last stage of the prefix: the first filter that puts connections in
+/// order.
+fn last_shared(whole: &Pipeline, registry: &dyn Registry) -> Result<usize, Unshared> {
+    for (at, stage) in whole.rest.iter().enumerate() {
+        let Term::Filter(term) = &stage.term else { break };
+        check_place(term)?;
+        let name = term.name.text.as_str();
+        if ["tcp", "untcp"].contains(&name) {
+            return Ok(at);
+        }
+        let keeps = registry.find_filter(name).map(|filter| filter.state.keeps);
+        // A session is seen from its beginning, so what is kept of it is the same for all.
+        if !matches!(keeps, Some(StateScope::Nothing | StateScope::Sessions)) {
+            return Err(Unshared(format!("`{name}` before `tcp` keeps something of its own")));
+        }
+    }
+    Err(Unshared("no `tcp` follows the interface in it".to_owned()))
+}
+
+/// Returns true if blocks without a class pass.
+fn passes_zero(label: &Label) -> bool {
+    let is_zero = |value: &Value| matches!(value, Value::Number { value: 0, .. });
+    let Classes::List(list) = &label.classes else { return true };
+    label.inverted
+        || list.iter().any(|class| match class {
+            Class::One(value) => is_zero(value),
+            Class::Range { low, .. } => low.as_ref().is_none_or(is_zero),
+        })
+}
+
+fn pipeline(first: Term, rest: &[Stage]) -> Term {
+    Term::Pipeline(Pipeline { first: Box::new(first), rest: rest.to_vec(), span: Span::default() })
+}
+
+/// Returns a term with a prefix as its argument.
+fn endpoint(name: &str, prefix: &str) -> FilterTerm {
+    FilterTerm {
+        name: self::name(name),
+        arguments: vec![argument(None, prefix, true)],
+        mark: None,
+        pin: None,
+        span: Span::default(),
+    }
+}
+
+fn argument(key: Option<&str>, value: &str, quoted: bool) -> Argument {
+    let value = Text { bytes: value.as_bytes().to_vec(), quoted, span: Span::default() };
+    Argument { key: key.map(name), value, span: Span::default() }
+}
+
+fn name(text: &str) -> Name {
+    Name { text: text.to_owned(), span: Span::default() }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,88 @@
+//! Tests of the split of a request behind its prefix.
+
+use super::*;
+use crate::registry::RegistryList;
+use filter::catalog;
+
+/// A registry of the filters of the catalog.
+const FILTERS: RegistryList<'_> =
+    RegistryList { entries: catalog::FILTERS, endpoints: &[], spaces: &[] };
+
+fn parts(text: &str) -> (String, String) {
+    let split = split(text, &FILTERS).unwrap_or_else(|why| panic!("{text}: {why}"));
+    (split.prefix, split.rest)
+}
+
+#[test]
+fn o6_request_splits_behind_the_filter_that_orders_connections() {
+    let cases = [
+        ("--prefix=shared rx eth0|tcp|http |get count", "rx eth0 | tcp", "http |get count"),
+        (
+            "rx eth0 both=yes | ip |tcp tcp | (count + http)",
+            "rx eth0 both=yes | ip |tcp tcp",
+            "(count + http)",
+        ),
+        ("tx | dport |80 untcp gap=2s | count", "tx | dport |80 untcp gap=2s", "count"),
+    ];
+    for (text, prefix, rest) in cases {
+        let wanted = format!("shared \"{prefix}\" | {rest}");
+        assert_eq!(parts(text), (prefix.to_owned(), wanted), "{text}");
+    }
+    let (prefix, rest) = parts("--prefix=shared --no-loss rx | tcp |http files out/");
+    assert_eq!(
+        (prefix.as_str(), rest.as_str()),
+        ("rx | tcp", "--no-loss shared \"rx | tcp\" |http files out/")
+    );
+    // White space makes no difference, arguments do.
+    assert_eq!(parts("rx   lo |tcp| count").0, parts("rx lo | tcp | print").0);
+    assert_ne!(parts("rx lo | tcp | count").0, parts("rx lo | tcp gap=2s | count").0);
+}
+
+#[test]
+fn o6_prefix_is_quoted_in_the_requests_made_of_it() {
+    let text = r#"rx lo | match "a\"\\b" | tcp | count"#;
+    let (prefix, rest) = parts(text);
+    assert!(text.starts_with(&prefix), "{prefix}");
+    for made in [rest, request(&prefix)] {
+        let (request, mistakes) = parse(&made);
+        assert!(mistakes.is_empty(), "{made}: {mistakes:?}");
+        assert_eq!(request.to_string(), made);
+        let [Term::Pipeline(whole)] = request.pipelines.as_slice() else { panic!("{made}") };
+        let mut terms =
+            std::iter::once(&*whole.first).chain(whole.rest.iter().map(|stage| &stage.term));
+        let named = |term: &&Term| match term {
+            Term::Filter(term) => term.name.text.starts_with("share"),
+            _ => false,
+        };
+        let Some(Term::Filter(term)) = terms.find(named) else { panic!("{made}") };
+        assert_eq!(term.arguments[0].value.lossy(), prefix);
+    }
+}
+
+#[test]
+fn o6_prefix_that_differs_between_requests_stays_private() {
+    let cases = [
+        ("replay a.pcap | tcp | count", "`replay a.pcap` is no single interface"),
+        ("rx a + rx b | tcp | count", "`rx a + rx b` is no single interface"),
+        ("(rx a ++ rx b) | tcp | count", "is no single interface"),
+        ("rx lo take | tcp | count", "it takes frames from the host"),
+        ("rx lo | tcp", "nothing comes behind it"),
+        ("rx lo | udp | count", "no `tcp` follows the interface in it"),
+        ("rx lo | (tcp + udp) | count", "no `tcp` follows the interface in it"),
+        (
+            "rx lo | ratelimit 5 | tcp | count",
+            "`ratelimit` before `tcp` keeps something of its own",
+        ),
+        ("rx lo | tcp@thread1 | count", "`tcp` is pinned"),
+        ("rx lo | tcp state=web | count", "`tcp` has `state=`"),
+        ("rx lo | tcp --name=T | count", "`tcp` has a name"),
+        ("rx lo | tcp |all count", "the next pipe also takes what is no connection"),
+        ("rx lo | tcp |!80 count", "the next pipe also takes what is no connection"),
+        ("--latency=1ms rx lo | tcp | count", "`--latency` is about the whole request"),
+        ("rx lo | tcp | count; rx lo | count", "it is not one pipeline"),
+    ];
+    for (text, why) in cases {
+        let refused = split(text, &FILTERS).expect_err(text).to_string();
+        assert!(refused.contains(why), "{text}: {refused}");
+    }
+}

@@ -1,0 +1,96 @@
+//! Requests whose beginning runs in a process of its own, shared with other requests of the user.
+//! docs/book/decisions/0096-shared-prefixes.md
+
+use crate::error::OpenError;
+use crate::options::Options;
+use crate::prepared;
+use endpoint::Failure;
+use endpoint::shared::{self, Started};
+use member::client::Client;
+use pipeline::{Graph, prefix};
+use std::io::Read as _;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, PoisonError};
+
+/// The program to start for a prefix, set by the latest request that shares one.
+static PROGRAM: Mutex<Option<PathBuf>> = Mutex::new(None);
+
+/// Maximum length of a message of a process that failed to start.
+const MESSAGE_MAX: u64 = 4 << 10;
+
+/// Replaces the beginning of a request by the source that stands for it, if the request asks for
+/// that and it is possible; otherwise returns the request as it is, with a note that says why.
+pub(crate) fn share(
+    (text, graph): (String, Graph),
+    options: &Options,
+) -> Result<(String, Graph), OpenError> {
+    let stands = graph.nodes.iter().filter_map(pipeline::graph::Node::filter);
+    let mut stands = stands.filter(|used| used.description.name == prefix::SOURCE);
+    if stands.next().is_some() {
+        allow_start(options);
+    }
+    if !prefix::is_asked(&graph.options) {
+        return Ok((text, graph));
+    }
+    let split = match () {
+        () if options.embedded => Err("it runs without the daemon".to_owned()),
+        () if options.record.is_some() => Err("it is recorded".to_owned()),
+        () if graph.options.get("engines").is_some() => Err("several processes run it".to_owned()),
+        () if Client::find(None).is_err() => Err("no daemon answers".to_owned()),
+        () => prefix::split(&text, &options.own).map_err(|why| why.to_string()),
+    };
+    match split {
+        Ok(split) => {
+            allow_start(options);
+            let graph = prepared::parse_graph(&split.rest, &options.own, options)?;
+            Ok((split.rest, graph))
+        }
+        Err(why) => {
+            options.notices.note(&format!("this request runs its beginning itself: {why}"));
+            Ok((text, graph))
+        }
+    }
+}
+
+/// Lets sources of shared prefixes start the processes that they need.
+fn allow_start(options: &Options) {
+    let program = options.helper.clone().or_else(|| std::env::current_exe().ok());
+    *PROGRAM.lock().unwrap_or_else(PoisonError::into_inner) = program;
+    shared::set_starter(start);
+}
+
+/// Starts the process of a prefix, which leaves the terminal, because it belongs to no request, and
+/// waits until the prefix runs or the process has ended.
+fn start(text: &str) -> Result<Started, Failure> {
+    let failed = |why: &dyn std::fmt::Display| Failure::new("start", "a shared prefix", why);
+    let program = PROGRAM.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let program = program.ok_or_else(|| failed(&"this program cannot be started again"))?;
+    let (near, far) = sys::descriptor::pair().map_err(|error| failed(&error))?;
+    let mut command = Command::new(program);
+    command.args(["run", "--quiet", "--serves-prefix", "--", &prefix::request(text)]);
+    command.stdin(Stdio::from(far)).stdout(Stdio::null()).stderr(Stdio::piped());
+    let mut child = command.spawn().map_err(|error| failed(&error))?;
+    drop(command);
+    let mut told = [0; 64];
+    let told = sys::descriptor::receive(&near, &mut told).map_or(0, |(length, _)| length);
+    if told > 0 {
+        // Waits for its end, so that the kernel forgets it.
+        let waits = std::thread::Builder::new().name("prefix".to_owned());
+        let _ = waits.spawn(move || child.wait());
+        return Ok(Started::Runs);
+    }
+    Ok(Started::Ended(end_message(&mut child)))
+}
+
+/// Returns what an ended process has said.
+fn end_message(child: &mut Child) -> String {
+    let mut said = Vec::new();
+    if let Some(errors) = child.stderr.take() {
+        // Without its words the exit status is what is left.
+        let _ = errors.take(MESSAGE_MAX).read_to_end(&mut said);
+    }
+    let ended = child.wait().map_or_else(|_| String::new(), |status| status.to_string());
+    let said = String::from_utf8_lossy(&said).trim().to_owned();
+    if said.is_empty() { ended } else { said }
+}
