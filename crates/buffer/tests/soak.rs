@@ -140,7 +140,7 @@ fn t10_process_killed_at_any_step_leaves_nothing_behind() {
         }
     }
     println!("{kills} kills");
-    assert_eq!(self::descriptor_count(), descriptors, "no descriptor");
+    assert_eq!(descriptor_count(), descriptors, "no descriptor");
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     assert!(!maps.contains("streamline-"), "no mapping: {maps}");
 }
