@@ -127,20 +127,24 @@ fn check_place(term: &FilterTerm) -> Result<(), Unshared> {
 /// Returns the index of the last stage of the prefix: the first filter that puts connections in
 /// order.
 fn last_shared(whole: &Pipeline, registry: &dyn Registry) -> Result<usize, Unshared> {
-    for (at, stage) in whole.rest.iter().enumerate() {
-        let Term::Filter(term) = &stage.term else { break };
+    let filters = whole.rest.iter().map_while(|stage| match &stage.term {
+        Term::Filter(term) => Some(term),
+        _ => None,
+    });
+    let orders = |term: &&FilterTerm| ["tcp", "untcp"].contains(&term.name.text.as_str());
+    let Some(last) = filters.clone().position(|term| orders(&term)) else {
+        return Err(Unshared("no `tcp` follows the interface in it".to_owned()));
+    };
+    for term in filters.take(last + 1) {
         check_place(term)?;
-        let name = term.name.text.as_str();
-        if ["tcp", "untcp"].contains(&name) {
-            return Ok(at);
-        }
+        let name = &term.name.text;
         let keeps = registry.find_filter(name).map(|filter| filter.state.keeps);
         // A session is seen from its beginning, so what is kept of it is the same for all.
         if !matches!(keeps, Some(StateScope::Nothing | StateScope::Sessions)) {
             return Err(Unshared(format!("`{name}` before `tcp` keeps something of its own")));
         }
     }
-    Err(Unshared("no `tcp` follows the interface in it".to_owned()))
+    Ok(last)
 }
 
 /// Returns true if blocks without a class pass.
