@@ -25,12 +25,21 @@ impl PlannedRequest {
 
     /// Plans a request that may also use the given filters.
     pub(crate) fn with(text: impl Into<String>, filters: &'static [&'static Description]) -> Self {
+        Self::on(&Machine::example(), text, filters)
+    }
+
+    /// Plans a request for a machine.
+    pub(crate) fn on(
+        machine: &Machine,
+        text: impl Into<String>,
+        filters: &'static [&'static Description],
+    ) -> Self {
         let (text, catalogue) = (text.into(), CatalogWith(filters));
         let (graph, mistakes) = pipeline::read(&text, &catalogue);
         // Warnings are expected here.
         let wrong = mistakes.iter().any(|mistake| mistake.is_error());
         assert!(!wrong, "{}", pipeline::render(&text, &mistakes, false));
-        let plan = plan(graph, &catalogue, &Machine::example());
+        let plan = plan(graph, &catalogue, machine);
         let plan = plan.unwrap_or_else(|mistakes| panic!("{text}: {mistakes:?}"));
         Self { text, plan }
     }
@@ -50,6 +59,11 @@ impl PlannedRequest {
     /// Returns the number of replicas of the replicated chain, or 1 if no chain is replicated.
     pub(crate) fn replicas(&self) -> usize {
         self.plan.replicas.iter().map(|copied| copied.spaces.len()).sum()
+    }
+
+    /// Returns the number of spaces.
+    pub(crate) fn spaces(&self) -> usize {
+        self.plan.spaces.len()
     }
 
     fn build(&self, settings: Settings) -> Result<Vec<BuiltPath>, BuildError> {

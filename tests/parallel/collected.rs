@@ -6,6 +6,7 @@ use crate::request::PlannedRequest;
 use engine::build::Settings;
 use engine::run::Outcome;
 use filter::prelude::*;
+use pipeline::plan::{Costs, FilterCost, Machine};
 use std::collections::HashMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -137,18 +138,45 @@ impl Lanes for Panic {
     }
 }
 
-/// Runs a request with `keep` in `copies` replicas; returns the collected blocks and the outcome.
-pub(crate) fn run(text: &str, copies: usize) -> (Vec<KeptBlock>, Outcome) {
+/// Runs a request with `keep` on a machine with so many processors, on which costly filters get
+/// threads of their own. Returns the collected blocks and the number of threads.
+pub(crate) fn collect_staged(text: &str, processors: usize) -> (Vec<KeptBlock>, usize) {
+    let mut costs = Costs::default();
+    for filter in ["compress", "times", "match", "stumble", "regex", "tcp", "http"] {
+        let filter = filter.to_owned();
+        costs.set_filter(FilterCost { filter, kernel: false, block: 2_000.0, byte: 0.0 });
+    }
+    let machine = Machine { processors, costs, ..Machine::example() };
+    let id = next_id();
+    let text = text.replace("KEEP", &format!("keep id={id}"));
+    let line = PlannedRequest::on(&machine, &text, TEST_FILTERS);
+    let outcome = line.run_threaded(Settings::default());
+    assert!(outcome.failures.is_empty(), "{text}: {:?}", outcome.failures);
+    assert_eq!(outcome.ledger.imbalances(), [], "{text}");
+    (take(id), line.spaces())
+}
+
+fn next_id() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(0);
-    let id = NEXT.fetch_add(1, Ordering::Relaxed);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
+/// Returns what `keep` with this number has collected.
+fn take(id: u64) -> Vec<KeptBlock> {
+    let mut kept = COLLECTED.lock().expect("nobody panics here");
+    kept.get_or_insert_default().remove(&id).unwrap_or_default()
+}
+
+/// Runs a request with `keep` and `copies` replicas; returns the collected blocks and the outcome.
+pub(crate) fn run(text: &str, copies: usize) -> (Vec<KeptBlock>, Outcome) {
+    let id = next_id();
     let text = text.replace("KEEP", &format!("keep id={id}"));
     let text = format!("--parallel={copies} {text}");
     let line = PlannedRequest::with(&text, TEST_FILTERS);
     assert_eq!(line.replicas(), if copies > 1 { copies } else { 0 }, "{text}");
     let outcome = line.run_threaded(Settings::default());
     assert_eq!(outcome.ledger.imbalances(), [], "{text}");
-    let kept = COLLECTED.lock().expect("nobody panics here").get_or_insert_default().remove(&id);
-    (kept.unwrap_or_default(), outcome)
+    (take(id), outcome)
 }
 
 /// Runs a request, which must succeed; returns the collected blocks.

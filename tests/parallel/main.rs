@@ -14,3 +14,4 @@ mod collected;
 mod load;
 mod sessions;
 mod shutdown;
+mod stages;

@@ -21,6 +21,8 @@ const CANDIDATES: [(&str, &str); 4] = [
     ("--engines=2 ", "2 engines"),
 ];
 
+/// The beginning of the rows' names.
+pub(super) const NAME: &str = "engines";
 /// The requests, each with its name in rows and the filters after the source.
 const REQUESTS: [(&str, &str); 1] = [("engines, tcp and http", "tcp |http http | discard")];
 
@@ -60,7 +62,7 @@ pub(super) fn measure_request(
 }
 
 /// Runs a request; returns the capture's blocks per second, and the number that reached the sink.
-fn run_once(program: &Path, line: &str, report: &Path) -> Result<(f64, u64), String> {
+pub(super) fn run_once(program: &Path, line: &str, report: &Path) -> Result<(f64, u64), String> {
     let mut command = Command::new(program);
     command.args(["run", "--json", "--quiet", "--embedded", "--report"]).arg(report).arg(line);
     let status = command.stdout(Stdio::null()).status().map_err(|why| why.to_string())?;

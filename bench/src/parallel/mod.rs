@@ -1,5 +1,5 @@
 //! `bench parallel`: one filter on two processors compared with one. [Th §5.4; CONTRACT 16],
-//! FEATURES N1, N2, N7, V13
+//! FEATURES N1, N2, N4, N5, N7, V13
 //!
 //! Blocks are dispatched to replicas of stateless filters by load, and to replicas of filters with
 //! sessions by a hash; the outputs are joined in the order of the inputs. A sink counts blocks and
@@ -10,9 +10,10 @@
 //! them. The number of replicas at the end is reported too.
 
 mod engines;
+mod stages;
 mod work;
 
-use crate::harness::{Better, Samples, median, rows};
+use crate::harness::{Better, Samples, is_selected, median, rows};
 use crate::line::plan_for_machine;
 use crate::options::Options;
 use crate::replay::generate_capture;
@@ -85,10 +86,16 @@ pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {
         x: work as f64,
     }));
     let mut all = Vec::new();
-    for line in &lines {
+    for line in lines.iter().filter(|line| is_selected(&line.name)) {
         all.extend(measure_request(line, options.rounds)?);
     }
-    all.extend(engines::measure_request(&capture, &folder, options.rounds)?);
+    if is_selected(stages::NAME) {
+        all.extend(stages::measure(options.rounds)?);
+        all.extend(stages::measure_request(&folder, options.rounds)?);
+    }
+    if is_selected(engines::NAME) {
+        all.extend(engines::measure_request(&capture, &folder, options.rounds)?);
+    }
     Ok(all)
 }
 

@@ -6,7 +6,8 @@
 //! thread beside the spaces counts the shares of arcs in the first seconds ([`start`]) and then
 //! ends, or makes short observations for as long as the path runs ([`observation`]): costs of
 //! filters, block rates, idle time. The planner predicts gains from its cost table, corrected by
-//! the observations; [`replicas`] and [`moves`] decide, without clock or threads.
+//! the observations; [`replicas`] and [`moves`] decide, without clock or threads. Where one thread
+//! has too much work, others get a part of it ([`spread`]).
 //!
 //! Every prediction is verified: the path is measured again after a change, and a change that does
 //! not pay is undone and not repeated soon. Nothing is measured between two observations.
@@ -14,20 +15,22 @@
 mod moves;
 mod observation;
 mod replicas;
+mod spread;
 mod stalls;
 mod start;
 
 pub use observation::measurements;
 
-use crate::change::{ChangeError, NodePlacement, predicted_moves, reason_for_replicas, reshape};
+use crate::change::{ChangeError, NodePlacement, predicted_moves, reshape};
 use crate::live::Live;
 use crate::path::Adapt;
 use moves::{MoveDemand, MoveOffer, MovePolicy};
 use observation::{CounterSnapshot, Observation};
 use pipeline::explain;
 use pipeline::plan::{Costs, Machine, MovePeriod, Plan};
-use replicas::{ReplicaInputs, ReplicaPolicy, ReplicaStep};
+use replicas::ReplicaPolicy;
 use runtime::control::ControlEvent;
+use spread::MadeStages;
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
@@ -95,6 +98,8 @@ struct PathObserver {
     observation_ns: u64,
     copies: ReplicaPolicy,
     moves: MovePolicy,
+    /// Stages that were given threads of their own.
+    staged: Option<MadeStages>,
     /// True once the user has been told that program counters cannot be read.
     blind: bool,
     /// Numbers of the sink nodes for which a move to a thread was already tried.
@@ -119,6 +124,7 @@ impl PathObserver {
             observation_ns,
             copies,
             moves,
+            staged: None,
             blind: false,
             relieved: HashSet::new(),
         }
@@ -140,10 +146,12 @@ impl PathObserver {
     }
 
     fn run(mut self, wakes: &Receiver<Wake>) {
-        if self.adapt.moves == MovePeriod::Start && !self.first_seconds(wakes) {
+        let always = self.adapt.copies || self.adapt.moves == MovePeriod::Always;
+        let starts = self.adapt.moves == MovePeriod::Start || self.adapt.stages && !always;
+        if starts && !self.first_seconds(wakes) {
             return;
         }
-        if !self.adapt.copies && self.adapt.moves != MovePeriod::Always {
+        if !always {
             return if self.adapt.relieves {
                 self.wait_for_stalls(wakes)
             };
@@ -208,7 +216,7 @@ impl PathObserver {
         {
             return true;
         }
-        self.adapt.copies && self.set_replicas(observation, &plan, &machine)
+        (self.adapt.copies || self.adapt.stages) && self.spread(observation, &plan, &machine)
     }
 
     /// Moves filters if a move is due, for a reason that the report names. Returns true if a move
@@ -234,35 +242,6 @@ impl PathObserver {
             Err(refused) => {
                 self.moves.refuse(places);
                 live.add_adapted(format!("not {what}: {refused}"));
-            }
-        }
-        true
-    }
-
-    /// Adds or removes replicas if that is due. Returns true if a change was made or refused, or is
-    /// imminent.
-    fn set_replicas(&mut self, observation: &Observation, plan: &Plan, machine: &Machine) -> bool {
-        let Some(live) = self.lives.first() else { return false };
-        let shared = !plan.replicas.is_empty();
-        let worth = if shared { None } else { reason_for_replicas(plan, machine) };
-        let (rate, busy, idle) = (observation.rate(), observation.busy(), observation.idle());
-        let inputs = ReplicaInputs { shared, worth: worth.is_some(), rate, busy, idle };
-        let Some(step) = self.copies.next(observation.at, &inputs) else {
-            return self.copies.is_imminent();
-        };
-        let done = reshape(live, (&[], step.adds_replicas()), machine, SPACE_WAIT_MAX);
-        let why = match &step {
-            ReplicaStep::Share => worth.unwrap_or_default(),
-            ReplicaStep::Join(why) => why.clone(),
-        };
-        let what = if step.adds_replicas() { "copies" } else { "one copy again" };
-        match done {
-            Ok(switched) => live.add_adapted(format!("{what}: {why}; {switched}")),
-            // The path ends, or a space was busy; a later observation tries again.
-            Err(ChangeError::NotTaken(_) | ChangeError::Again(_)) => {}
-            Err(refused) => {
-                self.copies.refuse();
-                live.add_adapted(format!("no {what}: {refused}"));
             }
         }
         true

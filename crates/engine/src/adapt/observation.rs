@@ -10,6 +10,9 @@ use runtime::ledger::{EdgeKind, Ledger, RingEnd};
 use runtime::space::{Space, TimeSpent};
 use std::time::Duration;
 
+/// Processor time per unit of wall time from which a thread counts as saturated.
+const SATURATED: f64 = 0.8;
+
 /// A snapshot of the counters.
 #[derive(Debug)]
 pub(super) struct CounterSnapshot {
@@ -124,9 +127,15 @@ impl Observation {
         asleep as f64 / self.seen.elapsed_ns as f64
     }
 
+    /// Returns true if a thread was on its processor nearly all the time.
+    pub(super) fn is_saturated(&self) -> bool {
+        let most = self.spent.iter().map(|(_, spent)| spent.cpu).max().unwrap_or(0);
+        most as f64 >= SATURATED * self.seen.elapsed_ns as f64
+    }
+
     /// Returns the cost table `known` with the arc shares of this observation; the costs themselves
     /// stay unchanged.
-    pub(super) fn adds_replicas(&self, known: &Costs) -> Costs {
+    pub(super) fn with_shares(&self, known: &Costs) -> Costs {
         let mut costs = known.clone();
         let _ = explain::learn(&self.plan, &self.seen, &mut costs);
         Costs { shares: costs.shares, ..known.clone() }

@@ -46,7 +46,8 @@ pub(super) enum ReplicaStep {
 }
 
 impl ReplicaStep {
-    pub(super) const fn adds_replicas(&self) -> bool {
+    #[cfg(test)]
+    const fn adds_replicas(&self) -> bool {
         matches!(self, Self::Share)
     }
 }
@@ -155,7 +156,9 @@ impl ReplicaPolicy {
             return None;
         }
         self.lengthen_rest(at);
-        Some(format!("with copies {rate:.0} blocks a second, without {busy_without_replicas:.0}"))
+        Some(format!(
+            "with more threads {rate:.0} blocks a second, without {busy_without_replicas:.0}"
+        ))
     }
 
     /// Lengthens the wait before the next change, after replicas that did not pay.

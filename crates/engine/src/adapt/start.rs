@@ -7,6 +7,10 @@
 //! accurate than the machine's cost table. The period begins with the first block, which its space
 //! reports ([`ControlEvent::Came`]); before and after the period nothing is measured.
 //!
+//! If a thread is busy, its filters are timed for moments of 25 ms nevertheless, and stages get
+//! threads of their own where the planner says that it pays ([`super::spread`]). The rate decides
+//! at once if they keep them.
+//!
 //! docs/book/decisions/0091-first-seconds.md
 
 use super::moves::{MoveDemand, MovePolicy};
@@ -14,7 +18,7 @@ use super::observation::{CounterSnapshot, Observation};
 use super::{BLOCKS_MIN, PathObserver, SPACE_WAIT_MAX, Wake};
 use crate::live::Live;
 use crate::path::RatePolicy;
-use pipeline::plan::{ArcShare, Costs, Machine};
+use pipeline::plan::{ArcShare, Costs, Machine, MovePeriod};
 use runtime::control::ControlEvent;
 use std::sync::mpsc::Receiver;
 
@@ -41,10 +45,12 @@ impl PathObserver {
         let table = self.known.clone();
         self.moves = MovePolicy::new(RATE_POLICY, MoveDemand::START);
         let end = sys::clock::monotonic().saturating_add(PERIOD_NS);
-        let mut begin = None;
-        loop {
+        let (mut begin, mut moves) = (None, self.adapt.moves == MovePeriod::Start);
+        while moves || self.adapt.stages {
             let now = sys::clock::monotonic();
-            if now >= end {
+            // Threads that were added are judged before the period ends.
+            let judges = self.adapt.stages && self.copies.is_imminent();
+            if now >= end && !(judges && now < end.saturating_add(PERIOD_NS)) {
                 break;
             }
             let Some(before) =
@@ -52,16 +58,46 @@ impl PathObserver {
             else {
                 return !self.lives.iter().all(Live::is_ended);
             };
-            if self.sleep_or_stop(wakes, RATE_POLICY.observation_ns.min(end - now)) {
+            let pause = if judges { 0 } else { RATE_POLICY.observation_ns };
+            if self.sleep_or_stop(wakes, pause) {
                 return false;
             }
-            match self.check_counters(&before, &table) {
+            let looked =
+                if moves { self.check_counters(&before, &table) } else { CounterCheck::Restart };
+            let busy = judges || self.adapt.stages && self.is_saturated(&before);
+            match looked {
                 CounterCheck::Continue => begin = Some(before),
                 CounterCheck::Restart => {}
-                CounterCheck::Unreadable => return true,
+                CounterCheck::Unreadable => moves = false,
+            }
+            if busy && !self.spread_at_start(wakes, &table) {
+                return false;
             }
         }
         self.known = table;
+        true
+    }
+
+    /// Returns true if one thread was busy since a snapshot.
+    fn is_saturated(&self, before: &CounterSnapshot) -> bool {
+        let after = CounterSnapshot::take(&self.lives, SPACE_WAIT_MAX);
+        let plan = self.lives.first().and_then(Live::plan);
+        let between =
+            after.zip(plan).and_then(|(after, plan)| Observation::between(before, &after, &plan));
+        between.is_some_and(|observation| observation.is_saturated())
+    }
+
+    /// Times the filters for a moment, and gives stages threads of their own, or takes these back,
+    /// if that is due. Returns false if the path ends.
+    fn spread_at_start(&mut self, wakes: &Receiver<Wake>, table: &Costs) -> bool {
+        let Some(observation) = self.observation(wakes) else { return false };
+        let plan = self.lives.first().and_then(Live::plan);
+        let Some((observation, plan)) = observation.zip(plan) else { return true };
+        if observation.input_blocks() > 0 {
+            let machine = Machine { costs: observation.costs(table), ..self.adapt.machine.clone() };
+            self.lives.iter().for_each(Live::count_observation);
+            self.spread(&observation, &plan, &machine);
+        }
         true
     }
 
@@ -80,7 +116,7 @@ impl PathObserver {
         if observation.input_blocks() < BLOCKS_MIN {
             return CounterCheck::Continue;
         }
-        let costs = observation.adds_replicas(table);
+        let costs = observation.with_shares(table);
         let move_reason = move_reason(&costs.shares);
         let machine = Machine { costs, ..self.adapt.machine.clone() };
         let changes = self.lives.first().map(Live::changes);

@@ -30,7 +30,7 @@ mod switch;
 pub use outcome::{ChangeError, SwitchReport};
 pub(crate) use repeat::Changer;
 pub use reshape::{NodePlacement, reshape};
-pub(crate) use reshape::{predicted_moves, reason_for_replicas};
+pub(crate) use reshape::{placed, predicted_moves, reason_for_replicas};
 
 use crate::build::{Prepared, SwapContext, prepare};
 use crate::error::BuildError;

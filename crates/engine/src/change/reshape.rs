@@ -45,7 +45,7 @@ pub fn reshape(
     let plan = placed(&state.plan, places, machine)?;
     let plan = match (shared, plan.with_replicas(machine)) {
         (false, _) => plan,
-        (true, Some(shared)) => shared,
+        (true, Some((shared, _))) => shared,
         (true, None) => return refused("nothing of it is worth a copy"),
     };
     let matched = MatchedPlan::reshaped(plan, &state);
@@ -61,15 +61,15 @@ pub fn reshape(
     Ok(switched)
 }
 
-/// Returns the reason for replicas if the machine's cost table predicts a gain, else `None`.
-pub(crate) fn reason_for_replicas(plan: &Plan, machine: &Machine) -> Option<String> {
-    let shared = placed(plan, &[], machine).ok()?.with_replicas(machine)?;
+/// Returns the reason for replicas and the speedup, if the machine's cost table predicts a gain.
+pub(crate) fn reason_for_replicas(plan: &Plan, machine: &Machine) -> Option<(String, f64)> {
+    let (shared, gain) = placed(plan, &[], machine).ok()?.with_replicas(machine)?;
     let why = |copied: &Replicas| {
         let name = |id: &NodeId| shared.graph.node(*id).name();
         let names: Vec<&str> = copied.nodes.iter().map(name).collect();
         format!("`{}`: {}", names.join(" | "), copied.because)
     };
-    Some(shared.replicas.iter().map(why).collect::<Vec<_>>().join("; "))
+    Some((shared.replicas.iter().map(why).collect::<Vec<_>>().join("; "), gain))
 }
 
 /// Returns the predicted cost of a block in ns with the present placement, the predicted cost with

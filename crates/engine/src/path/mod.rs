@@ -75,6 +75,8 @@ pub struct Adapt {
     pub machine: Machine,
     /// True if filters may be replicated over several spaces.
     pub copies: bool,
+    /// True if stages may get threads of their own.
+    pub stages: bool,
     /// Period in which filters may move between the kernel and threads.
     pub moves: MovePeriod,
     /// True if a sink may get a thread of its own once its writes hold up the reader of a source.
@@ -87,11 +89,12 @@ impl Adapt {
     /// Returns the automatic changes that a plan's request permits; `None` for no changes.
     #[must_use]
     pub fn asked(plan: &Plan, machine: &Machine) -> Option<Arc<Self>> {
-        let RuntimeChanges { copies, moves } = plan.runtime_changes();
+        let RuntimeChanges { copies, stages, moves } = plan.runtime_changes();
+        let stages = stages && machine.processors > 1;
         let (machine, rate_policy) = (machine.clone(), RatePolicy::default());
         let relieves = !plan.sinks_with_readers().is_empty();
-        let any = copies || relieves || moves != MovePeriod::Never;
-        any.then(|| Arc::new(Self { machine, copies, moves, relieves, rate_policy }))
+        let any = copies || stages || relieves || moves != MovePeriod::Never;
+        any.then(|| Arc::new(Self { machine, copies, stages, moves, relieves, rate_policy }))
     }
 }
 

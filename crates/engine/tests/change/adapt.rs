@@ -25,6 +25,7 @@ fn run_adapting(text: &str, what: &str, holds: impl Fn(&Live) -> bool) -> Outcom
     let adapt = Some(Arc::new(Adapt {
         machine,
         copies: true,
+        stages: false,
         moves: MovePeriod::Never,
         relieves: false,
         rate_policy,

@@ -11,6 +11,7 @@ mod origins;
 mod published;
 mod script;
 mod sessions;
+mod stages;
 mod upgrade;
 
 use common::{

@@ -24,8 +24,10 @@ pub const OPTIONS: &[Parameter] = &[
     ),
     Parameter::optional(
         "policy",
-        Type::OneOf(&["cost", "deepest"]),
-        "how spaces are chosen: by measured costs, or as deep as possible",
+        Type::OneOf(&["cost", "deepest", "power", "latency", "throughput"]),
+        "how spaces are chosen: by measured costs, or as deep as possible; and how many threads \
+         share the work where costs are measured: those well used (power), all that gain anything \
+         (latency), or all that gain 5 % (throughput)",
     ),
     Parameter::optional("parallel", Type::Text, PARALLEL),
     Parameter::optional("engines", Type::Text, ENGINES),
@@ -50,9 +52,10 @@ pub const OPTIONS: &[Parameter] = &[
     Parameter::optional("no-loss", Type::Flag, "a dropped block is a failure"),
 ];
 
-const PARALLEL: &str = "how many copies of costly filters share the work: no (the default), auto \
-                        (those that pay), power (few, well used), latency (all that gain \
-                        anything), or a number";
+const PARALLEL: &str = "how the work is shared among threads: by default stages and branches get \
+                        threads where that pays; auto (costly filters get copies, too), power \
+                        (few, well used), latency (all that gain anything), no, or a number of \
+                        copies";
 
 const ENGINES: &str = "how many processes run the whole line, each on a processor of its own and \
                        for its share of the sessions: auto (one for each processor), or a number";

@@ -19,6 +19,8 @@ const SHARE_BLOCKS_MIN: u64 = 64;
 /// The minimum number of blocks needed to learn a cost, because the first blocks run with cold
 /// caches.
 pub const LEARNED_BLOCKS_MIN: u64 = 4096;
+/// The time, in ns, from which the cost of a filter is learned from fewer blocks, too.
+const LEARNED_NS: u64 = 2_000_000;
 
 /// The measurements of a run.
 #[derive(Debug, Clone, Default)]
@@ -243,7 +245,7 @@ fn ring_fill(edge: &EdgeMeasurement, entries: usize) -> String {
 
 /// Stores measurements in a cost table for the next plan: the costs of filters with their
 /// arguments, and the fraction of their blocks on each arc. Returns the number of filters with
-/// fewer than [`LEARNED_BLOCKS_MIN`] blocks, whose cost is not learned.
+/// fewer than [`LEARNED_BLOCKS_MIN`] blocks and little time, whose cost is not learned.
 pub fn learn(plan: &Plan, measured: &Measurements, costs: &mut Costs) -> usize {
     let mut too_few = 0;
     for (id, node) in plan.graph.ids().filter(|(_, node)| node.filter().is_some()) {
@@ -259,7 +261,9 @@ pub fn learn(plan: &Plan, measured: &Measurements, costs: &mut Costs) -> usize {
         let all = node.filter().is_some_and(|used| used.effect().reads == ReadDepth::All);
         let learns = !node.is_process() && (all || !costs.is_calibrated());
         match counted.ns_per_block().filter(|_| learns) {
-            Some(_) if counted.blocks < LEARNED_BLOCKS_MIN => too_few += 1,
+            Some(_) if counted.blocks < LEARNED_BLOCKS_MIN && counted.busy_ns < LEARNED_NS => {
+                too_few += 1;
+            }
             Some(block) => {
                 costs.set_filter(FilterCost { filter: filter.clone(), kernel, block, byte: 0.0 });
             }

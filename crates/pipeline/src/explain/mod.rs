@@ -272,7 +272,7 @@ fn write_choice(out: &mut String, plan: &Plan) {
 
 /// Writes the changes that the path may make to itself at run time.
 fn write_runtime_changes(out: &mut String, plan: &Plan, machine: &Machine, names: &[String]) {
-    let RuntimeChanges { copies, moves } = plan.runtime_changes();
+    let RuntimeChanges { copies, stages, moves } = plan.runtime_changes();
     let copies = copies.then_some(match machine.processors {
         0 | 1 => "no copies: there is one processor",
         _ => "costly filters that keep nothing get copies, and lose them, as measurement says",
@@ -302,7 +302,12 @@ fn write_runtime_changes(out: &mut String, plan: &Plan, machine: &Machine, names
         format!("{sinks}: a thread of its own once a write of 20 ms holds up half a ring of frames")
     });
     let copies = copies.map(str::to_owned);
-    let both: Vec<String> = copies.into_iter().chain(moves).chain(relief).collect();
+    let stages = (stages && machine.processors > 1).then(|| {
+        "a stage gets a thread of its own if one thread is busy, and keeps it if more blocks come \
+         through (`--parallel=no`: never)"
+            .to_owned()
+    });
+    let both: Vec<String> = copies.into_iter().chain(stages).chain(moves).chain(relief).collect();
     if !both.is_empty() {
         write_fact(out, "at run time", &both.join("; "));
     }

@@ -31,6 +31,7 @@ mod pushdown;
 mod replicas;
 mod ring;
 mod select;
+mod stages;
 
 pub use batch::BatchSize;
 pub use complete::complete;
@@ -48,6 +49,7 @@ pub use pushdown::Pushdown;
 pub(crate) use replicas::is_parallelism;
 pub use replicas::{REPLICAS_MAX, RuntimeChanges};
 pub use ring::RingPlan;
+pub use stages::StageDivision;
 
 use crate::graph::{Graph, NodeId};
 use crate::registry::Registry;
@@ -67,6 +69,7 @@ fn plan_completed(
 ) -> Result<Plan, Unplaceable> {
     let policy = match graph.options.text("policy") {
         Some("deepest") => Policy::Deepest,
+        // The others say how many threads share the work.
         _ => Policy::Cost,
     };
     let discovery = discover::discover(&graph, machine, &refusals);
@@ -100,7 +103,7 @@ fn plan_completed(
         latency: None,
         choice,
     };
-    replicas::add_replicas(&mut plan, machine);
+    replicas::spread(&mut plan, machine);
     latency::distribute_latency(&mut plan);
     Ok(plan)
 }

@@ -23,7 +23,7 @@ use super::machine::Machine;
 use super::model::{Plan, ReplicaRefusal, SpaceKind};
 use super::moves::MovePeriod;
 use crate::format::short_duration;
-use crate::graph::{Graph, NodeId};
+use crate::graph::{Graph, Node, NodeId};
 use chain::{Chain, Work};
 use insert::insert_replicas;
 use load::{Load, ReplicaGain};
@@ -46,12 +46,53 @@ const LATENCY_SPEEDUP_MIN: f64 = 1.02;
 /// replicas.
 const EXPLAINED_MIN: f64 = 4.0;
 
+/// The minimum utilisation of all threads, and the minimum speedup, for `throughput`.
+const THROUGHPUT_UTILISATION_MIN: f64 = 0.25;
+const THROUGHPUT_SPEEDUP_MIN: f64 = 1.05;
+
+/// The minimum benefit of further threads.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Demand {
+    /// The minimum utilisation of each thread.
+    pub(super) used: f64,
+    /// The minimum speedup of all threads together.
+    pub(super) gain: f64,
+}
+
+impl Demand {
+    /// Returns the demand of a request whose stages may go to several threads; `None` if they may
+    /// not.
+    pub(super) fn of(graph: &Graph) -> Option<Self> {
+        let options = &graph.options;
+        let named = match options.text("parallel") {
+            None | Some("auto") => options.text("policy"),
+            Some(policy @ ("power" | "latency")) => Some(policy),
+            Some(_) => return None,
+        };
+        // Each crossing would take a part of the budget, and engines have the processors already.
+        if options.number("latency").is_some() || options.text("engines").is_some() {
+            return None;
+        }
+        (named != Some("deepest")).then(|| Self::named(named))
+    }
+
+    fn named(policy: Option<&str>) -> Self {
+        match policy {
+            Some("power") => Self { used: POWER_UTILISATION_MIN, gain: SPEEDUP_MIN },
+            Some("latency") => Self { used: 0.0, gain: LATENCY_SPEEDUP_MIN },
+            Some("throughput") => {
+                Self { used: THROUGHPUT_UTILISATION_MIN, gain: THROUGHPUT_SPEEDUP_MIN }
+            }
+            _ => Self { used: UTILISATION_MIN, gain: SPEEDUP_MIN },
+        }
+    }
+}
+
 /// The value of `--parallel`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Parallelism {
-    /// The largest number of replicas that pays: the utilisation is at least `used`, and the
-    /// speedup by all replicas at least `gain`.
-    Measured { used: f64, gain: f64 },
+    /// The largest number of replicas that meets the demand.
+    Measured(Demand),
     /// The given number of replicas.
     Number(usize),
     /// No replicas.
@@ -60,11 +101,9 @@ enum Parallelism {
 
 impl Parallelism {
     fn of(graph: &Graph) -> Self {
-        let gain = SPEEDUP_MIN;
         match graph.options.text("parallel") {
-            Some("auto") => Self::Measured { used: UTILISATION_MIN, gain },
-            Some("power") => Self::Measured { used: POWER_UTILISATION_MIN, gain },
-            Some("latency") => Self::Measured { used: 0.0, gain: LATENCY_SPEEDUP_MIN },
+            Some("auto") => Self::Measured(Demand::named(graph.options.text("policy"))),
+            Some(policy @ ("power" | "latency")) => Self::Measured(Demand::named(Some(policy))),
             Some(number) => number.parse().map_or(Self::No, Self::Number),
             // Replicas prevent changes of a running path and recording, so they are off by default.
             None => Self::No,
@@ -77,6 +116,8 @@ impl Parallelism {
 pub struct RuntimeChanges {
     /// True if the path may add and remove replicas.
     pub copies: bool,
+    /// True if the path may give stages threads of their own, and take them back.
+    pub stages: bool,
     /// The period in which the path may move filters between the kernel and threads.
     pub moves: MovePeriod,
 }
@@ -85,8 +126,9 @@ impl Plan {
     /// Returns the changes that the request allows.
     #[must_use]
     pub fn runtime_changes(&self) -> RuntimeChanges {
-        let copies = matches!(Parallelism::of(&self.graph), Parallelism::Measured { .. });
-        RuntimeChanges { copies, moves: self.move_period() }
+        let copies = matches!(Parallelism::of(&self.graph), Parallelism::Measured(_));
+        let stages = !self.graph.options.flag("no-adapt") && self.may_have_stages();
+        RuntimeChanges { copies, stages, moves: self.move_period() }
     }
 }
 
@@ -96,16 +138,28 @@ pub(crate) fn is_parallelism(text: &str) -> bool {
         || text.parse().is_ok_and(|number: u64| (1..=REPLICAS_MAX).contains(&number))
 }
 
-/// Adds replicas where they pay, to at most one chain in every component.
-pub(super) fn add_replicas(plan: &mut Plan, machine: &Machine) {
-    add_to_chains(plan, machine, &|_| true);
+/// Gives the work of a plan to several threads where that pays: stages or replicas, whichever
+/// leaves the least work in one thread. Replicas go to at most one chain in every component.
+pub(super) fn spread(plan: &mut Plan, machine: &Machine) {
+    let single = plan.clone();
+    let gain = add_to_chains(plan, machine, &|_| true);
+    let Some(stages) = single.stages(machine).filter(|_| single.is_saturated()) else { return };
+    if stages.then_ns * gain >= stages.now_ns {
+        return;
+    }
+    if let Some(staged) = single.in_stages(&stages, machine) {
+        let replica_refusals = std::mem::take(&mut plan.replica_refusals);
+        *plan = Plan { replica_refusals, ..staged };
+    }
 }
 
-/// Adds replicas where they pay, to chains for which `may` returns true.
-fn add_to_chains(plan: &mut Plan, machine: &Machine, may: &dyn Fn(&Chain) -> bool) {
+/// Adds replicas where they pay, to chains for which `may` returns true. Returns the largest
+/// expected speedup of a component; 1.0 without replicas.
+fn add_to_chains(plan: &mut Plan, machine: &Machine, may: &dyn Fn(&Chain) -> bool) -> f64 {
     let parallelism = Parallelism::of(&plan.graph);
+    let mut gain: f64 = 1.0;
     if parallelism == Parallelism::No || parallelism == Parallelism::Number(1) {
-        return;
+        return gain;
     }
     let components = plan.spaces.iter().map(|space| space.component + 1).max().unwrap_or(0);
     for component in 0..components {
@@ -122,10 +176,14 @@ fn add_to_chains(plan: &mut Plan, machine: &Machine, may: &dyn Fn(&Chain) -> boo
         let replica_refusals =
             work.explain_absence(component, &chains, best.is_some(), parallelism);
         match best.map(|(chain, worth)| (chain.clone(), worth)) {
-            Some((chain, worth)) => insert_replicas(plan, &chain, worth, machine),
+            Some((chain, worth)) => {
+                gain = gain.max(worth.single / worth.bound);
+                insert_replicas(plan, &chain, worth, machine);
+            }
             None => plan.replica_refusals.extend(replica_refusals),
         }
     }
+    gain
 }
 
 impl Work<'_> {
@@ -139,7 +197,7 @@ impl Work<'_> {
         let (used, gain) = match parallelism {
             Parallelism::No => return None,
             Parallelism::Number(copies) => return Some(worth(copies.min(REPLICAS_MAX as usize))),
-            Parallelism::Measured { used, gain } => (used, gain),
+            Parallelism::Measured(Demand { used, gain }) => (used, gain),
         };
         let mut best: Option<ReplicaGain> = None;
         for copies in 2..=self.machine.processors.min(REPLICAS_MAX as usize) {
@@ -209,13 +267,23 @@ impl Work<'_> {
 }
 
 impl Plan {
-    /// Adds replicas that a running path can start, for stateless chains only and as many as pay at
-    /// current costs. Returns the changed plan; `None` if no replicas pay.
+    /// Returns true if the sources give as many blocks as the path takes, or if the request names a
+    /// policy. What an interface receives shows only while the path runs.
+    fn is_saturated(&self) -> bool {
+        let attaches =
+            |node: &Node| node.filter().is_some_and(|used| used.endpoint.attaches.is_some());
+        let named = matches!(self.graph.options.text("policy"), Some("latency" | "throughput"));
+        let latency = self.graph.options.text("parallel") == Some("latency");
+        named || latency || !self.graph.nodes.iter().any(attaches)
+    }
+
+    /// Adds replicas that a running path can start: of stateless chains, as many as pay by current
+    /// costs. Returns the changed plan and the expected speedup; `None` if no replicas pay.
     #[must_use]
-    pub fn with_replicas(&self, machine: &Machine) -> Option<Self> {
+    pub fn with_replicas(&self, machine: &Machine) -> Option<(Self, f64)> {
         let mut plan = Self { replicas: Vec::new(), replica_refusals: Vec::new(), ..self.clone() };
-        add_to_chains(&mut plan, machine, &|chain| chain.sharing.is_none());
+        let gain = add_to_chains(&mut plan, machine, &|chain| chain.sharing.is_none());
         super::latency::distribute_latency(&mut plan);
-        (!plan.replicas.is_empty()).then_some(plan)
+        (!plan.replicas.is_empty()).then_some((plan, gain))
     }
 }

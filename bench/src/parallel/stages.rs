@@ -1,0 +1,122 @@
+//! Stages of one request in two threads compared with one. FEATURES N4, N5
+//!
+//! Two filters of about 1 µs per block follow each other: in one thread, in two threads by hand
+//! (`@thread1`), and as the path divides itself. `by itself` knows nothing of the costs at first
+//! and measures them in its first seconds; `analyzed` begins divided. The bench fails unless every
+//! candidate gives the same blocks in the same order. The last rows are a request of a user, run by
+//! the command.
+
+use super::engines::run_once as run_command;
+use super::{RunResult, analyze_costs, read_digest, run_plan};
+use crate::harness::{Better, Samples, median, rows};
+use crate::line::plan_for_machine;
+use crate::processes::streamline;
+use crate::row::Row;
+use crate::sentinel::Sentinel;
+use crate::temp_directory::TempDirectory;
+use pipeline::plan::{Machine, SpaceKind};
+
+/// The beginning of the rows' names.
+pub(super) const NAME: &str = "two stages";
+/// Iterations of `bench_work` that take about 1 µs.
+const MICROSECOND: u64 = 1_000;
+/// Number of blocks of a run, about 5 s in one thread.
+const BLOCKS: u64 = 2_500_000;
+/// The candidates: option, pin of the second stage, name in rows, and true if the costs of an
+/// earlier run are known.
+const CANDIDATES: [(&str, &str, &str, bool); 4] = [
+    ("--parallel=no ", "", "1 thread", false),
+    ("", " @thread1", "by hand", false),
+    ("", "", "by itself", false),
+    ("", "", "by itself, analyzed", true),
+];
+/// The candidates of the command: option and name in rows.
+const OPTIONS: [(&str, &str); 2] = [("--parallel=no ", "1 thread"), ("", "by itself")];
+/// A request of a user, without its source: two filters that look at all bytes.
+const REQUEST: &str = "compress level=1 |all compress level=1 |all discard";
+/// Number of its blocks, about 5 s in one thread.
+const REQUEST_BLOCKS: u64 = 800_000;
+
+/// Measures the chain of two stages.
+pub(super) fn measure(rounds: usize) -> Result<Vec<Row>, String> {
+    let new = Machine::example();
+    let text = |pin: &str| {
+        format!(
+            "generate count={BLOCKS} seq=yes flows=64 size=1400 | bench_work {MICROSECOND} | \
+             bench_work {MICROSECOND}{pin} | bench_digest{pin}"
+        )
+    };
+    let known = Machine { costs: analyze_costs(&text(""), &new)?, ..new.clone() };
+    let mut taken: Vec<Vec<RunResult>> = vec![Vec::new(); CANDIDATES.len()];
+    let mut sentinels = Vec::new();
+    for round in 0..=rounds {
+        sentinels.push(Sentinel::measure());
+        for ((option, pin, _, knows), samples) in CANDIDATES.iter().zip(&mut taken) {
+            let machine = if *knows { &known } else { &new };
+            let sample = run_once(&format!("{option}{}", text(pin)), machine)?;
+            // The first round is a warm-up.
+            if round > 0 {
+                samples.push(sample);
+            }
+        }
+    }
+    let mut outs = taken.iter().flatten().map(|sample| sample.out);
+    let first = outs.next().ok_or("nothing was measured")?;
+    if let Some(other) = outs.find(|other| *other != first) {
+        return Err(format!("two stages give {first:?} and {other:?}"));
+    }
+    let sentinel = median(&sentinels);
+    let of = |value: &dyn Fn(&RunResult) -> f64| -> Vec<Samples> {
+        let each = CANDIDATES.iter().zip(&taken);
+        each.map(|((_, _, name, _), samples)| Samples {
+            name,
+            values: samples.iter().map(value).collect(),
+        })
+        .collect()
+    };
+    let subject = ("parallel", "two stages of 1 us", f64::NAN);
+    let rate = of(&|sample| sample.rate / 1e6);
+    let mut all = rows(subject, ("Mblocks/s", Better::More), sentinel, &rate, &[]);
+    let threads = of(&|sample| sample.replicas as f64).split_off(1);
+    all.extend(rows(subject, ("threads", Better::More), sentinel, &threads, &[]));
+    Ok(all)
+}
+
+/// Runs a request; the result has the number of threads at the end.
+fn run_once(text: &str, machine: &Machine) -> Result<RunResult, String> {
+    let plan = plan_for_machine(text, machine)?;
+    let (outcome, plan) = run_plan(plan, machine, false)?;
+    for what in &outcome.adapted {
+        eprintln!("by itself: {what}");
+    }
+    let threads = plan.spaces.iter().filter(|space| space.kind == SpaceKind::Thread).count();
+    let given: u64 = outcome.ledger.sources.iter().map(|(_, observed)| observed.given.blocks).sum();
+    let rate = given as f64 * 1e9 / outcome.elapsed_ns.max(1) as f64;
+    Ok(RunResult { rate, out: read_digest(&outcome), replicas: threads })
+}
+
+/// Measures a request of a user, run by the command.
+pub(super) fn measure_request(folder: &TempDirectory, rounds: usize) -> Result<Vec<Row>, String> {
+    let Some(program) = streamline() else { return Ok(Vec::new()) };
+    let report = folder.0.join("stages");
+    let source = format!("generate count={REQUEST_BLOCKS} seq=yes flows=64 size=1400");
+    let mut taken: Vec<Vec<f64>> = vec![Vec::new(); OPTIONS.len()];
+    let mut sentinels = Vec::new();
+    for round in 0..=rounds {
+        sentinels.push(Sentinel::measure());
+        for ((option, _), samples) in OPTIONS.iter().zip(&mut taken) {
+            let line = format!("{option}{source} | {REQUEST}");
+            let (rate, came) = run_command(&program, &line, &report)?;
+            if came != REQUEST_BLOCKS {
+                return Err(format!("`{line}` took {came} blocks, not {REQUEST_BLOCKS}"));
+            }
+            if round > 0 {
+                samples.push(rate / 1e6);
+            }
+        }
+    }
+    let each = OPTIONS.iter().zip(taken);
+    let samples: Vec<Samples> = each.map(|((_, name), values)| Samples { name, values }).collect();
+    let subject = ("parallel", "two stages, compressed twice, command", f64::NAN);
+    Ok(rows(subject, ("Mblocks/s", Better::More), median(&sentinels), &samples, &[]))
+}

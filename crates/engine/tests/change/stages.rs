@@ -1,0 +1,43 @@
+//! Stages that get threads of their own, and lose them, while a path runs.
+
+use crate::common::{TIME_LIMIT, given, numbers, run_while, wait_for_blocks};
+use engine::change::{NodePlacement, reshape};
+use engine::live::Live;
+use pipeline::plan::{Costs, FilterCost, Machine};
+
+fn machine() -> Machine {
+    let mut costs = Costs::default();
+    let filter = "match".to_owned();
+    costs.set_filter(FilterCost { filter, kernel: false, block: 50_000.0, byte: 0.0 });
+    Machine { costs, ..Machine::example() }
+}
+
+/// Moves nodes; asserts that no block is lost, duplicated or reordered.
+fn place(live: &Live, places: &[NodePlacement]) {
+    let switched = reshape(live, (places, false), &machine(), TIME_LIMIT);
+    let switched = switched.unwrap_or_else(|why| panic!("{places:?}: {why}"));
+    assert_eq!((switched.lost, switched.duplicated, switched.reordered), (0, 0, 0), "{switched}");
+}
+
+#[test]
+fn n4_v13_stages_move_to_threads_and_back_under_load() {
+    let text =
+        "generate rate=20000 seq=yes | match hex=ff |all match hex=fe |all pcap@thread0 staged";
+    let ((), outcome) = run_while(text, |live| {
+        for _ in 0..3 {
+            wait_for_blocks(live, 200);
+            let plan = live.plan().expect("a plan");
+            assert_eq!(plan.spaces.len(), 1);
+            let node = |nth: usize| plan.graph.ids().nth(nth).expect("a node").0;
+            // What the planner says if nobody pinned the sink.
+            let stage = [(node(2), "thread1".to_owned()), (node(3), "thread1".to_owned())];
+            place(live, &stage);
+            let spaces = live.spaces();
+            assert!(spaces.iter().any(|name| name == "thread1"), "{spaces:?}");
+            wait_for_blocks(live, 200);
+            place(live, &stage.map(|(node, _)| (node, "thread0".to_owned())));
+        }
+        wait_for_blocks(live, 200);
+    });
+    assert!(numbers("staged").into_iter().eq(0..given(&outcome)), "each once, in order");
+}

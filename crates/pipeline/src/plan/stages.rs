@@ -1,0 +1,382 @@
+//! Stages: nodes of one request in several threads, where that raises the throughput. [Th §5.4]
+//!
+//! In: a plan whose nodes run in few threads, and the machine with its costs. Out: the threads of
+//! the nodes that go elsewhere, or nothing if no division pays. A stage is a node with everything
+//! downstream of it in its thread. The busiest thread gives away the stage that leaves the least
+//! work in the busiest thread, again and again, until nothing more is gained or every processor has
+//! a thread. A crossing costs both threads: an entry of a ring each, and the writer a share of an
+//! event.
+//!
+//! The order of the output is that of one thread: branches that meet again stay together, and so do
+//! sinks that write one after the other to the same output; whatever enters a thread for a join
+//! comes over one ring (docs/book/decisions/0097-stages.md).
+
+use super::machine::Machine;
+use super::model::{Candidate, Plan, PlannedEdge, Policy, SpaceKind};
+use super::replicas::Demand;
+use crate::format::short_duration;
+use crate::graph::{Graph, NodeId, Step, Use};
+use filter::{FilterKind, ReadDepth, StateScope, Value};
+
+/// The minimum gain of a further thread.
+const FURTHER_MIN: f64 = 1.02;
+/// The number of blocks per event. [Th §5.2.2]
+const EVENT_BLOCKS: f64 = 32.0;
+
+/// A division of a part into stages.
+#[derive(Debug, Clone, PartialEq)]
+pub struct StageDivision {
+    /// The nodes that leave their thread, with the names of their new threads.
+    pub places: Vec<(NodeId, String)>,
+    /// The work of the busiest thread for one block of a source, in ns: before and after.
+    pub now_ns: f64,
+    /// After the division.
+    pub then_ns: f64,
+    /// The reason, as text.
+    pub because: String,
+}
+
+/// The threads of a part's nodes under construction.
+#[derive(Clone)]
+struct Layout {
+    /// For each node, the position of its thread in the order of the path; `None` for nodes of
+    /// other parts.
+    thread: Vec<Option<usize>>,
+    threads: usize,
+}
+
+/// The unchanging facts of the search in one part.
+struct StageSearch<'p> {
+    plan: &'p Plan,
+    /// The work of every node for one block of a source, in ns; 0 outside threads.
+    work: Vec<f64>,
+    /// The costs of an entry for writer and reader, in ns.
+    crossing: (f64, f64),
+    processors: usize,
+    order: Vec<NodeId>,
+    /// The sinks whose outputs are in one order.
+    outputs: Vec<NodeId>,
+}
+
+impl Plan {
+    /// Returns the best division into stages by the plan's costs; `None` if the request forbids it
+    /// or none pays.
+    #[must_use]
+    pub fn stages(&self, machine: &Machine) -> Option<StageDivision> {
+        let demand = Demand::of(&self.graph)?;
+        let parts = self.spaces.iter().map(|space| space.component + 1).max().unwrap_or(0);
+        let threads = self.spaces.iter().filter(|space| space.kind == SpaceKind::Thread).count();
+        let spare = machine.processors.saturating_sub(threads);
+        let found = (0..parts).filter_map(|part| {
+            let search = StageSearch::new(self, part, machine)?;
+            search.divide(spare, demand)
+        });
+        found.min_by(|one, other| {
+            (one.then_ns / one.now_ns).total_cmp(&(other.then_ns / other.now_ns))
+        })
+    }
+
+    /// Returns true if the request lets its nodes go to several threads, and if one could.
+    #[must_use]
+    pub fn may_have_stages(&self) -> bool {
+        let parts = self.spaces.iter().map(|space| space.component + 1).max().unwrap_or(0);
+        let machine = Machine::example();
+        let divisible = |part| {
+            StageSearch::new(self, part, &machine).is_some_and(|search| {
+                let layout = search.layout();
+                search.moves(&layout, 0, true).next().is_some()
+            })
+        };
+        Demand::of(&self.graph).is_some() && (0..parts).any(divisible)
+    }
+
+    /// Returns this plan with its nodes in stages. Fails if no plan satisfies them.
+    pub(super) fn in_stages(&self, stages: &StageDivision, machine: &Machine) -> Option<Self> {
+        let mut pinned = self.graph.clone();
+        for (id, node) in self.graph.ids().filter(|(_, node)| !node.is_process()) {
+            let said = stages.places.iter().find(|(moved, _)| *moved == id);
+            let name = said.map_or_else(|| &self.space_of(id).name, |(_, name)| name).clone();
+            if let (Step::Filter(used), Some(_)) = (&mut pinned.nodes[id.0].step, node.filter()) {
+                used.pin = Some(name);
+            }
+        }
+        pinned.options.set("parallel", Value::Text("no".to_owned()));
+        let (reports, refusals) = (self.reports.clone(), self.refusals.clone());
+        let mut new = super::plan_completed(pinned, reports, machine, refusals).ok()?;
+        new.graph = self.graph.clone();
+        for (id, _) in self.graph.ids() {
+            let here = new.space_of(id).name.clone();
+            let old = &self.placements[id.0];
+            let crosses = self.graph.inputs(id).any(|edge| {
+                new.placements[edge.from.0].output_space != new.placements[id.0].input_space
+            });
+            let cost = self.expected(id).unwrap_or(0.0);
+            let placement = &mut new.placements[id.0];
+            placement.candidates.clone_from(&old.candidates);
+            let moved = stages.places.iter().any(|(moved, _)| *moved == id);
+            (placement.because, placement.by_neighbor) = match moved && crosses {
+                true => (stages.because.clone(), false),
+                false => (old.because.clone(), old.by_neighbor),
+            };
+            if !moved {
+                continue;
+            }
+            placement.candidates.retain(|known| known.space != here);
+            for known in placement.candidates.iter_mut().filter(|known| known.lost.is_none()) {
+                let lost = known
+                    .verdict
+                    .is_ok()
+                    .then(|| format!("{} a block in that thread", short_duration(stages.now_ns)));
+                known.lost = lost;
+            }
+            let (verdict, lost) = (Ok(cost), None);
+            placement.candidates.push(Candidate { space: here, verdict, lost });
+        }
+        Some(new)
+    }
+}
+
+impl<'p> StageSearch<'p> {
+    /// Returns the facts about a part; `None` if it must stay as it is.
+    fn new(plan: &'p Plan, part: usize, machine: &Machine) -> Option<Self> {
+        let graph = &plan.graph;
+        let here = |id: &NodeId| plan.space_of(*id).component == part;
+        let ids = || graph.ids().map(|(id, _)| id).filter(here);
+        let back = graph.edges.iter().zip(&plan.edges);
+        let back = back.filter(|(_, planned)| **planned == PlannedEdge::Back);
+        let cycles = back.filter(|(edge, _)| here(&edge.from)).count() > 0;
+        let copied = plan.replicas.iter().any(|copied| plan.spaces[copied.join].component == part);
+        let asked = ids().any(|id| graph.node(id).filter().is_some_and(is_placed));
+        let through = ids().any(|id| {
+            graph.node(id).is_process()
+                && (graph.outputs(id).next().is_some() || graph.inputs(id).next().is_none())
+        });
+        if cycles || copied || asked || through || plan.choice.policy == Policy::Deepest {
+            return None;
+        }
+        let is_thread = |id: NodeId| plan.space_of(id).kind == SpaceKind::Thread;
+        let cost = |id: NodeId| match here(&id) && is_thread(id) {
+            true => plan.expected(id).unwrap_or(0.0) * plan.flows.0[id.0],
+            false => 0.0,
+        };
+        let work = graph.ids().map(|(id, _)| cost(id)).collect();
+        let costs = &machine.costs;
+        Some(Self {
+            plan,
+            work,
+            crossing: (costs.ring + costs.wake / EVENT_BLOCKS, costs.ring),
+            processors: machine.processors.max(1),
+            order: graph.order().into_iter().filter(here).collect(),
+            outputs: ids().filter(|id| writes_in_order(graph, *id)).collect(),
+        })
+    }
+
+    /// Returns the present threads. What runs in the kernel surfaces in the first thread.
+    fn layout(&self) -> Layout {
+        let mut used: Vec<usize> = Vec::new();
+        let place = |id: NodeId| {
+            let placement = &self.plan.placements[id.0];
+            match self.plan.space_of(id).kind {
+                SpaceKind::Process => placement.input_space,
+                _ => placement.output_space,
+            }
+        };
+        used.extend(self.order.iter().map(|id| place(*id)));
+        used.sort_unstable();
+        used.dedup();
+        let mut thread = vec![None; self.plan.graph.nodes.len()];
+        for id in &self.order {
+            thread[id.0] = used.iter().position(|space| *space == place(*id));
+        }
+        Layout { thread, threads: used.len() }
+    }
+
+    /// Returns the work of each thread for one block of a source, in ns.
+    fn loads(&self, layout: &Layout) -> Vec<f64> {
+        let mut loads = vec![0.0; layout.threads];
+        for (work, thread) in self.work.iter().zip(&layout.thread) {
+            thread.iter().for_each(|thread| loads[*thread] += work);
+        }
+        for (edge, flow) in self.plan.graph.edges.iter().zip(&self.plan.flows.1) {
+            let ends = layout.thread[edge.from.0].zip(layout.thread[edge.to.0]);
+            if let Some((from, to)) = ends.filter(|(from, to)| from != to) {
+                loads[from] += flow * self.crossing.0;
+                loads[to] += flow * self.crossing.1;
+            }
+        }
+        loads
+    }
+
+    /// Returns the minimum time per block: that of the busiest thread, or that of all processors.
+    fn bound(&self, loads: &[f64]) -> f64 {
+        let all: f64 = loads.iter().sum();
+        loads.iter().copied().fold(all / self.processors as f64, f64::max)
+    }
+
+    /// Divides the part, with at most `spare` more threads, if that meets the demand.
+    fn divide(&self, spare: usize, demand: Demand) -> Option<StageDivision> {
+        let begin = self.layout();
+        let now_ns = self.bound(&self.loads(&begin));
+        let (mut layout, mut then_ns) = (begin.clone(), now_ns);
+        loop {
+            let loads = self.loads(&layout);
+            let busiest = (0..loads.len()).max_by(|a, b| loads[*a].total_cmp(&loads[*b]))?;
+            let adds = layout.threads < begin.threads + spare;
+            let next = self.moves(&layout, busiest, adds).map(|next| {
+                let bound = self.bound(&self.loads(&next));
+                (bound, next)
+            });
+            let best = next.min_by(|one, other| one.0.total_cmp(&other.0));
+            match best.filter(|(bound, _)| bound * FURTHER_MIN <= then_ns) {
+                Some((bound, next)) => (then_ns, layout) = (bound, next),
+                None => break,
+            }
+        }
+        let used = now_ns / (then_ns * layout.threads as f64);
+        // Less than a crossing is within the error of the costs.
+        let saves = now_ns - then_ns >= self.crossing.0 + self.crossing.1;
+        if !saves || then_ns * demand.gain > now_ns || used < demand.used {
+            return None;
+        }
+        let name = |position: usize| format!("thread{position}");
+        let moved = self.order.iter().filter_map(|id| {
+            let node = self.plan.graph.node(*id);
+            let here = &self.plan.space_of(*id);
+            let there = name(layout.thread[id.0]?);
+            let changes = here.kind == SpaceKind::Thread && here.name != there;
+            (changes && node.filter().is_some()).then_some((*id, there))
+        });
+        let places: Vec<(NodeId, String)> = moved.collect();
+        let loads = self.loads(&layout);
+        let each = loads
+            .iter()
+            .enumerate()
+            .map(|(at, ns)| format!("{} in {}", short_duration(*ns), name(at)));
+        let because = format!(
+            "a stage of its own: a block takes {}; {} in one thread",
+            each.collect::<Vec<_>>().join(" and "),
+            short_duration(now_ns)
+        );
+        (!places.is_empty()).then_some(StageDivision { places, now_ns, then_ns, because })
+    }
+
+    /// Returns the legal layouts in which one stage of a thread runs in a later thread, or in a new
+    /// one behind it if `adds`.
+    fn moves(&self, layout: &Layout, from: usize, adds: bool) -> impl Iterator<Item = Layout> {
+        let heads = self.order.clone().into_iter();
+        let heads = heads.filter(move |id| layout.thread[id.0] == Some(from));
+        let stages = heads.filter_map(move |head| self.stage(layout, head));
+        stages.flat_map(move |stage| {
+            let later = (from + 1..layout.threads).map({
+                let stage = stage.clone();
+                move |to| layout.with(&stage, to)
+            });
+            let new = adds.then(|| layout.inserted(from + 1).with(&stage, from + 1));
+            let all: Vec<Layout> = later.chain(new).filter(|next| self.is_legal(next)).collect();
+            all
+        })
+    }
+
+    /// Returns a node with everything downstream of it in its thread; `None` if a part of that
+    /// cannot move.
+    fn stage(&self, layout: &Layout, head: NodeId) -> Option<Vec<NodeId>> {
+        let graph = &self.plan.graph;
+        graph.node(head).filter()?;
+        if graph.node(head).inside.is_some() {
+            return None;
+        }
+        let thread = layout.thread[head.0];
+        let outputs = |id: NodeId| graph.outputs(id).filter(|edge| !edge.back).map(|edge| edge.to);
+        let all = crate::graph::reachable(&[head], |id| {
+            let inside = graph.ids().filter(move |(_, node)| node.inside == Some(id));
+            let near = outputs(id).filter(|to| layout.thread[to.0] == thread);
+            near.chain(inside.map(|(id, _)| id)).collect::<Vec<_>>()
+        });
+        all.iter().all(|id| self.may_move(*id)).then_some(all)
+    }
+
+    fn may_move(&self, id: NodeId) -> bool {
+        let node = self.plan.graph.node(id);
+        if node.is_process() {
+            return true;
+        }
+        if self.plan.space_of(id).kind != SpaceKind::Thread {
+            return false;
+        }
+        let Some(used) = node.filter() else { return true };
+        let pinned = matches!(used.description.state.keeps, StateScope::Pinned(_));
+        let ahead = self.plan.pushed_from(id).next().is_some();
+        node.kind() != Some(FilterKind::Source) && !pinned && !ahead
+    }
+
+    /// Returns true if the path moves in one direction, and if every join gets its blocks in one
+    /// order.
+    fn is_legal(&self, layout: &Layout) -> bool {
+        let graph = &self.plan.graph;
+        let mut entries: Vec<Vec<NodeId>> = vec![Vec::new(); graph.nodes.len()];
+        for id in &self.order {
+            let Some(here) = layout.thread[id.0] else { continue };
+            let inputs = graph.inputs(*id).filter(|edge| !edge.back).map(|edge| edge.from);
+            let inputs: Vec<NodeId> = inputs.collect();
+            let mut own: Vec<NodeId> = Vec::new();
+            let mut before = Vec::new();
+            for input in &inputs {
+                match layout.thread[input.0] {
+                    Some(there) if there > here => return false,
+                    Some(there) if there == here => own.extend(&entries[input.0]),
+                    there => {
+                        own.push(*id);
+                        before.push(there);
+                    }
+                }
+            }
+            let one_ring = before.windows(2).all(|pair| pair[0] == pair[1]);
+            own.sort_unstable();
+            own.dedup();
+            if inputs.len() > 1 && here > 0 && (own.len() > 1 || !one_ring) {
+                return false;
+            }
+            entries[id.0] = own;
+        }
+        let Some(first) = self.outputs.first().filter(|_| self.outputs.len() > 1) else {
+            return true;
+        };
+        let here = layout.thread[first.0];
+        let mut own: Vec<NodeId> =
+            self.outputs.iter().flat_map(|id| entries[id.0].iter().copied()).collect();
+        own.sort_unstable();
+        own.dedup();
+        self.outputs.iter().all(|id| layout.thread[id.0] == here)
+            && (here == Some(0) || own.len() < 2)
+    }
+}
+
+impl Layout {
+    /// Returns the layout with these nodes in another thread.
+    fn with(&self, stage: &[NodeId], to: usize) -> Self {
+        let mut next = self.clone();
+        stage.iter().for_each(|id| next.thread[id.0] = Some(to));
+        next
+    }
+
+    /// Returns the layout with an empty thread at a position.
+    fn inserted(&self, at: usize) -> Self {
+        let shifted = |thread: &Option<usize>| thread.map(|n| if n >= at { n + 1 } else { n });
+        Self { thread: self.thread.iter().map(shifted).collect(), threads: self.threads + 1 }
+    }
+}
+
+/// Returns true if the request says in which thread the filter runs.
+fn is_placed(used: &Use) -> bool {
+    used.pin.as_deref().is_some_and(|pin| pin.starts_with("thread"))
+}
+
+/// Returns true for a sink whose output is in one order with that of others.
+fn writes_in_order(graph: &Graph, id: NodeId) -> bool {
+    let node = graph.node(id);
+    let used = node.filter();
+    let reads = used.is_some_and(|used| used.effect().reads != ReadDepth::Nothing);
+    let own_file = used.is_some_and(|used| used.endpoint.writes_files);
+    let last = node.kind() == Some(FilterKind::Sink) || node.is_process();
+    last && (reads || node.is_process()) && !own_file
+}
