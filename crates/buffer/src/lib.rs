@@ -31,12 +31,16 @@ mod fault;
 #[expect(unsafe_code, reason = "one instruction that copies what others may write")]
 pub mod foreign;
 pub mod ibuf;
+#[cfg(not(loom))]
+pub mod ids;
 mod join;
 #[cfg(all(any(test, feature = "testing"), not(loom)))]
 pub mod late;
 mod ledger;
 #[cfg(not(loom))]
 pub mod name;
+#[cfg(not(loom))]
+pub mod packing;
 #[cfg(not(loom))]
 pub mod pages;
 #[cfg(not(loom))]

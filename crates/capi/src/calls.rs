@@ -2,7 +2,7 @@
 
 use crate::config::streamline_config;
 use crate::end::{End, EndKind, Reader, Region, Writer, no_room};
-use crate::failure::{Failure, Outcome, wrong_end};
+use crate::failure::{ENOSPC, Failure, Outcome, wrong_end};
 use crate::table::{self, LockedEntry, add, copy, not_an_end};
 use abi::DbufId;
 use abi::access::AccessList;
@@ -42,8 +42,17 @@ pub(crate) fn config_from_c(requested: Option<&streamline_config>) -> Outcome<(C
 const CAPACITY_MAX: usize = 1 << 36;
 
 fn default_config() -> Outcome<Config> {
-    let id = DbufId::new(1).ok_or_else(|| Failure::invalid("no id"))?;
-    Ok(Config::new(id))
+    // The id follows once a ring is created.
+    Ok(Config::new(DbufId::HOLE))
+}
+
+/// Returns the configuration with an id that no other ring has had. Fails with `ENOSPC` if all ids
+/// are used.
+fn with_id(mut config: Config) -> Outcome<Config> {
+    streamline::use_daemon_ids();
+    let used_up = || Failure::new(ENOSPC, "all dbuf ids have been used");
+    config.ring.id = buffer::ids::fresh().ok_or_else(used_up)?;
+    Ok(config)
 }
 
 fn access_list(mode: u32) -> AccessList {
@@ -81,6 +90,7 @@ pub(crate) fn create(name: &str, config: Option<&streamline_config>) -> Outcome<
         }
     });
     let mode = if mode == 0 { 0o600 } else { mode };
+    let shape = with_id(shape)?;
     let output = run_on_host(|host| host.create(name, access_list(mode), &shape, limits))?;
     add(EndKind::Writer(Writer::new(output, eager)), None)
 }
@@ -122,7 +132,7 @@ pub(crate) fn open(name: &str, write: bool, config: Option<&streamline_config>) 
         (Opened::Region(_), _) => Err(Error::ReadOnly.into()),
         // The inbox was opened for reading; open it again for writing.
         (Opened::Inbox(_), true) => {
-            let output = name::open_write(name, &shape)?;
+            let output = name::open_write(name, &with_id(shape)?)?;
             add(EndKind::Writer(Writer::new(output, eager)), None)
         }
         (Opened::Inbox(_), false) => Err(wrong_end("to be read: it is an inbox")),
@@ -137,7 +147,7 @@ fn reader(input: buffer::stream::Input) -> Outcome<i32> {
 
 pub(crate) fn pipe(fds: &mut [i32], config: Option<&streamline_config>) -> Outcome<()> {
     let (shape, _) = config_from_c(config)?;
-    let ends = mpipe::mpipe(fds.len(), &shape)?;
+    let ends = mpipe::mpipe(fds.len(), &with_id(shape)?)?;
     for (fd, end) in fds.iter_mut().zip(ends) {
         *fd = raw_fd::give(end);
         raw_fd::inherit(*fd)?;

@@ -1,6 +1,6 @@
 //! The objects that a descriptor number can denote: ends, regions, inboxes, states, runs.
 
-use crate::failure::{EAGAIN, ENOBUFS, Failure, Outcome, wrong_end};
+use crate::failure::{EAGAIN, ENOBUFS, ENOSPC, Failure, Outcome, wrong_end};
 use crate::request::Run;
 use crate::state_reader::StateReader;
 use buffer::name::{Inbox, SharedRegion};
@@ -268,7 +268,6 @@ impl Region {
     }
 }
 
-const ENOSPC: i32 = 28;
 const ESTALE: i32 = 116;
 
 #[cold]

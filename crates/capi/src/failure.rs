@@ -28,6 +28,7 @@ pub(crate) const EBUSY: i32 = 16;
 pub(crate) const EEXIST: i32 = 17;
 pub(crate) const EINVAL: i32 = 22;
 pub(crate) const EMFILE: i32 = 24;
+pub(crate) const ENOSPC: i32 = 28;
 pub(crate) const EPIPE: i32 = 32;
 pub(crate) const EPROTO: i32 = 71;
 pub(crate) const EUSERS: i32 = 87;

@@ -42,6 +42,7 @@ use std::process::ExitCode;
 use streamline::Served;
 
 fn main() -> ExitCode {
+    streamline::use_daemon_ids();
     match streamline::serve_if_asked(&failure::notices(false)) {
         Some(Served::Filter(status)) => return ExitCode::from(status),
         Some(Served::Worker(ended)) => {

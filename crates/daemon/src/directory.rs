@@ -1,6 +1,7 @@
 //! The directory of a daemon, and its lock. (RELIABILITY T13)
 //!
 //! ```text
+//! DIR/ids                      the next dbuf id; stays while a process may use such ids
 //! DIR/lock                     locked by the running daemon; contains its process number
 //! DIR/io.streamline            stream socket, for common tools
 //! DIR/io.streamline.packets    packet socket, for messages with descriptors
@@ -165,6 +166,11 @@ impl Directory {
         local_socket::remove(&self.directory, name)?;
         let mode = if open { 0o666 } else { 0o600 };
         Ok(local_socket::listen_at(&self.directory, name, mode, form, BACKLOG)?)
+    }
+
+    /// Returns the directory itself.
+    pub(crate) const fn descriptor(&self) -> &OwnedFd {
+        &self.directory
     }
 
     /// Returns the path of the directory.

@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 
 pub mod directory;
+mod ids;
 pub mod policy;
 pub mod server;
 #[cfg(test)]

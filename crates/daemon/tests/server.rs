@@ -29,16 +29,21 @@ struct Daemon {
 
 impl Daemon {
     fn start() -> Self {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let name = format!("streamline-server-{}-{number}", std::process::id());
-        let folder = std::env::temp_dir().join(name);
+        let folder = Self::folder();
         let mut server =
             Server::open(&folder, true, Policy::default(), &sys::steps::UNLOGGED).unwrap();
         let stop = Arc::new(EventFd::new().unwrap());
         let heard = Arc::clone(&stop);
         let thread = std::thread::spawn(move || server.serve(heard.as_fd()).unwrap());
         Self { folder, stop, thread: Some(thread) }
+    }
+
+    /// Returns a directory that does not exist yet.
+    fn folder() -> PathBuf {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("streamline-server-{}-{number}", std::process::id());
+        std::env::temp_dir().join(name)
     }
 
     fn client(&self) -> Client {
@@ -154,6 +159,37 @@ fn invalid_calls_get_standard_errors() {
         assert_eq!(last.error.as_deref(), Some("org.varlink.service.InvalidParameter"));
         assert!(reply(&socket).is_none(), "who speaks no Varlink is hung up on");
     }
+}
+
+/// No two calls get an id twice, of whichever daemon of the directory.
+#[test]
+fn d3_q10_dbuf_ids_are_given_once_also_by_the_next_daemon() {
+    let folder = Daemon::folder();
+    // With other contents the directory stays when a daemon ends.
+    std::fs::create_dir(&folder).unwrap();
+    let mut all = Vec::new();
+    for _ in 0..2 {
+        let stop = Arc::new(EventFd::new().unwrap());
+        let mut server =
+            Server::open(&folder, true, Policy::default(), &sys::steps::UNLOGGED).unwrap();
+        let stopped = Arc::clone(&stop);
+        let thread = std::thread::spawn(move || server.serve(stopped.as_fd()).unwrap());
+        for _ in 0..5 {
+            let socket =
+                local_socket::connect_to(&folder.join(place::PACKETS), Framing::Packets, LIMIT);
+            let given = ask(&socket.unwrap(), "io.streamline.DbufIds", json!({})).parameters;
+            let number = |key: &str| given[key].as_u64().unwrap();
+            all.extend(number("first")..number("first") + number("count"));
+        }
+        stop.notify();
+        thread.join().unwrap();
+    }
+    std::fs::remove_dir_all(folder).unwrap();
+    let count = all.len();
+    all.sort_unstable();
+    all.dedup();
+    assert_eq!(all.len(), count);
+    assert!(count >= 10 && all.iter().all(|id| (1 << 23..1 << 24).contains(id)), "{all:?}");
 }
 
 #[test]

@@ -21,6 +21,8 @@
 //!   it.
 #![forbid(unsafe_code)]
 
+pub use buffer::ids;
+
 pub mod adapt;
 pub mod aggregate;
 pub mod build;

@@ -4,7 +4,6 @@ use crate::error::BuildError;
 use abi::DbufId;
 use buffer::pool::{Pool, PoolConfig};
 use runtime::space::node::{Node, Operator};
-use std::sync::atomic::{AtomicU32, Ordering};
 use sys::steps::{Resource, Steps};
 
 /// Minimum segment size of an intake pool, in bytes.
@@ -39,10 +38,8 @@ pub(crate) fn pool_unasked(config: PoolConfig) -> Result<Pool, BuildError> {
     Ok(Pool::without_allocation(fresh_id()?, config)?)
 }
 
-/// Returns an id that no other pool of this process has had. Fails once all ids are used.
+/// Returns an id that no other dbuf has had ([`buffer::ids`]). Fails once all ids are used.
 pub(crate) fn fresh_id() -> Result<DbufId, BuildError> {
-    static NEXT: AtomicU32 = AtomicU32::new(1);
-    let number = NEXT.fetch_add(1, Ordering::Relaxed);
-    DbufId::new(number)
+    buffer::ids::fresh()
         .ok_or_else(|| BuildError::Unexpected("all dbuf ids have been used".to_owned()))
 }

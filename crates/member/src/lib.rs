@@ -23,6 +23,7 @@ pub mod connection;
 pub mod faults;
 pub mod gather;
 pub mod host;
+pub mod ids;
 pub mod place;
 pub mod protocol;
 pub mod rights;

@@ -48,7 +48,9 @@ mod snapshot;
 mod workers;
 
 pub use crash::replace_sources;
+pub use engine::ids;
 pub use error::OpenError;
+pub use member::ids::use_daemon_ids;
 pub use notice::{CrashCapture, Notice, Notices};
 pub use options::Options;
 pub use own::Own;

@@ -11,6 +11,7 @@ use crate::failure;
 use crate::failure::refused;
 use crate::status::Status;
 use crate::terminal;
+use abi::edge::DESCRIPTOR_MIN;
 use abi::text::VisibleLines;
 use engine::calibrate;
 use engine::registry::MachineRegistry;
@@ -181,6 +182,11 @@ fn spawn(
     command.args(["--", text]);
     let errors = file.try_clone().map_err(|error| failed(&error))?;
     command.stdin(Stdio::from(socket)).stdout(file).stderr(errors);
+    // Kept until the program has started.
+    let ids = streamline::ids::inherit(DESCRIPTOR_MIN).ok();
+    if let Some((variable, _)) = &ids {
+        command.env(streamline::ids::VARIABLE, variable);
+    }
     command.spawn().map_err(|error| failed(&error))
 }
 

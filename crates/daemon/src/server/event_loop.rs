@@ -6,7 +6,9 @@ use super::kernel::queue::{DONE, KernelQueue};
 use super::registry::Registry;
 use super::store::{self, Stored};
 use crate::directory::{Directory, DirectoryError};
+use crate::ids::DbufIdRanges;
 use crate::policy::Policy;
+use member::place::MACHINE;
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixListener;
@@ -21,7 +23,8 @@ use sys::watcher::{Interest, WatchEvent, Watcher};
 pub struct Server {
     pub(super) watcher: Watcher,
     pub(super) sockets: Vec<(OwnedFd, Framing)>,
-    place: Option<Directory>,
+    pub(super) place: Option<Directory>,
+    pub(super) ids: DbufIdRanges,
     /// True if this process created the sockets, false if a service manager did.
     own_sockets: bool,
     /// Rollback log of acquired resources; tests inject faults into its steps.
@@ -140,6 +143,7 @@ impl Server {
         let mut server = Self {
             watcher,
             sockets,
+            ids: DbufIdRanges::new(place.path() == Path::new(MACHINE)),
             place: Some(place),
             own_sockets,
             steps: steps.clone(),
@@ -306,6 +310,7 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         if let Some(place) = self.place.take() {
+            self.ids.clear(place.descriptor());
             place.clear(self.own_sockets);
         }
     }

@@ -5,13 +5,15 @@ use super::event_loop::{Server, seconds};
 use super::kernel::commands::ProgramStatus;
 use super::registry::Entry;
 use super::store;
+use crate::directory::Directory;
 use crate::policy::Visibility;
+use engine::ids::IdRange;
 use engine::kernel::point::{FrameRingStatus, RequestStatus, SharingDomain};
 use member::connection::Connection;
 use member::faults;
 use member::place::PACKETS;
 use member::protocol::{
-    About, Admit, Amount, Connect, ConnectReply, Event, KernelProgram, KernelPrograms,
+    About, Admit, Amount, Connect, ConnectReply, DbufIds, Event, KernelProgram, KernelPrograms,
     KernelRequest, KernelRing, KernelStep, NoParameters, Path, PathList, PathNumber, Permissions,
     Quota, Register, RequestChange,
 };
@@ -72,6 +74,11 @@ impl Server {
         let client = self.clients.get(&id).ok_or_else(Fault::denied)?;
         match method {
             "About" => call.take().map(|NoParameters {}| Answer::single(&self.about())),
+            "DbufIds" => {
+                let NoParameters {} = call.take()?;
+                let who = (client.who.uid, client.process);
+                self.dbuf_ids(who)
+            }
             "List" => call.take().and_then(|NoParameters {}| self.list(client, call.more)),
             "Allowed" => call.take().map(|NoParameters {}| Answer::single(&self.allowed(client))),
             "Watch" if !call.more => Err(Fault::expected_more()),
@@ -100,6 +107,14 @@ impl Server {
             }
             _ => Err(Fault::method(&call.method)),
         }
+    }
+
+    /// Gives a process of a user a range of dbuf ids.
+    fn dbuf_ids(&mut self, who: (u32, i32)) -> Result<Answer, Fault> {
+        let directory = self.place.as_ref().map(Directory::descriptor);
+        let range = directory.and_then(|directory| self.ids.give(directory, who));
+        let IdRange { first, count } = range.ok_or_else(|| faults::quota("dbuf ids", 0))?;
+        Ok(Answer::single(&DbufIds { first, count }))
     }
 
     fn about(&self) -> About {

@@ -6,7 +6,6 @@
 
 use super::{SIZE, access, failed};
 use crate::{DropReason, Failure, Opening, Sink, SinkEntry};
-use abi::DbufId;
 use buffer::name::{Address, Host, Limits};
 use buffer::stream::{Config, Output, WakingOverrides};
 use buffer::{Fault, Policy};
@@ -135,7 +134,8 @@ fn open(opening: &Opening<'_>) -> Result<Box<dyn Sink>, Failure> {
         Some("wait") => Policy::Block,
         _ => Policy::DropNew,
     };
-    let id = DbufId::new(1).ok_or_else(|| Failure::new("create", name, "no id"))?;
+    let used_up = || Failure::new("create", name, "all dbuf ids have been used");
+    let id = buffer::ids::fresh().ok_or_else(used_up)?;
     let config = Config::new(id).policy(policy).capacity(arguments.count("size"));
     let wrong = |error| failed("create", name, &error);
     let address = Address::of_current_user(name).map_err(wrong)?;

@@ -86,6 +86,9 @@ fn refuses(command: &str) -> Option<Mistake> {
     command.contains('\0').then(|| Mistake::new("command", "the command holds a byte 0".to_owned()))
 }
 
+/// Lowest descriptor of the counter of dbuf ids, above those that programs usually open.
+const IDS_DESCRIPTOR_MIN: i32 = 700;
+
 /// Starts a program. If a half is dropped or a later step fails, the program is killed.
 fn start(opening: &Opening<'_>, role: ProcessRole) -> Result<StartedProcess, Failure> {
     let command = opening.arguments.text("command").unwrap_or_default();
@@ -94,6 +97,11 @@ fn start(opening: &Opening<'_>, role: ProcessRole) -> Result<StartedProcess, Fai
     };
     let mut shell = Command::new(SHELL);
     shell.arg("-c").arg(command);
+    // Without the counter the program takes dbuf ids of its own.
+    let ids = buffer::ids::inherit(IDS_DESCRIPTOR_MIN).ok();
+    if let Some((variable, _)) = &ids {
+        shell.env(buffer::ids::VARIABLE, variable);
+    }
     shell.stdin(pipe_at(ProcessRole::Head, Stdio::null));
     shell.stdout(pipe_at(ProcessRole::End, Stdio::inherit));
     let refused = |error: sys::Error| {
@@ -102,6 +110,7 @@ fn start(opening: &Opening<'_>, role: ProcessRole) -> Result<StartedProcess, Fai
     };
     opening.steps.announce(Resource::Thread, command).map_err(refused)?;
     let mut group = ProcessGroup::start(&mut shell).map_err(refused)?;
+    drop(ids);
     let (input, output) = (group.take_input(), group.take_output());
     let process = Arc::new(Process::started(command, group, role));
     opening.steps.announce(Resource::Descriptor, "a way to its pipes").map_err(refused)?;

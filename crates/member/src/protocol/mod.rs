@@ -17,8 +17,8 @@ pub use kernel::{
     KernelStep, Replacement,
 };
 pub use registry::{
-    About, Admit, Connect, ConnectReply, Event, LINE_MAX, Path, PathList, PathNumber, Permissions,
-    Quota, Register, RequestChange,
+    About, Admit, Connect, ConnectReply, DbufIds, Event, LINE_MAX, Path, PathList, PathNumber,
+    Permissions, Quota, Register, RequestChange,
 };
 pub use runtime::latency::{Latency, PlaceLatency};
 pub use runtime::ledger::Amount;

@@ -30,6 +30,15 @@ pub struct PathList {
     pub paths: Vec<Path>,
 }
 
+/// Reply to `DbufIds`: ids that no other process has or gets.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct DbufIds {
+    /// The first id.
+    pub first: u32,
+    /// Number of ids.
+    pub count: u32,
+}
+
 /// Reply to `Watch`: a change in the set of visible paths.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Event {

@@ -38,6 +38,13 @@ impl Mapping {
         self.0.0.word(offset).map(|word| word.store(value, Ordering::Release)).is_some()
     }
 
+    /// Adds to a u64 at `offset` in one step; returns its value before. `None` if it is out of
+    /// range or misaligned.
+    #[must_use]
+    pub fn add_word(&self, offset: usize, value: u64) -> Option<u64> {
+        self.0.0.word(offset).map(|word| word.fetch_add(value, Ordering::AcqRel))
+    }
+
     /// Stores a u32, otherwise like [`Mapping::set_word`].
     pub fn set_half(&self, offset: usize, value: u32) -> bool {
         self.0.0.half(offset).map(|word| word.store(value, Ordering::Release)).is_some()

@@ -1,0 +1,178 @@
+//! Ids of dbufs that nobody else uses: on the whole machine while a daemon gives them out, and
+//! among the processes of one tree otherwise. A position in a dbuf is never written twice, so (id,
+//! position) names contents. [SL §5.3.1] [IOL §2.9], FEATURES D3, Q10
+//!
+//! | ids (24 bits) | given out by | unique |
+//! |---|---|---|
+//! | 1 to 2²³ − 1 | a counter in memory that the processes of a tree share | in this tree |
+//! | 2²³ to 2²⁴ − 1 | the daemon ([`set_source`]) | on this machine |
+//!
+//! A process takes a range at a time and uses it up; a child of fork(2) takes one of its own, and a
+//! program that Streamline starts inherits the counter ([`inherit`]). Programs that were started
+//! otherwise, without a daemon, are trees of their own. No id is used twice: when the daemon has
+//! none left, the tree's are used, and when these are used up, nothing new can be created.
+
+use abi::DbufId;
+use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
+use std::sync::{Mutex, OnceLock, PoisonError};
+use sys::memory::{Mapping, Memfd, Seals};
+
+/// The first id that a daemon gives out.
+pub const MACHINE_FIRST: u32 = 1 << 23;
+/// Name of the variable by which a program finds the counter of its tree: descriptor and inode,
+/// separated by a colon.
+pub const VARIABLE: &str = "STREAMLINE_IDS";
+/// Number of ids that a process takes from the counter of its tree at a time.
+const RANGE: u32 = 16;
+
+/// Consecutive ids.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct IdRange {
+    /// The first id.
+    pub first: u32,
+    /// Number of ids.
+    pub count: u32,
+}
+
+/// Asks a daemon for a range that no other process gets; `None` if there is no daemon, or it has
+/// none left. May block for as long as a call of the daemon.
+pub type Source = fn() -> Option<IdRange>;
+
+static SOURCE: OnceLock<Source> = OnceLock::new();
+static IDS: Mutex<ProcessIds> = Mutex::new(ProcessIds { process: 0, next: 0, end: 0, tree: None });
+
+/// The ids that this process may still use.
+#[derive(Debug)]
+struct ProcessIds {
+    /// The process that took the range: a child of fork(2) must not use its parent's.
+    process: u32,
+    next: u32,
+    end: u32,
+    tree: Option<TreeCounter>,
+}
+
+/// The counter of a process tree: the last id taken, in the first word.
+#[derive(Debug)]
+struct TreeCounter {
+    file: OwnedFd,
+    memory: Mapping,
+}
+
+/// Sets where ranges come from, before the first id is taken; later calls have no effect.
+pub fn set_source(source: Source) {
+    let _ = SOURCE.set(source);
+}
+
+/// Returns an id that no other dbuf has had. `None` if all ids are used. Blocks as [`Source`].
+pub fn fresh() -> Option<DbufId> {
+    let mut ids = IDS.lock().unwrap_or_else(PoisonError::into_inner);
+    let process = std::process::id();
+    if ids.process != process {
+        (ids.process, ids.next, ids.end) = (process, 0, 0);
+    }
+    if ids.next == ids.end {
+        let given = SOURCE.get().and_then(|source| source()).filter(is_of_daemon);
+        let range = given.or_else(|| ids.take_of_tree())?;
+        (ids.next, ids.end) = (range.first, range.first + range.count);
+    }
+    ids.next += 1;
+    DbufId::new(ids.next - 1)
+}
+
+/// Returns a duplicate of the counter's descriptor that a program inherits, numbered `from` or
+/// above, and the value of [`VARIABLE`] for it.
+pub fn inherit(from: i32) -> std::io::Result<(String, OwnedFd)> {
+    let mut ids = IDS.lock().unwrap_or_else(PoisonError::into_inner);
+    let tree = ids.tree().ok_or(std::io::ErrorKind::OutOfMemory)?;
+    let copy = sys::children::dup_inheritable(tree.file.as_fd(), from)?;
+    let inode = sys::preload::inode(copy.as_raw_fd()).unwrap_or(0);
+    Ok((format!("{}:{inode}", copy.as_raw_fd()), copy))
+}
+
+fn is_of_daemon(range: &IdRange) -> bool {
+    let end = range.first.checked_add(range.count);
+    range.first >= MACHINE_FIRST && range.count > 0 && end.is_some_and(|end| end <= ID_END)
+}
+
+/// One more than the largest id.
+const ID_END: u32 = DbufId::MAX.number() + 1;
+
+impl ProcessIds {
+    fn take_of_tree(&mut self) -> Option<IdRange> {
+        let taken = self.tree()?.memory.add_word(0, RANGE.into())?;
+        let first = u32::try_from(taken.checked_add(1)?).ok()?;
+        (first + RANGE <= MACHINE_FIRST).then_some(IdRange { first, count: RANGE })
+    }
+
+    /// Returns the counter of the tree: the inherited one, or a new one.
+    fn tree(&mut self) -> Option<&TreeCounter> {
+        if self.tree.is_none() {
+            self.tree = TreeCounter::inherited().or_else(TreeCounter::create);
+        }
+        self.tree.as_ref()
+    }
+}
+
+impl TreeCounter {
+    fn create() -> Option<Self> {
+        let file = Memfd::create("streamline-ids", abi::ring::PAGE).ok()?;
+        file.seal(Seals::SIZE).ok()?;
+        let memory = file.map().ok()?;
+        Some(Self { file: file.into(), memory })
+    }
+
+    /// Opens the counter that the variable names. A variable that was inherited without its
+    /// descriptor names another file, or none.
+    fn inherited() -> Option<Self> {
+        let variable = std::env::var(VARIABLE).ok()?;
+        let (number, inode) = variable.split_once(':')?;
+        let (number, inode) = (number.parse().ok()?, inode.parse().ok()?);
+        if sys::preload::inode(number) != Some(inode) {
+            return None;
+        }
+        let copy = sys::preload::borrow(number)?.try_clone_to_owned().ok()?;
+        let file = Memfd::from_fd(copy).ok()?;
+        let has_size = file.seals().ok()?.has(Seals::SIZE) && file.len() == abi::ring::PAGE;
+        let memory = has_size.then(|| file.map())?.ok()?;
+        Some(Self { file: file.into(), memory })
+    }
+}
+
+#[cfg(test)]
+#[cfg(not(miri))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn d3_ids_of_several_threads_and_a_child_differ() {
+        let many = || (0..100).map(|_| fresh().unwrap().number()).collect::<Vec<_>>();
+        let threads: Vec<_> = (0..4).map(|_| std::thread::spawn(many)).collect();
+        let mut all: Vec<u32> = threads.into_iter().flat_map(|t| t.join().unwrap()).collect();
+        all.sort_unstable();
+        let count = all.len();
+        all.dedup();
+        assert_eq!(all.len(), count);
+        assert!(all.iter().all(|id| (1..MACHINE_FIRST).contains(id)), "no daemon gave them");
+    }
+
+    #[test]
+    fn d3_used_up_ids_are_refused() {
+        let mut ids = ProcessIds { process: 0, next: 0, end: 0, tree: TreeCounter::create() };
+        let memory = &ids.tree().unwrap().memory;
+        assert!(memory.set_word(0, u64::from(MACHINE_FIRST - 1 - RANGE)));
+        let last = IdRange { first: MACHINE_FIRST - RANGE, count: RANGE };
+        assert_eq!(ids.take_of_tree(), Some(last));
+        assert_eq!(ids.take_of_tree(), None);
+        assert!(ids.tree().unwrap().memory.set_word(0, u64::MAX));
+        assert_eq!(ids.take_of_tree(), None);
+    }
+
+    #[test]
+    fn d3_range_outside_the_daemons_part_is_not_used() {
+        let range = |first, count| IdRange { first, count };
+        assert!(is_of_daemon(&range(MACHINE_FIRST, 64)) && is_of_daemon(&range(ID_END - 1, 1)));
+        for wrong in [range(1, 64), range(ID_END - 1, 2), range(u32::MAX, 64), range(ID_END, 0)] {
+            assert!(!is_of_daemon(&wrong), "{wrong:?}");
+        }
+    }
+}

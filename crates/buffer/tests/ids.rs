@@ -1,0 +1,49 @@
+//! Ids of dbufs in a tree of processes: this test program starts itself.
+
+#![expect(clippy::unwrap_used, reason = "a test ends where something is not as it must be")]
+
+use std::collections::BTreeSet;
+use std::process::Command;
+use streamline_buffer::ids;
+
+const CHILD: &str = "STREAMLINE_TEST_IDS";
+
+/// Prints ids as the child, under the counter that the variable names.
+#[test]
+fn child_prints_ids() {
+    if std::env::var_os(CHILD).is_some() {
+        for _ in 0..20 {
+            println!("id {}", ids::fresh().unwrap().number());
+        }
+    }
+}
+
+fn ids_of_child(variable: Option<&str>) -> Vec<u32> {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", "child_prints_ids", "--nocapture"]).env(CHILD, "1");
+    match variable {
+        Some(variable) => command.env(ids::VARIABLE, variable),
+        None => command.env_remove(ids::VARIABLE),
+    };
+    let output = command.output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    let all: Vec<u32> =
+        text.lines().filter_map(|line| line.split_once("id ")?.1.trim().parse().ok()).collect();
+    assert_eq!(all.len(), 20, "{text}");
+    all
+}
+
+#[test]
+fn d3_q10_ids_are_unique_in_a_tree_of_processes() {
+    let (variable, kept) = ids::inherit(700).unwrap();
+    let mut all: Vec<u32> = (0..20).map(|_| ids::fresh().unwrap().number()).collect();
+    all.extend(ids_of_child(Some(&variable)));
+    all.extend(ids_of_child(Some(&variable)));
+    all.extend((0..20).map(|_| ids::fresh().unwrap().number()));
+    assert_eq!(all.iter().collect::<BTreeSet<_>>().len(), all.len(), "{all:?}");
+    // Another tree has a counter of its own, as has one whose variable lost its descriptor.
+    let alone = ids_of_child(None);
+    assert_eq!(alone, (1..=20).collect::<Vec<_>>());
+    drop(kept);
+    assert_eq!(ids_of_child(Some(&variable)), alone);
+}
