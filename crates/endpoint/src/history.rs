@@ -3,7 +3,13 @@
 //! A history stores copies of the frames of arriving blocks, within a byte limit and a time limit,
 //! and returns them oldest first. It copies them because a packet ring whose slots waited for the
 //! history would lose packets.
+//!
+//! Before the byte limit evicts frames that are young enough, the oldest bytes are compressed
+//! instead, so the same memory reaches further back. [SL §10], FEATURES D16
 
+mod cold;
+
+use cold::Cold;
 use filter::{Block, Time};
 use std::collections::VecDeque;
 use wire::capture::write;
@@ -23,11 +29,12 @@ impl HistoryLimits {
     pub const NONE: Self = Self { bytes: 0, time: 0 };
 }
 
-/// A FIFO of the most recent frames, stored as copies.
+/// A FIFO of frame copies: first those in compressed chunks, then the others.
 #[derive(Debug)]
 pub struct History {
     limits: HistoryLimits,
     frames: VecDeque<FrameHeader>,
+    cold: Cold,
     bytes: VecDeque<u8>,
     /// Sequence number of the next frame, counted from 0.
     next: u64,
@@ -43,7 +50,7 @@ pub struct FrameHeader {
     pub link: LinkType,
     /// Length on the wire in bytes.
     pub wire_length: u32,
-    length: usize,
+    pub(super) length: usize,
 }
 
 /// Memory of a stored frame in addition to its bytes.
@@ -63,8 +70,9 @@ pub enum HistoryStart {
 impl History {
     /// Creates an empty history.
     #[must_use]
-    pub const fn new(limits: HistoryLimits) -> Self {
-        Self { limits, frames: VecDeque::new(), bytes: VecDeque::new(), next: 0, newest: 0 }
+    pub fn new(limits: HistoryLimits) -> Self {
+        let (frames, cold) = (VecDeque::new(), Cold::new(limits.bytes));
+        Self { limits, frames, cold, bytes: VecDeque::new(), next: 0, newest: 0 }
     }
 
     /// Copies the frame of a block into the history and evicts frames beyond the limits. A block
@@ -84,25 +92,48 @@ impl History {
             // A gap in the sequence numbers ends the stored run.
             self.clear();
         }
-        while let Some(oldest) = self.frames.front()
-            && (self.used() > self.limits.bytes
-                || oldest.time < self.newest.saturating_sub(self.limits.time))
-        {
+        let since = self.newest.saturating_sub(self.limits.time);
+        while self.frames.front().is_some_and(|oldest| oldest.time < since) {
+            self.evict_oldest();
+        }
+        while self.used() > self.limits.bytes && !self.frames.is_empty() {
+            if !self.cold.pack(&self.frames, &mut self.bytes) {
+                self.evict_oldest();
+            }
+        }
+    }
+
+    /// Evicts the oldest frame. A compressed chunk frees its memory with its last frame.
+    fn evict_oldest(&mut self) {
+        let Some(oldest) = self.frames.pop_front() else { return };
+        if !self.cold.evict(oldest.length) {
             self.bytes.drain(..oldest.length);
-            self.frames.pop_front();
         }
     }
 
     /// Evicts all frames.
     pub fn clear(&mut self) {
         self.frames.clear();
+        self.cold.clear();
         self.bytes.clear();
     }
 
     /// Returns the memory in use, in bytes.
     #[must_use]
     pub fn used(&self) -> usize {
-        self.bytes.len() + self.frames.len() * OVERHEAD
+        self.bytes.len() + self.cold.used() + self.frames.len() * OVERHEAD
+    }
+
+    /// Returns the size of all stored frames as records of a capture, in bytes.
+    #[must_use]
+    pub fn capture_size(&self) -> usize {
+        self.frames.iter().map(|header| header.length + RECORD_HEADER_SIZE).sum()
+    }
+
+    /// Returns how many bytes of frames have been compressed so far, and to how many.
+    #[must_use]
+    pub const fn compressed(&self) -> (u64, u64) {
+        self.cold.totals()
     }
 
     /// Returns the number of stored frames and the sequence number of the oldest of them, or of the
@@ -125,14 +156,19 @@ impl History {
         let (_, first) = self.numbers();
         let (mut at, mut count) = (0, 0);
         let mut joined = Vec::new();
+        let mut cold = self.cold.reader();
         for (number, header) in (first..).zip(&self.frames) {
-            let end = at + header.length;
+            let cold_frame = cold.next_frame(header.length);
+            let end = if cold_frame.is_some() { at } else { at + header.length };
             let wanted = match from {
                 HistoryStart::Oldest => true,
                 HistoryStart::Time(time) => header.time >= time,
                 HistoryStart::Number(wanted) => number >= wanted,
             };
-            if wanted {
+            if let (true, Some(frame)) = (wanted, cold_frame) {
+                each(header, frame);
+                count += 1;
+            } else if wanted {
                 joined.clear();
                 joined.extend(self.bytes.range(at..end));
                 each(header, &joined);
@@ -217,6 +253,42 @@ mod tests {
         assert_eq!(all(&history, HistoryStart::Time(97)).len(), 3);
         assert_eq!(all(&history, HistoryStart::Number(98)), stored[9..]);
         assert_eq!(all(&history, HistoryStart::Number(3)), stored, "what is gone is gone");
+    }
+
+    /// Text in a history of 1 MB: it reaches back further than its memory, no frame is missing in
+    /// between, and its bytes are those that came.
+    #[test]
+    fn d16_cold_frames_are_compressed_within_the_byte_limit() {
+        let text =
+            |number: u64| format!("GET /page/{number} HTTP/1.1 host: example.org\r\n").repeat(20);
+        let limits = HistoryLimits { bytes: 1 << 20, time: 3000 };
+        let mut history = History::new(limits);
+        for number in 0..8000 {
+            history.push(&at(number, text(number).as_bytes()));
+            assert!(history.used() <= limits.bytes);
+        }
+        let (before, after) = history.compressed();
+        assert!(after * 4 < before && before > 4 << 20, "{before} bytes to {after}");
+        let stored = all(&history, HistoryStart::Oldest);
+        assert_eq!(stored.len(), 3001, "all that are young enough, in less than half their bytes");
+        assert!(stored.iter().map(|(_, bytes)| bytes.len()).sum::<usize>() > 2 * limits.bytes);
+        for (number, (time, bytes)) in (4999..).zip(&stored) {
+            assert!(*time == number && *bytes == text(number).into_bytes(), "{number}");
+        }
+        assert_eq!(all(&history, HistoryStart::Number(7000)), stored[2001..]);
+        history.clear();
+        assert_eq!((history.used(), all(&history, HistoryStart::Oldest).len()), (0, 0));
+    }
+
+    #[test]
+    fn d16_random_frames_stay_as_they_are() {
+        let mut random = testkit::Random::replayable();
+        let mut history = History::new(HistoryLimits { bytes: 1 << 20, time: Time::MAX });
+        for time in 0..4000 {
+            history.push(&at(time, &random.bytes(1000)));
+        }
+        assert_eq!(history.compressed(), (0, 0));
+        assert!(history.numbers().0 > 900, "{:?}", history.numbers());
     }
 
     #[test]

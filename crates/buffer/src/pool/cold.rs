@@ -18,6 +18,7 @@
 
 use super::Pool;
 use crate::Fault;
+use crate::packing;
 use crate::slots::FREE;
 use abi::Extent;
 use std::collections::{BTreeMap, BTreeSet};
@@ -101,12 +102,12 @@ impl Pool {
         // SAFETY: `filled` bytes from the first of the slot lie in the region and are not written
         // (M1) while the pool is borrowed (M3).
         let bytes = unsafe { memory.region.bytes(at, length) };
-        let bytes = lz4_flex::block::compress(bytes);
+        let Some(bytes) = packing::pack(bytes) else { return };
         // K1: unpublished only once the pages are gone, which the kernel may refuse.
-        if bytes.len() <= length / 4 * 3 && file.punch(at, memory.segment()).is_ok() {
+        if file.punch(at, memory.segment()).is_ok() {
             memory.slots.fill(slot, 0);
             cold.holes.insert(slot);
-            cold.packed.insert(slot, PackedSegment { bytes: bytes.into(), length });
+            cold.packed.insert(slot, PackedSegment { bytes, length });
         }
     }
 
@@ -128,8 +129,7 @@ impl Pool {
         // SAFETY: the slot lies in the region, which is writable (its file was punched), and
         // `length` is its filled length; nobody else accesses these bytes (K2).
         let room = unsafe { memory.region.bytes_mut(slot * memory.segment(), packed.length) };
-        let unpacked = lz4_flex::block::decompress_into(&packed.bytes, room);
-        if !unpacked.is_ok_and(|length| length == packed.length) {
+        if !packing::unpack(&packed.bytes, room) {
             debug_assert!(false, "a packed segment does not unpack");
             return Err(fault);
         }

@@ -33,8 +33,9 @@ existing file is never replaced. A trigger while a file is being written makes i
 so any filter can be a trigger: `match \"evil\" |all freeze FILE` (a plain pipe would leave out the
 blocks without an answer, which are what came before).
 
-At most `bytes` are remembered, and one file holds at most twice as much. What could not be written
-is counted in the report; the path goes on. Times are those of the blocks.",
+At most `bytes` of memory remember frames: before younger ones are lost, the oldest are compressed.
+One file holds what is remembered and at most `bytes` more. What could not be written is counted in
+the report; the path goes on. Times are those of the blocks.",
     example: "replay web.pcap | freeze alert.pcap when=\"tcp port 443\" before=1s after=500ms",
     takes: Forms::of(&[Form::Frame, Form::Packet, Form::Segment]),
     state: StateFacts::NONE.several(|_| {
@@ -153,11 +154,14 @@ impl Sink for Freeze {
     fn finish(&mut self) -> Result<Report, Failure> {
         self.close();
         let FreezeCounts { triggers, files, frames, ignored, left_out, failed } = self.counts;
+        let (before, after) = self.history.compressed();
         let always = [("triggers", triggers), ("files", files), ("frames", frames)];
         let others = [
             ("triggers without a file", ignored),
             ("frames left out", left_out),
             ("files not written", failed),
+            ("bytes compressed", before),
+            ("bytes after compression", after),
         ];
         let done = match files {
             0 | 1 => format!("written to {}", self.into.display()),
@@ -205,8 +209,8 @@ impl Freeze {
         };
         self.counts.files += 1;
         let buffer = history::header(link).to_vec();
-        // Room for the history and as much again.
-        let room = self.bytes.saturating_mul(2);
+        // Room for the history, which may be compressed, and for its limit again.
+        let room = self.history.capture_size().saturating_add(self.bytes);
         self.open = Some(Capture { file, link, until, room, buffer });
         let remembered = std::mem::replace(&mut self.history, History::new(HistoryLimits::NONE));
         remembered.since(HistoryStart::Oldest, |header, frame| self.add_frame(header, frame));
@@ -342,8 +346,9 @@ mod tests {
 
         let path = dir.path("long.pcap");
         let mut long = freeze_sink(&path, &[("bytes", "64k"), ("before", "1h"), ("after", "1h")]);
-        let big = vec![1; 10_000];
+        let mut random = testkit::Random::replayable();
         for second in 0..50 {
+            let big = random.bytes(10_000);
             let class = if second == 20 { Class::YES } else { Class::NONE };
             long.take(&batch(&[block_at(second, class, &big)]), 0).unwrap();
         }
