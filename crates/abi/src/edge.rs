@@ -2,7 +2,8 @@
 //! can become streams. [SL §5.1: the file interface]
 //!
 //! ```text
-//! STREAMLINE_EDGES = r:7104:900:7106,w:7108:901:7111
+//! STREAMLINE_EDGES = r:7104:900:7106:0,w:7108:901:7111:1
+//! │   │    │    │    └ number of the edge in the pipeline
 //! │   │    │    └ inode of the rendezvous socket
 //! │   │    └ its descriptor
 //! │   └ inode of the pipe
@@ -18,6 +19,9 @@ use core::str::FromStr;
 
 /// Name of the variable that lists the edges.
 pub const EDGES_VARIABLE: &str = "STREAMLINE_EDGES";
+/// Name of the variable that gives the memory in which programs count what each edge moves:
+/// descriptor and inode, separated by a colon.
+pub const COUNTS_VARIABLE: &str = "STREAMLINE_COUNTS";
 /// Name of the variable that enables lazy copies when set to `1`.
 pub const LAZY_VARIABLE: &str = "STREAMLINE_LAZY";
 /// Lowest descriptor of a rendezvous socket, above those that programs usually open.
@@ -46,6 +50,36 @@ pub struct Edge {
     pub socket: i32,
     /// Inode of the rendezvous socket.
     pub inode: u64,
+    /// Number of the edge in the pipeline, from 0.
+    pub number: u32,
+}
+
+/// A number of bytes that one end of an edge counts.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum EdgeCount {
+    /// Written into the kernel pipe.
+    WrittenToPipe,
+    /// Copied from the writer into the ring.
+    CopiedIn,
+    /// Passed by the writer as a pointer into a file: not touched.
+    PassedIn,
+    /// Read from the kernel pipe.
+    ReadFromPipe,
+    /// Copied to the reader, out of the ring or out of the file.
+    CopiedOut,
+    /// Passed on by the reader without looking at them: not touched.
+    PassedOut,
+}
+
+impl EdgeCount {
+    /// Size of the counters of one edge in bytes: a word per count.
+    pub const EDGE_SIZE: usize = 64;
+
+    /// Returns the offset of this count of an edge in the shared memory, in bytes.
+    #[must_use]
+    pub const fn offset(self, edge: u32) -> usize {
+        edge as usize * Self::EDGE_SIZE + self as usize * size_of::<u64>()
+    }
 }
 
 impl fmt::Display for Edge {
@@ -54,7 +88,7 @@ impl fmt::Display for Edge {
             PipeEnd::Reads => 'r',
             PipeEnd::Writes => 'w',
         };
-        write!(f, "{end}:{}:{}:{}", self.pipe, self.socket, self.inode)
+        write!(f, "{end}:{}:{}:{}:{}", self.pipe, self.socket, self.inode, self.number)
     }
 }
 
@@ -64,7 +98,7 @@ pub struct ParseEdgeError;
 
 impl fmt::Display for ParseEdgeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("not an edge: r or w, and three numbers between colons")
+        f.write_str("not an edge: r or w, and four numbers between colons")
     }
 }
 
@@ -84,10 +118,11 @@ impl FromStr for Edge {
             || parts.next().and_then(|part| part.parse::<u64>().ok()).ok_or(ParseEdgeError);
         let (pipe, socket, inode) = (number()?, number()?, number()?);
         let socket = i32::try_from(socket).map_err(|_| ParseEdgeError)?;
+        let number = u32::try_from(number()?).map_err(|_| ParseEdgeError)?;
         if parts.next().is_some() {
             Err(ParseEdgeError)
         } else {
-            Ok(Self { end, pipe, socket, inode })
+            Ok(Self { end, pipe, socket, inode, number })
         }
     }
 }
@@ -104,7 +139,7 @@ mod tests {
 
     #[test]
     fn edge_survives_formatting_and_parsing() {
-        let text = "r:7104:900:7106,w:7108:901:7111";
+        let text = "r:7104:900:7106:0,w:7108:901:7111:12";
         let mut again = FixedBuffer([0; 64], 0);
         for (i, edge) in parse_edges(text).enumerate() {
             write!(again, "{}{edge}", if i > 0 { "," } else { "" }).unwrap();
@@ -114,10 +149,12 @@ mod tests {
 
     #[test]
     fn invalid_edges_are_skipped() {
-        for text in ["", "r", "x:1:2:3", "r:1:2", "r:1:2:3:4", "r:-1:2:3", "w:1:99999999999:3"] {
+        for text in
+            ["", "r", "x:1:2:3:0", "r:1:2:3", "r:1:2:3:4:5", "r:-1:2:3:0", "w:1:99999999999:3:0"]
+        {
             assert_eq!(text.parse::<Edge>(), Err(ParseEdgeError), "{text}");
         }
-        assert_eq!(parse_edges("nonsense,w:1:2:3,,").count(), 1);
+        assert_eq!(parse_edges("nonsense,w:1:2:3:0,,").count(), 1);
     }
 
     struct FixedBuffer([u8; 64], usize);

@@ -53,6 +53,19 @@ pub enum Urgency {
     Last,
 }
 
+/// The result of a read that stops at marks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum PartRead {
+    /// Number of bytes copied, from one block or several.
+    Bytes(usize),
+    /// An empty block, which was taken.
+    Mark,
+    /// There is nothing to read yet.
+    Nothing,
+    /// The stream has ended.
+    End,
+}
+
 /// The result of a wait.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum WaitResult {

@@ -7,7 +7,8 @@
 //! parent exits immediately), and it blocks all signals. It exits at the end of the stream, or when
 //! the new pipe has no reader; the writer of the stream then finds that its reader is gone.
 
-use buffer::stream::{Input, WaitResult};
+use crate::pointer::RingInput;
+use buffer::stream::WaitResult;
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use std::time::Duration;
 use sys::preload;
@@ -18,14 +19,15 @@ const READ_MAX: usize = 64 << 10;
 /// Starts an adapter that copies the rest of the stream into a new pipe, and replaces the
 /// descriptors `numbers`, reading ends of the old pipe, by the new pipe. Returns the ring if no
 /// adapter can be started.
-pub(crate) fn start(input: Box<Input>, numbers: &[i32]) -> Result<(), Box<Input>> {
+pub(crate) fn start(input: Box<RingInput>, numbers: &[i32]) -> Result<(), Box<RingInput>> {
     let Some(old) = numbers.first().copied() else { return Ok(()) };
     let Ok((from, to)) = sys::descriptor::pipe() else { return Err(input) };
     match preload::fork_detached() {
         Ok(preload::ForkSide::Parent) => {}
         Ok(preload::ForkSide::Child) => {
-            let keep = [old, to.as_raw_fd(), input.as_fd().as_raw_fd()];
-            preload::close_others(keep);
+            let mut keep = input.descriptors();
+            keep.extend([old, to.as_raw_fd()]);
+            preload::close_others(&mut keep);
             copy_stream(input, old, &to);
             preload::exit(0);
         }
@@ -35,14 +37,14 @@ pub(crate) fn start(input: Box<Input>, numbers: &[i32]) -> Result<(), Box<Input>
     numbers.iter().for_each(|number| preload::replace(*number, from.as_fd()));
     // The ring now belongs to the adapter. This process must neither announce that the reader left
     // nor keep the doorbell open.
-    let doorbell = input.as_fd().as_raw_fd();
+    let doorbell = input.doorbell();
     std::mem::forget(input);
     preload::close(doorbell);
     Ok(())
 }
 
 /// Copies the stream to `to` until the stream ends or `to` has no reader.
-fn copy_stream(mut input: Box<Input>, old: i32, to: &OwnedFd) {
+fn copy_stream(mut input: Box<RingInput>, old: i32, to: &OwnedFd) {
     let mut room = vec![0; READ_MAX];
     // Bytes in the pipe from before the ring was made.
     while preload::bytes_waiting(old) > 0 {
@@ -60,7 +62,7 @@ fn copy_stream(mut input: Box<Input>, old: i32, to: &OwnedFd) {
             }
             Ok(None) => {
                 let Some(pipe) = preload::borrow(old) else { return };
-                let waited = input.wait_beside(&[pipe, to.as_fd()], None);
+                let waited = input.wait_beside(&[pipe, to.as_fd()]);
                 if waited == Ok(WaitResult::Ready) {
                     continue;
                 }

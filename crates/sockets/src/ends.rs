@@ -5,6 +5,7 @@
 //! never ends.
 
 use crate::reading::Reading;
+use crate::rendezvous::is_there;
 use crate::writing::Writing;
 use abi::edge::{EDGES_MAX, Edge, PipeEnd};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
@@ -156,12 +157,6 @@ pub(crate) fn mark_replaced(number: i32) {
     }
 }
 
-/// Returns true if the number of the rendezvous socket still denotes that socket. The program may
-/// have closed the socket and reused the number.
-pub(crate) fn has_rendezvous(edge: &Edge) -> bool {
-    preload::inode(edge.socket) == Some(edge.inode)
-}
-
 /// Returns all descriptors that are ends of this edge.
 pub(crate) fn numbers(of: &'static SharedEdge) -> impl Iterator<Item = i32> {
     (0..i32::try_from(NUMBERS).unwrap_or(i32::MAX))
@@ -185,7 +180,7 @@ impl SharedEdge {
 
     /// Shuts down the rendezvous socket permanently.
     pub(crate) fn shut_rendezvous(&self) {
-        if has_rendezvous(&self.edge) {
+        if is_there(&self.edge) {
             preload::shut_down(self.edge.socket);
         }
     }

@@ -9,7 +9,9 @@
 //!   `EFAULT`.)
 //! - X3 Arrays of buffers (`readv`, `writev`) have the length that the program passes.
 
+use crate::counts;
 use crate::ends::{self, EdgeState, SharedEdge};
+use crate::forward;
 use crate::lazy;
 use crate::retire::{self, Occasion};
 use crate::writing::Bytes;
@@ -42,6 +44,7 @@ fn next_function(place: &AtomicPtr<c_void>, name: &CStr) -> *mut c_void {
 }
 
 pub mod calls;
+pub mod stdio;
 pub mod trampoline;
 
 /// Returns -1 with `ENOSYS`, for a function that the C library lacks.
@@ -63,6 +66,7 @@ extern "C" fn start() {
     catch_panic(
         || (),
         || {
+            counts::start();
             ends::start();
             lazy::start();
             if let Some(register) = real!(c"__register_atfork" as Register) {
@@ -119,27 +123,42 @@ fn real_write(fd: c_int, from: *const c_void, count: usize) -> isize {
 /// X2.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn read(fd: c_int, to: *mut c_void, count: usize) -> isize {
+    if let Some(shared_edge) = ends::find(fd).filter(|_| !to.is_null()) {
+        let plain = || {
+            lazy::restore(to.addr(), count);
+            real_read(fd, to, count)
+        };
+        return catch_panic(plain, || read_from(shared_edge, fd, to, count));
+    }
     if let Some(count) =
         catch_panic(|| None, || preserving_errno(|| lazy::read(fd, to.addr(), count)))
     {
         return isize::try_from(count).unwrap_or(isize::MAX);
     }
-    let plain = || {
-        let count = real_read(fd, to, count);
-        lazy::advance(fd, count);
-        count
-    };
-    let Some(shared_edge) = ends::find(fd).filter(|_| !to.is_null()) else { return plain() };
-    catch_panic(plain, || read_from(shared_edge, fd, to, count))
+    forward::forget();
+    let count = real_read(fd, to, count);
+    lazy::advance(fd, count);
+    count
 }
 
 fn read_from(shared_edge: &SharedEdge, fd: c_int, to: *mut c_void, count: usize) -> isize {
-    let Some(mut locked) = shared_edge.enter() else { return real_read(fd, to, count) };
-    let EdgeState::Reading(reading) = &mut *locked.state else { return real_read(fd, to, count) };
+    let plain = || {
+        lazy::restore(to.addr(), count);
+        real_read(fd, to, count)
+    };
+    let Some(mut locked) = shared_edge.enter() else { return plain() };
+    let EdgeState::Reading(reading) = &mut *locked.state else { return plain() };
+    let lent = preserving_errno(|| reading.lend(&shared_edge.edge, to.addr(), count));
+    if let Some(length) = lent {
+        return isize::try_from(length).unwrap_or(isize::MAX);
+    }
+    lazy::restore(to.addr(), count);
     // SAFETY: X2: no other code uses these bytes during the call; any byte value is valid.
     let out = unsafe { std::slice::from_raw_parts_mut(to.cast::<u8>(), count) };
     let real = |out: &mut [u8]| real_read(fd, out.as_mut_ptr().cast(), out.len());
-    restore_errno_on_success(|| reading.read(&shared_edge.edge, fd, out, real))
+    restore_errno_on_success(|| {
+        reading.remembering(out, |reading, out| reading.read(&shared_edge.edge, fd, out, real))
+    })
 }
 
 /// `write(2)`.
@@ -156,19 +175,32 @@ pub unsafe extern "C" fn write(fd: c_int, from: *const c_void, count: usize) -> 
             real_write(fd, from, count)
         }
     };
-    let Some(shared_edge) = ends::find(fd).filter(|_| !from.is_null()) else { return plain() };
+    let Some(shared_edge) = ends::find(fd).filter(|_| !from.is_null()) else {
+        let written = plain();
+        if let Some(range) = &range {
+            catch_panic(|| (), || preserving_errno(|| lazy::leave(range)));
+        }
+        return written;
+    };
     catch_panic(plain, || {
         let Some(mut locked) = shared_edge.enter() else { return plain() };
         let EdgeState::Writing(writing) = &mut *locked.state else { return plain() };
+        let held = if range.is_none() { forward::find(from.addr(), count) } else { None };
         let bytes = match &range {
             Some(range) => Bytes::File(range),
             None => {
                 lazy::restore(from.addr(), count);
                 // SAFETY: X2: no other code changes these bytes during the call; they are readable.
-                Bytes::Memory(unsafe { std::slice::from_raw_parts(from.cast::<u8>(), count) })
+                let bytes = unsafe { std::slice::from_raw_parts(from.cast::<u8>(), count) };
+                Bytes::Memory(bytes, held.as_ref())
             }
         };
-        restore_errno_on_success(|| writing.write(&shared_edge.edge, fd, &bytes, plain))
+        let written =
+            restore_errno_on_success(|| writing.write(&shared_edge.edge, fd, &bytes, plain));
+        if let (Some(range), false) = (&range, writing.may_pass_pointers()) {
+            preserving_errno(|| lazy::leave(range));
+        }
+        written
     })
 }
 

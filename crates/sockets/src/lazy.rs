@@ -20,7 +20,8 @@
 //! the mapping but passes it to system calls (CONTRACT 26). If the file was truncated after the
 //! read, the write is short.
 
-use abi::{DbufId, Extent};
+use crate::forward;
+use abi::Extent;
 use iolite::file::{CachedFile, Refusal, Sent, SpliceCall};
 use std::os::fd::AsRawFd as _;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -28,7 +29,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use sys::preload::{self, window};
 
 /// The file names of the programs whose reads may be lazy, since they write the bytes that they
-/// read.
+/// read (others: `forward`).
 const PROGRAMS: &[&str] = &["cat", "dd"];
 /// The alignment and the minimum size of a lazy read, in bytes; other reads copy.
 const PAGE: usize = 4096;
@@ -39,7 +40,12 @@ const PIECE_MAX: usize = 512 << 10;
 /// The number of bytes by which the page tables are populated ahead of the program.
 const AHEAD_BYTES: u64 = 32 << 20;
 
+/// The number of reads of a file that cannot be lazy after which it is read as usual.
+const MISSES_MAX: u32 = 4;
+
 static ENABLED: AtomicBool = AtomicBool::new(false);
+/// True while there are sources.
+static WATCHING: AtomicBool = AtomicBool::new(false);
 static SOURCES: Mutex<Vec<Source>> = Mutex::new(Vec::new());
 
 /// A file that the program has opened for reading, whose reads may be lazy.
@@ -57,6 +63,8 @@ struct Source {
     position_stale: bool,
     /// The number of reads so far.
     reads: u64,
+    /// The number of reads that could not be lazy.
+    misses: u32,
     /// True if a thread populates the page tables.
     runs_ahead: bool,
     /// Set to true to stop the thread that populates the page tables.
@@ -67,6 +75,13 @@ impl Source {
     /// Returns the descriptor number of this library's own duplicate.
     fn number(&self) -> usize {
         usize::try_from(self.file.descriptor().as_raw_fd()).unwrap_or(usize::MAX)
+    }
+
+    /// Ends lazy reads of this file: buffers get their bytes, and the kernel its position.
+    fn stop(&mut self) {
+        sync_source_position(self);
+        window::restore_all();
+        self.over.store(true, Ordering::Release);
     }
 }
 
@@ -83,13 +98,15 @@ pub(crate) fn start() {
     let asked = std::env::var_os(abi::edge::LAZY_VARIABLE).is_some_and(|value| value == "1");
     let own = std::env::current_exe().unwrap_or_default();
     let name = own.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    forward::start(asked, name);
     if asked && PROGRAMS.contains(&name) && window::install_handler() {
         ENABLED.store(true, Ordering::Release);
     }
 }
 
+/// Locks the sources; `None` if there are none, or if a signal interrupted their use.
 fn sources() -> Option<MutexGuard<'static, Vec<Source>>> {
-    if !ENABLED.load(Ordering::Relaxed) {
+    if !WATCHING.load(Ordering::Relaxed) {
         return None;
     }
     SOURCES.try_lock().ok()
@@ -97,13 +114,16 @@ fn sources() -> Option<MutexGuard<'static, Vec<Source>>> {
 
 /// Records that the program opened a file.
 pub(crate) fn record_open(number: i32) {
-    let Some(mut sources) = sources() else { return };
+    if !ENABLED.load(Ordering::Relaxed) {
+        return;
+    }
+    let Ok(mut sources) = SOURCES.try_lock() else { return };
     let Some(size) = preload::regular_file_size(number).filter(|size| *size >= FILE_SIZE_MIN)
     else {
         return;
     };
     let Some(fd) = preload::borrow(number) else { return };
-    let (Ok(copy), Some(id)) = (fd.try_clone_to_owned(), DbufId::new(1)) else { return };
+    let (Ok(copy), Some(id)) = (fd.try_clone_to_owned(), buffer::ids::fresh()) else { return };
     let Ok(file) = CachedFile::of(id, copy) else { return };
     sources.push(Source {
         numbers: vec![number],
@@ -113,9 +133,23 @@ pub(crate) fn record_open(number: i32) {
         lags: false,
         position_stale: true,
         reads: 0,
+        misses: 0,
         runs_ahead: false,
         over: Arc::default(),
     });
+    WATCHING.store(true, Ordering::Relaxed);
+}
+
+/// Lets a file be read as usual from now on: its bytes go where a pointer cannot, so that a copy is
+/// faster. Measured: the kernel writes mapped pages of tmpfs at 0.8 of the speed of read and write,
+/// because each page is mapped for a single use (decision 0014).
+pub(crate) fn leave(range: &FileRange) {
+    let Some(mut sources) = sources() else { return };
+    let number = range.file.descriptor().as_raw_fd();
+    let is_left = |source: &Source| source.file.descriptor().as_raw_fd() == number;
+    sources.iter_mut().filter(|source| is_left(source)).for_each(Source::stop);
+    sources.retain(|source| !is_left(source));
+    WATCHING.store(!sources.is_empty(), Ordering::Relaxed);
 }
 
 /// Records that `to` is now a duplicate of `from`.
@@ -133,23 +167,34 @@ pub(crate) fn forget(number: i32) {
     for source in sources.iter_mut() {
         source.numbers.retain(|known| *known != number);
         if source.numbers.is_empty() {
-            window::restore_all();
-            source.over.store(true, Ordering::Release);
+            source.stop();
         }
     }
     sources.retain(|source| !source.numbers.is_empty());
+    WATCHING.store(!sources.is_empty(), Ordering::Relaxed);
 }
 
 /// Handles a read without a system call; returns the number of bytes, or `None` if the kernel must
 /// read.
 pub(crate) fn read(number: i32, to: usize, count: usize) -> Option<usize> {
-    let mut sources = sources()?;
-    let found = sources.iter_mut().find(|source| source.numbers.contains(&number));
-    let call_result = found.and_then(|source| lend_range(source, number, to, count));
-    if call_result.is_none() {
-        window::restore_range(to, count);
+    let Some(mut sources) = sources() else {
+        restore(to, count);
+        return None;
+    };
+    let found = sources.iter().position(|source| source.numbers.contains(&number));
+    let source = found.and_then(|at| sources.get_mut(at));
+    let call_result = source.and_then(|source| lend_range(source, number, to, count));
+    if call_result.is_some() {
+        return call_result;
     }
-    call_result
+    window::restore_range(to, count);
+    if let Some(at) = found
+        && sources.get(at).is_some_and(|source| source.misses >= MISSES_MAX)
+    {
+        sources.swap_remove(at).stop();
+        WATCHING.store(!sources.is_empty(), Ordering::Relaxed);
+    }
+    None
 }
 
 fn lend_range(source: &mut Source, number: i32, to: usize, count: usize) -> Option<usize> {
@@ -166,6 +211,7 @@ fn lend_range(source: &mut Source, number: i32, to: usize, count: usize) -> Opti
         || source.reads == 1
         || !window::create_window(to, count, source.number(), at)
     {
+        source.misses += u32::from(!whole);
         sync_source_position(source);
         return None;
     }
@@ -184,11 +230,25 @@ pub(crate) fn advance(number: i32, count: isize) {
 
 /// Returns the file range that a buffer represents; `None` if the buffer holds bytes.
 pub(crate) fn range(from: usize, count: usize) -> Option<FileRange> {
-    let sources = sources()?;
+    if !ENABLED.load(Ordering::Relaxed) {
+        return None;
+    }
     let (number, at) = window::find(from, count)?;
     let fits = |source: &&Source| source.number() == number;
-    let file = sources.iter().find(fits)?.file.clone();
+    let opened = sources().and_then(|all| all.iter().find(fits).map(|found| found.file.clone()));
+    let file = opened.or_else(|| forward::lent(number))?;
     Some(FileRange { file, at, len: count })
+}
+
+/// Makes the buffer stand for the start of a range that an edge carries, without a copy. Returns
+/// the number of bytes, or `None` if they must be copied.
+pub(crate) fn lend_from_edge(range: &FileRange, to: usize, count: usize) -> Option<usize> {
+    if !ENABLED.load(Ordering::Relaxed) || !to.is_multiple_of(PAGE) || !count.is_multiple_of(PAGE) {
+        return None;
+    }
+    let length = count.min(range.len) / PAGE * PAGE;
+    let number = (length > 0).then(|| forward::keep(&range.file))??;
+    window::create_window(to, length, number, range.at).then_some(length)
 }
 
 /// Writes the range to a descriptor with the semantics of write(2); returns the number of bytes.
@@ -237,13 +297,14 @@ pub(crate) fn restore(from: usize, count: usize) {
 
 /// Ends lazy copies. Called before a fork or an exec.
 pub(crate) fn stop() {
-    let Some(mut sources) = sources() else { return };
-    for source in sources.iter_mut() {
-        sync_source_position(source);
-        source.over.store(true, Ordering::Release);
+    if !ENABLED.load(Ordering::Relaxed) {
+        return;
     }
-    sources.clear();
     window::restore_all();
+    let Ok(mut sources) = SOURCES.try_lock() else { return };
+    sources.iter_mut().for_each(Source::stop);
+    sources.clear();
+    WATCHING.store(false, Ordering::Relaxed);
     ENABLED.store(false, Ordering::Release);
 }
 

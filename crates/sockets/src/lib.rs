@@ -30,10 +30,14 @@
 #![deny(unsafe_code)]
 
 mod adapter;
+mod counts;
 mod ends;
 #[expect(unsafe_code, reason = "functions that C programs call, and those behind them")]
 pub mod export;
+mod forward;
 mod lazy;
+mod pointer;
 mod reading;
+mod rendezvous;
 mod retire;
 mod writing;

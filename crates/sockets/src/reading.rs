@@ -6,11 +6,16 @@
 //! ring is empty the reader waits for both, so that it misses no bytes that other code writes into
 //! the pipe; they are newer than all bytes in the ring.
 
+use crate::counts;
 use crate::ends;
+use crate::forward;
+use crate::lazy;
+use crate::pointer::RingInput;
+use crate::rendezvous;
 use crate::writing::{PIPE_BYTES_MIN, call_result};
-use abi::edge::Edge;
+use abi::edge::{Edge, EdgeCount};
 use buffer::Fault;
-use buffer::stream::{Input, Offer, WaitResult};
+use buffer::stream::{Offer, WaitResult};
 use sys::doorbell::Peer;
 use sys::preload::{self, Handover};
 
@@ -24,11 +29,11 @@ pub(crate) enum Reading {
     Pipe { read: u64 },
     /// The end reads the pipe, and has requested a ring.
     Requested,
-    /// The end drains the pipe before it reads the ring.
-    Offered(Box<Input>),
-    /// The end reads the ring.
-    Ring(Box<Input>),
-    /// The end reads the pipe permanently.
+    /// Draining the pipe before reading the ring.
+    Offered(Box<RingInput>),
+    /// In the ring.
+    Ring(Box<RingInput>),
+    /// In the pipe, permanently.
     Plain,
 }
 
@@ -63,6 +68,7 @@ impl Reading {
                 Self::Plain => Step::Pipe,
                 Self::Pipe { read } => {
                     let count = real(out);
+                    counts::add_result(edge, EdgeCount::ReadFromPipe, count);
                     *read += u64::try_from(count).unwrap_or(0);
                     if *read >= PIPE_BYTES_MIN && out.len() >= READ_MIN {
                         self.request_ring(edge);
@@ -85,10 +91,49 @@ impl Reading {
             };
             match step {
                 Step::Answer(count) => return count,
-                Step::Pipe => return real(out),
+                Step::Pipe => {
+                    let count = real(out);
+                    counts::add_result(edge, EdgeCount::ReadFromPipe, count);
+                    return count;
+                }
                 Step::Again => {}
             }
         }
+    }
+
+    /// Reads without a copy, if the next bytes are a range of a file and the program only passes
+    /// them on: the buffer then stands for them. Returns the number of bytes, or `None` if they
+    /// must be copied.
+    pub(crate) fn lend(&mut self, edge: &Edge, to: usize, count: usize) -> Option<usize> {
+        let Self::Ring(input) = self else { return None };
+        let range = input.next_range().ok().flatten()?;
+        let length = lazy::lend_from_edge(range, to, count)?;
+        input.advance(length);
+        counts::add(edge, EdgeCount::PassedOut, length);
+        Some(length)
+    }
+
+    /// Records that the buffer at `to` holds the bytes of a file range, if `read`, the read that
+    /// follows, copies such bytes.
+    pub(crate) fn remembering(
+        &mut self,
+        out: &mut [u8],
+        read: impl FnOnce(&mut Self, &mut [u8]) -> isize,
+    ) -> isize {
+        forward::forget();
+        let to = out.as_ptr().addr();
+        let before = match self {
+            Self::Ring(input) if forward::is_enabled() => {
+                input.next_range().ok().flatten().cloned()
+            }
+            _ => None,
+        };
+        let count = read(self, out);
+        if let (Some(range), Ok(count)) = (before, usize::try_from(count)) {
+            let len = count.min(range.len);
+            forward::remember(to, lazy::FileRange { len, ..range });
+        }
+        count
     }
 
     fn return_to_pipe(&mut self) -> Step {
@@ -97,7 +142,7 @@ impl Reading {
     }
 
     fn request_ring(&mut self, edge: &Edge) {
-        let connected = ends::has_rendezvous(edge);
+        let connected = rendezvous::is_there(edge);
         *self = match connected.then(|| preload::send_byte(edge.socket)) {
             Some(Peer::Here) => Self::Requested,
             _ => Self::Plain,
@@ -106,14 +151,15 @@ impl Reading {
 
     /// Becomes a plain pipe permanently. Returns the ring, if any, which must be drained before the
     /// pipe. The rendezvous socket must have been shut down.
-    pub(crate) fn retire(&mut self, edge: &Edge) -> Option<Box<Input>> {
+    pub(crate) fn retire(&mut self, edge: &Edge) -> Option<Box<RingInput>> {
         match std::mem::replace(self, Self::Plain) {
             Self::Pipe { .. } | Self::Plain => None,
             Self::Offered(input) | Self::Ring(input) => Some(input),
             Self::Requested => {
-                match ends::has_rendezvous(edge).then(|| preload::receive(edge.socket))? {
+                match rendezvous::is_there(edge).then(|| preload::receive(edge.socket))? {
                     Handover::Message(fds) => {
-                        Some(Box::new(Offer::from_descriptors(fds).ok()?.open().ok()?))
+                        let input = Offer::from_descriptors(fds).ok()?.open().ok()?;
+                        Some(Box::new(RingInput::new(input, *edge)))
                     }
                     Handover::Nothing | Handover::Over => None,
                 }
@@ -142,7 +188,7 @@ impl Reading {
             Handover::Message(descriptors) => {
                 match Offer::from_descriptors(descriptors).map(Offer::open) {
                     Ok(Ok(input)) => {
-                        *self = Self::Offered(Box::new(input));
+                        *self = Self::Offered(Box::new(RingInput::new(input, *edge)));
                         Step::Again
                     }
                     _ => {
@@ -155,9 +201,9 @@ impl Reading {
     }
 }
 
-/// Reads from the ring; if the descriptor is blocking, blocks while the ring is empty. Fails with
-/// `Fault::Abandoned` at the end of the ring.
-fn read_ring(input: &mut Input, number: i32, out: &mut [u8]) -> Result<Step, Fault> {
+/// Reads from the ring; blocks while it is empty if the descriptor is blocking. Fails with
+/// `Fault::Abandoned` at its end.
+fn read_ring(input: &mut RingInput, number: i32, out: &mut [u8]) -> Result<Step, Fault> {
     let mut yields = ends::yields();
     loop {
         match input.try_read(out)? {
@@ -173,7 +219,7 @@ fn read_ring(input: &mut Input, number: i32, out: &mut [u8]) -> Result<Step, Fau
         }
         let Some(pipe) = preload::borrow(number) else { return Ok(Step::Pipe) };
         let impatient = preload::is_nonblocking(number);
-        if !impatient && input.wait_beside(&[pipe], None)? == WaitResult::Ready {
+        if !impatient && input.wait_beside(&[pipe])? == WaitResult::Ready {
             continue;
         }
         let Some([pipe_events, _]) = preload::poll_pair([number, -1], false) else { continue };

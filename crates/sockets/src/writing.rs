@@ -8,10 +8,13 @@
 //!
 //! [`Reading`]: crate::reading::Reading
 
+use crate::counts;
 use crate::ends;
+use crate::forward;
 use crate::lazy::FileRange;
-use abi::DbufId;
-use abi::edge::Edge;
+use crate::pointer::{ROOM, SentFiles};
+use crate::rendezvous;
+use abi::edge::{Edge, EdgeCount};
 use buffer::Fault;
 use buffer::stream::{Config, Output, WaitResult, stream};
 use sys::preload::{self, Handover};
@@ -19,6 +22,8 @@ use sys::preload::{self, Handover};
 /// The number of bytes written to the pipe before a ring is offered; shorter streams would gain
 /// nothing from a ring.
 pub(crate) const PIPE_BYTES_MIN: u64 = 64 << 10;
+/// The number of bytes in the pipe after which a reader most likely requests no ring.
+const PIPE_BYTES_MAX: u64 = 2 << 20;
 /// The capacity of a ring in bytes. Half the capacity is slower on two processors, and equally fast
 /// on one.
 const RING_BYTES: usize = 2 << 20;
@@ -28,8 +33,8 @@ const BLOCK_MAX: usize = 64 << 10;
 /// The bytes to be written by a call.
 #[derive(Debug)]
 pub(crate) enum Bytes<'a> {
-    /// Memory of the program.
-    Memory(&'a [u8]),
+    /// Memory of the program, and the range of a file that it holds unchanged, if known.
+    Memory(&'a [u8], Option<&'a FileRange>),
     /// A range of a file, which a buffer of the program represents.
     File(&'a FileRange),
 }
@@ -37,8 +42,16 @@ pub(crate) enum Bytes<'a> {
 impl Bytes<'_> {
     const fn len(&self) -> usize {
         match self {
-            Self::Memory(bytes) => bytes.len(),
+            Self::Memory(bytes, _) => bytes.len(),
             Self::File(range) => range.len,
+        }
+    }
+
+    /// Returns the range of a file to which a pointer can stand for the bytes.
+    const fn range(&self) -> Option<&FileRange> {
+        match self {
+            Self::Memory(_, range) => *range,
+            Self::File(range) => Some(range),
         }
     }
 
@@ -47,7 +60,7 @@ impl Bytes<'_> {
     fn write(&self, output: &mut Output, from: usize, length: usize) -> Result<usize, Fault> {
         let mut got = length;
         match self {
-            Self::Memory(bytes) => {
+            Self::Memory(bytes, _) => {
                 output.write(bytes.get(from..from + length).unwrap_or_default())?;
             }
             Self::File(range) => {
@@ -73,6 +86,8 @@ pub(crate) enum Writing {
         output: Box<Output>,
         /// True while bytes written before the ring may still be in the pipe.
         fresh: bool,
+        /// The files into which pointers were written.
+        files: SentFiles,
     },
     /// The end writes to the pipe permanently.
     Plain,
@@ -98,34 +113,43 @@ impl Writing {
         }
         loop {
             match self {
-                Self::Plain => return real(),
+                Self::Plain => return count_pipe(edge, real()),
                 Self::Pipe { written, look_at } => {
                     if *written < *look_at {
-                        let count = real();
+                        let count = count_pipe(edge, real());
                         *written += u64::try_from(count).unwrap_or(0);
                         return count;
                     }
                     *look_at = *written + PIPE_BYTES_MIN / 4;
                     self.switch_to_ring(edge, number);
                     if let Self::Pipe { written, .. } = self {
-                        let count = real();
+                        let count = count_pipe(edge, real());
                         *written += u64::try_from(count).unwrap_or(0);
                         return count;
                     }
                 }
-                Self::Ring { output, fresh } => {
+                Self::Ring { output, fresh, files } => {
                     let pending = preload::bytes_waiting(number) > 0;
                     *fresh &= pending;
                     if (pending && !*fresh) || preload::has_no_reader(number) {
                         *self = Self::Plain;
                         continue;
                     }
-                    match write_ring(output, number, bytes) {
+                    match write_ring((output, files), edge, number, bytes) {
                         Ok(count) => return count,
                         Err(_) => *self = Self::Plain,
                     }
                 }
             }
+        }
+    }
+
+    /// Returns true if pointers pass, or may once there is a ring.
+    pub(crate) const fn may_pass_pointers(&self) -> bool {
+        match self {
+            Self::Pipe { written, .. } => *written < PIPE_BYTES_MAX,
+            Self::Ring { .. } => true,
+            Self::Plain => false,
         }
     }
 
@@ -137,7 +161,7 @@ impl Writing {
     /// Creates a ring and offers it, if a reader has requested one.
     fn switch_to_ring(&mut self, edge: &Edge, number: i32) {
         let request =
-            if ends::has_rendezvous(edge) { preload::receive(edge.socket) } else { Handover::Over };
+            if rendezvous::is_there(edge) { preload::receive(edge.socket) } else { Handover::Over };
         match request {
             Handover::Nothing => return,
             Handover::Over => {
@@ -148,16 +172,19 @@ impl Writing {
         }
         // If stdio of the C library uses the pipe as well, its writes could not be distinguished
         // from those before the ring.
-        let alone = !preload::is_used_by_stdio(number);
+        let alone = forward::is_enabled() || !preload::is_used_by_stdio(number);
         *self = match alone.then(|| offer_ring(edge)).flatten() {
-            Some(output) => Self::Ring { output: Box::new(output), fresh: true },
+            Some(output) => {
+                let (output, files) = (Box::new(output), SentFiles::default());
+                Self::Ring { output, fresh: true, files }
+            }
             None => Self::Plain,
         };
     }
 }
 
 fn offer_ring(edge: &Edge) -> Option<Output> {
-    let id = DbufId::new(1)?;
+    let id = buffer::ids::fresh()?;
     let (output, offers) = stream(&Config::new(id).capacity(RING_BYTES)).ok()?;
     let socket = preload::borrow(edge.socket)?;
     let offer = offers.first()?;
@@ -165,43 +192,73 @@ fn offer_ring(edge: &Edge) -> Option<Output> {
     Some(output)
 }
 
-/// Writes all bytes into the ring. Blocks for room; a signal, or a descriptor that does not block,
-/// ends the call early. Returns the result of write(2).
-fn write_ring(output: &mut Output, number: i32, bytes: &Bytes<'_>) -> Result<isize, Fault> {
-    let mut done = 0;
+fn count_pipe(edge: &Edge, written: isize) -> isize {
+    counts::add_result(edge, EdgeCount::WrittenToPipe, written);
+    written
+}
+
+/// Writes all bytes into the ring, or a pointer to them. Blocks for room; a nonblocking descriptor
+/// or a signal ends the call early. Returns the result of write(2).
+fn write_ring(
+    (output, files): (&mut Output, &mut SentFiles),
+    edge: &Edge,
+    number: i32,
+    bytes: &Bytes<'_>,
+) -> Result<isize, Fault> {
+    if let Some(range) = bytes.range() {
+        if let Some(errno) = wait_for_room(output, number, ROOM)? {
+            return Ok(call_result(0, errno));
+        }
+        if files.write(edge, output, range)? {
+            output.flush();
+            counts::add(edge, EdgeCount::PassedIn, range.len);
+            return Ok(call_result(range.len, 0));
+        }
+    }
+    let (mut done, mut errno) = (0, 0);
     while done < bytes.len() {
         let length = (bytes.len() - done).min(BLOCK_MAX);
-        let mut yields = ends::yields();
-        while !output.is_ready(length)? {
-            if yields > 0 {
-                yields -= 1;
-                output.flush();
-                std::thread::yield_now();
-                continue;
-            }
-            let stop = if preload::is_nonblocking(number) {
-                Some(preload::EAGAIN)
-            } else if output.wait(length)? == WaitResult::Ready {
-                None
-            } else if preload::has_no_reader(number) {
-                return Err(Fault::Abandoned);
-            } else {
-                (!preload::is_restarted()).then_some(preload::EINTR)
-            };
-            if let Some(errno) = stop {
-                output.flush();
-                return Ok(call_result(done, errno));
-            }
+        if let Some(stop) = wait_for_room(output, number, length)? {
+            errno = stop;
+            break;
         }
         let wrote = bytes.write(output, done, length)?;
         done += wrote;
         if wrote < length {
-            output.flush();
-            return Ok(call_result(done, preload::EIO));
+            errno = preload::EIO;
+            break;
         }
     }
     output.flush();
-    Ok(call_result(done, 0))
+    counts::add(edge, EdgeCount::CopiedIn, done);
+    Ok(call_result(done, errno))
+}
+
+/// Blocks until a block of this length fits into the ring. Returns an error number if a nonblocking
+/// descriptor or a signal ends the wait, and fails if the reader is gone.
+fn wait_for_room(output: &mut Output, number: i32, length: usize) -> Result<Option<i32>, Fault> {
+    let mut yields = ends::yields();
+    while !output.is_ready(length)? {
+        if yields > 0 {
+            yields -= 1;
+            output.flush();
+            std::thread::yield_now();
+            continue;
+        }
+        if preload::is_nonblocking(number) {
+            return Ok(Some(preload::EAGAIN));
+        }
+        if output.wait(length)? == WaitResult::Ready {
+            continue;
+        }
+        if preload::has_no_reader(number) {
+            return Err(Fault::Abandoned);
+        }
+        if !preload::is_restarted() {
+            return Ok(Some(preload::EINTR));
+        }
+    }
+    Ok(None)
 }
 
 /// Returns the result of a call: the number of bytes, or -1 with `errno` set.

@@ -366,6 +366,12 @@ impl Input {
     /// Copies blocks into `out` as long as there is room and further blocks are known to be
     /// published.
     fn fill(&mut self, out: &mut [u8]) -> Result<usize, Fault> {
+        self.fill_until(out, false).map(|(count, _)| count)
+    }
+
+    /// Copies as [`Input::fill`]; if `marks`, stops before an empty block, or takes it if it is the
+    /// first, and returns true then.
+    fn fill_until(&mut self, out: &mut [u8], marks: bool) -> Result<(usize, bool), Fault> {
         let mut count = 0;
         while count < out.len() {
             let walk = self.ring.walk();
@@ -380,6 +386,13 @@ impl Input {
                     None => break,
                 },
             };
+            if marks && found.unread_length() == 0 {
+                if count == 0 {
+                    walk.pass(&found);
+                    return Ok((0, true));
+                }
+                break;
+            }
             let to = out.get_mut(count..).unwrap_or_default();
             let length = to.len().min(found.unread_length());
             let (to, _) = to.split_at_mut(length);
@@ -398,7 +411,7 @@ impl Input {
         if walk.side.next - walk.side.released_position() >= release_interval(walk) {
             self.release();
         }
-        Ok(count)
+        Ok((count, false))
     }
 }
 

@@ -209,3 +209,27 @@ fn reader_on_the_writers_processor_waits_for_a_full_ring() {
     assert_eq!(wake_threshold(Block, 1), 1024, "on a processor of its own it reads meanwhile");
     assert_eq!([DropNew, Overwrite].map(|policy| wake_threshold(policy, 0)), [1024; 2]);
 }
+
+/// Empty blocks are marks to a reader that asks for them: bytes of both sides stay apart.
+#[test]
+fn read_part_reports_empty_blocks_between_bytes() {
+    let (mut output, mut offers) = stream(&Config::new(DbufId::new(3).unwrap())).unwrap();
+    let mut input = offers.remove(0).open().unwrap();
+    for block in [&b"one"[..], b"two", b"", b"three", b"", b""] {
+        output.write(block).unwrap();
+    }
+    output.flush();
+    let mut out = [0; 100];
+    assert_eq!(input.take_mark(), Ok(false), "bytes are first");
+    assert_eq!(input.read_part(&mut out[..2]), Ok(PartRead::Bytes(2)));
+    assert_eq!(input.take_mark(), Ok(false), "the rest of a block is first");
+    assert_eq!(input.read_part(&mut out[2..]), Ok(PartRead::Bytes(4)));
+    assert_eq!(&out[..6], b"onetwo");
+    assert_eq!(input.read_part(&mut out), Ok(PartRead::Mark));
+    assert_eq!(input.read_part(&mut out), Ok(PartRead::Bytes(5)));
+    assert_eq!(input.take_mark(), Ok(true));
+    assert_eq!(input.read_part(&mut out), Ok(PartRead::Mark));
+    assert_eq!(input.read_part(&mut out), Ok(PartRead::Nothing));
+    drop(output);
+    assert_eq!(input.read_part(&mut out), Ok(PartRead::End));
+}

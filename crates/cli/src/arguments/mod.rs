@@ -292,13 +292,14 @@ pub(crate) struct ShellArguments {
     /// The command, as for sh -c
     #[arg(short, value_name = "COMMAND")]
     pub(crate) command: Option<String>,
-    /// Report for each edge whether it is a stream or a kernel pipe, and why
+    /// Report for each edge if it is a stream or a kernel pipe, and why; at the end, what it moved
     #[arg(short, long, visible_alias = "explain")]
     pub(crate) verbose: bool,
     /// Use kernel pipes between all programs, which then share no memory
     #[arg(long)]
     pub(crate) isolate: bool,
-    /// Let cat and dd copy lazily: they write the contents that the file has when the write happens
+    /// Pass files by pointer through cat, dd, tee and head: the reader sees the contents that the
+    /// file has when it reads
     #[arg(long)]
     pub(crate) lazy: bool,
     /// Exit with the status of the last program that failed, if any

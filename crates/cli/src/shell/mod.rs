@@ -5,12 +5,14 @@
 //! of a rendezvous socket (`abi`, `edge_variable`), over which the library replaces the pipe by a
 //! ring. A command that is not a plain pipeline is run by `/bin/sh`, unchanged.
 
+mod counts;
 mod parse;
 mod probe;
 
 use crate::arguments::{ExecArguments, ShellArguments};
 use crate::terminal;
-use abi::edge::{DESCRIPTOR_MIN, EDGES_VARIABLE, Edge, LAZY_VARIABLE, PipeEnd};
+use abi::edge::{COUNTS_VARIABLE, DESCRIPTOR_MIN, EDGES_VARIABLE, Edge, LAZY_VARIABLE, PipeEnd};
+use counts::EdgeCounts;
 use parse::Stage;
 use std::ffi::OsString;
 use std::fs::File;
@@ -79,7 +81,7 @@ pub(crate) fn exec(given: &ExecArguments) -> ExitCode {
     };
     let mut command = Command::new(program);
     command.args(arguments);
-    preload(&mut command, &library, given.lazy);
+    let _kept = preload(&mut command, &library, given.lazy);
     let error = command.exec();
     print_error(&format!("{name}: {}", terminal::reason(&error)), NOT_EXECUTABLE)
 }
@@ -134,6 +136,8 @@ fn run(given: &ShellArguments, stages: &[Stage]) -> Result<u8, String> {
     let mut children: Vec<Result<Child, u8>> = Vec::new();
     let mut before: Option<StageEdge> = None;
     let mut noted = false;
+    // Without counters the edges work as ever.
+    let counts = library.as_ref().and_then(|_| EdgeCounts::create(stages.len() - 1).ok());
     for (at, stage) in stages.iter().enumerate() {
         let after = match stages.get(at + 1) {
             Some(next) => {
@@ -150,7 +154,9 @@ fn run(given: &ShellArguments, stages: &[Stage]) -> Result<u8, String> {
             }
             None => None,
         };
-        children.push(start(given, stage, before.as_ref(), after.as_ref(), library.as_deref()));
+        let program =
+            StageStart { stage, at, library: library.as_deref(), counts: counts.as_ref() };
+        children.push(start(given, &program, before.as_ref(), after.as_ref()));
         before = after;
     }
     drop(before);
@@ -159,6 +165,12 @@ fn run(given: &ShellArguments, stages: &[Stage]) -> Result<u8, String> {
         Err(status) => status,
     };
     let all: Vec<u8> = children.into_iter().map(wait).collect();
+    if let Some(counts) = counts.filter(|_| given.verbose) {
+        for (at, pair) in stages.windows(2).enumerate() {
+            let [from, to] = pair else { continue };
+            counts.describe(at, name(from), name(to)).iter().for_each(|line| terminal::note(line));
+        }
+    }
     let last = all.last().copied().unwrap_or(0);
     let any = all.iter().rev().copied().find(|status| *status != 0).unwrap_or(0);
     Ok(if given.pipefail { any } else { last })
@@ -218,21 +230,32 @@ fn rendezvous() -> std::io::Result<(OwnedFd, OwnedFd)> {
     Ok((here, there))
 }
 
+/// A program to be started, and what it shares with the others.
+struct StageStart<'s> {
+    stage: &'s Stage,
+    /// Number of the program in the pipeline.
+    at: usize,
+    library: Option<&'s Path>,
+    counts: Option<&'s EdgeCounts>,
+}
+
 fn start(
     given: &ShellArguments,
-    stage: &Stage,
+    program: &StageStart<'_>,
     before: Option<&StageEdge>,
     after: Option<&StageEdge>,
-    library: Option<&Path>,
 ) -> Result<Child, u8> {
+    let StageStart { stage, at, library, counts } = *program;
     let mut command = match stage {
         Stage::Program(words) => {
             let mut command = Command::new(words.first().map_or("", String::as_str));
             command.args(words.get(1..).unwrap_or_default());
             command
         }
-        Stage::Shell { text, .. } => {
+        Stage::Shell { text, program } => {
             let mut command = Command::new(SHELL);
+            // A shell that forks for its only command would turn the edges into pipes before.
+            let text = if program.is_some() { format!("exec {text}") } else { text.clone() };
             command.arg("-c").arg(text).arg(shell_name(given)).args(&given.words);
             command
         }
@@ -247,7 +270,7 @@ fn start(
         command.stdin(Stdio::from(edge_between.reads.try_clone().map_err(|e| unable(&e))?));
         if let Some((_, place)) = &edge_between.place {
             edges.push(
-                edge_variable(PipeEnd::Reads, &edge_between.reads, place, &mut kept)
+                edge_variable((PipeEnd::Reads, at - 1), &edge_between.reads, place, &mut kept)
                     .map_err(|e| unable(&e))?,
             );
         }
@@ -256,15 +279,19 @@ fn start(
         command.stdout(Stdio::from(edge_between.writes.try_clone().map_err(|e| unable(&e))?));
         if let Some((place, _)) = &edge_between.place {
             edges.push(
-                edge_variable(PipeEnd::Writes, &edge_between.writes, place, &mut kept)
+                edge_variable((PipeEnd::Writes, at), &edge_between.writes, place, &mut kept)
                     .map_err(|e| unable(&e))?,
             );
         }
     }
-    command.env_remove(EDGES_VARIABLE);
+    command.env_remove(EDGES_VARIABLE).env_remove(COUNTS_VARIABLE);
     if let (Some(library), false) = (library, edges.is_empty()) {
         command.env(EDGES_VARIABLE, edges.join(","));
-        preload(&mut command, library, given.lazy);
+        if let Some(Ok((variable, copy))) = counts.map(EdgeCounts::inherit) {
+            command.env(COUNTS_VARIABLE, variable);
+            kept.push(copy);
+        }
+        kept.extend(preload(&mut command, library, given.lazy));
     }
     match command.spawn() {
         Ok(child) => {
@@ -281,21 +308,23 @@ fn start(
 
 /// Formats one end of an edge for the environment of a program.
 fn edge_variable(
-    end: PipeEnd,
+    (end, number): (PipeEnd, usize),
     pipe: &OwnedFd,
     place: &OwnedFd,
     kept: &mut Vec<OwnedFd>,
 ) -> Result<String, std::io::Error> {
     let inode = |fd: &OwnedFd| File::from(fd.try_clone()?).metadata().map(|meta| meta.ino());
     let copy = sys::children::dup_inheritable(place.as_fd(), DESCRIPTOR_MIN)?;
-    let edge_variable =
-        Edge { end, pipe: inode(pipe)?, socket: copy.as_raw_fd(), inode: inode(&copy)? };
+    let number = u32::try_from(number).unwrap_or(u32::MAX);
+    let (pipe, inode) = (inode(pipe)?, inode(&copy)?);
+    let edge_variable = Edge { end, pipe, socket: copy.as_raw_fd(), inode, number };
     kept.push(copy);
     Ok(edge_variable.to_string())
 }
 
-/// Adds the library to the front of LD_PRELOAD.
-fn preload(command: &mut Command, library: &Path, lazy: bool) {
+/// Adds the library to the front of LD_PRELOAD. Returns a descriptor to be kept open until the
+/// program has started.
+fn preload(command: &mut Command, library: &Path, lazy: bool) -> Option<OwnedFd> {
     const PRELOAD: &str = "LD_PRELOAD";
     let mut list = OsString::from(library);
     if let Some(others) = std::env::var_os(PRELOAD).filter(|others| !others.is_empty()) {
@@ -306,4 +335,8 @@ fn preload(command: &mut Command, library: &Path, lazy: bool) {
     if lazy {
         command.env(LAZY_VARIABLE, "1");
     }
+    // Without the counter the program takes ids of its own.
+    let (variable, copy) = streamline::ids::inherit(DESCRIPTOR_MIN).ok()?;
+    command.env(streamline::ids::VARIABLE, variable);
+    Some(copy)
 }

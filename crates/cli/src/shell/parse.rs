@@ -97,7 +97,9 @@ fn stage(text: &str) -> Result<Stage, String> {
     Ok(plain.map_or_else(
         || {
             let simple = |c: char| c.is_ascii_alphanumeric() || "-_./+".contains(c);
-            let named = first.chars().all(simple) && !BUILTINS.contains(&first.as_str());
+            let named = first.chars().all(simple)
+                && !first.starts_with('-')
+                && !BUILTINS.contains(&first.as_str());
             Stage::Shell { text: text.to_owned(), program: named.then_some(first) }
         },
         Stage::Program,

@@ -250,11 +250,11 @@ pub fn has_threads() -> bool {
     std::fs::read_dir("/proc/self/task").map_or(true, |tasks| tasks.take(2).count() > 1)
 }
 
-/// Closes all descriptors except `keep`.
-pub fn close_others(mut keep: [c_int; 3]) {
+/// Closes all descriptors except `keep`, which is sorted.
+pub fn close_others(keep: &mut [c_int]) {
     keep.sort_unstable();
     let mut from = 0;
-    for number in keep.into_iter().chain([c_int::MAX]) {
+    for number in keep.iter().copied().chain([c_int::MAX]) {
         if from < number {
             // SAFETY: close_range(2) closes descriptors of this process, which only continues with
             // those in `keep`.

@@ -3,7 +3,7 @@
 use super::Input;
 use crate::Fault;
 use crate::dbuf::BlockVisitor;
-use crate::wait::BlockRead;
+use crate::wait::{BlockRead, PartRead};
 use abi::ring::reader;
 
 impl Input {
@@ -25,8 +25,46 @@ impl Input {
         }
     }
 
-    /// Skips and releases all blocks but the newest, including the rest of a block that
-    /// [`Input::read`] has begun. Counts and returns the number of skipped blocks.
+    /// Reads as [`Input::try_read`], but does not pass over empty blocks: one at the front is taken
+    /// and reported as a mark, and bytes behind a mark are not copied in the same call. Fails with
+    /// [`Fault::Lossy`] if the ring overwrites.
+    pub fn read_part(&mut self, out: &mut [u8]) -> Result<PartRead, Fault> {
+        if self.lossy {
+            return Err(Fault::Lossy);
+        }
+        if !out.is_empty() && self.rest.is_none() && self.ring.walk().take(out) {
+            return Ok(PartRead::Bytes(out.len()));
+        }
+        loop {
+            match self.fill_until(out, true)? {
+                (0, true) => return Ok(PartRead::Mark),
+                (0, false) => {}
+                (count, _) => return Ok(PartRead::Bytes(count)),
+            }
+            self.release();
+            if !self.follow_switch()? {
+                return Ok(if self.is_at_end()? { PartRead::End } else { PartRead::Nothing });
+            }
+        }
+    }
+
+    /// Takes the next block if it is empty, and returns true then.
+    pub fn take_mark(&mut self) -> Result<bool, Fault> {
+        if self.lossy || self.rest.is_some() {
+            return Ok(false);
+        }
+        let walk = self.ring.walk();
+        match walk.find()? {
+            Some(found) if found.unread_length() == 0 => {
+                walk.pass(&found);
+                Ok(true)
+            }
+            _ => Ok(false),
+        }
+    }
+
+    /// Skips all blocks but the newest, including the rest of a block that [`Input::read`] has
+    /// begun, and releases them. Returns the number of skipped blocks, which are counted as such.
     pub fn skip_to_latest(&mut self) -> Result<u64, Fault> {
         self.skip(BlockVisitor::skip_to_latest)
     }

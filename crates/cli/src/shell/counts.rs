@@ -1,0 +1,55 @@
+//! Counters of the bytes that each edge of a pipeline moves: through the kernel pipe, by copies
+//! through the ring, and by pointers. The programs count in memory that they share with the
+//! launcher; `-v` reports it at the end.
+
+use abi::edge::{DESCRIPTOR_MIN, EdgeCount};
+use std::fs::File;
+use std::io::ErrorKind;
+use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
+use std::os::unix::fs::MetadataExt as _;
+use sys::memory::{Memfd, Seals};
+
+/// The counters of all edges.
+pub(super) struct EdgeCounts {
+    file: Memfd,
+}
+
+impl EdgeCounts {
+    /// Creates counters for this number of edges.
+    pub(super) fn create(edges: usize) -> sys::Result<Self> {
+        let file = Memfd::create("streamline-edges", edges.max(1) * EdgeCount::EDGE_SIZE)?;
+        file.seal(Seals::SIZE)?;
+        Ok(Self { file })
+    }
+
+    /// Returns a duplicate that a program inherits, and the value of the variable that names it.
+    pub(super) fn inherit(&self) -> std::io::Result<(String, OwnedFd)> {
+        let copy = sys::children::dup_inheritable(self.file.as_fd(), DESCRIPTOR_MIN)?;
+        let inode = File::from(copy.try_clone()?).metadata()?.ino();
+        if inode == 0 {
+            return Err(ErrorKind::NotFound.into());
+        }
+        Ok((format!("{}:{inode}", copy.as_raw_fd()), copy))
+    }
+
+    /// Describes what an edge has moved, for its writer and for its reader; empty if it moved
+    /// nothing.
+    pub(super) fn describe(&self, at: usize, from: &str, to: &str) -> Vec<String> {
+        let Ok(mapping) = self.file.map_read() else { return Vec::new() };
+        let edge = u32::try_from(at).unwrap_or(u32::MAX);
+        let number = |count: EdgeCount| mapping.word(count.offset(edge)).unwrap_or(0);
+        let line = |who: &str, [pipe, copied, passed]: [EdgeCount; 3]| {
+            let [pipe, copied, passed] = [pipe, copied, passed].map(number);
+            (pipe + copied + passed > 0).then(|| {
+                let edge = at + 1;
+                format!(
+                    "edge {edge}, {who}: {copied} bytes copied, {passed} by pointer, {pipe} by pipe"
+                )
+            })
+        };
+        let writer = [EdgeCount::WrittenToPipe, EdgeCount::CopiedIn, EdgeCount::PassedIn];
+        let reader = [EdgeCount::ReadFromPipe, EdgeCount::CopiedOut, EdgeCount::PassedOut];
+        let lines = [line(&format!("{from} wrote"), writer), line(&format!("{to} read"), reader)];
+        lines.into_iter().flatten().collect()
+    }
+}

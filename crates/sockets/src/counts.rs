@@ -1,0 +1,38 @@
+//! The counters of each edge, in memory that the launcher shares with all programs of the pipeline
+//! and reports at the end. Each count has one writer: the program at that end of the edge.
+
+use abi::edge::{Edge, EdgeCount};
+use std::sync::OnceLock;
+use sys::memory::{Mapping, Memfd};
+use sys::preload;
+
+static COUNTS: OnceLock<Mapping> = OnceLock::new();
+
+/// Maps the counters, if the launcher gave some. Called once, at start-up.
+pub(crate) fn start() {
+    let Ok(variable) = std::env::var(abi::edge::COUNTS_VARIABLE) else { return };
+    let Some((number, inode)) = variable.split_once(':') else { return };
+    let (Ok(number), Ok(inode)) = (number.parse::<i32>(), inode.parse::<u64>()) else { return };
+    // An inherited variable without its descriptor names another file, or none.
+    if preload::inode(number) != Some(inode) {
+        return;
+    }
+    let copy = preload::borrow(number).and_then(|fd| fd.try_clone_to_owned().ok());
+    if let Some(Ok(mapping)) = copy.map(|fd| Memfd::from_fd(fd).and_then(|file| file.map())) {
+        let _ = COUNTS.set(mapping);
+    }
+}
+
+/// Adds to a count of an edge. Without counters there is no effect.
+pub(crate) fn add(edge: &Edge, count: EdgeCount, bytes: usize) {
+    let Some(mapping) = COUNTS.get() else { return };
+    let offset = count.offset(edge.number);
+    if let Some(before) = mapping.word(offset) {
+        mapping.set_word(offset, before.wrapping_add(bytes as u64));
+    }
+}
+
+/// Adds the result of a system call to a count of an edge, unless the call failed.
+pub(crate) fn add_result(edge: &Edge, count: EdgeCount, result: isize) {
+    add(edge, count, usize::try_from(result).unwrap_or(0));
+}

@@ -1,0 +1,75 @@
+//! Unbuffered output through stdio. The C library writes it by a call of its own, past any
+//! preloaded
+//! `write`; for the programs of `forward`, which write whole buffers through `fwrite_unlocked`, the
+//! call is taken over, so that it reaches the edge in the order of the program's writes.
+
+use super::missing;
+use crate::ends;
+use crate::forward;
+use crate::retire::{self, Occasion};
+use std::ffi::{c_int, c_void};
+use sys::preload;
+
+type Fwrite = unsafe extern "C" fn(*const c_void, usize, usize, *mut c_void) -> usize;
+
+/// `fwrite_unlocked(3)`: to an edge with nothing in the stream's buffer, writes the bytes as
+/// write(2) does.
+///
+/// # Safety
+/// Those of the function of the C library.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fwrite_unlocked(
+    from: *const c_void,
+    size: usize,
+    count: usize,
+    file: *mut c_void,
+) -> usize {
+    let fd = super::catch_panic(|| None, || super::preserving_errno(|| edge_of(file)));
+    if let (Some(fd), Some(length)) = (fd, size.checked_mul(count).filter(|length| *length > 0)) {
+        // SAFETY: X2: the program passes `size * count` readable bytes.
+        return unsafe { write_whole(fd, from, length) } / size;
+    }
+    match real!(c"fwrite_unlocked" as Fwrite) {
+        // SAFETY: X1; the arguments are the program's.
+        Some(next) => unsafe { next(from, size, count, file) },
+        None => usize::try_from(missing::<isize>()).unwrap_or(0),
+    }
+}
+
+/// Writes bytes until all are written or a call fails; returns their number.
+///
+/// # Safety
+/// X2: `length` readable bytes.
+unsafe fn write_whole(fd: c_int, from: *const c_void, length: usize) -> usize {
+    let mut done = 0;
+    while done < length {
+        let rest = from.wrapping_byte_add(done);
+        // SAFETY: the promise of this function.
+        match usize::try_from(unsafe { super::write(fd, rest, length - done) }) {
+            Ok(count) => done += count,
+            Err(_) if preload::errno() == preload::EINTR => {}
+            Err(_) => break,
+        }
+    }
+    done
+}
+
+/// Returns the descriptor of a stream if its writes are taken over. If bytes wait in its buffer,
+/// they must go first: the edge becomes a pipe, and the C library writes.
+fn edge_of(file: *mut c_void) -> Option<c_int> {
+    if !forward::is_enabled() || file.is_null() {
+        return None;
+    }
+    // SAFETY: X1; the program passes an open stream.
+    let fd = real!(c"fileno" as unsafe extern "C" fn(*mut c_void) -> c_int)
+        .map(|next| unsafe { next(file) })?;
+    let shared_edge = ends::find(fd)?;
+    // SAFETY: as above; __fpending(3) only looks at the stream.
+    let pending = real!(c"__fpending" as unsafe extern "C" fn(*mut c_void) -> usize)
+        .map_or(0, |next| unsafe { next(file) });
+    if pending > 0 {
+        retire::edge(shared_edge, Occasion::Query);
+        return None;
+    }
+    Some(fd)
+}

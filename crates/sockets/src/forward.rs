@@ -1,0 +1,92 @@
+//! File ranges that a program reads from one edge and writes to another: buffers stand for them.
+//! [SL §5.3.3: the last sources are known by address; FEATURES E1]
+//!
+//! `cat` and `dd` get such a range without any copy, in inaccessible pages (`lazy`). `tee` and
+//! `head` read into a buffer on their stack, which cannot be made inaccessible; they get the bytes,
+//! and as they are known to write them unchanged, their write passes the pointer on. They write
+//! through unbuffered stdio, whose calls are taken over for them (`export::stdio`).
+
+use crate::lazy::FileRange;
+use iolite::file::CachedFile;
+use std::os::fd::AsRawFd as _;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// The file names of the programs that write what they read, unchanged and out of the buffer into
+/// which they read it.
+const PROGRAMS: &[&str] = &["tee", "head"];
+
+static ENABLED: AtomicBool = AtomicBool::new(false);
+/// The last buffer that a program filled from a file range.
+static LAST: Mutex<Option<Copied>> = Mutex::new(None);
+/// Files of which ranges were lent. They stay open until the program ends, because a buffer may
+/// stand for a range as long; an edge carries a bounded number.
+static LENT: Mutex<Vec<CachedFile>> = Mutex::new(Vec::new());
+
+/// A buffer that holds a copy of a file range.
+#[derive(Debug)]
+struct Copied {
+    address: usize,
+    range: FileRange,
+}
+
+/// Enables this for the programs of the table, if the launcher allows lazy copies.
+pub(crate) fn start(asked: bool, name: &str) {
+    ENABLED.store(asked && PROGRAMS.contains(&name), Ordering::Release);
+}
+
+/// Returns true if this program's stdio writes are taken over.
+pub(crate) fn is_enabled() -> bool {
+    ENABLED.load(Ordering::Relaxed)
+}
+
+/// Records that the buffer at `address` now holds the bytes of the range.
+pub(crate) fn remember(address: usize, range: FileRange) {
+    if is_enabled()
+        && let Ok(mut last) = LAST.try_lock()
+    {
+        *last = Some(Copied { address, range });
+    }
+}
+
+/// Forgets the buffer before a read, which may change it.
+pub(crate) fn forget() {
+    if is_enabled()
+        && let Ok(mut last) = LAST.try_lock()
+    {
+        *last = None;
+    }
+}
+
+/// Returns the range that `count` bytes at `from` hold unchanged.
+pub(crate) fn find(from: usize, count: usize) -> Option<FileRange> {
+    if !is_enabled() {
+        return None;
+    }
+    let last = LAST.try_lock().ok()?;
+    let copied = last.as_ref()?;
+    let inside = from.checked_sub(copied.address)?;
+    let fits = inside.checked_add(count)? <= copied.range.len;
+    fits.then(|| FileRange {
+        file: copied.range.file.clone(),
+        at: copied.range.at + inside as u64,
+        len: count,
+    })
+}
+
+/// Keeps a file open of which a range is lent. Returns its descriptor.
+pub(crate) fn keep(file: &CachedFile) -> Option<usize> {
+    let number = file.descriptor().as_raw_fd();
+    let mut lent = LENT.try_lock().ok()?;
+    if !lent.iter().any(|known| known.descriptor().as_raw_fd() == number) {
+        lent.push(file.clone());
+    }
+    usize::try_from(number).ok()
+}
+
+/// Returns the lent file with this descriptor.
+pub(crate) fn lent(number: usize) -> Option<CachedFile> {
+    let lent = LENT.try_lock().ok()?;
+    let same = |file: &&CachedFile| usize::try_from(file.descriptor().as_raw_fd()) == Ok(number);
+    lent.iter().find(same).cloned()
+}

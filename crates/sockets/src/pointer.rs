@@ -1,0 +1,203 @@
+//! Pointers into files, which a ring carries in place of bytes. [SL §5.3.2, §5.3.3; FEATURES E1,
+//! G4]
+//!
+//! ```text
+//! ring        ▪ bytes ▪ bytes ▪ (empty) ▪ file 0, offset, length ▪ …
+//! rendezvous  file 0: a descriptor, sent once, before the first pointer into it
+//! ```
+//!
+//! An empty block, which no write produces, announces a pointer. The reader copies the bytes out of
+//! the page cache when the program reads them, or lends them to its next write, so they reach their
+//! destination without having been copied before. What a pointer means is the file's content at
+//! that moment, which is why only `--lazy` produces pointers; a file that was cut fails the read
+//! with
+//! `EIO`.
+
+use crate::counts;
+use crate::lazy::FileRange;
+use crate::rendezvous;
+use abi::Extent;
+use abi::edge::{Edge, EdgeCount};
+use buffer::Fault;
+use buffer::stream::{BlockRead, Input, Output, PartRead, WaitResult};
+use iolite::file::CachedFile;
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd};
+use std::time::Duration;
+use sys::preload::{self, Handover};
+
+/// The maximum number of files that one edge carries pointers into; further files are copied.
+const FILES_MAX: usize = 64;
+/// Room in the ring, in bytes, that suffices for a pointer and its announcement.
+pub(crate) const ROOM: usize = 256;
+
+/// The files that a writer has sent to its reader.
+#[derive(Debug, Default)]
+pub(crate) struct SentFiles(Vec<CachedFile>);
+
+impl SentFiles {
+    /// Writes a pointer to the range into a ring that has [`ROOM`]. Returns false if the bytes must
+    /// be copied: the file is shorter by now, or it cannot be sent.
+    pub(crate) fn write(
+        &mut self,
+        edge: &Edge,
+        output: &mut Output,
+        range: &FileRange,
+    ) -> Result<bool, Fault> {
+        let end = range.at.saturating_add(range.len as u64);
+        if range.file.size().map_or(true, |size| size < end) {
+            return Ok(false);
+        }
+        let Some(number) = self.number(edge, &range.file) else { return Ok(false) };
+        let words = [number as u64, range.at, range.len as u64];
+        output.write(&[])?;
+        output.write(words.map(u64::to_le_bytes).as_flattened())?;
+        Ok(true)
+    }
+
+    /// Returns the number of a file on this edge; sends its descriptor first if necessary.
+    fn number(&mut self, edge: &Edge, file: &CachedFile) -> Option<usize> {
+        // The list keeps the descriptors open, so a number denotes one file.
+        let same =
+            |sent: &CachedFile| sent.descriptor().as_raw_fd() == file.descriptor().as_raw_fd();
+        if let Some(at) = self.0.iter().position(same) {
+            return Some(at);
+        }
+        if self.0.len() == FILES_MAX || !rendezvous::is_there(edge) {
+            return None;
+        }
+        let socket = preload::borrow(edge.socket)?;
+        sys::descriptor::send(socket, b"file", &[file.descriptor()]).ok()?;
+        self.0.push(file.clone());
+        Some(self.0.len() - 1)
+    }
+}
+
+/// The reading end of a ring that carries bytes and pointers.
+#[derive(Debug)]
+pub(crate) struct RingInput {
+    input: Input,
+    edge: Edge,
+    files: Vec<CachedFile>,
+    /// True if a pointer was announced and has not been read.
+    announced: bool,
+    /// The unread rest of the last pointer's range.
+    range: Option<FileRange>,
+}
+
+impl RingInput {
+    pub(crate) const fn new(input: Input, edge: Edge) -> Self {
+        Self { input, edge, files: Vec::new(), announced: false, range: None }
+    }
+
+    /// Reads as [`Input::try_read`]. Fails with [`Fault::OutOfWindow`] if a file was cut before its
+    /// bytes were read.
+    pub(crate) fn try_read(&mut self, out: &mut [u8]) -> Result<Option<usize>, Fault> {
+        loop {
+            if let Some(range) = &self.range {
+                let length = out.len().min(range.len);
+                let to = out.get_mut(..length).unwrap_or_default();
+                let count = range.file.read_at(range.at, to).unwrap_or(0);
+                if count == 0 && length > 0 {
+                    let length = u32::try_from(range.len).unwrap_or(0);
+                    return Err(Fault::OutOfWindow(Extent::new(range.at, length)));
+                }
+                self.advance(count);
+                counts::add(&self.edge, EdgeCount::CopiedOut, count);
+                return Ok(Some(count));
+            }
+            if !self.announced {
+                match self.input.read_part(out)? {
+                    PartRead::Bytes(count) => {
+                        counts::add(&self.edge, EdgeCount::CopiedOut, count);
+                        return Ok(Some(count));
+                    }
+                    PartRead::Nothing => return Ok(None),
+                    PartRead::End => return Ok(Some(0)),
+                    PartRead::Mark => self.announced = true,
+                }
+            }
+            if !self.read_pointer()? {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// Returns the range of a file that the next read would copy. `None` if the next bytes are in
+    /// the ring, or there are none.
+    pub(crate) fn next_range(&mut self) -> Result<Option<&FileRange>, Fault> {
+        if self.range.is_none() && !self.announced {
+            self.announced = self.input.take_mark()?;
+        }
+        if self.announced {
+            self.read_pointer()?;
+        }
+        Ok(self.range.as_ref())
+    }
+
+    /// Passes bytes of the range, which the program passes on or has copied.
+    pub(crate) fn advance(&mut self, count: usize) {
+        self.range = self.range.take().filter(|range| count < range.len).map(|range| FileRange {
+            at: range.at + count as u64,
+            len: range.len - count,
+            ..range
+        });
+    }
+
+    /// Reads an announced pointer; returns false if it has not been published yet.
+    fn read_pointer(&mut self) -> Result<bool, Fault> {
+        let mut bytes = [0; 24];
+        match self.input.read_block(&mut bytes)? {
+            BlockRead::Nothing => return Ok(false),
+            BlockRead::Block(24) => {}
+            BlockRead::Block(_) | BlockRead::End => return Err(Fault::Damaged { position: 0 }),
+        }
+        self.announced = false;
+        let (words, _) = bytes.as_chunks::<8>();
+        let word = |at: usize| words.get(at).map_or(0, |bytes| u64::from_le_bytes(*bytes));
+        let (number, at) = (usize::try_from(word(0)).unwrap_or(usize::MAX), word(1));
+        let len = usize::try_from(word(2)).unwrap_or(usize::MAX);
+        let Some(file) = self.file(number) else { return Err(Fault::Damaged { position: 0 }) };
+        self.range = (len > 0).then_some(FileRange { file, at, len });
+        Ok(true)
+    }
+
+    /// Returns a file by its number on this edge; receives the descriptors sent until then.
+    fn file(&mut self, number: usize) -> Option<CachedFile> {
+        while self.files.len() <= number {
+            if self.files.len() >= FILES_MAX || !rendezvous::is_there(&self.edge) {
+                return None;
+            }
+            let Handover::Message(descriptors) = preload::receive(self.edge.socket) else {
+                return None;
+            };
+            let id = buffer::ids::fresh()?;
+            let received = descriptors.into_iter().next()?;
+            self.files.push(CachedFile::from_received(id, received).ok()?);
+        }
+        self.files.get(number).cloned()
+    }
+
+    /// Waits as [`Input::wait`].
+    pub(crate) fn wait(&mut self, limit: Option<Duration>) -> Result<WaitResult, Fault> {
+        if self.range.is_some() { Ok(WaitResult::Ready) } else { self.input.wait(limit) }
+    }
+
+    /// Waits as [`Input::wait_beside`].
+    pub(crate) fn wait_beside(&mut self, others: &[BorrowedFd<'_>]) -> Result<WaitResult, Fault> {
+        match self.range {
+            Some(_) => Ok(WaitResult::Ready),
+            None => self.input.wait_beside(others, None),
+        }
+    }
+
+    /// Returns the doorbell of the ring.
+    pub(crate) fn doorbell(&self) -> i32 {
+        self.input.as_fd().as_raw_fd()
+    }
+
+    /// Returns all descriptors that reading needs.
+    pub(crate) fn descriptors(&self) -> Vec<i32> {
+        let files = self.files.iter().map(|file| file.descriptor().as_raw_fd());
+        files.chain([self.edge.socket, self.doorbell()]).collect()
+    }
+}
