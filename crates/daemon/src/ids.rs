@@ -12,7 +12,7 @@
 use engine::ids::{IdRange, MACHINE_FIRST};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
-use std::io::Read as _;
+use std::io::{ErrorKind, Read as _};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
@@ -52,7 +52,11 @@ impl DbufIdRanges {
 
     /// Removes the file when the daemon ends, unless a process may still use ids.
     pub(crate) fn clear(&self, directory: &OwnedFd) {
-        let runs = |process: &i32| Path::new("/proc").join(process.to_string()).exists();
+        // The link of an exited process that nobody has waited for is gone, too.
+        let runs = |process: &i32| {
+            let program = Path::new("/proc").join(process.to_string()).join("exe");
+            !matches!(program.read_link(), Err(error) if error.kind() == ErrorKind::NotFound)
+        };
         if self.file.is_some() && !self.continues && !self.holders.iter().any(runs) {
             // A file that stays costs ids, nothing else.
             let _ = local_socket::remove(directory, FILE);
