@@ -37,6 +37,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use writer::Flight;
 
 mod reader;
+mod sizing;
 mod writer;
 
 pub use reader::{Batch, CrossingReader};

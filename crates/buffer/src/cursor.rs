@@ -34,7 +34,7 @@ use crate::join::{Contact, JoinQueue, JoiningReader, ReaderTicket};
 use crate::region::Region;
 use crate::{Fault, Policy, ReaderCounts, WriterCounts};
 use abi::ring::{CLOSED, PAGE_WORDS, SWITCHED, reader, writer};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 mod consumer;
 
@@ -60,9 +60,22 @@ pub struct RingMemory {
     pub capacity: u64,
     /// Policy of a full ring.
     pub policy: Policy,
+    /// The ring in which the writer has continued, within one process
+    /// ([`Producer::continue_within`]).
+    next: OnceLock<Arc<Self>>,
 }
 
 impl RingMemory {
+    /// Creates a ring from memory that its parties share.
+    pub(crate) fn new(
+        writer: Region,
+        readers: Box<[Arc<Region>]>,
+        capacity: u64,
+        policy: Policy,
+    ) -> Arc<Self> {
+        Arc::new(Self { writer, readers, capacity, policy, next: OnceLock::new() })
+    }
+
     /// Allocates a ring on the heap, for threads of one process. Panics if `capacity` is not a
     /// power of two.
     pub(crate) fn heap(
@@ -71,14 +84,20 @@ impl RingMemory {
         policy: Policy,
         readers: usize,
     ) -> Arc<Self> {
-        assert!(capacity.is_power_of_two(), "a ring's capacity is a power of two");
         let words = reader::WAIT + abi::ring::LINE_WORDS;
-        Arc::new(Self {
-            writer: Region::heap(DATA_WORDS + data_words),
-            readers: (0..readers).map(|_| Arc::new(Region::heap(words))).collect(),
-            capacity,
-            policy,
-        })
+        let readers = (0..readers).map(|_| Arc::new(Region::heap(words))).collect();
+        Self::heap_for(readers, data_words, capacity, policy)
+    }
+
+    /// Allocates a ring as [`RingMemory::heap`] for readers that have their control words already.
+    fn heap_for(
+        readers: Box<[Arc<Region>]>,
+        data_words: usize,
+        capacity: u64,
+        policy: Policy,
+    ) -> Arc<Self> {
+        assert!(capacity.is_power_of_two(), "a ring's capacity is a power of two");
+        Self::new(Region::heap(DATA_WORDS + data_words), readers, capacity, policy)
     }
 
     /// Returns the counts that the writer has published.
@@ -308,8 +327,27 @@ impl Producer {
         self.store = store;
     }
 
-    /// Publishes all blocks in the current segment and marks the segment as ended by a switch to
-    /// another writer's segment.
+    /// Continues in other memory of this process from the head on: `data_words` words for a lap of
+    /// `capacity` positions. Readers finish this memory and follow ([`Consumer::available`]).
+    /// Returns false, without effect, if a reader has not yet followed the last change, as of the
+    /// last refresh.
+    pub(crate) fn continue_within(&mut self, data_words: usize, capacity: u64) -> bool {
+        // A reader that has released exactly up to `start` may still be in the memory before it;
+        // it finds the whole chain there, in order.
+        if self.is_changing() {
+            return false;
+        }
+        let readers = self.store.readers.clone();
+        let next = RingMemory::heap_for(readers, data_words, capacity, self.policy);
+        // Set before the switch is published: a reader that sees the switch sees it.
+        if self.store.next.set(next.clone()).is_err() {
+            return false;
+        }
+        self.continue_in(next);
+        true
+    }
+
+    /// Publishes all blocks and marks the segment as ended by a switch.
     pub(crate) fn leave_segment(&mut self) {
         self.publish();
         // SYNC POINT: switched; pairs with the load in `Consumer::has_switched`.

@@ -194,8 +194,24 @@ impl PointerWriter {
         usize::try_from(self.side.store.capacity).unwrap_or(usize::MAX)
     }
 
-    /// Returns the number of entries that fit at the head. Reads the readers' cursors only if fewer
-    /// than `wanted` entries are known to fit.
+    /// Continues in a ring of `entries` entries, rounded up to a power of two, in other memory of
+    /// this process. Entries put before stay where they are until they are read; the call does not
+    /// wait for readers. Allocates. Returns false, without effect, if a reader has not yet followed
+    /// the last change.
+    pub(crate) fn resize(&mut self, entries: usize) -> bool {
+        let entries = entries.max(1).next_power_of_two();
+        self.side.continue_within(entries * self.lanes.stride() / 8, entries as u64)
+    }
+
+    /// Returns the number of entries that the slowest reader has not released, as of now.
+    pub(crate) fn distance(&mut self) -> usize {
+        // The refresh evicts a lying reader; the next check for room reports it.
+        let _ = self.side.refresh();
+        usize::try_from(self.side.head.saturating_sub(self.side.oldest())).unwrap_or(usize::MAX)
+    }
+
+    /// Returns the free room in entries. Reads the readers' cursors only if fewer than `wanted` are
+    /// known to be free.
     pub fn room(&mut self, wanted: usize) -> Result<usize, Fault> {
         Ok(usize::try_from(self.side.room(wanted as u64)?).unwrap_or(usize::MAX))
     }

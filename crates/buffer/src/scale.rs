@@ -23,8 +23,12 @@
 //!   the ring is full again after it has shrunk. Otherwise sides that alternate, with a ring full
 //!   in one round and nearly empty in the next, would resize it forever.
 
+#[cfg(not(loom))]
+mod lap;
 mod remote;
 
+#[cfg(not(loom))]
+pub(crate) use lap::Scaler;
 pub use remote::LapTiming;
 
 use remote::RemoteTrial;
@@ -73,6 +77,15 @@ impl Scaling {
     pub fn deck_cut(caches: &[usize]) -> Self {
         // The memory for a large remote ring would have to be reserved from the start.
         Self { low: 40, high: 60, remote: 0, ..Self::reallocation(caches) }
+    }
+
+    /// Returns parameters for rings of pointers of one process, with the smallest and the largest
+    /// size in bytes. Pressure decides within them, on one processor and on two: only entries
+    /// cross, which pay little for a cache (`bench rings`).
+    #[must_use]
+    pub const fn pointers(least: usize, most: usize) -> Self {
+        let range = (least, most);
+        Self { together: range, apart: range, remote: 0, low: 25, high: 75 }
     }
 
     const fn size_range(&self, sides: Sides) -> RangeInclusive<usize> {
@@ -157,6 +170,8 @@ pub struct Scale {
     pub shrunk: u64,
     /// The last round and its decision.
     pub last: Option<(Round, Step)>,
+    /// The last round after which the size changed, and its decision.
+    moved: Option<(Round, Step)>,
     /// First round in which the ring may shrink again.
     patient_until: u64,
     /// Number of rounds for which shrinking is suspended once the ring was full.
@@ -176,6 +191,7 @@ impl Scale {
             grown: 0,
             shrunk: 0,
             last: None,
+            moved: None,
             patient_until: 0,
             patience: PATIENCE,
             has_shrunk: false,
@@ -207,6 +223,28 @@ impl Scale {
         if let Some((round, step)) = &self.last {
             self.grown += u64::from(step.capacity > round.capacity);
             self.shrunk += u64::from(step.capacity < round.capacity);
+            self.moved = self.last;
+        }
+    }
+
+    /// Describes why the size changed last; empty if it never did.
+    #[must_use]
+    pub fn because(&self) -> String {
+        self.moved.map_or_else(String::new, |(round, step)| self.describe(&round, step.why))
+    }
+
+    fn describe(&self, round: &Round, why: Reason) -> String {
+        let (pressure, Scaling { low, high, .. }) = (pressure(round), self.scaling);
+        match why {
+            Reason::Fits => format!("pressure {pressure} % is between {low} and {high} %"),
+            Reason::Pressure if round.was_full => "the ring was full".to_owned(),
+            Reason::Pressure => format!("pressure {pressure} % is above {high} %"),
+            Reason::Slack => format!("pressure {pressure} % is below {low} %"),
+            Reason::Cache => "the ring was larger than the cache".to_owned(),
+            Reason::Small => "two processors share a larger cache".to_owned(),
+            Reason::Remote => "two processors share no cache, and memory is faster".to_owned(),
+            Reason::Bound => format!("pressure {pressure} %, and as far as it may go"),
+            Reason::WasFull => format!("pressure {pressure} %, but it was full not long ago"),
         }
     }
 
@@ -272,18 +310,7 @@ impl fmt::Display for Scale {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} rounds, grown {}, shrunk {}", self.rounds, self.grown, self.shrunk)?;
         let Some((round, step)) = &self.last else { return Ok(()) };
-        let (pressure, Scaling { low, high, .. }) = (pressure(round), self.scaling);
-        write!(f, "; {} KB", step.capacity >> 10)?;
-        match step.why {
-            Reason::Fits => write!(f, ": pressure {pressure} % is between {low} and {high} %"),
-            Reason::Pressure => write!(f, ": pressure {pressure} % is above {high} %"),
-            Reason::Slack => write!(f, ": pressure {pressure} % is below {low} %"),
-            Reason::Cache => f.write_str(": the ring was larger than the cache"),
-            Reason::Small => f.write_str(": two processors share a larger cache"),
-            Reason::Remote => f.write_str(": two processors share no cache, and memory is faster"),
-            Reason::Bound => write!(f, ": pressure {pressure} %, and as far as it may go"),
-            Reason::WasFull => write!(f, ": pressure {pressure} %, but it was full not long ago"),
-        }
+        write!(f, "; {} KB: {}", step.capacity >> 10, self.describe(round, step.why))
     }
 }
 

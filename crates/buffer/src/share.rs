@@ -92,12 +92,7 @@ pub(crate) fn joinable_blocks(
     let files = Files::create(&geometry)?;
     let readers = Box::default();
     let (capacity, policy) = (config.capacity_bytes() as u64, config.policy);
-    let store = Arc::new(RingMemory {
-        writer: files.map_and_seal(Seals::READER)?,
-        readers,
-        capacity,
-        policy,
-    });
+    let store = RingMemory::new(files.map_and_seal(Seals::READER)?, readers, capacity, policy);
     let current = OfferedSegment { files, geometry, store: store.clone() };
     let mut writer = dbuf::BlockWriter::new(store, config.id);
     let queue = Arc::new(JoinQueue::default());
@@ -207,10 +202,7 @@ impl RingOffer {
         {
             return Err(Refusal::Start(start));
         }
-        Ok((
-            Arc::new(RingMemory { writer, readers: Box::new([Arc::new(page)]), capacity, policy }),
-            start,
-        ))
+        Ok((RingMemory::new(writer, Box::new([Arc::new(page)]), capacity, policy), start))
     }
 }
 
@@ -341,7 +333,7 @@ impl Files {
             pages.push(Arc::new(page));
             offers.push(self.offer(cursor)?);
         }
-        Ok((Arc::new(RingMemory { writer, readers: pages.into(), capacity, policy }), offers))
+        Ok((RingMemory::new(writer, pages.into(), capacity, policy), offers))
     }
 
     fn offer(&self, cursor: Memfd) -> sys::Result<RingOffer> {

@@ -28,7 +28,9 @@ impl CrossingReader {
     /// before this call. The other methods load the position only when all known entries have been
     /// taken.
     pub fn refresh(&mut self) -> Result<(), Fault> {
-        self.ring.side.refresh().map(drop)
+        self.ring.side.refresh()?;
+        // Follows a writer that has resized the ring.
+        self.ring.side.available().map(drop)
     }
 
     /// Returns a batch of up to `max` unread entries without taking them. The batch is empty if no

@@ -375,3 +375,70 @@ fn threads_under_pressure_read_intact_blocks() {
 fn processor_count() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
+
+/// Sizes in these tests: 16 to 256 entries with marks.
+const SIZES: crate::scale::Scaling = crate::scale::Scaling::pointers(16 * 64, 256 * 64);
+
+#[test]
+fn f6_full_crossing_grows_and_goes_on_without_its_reader() {
+    let mut pool = pool(1);
+    let doorbell = doorbells(2);
+    let (writer, mut readers) =
+        crossing(&config(16, Policy::Block), doorbell[0].clone(), &doorbell[1..]).unwrap();
+    let (mut writer, mut reader) = (writer.scaling(SIZES), readers.remove(0));
+    let (mut put, mut read) = (0, 0);
+    while put < 16 {
+        put += writer.push(&[append_block(&pool, put, 100).unwrap()], &[&pool]).unwrap().put as u64;
+    }
+    assert!(writer.grow() || writer.capacity() == 32, "the reader has not read a block");
+    assert_eq!((writer.capacity(), writer.unread()), (32, 16));
+    assert!(!writer.grow(), "the reader has not followed yet");
+    for number in 16..48 {
+        writer.push(&[append_block(&pool, number, 100).unwrap()], &[&pool]).unwrap();
+    }
+    assert_eq!(writer.room(1), Ok(0));
+    // A batch ends at the change; the next one begins behind it.
+    for expected in [16, 32] {
+        let batch = reader.peek(100).unwrap();
+        assert_eq!(batch.len(), expected);
+        for i in 0..expected {
+            assert_eq!(batch.entry(i).context.time, read);
+            check_entry(&batch, i);
+            read += 1;
+        }
+        reader.release(expected).unwrap();
+    }
+    assert_eq!((writer.unread(), writer.reap()), (0, Ok(0)));
+    pool.end_pass();
+    assert_eq!(pool.usage().leased, 0);
+    assert_eq!(writer.counts().resident(&reader.counts()), Some(0));
+    drop(writer);
+    assert!(reader.peek(1).unwrap().is_empty());
+    assert_eq!(reader.is_finished(), Ok(true));
+}
+
+#[test]
+fn f6_crossing_follows_the_pressure_within_its_range() {
+    let mut pool = pool(1);
+    let doorbell = doorbells(2);
+    let (writer, mut readers) =
+        crossing(&config(256, Policy::Block), doorbell[0].clone(), &doorbell[1..]).unwrap();
+    let (mut writer, mut reader) = (writer.scaling(SIZES), readers.remove(0));
+    let entry = append_block(&pool, 0, 100).unwrap();
+    for _ in 0..2000 {
+        assert_eq!(writer.push(&[entry], &[&pool]).unwrap().put, 1);
+        assert_eq!(reader.peek(9).unwrap().len(), 1);
+        reader.release(1).unwrap();
+    }
+    assert_eq!(writer.capacity(), 16, "a reader that keeps up needs the least");
+    let scale = writer.scale().unwrap().to_string();
+    assert!(scale.contains("grown 0, shrunk 4; 1 KB: pressure "), "{scale}");
+    for _ in 0..2000 {
+        if writer.push(&[entry], &[&pool]).unwrap().put == 0 && !writer.grow() {
+            let waiting = reader.unread_entries().unwrap();
+            reader.release(waiting).unwrap();
+        }
+    }
+    assert_eq!(writer.capacity(), 256, "a late reader gets the most");
+    pool.end_pass();
+}

@@ -1,6 +1,7 @@
 //! The writer's end of a crossing. Pushes entries, and holds leases on their segments until all
 //! readers have passed. Invariants: C1 to C3 of [`crossing`](super).
 
+use super::sizing::Sizing;
 use super::{Columns, Origin, Shared};
 use crate::ibuf::{self, EntryColumns, PushResult};
 use crate::pool::Lease;
@@ -17,11 +18,12 @@ pub struct CrossingWriter {
     /// be dropped.
     flight: VecDeque<Flight>,
     shared: Arc<Shared>,
+    pub(super) sizing: Sizing,
 }
 
 impl CrossingWriter {
     pub(super) const fn new(ring: ibuf::PointerWriter, shared: Arc<Shared>) -> Self {
-        Self { ring, flight: VecDeque::new(), shared }
+        Self { ring, flight: VecDeque::new(), shared, sizing: Sizing::Fixed }
     }
 
     /// Puts and publishes as many entries as the policy admits. Does not wake readers; call
@@ -51,9 +53,9 @@ impl CrossingWriter {
         // Computed once, so that exactly the entries put are leased, even if a reader makes more
         // room in the meantime (C2).
         let fitting = self.ring.count_fitting(count)?;
-        let Self { ring, flight, shared } = self;
+        let Self { ring, flight, shared, .. } = self;
         let framed = ring.lanes == EntryColumns::Marks;
-        ring.put(entries, fitting, |entry, after| {
+        let pushed = ring.put(entries, fitting, |entry, after| {
             let view = entry.pointer;
             if view.is_hole() {
                 return Ok(());
@@ -68,7 +70,9 @@ impl CrossingWriter {
                 hold_block(flight, shared, frame, after, origins)?;
             }
             Ok(())
-        })
+        })?;
+        self.end_lap();
+        Ok(pushed)
     }
 
     /// Puts and publishes all entries, as [`CrossingWriter::push`], in the common case that all
@@ -92,7 +96,7 @@ impl CrossingWriter {
         if self.ring.count_fitting(count)? < count {
             return Ok(false);
         }
-        let Self { ring, flight, shared } = self;
+        let Self { ring, flight, shared, .. } = self;
         let after = ring.side.head + count as u64;
         if !flight.back().is_some_and(|last| last.covers_range(&extent)) {
             hold_segment(flight, shared, *last, after, origins)?;
@@ -102,6 +106,7 @@ impl CrossingWriter {
             None => return Ok(false),
         }
         ring.put_columns(entries, extent.bytes);
+        self.end_lap();
         Ok(true)
     }
 
@@ -123,7 +128,16 @@ impl CrossingWriter {
         Ok(self.flight.len())
     }
 
-    /// Returns the free room in entries, as [`ibuf::PointerWriter::room`] does.
+    pub(super) const fn ring(&mut self) -> &mut ibuf::PointerWriter {
+        &mut self.ring
+    }
+
+    /// Returns the number of entries that the slowest reader has not released, as of now.
+    pub fn unread(&mut self) -> usize {
+        self.ring.distance()
+    }
+
+    /// Returns the free room in entries (see [`ibuf::PointerWriter::room`]).
     pub fn room(&mut self, wanted: usize) -> Result<usize, Fault> {
         self.ring.room(wanted)
     }

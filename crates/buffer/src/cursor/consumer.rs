@@ -51,10 +51,24 @@ impl Consumer {
         }
     }
 
-    /// Returns the position before which blocks can be read. Loads the writer's position only if
-    /// all known blocks have been read.
+    /// Returns the position up to which blocks can be read. Refreshes only if all known blocks have
+    /// been read; then follows a writer that has continued in other memory of this process.
     pub fn available(&mut self) -> Result<u64, Fault> {
-        if self.next == self.commit { self.refresh() } else { Ok(self.commit) }
+        if self.next != self.commit {
+            return Ok(self.commit);
+        }
+        loop {
+            // Before the position: the position loaded after a switch is the last of its memory.
+            let has_switched = self.store.next.get().is_some() && self.has_switched();
+            let commit = self.refresh()?;
+            if commit != self.next || !has_switched {
+                return Ok(commit);
+            }
+            match self.store.next.get().cloned() {
+                Some(next) => self.continue_in(next),
+                None => return Ok(commit),
+            }
+        }
     }
 
     /// Returns true if at least one unread block is published.
@@ -173,7 +187,8 @@ impl Consumer {
         acquire(self.store.writer.word(writer::STATE)) == SWITCHED
     }
 
-    /// Returns true if the writer has closed the ring. A position loaded afterwards is final.
+    /// Returns true if the writer has closed the ring. A position loaded afterwards is final. False
+    /// while the reader has not followed the writer to other memory.
     pub(crate) fn is_closed(&self) -> bool {
         // SYNC POINT: closed; pairs with the store in `Producer::close`.
         acquire(self.store.writer.word(writer::STATE)) == CLOSED

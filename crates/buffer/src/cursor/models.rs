@@ -4,7 +4,7 @@
 
 use super::*;
 use crate::ibuf::{self, EntryColumns, RingConfig};
-use abi::Entry;
+use abi::{Entry, RichPointer};
 use loom::cell::UnsafeCell;
 use loom::thread;
 
@@ -126,12 +126,8 @@ fn reader_follows_into_a_new_segment() {
     builder.preemption_bound = Some(2);
     builder.check(|| {
         let old = RingMemory::heap(1, 1, Policy::Block, 1);
-        let new = Arc::new(RingMemory {
-            writer: Region::heap(DATA_WORDS + 1),
-            readers: old.readers.clone(),
-            capacity: 1,
-            policy: Policy::Block,
-        });
+        let new =
+            RingMemory::new(Region::heap(DATA_WORDS + 1), old.readers.clone(), 1, Policy::Block);
         let bytes = loom::sync::Arc::new([Bytes(UnsafeCell::new(())), Bytes(UnsafeCell::new(()))]);
         let (mut producer, mut consumer) = (Producer::new(old.clone()), Consumer::new(old, 0));
         let reading = {
@@ -164,8 +160,40 @@ fn reader_follows_into_a_new_segment() {
     });
 }
 
-/// The capacity shrinks in place. Until the reader has passed the change, the writer stays within
-/// the smaller capacity.
+/// A ring of pointers grows and shrinks: the reader follows by itself, in order, and sees the end.
+#[test]
+fn reader_of_pointers_follows_a_resized_ring() {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(2);
+    builder.check(|| {
+        let (mut writer, mut reader) = ring();
+        let entry = |length| Entry { pointer: RichPointer::hole(length), ..Entry::default() };
+        let reading = thread::spawn(move || {
+            let (mut out, mut next) = ([Entry::default(); 2], 1);
+            while !reader.is_finished().unwrap() {
+                let read = reader.read(&mut out).unwrap();
+                for entry in out.iter().take(read.count) {
+                    assert_eq!(entry.pointer.length(), next);
+                    next += 1;
+                }
+                thread::yield_now();
+            }
+            next
+        });
+        assert_eq!(writer.push(&[entry(1)]).unwrap().put, 1);
+        assert!(writer.resize(1));
+        while writer.push(&[entry(2)]).unwrap().put == 0 {
+            thread::yield_now();
+        }
+        let _ = writer.side.refresh();
+        writer.resize(2);
+        drop(writer);
+        assert_eq!(reading.join().unwrap(), 3);
+    });
+}
+
+/// The capacity shrinks in place: the writer stays within the smaller one until the reader has
+/// passed the cut.
 #[test]
 fn writer_waits_at_a_cut_until_the_reader_has_passed() {
     let mut builder = loom::model::Builder::new();

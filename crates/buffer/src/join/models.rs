@@ -3,6 +3,7 @@
 
 use super::*;
 use crate::Policy;
+use crate::atomic::acquire;
 use crate::cursor::{Producer, RingMemory};
 use abi::ring::{CLOSED, writer};
 use loom::cell::UnsafeCell;

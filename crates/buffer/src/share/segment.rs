@@ -50,7 +50,7 @@ impl OfferedSegment {
     ) -> sys::Result<Self> {
         let files = Files::create(&geometry)?;
         let (writer, capacity) = (files.map_and_seal(Seals::READER)?, geometry.capacity);
-        let store = Arc::new(RingMemory { writer, readers, capacity, policy });
+        let store = RingMemory::new(writer, readers, capacity, policy);
         Ok(Self { files, geometry, store })
     }
 
@@ -101,7 +101,7 @@ impl ReceivedSegment {
         }
         let writer = map_ring(&self.ring, &geometry, Seals::READER)?;
         let (capacity, readers) = (geometry.capacity, Box::new([page]));
-        Ok((Arc::new(RingMemory { writer, readers, capacity, policy }), geometry))
+        Ok((RingMemory::new(writer, readers, capacity, policy), geometry))
     }
 }
 

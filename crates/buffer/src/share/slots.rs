@@ -8,7 +8,6 @@ use crate::dbuf::fixed::{SlotConfig, SlotShape, SlotVisitor, SlotWriter};
 use crate::region::Region;
 use abi::BLOCK_MAX;
 use abi::ring::{Geometry, PAGE, reader};
-use std::sync::Arc;
 use sys::memory::{Memfd, Seals};
 
 /// Creates a ring of slots for readers in other processes. Returns the writer and an offer per
@@ -40,7 +39,7 @@ impl RingOffer {
             return Err(Refusal::Start(start));
         }
         let (readers, capacity) = (Box::new([page.into()]), shape.slots as u64);
-        let store = Arc::new(RingMemory { writer, readers, capacity, policy });
+        let store = RingMemory::new(writer, readers, capacity, policy);
         Ok(SlotVisitor::new(Consumer::starting_at(store, 0, start), shape))
     }
 }

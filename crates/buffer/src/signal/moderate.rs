@@ -8,6 +8,11 @@
 //! before it sleeps, so an awake reader needs no event, and a stream whose reader keeps up sends no
 //! events.
 //!
+//! T_b may adapt ([`Moderator::adapt`]): it doubles while an event would follow the last within the
+//! time that a wake-up takes, and halves while blocks come slowly. A reader that keeps falling
+//! asleep behind a busy writer then costs one task switch per wake-up time, not one per 32 blocks;
+//! its blocks wait for about as long as they would for a processor that has to wake up.
+//!
 //! No timer is armed per wait (5 µs, BASELINES). There is one [`Timer`] per process, a thread that
 //! runs while an alarm is set and for a few T_t longer, and otherwise sleeps without a limit. While
 //! the thread runs, setting an alarm is a single store. So the bound T_t also holds while the
@@ -89,8 +94,14 @@ impl Events {
 #[derive(Debug)]
 pub struct Moderator {
     threshold: Threshold,
-    /// Number of published blocks of which the sleeping reader has not been notified.
+    /// Range in which T_b adapts.
+    range: (u64, u64),
+    /// Half of the ring, if known: the limit of T_b.
+    half: u64,
+    /// Number of blocks that a sleeping reader has not been notified of.
     pending: u64,
+    /// Time of the first of these blocks, if its alarm was set.
+    since: Option<u64>,
     alarm: Arc<Alarm>,
     timer: Arc<Timer>,
     events: Events,
@@ -108,7 +119,33 @@ impl Moderator {
         });
         timer.alarms().push(Arc::downgrade(&alarm));
         let timer = Arc::clone(timer);
-        Self { threshold, pending: 0, alarm, timer, events: Events::default() }
+        let range = (threshold.blocks, threshold.blocks);
+        let (half, pending, events) = (u64::MAX, 0, Events::default());
+        Self { threshold, range, half, pending, since: None, alarm, timer, events }
+    }
+
+    /// Lets T_b adapt between its current value and `most`, rounded down to a power of two.
+    pub fn adapt(&mut self, most: u64) {
+        self.range.1 = power_below(most).max(self.range.0);
+    }
+
+    /// Limits T_b to half of a ring of `entries` entries, after its size has changed.
+    pub fn fit(&mut self, entries: usize) {
+        self.half = power_below(entries as u64 / 2);
+        self.threshold.blocks = self.threshold.blocks.clamp(self.range.0, self.range.1);
+        self.threshold.blocks = self.threshold.blocks.min(self.half);
+    }
+
+    /// Adapts T_b after an event whose blocks took `ns` to arrive.
+    #[cold]
+    fn tune(&mut self, ns: u64) {
+        let (least, most) = self.range;
+        let blocks = match ns {
+            0..EVENT_NS => self.threshold.blocks * 2,
+            _ if ns >= 4 * EVENT_NS => self.threshold.blocks / 2,
+            _ => self.threshold.blocks,
+        };
+        self.threshold.blocks = blocks.clamp(least, most).min(self.half);
     }
 
     /// Returns the threshold.
@@ -117,10 +154,12 @@ impl Moderator {
         self.threshold
     }
 
-    /// Lowers T_b to at most `blocks`, rounded down to a power of two.
+    /// Lowers T_b, and the range in which it adapts, to at most `blocks`, rounded down to a power
+    /// of two.
     pub fn limit_blocks(&mut self, blocks: u64) {
-        let blocks = self.threshold.blocks.min(blocks.max(1));
-        self.threshold.blocks = 1 << blocks.ilog2();
+        let within = |value: u64| power_below(value.min(blocks));
+        self.range = (within(self.range.0), within(self.range.1));
+        self.threshold.blocks = within(self.threshold.blocks);
     }
 
     /// Counts blocks that have just been published. `awaited` is [`Doorbell::is_awaited`] as read
@@ -141,16 +180,23 @@ impl Moderator {
         if self.pending > 0 && self.alarm.deadline.load(Ordering::Relaxed) == UNSET {
             // The timer fired first: these blocks may have come too late for its event.
             self.pending = 0;
+            self.tune(u64::MAX);
         }
         let first = self.pending == 0;
         self.pending += blocks;
         if self.pending >= self.threshold.blocks {
+            if self.range.0 < self.range.1 {
+                let since = self.since.take().filter(|_| !first);
+                self.tune(since.map_or(0, |since| now().saturating_sub(since)));
+            }
             self.reset();
             self.events.batch += 1;
             return true;
         }
         if first && blocks > 0 {
-            self.timer.set_alarm(&self.alarm, now().saturating_add(self.threshold.ns).max(1));
+            let now = now();
+            self.since = Some(now);
+            self.timer.set_alarm(&self.alarm, now.saturating_add(self.threshold.ns).max(1));
         }
         false
     }
@@ -190,6 +236,15 @@ impl Moderator {
     pub fn events(&self) -> Events {
         Events { timer: self.alarm.fired.load(Ordering::Relaxed), ..self.events }
     }
+}
+
+/// Time in nanoseconds between two events below which T_b grows: half of the longest time that a
+/// wake-up takes (2 to 25 µs, BASELINES). It shrinks from four times this.
+const EVENT_NS: u64 = 12_500;
+
+/// Returns the power of two at or below `value`, at least 1.
+const fn power_below(value: u64) -> u64 {
+    1 << if value < 2 { 0 } else { value.ilog2() }
 }
 
 /// The alarm of one buffer, shared by its writer and the timer.

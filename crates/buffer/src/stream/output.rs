@@ -1,13 +1,12 @@
 //! The writing end of a stream.
 
 use super::Config;
-use super::scaler::Scaler;
 use super::switch::Segments;
 use super::waking::{Latency, WakingOverrides};
 use crate::atomic::Ordering;
 use crate::cursor::{Change, Producer};
 use crate::join::Contact;
-use crate::scale::Sides;
+use crate::scale::{Scaler, Sides};
 use crate::signal::Spin;
 use crate::signal::moderate::Events;
 use crate::wait::{Notifier, Sleeper, Urgency, WaitResult};

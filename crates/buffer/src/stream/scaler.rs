@@ -1,56 +1,9 @@
-//! Self-sizing of a stream: the writer's measurements in each lap, and the resize at its end. [SL
-//! §5.4]
+//! Self-sizing of a stream: the resize that follows from the measurements of each lap. [SL §5.4]
 
 use super::Output;
 use crate::atomic::acquire;
-use crate::scale::{LapTiming, Round, Scale, Scaling, Sides};
+use crate::scale::{Scale, Sides};
 use abi::ring::reader;
-
-/// The writer's measurements since the last decision on the size.
-#[derive(Debug)]
-pub(super) struct Scaler {
-    scale: Scale,
-    /// True if the ring was full since the last decision.
-    was_full: bool,
-    /// Head position at the last decision.
-    decided_at: Option<u64>,
-    /// Head position and time in nanoseconds at the start of the current measurement.
-    started: Option<(u64, u64)>,
-    /// Result of the measurement in this lap; `None` until there is one.
-    timing: Option<LapTiming>,
-}
-
-impl Scaler {
-    pub(super) const fn new(scaling: Scaling) -> Self {
-        Self {
-            scale: Scale::new(scaling),
-            was_full: false,
-            decided_at: None,
-            started: None,
-            timing: None,
-        }
-    }
-
-    /// Starts the time measurement of this lap, or ends it if it has started. Reads the clock twice
-    /// per lap. Call this when the writer takes its slow path at `head`.
-    pub(super) fn measure_lap(&mut self, head: u64) {
-        if self.timing.is_some() {
-            return;
-        }
-        let now = sys::clock::monotonic();
-        match self.started.take() {
-            Some((from, then)) if head > from => {
-                self.timing = Some(LapTiming { bytes: head - from, ns: now.saturating_sub(then) });
-            }
-            _ => self.started = Some((head, now)),
-        }
-    }
-
-    /// Records that the writer waits: marks the ring as full, and discards the running measurement.
-    pub(super) const fn record_wait(&mut self) {
-        (self.was_full, self.started) = (true, None);
-    }
-}
 
 impl Output {
     /// Returns the state of self-sizing, or `None` if the size is fixed.
@@ -65,18 +18,13 @@ impl Output {
     pub(super) fn end_lap(&mut self) {
         let (head, capacity, sides) = (self.ring.head(), self.capacity(), self.sides());
         let Some(scaler) = &mut self.scaler else { return };
-        if scaler.decided_at == Some(head) {
-            return;
-        }
-        scaler.decided_at = Some(head);
         let side = self.ring.side();
-        // The refresh evicts a lying reader; the next check for room reports it.
-        let _ = side.refresh();
-        let distance = usize::try_from(head.saturating_sub(side.oldest())).unwrap_or(usize::MAX);
-        let was_full = std::mem::take(&mut scaler.was_full);
-        let timing = scaler.timing.take();
-        scaler.started = None;
-        let step = scaler.scale.decide(Round { capacity, distance, was_full, sides, timing });
+        let distance = || {
+            // The refresh evicts a lying reader; the next check for room reports it.
+            let _ = side.refresh();
+            usize::try_from(head.saturating_sub(side.oldest())).unwrap_or(usize::MAX)
+        };
+        let Some(step) = scaler.end_lap(head, capacity, sides, distance) else { return };
         if step.capacity != capacity
             && self.resize(step.capacity).is_ok()
             && let Some(scaler) = &mut self.scaler

@@ -37,7 +37,7 @@ fn write_and_stay_busy(blocks: u64, every: u64) {
                         return;
                     }
                     // Any deadline has passed at any check, and the timer does not linger.
-                    if timer.plan(&mut LINGER.clone(), DORMANT - 1).is_some() {
+                    if timer.plan(&mut LINGER_CHECKS.clone(), DORMANT - 1).is_some() {
                         timer.doorbell.sleep(ticket);
                     }
                 }

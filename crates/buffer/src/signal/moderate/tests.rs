@@ -83,6 +83,41 @@ fn k6_smaller_downstream_buffer_lowers_the_threshold() {
 }
 
 #[test]
+fn k5_threshold_follows_the_rate_within_its_range() {
+    let (timer, _, mut moderator) = manual_moderator(32, 1_000_000);
+    moderator.adapt(1000);
+    moderator.fit(4096);
+    let mut now = 0;
+    // Sends 16 blocks at a time, `ns` apart, until an event; returns T_b behind it.
+    let mut until_event = |moderator: &mut Moderator, ns| {
+        loop {
+            now += ns;
+            if moderator.count_published(16, true, || now) {
+                return moderator.threshold().blocks;
+            }
+        }
+    };
+    let fast: Vec<u64> = (0..6).map(|_| until_event(&mut moderator, 160)).collect();
+    assert_eq!(fast, [64, 128, 256, 512, 512, 512], "512 blocks in 5 us, at most 512 of 1000");
+    assert_eq!(until_event(&mut moderator, 700), 512, "22 us");
+    let slow: Vec<u64> = (0..6).map(|_| until_event(&mut moderator, 100_000)).collect();
+    assert_eq!(slow, [256, 128, 64, 32, 32, 32]);
+    // A smaller ring or pool bounds it.
+    moderator.fit(128);
+    let fast: Vec<u64> = (0..3).map(|_| until_event(&mut moderator, 160)).collect();
+    assert_eq!(fast, [64; 3], "half of the ring");
+    moderator.fit(4096);
+    moderator.limit_blocks(40);
+    assert_eq!(until_event(&mut moderator, 160), 32, "a pool holds few blocks");
+    // Blocks that the timer has to announce come slowly.
+    let (timer_moderator, deadline) = (&mut moderator, now + 2_000_000);
+    assert!(!timer_moderator.count_published(1, true, || 1_000_000_000));
+    assert_eq!(timer.fire_due(deadline.max(2_000_000_000)), None);
+    assert!(!timer_moderator.count_published(1, true, || 1_000_000_000));
+    assert_eq!(timer_moderator.threshold().blocks, 32);
+}
+
+#[test]
 fn awake_reader_gets_no_event() {
     let (timer, sent, mut moderator) = manual_moderator(4, 1000);
     for _ in 0..100 {
