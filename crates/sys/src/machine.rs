@@ -65,15 +65,30 @@ pub fn cache_sharers(processor: usize) -> Vec<usize> {
     cache_sharers_below(&Path::new("/sys/devices/system/cpu").join(format!("cpu{processor}/cache")))
 }
 
+/// Returns the CPUs that share `processor`'s last shared cache, `processor` included; empty if that
+/// is unknown or if no cache is shared.
+#[must_use]
+pub fn last_cache_sharers(processor: usize) -> Vec<usize> {
+    let directory = Path::new("/sys/devices/system/cpu").join(format!("cpu{processor}/cache"));
+    shared_caches(&directory).pop().unwrap_or_default()
+}
+
 fn cache_sharers_below(directory: &Path) -> Vec<usize> {
+    shared_caches(directory).into_iter().next().unwrap_or_default()
+}
+
+/// Returns the CPUs that share each shared cache, the nearest cache first.
+fn shared_caches(directory: &Path) -> Vec<Vec<usize>> {
     let shared = |index: &Path| {
         let all = parse_cpu_list(&fs::read_to_string(index.join("shared_cpu_list")).ok()?)?;
         let level: u32 = fs::read_to_string(index.join("level")).ok()?.trim().parse().ok()?;
         (all.len() > 1).then_some((level, all))
     };
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();
-    let nearest = entries.filter_map(|entry| shared(&entry.path())).min();
-    nearest.map_or_else(Vec::new, |(_, all)| all)
+    let mut found: Vec<(u32, Vec<usize>)> =
+        entries.filter_map(|entry| shared(&entry.path())).collect();
+    found.sort();
+    found.into_iter().map(|(_, all)| all).collect()
 }
 
 /// Parses a CPU list from sysfs, such as `0-3,8`.
@@ -208,6 +223,7 @@ mod tests {
             [4, 6],
             "the second level is nearer than the third"
         );
+        assert_eq!(shared_caches(&directory).pop(), Some((0..8).collect()), "the last one");
         fs::remove_dir_all(&directory).unwrap();
         assert_eq!(cache_sharers_below(&directory), []);
     }

@@ -22,6 +22,8 @@ pub(crate) struct ThreadStarter {
     pub(crate) ended: mpsc::Sender<EndedSpace>,
     pub(crate) done: Arc<EventFd>,
     pub(crate) running: Arc<AtomicUsize>,
+    /// Processors for the spaces with which the path begins; empty: all.
+    pub(crate) near: Arc<[usize]>,
 }
 
 /// A thread that waits for its space. Dropped without one, it ends and is joined.
@@ -58,15 +60,20 @@ impl ThreadStarter {
     /// Starts a thread for a space that a change adds; its index follows those of the existing
     /// spaces.
     pub(crate) fn start_added(&self, name: String) -> sys::Result<Thread> {
-        self.start(name, self.next.fetch_add(1, Ordering::Relaxed))
+        let anywhere = Self { near: Arc::default(), ..self.clone() };
+        anywhere.start(name, self.next.fetch_add(1, Ordering::Relaxed))
     }
 
     pub(crate) fn start(&self, name: String, place: usize) -> sys::Result<Thread> {
-        let Self { number, control, ended, done, .. } = self.clone();
+        let Self { number, control, ended, done, near, .. } = self.clone();
         let (give, comes) = mpsc::channel::<Space>();
         let body = move || {
             let Ok(space) = comes.recv() else { return };
             RUNS_SPACE.set(true);
+            if !near.is_empty() {
+                // Refused where the process has lost these processors meanwhile: then anywhere.
+                let _ = sys::process::pin_among(&near);
+            }
             let remains = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| space.run()));
             if remains.is_err() {
                 control.stop();
