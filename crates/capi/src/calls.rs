@@ -20,7 +20,7 @@ use sys::raw_fd;
 /// write is published at once. Fails with `EINVAL`.
 pub(crate) fn config_from_c(requested: Option<&streamline_config>) -> Outcome<(Config, bool)> {
     let Some(requested) = requested else {
-        return Ok((Config { every: 1, ..default_config()? }, true));
+        return Ok((Config { every: 1, ..default_config()?.self_sizing() }, true));
     };
     let policy = match requested.policy {
         0 => Policy::Block,
@@ -30,7 +30,7 @@ pub(crate) fn config_from_c(requested: Option<&streamline_config>) -> Outcome<(C
     };
     let config = default_config()?.policy(policy);
     let sized = match usize::try_from(requested.capacity) {
-        Ok(0) => config,
+        Ok(0) => config.self_sizing(),
         Ok(bytes) if bytes <= CAPACITY_MAX => config.capacity(bytes),
         _ => return Err(Failure::invalid(format!("a ring of {} bytes", requested.capacity))),
     };

@@ -64,6 +64,19 @@ impl Config {
         Self { scaling: Some(scaling), ..self }
     }
 
+    /// Lets the writer size the ring for the caches of this machine ([`Config::scaling`]). Only for a
+    /// ring whose writer waits: the size of one that drops or overwrites decides what is lost.
+    /// Reads the sizes of the caches once per process.
+    #[must_use]
+    pub fn self_sizing(self) -> Self {
+        static CACHES: OnceLock<Vec<usize>> = OnceLock::new();
+        if self.ring.policy != Policy::Block {
+            return self;
+        }
+        let caches = CACHES.get_or_init(|| sys::machine::Machine::detect().caches);
+        self.scaling(Scaling::reallocation(caches))
+    }
+
     /// Bounds the time in nanoseconds until a sleeping reader is woken, even if the writer is busy.
     /// The writer then publishes every block at once.
     #[must_use]
