@@ -291,8 +291,10 @@ fn edges(plan: &Plan, names: &[String]) -> Vec<Object> {
         let ring = ring.map(|ring| {
             object(&[
                 ("entries", &ring.entries),
+                ("entries_min", &ring.entries_min),
                 ("entry_bytes", &ring.stride),
                 ("signal_blocks", &ring.signal_blocks),
+                ("signal_blocks_max", &ring.signal_blocks_max),
                 ("signal_ns", &ring.signal_ns),
                 ("signal_because", &ring.because()),
             ])

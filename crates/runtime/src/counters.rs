@@ -242,6 +242,7 @@ fn ring_edge(from: &Node, export: &crate::ring::Export) -> Edge {
         put: Amount { blocks: put.blocks, bytes: put.bytes } + full,
         dropped,
         events: Some(export.events()),
+        size: Some(export.size()),
         ..Edge::new(from.name.clone(), NodeName::default(), export.kind, export.planned)
     }
 }

@@ -170,6 +170,24 @@ pub struct Edge {
     /// Events sent to the reader of a ring, by cause.
     #[serde(skip)]
     pub events: Option<Events>,
+    /// Size of a ring now.
+    #[serde(default)]
+    pub size: Option<RingSize>,
+}
+
+/// Size of a ring between two spaces, and why it changed last.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct RingSize {
+    /// Number of entries now.
+    pub entries: u64,
+    /// Number of blocks now after which a sleeping reader is woken (T_b).
+    pub signal_blocks: u64,
+    /// Number of times that the ring has grown.
+    pub grown: u64,
+    /// Number of times that the ring has shrunk.
+    pub shrunk: u64,
+    /// Reason of the last change of its size; empty if there was none.
+    pub because: String,
 }
 
 /// Counters of one node: its input, and what became of its blocks.
@@ -256,8 +274,8 @@ impl Edge {
     #[must_use]
     pub fn new(from: NodeName, to: NodeName, kind: EdgeKind, planned: usize) -> Self {
         let (put, taken, resident) = Default::default();
-        let (dropped, missing) = (Vec::new(), Vec::new());
-        Self { from, to, kind, planned, put, taken, dropped, missing, resident, events: None }
+        let (dropped, missing, events, size) = (Vec::new(), Vec::new(), None, None);
+        Self { from, to, kind, planned, put, taken, dropped, missing, resident, events, size }
     }
 
     /// Returns the number of blocks taken, dropped or still in the ring.

@@ -8,7 +8,7 @@
 
 use crate::failure::RingFailure;
 use crate::latency::Gauge;
-use crate::ledger::{EdgeKind, must_lose_block};
+use crate::ledger::{EdgeKind, RingSize, must_lose_block};
 use crate::space::memory::Memory;
 use crate::space::stall::StallProbe;
 use crate::status::SpaceStatus;
@@ -16,6 +16,7 @@ use buffer::crossing::{
     Batch as RingBatch, Columns, CrossingReader, CrossingWriter, Origin, Pools,
 };
 use buffer::ibuf::PushResult;
+use buffer::scale::Scaling;
 use buffer::signal::Doorbell;
 use buffer::signal::moderate::{Events, Moderator, Threshold, Timer};
 use buffer::{Fault, WriterCounts};
@@ -34,8 +35,12 @@ pub struct Export {
     spins: u32,
     /// Moderation of the events sent to the reader.
     events: Moderator,
+    /// Number of entries of the ring for which the events are moderated.
+    entries: usize,
+    /// Size of the ring when it was closed.
+    size_at_end: RingSize,
     counted: WriterCounts,
-    /// Blocks and bytes that a fault-injection build counts as put without putting them.
+    /// Amount that a fault-injection build counts as put without putting it.
     lost: Amount,
     /// Status of the writer's space, in which the writer reports that the ring is full.
     status: Option<Arc<SpaceStatus>>,
@@ -62,8 +67,11 @@ impl Export {
     ) -> Self {
         let spins =
             buffer::signal::spins(std::thread::available_parallelism().map_or(1, usize::from));
-        let threshold = threshold.within(writer.capacity());
+        let entries = writer.capacity();
+        let threshold = threshold.within(entries);
         Self {
+            entries,
+            size_at_end: RingSize::default(),
             planned,
             writer: Some(writer),
             doorbell,
@@ -96,11 +104,34 @@ impl Export {
         self.events.limit_blocks(blocks);
     }
 
+    /// Lets T_b grow up to `most` blocks while they come fast, and the ring follow the pressure
+    /// within `scaling`, if given.
+    pub fn adapt(&mut self, most: u64, scaling: Option<Scaling>) {
+        self.events.adapt(most);
+        if let Some(scaling) = scaling {
+            self.writer = self.writer.take().map(|writer| writer.scaling(scaling));
+        }
+        self.events.fit(self.entries);
+    }
+
     /// Returns the number of entries that the reader has not taken.
     pub fn untaken_entries(&mut self) -> usize {
-        let Some(writer) = &mut self.writer else { return 0 };
-        let capacity = writer.capacity();
-        capacity - writer.room(capacity).unwrap_or(0).min(capacity)
+        self.writer.as_mut().map_or(0, CrossingWriter::unread)
+    }
+
+    /// Returns the size of the ring and of its batches now, or when it was closed, and the reason of
+    /// the last change.
+    #[must_use]
+    pub fn size(&self) -> RingSize {
+        let Some(writer) = &self.writer else { return self.size_at_end.clone() };
+        let (entries, signal_blocks) = (self.entries as u64, self.events.threshold().blocks);
+        match writer.scale() {
+            None => RingSize { entries, signal_blocks, ..RingSize::default() },
+            Some(scale) => {
+                let (grown, shrunk, because) = (scale.grown, scale.shrunk, scale.because());
+                RingSize { entries, signal_blocks, grown, shrunk, because }
+            }
+        }
     }
 
     /// Returns the event threshold.
@@ -179,6 +210,10 @@ impl Export {
                 false => writer.push_each(&mut entries, rest, origins)?,
             };
             self.counted = writer.counts();
+            if writer.capacity() != self.entries {
+                self.entries = writer.capacity();
+                self.events.fit(self.entries);
+            }
             rest -= pushed.put + pushed.dropped;
             let (awaited, blocks) = (self.reader_doorbell.is_awaited(), pushed.put as u64);
             let due = match last && rest == 0 {
@@ -190,6 +225,9 @@ impl Export {
             }
             if rest == 0 {
                 return Ok(());
+            }
+            if writer.grow() {
+                continue;
             }
             if self.events.must_notify_before_wait() {
                 writer.signal();
@@ -225,6 +263,7 @@ impl Export {
 
     /// Closes the ring. The reader drains it and then sees its end.
     pub fn close(&mut self) {
+        self.size_at_end = self.size();
         self.writer = None;
     }
 

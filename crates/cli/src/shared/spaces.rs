@@ -154,13 +154,15 @@ fn rings(about: &PathDescription, counters: &Counters) -> Vec<SpaceRing> {
     };
     let planned = links.map(|(number, link)| {
         // Calls inside the spaces at either end have the same edge number and do not count.
-        let of = counters.edges.iter().filter(|e| e.edge == number && !is_call(&e.kind));
+        let of = || counters.edges.iter().filter(|e| e.edge == number && !is_call(&e.kind));
+        // The largest now among those of all worker processes, or what the plan allows.
+        let now = of().filter_map(|edge| Some(edge.size.as_ref()?.entries)).max();
         SpaceRing {
             kind: link.transport.clone(),
             from: end(link.from),
             to: end(link.to),
-            room: link.room,
-            counted: of.map(RingCounts::of).reduce(RingCounts::merged),
+            room: now.or(link.room),
+            counted: of().map(RingCounts::of).reduce(RingCounts::merged),
         }
     });
     let between =

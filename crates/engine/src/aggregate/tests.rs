@@ -28,6 +28,7 @@ fn worker_report(came: u64, own: u64, killed: bool) -> WorkerReport {
         missing: Vec::new(),
         resident: Amount::default(),
         events: None,
+        size: None,
     };
     let none = Amount::default();
     let source = NodeEntry { taken: none, made: amount(came), ..node(0, "replay") };

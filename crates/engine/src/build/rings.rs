@@ -8,6 +8,7 @@ use crate::path::running::RunningRing;
 use crate::record::RecordMode;
 use buffer::crossing::{RingConfig, crossing};
 use buffer::ibuf::EntryColumns;
+use buffer::scale::Scaling;
 use buffer::signal::moderate::Threshold;
 use filter::Counts;
 use pipeline::plan::{PlannedEdge, RingPlan};
@@ -144,11 +145,11 @@ impl Builder<'_> {
     ) -> Result<PendingRing, BuildError> {
         let lanes = self.lanes(edge, ring.stride);
         // A replaying space reads its inputs in the recorded order, while its other rings fill up.
-        let entries = match self.extras.record_mode {
-            RecordMode::Play(_) => ring.entries.max(REPLAY_ENTRIES_MIN),
-            _ => ring.entries,
+        let (entries, entries_min) = match self.extras.record_mode {
+            RecordMode::Play(_) => (ring.entries.max(REPLAY_ENTRIES_MIN), usize::MAX),
+            _ => (ring.entries, ring.entries_min),
         };
-        let ring = RingPlan { entries, ..ring.clone() };
+        let ring = RingPlan { entries, entries_min, ..ring.clone() };
         let ends = self.create_ring(self.ids.edges[edge], &ring, lanes, (near, far))?;
         Ok(PendingRing { edges: vec![edge], ends, kept: None, enter: None })
     }
@@ -161,7 +162,11 @@ impl Builder<'_> {
         lanes: EntryColumns,
         (near, far): (usize, usize),
     ) -> Result<RingEnds, BuildError> {
-        let config = RingConfig { entries: ring.entries, lanes, ..RingConfig::default() };
+        let scales = ring.entries_min < ring.entries;
+        // A ring begins in the middle of its range: a burst doubles it, a lap in which the reader
+        // keeps up halves it.
+        let entries = if scales { ring.entries_min.max(ring.entries / 4) } else { ring.entries };
+        let config = RingConfig { entries, lanes, ..RingConfig::default() };
         let (near, far) = (Arc::clone(&self.bells[near]), Arc::clone(&self.bells[far]));
         self.extras.steps.announce(Resource::Memory, "a ring between spaces")?;
         let made = crossing(&config, Arc::clone(&near), &[Arc::clone(&far)]);
@@ -169,8 +174,12 @@ impl Builder<'_> {
             made.map_err(|fault| BuildError::Unexpected(fault.to_string()))?;
         let import = readers.pop().map(|reader| Import::new(number, reader));
         let threshold = Threshold { blocks: ring.signal_blocks as u64, ns: ring.signal_ns };
-        let export = Some(Export::new(number, writer, (near, far), threshold));
-        Ok(RingEnds { export, import })
+        let mut export = Export::new(number, writer, (near, far), threshold);
+        let bytes = |entries: usize| entries * lanes.stride();
+        let scaling =
+            scales.then(|| Scaling::pointers(bytes(ring.entries_min), bytes(ring.entries)));
+        export.adapt(ring.signal_blocks_max as u64, scaling);
+        Ok(RingEnds { export: Some(export), import })
     }
 
     /// Connects the nodes of a space to each other, and the nodes at its border to the rings.

@@ -1,7 +1,7 @@
 //! Counters of a path.
 
 use runtime::latency::Latency;
-use runtime::ledger::Amount;
+use runtime::ledger::{Amount, RingSize};
 use serde::{Deserialize, Serialize};
 
 /// The counters of a path.
@@ -85,6 +85,9 @@ pub struct Edge {
     pub resident: Amount,
     /// Losses by reason.
     pub lost: Vec<Loss>,
+    /// Size of a ring now. Absent for other edges and in replies of older versions.
+    #[serde(default)]
+    pub size: Option<RingSize>,
 }
 
 /// A number of blocks lost at one location or for one reason.

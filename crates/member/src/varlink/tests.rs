@@ -3,6 +3,7 @@
 use super::*;
 use crate::protocol;
 use proptest::prelude::*;
+use runtime::ledger::RingSize;
 use serde_json::json;
 
 #[test]
@@ -169,6 +170,7 @@ fn interface_files_match_the_types() {
         taken: amount(),
         resident: amount(),
         lost: Vec::new(),
+        size: Some(RingSize::default()),
     };
     for (behind, sent) in [
         ("type Amount", field_names(&amount())),
@@ -176,6 +178,7 @@ fn interface_files_match_the_types() {
         ("type Source", field_names(&source)),
         ("type Filter", field_names(&filter)),
         ("type Edge", field_names(&edge)),
+        ("type RingSize", field_names(&RingSize::default())),
         ("type Space", field_names(&Space::default())),
         ("type Counters", field_names(&Counters::default())),
         ("type Node", field_names(&Node { name: none(), space: none(), copies: Vec::new() })),

@@ -75,6 +75,7 @@ fn add(counters: &mut Counters, ledger: &Ledger, nodes: &[Node]) {
         taken: edge.taken,
         resident: edge.resident,
         lost: edge.dropped.iter().map(|(why, n)| loss(*why, Some(n.blocks))).collect(),
+        size: edge.size.clone(),
     }));
 }
 

@@ -80,6 +80,7 @@ pub fn check(request: &Request, registry: &dyn Registry) -> (Graph, Vec<Diagnost
     draft.mistakes.extend(needs::starved_filters(&graph));
     draft.mistakes.extend(needs::one_sided_sources(&graph, registry));
     draft.mistakes.extend(workers::mistakes(&graph));
+    draft.mistakes.extend(options::node_mistakes(request, &graph));
     (graph, sort_and_join(draft.mistakes))
 }
 

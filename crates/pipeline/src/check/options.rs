@@ -2,9 +2,10 @@
 
 use filter::{Arguments, Parameter, Type, Value};
 
+use crate::graph::Graph;
 use crate::language::label::brief;
 use crate::language::{Diagnostic, Request, nearest};
-use crate::plan::{REPLICAS_MAX, is_parallelism};
+use crate::plan::{REPLICAS_MAX, is_parallelism, signal};
 use crate::prefix;
 use crate::share::Share;
 use crate::workers::{self, WORKERS_MAX};
@@ -22,6 +23,7 @@ pub const OPTIONS: &[Parameter] = &[
         "after how many blocks a crossing is signalled, and how many a thread walks at once (64 at \
          most)",
     ),
+    Parameter::optional(signal::OPTION, Type::Text, SIGNAL),
     Parameter::optional(
         "policy",
         Type::OneOf(&["cost", "deepest", "power", "latency", "throughput"]),
@@ -51,6 +53,9 @@ pub const OPTIONS: &[Parameter] = &[
     ),
     Parameter::optional("no-loss", Type::Flag, "a dropped block is a failure"),
 ];
+
+const SIGNAL: &str = "when a ring wakes its reader: [NODE:]BLOCKS[:TIME],…, for the rings to NODE or for \
+                      all, as in dport:64:200us; by default the number of blocks follows the rate";
 
 const PARALLEL: &str = "how the work is shared among threads: by default stages and branches get \
                         threads where that pays; auto (costly filters get copies, too), power \
@@ -122,6 +127,18 @@ fn parse_value(option: &Parameter, text: &str) -> Result<Value, String> {
         return Err(format!("`{given}` is neither auto nor a number from 1 to {WORKERS_MAX}"));
     }
     option.parse(text).map_err(|mistake| mistake.what)
+}
+
+/// Reports mistakes in options that name nodes of the graph.
+pub(super) fn node_mistakes(request: &Request, graph: &Graph) -> Vec<Diagnostic> {
+    let named = request.options.iter().filter(|option| option.key.text == signal::OPTION);
+    let wrong = named.filter_map(|option| {
+        let text = option.value.as_ref()?;
+        let what = signal::check(&text.lossy(), graph).err()?;
+        let what = format!("`--{}`: {what}", signal::OPTION);
+        Some(Diagnostic::error(text.span, what).hint(SIGNAL))
+    });
+    wrong.collect()
 }
 
 fn unknown_option(name: &str, span: crate::language::Span) -> Diagnostic {

@@ -29,7 +29,7 @@ use crate::format::{counted, one_decimal};
 use crate::graph::{Graph, NodeId};
 use crate::plan::{
     Candidate, Choice, Kernel, Machine, MovePeriod, Plan, PlannedEdge, Policy, RuntimeChanges,
-    Unplaceable,
+    Unplaceable, signal,
 };
 use filter::STATE_MODE;
 use std::fmt::Write as _;
@@ -60,6 +60,10 @@ pub fn text(plan: &Plan, machine: &Machine) -> String {
     write_fact(&mut out, "batch", &plan.batch.because());
     if let Some(latency) = &plan.latency {
         write_fact(&mut out, "latency", &words::latency(latency, plan, &names));
+    }
+    for node in signal::unused(plan) {
+        let called = format!("no ring between spaces leads to `{node}`: nothing has to wake it");
+        write_fact(&mut out, "signal", &called);
     }
     write_choice(&mut out, plan);
     write_runtime_changes(&mut out, plan, machine, &names);

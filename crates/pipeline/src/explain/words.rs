@@ -13,7 +13,13 @@ use std::fmt::Write as _;
 
 /// Describes a ring.
 pub(super) fn ring(ring: &RingPlan) -> String {
-    let RingPlan { entries, stride, signal_blocks, signal_ns, .. } = ring;
+    let RingPlan { stride, signal_ns, .. } = ring;
+    let range = |least: usize, most: usize| match least < most {
+        true => format!("{least} to {most}"),
+        false => most.to_string(),
+    };
+    let entries = range(ring.entries_min, ring.entries);
+    let signal_blocks = range(ring.signal_blocks, ring.signal_blocks_max);
     let because = ring.because();
     format!(
         "ring of {entries} entries of {stride} bytes, signal after {signal_blocks} blocks or {} \

@@ -15,9 +15,12 @@ const SIGNAL_NS: u64 = 1_000_000;
 const FRAME_BYTES: usize = 2048;
 /// The assumed size, in bytes, of any other block.
 const OTHER_BYTES: usize = 16 << 10;
-/// The number of entries of a ring. The second-level cache of most machines holds 4,096 entries of
-/// 64 bytes four times, and one wakeup per half ring costs little per block.
+/// The number of entries of a ring, at most: 4,096 entries of 64 bytes fit four times into the
+/// second-level cache of most machines. A larger ring gains nothing (`bench rings`).
 const RING_ENTRIES: usize = 4096;
+/// The number of entries to which a ring may shrink: 16 KB of entries stay in the first-level cache,
+/// and four full batches fit.
+const RING_ENTRIES_MIN: usize = 256;
 /// The size of an entry with context and marks, in bytes.
 const WITH_MARKS: usize = 64;
 /// The size, in bytes, of an entry with context but without marks, for blocks that are not frames.
@@ -51,11 +54,13 @@ pub(super) fn edges(
         let upstream = reachable(&[to], makers);
         let marks = upstream.iter().any(|id| graph.node(*id).input_forms.iter().any(framed));
         let frames = graph.node(to).input_forms.iter().all(|form| Forms::FRAMED.has(*form));
-        let (signal_blocks, blocks_because) = signals.blocks(frames);
+        let (signal_blocks, signal_blocks_max, blocks_because) = signals.range(frames);
         RingPlan {
             entries,
+            entries_min: RING_ENTRIES_MIN.max(2 * signal_blocks).min(entries),
             stride: if marks { WITH_MARKS } else { WITH_CONTEXT },
             signal_blocks,
+            signal_blocks_max,
             signal_ns: signals.ns,
             blocks_because,
             ns_because: signals.ns_because.clone(),
@@ -84,8 +89,10 @@ pub(super) fn replica_ring(graph: &Graph, machine: &Machine) -> RingPlan {
     let (signal_blocks, blocks_because) = signals.blocks(true);
     RingPlan {
         entries: REPLICA_ENTRIES,
+        entries_min: REPLICA_ENTRIES,
         stride: WITH_MARKS,
         signal_blocks,
+        signal_blocks_max: signal_blocks,
         signal_ns: signals.ns,
         blocks_because,
         ns_because: signals.ns_because,
@@ -97,13 +104,17 @@ pub(super) fn replica_ring(graph: &Graph, machine: &Machine) -> RingPlan {
 fn out_of_kernel(signals: &Signals) -> RingPlan {
     let (signal_blocks, blocks_because) = signals.blocks(true);
     let ns_because = "T_t by default out of the kernel".to_owned();
-    RingPlan { signal_blocks, blocks_because, ns_because, ..RingPlan::out_of_kernel() }
+    let signal_blocks_max = signal_blocks;
+    let defaults = RingPlan::out_of_kernel();
+    RingPlan { signal_blocks, signal_blocks_max, blocks_because, ns_because, ..defaults }
 }
 
 /// The default notification frequency of rings, with the reasons for it. A latency bound overrides
 /// the default (`plan::latency`). [Th §5.2.2]
 struct Signals {
     asked: Option<u64>,
+    /// True if T_b follows the rate: neither T_b nor a latency is requested.
+    adapts: bool,
     ns: u64,
     ns_because: String,
     entries: usize,
@@ -122,7 +133,23 @@ impl Signals {
             _ => format!("T_t: 1 ms by default over {rings} rings"),
         };
         let asked = graph.options.number("batch");
-        Self { asked, ns, ns_because, entries, cache: machine.l2 / 2 }
+        let adapts = asked.is_none() && graph.options.number("latency").is_none();
+        Self { asked, adapts, ns, ns_because, entries, cache: machine.l2 / 2 }
+    }
+
+    /// Returns T_b, the value up to which it may adapt, and the reason.
+    fn range(&self, frames: bool) -> (usize, usize, &'static str) {
+        let (least, because) = self.blocks(frames);
+        let most = match self.adapts {
+            true => {
+                Self { asked: Some(u64::MAX), ns_because: String::new(), ..*self }.blocks(frames)
+            }
+            false => (least, because),
+        };
+        match most {
+            (most, bound) if most > least => (least, most, bound),
+            _ => (least, least, because),
+        }
     }
 
     /// Returns T_b, the number of blocks per notification, and the reason for it: the requested or
@@ -155,7 +182,7 @@ mod tests {
         frames: bool,
     ) -> (usize, &'static str) {
         let (ns, ns_because) = (1, String::new());
-        Signals { asked, ns, ns_because, entries, cache }.blocks(frames)
+        Signals { asked, adapts: false, ns, ns_because, entries, cache }.blocks(frames)
     }
 
     #[test]

@@ -31,6 +31,7 @@ mod pushdown;
 mod replicas;
 mod ring;
 mod select;
+pub(crate) mod signal;
 mod stages;
 
 pub use batch::BatchSize;
@@ -105,6 +106,7 @@ fn plan_completed(
     };
     replicas::spread(&mut plan, machine);
     latency::distribute_latency(&mut plan);
+    signal::apply(&mut plan);
     Ok(plan)
 }
 

@@ -19,12 +19,17 @@ const POINTER_BYTES: usize = 16;
 /// The parameters of a ring.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RingPlan {
-    /// The number of entries.
+    /// The number of entries, at most.
     pub entries: usize,
+    /// The number of entries to which the ring may shrink; equal to `entries` if it is fixed.
+    pub entries_min: usize,
     /// The size of an entry in bytes: 16 for a rich pointer, 32 with context, 64 with marks.
     pub stride: usize,
     /// The number of blocks after which the reader is woken (T_b).
     pub signal_blocks: usize,
+    /// The number of blocks to which T_b may grow while blocks come fast; equal to `signal_blocks`
+    /// if it is fixed.
+    pub signal_blocks_max: usize,
     /// The time in ns after which the reader is woken (T_t). A writer always wakes the reader
     /// before it sleeps.
     pub signal_ns: u64,
@@ -39,8 +44,10 @@ impl RingPlan {
     pub(super) const fn out_of_kernel() -> Self {
         Self {
             entries: KERNEL_ENTRIES,
+            entries_min: KERNEL_ENTRIES,
             stride: POINTER_BYTES,
             signal_blocks: SIGNAL_BLOCKS,
+            signal_blocks_max: SIGNAL_BLOCKS,
             signal_ns: KERNEL_NS,
             blocks_because: "",
             ns_because: String::new(),

@@ -177,6 +177,16 @@ fn edge(report: &Report<'_>, counted: &Edge) -> Object {
     let events = counted.events.map(|events| {
         object(&[("batch", &events.batch), ("timer", &events.timer), ("idle", &events.idle)])
     });
+    // The size that a ring has found, and why it changed last.
+    let size = counted.size.as_ref().map(|size| {
+        object(&[
+            ("entries", &size.entries),
+            ("signal_blocks", &size.signal_blocks),
+            ("grown", &size.grown),
+            ("shrunk", &size.shrunk),
+            ("because", &size.because),
+        ])
+    });
     object(&[
         ("from", &from),
         ("to", &to),
@@ -192,6 +202,7 @@ fn edge(report: &Report<'_>, counted: &Edge) -> Object {
         // Positions of the dropped blocks by reason, where known.
         ("missing?", &missing_ranges(&counted.missing)),
         ("events?", &events),
+        ("size?", &size),
     ])
 }
 

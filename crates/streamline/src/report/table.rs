@@ -129,7 +129,7 @@ impl Row<'_> {
 /// Formats rings, back edges, and all other edges that lost blocks.
 fn edges(report: &Report<'_>) -> String {
     let mut table =
-        Table::new(&["edge", "is", ">put", ">taken", ">resident", ">events", "dropped"]);
+        Table::new(&["edge", "is", ">put", ">taken", ">resident", ">events", ">size", "dropped"]);
     for edge in &report.outcome.ledger.edges {
         if edge.kind == EdgeKind::Call && edge.dropped.is_empty() {
             continue;
@@ -144,6 +144,7 @@ fn edges(report: &Report<'_>) -> String {
             edge.taken.blocks.to_string(),
             edge.resident.blocks.to_string(),
             edge.events.map_or_else(|| "–".to_owned(), |events| events.total().to_string()),
+            edge.size.as_ref().map_or_else(|| "–".to_owned(), |size| size.entries.to_string()),
             if dropped.is_empty() { "–".to_owned() } else { dropped.join(", ") },
         ]);
     }

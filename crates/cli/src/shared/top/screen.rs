@@ -126,14 +126,18 @@ fn section(title: &'static str, lines: Vec<Line<'static>>) -> Paragraph<'static>
     Paragraph::new(lines).block(Block::new().title(Line::styled(title, bold)))
 }
 
-/// Formats a ring: `  rx → pcap  ████░░░░  12 % of 4096`.
+/// Formats a ring: `  rx → pcap  ████░░░░  12 % of 1024 (pressure 9 % is below 25 %)`.
 fn ring_line(ring: &RingFill) -> Line<'static> {
     let room = ring.room.max(1);
     let part = ring.fill.min(room) as f64 / room as f64;
     let full = (part * BAR_WIDTH as f64).round() as usize;
     let bar = format!("{}{}", "█".repeat(full), "░".repeat(BAR_WIDTH - full.min(BAR_WIDTH)));
     let (from, to) = (escape_hidden(&ring.from), escape_hidden(&ring.to));
-    let text = format!("  {from} → {to}  {bar}  {:.0} % of {}", part * 100.0, ring.room);
+    let because = match ring.because.as_str() {
+        "" => String::new(),
+        because => format!(" ({})", escape_hidden(because)),
+    };
+    let text = format!("  {from} → {to}  {bar}  {:.0} % of {}{because}", part * 100.0, ring.room);
     let colour = if part > 0.9 { Style::new().fg(Color::Red) } else { Style::new() };
     Line::styled(text, colour)
 }

@@ -68,8 +68,10 @@ pub(super) struct RingFill {
     pub(super) to: String,
     /// Number of blocks in the ring.
     pub(super) fill: u64,
-    /// Capacity in blocks.
+    /// Capacity in blocks now.
     pub(super) room: u64,
+    /// Reason of the last change of the capacity; empty if there was none.
+    pub(super) because: String,
 }
 
 /// Losses at one location.
@@ -196,10 +198,13 @@ impl PathSampler {
         };
         let links = self.about.links.iter().enumerate();
         let rings = links.filter_map(|(number, link)| {
-            let room = link.room?;
-            let edges = self.before.edges.iter().filter(|edge| edge.edge == number);
-            let fill = edges.map(|edge| edge.resident.blocks).sum();
-            Some(RingFill { from: name(link.from), to: name(link.to), fill, room })
+            let planned = link.room?;
+            let edges = || self.before.edges.iter().filter(|edge| edge.edge == number);
+            let fill = edges().map(|edge| edge.resident.blocks).sum();
+            let size = edges().filter_map(|edge| edge.size.as_ref()).max_by_key(|s| s.entries);
+            let room = size.map_or(planned, |size| size.entries);
+            let because = size.map(|size| size.because.clone()).unwrap_or_default();
+            Some(RingFill { from: name(link.from), to: name(link.to), fill, room, because })
         });
         rings.collect()
     }
