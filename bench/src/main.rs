@@ -32,6 +32,7 @@ mod placement;
 mod plot;
 mod processes;
 mod replay;
+mod rings;
 mod row;
 mod scale;
 mod sentinel;
@@ -191,6 +192,11 @@ const BENCHES: &[Bench] = &[
         name: "parallel",
         summary: "one filter on two processors against one, by load and by session [Th §5.4]",
         run: parallel::run,
+    },
+    Bench {
+        name: "rings",
+        summary: "the ring of a line, self-sizing and self-signalling, against fixed ones [SL §5.4]",
+        run: rings::run,
     },
     Bench {
         name: "live",

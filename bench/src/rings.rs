@@ -1,0 +1,202 @@
+//! `bench rings`: the ring of a line, as `streamline run` plans it, against fixed ones. [SL §5.4;
+//! Th §5.2.2], FEATURES F6, K5
+//!
+//! The line runs on threads as for a user. Candidates change the plan: the number of entries, which
+//! by default follows the pressure, and T_b, the number of blocks after which a sleeping reader is
+//! woken, which by default follows the rate. Processor time is measured beside the rate: a line
+//! that wakes its reader seldom leaves time to others. The mechanism alone is a bare crossing, in
+//! which batches of 64 pointers pass from one thread to another.
+
+use crate::harness::{Better, Samples, median, rows};
+use crate::line::plan_for_machine;
+use crate::options::Options;
+use crate::row::Row;
+use crate::sentinel::Sentinel;
+use abi::{Entry, RichPointer};
+use buffer::crossing::{CrossingReader, CrossingWriter, RingConfig, crossing};
+use buffer::scale::Scaling;
+use buffer::signal::Doorbell;
+use engine::build::{PathOptions, Settings, build_with};
+use engine::kernel::point::Points;
+use engine::run::{StopConditions, run as go};
+use pipeline::plan::{Machine, PlannedEdge, RingPlan};
+use std::sync::Arc;
+
+/// A candidate: its name, and the ring of the plan changed to it.
+type Candidate = (&'static str, fn(&mut RingPlan));
+
+const CANDIDATES: [Candidate; 5] = [
+    ("fixed 4096, T_b 32", |ring| fix(ring, ring.entries, 32)),
+    ("fixed 256, T_b 32", |ring| fix(ring, ring.entries_min, 32)),
+    ("fixed 4096, T_b adapts", |ring| ring.entries_min = ring.entries),
+    ("fixed 16384, T_b adapts", |ring| (ring.entries, ring.entries_min) = (16_384, 16_384)),
+    ("self-sizing, T_b adapts", |_| ()),
+];
+/// Blocks of one run of a line.
+const BLOCKS: u64 = 4_000_000;
+/// Batches of one run of the mechanism.
+const BATCHES: u64 = 400_000;
+/// Blocks in a batch, as a line has them.
+const BATCH: usize = 64;
+
+fn fix(ring: &mut RingPlan, entries: usize, signal_blocks: usize) {
+    (ring.entries, ring.entries_min) = (entries, entries);
+    (ring.signal_blocks, ring.signal_blocks_max) = (signal_blocks, signal_blocks);
+}
+
+pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {
+    let allowed = sys::process::allowed_processors().map_err(|why| why.to_string())?;
+    let one = allowed.get(..1).unwrap_or_default();
+    let mut all = Vec::new();
+    for (place, processors) in [("two processors", allowed.as_slice()), ("one processor", one)] {
+        // Threads of the run inherit this.
+        sys::process::pin_among(processors).map_err(|why| why.to_string())?;
+        for size in [64, 1400] {
+            let blocks = BLOCKS * 64 / (64 + size / 4);
+            let text = format!(
+                "generate count={blocks} size={size} seq=yes | udp | match \"qqqq\" @thread1 |0 \
+                 count @thread1"
+            );
+            all.extend(measure_line(&format!("line, {size} B, {place}"), &text, options.rounds)?);
+        }
+        all.extend(measure_mechanism(&format!("mechanism, {place}"), options.rounds));
+    }
+    sys::process::pin_among(&allowed).map_err(|why| why.to_string())?;
+    Ok(all)
+}
+
+/// Measures a line with each candidate: blocks per second, and per second of processor time.
+fn measure_line(name: &str, text: &str, rounds: usize) -> Result<Vec<Row>, String> {
+    let (mut rates, mut costs) = (empty(), empty());
+    let mut sentinels = Vec::new();
+    for round in 0..=rounds {
+        sentinels.push(Sentinel::measure());
+        for (at, (_, change)) in CANDIDATES.iter().enumerate() {
+            let (rate, cost) = run_line(text, *change)?;
+            // The first round is a warm-up.
+            if round > 0 {
+                rates[at].values.push(rate);
+                costs[at].values.push(cost);
+            }
+        }
+    }
+    let sentinel = median(&sentinels);
+    let mut all =
+        rows(("rings", name, f64::NAN), ("Mblocks/s", Better::More), sentinel, &rates, &[]);
+    all.extend(rows(
+        ("rings", name, f64::NAN),
+        ("cpu ns/block", Better::Less),
+        sentinel,
+        &costs,
+        &[],
+    ));
+    Ok(all)
+}
+
+fn empty() -> Vec<Samples> {
+    CANDIDATES.iter().map(|(name, _)| Samples { name, values: Vec::new() }).collect()
+}
+
+/// Runs a line; returns its rate in Mblocks/s and its processor time in ns per block.
+fn run_line(text: &str, change: fn(&mut RingPlan)) -> Result<(f64, f64), String> {
+    let mut plan = plan_for_machine(text, &Machine::example())?;
+    for edge in &mut plan.edges {
+        if let PlannedEdge::Ring(ring) = edge {
+            change(ring);
+        }
+    }
+    let paths = build_with(&plan, Settings::default(), &Points::default(), &PathOptions::default());
+    let paths = paths.map_err(|why| why.to_string())?;
+    let before = sys::clock::process();
+    let outcome = go(paths, StopConditions::default()).map_err(|why| why.to_string())?;
+    let spent = sys::clock::process().saturating_sub(before);
+    if let Some(failure) = outcome.failures.first() {
+        return Err(failure.to_string());
+    }
+    if let Some(imbalance) = outcome.ledger.imbalances().first() {
+        return Err(imbalance.to_string());
+    }
+    let given: u64 = outcome.ledger.sources.iter().map(|(_, counts)| counts.given.blocks).sum();
+    let given = given.max(1) as f64;
+    Ok((given * 1e3 / outcome.elapsed_ns.max(1) as f64, spent as f64 / given))
+}
+
+/// Measures a bare crossing of holes, fixed and self-sizing.
+fn measure_mechanism(name: &str, rounds: usize) -> Vec<Row> {
+    let mut samples: Vec<Samples> =
+        ["fixed 4096", "self-sizing"].map(|name| Samples { name, values: Vec::new() }).into();
+    let mut sentinels = Vec::new();
+    for round in 0..=rounds {
+        sentinels.push(Sentinel::measure());
+        for (scales, candidate) in samples.iter_mut().enumerate() {
+            let rate = run_mechanism(scales == 1);
+            if round > 0 {
+                candidate.values.push(rate);
+            }
+        }
+    }
+    let subject = ("rings", name, f64::NAN);
+    rows(subject, ("Mblocks/s", Better::More), median(&sentinels), &samples, &[])
+}
+
+/// Passes batches over a crossing; returns the rate in Mblocks/s.
+fn run_mechanism(scales: bool) -> f64 {
+    let (near, far) = (Arc::new(Doorbell::new()), Arc::new(Doorbell::new()));
+    let entries = if scales { 1024 } else { 4096 };
+    let config = RingConfig { entries, ..RingConfig::default() };
+    let Ok((writer, mut readers)) = crossing(&config, near.clone(), std::slice::from_ref(&far))
+    else {
+        return 0.0;
+    };
+    let Some(reader) = readers.pop() else { return 0.0 };
+    let writer =
+        if scales { writer.scaling(Scaling::pointers(16 << 10, 256 << 10)) } else { writer };
+    let begin = sys::clock::monotonic();
+    let reading = std::thread::spawn(move || read_all(reader, &far));
+    write_all(writer, &near);
+    let read = reading.join().unwrap_or(0);
+    read as f64 * 1e3 / sys::clock::monotonic().saturating_sub(begin).max(1) as f64
+}
+
+fn write_all(mut writer: CrossingWriter, doorbell: &Doorbell) {
+    let entry = Entry { pointer: RichPointer::hole(64), ..Entry::default() };
+    let batch = [entry; BATCH];
+    for _ in 0..BATCHES {
+        let mut rest = batch.as_slice();
+        while let Ok(pushed) = writer.push(rest, &[])
+            && pushed.put < rest.len()
+        {
+            rest = &rest[pushed.put..];
+            if !writer.grow() {
+                writer.signal();
+                doorbell.wait_until(0, || writer.room(1).is_ok_and(|room| room > 0));
+            }
+        }
+    }
+}
+
+fn read_all(mut reader: CrossingReader, doorbell: &Doorbell) -> u64 {
+    while !reader.is_finished().unwrap_or(true) {
+        doorbell.wait_until(0, || {
+            reader.unread_entries().is_ok_and(|waiting| waiting > 0)
+                || reader.is_finished().unwrap_or(true)
+        });
+        let _ = reader.release(BATCH);
+    }
+    reader.counts().blocks
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn f6_ring_of_a_line_delivers_with_every_candidate() {
+        let text = "generate count=50000 size=64 seq=yes | udp | match \"qqqq\" @thread1 |0 count \
+                    @thread1";
+        for (name, change) in CANDIDATES {
+            let (rate, cost) = run_line(text, change).unwrap();
+            assert!(rate > 0.0 && cost > 0.0, "{name}");
+        }
+    }
+}
