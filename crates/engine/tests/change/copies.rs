@@ -109,7 +109,7 @@ fn expand_range(range: &str) -> Vec<usize> {
 fn j4_n1_added_replicas_are_pinned_to_one_processor_each() {
     let all = sys::process::allowed_processors().expect("this thread runs somewhere");
     let text = "--parallel=latency generate@thread51 rate=20000 seq=yes | inspect | match hex=ff \
-                |all pcap@thread51 allowed_processors";
+                |all pcap@thread51 places";
     let ((), outcome) = run_while(text, |live| {
         for _ in 0..2 {
             wait_for_blocks(live, 200);
