@@ -1,4 +1,5 @@
-//! Endpoints and formatted fields, for descriptions of messages.
+//! Text fields for descriptions of messages: the endpoints of a message, and values in their
+//! `Display` format.
 
 use crate::contract::Block;
 use crate::layers;
@@ -6,7 +7,7 @@ use std::fmt::{self, Write as _};
 use std::net::IpAddr;
 use wire::record::{Field, Writer};
 
-/// Maximum length of a formatted name or address in bytes; longer ones are truncated.
+/// Maximum length of a formatted name or address in bytes. Longer text is truncated.
 const TEXT_MAX: usize = 1024;
 
 /// The endpoints of a connection or datagram.
@@ -17,8 +18,8 @@ pub(super) struct Endpoints {
 }
 
 impl Endpoints {
-    /// Returns the endpoints of a block's frame, sent by the server if `backward`; `None` without a
-    /// frame.
+    /// Returns the endpoints of a block's frame; `backward` if the server sent the frame. Returns
+    /// `None` for a block without a frame.
     pub(super) fn of(mut block: Block<'_>, backward: bool) -> Option<Self> {
         if !block.marks.is_frame() || block.pointer.is_hole() {
             return None;
@@ -57,7 +58,7 @@ pub(super) fn write_display(writer: &mut Writer<'_>, field: Field, value: impl f
     writer.text(field, text.bytes.get(..text.used).unwrap_or_default());
 }
 
-/// A bounded text buffer. Overflow is an error, so that formatting stops.
+/// A text buffer of bounded size. Text beyond its end is an error, so that formatting stops.
 struct BoundedText {
     bytes: [u8; TEXT_MAX],
     used: usize,

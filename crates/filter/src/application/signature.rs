@@ -1,10 +1,10 @@
 //! `ssh`, `rtsp`, `mpeg`, `telnet`: recognize the protocol of a connection, message or datagram by
 //! its first bytes.
 //!
-//! In: the output of `tcp`, `udp` or `http`. Out: the same blocks, with class yes from the block
-//! with the deciding byte on; nothing is held, so earlier blocks have no class (`undecided`). A
-//! match in one direction identifies the connection for both. [SL §4.2, `tcp | http + ssh + rtsp |
-//! inspect`, `mpeg +* !http`]
+//! Input: the output of `tcp`, `udp` or `http`. Output: the same blocks, with class yes from the
+//! block with the deciding byte on; nothing is held, so earlier blocks have no class (`undecided`).
+//! A match in one direction identifies the connection for both. [SL §4.2, `tcp | http + ssh + rtsp
+//! | inspect`, `mpeg +* !http`]
 //!
 //! A signature is a pattern and the number of bytes to search. The state between blocks is that of
 //! one automaton ([`crate::automaton`]), so that segmentation does not matter. The sources name
@@ -84,7 +84,7 @@ bytes were not seen).",
     ..RECOGNISER
 };
 
-/// The common part of the four descriptions.
+/// Fields that the four descriptions share.
 const RECOGNISER: Description = Description {
     kind: FilterKind::Classification,
     takes: Forms::of(&[Form::Stream, Form::Message, Form::Record, Form::Bytes]),
@@ -107,16 +107,16 @@ const EVICTED: Counter = RECOGNISER.counter("evicted sessions");
 
 /// The signature of a protocol.
 struct Signature {
-    /// Patterns for the first bytes of a text.
+    /// Patterns for the first bytes sent by either end.
     first: &'static [&'static str],
-    /// Patterns for texts of the server only.
+    /// Patterns for the first bytes sent by the server only.
     server: &'static [&'static str],
-    /// Number of bytes to search.
+    /// Number of bytes within which the patterns are searched.
     search_max: u32,
 }
 
-/// The version line of SSH (RFC 4253 §4.2). A server may send other lines first; with a line that
-/// begins like HTTP it is not SSH.
+/// The version line of SSH (RFC 4253 §4.2). A server may send other lines first; if one of them
+/// begins like HTTP, the connection is not SSH.
 const SSH_SIGNATURE: Signature = Signature {
     first: &[r"\ASSH-[12]\.[0-9]{1,2}-[!-~]"],
     server: &[concat!(
@@ -149,7 +149,8 @@ const TELNET_SIGNATURE: Signature = Signature {
     search_max: 512,
 };
 
-/// MPEG packets and packs (ISO/IEC 13818-1), and start codes (11172-2, 13818-2, 14496-2, 14496-10).
+/// MPEG packets and packs (ISO/IEC 13818-1), and MPEG start codes (ISO/IEC 11172-2, 13818-2,
+/// 14496-2, 14496-10).
 const MPEG_SIGNATURE: Signature = Signature {
     first: &[
         concat!(
@@ -202,7 +203,7 @@ fn make(arguments: &Arguments, signature: &'static Signature) -> Result<Filter, 
 
 struct Recogniser {
     any: Automaton,
-    /// Automaton for the server's direction, if different.
+    /// Automaton for bytes from the server; `None` if the same patterns apply to both ends.
     server: Option<Automaton>,
     search_max: u32,
     most: usize,
@@ -219,7 +220,7 @@ struct SessionVerdicts {
     fingerprint: u32,
 }
 
-/// The state of one text.
+/// The search state of one text: a direction of a session, or a message.
 #[derive(FromBytes, IntoBytes, Immutable, Default, Clone, Copy, PartialEq, Debug)]
 #[repr(C)]
 struct TextVerdict {
@@ -234,7 +235,7 @@ struct TextVerdict {
     ended: u8,
 }
 
-/// Final verdicts; 0 means undecided.
+/// Final values of [`TextVerdict::verdict`], where 0 means undecided.
 const YES: u16 = 1;
 const NO: u16 = 2;
 
@@ -294,7 +295,7 @@ fn payload<'a>(block: &Block<'a>) -> Block<'a> {
 }
 
 impl Recogniser {
-    /// Returns the verdict on a piece of a longer text.
+    /// Returns the verdict on a piece of a text that spans several blocks.
     fn search_session(
         &mut self,
         session: u64,

@@ -1,5 +1,5 @@
 //! Test support for application filters: feeds blocks one by one as `tcp` emits them, checks the
-//! ledger, and moves the state on request.
+//! ledger, and on request moves the filter's state to another instance.
 
 use crate::prelude::*;
 use crate::testing::{Arena, Frame, Node, Space};
@@ -14,29 +14,29 @@ pub(super) struct TestPiece {
     bytes: Result<Vec<u8>, u32>,
 }
 
-/// Creates bytes from the client in session 1.
+/// Creates a piece with these bytes, sent by the client in session 1.
 pub(super) fn sent(bytes: &[u8]) -> TestPiece {
     TestPiece { session: 1, flags: Flags::NONE, bytes: Ok(bytes.to_vec()) }
 }
 
-/// Creates a gap of this length in bytes.
+/// Creates a piece that is a gap of this length in bytes, in the client's direction of session 1.
 pub(super) fn gap(length: u32) -> TestPiece {
     TestPiece { session: 1, flags: Flags::NONE, bytes: Err(length) }
 }
 
 impl TestPiece {
-    /// Returns the same piece from the server.
+    /// Returns the piece, sent by the server instead of the client.
     pub(super) fn back(mut self) -> Self {
         self.flags = self.flags.with(Flags::BACKWARD);
         self
     }
 
-    /// Returns the same piece in another session.
+    /// Returns the piece, moved to the session with this number.
     pub(super) fn of(self, session: u32) -> Self {
         Self { session, ..self }
     }
 
-    /// Returns the same piece as the last of its direction.
+    /// Returns the piece, marked as the last of its direction.
     pub(super) fn end(mut self) -> Self {
         self.flags = self.flags.with(Flags::END);
         self
@@ -51,7 +51,7 @@ pub(super) struct OutputBlock {
     pub(super) flags: Flags,
     pub(super) bytes: Vec<u8>,
     pub(super) length: u32,
-    /// Fields of a description.
+    /// Fields of the description; `None` if the block is not a description.
     pub(super) described: Option<Vec<(Field, Vec<u8>)>>,
 }
 
@@ -89,8 +89,8 @@ impl OutputBlock {
     }
 }
 
-/// Runs pieces through a filter, one per pass; returns the output and the reasons for missing
-/// classes. After `moved` pieces the state moves to another instance.
+/// Runs the pieces through the filter, one per pass. Returns the output and the reasons for missing
+/// classes. After `moved` pieces the state moves to another instance of the filter.
 pub(super) fn through(
     description: &'static Description,
     words: &[&str],

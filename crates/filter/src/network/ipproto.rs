@@ -1,7 +1,7 @@
 //! `ipproto`: classifies by IP protocol number and changes nothing else.
 //!
-//! In: any view into a frame; the number is found through the marks. Out: the same block with the
-//! class. Unlike `ip` it does not move the view. [SL §4.1]
+//! Input: any view into a frame; the number is found through the marks. Output: the same block with
+//! the class. Unlike `ip` it does not move the view. [SL §4.1]
 
 use crate::layers::{self, HeaderError};
 use crate::network::PROTOCOLS;

@@ -1,8 +1,8 @@
 //! `dport`: classifies by destination port and changes nothing else.
 //!
-//! In: any view into a frame; the port is found through the marks. Out: the same block with the
-//! class: the TCP, UDP or SCTP destination port in host order, port 0 as `zero`. Stateless, hence
-//! replicable. [SL §4.2, `dport |22 ssh`]
+//! Input: any view into a frame; the port is found through the marks. Output: the same block with
+//! the class: the TCP, UDP or SCTP destination port in host order, port 0 as `zero`. Stateless,
+//! hence replicable. [SL §4.2, `dport |22 ssh`]
 
 use crate::layers::{self, HeaderError};
 use crate::prelude::*;
@@ -39,7 +39,7 @@ elsewhere).",
 const _: () = HeaderError::assert_names(DPORT.reasons, 5);
 const NO_PORT: Reason = DPORT.reason("no port");
 
-/// Classifies by the source or the destination port; `sport` uses it too.
+/// A classifier by source port if `SOURCE`, else by destination port. `sport` uses it too.
 pub(super) struct PortOf<const SOURCE: bool>;
 
 impl<const SOURCE: bool> Classify for PortOf<SOURCE> {

@@ -1,16 +1,16 @@
 //! Flow table: assigns frames to sessions and directions (CONTRACT 8).
 //!
-//! In: the flow of a frame. Out: the filter's [`Record`] of it, with its session number. Numbers
-//! are assigned in the order of first appearance, from the lowest of the filter's own range
-//! ([`SessionNumbers`]); a lone filter counts from 1. After the range is exhausted, numbers that no
-//! known flow has are reused.
+//! Input: the flow of a frame. Output: the filter's [`Record`] of it, with its session number.
+//! Numbers are assigned in the order of first appearance, from the lowest of the filter's own range
+//! ([`SessionNumbers`]); a filter without replicas counts from 1. After the range is exhausted, the
+//! table reuses numbers that no known flow has.
 //!
 //! Flows are distinguished by a 64-bit hash. Its seed is random, so that collisions cannot be
 //! forced; the probability of a chance collision among 65,536 concurrent flows is 2⁻³³. State is
 //! plain data: one small record per flow, and a private one for the table itself.
 //!
-//! At the maximum number of flows an idle one is evicted ([`Sessions::evict`]): its next block
-//! begins a new session.
+//! At the maximum number of flows the table evicts an idle flow ([`Sessions::evict`]), whose next
+//! block then begins a new session.
 
 use crate::contract::{
     Field, FilterState, Holds, Mistake, MovedSession, PRIVATE, PublishedSessions, Row, Session,
@@ -27,36 +27,36 @@ pub(crate) struct Flows<R> {
     most: usize,
     /// Range of session numbers.
     numbers: SessionNumbers,
-    /// In the reuse phase, the numbers of known flows beyond the last assigned number, in
-    /// descending order; `None` if they must be collected again.
+    /// Numbers of known flows beyond the last assigned number, in descending order, while numbers
+    /// are reused. `None` if the list must be built again.
     taken: Option<Vec<u32>>,
 }
 
 /// A filter's record of a flow: plain data that contains an [`Identity`].
 pub(crate) trait Record: Session {
-    /// Returns the common part of all records.
+    /// Returns the part that all records have in common.
     fn identity(&self) -> &Identity;
-    /// Returns the common part for changing.
+    /// Returns the part that all records have in common, for modification.
     fn identity_mut(&mut self) -> &mut Identity;
 }
 
-/// The common part of every record, the private one included.
+/// The part that all records have in common, the table's private record included.
 #[derive(FromBytes, IntoBytes, Immutable, Default, Clone, Copy, Debug)]
 #[repr(C)]
 pub(crate) struct Identity {
-    /// Hash seed in the private record; in other records free for the filter.
+    /// In the private record, the hash seed. In other records, free for use by the filter.
     pub(crate) word: u64,
-    /// Session number; in the private record the last number assigned.
+    /// Session number. In the private record, the last number assigned.
     pub(crate) session: u32,
     /// Nonzero if the forward direction is down: from the greater address and port to the lesser.
     pub(crate) down: u8,
-    /// [`REUSED`] in the private record; in other records free for the filter.
+    /// In the private record, [`REUSED`] or 0. In other records, free for use by the filter.
     pub(crate) flags: u8,
-    /// Free for the filter.
+    /// Free for use by the filter.
     pub(crate) port: u16,
 }
 
-/// A record without further data.
+/// An [`Identity`] alone is a record, for filters that store nothing else per flow.
 impl Session for Identity {
     const FIELDS: &'static [Field<Self>] =
         &[Field::new("down", Unit::YesNo, "forward is to the lesser address", |known, _| {
@@ -78,23 +78,24 @@ impl Record for Identity {
     }
 }
 
-/// The session of a block.
+/// The session to which the table assigned a block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct FlowSession {
     /// Session number.
     pub(crate) session: u32,
-    /// True if its direction is opposite to that of the session's first block.
+    /// True if the block's direction is opposite to that of the session's first block.
     pub(crate) backward: bool,
-    /// True for the session's first block.
+    /// True if the block is the first of its session.
     pub(crate) new: bool,
-    /// True if another flow was evicted for it.
+    /// True if the table evicted another flow to make room for this session.
     pub(crate) evicted: bool,
 }
 
-/// Flag of the private record: all numbers have been assigned once.
+/// Flag of the private record: all numbers of the range have been assigned once.
 const REUSED: u8 = 1;
 
-/// Delegates to the table; after a move the numbers in use are collected again.
+/// Moves and publishes the records of the table. After a move, the list of numbers in use is built
+/// again.
 impl<R: Record> FilterState for Flows<R> {
     fn sessions(&self) -> Vec<u64> {
         self.table.keys()
@@ -126,8 +127,9 @@ impl<R: Record> FilterState for Flows<R> {
 }
 
 impl<R: Record> Flows<R> {
-    /// Creates a table for at most `most` flows (at least one), with this hash seed
-    /// ([`Arguments::seed`](crate::Arguments::seed)) and this range of session numbers.
+    /// Creates a table for at most `most` flows (at least one). The seed
+    /// ([`Arguments::seed`](crate::Arguments::seed)) is that of the flow hash, and session numbers
+    /// are taken from `numbers`.
     pub(crate) fn new(most: usize, seed: u64, numbers: SessionNumbers) -> Self {
         let mut table = Sessions::<R>::default();
         table.of(PRIVATE).identity_mut().word = seed;
@@ -136,13 +138,14 @@ impl<R: Record> Flows<R> {
         Self { table, most, numbers, taken: None }
     }
 
-    /// Returns the seed for [`Flows::key`]; read once per batch.
+    /// Returns the seed for [`Flows::key`]; callers read it once per batch.
     pub(crate) fn seed(&self) -> u64 {
         self.table.get(PRIVATE).map_or(0, |shared| shared.identity().word)
     }
 
-    /// Returns the key of a flow, the same both ways, and true for a frame from the greater address
-    /// and port to the lesser. Never the private record's key.
+    /// Returns the key of a flow, which is the same for both directions, and true if the frame was
+    /// sent from the greater address and port to the lesser. The key never equals the private
+    /// record's.
     #[inline]
     pub(crate) fn key(flow: &Flow, seed: u64) -> (u64, bool) {
         let (hash, down) = match (flow.source, flow.target, flow.ports) {
@@ -158,7 +161,7 @@ impl<R: Record> Flows<R> {
         (hash.max(PRIVATE + 1), down)
     }
 
-    /// Returns the record with this key and marks it as used; `None` if unknown.
+    /// Returns the record with this key and marks it as used; `None` if the flow is unknown.
     #[inline]
     pub(crate) fn find(&mut self, key: u64) -> Option<&mut R> {
         self.table.find(key)
@@ -169,12 +172,12 @@ impl<R: Record> Flows<R> {
         self.table.prefetch(keys);
     }
 
-    /// Returns the record with this key without marking it as used; `None` if unknown.
+    /// Returns the record with this key without marking it as used; `None` if the flow is unknown.
     pub(crate) fn get(&self, key: u64) -> Option<&R> {
         self.table.get(key)
     }
 
-    /// Begins a flow: returns its record with a new session number.
+    /// Begins a flow, and returns its record with a new session number.
     pub(crate) fn begin(&mut self, key: u64, down: bool) -> &mut R {
         let session = self.next_number();
         let record = self.table.of(key);
@@ -196,8 +199,8 @@ impl<R: Record> Flows<R> {
         }
     }
 
-    /// Returns the next number in the reuse phase; `next` follows the last assigned number, unless
-    /// that was the highest.
+    /// Returns the next number while numbers are reused. `next` follows the last assigned number;
+    /// `None` if that was the highest of the range.
     #[cold]
     fn next_reused(&mut self, next: Option<u32>) -> u32 {
         let next = next.and_then(|next| {
@@ -213,7 +216,8 @@ impl<R: Record> Flows<R> {
         next
     }
 
-    /// Returns the first number from `next` on that is not in `taken`; `None` after the highest.
+    /// Returns the first number, from `next` on, that is not in `taken`; `None` if there is none up
+    /// to the end of the range.
     fn first_free(&mut self, mut next: u32, mut taken: Vec<u32>) -> Option<u32> {
         while taken.last().is_some_and(|lowest| *lowest <= next) {
             if taken.pop() == Some(next) {
@@ -224,7 +228,7 @@ impl<R: Record> Flows<R> {
         Some(next)
     }
 
-    /// Returns the numbers of known flows from `from` on, in descending order.
+    /// Returns the session numbers of known flows that are at least `from`, in descending order.
     fn taken_from(&self, from: u32) -> Vec<u32> {
         let keys = self.table.keys().into_iter().filter(|key| *key != PRIVATE);
         let numbers = keys.filter_map(|key| Some(self.get(key)?.identity().session));
@@ -233,12 +237,12 @@ impl<R: Record> Flows<R> {
         taken
     }
 
-    /// Ends a flow and returns its record; `None` if unknown.
+    /// Ends a flow and returns its record; `None` if the flow is unknown.
     pub(crate) fn end(&mut self, key: u64) -> Option<R> {
         self.table.end(key)
     }
 
-    /// Evicts an idle flow if the table is full, and returns its record.
+    /// Evicts an idle flow if the table is full, and returns the flow's record.
     pub(crate) fn make_room(&mut self) -> Option<R> {
         // The private record counts as one more.
         match self.table.len() > self.most {
@@ -263,7 +267,7 @@ impl<R: Record> Flows<R> {
 }
 
 impl Flows<Identity> {
-    /// Finds or begins the session of a flow.
+    /// Returns the session of a flow, and begins one if the flow is unknown.
     pub(crate) fn session(&mut self, flow: &Flow, seed: u64) -> FlowSession {
         let (key, down) = Self::key(flow, seed);
         let down = u8::from(down);
@@ -277,9 +281,9 @@ impl Flows<Identity> {
     }
 }
 
-/// Hashes an IPv4 flow, given by two ends of 48 bits: multiplies the ends, each combined with a
-/// secret, and applies the SplitMix64 finalizer. Costs a quarter of the general hash of
-/// `wire::flow`.
+/// Hashes an IPv4 flow whose two ends are given as 48 bits each (address and port). Multiplies the
+/// ends, each combined with a secret, and applies the SplitMix64 finalizer. Costs a quarter of the
+/// general hash of `wire::flow`.
 #[inline]
 fn hash(low: u64, high: u64, protocol: u8, seed: u64) -> u64 {
     let other = seed.rotate_left(23) ^ 0x9e37_79b9_7f4a_7c15 ^ u64::from(protocol) << 48;
@@ -389,8 +393,8 @@ mod tests {
         assert_eq!([4, 1, 3, 5].map(&mut given), [2, 1, 3, 4], "1 and 3 are still known");
     }
 
-    /// With few numbers and many flows, known flows have distinct numbers in their filter's range
-    /// after any sequence of ends, evictions and moves.
+    /// With few numbers and many flows, known flows have distinct numbers, all in the filter's
+    /// range, after any sequence of ends, evictions and moves.
     #[test]
     fn a14_known_flows_have_distinct_numbers() {
         let mut random = testkit::Random::replayable();

@@ -20,8 +20,8 @@ pub(crate) const fn of_protocol(protocol: u8, hint: &'static str) -> [UsableInpu
     ]
 }
 
-/// Names of ports, for arcs and output: common services, mostly from the IANA registry, with `_`
-/// for `-`.
+/// Names of well-known ports, used in arcs and in output: common services, mostly from the IANA
+/// registry, with `_` instead of `-`.
 pub(crate) const SERVICES: &[(&str, u32)] = &[
     ("ftp_data", 20),
     ("ftp", 21),

@@ -1,8 +1,8 @@
 //! `sport`: classifies by source port and changes nothing else.
 //!
-//! In: any view into a frame; the port is found through the marks. Out: the same block with the
-//! class: the TCP, UDP or SCTP source port in host order, port 0 as `zero`. Stateless, hence
-//! replicable. [SL §4.2, `dport |22 ssh`] All else is as in `dport`.
+//! Input: any view into a frame; the port is found through the marks. Output: the same block with
+//! the class: the TCP, UDP or SCTP source port in host order, port 0 as `zero`. Stateless, hence
+//! replicable. [SL §4.2, `dport |22 ssh`] Everything else is as in `dport`.
 
 use super::dport::{DPORT, PortOf};
 use crate::prelude::*;

@@ -1,10 +1,10 @@
 //! `udp`: validates the UDP header, classifies by destination port, moves the view to the payload,
 //! and identifies flows as sessions.
 //!
-//! In: any view into a frame. Out: datagrams, viewed from the payload to the end that the header
-//! states. A length of zero means the end of the packet (RFC 2675, and segmentation offload). The
-//! view of a first fragment ends with the fragment; later fragments have no header, and no class.
-//! Checksums are not verified: a sender may leave them to its device.
+//! Input: any view into a frame. Output: datagrams, viewed from the payload to the end that the
+//! header states. A length of zero means the end of the packet (RFC 2675, and segmentation
+//! offload). The view of a first fragment ends with the fragment; later fragments have no header,
+//! and no class. Checksums are not verified: a sender may leave them to its device.
 //!
 //! The twin returns the same class, but assigns no session.
 

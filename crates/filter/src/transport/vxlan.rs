@@ -1,8 +1,8 @@
 //! `vxlan`: decapsulates VXLAN, classifies by network identifier. [RFC 7348 §5]
 //!
-//! In: frames with a UDP datagram to the VXLAN port. Out: the inner frames, as if captured inside
-//! the tunnel: nothing is copied, the outer headers stay before the frame. The reserved bits are
-//! ignored (GPE and group policies use them).
+//! Input: frames with a UDP datagram to the VXLAN port. Output: the inner frames, as if captured
+//! inside the tunnel: nothing is copied, the outer headers stay before the frame. Bits that RFC
+//! 7348 reserves are ignored, because GPE and group policies use them.
 
 use crate::layers::{self, HeaderError};
 use crate::prelude::*;
@@ -53,7 +53,7 @@ const NO_VXLAN: Reason = VXLAN.reason("no vxlan");
 
 /// Length of the VXLAN header in bytes.
 const LENGTH: u32 = 8;
-/// Flag of a header with a network identifier.
+/// Flag in the VXLAN header: the header has a network identifier.
 const HAS_NETWORK: u8 = 0x08;
 
 struct Vxlan {
@@ -70,7 +70,7 @@ impl Lanes for Vxlan {
 }
 
 impl Vxlan {
-    /// Returns the block with the inner frame, or the reason why it has none.
+    /// Returns the block with the inner frame in view, or the reason why the block has none.
     fn inner<'a>(&self, mut block: Block<'a>) -> Result<Block<'a>, Reason> {
         let datagram = layers::datagram(&mut block).map_err(HeaderError::reason)?;
         let ours = datagram.filter(|(ports, ..)| u64::from(ports.target) == self.port);

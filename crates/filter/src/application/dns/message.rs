@@ -21,8 +21,8 @@ pub(super) struct ReceivedMessage<'a, 'm> {
     pub(super) length: usize,
 }
 
-/// Returns the class of a message and, if there is memory for it, its description; or the reason
-/// why it has no class.
+/// Returns the class of a message and, if there is memory for a description, the description.
+/// Returns the reason if the message has no class.
 pub(super) fn describe<'a>(
     message: ReceivedMessage<'a, '_>,
     cx: &mut StreamContext<'_, 'a>,
@@ -58,7 +58,8 @@ fn first_fragment_context(context: BlockMetadata) -> BlockMetadata {
 #[derive(Default)]
 struct MessageContents<'m> {
     question: Option<Question<'m>>,
-    /// Owner name of the first record; replaces the question, which multicast DNS responses lack.
+    /// Owner name of the first record. It replaces the name in the question, which multicast DNS
+    /// responses lack.
     owner: Option<Name<'m>>,
     response: bool,
     /// The response code, including the bits of an OPT record.

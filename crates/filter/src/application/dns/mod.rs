@@ -1,14 +1,15 @@
 //! `dns`: finds DNS messages, classifies them by query type or response code, and describes them.
 //!
-//! In: datagrams from `udp`, or ordered bytes of connections from `tcp`, with a length field of two
-//! bytes before each message; the block's transport protocol distinguishes them. Out: messages
-//! (CONTRACT 6): first the description, a `wire::record` with an empty view, then the message as
-//! views of the frames in which it arrived, without the two length bytes. A message across several
-//! blocks is held until it is complete, and copied only to be parsed. [SL §4.2]
+//! Input: datagrams from `udp`, or ordered bytes of connections from `tcp`, with a length field of
+//! two bytes before each message; the block's transport protocol distinguishes them. Output:
+//! messages (CONTRACT 6): first the description, a `wire::record` with an empty view, then the
+//! message as views of the frames in which it arrived, without the two length bytes. A message
+//! across several blocks is held until it is complete, and copied only to be parsed. [SL §4.2]
 //!
-//! Other blocks pass with class 0. On a connection the first message decides; after a gap over a
-//! length field, the filter resynchronizes at the next block that begins with a message. A message
-//! with a gap has no class; the next message has one.
+//! Blocks that belong to no DNS message pass with class 0. The first message of a connection
+//! decides if the connection carries DNS. After a gap over a length field, the filter
+//! resynchronizes at the next block that begins with a message. A message with a gap has no class;
+//! the messages after it have classes again.
 //!
 //! State is plain data: per direction the held blocks of one message, and the number of missing
 //! bytes.
@@ -26,7 +27,7 @@ use wire::dns::{RCODES, TYPES};
 use wire::ip::protocol;
 use wire::udp::{self, Udp};
 
-/// Declares all blocks of the transport filter `giver` as usable input.
+/// Declares all blocks of the transport filter named `giver` as usable input.
 const fn all_blocks_of(giver: &'static str) -> UsableInput {
     UsableInput { giver, classes: ValueRange::ALL, on_request: false, hint: "put `udp` before it" }
 }
@@ -199,7 +200,8 @@ fn take_datagram<'a>(block: Block<'a>, cx: &mut StreamContext<'_, 'a>) {
     }
 }
 
-/// Returns the message length: that in the UDP header, or the length of the view if greater.
+/// Returns the length of the message in bytes: the length in the UDP header, or the length of the
+/// view if greater.
 fn message_length(block: &Block<'_>) -> usize {
     let here = block.length() as usize;
     let header = Udp::parse(layers::packet_bytes(block, block.marks.transport.into()));
@@ -207,7 +209,8 @@ fn message_length(block: &Block<'_>) -> usize {
     here.max(stated.saturating_sub(udp::LENGTH))
 }
 
-/// Emits the description, if there was memory for it; returns the flags of the first fragment.
+/// Emits the description of a message, if there was memory for it. Returns the flags of the
+/// message's first fragment.
 fn emit_description<'a>(description: Option<Block<'a>>, cx: &mut StreamContext<'_, 'a>) -> Flags {
     match description {
         Some(description) => {
@@ -225,12 +228,12 @@ fn fragment<'a>(mut block: Block<'a>, class: Class, flags: Flags) -> Block<'a> {
     block.with_class(class)
 }
 
-/// Converts a block to a complete message of its own, outside of any DNS message.
+/// Converts a block outside of any DNS message to a complete message of its own.
 fn standalone_message(block: Block<'_>, class: Class) -> Block<'_> {
     fragment(block, class, Flags::FIRST.with(Flags::LAST))
 }
 
-/// Returns the block as a complete message without a class, counted by reason.
+/// Returns the block as a complete message without a class, and counts the block under the reason.
 fn mark_unanswered<'a>(block: Block<'a>, why: Reason, cx: &mut StreamContext<'_, 'a>) -> Block<'a> {
     standalone_message(block, cx.absent(why))
 }

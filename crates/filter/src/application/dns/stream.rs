@@ -1,6 +1,6 @@
 //! Message framing in the two directions of a DNS connection.
 //!
-//! In: the blocks of one direction in order, holes included. Out: messages. The state of a
+//! Input: the blocks of one direction in order, holes included. Output: messages. The state of a
 //! direction is [`DnsDirection`]: the length field, the pieces of one incomplete message, and the
 //! number of its missing bytes. Until the first message is recognized, the length field is held
 //! with the pieces, so that a direction of another protocol leaves completely.
@@ -14,10 +14,11 @@ use crate::prelude::*;
 use wire::dns::{LENGTH, Message};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-/// Maximum blocks of a message: one of 65,535 bytes in segments of 536 has 123.
+/// Maximum number of blocks of a message. A message of 65,535 bytes in segments of 536 bytes has
+/// 123 blocks.
 const PIECES_MAX: u32 = 256;
 
-/// The state of a connection.
+/// The DNS state of a connection.
 #[derive(FromBytes, IntoBytes, Immutable, Default, Clone, Copy, Debug)]
 #[repr(C)]
 pub(super) struct DnsConnection {
@@ -25,11 +26,11 @@ pub(super) struct DnsConnection {
     backward: DnsDirection,
 }
 
-/// The state of one direction.
+/// The DNS state of one direction of a connection.
 #[derive(FromBytes, IntoBytes, Immutable, Default, Clone, Copy, Debug)]
 #[repr(C)]
 struct DnsDirection {
-    /// Pieces of the current message, after its length field if `recognized` is zero.
+    /// Pieces of the current message. While `recognized` is zero, its length field is among them.
     held: HeldList,
     /// Number of bytes of the message not received yet.
     missing: u32,
@@ -43,9 +44,9 @@ struct DnsDirection {
     broken: u8,
     /// Nonzero if the rest of the direction is unreadable: the [`Reason::mark`] of the cause.
     closed: u8,
-    /// Nonzero once blocks have arrived.
+    /// Nonzero once a block of the direction has arrived.
     begun: u8,
-    /// Nonzero once the last block has arrived.
+    /// Nonzero once the last block of the direction has arrived.
     ended: u8,
 }
 
@@ -159,7 +160,7 @@ impl DnsDirection {
     }
 
     /// Consumes the next byte of the length field. Until a message was recognized, the byte is also
-    /// held: alone if the block ends after it, else with the bytes that follow.
+    /// held: alone if its block has no more bytes, else together with the bytes that follow.
     fn read_length<'a>(&mut self, pieces: &mut BlockSplitter<'a>, cx: &mut StreamContext<'_, 'a>) {
         let byte = pieces.next(1).bytes().first().copied().unwrap_or(0);
         self.length = self.length << 8 | u16::from(byte);
@@ -249,8 +250,8 @@ impl DnsDirection {
     }
 
     /// Returns true if the held pieces and `piece`, which follows `lead` bytes of the length field
-    /// in its block, may begin a message. Also true if the header is incomplete, or complete in the
-    /// held pieces already.
+    /// in its block, may begin a message. Returns true as well if the header is incomplete, or was
+    /// complete in the held pieces already.
     fn may_begin_message(&self, piece: &Block<'_>, lead: u32, cx: &StreamContext<'_, '_>) -> bool {
         let before = u32::from(self.length).saturating_sub(self.missing + piece.length());
         if before as usize >= LENGTH {
@@ -266,7 +267,7 @@ impl DnsDirection {
         message.is_none_or(|message| message.is_likely(length) || message.is_possible(length))
     }
 
-    /// Emits the message whose pieces are all held, or releases them without a class.
+    /// Emits the message if its held pieces form one, or else releases the pieces without a class.
     fn finish_held(&mut self, length: usize, buf: &mut Vec<u8>, cx: &mut StreamContext<'_, '_>) {
         let mut lead = if self.recognized == 0 { 2 } else { 0 };
         buf.clear();
@@ -318,19 +319,21 @@ fn is_message_start(bytes: &[u8]) -> bool {
     likely.is_some_and(|likely| message.len() < length || likely.is_sound())
 }
 
-/// A block that leaves in pieces: the first replaces it, the others are new blocks.
+/// An iterator over the pieces into which a block is split. The first emitted piece takes the place
+/// of the block in its batch; the others become new blocks.
 struct BlockSplitter<'a> {
     block: Block<'a>,
-    /// Number of bytes taken from the block.
+    /// Number of bytes of the block returned so far.
     taken: u32,
-    /// Number of bytes of a first message's length field just before `at`.
+    /// Number of bytes just before `taken` that belong to the length field of a first message.
     lead: u32,
     /// True after the first output.
     emitted: bool,
 }
 
 impl<'a> BlockSplitter<'a> {
-    /// Returns the next piece of at most `length` bytes. Only the last has the end-of-session flag.
+    /// Returns the next piece of the block, of at most `length` bytes. Only the piece with the
+    /// block's last byte has the end-of-session flag.
     fn next(&mut self, length: u32) -> Block<'a> {
         let mut piece = self.block.narrow(self.taken, length);
         self.taken += piece.length();
@@ -340,7 +343,7 @@ impl<'a> BlockSplitter<'a> {
         piece
     }
 
-    /// Steps back over bytes of this block.
+    /// Steps back over bytes of the block that were returned already.
     fn step_back(&mut self, length: u32) {
         self.taken = self.taken.saturating_sub(length);
     }

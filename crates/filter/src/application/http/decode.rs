@@ -1,6 +1,6 @@
 //! Decoding of bodies with content codings (RFC 9110 §8.4).
 //!
-//! In: the pieces of a coded body, held until it ends. Out: blocks of the decoded body or, if
+//! Input: the pieces of a coded body, held until it ends. Output: blocks of the decoded body or, if
 //! decoding fails, the pieces unchanged. Output is bounded before it is produced, against
 //! decompression bombs.
 //!
@@ -18,8 +18,8 @@ use std::io::Read;
 use wire::http::{Coding, Codings};
 
 impl Walk<'_, '_, '_> {
-    /// Holds the bytes from `from` to the current offset, part of the coded body of the open
-    /// message.
+    /// Holds the bytes from offset `from` to the current offset as part of the coded body of the
+    /// open message.
     pub(super) fn hold_data(&mut self, from: u32) {
         let length = self.at - from;
         let gathered = self.way().gathered.saturating_add(length);
@@ -38,7 +38,7 @@ impl Walk<'_, '_, '_> {
         }
     }
 
-    /// Releases the held pieces unchanged.
+    /// Abandons the decoding of the body, and releases its held pieces unchanged.
     pub(super) fn give_up_decoding(&mut self) {
         let class = Class(self.way().class);
         self.way().codings = 0;
@@ -54,7 +54,7 @@ impl Walk<'_, '_, '_> {
         }
     }
 
-    /// Emits the decoded body of the held pieces.
+    /// Decodes the held pieces of the body, and emits the result.
     pub(super) fn decode(&mut self) {
         let codings = self.codings();
         self.cx.gather(&self.it.ways[self.way].held, &mut self.decoder.input);
@@ -105,23 +105,23 @@ pub(super) struct BodyDecoder {
     output: Vec<u8>,
 }
 
-/// Output size in bytes below which the limit of the decompression ratio is not enforced; short
-/// runs compress very well.
+/// Output size in bytes up to which the ratio of output to input is not limited: short repetitive
+/// bodies compress very well.
 const RATIO_FREE_SIZE: usize = 64 * 1024;
 /// Growth step of the output buffer in bytes.
 const OUTPUT_STEP: usize = 64 * 1024;
-/// Maximum number of nested codings that are undone; a session cannot record more.
+/// Maximum number of nested codings that are undone. The state of a session has no room for more.
 const CODINGS_MAX: usize = 4;
 
 impl BodyDecoder {
-    /// Creates a decoder with at most `most` bytes of output and, beyond 64 KB, `ratio` times the
-    /// input.
+    /// Creates a decoder that produces at most `most` bytes of output per body. Beyond 64 KiB the
+    /// output is also limited to `ratio` times the input.
     pub(super) const fn new(ratio: usize, most: usize) -> Self {
         Self { ratio, most, input: Vec::new(), output: Vec::new() }
     }
 
-    /// Undoes the codings of the input; returns the counter of the result. A coding that was
-    /// announced but not applied is skipped.
+    /// Undoes the codings of the input, and returns the counter under which the result is counted.
+    /// Skips a coding that was announced but not applied.
     fn decode(&mut self, codings: Codings) -> Result<Counter, Counter> {
         let limit = self.input.len().saturating_mul(self.ratio).max(RATIO_FREE_SIZE).min(self.most);
         let (mut whole, mut undone) = (true, false);
@@ -146,7 +146,7 @@ impl BodyDecoder {
     }
 }
 
-/// Undoes one coding; returns true if the coded form was complete.
+/// Undoes one coding and appends the result to `out`. Returns true if the coded form was complete.
 fn undo(coding: Coding, bytes: &[u8], out: &mut Vec<u8>, limit: usize) -> Result<bool, Counter> {
     match coding {
         Coding::Gzip => gunzip(bytes, out, limit),
@@ -170,7 +170,7 @@ fn undo(coding: Coding, bytes: &[u8], out: &mut Vec<u8>, limit: usize) -> Result
     }
 }
 
-/// State of the decompression at the end of its input.
+/// The outcome of decompressing one coding.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum End {
     /// The decoder has reached the regular end of the format.
@@ -181,8 +181,8 @@ enum End {
     Corrupt,
 }
 
-/// Decodes consecutive gzip members (RFC 1952), ignoring checksums; returns true if the last member
-/// is complete.
+/// Decodes consecutive gzip members (RFC 1952) without checking their checksums. Returns true if
+/// the last member is complete.
 fn gunzip(bytes: &[u8], out: &mut Vec<u8>, limit: usize) -> Result<bool, Counter> {
     const TRAILER: usize = 8;
     let mut rest = skip_gzip_header(bytes).ok_or(why::NOT_DECODABLE)?;
@@ -223,7 +223,8 @@ fn skip_gzip_header(bytes: &[u8]) -> Option<&[u8]> {
     Some(rest)
 }
 
-/// Inflates raw deflate (RFC 1951); returns the kind of end and the bytes consumed.
+/// Inflates raw deflate data (RFC 1951). Returns how the data ended, and the number of bytes
+/// consumed.
 fn inflate(bytes: &[u8], out: &mut Vec<u8>, limit: usize) -> Result<(End, usize), Counter> {
     let mut inflate = Decompress::new(false);
     loop {

@@ -1,5 +1,5 @@
-//! Descriptions: of a message once its head is complete, and of a request with its response once
-//! both have ended.
+//! Descriptions of HTTP traffic: of a message once its head is complete, and of an exchange (a
+//! request with its response) once both have ended.
 
 use super::state::HttpDirection;
 use super::walk::Walk;
@@ -12,12 +12,12 @@ use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig};
 use wire::http::{Head, Start};
 use wire::record::{Field, Record, RecordKind, Writer};
 
-/// Size of a description in bytes, texts of the head excluded.
+/// Size of a description in bytes, not counting the texts from the head.
 const BASE_SIZE: usize = 256;
 
 impl<'a> Walk<'_, '_, 'a> {
-    /// Emits the description of a message that begins; `alone` if no fragment follows. A message
-    /// that already broke off is marked as incomplete.
+    /// Emits the description of a message that begins. If `alone`, no fragment of the message
+    /// follows. A message that already broke off is marked as incomplete.
     pub(super) fn describe(&mut self, head: &Head<'_>, alone: bool) {
         let requests = self.is_requests();
         self.cx.count(if requests { why::REQUESTS } else { why::RESPONSES }, 1);
@@ -65,7 +65,7 @@ impl<'a> Walk<'_, '_, 'a> {
         }
     }
 
-    /// Returns the arrival time of the head's first byte.
+    /// Returns the time at which the first byte of the message's head arrived.
     fn begin_time(&self) -> u64 {
         let held = self.cx.front(&self.it.ways[self.way].held);
         held.map_or(self.block.context.time, |(_, block)| block.context.time)
@@ -78,7 +78,8 @@ impl<'a> Walk<'_, '_, 'a> {
         Endpoints::of(block, !self.is_requests())
     }
 
-    /// Emits an exchange, described by its request, its response and the observed bodies.
+    /// Emits an exchange as one description of its request, its response and the observed parts of
+    /// their bodies.
     pub(super) fn emit_exchange(
         &mut self,
         request: Option<Record<'a>>,
@@ -143,7 +144,7 @@ impl<'a> Walk<'_, '_, 'a> {
     }
 }
 
-/// The observed part of a body.
+/// The size of the observed part of a body.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ObservedBody {
     pub(super) bytes: u64,
@@ -200,7 +201,7 @@ fn write_response(
     writer.number(Field::ResponseHead, (head.end - head.begin) as u64);
 }
 
-/// Writes the fields of a head about its body.
+/// Writes the header fields of a head that describe the message's body.
 fn write_body_fields(writer: &mut Writer<'_>, head: &Head<'_>) {
     let fields = &head.fields;
     write_line(writer, Field::ContentType, fields.content_type);
@@ -210,7 +211,8 @@ fn write_body_fields(writer: &mut Writer<'_>, head: &Head<'_>) {
     }
 }
 
-/// Writes the response's part of an exchange; without an observed request, also the common fields.
+/// Writes the response's fields of an exchange. If `alone` (the request was not observed), also
+/// writes the time and the endpoints, which otherwise are those of the request.
 fn write_exchange_response(writer: &mut Writer<'_>, record: &Record<'_>, alone: bool) {
     for (field, value) in record.fields() {
         match field {
@@ -238,7 +240,7 @@ fn write_text(writer: &mut Writer<'_>, field: Field, value: &[u8]) {
     }
 }
 
-/// Writes a field value as one line.
+/// Writes the value of a header field as one line.
 fn write_line(writer: &mut Writer<'_>, field: Field, value: &[u8]) {
     if !value.is_empty() {
         writer.line(field, value);

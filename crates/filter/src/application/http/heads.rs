@@ -1,4 +1,4 @@
-//! Starts of messages: protocol detection, and heads in one or several pieces.
+//! Starts of messages: protocol detection, and heads that arrive in one or several pieces.
 
 use super::options::Emit;
 use super::state::{HttpDirection, Phase, Protocol};
@@ -10,9 +10,9 @@ use wire::http::{
 
 /// Class of a response whose status is not a number from 100 to 999.
 const NO_STATUS: u32 = 999;
-/// Number of bytes of a response in which a head after stray lines is searched.
+/// Number of bytes at the start of a response within which a head after stray lines is searched.
 const JUNK_MAX: usize = 256;
-/// Number of bytes that decide the protocol of a connection.
+/// Number of bytes at the start of a connection that decide its protocol.
 const GUESS_SIZE: usize = 32;
 
 impl Walk<'_, '_, '_> {
@@ -50,16 +50,16 @@ impl Walk<'_, '_, '_> {
         }
     }
 
-    /// Returns true if bytes without a head may belong to a response: in lenient mode, the first
-    /// bytes of the direction, if a request is pending.
+    /// Returns true if bytes without a head may belong to a response. This holds in lenient mode
+    /// for the first bytes of a direction while a request is pending.
     fn may_be_headless(&self) -> bool {
         let lenient = self.options.mode == ParseMode::Lenient;
         let first = self.it.ways[self.way].phase() == Phase::New;
         lenient && first && !self.is_requests() && self.pending_request().is_some()
     }
 
-    /// Handles a head after stray lines, or a body without a head (HTTP/0.9), which ends with its
-    /// connection.
+    /// Handles a head after stray lines, or a body without a head (HTTP/0.9), which ends when its
+    /// connection ends.
     fn take_headless(&mut self) {
         let rest = self.rest();
         let within = rest.get(..JUNK_MAX).unwrap_or(rest);
@@ -80,8 +80,8 @@ impl Walk<'_, '_, '_> {
         self.begin_message(&head, self.at, self.at);
     }
 
-    /// Returns true if the first bytes allow HTTP/1, and derives the direction of requests.
-    /// Otherwise the bytes have been handled.
+    /// Returns true if the first bytes of a direction may be HTTP/1, and derives from them which
+    /// direction carries requests. If it returns false, the bytes have been handled.
     pub(super) fn may_be_http(&mut self, rest: &[u8]) -> bool {
         let lost = self.way().phase() == Phase::Lost;
         match guess(rest) {
@@ -97,8 +97,8 @@ impl Walk<'_, '_, '_> {
 
     /// Stops parsing a direction that is not HTTP/1. A recognized protocol also stops the other
     /// direction; an unrecognized one only if the other direction was stopped as well. A direction
-    /// out of sync stays so after an unrecognized protocol: it may still become HTTP/1. Always
-    /// returns false.
+    /// that lost its framing is not stopped by an unrecognized protocol, because HTTP/1 may still
+    /// follow. Always returns false.
     pub(super) fn reject_protocol(&mut self, protocol: Protocol) -> bool {
         let lost = self.way().phase() == Phase::Lost;
         self.release_held(self.way, why::NOT_HTTP);
@@ -123,7 +123,7 @@ impl Walk<'_, '_, '_> {
         }
     }
 
-    /// Holds the rest of the block as a piece of a head.
+    /// Holds the rest of the block as a piece of an incomplete head.
     fn hold_head(&mut self, length: usize, seek: HeadSearch) {
         let gathered = self.way().gathered.saturating_add(length as u32);
         if gathered as usize > self.options.head {
@@ -140,14 +140,14 @@ impl Walk<'_, '_, '_> {
         }
     }
 
-    /// Holds the rest of the block. Returns false without memory for it.
+    /// Holds the rest of the block. Returns false if memory is lacking.
     pub(super) fn hold_rest(&mut self) -> bool {
         let piece = self.block.narrow(self.at, u32::MAX);
         self.at = self.block.length();
         self.cx.hold_part(&mut self.it.ways[self.way].held, &piece, &mut self.emitted)
     }
 
-    /// Continues a head with held pieces.
+    /// Continues a head whose earlier pieces are held.
     pub(super) fn continue_head(&mut self) {
         let rest = self.rest();
         let mut seek = HeadSearch::of(self.way().seek);
@@ -173,8 +173,9 @@ impl Walk<'_, '_, '_> {
         *self.text = text;
     }
 
-    /// Ends a direction within a head. If the start line is complete, a message is described by it
-    /// and the complete fields, without a body, and marked as incomplete (RFC 9112 §8).
+    /// Ends a direction that broke off within a head. If the start line is complete, the start line
+    /// and the complete header fields are described as a message without a body, marked as
+    /// incomplete (RFC 9112 §8).
     pub(super) fn end_within_head(&mut self) {
         let mut text = std::mem::take(self.text);
         self.cx.gather(&self.it.ways[self.way].held, &mut text);
@@ -198,7 +199,7 @@ impl Walk<'_, '_, '_> {
         *self.text = text;
     }
 
-    /// Begins a message; the last piece of its head is `from..to` in the block.
+    /// Begins a message. The last piece of its head is the range `from..to` of the block.
     pub(super) fn begin_message(&mut self, head: &Head<'_>, from: u32, to: u32) {
         if head.is_preface() {
             // The response that accepted the switch was not observed.
@@ -220,7 +221,7 @@ impl Walk<'_, '_, '_> {
         }
     }
 
-    /// Records and describes a message; `broken` if it broke off in its head.
+    /// Records and describes a message. If `broken`, the message broke off within its head.
     fn open_message(&mut self, head: &Head<'_>, body: Body, broken: bool) {
         self.it.kind = Protocol::Http1.number();
         let other = &mut self.it.ways[1 - self.way];

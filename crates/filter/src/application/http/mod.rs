@@ -1,14 +1,14 @@
 //! `http`: extracts HTTP/1 messages from streams, classifies and describes them.
 //!
-//! In: ordered blocks of connections from `tcp`, holes included. Out: messages: for each a
+//! Input: ordered blocks of connections from `tcp`, holes included. Output: messages: for each a
 //! description (`wire::record`, empty view), then its bytes as views of the frames in which they
-//! arrived. Bodies are not copied: a length is counted down, and chunk framing is parsed byte by
-//! byte (`wire::http`). Only a head across blocks is copied, for parsing; its pieces are emitted
-//! unchanged. [SL §4.2], CONTRACT 4-8
+//! arrived. Bodies are not copied: the filter counts a `Content-Length` down, and parses chunk
+//! framing byte by byte (`wire::http`). Only a head that spans several blocks is copied, for
+//! parsing; its pieces are emitted unchanged. [SL §4.2], CONTRACT 4-8
 //!
-//! State is plain data, 152 bytes per connection. The description of a request is held there until
-//! the response arrives: responses arrive in the order of requests (RFC 9112 §9.3.2), and their
-//! framing depends on them (§6.3).
+//! State is plain data, 152 bytes per connection. The description of a request is held in this
+//! state until the response arrives: responses arrive in the order of requests (RFC 9112 §9.3.2),
+//! and their framing depends on them (§6.3).
 //!
 //! Parsing is lenient by default: an observer must not see less than the endpoints do. After a loss
 //! the filter resynchronizes at the next block that begins with a message.
@@ -149,7 +149,7 @@ const fn method_names() -> [(&'static str, u32); METHODS.len() + 1] {
     names
 }
 
-/// Returns the effect: only decoding creates new bytes.
+/// Returns the effect of the filter on blocks: only decoding creates new bytes.
 fn effect(arguments: &Arguments) -> Effect {
     let kind = if arguments.flag("decode") { FilterKind::Editing } else { FilterKind::Reordering };
     Effect { kind, gives: HTTP.gives, reads: HTTP.reads }

@@ -1,4 +1,4 @@
-//! Arguments of `http`.
+//! Parsed arguments of `http`.
 
 use wire::http::ParseMode;
 
@@ -15,7 +15,7 @@ pub(super) struct Options {
     pub(super) most: usize,
 }
 
-/// The parts of a message that follow its description.
+/// The parts of a message that are emitted after its description.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Emit {
     Message,

@@ -1,4 +1,5 @@
-//! Output: fragments of messages as views of the block, and other bytes unchanged.
+//! Output of the filter: fragments of messages as views of the block, and bytes outside of messages
+//! unchanged.
 
 use super::options::Emit;
 use super::state::Phase;
@@ -31,7 +32,8 @@ impl<'a> Walk<'_, '_, 'a> {
         }
     }
 
-    /// Continues the body of the open message from `from` to the current offset.
+    /// Continues the body of the open message with the bytes from offset `from` to the current
+    /// offset.
     pub(super) fn emit_data(&mut self, from: u32, last: bool) {
         let coded = self.way().codings != 0;
         match self.options.emit {
@@ -44,7 +46,7 @@ impl<'a> Walk<'_, '_, 'a> {
         }
     }
 
-    /// Emits the open message's fragment up to the current offset.
+    /// Emits the pending fragment of the open message, which ends at the current offset.
     pub(super) fn flush(&mut self, last: bool) {
         let from = self.open.take().filter(|from| last || *from < self.at);
         if let Some(from) = from {
@@ -58,7 +60,7 @@ impl<'a> Walk<'_, '_, 'a> {
         if self.it.ways[self.way].broken != 0 { Flags::END } else { Flags::LAST }
     }
 
-    /// Emits a fragment of the open message.
+    /// Emits a range of the block as a fragment of the open message.
     pub(super) fn emit_fragment(&mut self, from: u32, to: u32, last: bool) {
         let mut piece = self.block.narrow(from, to - from).with_class(Class(self.way().class));
         let end = self.last_flag();
@@ -72,8 +74,9 @@ impl<'a> Walk<'_, '_, 'a> {
         self.cx.give_part(piece, &mut self.emitted);
     }
 
-    /// Returns a function that clears the flags of the stream (first, last, end) and sets the
-    /// direction: requests forward, responses backward.
+    /// Returns a function that converts the flags of a stream block to those of a message: it
+    /// clears the stream's flags (first, last, end) and sets the direction, forward for requests
+    /// and backward for responses.
     pub(super) fn to_message_flags(&self) -> impl Fn(Flags) -> Flags + use<> {
         let requests = self.is_requests();
         move |flags: Flags| {

@@ -1,5 +1,5 @@
-//! Pairs requests with responses: the n-th with the n-th (RFC 9112 §9.3.2), except interim
-//! responses.
+//! Pairs requests with responses: the n-th request belongs to the n-th response (RFC 9112 §9.3.2),
+//! where interim responses do not count.
 //!
 //! Pending descriptions are held in one list: a request under key `4 n`, the observed part of its
 //! body under `4 n + 1`, its open response under `4 n + 2`. The latter two exist only if exchanges
@@ -15,11 +15,12 @@ use wire::record::{Field, Record};
 
 const REQUEST_BODY: u32 = 1;
 const RESPONSE: u32 = 2;
-/// Mask of the bits in a key that distinguish request, body and response of an exchange.
+/// Mask of the bits in a key that distinguish the request, its body and its response.
 const PART_MASK: u32 = 3;
 
 impl<'a> Walk<'_, '_, 'a> {
-    /// Returns the request to which the next response belongs, with its key.
+    /// Returns the request to which the next response belongs, with the request's key; `None` if no
+    /// request is pending.
     pub(super) fn pending_request(&self) -> Option<(u32, Record<'a>)> {
         let (key, block) = self.cx.front(&self.it.pending)?;
         let record = Record::parse(block.frame).filter(|_| key & PART_MASK == 0)?;
@@ -37,7 +38,7 @@ impl<'a> Walk<'_, '_, 'a> {
         }
     }
 
-    /// Holds the description of a request until its response arrives.
+    /// Holds the description of a request until the response arrives.
     pub(super) fn hold_request(&mut self, described: &Block<'a>) {
         let key = self.it.next_request << 2;
         let waiting = self.it.pending.len() as usize;
@@ -53,7 +54,7 @@ impl<'a> Walk<'_, '_, 'a> {
         }
     }
 
-    /// Holds the description of a response until it ends.
+    /// Holds the description of a response until the response ends.
     pub(super) fn hold_response(&mut self, described: &Block<'a>, request: Option<u32>) {
         let key = request.unwrap_or(self.it.next_request << 2) | RESPONSE;
         if request.is_none() {
@@ -62,8 +63,8 @@ impl<'a> Walk<'_, '_, 'a> {
         self.cx.keep(&mut self.it.pending, described, key);
     }
 
-    /// Handles the end of a request: if exchanges are requested and its response is pending, holds
-    /// a record of the observed body.
+    /// Handles the end of a request. If exchanges are requested and the response is pending, holds
+    /// a record of the observed part of the request body.
     pub(super) fn end_request(&mut self) {
         let seen = ObservedBody::of(self.way());
         let nothing = seen.bytes == 0 && seen.missing == 0 && !seen.broken;
@@ -78,7 +79,8 @@ impl<'a> Walk<'_, '_, 'a> {
         }
     }
 
-    /// Handles the end of a response: ends its request too, unless the response is interim.
+    /// Handles the end of a response. Ends the request of the response too, unless the response is
+    /// interim.
     pub(super) fn end_response(&mut self) {
         if is_interim(Class(self.way().class)) {
             return;
@@ -96,7 +98,7 @@ impl<'a> Walk<'_, '_, 'a> {
         self.forget_front(front);
     }
 
-    /// Ends all pending requests, to which no response will arrive.
+    /// Ends all pending requests, because no response will arrive.
     pub(super) fn drop_pending(&mut self) {
         while let Some((front, _)) = self.cx.front(&self.it.pending) {
             self.cx.count(why::UNPAIRED, 1);
@@ -117,7 +119,8 @@ impl<'a> Walk<'_, '_, 'a> {
         }
     }
 
-    /// Emits the oldest exchange; `ended` if its response ended in this block.
+    /// Emits the exchange of the oldest request. If `ended`, the response ended in the current
+    /// block.
     fn emit_front_exchange(&mut self, ended: bool) {
         let (mut request, mut sent, mut response) = (None, None, None);
         let mut front = None;

@@ -1,15 +1,17 @@
-//! State of a connection: plain data, 152 bytes.
+//! State of an HTTP connection: plain data, 152 bytes.
 
 use crate::contract::{Block, Field, HeldList, Session, Unit};
 use abi::{Class, Flags};
 use wire::http::Body;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-/// The state of a connection; the private session holds the tallies.
+/// The state of a connection. The private session, which belongs to the filter itself, holds the
+/// tallies.
 #[derive(FromBytes, IntoBytes, Immutable, Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub(super) struct HttpConnection {
-    /// Directions by the number that the stream filter assigns: 0 forward, 1 backward.
+    /// The two directions, indexed by the number that the stream filter assigns: 0 forward, 1
+    /// backward.
     pub(super) ways: [HttpDirection; 2],
     /// Pending descriptions: requests under key `4 n`, their bodies under `4 n + 1`, responses
     /// under `4 n + 2`.
@@ -20,10 +22,10 @@ pub(super) struct HttpConnection {
     pub(super) unheld: u32,
     /// Protocol: one of [`Protocol`], 0 if unknown.
     pub(super) kind: u8,
-    /// Nonzero if requests go backward: without a handshake the stream filter guessed the
-    /// direction.
+    /// Nonzero if requests flow in the backward direction. Without a handshake the stream filter
+    /// guessed the direction.
     pub(super) flipped: u8,
-    /// Nonzero if the last request may switch the protocol.
+    /// Nonzero if the last request may switch the connection to another protocol.
     pub(super) may_switch: u8,
     pub(super) spare: u8,
     /// Number of connections per protocol; used in the private session only.
@@ -52,23 +54,23 @@ impl Session for HttpConnection {
 const SPEAKS_HELP: &str = "0 not known yet, 1 HTTP/1, 2 TLS, 3 HTTP/2, 4 something else";
 const BODY_HELP: &str = "seen of the body of the open message";
 
-/// The state of one direction.
+/// The state of one direction of a connection.
 #[derive(FromBytes, IntoBytes, Immutable, Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub(super) struct HttpDirection {
     /// Progress in the open message's body.
     pub(super) body: Body,
-    /// Body bytes observed.
+    /// Number of bytes of the open message's body that were observed.
     pub(super) seen: u64,
-    /// Body bytes missing.
+    /// Number of bytes of the open message's body that are missing.
     pub(super) missing: u32,
     /// Held pieces of an incomplete head, or of a body to be decoded.
     pub(super) held: HeldList,
-    /// Number of held bytes.
+    /// Number of bytes in the held pieces.
     pub(super) gathered: u32,
     /// Class of the open message.
     pub(super) class: u32,
-    /// Content codings to undo.
+    /// Content codings of the body that the filter will undo.
     pub(super) codings: u16,
     /// Discriminant of a [`Phase`].
     pub(super) state: u8,
@@ -88,23 +90,23 @@ pub(super) struct HttpDirection {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub(super) enum Phase {
-    /// Nothing observed yet.
+    /// No byte of the direction was observed yet.
     New,
-    /// Between messages.
+    /// Between two messages.
     Between,
-    /// In a head, pieces of which are held.
+    /// In a head that is not complete; its pieces are held.
     Head,
     /// In a body.
     Body,
-    /// Out of sync with the message framing.
+    /// The message framing was lost.
     Lost,
-    /// Not HTTP/1.
+    /// The direction does not carry HTTP/1.
     Other,
-    /// Another protocol, after both ends agreed to switch.
+    /// Both ends have switched to another protocol.
     Switched,
-    /// After the last message of a strict connection.
+    /// After the last message of a connection, in strict mode.
     Closed,
-    /// Ended.
+    /// The direction has ended.
     Ended,
 }
 

@@ -1,7 +1,7 @@
-//! The pass over one block of a direction: assigns its bytes to messages.
+//! Pass over one block of a direction that assigns the bytes of the block to messages.
 //!
-//! In: the state of the connection, and the block. Out: fragments. The block itself is emitted as
-//! the first fragment, so that a message of one block costs only its description.
+//! Input: the state of the connection, and the block. Output: fragments. The block itself is
+//! emitted as the first fragment, so that a message of one block costs only its description.
 
 use super::decode::BodyDecoder;
 use super::heads::is_certain_start;
@@ -21,11 +21,12 @@ pub(super) struct Walk<'w, 'c, 'a> {
     pub(super) block: Block<'a>,
     /// Direction of the block.
     pub(super) way: usize,
-    /// Number of bytes consumed.
+    /// Number of bytes of the block processed so far.
     pub(super) at: u32,
     /// Start of the open message's pending fragment.
     pub(super) open: Option<u32>,
-    /// True once a part of the block was emitted or held: further parts are new blocks.
+    /// True once a part of the block was emitted or held. Further parts are then emitted as new
+    /// blocks.
     pub(super) emitted: bool,
 }
 
@@ -36,7 +37,7 @@ pub(super) fn into_hole(block: Block<'_>) -> Block<'_> {
     Block { pointer, frame: &[], marks, context: block.context }
 }
 
-/// Returns an empty hole that ends a direction without FIN.
+/// Returns an empty hole that marks the end of a direction without FIN.
 pub(super) fn end_hole<'a>(key: u64, way: usize, now: Time) -> Block<'a> {
     let back = if way == 1 { Flags::BACKWARD } else { Flags::NONE };
     let context = BlockMetadata {
@@ -93,7 +94,8 @@ impl<'w, 'c, 'a> Walk<'w, 'c, 'a> {
         }
     }
 
-    /// Ends a direction whose connection was closed; emits nothing for the block.
+    /// Ends a direction whose connection was closed. Emits nothing for the block, which only
+    /// carries the end.
     pub(super) fn close(mut self) {
         self.emitted = true;
         self.end_direction();
@@ -182,7 +184,8 @@ impl<'w, 'c, 'a> Walk<'w, 'c, 'a> {
         }
     }
 
-    /// Handles a syntax error: detects a switched protocol, or loses the framing.
+    /// Handles a syntax error: either detects that the protocol was switched, or gives up the
+    /// message framing.
     pub(super) fn handle_fault(&mut self) {
         let may_switch = self.it.may_switch != 0 && self.is_requests();
         if self.it.protocol().is_none() {
@@ -208,8 +211,8 @@ impl<'w, 'c, 'a> Walk<'w, 'c, 'a> {
         self.pass_unanswered(why::MALFORMED);
     }
 
-    /// Abandons the message framing; for responses also the pairing with requests. Exchanges of
-    /// complete requests are emitted first; open requests stay pending.
+    /// Abandons the message framing and, for responses, the pairing with requests. Exchanges whose
+    /// requests are complete are emitted first; requests that are still open stay pending.
     pub(super) fn lose_framing(&mut self) {
         self.release_held(self.way, why::LOST);
         self.way().enter(Phase::Lost);
@@ -218,7 +221,7 @@ impl<'w, 'c, 'a> Walk<'w, 'c, 'a> {
         }
     }
 
-    /// Handles bytes that were never captured.
+    /// Handles a hole: bytes that were never captured.
     fn take_hole(&mut self) {
         let length = self.block.length();
         if length == 0 {
@@ -274,7 +277,7 @@ impl<'w, 'c, 'a> Walk<'w, 'c, 'a> {
         self.it.ways[self.way].body.has_ended()
     }
 
-    /// Returns the codings of the open body.
+    /// Returns the content codings of the open body.
     pub(super) fn codings(&mut self) -> Codings {
         Codings::of(self.way().codings)
     }

@@ -2,11 +2,11 @@
 
 use crate::contract::{Counter, Reason};
 
-/// Reasons, in the order of the description.
+/// Reasons for missing classes, in the order in which the filter's description lists them.
 pub(super) const REASONS: &[&str] =
     &["not http", "malformed", "lost", "cut", "switched", "after close", "no session"];
 
-/// Counters, in the order of the description.
+/// Counters, in the order in which the filter's description lists them.
 pub(super) const COUNTERS: &[&str] = &[
     "requests",
     "responses",

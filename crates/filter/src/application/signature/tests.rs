@@ -1,5 +1,5 @@
-//! Signatures on texts segmented at every offset, on similar texts that do not match, and on
-//! captures.
+//! Tests of the signatures on texts segmented at every offset, on similar texts that must not
+//! match, and on captures.
 
 use super::*;
 use crate::testing::{Fragment, Node, pieces};

@@ -1,7 +1,7 @@
-//! Protocol detection and hellos in the two directions of a connection.
+//! Protocol detection and parsing of hellos in the two directions of a TLS connection.
 //!
-//! In: the blocks of one direction in order. Out: descriptions of hellos, and the same blocks with
-//! their class.
+//! Input: the blocks of one direction in order. Output: descriptions of hellos, and the same blocks
+//! with their class.
 
 use super::{
     Buffers, CLIENTS, CUT, GAP, MALFORMED, NO_HELLO, NOT_TLS, SERVERS, TOO_LONG, ja4::fingerprint,
@@ -20,28 +20,29 @@ const PIECES_MAX: u32 = 1024;
 const DESCRIPTION_MAX: usize = 4096;
 /// Maximum length of a server name in bytes; names in DNS are shorter.
 const NAME_MAX: usize = 512;
-/// Maximum application protocols in a description.
+/// Maximum number of application protocols in a description.
 const PROTOCOLS_MAX: usize = 8;
 
-/// The state of a connection.
+/// The TLS state of a connection.
 #[derive(FromBytes, IntoBytes, Immutable, Default, Clone, Copy, Debug)]
 #[repr(C)]
 pub(super) struct TlsConnection {
     forward: TlsDirection,
     backward: TlsDirection,
-    /// Description of the client's hello, held until the server's hello, whose description copies
-    /// server name and JA4.
+    /// Description of the client's hello. It is held until the server's hello arrives, whose
+    /// description repeats the server name and the JA4 fingerprint.
     client_description: HeldList,
-    /// The version chosen, or else offered; 0 if unknown.
+    /// The version that the server chose, or until then the version that the client offered; 0 if
+    /// unknown.
     version: u16,
-    /// Nonzero once the server has chosen.
+    /// Nonzero once the server has chosen the version.
     chosen: u8,
     /// Length of the session id that the client offers to resume.
     resumes: u8,
     session: [u8; 32],
 }
 
-/// The state of one direction.
+/// The TLS state of one direction of a connection.
 #[derive(FromBytes, IntoBytes, Immutable, Default, Clone, Copy, Debug)]
 #[repr(C)]
 struct TlsDirection {
@@ -104,7 +105,8 @@ impl TlsConnection {
         [self.forward, self.backward].iter().all(|way| way.seen == way.ended)
     }
 
-    /// Releases all held blocks; an undecided direction is decided for this reason.
+    /// Releases all held blocks. A direction that is still undecided is decided to be unreadable
+    /// for this reason.
     pub(super) fn give_up(&mut self, why: Reason, cx: &mut StreamContext<'_, '_>) {
         self.decide(false, Err(why), cx);
         self.decide(true, Err(why), cx);
@@ -177,8 +179,8 @@ impl TlsConnection {
         }
     }
 
-    /// Parses all bytes received in a direction, this block included, and describes a hello.
-    /// Returns `None` if more bytes are needed.
+    /// Parses all bytes received in a direction, including those of this block, and describes the
+    /// hello in them. Returns `None` if more bytes are needed.
     fn parse_hello<'a>(
         &mut self,
         block: Block<'a>,
@@ -229,7 +231,7 @@ impl TlsConnection {
         })
     }
 
-    /// Decides a direction, unless decided already, and releases its blocks.
+    /// Decides a direction that is still undecided, and releases its held blocks.
     fn decide(
         &mut self,
         backward: bool,
@@ -253,8 +255,8 @@ impl TlsConnection {
         cx.pass(block.with_class(class));
     }
 
-    /// Returns the class of a block: the version; no class if the direction is not TLS, or if it is
-    /// unreadable and the version unknown.
+    /// Returns the class of a block, which is the TLS version. A direction that is not TLS has no
+    /// class, nor has an unreadable direction while the version is unknown.
     fn class(&mut self, backward: bool, cx: &mut StreamContext<'_, '_>) -> Class {
         let version = self.version;
         match Reason::of_mark(self.way(backward).decided.saturating_sub(DECIDED_TLS)) {
@@ -339,7 +341,7 @@ impl TlsConnection {
         self.drop_client_description(cx);
     }
 
-    /// Drops the client's description.
+    /// Drops the held description of the client's hello.
     fn drop_client_description(&mut self, cx: &mut StreamContext<'_, '_>) {
         while !self.client_description.is_empty() {
             cx.forget(&mut self.client_description);
@@ -347,7 +349,7 @@ impl TlsConnection {
     }
 }
 
-/// Makes the description of a hello that begins in block `first`.
+/// Creates the description of a hello that begins in block `first`; `None` without memory.
 fn describe<'a>(
     version: u16,
     first: Block<'a>,

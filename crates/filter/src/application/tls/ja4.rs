@@ -1,15 +1,15 @@
 //! JA4: a client fingerprint from the set of offers in its hello (FoxIO, "JA4: TLS Client
 //! Fingerprinting", a specification under the BSD license).
 //!
-//! In: a ClientHello. Out: 36 characters: transport, version, presence of a server name, numbers of
-//! cipher suites and extensions, first protocol; then two truncated hashes, of the sorted cipher
-//! suites, and of the sorted extensions with the signature algorithms. GREASE is ignored
-//! everywhere.
+//! Input: a ClientHello. Output: 36 characters: transport, version, presence of a server name,
+//! numbers of cipher suites and extensions, first protocol; then two truncated hashes, of the
+//! sorted cipher suites, and of the sorted extensions with the signature algorithms. GREASE is
+//! ignored everywhere.
 
 use sha2::{Digest, Sha256};
 use wire::tls::{ClientHello, Version, extension, is_grease};
 
-/// Length of a fingerprint in characters.
+/// Length of a JA4 fingerprint in characters.
 const LENGTH: usize = 36;
 /// Length of a truncated hash in characters.
 const HASH_SIZE: usize = 12;
@@ -52,8 +52,8 @@ pub(super) fn fingerprint(hello: &ClientHello<'_>, numbers: &mut Vec<u16>) -> [u
     text
 }
 
-/// Returns the two digits of the highest version in the extension, or of the legacy field without
-/// one.
+/// Returns the two characters for the highest version in the `supported_versions` extension, or for
+/// the legacy version if there is no such extension.
 fn version(hello: &ClientHello<'_>) -> [u8; 2] {
     let highest = hello.versions().and_then(|words| words.without_grease().max());
     match highest.map_or(hello.version, Version) {
@@ -67,14 +67,14 @@ fn version(hello: &ClientHello<'_>) -> [u8; 2] {
     }
 }
 
-/// Formats a number as two digits, at most 99.
+/// Formats a number as two decimal digits; numbers above 99 become 99.
 fn count(number: usize) -> [u8; 2] {
     let number = number.min(99) as u8;
     [b'0' + number / 10, b'0' + number % 10]
 }
 
-/// Returns the first and last character of the first protocol; of its hexadecimal form if either is
-/// not alphanumeric.
+/// Returns the first and last character of the first offered protocol, or of its hexadecimal form
+/// if either character is not alphanumeric.
 fn alpn_ends(protocol: &[u8]) -> [u8; 2] {
     let (Some(&first), Some(&last)) = (protocol.first(), protocol.last()) else { return *b"00" };
     if first.is_ascii_alphanumeric() && last.is_ascii_alphanumeric() {

@@ -1,10 +1,10 @@
 //! `tls`: recognizes TLS connections, classifies them by version, and describes their hellos.
 //!
-//! In: ordered bytes of connections from `tcp`, holes included. Out: the same blocks, unchanged but
-//! for their class, and before the blocks of each hello a description of it: a `wire::record` with
-//! an empty view, first and last fragment of a message of its own (CONTRACT 6). The output is thus
-//! still a stream. Blocks are held until their direction's first message is readable, and copied
-//! only if it spans several. [SL §4.2]
+//! Input: ordered bytes of connections from `tcp`, holes included. Output: the same blocks,
+//! unchanged but for their class, and before the blocks of each hello a description of it: a
+//! `wire::record` with an empty view, first and last fragment of a message of its own (CONTRACT 6).
+//! The output is thus still a stream. Blocks are held until their direction's first message is
+//! readable, and copied only if it spans several. [SL §4.2]
 //!
 //! Each direction is decided once, by its first bytes. An unreadable direction (a gap, an
 //! inconsistent hello) has the version of the other direction, if known. After a HelloRetryRequest
@@ -101,7 +101,7 @@ struct Buffers {
     blocks: Vec<u8>,
     /// Payloads of records.
     records: Vec<u8>,
-    /// Numbers to sort.
+    /// Scratch space for sorting the numbers that a fingerprint covers.
     numbers: Vec<u16>,
 }
 

@@ -1,5 +1,5 @@
-//! Coverage bitmap of a datagram: one bit per 8 bytes, since fragments begin at multiples of eight.
-//! Plain data, part of a datagram's state.
+//! Bitmap of the received parts of a datagram, with one bit per 8 bytes, since fragments begin at
+//! multiples of eight. Plain data, part of a datagram's state.
 
 use std::ops::Range;
 use zerocopy::{FromBytes, Immutable, IntoBytes};

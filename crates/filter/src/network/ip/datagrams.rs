@@ -1,9 +1,9 @@
 //! Reassembly of IP datagrams; the state is plain data and can move (CONTRACT 15).
 //!
-//! In: fragments. Out: whole datagrams as new frames. Bounded in number, in fragments per datagram,
-//! in bytes by IP itself, and in time. Intervals between fragments are computed from block
-//! timestamps, so that they do not depend on batching; the path's clock only expires datagrams that
-//! no fragment completes.
+//! Input: fragments. Output: whole datagrams as new frames. The number of datagrams, the fragments
+//! per datagram and the time are bounded; IP itself bounds the bytes. Intervals between fragments
+//! are computed from block timestamps, so they do not depend on batching. The path's clock is used
+//! only to expire datagrams for which no more fragments arrive.
 //!
 //! A datagram that cannot be completed (overlaps, contradictions, too many fragments) is remembered
 //! until it expires, so that its remaining fragments do not start it anew.
@@ -16,8 +16,8 @@ use crate::prelude::*;
 use std::ops::Range;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-/// Maximum number of fragments of a datagram: enough for the longest datagram in fragments of 64
-/// bytes.
+/// Maximum number of fragments of a datagram. The longest datagram in fragments of 64 bytes has
+/// this many.
 pub(super) const FRAGMENTS_MAX: u32 = 1024;
 
 /// Minimum interval between scans for expired datagrams, in ns.
@@ -40,19 +40,20 @@ pub(super) struct Datagrams {
     policy: FragmentPolicy,
 }
 
-/// The state of a datagram; the private record holds only the seed.
+/// The state of an incomplete datagram. The private record, which belongs to the table itself, uses
+/// only the seed.
 #[derive(FromBytes, IntoBytes, Immutable, Default, Debug)]
 #[repr(C)]
 pub(super) struct Datagram {
-    /// Hash seed of the keys; only in the private record.
+    /// Hash seed of the keys; used in the private record only.
     seed: u64,
-    /// Maximum timestamp of a further fragment.
+    /// Latest timestamp at which a further fragment is accepted.
     until: Time,
-    /// Time of expiry by the path's clock.
+    /// Time on the path's clock at which the datagram expires.
     deadline: Time,
     /// Held fragments, keyed by [`FragmentKey`].
     held: HeldList,
-    /// Offset past the datagram's last byte; 0 until its last fragment arrives.
+    /// Length of the datagram's data in bytes; 0 until the last fragment arrives.
     end: u32,
     /// Number of fragments received, duplicates included.
     arrived: u32,
@@ -70,14 +71,14 @@ impl Session for Datagram {
     }
 }
 
-/// The relation of a fragment to those received before.
+/// The relation of a fragment to the fragments of the same datagram received before it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Overlap {
-    /// No overlap.
+    /// The fragment overlaps none of them.
     Disjoint,
-    /// An overlap.
+    /// The fragment overlaps at least one of them.
     Overlapping,
-    /// A contradiction to the datagram's end.
+    /// The fragment contradicts the end of the datagram.
     Contradictory,
 }
 
@@ -89,13 +90,13 @@ impl Datagrams {
         Self { table, limits, policy }
     }
 
-    /// Returns the state, for moving.
+    /// Returns the state for a move to another instance.
     pub(super) fn state(&mut self) -> &mut dyn FilterState {
         &mut self.table
     }
 
-    /// Handles a completely captured fragment: holds or drops it, or consumes it and returns the
-    /// datagram that it completes.
+    /// Handles a completely captured fragment. Either holds or drops the fragment, or consumes it
+    /// and returns the datagram that it completes.
     pub(super) fn take<'a>(
         &mut self,
         piece: &IpFragment,
@@ -199,8 +200,8 @@ impl Datagrams {
         }
     }
 
-    /// Drops `block` and the held fragments of its datagram, and marks the datagram, so that later
-    /// fragments are dropped too.
+    /// Drops `block` and the held fragments of its datagram, and marks the datagram as given up, so
+    /// that later fragments are dropped too.
     fn give_up<'a>(
         &mut self,
         key: u64,
@@ -262,8 +263,9 @@ impl Datagrams {
     }
 }
 
-/// Returns true if the policy gives up a datagram after a fragment with this relation: `drop` after
-/// any overlap, `linux` after contradictory ends; the other policies keep one of the ends.
+/// Returns true if the policy gives up a datagram after a fragment with this relation. `drop` gives
+/// up after any overlap, and `linux` after contradictory ends. The other policies keep one of the
+/// contradictory ends.
 fn refuses(policy: FragmentPolicy, fit: Overlap) -> bool {
     match policy {
         FragmentPolicy::Drop => fit != Overlap::Disjoint,
@@ -281,13 +283,14 @@ fn refuses(policy: FragmentPolicy, fit: Overlap) -> bool {
 pub(super) enum FragmentResult<'a> {
     /// The fragment was held, dropped or consumed.
     Absorbed,
-    /// The fragment completed a datagram, here as a new frame that is not counted yet.
+    /// The fragment completed a datagram, which is given here as a new frame. The frame is not
+    /// counted yet.
     Whole(Block<'a>),
 }
 
 /// Builds the datagram as a new frame: the headers of the fragment with the first byte, then the
-/// data. Returns `None` if the result is too long with these headers, and `Some(None)` without
-/// memory, which is counted.
+/// data. Returns `None` if the result is too long for these headers, and `Some(None)` if memory is
+/// lacking, which is counted.
 fn build_datagram<'a>(
     parts: &[(u32, Block<'a>)],
     end: u32,
@@ -328,7 +331,7 @@ fn copy_segment(data: &mut [u8], segment: &OwnedRange, parts: &[(u32, Block<'_>)
 }
 
 impl Datagram {
-    /// Returns the relation of a fragment to those received before.
+    /// Returns the relation of a fragment to the fragments received before it.
     fn relation(&self, piece: &IpFragment) -> Overlap {
         let ends = self.end != 0;
         let against = match piece.last {
@@ -365,8 +368,8 @@ impl Datagram {
     }
 }
 
-/// Key of a held fragment: arrival number, last-fragment flag, and offset. Lists are thus in order
-/// of arrival.
+/// Key of a held fragment: arrival number, last-fragment flag, and offset. Lists sorted by key are
+/// thus in order of arrival.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct FragmentKey(u32);
 
@@ -382,8 +385,8 @@ impl FragmentKey {
         (self.0 & (Self::LAST_FRAGMENT - 1)) * 8
     }
 
-    /// Returns true if `block`, whose key this is, covers the same bytes as `other`, held under key
-    /// `at`.
+    /// Returns true if `block`, held under this key, covers the same bytes as `other`, held under
+    /// key `at`.
     const fn covers_the_same(self, block: &Block<'_>, at: u32, other: &Block<'_>) -> bool {
         self.0 & 0xffff == at & 0xffff && block.pointer.length() == other.pointer.length()
     }

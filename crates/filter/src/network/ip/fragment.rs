@@ -1,7 +1,8 @@
-//! Parses a fragment: identifies its datagram, and locates its data there.
+//! Parser of IP fragments: identifies the datagram of a fragment and the location of the fragment's
+//! data in the datagram.
 //!
-//! In: a block. Out: a [`IpFragment`], or the reason why the fragment is unusable. The transport
-//! header is not parsed: a tiny fragment may lack it.
+//! Input: a block. Output: a [`IpFragment`], or the reason why the fragment is unusable. The
+//! transport header is not parsed, because a tiny fragment may lack it.
 
 use super::overlap::FragmentPolicy;
 use crate::layers::{self, HeaderError};
@@ -16,7 +17,7 @@ use wire::{Layers, LinkType, checksum, ipv4};
 /// Maximum length of an IPv4 packet, and of the data after a fixed IPv6 header.
 const LENGTH_MAX: u32 = 65_535;
 
-/// A fragment of a datagram. Frame offsets count from its first byte.
+/// A fragment of a datagram. Offsets in the frame count from the frame's first byte.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct IpFragment {
     /// Offset of the data in the frame.
@@ -25,7 +26,7 @@ pub(super) struct IpFragment {
     pub(super) offset: u32,
     /// Length of the data in bytes; a multiple of 8 except in the last fragment.
     pub(super) length: u32,
-    /// True for the datagram's last fragment.
+    /// True if the fragment is the last of its datagram.
     pub(super) last: bool,
     /// The IP headers.
     pub(super) head: IpHeaders,
@@ -36,9 +37,11 @@ pub(super) struct IpFragment {
 pub(super) struct IpHeaders {
     /// Offset of the first header in the frame.
     from: u32,
-    /// Offset past the headers: of the data for IPv4, of the fragment header for IPv6.
+    /// Offset past the headers in the frame: that of the data for IPv4, that of the fragment header
+    /// for IPv6.
     to: u32,
-    /// For IPv6: offset of the field that announces the fragment header, and its new value.
+    /// For IPv6, the offset of the next-header field that announces the fragment header, and the
+    /// value that replaces it.
     announced: Option<(u32, u8)>,
 }
 
@@ -124,9 +127,9 @@ impl IpFragment {
     }
 
     /// Returns the key of the datagram: a hash of addresses and identification, for IPv4 also of
-    /// the protocol (RFC 791 §2.3, RFC 8200 §4.5), and of the network: VLAN tags and source. A
-    /// datagram observed on two networks is reassembled twice, just as a whole packet is observed
-    /// twice.
+    /// the protocol (RFC 791 §2.3, RFC 8200 §4.5), and of the network, given by VLAN tags and
+    /// source. A datagram observed on two networks is reassembled twice, just as an unfragmented
+    /// packet is observed twice.
     pub(super) fn key(&self, block: &Block<'_>, seed: u64) -> u64 {
         let frame = layers::head(block);
         let part = |from: usize, length: usize| {
@@ -151,7 +154,8 @@ impl IpFragment {
 }
 
 impl IpHeaders {
-    /// Returns true if `length` bytes of data are too long for these headers.
+    /// Returns true if a packet with these headers and `length` bytes of data exceeds the maximum
+    /// length of an IP packet.
     pub(super) const fn is_too_short_for(&self, length: u32) -> bool {
         let headers = self.to - self.from;
         let counted =
@@ -164,7 +168,7 @@ impl IpHeaders {
         self.to as usize
     }
 
-    /// Converts the headers at the start of `frame` to those of an unfragmented packet with
+    /// Converts the headers at the start of `frame` to the headers of an unfragmented packet with
     /// `length` bytes of data.
     pub(super) fn complete(&self, frame: &mut [u8], length: u32) {
         let (from, to) = (self.from as usize, self.to as usize);

@@ -1,10 +1,10 @@
 //! `ip`: validates the IP header, classifies by protocol, moves the view to the packet's data, and
 //! reassembles fragments.
 //!
-//! In: frames or packets, IPv4 and IPv6. Out: segments, viewed from the transport header to the end
-//! of the packet, without Ethernet padding. Options and extension headers are skipped, within
-//! bounds. Header checksums are not verified: devices fill them in late, and a host would have
-//! dropped the packet. [SL §4.1]
+//! Input: frames or packets, IPv4 and IPv6. Output: segments, viewed from the transport header to
+//! the end of the packet, without Ethernet padding. Options and extension headers are skipped, up
+//! to a limit. Header checksums are not verified: some devices fill them in after the capture, and
+//! hosts drop packets with wrong ones. [SL §4.1]
 //!
 //! Fragments are held until their datagram is complete. The datagram is emitted as one new frame in
 //! the lane of the completing fragment, so that later filters see ordinary frames; unfragmented
@@ -12,8 +12,8 @@
 //! in docs/book/decisions/0009-fragments.md.
 //!
 //! Deviations: no ICMP message reports an incomplete datagram, since an observer sends nothing; a
-//! fragment inside a reassembled datagram is not reassembled again; and datagrams are sessions
-//! here, but no block carries their number (CONTRACT 8).
+//! fragment inside a reassembled datagram is not reassembled again; and incomplete datagrams are
+//! sessions in the filter's state, but no block carries their session number (CONTRACT 8).
 
 mod coverage;
 mod datagrams;
@@ -134,7 +134,7 @@ fn make(arguments: &Arguments) -> Result<Filter, Mistake> {
     }))
 }
 
-/// The filter without reassembly.
+/// The `ip` filter without reassembly of fragments.
 struct WithoutReassembly;
 
 impl Lanes for WithoutReassembly {
@@ -147,7 +147,7 @@ impl Lanes for WithoutReassembly {
     }
 }
 
-/// The filter with reassembly.
+/// The `ip` filter with reassembly of fragments.
 struct Reassembler {
     datagrams: Datagrams,
     policy: FragmentPolicy,
@@ -191,8 +191,8 @@ impl HoldingLanes for Reassembler {
 }
 
 impl Reassembler {
-    /// Processes the fragment in a lane; replaces it by its datagram if that is now complete, and
-    /// otherwise ends the lane.
+    /// Processes the fragment in a lane. If the fragment completes its datagram, the datagram takes
+    /// the lane; otherwise the lane ends.
     #[cold]
     fn fragment<'a>(
         &mut self,

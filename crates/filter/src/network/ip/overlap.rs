@@ -1,27 +1,29 @@
 //! Overlap policies: rules that select the bytes of overlapping fragments.
 //!
-//! In: pieces in order of arrival. Out: disjoint segments, each of one piece. Operating systems
-//! differ, and attackers exploit the difference: an observer must reassemble like the receiver (J.
-//! Novak, "Target-Based Fragmentation Reassembly", 2005). A policy compares a received piece with
-//! an arriving one by their positions; a trimmed piece is compared by its remainder, as in the
-//! systems' queues.
+//! Input: fragments in order of arrival. Output: disjoint ranges, each taken from one fragment.
+//! Operating systems differ, and attackers exploit the difference: an observer must reassemble like
+//! the receiver (J. Novak, "Target-Based Fragmentation Reassembly", 2005). A policy compares a
+//! received fragment with an arriving one by their positions. A fragment that was trimmed is
+//! compared by its remainder, as in the queues of those systems.
 
-/// The rule for overlapping fragments.
+/// The rule that decides which of two overlapping fragments supplies the bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum FragmentPolicy {
-    /// The first to arrive.
+    /// The first fragment to arrive.
     First,
-    /// The last to arrive.
+    /// The last fragment to arrive.
     Last,
     /// The fragment with the lower start; at equal starts the first to arrive.
     Bsd,
     /// The fragment with the lower start; at equal starts the last to arrive. Linux up to 4.18.
     Linux,
-    /// The first to arrive, unless the new fragment begins before it and ends after it.
+    /// The first fragment to arrive, unless the new fragment begins before it and ends after it.
     Windows,
-    /// The first to arrive, unless the new fragment begins before it and does not end before it.
+    /// The first fragment to arrive, unless the new fragment begins before it and does not end
+    /// before it.
     Solaris,
-    /// Neither: the datagram is dropped. Linux since 4.19; for IPv6 all systems (RFC 5722).
+    /// Neither fragment: the datagram is dropped. Linux since 4.19; for IPv6 all systems (RFC
+    /// 5722).
     Drop,
 }
 
@@ -32,12 +34,12 @@ pub(super) struct OwnedRange {
     pub(super) from: u32,
     /// Offset past the last byte.
     pub(super) to: u32,
-    /// Index of the piece in order of arrival.
+    /// Index of the fragment in order of arrival.
     pub(super) piece: usize,
 }
 
 impl FragmentPolicy {
-    /// Keywords in a request, in variant order.
+    /// Keywords of the policies in a request, in the order of the variants.
     pub(super) const WORDS: &'static [&'static str] =
         &["first", "last", "bsd", "linux", "windows", "solaris", "drop"];
 
@@ -51,7 +53,7 @@ impl FragmentPolicy {
             .map(|(policy, _)| policy)
     }
 
-    /// Returns true if the received segment wins over the new one.
+    /// Returns true if the received fragment wins over the new one.
     const fn keeps_old(self, old: &OwnedRange, new: &OwnedRange) -> bool {
         match self {
             Self::First | Self::Drop => true,
@@ -63,8 +65,8 @@ impl FragmentPolicy {
         }
     }
 
-    /// Resolves overlaps of pieces, given as start and end offsets in order of arrival; returns
-    /// disjoint ranges, sorted by offset.
+    /// Resolves the overlaps of fragments, which are given as start and end offsets in order of
+    /// arrival. Returns disjoint ranges, sorted by offset.
     pub(super) fn resolve(self, pieces: impl Iterator<Item = (u32, u32)>) -> Vec<OwnedRange> {
         let mut settled: Vec<OwnedRange> = Vec::new();
         for (piece, (from, to)) in pieces.enumerate() {
@@ -78,7 +80,7 @@ impl FragmentPolicy {
         settled
     }
 
-    /// Returns the ranges into which `new` and the segments that it overlaps are split.
+    /// Returns the ranges into which `new` and the ranges that it overlaps are split.
     fn divide(self, met: &[OwnedRange], new: OwnedRange) -> Vec<OwnedRange> {
         let mut now = Vec::with_capacity(2 * met.len() + 1);
         let (mut at, mut rest) = (new.from, None);

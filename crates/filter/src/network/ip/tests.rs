@@ -1,5 +1,5 @@
-//! `ip` on literal packets and fragments: views, orders of arrival, drops and their reasons, and
-//! the balance of the ledger.
+//! Tests of `ip` on literal packets and fragments: views, orders of arrival, drops with their
+//! reasons, and the balance of the ledger.
 
 mod bounds;
 mod overlaps;
@@ -56,7 +56,7 @@ fn unanswered_block_keeps_its_view() {
     }
 }
 
-/// Returns an IPv4 fragment of datagram 7, UDP.
+/// Returns an IPv4 fragment of the UDP datagram with identification 7.
 fn v4(offset: u16, more: bool, data: &[u8]) -> Frame {
     let mut frame = Frame::ipv4(17, data);
     frame.bytes[14 + 5] = 7;
@@ -65,7 +65,7 @@ fn v4(offset: u16, more: bool, data: &[u8]) -> Frame {
     frame
 }
 
-/// Returns an IPv6 fragment of datagram 7, UDP.
+/// Returns an IPv6 fragment of the UDP datagram with identification 7.
 fn v6(offset: u16, more: bool, data: &[u8]) -> Frame {
     let [high, low] = (offset | u16::from(more)).to_be_bytes();
     Frame::ipv6(44, &[&[17, 0, high, low, 0, 0, 0, 7], data].concat())
@@ -91,7 +91,7 @@ impl RunOutput {
     }
 }
 
-/// Batch after which the state moves to another instance.
+/// Index of the batch after which the state moves to another instance; `None` for no move.
 type Move = Option<usize>;
 
 fn run(words: &[&str], frames: &[Frame]) -> RunOutput {
@@ -167,7 +167,7 @@ fn unanswered(node: &Node) -> impl Iterator<Item = (&'static &'static str, u64)>
     IP.reasons.iter().zip(node.counts.unanswered.iter().copied())
 }
 
-/// Returns every permutation.
+/// Returns the frames in every possible order.
 fn permutations(frames: &[Frame]) -> Vec<Vec<Frame>> {
     let [one] = frames else {
         let each = (0..frames.len()).flat_map(|first| {

@@ -1,4 +1,5 @@
-//! Pending writes: collected first, so that a block is edited completely or not at all.
+//! Pending writes to a block. All are collected first, so that a block is edited completely or not
+//! at all.
 
 use std::ops::Range;
 
@@ -15,7 +16,7 @@ pub(super) struct Change {
 }
 
 impl Change {
-    /// Creates a change of up to six bytes.
+    /// Creates a change that writes up to six bytes at an offset in the frame.
     pub(super) fn bytes(at: usize, bytes: &[u8]) -> Self {
         let mut change = Self { at, length: bytes.len().min(6), ..Self::default() };
         change.bytes.iter_mut().zip(bytes).for_each(|(to, from)| *to = *from);

@@ -1,4 +1,5 @@
-//! The twin of `rewrite`: parses, decides, saves its positions, then edits.
+//! The twin of `rewrite`: parses the headers, checks that all fields can be edited, saves their
+//! positions, then edits.
 
 use super::{CHECKED, RewriteFields, UNSUPPORTED};
 use crate::prelude::*;
@@ -104,7 +105,7 @@ impl<'s> OldHeaders<'s> {
         Ok(Self { l3, l4, end, version, protocol, life, addresses, ports })
     }
 
-    /// Leaves if the transport header cannot be edited completely.
+    /// Exits without an edit if the transport header cannot be edited completely.
     fn transport(
         s: &mut Scope<'s, '_>,
         wanted: &RewriteFields,
@@ -185,8 +186,8 @@ impl<'s> OldHeaders<'s> {
     }
 }
 
-/// Leaves to `unsure` if the checksum equals the sum of the pseudo header, and may not be filled in
-/// yet.
+/// Exits to `unsure` if the checksum equals the sum of the pseudo header, since it may then be a
+/// checksum that the device has yet to fill in.
 fn only_filled<'s>(
     s: &mut Scope<'s, '_>,
     (l3, l4, version): (FramePos<'s>, Transport<'s>, Num<'s>),

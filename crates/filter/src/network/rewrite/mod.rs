@@ -1,9 +1,9 @@
 //! `rewrite`: overwrites addresses, ports or the TTL, and updates checksums.
 //!
-//! In: frames and their contents. Out: the same with these fields changed. Checksums are updated
-//! incrementally (RFC 1624), never recomputed, so that a wrong one stays wrong and no payload is
-//! read; where checksum offload is pending, only the sum of the pseudo header changes. [SL §6.1,
-//! rewriting]
+//! Input: frames, packets or segments. Output: the same blocks with these fields changed. Checksums
+//! are updated incrementally (RFC 1624), never recomputed, so that a wrong checksum stays wrong and
+//! no payload is read. Where checksum offload is pending, only the sum of the pseudo header
+//! changes. [SL §6.1, rewriting]
 //!
 //! The twin edits the frame, so it runs only on redirected frames. XDP does not report whether a
 //! checksum is filled in; a frame with a checksum equal to its pseudo header's sum is left to the
@@ -249,8 +249,8 @@ impl RewriteFields {
         Ok(())
     }
 
-    /// Returns the offset of the transport checksum that covers the changes, and true if a checksum
-    /// of 0 means none; `Ok(None)` if no checksum covers them.
+    /// Returns the offset of the transport checksum that covers the changed fields, and true if a
+    /// checksum of 0 means that there is none. Returns `Ok(None)` if no checksum covers the fields.
     fn transport(
         &self,
         block: &Block<'_>,
@@ -280,7 +280,7 @@ impl RewriteFields {
     }
 }
 
-/// A checksum under incremental update.
+/// A checksum that is updated incrementally.
 #[derive(Clone, Copy, Debug)]
 struct ChecksumUpdate {
     at: usize,
@@ -294,8 +294,8 @@ impl ChecksumUpdate {
         Self { at, value: word(frame, at), unfilled: false, may_be_absent: false }
     }
 
-    /// Updates a transport checksum for a replaced number, as the kernel does; `pseudo` for a field
-    /// of the pseudo header.
+    /// Updates a transport checksum for a number that is replaced, as the kernel does. `pseudo` is
+    /// true for a field of the pseudo header.
     fn replace(&mut self, pseudo: bool, old: u32, new: u32) {
         use wire::checksum::{pseudo_replaced32, replaced32};
         let mended = match self.unfilled {

@@ -1,4 +1,4 @@
-//! Compares updated checksums with recomputed sums; unsupported packets stay unchanged.
+//! Tests that updated checksums equal recomputed sums, and that unsupported packets stay unchanged.
 
 use super::*;
 use crate::testing::{Arena, Frame, Node, Space};
@@ -16,8 +16,8 @@ fn with_valid_checksums(mut frame: Frame) -> Frame {
     frame
 }
 
-/// Returns the transport checksum recomputed over the frame with its present checksum included; 0
-/// if that is valid.
+/// Returns the sum over the frame that the transport checksum covers, checksum included; 0 if the
+/// checksum is valid.
 fn transport_sum(frame: &[u8]) -> u16 {
     let [source, target] =
         [26, 30].map(|at| Ipv4Addr::from(*frame[at..].first_chunk::<4>().unwrap()).into());

@@ -1,4 +1,4 @@
-//! State of a connection: plain data, 120 bytes.
+//! State of a TCP connection: plain data, 120 bytes.
 //!
 //! A connection has two sides, the client's and the server's. A side is the stream that one end
 //! sends: its next sequence number, the other end's acknowledgement and window, and the segments
@@ -12,14 +12,16 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 #[derive(FromBytes, IntoBytes, Immutable, Default, Clone, Copy, Debug)]
 #[repr(C)]
 pub(super) struct TcpConnection {
-    /// `word`: time of the last segment, or of a pending RST; `port`: the server's; `down`: the
-    /// client's direction; `flags`: [`CLOSED`] and others.
+    /// Common part of the record. `word` is the time of the last segment or of a pending RST;
+    /// `port` is the server's port; `down` is the client's direction; `flags` holds [`CLOSED`] and
+    /// its siblings.
     pub(super) identity: Identity,
     /// The streams of client and server.
     pub(super) sides: [StreamSide; 2],
-    /// Start of the client's data according to a SYN in an open connection, if that proves valid.
+    /// Start of the client's data according to a SYN that arrived in the open connection; it counts
+    /// once the SYN proves valid.
     pub(super) probe: u32,
-    /// Origin of its first block.
+    /// Index of the source that emitted the connection's first block.
     pub(super) origin: u16,
     pub(super) spare: u16,
 }
@@ -44,23 +46,23 @@ pub(super) struct StreamSide {
     /// Time on the path's clock at which the current gap began: bytes at `next` are missing while
     /// later bytes are held.
     pub(super) since: u64,
-    /// Sequence number of the first byte not emitted yet.
+    /// Sequence number of the first byte that has not been emitted.
     pub(super) next: u32,
     /// Sequence number of the first byte of the stream.
     pub(super) start: u32,
     /// Highest acknowledgement by the other end.
     pub(super) acknowledged: u32,
-    /// End of the other end's receive window.
+    /// Sequence number after the last byte that the other end's receive window admits.
     pub(super) edge: u32,
-    /// Sequence number of the FIN, if [`FIN`].
+    /// Sequence number of the FIN; valid if [`FIN`] is set.
     pub(super) fin: u32,
-    /// Segments beyond `next`, without overlaps.
+    /// Segments that begin beyond `next`; they do not overlap.
     pub(super) held: HeldList,
     /// Number of bytes in the held segments.
     pub(super) held_bytes: u32,
-    /// Flags: [`OPEN`] and others.
+    /// Flags of the stream: [`OPEN`] and its siblings.
     pub(super) flags: u8,
-    /// Scale of the windows that this end advertises.
+    /// Shift by which this end scales the windows that it advertises.
     pub(super) scale: u8,
     /// Nonzero if the SYN was signed (TCP-MD5, TCP-AO).
     pub(super) signed: u8,
@@ -69,28 +71,30 @@ pub(super) struct StreamSide {
 
 /// Flag: data or a SYN was observed, so `next` is known.
 pub(super) const OPEN: u8 = 1;
-/// Flag: the start of the stream is known.
+/// Flag: the first byte of the stream is known.
 pub(super) const BEGUN: u8 = 1 << 1;
-/// Flag: a block was emitted.
+/// Flag: a block of the stream was emitted.
 pub(super) const EMITTED: u8 = 1 << 2;
-/// Flag: the end of the stream is known.
+/// Flag: the sequence number of the FIN is known.
 pub(super) const FIN: u8 = 1 << 3;
-/// Flag: the end was emitted.
+/// Flag: the end of the stream was emitted.
 pub(super) const END_EMITTED: u8 = 1 << 4;
 /// Flag: `acknowledged` and `edge` are known.
 pub(super) const ACKED: u8 = 1 << 5;
-/// Flag: the SYN was observed, so `scale` and `signed` are known.
+/// Flag: the SYN of this end was observed, so `scale` and `signed` are known.
 pub(super) const SCALED: u8 = 1 << 6;
 /// Flag: the stream broke off without a FIN.
 pub(super) const BROKEN: u8 = 1 << 7;
-/// Scale of a side without window scaling.
+/// Value of `scale` for an end that does not scale its windows.
 pub(super) const UNSCALED: u8 = u8::MAX;
-/// Maximum scale (RFC 7323 §2.3); assumed if no SYN was observed.
+/// Maximum window scale (RFC 7323 §2.3), assumed if no SYN was observed.
 pub(super) const SCALE_MAX: u8 = 14;
 
-/// Maximum distance of a plausible sequence number: the largest possible window (RFC 7323 §2.3).
+/// Maximum distance of a plausible sequence number, in bytes: the largest possible window (RFC 7323
+/// §2.3).
 pub(super) const DISTANCE_MAX: u32 = 1 << 30;
-/// Tolerance beyond the known window: the latest window update may have been missed.
+/// Number of bytes beyond the known window that are still accepted, since the latest window update
+/// may not have been captured.
 const WINDOW_SLACK: u32 = 1 << 20;
 
 impl Session for TcpConnection {
@@ -129,7 +133,7 @@ impl Record for TcpConnection {
 }
 
 impl TcpConnection {
-    /// Returns true if any of these flags is set.
+    /// Returns true if any of the flags in `flag` is set.
     pub(super) const fn has(&self, flag: u8) -> bool {
         self.identity.flags & flag != 0
     }
@@ -152,8 +156,8 @@ impl StreamSide {
     }
 
     /// Returns true if the stream may start at another number: nothing was emitted, and the other
-    /// end has not acknowledged the known start. A server that lost the first SYN replies in this
-    /// way.
+    /// end has not acknowledged the known start. This happens when a server that lost the client's
+    /// first SYN replies to the second one.
     pub(super) fn may_restart(&self) -> bool {
         let agreed = self.has(ACKED) && !after(self.start, self.acknowledged);
         !self.has(EMITTED) && self.held.is_empty() && !agreed
@@ -169,8 +173,8 @@ impl StreamSide {
         !self.held.is_empty() || (self.has(FIN) && self.next != self.fin)
     }
 
-    /// Returns the end of the bytes that the other end acknowledged; `None` if unknown. An
-    /// unobserved FIN counts as a byte, since the two are indistinguishable.
+    /// Returns the end of the bytes that the other end acknowledged; `None` if unknown. If the FIN
+    /// was not observed, its sequence number counts as a byte, since the two are indistinguishable.
     pub(super) fn acknowledged(&self) -> Option<u32> {
         if !self.has(ACKED) || !self.has(OPEN) {
             return None;
@@ -186,10 +190,10 @@ impl StreamSide {
         !known || !after(sequence, self.edge.wrapping_add(WINDOW_SLACK))
     }
 
-    /// Returns true if the other end may accept a RST with this number: it is within the window
-    /// (RFC 9293 §3.5.3; RFC 5961 §3 requires an exact match, which only the other end can decide).
-    /// On an unobserved side only a RST that replies to an unknown connection (`answers`) is
-    /// accepted.
+    /// Returns true if the other end may accept a RST with this sequence number, which must be
+    /// within the window (RFC 9293 §3.5.3; RFC 5961 §3 requires an exact match, which only the
+    /// other end can decide). On a side that was not observed, only a RST in reply to a segment of
+    /// an unknown connection (`answers`) is accepted.
     pub(super) fn may_reset(&self, number: u32, answers: bool) -> bool {
         if !self.has(OPEN) {
             return answers || (self.has(ACKED) && self.acknowledged == number);
@@ -207,8 +211,8 @@ impl StreamSide {
         from != to && new && distance(self.next, from).unsigned_abs() <= DISTANCE_MAX
     }
 
-    /// Returns this side for a connection that continues although it was considered closed: it
-    /// starts at `next`.
+    /// Returns the state of this side for a connection that continues although it was considered
+    /// closed. The new stream starts at `next`.
     pub(super) fn reopened(self) -> Self {
         let Self { next, acknowledged, edge, scale, signed, .. } = self;
         let flags = self.flags & (OPEN | ACKED | SCALED);

@@ -1,4 +1,4 @@
-//! Life cycle of a connection: its start, the effect of each segment, its end.
+//! Life cycle of a TCP connection: its start, the effect of each segment, and its end.
 //!
 //! A side ends at its FIN. Ends are emitted only if the connection has emitted something: a
 //! connection without data emits nothing; any other connection emits the ends of both sides, even
@@ -15,10 +15,11 @@ use crate::contract::{Block, StreamContext, Time};
 use abi::{BlockMetadata, Class, Flags};
 use wire::tcp::flag;
 
-/// Maximum lifetime of an ended connection's record in ns, so that late segments begin no new
-/// connection; equal to TIME-WAIT of hosts.
+/// Time for which the record of an ended connection is retained, in ns, so that late segments do
+/// not begin a new connection. Equal to TIME-WAIT of hosts.
 const LINGER: Time = 60_000_000_000;
-/// Index of the client's side, and of the server's.
+/// Index of the client's side in the state of a connection; [`SERVER`] is that of the server's
+/// side.
 pub(super) const CLIENT: usize = 0;
 pub(super) const SERVER: usize = 1;
 
@@ -63,10 +64,11 @@ impl TcpConnection {
         self.sides.iter().any(|side| side.has(EMITTED))
     }
 
-    /// Processes the most common segment (fast path): a plain ACK without data, or whose data is
-    /// next in order and completely captured (`here` bytes), while nothing is held or pending.
+    /// Processes the most common segment (fast path): a plain ACK without data, or one whose data
+    /// is next in order and completely captured (`here` bytes), while nothing is held or pending.
     /// Returns the index of the sending side, or `None` if the segment needs
-    /// [`TcpConnection::take`], with which this agrees.
+    /// [`TcpConnection::take`], which has the same effect on every segment that this function
+    /// accepts.
     #[inline]
     pub(super) fn take_fast(
         &mut self,
@@ -94,7 +96,7 @@ impl TcpConnection {
         Some(sender)
     }
 
-    /// Returns the block prepared for output as the next data of a side.
+    /// Returns the block, prepared for output as the next data of a side.
     #[inline]
     pub(super) fn prepare_next<'a>(&mut self, number: usize, block: Block<'a>) -> Block<'a> {
         let (class, context) = self.output_context(number, block.context.time);
@@ -152,8 +154,8 @@ impl TcpConnection {
         side.resolve_acknowledged(&mut way);
     }
 
-    /// Processes a SYN: the start of a side, its retransmission, or one that begins another
-    /// connection if that proves valid. Returns true if its side begins with it.
+    /// Processes a SYN. It starts its side, or repeats an earlier SYN, or begins another connection
+    /// if it proves valid. Returns true if the side begins with this SYN.
     #[cold]
     fn take_syn(&mut self, sender: usize, info: &SegmentInfo) -> bool {
         let [client, server] = &mut self.sides;
@@ -222,7 +224,7 @@ impl TcpConnection {
         self.identity.flags |= CLOSED | reset;
     }
 
-    /// Abandons gaps older than the rules allow, and ends the connection if a pending RST has taken
+    /// Abandons gaps older than the rules allow. Ends the connection if a pending RST has taken
     /// effect.
     pub(super) fn give_up(&mut self, time: Time, rules: Rules, cx: &mut StreamContext<'_, '_>) {
         if let Some(until) = self.reset_until(rules).filter(|until| *until < time) {
@@ -238,14 +240,15 @@ impl TcpConnection {
         self.emit_due_ends(time, rules, cx);
     }
 
-    /// Returns the earliest timeout of a gap or a pending RST; `None` if there is none.
+    /// Returns the time of the earliest timeout of a gap or of a pending RST; `None` if neither
+    /// exists.
     pub(super) fn next_timeout(&self, rules: Rules) -> Option<Time> {
         let waiting = self.sides.iter().filter(|side| side.is_waiting());
         let gaps = waiting.map(|side| side.since.saturating_add(rules.gap));
         gaps.chain(self.reset_until(rules)).min()
     }
 
-    /// Returns a side, and the output for its blocks.
+    /// Returns a side of the connection and the output for the blocks of that side.
     #[inline]
     fn side_output<'s, 'w, 'c, 'a>(
         &'s mut self,
@@ -269,8 +272,8 @@ impl TcpConnection {
         (Class::natural(self.identity.port.into()), context)
     }
 
-    /// Returns the shift of the windows that a side advertises: 0 unless both ends offer scaling
-    /// (RFC 7323 §2.2); the maximum if its SYN was not observed.
+    /// Returns the shift of the windows that a side advertises. It is 0 unless both ends offer
+    /// scaling (RFC 7323 §2.2), and the maximum if the SYN of the side was not observed.
     #[inline]
     fn window_scale(&self, number: usize) -> u8 {
         let [client, server] = &self.sides;

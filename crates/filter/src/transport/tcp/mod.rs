@@ -1,13 +1,13 @@
 //! `tcp`: reorders the segments of each connection without copying, and identifies connections as
 //! sessions. [SL §4.2], [Th §5.3.2]
 //!
-//! In: any view into a frame. Out: the data of each side of a connection in order, each byte once,
-//! as views of the frames that carried them; bytes that were sent but not captured become a
+//! Input: any view into a frame. Output: the data of each side of a connection in order, each byte
+//! once, as views of the frames that carried them; bytes that were sent but not captured become a
 //! **hole** of their length. A segment in order leaves at once; an early one is held until the
 //! missing bytes arrive or are abandoned.
 //!
 //! - [`connection`]: state of a connection;
-//! - [`reassembly`]: one side of it;
+//! - [`reassembly`]: one side of a connection;
 //! - [`overlap`]: overlap policies;
 //! - [`lifecycle`]: life cycle of a connection;
 //! - [`reset`]: acceptance of resets;
@@ -113,13 +113,14 @@ Not answered: `not tcp`, `not ip`, `malformed`, `cut`, `too deep`, `fragment` (p
     ..Description::EMPTY
 };
 
-/// `untcp`: the same filter as `tcp`, under a name that distinguishes it from a sender.
+/// `untcp`, the same filter as `tcp`. The name distinguishes it from a filter that would send TCP.
 pub const UNTCP: Description =
     Description { name: "untcp", example: "replay web.pcap | untcp |http files out/", ..TCP };
 
 const _: () = HeaderError::assert_names(TCP.reasons, 5);
 
-/// Returns the effect: only checksums need more than headers.
+/// Returns the effect of the filter on blocks: only the verification of checksums reads more than
+/// headers.
 fn effect(arguments: &Arguments) -> Effect {
     let reads = match arguments.flag("checksum") {
         true => ReadDepth::All,
@@ -135,7 +136,7 @@ fn make(arguments: &Arguments) -> Result<Filter, Mistake> {
     Ok(Filter::Stream(Box::new(tcp)))
 }
 
-/// Returns the rules of reassembly, and the timeout of silent connections.
+/// Returns the rules of reassembly, and the time after which a silent connection ends.
 fn limits(arguments: &Arguments) -> (Rules, Time) {
     let number = |name: &str| arguments.number(name).unwrap_or_default();
     let rules = Rules {

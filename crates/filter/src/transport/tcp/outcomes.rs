@@ -2,7 +2,7 @@
 
 use crate::contract::{Counter, Reason};
 
-/// Reasons, in the order of the description.
+/// Reasons for missing classes, in the order in which the filter's description lists them.
 pub(super) const REASONS: &[&str] = &[
     "not ip",
     "malformed",
@@ -16,7 +16,7 @@ pub(super) const REASONS: &[&str] = &[
     "checksum",
 ];
 
-/// Counters, in the order of the description.
+/// Counters, in the order in which the filter's description lists them.
 pub(super) const COUNTERS: &[&str] = &[
     "new sessions",
     "evicted sessions",

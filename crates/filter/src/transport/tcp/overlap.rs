@@ -1,4 +1,4 @@
-//! Overlap policies: they decide which bytes count where a segment overlaps held segments.
+//! Overlap policies: rules that select the bytes where a segment overlaps held segments.
 //!
 //! Emitted bytes are final, so a policy applies to held bytes only. The rules are those that Novak
 //! and Sturges measured ("Target-Based TCP Stream Reassembly", 2007), as implemented in Snort
@@ -7,10 +7,11 @@
 //! - `first`: never;
 //! - `last`: always;
 //! - `bsd` and `windows`: if it begins before the old one;
-//! - `linux`: if it begins before it, or begins with it and ends after it;
-//! - `solaris`: if it ends after it, or ends with it and does not begin after it.
+//! - `linux`: if it begins before the old one, or begins with the old one and ends after it;
+//! - `solaris`: if it ends after the old one, or ends with the old one and does not begin after it.
 //!
-//! Suricata compares the bytes first; for equal bytes both rules produce the same stream.
+//! Suricata applies its rules only if the bytes differ. For equal bytes every rule produces the
+//! same stream.
 
 use super::connection::{StreamSide, after, distance};
 use super::outcomes::{DUPLICATE, OVERLAPPED};
@@ -69,14 +70,14 @@ impl Span {
     }
 }
 
-/// Returns the range that a held block covers.
+/// Returns the range of sequence numbers that a held block covers.
 pub(super) fn span(key: u32, block: &Block<'_>) -> Span {
     Span { from: key, to: key.wrapping_add(block.length()) }
 }
 
 impl StreamSide {
-    /// Trims held segments to the parts outside `new` where `new` wins; drops segments that `new`
-    /// covers.
+    /// Trims held segments to the parts outside of `new` wherever `new` wins, and drops segments
+    /// that `new` covers completely.
     pub(super) fn trim_held(&mut self, way: &mut SideOutput<'_, '_, '_>, new: Span) {
         let policy = way.rules.policy;
         if policy == SegmentPolicy::First {
@@ -108,8 +109,8 @@ impl StreamSide {
         self.held = list;
     }
 
-    /// Holds the parts of a new block that no held block covers; without such a part, consumes the
-    /// block as a duplicate.
+    /// Holds the parts of a new block that no held block covers. If there is no such part, consumes
+    /// the block as a duplicate.
     pub(super) fn hold_between<'a>(
         &mut self,
         way: &mut SideOutput<'_, '_, 'a>,
@@ -151,7 +152,7 @@ impl StreamSide {
         self.held = list;
     }
 
-    /// Holds a piece of a block as a block created here.
+    /// Holds a piece of a block as a new block created by this filter.
     fn hold_piece<'a>(
         &mut self,
         way: &mut SideOutput<'_, '_, 'a>,

@@ -1,6 +1,6 @@
-//! One side of a connection: from segments to an ordered stream.
+//! Reassembly of one side of a connection, from segments to an ordered stream.
 //!
-//! In: a segment with its sequence number. Out: views of the frames in order, each byte once;
+//! Input: a segment with its sequence number. Output: views of the frames in order, each byte once;
 //! **holes** for bytes that were sent but not captured; the end. A segment that arrives early is
 //! held. Missing bytes are abandoned when the other end has acknowledged them, when the capture
 //! truncated their frame, when the data held after them is too much or too old, and when the
@@ -15,39 +15,41 @@ use crate::contract::{Block, StreamContext, Time};
 use crate::layers;
 use abi::{BLOCK_MAX, BlockMetadata, Class, Flags, Marks, RichPointer};
 
-/// Reassembly rules, from the filter's arguments.
+/// Rules of reassembly, from the filter's arguments.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rules {
     pub(super) policy: SegmentPolicy,
-    /// Maximum bytes held per side.
+    /// Maximum number of bytes held per side of a connection.
     pub(super) held: u32,
-    /// Timeout of a gap, in ns.
+    /// Time after which a gap is abandoned, in ns.
     pub(super) gap: Time,
 }
 
-/// Maximum blocks held per side.
+/// Maximum number of blocks held per side of a connection.
 pub(super) const HELD_BLOCKS_MAX: u32 = 4096;
 
-/// Output of one side: context, class and metadata of its blocks.
+/// Destination of the blocks of one side: the filter's context, and the class and metadata of these
+/// blocks.
 pub(super) struct SideOutput<'w, 'c, 'a> {
     pub(super) cx: &'w mut StreamContext<'c, 'a>,
     pub(super) rules: Rules,
-    /// Class of all its blocks.
+    /// Class of all blocks of the side.
     pub(super) class: Class,
-    /// Metadata of all its blocks: time, session and direction.
+    /// Metadata of all blocks of the side: time, session and direction.
     pub(super) context: BlockMetadata,
 }
 
 /// The data of a segment.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SegmentData {
-    /// Sequence numbers of the data as sent, captured or not.
+    /// Sequence numbers that the data occupied when sent; part of the data may not have been
+    /// captured.
     pub(super) span: Span,
     /// True if the segment carries a FIN.
     pub(super) fin: bool,
 }
 
-/// Flags owned by this filter.
+/// Flags that this filter sets itself and therefore clears in incoming blocks.
 const OWN_FLAGS: Flags = Flags::FIRST.with(Flags::LAST).with(Flags::BACKWARD).with(Flags::END_MASK);
 
 impl StreamSide {
@@ -88,8 +90,8 @@ impl StreamSide {
         self.emit_next(way, block, span);
     }
 
-    /// Returns true if a FIN is plausible: it is within the window, and nothing after it was
-    /// received or acknowledged.
+    /// Returns true if a FIN is plausible: its sequence number is within the window, and no byte
+    /// after it was received or acknowledged.
     fn may_end_at(&self, way: &SideOutput<'_, '_, '_>, fin: u32) -> bool {
         let held = way.cx.back(&self.held);
         let behind = held.is_some_and(|(key, block)| after(span(key, &block).to, fin));
@@ -100,7 +102,7 @@ impl StreamSide {
 
     /// Handles a segment beyond `next`: abandons gaps that the other end acknowledged, or that
     /// exceed the limits on held data. Returns true if the segment is then in order, or at an
-    /// implausible distance; false if it must be held.
+    /// implausible distance. Returns false if the segment must be held.
     fn resolve_gap(&mut self, way: &mut SideOutput<'_, '_, '_>, span: Span) -> bool {
         if distance(self.next, span.from).unsigned_abs() > DISTANCE_MAX {
             return true;
@@ -121,8 +123,8 @@ impl StreamSide {
         !after(span.from, self.next)
     }
 
-    /// Advances to `to` ([`StreamSide::skip`]). If that has no effect, because forged state puts
-    /// `to` before `next`, gives up the first held block.
+    /// Advances the stream to `to` ([`StreamSide::skip`]). If that has no effect, because forged
+    /// state puts `to` before `next`, drops the first held block.
     fn advance(&mut self, way: &mut SideOutput<'_, '_, '_>, to: u32) {
         let before = (self.next, self.held.len());
         self.skip(way, to);
@@ -153,7 +155,7 @@ impl StreamSide {
         self.hold_between(way, &block, span);
     }
 
-    /// Records the start of a gap, if there was none.
+    /// Records the start of a gap, unless one is already recorded.
     fn mark_gap(&mut self, way: &SideOutput<'_, '_, '_>) {
         if self.held.is_empty() {
             self.since = way.cx.now;
@@ -236,7 +238,7 @@ impl StreamSide {
         }
     }
 
-    /// Emits a hole up to `to`.
+    /// Emits a hole for the bytes from `next` up to `to`.
     fn emit_hole(&mut self, way: &mut SideOutput<'_, '_, '_>, to: u32) {
         let to = if self.has(FIN) && after(to, self.fin) { self.fin } else { to };
         if !after(to, self.next) {
@@ -253,8 +255,8 @@ impl StreamSide {
         }
     }
 
-    /// Abandons the gap before the first held block, or before the end. A block or end that the
-    /// other end would not accept is dropped instead.
+    /// Abandons the gap before the first held block, or else before the end. Drops the block or the
+    /// end instead if the other end would not accept it.
     pub(super) fn give_up(&mut self, way: &mut SideOutput<'_, '_, '_>) {
         let front = way.cx.front(&self.held).map(|(key, _)| key);
         // Each call removes something, even from forged state, so that callers can repeat it until
@@ -278,7 +280,7 @@ impl StreamSide {
     }
 
     /// Abandons gaps that the other end has acknowledged, since their bytes were sent but not
-    /// captured: at once only gaps before held data or before the end.
+    /// captured. Only a gap before held data or before the end is abandoned at once.
     pub(super) fn resolve_acknowledged(&mut self, way: &mut SideOutput<'_, '_, '_>) {
         let Some(number) = self.acknowledged() else { return };
         while !self.held.is_empty() && after(number, self.next) {
@@ -290,8 +292,9 @@ impl StreamSide {
         }
     }
 
-    /// Finishes the side: emits held data, and holes up to the last acknowledged byte. An
-    /// unobserved side emits no holes; nor does a single acknowledged byte, which may be a FIN.
+    /// Finishes the side: emits held data, and holes up to the last acknowledged byte. A side that
+    /// was not observed emits no holes. A single acknowledged byte becomes no hole either, since it
+    /// may be a FIN.
     pub(super) fn finish(&mut self, way: &mut SideOutput<'_, '_, '_>) {
         while self.is_waiting() {
             self.give_up(way);
@@ -306,7 +309,8 @@ impl StreamSide {
         }
     }
 
-    /// Emits an empty hole that ends the side, unless its last block did.
+    /// Emits an empty hole that marks the end of the side, unless the last block of the side marked
+    /// it.
     pub(super) fn emit_end(&mut self, way: &mut SideOutput<'_, '_, '_>) {
         if !self.has(END_EMITTED) {
             self.fin = self.next;

@@ -1,17 +1,18 @@
-//! Acceptance of resets.
+//! Acceptance of TCP resets.
 //!
-//! In: a RST and the following segments. Out: a decision whether the connection has ended. The
+//! Input: a RST and the segments after it. Output: a decision whether the connection has ended. The
 //! sender of a RST, and a receiver that accepts it, drop the connection, so further segments prove
 //! that the RST was forged or ignored. A RST that the other end may accept therefore ends the
 //! connection only after `gap` has passed without further segments; until then segments are
 //! processed as before. A RST that the other end certainly ignores has no effect:
 //!
-//! - its number is outside of the window (RFC 9293 §3.5.3, RFC 5961 §3);
-//! - it is signed although its side's SYN was not, or the reverse: a host without a key drops
-//!   signed segments, and a host with a key drops unsigned segments (RFC 2385, RFC 5925, Linux).
+//! - its sequence number is outside of the window (RFC 9293 §3.5.3, RFC 5961 §3);
+//! - it is signed although the SYN of the same side was not, or the reverse: a host without a key
+//!   drops signed segments, and a host with a key drops unsigned segments (RFC 2385, RFC 5925,
+//!   Linux).
 //!
-//! If a connection continues after it was considered closed, the rest is a new session, which
-//! begins in midstream.
+//! If a connection continues after it was considered closed, its remaining segments form a new
+//! session, which begins in midstream.
 
 use super::connection::{ANY_RESET, CLOSED, OPEN, PROBED, RESET, SCALED, TcpConnection, after};
 use super::lifecycle::CLIENT;
@@ -32,9 +33,9 @@ impl TcpConnection {
         self.is_reset().then(|| self.identity.word.saturating_add(rules.gap))
     }
 
-    /// Processes a RST. If the other end may accept it, it becomes pending, and its time replaces
-    /// that of the last segment; it takes effect at once if `gap` is 0, or if it refuses a
-    /// connection. Otherwise it is counted as ignored.
+    /// Processes a RST. If the other end may accept the RST, it becomes pending, and its time
+    /// replaces that of the last segment. It takes effect at once if `gap` is 0, or if the RST
+    /// refuses a connection. A RST that the other end ignores is counted and has no effect.
     #[cold]
     pub(super) fn reset(
         &mut self,
@@ -63,8 +64,8 @@ impl TcpConnection {
         }
     }
 
-    /// Returns true if the segment is signed exactly if the SYN of its side was, or if that SYN was
-    /// not observed: otherwise the other end drops it.
+    /// Returns true if the segment is signed exactly when the SYN of its side was, or if that SYN
+    /// was not observed. The other end drops any other segment.
     pub(super) fn has_plausible_signature(&self, sender: usize, info: &SegmentInfo) -> bool {
         let [client, server] = &self.sides;
         let side = if sender == CLIENT { client } else { server };
@@ -87,10 +88,10 @@ impl TcpConnection {
     }
 
     /// Returns true if a segment shows that the RST was forged or ignored. From the sender of the
-    /// RST, new data or a new acknowledgement does. From the other end, whose segments may still be
-    /// in flight, any segment later than half of `gap` after the RST does, and one that
-    /// acknowledges data sent after it. On a closed connection only new data counts; SYN and RST
-    /// prove nothing.
+    /// RST, new data or a new acknowledgement is proof. From the other end, whose segments may
+    /// still be in flight, proof is a segment later than half of `gap` after the RST, or one that
+    /// acknowledges data sent after the RST. On a closed connection only new data is proof. A SYN
+    /// or RST proves nothing.
     #[cold]
     pub(super) fn disproves_reset(&self, info: &SegmentInfo, rules: Rules) -> bool {
         if info.has(flag::SYN) || info.has(flag::RST) || !self.has_plausible_fin(info) {
@@ -114,13 +115,14 @@ impl TcpConnection {
         late || (more && other.has(OPEN) && after(number, other.next))
     }
 
-    /// Returns true unless the segment is a FIN that the other end drops for its signature status.
+    /// Returns false for a FIN that the other end drops because it is signed and the SYN was not,
+    /// or the reverse. Returns true for every other segment.
     fn has_plausible_fin(&self, info: &SegmentInfo) -> bool {
         !info.has(flag::FIN) || self.has_plausible_signature(self.sender(info), info)
     }
 }
 
-/// Returns the flag for a RST from this side.
+/// Returns the flag that records a RST from this side.
 const fn reset_flag(sender: usize) -> u8 {
     if sender == CLIENT { RESET[0] } else { RESET[1] }
 }

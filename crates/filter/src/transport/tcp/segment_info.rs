@@ -1,4 +1,4 @@
-//! Segment fields for connection tracking.
+//! Fields of a segment that connection tracking uses.
 
 use super::connection::UNSCALED;
 use super::overlap::Span;
@@ -11,16 +11,16 @@ use wire::ip::protocol;
 use wire::ports::Ports;
 use wire::tcp::{flag, options};
 
-/// Window scale option (RFC 7323 §2.2).
+/// Kind number of the window scale option (RFC 7323 §2.2).
 const WINDOW_SCALE: u8 = 3;
-/// Signature options: TCP-MD5 (RFC 2385) and TCP-AO (RFC 5925).
+/// Kind numbers of the signature options: TCP-MD5 (RFC 2385) and TCP-AO (RFC 5925).
 const SIGNATURES: [u8; 2] = [19, 29];
 
 /// The fields of a segment that connection tracking uses.
 #[derive(Clone, Copy, Default, Debug)]
 pub(super) struct SegmentInfo {
     pub(super) flags: u8,
-    /// Sequence numbers of the data; a SYN consumes the number before them.
+    /// Sequence numbers of the data. The SYN flag occupies the number before the data.
     pub(super) span: Span,
     pub(super) acknowledgement: u32,
     pub(super) window: u32,
@@ -68,7 +68,8 @@ impl SegmentInfo {
         self.span.to.wrapping_sub(self.span.from)
     }
 
-    /// Returns true if the segment may begin a connection record: a SYN or data, but no RST.
+    /// Returns true if the segment may begin a connection record: it carries a SYN or data, and no
+    /// RST.
     pub(super) const fn may_begin(&self) -> bool {
         !self.has(flag::RST) && (self.has(flag::SYN) || self.has_data())
     }
@@ -91,7 +92,8 @@ fn scale(block: &Block<'_>, segment: &Segment<'_>) -> u8 {
     offered.and_then(|option| option.data.first().copied()).unwrap_or(UNSCALED)
 }
 
-/// Returns true if a segment carries a signature option; only holders of the key can verify it.
+/// Returns true if a segment carries a signature option. The signature is not verified, since only
+/// the two ends have the key.
 #[cold]
 fn is_signed(block: &Block<'_>, segment: &Segment<'_>) -> bool {
     let header = block.frame.get(segment.at as usize..).unwrap_or_default();

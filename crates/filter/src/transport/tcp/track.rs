@@ -1,4 +1,4 @@
-//! The `tcp` filter: connection lookup and timeouts.
+//! The `tcp` filter: lookup of connections, and their timeouts.
 
 use super::connection::{ANY_RESET, CLOSED, StreamSide, TcpConnection, WATCHED};
 use super::limits;
@@ -22,7 +22,8 @@ pub(super) struct Tcp {
     silent: Wheel,
     /// Gap timeouts.
     gaps: Wheel,
-    /// Lookups for the blocks of a batch, made before the first block is processed; reused memory.
+    /// Lookups for the blocks of a batch, made before the first block is processed. The memory is
+    /// reused for every batch.
     found: Vec<SegmentLookup>,
 }
 
@@ -114,7 +115,7 @@ impl HoldingLanes for Tcp {
     }
 }
 
-/// Timeouts are not state: they are rebuilt after a connection moves.
+/// Timeouts are not part of the moved state: the receiving instance rebuilds them.
 impl FilterState for Tcp {
     fn sessions(&self) -> Vec<u64> {
         self.flows.keys()
@@ -154,7 +155,7 @@ impl Tcp {
         Self { flows, rules, timeout, checksum, silent, gaps, found }
     }
 
-    /// Inserts the timeouts of a connection, which the wheels do not contain yet.
+    /// Inserts the timeouts of a connection into the wheels, which do not contain them yet.
     fn rebuild_timeouts(&mut self, key: u64) {
         let (rules, timeout) = (self.rules, self.timeout);
         if let Some(connection) = self.flows.find(key) {
@@ -173,8 +174,8 @@ impl Tcp {
         }
     }
 
-    /// Looks up the segments of a batch and prefetches their connections, so that the memory
-    /// accesses overlap.
+    /// Looks up the segments of a batch and prefetches the records of their connections, so that
+    /// the memory accesses overlap.
     #[inline]
     fn prefetch(&mut self, batch: &mut Batch<'_>, now: Time, found: &mut [SegmentLookup]) {
         let seed = self.flows.seed();
@@ -300,7 +301,8 @@ impl Tcp {
         self.silent.add(waiting, info.time.saturating_add(self.timeout), cx.now);
     }
 
-    /// Ends a connection after a timeout, or because a new one reuses its flow.
+    /// Ends a connection because of a timeout, or because a new connection reuses its addresses and
+    /// ports.
     #[cold]
     fn end(&mut self, key: u64, time: Time, cx: &mut StreamContext<'_, '_>) {
         let Some(mut connection) = self.flows.end(key) else { return };
@@ -310,8 +312,8 @@ impl Tcp {
         }
     }
 
-    /// Abandons the expired gaps of a waiting connection, if it still exists, and arms its timer
-    /// again.
+    /// Abandons the expired gaps of a connection, if the connection still exists, and arms its gap
+    /// timer again.
     fn check_gap(&mut self, waiting: Waiting, cx: &mut StreamContext<'_, '_>) {
         if self.known(waiting).is_none() {
             return;
@@ -327,8 +329,8 @@ impl Tcp {
         watch(&mut self.gaps, waiting, connection, self.rules, cx.now);
     }
 
-    /// Returns the waiting connection; `None` if its record has ended or belongs to another
-    /// session.
+    /// Returns the connection that a timer refers to; `None` if its record has ended or belongs to
+    /// another session.
     fn known(&self, waiting: Waiting) -> Option<&TcpConnection> {
         let connection = self.flows.get(waiting.key)?;
         (connection.identity.session == waiting.session).then_some(connection)

@@ -1,12 +1,12 @@
 //! A timer wheel: insertion and expiry take constant time.
 //!
-//! In: keys with their due times. Out: each key once, within two buckets after its due time, or
-//! early if that lies beyond the last bucket; callers insert early keys again. The wheel is not
-//! part of the state: it is rebuilt after connections move.
+//! Input: keys with their due times. Output: each key once, within two buckets after its due time,
+//! or early if the due time is beyond the last bucket. Callers insert early keys again. The wheel
+//! is not part of the state: it is rebuilt after connections move.
 
 use crate::contract::Time;
 
-/// A timer wheel with keys in buckets by time.
+/// A timer wheel: an array of buckets, each with the keys due in one span of time.
 #[derive(Debug)]
 pub(super) struct Wheel {
     /// Time span of a bucket in ns.
@@ -17,25 +17,27 @@ pub(super) struct Wheel {
     len: usize,
 }
 
-/// A waiting session.
+/// A session that waits for a timer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Waiting {
     pub(super) key: u64,
-    /// Session number; the key may belong to another session by then.
+    /// Session number. By the due time the key may belong to another session, which this number
+    /// reveals.
     pub(super) session: u32,
 }
 
 const BUCKETS: usize = 32;
 
 impl Wheel {
-    /// Creates a wheel for due times about `ahead` ns from now; a bucket spans a sixteenth of that.
+    /// Creates a wheel for due times up to about `ahead` ns in the future. A bucket spans a
+    /// sixteenth of `ahead`.
     pub(super) fn new(ahead: u64) -> Self {
         let span = (ahead / (BUCKETS as u64 / 2)).max(1);
         Self { span, at: 0, buckets: [const { Vec::new() }; BUCKETS], len: 0 }
     }
 
-    /// Inserts a key that is due at `due`, at time `now`. A key due beyond the last bucket expires
-    /// early.
+    /// Inserts a key that is due at `due`; the current time is `now`. A key due beyond the last
+    /// bucket expires early.
     pub(super) fn add(&mut self, waiting: Waiting, due: Time, now: Time) {
         if self.len == 0 {
             self.at = now / self.span;
@@ -48,13 +50,14 @@ impl Wheel {
         }
     }
 
-    /// Returns true if `now` is in a later bucket than `due`: at the wheel's resolution, so that a
-    /// key is due exactly when [`Wheel::due`] returns it, unless that was early.
+    /// Returns true if the bucket of `now` is later than that of `due`. A key that [`Wheel::due`]
+    /// returned is thus due unless it was returned early.
     pub(super) const fn is_due(&self, due: Time, now: Time) -> bool {
         now / self.span > due / self.span
     }
 
-    /// Returns the next time at which [`Wheel::due`] may return something.
+    /// Returns the next time at which [`Wheel::due`] may return a key; `None` if the wheel is
+    /// empty.
     pub(super) fn next(&self) -> Option<Time> {
         if self.len == 0 {
             return None;
@@ -65,7 +68,7 @@ impl Wheel {
         Some(next.saturating_mul(self.span))
     }
 
-    /// Removes and returns keys that may be due by `now`.
+    /// Removes and returns the keys that may be due at `now`.
     pub(super) fn due(&mut self, now: Time) -> Vec<Waiting> {
         let until = now / self.span;
         let mut due = Vec::new();

@@ -1,8 +1,9 @@
-//! The twin of `token`: the same tag in straight-line code.
+//! The twin of `token`, which computes the same tag in straight-line code.
 //!
-//! The covered bytes are absorbed in whole words. The last bytes are loaded as a word that ends
-//! with them, and that begins within the token if fewer than eight bytes are covered; the excess is
-//! shifted out. So no single byte is loaded, and no byte after the datagram.
+//! The twin absorbs the covered bytes in whole words. It loads the last bytes as a word that ends
+//! with the last covered byte, and shifts the excess out. If fewer than eight bytes are covered,
+//! this word begins within the token. The twin thus never loads single bytes, nor bytes after the
+//! datagram.
 
 use super::{COVERS_MAX, NUMBER_SIZE, RESIDUES, TOKEN_SIZE, TokenArguments};
 use crate::prelude::*;
@@ -14,12 +15,13 @@ use ebpf::emit::{
 use wire::ip::protocol;
 use wire::{ipv4, ipv6, ports, udp};
 
-/// Maximum number of covered bytes in a program: frames are not pulled beyond them.
+/// Maximum number of covered bytes in a kernel program, which does not pull a frame into linear
+/// memory beyond them.
 const TWIN_COVERS_MAX: u16 = 128;
 const _: () = assert!(TWIN_COVERS_MAX <= COVERS_MAX);
 /// Size of a word in bytes.
 const WORD: usize = 8;
-/// Number of bytes that the tag covers before the addresses.
+/// Number of bytes of the tag's input before the addresses.
 const ADDRESSES_OFFSET: u32 = NUMBER_SIZE as u32 + 8;
 
 /// Emits the twin.
@@ -151,7 +153,8 @@ fn last_word<'s>(
     Ok(s.or_wide(last, bytes))
 }
 
-/// Absorbs the addresses; returns the number of covered bytes up to their end.
+/// Absorbs the addresses. Returns the number of bytes of the tag's input up to the end of the
+/// addresses.
 fn absorb_addresses<'s>(
     s: &mut Scope<'s, '_>,
     sip: Sip<'s>,

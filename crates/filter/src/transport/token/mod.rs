@@ -1,6 +1,6 @@
 //! `token`: passes UDP datagrams with a valid token.
 //!
-//! In: any view into a frame. Out: datagrams with a valid, unused token at the start of the
+//! Input: any view into a frame. Output: datagrams with a valid, unused token at the start of the
 //! payload, viewed after it. The token-based switch routes packets by tokens [SL §9.3]; there a
 //! network processor computes HMAC-SHA1, here the tag is SipHash-2-4, which is designed for short
 //! input and needs no loops in a kernel program (docs/book/decisions/0031-tokens.md).
@@ -15,8 +15,8 @@
 //! `covers` bytes of the data, or all if there are fewer. Numbers are in network byte order.
 //!
 //! No number passes twice. The state is the largest number per residue modulo 256, so that packets
-//! may be reordered by up to 256; an update writes a single number, so that processors can update
-//! concurrently, with one exchange each.
+//! may be reordered by up to 256 positions. An update writes a single number, so processors can
+//! update the state concurrently with one atomic exchange each.
 
 mod emit;
 #[cfg(any(test, feature = "testing"))]
@@ -95,13 +95,13 @@ const FORGED: Reason = TOKEN.reason("forged");
 const REPLAYED: Reason = TOKEN.reason("replayed");
 const UNSURE: Reason = TOKEN.reason("unsure");
 
-/// Size of a token in bytes.
+/// Size of a token in bytes: the number and the tag.
 const TOKEN_SIZE: usize = 16;
 /// Size of the number in a token, in bytes.
 const NUMBER_SIZE: usize = 8;
-/// Maximum number of covered bytes.
+/// Maximum number of bytes of the data that the tag covers.
 const COVERS_MAX: u16 = 1024;
-/// Number of residues; a power of two.
+/// Number of residues by which used numbers are stored; a power of two.
 const RESIDUES: usize = 256;
 
 /// The filter's arguments.
@@ -150,7 +150,8 @@ impl UsedNumbers {
 struct Token {
     key: Key,
     covers: u16,
-    /// True if the used numbers are in a kernel program; until they move here, nothing passes.
+    /// True if this filter is the fallback of a kernel program, which has the used numbers. Nothing
+    /// passes here until they move here.
     fallback: bool,
     seen: Sessions<UsedNumbers>,
 }
@@ -170,8 +171,8 @@ impl Lanes for Token {
 }
 
 impl Token {
-    /// Validates the token of a datagram and records its number; returns the offsets of start and
-    /// end of the data.
+    /// Validates the token of a datagram and records its number. Returns the start and end offsets
+    /// of the data in the frame.
     fn data_range(&mut self, block: &mut Block<'_>) -> Result<(u32, u32), Reason> {
         if self.fallback && self.seen.is_empty() {
             return Err(UNSURE);
@@ -203,8 +204,8 @@ struct TokenView<'a> {
 }
 
 impl<'a> TokenView<'a> {
-    /// Returns the token at offset `payload`; `None` if the token, or a byte that it covers, was
-    /// not captured.
+    /// Returns the token at offset `payload` of the frame; `None` if the token, or a byte that the
+    /// token covers, was not captured.
     fn of(block: &Block<'a>, payload: u32, covers: u32) -> Option<Self> {
         let payload = payload as usize;
         let network = block.frame.get(usize::from(block.marks.network)..)?;

@@ -1,4 +1,4 @@
-//! Datagrams with tokens, for tests.
+//! Datagrams with valid tokens, for tests.
 
 use super::{NUMBER_SIZE, TOKEN_SIZE, TokenView};
 use crate::contract::Key;

@@ -1,4 +1,5 @@
-//! Valid, forged, replayed and truncated tokens; the format against an independent implementation.
+//! Tests of `token`: valid, forged, replayed and truncated tokens, and the format compared with an
+//! independent implementation.
 
 use super::TOKEN;
 use super::sealed::seal;
@@ -114,7 +115,7 @@ fn h22_used_numbers_move_with_the_filter() {
     assert!(!turn(&mut moved, 7) && turn(&mut moved, 8));
 }
 
-/// As the fallback of its own twin the filter lacks the used numbers, and passes nothing.
+/// As the fallback of its twin, the filter lacks the used numbers and passes nothing.
 #[test]
 fn h22_fallback_of_a_twin_passes_nothing() {
     let given = arguments(&TOKEN, &[KEY]).unwrap().as_fallback(true);

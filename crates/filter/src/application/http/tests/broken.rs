@@ -1,8 +1,9 @@
-//! Connections that end within messages, and bytes outside of messages.
+//! Tests of connections that end within messages, and of bytes outside of messages.
 
 use super::*;
 
-/// Ends a direction without FIN: a reset, a timeout, the end of a capture.
+/// Returns a block that ends a direction without FIN, as after a reset, a timeout or the end of a
+/// capture.
 fn end_without_fin(back: bool) -> StreamBlock {
     StreamBlock { flags: Flags::END_MASK, ..hole(back, 0) }
 }

@@ -1,4 +1,4 @@
-//! Bodies with content codings, decodable and not.
+//! Tests of bodies with content codings, both decodable and not.
 
 use super::*;
 

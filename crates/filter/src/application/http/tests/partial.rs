@@ -1,4 +1,4 @@
-//! Partially observed connections: holes, one direction, a missing beginning.
+//! Tests of partially observed connections: holes, one direction, a missing beginning.
 
 use super::*;
 

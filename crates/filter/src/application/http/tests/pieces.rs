@@ -1,4 +1,4 @@
-//! The output is the same for any segmentation, and for a state move at any point.
+//! Tests that the output is the same for any segmentation, and for a state move after any block.
 
 use super::codings::gzipped;
 use super::*;

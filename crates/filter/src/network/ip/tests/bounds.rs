@@ -1,4 +1,4 @@
-//! Bounds on pending datagrams: time, numbers, memory.
+//! Tests of the bounds on incomplete datagrams: time, numbers, memory.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Overlapping fragments under each policy.
+//! Tests of overlapping fragments under each policy.
 
 use super::*;
 
@@ -42,7 +42,8 @@ fn teardrop_stays_within_the_datagram() {
     assert_eq!(run(&["policy=linux"], &frames).count("overlap"), 2);
 }
 
-/// J. Novak's set of overlapping fragments: offset, length, more, letter.
+/// J. Novak's set of overlapping fragments: offset and length in bytes, the more-fragments flag,
+/// and the letter that fills the fragment.
 const NOVAK: [(u16, usize, bool, u8); 17] = [
     (0, 24, true, b'A'),
     (32, 16, true, b'B'),
@@ -67,7 +68,7 @@ fn letters(set: &[(u16, usize, bool, u8)]) -> Vec<Frame> {
     set.iter().map(|&(at, length, more, letter)| v4(at, more, &vec![letter; length])).collect()
 }
 
-/// Reduces eight bytes to one letter.
+/// Returns one letter for every eight bytes.
 fn units(data: &[u8]) -> String {
     let unit = |unit: &[u8]| {
         assert!(unit.iter().all(|byte| *byte == unit[0]), "{unit:?}");
@@ -76,7 +77,7 @@ fn units(data: &[u8]) -> String {
     data.chunks(8).map(unit).collect()
 }
 
-/// Results per system, from the paper's table; Suricata's and Snort's tests of the same set agree.
+/// Results per system, from Novak's paper; the tests of Suricata and Snort on the same set agree.
 #[test]
 fn policies_reassemble_novaks_set_like_their_systems() {
     let frames = letters(&NOVAK);

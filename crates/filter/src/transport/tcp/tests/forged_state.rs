@@ -1,4 +1,5 @@
-//! Forged connection state (decision 0041): impossible values must not stall the filter.
+//! Tests that forged connection state with impossible values does not stall the filter (decision
+//! 0041).
 
 use super::super::TCP;
 use super::super::connection::TcpConnection;
@@ -7,7 +8,7 @@ use crate::contract::PRIVATE;
 use crate::testing::{Arena, Node, Space};
 use zerocopy::{FromBytes as _, IntoBytes as _};
 
-/// With held data before emitted data and the limit exceeded, each arriving segment drops a held
+/// If held data lies before emitted data and exceeds the limit, each arriving segment drops a held
 /// block.
 #[test]
 fn held_data_before_emitted_data_is_dropped() {

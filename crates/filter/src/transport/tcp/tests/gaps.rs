@@ -1,4 +1,4 @@
-//! Bytes that were sent but not captured.
+//! Tests of gaps: bytes that were sent but not captured.
 
 use super::super::TCP;
 use super::run::run;

@@ -1,4 +1,4 @@
-//! Starts and ends of connections.
+//! Tests of the start and the end of connections.
 
 use super::run::run;
 use super::*;

@@ -1,4 +1,4 @@
-//! Literal segments and the expected output.
+//! Tests of `tcp` on literal segments, compared with the expected output.
 //!
 //! A case is a list of segments of one connection, port 4000 to 80, and the output as one line: `>`
 //! for the client's data, `<` for the server's, the bytes, `*n` for n missing ones, `^` at a start,

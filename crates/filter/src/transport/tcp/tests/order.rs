@@ -1,4 +1,4 @@
-//! Segments in order, early, repeated, and partly repeated.
+//! Tests of segments that arrive in order, early, repeated, or partly repeated.
 
 use super::run::run;
 use super::*;

@@ -1,6 +1,6 @@
-//! Random conversations, segmented, retransmitted, reordered and lost: the output has the same
-//! bytes, with holes for lost bytes, and the ledger balances, for every batch size, policy and
-//! state move.
+//! Tests with random conversations whose segments are retransmitted, reordered and lost. The output
+//! must have the same bytes, with holes for lost bytes, and the ledger must balance, for every
+//! batch size, policy and state move.
 
 use super::run::{Outcome, run, run_moving};
 use super::{ACK, FIN, SYN};
@@ -10,16 +10,16 @@ use testkit::Random;
 const POLICIES: [&str; 6] = ["first", "last", "linux", "windows", "bsd", "solaris"];
 const ROUNDS: usize = 300;
 
-/// Disturbances of a conversation.
+/// Disturbances of a conversation on its way to the capture.
 #[derive(Clone, Copy, Debug)]
 struct Disturbance {
     /// One of this many segments is lost, together with its retransmissions; 0 for no loss.
     lost: u64,
     /// Maximum displacement of a segment by reordering, in segments.
     moved: usize,
-    /// True to retransmit parts of the data.
+    /// True if parts of the data are retransmitted.
     again: bool,
-    /// True to omit the handshake, so that the capture begins in midstream.
+    /// True if the handshake is omitted, so that the capture begins in midstream.
     running: bool,
 }
 
@@ -123,7 +123,8 @@ fn merge_adjacent(stretches: &[(usize, usize)]) -> Vec<(usize, usize)> {
     joined
 }
 
-/// Adds retransmissions with other segment boundaries; lost bytes are not retransmitted.
+/// Adds retransmissions whose segment boundaries differ from the original ones. Lost bytes are not
+/// retransmitted.
 fn retransmit(
     random: &mut Random,
     sent: &mut Vec<SentSegment>,
@@ -144,7 +145,7 @@ fn retransmit(
     }
 }
 
-/// Reorders segments; in midstream the first segment of each side stays first.
+/// Reorders segments. In a midstream capture the first segment of each side stays first.
 fn reorder(random: &mut Random, sent: &mut [SentSegment], harm: Disturbance) {
     for at in 0..sent.len() {
         let other = (at + random.within(0..harm.moved + 1)).min(sent.len() - 1);
@@ -155,7 +156,8 @@ fn reorder(random: &mut Random, sent: &mut [SentSegment], harm: Disturbance) {
     }
 }
 
-/// Makes the captured frames. Each acknowledges the bytes that its sender has received by then.
+/// Returns the captured frames of a conversation. Each frame acknowledges the bytes that its sender
+/// has received by then.
 fn frames(
     random: &mut Random,
     port: u16,
@@ -300,8 +302,8 @@ fn corrupt(random: &mut Random, frames: &mut [Frame]) {
     }
 }
 
-/// The stream agrees with a byte-by-byte model of the policy, which compares every range of a piece
-/// with the new segment.
+/// The stream agrees with a byte-by-byte model of the policy, which compares every range of a held
+/// piece with the new segment.
 #[test]
 fn overlaps_follow_the_policy() {
     let mut random = Random::replayable();
@@ -330,7 +332,7 @@ fn overlaps_follow_the_policy() {
     }
 }
 
-/// Updates the owner of each byte for a new segment.
+/// Updates the model, which records for each byte the piece that owns it, for a new segment.
 fn emit_due_ends(
     policy: &str,
     owner: &mut [Option<(usize, u8)>],

@@ -1,11 +1,11 @@
-//! Forged and ignored resets.
+//! Tests of forged and ignored resets.
 
 use super::run::{EmittedBlock, Outcome, run, run_moving};
 use super::*;
 
 const MILLISECOND: u64 = 1_000_000;
 
-/// Adds an option to a segment's header.
+/// Returns the frame with an option added to its TCP header.
 fn with_option(frame: Frame, option: &[u8]) -> Frame {
     let mut bytes = frame.bytes;
     let padded = option.len().next_multiple_of(4);
@@ -32,7 +32,8 @@ fn outcome(frames: &[Frame]) -> Outcome {
     found
 }
 
-/// Makes a connection with some data, then the segments `by`, then data both ways from time `then`.
+/// Returns the frames of a connection with some data, then the segments `by`, then data in both
+/// directions from time `then` on.
 fn with_disturbance(by: &[Frame], then: u64) -> Vec<Frame> {
     let said =
         [client(0, 101, b"abc").acknowledging(501), server(0, 501, b"one").acknowledging(104)];

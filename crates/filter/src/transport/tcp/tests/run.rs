@@ -1,4 +1,4 @@
-//! Runs the filter over frames, checks the ledger, and records the output.
+//! Test harness that runs the filter over frames, checks the ledger, and records the output.
 
 use super::super::TCP;
 use crate::contract::{Batch, Block, Counts, LANES};
@@ -33,7 +33,7 @@ pub(super) fn run(words: &[&str], frames: &[Frame], batch: usize) -> Outcome {
     run_moving(words, frames, batch, false)
 }
 
-/// Runs the filter as [`run`] does; with `moves` all state moves to another instance after every
+/// Runs the filter as [`run`] does. If `moves`, all state moves to another instance after every
 /// batch.
 pub(super) fn run_moving(words: &[&str], frames: &[Frame], batch: usize, moves: bool) -> Outcome {
     let arena = Arena::new(frames.len() + 1);
@@ -122,8 +122,8 @@ impl Outcome {
         line
     }
 
-    /// Returns the stream of each direction of each session: bytes, with zeros for missing ones,
-    /// and the holes.
+    /// Returns the stream of each direction of each session: the bytes, with zeros for missing
+    /// ones, and the holes.
     pub(super) fn streams(&self) -> BTreeMap<(u32, bool), StreamOutput> {
         let mut streams: BTreeMap<(u32, bool), StreamOutput> = BTreeMap::new();
         for block in &self.blocks {
