@@ -1,4 +1,5 @@
-//! The list of all sources, sinks and programs, one line each, in the order of the help text.
+//! The catalog: the list of all sources, sinks and programs, one per line, in the order of the help
+//! text.
 
 use crate::named::{intake, output};
 use crate::process;

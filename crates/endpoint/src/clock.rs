@@ -1,5 +1,5 @@
-//! Text forms of timestamps. All are in UTC, so that two runs print the same text, except that web
-//! server logs use local time with a zone offset.
+//! Text forms of timestamps. All are in UTC, so that two runs print the same text. The only
+//! exception is web server logs, which use local time with a zone offset.
 
 use filter::Time;
 use jiff::Timestamp;

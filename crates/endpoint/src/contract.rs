@@ -1,4 +1,5 @@
-//! The contract of sources and sinks.
+//! The contract of sources and sinks: the traits that they implement and the types in the
+//! signatures.
 
 use crate::drop_reason::DropReason;
 use crate::failure::Failure;
@@ -186,7 +187,7 @@ pub struct Intake<'s> {
     /// Time on the path's clock at the start of the current pass of the space.
     pub now: Time,
     /// Index of the only arc that the appended blocks take, set by a source that selects arcs
-    /// itself; `None` routes them by class.
+    /// itself. `None` routes each block by its class.
     pub arc: Option<usize>,
     /// Set by the source if its input is empty for now. The space then flushes downstream before it
     /// sleeps.
@@ -199,13 +200,13 @@ impl<'s> Intake<'s> {
         Self { pool, general: None, columns, room, now, arc: None, drained: false }
     }
 
-    /// Sets [`Self::general`], for a source that lends [`Self::pool`].
+    /// Sets [`Self::general`], for a source that lends the pool in [`Self::pool`].
     #[must_use]
     pub const fn beside(self, general: &'s Pool) -> Self {
         Self { general: Some(general), ..self }
     }
 
-    /// Returns the entry of a block in the pool, without flags.
+    /// Returns an entry, without flags, for a block at this place in the pool.
     #[must_use]
     pub fn entry(&self, place: Extent, (time, origin): (Time, u16), marks: Marks) -> Entry {
         let context = BlockMetadata { time, session: 0, origin, flags: Flags::NONE };
@@ -249,7 +250,7 @@ pub trait Sink: Send {
     fn finish(&mut self) -> Result<Report, Failure>;
 
     /// Returns the blocks and viewed bytes written so far, from which the ledger computes losses
-    /// after a failure; `None` if the sink does not know.
+    /// after a failure. Returns `None` if the sink does not know.
     fn written(&self) -> Option<Amount> {
         None
     }

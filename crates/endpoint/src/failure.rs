@@ -1,4 +1,4 @@
-//! The failure of a source or sink: call, target, reason and remedy.
+//! The failure of a source or sink: the call, its target, the reason, and a remedy.
 
 use std::fmt;
 use std::io;

@@ -9,7 +9,7 @@
 
 mod cold;
 
-use cold::Cold;
+use cold::ColdChunks;
 use filter::{Block, Time};
 use std::collections::VecDeque;
 use wire::capture::write;
@@ -29,12 +29,12 @@ impl HistoryLimits {
     pub const NONE: Self = Self { bytes: 0, time: 0 };
 }
 
-/// A FIFO of frame copies: first those in compressed chunks, then the others.
+/// A FIFO of frame copies: compressed chunks of the oldest frames, followed by uncompressed frames.
 #[derive(Debug)]
 pub struct History {
     limits: HistoryLimits,
     frames: VecDeque<FrameHeader>,
-    cold: Cold,
+    cold: ColdChunks,
     bytes: VecDeque<u8>,
     /// Sequence number of the next frame, counted from 0.
     next: u64,
@@ -53,7 +53,7 @@ pub struct FrameHeader {
     pub(super) length: usize,
 }
 
-/// Memory of a stored frame in addition to its bytes.
+/// Memory that a stored frame needs in addition to its bytes, in bytes.
 const OVERHEAD: usize = size_of::<FrameHeader>();
 
 /// Start position of a read.
@@ -71,7 +71,7 @@ impl History {
     /// Creates an empty history.
     #[must_use]
     pub fn new(limits: HistoryLimits) -> Self {
-        let (frames, cold) = (VecDeque::new(), Cold::new(limits.bytes));
+        let (frames, cold) = (VecDeque::new(), ColdChunks::new(limits.bytes));
         Self { limits, frames, cold, bytes: VecDeque::new(), next: 0, newest: 0 }
     }
 
@@ -130,7 +130,8 @@ impl History {
         self.frames.iter().map(|header| header.length + RECORD_HEADER_SIZE).sum()
     }
 
-    /// Returns how many bytes of frames have been compressed so far, and to how many.
+    /// Returns the number of bytes that have been compressed so far, and their total size after
+    /// compression.
     #[must_use]
     pub const fn compressed(&self) -> (u64, u64) {
         self.cold.totals()
@@ -255,8 +256,8 @@ mod tests {
         assert_eq!(all(&history, HistoryStart::Number(3)), stored, "what is gone is gone");
     }
 
-    /// Text in a history of 1 MB: it reaches back further than its memory, no frame is missing in
-    /// between, and its bytes are those that came.
+    /// Text fills a history of 1 MB. The history reaches back further than its memory, no frame is
+    /// missing in between, and the bytes of every frame are unchanged.
     #[test]
     fn d16_cold_frames_are_compressed_within_the_byte_limit() {
         let text =

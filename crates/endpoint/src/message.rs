@@ -68,7 +68,7 @@ pub enum MessageDefect {
     TooMuch,
 }
 
-/// All defined flags.
+/// Every flag that a block may have.
 const FLAGS_DEFINED: Flags = Flags::FIRST
     .with(Flags::LAST)
     .with(Flags::BACKWARD)
@@ -116,7 +116,7 @@ pub fn read(message: &[u8], origins: u16) -> Result<(Entry, &[u8]), MessageDefec
 }
 
 /// Checks the block of a message and copies it into an intake. Returns its length in view; `None`
-/// if memory is lacking at the moment.
+/// if the pool has no free memory at the moment.
 pub fn put(
     message: &[u8],
     origins: u16,
@@ -140,7 +140,7 @@ pub fn put(
     Ok(intake.put(entry).then_some(entry.pointer.length()))
 }
 
-/// Returns the entry of a block whose frame has been placed at this address.
+/// Returns the entry of a block whose frame has been stored at this address.
 fn placed_entry(entry: Entry, dbuf: DbufId, frame: Extent) -> Entry {
     let place = frame.within(entry.marks.view, entry.pointer.length());
     Entry { pointer: RichPointer::new(dbuf, place, entry.pointer.class), ..entry }

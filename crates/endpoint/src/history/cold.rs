@@ -1,54 +1,63 @@
 //! The compressed part of a history: chunks of its oldest frames.
 //!
-//! A chunk is compressed once and holds whole frames. If a chunk does not shrink (ciphertext), the
-//! next ones are not tried, twice as many after each failure.
+//! A chunk is compressed once and holds whole frames. If a chunk does not shrink, as with
+//! ciphertext, the next chunks are left uncompressed without an attempt. Their number doubles after
+//! each failure.
 
 use super::FrameHeader;
 use buffer::packing;
 use std::collections::VecDeque;
 
-/// Size of a chunk in bytes, before compression.
+/// Minimum size of a chunk in bytes before compression; [`CHUNK_MAX`] is the maximum.
 const CHUNK_MIN: usize = 16 << 10;
 const CHUNK_MAX: usize = 256 << 10;
-/// Maximum number of chunks that are left out after one that did not shrink.
-const LEFT_OUT_MAX: usize = 64;
+/// Maximum number of chunks skipped after a chunk that did not shrink.
+const SKIPPED_CHUNKS_MAX: usize = 64;
 
-/// The chunks, oldest first.
+/// The compressed chunks of a history, oldest first.
 #[derive(Debug)]
-pub(super) struct Cold {
+pub(super) struct ColdChunks {
     chunks: VecDeque<Chunk>,
-    /// Size of a chunk in bytes.
+    /// Size of a chunk in bytes before compression.
     chunk: usize,
-    /// Number of frames in all chunks.
+    /// Number of frames in all chunks together.
     frames: usize,
-    /// Compressed size of all chunks.
+    /// Compressed size of all chunks in bytes.
     used: usize,
-    /// Bytes that pass before the next attempt, after a chunk that did not shrink.
-    wait: usize,
-    /// Number of chunks left out after the last failure.
-    left_out: usize,
-    /// Total bytes compressed, and to how many.
+    /// Number of bytes that must arrive before the next attempt, after a chunk that did not shrink.
+    bytes_to_skip: usize,
+    /// Number of chunks skipped after the last failure.
+    skipped_chunks: usize,
+    /// Bytes compressed so far, and their size after compression.
     totals: (u64, u64),
 }
 
-/// Frames that were compressed together.
+/// A group of frames that were compressed together.
 #[derive(Debug)]
 struct Chunk {
     packed: Box<[u8]>,
     length: usize,
-    /// Bytes of frames at the start that were evicted.
+    /// Number of bytes at the start of the chunk that belong to evicted frames.
     skip: usize,
-    /// Number of frames left.
+    /// Number of frames that have not been evicted.
     frames: usize,
 }
 
-impl Cold {
+impl ColdChunks {
     pub(super) const fn new(limit: usize) -> Self {
         let chunk = limit / 16;
         let chunk = if chunk < CHUNK_MIN { CHUNK_MIN } else { chunk };
         let chunk = if chunk > CHUNK_MAX { CHUNK_MAX } else { chunk };
         let chunks = VecDeque::new();
-        Self { chunks, chunk, frames: 0, used: 0, wait: 0, left_out: 0, totals: (0, 0) }
+        Self {
+            chunks,
+            chunk,
+            frames: 0,
+            used: 0,
+            bytes_to_skip: 0,
+            skipped_chunks: 0,
+            totals: (0, 0),
+        }
     }
 
     pub(super) const fn used(&self) -> usize {
@@ -59,8 +68,8 @@ impl Cold {
         self.totals
     }
 
-    /// Compresses the oldest bytes that are not compressed; `frames` are the headers of all frames.
-    /// Returns false if there are too few, or if they do not shrink.
+    /// Compresses the oldest bytes that are not compressed yet. `frames` are the headers of all
+    /// stored frames. Returns false if there are too few bytes, or if they do not shrink.
     pub(super) fn pack(
         &mut self,
         frames: &VecDeque<FrameHeader>,
@@ -76,18 +85,18 @@ impl Cold {
             }
             (length, count) = (length + header.length, count + 1);
         }
-        if self.wait > 0 {
+        if self.bytes_to_skip > 0 {
             // Called for each frame that is evicted: about one per frame that comes.
-            self.wait = self.wait.saturating_sub(length / count.max(1));
+            self.bytes_to_skip = self.bytes_to_skip.saturating_sub(length / count.max(1));
             return false;
         }
         let chunk: Vec<u8> = bytes.range(..length).copied().collect();
         let Some(packed) = packing::pack(&chunk) else {
-            self.left_out = (self.left_out * 2).clamp(1, LEFT_OUT_MAX);
-            self.wait = self.left_out * self.chunk;
+            self.skipped_chunks = (self.skipped_chunks * 2).clamp(1, SKIPPED_CHUNKS_MAX);
+            self.bytes_to_skip = self.skipped_chunks * self.chunk;
             return false;
         };
-        self.left_out = 0;
+        self.skipped_chunks = 0;
         bytes.drain(..length);
         self.totals.0 += length as u64;
         self.totals.1 += packed.len() as u64;
@@ -97,7 +106,7 @@ impl Cold {
         true
     }
 
-    /// Evicts the oldest frame; returns false if it is in no chunk.
+    /// Evicts the oldest frame of the oldest chunk. Returns false if there are no chunks.
     pub(super) fn evict(&mut self, length: usize) -> bool {
         let Some(chunk) = self.chunks.front_mut() else { return false };
         chunk.skip += length;
@@ -127,7 +136,7 @@ pub(super) struct ColdReader<'c> {
     chunks: std::collections::vec_deque::Iter<'c, Chunk>,
     bytes: Vec<u8>,
     at: usize,
-    /// Number of frames left in the chunk.
+    /// Number of frames of the chunk that have not been returned.
     left: usize,
 }
 

@@ -1,8 +1,8 @@
 //! `user` and `socket`: sinks whose blocks other programs read by opening a name.
 //!
-//! The viewed bytes of each block become one block of the stream. Every reader has a position of
-//! its own and starts with the first block written after the reader opened the name. Blocks without
-//! a reader, or without room in the ring, are dropped and counted.
+//! The viewed bytes of each block become one block of the stream. Every reader has its own
+//! position, and starts with the first block written after it opened the name. Blocks without a
+//! reader, or without room in the ring, are dropped and counted.
 
 use super::{SIZE, access, failed};
 use crate::{DropReason, Failure, Opening, Sink, SinkEntry};
@@ -107,12 +107,12 @@ struct NamedSink {
     unread: Amount,
     refused: Amount,
     holes: Amount,
-    /// Maximum number of concurrent readers so far.
+    /// Highest number of concurrent readers so far.
     readers_max: usize,
     overwrites: bool,
 }
 
-/// The fate of a block.
+/// Outcome of writing a block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Fate {
     Written,

@@ -1,9 +1,9 @@
 //! The writers of a `buffer`, with a thread that accepts writers and one descriptor for all their
 //! rings.
 //!
-//! A program that connects becomes a writer only by its offer of a ring, which may arrive later or
-//! never. So a thread waits for offers and hands over the rings; the source never waits for a
-//! writer.
+//! A program that connects becomes a writer when it offers a ring, which may happen later or never.
+//! A thread therefore waits for the offers and hands over the rings, and the source never waits for
+//! a writer.
 
 use buffer::name::Inbox;
 use buffer::stream::Input;
@@ -106,7 +106,8 @@ impl Drop for Writers {
     }
 }
 
-/// Adds a descriptor to an epoll instance. The instance forgets the descriptor when it is closed.
+/// Adds a descriptor to an epoll instance. The kernel removes the descriptor from the instance when
+/// it is closed.
 fn watch(all: &OwnedFd, fd: BorrowedFd<'_>) -> sys::Result<()> {
     let data = epoll::EventData::new_u64(0);
     epoll::add(all, fd, data, epoll::EventFlags::IN)

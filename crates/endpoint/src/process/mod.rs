@@ -6,8 +6,9 @@
 //! request only the output half exists; at the end only the input half, and the program inherits
 //! standard output.
 //!
-//! The program is a space that is started here but cannot be inspected;
-//! docs/book/decisions/0010-exec.md explains why it is not a filter, and the cost of that.
+//! The program is a space that this process starts but cannot inspect.
+//! docs/book/decisions/0010-exec.md explains why a program is not a filter, and the cost of this
+//! decision.
 
 pub(crate) mod child;
 mod input;

@@ -1,8 +1,8 @@
 //! The output half of a program, a source over the program's standard output.
 //!
 //! The source emits the bytes that the program writes as blocks, each as soon as data is available.
-//! The source ends with the program's output and not when the path stops, because buffered output
-//! is read first.
+//! The source ends when the program's output ends. It does not end as soon as the path stops,
+//! because buffered output is read first.
 
 use super::child::Process;
 use crate::source::input::Input as Pipe;

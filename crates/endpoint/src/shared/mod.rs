@@ -63,7 +63,8 @@ fn report_vacancy() {
     }
 }
 
-/// Returns the name of the ring of a prefix. Different versions of this program never share one.
+/// Returns the name of the ring of a prefix. Different versions of this program use different
+/// names, so they never share a ring.
 fn ring_name(prefix: &str) -> String {
     let mut hasher = std::hash::DefaultHasher::new();
     (env!("CARGO_PKG_VERSION"), prefix).hash(&mut hasher);

@@ -1,9 +1,9 @@
-//! `shared`: the streams that a prefix gives, read from the process that runs it for all requests
+//! `shared`: reads the streams of a prefix from the process that runs the prefix for all requests
 //! of the user.
 //!
-//! In: messages of `share`, copied once into the pool, and then checked. Out: the blocks of
-//! sessions that begin after this source has joined; a hole where blocks were overwritten. If the
-//! process of the prefix is killed, its sessions end, and another process takes its place.
+//! The source copies the messages of `share` into the pool and then checks them. It emits the
+//! blocks of sessions that begin after it has joined, with a hole in place of overwritten blocks.
+//! If the process of the prefix is killed, its sessions end, and another process takes its place.
 
 use super::sessions::{Admission, ReadSessions, STAMP_BYTES, SharedStamp};
 use super::{STARTER, Started, ring_name};
@@ -51,47 +51,49 @@ Dropped: `overwritten` (too slow), `unread` (in the ring at the end).",
 pub const ENTRY: SourceEntry = SourceEntry::new(&SHARED, open);
 
 const OVERWRITTEN: DropReason = DropReason::Named("overwritten");
-/// Number of attempts to find or start the process of a prefix: others may start or end one too.
+/// Maximum number of attempts to find or start the process of a prefix. An attempt fails if another
+/// program starts or ends such a process at the same time.
 const JOINS_MAX: usize = 8;
-/// Room for a message whose length is unknown: most frames fit.
+/// Number of bytes reserved for a message whose length is not known yet; most messages fit.
 const DRAFT_MIN: usize = 4096;
-/// Interval between looks for another process, in ns.
+/// Interval between attempts to find another process, in ns.
 const REJOIN_INTERVAL: u64 = 10_000_000;
 
-/// A reader of a shared prefix.
+/// A source over the ring of a shared prefix.
 struct Shared {
     prefix: String,
-    /// The ring; `None` once it has ended.
+    /// The reading end of the ring; `None` once the ring has ended.
     input: Option<Input>,
-    /// A thread that finds or starts another process.
+    /// A thread that finds or starts a process to replace one that has ended.
     rejoin: Option<JoinHandle<Result<Input, Failure>>>,
     sessions: ReadSessions,
-    /// Blocks made here, to be given before all others.
-    made: Vec<Entry>,
-    /// A message that came with too many made blocks for one pass.
-    kept: Option<Vec<u8>>,
+    /// Blocks created by this source, such as holes, which are emitted before all others.
+    created: Vec<Entry>,
+    /// A message whose preceding created blocks did not all fit into one pass.
+    deferred: Option<Vec<u8>>,
     origin: u16,
     asleep: bool,
-    /// Number of the next block of the ring.
+    /// Number of the next block in the ring, counted from 0.
     next: u64,
-    /// Number of blocks in the ring after which a stopped source ends.
+    /// Number of blocks in the ring after which a stopped source ends; `None` while the source is
+    /// not stopped.
     last: Option<u64>,
     is_over: bool,
     given: Amount,
     unbegun: u64,
-    /// Blocks lost in rings of ended processes, and blocks taken from the current ring.
+    /// Blocks lost in the rings of ended processes, and blocks read from the current ring.
     lost_before: u64,
     unread: u64,
     deaths: u64,
 }
 
 /// Result of reading one message.
-enum Next {
+enum MessageOutcome {
     Given,
     Nothing,
     Full,
     End,
-    /// The process of the prefix is gone.
+    /// The process that ran the prefix has ended.
     Gone,
 }
 
@@ -106,8 +108,8 @@ fn open(opening: &Opening<'_>) -> Result<Box<dyn Source>, Failure> {
         input: Some(input),
         rejoin: None,
         sessions: ReadSessions::default(),
-        made: Vec::new(),
-        kept: None,
+        created: Vec::new(),
+        deferred: None,
         origin: opening.origin,
         asleep: false,
         last: None,
@@ -150,7 +152,7 @@ impl Source for Shared {
         }
         let again = SourceStatus::retry_at(intake.now);
         let status = loop {
-            if !self.give_made(intake) || intake.room() == 0 {
+            if !self.give_created(intake) || intake.room() == 0 {
                 break again;
             }
             if self.is_over {
@@ -163,22 +165,22 @@ impl Source for Shared {
                 }
             }
             match self.next(intake)? {
-                Next::Given => {}
-                Next::Full => break again,
-                Next::Nothing if self.given.blocks > before => break again,
-                Next::Nothing => match self.fall_asleep() {
+                MessageOutcome::Given => {}
+                MessageOutcome::Full => break again,
+                MessageOutcome::Nothing if self.given.blocks > before => break again,
+                MessageOutcome::Nothing => match self.fall_asleep() {
                     true => {}
                     false => break SourceStatus::AWAITS_INPUT,
                 },
-                Next::End => {
+                MessageOutcome::End => {
                     self.leave();
                     self.is_over = true;
                 }
-                Next::Gone if self.last.is_some() => {
+                MessageOutcome::Gone if self.last.is_some() => {
                     self.leave();
                     self.is_over = true;
                 }
-                Next::Gone => {
+                MessageOutcome::Gone => {
                     self.leave();
                     self.deaths += 1;
                     let prefix = self.prefix.clone();
@@ -228,86 +230,90 @@ impl Source for Shared {
 }
 
 impl Shared {
-    /// Gives the blocks made here; returns false if the room does not suffice.
-    fn give_made(&mut self, intake: &mut Intake<'_>) -> bool {
-        let count = self.made.len().min(intake.room());
-        for entry in self.made.drain(..count) {
+    /// Emits the blocks created by this source. Returns false if the intake has no room for all of
+    /// them.
+    fn give_created(&mut self, intake: &mut Intake<'_>) -> bool {
+        let count = self.created.len().min(intake.room());
+        for entry in self.created.drain(..count) {
             self.given.add(entry.pointer.length());
             intake.put(entry);
         }
-        self.made.is_empty()
+        self.created.is_empty()
     }
 
     /// Reads one message and gives its block, if its session is admitted.
-    fn next(&mut self, intake: &mut Intake<'_>) -> Result<Next, Failure> {
-        if let Some(kept) = self.kept.take() {
-            let Some((place, _)) = intake.pool.append(kept.len(), |room| {
-                room.copy_from_slice(&kept);
-                kept.len()
+    fn next(&mut self, intake: &mut Intake<'_>) -> Result<MessageOutcome, Failure> {
+        if let Some(deferred) = self.deferred.take() {
+            let Some((place, _)) = intake.pool.append(deferred.len(), |room| {
+                room.copy_from_slice(&deferred);
+                deferred.len()
             }) else {
-                self.kept = Some(kept);
-                return Ok(Next::Full);
+                self.deferred = Some(deferred);
+                return Ok(MessageOutcome::Full);
             };
-            return self.put(intake, place, &kept);
+            return self.put(intake, place, &deferred);
         }
-        let Some(input) = &mut self.input else { return Ok(Next::Gone) };
+        let Some(input) = &mut self.input else { return Ok(MessageOutcome::Gone) };
         if self.last.is_some_and(|last| self.next >= last) {
-            return Ok(Next::End);
+            return Ok(MessageOutcome::End);
         }
         let mut room = DRAFT_MIN;
         loop {
-            let Some(mut draft) = intake.pool.draft(room, room) else { return Ok(Next::Full) };
+            let Some(mut draft) = intake.pool.draft(room, room) else {
+                return Ok(MessageOutcome::Full);
+            };
             match input.read_block(&mut draft) {
                 Ok(BlockRead::Block(length)) => {
                     let bytes = draft.get(..length).unwrap_or_default();
                     let read = SharedStamp::read(bytes).ok_or(message::MessageDefect::Short);
-                    let (stamp, block) = read.map_err(|lie| self.lied(&lie))?;
-                    let (entry, _) = message::read(block, 1).map_err(|lie| self.lied(&lie))?;
+                    let (stamp, block) = read.map_err(|defect| self.invalid_message(&defect))?;
+                    let (entry, _) =
+                        message::read(block, 1).map_err(|defect| self.invalid_message(&defect))?;
                     self.next = stamp.number + 1;
-                    if self.sessions.admit(stamp, &entry, &mut self.made) == Admission::Unbegun {
+                    if self.sessions.admit(stamp, &entry, &mut self.created) == Admission::Unbegun {
                         self.unbegun += 1;
-                        return Ok(Next::Given);
+                        return Ok(MessageOutcome::Given);
                     }
-                    if self.made.len() >= intake.room() {
-                        self.kept = Some(bytes.to_vec());
-                        return Ok(Next::Given);
+                    if self.created.len() >= intake.room() {
+                        self.deferred = Some(bytes.to_vec());
+                        return Ok(MessageOutcome::Given);
                     }
                     let place = draft.commit(length);
                     return self.place(intake, place, entry);
                 }
-                Ok(BlockRead::Nothing) if self.last.is_some() => return Ok(Next::End),
-                Ok(BlockRead::Nothing) => return Ok(Next::Nothing),
-                Ok(BlockRead::End) => return Ok(Next::End),
+                Ok(BlockRead::Nothing) if self.last.is_some() => return Ok(MessageOutcome::End),
+                Ok(BlockRead::Nothing) => return Ok(MessageOutcome::Nothing),
+                Ok(BlockRead::End) => return Ok(MessageOutcome::End),
                 Err(Fault::TooLong { length, .. }) if room < length => {
                     drop(draft);
                     room = length.min(STAMP_BYTES + MESSAGE_MAX);
                 }
-                Err(Fault::Abandoned) => return Ok(Next::Gone),
-                Err(fault) => return Err(self.lied(&fault)),
+                Err(Fault::Abandoned) => return Ok(MessageOutcome::Gone),
+                Err(fault) => return Err(self.invalid_message(&fault)),
             }
         }
     }
 
-    /// Gives the block of a message that was kept.
+    /// Emits the block of a message that was deferred.
     fn put(
         &mut self,
         intake: &mut Intake<'_>,
         place: Extent,
-        kept: &[u8],
-    ) -> Result<Next, Failure> {
-        let block = kept.get(STAMP_BYTES..).unwrap_or_default();
-        let (entry, _) = message::read(block, 1).map_err(|lie| self.lied(&lie))?;
+        deferred: &[u8],
+    ) -> Result<MessageOutcome, Failure> {
+        let block = deferred.get(STAMP_BYTES..).unwrap_or_default();
+        let (entry, _) = message::read(block, 1).map_err(|defect| self.invalid_message(&defect))?;
         self.place(intake, place, entry)
     }
 
-    /// Gives a block whose message is in the pool, after the blocks made for it.
+    /// Emits a block whose message is in the pool, after the blocks created in front of it.
     fn place(
         &mut self,
         intake: &mut Intake<'_>,
         place: Extent,
         entry: Entry,
-    ) -> Result<Next, Failure> {
-        self.give_made(intake);
+    ) -> Result<MessageOutcome, Failure> {
+        self.give_created(intake);
         let head = u32::try_from(STAMP_BYTES + HEAD_BYTES).unwrap_or(u32::MAX);
         let mut entry = message::located_entry(
             entry,
@@ -317,7 +323,7 @@ impl Shared {
         entry.context.origin = self.origin;
         self.given.add(entry.pointer.length());
         intake.put(entry);
-        Ok(Next::Given)
+        Ok(MessageOutcome::Given)
     }
 
     /// Announces that the source is about to sleep. Returns true if there is something to read.
@@ -332,14 +338,15 @@ impl Shared {
         has_more
     }
 
-    /// Leaves the ring, and ends the sessions that were read from it.
+    /// Leaves the ring, and ends the sessions whose blocks were read from it.
     fn leave(&mut self) {
         self.lost_before = self.lost();
         self.input = None;
-        self.sessions.end_all(&mut self.made);
+        self.sessions.end_all(&mut self.created);
     }
 
-    /// Takes the ring that the thread has found. Returns false while it searches.
+    /// Takes over the ring that the thread has found. Returns false while the thread still
+    /// searches.
     fn try_rejoin(&mut self) -> Result<bool, Failure> {
         let Some(thread) = self.rejoin.take_if(|thread| thread.is_finished()) else {
             return Ok(false);
@@ -355,7 +362,7 @@ impl Shared {
         self.lost_before + self.input.as_ref().map_or(0, |input| input.counts().lost)
     }
 
-    fn lied(&self, why: &dyn std::fmt::Display) -> Failure {
+    fn invalid_message(&self, why: &dyn std::fmt::Display) -> Failure {
         Failure::new("read", format!("the shared prefix `{}`", self.prefix), why)
     }
 

@@ -1,4 +1,5 @@
-//! The sessions in a shared ring: which a reader may begin with, and what it has missed of them.
+//! The sessions in a shared ring: the sessions that a reader may begin with, and the bytes of each
+//! that it has missed.
 //!
 //! The writer stamps each block with the position of its first byte in its direction of the
 //! session, and marks the first block of a session. A reader admits a session by that mark only, so
@@ -8,9 +9,9 @@
 use abi::{BLOCK_MAX, BlockMetadata, Class, Entry, Flags, Marks, RichPointer};
 use std::collections::HashMap;
 
-/// Bytes of a stamp in a message.
+/// Size of a stamp in a message, in bytes.
 pub(super) const STAMP_BYTES: usize = 16;
-/// Bytes of one direction that may be missing; a session that has lost more is ended.
+/// Maximum number of bytes of one direction that may be missing. A session that lost more is ended.
 const MISSING_MAX: u64 = 32 << 20;
 
 /// The writer's note about a block.
@@ -47,7 +48,7 @@ impl SharedStamp {
     }
 }
 
-/// Progress of a session, of the two directions each.
+/// Progress of the two directions of a session.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 struct Progress {
     position: [u64; 2],
@@ -72,13 +73,13 @@ fn direction(context: BlockMetadata) -> usize {
     usize::from(context.flags.has(Flags::BACKWARD))
 }
 
-/// The open sessions of the writer.
+/// The sessions that the writer has begun and that have not ended.
 #[derive(Debug, Default)]
 pub(super) struct WrittenSessions(HashMap<u32, Progress>);
 
 impl WrittenSessions {
-    /// Returns the stamp of the next block, which has this number. Without a session, the rest of
-    /// the stamp is 0.
+    /// Returns the stamp of the next block, which has this number in the ring. For a block without
+    /// a session, the other fields of the stamp are 0.
     pub(super) fn stamp(&mut self, entry: &Entry, number: u64) -> SharedStamp {
         let session = entry.context.session;
         if session == 0 {
@@ -107,17 +108,19 @@ pub(super) struct ReadSessions {
     pub(super) torn: u64,
 }
 
-/// Result of [`ReadSessions::admit`].
+/// Decision of [`ReadSessions::admit`] about a block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Admission {
-    /// The block follows; the blocks added to the list come before it.
+    /// The block is admitted. It follows the blocks that the call added to the list.
     Follows,
-    /// The session began before this reader joined, or its beginning was overwritten.
+    /// The block is refused: its session began before this reader joined, or the beginning was
+    /// overwritten.
     Unbegun,
 }
 
 impl ReadSessions {
-    /// Tests a block; adds to `before` the blocks that stand for what was lost before it.
+    /// Decides on a block. Adds to `before` the holes that stand for the bytes lost in front of the
+    /// block.
     pub(super) fn admit(
         &mut self,
         stamp: SharedStamp,
@@ -156,7 +159,8 @@ impl ReadSessions {
         Admission::Follows
     }
 
-    /// Ends a session: adds an empty hole with the end of each direction that is open.
+    /// Ends a session: adds, for each direction that is still open, an empty hole that marks its
+    /// end.
     fn end(&mut self, session: u32, to: &mut Vec<Entry>) {
         let Some(open) = self.open.remove(&session) else { return };
         for (way, ended) in open.ended.into_iter().enumerate() {
@@ -168,7 +172,7 @@ impl ReadSessions {
         }
     }
 
-    /// Ends all sessions, in the order of their numbers.
+    /// Ends all sessions, in ascending order of their numbers.
     pub(super) fn end_all(&mut self, to: &mut Vec<Entry>) {
         let mut all: Vec<u32> = self.open.keys().copied().collect();
         all.sort_unstable();

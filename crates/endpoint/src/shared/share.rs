@@ -1,8 +1,8 @@
-//! `share`: gives a stream to other requests of the same user, with everything that the filters
-//! behind it need: frames, classes, sessions, times and marks.
+//! `share`: offers a stream to other requests of the same user, with everything that downstream
+//! filters need: frames, classes, sessions, times and marks.
 //!
-//! In: blocks of sessions in order. Out: each block as one message in a ring that overwrites, so no
-//! reader can delay the path or another reader. Without readers nothing is copied.
+//! The sink writes each block as one message to a ring that overwrites its oldest messages, so no
+//! reader can delay the path or another reader. Without readers it copies nothing.
 
 use super::sessions::{STAMP_BYTES, SharedStamp, WrittenSessions};
 use super::{ring_name, vacancy};
@@ -60,9 +60,10 @@ Dropped: `unread` (nobody read; not a loss), `too long` (more than a ring takes)
 pub const ENTRY: SinkEntry = SinkEntry::new(&SHARE, open);
 
 const TOO_LONG: DropReason = DropReason::Named("too long");
-/// Maximum number of readers.
+/// Maximum number of concurrent readers.
 const READERS_MAX: usize = 256;
-/// Time without readers after which the path ends, and the time in which the first one must come.
+/// Time without readers after which the path ends. For the first reader the limit is
+/// [`FIRST_READER_MAX`].
 const VACANT_MAX: Duration = Duration::from_millis(500);
 const FIRST_READER_MAX: Duration = Duration::from_secs(10);
 /// Interval between counts of the readers.
@@ -181,8 +182,8 @@ impl Drop for Share {
     }
 }
 
-/// A thread that withdraws the name and reports the vacancy once the last reader has left. It sees
-/// that readers leave while no block comes.
+/// A thread that withdraws the name and reports the vacancy once the last reader has left, even if
+/// no block arrives meanwhile.
 struct ReaderWatch {
     stop: Arc<EventFd>,
     thread: Option<JoinHandle<()>>,

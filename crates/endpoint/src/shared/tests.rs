@@ -9,8 +9,8 @@ fn block(session: u32, length: u32, flags: Flags) -> Entry {
     Entry::new(RichPointer::hole(length).with_class(Class(80)), context, Marks::bare(length))
 }
 
-/// Returns the blocks that a reader gets if it misses those with these numbers: sessions, lengths
-/// and flags.
+/// Returns the blocks that a reader gets if it misses the blocks with these numbers, each as
+/// session, length and flags.
 fn read(
     written: &[Entry],
     is_missed: impl Fn(usize) -> bool,
@@ -33,7 +33,7 @@ fn read(
 const BACK: Flags = Flags::BACKWARD;
 const NONE: Flags = Flags::NONE;
 
-/// Returns two interleaved sessions, the first of which is whole.
+/// Returns the blocks of two interleaved sessions, of which the first is complete.
 fn two_sessions() -> [Entry; 7] {
     [
         block(1, 10, NONE),

@@ -1,7 +1,8 @@
 //! A parser for the headers of a block's frame, independent of the view.
 //!
-//! In: a block. Out: [`Headers`], for `json` and `files` as values and for `print` as a phrase:
-//! `vlan 7 IP 10.0.0.1:1234 > 10.0.0.2:80 tcp [P.] seq 1 ack 7 win 512, payload 120`.
+//! [`Headers`] supplies the header fields of a block as values for `json` and `files`, and as a
+//! phrase for `print`: `vlan 7 IP 10.0.0.1:1234 > 10.0.0.2:80 tcp [P.] seq 1 ack 7 win 512, payload
+//! 120`.
 
 use abi::Marks;
 use filter::Block;

@@ -1,12 +1,12 @@
 //! The output of a sink: a buffered file or standard output that tracks block boundaries.
 //!
-//! In: the bytes of one block after another. Out: writes of 64 KB, or less on a flush. After a
-//! failure, [`Out::written`] is the exact number of blocks written completely, as the ledger needs
-//! it, and the file contains no part of another block. Old contents of a file stay until the first
-//! write: then a new file takes its name (`sys::replace`), or, when appending, a torn line of an
-//! earlier run is repaired ([`super::tail`]). A file created for a request is removed on rollback
-//! while it is empty. Regular files are locked while they are written, so that no request writes
-//! into a capture that another one reads.
+//! The output collects the bytes of blocks and writes them in pieces of 64 KB, or less on a flush.
+//! After a failure, [`Out::written`] is the exact number of blocks written completely, as the
+//! ledger needs it, and the file contains no part of another block. Old contents of a file stay
+//! until the first write: then a new file takes its name (`sys::replace`), or, when appending, a
+//! torn line of an earlier run is repaired ([`super::tail`]). A file created for a request is
+//! removed on rollback while it is empty. Regular files are locked while they are written, so that
+//! no request writes into a capture that another one reads.
 
 use crate::Failure;
 use crate::failure::failed;
@@ -38,7 +38,7 @@ pub(crate) struct Out {
     /// True for a terminal: output is flushed after every batch.
     interactive: bool,
     /// True for a socket with message boundaries, whose reader merges the output of several
-    /// processes: the first byte of a message tells whether its last byte ends a block.
+    /// processes. The first byte of each message is 1 if the message ends a block, and otherwise 0.
     messages: bool,
     /// Action before the first write.
     before: FirstWrite,
@@ -48,7 +48,7 @@ pub(crate) struct Out {
     /// True if several requests append to the file, each with a shared lock.
     shared: bool,
     buffer: Vec<u8>,
-    /// End offset of each block in the buffer, with its viewed bytes.
+    /// End offset of each block in the buffer, with the number of the block's viewed bytes.
     ends: Vec<(usize, u32)>,
     written: Amount,
     /// Longest wall time of a flush, in ns, since the last [`Out::take_longest_write`].

@@ -1,10 +1,10 @@
 //! `redirect`: forwards frames through another interface, in the kernel if possible. [SL §5.5,
 //! §6.1; CONTRACT 2, 25]
 //!
-//! In: unmodified frames. Out: each frame once, through the interface of the request: sent by the
-//! kernel program at the source, or, if the request runs in a thread, as by `tx`. After an
-//! observing source this is a copy, and the host receives the frame too; after `take` it is the
-//! frame itself.
+//! Each unmodified frame is sent once through the interface of the request. The kernel program at
+//! the source sends it or, if the request runs in a thread, this process sends it as `tx` does.
+//! After an observing source this is a copy, and the host receives the frame too; after `take` it
+//! is the frame itself.
 //!
 //! Deviation: the papers have a single `tx`, since their kernel space calls the driver. Here a
 //! kernel program can neither wait nor queue, so forwarding without flow control has a name of its

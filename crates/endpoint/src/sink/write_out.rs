@@ -1,4 +1,5 @@
-//! Complete writes to a descriptor: of bytes, and of messages to a socket that keeps their borders.
+//! Complete writes to a descriptor: of bytes, and of messages to a socket that preserves message
+//! boundaries.
 
 use rustix::event::{PollFd, PollFlags, poll};
 use std::fs::File;

@@ -1,8 +1,8 @@
 //! `read`: reads any file in blocks of a fixed size or line by line.
 //!
-//! In: a file or standard input, read in pieces directly into the pool. Out: blocks without a
-//! frame, stamped with the time of reading. A line longer than a block is split into fragments,
-//! marked by the first and last flags (CONTRACT 6).
+//! The source reads a file or standard input in pieces directly into the pool. It emits blocks
+//! without a frame, stamped with the time of reading. A line longer than a block is split into
+//! fragments, marked by the first and last flags (CONTRACT 6).
 
 use super::feed::{Feed, FillOutcome};
 use super::input::Input;

@@ -1,9 +1,9 @@
 //! `replay`: reads the packets of a capture file, at full speed or with the timing of the capture.
 //!
-//! In: pcap or pcapng, from a file or standard input, read in pieces directly into the pool. Out:
-//! one block per packet, in place (no copy), with the capture's timestamp, link type and length on
-//! the wire. A fault in a capture is reported after all preceding packets have been emitted, with
-//! record number and byte offset. [Th §5.3.2 "Source"]
+//! The source reads pcap or pcapng from a file or standard input in pieces directly into the pool.
+//! It emits one block per packet, in place (without a copy), with the capture's timestamp, link
+//! type and length on the wire. A fault in a capture is reported after all preceding packets have
+//! been emitted, with record number and byte offset. [Th §5.3.2 "Source"]
 
 mod links;
 

@@ -172,7 +172,8 @@ impl FileSet {
         self.append_owed(file, bytes)
     }
 
-    /// Appends the zeros that are still to be written, then these bytes, if the file exists.
+    /// Appends the zeros that are still owed, then these bytes. Does nothing if the file does not
+    /// exist.
     fn append_owed(&mut self, file: &mut OutputFile, bytes: &[u8]) -> Result<(), Failure> {
         let Some(mut disk) = file.disk.take() else { return Ok(()) };
         let outcome = self.append(&mut disk, file.owed, bytes);
@@ -183,9 +184,9 @@ impl FileSet {
         outcome
     }
 
-    /// Records `length` missing bytes. If the policy demands it, they are written as zeros, up to
-    /// [`FILL_MAX`] per file and the first hole beyond that. Must be called before the block is
-    /// noted.
+    /// Records `length` missing bytes. If the policy fills holes, holes are written as zeros until
+    /// the first hole that would exceed [`FILL_MAX`] for the file. Call this before
+    /// [`OutputFile::note`].
     pub(crate) fn skip(&mut self, file: &mut OutputFile, length: u64) -> Result<(), Failure> {
         let stands = file.filled + file.owed;
         let in_place = file.missing == stands && stands + length <= FILL_MAX;

@@ -107,7 +107,7 @@ impl TxDevice {
 fn ring(found: &Interface, link: LinkType, lent: &[Arc<dyn Lender>]) -> sys::Result<Ring> {
     if link != LinkType::ETHERNET {
         let target = format!("interface {}, which has no Ethernet header", found.name);
-        return Err(sys::Error::new("bind", target, NOT_SUPPORTED));
+        return Err(sys::Error::new("bind", target, EOPNOTSUPP));
     }
     let shared = lent.iter().filter_map(sys::xdp::Frames::from_lender);
     for frames in shared {
@@ -120,5 +120,4 @@ fn ring(found: &Interface, link: LinkType, lent: &[Arc<dyn Lender>]) -> sys::Res
 
 /// Name of the call in failures.
 const CALL: &str = "send through";
-/// EOPNOTSUPP.
-const NOT_SUPPORTED: i32 = rustix::io::Errno::OPNOTSUPP.raw_os_error();
+const EOPNOTSUPP: i32 = rustix::io::Errno::OPNOTSUPP.raw_os_error();

@@ -1,9 +1,9 @@
 //! `tx` at the end of a request: sends frames through an interface. [SL §4.2; CONTRACT 1]
 //!
-//! In: frames, or packets if the device has no link layer header. Up to 64 are sent per call, in
-//! place; only a frame with checksum offload is copied, because its checksum must be computed
-//! (CONTRACT 3). The sink waits while the queue is full. Frames that cannot be sent are counted by
-//! reason and skipped.
+//! The sink accepts frames, or packets if the device has no link layer header. It sends up to 64
+//! per call, in place; only a frame with checksum offload is copied, because its checksum must be
+//! computed (CONTRACT 3). The sink waits while the queue is full. Frames that cannot be sent are
+//! counted by reason and skipped.
 //!
 //! - [`device`]: the interface and its socket;
 //! - [`ring`]: transmission by AF_XDP.
@@ -75,8 +75,8 @@ pub const ENTRY: SinkEntry = SinkEntry::new(&TX, open);
 
 /// Maximum wait of one frame for room in the queue.
 const ROOM_WAIT_MAX: Duration = Duration::from_secs(1);
-/// Shortest and longest pause between attempts: a full queue does not signal free room. At 1 Gbit/s
-/// the shortest pause is the time of two frames of 1,500 bytes.
+/// Shortest pause between attempts to send, since a full queue does not signal free room. At 1
+/// Gbit/s it is the time of two frames of 1,500 bytes. [`PAUSE_MAX`] is the longest pause.
 const PAUSE_MIN: Duration = Duration::from_micros(25);
 const PAUSE_MAX: Duration = Duration::from_millis(1);
 

@@ -1,9 +1,9 @@
 //! Transmission through an AF_XDP ring: frames inside its memory are sent in place, all others are
 //! copied into it. [SL §5.5: the driver's own ring; FEATURES G1, E5]
 //!
-//! In: frames of a batch. Out: the number of frames accepted by the kernel and the reason for a
-//! stop, in the same form as from a packet socket ([`SendReport`]), so that the sender is
-//! independent of the method. A frame sent in place stays pinned until transmission has completed.
+//! Like a packet socket, the ring reports the number of frames that the kernel accepted and the
+//! reason for a stop ([`SendReport`]), so that the sink does not depend on the transmitter. A frame
+//! sent in place stays pinned until transmission has completed.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -23,9 +23,10 @@ const COMPLETION_INTERVAL: Duration = Duration::from_micros(50);
 /// Maximum wait for outstanding transmissions when the sink finishes.
 const FINISH_MAX: Duration = Duration::from_secs(10);
 
-/// Lengths of an Ethernet header and a VLAN tag in bytes.
-const HEADER: usize = 14;
-const TAG: usize = 4;
+/// Length of an Ethernet header in bytes.
+const ETHERNET_HEADER_SIZE: usize = 14;
+/// Length of a VLAN tag in bytes.
+const TAG_SIZE: usize = 4;
 
 const EMSGSIZE: i32 = rustix::io::Errno::MSGSIZE.raw_os_error();
 const EINVAL: i32 = rustix::io::Errno::INVAL.raw_os_error();
@@ -93,7 +94,7 @@ impl Ring {
                 stopped = Some(SendStop::Refused(EMSGSIZE));
                 break;
             }
-            if frame.len() < HEADER {
+            if frame.len() < ETHERNET_HEADER_SIZE {
                 stopped = Some(SendStop::Refused(EINVAL));
                 break;
             }
@@ -174,7 +175,7 @@ impl Ring {
     fn length_max(&self, frame: &[u8]) -> usize {
         let tagged =
             frame.get(12..14).is_some_and(|kind| kind == [0x81, 0] || kind == [0x88, 0xa8]);
-        let most = self.mtu + HEADER + if tagged { TAG } else { 0 };
+        let most = self.mtu + ETHERNET_HEADER_SIZE + if tagged { TAG_SIZE } else { 0 };
         most.min(self.sender.packet_max())
     }
 

@@ -1,5 +1,5 @@
-//! Frames over a cable between two namespaces: `rx` at the other end receives what `tx` sends, or
-//! the sink reports the reason.
+//! Tests of `tx` over a cable between two namespaces: `rx` at the other end receives the sent
+//! frames, or the sink reports the reason.
 
 use super::*;
 use crate::source::{generate, rx};

@@ -1,7 +1,7 @@
 //! `weblog`: writes HTTP exchanges as a web server log.
 //!
-//! In: exchanges (`http |exchange`). Out: the combined log format, byte for byte as nginx writes it
-//! with `$remote_addr - $remote_user [$time_local] "$request" $status $body_bytes_sent
+//! The sink writes exchanges (`http |exchange`) in the combined log format, byte for byte as nginx
+//! does with `$remote_addr - $remote_user [$time_local] "$request" $status $body_bytes_sent
 //! "$http_referer" "$http_user_agent"` and its default escapes, or one object of the Elastic Common
 //! Schema per line (`ecs`).
 //!

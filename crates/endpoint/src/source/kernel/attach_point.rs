@@ -29,8 +29,7 @@ struct Interface {
 pub const PROGRAM: &str = "streamline";
 /// Name of the call in failures.
 const CALL: &str = "watch";
-/// EINVAL.
-const INVALID: i32 = 22;
+const EINVAL: i32 = 22;
 /// Reason if a device has no XDP transmit function, or its peer is not ready.
 const TAKES_NONE: &str = "takes no frames from programs of XDP now";
 /// Reason if the kernel does not report the XDP features of devices.
@@ -39,8 +38,7 @@ const NEEDS_FEATURES: &str = "whether an interface takes frames of XDP is told f
 const NEEDS_TCX: &str = "programs stand at an interface by TCX, which needs Linux 6.6";
 const CALL_TAKE: &str = "take from";
 const CALL_SEND: &str = "send through";
-/// ENODEV.
-const NO_DEVICE: i32 = 19;
+const ENODEV: i32 = 19;
 
 /// Place of loss: the program had too many packets of one user in progress on a processor.
 const BUSY: &str = "busy";
@@ -103,7 +101,7 @@ impl AttachPoint {
         let attached = attached.map_err(AttachError::Unobservable)?;
         attached.map(|link| vec![link]).map_err(|error| {
             // A kernel without TCX links returns EINVAL.
-            let old = error.errno == INVALID && sys::probe::tcx().is_err();
+            let old = error.errno == EINVAL && sys::probe::tcx().is_err();
             let why = if old { NEEDS_TCX.to_owned() } else { error.to_string() };
             AttachError::Unsupported(why)
         })
@@ -190,7 +188,7 @@ impl AttachPoint {
     pub fn is_gone(&self) -> bool {
         self.interface.as_ref().is_some_and(|interface| {
             let found = interface.links.by_index(interface.index);
-            found.is_err_and(|error| error.errno == NO_DEVICE)
+            found.is_err_and(|error| error.errno == ENODEV)
         })
     }
 

@@ -1,12 +1,12 @@
 //! The source over rings written by kernel programs: exported frames become blocks. [SL §5.3, §6.2;
 //! CONTRACT 3, 16, 29]
 //!
-//! In: the per-processor rings of the programs of one interface ([`reader`]) and their attach point
-//! ([`attach_point`]). Out: one block per frame and edge, in order of time; a frame is copied into
-//! the pool of the space once, no matter how many edges it takes. Metadata is restored: a VLAN tag
-//! is reinserted, the timestamp is converted to the time of day, and a frame with checksum offload
-//! is flagged. Since that requires parsing the headers, their offsets are stored in the marks for
-//! downstream filters. A `give` emits blocks of one edge only.
+//! The source reads the per-processor rings of the programs of one interface ([`reader`]), which
+//! run at an attach point ([`attach_point`]). It emits one block per frame and edge, in order of
+//! time. A frame is copied into the pool of the space once, no matter how many edges it takes.
+//! Metadata is restored: a VLAN tag is reinserted, the timestamp is converted to the time of day,
+//! and a frame with checksum offload is flagged. Since that requires parsing the headers, their
+//! offsets are stored in the marks for downstream filters. A `give` emits blocks of one edge only.
 //!
 //! Sleeping: a program notifies the doorbell when it exports a frame and the last notification is
 //! at least T_t old. A reader that finds no frame sleeps for at most T_t, or without limit if no

@@ -1,11 +1,12 @@
-//! Reads exported frames in order of time, by copies that tolerate a concurrent overwriting writer.
-//! [SL §6.2; CONTRACT 16, 29; DESIGN §3, foreign bytes]
+//! Reader of exported frames in order of time. Its copies tolerate a writer that overwrites frames
+//! concurrently. [SL §6.2; CONTRACT 16, 29; DESIGN §3, foreign bytes]
 //!
-//! In: the rings of all processors. Out: frames in sequence, and the exact number lost per edge.
-//! The reader never waits and never creates a reference into a ring. A copy is valid if, after it,
-//! the writer has reserved at most one lap beyond its start; a pointer is valid if less than one
-//! lap of pointers has been written after it. The writer modifies the words that a check reads for
-//! every frame, so each check costs a cache miss; therefore several frames are copied per check.
+//! The reader merges the rings of all processors into one sequence of frames, and counts the exact
+//! number of frames lost per edge. It never waits and never creates a reference into a ring. A copy
+//! is valid if, after it, the writer has reserved at most one lap beyond its start; a pointer is
+//! valid if less than one lap of pointers has been written after it. The writer modifies the words
+//! that a check reads for every frame, so each check costs a cache miss; therefore several frames
+//! are copied per check.
 //!
 //! If a frame takes at most one of several exits, the exits share a sink. Each pointer of such a
 //! sink carries its exit and the number of earlier frames on that exit, so that a gap is counted
@@ -80,15 +81,14 @@ pub struct Reader {
     sinks: Vec<PointerRing>,
     /// Indices of sinks with unread pointers as of the last look.
     filled: Vec<usize>,
-    /// Sink index by exit.
-    ways: Vec<u32>,
-    /// Lost frames by exit, as detected so far.
+    /// Index of the sink of each exit, by exit number.
+    exit_sinks: Vec<u32>,
+    /// Number of frames lost so far, by exit.
     lost: Vec<u64>,
     /// Positions of lost frames by exit.
     gaps: Vec<LossRanges>,
-    /// Number of frames passed so far, by processor and exit; maintained only for exits that share
-    /// a sink.
-    gone_by: Vec<u64>,
+    /// Number of frames passed, by processor and exit; only for exits that share a sink.
+    passed: Vec<u64>,
 }
 
 /// The pointer ring of one processor and sink.
@@ -107,13 +107,13 @@ struct PointerRing {
 }
 
 impl Reader {
-    /// Creates a reader that starts at the first exported frame. `ways` is the sink index of each
-    /// exit.
+    /// Creates a reader that starts at the first exported frame. `exit_sinks` contains the index of
+    /// the sink of each exit.
     #[must_use]
-    pub fn new(rings: Arc<Rings>, ways: Vec<u32>) -> Self {
+    pub fn new(rings: Arc<Rings>, exit_sinks: Vec<u32>) -> Self {
         let RingsLayout { cpus, sinks, .. } = rings.shape();
         let only = |sink| {
-            let mut ours = (0..).zip(&ways).filter(|(_, to)| **to == sink);
+            let mut ours = (0..).zip(&exit_sinks).filter(|(_, to)| **to == sink);
             let (way, _) = ours.next()?;
             ours.next().is_none().then_some(way)
         };
@@ -127,9 +127,9 @@ impl Reader {
         };
         let all = (0..cpus).flat_map(|cpu| (0..sinks).map(move |number| (cpu, number)));
         let sinks = all.map(|(cpu, number)| sink(cpu, number)).collect();
-        let (lost, gone_by) = (vec![0; ways.len()], vec![0; ways.len() * cpus as usize]);
-        let gaps = vec![LossRanges::default(); ways.len()];
-        Self { rings, sinks, filled: Vec::new(), ways, lost, gaps, gone_by }
+        let (lost, passed) = (vec![0; exit_sinks.len()], vec![0; exit_sinks.len() * cpus as usize]);
+        let gaps = vec![LossRanges::default(); exit_sinks.len()];
+        Self { rings, sinks, filled: Vec::new(), exit_sinks, lost, gaps, passed }
     }
 
     /// Loads the positions of all writers; frames published later are invisible until the next
@@ -177,7 +177,7 @@ impl Reader {
         }
         let region = self.rings.region(sink.cpu)?;
         let before = sink.next;
-        let skipped = sink.advance(&region, self.rings.shape(), &self.ways);
+        let skipped = sink.advance(&region, self.rings.shape(), &self.exit_sinks);
         // With several exits, the next pointer of each exit reveals its gap.
         if let Some(way) = sink.only {
             let cpu = sink.cpu;
@@ -196,9 +196,9 @@ impl Reader {
         if sink.only.is_some() {
             return;
         }
-        let at = cpu as usize * self.ways.len() + way as usize;
-        let Some(gone_by) = self.gone_by.get_mut(at) else { return };
-        let before = std::mem::replace(gone_by, pointer.number.saturating_add(1));
+        let at = cpu as usize * self.exit_sinks.len() + way as usize;
+        let Some(passed) = self.passed.get_mut(at) else { return };
+        let before = std::mem::replace(passed, pointer.number.saturating_add(1));
         self.miss(way, (before, pointer.number.saturating_sub(before)), cpu);
     }
 
@@ -256,7 +256,7 @@ impl Reader {
                 Some(missing) => {
                     missing.unread += region.head(sink.sink).saturating_sub(sink.next);
                 }
-                None => self.missing_of(sink, &region, &mut missing),
+                None => self.add_missing_of_shared_sink(sink, &region, &mut missing),
             }
         }
         missing
@@ -264,13 +264,17 @@ impl Reader {
 
     /// Adds the lost and unread frames of a sink shared by several exits: the writer's count per
     /// exit minus the frames passed, of which those no longer in the ring are lost.
-    fn missing_of(&self, sink: &PointerRing, region: &Region<'_>, missing: &mut [ExitLosses]) {
-        let gone_by = self.gone_by.iter().skip(sink.cpu as usize * self.ways.len());
-        let ours = (0..).zip(self.ways.iter().zip(gone_by));
+    fn add_missing_of_shared_sink(
+        &self,
+        sink: &PointerRing,
+        region: &Region<'_>,
+        missing: &mut [ExitLosses],
+    ) {
+        let passed = self.passed.iter().skip(sink.cpu as usize * self.exit_sinks.len());
+        let ours = (0..).zip(self.exit_sinks.iter().zip(passed));
         let ours = ours.filter(|(_, (to, _))| **to == sink.sink);
-        let rest = |(way, (_, gone_by)): (u32, (_, &u64))| {
-            (way, region.count(way).saturating_sub(*gone_by))
-        };
+        let rest =
+            |(way, (_, passed)): (u32, (_, &u64))| (way, region.count(way).saturating_sub(*passed));
         let mut rest: Vec<(u32, u64)> = ours.map(rest).filter(|(_, rest)| *rest > 0).collect();
         let head = region.head(sink.sink).max(sink.next);
         let all: u64 = rest.iter().map(|(_, rest)| *rest).sum();
@@ -309,11 +313,11 @@ impl Reader {
 
 impl PointerRing {
     /// Advances to the next pointer whose frame is intact; returns the number of pointers skipped.
-    fn advance(&mut self, region: &Region<'_>, shape: RingsLayout, ways: &[u32]) -> u64 {
+    fn advance(&mut self, region: &Region<'_>, shape: RingsLayout, exit_sinks: &[u32]) -> u64 {
         let (all, mut skipped) = (u64::from(shape.pointers), 0);
         while self.next < self.head {
             if self.ahead.is_empty() {
-                self.look_ahead(region, shape, ways);
+                self.look_ahead(region, shape, exit_sinks);
             }
             if let Some(Some(_)) = self.ahead.front() {
                 break;
@@ -338,10 +342,11 @@ impl PointerRing {
 
     /// Prefetches the next pointers and headers. Both words that validate them are read after the
     /// copies, as the protocol demands.
-    fn look_ahead(&mut self, region: &Region<'_>, shape: RingsLayout, ways: &[u32]) {
+    fn look_ahead(&mut self, region: &Region<'_>, shape: RingsLayout, exit_sinks: &[u32]) {
         let end = self.head.min(self.next + AT_ONCE as u64);
         let mut ahead = std::mem::take(&mut self.ahead);
-        ahead.extend((self.next..end).map(|number| self.look_at(region, shape, ways, number)));
+        ahead
+            .extend((self.next..end).map(|number| self.look_at(region, shape, exit_sinks, number)));
         // `reserved` begins with a fence, and `head` is read after it.
         let (reserved, newest) = (region.reserved(), region.head(self.sink));
         for (number, place) in (self.next..end).zip(&mut ahead) {
@@ -357,7 +362,7 @@ impl PointerRing {
         &self,
         region: &Region<'_>,
         shape: RingsLayout,
-        ways: &[u32],
+        exit_sinks: &[u32],
         number: u64,
     ) -> Option<ExportedFrame> {
         let pointer = region.pointer(self.sink, number)?;
@@ -365,7 +370,7 @@ impl PointerRing {
         let inside = region.copy(pointer.position, 0, &mut bytes);
         let header = RecordHeader::read(&bytes, shape.record_max);
         let way = self.only.unwrap_or(pointer.way);
-        let leads_here = ways.get(way as usize) == Some(&self.sink);
+        let leads_here = exit_sinks.get(way as usize) == Some(&self.sink);
         // The only exit of a sink counts pointers of the sink.
         let number = if self.only.is_some() { number } else { pointer.number };
         let handed = ExportedFrame { cpu: self.cpu, sink: self.sink, way, number, pointer, header };

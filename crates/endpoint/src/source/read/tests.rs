@@ -1,4 +1,4 @@
-//! Reads of files and pipes in blocks and lines.
+//! Tests of `read` on files and pipes, in blocks and in lines.
 
 use super::*;
 use crate::testing::{EmittedBlock, TempDir, all, arguments, give_once, opening, pool, refused};

@@ -1,5 +1,5 @@
-//! Replays of generated captures from files and pipes. `tests/captures.rs` replays captures of
-//! other programs.
+//! Tests of `replay` on generated captures from files and pipes. `tests/captures.rs` replays
+//! captures of other programs.
 
 use super::*;
 use crate::testing::{EmittedBlock, TempDir, all, arguments, give_once, opening, pool, refused};

@@ -1,9 +1,8 @@
 //! The packet socket of an interface, configured so that no unfiltered frame ever enters its ring.
 //!
-//! In: the request's parameters. Out: a bound ring and its interface. The order of the steps
-//! matters: a socket with protocol 0 receives nothing; it gets its filter, then its ring, and is
-//! bound last, so that the first frame in the ring has already passed the filter. [libpcap binds
-//! first and drains unfiltered frames]
+//! The order of the steps matters. A socket with protocol 0 receives nothing. It gets its filter,
+//! then its ring, and is bound last, so that even the first frame in the ring has passed the
+//! filter. (libpcap binds first, and drains unfiltered frames afterwards.)
 
 use super::CALL;
 use super::losses::Losses;
@@ -26,10 +25,12 @@ const SEGMENTS_MIN: usize = 4;
 const BUFFERED_MS: u64 = 50;
 /// Rate assumed for an interface that does not report its rate, in Mbit/s.
 const RATE_DEFAULT: u64 = 10_000;
-/// Limits of the default ring size in bytes. It is also at most 1/64 of the machine's memory.
-const RING_MIN: u64 = 4 << 20;
-const RING_MAX: u64 = 128 << 20;
-/// Default timeout of a partly filled segment in milliseconds (T_t), the resolution of the kernel.
+/// Minimum default size of the ring in bytes.
+const RING_BYTES_MIN: u64 = 4 << 20;
+/// Maximum default size of the ring in bytes, if 1/64 of the machine's memory is not less.
+const RING_BYTES_MAX: u64 = 128 << 20;
+/// Default timeout of a partly filled segment in milliseconds (T_t), which equals the resolution of
+/// the kernel's timer. [`RETIRE_MAX`] is the maximum.
 const RETIRE_MS: u64 = 10;
 const RETIRE_MAX: u64 = 1000;
 
@@ -123,7 +124,7 @@ impl RxDevice {
         }
         match self.links.by_index(self.index) {
             Ok(interface) if interface.flags.up() => LinkState::Up,
-            Err(error) if error.errno == NO_DEVICE => LinkState::Gone,
+            Err(error) if error.errno == ENODEV => LinkState::Gone,
             Ok(_) | Err(_) => LinkState::Down,
         }
     }
@@ -139,8 +140,8 @@ impl RxDevice {
     }
 }
 
-/// Returns an unbound socket with its filter and ring, and whether the filter is attached. If
-/// memory is short, the ring is made smaller.
+/// Returns an unbound socket with its filter and ring, and true if the filter is attached. Makes
+/// the ring smaller if the kernel lacks memory.
 fn open_socket(
     parameters: &RxParameters<'_>,
     interface: Option<&Interface>,
@@ -162,14 +163,14 @@ fn open_socket(
         let shape = RingShape { segment: SEGMENT_SIZE, segments, retire_ms, reserve: 0 };
         let room = parameters.steps.announce(Resource::Memory, "a ring of the kernel's");
         match room.and_then(|()| socket.ring(shape)) {
-            Err(error) if error.errno == NO_MEMORY && segments > SEGMENTS_MIN => segments /= 2,
+            Err(error) if error.errno == ENOMEM && segments > SEGMENTS_MIN => segments /= 2,
             outcome => return outcome.map(|ring| (ring, filtered)),
         }
     }
 }
 
 /// Attaches the filter of the next node, or only its direction if the kernel has no memory for the
-/// whole program; the node filters again in any case. Returns whether the whole filter is attached.
+/// whole program; the node filters again in any case. Returns true if the whole filter is attached.
 fn attach(socket: &PacketSocket, parameters: &RxParameters<'_>) -> sys::Result<bool> {
     let program = |ahead| {
         let (program, _) = bpf::socket_filter(parameters.direction, ahead);
@@ -177,7 +178,7 @@ fn attach(socket: &PacketSocket, parameters: &RxParameters<'_>) -> sys::Result<b
         all.map(|i| (i.code, i.jt, i.jf, i.k)).collect::<Vec<Instruction>>()
     };
     match socket.attach(&program(parameters.pushed_filter)) {
-        Err(error) if error.errno == NO_MEMORY => socket.attach(&program(None)).map(|()| false),
+        Err(error) if error.errno == ENOMEM => socket.attach(&program(None)).map(|()| false),
         outcome => outcome.map(|()| true),
     }
 }
@@ -192,10 +193,10 @@ fn segments(parameters: &RxParameters<'_>, interface: Option<&Interface>) -> usi
     // `/sys` shows only interfaces of our own namespace.
     let reported = interface.filter(|_| parameters.netns.is_none()).and_then(rate);
     let memory = sys::machine::Machine::detect().memory;
-    let most = memory.map_or(RING_MAX, |all| (all / 64).min(RING_MAX));
+    let most = memory.map_or(RING_BYTES_MAX, |all| (all / 64).min(RING_BYTES_MAX));
     // Mbit/s times milliseconds is kbit, 125 bytes each.
-    let bytes =
-        (reported.unwrap_or(RATE_DEFAULT) * BUFFERED_MS * 125).clamp(RING_MIN, most.max(RING_MIN));
+    let bytes = (reported.unwrap_or(RATE_DEFAULT) * BUFFERED_MS * 125)
+        .clamp(RING_BYTES_MIN, most.max(RING_BYTES_MIN));
     of(bytes).next_power_of_two()
 }
 
@@ -207,7 +208,5 @@ fn rate(interface: &Interface) -> Option<u64> {
 
 /// Interface index that stands for all interfaces.
 const ALL: u32 = 0;
-/// ENOMEM.
-const NO_MEMORY: i32 = 12;
-/// ENODEV.
-const NO_DEVICE: i32 = 19;
+const ENOMEM: i32 = 12;
+const ENODEV: i32 = 19;

@@ -1,5 +1,5 @@
-//! Hand-made segments in the kernel's layout, and refused requests. End-to-end tests cover live
-//! interfaces.
+//! Tests of hand-made segments in the kernel's layout, and of refused requests. End-to-end tests
+//! cover live interfaces.
 
 use super::unpack::{Unpacked, unpack};
 use super::*;

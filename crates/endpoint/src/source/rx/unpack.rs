@@ -1,9 +1,9 @@
 //! Converts the packets of a received segment to entries.
 //!
-//! In: all bytes of a segment, as the kernel left them. Out: one entry per frame, in place. A VLAN
-//! tag that the kernel has removed is reinserted, so that the frame equals the frame on the wire
-//! (CONTRACT 3): the two Ethernet addresses move four bytes forward, into the headroom of every
-//! packet in the ring.
+//! The bytes of a segment are used as the kernel left them, and each frame becomes one entry, in
+//! place. A VLAN tag that the kernel has removed is reinserted, so that the frame equals the frame
+//! on the wire (CONTRACT 3): the two Ethernet addresses move four bytes forward, into the headroom
+//! of every packet in the ring.
 
 use abi::{BlockMetadata, Class, DbufId, Entry, Extent, Flags, Marks, RichPointer};
 use filter::general::bpf::link_type;

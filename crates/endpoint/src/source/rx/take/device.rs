@@ -1,10 +1,9 @@
 //! An interface whose frames are redirected: its queues, their memory, and the XDP program.
 //!
-//! In: the request's parameters. Out: a fully set up device. The program is attached last, so that
-//! its first frame finds a socket, and a failed step has redirected nothing. The program is
-//! attached by a BPF link: when this value is dropped or the process exits for any reason, frames
-//! go to the host again. An XDP program that is already attached stays, and opening fails.
-//! (CONTRACT 2; FEATURES V17)
+//! The program is attached last, so that its first frame finds a socket, and a failed step has
+//! redirected nothing. The program is attached by a BPF link: when this value is dropped or the
+//! process exits for any reason, frames go to the host again. An XDP program that is already
+//! attached stays, and opening fails. (CONTRACT 2; FEATURES V17)
 
 use super::super::losses::Losses;
 use super::routes::{self, Routes};
@@ -21,19 +20,21 @@ use sys::steps::{Resource, Steps};
 use sys::xdp::{Frames, Redirect, SocketSettings, TagLookup, XdpReceiver};
 use wire::link::LinkType;
 
-/// Default number of frame buffers per queue, and limits of their total. The total is also at most
-/// 1/64 of the machine's memory.
-const FRAMES_QUEUE: u64 = 4096;
+/// Default number of frame buffers per queue.
+const FRAMES_PER_QUEUE: u64 = 4096;
+/// Minimum number of frame buffers in total.
 const FRAMES_MIN: u64 = 8192;
+/// Maximum number of frame buffers in total, which also use at most 1/64 of the machine's memory.
 const FRAMES_MAX: u64 = 1 << 16;
 /// One of this many frame buffers is reserved for sinks that send from this memory and copy foreign
 /// blocks into it.
 const SPARE_FRACTION: usize = 16;
 /// Maximum number of ring entries, and thus of frames that wait for the reader.
 const ENTRIES_MAX: u32 = 1 << 14;
-/// Maximum wait for a busy queue and the interval between attempts: a loaded kernel frees a queue
-/// some time after its owner has exited.
+/// Maximum wait for a busy queue: under load the kernel frees a queue some time after its owner has
+/// exited.
 const BUSY_WAIT_MAX: Duration = Duration::from_secs(5);
+/// Interval between attempts to open a busy queue.
 const RETRY_INTERVAL: Duration = Duration::from_millis(5);
 /// Maximum number of queues.
 const QUEUES_MAX: u32 = 256;
@@ -237,7 +238,8 @@ fn queues(
         let bytes = asked.ring.map(|bytes| bytes / 4096);
         let memory = sys::machine::Machine::detect().memory.unwrap_or(u64::MAX) / 64 / 4096;
         let queues = u64::from(channels(asked.interface));
-        let wanted = (queues * FRAMES_QUEUE).clamp(FRAMES_MIN, FRAMES_MAX).min(memory.max(1024));
+        let wanted =
+            (queues * FRAMES_PER_QUEUE).clamp(FRAMES_MIN, FRAMES_MAX).min(memory.max(1024));
         let frames = 1 << bytes.unwrap_or(wanted).clamp(64, 1 << 20).ilog2();
         asked.steps.announce(Resource::Memory, "frames of AF_XDP")?;
         let frames = Frames::create("streamline-take", frames)?;

@@ -1,9 +1,9 @@
 //! Decodes the metadata that an XDP program writes in front of each frame: the exits that the frame
 //! takes, with class and view. [SL §5.5, §7.1; CONTRACT 18]
 //!
-//! In: bytes written by a program of ours in front of a frame, in memory that now belongs to this
-//! process. Out: one block per exit of the frame. A `give` emits blocks of one edge only, so the
-//! blocks of other edges wait here, pinned.
+//! The metadata was written by a program of Streamline, into memory that now belongs to this
+//! process. Each frame becomes one block per exit that it takes. A `give` emits blocks of one edge
+//! only, so the blocks of other edges wait here, pinned.
 
 use crate::contract::ArcCounts;
 use abi::{BlockMetadata, Class, DbufId, Entry, Extent, Flags, Marks, RichPointer};
