@@ -28,7 +28,7 @@ before is not answered, as `undecided`.
 Not answered: `undecided` (too few bytes yet), `not recognised` (another protocol, or its first
 bytes were not seen).",
     example: "replay web.pcap | tcp | ssh | count",
-    user: Some(|arguments| make(arguments, &SSH_SIGNATURE)),
+    user: Some(|arguments| make_filter(arguments, &SSH_SIGNATURE)),
     ..RECOGNISER
 };
 
@@ -44,7 +44,7 @@ is not answered, as `undecided`.
 Not answered: `undecided` (too few bytes yet), `not recognised` (another protocol, or its first
 bytes were not seen).",
     example: "replay web.pcap | tcp | rtsp | count",
-    user: Some(|arguments| make(arguments, &RTSP_SIGNATURE)),
+    user: Some(|arguments| make_filter(arguments, &RTSP_SIGNATURE)),
     ..RECOGNISER
 };
 
@@ -63,7 +63,7 @@ Not answered: `undecided` (too few bytes yet), `not recognised` (something else,
 were not seen).",
     example: "replay web.pcap | udp | mpeg | count",
     takes: Forms::of(&[Form::Segment, Form::Stream, Form::Message, Form::Record, Form::Bytes]),
-    user: Some(|arguments| make(arguments, &MPEG_SIGNATURE)),
+    user: Some(|arguments| make_filter(arguments, &MPEG_SIGNATURE)),
     ..RECOGNISER
 };
 
@@ -80,7 +80,7 @@ connection that negotiates nothing is not told from others.
 Not answered: `undecided` (too few bytes yet), `not recognised` (another protocol, or its first
 bytes were not seen).",
     example: "replay web.pcap | tcp | telnet | count",
-    user: Some(|arguments| make(arguments, &TELNET_SIGNATURE)),
+    user: Some(|arguments| make_filter(arguments, &TELNET_SIGNATURE)),
     ..RECOGNISER
 };
 
@@ -181,7 +181,7 @@ const MPEG_SIGNATURE: Signature = Signature {
     search_max: 16_384,
 };
 
-fn make(arguments: &Arguments, signature: &'static Signature) -> Result<Filter, Mistake> {
+fn make_filter(arguments: &Arguments, signature: &'static Signature) -> Result<Filter, Mistake> {
     /// Maximum size of an automaton in bytes; every signature above needs less.
     const SIZE_MAX: usize = 4 << 20;
     let compiled = |patterns: &[&str]| {

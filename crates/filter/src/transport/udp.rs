@@ -46,7 +46,7 @@ is elsewhere).",
     reasons: &["not ip", "malformed", "cut", "too deep", "fragment", "not udp"],
     counters: &["new sessions", "evicted sessions"],
     state: StateFacts::sessions::<Identity>().numbered(Sharing::Flow),
-    user: Some(make),
+    user: Some(make_filter),
     kernel: Some(emit),
     ..Description::EMPTY
 };
@@ -57,7 +57,7 @@ const NOT_UDP: Reason = UDP.reason("not udp");
 const NEW: Counter = UDP.counter("new sessions");
 const EVICTED: Counter = UDP.counter("evicted sessions");
 
-fn make(arguments: &Arguments) -> Result<Filter, Mistake> {
+fn make_filter(arguments: &Arguments) -> Result<Filter, Mistake> {
     let flows = Flows::new(arguments.count("sessions"), arguments.seed(), arguments.numbers());
     Ok(Filter::lanes(Udp { flows }))
 }

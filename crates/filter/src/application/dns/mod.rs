@@ -77,7 +77,7 @@ followed, as resolvers do); and how often messages of a connection were found ag
     reasons: &["not dns", "malformed", "cut", "gap", "too many pieces", "forgotten"],
     counters: &["queries", "responses", "pointers ahead", "found again"],
     state: StateFacts::sessions::<DnsConnection>().held(1 << 16),
-    user: Some(make),
+    user: Some(make_filter),
     ..Description::EMPTY
 };
 
@@ -111,7 +111,7 @@ const fn names() -> [(&'static str, u32); TYPES.len() + RCODES.len()] {
     names
 }
 
-fn make(arguments: &Arguments) -> Result<Filter, Mistake> {
+fn make_filter(arguments: &Arguments) -> Result<Filter, Mistake> {
     let dns =
         Dns { table: Sessions::default(), most: arguments.count("sessions"), buf: Vec::new() };
     Ok(Filter::stream(dns))
@@ -126,9 +126,9 @@ struct Dns {
 
 impl Stream for Dns {
     fn block<'a>(&mut self, mut block: Block<'a>, cx: &mut StreamContext<'_, 'a>) {
-        match transport(&mut block) {
+        match transport_protocol(&mut block) {
             Some(protocol::TCP) => self.take(block, true, cx),
-            Some(_) => take_datagram(block, cx),
+            Some(_) => classify_datagram(block, cx),
             // A gap or a generated block belongs to a known connection, if any.
             None => self.take(block, block.pointer.is_hole(), cx),
         }
@@ -153,11 +153,11 @@ impl Dns {
         let key = u64::from(block.context.session) + 1;
         if self.table.get(key).is_none() {
             if !known {
-                return take_datagram(block, cx);
+                return classify_datagram(block, cx);
             }
             if block.context.session == 0 {
                 // Blocks without a session belong to no connection.
-                let block = mark_unanswered(block, NOT_DNS, cx);
+                let block = into_unanswered(block, NOT_DNS, cx);
                 return cx.pass(block);
             }
             if let Some(mut connection) = self.table.make_room(key, self.most) {
@@ -172,13 +172,13 @@ impl Dns {
 }
 
 /// Returns the transport protocol of the block's frame; `None` without a frame.
-fn transport(block: &mut Block<'_>) -> Option<u8> {
+fn transport_protocol(block: &mut Block<'_>) -> Option<u8> {
     let framed = block.marks.is_frame() && !block.pointer.is_hole();
     framed.then(|| layers::transport(block).map_or(0, |transport| transport.protocol))
 }
 
 /// Handles a datagram as one message, or none.
-fn take_datagram<'a>(block: Block<'a>, cx: &mut StreamContext<'_, 'a>) {
+fn classify_datagram<'a>(block: Block<'a>, cx: &mut StreamContext<'_, 'a>) {
     if block.marks.is_description() {
         // Another filter's description: it describes nothing that leaves here.
         return cx.consume(&block);
@@ -191,10 +191,10 @@ fn take_datagram<'a>(block: Block<'a>, cx: &mut StreamContext<'_, 'a>) {
     match describe(message, cx) {
         Ok((class, description)) => {
             let first = emit_description(description, cx);
-            cx.pass(fragment(block, class, first.with(Flags::LAST)));
+            cx.pass(into_fragment(block, class, first.with(Flags::LAST)));
         }
         Err(why) => {
-            let block = mark_unanswered(block, why, cx);
+            let block = into_unanswered(block, why, cx);
             cx.pass(block);
         }
     }
@@ -222,7 +222,7 @@ fn emit_description<'a>(description: Option<Block<'a>>, cx: &mut StreamContext<'
 }
 
 /// Converts a block to a fragment of a message.
-fn fragment<'a>(mut block: Block<'a>, class: Class, flags: Flags) -> Block<'a> {
+fn into_fragment<'a>(mut block: Block<'a>, class: Class, flags: Flags) -> Block<'a> {
     let was = block.context.flags.without(Flags::FIRST).without(Flags::LAST);
     block.context.flags = was.with(flags);
     block.with_class(class)
@@ -230,10 +230,10 @@ fn fragment<'a>(mut block: Block<'a>, class: Class, flags: Flags) -> Block<'a> {
 
 /// Converts a block outside of any DNS message to a complete message of its own.
 fn standalone_message(block: Block<'_>, class: Class) -> Block<'_> {
-    fragment(block, class, Flags::FIRST.with(Flags::LAST))
+    into_fragment(block, class, Flags::FIRST.with(Flags::LAST))
 }
 
 /// Returns the block as a complete message without a class, and counts the block under the reason.
-fn mark_unanswered<'a>(block: Block<'a>, why: Reason, cx: &mut StreamContext<'_, 'a>) -> Block<'a> {
+fn into_unanswered<'a>(block: Block<'a>, why: Reason, cx: &mut StreamContext<'_, 'a>) -> Block<'a> {
     standalone_message(block, cx.absent(why))
 }

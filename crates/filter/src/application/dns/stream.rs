@@ -7,8 +7,8 @@
 
 use super::message::{ReceivedMessage, describe};
 use super::{
-    CUT, FOUND_AGAIN, GAP, MALFORMED, NOT_DNS, TOO_MANY_PIECES, emit_description, fragment,
-    mark_unanswered, standalone_message,
+    CUT, FOUND_AGAIN, GAP, MALFORMED, NOT_DNS, TOO_MANY_PIECES, emit_description, into_fragment,
+    into_unanswered, standalone_message,
 };
 use crate::prelude::*;
 use wire::dns::{LENGTH, Message};
@@ -122,7 +122,7 @@ impl DnsDirection {
                 self.broken = if self.missing > 0 { GAP.mark() } else { 0 };
             }
         }
-        let block = mark_unanswered(block, GAP, cx);
+        let block = into_unanswered(block, GAP, cx);
         cx.pass(block);
     }
 
@@ -152,7 +152,7 @@ impl DnsDirection {
             && pieces.taken < block.length()
         {
             let rest = pieces.next(u32::MAX);
-            pieces.emit(mark_unanswered(rest, why, cx), cx);
+            pieces.emit(into_unanswered(rest, why, cx), cx);
         }
         if !pieces.emitted {
             cx.consume(&block);
@@ -202,7 +202,7 @@ impl DnsDirection {
         cx: &mut StreamContext<'_, 'a>,
     ) {
         if let Some(why) = Reason::of_mark(self.broken) {
-            return pieces.emit(mark_unanswered(piece, why, cx), cx);
+            return pieces.emit(into_unanswered(piece, why, cx), cx);
         }
         let whole = self.missing == 0;
         let length = usize::from(self.length);
@@ -217,7 +217,7 @@ impl DnsDirection {
                 Ok((class, description)) => {
                     self.recognized = 1;
                     let first = emit_description(description, cx);
-                    pieces.emit(fragment(piece, class, first.with(Flags::LAST)), cx);
+                    pieces.emit(into_fragment(piece, class, first.with(Flags::LAST)), cx);
                 }
                 Err(NOT_DNS) if self.recognized == 0 => {
                     self.closed = NOT_DNS.mark();
@@ -225,7 +225,7 @@ impl DnsDirection {
                 }
                 Err(why) => {
                     self.recognized = 1;
-                    pieces.emit(mark_unanswered(piece, why, cx), cx);
+                    pieces.emit(into_unanswered(piece, why, cx), cx);
                 }
             };
         }
@@ -235,7 +235,7 @@ impl DnsDirection {
         let piece = pieces.next(all);
         if key >= PIECES_MAX {
             self.release(TOO_MANY_PIECES, cx);
-            pieces.emit(mark_unanswered(piece, TOO_MANY_PIECES, cx), cx);
+            pieces.emit(into_unanswered(piece, TOO_MANY_PIECES, cx), cx);
         } else {
             let held = cx.hold_part(&mut self.held, &piece, &mut pieces.emitted);
             if held && whole {
@@ -286,7 +286,7 @@ impl DnsDirection {
                     let last = self.held.len() == 1;
                     flags = if last { flags.with(Flags::LAST) } else { flags };
                     cx.release(&mut self.held, |piece| {
-                        fragment(piece.narrow(lead, u32::MAX), class, flags)
+                        into_fragment(piece.narrow(lead, u32::MAX), class, flags)
                     });
                     (flags, lead) = (Flags::NONE, 0);
                 }

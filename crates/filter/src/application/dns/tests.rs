@@ -9,7 +9,14 @@ use wire::record::{Field, Record};
 const NXDOMAIN: u32 = RESPONSE + 3;
 
 /// Makes a message with one question about `name`, followed by `rest`.
-fn message(id: u16, flags: u16, counts: [u16; 3], name: &[u8], kind: u16, rest: &[u8]) -> Vec<u8> {
+fn build_message(
+    id: u16,
+    flags: u16,
+    counts: [u16; 3],
+    name: &[u8],
+    kind: u16,
+    rest: &[u8],
+) -> Vec<u8> {
     let words = [id, flags, 1, counts[0], counts[1], counts[2]];
     let mut bytes: Vec<u8> = words.into_iter().flat_map(u16::to_be_bytes).collect();
     bytes.extend_from_slice(name);
@@ -19,7 +26,7 @@ fn message(id: u16, flags: u16, counts: [u16; 3], name: &[u8], kind: u16, rest: 
 }
 
 fn query(id: u16) -> Vec<u8> {
-    message(id, 0x0100, [0; 3], b"\x03www\x07example\0", 28, b"")
+    build_message(id, 0x0100, [0; 3], b"\x03www\x07example\0", 28, b"")
 }
 
 fn answer(id: u16) -> Vec<u8> {
@@ -27,10 +34,10 @@ fn answer(id: u16) -> Vec<u8> {
         &[0xc0, 12, 0, 5, 0, 1, 0, 0, 1, 0, 0, 4, 1, b'w', 0xc0, 16][..],
         &[0xc0, 41, 0, 1, 0, 1, 0, 0, 0, 30, 0, 4, 192, 0, 2, 1],
     ];
-    message(id, 0x8583, [2, 0, 0], b"\x03www\x07example\0", 1, &records.concat())
+    build_message(id, 0x8583, [2, 0, 0], b"\x03www\x07example\0", 1, &records.concat())
 }
 
-fn framed(message: &[u8]) -> Vec<u8> {
+fn with_length_prefix(message: &[u8]) -> Vec<u8> {
     [&(message.len() as u16).to_be_bytes()[..], message].concat()
 }
 
@@ -46,7 +53,7 @@ fn classes(out: &[OutputBlock]) -> Vec<u32> {
 type DatagramOutput = (Class, Flags, Vec<u8>, Option<Vec<u8>>);
 
 /// Runs frames that each hold one datagram, with the payload at offset 42.
-fn datagrams(frames: &[Frame]) -> Vec<DatagramOutput> {
+fn run_datagrams(frames: &[Frame]) -> Vec<DatagramOutput> {
     let arena = Arena::new(4 * frames.len());
     let mut space = Space::new(&arena);
     let mut node = Node::new(&DNS, &[]).unwrap();
@@ -68,7 +75,7 @@ fn datagrams(frames: &[Frame]) -> Vec<DatagramOutput> {
 fn datagram_is_described_and_passed() {
     let (query, answer) = (query(7), answer(7));
     let frames = [Frame::udp(4000, 53, &query).at(5), Frame::udp(53, 4000, &answer).swapped()];
-    let out = datagrams(&frames);
+    let out = run_datagrams(&frames);
     let classes: Vec<u32> = out.iter().map(|(class, ..)| class.0).collect();
     assert_eq!(classes, [28, 28, NXDOMAIN, NXDOMAIN]);
     let flags = |n: usize| out[n].1;
@@ -102,7 +109,7 @@ fn datagram_is_described_and_passed() {
 }
 
 #[test]
-fn invalid_messages_are_not_answered() {
+fn invalid_messages_have_no_class() {
     let whole = query(1);
     let mut looping = whole.clone();
     looping[12] = 0xc0;
@@ -141,7 +148,7 @@ fn invalid_messages_are_not_answered() {
 }
 
 #[test]
-fn unusual_queries_are_dns() {
+fn unusual_queries_are_recognized() {
     let mut inverse = query(1);
     inverse.truncate(12);
     inverse[2..8].copy_from_slice(&[0x09, 0, 0, 0, 0, 1]);
@@ -152,23 +159,24 @@ fn unusual_queries_are_dns() {
         query
     };
     for (message, class) in [(odd(0x0105), 28), (odd(0x4900), 28), (inverse, Class::ZERO.0)] {
-        let out = datagrams(&[Frame::udp(4000, 53, &message)]);
+        let out = run_datagrams(&[Frame::udp(4000, 53, &message)]);
         assert_eq!(out.iter().map(|(class, ..)| class.0).collect::<Vec<_>>(), [class; 2]);
         for cut in 1..message.len() {
-            let wire = framed(&message);
-            let pieces = [sent(&wire[..cut]), sent(&wire[cut..]), sent(&framed(&query(2)))];
+            let wire = with_length_prefix(&message);
+            let pieces =
+                [sent(&wire[..cut]), sent(&wire[cut..]), sent(&with_length_prefix(&query(2)))];
             let (out, unanswered) = through(&DNS, &[], &pieces, None);
             assert!(unanswered.is_empty(), "{cut}");
             assert_eq!((out[0].class.0, out.last().unwrap().class.0), (class, 28), "{cut}");
         }
-        let more = datagrams(&[Frame::udp(4000, 53, &[&message[..], b"x"].concat())]);
+        let more = run_datagrams(&[Frame::udp(4000, 53, &[&message[..], b"x"].concat())]);
         assert_eq!(more[0].0.0, 0, "bytes behind it: it is something else");
     }
 }
 
 #[test]
 fn truncated_message_is_marked_incomplete() {
-    let out = datagrams(&[Frame::udp(53, 4000, &answer(1)).captured(42 + 40)]);
+    let out = run_datagrams(&[Frame::udp(53, 4000, &answer(1)).captured(42 + 40)]);
     let record = Record::parse(out[0].3.as_deref().unwrap()).unwrap();
     assert_eq!(record.number(Field::Incomplete), Some(1));
     assert_eq!((record.number(Field::Answers), record.text(Field::Data)), (Some(2), None));
@@ -177,7 +185,12 @@ fn truncated_message_is_marked_incomplete() {
 /// Segments of any size yield the same messages with the same bytes.
 #[test]
 fn messages_are_the_same_for_any_segmentation() {
-    let wire = [framed(&query(1)), framed(&answer(2)), framed(&query(3))].concat();
+    let wire = [
+        with_length_prefix(&query(1)),
+        with_length_prefix(&answer(2)),
+        with_length_prefix(&query(3)),
+    ]
+    .concat();
     for step in [1, 2, 3, 5, 17, 33, 40, 63, wire.len()] {
         let mut pieces: Vec<TestPiece> = wire.chunks(step).map(sent).collect();
         pieces.push(sent(b"").end());
@@ -202,7 +215,7 @@ fn messages_are_the_same_for_any_segmentation() {
 
 #[test]
 fn a14_segments_without_session_are_not_answered() {
-    let (a, b) = (framed(&query(1)), framed(&answer(1)));
+    let (a, b) = (with_length_prefix(&query(1)), with_length_prefix(&answer(1)));
     let pieces = [sent(&a[..9]).of(0), sent(&b[..20]).of(0), gap(3).of(0), sent(&a)];
     let (out, unanswered) = through(&DNS, &[], &pieces, None);
     assert_eq!(unanswered, [("not dns", 3)], "none goes on with what another begins");
@@ -210,8 +223,8 @@ fn a14_segments_without_session_are_not_answered() {
 }
 
 #[test]
-fn directions_and_sessions_stay_apart() {
-    let (a, b) = (framed(&query(1)), framed(&answer(1)));
+fn directions_and_sessions_have_separate_state() {
+    let (a, b) = (with_length_prefix(&query(1)), with_length_prefix(&answer(1)));
     let pieces = [
         sent(&a[..9]),
         sent(&b[..20]).back(),
@@ -230,7 +243,12 @@ fn directions_and_sessions_stay_apart() {
 
 #[test]
 fn gap_loses_only_its_message() {
-    let wire = [framed(&query(1)), framed(&answer(2)), framed(&query(3))].concat();
+    let wire = [
+        with_length_prefix(&query(1)),
+        with_length_prefix(&answer(2)),
+        with_length_prefix(&query(3)),
+    ]
+    .concat();
     let (one, two) = (2 + query(1).len(), 2 + answer(2).len());
     let hole = |from: usize, length: usize| {
         [sent(&wire[..from]), gap(length as u32), sent(&wire[from + length..])]
@@ -259,7 +277,8 @@ fn gap_loses_only_its_message() {
             .concat();
     assert_eq!(ids(&begun), (vec![1, 3], vec!["gap"]), "in pieces");
     let noise =
-        [&hole(one, two)[..2], &[sent(b"no message"), sent(&framed(&query(3))).end()]].concat();
+        [&hole(one, two)[..2], &[sent(b"no message"), sent(&with_length_prefix(&query(3))).end()]]
+            .concat();
     assert_eq!(ids(&noise), (vec![1, 3], vec!["gap"]), "what is no message goes by");
     let (out, _) = through(&DNS, &[], &hole(0, 1), None);
     assert_eq!(classes(&out), [0, 0], "at the very beginning");
@@ -273,7 +292,7 @@ fn other_protocol_is_recognized_by_its_first_bytes() {
     let bytes: Vec<u8> = out.iter().flat_map(|o| o.bytes.clone()).collect();
     assert_eq!(bytes, b"GET / HTTP/1.1\r\n\r\nHTTP/1.1 200\r\n", "nothing is left out");
     assert_eq!(flags(&out), [(true, true); 3]);
-    let pieces = [sent(&framed(&query(1))), sent(b"\0\x03abc"), sent(b"more")];
+    let pieces = [sent(&with_length_prefix(&query(1))), sent(b"\0\x03abc"), sent(b"more")];
     let (out, unanswered) = through(&DNS, &[], &pieces, None);
     assert_eq!(unanswered, [("malformed", 2)]);
     assert_eq!(classes(&out), [28, 28, 0, 0]);
@@ -297,7 +316,7 @@ fn other_protocol_leaves_completely_for_any_segmentation() {
 
 #[test]
 fn incomplete_message_at_the_end_is_released() {
-    let wire = framed(&query(1));
+    let wire = with_length_prefix(&query(1));
     let (out, unanswered) = through(&DNS, &[], &[sent(&wire[..20]), sent(b"").end()], None);
     assert_eq!((classes(&out), unanswered), (vec![0], vec![("cut", 1)]));
     let (out, unanswered) = through(&DNS, &[], &[sent(&wire[..20])], None);
@@ -309,7 +328,7 @@ fn incomplete_message_at_the_end_is_released() {
 
 #[test]
 fn message_in_too_many_pieces_is_released() {
-    let long = message(
+    let long = build_message(
         1,
         0x0100,
         [0, 0, 1],
@@ -317,7 +336,7 @@ fn message_in_too_many_pieces_is_released() {
         1,
         &[&[0, 0, 16, 0, 1, 0, 0, 0, 0, 1, 0][..], &[0; 256]].concat(),
     );
-    let wire = [framed(&long), framed(&query(2))].concat();
+    let wire = [with_length_prefix(&long), with_length_prefix(&query(2))].concat();
     let pieces: Vec<TestPiece> = wire.chunks(1).map(sent).collect();
     let (out, unanswered) = through(&DNS, &[], &pieces, None);
     assert_eq!(unanswered, [("too many pieces", 2 + long.len() as u64)]);
@@ -334,7 +353,7 @@ fn classes_are_named_by_types_and_codes() {
 
 #[test]
 fn bytes_after_fin_leave_with_the_connection() {
-    let whole = framed(&query(1));
+    let whole = with_length_prefix(&query(1));
     let part = &whole[..20];
     let ends = sent(&whole).back().end();
     let pieces = [sent(&whole).back(), sent(&whole).end(), sent(part), ends];
@@ -345,7 +364,12 @@ fn bytes_after_fin_leave_with_the_connection() {
 #[test]
 fn random_bytes_balance_the_ledger() {
     let mut random = testkit::Random::replayable();
-    let good = [framed(&query(1)), framed(&answer(2)), framed(&query(3))].concat();
+    let good = [
+        with_length_prefix(&query(1)),
+        with_length_prefix(&answer(2)),
+        with_length_prefix(&query(3)),
+    ]
+    .concat();
     for _ in 0..400 {
         let mut wire = good.repeat(2);
         let flips = random.within(0..4);

@@ -139,7 +139,7 @@ impl BodyDecoder {
         std::mem::swap(&mut self.input, &mut self.output);
         self.input.shrink_to(OUTPUT_STEP);
         match undone {
-            true if whole => Ok(why::DECODED),
+            true if whole => Ok(why::DECODED_BODIES),
             true => Ok(why::DECODED_IN_PART),
             false => Err(why::NOT_DECODABLE),
         }

@@ -191,7 +191,7 @@ impl Walk<'_, '_, '_> {
                     self.finish_message();
                 }
                 None => {
-                    self.cx.count(why::INCOMPLETE, 1);
+                    self.cx.count(why::INCOMPLETE_MESSAGES, 1);
                     self.release_held(self.way, why::CUT);
                 }
             }
@@ -246,7 +246,7 @@ impl Walk<'_, '_, '_> {
         if self.is_requests() {
             self.it.may_switch = u8::from(head.may_switch());
         }
-        self.cx.count(why::AMBIGUOUS, head.fields.ambiguous.into());
+        self.cx.count(why::AMBIGUOUS_LENGTHS, head.fields.ambiguous.into());
         let bodiless = body.has_ended() || body.is_switched();
         let alone = self.options.emit == Emit::Body && bodiless;
         self.way().owes = u8::from(!alone);

@@ -128,7 +128,7 @@ or too large to decode. The report counts connections by what they speak.",
     counters: why::COUNTERS,
     state: StateFacts::sessions::<HttpConnection>().held(1 << 20),
     reports: true,
-    user: Some(make),
+    user: Some(make_filter),
     ..Description::EMPTY
 };
 
@@ -155,7 +155,7 @@ fn effect(arguments: &Arguments) -> Effect {
     Effect { kind, gives: HTTP.gives, reads: HTTP.reads }
 }
 
-fn make(arguments: &Arguments) -> Result<Filter, Mistake> {
+fn make_filter(arguments: &Arguments) -> Result<Filter, Mistake> {
     let options = Options {
         emit: match arguments.text("emit") {
             Some("head") => Emit::Head,
@@ -258,7 +258,7 @@ impl Http {
             return;
         }
         if let Some((key, connection)) = self.connections.evict() {
-            cx.count(why::EVICTED, 1);
+            cx.count(why::EVICTED_CONNECTIONS, 1);
             self.close(key, connection, cx);
         }
     }

@@ -48,7 +48,7 @@ impl<'a> Walk<'_, '_, 'a> {
             return;
         }
         self.it.unheld = self.it.unheld.saturating_add(1);
-        self.cx.count(why::UNPAIRED, 1);
+        self.cx.count(why::UNPAIRED_MESSAGES, 1);
         if self.options.exchanges {
             self.emit_exchange(Record::parse(described.frame), None, None);
         }
@@ -101,7 +101,7 @@ impl<'a> Walk<'_, '_, 'a> {
     /// Ends all pending requests, because no response will arrive.
     pub(super) fn drop_pending(&mut self) {
         while let Some((front, _)) = self.cx.front(&self.it.pending) {
-            self.cx.count(why::UNPAIRED, 1);
+            self.cx.count(why::UNPAIRED_MESSAGES, 1);
             if self.options.exchanges {
                 self.emit_front_exchange(false);
             }

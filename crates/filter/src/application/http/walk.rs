@@ -158,8 +158,8 @@ impl<'w, 'c, 'a> Walk<'w, 'c, 'a> {
             self.flush(true);
         }
         let (missing, broken) = (self.way().missing, self.way().broken);
-        self.cx.count(why::MISSING, missing.into());
-        self.cx.count(why::INCOMPLETE, broken.into());
+        self.cx.count(why::MISSING_BYTES, missing.into());
+        self.cx.count(why::INCOMPLETE_MESSAGES, broken.into());
         let switched = self.way().body.is_switched();
         match self.is_requests() {
             true => self.end_request(),

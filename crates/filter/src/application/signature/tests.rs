@@ -16,7 +16,7 @@ fn classes(node: &mut Node, fragments: &[Fragment]) -> Vec<u32> {
 }
 
 /// Makes a transport stream of `count` packets.
-fn packets(count: usize) -> Vec<u8> {
+fn transport_stream(count: usize) -> Vec<u8> {
     let packet = |number: usize| {
         let mut packet = vec![0xaa; 188];
         packet[..4].copy_from_slice(&[0x47, 0x41, 0, 0x10 | number as u8 & 15]);
@@ -25,13 +25,13 @@ fn packets(count: usize) -> Vec<u8> {
     (0..count).flat_map(packet).collect()
 }
 
-fn after(before: &[u8], rest: &[u8]) -> Vec<u8> {
+fn concatenated(before: &[u8], rest: &[u8]) -> Vec<u8> {
     [before, rest].concat()
 }
 
 /// Returns samples: filter, direction, text, and the number of bytes after which the protocol is
 /// certain.
-fn samples() -> Vec<(&'static Description, Flags, Vec<u8>, usize)> {
+fn signature_samples() -> Vec<(&'static Description, Flags, Vec<u8>, usize)> {
     let (client, server) = (Flags::NONE, Flags::BACKWARD);
     let text = |bytes: &[u8]| bytes.to_vec();
     let reply = b"HTTP/1.1 200 OK\r\nContent-Type: video/mp2t\r\n\r\n";
@@ -46,10 +46,15 @@ fn samples() -> Vec<(&'static Description, Flags, Vec<u8>, usize)> {
         (&TELNET, server, text(b"\xff\xfd\x18\xff\xfd\x20\xff\xfd\x23"), 6),
         (&TELNET, client, text(b"\xff\xfb\x18\xff\xfa\x18\0xterm\xff\xf0"), 5),
         (&TELNET, server, text(b"\xff\xfb\x01\r\nlogin: \xff\xfb\x03"), 15),
-        (&MPEG, server, packets(4), 377),
-        (&MPEG, server, after(reply, &packets(3)), reply.len() + 377),
-        (&MPEG, server, after(reply, &after(b"2f0\r\n", &packets(4))), reply.len() + 5 + 377),
-        (&MPEG, client, after(&rtp, &packets(7)), 12 + 377),
+        (&MPEG, server, transport_stream(4), 377),
+        (&MPEG, server, concatenated(reply, &transport_stream(3)), reply.len() + 377),
+        (
+            &MPEG,
+            server,
+            concatenated(reply, &concatenated(b"2f0\r\n", &transport_stream(4))),
+            reply.len() + 5 + 377,
+        ),
+        (&MPEG, client, concatenated(&rtp, &transport_stream(7)), 12 + 377),
         (&MPEG, client, text(&[0, 0, 1, 0xba, 0x44, 0, 4, 0]), 5),
         (&MPEG, client, text(&[0, 0, 1, 0xba, 0x21, 0, 1, 0]), 5),
         (&MPEG, client, text(&[0, 0, 1, 0xe0, 7, 0xec, 0x84, 0xc0, 0x0a, 0x37]), 9),
@@ -59,16 +64,19 @@ fn samples() -> Vec<(&'static Description, Flags, Vec<u8>, usize)> {
         (
             &MPEG,
             client,
-            after(&rtp[..1], &after(&[0x20], &after(&rtp[2..], &[0, 0, 0, 0, 0, 0, 1, 9]))),
+            concatenated(
+                &rtp[..1],
+                &concatenated(&[0x20], &concatenated(&rtp[2..], &[0, 0, 0, 0, 0, 0, 1, 9])),
+            ),
             20,
         ),
     ]
 }
 
 /// Returns texts that resemble one of the four protocols but are none of them.
-fn others() -> Vec<Vec<u8>> {
+fn similar_texts() -> Vec<Vec<u8>> {
     let text = |bytes: &[u8]| bytes.to_vec();
-    let late = after(b"HTTP/1.1 200 OK\r\n\r\n", b"SSH-2.0-OpenSSH_9.2\r\n");
+    let late = concatenated(b"HTTP/1.1 200 OK\r\n\r\n", b"SSH-2.0-OpenSSH_9.2\r\n");
     vec![
         text(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"),
         text(b"GET rtsp://a/ HTTP/1.1\r\n\r\nRTSP/1.0 200 OK\r\n"),
@@ -81,8 +89,8 @@ fn others() -> Vec<Vec<u8>> {
         text(b"\xff\xfb\x01 and nothing more"),
         text(b"\xff\xd8\xff\xe0\0\x10JFIF"),
         text(b"G is the first letter of GET"),
-        after(b"\x47\x40\x00\x00", &packets(3)),
-        after(&packets(1)[..187], &packets(3)),
+        concatenated(b"\x47\x40\x00\x00", &transport_stream(3)),
+        concatenated(&transport_stream(1)[..187], &transport_stream(3)),
         text(&[0, 0, 1, 0, 1, 0, 0x20, 0x20]),
         text(&[0, 0, 1, 0xba, 0x80]),
         text(&[0, 0, 1, 0xb3, 0x16, 0, 0xf0, 0x19, 0xff, 0xff, 0xe0]),
@@ -97,7 +105,7 @@ fn others() -> Vec<Vec<u8>> {
 fn deciding_byte_is_the_same_for_any_segmentation() {
     for other in ALL {
         let mut filter = node(other);
-        for (description, way, text, decides) in samples() {
+        for (description, way, text, decides) in signature_samples() {
             for at in 0..=text.len() {
                 let cut: Vec<Fragment> = Fragment::cut(7, &text, &[at]);
                 let cut: Vec<Fragment> = cut.into_iter().map(|piece| piece.with(way)).collect();
@@ -117,9 +125,9 @@ fn deciding_byte_is_the_same_for_any_segmentation() {
 }
 
 #[test]
-fn random_cuts_and_moves_change_nothing() {
+fn random_segmentation_and_moves_change_nothing() {
     let mut random = Random::replayable();
-    let samples = samples();
+    let samples = signature_samples();
     // Two instances of each, between which the state moves.
     let mut pairs: Vec<[Node; 2]> = ALL.iter().map(|filter| [node(filter), node(filter)]).collect();
     for _ in 0..2000 {
@@ -144,7 +152,7 @@ fn random_cuts_and_moves_change_nothing() {
 fn similar_texts_are_not_recognized() {
     for description in ALL {
         let mut filter = node(description);
-        for text in others() {
+        for text in similar_texts() {
             let brief = text.get(..40).unwrap_or(&text).escape_ascii().to_string();
             for way in [Flags::NONE, Flags::BACKWARD] {
                 let whole = Fragment::of(0, &text).with(way);
@@ -159,7 +167,7 @@ fn similar_texts_are_not_recognized() {
 }
 
 #[test]
-fn either_direction_suffices_and_others_have_reasons() {
+fn match_in_one_direction_identifies_the_session() {
     let client = |bytes: &[u8]| Fragment::of(1, bytes);
     let server = |bytes: &[u8]| Fragment::of(1, bytes).with(Flags::BACKWARD);
     let mut ssh = node(&SSH);
@@ -203,11 +211,11 @@ fn message_is_recognized_by_itself() {
         &mut node(&MPEG),
         &[
             back(Fragment::description(1)),
-            back(Fragment::of(1, &packets(2))),
-            back(Fragment::of(1, &packets(1))),
+            back(Fragment::of(1, &transport_stream(2))),
+            back(Fragment::of(1, &transport_stream(1))),
             Fragment::description(1),
             Fragment::of(1, b"GET / HTTP/1.1\r\n\r\n").with(Flags::LAST),
-            back(Fragment::of(1, &packets(1)).with(Flags::LAST)),
+            back(Fragment::of(1, &transport_stream(1)).with(Flags::LAST)),
             back(Fragment::description(1)),
             back(Fragment::of(1, b"plain text").with(Flags::LAST)),
         ],
@@ -219,10 +227,10 @@ fn message_is_recognized_by_itself() {
 fn datagram_may_end_with_its_last_packet() {
     let mut mpeg = node(&MPEG);
     let mut whole = |bytes: &[u8]| classes(&mut mpeg, &[Fragment::of(0, bytes)]);
-    assert_eq!(whole(&packets(7)), [1]);
-    assert_eq!(whole(&packets(2)), [1]);
-    assert_eq!(whole(&packets(1)), [0]);
-    assert_eq!(whole(&packets(2)[..375]), [0]);
+    assert_eq!(whole(&transport_stream(7)), [1]);
+    assert_eq!(whole(&transport_stream(2)), [1]);
+    assert_eq!(whole(&transport_stream(1)), [0]);
+    assert_eq!(whole(&transport_stream(2)[..375]), [0]);
 }
 
 #[test]
@@ -232,8 +240,8 @@ fn packets_are_searched_after_their_headers() {
     let mut space = Space::new(&arena);
     let mut mpeg = node(&MPEG);
     let frames = [
-        Frame::udp(5004, 5004, &packets(3)),
-        Frame::tcp(9, 80, &packets(3)),
+        Frame::udp(5004, 5004, &transport_stream(3)),
+        Frame::tcp(9, 80, &transport_stream(3)),
         Frame::udp(5004, 5004, b"nothing"),
     ];
     let batch = space.batch(&frames);

@@ -10,18 +10,21 @@ use sha2::{Digest, Sha256};
 use wire::tls::{ClientHello, Version, extension, is_grease};
 
 /// Length of a JA4 fingerprint in characters.
-const LENGTH: usize = 36;
+const FINGERPRINT_LENGTH: usize = 36;
 /// Length of a truncated hash in characters.
 const HASH_SIZE: usize = 12;
 
 /// Returns the fingerprint of a TLS client over TCP. `numbers` is scratch space for sorting.
-pub(super) fn fingerprint(hello: &ClientHello<'_>, numbers: &mut Vec<u16>) -> [u8; LENGTH] {
+pub(super) fn fingerprint(
+    hello: &ClientHello<'_>,
+    numbers: &mut Vec<u16>,
+) -> [u8; FINGERPRINT_LENGTH] {
     let named = hello.extensions().find(extension::SERVER_NAME).is_some();
     let extensions = || hello.extensions().map(|(number, _)| number).filter(|n| !is_grease(*n));
     let [first, last] = alpn_ends(hello.protocols().next().unwrap_or_default());
-    let [ciphers_tens, ciphers_ones] = count(hello.ciphers().without_grease().count());
-    let [extensions_tens, extensions_ones] = count(extensions().count());
-    let [major, minor] = version(hello);
+    let [ciphers_tens, ciphers_ones] = two_digits(hello.ciphers().without_grease().count());
+    let [extensions_tens, extensions_ones] = two_digits(extensions().count());
+    let [major, minor] = version_digits(hello);
     let sni = if named { b'd' } else { b'i' };
 
     sort_into(numbers, hello.ciphers().without_grease());
@@ -46,7 +49,7 @@ pub(super) fn fingerprint(hello: &ClientHello<'_>, numbers: &mut Vec<u16>) -> [u
         last,
         b'_',
     ];
-    let mut text = [b'_'; LENGTH];
+    let mut text = [b'_'; FINGERPRINT_LENGTH];
     let parts = head.into_iter().chain(ciphers).chain([b'_']).chain(extensions);
     text.iter_mut().zip(parts).for_each(|(place, byte)| *place = byte);
     text
@@ -54,7 +57,7 @@ pub(super) fn fingerprint(hello: &ClientHello<'_>, numbers: &mut Vec<u16>) -> [u
 
 /// Returns the two characters for the highest version in the `supported_versions` extension, or for
 /// the legacy version if there is no such extension.
-fn version(hello: &ClientHello<'_>) -> [u8; 2] {
+fn version_digits(hello: &ClientHello<'_>) -> [u8; 2] {
     let highest = hello.versions().and_then(|words| words.without_grease().max());
     match highest.map_or(hello.version, Version) {
         Version::TLS13 => *b"13",
@@ -68,7 +71,7 @@ fn version(hello: &ClientHello<'_>) -> [u8; 2] {
 }
 
 /// Formats a number as two decimal digits; numbers above 99 become 99.
-fn count(number: usize) -> [u8; 2] {
+fn two_digits(number: usize) -> [u8; 2] {
     let number = number.min(99) as u8;
     [b'0' + number / 10, b'0' + number % 10]
 }

@@ -65,7 +65,7 @@ connections were open).",
     reasons: &["not tls", "no hello", "malformed", "too long", "gap", "cut", "forgotten"],
     counters: &["client hellos", "server hellos"],
     state: StateFacts::sessions::<TlsConnection>().held(1 << 18),
-    user: Some(make),
+    user: Some(make_filter),
     ..Description::EMPTY
 };
 
@@ -79,7 +79,7 @@ const FORGOTTEN: Reason = TLS.reason("forgotten");
 const CLIENTS: Counter = TLS.counter("client hellos");
 const SERVERS: Counter = TLS.counter("server hellos");
 
-fn make(arguments: &Arguments) -> Result<Filter, Mistake> {
+fn make_filter(arguments: &Arguments) -> Result<Filter, Mistake> {
     let tls = Tls {
         table: Sessions::default(),
         most: arguments.count("sessions"),

@@ -132,7 +132,7 @@ impl Datagrams {
                 cx.drop(&block, DUPLICATE);
                 return FragmentResult::Absorbed;
             }
-            if piece.is_six() || refuses(self.policy, fit) {
+            if piece.is_ipv6() || refuses(self.policy, fit) {
                 return self.give_up(key, OVERLAP, &block, cx);
             }
             cx.count(OVERLAPS, u64::from(datagram.overlaps == 0));

@@ -108,7 +108,7 @@ impl IpFragment {
             return Err(HeaderError::Cut);
         }
         if !self.last && !self.length.is_multiple_of(8) {
-            if policy != FragmentPolicy::Linux || self.is_six() {
+            if policy != FragmentPolicy::Linux || self.is_ipv6() {
                 return Err(HeaderError::Malformed);
             }
             self.length &= !7;
@@ -117,7 +117,7 @@ impl IpFragment {
     }
 
     /// Returns true for a fragment of an IPv6 packet.
-    pub(super) const fn is_six(&self) -> bool {
+    pub(super) const fn is_ipv6(&self) -> bool {
         self.head.announced.is_some()
     }
 
@@ -138,7 +138,7 @@ impl IpFragment {
         };
         let mut hash = DefaultHasher::new();
         hash.write_u64(seed);
-        if self.is_six() {
+        if self.is_ipv6() {
             hash.write(part(ipv6::SRC, 32));
             hash.write(part((self.head.to - self.head.from) as usize + 4, 4));
         } else {

@@ -104,7 +104,7 @@ headers or tags than are followed).",
         sharing: Some(Sharing::Addresses),
         ..StateFacts::sessions::<Datagram>().held(65_536)
     },
-    user: Some(make),
+    user: Some(make_filter),
     kernel: Some(emit),
     ..Description::EMPTY
 };
@@ -120,7 +120,7 @@ const DATAGRAMS: Counter = IP.counter("joined datagrams");
 const OVERLAPS: Counter = IP.counter("overlapping datagrams");
 const EVICTED: Counter = IP.counter("evicted datagrams");
 
-fn make(arguments: &Arguments) -> Result<Filter, Mistake> {
+fn make_filter(arguments: &Arguments) -> Result<Filter, Mistake> {
     if !arguments.flag("defragment") {
         return Ok(Filter::lanes(WithoutReassembly));
     }

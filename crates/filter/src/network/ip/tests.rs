@@ -34,7 +34,7 @@ fn options_and_extension_headers_are_passed() {
 
 #[test]
 fn later_fragment_has_no_transport_header() {
-    let later = v4(8, false, &[1, 2, 3, 4]);
+    let later = ipv4_fragment(8, false, &[1, 2, 3, 4]);
     let found = answers(&IP, &["defragment=no"], &[later]);
     assert_eq!(views(&found), [(17, 34, 4)]);
     assert_eq!(found[0].marks.transport, Marks::UNKNOWN);
@@ -57,7 +57,7 @@ fn unanswered_block_keeps_its_view() {
 }
 
 /// Returns an IPv4 fragment of the UDP datagram with identification 7.
-fn v4(offset: u16, more: bool, data: &[u8]) -> Frame {
+fn ipv4_fragment(offset: u16, more: bool, data: &[u8]) -> Frame {
     let mut frame = Frame::ipv4(17, data);
     frame.bytes[14 + 5] = 7;
     let field = (offset / 8) | if more { 0x2000 } else { 0 };
@@ -66,7 +66,7 @@ fn v4(offset: u16, more: bool, data: &[u8]) -> Frame {
 }
 
 /// Returns an IPv6 fragment of the UDP datagram with identification 7.
-fn v6(offset: u16, more: bool, data: &[u8]) -> Frame {
+fn ipv6_fragment(offset: u16, more: bool, data: &[u8]) -> Frame {
     let [high, low] = (offset | u16::from(more)).to_be_bytes();
     Frame::ipv6(44, &[&[17, 0, high, low, 0, 0, 0, 7], data].concat())
 }
@@ -156,14 +156,14 @@ fn counters_by_name(nodes: &[Node]) -> BTreeMap<&'static str, u64> {
         let dropped = node.counts.dropped.iter().map(|amount| amount.blocks);
         let reasons = IP.reasons.iter().zip(dropped);
         let counters = IP.counters.iter().zip(node.counts.counters.iter().copied());
-        for (name, n) in reasons.chain(counters).chain(unanswered(node)) {
+        for (name, n) in reasons.chain(counters).chain(unanswered_counts(node)) {
             *counts.entry(*name).or_default() += n;
         }
     }
     counts
 }
 
-fn unanswered(node: &Node) -> impl Iterator<Item = (&'static &'static str, u64)> + '_ {
+fn unanswered_counts(node: &Node) -> impl Iterator<Item = (&'static &'static str, u64)> + '_ {
     IP.reasons.iter().zip(node.counts.unanswered.iter().copied())
 }
 
@@ -185,17 +185,25 @@ const DATA: &[u8] = b"\x00\x07\x00\x35\x00\x1c\x00\x00twenty bytes of data";
 #[test]
 fn fragments_in_any_order_make_one_frame() {
     let whole4 = {
-        let mut frame = v4(0, false, DATA);
+        let mut frame = ipv4_fragment(0, false, DATA);
         frame.bytes[24..26].copy_from_slice(&[0x66, 0xb4]);
         frame
     };
     let sets = [
         (
-            vec![v4(0, true, &DATA[..8]), v4(8, true, &DATA[8..24]), v4(24, false, &DATA[24..])],
+            vec![
+                ipv4_fragment(0, true, &DATA[..8]),
+                ipv4_fragment(8, true, &DATA[8..24]),
+                ipv4_fragment(24, false, &DATA[24..]),
+            ],
             whole4,
         ),
         (
-            vec![v6(0, true, &DATA[..8]), v6(8, true, &DATA[8..24]), v6(24, false, &DATA[24..])],
+            vec![
+                ipv6_fragment(0, true, &DATA[..8]),
+                ipv6_fragment(8, true, &DATA[8..24]),
+                ipv6_fragment(24, false, &DATA[24..]),
+            ],
             Frame::ipv6(17, DATA),
         ),
     ];
@@ -234,9 +242,12 @@ fn headers_come_from_the_first_fragment() {
         frame.bytes.splice(12..12, [0x81, 0, 0, 5]);
         frame
     };
-    let output = run(&[], &[tagged(v4(8, false, &DATA[8..])), options(v4(0, true, &DATA[..8]))]);
+    let output = run(
+        &[],
+        &[tagged(ipv4_fragment(8, false, &DATA[8..])), options(ipv4_fragment(0, true, &DATA[..8]))],
+    );
     assert_eq!(output.only(), DATA);
-    assert_eq!(output.frames[0][..18], options(v4(0, true, &[])).bytes[..18]);
+    assert_eq!(output.frames[0][..18], options(ipv4_fragment(0, true, &[])).bytes[..18]);
     assert!(wire::ipv4::checksum_holds(&output.frames[0][18..]));
     assert_eq!(output.frames[0][38..42], [7, 4, 0, 0]);
 
@@ -246,7 +257,10 @@ fn headers_come_from_the_first_fragment() {
         (frame.bytes[20], frame.bytes[19]) = (60, frame.bytes[19] + 8);
         frame
     };
-    let fragments = [before(v6(0, true, &DATA[..16])), before(v6(16, false, &DATA[16..]))];
+    let fragments = [
+        before(ipv6_fragment(0, true, &DATA[..16])),
+        before(ipv6_fragment(16, false, &DATA[16..])),
+    ];
     let output = run(&[], &fragments);
     let expected = Frame::ipv6(60, &[&[17, 0, 1, 4, 0, 0, 0, 0], DATA].concat());
     assert_eq!((output.only(), &output.frames[0]), (DATA, &expected.bytes));
@@ -260,7 +274,11 @@ fn tiny_fragments_reassemble_to_a_full_header() {
         let count = data.len().div_ceil(8);
         let each = data.chunks(8).enumerate().map(|(number, data)| {
             let (offset, more) = (8 * number as u16, number + 1 < count);
-            let mut frame = if six { v6(offset, more, data) } else { v4(offset, more, data) };
+            let mut frame = if six {
+                ipv6_fragment(offset, more, data)
+            } else {
+                ipv4_fragment(offset, more, data)
+            };
             frame.bytes[if six { 54 } else { 23 }] = next;
             frame
         });
@@ -276,17 +294,18 @@ fn tiny_fragments_reassemble_to_a_full_header() {
 
 #[test]
 fn atomic_fragments_pass_unchanged() {
-    let atomic = v6(0, false, DATA);
-    let fragments = [v6(0, true, &DATA[..8]), atomic.clone(), v6(8, false, &DATA[8..])];
+    let atomic = ipv6_fragment(0, false, DATA);
+    let fragments =
+        [ipv6_fragment(0, true, &DATA[..8]), atomic.clone(), ipv6_fragment(8, false, &DATA[8..])];
     let output = run(&[], &fragments);
     assert_eq!(views(&output.left), [(17, 62, 28), (17, 54, 28)], "RFC 6946: each by itself");
     assert_eq!(output.frames[0], atomic.bytes);
 }
 
 #[test]
-fn datagrams_with_other_keys_stay_apart() {
-    let first = v4(0, true, &DATA[..8]);
-    let last = v4(8, false, &DATA[8..]);
+fn datagrams_with_different_keys_are_separate() {
+    let first = ipv4_fragment(0, true, &DATA[..8]);
+    let last = ipv4_fragment(8, false, &DATA[8..]);
     let with = |at: usize, byte: u8| {
         let mut frame = last.clone();
         frame.bytes[at] = byte;
@@ -302,15 +321,15 @@ fn datagrams_with_other_keys_stay_apart() {
         assert_eq!((output.only(), output.count("fragments missing")), (DATA, 1));
     }
     // For IPv6 the protocol is not part of the key (RFC 8200 §4.5).
-    let mut other = v6(8, false, &DATA[8..]);
+    let mut other = ipv6_fragment(8, false, &DATA[8..]);
     other.bytes[54] = 6;
-    assert_eq!(run(&[], &[v6(0, true, &DATA[..8]), other]).only(), DATA);
+    assert_eq!(run(&[], &[ipv6_fragment(0, true, &DATA[..8]), other]).only(), DATA);
 }
 
 #[test]
 fn repeated_fragment_is_a_duplicate() {
-    for v6_or_v4 in [v6, v4] {
-        let (first, last) = (v6_or_v4(0, true, &DATA[..16]), v6_or_v4(16, false, &DATA[16..]));
+    for build in [ipv6_fragment, ipv4_fragment] {
+        let (first, last) = (build(0, true, &DATA[..16]), build(16, false, &DATA[16..]));
         let frames = [first.clone(), first.clone(), first, last.clone()];
         let output = run(&[], &frames);
         assert_eq!((output.only(), output.count("duplicate")), (DATA, 2));
@@ -327,22 +346,24 @@ fn overlong_datagram_is_not_made() {
     // Ping of death (CVE-1999-0128): the last fragment ends behind 65,535.
     let most = 65_535 - 20 - 65_512;
     for (length, fits) in [(most, true), (most + 1, false)] {
-        let mut frames: Vec<Frame> =
-            (0..8189).step_by(181).map(|unit| v4(8 * unit, true, &[7; 181 * 8])).collect();
+        let mut frames: Vec<Frame> = (0..8189)
+            .step_by(181)
+            .map(|unit| ipv4_fragment(8 * unit, true, &[7; 181 * 8]))
+            .collect();
         frames.pop();
-        frames.push(v4(8 * 8145, true, &[7; 44 * 8]));
-        frames.push(v4(65_512, false, &vec![7; usize::from(length as u16)]));
+        frames.push(ipv4_fragment(8 * 8145, true, &[7; 44 * 8]));
+        frames.push(ipv4_fragment(65_512, false, &vec![7; usize::from(length as u16)]));
         let output = run(&[], &frames);
         assert_eq!(output.left.len(), usize::from(fits), "{:?}", output.counts);
         assert_eq!(output.count("too big"), u64::from(!fits));
         assert_eq!(output.count("fragments missing") == 0, fits);
     }
     // Options of the first fragment can make it too long.
-    let mut first = v4(0, true, &[7; 12]);
+    let mut first = ipv4_fragment(0, true, &[7; 12]);
     (first.bytes[14], first.bytes[17]) = (0x46, 32);
     let mut frames = vec![first];
-    frames.extend((1..8188).step_by(178).map(|unit| v4(8 * unit, true, &[7; 178 * 8])));
-    frames.push(v4(65_512, false, &[7; 3]));
+    frames.extend((1..8188).step_by(178).map(|unit| ipv4_fragment(8 * unit, true, &[7; 178 * 8])));
+    frames.push(ipv4_fragment(65_512, false, &[7; 3]));
     let output = run(&[], &frames);
     assert_eq!((output.left.len(), output.count("too big")), (0, frames.len() as u64));
 }
@@ -350,21 +371,21 @@ fn overlong_datagram_is_not_made() {
 #[test]
 fn contradictory_fragments_are_not_answered() {
     let frames = [
-        v4(8, true, &[1; 9]),
-        v4(0, true, &[]),
-        v6(8, true, &[1; 9]),
-        v6(8, false, &[]),
+        ipv4_fragment(8, true, &[1; 9]),
+        ipv4_fragment(0, true, &[]),
+        ipv6_fragment(8, true, &[1; 9]),
+        ipv6_fragment(8, false, &[]),
         Frame {
             wire_length: Some(200),
-            bytes: v4(0, true, DATA).bytes[..50].to_vec(),
-            ..v4(0, true, &[])
+            bytes: ipv4_fragment(0, true, DATA).bytes[..50].to_vec(),
+            ..ipv4_fragment(0, true, &[])
         },
     ];
     let output = run(&[], &frames);
     assert_eq!(output.left.len(), frames.len());
     assert_eq!((output.count("malformed"), output.count("cut")), (4, 1));
     // Linux takes the aligned part.
-    let frames = [v4(0, true, &DATA[..19]), v4(16, false, &DATA[16..])];
+    let frames = [ipv4_fragment(0, true, &DATA[..19]), ipv4_fragment(16, false, &DATA[16..])];
     assert_eq!(run(&["policy=linux"], &frames).only(), DATA);
 }
 
@@ -379,7 +400,7 @@ fn random_fragments(random: &mut Random, id: u8) -> (Vec<u8>, Vec<Frame>) {
         let most =
             if length > 6000 { 8 * random.within(20..1000) } else { 8 * random.within(1..90) };
         let to = (at + most).min(length);
-        let make = if is_six { v6 } else { v4 };
+        let make = if is_six { ipv6_fragment } else { ipv4_fragment };
         let mut frame = make(at as u16, to < length, &data[at..to]);
         frame.bytes[if is_six { 60 } else { 18 }] = id;
         // An unassigned protocol: no transport header is validated.
@@ -443,13 +464,13 @@ fn random_fragments_reassemble_to_their_datagrams() {
 #[test]
 fn fragment_length_ends_with_the_packet() {
     // Padding is no data, and a zero payload length is invalid for a fragment.
-    let mut padded = v6(8, false, &DATA[8..]);
+    let mut padded = ipv6_fragment(8, false, &DATA[8..]);
     padded.bytes.extend([0; 30]);
-    assert_eq!(run(&[], &[padded, v6(0, true, &DATA[..8])]).only(), DATA);
-    let mut jumbo = v6(0, true, &DATA[..8]);
+    assert_eq!(run(&[], &[padded, ipv6_fragment(0, true, &DATA[..8])]).only(), DATA);
+    let mut jumbo = ipv6_fragment(0, true, &DATA[..8]);
     jumbo.bytes[18..20].fill(0);
     assert_eq!(jumbo.bytes[14 + ipv6::NEXT_HEADER], 44);
-    let mut lying = v6(8, false, &DATA[8..]);
+    let mut lying = ipv6_fragment(8, false, &DATA[8..]);
     lying.bytes[14] = 0x20;
     assert_eq!(run(&[], &[lying]).count("malformed"), 1, "another version is no fragment");
     let output = run(&[], &[jumbo]);

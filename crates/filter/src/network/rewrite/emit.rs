@@ -130,7 +130,12 @@ impl<'s> OldHeaders<'s> {
                     u.only(l4.length, Cmp::Ge, length as u32, exits.malformed);
                     let header = u.need_dyn(l4.at, length as u16, exits.cut)?;
                     if u.hook() == Hook::Xdp {
-                        only_filled(u, (l3, l4, version), (header, at as u16), exits.unsure)?;
+                        require_filled_checksum(
+                            u,
+                            (l3, l4, version),
+                            (header, at as u16),
+                            exits.unsure,
+                        )?;
                     }
                     u.leave(done);
                     Ok(())
@@ -159,18 +164,18 @@ impl<'s> OldHeaders<'s> {
         for ((at, new), old) in addresses.zip(self.addresses) {
             let Some(new) = new else { continue };
             s.update_checksum::<u32>(header, Checksum::Header, (old, new.into()));
-            self.mend_transport::<u32>(s, true, (old, new));
+            self.update_transport_checksum::<u32>(s, true, (old, new));
             s.put::<u32>(self.l3.behind(at as u16), new);
         }
         let ports = [ports::SRC_PORT, ports::DST_PORT].into_iter().zip(wanted.ports);
         for ((at, new), old) in ports.zip(self.ports) {
             let Some(new) = new else { continue };
-            self.mend_transport::<u16>(s, false, (old, new.into()));
+            self.update_transport_checksum::<u16>(s, false, (old, new.into()));
             s.put::<u16>(self.l4.behind(at as u16), u32::from(new));
         }
     }
 
-    fn mend_transport<T: ebpf::emit::Width>(
+    fn update_transport_checksum<T: ebpf::emit::Width>(
         &self,
         s: &mut Scope<'s, '_>,
         pseudo: bool,
@@ -188,7 +193,7 @@ impl<'s> OldHeaders<'s> {
 
 /// Exits to `unsure` if the checksum equals the sum of the pseudo header, since it may then be a
 /// checksum that the device has yet to fill in.
-fn only_filled<'s>(
+fn require_filled_checksum<'s>(
     s: &mut Scope<'s, '_>,
     (l3, l4, version): (FramePos<'s>, Transport<'s>, Num<'s>),
     (header, at): (DynWindow<'s>, u16),

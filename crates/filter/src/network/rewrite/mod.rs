@@ -59,7 +59,7 @@ What cannot be changed in full is not changed at all, and not answered: `not eth
         "no port",
         "other checksum",
     ],
-    user: Some(make),
+    user: Some(make_filter),
     kernel: Some(emit::emit),
     right: Some(Right::ChangeFrames),
     examined: &[
@@ -149,7 +149,7 @@ fn mac(arguments: &Arguments, name: &'static str) -> Result<Option<[u8; 6]>, Mis
     }
 }
 
-fn make(arguments: &Arguments) -> Result<Filter, Mistake> {
+fn make_filter(arguments: &Arguments) -> Result<Filter, Mistake> {
     Ok(Filter::edit(Rewrite { wanted: RewriteFields::of(arguments)? }))
 }
 

@@ -109,7 +109,7 @@ Not answered: `not tcp`, `not ip`, `malformed`, `cut`, `too deep`, `fragment` (p
     reasons: REASONS,
     counters: COUNTERS,
     state: StateFacts::sessions::<TcpConnection>().numbered(Sharing::Flow).held(1 << 17),
-    user: Some(make),
+    user: Some(make_filter),
     ..Description::EMPTY
 };
 
@@ -129,7 +129,7 @@ fn effect(arguments: &Arguments) -> Effect {
     Effect { kind: TCP.kind, gives: TCP.gives, reads }
 }
 
-fn make(arguments: &Arguments) -> Result<Filter, Mistake> {
+fn make_filter(arguments: &Arguments) -> Result<Filter, Mistake> {
     let (rules, timeout) = limits(arguments);
     let flows = Flows::new(arguments.count("sessions"), arguments.seed(), arguments.numbers());
     let tcp = Tcp::new(flows, rules, timeout, arguments.flag("checksum"));

@@ -19,9 +19,9 @@ pub(super) struct Tcp {
     timeout: Time,
     checksum: bool,
     /// Idle timeouts of all connections.
-    silent: Wheel,
+    idle_timeouts: Wheel,
     /// Gap timeouts.
-    gaps: Wheel,
+    gap_timeouts: Wheel,
     /// Lookups for the blocks of a batch, made before the first block is processed. The memory is
     /// reused for every batch.
     found: Vec<SegmentLookup>,
@@ -72,12 +72,12 @@ impl HoldingLanes for Tcp {
 
     fn tick<'a>(&mut self, cx: &mut StreamContext<'_, 'a>) {
         let mut over = Vec::new();
-        for waiting in self.silent.due(cx.now) {
+        for waiting in self.idle_timeouts.due(cx.now) {
             let Some(connection) = self.known(waiting) else { continue };
             let due = connection.expires_at(self.timeout);
-            match self.silent.is_due(due, cx.now) {
+            match self.idle_timeouts.is_due(due, cx.now) {
                 true => over.push((waiting.session, waiting.key)),
-                false => self.silent.add(waiting, due, cx.now),
+                false => self.idle_timeouts.add(waiting, due, cx.now),
             }
         }
         over.sort_unstable();
@@ -85,7 +85,7 @@ impl HoldingLanes for Tcp {
         for (_, key) in over {
             self.end(key, cx.now, cx);
         }
-        let mut old = self.gaps.due(cx.now);
+        let mut old = self.gap_timeouts.due(cx.now);
         old.sort_unstable_by_key(|waiting| waiting.session);
         for waiting in old {
             self.check_gap(waiting, cx);
@@ -107,7 +107,8 @@ impl HoldingLanes for Tcp {
 
     fn set(&mut self, arguments: &Arguments) -> Result<(), Mistake> {
         (self.rules, self.timeout) = limits(arguments);
-        (self.silent, self.gaps) = (Wheel::new(self.timeout), Wheel::new(self.rules.gap));
+        (self.idle_timeouts, self.gap_timeouts) =
+            (Wheel::new(self.timeout), Wheel::new(self.rules.gap));
         for key in self.flows.keys_by_session() {
             self.rebuild_timeouts(key);
         }
@@ -150,9 +151,9 @@ impl Tcp {
         timeout: Time,
         checksum: bool,
     ) -> Self {
-        let (silent, gaps) = (Wheel::new(timeout), Wheel::new(rules.gap));
+        let (idle_timeouts, gap_timeouts) = (Wheel::new(timeout), Wheel::new(rules.gap));
         let found = vec![SegmentLookup::default(); LANES];
-        Self { flows, rules, timeout, checksum, silent, gaps, found }
+        Self { flows, rules, timeout, checksum, idle_timeouts, gap_timeouts, found }
     }
 
     /// Inserts the timeouts of a connection into the wheels, which do not contain them yet.
@@ -161,15 +162,15 @@ impl Tcp {
         if let Some(connection) = self.flows.find(key) {
             let waiting = Waiting { key, session: connection.identity.session };
             let info = connection.identity.word;
-            self.silent.add(waiting, connection.expires_at(timeout), info);
+            self.idle_timeouts.add(waiting, connection.expires_at(timeout), info);
             connection.identity.flags &= !WATCHED;
-            watch(&mut self.gaps, waiting, connection, rules, info);
+            watch(&mut self.gap_timeouts, waiting, connection, rules, info);
         }
     }
 
     /// Requests a tick at the next timeout.
     fn arm(&self, cx: &mut StreamContext<'_, '_>) {
-        for time in [self.silent.next(), self.gaps.next()].into_iter().flatten() {
+        for time in [self.idle_timeouts.next(), self.gap_timeouts.next()].into_iter().flatten() {
             cx.wake_at(time);
         }
     }
@@ -240,9 +241,9 @@ impl Tcp {
         connection.take(info, data, rules, cx);
         let waiting = Waiting { key, session: connection.identity.session };
         if connection.has(CLOSED) && !was_closed {
-            self.silent.add(waiting, connection.expires_at(self.timeout), cx.now);
+            self.idle_timeouts.add(waiting, connection.expires_at(self.timeout), cx.now);
         }
-        watch(&mut self.gaps, waiting, connection, rules, cx.now);
+        watch(&mut self.gap_timeouts, waiting, connection, rules, cx.now);
     }
 
     /// Returns true if the segment belongs to a connection in the table; ends a previous connection
@@ -253,7 +254,7 @@ impl Tcp {
         if let Some(until) = connection.reset_until(rules).filter(|until| *until < info.time) {
             connection.close(until, rules, cx);
             let waiting = Waiting { key, session: connection.identity.session };
-            self.silent.add(waiting, connection.expires_at(timeout), cx.now);
+            self.idle_timeouts.add(waiting, connection.expires_at(timeout), cx.now);
         }
         let taken_for_closed = connection.has(CLOSED) && connection.has(ANY_RESET);
         if taken_for_closed && connection.disproves_reset(info, rules) {
@@ -282,7 +283,7 @@ impl Tcp {
         connection.origin = origin;
         let waiting = Waiting { key, session: connection.identity.session };
         cx.begins(waiting.session);
-        self.silent.add(waiting, info.time.saturating_add(self.timeout), cx.now);
+        self.idle_timeouts.add(waiting, info.time.saturating_add(self.timeout), cx.now);
     }
 
     /// Continues a connection after a RST that was apparently ignored, as a new session in
@@ -298,7 +299,7 @@ impl Tcp {
         connection.origin = old.origin;
         connection.sides = old.sides.map(StreamSide::reopened);
         let waiting = Waiting { key, session: connection.identity.session };
-        self.silent.add(waiting, info.time.saturating_add(self.timeout), cx.now);
+        self.idle_timeouts.add(waiting, info.time.saturating_add(self.timeout), cx.now);
     }
 
     /// Ends a connection because of a timeout, or because a new connection reuses its addresses and
@@ -320,13 +321,16 @@ impl Tcp {
         }
         let Some(connection) = self.flows.find(waiting.key) else { return };
         connection.identity.flags &= !WATCHED;
-        if connection.next_timeout(self.rules).is_some_and(|due| self.gaps.is_due(due, cx.now)) {
+        if connection
+            .next_timeout(self.rules)
+            .is_some_and(|due| self.gap_timeouts.is_due(due, cx.now))
+        {
             connection.give_up(cx.now, self.rules, cx);
             if connection.has(CLOSED) {
-                self.silent.add(waiting, connection.expires_at(self.timeout), cx.now);
+                self.idle_timeouts.add(waiting, connection.expires_at(self.timeout), cx.now);
             }
         }
-        watch(&mut self.gaps, waiting, connection, self.rules, cx.now);
+        watch(&mut self.gap_timeouts, waiting, connection, self.rules, cx.now);
     }
 
     /// Returns the connection that a timer refers to; `None` if its record has ended or belongs to

@@ -161,9 +161,9 @@ fn absorb_addresses<'s>(
     l3: FramePos<'s>,
     exits: TwinExits<'s>,
 ) -> Result<Num<'s>, Unfit> {
-    const FOUR: u16 = (ipv4::LENGTH_MIN - ipv4::SRC) as u16;
-    const SIX: u16 = (ipv6::LENGTH - ipv6::SRC) as u16;
-    let bytes = s.var(ADDRESSES_OFFSET + u32::from(FOUR));
+    const IPV4_ADDRESSES: u16 = (ipv4::LENGTH_MIN - ipv4::SRC) as u16;
+    const IPV6_ADDRESSES: u16 = (ipv6::LENGTH - ipv6::SRC) as u16;
+    let bytes = s.var(ADDRESSES_OFFSET + u32::from(IPV4_ADDRESSES));
     s.arm(|t, done| {
         t.arm(|four, six| {
             let header = four.need::<{ ipv4::LENGTH_MIN }>(l3, exits.cut);
@@ -176,11 +176,11 @@ fn absorb_addresses<'s>(
             Ok::<(), Unfit>(())
         })?;
         let header = t.need::<{ ipv6::LENGTH }>(l3, exits.cut);
-        for at in (0..SIX).step_by(WORD) {
+        for at in (0..IPV6_ADDRESSES).step_by(WORD) {
             let part = load_word(t, header, ipv6::SRC as u16 + at)?;
             t.sip_absorb(sip, part);
         }
-        t.set(bytes, ADDRESSES_OFFSET + u32::from(SIX));
+        t.set(bytes, ADDRESSES_OFFSET + u32::from(IPV6_ADDRESSES));
         Ok::<(), Unfit>(())
     })?;
     Ok(s.get(bytes))

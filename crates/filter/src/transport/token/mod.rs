@@ -81,7 +81,7 @@ that is covered was not captured), `too deep`, `fragment`.",
         "unsure",
     ],
     state: StateFacts::private::<UsedNumbers>(),
-    user: Some(make),
+    user: Some(make_filter),
     kernel: Some(emit::emit),
     right: Some(Right::UseSecret),
     examined: &["key=exam covers=20"],
@@ -117,7 +117,7 @@ impl TokenArguments {
     }
 }
 
-fn make(arguments: &Arguments) -> Result<Filter, Mistake> {
+fn make_filter(arguments: &Arguments) -> Result<Filter, Mistake> {
     let TokenArguments { key, covers } = TokenArguments::of(arguments)?;
     let seen = Sessions::default();
     Ok(Filter::lanes(Token { key, covers, fallback: arguments.is_fallback(), seen }))

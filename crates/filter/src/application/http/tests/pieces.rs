@@ -100,14 +100,18 @@ fn moving_state_at_any_time_changes_nothing() {
             parts[first].flags = Flags::FIRST;
             let (wanted, _) = midstream(words, true, &parts);
             for moved in 0..parts.len() {
-                assert_eq!(run_moved(words, &parts, moved), wanted, "{words:?} {there:?} {moved}");
+                assert_eq!(
+                    run_with_state_move(words, &parts, moved),
+                    wanted,
+                    "{words:?} {there:?} {moved}"
+                );
             }
         }
     }
 }
 
 /// Runs the connection; before block `moved` the state is saved and restored into a new instance.
-fn run_moved(words: &[&str], parts: &[StreamBlock], moved: usize) -> ConnectionOutput {
+fn run_with_state_move(words: &[&str], parts: &[StreamBlock], moved: usize) -> ConnectionOutput {
     let arena = Arena::new(parts.len() * 8 + 64);
     let mut space = Space::new(&arena);
     let new = || Node::with_classes(&HTTP, words, &[(1000, 1999)]).expect("good arguments");

@@ -6,7 +6,7 @@ const SECOND: u64 = 1_000_000_000;
 
 #[test]
 fn incomplete_datagram_expires() {
-    let (first, last) = (v4(0, true, &DATA[..8]), v4(8, false, &DATA[8..]));
+    let (first, last) = (ipv4_fragment(0, true, &DATA[..8]), ipv4_fragment(8, false, &DATA[8..]));
     for (after, whole) in [(30 * SECOND, true), (30 * SECOND + 1, false)] {
         let frames = [first.clone().at(5), last.clone().at(5 + after)];
         for size in [1, 2] {
@@ -33,18 +33,19 @@ fn pending_datagrams_and_fragments_are_bounded() {
         frame.bytes[18] = id;
         frame
     };
-    let begun: Vec<Frame> = (0..9).map(|id| of(id, v4(0, true, &DATA[..8]))).collect();
+    let begun: Vec<Frame> = (0..9).map(|id| of(id, ipv4_fragment(0, true, &DATA[..8]))).collect();
     let output = run(&["datagrams=4"], &begun);
     assert_eq!((output.count("evicted datagrams"), output.count("fragments missing")), (5, 9));
 
-    let mut many: Vec<Frame> = (1..=1024).map(|unit| v4(8 * unit, true, &[1; 8])).collect();
-    many.push(v4(8 * 1025, false, &[1; 8]));
-    many.push(v4(0, true, &[1; 8]));
+    let mut many: Vec<Frame> =
+        (1..=1024).map(|unit| ipv4_fragment(8 * unit, true, &[1; 8])).collect();
+    many.push(ipv4_fragment(8 * 1025, false, &[1; 8]));
+    many.push(ipv4_fragment(0, true, &[1; 8]));
     let output = run(&[], &many);
     assert_eq!((output.left.len(), output.count("too many fragments")), (0, 1026));
 
     // Repeated fragments are not searched for again and again.
-    let again = vec![v4(0, true, &[1; 8]); 2000];
+    let again = vec![ipv4_fragment(0, true, &[1; 8]); 2000];
     let output = run(&[], &again);
     assert_eq!((output.count("duplicate"), output.count("too many fragments")), (1023, 977));
 }
@@ -54,7 +55,11 @@ fn without_memory_the_ledger_balances() {
     let arena = Arena::new(3);
     let mut space = Space::new(&arena);
     let mut node = Node::new(&IP, &[]).unwrap();
-    let frames = [v4(0, true, &DATA[..8]), v4(8, true, &DATA[8..16]), v4(16, false, &DATA[16..])];
+    let frames = [
+        ipv4_fragment(0, true, &DATA[..8]),
+        ipv4_fragment(8, true, &DATA[8..16]),
+        ipv4_fragment(16, false, &DATA[16..]),
+    ];
     let left = node.pass(space.batch(&frames), &mut space, 0);
     assert_eq!(testing::amount(&left).blocks, 0);
     let counts = &node.counts;

@@ -5,23 +5,23 @@ use super::*;
 #[test]
 fn overlapping_ipv6_fragments_end_their_datagram() {
     let frames = [
-        v6(0, true, &DATA[..16]),
-        v6(8, false, &DATA[8..]),
-        v6(8, true, &DATA[8..16]),
-        v6(16, false, &DATA[16..]),
+        ipv6_fragment(0, true, &DATA[..16]),
+        ipv6_fragment(8, false, &DATA[8..]),
+        ipv6_fragment(8, true, &DATA[8..16]),
+        ipv6_fragment(16, false, &DATA[16..]),
     ];
     for policy in FragmentPolicy::WORDS {
         let output = run(&[&format!("policy={policy}")], &frames);
         assert_eq!((output.left.len(), output.count("overlap")), (0, 4), "{policy}: RFC 5722");
     }
     // Also with contradictory last fragments.
-    let frames = [v6(16, false, &DATA[16..]), v6(16, false, &DATA[16..20])];
+    let frames = [ipv6_fragment(16, false, &DATA[16..]), ipv6_fragment(16, false, &DATA[16..20])];
     assert_eq!(run(&[], &frames).count("overlap"), 2);
 }
 
 #[test]
 fn overlapping_ipv4_fragments_are_dropped_under_drop() {
-    let frames = [v4(0, true, &DATA[..16]), v4(8, false, &DATA[8..])];
+    let frames = [ipv4_fragment(0, true, &DATA[..16]), ipv4_fragment(8, false, &DATA[8..])];
     let output = run(&["policy=drop"], &frames);
     assert_eq!((output.left.len(), output.count("overlap")), (0, 2));
     let output = run(&[], &frames);
@@ -31,7 +31,7 @@ fn overlapping_ipv4_fragments_are_dropped_under_drop() {
 #[test]
 fn teardrop_stays_within_the_datagram() {
     // The second fragment lies wholly inside the first (CVE-1999-0015).
-    let frames = [v4(0, true, &[b'a'; 32]), v4(24, false, b"bbbb")];
+    let frames = [ipv4_fragment(0, true, &[b'a'; 32]), ipv4_fragment(24, false, b"bbbb")];
     for (policy, expected) in [("first", [b'a'; 28]), ("windows", [b'a'; 28])] {
         let output = run(&[&format!("policy={policy}")], &frames);
         assert_eq!(output.only(), expected, "{policy}");
@@ -64,8 +64,10 @@ const NOVAK: [(u16, usize, bool, u8); 17] = [
     (176, 16, false, b'Q'),
 ];
 
-fn letters(set: &[(u16, usize, bool, u8)]) -> Vec<Frame> {
-    set.iter().map(|&(at, length, more, letter)| v4(at, more, &vec![letter; length])).collect()
+fn fragments_of_letters(set: &[(u16, usize, bool, u8)]) -> Vec<Frame> {
+    set.iter()
+        .map(|&(at, length, more, letter)| ipv4_fragment(at, more, &vec![letter; length]))
+        .collect()
 }
 
 /// Returns one letter for every eight bytes.
@@ -80,7 +82,7 @@ fn units(data: &[u8]) -> String {
 /// Results per system, from Novak's paper; the tests of Suricata and Snort on the same set agree.
 #[test]
 fn policies_reassemble_novaks_set_like_their_systems() {
-    let frames = letters(&NOVAK);
+    let frames = fragments_of_letters(&NOVAK);
     for (policy, expected) in [
         ("bsd", "AAAJJBCCCLLLMMMFFFGGHHIQ"),
         ("linux", "AAAJJBKKKLLLMMMFFFGGPHQQ"),
@@ -100,20 +102,23 @@ fn policies_resolve_sets_of_past_bugs_as_expected() {
     // A fragment that begins at the end of one and extends into another.
     let linux =
         [(0, 24, true, b'A'), (40, 48, true, b'B'), (24, 48, true, b'C'), (88, 14, false, b'D')];
-    assert_eq!(units(run(&["policy=linux"], &letters(&linux)).only()), "AAACCCCCCBBDD");
+    assert_eq!(
+        units(run(&["policy=linux"], &fragments_of_letters(&linux)).only()),
+        "AAACCCCCCBBDD"
+    );
     // The last fragment first, and one that overlaps both neighbors.
     let bsd =
         [(24, 16, false, b'A'), (8, 16, true, b'B'), (16, 16, true, b'C'), (0, 8, true, b'D')];
-    assert_eq!(units(run(&["policy=bsd"], &letters(&bsd)).only()), "DBBCA");
+    assert_eq!(units(run(&["policy=bsd"], &fragments_of_letters(&bsd)).only()), "DBBCA");
     let bsd = [(8, 24, false, b'E'), (0, 24, true, b'M')];
-    assert_eq!(units(run(&["policy=bsd"], &letters(&bsd)).only()), "MMME");
+    assert_eq!(units(run(&["policy=bsd"], &fragments_of_letters(&bsd)).only()), "MMME");
     // Bytes behind the end that the last fragment states are not part of the datagram.
     let beyond = [(16, 8, true, b'C'), (0, 8, true, b'A'), (8, 8, false, b'B')];
     for policy in ["first", "last", "bsd", "windows", "solaris"] {
-        let output = run(&[&format!("policy={policy}")], &letters(&beyond));
+        let output = run(&[&format!("policy={policy}")], &fragments_of_letters(&beyond));
         assert_eq!(units(output.only()), "AB", "{policy}");
     }
-    assert_eq!(run(&["policy=linux"], &letters(&beyond)).count("overlap"), 3);
+    assert_eq!(run(&["policy=linux"], &fragments_of_letters(&beyond)).count("overlap"), 3);
 }
 
 /// Random overlaps: each policy agrees with a byte-by-byte model without segments, and the ledger
@@ -123,11 +128,11 @@ fn first_and_last_agree_with_a_bytewise_model() {
     let mut random = Random::replayable();
     for round in 0..300 {
         let units = random.within(2..20);
-        let mut frames = vec![v4(8 * units as u16 - 8, false, &random.bytes(8))];
+        let mut frames = vec![ipv4_fragment(8 * units as u16 - 8, false, &random.bytes(8))];
         for _ in 0..random.within(3..40) {
             let from = random.within(0..units - 1);
             let to = random.within(from + 1..units + 1).min(units - 1).max(from + 1);
-            frames.push(v4(8 * from as u16, true, &random.bytes(8 * (to - from))));
+            frames.push(ipv4_fragment(8 * from as u16, true, &random.bytes(8 * (to - from))));
         }
         let mut model: [BTreeMap<usize, u8>; 2] = Default::default();
         let mut seen = 0;

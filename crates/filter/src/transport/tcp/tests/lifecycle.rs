@@ -197,7 +197,7 @@ fn clock_expires_idle_connection() {
 }
 
 #[test]
-fn surplus_connection_is_evicted() {
+fn connection_beyond_the_maximum_evicts_another() {
     let one =
         |port: u16, sequence: u32, payload: &[u8]| Frame::segment((port, 80), 0, sequence, payload);
     let frames = [

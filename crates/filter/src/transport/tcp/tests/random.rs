@@ -43,7 +43,7 @@ struct SentSegment {
 }
 
 impl Conversation {
-    fn new(random: &mut Random, port: u16, harm: Disturbance) -> Self {
+    fn new(random: &mut Random, port: u16, disturbance: Disturbance) -> Self {
         let sides = [0, 1].map(|_| {
             let length = random.within(1..4000);
             random.bytes(length)
@@ -58,8 +58,8 @@ impl Conversation {
                 continue;
             }
             let length = random.within(1..left.min(600) + 1);
-            let first = harm.running && at[side] == 0;
-            let seen = first || harm.lost == 0 || !random.one_in(harm.lost);
+            let first = disturbance.running && at[side] == 0;
+            let seen = first || disturbance.lost == 0 || !random.one_in(disturbance.lost);
             let (from, to) = (at[side], at[side] + length);
             if !seen {
                 lost[side].push((from, to));
@@ -67,7 +67,7 @@ impl Conversation {
             sent.push(SentSegment { side, flags: 0, from, to, seen });
             at[side] = to;
         }
-        if harm.again {
+        if disturbance.again {
             retransmit(random, &mut sent, &sides, &lost);
         }
         let ends: Vec<usize> = (0..2).map(|side| sides[side].len()).collect();
@@ -79,9 +79,9 @@ impl Conversation {
             to: at,
             seen: true,
         }));
-        reorder(random, &mut sent, harm);
-        let frames = frames(random, port, harm.running, &sides, &sent);
-        Self { port, sides, lost, frames, running: harm.running }
+        reorder(random, &mut sent, disturbance);
+        let frames = frames(random, port, disturbance.running, &sides, &sent);
+        Self { port, sides, lost, frames, running: disturbance.running }
     }
 
     /// Asserts that the output contains this conversation.
@@ -146,10 +146,10 @@ fn retransmit(
 }
 
 /// Reorders segments. In a midstream capture the first segment of each side stays first.
-fn reorder(random: &mut Random, sent: &mut [SentSegment], harm: Disturbance) {
+fn reorder(random: &mut Random, sent: &mut [SentSegment], disturbance: Disturbance) {
     for at in 0..sent.len() {
-        let other = (at + random.within(0..harm.moved + 1)).min(sent.len() - 1);
-        let begins = |s: &SentSegment| harm.running && s.from == 0;
+        let other = (at + random.within(0..disturbance.moved + 1)).min(sent.len() - 1);
+        let begins = |s: &SentSegment| disturbance.running && s.from == 0;
         if !sent[at..=other].iter().any(begins) {
             sent.swap(at, other);
         }
@@ -193,14 +193,16 @@ fn frames(
 }
 
 /// Interleaves the frames of conversations, preserving the order within each.
-fn interleave(random: &mut Random, talks: &[Conversation]) -> Vec<Frame> {
-    let mut next = vec![0; talks.len()];
+fn interleave(random: &mut Random, conversations: &[Conversation]) -> Vec<Frame> {
+    let mut next = vec![0; conversations.len()];
     let mut frames = Vec::new();
     let mut time = 1_700_000_000_000_000_000;
-    while let Some(talk) = (0..talks.len()).find(|talk| next[*talk] < talks[*talk].frames.len()) {
-        let other = random.within(talk..talks.len());
-        let talk = if next[other] < talks[other].frames.len() { other } else { talk };
-        frames.push(talks[talk].frames[next[talk]].clone().at(time));
+    while let Some(talk) =
+        (0..conversations.len()).find(|talk| next[*talk] < conversations[*talk].frames.len())
+    {
+        let other = random.within(talk..conversations.len());
+        let talk = if next[other] < conversations[other].frames.len() { other } else { talk };
+        frames.push(conversations[talk].frames[next[talk]].clone().at(time));
         next[talk] += 1;
         time += random.below(2000);
     }
@@ -220,17 +222,17 @@ fn random_disturbance(random: &mut Random, lost: u64) -> Disturbance {
 fn reordered_bytes_leave_in_order() {
     let mut random = Random::replayable();
     for round in 0..ROUNDS {
-        let harm = random_disturbance(&mut random, 0);
-        let talks: Vec<Conversation> = (1..=random.within(1..5))
-            .map(|n| Conversation::new(&mut random, n as u16, harm))
+        let disturbance = random_disturbance(&mut random, 0);
+        let conversations: Vec<Conversation> = (1..=random.within(1..5))
+            .map(|n| Conversation::new(&mut random, n as u16, disturbance))
             .collect();
-        let frames = interleave(&mut random, &talks);
+        let frames = interleave(&mut random, &conversations);
         let policy = format!("policy={}", POLICIES[round % POLICIES.len()]);
         let batch = random.within(1..65);
         let outcome = run(&[&policy], &frames, batch);
-        talks.iter().for_each(|talk| talk.is_in(&outcome));
-        assert_eq!(outcome.counted("missing bytes"), 0, "{harm:?}");
-        assert_eq!(outcome.counted("new sessions"), talks.len() as u64);
+        conversations.iter().for_each(|talk| talk.is_in(&outcome));
+        assert_eq!(outcome.counted("missing bytes"), 0, "{disturbance:?}");
+        assert_eq!(outcome.counted("new sessions"), conversations.len() as u64);
     }
 }
 
@@ -239,23 +241,23 @@ fn lost_bytes_become_a_hole_of_their_length() {
     let mut random = Random::replayable();
     for round in 0..ROUNDS {
         let lost = *random.pick(&[2, 5, 20]);
-        let harm = random_disturbance(&mut random, lost);
-        let talks: Vec<Conversation> = (1..=random.within(1..5))
-            .map(|n| Conversation::new(&mut random, n as u16, harm))
+        let disturbance = random_disturbance(&mut random, lost);
+        let conversations: Vec<Conversation> = (1..=random.within(1..5))
+            .map(|n| Conversation::new(&mut random, n as u16, disturbance))
             .collect();
-        let frames = interleave(&mut random, &talks);
+        let frames = interleave(&mut random, &conversations);
         let policy = format!("policy={}", POLICIES[round % POLICIES.len()]);
         let outcome = run(&[&policy], &frames, random.within(1..65));
         let has = |side: usize, talk: &Conversation| talk.lost[side].len() < talk.sides[side].len();
-        for talk in talks.iter().filter(|talk| has(0, talk) || has(1, talk)) {
+        for talk in conversations.iter().filter(|talk| has(0, talk) || has(1, talk)) {
             talk.is_in(&outcome);
         }
-        let missing: usize = talks
+        let missing: usize = conversations
             .iter()
             .flat_map(|talk| [talk.holes(0), talk.holes(1)].concat())
             .map(|h| h.1)
             .sum();
-        assert_eq!(outcome.counted("missing bytes"), missing as u64, "{harm:?}");
+        assert_eq!(outcome.counted("missing bytes"), missing as u64, "{disturbance:?}");
     }
 }
 
@@ -264,10 +266,10 @@ fn lost_bytes_become_a_hole_of_their_length() {
 fn state_may_move_after_every_batch() {
     let mut random = Random::replayable();
     for round in 0..ROUNDS / 4 {
-        let harm = random_disturbance(&mut random, 6);
-        let talks: Vec<Conversation> =
-            (1..=4).map(|n| Conversation::new(&mut random, n as u16, harm)).collect();
-        let mut frames = interleave(&mut random, &talks);
+        let disturbance = random_disturbance(&mut random, 6);
+        let conversations: Vec<Conversation> =
+            (1..=4).map(|n| Conversation::new(&mut random, n as u16, disturbance)).collect();
+        let mut frames = interleave(&mut random, &conversations);
         if round % 2 == 0 {
             corrupt(&mut random, &mut frames);
         }

@@ -40,16 +40,16 @@ pub(super) fn run_moving(words: &[&str], frames: &[Frame], batch: usize, moves: 
     let mut space = Space::new(&arena);
     let mut node = Node::new(&TCP, words).expect("good arguments");
     let mut blocks = Vec::new();
-    let (mut now, mut came) = (0, 0);
+    let (mut now, mut received) = (0, 0);
     for frames in frames.chunks(batch.min(LANES)) {
         now = frames.iter().map(|frame| frame.time).fold(now, u64::max);
         let batch = space.batch(frames);
-        note(&node.pass(batch, &mut space, now), &mut blocks);
+        record_blocks(&node.pass(batch, &mut space, now), &mut blocks);
         if node.wake.take_if(|wake| *wake <= now).is_some() {
-            note(&node.tick(&mut space, now), &mut blocks);
+            record_blocks(&node.tick(&mut space, now), &mut blocks);
         }
-        came += frames.len();
-        assert_balance(&node.counts, came, blocks.len());
+        received += frames.len();
+        assert_balance(&node.counts, received, blocks.len());
         if moves {
             let mut other = Node::new(&TCP, words).expect("good arguments");
             let saved = node.save();
@@ -58,7 +58,7 @@ pub(super) fn run_moving(words: &[&str], frames: &[Frame], batch: usize, moves: 
             node = other;
         }
     }
-    note(&node.finish(&mut space, now), &mut blocks);
+    record_blocks(&node.finish(&mut space, now), &mut blocks);
     assert_balance(&node.counts, frames.len(), blocks.len());
     assert_eq!(node.counts.held.blocks, 0, "nothing stays behind");
     let counts = node.counts;
@@ -66,13 +66,13 @@ pub(super) fn run_moving(words: &[&str], frames: &[Frame], batch: usize, moves: 
 }
 
 /// Asserts that the ledger balances: taken + made = passed + consumed + held + dropped.
-fn assert_balance(counts: &Counts, came: usize, left: usize) {
+fn assert_balance(counts: &Counts, received: usize, emitted: usize) {
     let dropped: u64 = counts.dropped.iter().map(|dropped| dropped.blocks).sum();
     let ended = counts.consumed.blocks + counts.evicted.blocks + counts.held.blocks + dropped;
-    assert_eq!(came as u64 + counts.made.blocks, ended + left as u64, "{counts:?}");
+    assert_eq!(received as u64 + counts.made.blocks, ended + emitted as u64, "{counts:?}");
 }
 
-fn note(batches: &[Batch<'_>], blocks: &mut Vec<EmittedBlock>) {
+fn record_blocks(batches: &[Batch<'_>], blocks: &mut Vec<EmittedBlock>) {
     for batch in batches {
         blocks.extend(batch.blocks().map(|(_, block)| EmittedBlock::of(&block)));
     }
