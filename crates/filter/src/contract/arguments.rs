@@ -1,6 +1,7 @@
 //! The typed arguments of one filter in a request.
 //!
-//! `pipeline` parses and checks their text against the parameters; filters only read values.
+//! The crate `pipeline` parses the text of a request and checks it against the parameters; filters
+//! only read the values.
 
 use super::value::{Mistake, Value};
 use super::{Compiler, Key, Keys, Names, Parameter, SessionNumbers};
@@ -9,7 +10,7 @@ use std::sync::Arc;
 use wire::LinkType;
 
 /// The arguments of one filter, defaults included, and the services available to it. Equality
-/// compares the values alone.
+/// compares only the argument values.
 #[derive(Clone, Debug, Default)]
 pub struct Arguments {
     values: Vec<(&'static str, Value)>,
@@ -26,7 +27,7 @@ pub struct Arguments {
     numbers: SessionNumbers,
     /// Index of the replica, from 0, and number of replicas; `None` without replicas.
     copy: Option<(u32, u32)>,
-    /// True if the filter receives the blocks on which its own twin was unsure.
+    /// True if the filter receives only the blocks on which its twin was unsure.
     is_fallback: bool,
 }
 
@@ -74,8 +75,8 @@ impl Arguments {
         self.values.iter().find(|(n, _)| *n == name).map(|(_, value)| value)
     }
 
-    /// Returns the value of a number, size (bytes), duration (ns) or factor (millionths); `None` if
-    /// it is absent or of another type.
+    /// Returns the value of a parameter that is a number, size (bytes), duration (ns) or factor
+    /// (millionths); `None` if it is absent or of another type.
     #[must_use]
     pub fn number(&self, name: &str) -> Option<u64> {
         match self.get(name) {
@@ -84,20 +85,21 @@ impl Arguments {
         }
     }
 
-    /// Returns the value of a number or size as `usize`, saturating; 1 if it is absent or of
-    /// another type.
+    /// Returns the value of a number or size parameter as `usize`, saturating; 1 if it is absent or
+    /// of another type.
     #[must_use]
     pub fn count(&self, name: &str) -> usize {
         usize::try_from(self.number(name).unwrap_or(1)).unwrap_or(usize::MAX)
     }
 
-    /// Returns true if this flag is `yes`; an absent flag is false.
+    /// Returns true if this flag is `yes`, false if it is `no` or absent.
     #[must_use]
     pub fn flag(&self, name: &str) -> bool {
         self.get(name) == Some(&Value::Flag(true))
     }
 
-    /// Returns the value of a text, path or word; `None` if it is absent or of another type.
+    /// Returns the value of a text, path or word parameter; `None` if it is absent or of another
+    /// type.
     #[must_use]
     pub fn text(&self, name: &str) -> Option<&str> {
         match self.get(name) {
@@ -164,8 +166,8 @@ impl Arguments {
         Self { links, ..self }
     }
 
-    /// Returns the link types of the input frames, if they are known before the first frame. Frames
-    /// of other types are still possible: a capture can declare an interface late.
+    /// Returns the link types of the input frames; `None` if they are unknown before the first
+    /// frame. Frames of other types are still possible: a capture can declare an interface late.
     #[must_use]
     pub fn links(&self) -> Option<&[LinkType]> {
         self.links.as_deref().filter(|links| !links.is_empty())
@@ -177,8 +179,8 @@ impl Arguments {
         Self { asked, ..self }
     }
 
-    /// Returns true if an arc names a class range that lies within these bounds, for output that a
-    /// filter produces only on request.
+    /// Returns true if an arc of the filter names a class range within these bounds. Filters use
+    /// this for output that they produce only if an arc requests it.
     #[must_use]
     pub fn asks(&self, low: u32, high: u32) -> bool {
         self.asked.iter().any(|(from, to)| low <= *from && *to <= high)
@@ -204,8 +206,8 @@ impl Arguments {
         Self { numbers, ..self }
     }
 
-    /// Adapts the arguments to replica `number`, from 0, of `of` replicas, which share the session
-    /// numbers.
+    /// Adapts the arguments to the replica with index `number` among `of` replicas, and gives the
+    /// replica a share of the session numbers.
     #[must_use]
     pub fn for_replica(self, number: u32, of: u32) -> Self {
         let of = of.max(1);

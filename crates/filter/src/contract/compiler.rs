@@ -8,7 +8,7 @@ use std::fmt;
 
 /// A compiler of pcap-filter(7) expressions.
 pub trait Compiler: fmt::Debug + Send + Sync {
-    /// Returns its name in `explain`.
+    /// Returns the compiler's name, as shown by `explain`.
     fn name(&self) -> String;
 
     /// Compiles an expression into a program that accepts up to `snaplen` bytes of each matching

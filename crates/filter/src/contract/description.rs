@@ -1,7 +1,7 @@
 //! Description of a filter as data, for planner, help, completion, man page, counters and tests.
 //!
-//! Sources and sinks are described in the same way; the function that opens one is next to its
-//! description in the crate `endpoint`.
+//! Sources and sinks have descriptions of the same type; the crate `endpoint` contains these
+//! descriptions and the functions that open sources and sinks.
 
 use super::signature::{
     Classes, Effect, FilterKind, Form, Forms, OutputForm, ReadDepth, Right, ValueRange,
@@ -13,36 +13,38 @@ use super::{PublishedSessions, StateFacts, WorkerRule};
 use ebpf::emit::Emit;
 use wire::LinkType;
 
-/// The blocks of one filter that another filter or sink can use, where the form alone does not
-/// decide: a response is a message, but a web server's log has no line for it.
+/// The blocks of one emitting filter that a filter or sink can use, in cases where the form of the
+/// blocks is too coarse: a response alone is a message, but a web server's log has no line for it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct UsableInput {
     /// Name of the emitting filter.
     pub giver: &'static str,
     /// Classes of the usable blocks.
     pub classes: ValueRange,
-    /// True if the emitting filter produces them only for an arc that names one of these classes.
+    /// True if the emitting filter produces these blocks only for an arc that names one of the
+    /// classes.
     pub on_request: bool,
-    /// A request that works, shown as a hint.
+    /// A valid request, shown to the user as a hint.
     pub hint: &'static str,
 }
 
 /// Creates a filter from its arguments.
 pub type MakeFilter = fn(&Arguments) -> Result<Filter, Mistake>;
 
-/// Tests if a source can evaluate the filter in advance, in the kernel. Returns a note on frames
-/// that bypass that evaluation (`None`: no frame does), or the reason why it is impossible.
+/// Tests if a source can evaluate the filter in the kernel, before frames reach the process.
+/// Returns a note on frames that bypass the evaluation (`None` if no frame does), or the reason why
+/// the evaluation is impossible.
 pub type PushdownTest = fn(&Arguments) -> Result<Option<&'static str>, String>;
 
-/// Returns the link types of the filter's output frames; `None` if they equal those of its input;
-/// an empty list if they are unknown before the first frame, or if there are no frames.
+/// Returns the link types of the filter's output frames: `None` if they equal the link types of the
+/// input, an empty list if they are unknown before the first frame or if the output has no frames.
 pub type OutputLinks = fn(&Arguments) -> Option<&'static [LinkType]>;
 
 /// Returns a warning for valid arguments that match nothing, or less than the user may expect.
 pub type ArgumentWarning = fn(&Arguments) -> Option<Mistake>;
 
-/// Returns a parameter and the value to write into the request, so that the request means the same
-/// on every machine and at every time; `None` if all such parameters are present.
+/// Returns a parameter and its value for insertion into the request, so that the request has the
+/// same meaning on every machine and at every time; `None` if all such parameters are present.
 pub type FixParameter = fn(&Arguments) -> Option<(&'static str, String)>;
 
 /// Static facts about a filter, source or sink.
@@ -52,7 +54,7 @@ pub type FixParameter = fn(&Arguments) -> Option<(&'static str, String)>;
 pub struct Description {
     /// The name in a request: `[a-z][a-z0-9_]*`.
     pub name: &'static str,
-    /// One line of at most 72 columns.
+    /// Summary of one line, at most 72 columns.
     pub summary: &'static str,
     /// The full help text: purpose, classes, every reason for a drop.
     pub details: &'static str,
@@ -67,18 +69,18 @@ pub struct Description {
     pub gives: OutputForm,
     /// The part of a frame that the filter reads, unless `effect` overrides it.
     pub reads: ReadDepth,
-    /// Returns kind, form and depth for given arguments; `None` if they do not depend on the
-    /// arguments. Callers use [`Description::effect_of`]. The kind of a source or sink does not
-    /// change.
+    /// Returns kind, output form and read depth for given arguments; `None` if they do not depend
+    /// on the arguments. Callers use [`Description::effect_of`]. The kind of a source or sink is
+    /// always [`Description::kind`].
     pub effect: Option<fn(&Arguments) -> Effect>,
-    /// Restrictions on the input beyond the form.
+    /// Restrictions on the input, in addition to the accepted forms.
     pub needs: InputNeeds,
 
     /// Parameters of the filter, positional ones in their order.
     pub parameters: &'static [Parameter],
     /// Classes that the filter returns.
     pub classes: Classes,
-    /// Names of class ranges, for arcs: `|request`.
+    /// Names of class ranges, for use in arcs such as `|request`.
     pub groups: &'static [(&'static str, ValueRange)],
     /// Reasons for a missing class or a drop; the index is the [`Reason`].
     pub reasons: &'static [&'static str],
@@ -97,22 +99,23 @@ pub struct Description {
     pub user: Option<MakeFilter>,
     /// Emits the same filter as eBPF, for Ethernet frames (CONTRACT 18); `None` if it has no twin.
     pub kernel: Option<Emit<Arguments>>,
-    /// Right that an ordinary user needs to run the filter in the kernel; `None` if every user may.
+    /// Right that an unprivileged user needs to run the filter in the kernel; `None` if every user
+    /// may run it there.
     pub right: Option<Right>,
-    /// Argument texts for the tests of the twin, each as written after the name; if empty, the
-    /// tests use the arguments of the example.
+    /// Argument texts for the tests of the twin, each as written after the filter's name in a
+    /// request; if empty, the tests use the arguments of the example.
     pub examined: &'static [&'static str],
 }
 
-/// Restrictions on the input of a filter or sink beyond its form.
+/// Restrictions on the input of a filter or sink, in addition to the accepted forms.
 #[derive(Clone, Copy, Debug)]
 pub struct InputNeeds {
     /// Usable blocks per emitting filter; empty if every block is usable.
     pub usable: &'static [UsableInput],
-    /// Required input, as the reason in a warning that no usable block arrives; if empty, blocks
-    /// from filters that are not listed are usable too.
+    /// Description of the required input, printed as the reason in a warning that no usable block
+    /// arrives; if empty, blocks from filters that are not listed in `usable` are usable too.
     pub otherwise: &'static str,
-    /// Classes that require both directions of a connection; `None`: no class does.
+    /// Classes that require both directions of a connection as input; `None` if no class does.
     pub both_ways: Option<ValueRange>,
 }
 
@@ -130,18 +133,20 @@ impl InputNeeds {
 /// Functions of a filter's arguments, called by the checks and the planner.
 #[derive(Clone, Copy, Debug)]
 pub struct Analysis {
-    /// Tests if the kernel filter of a source can evaluate the filter; allowed only if the class
-    /// depends on the frame alone.
+    /// Tests if the socket filter of a source can evaluate the filter. Allowed only for filters
+    /// whose class depends only on the frame.
     pub pushdown: Option<PushdownTest>,
     /// Returns the link types of output frames; `None` if they always equal those of the input.
     pub output_links: Option<OutputLinks>,
-    /// Resolves a machine-dependent value once, for the request.
+    /// Resolves a machine-dependent value once, when the request is made.
     pub fix_parameter: Option<FixParameter>,
-    /// Returns the mistake in the valid arguments of a source, which has no user implementation.
+    /// Returns a mistake in arguments of a source that are valid one by one. Filters report such
+    /// mistakes at creation, but a source has no user implementation to create.
     pub refuses: Option<ArgumentWarning>,
-    /// Returns a warning for `check`, `explain` and the start of a run.
+    /// Returns a warning that `check`, `explain` and the start of a run print; `None` if there is
+    /// none.
     pub warning: Option<ArgumentWarning>,
-    /// Returns a remark for `explain`.
+    /// Returns a remark that `explain` prints; `None` if there is none.
     pub remark: Option<fn(&Arguments) -> Option<String>>,
 }
 
@@ -158,14 +163,14 @@ impl Analysis {
 }
 
 impl Description {
-    /// Returns true if both describe the same entry of a catalog. Addresses are no identity: each
-    /// use of a constant description may have an address of its own.
+    /// Returns true if both descriptions describe the same entry of a catalog. Addresses cannot be
+    /// compared, because each use of a constant may have an address of its own.
     #[must_use]
     pub fn is(&self, other: &Self) -> bool {
         self.name == other.name && self.kind == other.kind
     }
 
-    /// The default value of each field.
+    /// Default field values of a filter.
     pub const EMPTY: Self = Self {
         name: "",
         summary: "",
@@ -191,11 +196,11 @@ impl Description {
         examined: &[],
     };
 
-    /// The common part of sinks.
+    /// Default field values of a sink.
     pub const SINK: Self =
         Self { kind: FilterKind::Sink, gives: OutputForm::Nothing, ..Self::EMPTY };
 
-    /// The common part of sources, which emit frames unless they say otherwise.
+    /// Default field values of a source; its output form is frames.
     pub const SOURCE: Self = Self {
         kind: FilterKind::Source,
         takes: Forms::NONE,
@@ -235,8 +240,8 @@ impl Description {
         self.reports && matches!(self.gives, OutputForm::Same)
     }
 
-    /// Returns which sessions the filter publishes, and their columns; `None` if it publishes
-    /// nothing.
+    /// Returns the part of its sessions that the filter publishes, and their columns; `None` if it
+    /// publishes nothing.
     #[must_use]
     pub fn published(&self) -> Option<(PublishedSessions, Vec<Column>)> {
         let own = self.state.publishes?();
@@ -248,14 +253,15 @@ impl Description {
         })
     }
 
-    /// Returns the parameter with this name, own or common to all filters; `None` if unknown.
+    /// Returns the parameter with this name, from the description or from those common to all
+    /// filters; `None` if the name is unknown.
     #[must_use]
     pub fn parameter(&self, name: &str) -> Option<&'static Parameter> {
         self.all_parameters().find(|p| p.name == name)
     }
 
-    /// Returns the parameters of this description and, for a filter, then the parameters common to
-    /// all filters.
+    /// Returns the parameters of this description, followed, for a filter, by the parameters common
+    /// to all filters.
     pub fn all_parameters(&self) -> impl Iterator<Item = &'static Parameter> + Clone {
         let common: &[Parameter] = if self.user.is_some() { COMMON } else { &[] };
         self.parameters.iter().chain(common)

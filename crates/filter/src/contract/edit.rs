@@ -1,8 +1,8 @@
 //! Editing one block at a time, through the gateway. [SL §6.1], [Th §5.3.3, `slblock_writable`]
 //!
 //! An [`Edit`] filter receives an [`Editable`]: one block and nothing else of the batch, so that no
-//! other reference to the bytes exists while they change. The space decides how to satisfy a write,
-//! invisibly to the filter:
+//! other reference to the bytes exists while they change. The space decides how to satisfy a write;
+//! the filter cannot observe the difference:
 //!
 //! | other readers | size | action |
 //! |---|---|---|
@@ -23,7 +23,7 @@ use abi::{BlockMetadata, Class, Marks, RichPointer};
 use std::fmt;
 use std::ops::Range;
 
-/// A filter that changes blocks one at a time; they stay in their lanes.
+/// A filter that changes blocks one at a time and leaves each block in its lane.
 pub trait Edit: Send {
     /// Inspects a block, changes it if necessary, and returns its class.
     fn edit(&mut self, block: &mut Editable<'_>, cx: &mut ClassifyContext<'_>) -> Class;
@@ -46,7 +46,7 @@ pub trait Edit: Send {
 pub trait Workbench {
     /// Returns the current bytes of the frame.
     fn frame(&mut self) -> &[u8];
-    /// Returns this range of the frame for writing; `None` without memory for a copy.
+    /// Returns this range of the frame for writing; `None` if there is no memory for a copy.
     fn write(&mut self, range: Range<usize>, keep: Keep) -> Option<&mut [u8]>;
     /// Returns memory for a new block of at most `room` bytes that replaces the current block;
     /// `None` if there is no memory.
@@ -62,7 +62,8 @@ pub struct Editable<'e> {
     /// Time, session and origin.
     pub context: BlockMetadata,
     bench: &'e mut (dyn Workbench + 'e),
-    /// Length of the replacing block in bytes; `None` if not replaced.
+    /// Length in bytes of the block that replaces the current one; `None` if the block was not
+    /// replaced.
     used: Option<usize>,
     lost: bool,
 }
@@ -103,14 +104,14 @@ impl<'e> Editable<'e> {
         self.bench.frame().get(view).unwrap_or_default()
     }
 
-    /// Returns the bytes in view for writing; `None` after a replacement, and without memory for a
-    /// copy: the block is then lost and counted.
+    /// Returns the bytes in view for writing; `None` after a replacement. If there is no memory for
+    /// a copy, returns `None`, and the block is lost and counted.
     pub fn write(&mut self, keep: Keep) -> Option<&mut [u8]> {
         self.write_part(0, self.length(), keep)
     }
 
-    /// Returns part of the view for writing. Of a large block with other readers, only this part is
-    /// copied. Returns `None` as [`Editable::write`] does.
+    /// Returns part of the view for writing. If the block is large and has other readers, only this
+    /// part is copied. Returns `None` in the same cases as [`Editable::write`].
     pub fn write_part(&mut self, from: usize, length: usize, keep: Keep) -> Option<&mut [u8]> {
         let view = self.view();
         let from = view.start + from.min(view.len());
@@ -128,8 +129,8 @@ impl<'e> Editable<'e> {
         self.bench.frame()
     }
 
-    /// Returns part of the frame for writing, whatever the view. Returns `None` as
-    /// [`Editable::write`] does.
+    /// Returns part of the frame for writing, inside or outside the view. Returns `None` in the
+    /// same cases as [`Editable::write`].
     pub fn write_frame(&mut self, from: usize, length: usize, keep: Keep) -> Option<&mut [u8]> {
         if self.used.is_some() || self.lost {
             return None;
@@ -140,7 +141,8 @@ impl<'e> Editable<'e> {
     }
 
     /// Replaces the block by a new one of at most `room` bytes, without a frame; nothing is copied.
-    /// `fill` returns the length used. Returns false without memory: the block is then lost.
+    /// `fill` returns the length used. If there is no memory, the block is lost, and the result is
+    /// false.
     pub fn replace(&mut self, room: usize, fill: impl FnOnce(&mut [u8]) -> usize) -> bool {
         let made = self.bench.replace(room.min(abi::BLOCK_MAX));
         let used = made.map(|made| fill(made).min(made.len()));
@@ -157,13 +159,14 @@ impl<'e> Editable<'e> {
         self.marks.view += from;
     }
 
-    /// Returns the length of the replacing block; `None` if the block was not replaced.
+    /// Returns the length in bytes of the block that replaces the current one; `None` if the block
+    /// was not replaced.
     #[must_use]
     pub const fn replaced(&self) -> Option<usize> {
         self.used
     }
 
-    /// Returns true if memory for a change was lacking.
+    /// Returns true if the block was lost because there was no memory for a change.
     #[must_use]
     pub const fn is_lost(&self) -> bool {
         self.lost

@@ -1,8 +1,8 @@
 //! Held blocks: the space stores the blocks of a filter in one table ([`Holds`]); a session
 //! contains only a [`HeldList`], 12 bytes of plain data.
 //!
-//! So the space can copy their bytes, move them with their session, count them, and evict them at a
-//! limit (CONTRACT 12).
+//! The space can therefore copy the bytes of held blocks, move the blocks with their session, count
+//! them, and evict them at a limit (CONTRACT 12).
 
 use super::context::PinId;
 use abi::Entry;
@@ -33,8 +33,8 @@ impl HeldList {
     }
 }
 
-/// Change of the fate of a block that a Boolean section tracks, as far as the filter's output does
-/// not show it. Blocks are named by their tickets ([`abi::Marks::ticket`]).
+/// A change in the fate of a block that a Boolean section tracks and that the filter's output does
+/// not reveal. Blocks are named by their tickets ([`abi::Marks::ticket`]).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fate {
     /// The block was held; the number of its holds rises by one.
@@ -63,7 +63,8 @@ pub struct Holds {
     blocks_max: u32,
     bytes_max: u64,
     bytes: u64,
-    /// Fates since the last [`Holds::take_fates`]; `None` if no Boolean section tracks blocks.
+    /// Fates recorded since the last [`Holds::take_fates`]; `None` if no Boolean section tracks
+    /// blocks.
     fates: Option<Vec<Fate>>,
 }
 
@@ -74,7 +75,8 @@ impl Holds {
         Self { slots: Vec::new(), free: Vec::new(), blocks_max, bytes_max, bytes: 0, fates: None }
     }
 
-    /// Starts or stops recording fates: on while the filter is an operand of a Boolean section.
+    /// Enables or disables the recording of fates. The engine enables it while the filter is an
+    /// operand of a Boolean section.
     pub fn track_fates(&mut self, asked: bool) {
         match asked {
             true => drop(self.fates.get_or_insert_default()),
@@ -82,7 +84,7 @@ impl Holds {
         }
     }
 
-    /// Returns the fates since the last call, in order.
+    /// Returns the fates recorded since the last call, in order.
     pub fn take_fates(&mut self) -> Vec<Fate> {
         self.fates.as_mut().map(std::mem::take).unwrap_or_default()
     }
@@ -168,7 +170,8 @@ impl Holds {
         self.slot(list.tail).map(|s| (s.key, s.entry))
     }
 
-    /// Removes the block at index `before`, from 0; `None` beyond the end of the list.
+    /// Removes and returns the block at `index` of `list`, counted from 0 at the front; `None`
+    /// beyond the end.
     pub fn remove(&mut self, list: &mut HeldList, index: u32) -> Option<(u32, Entry, PinId)> {
         let Some(nth) = index.checked_sub(1) else { return self.pop(list) };
         let mut previous = list.head;
@@ -184,7 +187,7 @@ impl Holds {
         Some(self.free_slot(list, number, slot))
     }
 
-    /// Removes the front block; `None` if the list is empty.
+    /// Removes and returns the front block; `None` if the list is empty.
     pub fn pop(&mut self, list: &mut HeldList) -> Option<(u32, Entry, PinId)> {
         let slot = *self.slot(list.head)?;
         let number = std::mem::replace(&mut list.head, slot.next);
@@ -203,7 +206,7 @@ impl Holds {
         (slot.key, slot.entry, slot.pin)
     }
 
-    /// Returns the blocks of `list`, from front to back.
+    /// Returns the blocks of `list` with their keys and pins, from front to back.
     pub fn blocks<'s>(&'s self, list: &HeldList) -> impl Iterator<Item = (u32, Entry, PinId)> + 's {
         let mut at = list.head;
         std::iter::from_fn(move || {
@@ -213,7 +216,8 @@ impl Holds {
         })
     }
 
-    /// Replaces location and pin of every held block when the filter moves to another space.
+    /// Replaces the location and pin of every held block by the results of `to`, when the filter
+    /// moves to another space.
     pub fn relocate(&mut self, mut to: impl FnMut(&Entry, PinId) -> (Entry, PinId)) {
         let mut held = vec![true; self.slots.len()];
         for free in &self.free {

@@ -1,6 +1,7 @@
-//! Chains of twins as one eBPF program. [SL §5.3, §7.1]
+//! Generator of one eBPF program for a chain of twins. [SL §5.3, §7.1]
 //!
-//! In: descriptions with arguments. Out: a program as plain data; nothing is loaded.
+//! Input: descriptions with arguments. Output: a program as plain data; nothing is loaded into the
+//! kernel.
 
 use super::{Arguments, Description};
 use crate::endpoint::Attach;
@@ -19,9 +20,9 @@ fn pass_through<'s>(
     Ok(Answer::new(on.class, on))
 }
 
-/// Returns the target of a program with this attach point: a control group for the user's own
-/// sockets, XDP if the program redirects frames, otherwise traffic control. `hardened` selects the
-/// instructions that are allowed without CAP_PERFMON.
+/// Returns the target of a program for this attach point: a control group for the sockets of the
+/// request's user, XDP if the program redirects frames, otherwise traffic control. `hardened`
+/// selects the instructions that are allowed without CAP_PERFMON.
 #[must_use]
 pub const fn target(attach: &Attach, hardened: bool) -> Target {
     let place = match attach {
@@ -47,7 +48,7 @@ pub fn check_chain(
 }
 
 /// Emits one program for a chain of filters; the program returns the class that the last filter
-/// gives.
+/// returns.
 ///
 /// # Errors
 ///

@@ -1,4 +1,4 @@
-//! Key service: reads secrets that a request names by file.
+//! Key service, which reads secrets from files named in a request.
 //!
 //! A request contains the path of a key file, never the key, so no process list, explanation or
 //! record contains the key. Reading a file is I/O, so the reader is passed in with a filter's

@@ -1,4 +1,5 @@
-//! The contract between filters and the rest: blocks, the rights of a filter, its description.
+//! The contract between filters and the rest of the system: blocks, the rights of a filter, its
+//! description.
 //!
 //! - [`batch`]: up to 64 blocks, one column per property, one mask bit per live lane;
 //! - [`traits`]: the six traits that a filter can implement, by right;

@@ -31,6 +31,6 @@ pub trait Names: fmt::Debug + Send + Sync {
     ///
     /// # Errors
     ///
-    /// Fails with the reason why the name has no meaning of this kind.
+    /// Fails with the reason why the name cannot be resolved to a meaning of this kind.
     fn answer(&self, question: NameQuery, name: &str) -> Result<NameAnswer, String>;
 }

@@ -1,9 +1,10 @@
-//! Session numbers: one number space per request; each filter that numbers sessions owns a part of
-//! it (CONTRACT 8).
+//! Session numbers, unique within a request: each filter that numbers sessions owns a part of the
+//! numbers (CONTRACT 8).
 //!
 //! A part is an arithmetic progression, disjoint from all other parts, and determined by the
-//! indices of the filter, its replica and its process. So filters number sessions without locks,
-//! atomics or messages between threads and processes, and a repeated run uses the same numbers.
+//! indices of the filter, its replica and its process. Filters therefore number sessions without
+//! locks, atomics or messages between threads and processes, and a repeated run uses the same
+//! numbers.
 //!
 //! ```text
 //! 1 ...                        2^31 - 1 | 2^31 ...                          2^32 - 1
@@ -28,7 +29,8 @@ pub struct SessionNumbers {
 
 /// First number of the ranges for filters added at run time.
 const LATER_START: u32 = 1 << 31;
-/// Size of a range for a filter added at run time; no filter has as many sessions at one time.
+/// Size of the range of a filter added at run time; no filter has as many sessions at the same
+/// time.
 const RANGE_SIZE: u32 = 1 << 25;
 
 impl SessionNumbers {
@@ -50,8 +52,8 @@ impl SessionNumbers {
         Self { first, step: 1, last: first + (RANGE_SIZE - 1) }
     }
 
-    /// Returns every `of`-th number, beginning at index `number`: the part of one of `of` replicas
-    /// or processes.
+    /// Returns every `of`-th number, beginning with the number at index `number`: the part of one
+    /// of `of` replicas or processes.
     #[must_use]
     pub const fn split(self, number: u32, of: u32) -> Self {
         let of = if of == 0 { 1 } else { of };
@@ -66,8 +68,8 @@ impl SessionNumbers {
         self.first
     }
 
-    /// Returns the number that follows `given`, which must be one of these numbers; the first if
-    /// `given` is 0; `None` after the last.
+    /// Returns the number after `given`, which must be one of these numbers; the first number if
+    /// `given` is 0; `None` if `given` is the last.
     #[inline]
     #[must_use]
     pub const fn after(self, given: u32) -> Option<u32> {
@@ -87,7 +89,7 @@ impl SessionNumbers {
         given == 0 || within && (given - self.first).is_multiple_of(self.step)
     }
 
-    /// Returns how many numbers there are, at least 1.
+    /// Returns the count of numbers, at least 1.
     #[must_use]
     pub const fn count(self) -> u32 {
         (self.last - self.first) / self.step + 1
@@ -115,7 +117,7 @@ mod tests {
     use super::*;
     use testkit::Random;
 
-    /// Returns the `most` lowest numbers.
+    /// Returns at most the `most` lowest numbers.
     fn lowest(numbers: SessionNumbers, most: usize) -> Vec<u32> {
         let next = |given: &u32| numbers.after(*given);
         std::iter::successors(numbers.after(0), next).take(most).collect()

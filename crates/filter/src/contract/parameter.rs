@@ -27,7 +27,7 @@ pub enum Type {
     Duration,
     /// A speed factor: `2`, `0.5`; above 0, with at most six decimals. The value is in millionths.
     Factor {
-        /// A word allowed instead of a number; the value is then that text.
+        /// A word allowed instead of a number; the value is then this word as text.
         or: &'static str,
     },
     /// `yes` or `no`.
@@ -54,10 +54,10 @@ impl Type {
 pub struct Parameter {
     /// The name in `name=value`.
     pub name: &'static str,
-    /// Type of its values.
+    /// Type of the parameter's values.
     pub kind: Type,
-    /// True if the value may be given without the name; positional values follow the order of the
-    /// list.
+    /// True if the value may be given without the name; positional values are assigned in the order
+    /// of [`Description::parameters`](super::Description::parameters).
     pub positional: bool,
     /// The value if the request gives none; if `None`, the parameter is required, unless
     /// `optional`.
@@ -66,7 +66,8 @@ pub struct Parameter {
     pub optional: bool,
     /// True if the parameter may be given several times; all values are stored, in order.
     pub repeatable: bool,
-    /// True if a running filter accepts another value, by [`Filter::set`](super::Filter::set).
+    /// True if the value can be changed while the filter runs, through
+    /// [`Filter::set`](super::Filter::set).
     pub writable: bool,
     /// One line for help.
     pub help: &'static str,
@@ -135,19 +136,19 @@ impl Parameter {
         }
     }
 
-    /// Allows the parameter without its name.
+    /// Allows the value without the parameter's name.
     #[must_use]
     pub const fn positional(self) -> Self {
         Self { positional: true, ..self }
     }
 
-    /// Allows the parameter several times.
+    /// Allows the parameter to occur several times in a request.
     #[must_use]
     pub const fn repeatable(self) -> Self {
         Self { repeatable: true, ..self }
     }
 
-    /// Allows a change of the value while the filter runs. Nothing else in the plan may depend on
+    /// Marks the value as changeable while the filter runs. Nothing else in the plan may depend on
     /// the value.
     #[must_use]
     pub const fn writable(self) -> Self {
@@ -158,8 +159,8 @@ impl Parameter {
     ///
     /// # Errors
     ///
-    /// Fails as [`Parameter::parse`] does; and, except for [`Type::Bytes`], if the bytes are not
-    /// UTF-8.
+    /// Fails in the same cases as [`Parameter::parse`], and, except for [`Type::Bytes`], if the
+    /// bytes are not UTF-8.
     pub fn parse_bytes(&self, bytes: &[u8]) -> Result<Value, Mistake> {
         match (self.kind, std::str::from_utf8(bytes)) {
             (Type::Bytes, _) => Ok(Value::Bytes(bytes.to_vec())),

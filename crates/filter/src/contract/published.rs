@@ -8,17 +8,17 @@
 /// Unit of a number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Unit {
-    /// Blocks.
+    /// Count of blocks.
     Blocks,
-    /// Bytes.
+    /// Count of bytes.
     Bytes,
-    /// Messages of a protocol.
+    /// Count of messages of a protocol.
     Messages,
     /// Nanoseconds: a duration, or a time on the path's clock.
     Nanoseconds,
     /// 1 for yes, 0 for no.
     YesNo,
-    /// A number without a unit: a session, a port.
+    /// A number without a unit, such as a session or port number.
     Number,
 }
 
@@ -106,5 +106,6 @@ pub enum PublishedSessions {
     Sessions,
 }
 
-/// Callback for a changed row: its index, and its numbers; `None` if the session has ended.
+/// Callback for a changed row: receives the index of the row and its numbers, or `None` if the
+/// session has ended.
 pub type Row<'r> = dyn FnMut(usize, Option<&[u64]>) + 'r;

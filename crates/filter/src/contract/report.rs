@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 /// Report of a filter or sink, printed when the path stops.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Report {
-    /// Named values, in print order.
+    /// Named values, in the order in which they are printed.
     pub rows: Vec<(String, u64)>,
     /// Persistent outputs of a sink.
     pub outputs: Vec<DeliveredItems>,
@@ -32,7 +32,7 @@ impl Report {
         Self { rows, ..Self::default() }
     }
 
-    /// Adds these named values, except zeros.
+    /// Adds those of these named values that are not zero.
     #[must_use]
     pub fn and_rows(mut self, rows: impl IntoIterator<Item = (&'static str, u64)>) -> Self {
         let rows = rows.into_iter().filter(|(_, value)| *value > 0);
@@ -40,13 +40,13 @@ impl Report {
         self
     }
 
-    /// Returns true if the report has no content.
+    /// Returns true if the report has no rows, outputs or remarks.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.rows.is_empty() && self.outputs.is_empty() && self.remarks.is_empty()
     }
 
-    /// Adds delivered items.
+    /// Adds `count` delivered items with the noun `unit` and the action `done`.
     #[must_use]
     pub fn put(mut self, count: u64, unit: &str, done: String) -> Self {
         self.outputs.push(DeliveredItems { count, unit: unit.to_owned(), done });

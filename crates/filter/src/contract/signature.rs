@@ -1,14 +1,14 @@
 //! Effect of a filter on the stream of blocks: its right, the forms of its input and output, how
 //! deep it reads, and its classes.
 
-/// The strongest right that a filter uses: [Th Table 5.1], and `Sink`, which the table leaves out.
+/// The strongest right that a filter uses, as in [Th Table 5.1], with `Sink` added.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum FilterKind {
     /// Reads rich pointers, but no bytes.
     Statistics,
-    /// Reads bytes and changes nothing.
+    /// Also reads bytes; changes nothing.
     Inspection,
-    /// Reads bytes and writes the class.
+    /// Also writes the class.
     Classification,
     /// Also writes the offset and length of views, and the order of blocks.
     Reordering,
@@ -41,8 +41,8 @@ impl FilterKind {
         matches!(self, Self::Source)
     }
 
-    /// Returns true if filters of this kind pass every block at once, unchanged except for its
-    /// class.
+    /// Returns true if filters of this kind pass every block without delay, unchanged except for
+    /// its class.
     #[must_use]
     pub const fn answers_only(self) -> bool {
         matches!(self, Self::Statistics | Self::Inspection | Self::Classification)
@@ -74,10 +74,10 @@ pub enum Form {
     Frame,
     /// A packet; the view starts at a network header.
     Packet,
-    /// A segment or datagram in order of arrival; the view starts at its transport header or its
-    /// payload.
+    /// A segment or datagram, in order of arrival; the view starts at the transport header or at
+    /// the payload.
     Segment,
-    /// Bytes of a connection, in order.
+    /// Payload bytes of a connection, in sequence order.
     Stream,
     /// A message of an application protocol, or fragments of one.
     Message,
@@ -156,7 +156,7 @@ pub enum OutputForm {
     Nothing,
 }
 
-/// The classes that a filter returns, so that checks can reject an arc that no block can take
+/// The classes that a filter returns, by which checks reject an arc that no block can take
 /// (CONTRACT 9).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Classes {

@@ -1,9 +1,10 @@
 //! Movable state: sessions as plain data in a table (CONTRACT 15).
 //!
-//! A filter stores its state in a `Sessions<S>`, with plain data as `S`, so saving, moving and
-//! restoring are implemented here, once. A private state is one session with key 0. The sources
-//! swap a session pointer before each call [Th §5.3.3]; here a batch covers many sessions, so the
-//! filter looks them up by key.
+//! A filter stores its state in a `Sessions<S>`, with plain data as `S`, so that saving, moving and
+//! restoring are implemented only once, in this module. A private state is one session with key 0.
+//! The Streamline thesis swaps a session pointer before each call [Th §5.3.3]; in this
+//! implementation a batch contains blocks of many sessions, so the filter looks each session up by
+//! key.
 
 use super::context::PinId;
 use super::holds::{HeldList, Holds};
@@ -25,7 +26,7 @@ pub trait Session: FromBytes + IntoBytes + Immutable + Default + Send + 'static 
     /// Fields that `state=NAME` publishes; empty if none.
     const FIELDS: &'static [Field<Self>] = &[];
 
-    /// Returns the session number that the metadata of its blocks carries; by default the key.
+    /// Returns the session number in the metadata of the session's blocks; by default the key.
     fn number(&self, key: u64) -> u64 {
         key
     }
@@ -45,9 +46,10 @@ pub const PRIVATE: u64 = 0;
 pub struct Sessions<S> {
     index: HashMap<u64, u32, BuildHasherDefault<Mix>>,
     states: Vec<S>,
-    /// Key and marks ([`USED`], [`CHANGED`]) of each state; the marks do not move with a session.
-    /// Separate vectors, so that states stay aligned to cache lines.
+    /// Key of each state. Keys, marks and states are separate vectors, so that states stay aligned
+    /// to cache lines.
     keys: Vec<u64>,
+    /// Marks of each state: [`USED`] and [`CHANGED`]. Marks do not move with a session.
     marks: Vec<u8>,
     free: Vec<u32>,
     /// Cache of recently used sessions, indexed by the low bits of the key.
@@ -70,8 +72,8 @@ impl<S: Session> Default for Sessions<S> {
     }
 }
 
-/// Key and index of a session. An empty entry has a key that cannot occur at its place in the
-/// cache.
+/// Cache entry: key and index of a session. An empty entry has a key that cannot occur at its index
+/// in the cache.
 #[derive(Clone, Copy, Debug)]
 struct RecentKey {
     key: u64,
@@ -131,7 +133,7 @@ impl<S: Session> Sessions<S> {
         std::hint::black_box(seen);
     }
 
-    /// Ends a session and returns its state; `None` if it does not exist.
+    /// Ends a session and returns its state; `None` if there is no session with this key.
     pub fn end(&mut self, key: u64) -> Option<S> {
         let number = self.index.remove(&key)?;
         let recent = self.recent_mut(key);
@@ -145,7 +147,8 @@ impl<S: Session> Sessions<S> {
 
     /// Ends a session that was not used during the last round (CLOCK, "second chance"),
     /// approximately the least recently used; sessions of a single block are evicted before active
-    /// sessions. Returns its key and state; `None` if only the private session exists, which stays.
+    /// sessions. Returns the key and state of the evicted session; `None` if there is no session
+    /// other than the private one, which is never evicted.
     pub fn evict(&mut self) -> Option<(u64, S)> {
         for _ in 0..2 * self.states.len() {
             self.hand = (self.hand + 1) % self.states.len();
@@ -251,7 +254,7 @@ impl Hasher for Mix {
     }
 }
 
-/// A session in transit: its bytes, and its held blocks.
+/// A session that is being moved between instances of a filter: its bytes, and its held blocks.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct MovedSession {
     /// Key of the session.
@@ -269,18 +272,19 @@ pub trait FilterState {
     fn sessions(&self) -> Vec<u64>;
     /// Removes a session, together with its held blocks; `None` if the key is unknown.
     fn take(&mut self, key: u64, holds: &mut Holds) -> Option<MovedSession>;
-    /// Inserts a session removed from another instance of the same filter.
+    /// Inserts a session that was removed from another instance of the same filter.
     ///
     /// # Errors
     ///
-    /// Fails if its bytes or lists do not match this version of the filter.
+    /// Fails if the bytes or lists of the session do not match this version of the filter.
     fn put(&mut self, moved: MovedSession, holds: &mut Holds) -> Result<(), Mistake>;
-    /// Returns the session number that the metadata of a session's blocks carries.
+    /// Returns the session number in the metadata of the blocks of the session with this key.
     fn number(&self, key: u64) -> u64;
-    /// Passes sessions that may have changed since the last call, or all if `again`, to the
-    /// callback `to`: a row index, constant for the life of the session, and the numbers in column
-    /// order ([`Description::published`](super::Description::published)). The private session has
-    /// index 0.
+    /// Passes the sessions that may have changed since the last call, or all sessions if `again`,
+    /// to the callback `to`. The callback receives a row index, constant for the life of the
+    /// session, and the numbers in column order
+    /// ([`Description::published`](super::Description::published)). The private session has index
+    /// 0.
     fn publish(&mut self, whose: PublishedSessions, again: bool, to: &mut Row<'_>);
 }
 

@@ -14,12 +14,12 @@ pub enum StateScope {
     Private,
     /// One session per connection, flow or datagram.
     Sessions,
-    /// State that cannot move, for this reason.
+    /// State that cannot move to another space, for this reason.
     Pinned(&'static str),
 }
 
 /// Rule for several worker processes (`--engines`), each of which runs the filter on its share of
-/// the sessions: it tells if their combined result equals that of a single process.
+/// the sessions: states if their combined result equals the result of a single process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum WorkerRule {
     /// Decided by the scope of the state ([`StateScope`]): equal unless it covers all blocks.
@@ -29,7 +29,7 @@ pub enum WorkerRule {
     /// Equal, but each process writes into a directory of its own, next to the directory that this
     /// parameter names.
     Directory(&'static str),
-    /// Not equal: the reason, and a suggestion for the user.
+    /// Not equal, for this reason (first field), with a suggestion for the user (second field).
     Not(&'static str, &'static str),
 }
 
@@ -44,21 +44,22 @@ impl WorkerRule {
 pub struct StateFacts {
     /// Scope of the state.
     pub keeps: StateScope,
-    /// Scope of the state that blocks without a session share.
+    /// Scope of the state that the filter keeps for blocks without a session.
     pub keeps_alone: StateScope,
     /// Returns the published columns (`state=NAME`); `None` if the filter publishes none. Use
     /// [`Description::published`](super::Description::published), which adds the session number.
     pub publishes: Option<fn() -> Vec<Column>>,
     /// Returns the rule for several worker processes, given the arguments.
     pub several: fn(&Arguments) -> WorkerRule,
-    /// Key by which the filter assigns blocks to sessions; `None` if it does not.
+    /// Key by which the filter assigns blocks to sessions; `None` if it assigns none.
     pub sharing: Option<Sharing>,
     /// True if the filter writes session numbers into its blocks (CONTRACT 8).
     pub numbers: bool,
     /// Maximum number of held blocks, over all sessions.
     pub held_max: u32,
-    /// Returns the state with which the filter continues in the kernel, given its arguments and the
-    /// kernel's clock; `None` if it cannot enter the kernel while it runs.
+    /// Returns the initial state of the twin when the running filter moves into the kernel, given
+    /// the arguments and the kernel's clock; `None` if the filter cannot move into the kernel while
+    /// it runs.
     pub kernel_start: Option<fn(&Arguments, Time) -> Vec<u8>>,
 }
 
@@ -105,9 +106,9 @@ impl StateFacts {
         Self { sharing: Some(key), numbers: true, ..self }
     }
 
-    /// Sets the function that returns the state with which the filter continues when it moves into
-    /// the kernel. The thread decides its last blocks after the kernel has decided its first ones,
-    /// so the state must be right for any state of the thread.
+    /// Sets the function that returns the initial state of the twin when the running filter moves
+    /// into the kernel. The thread still processes its last blocks after the kernel has processed
+    /// its first ones, so the initial state must be correct for any state of the thread.
     #[must_use]
     pub const fn enters_kernel(self, start: fn(&Arguments, Time) -> Vec<u8>) -> Self {
         Self { kernel_start: Some(start), ..self }

@@ -2,7 +2,8 @@
 
 use abi::{BlockMetadata, Class, Entry, Marks, RichPointer};
 
-/// Maximum length of the headers that made blocks keep, in bytes: IPv6 with extensions, and TCP.
+/// Maximum length in bytes of the headers that a new block copies from its causing block: enough
+/// for IPv6 with extension headers and TCP.
 const HEADERS_MAX: u16 = 256;
 
 /// One block: a frame, a view into it, and its metadata.
@@ -106,8 +107,8 @@ impl<'a> Block<'a> {
         self
     }
 
-    /// Returns the network and transport headers in front of the view, by which the ends of a flow
-    /// are known; empty if they are unknown or longer than 256 bytes.
+    /// Returns the network and transport headers before the view, which identify the endpoints of
+    /// the flow; empty if their offsets are unknown or if they are longer than 256 bytes.
     #[must_use]
     pub fn headers(&self) -> &'a [u8] {
         let Marks { network, transport, payload, .. } = self.marks;
@@ -120,8 +121,8 @@ impl<'a> Block<'a> {
         self.frame.get(usize::from(network)..usize::from(payload)).unwrap_or_default()
     }
 
-    /// Returns the marks of `length` new bytes that follow a copy of the [headers](Self::headers).
-    /// The bytes have no frame, but their addresses can be read.
+    /// Returns the marks of a new block: a copy of the [headers](Self::headers), followed by
+    /// `length` bytes in view. The block is not a captured frame, but its addresses can be read.
     #[must_use]
     pub fn marks_behind_headers(&self, length: u32) -> Marks {
         let headers = self.headers().len() as u32;

@@ -3,19 +3,20 @@
 use super::lanes::{LANES, Lane, LaneMask, mask_of};
 use abi::{BlockMetadata, Class, Entry, Marks, RichPointer};
 
-/// The columns of a batch, without bytes; a source fills them, or they are filled from a ring.
+/// The columns of a batch, without bytes; filled by a source or from a ring.
 #[derive(Clone, Debug)]
 pub struct Columns {
     pub(super) len: usize,
     pub(super) live: LaneMask,
-    /// Sum of the view lengths of all lanes when they were filled.
+    /// Sum of the view lengths of all lanes in bytes, at the time when the lanes were filled.
     pub(super) bytes: u64,
-    /// True if a lane was filled with a block without a class.
+    /// True if any lane was filled with a block that has no class.
     pub(super) unanswered: bool,
     pub(super) pointers: [RichPointer; LANES],
     pub(super) marks: [Marks; LANES],
     pub(super) context: [BlockMetadata; LANES],
-    /// Sequence number of each lane's causing block at the last fork (CONTRACT 16).
+    /// For each lane, the sequence number that its causing block received at the last fork
+    /// (CONTRACT 16).
     pub(super) order: [u32; LANES],
     /// The byte at one offset of each view; valid if [`Known::column`] is set.
     pub(super) column: [u8; LANES],
@@ -68,8 +69,8 @@ impl Columns {
         added
     }
 
-    /// Loads the sequence numbers from the marks, where
-    /// [`Batch::store_order`](super::Batch::store_order) stored them in another space.
+    /// Loads the sequence numbers from the marks, in which
+    /// [`Batch::store_order`](super::Batch::store_order) of another space has stored them.
     #[inline]
     pub fn load_order(&mut self) {
         for (order, marks) in self.order.iter_mut().zip(&self.marks).take(self.len) {
@@ -91,8 +92,8 @@ impl Columns {
         self.live
     }
 
-    /// Adds blocks until the lanes or the entries run out; returns the number added. Unused entries
-    /// stay in the iterator.
+    /// Adds blocks until the lanes or the entries run out; returns the number of blocks added.
+    /// Unused entries stay in the iterator.
     #[inline]
     pub fn extend(&mut self, entries: &mut impl Iterator<Item = Entry>) -> usize {
         let first = self.len.min(LANES);
@@ -111,7 +112,8 @@ impl Columns {
         added
     }
 
-    /// Adds the blocks that `fill` writes into the free lanes; `fill` returns their number.
+    /// Adds the blocks that `fill` writes into the free lanes; `fill` returns the number of blocks
+    /// written.
     #[inline]
     pub fn fill(
         &mut self,
@@ -179,7 +181,7 @@ impl Columns {
         Entry::new(self.pointers[l], self.context[l], self.marks[l])
     }
 
-    /// Returns the time of the newest block; `None` without blocks.
+    /// Returns the timestamp of the newest block in ns; `None` if there is no block.
     #[must_use]
     pub fn newest(&self) -> Option<u64> {
         self.context[..self.len.min(LANES)].iter().map(|c| c.time).max()
@@ -206,9 +208,9 @@ impl Columns {
 pub(super) struct Known {
     /// Lanes that have a class.
     pub(super) answered: Option<LaneMask>,
-    /// Sum of the view lengths of the lanes in a mask.
+    /// A mask of lanes, and the sum of their view lengths in bytes.
     pub(super) bytes: Option<(LaneMask, u64)>,
-    /// Offset in the views of the bytes in [`Columns::column`].
+    /// Offset in the views at which the bytes in [`Columns::column`] were read.
     pub(super) column: Option<usize>,
     /// The class shared by all lanes in use.
     pub(super) class: Option<Class>,

@@ -19,10 +19,10 @@ use abi::{BlockMetadata, Class, DbufId, Entry, Marks, RichPointer};
 use columns::Known;
 use segment::SegmentFrames;
 
-/// Reusable memory of a batch: columns for a source to fill, and the allocation for frames.
+/// Reusable memory of a batch: the columns, and the allocation for the frame slices.
 #[derive(Debug, Default)]
 pub struct BatchMemory {
-    /// Columns to fill.
+    /// Columns for a source to fill.
     pub columns: Box<Columns>,
     frames: Vec<&'static [u8]>,
 }
@@ -41,13 +41,14 @@ pub struct Batch<'a> {
     frames: Vec<&'a [u8]>,
     segment: Option<SegmentFrames<'a>>,
     known: Known,
-    /// The lane that a per-block filter processed last; read after a panic.
+    /// The lane that a per-block filter processed last; after a panic, the lane of the offending
+    /// block.
     at: u8,
 }
 
 impl<'a> Batch<'a> {
-    /// Creates a batch over these columns; `bytes` returns the captured bytes of each frame that
-    /// are present.
+    /// Creates a batch over these columns; `bytes` returns those captured bytes of a lane's frame
+    /// that are present.
     #[inline]
     pub fn new(room: BatchMemory, mut bytes: impl FnMut(&Columns, Lane) -> &'a [u8]) -> Self {
         let BatchMemory { columns, mut frames } = room;
@@ -59,8 +60,8 @@ impl<'a> Batch<'a> {
         Self { columns, frames, segment: None, known, at: 0 }
     }
 
-    /// Creates a batch over these columns if all frames lie in `segment`, the bytes of a dbuf from
-    /// position `start` on. Otherwise returns `room` unchanged.
+    /// Creates a batch over these columns if `segment`, the bytes of a dbuf from position `start`
+    /// on, contains all frames. Otherwise returns `room` unchanged.
     #[inline]
     pub fn of_segment(
         room: BatchMemory,
@@ -91,8 +92,8 @@ impl<'a> Batch<'a> {
         Self::new(BatchMemory::default(), |_, _| &[])
     }
 
-    /// Converts the batch to columns without byte references, in which the live blocks are
-    /// adjacent, for an interrupted pass.
+    /// Converts the batch of an interrupted pass to columns without byte references, in which the
+    /// live blocks are adjacent.
     #[must_use]
     pub fn into_compact(mut self) -> BatchMemory {
         let all = self.columns.live == mask_of(self.columns.len);
@@ -158,7 +159,7 @@ impl<'a> Batch<'a> {
         self.columns.live &= mask;
     }
 
-    /// Sets the live lanes; lanes that are not in use stay unused. For the engine, which restores
+    /// Sets the live lanes; lanes that are not in use stay unused. The engine calls this to restore
     /// lanes that an operand of a Boolean section has ended.
     #[inline]
     pub fn set_live(&mut self, mask: LaneMask) {
@@ -226,7 +227,8 @@ impl<'a> Batch<'a> {
         self.columns.order[l]
     }
 
-    /// Numbers the live blocks from `next` on, at a fork, and advances `next` past them.
+    /// Assigns the live blocks sequence numbers from `next` on, at a fork, and advances `next` past
+    /// the assigned numbers.
     pub fn renumber(&mut self, next: &mut u32) {
         for l in lanes(self.columns.live) {
             self.columns.order[l] = *next;
@@ -257,8 +259,8 @@ impl<'a> Batch<'a> {
         }
     }
 
-    /// Stores sequence number and shutdown step of these lanes, for blocks that a replica emits at
-    /// shutdown ([`abi::Marks::with_end_step`]).
+    /// Stores the sequence numbers of these lanes and the shutdown step `step` in their marks, for
+    /// blocks that a replica emits at shutdown ([`abi::Marks::with_end_step`]).
     #[inline]
     pub fn store_end_step(&mut self, mask: LaneMask, step: u32) {
         for l in lanes(mask) {
@@ -287,7 +289,7 @@ impl<'a> Batch<'a> {
         lanes(self.columns.live).map(|l| (l, self.block(l)))
     }
 
-    /// Calls `look` with those bytes in view of each live block that are present, in lane order.
+    /// Calls `look` for each live block, in lane order, with those bytes in view that are present.
     #[inline]
     pub fn views(&self, mut look: impl FnMut(&'a [u8])) {
         let c = &*self.columns;
@@ -328,8 +330,8 @@ impl<'a> Batch<'a> {
         lanes(mask).map(|l| self.columns.entry(l))
     }
 
-    /// Returns pointers, metadata and marks of all lanes in use; `None` unless all these lanes are
-    /// live.
+    /// Returns the pointers, metadata and marks of all lanes in use; `None` if any of these lanes
+    /// is not live.
     #[inline]
     #[must_use]
     pub fn dense(&self) -> Option<(&[RichPointer], &[BlockMetadata], &[Marks])> {
@@ -345,7 +347,7 @@ impl<'a> Batch<'a> {
         Tags { pointers: &c.pointers[..c.len], context: &c.context[..c.len], live: c.live }
     }
 
-    /// Resolves the frame slice of every lane, ending the use of `segment`.
+    /// Resolves the frame slice of every lane into `frames`, and clears `segment`.
     #[inline]
     fn find_frames(&mut self) {
         if let Some(segment) = self.segment.take() {
@@ -421,7 +423,7 @@ impl<'a> Batch<'a> {
         Amount { blocks: u64::from(mask.count_ones()), bytes }
     }
 
-    /// Returns a copy for a sibling branch: 90 bytes per lane.
+    /// Copies the batch for a sibling branch; costs 90 bytes per lane.
     #[must_use]
     pub fn duplicate(&self) -> Self {
         let Self { columns, frames, segment, known, at } = self;

@@ -1,4 +1,4 @@
-//! Frames within one segment, resolved lazily from their positions.
+//! Frames within one segment; their slices are computed on demand from their positions.
 
 use super::columns::Columns;
 use abi::{DbufId, Marks, RichPointer};
@@ -12,7 +12,7 @@ pub(super) struct SegmentFrames<'a> {
 
 impl<'a> SegmentFrames<'a> {
     /// Creates the frames of a segment; `None` unless the segment contains the frame of every lane,
-    /// and each frame contains its view. Outlined: inlined into the walk, the loop spills
+    /// and each frame contains its view. Not inlined: in the graph walk, the loop would spill
     /// registers.
     #[inline(never)]
     pub(super) fn of(columns: &Columns, dbuf: DbufId, start: u64, bytes: &'a [u8]) -> Option<Self> {
@@ -77,7 +77,7 @@ mod tests {
     use abi::{BlockMetadata, Class, DbufId, Entry, Marks, RichPointer};
     use testkit::Random;
 
-    /// Faults to inject into an entry; after each, the batch no longer lies in one segment.
+    /// Faults to inject into an entry. Each makes a segment unusable for the batch.
     const FAULTS: [fn(&mut Entry); 4] = [
         |entry| entry.pointer = RichPointer::hole(entry.pointer.length()),
         |entry| entry.marks.captured += 100_000,

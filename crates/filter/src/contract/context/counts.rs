@@ -31,7 +31,7 @@ pub struct Counts {
     /// Blocks evicted from a hold: by a limit, by age, or because their ring was about to be
     /// overwritten.
     pub evicted: Amount,
-    /// Blocks lost because the space had no memory.
+    /// Blocks lost because the space had no memory for a copy or a new block.
     pub no_room: Amount,
 }
 
@@ -45,14 +45,14 @@ pub struct Amount {
 }
 
 impl Amount {
-    /// Adds one block of this many bytes.
+    /// Adds one block with this many bytes in view.
     #[inline]
     pub fn add(&mut self, bytes: u32) {
         self.blocks += 1;
         self.bytes += u64::from(bytes);
     }
 
-    /// Subtracts one block of this many bytes.
+    /// Subtracts one block with this many bytes in view.
     #[inline]
     pub fn take(&mut self, bytes: u32) {
         self.blocks = self.blocks.wrapping_sub(1);

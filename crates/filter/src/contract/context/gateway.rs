@@ -8,17 +8,19 @@ use abi::{Entry, RichPointer};
 pub trait Gateway<'a> {
     /// Returns the captured bytes of a held block.
     fn frame(&self, entry: &Entry) -> &'a [u8];
-    /// Returns the block with all captured bytes present; `None` if some have been overwritten.
+    /// Returns the block with all captured bytes present; `None` if some of the bytes have been
+    /// overwritten.
     fn whole(&mut self, block: Block<'a>) -> Option<Block<'a>>;
-    /// Keeps a block beyond the pass, pinned in place or copied; `None` without memory for a copy.
+    /// Keeps a block beyond the pass, either pinned in place or copied; `None` if there is no
+    /// memory for a copy.
     fn pin(&mut self, block: &Block<'a>) -> Option<(Entry, PinId)>;
     /// Releases a pinned block at the end of the pass.
     fn unpin(&mut self, pin: PinId);
-    /// Creates a block of at most `room` bytes, and at most [`abi::BLOCK_MAX`], written by `fill`;
-    /// `None` without memory.
+    /// Creates a block of at most `room` bytes and at most [`abi::BLOCK_MAX`] bytes, written by
+    /// `fill`; `None` if there is no memory.
     fn append(&mut self, room: usize, fill: &mut Fill<'_>) -> Option<(RichPointer, &'a [u8])>;
     /// Calls `write` to change the frame of `block`, in place if it has no other reader, otherwise
-    /// in a copy. Returns the changed frame; `None` without memory.
+    /// in a copy. Returns the changed frame; `None` if there is no memory for a copy.
     fn edit(
         &mut self,
         block: &Block<'a>,
@@ -27,7 +29,7 @@ pub trait Gateway<'a> {
     ) -> Option<(RichPointer, &'a [u8])>;
 }
 
-/// Writes a new block into a slice; returns the number of bytes used.
+/// Callback that writes a new block into a slice and returns the number of bytes written.
 pub type Fill<'f> = dyn FnMut(&mut [u8]) -> usize + 'f;
 
 /// Handle of a pinned block; plain data, so that a table with it can move.
@@ -37,7 +39,7 @@ pub struct PinId(pub u64);
 /// The bytes that an edit expects in the slice it receives.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Keep {
-    /// The current bytes.
+    /// The current bytes of the block.
     Contents,
     /// Any bytes: the edit overwrites all of them.
     Nothing,

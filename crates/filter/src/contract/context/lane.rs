@@ -24,14 +24,15 @@ impl<'c> ClassifyContext<'c> {
         self.counts.count(counter, n);
     }
 
-    /// Counts a block without a class, and returns the absent class: `None => cx.absent(NO_PORT)`.
+    /// Counts a block that leaves without a class for this reason, and returns the absent class, as
+    /// in `None => cx.absent(NO_PORT)`.
     #[inline]
     pub fn absent(&mut self, reason: Reason) -> Class {
         self.counts.unanswered(reason, 1);
         Class::NONE
     }
 
-    /// Counts the blocks in the lanes of a mask as blocks without a class.
+    /// Counts the blocks in the lanes of a mask as blocks without a class, for this reason.
     #[inline]
     pub fn absent_all(&mut self, reason: Reason, mask: LaneMask) {
         if mask != 0 {
@@ -75,8 +76,8 @@ impl<'c, 'a> LaneContext<'c, 'a> {
         }
     }
 
-    /// Returns the block of a lane with all captured bytes present; `None` if some have been
-    /// overwritten: the lane is then ended and counted.
+    /// Returns the block of a lane with all captured bytes present. If some of the bytes have been
+    /// overwritten, ends the lane, counts the loss and returns `None`.
     pub fn whole(&mut self, batch: &mut Batch<'a>, l: Lane) -> Option<Block<'a>> {
         let block = batch.block(l);
         if block.is_whole() {
@@ -138,7 +139,7 @@ impl<'c, 'a> LaneContext<'c, 'a> {
 
     /// Replaces the block of a lane by a new one of at most `room` bytes, without a frame. `fill`
     /// receives the old and the new bytes and returns the length used. If `fill` returns `None`,
-    /// the lane is unchanged, and the result is `None`; otherwise it is that of
+    /// the lane stays unchanged, and the result is `None`; otherwise the result is that of
     /// [`LaneContext::edit`].
     pub fn replace(
         &mut self,
@@ -164,8 +165,9 @@ impl<'c, 'a> LaneContext<'c, 'a> {
         Some(true)
     }
 
-    /// Replaces the view of a lane by new bytes, which lie in no frame; the headers that name the
-    /// ends of its flow stay in front of it ([`Block::headers`]). Returns as [`LaneContext::edit`].
+    /// Replaces the block of a lane by a new one with these bytes in view, preceded by a copy of
+    /// the headers that identify the flow ([`Block::headers`]). Returns false in the same cases as
+    /// [`LaneContext::edit`].
     pub fn replace_view(&mut self, batch: &mut Batch<'a>, l: Lane, bytes: &[u8]) -> bool {
         let Some(block) = self.gateway.whole(batch.block(l)) else {
             return self.lost(batch, l);
@@ -190,8 +192,8 @@ impl<'c, 'a> LaneContext<'c, 'a> {
     }
 }
 
-/// Creates a block of these parts behind the headers of `block`, with its class and context; `None`
-/// without memory.
+/// Creates a block with the headers, class and metadata of `block`, followed by the concatenated
+/// `parts` in view; `None` if there is no memory.
 pub(super) fn behind_headers<'a>(
     gateway: &mut (dyn Gateway<'a> + '_),
     block: &Block<'a>,

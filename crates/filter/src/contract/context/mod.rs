@@ -1,7 +1,8 @@
-//! Contexts passed to a filter call: count, edit, append, hold, release, set a wake-up.
+//! Contexts passed to a filter call, by which the filter counts, edits, appends, holds and releases
+//! blocks, and requests a wake-up.
 //!
-//! They are concrete structs; only the gateway behind them is virtual, and rarely called. [SL
-//! §6.1], [Th §5.3.3] (`slblock_writable` is [`LaneContext::edit`]).
+//! Contexts are concrete structs; only the gateway that they wrap is called dynamically, and
+//! rarely. [SL §6.1], [Th §5.3.3] (`slblock_writable` is [`LaneContext::edit`]).
 
 mod counts;
 mod gateway;

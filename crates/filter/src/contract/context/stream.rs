@@ -5,11 +5,12 @@ use crate::contract::batch::{Batch, Block, LANES, Lane, LaneMask, mask_of};
 use crate::contract::holds::{Fate, HeldList, Holds};
 use abi::{BLOCK_MAX, BlockMetadata, Class, Entry, Marks};
 
-/// Output of a stream filter, in order.
+/// Output of a stream filter, as batches in emission order.
 #[derive(Debug, Default)]
 pub struct Output<'a> {
     batches: Vec<Batch<'a>>,
-    /// New sessions, each with the sequence number of its first block; `None` if not recorded.
+    /// New sessions, each with the sequence number of its first block; `None` unless recording is
+    /// enabled.
     begun: Option<Vec<(u32, u32)>>,
 }
 
@@ -36,13 +37,13 @@ impl<'a> Output<'a> {
         self.begun.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
-    /// Returns true if there is no output.
+    /// Returns true if the filter has emitted no block.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.batches.is_empty()
     }
 
-    /// Inserts a batch before all others.
+    /// Inserts a batch before all others in the output.
     pub fn lead(&mut self, batch: Batch<'a>) {
         self.batches.insert(0, batch);
     }
@@ -69,10 +70,10 @@ pub struct StreamContext<'c, 'a> {
     buffer: BlockOutput<'a>,
 }
 
-/// Output caused by one incoming block: usually that block alone.
+/// Output caused by one incoming block; usually only the incoming block itself.
 #[derive(Default)]
 struct BlockOutput<'a> {
-    /// True while [`StreamContext::each`] runs; otherwise output bypasses this buffer.
+    /// True while [`StreamContext::each`] runs; at other times output bypasses this buffer.
     active: bool,
     first: Option<Block<'a>>,
     others: Vec<Block<'a>>,
@@ -85,7 +86,7 @@ impl std::fmt::Debug for StreamContext<'_, '_> {
 }
 
 impl<'c, 'a> StreamContext<'c, 'a> {
-    /// Creates a context over the state of a node.
+    /// Creates a context over the counters, held blocks and output of a node.
     pub fn new(
         now: Time,
         counts: &'c mut Counts,
@@ -97,9 +98,9 @@ impl<'c, 'a> StreamContext<'c, 'a> {
         Self { now, counts, holds, gateway, output, wake, order: 0, buffer: BlockOutput::default() }
     }
 
-    /// Calls `take` with each live block. Output goes to lanes of the batch whose blocks have been
-    /// processed, from the first on, so that nothing is allocated while it fits; the rest follows
-    /// the batch.
+    /// Calls `take` with each live block. Stores the output in those lanes of the batch whose
+    /// blocks have been processed, beginning with the first lane, so that no memory is allocated
+    /// while the output fits. Output that does not fit follows the batch.
     #[inline]
     pub fn each(&mut self, batch: &mut Batch<'a>, mut take: impl FnMut(&mut Self, Block<'a>)) {
         let (mut used, mut ahead) = (0, batch.live());
@@ -125,9 +126,9 @@ impl<'c, 'a> StreamContext<'c, 'a> {
         batch.set_live(mask_of(used));
     }
 
-    /// Stores the output after its first block in the lanes before `ahead`, the blocks that are not
-    /// processed yet and move up if necessary and possible. Returns the number of lanes used, and
-    /// the new `ahead`.
+    /// Stores the output, except its first block, in the lanes before `ahead`, the mask of blocks
+    /// that are not processed yet; moves these blocks to higher lanes if necessary and possible.
+    /// Returns the number of lanes used, and the new `ahead`.
     #[cold]
     fn place_others(
         &mut self,
@@ -178,13 +179,13 @@ impl<'c, 'a> StreamContext<'c, 'a> {
         self.emit(block);
     }
 
-    /// Counts a block that continues without a class, and returns the absent class.
+    /// Counts a block that continues without a class for this reason, and returns the absent class.
     pub fn absent(&mut self, reason: Reason) -> Class {
         self.counts.unanswered(reason, 1);
         Class::NONE
     }
 
-    /// Ends an incoming block that was used up.
+    /// Ends an incoming block, counted as consumed.
     pub fn consume(&mut self, block: &Block<'a>) {
         self.counts.consumed.add(block.length());
     }
@@ -195,7 +196,7 @@ impl<'c, 'a> StreamContext<'c, 'a> {
         self.counts.dropped(reason, block.length());
     }
 
-    /// Consumes the block of a lane and puts a new one in its place, for
+    /// Consumes the block of a lane and stores a new block in the lane, for
     /// [`HoldingLanes`](crate::contract::traits::HoldingLanes).
     pub fn replace(&mut self, batch: &mut Batch<'a>, l: Lane, made: Block<'a>) {
         self.consume(&batch.block(l));
@@ -204,7 +205,7 @@ impl<'c, 'a> StreamContext<'c, 'a> {
     }
 
     /// Creates and emits a block of at most `room` bytes, written by `fill`, which returns the
-    /// length used. Returns false without memory.
+    /// length used. Returns false if there is no memory.
     pub fn append(
         &mut self,
         room: usize,
@@ -217,8 +218,8 @@ impl<'c, 'a> StreamContext<'c, 'a> {
     }
 
     /// Creates a block as [`StreamContext::append`] does, without emitting it: the caller may
-    /// [emit](Self::make) or [hold](Self::keep) it; otherwise it vanishes uncounted. Returns `None`
-    /// without memory; the missing block is counted.
+    /// [emit](Self::make) or [hold](Self::keep) it; otherwise it vanishes uncounted. If there is no
+    /// memory, counts the missing block and returns `None`.
     pub fn append_block(
         &mut self,
         room: usize,
@@ -239,9 +240,9 @@ impl<'c, 'a> StreamContext<'c, 'a> {
         Some(Block { pointer: pointer.with_class(class), frame, marks, context })
     }
 
-    /// Creates and emits a block of these parts, which lie in no frame, in place of `block`: with
-    /// its class, and behind the headers that name the ends of its flow ([`Block::headers`]).
-    /// Returns false without memory, which is counted.
+    /// Creates and emits a block that replaces `block`: the concatenated `parts` in view, with the
+    /// class of `block`, preceded by a copy of the headers that identify the flow
+    /// ([`Block::headers`]). If there is no memory, counts the loss and returns false.
     pub fn append_behind(
         &mut self,
         block: &Block<'a>,
@@ -264,7 +265,7 @@ impl<'c, 'a> StreamContext<'c, 'a> {
     /// Creates the description of a message: a block with an empty view whose frame is a
     /// `wire::record` of at most `room` bytes, written by `fill`. The caller must
     /// [emit](Self::make) it before the blocks of the message, and may [hold](Self::keep) it as
-    /// well. Returns `None` without memory.
+    /// well. Returns `None` if there is no memory.
     pub fn describe(
         &mut self,
         room: usize,
@@ -277,15 +278,15 @@ impl<'c, 'a> StreamContext<'c, 'a> {
         Some(Block { pointer: block.pointer.within(0, 0), marks, ..block })
     }
 
-    /// Holds a block that was created here, as [`StreamContext::hold`] does with an incoming one;
-    /// it counts as made.
+    /// Holds a block that this context created, and counts it as made; otherwise works as
+    /// [`StreamContext::hold`] does for incoming blocks.
     pub fn keep(&mut self, list: &mut HeldList, block: &Block<'a>, key: u32) -> bool {
         self.counts.made.add(block.length());
         self.hold(list, block, key)
     }
 
-    /// Emits a part of the incoming block: in place of the block if `given` is false, that is, if
-    /// no part was emitted or held yet; otherwise as a new block. Sets `given`.
+    /// Emits a part of the incoming block and sets `given`. The first part, for which `given` is
+    /// false, counts as the incoming block; each further part counts as a new block.
     pub fn give_part(&mut self, part: Block<'a>, given: &mut bool) {
         if std::mem::replace(given, true) { self.make(part) } else { self.pass(part) }
     }
@@ -311,7 +312,7 @@ impl<'c, 'a> StreamContext<'c, 'a> {
     }
 
     /// Consumes the front block of `list`, which was merged into the block with the marks `whole`.
-    /// In a Boolean section it then shares the fate of the merged block.
+    /// In a Boolean section the consumed block then shares the fate of the merged block.
     pub fn forget_merged(&mut self, list: &mut HeldList, whole: &Marks) {
         if let Some((_, entry)) = self.holds.front(list) {
             self.forget(list);
@@ -325,15 +326,15 @@ impl<'c, 'a> StreamContext<'c, 'a> {
         self.holds.blocks(list).map(|(key, entry, _)| (key, self.block(&entry)))
     }
 
-    /// Returns the block with all captured bytes present. Returns `None` if some have been
-    /// overwritten; the caller must then drop the block.
+    /// Returns the block with all captured bytes present. Returns `None` if some of the bytes have
+    /// been overwritten; the caller must then drop the block.
     pub fn whole(&mut self, block: Block<'a>) -> Option<Block<'a>> {
         if block.is_whole() { Some(block) } else { self.gateway.whole(block) }
     }
 
     /// Holds the block beyond the pass, in `list`, ordered by `key` (compared as a 32-bit sequence
-    /// number with wrap-around). Returns false at a limit or without memory: the block is then
-    /// evicted and counted.
+    /// number with wrap-around). If a limit is reached or there is no memory, evicts and counts the
+    /// block, and returns false.
     pub fn hold(&mut self, list: &mut HeldList, block: &Block<'a>, key: u32) -> bool {
         let bytes = block.length();
         let kept = match self.holds.has_room(bytes) {
@@ -368,13 +369,13 @@ impl<'c, 'a> StreamContext<'c, 'a> {
         Some((key, self.block(&entry)))
     }
 
-    /// Replaces the contents of `into` by the bytes in view of the blocks in `list`.
+    /// Replaces the contents of `into` by the concatenated views of the blocks in `list`.
     pub fn gather(&self, list: &HeldList, into: &mut Vec<u8>) {
         into.clear();
         self.held(list).for_each(|(_, block)| into.extend_from_slice(block.bytes()));
     }
 
-    /// Emits the front block of `list`, transformed by `change`.
+    /// Removes the front block of `list` and emits it, transformed by `change`.
     pub fn release(&mut self, list: &mut HeldList, change: impl FnOnce(Block<'a>) -> Block<'a>) {
         if let Some((_, entry, pin)) = self.holds.pop(list) {
             let block = self.block(&entry);
@@ -408,8 +409,8 @@ impl<'c, 'a> StreamContext<'c, 'a> {
         }
     }
 
-    /// Requests a `tick` when the path's clock reaches `time`; of several requests the earliest
-    /// counts.
+    /// Requests a call of `tick` when the path's clock reaches `time`; the earliest of several
+    /// requests applies.
     pub fn wake_at(&mut self, time: Time) {
         *self.wake = Some(self.wake.map_or(time, |earlier| earlier.min(time)));
     }
@@ -431,8 +432,8 @@ mod tests {
     use crate::testing::{Arena, ETHERNET, Frame, Space};
     use abi::RichPointer;
 
-    /// A filter whose output per block has the length in the block's first byte: the block, then
-    /// holes.
+    /// A test filter that emits as many blocks per incoming block as the first byte of the incoming
+    /// block says: the incoming block, then holes.
     struct Times;
 
     impl Stream for Times {
