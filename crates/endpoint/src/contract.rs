@@ -202,7 +202,7 @@ impl<'s> Intake<'s> {
 
     /// Sets [`Self::general`], for a source that lends the pool in [`Self::pool`].
     #[must_use]
-    pub const fn beside(self, general: &'s Pool) -> Self {
+    pub const fn with_general_pool(self, general: &'s Pool) -> Self {
         Self { general: Some(general), ..self }
     }
 

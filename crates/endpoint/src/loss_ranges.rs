@@ -76,7 +76,7 @@ impl LossRanges {
     /// Returns the number of discarded ranges, which lie between the first [`Self::stored_first`]
     /// stored ranges and the others.
     #[must_use]
-    pub const fn more(&self) -> u64 {
+    pub const fn discarded(&self) -> u64 {
         self.more
     }
 
@@ -143,7 +143,7 @@ mod tests {
         (0..1000).for_each(|at| missing.add(at * 10, 2, None));
         let gaps: Vec<Gap> = missing.gaps().collect();
         assert_eq!(
-            (gaps.len(), missing.more()),
+            (gaps.len(), missing.discarded()),
             (2 * LossRanges::STORED, 1000 - 2 * LossRanges::STORED as u64)
         );
         assert_eq!((gaps[0].from, gaps[LossRanges::STORED - 1].from), (0, 630));

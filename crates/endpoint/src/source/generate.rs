@@ -1,10 +1,11 @@
 //! `generate`: generates UDP datagrams for trials, benchmarks and loss tests.
 //!
-//! Out: Ethernet frames with IPv4 and UDP and valid checksums, from 198.18.0.1 to 198.19.0.1
-//! (addresses that RFC 2544 reserves for benchmarks). The payload starts at [`SEQUENCE`] with a
-//! 64-bit big-endian sequence number, followed by a pattern. With `seq=yes` each frame is written
-//! and numbered from 0. Otherwise the pool stores one frame per flow, which is emitted repeatedly,
-//! so that a block costs the source only its entry (as in the benchmark of [Th fig. 5.1]).
+//! The source emits Ethernet frames with IPv4 and UDP and valid checksums, from 198.18.0.1 to
+//! 198.19.0.1 (addresses that RFC 2544 reserves for benchmarks). The payload starts at [`SEQUENCE`]
+//! with a 64-bit big-endian sequence number, followed by a pattern. With `seq=yes` each frame is
+//! written and numbered from 0. Otherwise the pool stores one frame per flow, which is emitted
+//! repeatedly, so that a block costs the source only its entry (as in the benchmark of [Th fig.
+//! 5.1]).
 
 use crate::{
     Failure, Intake, Opening, Source, SourceCounters, SourceEntry, SourceProperties, SourceStatus,

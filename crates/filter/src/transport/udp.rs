@@ -120,7 +120,7 @@ mod tests {
     use super::*;
     use crate::testing::{Answer, Frame, answers};
 
-    fn seen(found: &[Answer]) -> Vec<(u32, u32, u32)> {
+    fn payload_views(found: &[Answer]) -> Vec<(u32, u32, u32)> {
         found.iter().map(|a| (a.class.0, a.view, a.length)).collect()
     }
 
@@ -131,7 +131,10 @@ mod tests {
         let mut unstated = Frame::udp(7, 0, b"abc");
         unstated.bytes[34 + 5] = 0;
         let frames = [longer, unstated];
-        assert_eq!(seen(&answers(&UDP, &[], &frames)), [(53, 42, 3), (Class::ZERO.0, 42, 3)]);
+        assert_eq!(
+            payload_views(&answers(&UDP, &[], &frames)),
+            [(53, 42, 3), (Class::ZERO.0, 42, 3)]
+        );
     }
 
     #[test]
@@ -174,7 +177,7 @@ mod tests {
         let mut first = Frame::udp(7, 53, b"abc");
         first.bytes[34 + 4] = 3;
         first.bytes[14 + 6] = 0x20;
-        assert_eq!(seen(&answers(&UDP, &[], &[first])), [(53, 42, 3)]);
+        assert_eq!(payload_views(&answers(&UDP, &[], &[first])), [(53, 42, 3)]);
     }
 
     #[test]
@@ -182,6 +185,6 @@ mod tests {
         let mut cut = Frame::udp(7, 53, b"abcdefgh");
         cut.wire_length = Some(50);
         cut.bytes.truncate(45);
-        assert_eq!(seen(&answers(&UDP, &[], &[cut])), [(53, 42, 3)]);
+        assert_eq!(payload_views(&answers(&UDP, &[], &[cut])), [(53, 42, 3)]);
     }
 }

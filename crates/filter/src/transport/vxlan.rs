@@ -99,7 +99,7 @@ mod tests {
     use crate::testing::{Frame, answers, chain};
     use crate::transport::dport::DPORT;
 
-    fn carried(flags: u8, network: u8, inner: &Frame) -> Frame {
+    fn encapsulated_frame(flags: u8, network: u8, inner: &Frame) -> Frame {
         let header = [flags, 0, 0, 0, 0, 0, network, 0];
         Frame::udp(50_000, 4789, &[&header[..], &inner.bytes].concat())
     }
@@ -107,9 +107,9 @@ mod tests {
     #[test]
     fn inner_frames_leave_with_their_network() {
         let inner = Frame::tcp(4000, 80, b"GET");
-        let mut padded = carried(8, 42, &inner);
+        let mut padded = encapsulated_frame(8, 42, &inner);
         padded.bytes.extend([0; 9]);
-        let frames = [carried(8, 42, &inner), carried(8, 0, &inner), padded];
+        let frames = [encapsulated_frame(8, 42, &inner), encapsulated_frame(8, 0, &inner), padded];
         let found = answers(&VXLAN, &[], &frames);
         assert!(found.iter().all(|answer| answer.bytes == inner.bytes && answer.view == 0));
         let classes: Vec<_> = found.iter().map(|answer| answer.class).collect();
@@ -124,17 +124,17 @@ mod tests {
         let mut short = Frame::udp(50_000, 4789, &[8, 0, 0, 0]);
         short.bytes.extend([0; 30]);
         let frames = [
-            carried(0, 42, &inner),
+            encapsulated_frame(0, 42, &inner),
             Frame::udp(4789, 53, b"question"),
             Frame::tcp(1, 4789, b""),
             short,
-            carried(8, 42, &inner).captured(46),
+            encapsulated_frame(8, 42, &inner).captured(46),
             Frame::ethernet(&[8, 6]),
         ];
         let found = answers(&VXLAN, &[], &frames);
         let why: Vec<_> = found.iter().filter_map(|answer| answer.why).collect();
         assert_eq!(why, ["no vxlan", "no vxlan", "no vxlan", "malformed", "cut", "not ip"]);
-        let elsewhere = answers(&VXLAN, &["port=8472"], &[carried(8, 42, &inner)]);
+        let elsewhere = answers(&VXLAN, &["port=8472"], &[encapsulated_frame(8, 42, &inner)]);
         assert_eq!(elsewhere[0].why, Some("no vxlan"));
     }
 }

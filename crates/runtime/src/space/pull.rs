@@ -40,7 +40,7 @@ impl Space {
         let mut room = self.inputs.spare.take().unwrap_or_default();
         let pool = &self.graph.intakes[from];
         let intake = Intake::new(pool, &mut room.columns, self.inputs.batch_max, now);
-        let mut intake = intake.beside(&self.graph.intakes[INTAKE_GENERAL]);
+        let mut intake = intake.with_general_pool(&self.graph.intakes[INTAKE_GENERAL]);
         let given = part.source.give(&mut intake);
         let (edge, drained) = (intake.arc, intake.drained);
         let came = room.columns.len();

@@ -213,7 +213,7 @@ fn missing_ranges<'r>(all: &[(&'r str, LossRanges)]) -> Map<'r, Object> {
         object(&[
             ("ranges", &missing.gaps().collect::<Vec<_>>()),
             // Number of unlisted ranges, which follow the first `listed_first`.
-            ("more", &missing.more()),
+            ("more", &missing.discarded()),
             ("listed_first", &missing.stored_first()),
         ])
     };

@@ -1,7 +1,7 @@
 //! `files`: writes viewed bytes to files, one per session, message or block, with an index.
 //!
-//! Out: in the directory, `000001-10.0.0.1.1234-10.0.0.2.80` and so on, and `index.jsonl` with one
-//! JSON object per finished file (`file_set`).
+//! The directory receives files with names such as `000001-10.0.0.1.1234-10.0.0.2.80`, and
+//! `index.jsonl` with one JSON object per finished file (`file_set`).
 //!
 //! Lost bytes become zeros, as in tcpflow and Zeek, so that later data stays at its offset in the
 //! stream; `holes=skip` omits them. The index counts them in either case.

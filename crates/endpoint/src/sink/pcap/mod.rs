@@ -1,9 +1,9 @@
 //! `pcap`: writes the frames of blocks to a capture file, or to one file per connection.
 //!
-//! Out: classic pcap with nanoseconds, little-endian, as read by tcpdump, tshark and Wireshark. The
-//! whole frame is written, independent of the view (CONTRACT 4), and only once if several blocks of
-//! a stream view it. A file has the link type of its first frame; a frame of another link type is a
-//! failure, because no frame may be lost silently.
+//! The files are classic little-endian pcap with nanoseconds, as read by tcpdump, tshark and
+//! Wireshark. The whole frame is written, independent of the view (CONTRACT 4), and only once if
+//! several blocks of a stream view it. A file has the link type of its first frame; a frame of
+//! another link type is a failure, because no frame may be lost silently.
 
 mod split;
 

@@ -1,4 +1,5 @@
-//! Tests of the generated frames, by the parser of `wire` and by their sequence numbers.
+//! Tests of the generated frames, which are checked by the parsers of `wire` and by their sequence
+//! numbers.
 
 use super::*;
 use crate::testing::{EmittedBlock, all, arguments, give_once, opening, pool};

@@ -1,9 +1,9 @@
 //! `rx` and `tx` at the head of a request: frames that this host receives and sends, as observed by
 //! its network stack. [SL §4.2, §5.5; CONTRACT 1 to 3]
 //!
-//! Out: one block per frame, in place: the mapped ring of the packet socket is the memory of the
-//! blocks ([`buffer::pool::lent`]), and a segment returns to the kernel when its last holder
-//! releases it. Nothing is copied except that a VLAN tag is reinserted.
+//! The source emits one block per frame, in place: the mapped ring of the packet socket is the
+//! memory of the blocks ([`buffer::pool::lent`]), and a segment returns to the kernel when its last
+//! holder releases it. Nothing is copied except that a VLAN tag is reinserted.
 //!
 //! - [`device`]: the socket, configured so that no unfiltered frame enters the ring;
 //! - [`unpack`]: the frames of a segment;

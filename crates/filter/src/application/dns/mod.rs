@@ -112,25 +112,28 @@ const fn names() -> [(&'static str, u32); TYPES.len() + RCODES.len()] {
 }
 
 fn make_filter(arguments: &Arguments) -> Result<Filter, Mistake> {
-    let dns =
-        Dns { table: Sessions::default(), most: arguments.count("sessions"), buf: Vec::new() };
+    let dns = Dns {
+        table: Sessions::default(),
+        connections_max: arguments.count("sessions"),
+        scratch: Vec::new(),
+    };
     Ok(Filter::stream(dns))
 }
 
 struct Dns {
     table: Sessions<DnsConnection>,
-    most: usize,
+    connections_max: usize,
     /// Scratch space for the reassembly of a message.
-    buf: Vec<u8>,
+    scratch: Vec<u8>,
 }
 
 impl Stream for Dns {
     fn block<'a>(&mut self, mut block: Block<'a>, cx: &mut StreamContext<'_, 'a>) {
         match transport_protocol(&mut block) {
-            Some(protocol::TCP) => self.take(block, true, cx),
+            Some(protocol::TCP) => self.process_in_connection(block, true, cx),
             Some(_) => classify_datagram(block, cx),
             // A gap or a generated block belongs to a known connection, if any.
-            None => self.take(block, block.pointer.is_hole(), cx),
+            None => self.process_in_connection(block, block.pointer.is_hole(), cx),
         }
     }
 
@@ -148,7 +151,12 @@ impl Stream for Dns {
 }
 
 impl Dns {
-    fn take<'a>(&mut self, block: Block<'a>, known: bool, cx: &mut StreamContext<'_, 'a>) {
+    fn process_in_connection<'a>(
+        &mut self,
+        block: Block<'a>,
+        known: bool,
+        cx: &mut StreamContext<'_, 'a>,
+    ) {
         // Key 0 is the private session's.
         let key = u64::from(block.context.session) + 1;
         if self.table.get(key).is_none() {
@@ -160,12 +168,12 @@ impl Dns {
                 let block = into_unanswered(block, NOT_DNS, cx);
                 return cx.pass(block);
             }
-            if let Some(mut connection) = self.table.make_room(key, self.most) {
+            if let Some(mut connection) = self.table.make_room(key, self.connections_max) {
                 connection.give_up(FORGOTTEN, cx);
             }
         }
         let connection = self.table.of(key);
-        if connection.take(block, &mut self.buf, cx) {
+        if connection.take(block, &mut self.scratch, cx) {
             self.table.end(key);
         }
     }

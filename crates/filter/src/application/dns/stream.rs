@@ -82,17 +82,20 @@ impl DnsConnection {
         cx: &mut StreamContext<'_, 'a>,
     ) -> bool {
         let flags = block.context.flags;
-        let way = if flags.has(Flags::BACKWARD) { &mut self.backward } else { &mut self.forward };
-        way.begun = 1;
+        let direction =
+            if flags.has(Flags::BACKWARD) { &mut self.backward } else { &mut self.forward };
+        direction.begun = 1;
         match block.pointer.is_hole() {
-            true => way.take_hole(block, cx),
-            false => way.take(block, buf, cx),
+            true => direction.take_hole(block, cx),
+            false => direction.take(block, buf, cx),
         }
         if flags.has(Flags::END) {
-            way.ended = 1;
-            way.release(CUT, cx);
+            direction.ended = 1;
+            direction.release(CUT, cx);
         }
-        let over = [self.forward, self.backward].iter().all(|way| way.begun == way.ended);
+        let over = [self.forward, self.backward]
+            .iter()
+            .all(|direction| direction.begun == direction.ended);
         if over {
             // Bytes may arrive after the end of a direction.
             self.give_up(CUT, cx);

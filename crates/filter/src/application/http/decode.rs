@@ -22,28 +22,28 @@ impl Walk<'_, '_, '_> {
     /// open message.
     pub(super) fn hold_data(&mut self, from: u32) {
         let length = self.at - from;
-        let gathered = self.way().gathered.saturating_add(length);
+        let gathered = self.direction().gathered.saturating_add(length);
         if gathered as usize > self.options.most {
             self.cx.count(why::TOO_LARGE, 1);
             self.give_up_decoding();
             return self.emit_data(from, self.has_ended());
         }
-        self.way().gathered = gathered;
+        self.direction().gathered = gathered;
         let piece = self.block.narrow(from, length);
-        let list = &mut self.it.ways[self.way].held;
+        let list = &mut self.it.directions[self.direction].held;
         let kept = self.cx.hold_part(list, &piece, &mut self.emitted);
         if !kept {
-            self.way().broken = 1;
+            self.direction().broken = 1;
             self.give_up_decoding();
         }
     }
 
     /// Abandons the decoding of the body, and releases its held pieces unchanged.
     pub(super) fn give_up_decoding(&mut self) {
-        let class = Class(self.way().class);
-        self.way().codings = 0;
-        self.way().gathered = 0;
-        let mut held = std::mem::take(&mut self.way().held);
+        let class = Class(self.direction().class);
+        self.direction().codings = 0;
+        self.direction().gathered = 0;
+        let mut held = std::mem::take(&mut self.direction().held);
         let to_flags = self.to_message_flags();
         while !held.is_empty() {
             self.cx.release(&mut held, |block| {
@@ -57,7 +57,7 @@ impl Walk<'_, '_, '_> {
     /// Decodes the held pieces of the body, and emits the result.
     pub(super) fn decode(&mut self) {
         let codings = self.codings();
-        self.cx.gather(&self.it.ways[self.way].held, &mut self.decoder.input);
+        self.cx.gather(&self.it.directions[self.direction].held, &mut self.decoder.input);
         if self.decoder.input.is_empty() {
             return self.give_up_decoding();
         }
@@ -68,13 +68,13 @@ impl Walk<'_, '_, '_> {
     }
 
     fn emit_decoded(&mut self) {
-        let mut held = std::mem::take(&mut self.way().held);
+        let mut held = std::mem::take(&mut self.direction().held);
         while !held.is_empty() {
             self.cx.forget(&mut held);
         }
-        self.way().codings = 0;
-        self.way().gathered = 0;
-        let class = Class(self.way().class);
+        self.direction().codings = 0;
+        self.direction().gathered = 0;
+        let class = Class(self.direction().class);
         let last = self.last_flag();
         let mut context = self.block.context;
         context.flags = self.to_message_flags()(context.flags);
@@ -84,7 +84,7 @@ impl Walk<'_, '_, '_> {
             rest = after;
             if rest.is_empty() {
                 context.flags = context.flags.with(last);
-                self.it.ways[self.way].owes = 0;
+                self.it.directions[self.direction].owes = 0;
             }
             self.cx.append(next.len(), class, context, |room| {
                 let length = next.len().min(room.len());

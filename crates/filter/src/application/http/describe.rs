@@ -24,7 +24,7 @@ impl<'a> Walk<'_, '_, 'a> {
         let asked = if requests { None } else { self.pending_request() };
         let ends = self.endpoints();
         let time = self.begin_time();
-        let broken = self.way().broken != 0;
+        let broken = self.direction().broken != 0;
         let room =
             BASE_SIZE + text_size(head) + asked.map_or(0, |(_, record)| fields_size(&record));
         let mut context = self.block.context;
@@ -32,7 +32,7 @@ impl<'a> Walk<'_, '_, 'a> {
         if alone {
             context.flags = context.flags.with(self.last_flag());
         }
-        let class = Class(self.way().class);
+        let class = Class(self.direction().class);
         let described = self.cx.describe(room, class, context, |room| {
             let kind = if requests { RecordKind::HttpRequest } else { RecordKind::HttpResponse };
             let mut writer = Writer::new(room, kind);
@@ -67,13 +67,13 @@ impl<'a> Walk<'_, '_, 'a> {
 
     /// Returns the time at which the first byte of the message's head arrived.
     fn begin_time(&self) -> u64 {
-        let held = self.cx.front(&self.it.ways[self.way].held);
+        let held = self.cx.front(&self.it.directions[self.direction].held);
         held.map_or(self.block.context.time, |(_, block)| block.context.time)
     }
 
     fn endpoints(&self) -> Option<Endpoints> {
         // The last block of a connection may be a generated one.
-        let held = self.cx.front(&self.it.ways[self.way].held);
+        let held = self.cx.front(&self.it.directions[self.direction].held);
         let block = held.map_or(self.block, |(_, block)| block);
         Endpoints::of(block, !self.is_requests())
     }
@@ -153,8 +153,8 @@ pub(super) struct ObservedBody {
 }
 
 impl ObservedBody {
-    pub(super) fn of(way: &HttpDirection) -> Self {
-        Self { bytes: way.seen, missing: way.missing, broken: way.broken != 0 }
+    pub(super) fn of(direction: &HttpDirection) -> Self {
+        Self { bytes: direction.seen, missing: direction.missing, broken: direction.broken != 0 }
     }
 }
 

@@ -18,7 +18,7 @@ const GUESS_SIZE: usize = 32;
 impl Walk<'_, '_, '_> {
     /// Handles the bytes at the start of a message.
     pub(super) fn take_message_start(&mut self) {
-        let lost = self.way().phase() == Phase::Lost;
+        let lost = self.direction().phase() == Phase::Lost;
         if !lost {
             // Skips empty lines between messages.
             let line_end = |byte: &&u8| matches!(byte, b'\r' | b'\n');
@@ -54,7 +54,7 @@ impl Walk<'_, '_, '_> {
     /// for the first bytes of a direction while a request is pending.
     fn may_be_headless(&self) -> bool {
         let lenient = self.options.mode == ParseMode::Lenient;
-        let first = self.it.ways[self.way].phase() == Phase::New;
+        let first = self.it.directions[self.direction].phase() == Phase::New;
         lenient && first && !self.is_requests() && self.pending_request().is_some()
     }
 
@@ -71,7 +71,7 @@ impl Walk<'_, '_, '_> {
             let class = self.cx.absent(why::MALFORMED);
             self.emit(junk.with_class(class));
             self.at += start as u32;
-            self.way().enter(Phase::Between);
+            self.direction().enter(Phase::Between);
             return;
         }
         let start = Start::Response { status: 0, reason: &[] };
@@ -83,10 +83,10 @@ impl Walk<'_, '_, '_> {
     /// Returns true if the first bytes of a direction may be HTTP/1, and derives from them which
     /// direction carries requests. If it returns false, the bytes have been handled.
     pub(super) fn may_be_http(&mut self, rest: &[u8]) -> bool {
-        let lost = self.way().phase() == Phase::Lost;
+        let lost = self.direction().phase() == Phase::Lost;
         match guess(rest) {
-            Guess::Request => self.it.flipped = u8::from(self.way == 1),
-            Guess::Response => self.it.flipped = u8::from(self.way == 0),
+            Guess::Request => self.it.flipped = u8::from(self.direction == 1),
+            Guess::Response => self.it.flipped = u8::from(self.direction == 0),
             Guess::Short if !lost => {}
             Guess::Tls => return self.reject_protocol(Protocol::Tls),
             Guess::Http2 => return self.reject_protocol(Protocol::Http2),
@@ -100,16 +100,16 @@ impl Walk<'_, '_, '_> {
     /// that lost its framing is not stopped by an unrecognized protocol, because HTTP/1 may still
     /// follow. Always returns false.
     pub(super) fn reject_protocol(&mut self, protocol: Protocol) -> bool {
-        let lost = self.way().phase() == Phase::Lost;
-        self.release_held(self.way, why::NOT_HTTP);
+        let lost = self.direction().phase() == Phase::Lost;
+        self.release_held(self.direction, why::NOT_HTTP);
         if protocol != Protocol::Other || !lost {
-            self.way().enter(Phase::Other);
+            self.direction().enter(Phase::Other);
         }
-        let other = self.it.ways[1 - self.way].phase() == Phase::Other;
+        let other = self.it.directions[1 - self.direction].phase() == Phase::Other;
         if protocol != Protocol::Other || (other && !lost) {
             self.it.kind = protocol.number();
-            self.release_held(1 - self.way, why::NOT_HTTP);
-            self.it.ways.iter_mut().for_each(|way| way.enter(Phase::Other));
+            self.release_held(1 - self.direction, why::NOT_HTTP);
+            self.it.directions.iter_mut().for_each(|direction| direction.enter(Phase::Other));
         }
         self.pass_rest();
         false
@@ -125,14 +125,14 @@ impl Walk<'_, '_, '_> {
 
     /// Holds the rest of the block as a piece of an incomplete head.
     fn hold_head(&mut self, length: usize, seek: HeadSearch) {
-        let gathered = self.way().gathered.saturating_add(length as u32);
+        let gathered = self.direction().gathered.saturating_add(length as u32);
         if gathered as usize > self.options.head {
             return self.handle_fault();
         }
-        let way = self.way();
-        way.enter(Phase::Head);
-        way.seek = seek.number();
-        way.gathered = gathered;
+        let direction = self.direction();
+        direction.enter(Phase::Head);
+        direction.seek = seek.number();
+        direction.gathered = gathered;
         if !self.hold_rest() {
             // No memory to hold it: the message that it begins is lost.
             self.lose_framing();
@@ -144,20 +144,21 @@ impl Walk<'_, '_, '_> {
     pub(super) fn hold_rest(&mut self) -> bool {
         let piece = self.block.narrow(self.at, u32::MAX);
         self.at = self.block.length();
-        self.cx.hold_part(&mut self.it.ways[self.way].held, &piece, &mut self.emitted)
+        self.cx.hold_part(&mut self.it.directions[self.direction].held, &piece, &mut self.emitted)
     }
 
     /// Continues a head whose earlier pieces are held.
     pub(super) fn continue_head(&mut self) {
         let rest = self.rest();
-        let mut seek = HeadSearch::of(self.way().seek);
+        let mut seek = HeadSearch::of(self.direction().seek);
         let ends = seek.ends_in(rest);
-        let undecided = self.it.protocol().is_none() && (self.way().gathered as usize) < GUESS_SIZE;
+        let undecided =
+            self.it.protocol().is_none() && (self.direction().gathered as usize) < GUESS_SIZE;
         if !ends && !undecided {
             return self.hold_head(rest.len(), seek);
         }
         let mut text = std::mem::take(self.text);
-        self.cx.gather(&self.it.ways[self.way].held, &mut text);
+        self.cx.gather(&self.it.directions[self.direction].held, &mut text);
         let before = text.len();
         text.extend_from_slice(rest);
         if self.it.protocol().is_some() || self.may_be_http(&text) {
@@ -178,7 +179,7 @@ impl Walk<'_, '_, '_> {
     /// incomplete (RFC 9112 §8).
     pub(super) fn end_within_head(&mut self) {
         let mut text = std::mem::take(self.text);
-        self.cx.gather(&self.it.ways[self.way].held, &mut text);
+        self.cx.gather(&self.it.directions[self.direction].held, &mut text);
         let length = text.len();
         text.truncate(memchr::memrchr(b'\n', &text).map_or(0, |end| end + 1));
         text.extend_from_slice(b"\r\n");
@@ -192,7 +193,7 @@ impl Walk<'_, '_, '_> {
                 }
                 None => {
                     self.cx.count(why::INCOMPLETE_MESSAGES, 1);
-                    self.release_held(self.way, why::CUT);
+                    self.release_held(self.direction, why::CUT);
                 }
             }
         }
@@ -203,7 +204,7 @@ impl Walk<'_, '_, '_> {
     pub(super) fn begin_message(&mut self, head: &Head<'_>, from: u32, to: u32) {
         if head.is_preface() {
             // The response that accepted the switch was not observed.
-            self.release_held(self.way, why::SWITCHED);
+            self.release_held(self.direction, why::SWITCHED);
             return self.switch_protocol();
         }
         let mode = self.options.mode;
@@ -224,14 +225,14 @@ impl Walk<'_, '_, '_> {
     /// Records and describes a message. If `broken`, the message broke off within its head.
     fn open_message(&mut self, head: &Head<'_>, body: Body, broken: bool) {
         self.it.kind = Protocol::Http1.number();
-        let other = &mut self.it.ways[1 - self.way];
+        let other = &mut self.it.directions[1 - self.direction];
         if other.phase() == Phase::Other {
             other.enter(Phase::Lost);
         }
         let decodes = self.options.decode && self.options.emit != Emit::Head;
         let strict = self.options.mode == ParseMode::Strict;
-        let way = self.way();
-        *way = HttpDirection {
+        let direction = self.direction();
+        *direction = HttpDirection {
             body,
             class: class_of(head),
             broken: broken.into(),
@@ -239,8 +240,8 @@ impl Walk<'_, '_, '_> {
             state: Phase::Body as u8,
             closes: u8::from(strict && !head.persists()),
             begun: 1,
-            held: way.held,
-            gathered: way.gathered,
+            held: direction.held,
+            gathered: direction.gathered,
             ..HttpDirection::default()
         };
         if self.is_requests() {
@@ -249,7 +250,7 @@ impl Walk<'_, '_, '_> {
         self.cx.count(why::AMBIGUOUS_LENGTHS, head.fields.ambiguous.into());
         let bodiless = body.has_ended() || body.is_switched();
         let alone = self.options.emit == Emit::Body && bodiless;
-        self.way().owes = u8::from(!alone);
+        self.direction().owes = u8::from(!alone);
         self.describe(head, alone);
     }
 }

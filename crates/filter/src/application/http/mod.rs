@@ -272,8 +272,8 @@ impl Http {
     /// Releases everything held for a connection.
     fn close(&mut self, key: u64, mut connection: HttpConnection, cx: &mut StreamContext<'_, '_>) {
         let before = connection.kind;
-        for way in 0..2 {
-            let block = walk::end_hole(key, way, cx.now);
+        for direction in 0..2 {
+            let block = walk::end_hole(key, direction, cx.now);
             let (text, decoder) = (&mut self.text, &mut self.decoder);
             Walk::new(&self.options, text, decoder, cx, &mut connection, block).close();
         }

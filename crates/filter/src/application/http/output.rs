@@ -10,9 +10,9 @@ use crate::prelude::*;
 impl<'a> Walk<'_, '_, 'a> {
     pub(super) fn emit_head(&mut self, from: u32, to: u32) {
         self.at = to;
-        self.way().gathered = 0;
-        let mut held = std::mem::take(&mut self.way().held);
-        let (class, emit) = (Class(self.way().class), self.options.emit);
+        self.direction().gathered = 0;
+        let mut held = std::mem::take(&mut self.direction().held);
+        let (class, emit) = (Class(self.direction().class), self.options.emit);
         while !held.is_empty() {
             let to_flags = self.to_message_flags();
             match emit {
@@ -26,7 +26,7 @@ impl<'a> Walk<'_, '_, 'a> {
         }
         if emit != Emit::Body {
             self.open = Some(from);
-            if emit == Emit::Head || self.way().codings != 0 {
+            if emit == Emit::Head || self.direction().codings != 0 {
                 self.flush(emit == Emit::Head);
             }
         }
@@ -35,7 +35,7 @@ impl<'a> Walk<'_, '_, 'a> {
     /// Continues the body of the open message with the bytes from offset `from` to the current
     /// offset.
     pub(super) fn emit_data(&mut self, from: u32, last: bool) {
-        let coded = self.way().codings != 0;
+        let coded = self.direction().codings != 0;
         match self.options.emit {
             Emit::Head => {}
             _ if coded => self.hold_data(from),
@@ -57,16 +57,17 @@ impl<'a> Walk<'_, '_, 'a> {
     /// Returns the flag of the open message's last fragment: `LAST`, or `END` if the message is
     /// incomplete.
     pub(super) fn last_flag(&self) -> Flags {
-        if self.it.ways[self.way].broken != 0 { Flags::END } else { Flags::LAST }
+        if self.it.directions[self.direction].broken != 0 { Flags::END } else { Flags::LAST }
     }
 
     /// Emits a range of the block as a fragment of the open message.
     pub(super) fn emit_fragment(&mut self, from: u32, to: u32, last: bool) {
-        let mut piece = self.block.narrow(from, to - from).with_class(Class(self.way().class));
+        let mut piece =
+            self.block.narrow(from, to - from).with_class(Class(self.direction().class));
         let end = self.last_flag();
         let flags = self.to_message_flags()(piece.context.flags);
         piece.context.flags = if last { flags.with(end) } else { flags };
-        self.way().owes &= u8::from(!last);
+        self.direction().owes &= u8::from(!last);
         self.emit(piece);
     }
 
@@ -88,7 +89,7 @@ impl<'a> Walk<'_, '_, 'a> {
 
     /// Passes the rest of the block without a class.
     pub(super) fn pass_rest(&mut self) {
-        let reason = match self.way().phase() {
+        let reason = match self.direction().phase() {
             Phase::Switched => why::SWITCHED,
             Phase::Closed => why::AFTER_CLOSE,
             Phase::Other => why::NOT_HTTP,
@@ -108,9 +109,9 @@ impl<'a> Walk<'_, '_, 'a> {
     }
 
     /// Releases the held pieces of a head without a class.
-    pub(super) fn release_held(&mut self, way: usize, reason: Reason) {
-        let mut held = std::mem::take(&mut self.it.ways[way].held);
-        self.it.ways[way].gathered = 0;
+    pub(super) fn release_held(&mut self, direction: usize, reason: Reason) {
+        let mut held = std::mem::take(&mut self.it.directions[direction].held);
+        self.it.directions[direction].gathered = 0;
         while !held.is_empty() {
             let class = self.cx.absent(reason);
             self.cx.release(&mut held, |block| block.with_class(class));

@@ -66,7 +66,7 @@ impl<'a> Walk<'_, '_, 'a> {
     /// Handles the end of a request. If exchanges are requested and the response is pending, holds
     /// a record of the observed part of the request body.
     pub(super) fn end_request(&mut self) {
-        let seen = ObservedBody::of(self.way());
+        let seen = ObservedBody::of(self.direction());
         let nothing = seen.bytes == 0 && seen.missing == 0 && !seen.broken;
         if nothing || !self.options.exchanges || self.it.unheld > 0 {
             return;
@@ -82,7 +82,7 @@ impl<'a> Walk<'_, '_, 'a> {
     /// Handles the end of a response. Ends the request of the response too, unless the response is
     /// interim.
     pub(super) fn end_response(&mut self) {
-        if is_interim(Class(self.way().class)) {
+        if is_interim(Class(self.direction().class)) {
             return;
         }
         let Some((front, _)) = self.cx.front(&self.it.pending) else {
@@ -135,15 +135,15 @@ impl<'a> Walk<'_, '_, 'a> {
             }
         }
         let requests = usize::from(self.it.flipped);
-        let open = &self.it.ways[requests];
+        let open = &self.it.directions[requests];
         let last = self.it.next_request.wrapping_sub(1) << 2 | PART_MASK;
         // A request that is still open when its response ends.
         if sent.is_none() && open.phase() == Phase::Body && front == Some(last) {
             let seen = ObservedBody { broken: true, ..ObservedBody::of(open) };
             sent = self.observed_body_record(seen).and_then(|block| Record::parse(block.frame));
         }
-        let way = &self.it.ways[1 - requests];
-        let mut seen = ObservedBody::of(way);
+        let direction = &self.it.directions[1 - requests];
+        let mut seen = ObservedBody::of(direction);
         seen.broken |= !ended;
         let response = response.map(|(record, class)| (record, class, seen));
         self.emit_exchange(request, sent, response);

@@ -12,7 +12,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 pub(super) struct HttpConnection {
     /// The two directions, indexed by the number that the stream filter assigns: 0 forward, 1
     /// backward.
-    pub(super) ways: [HttpDirection; 2],
+    pub(super) directions: [HttpDirection; 2],
     /// Pending descriptions: requests under key `4 n`, their bodies under `4 n + 1`, responses
     /// under `4 n + 2`.
     pub(super) pending: HeldList,
@@ -36,7 +36,7 @@ const _: () = assert!(size_of::<HttpConnection>() <= 160);
 
 impl Session for HttpConnection {
     fn held_lists(&mut self) -> Vec<&mut HeldList> {
-        let [one, other] = &mut self.ways;
+        let [one, other] = &mut self.directions;
         vec![&mut self.pending, &mut one.held, &mut other.held]
     }
 
@@ -46,8 +46,8 @@ impl Session for HttpConnection {
         Field::new("waits", Unit::YesNo, "a request waits for its response", |it, _| {
             (!it.pending.is_empty()).into()
         }),
-        Field::new("forward_body", Unit::Bytes, BODY_HELP, |it, _| it.ways[0].seen),
-        Field::new("backward_body", Unit::Bytes, BODY_HELP, |it, _| it.ways[1].seen),
+        Field::new("forward_body", Unit::Bytes, BODY_HELP, |it, _| it.directions[0].seen),
+        Field::new("backward_body", Unit::Bytes, BODY_HELP, |it, _| it.directions[1].seen),
     ];
 }
 
@@ -157,9 +157,10 @@ impl HttpConnection {
 
     /// Returns true if no more blocks can belong to the connection.
     pub(super) fn is_over(&self) -> bool {
-        let [one, other] = &self.ways;
-        let ended = |way: &HttpDirection| way.phase() == Phase::Ended;
-        let unmet = |way: &HttpDirection| way.phase() == Phase::New && self.pending.is_empty();
+        let [one, other] = &self.directions;
+        let ended = |direction: &HttpDirection| direction.phase() == Phase::Ended;
+        let unmet =
+            |direction: &HttpDirection| direction.phase() == Phase::New && self.pending.is_empty();
         (ended(one) && (ended(other) || unmet(other))) || (ended(other) && unmet(one))
     }
 
@@ -168,14 +169,15 @@ impl HttpConnection {
     #[inline]
     pub(super) fn take_body_block<'a>(&mut self, block: &Block<'a>) -> Option<Block<'a>> {
         let flags = block.context.flags;
-        let [one, other] = &mut self.ways;
-        let way = if flags.has(Flags::BACKWARD) { other } else { one };
-        let plain = way.phase() == Phase::Body && way.codings == 0 && !flags.has(Flags::END);
-        if !plain || block.pointer.is_hole() || !way.body.continue_within(block.length()) {
+        let [one, other] = &mut self.directions;
+        let direction = if flags.has(Flags::BACKWARD) { other } else { one };
+        let plain =
+            direction.phase() == Phase::Body && direction.codings == 0 && !flags.has(Flags::END);
+        if !plain || block.pointer.is_hole() || !direction.body.continue_within(block.length()) {
             return None;
         }
-        way.seen = way.seen.saturating_add(block.length().into());
-        let mut block = block.with_class(Class(way.class));
+        direction.seen = direction.seen.saturating_add(block.length().into());
+        let mut block = block.with_class(Class(direction.class));
         let stream = Flags::FIRST.with(Flags::LAST);
         block.context.flags = flags.without(stream);
         if self.flipped != 0 {
@@ -186,6 +188,6 @@ impl HttpConnection {
 
     /// Returns true if any bytes arrived.
     pub(super) fn has_bytes(&self) -> bool {
-        self.ways.iter().any(|way| way.begun != 0)
+        self.directions.iter().any(|direction| direction.begun != 0)
     }
 }

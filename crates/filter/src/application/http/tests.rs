@@ -78,7 +78,7 @@ impl ConnectionOutput {
             return;
         }
         let class = block.pointer.class.0;
-        let way = usize::from(back);
+        let direction = usize::from(back);
         if block.context.flags.has(Flags::FIRST) {
             assert!(block.marks.is_description() && block.length() == 0, "{block:?}");
             let record = Record::parse(block.frame).expect("a record");
@@ -86,8 +86,8 @@ impl ConnectionOutput {
             let fields = record.fields().map(|(field, value)| (field, value.to_vec()));
             let kind = Some(record.kind());
             if class < 1000 {
-                assert!(self.open[way].is_none(), "a message begins within one: {block:?}");
-                self.open[way] = Some(self.messages.len());
+                assert!(self.open[direction].is_none(), "a message begins within one: {block:?}");
+                self.open[direction] = Some(self.messages.len());
             }
             let fields = fields.collect();
             self.messages.push(Message { class, back, kind, fields, ..Message::default() });
@@ -97,7 +97,7 @@ impl ConnectionOutput {
                 return;
             }
         }
-        let open = self.open[way].expect("a fragment of an open message");
+        let open = self.open[direction].expect("a fragment of an open message");
         let message = &mut self.messages[open];
         assert_eq!((message.class, message.back), (class, back));
         message.bytes.extend(block.bytes());
@@ -105,7 +105,7 @@ impl ConnectionOutput {
         let flags = block.context.flags;
         if flags.has(Flags::LAST) || flags.has(Flags::END) {
             message.whole = flags.has(Flags::LAST);
-            self.open[way] = None;
+            self.open[direction] = None;
         }
     }
 

@@ -20,7 +20,7 @@ pub(super) struct Walk<'w, 'c, 'a> {
     pub(super) it: &'w mut HttpConnection,
     pub(super) block: Block<'a>,
     /// Direction of the block.
-    pub(super) way: usize,
+    pub(super) direction: usize,
     /// Number of bytes of the block processed so far.
     pub(super) at: u32,
     /// Start of the open message's pending fragment.
@@ -38,8 +38,8 @@ pub(super) fn into_hole(block: Block<'_>) -> Block<'_> {
 }
 
 /// Returns an empty hole that marks the end of a direction without FIN.
-pub(super) fn end_hole<'a>(key: u64, way: usize, now: Time) -> Block<'a> {
-    let back = if way == 1 { Flags::BACKWARD } else { Flags::NONE };
+pub(super) fn end_hole<'a>(key: u64, direction: usize, now: Time) -> Block<'a> {
+    let back = if direction == 1 { Flags::BACKWARD } else { Flags::NONE };
     let context = BlockMetadata {
         time: now,
         session: u32::try_from(key).unwrap_or_default(),
@@ -58,26 +58,26 @@ impl<'w, 'c, 'a> Walk<'w, 'c, 'a> {
         it: &'w mut HttpConnection,
         block: Block<'a>,
     ) -> Self {
-        let way = usize::from(block.context.flags.has(Flags::BACKWARD));
-        Self { options, text, decoder, cx, it, block, way, at: 0, open: None, emitted: false }
+        let direction = usize::from(block.context.flags.has(Flags::BACKWARD));
+        Self { options, text, decoder, cx, it, block, direction, at: 0, open: None, emitted: false }
     }
 
     /// Assigns all bytes of the block to messages.
     pub(super) fn run(mut self) {
         let first = self.block.context.flags.has(Flags::FIRST);
         let length = self.block.length();
-        if length > 0 && self.way().begun == 0 {
-            let way = self.way();
-            way.begun = 1;
+        if length > 0 && self.direction().begun == 0 {
+            let direction = self.direction();
+            direction.begun = 1;
             if !first {
-                way.enter(Phase::Lost);
+                direction.enter(Phase::Lost);
             }
         }
         if self.block.pointer.is_hole() {
             self.take_hole();
         } else {
             while self.at < length {
-                match self.way().phase() {
+                match self.direction().phase() {
                     Phase::New | Phase::Between | Phase::Lost => self.take_message_start(),
                     Phase::Head => self.continue_head(),
                     Phase::Body => self.take_body(),
@@ -102,14 +102,14 @@ impl<'w, 'c, 'a> Walk<'w, 'c, 'a> {
         self.flush(false);
     }
 
-    pub(super) fn way(&mut self) -> &mut HttpDirection {
-        let [one, other] = &mut self.it.ways;
-        if self.way == 0 { one } else { other }
+    pub(super) fn direction(&mut self) -> &mut HttpDirection {
+        let [one, other] = &mut self.it.directions;
+        if self.direction == 0 { one } else { other }
     }
 
     /// Returns true if requests flow in this direction.
     pub(super) fn is_requests(&self) -> bool {
-        self.way == usize::from(self.it.flipped)
+        self.direction == usize::from(self.it.flipped)
     }
 
     pub(super) fn rest(&self) -> &'a [u8] {
@@ -120,25 +120,25 @@ impl<'w, 'c, 'a> Walk<'w, 'c, 'a> {
     fn take_body(&mut self) {
         let rest = self.rest();
         let at = self.at;
-        let mut body = self.way().body;
+        let mut body = self.direction().body;
         let taken = body.take(rest);
-        self.way().body = body;
+        self.direction().body = body;
         match taken {
             Ok(BodyPart::Data(length)) => {
                 self.at += length as u32;
-                let way = self.way();
-                way.seen = way.seen.saturating_add(length as u64);
+                let direction = self.direction();
+                direction.seen = direction.seen.saturating_add(length as u64);
                 self.emit_data(at, body.has_ended());
             }
             Ok(BodyPart::Framing(length)) => {
                 self.at += length as u32;
-                if self.options.emit == Emit::Message && self.way().codings == 0 {
+                if self.options.emit == Emit::Message && self.direction().codings == 0 {
                     self.open.get_or_insert(at);
                 }
             }
             Ok(BodyPart::End) => {}
             Err(_) => {
-                self.way().broken = 1;
+                self.direction().broken = 1;
                 self.finish_message();
                 return self.handle_fault();
             }
@@ -150,23 +150,23 @@ impl<'w, 'c, 'a> Walk<'w, 'c, 'a> {
 
     /// Ends the open message.
     pub(super) fn finish_message(&mut self) {
-        if self.way().codings != 0 {
+        if self.direction().codings != 0 {
             self.decode();
         }
-        if self.way().owes != 0 {
+        if self.direction().owes != 0 {
             self.open.get_or_insert(self.at);
             self.flush(true);
         }
-        let (missing, broken) = (self.way().missing, self.way().broken);
+        let (missing, broken) = (self.direction().missing, self.direction().broken);
         self.cx.count(why::MISSING_BYTES, missing.into());
         self.cx.count(why::INCOMPLETE_MESSAGES, broken.into());
-        let switched = self.way().body.is_switched();
+        let switched = self.direction().body.is_switched();
         match self.is_requests() {
             true => self.end_request(),
             false => self.end_response(),
         }
-        let closes = self.way().closes != 0;
-        self.way().enter(if closes { Phase::Closed } else { Phase::Between });
+        let closes = self.direction().closes != 0;
+        self.direction().enter(if closes { Phase::Closed } else { Phase::Between });
         if switched {
             self.switch_protocol();
         }
@@ -174,12 +174,12 @@ impl<'w, 'c, 'a> Walk<'w, 'c, 'a> {
 
     /// Switches both directions to another protocol.
     pub(super) fn switch_protocol(&mut self) {
-        for way in 0..2 {
-            if self.it.ways[way].phase() == Phase::Head {
-                self.release_held(way, why::SWITCHED);
+        for direction in 0..2 {
+            if self.it.directions[direction].phase() == Phase::Head {
+                self.release_held(direction, why::SWITCHED);
             }
-            if !matches!(self.it.ways[way].phase(), Phase::Body | Phase::Ended) {
-                self.it.ways[way].enter(Phase::Switched);
+            if !matches!(self.it.directions[direction].phase(), Phase::Body | Phase::Ended) {
+                self.it.directions[direction].enter(Phase::Switched);
             }
         }
     }
@@ -193,14 +193,14 @@ impl<'w, 'c, 'a> Walk<'w, 'c, 'a> {
             return;
         }
         if may_switch {
-            self.release_held(self.way, why::SWITCHED);
-            self.way().enter(Phase::Switched);
+            self.release_held(self.direction, why::SWITCHED);
+            self.direction().enter(Phase::Switched);
             return self.pass_rest();
         }
-        let lost = self.way().phase() == Phase::Lost;
+        let lost = self.direction().phase() == Phase::Lost;
         // The violation may be in an earlier block, and a message may begin here.
-        let before = self.at == 0 && !self.it.ways[self.way].held.is_empty();
-        self.release_held(self.way, why::MALFORMED);
+        let before = self.at == 0 && !self.it.directions[self.direction].held.is_empty();
+        self.release_held(self.direction, why::MALFORMED);
         if lost {
             return self.pass_rest();
         }
@@ -214,8 +214,8 @@ impl<'w, 'c, 'a> Walk<'w, 'c, 'a> {
     /// Abandons the message framing and, for responses, the pairing with requests. Exchanges whose
     /// requests are complete are emitted first; requests that are still open stay pending.
     pub(super) fn lose_framing(&mut self) {
-        self.release_held(self.way, why::LOST);
-        self.way().enter(Phase::Lost);
+        self.release_held(self.direction, why::LOST);
+        self.direction().enter(Phase::Lost);
         if self.it.protocol().is_some() && !self.is_requests() {
             self.drop_pending();
         }
@@ -227,14 +227,14 @@ impl<'w, 'c, 'a> Walk<'w, 'c, 'a> {
         if length == 0 {
             return;
         }
-        if self.way().phase() == Phase::Body {
-            if self.way().codings != 0 {
+        if self.direction().phase() == Phase::Body {
+            if self.direction().codings != 0 {
                 self.give_up_decoding();
             }
-            let mut body = self.way().body;
+            let mut body = self.direction().body;
             let missed = body.miss(length.into()) as u32;
-            self.way().body = body;
-            self.way().missing = self.way().missing.saturating_add(missed);
+            self.direction().body = body;
+            self.direction().missing = self.direction().missing.saturating_add(missed);
             self.at = missed;
             if missed > 0 {
                 self.emit_data(0, body.has_ended());
@@ -242,11 +242,11 @@ impl<'w, 'c, 'a> Walk<'w, 'c, 'a> {
             if missed == length && !body.has_ended() {
                 return;
             }
-            self.way().broken = u8::from(!body.has_ended());
+            self.direction().broken = u8::from(!body.has_ended());
             self.finish_message();
         }
         if self.at < length {
-            if matches!(self.way().phase(), Phase::New | Phase::Between | Phase::Head) {
+            if matches!(self.direction().phase(), Phase::New | Phase::Between | Phase::Head) {
                 self.lose_framing();
             }
             self.pass_rest();
@@ -255,30 +255,30 @@ impl<'w, 'c, 'a> Walk<'w, 'c, 'a> {
 
     /// Ends the direction.
     fn end_direction(&mut self) {
-        match self.way().phase() {
+        match self.direction().phase() {
             Phase::Body => {
                 // Only the sender's FIN proves that a body without length is complete.
                 let has_fin = !self.block.context.flags.has(Flags::BROKEN);
-                let whole = has_fin && self.way().body.ends_with_connection();
-                self.way().broken = u8::from(!whole);
+                let whole = has_fin && self.direction().body.ends_with_connection();
+                self.direction().broken = u8::from(!whole);
                 self.finish_message();
             }
             Phase::Head => self.end_within_head(),
             _ => {}
         }
-        self.way().enter(Phase::Ended);
-        if self.it.ways.iter().all(|way| way.phase() == Phase::Ended) {
+        self.direction().enter(Phase::Ended);
+        if self.it.directions.iter().all(|direction| direction.phase() == Phase::Ended) {
             self.drop_pending();
         }
     }
 
     /// Returns true if the open body has ended.
     pub(super) fn has_ended(&self) -> bool {
-        self.it.ways[self.way].body.has_ended()
+        self.it.directions[self.direction].body.has_ended()
     }
 
     /// Returns the content codings of the open body.
     pub(super) fn codings(&mut self) -> Codings {
-        Codings::of(self.way().codings)
+        Codings::of(self.direction().codings)
     }
 }

@@ -94,15 +94,15 @@ impl TlsConnection {
     ) -> bool {
         let backward = block.context.flags.has(Flags::BACKWARD);
         let end = block.context.flags.has(Flags::END);
-        if self.way(backward).decided == 0 {
+        if self.direction(backward).decided == 0 {
             self.take_undecided(block, backward, end, buffers, cx);
         } else {
             self.pass(block, backward, cx);
         }
-        let way = self.way(backward);
-        way.seen = 1;
-        way.ended |= u8::from(end);
-        [self.forward, self.backward].iter().all(|way| way.seen == way.ended)
+        let direction = self.direction(backward);
+        direction.seen = 1;
+        direction.ended |= u8::from(end);
+        [self.forward, self.backward].iter().all(|direction| direction.seen == direction.ended)
     }
 
     /// Releases all held blocks. A direction that is still undecided is decided to be unreadable
@@ -113,7 +113,7 @@ impl TlsConnection {
         self.drop_client_description(cx);
     }
 
-    fn way(&mut self, backward: bool) -> &mut TlsDirection {
+    fn direction(&mut self, backward: bool) -> &mut TlsDirection {
         if backward { &mut self.backward } else { &mut self.forward }
     }
 
@@ -126,7 +126,7 @@ impl TlsConnection {
         buffers: &mut Buffers,
         cx: &mut StreamContext<'_, 'a>,
     ) {
-        let way = *self.way(backward);
+        let direction = *self.direction(backward);
         let decided = if block.pointer.is_hole() {
             match (block.length(), end) {
                 (0, false) => return cx.consume(&block),
@@ -134,7 +134,7 @@ impl TlsConnection {
                 _ => Some(Err(GAP)),
             }
         } else {
-            let total = way.bytes.saturating_add(block.length());
+            let total = direction.bytes.saturating_add(block.length());
             match self.parse_hello(block, backward, total, buffers, cx) {
                 None if end => Some(Err(self.missing_hello_reason(block, backward, cx))),
                 decided => decided,
@@ -144,10 +144,11 @@ impl TlsConnection {
             Some(decided) => {
                 self.decide(backward, decided, cx);
                 self.pass(block, backward, cx);
-                let way = self.way(backward);
-                if way.retries == 1 {
+                let direction = self.direction(backward);
+                if direction.retries == 1 {
                     // From here on the second hello is searched for, once.
-                    (way.decided, way.bytes, way.need, way.retries) = (0, 0, 0, 2);
+                    (direction.decided, direction.bytes, direction.need, direction.retries) =
+                        (0, 0, 0, 2);
                 }
             }
             None => self.hold(block, backward, cx),
@@ -161,20 +162,20 @@ impl TlsConnection {
         backward: bool,
         cx: &StreamContext<'_, 'a>,
     ) -> Reason {
-        let first = cx.front(&self.way(backward).held).map_or(block, |(_, first)| first);
+        let first = cx.front(&self.direction(backward).held).map_or(block, |(_, first)| first);
         let begun = first.bytes().first().is_some_and(|content| *content == HANDSHAKE);
         if begun { CUT } else { NO_HELLO }
     }
 
     fn hold<'a>(&mut self, block: Block<'a>, backward: bool, cx: &mut StreamContext<'_, 'a>) {
-        let way = self.way(backward);
-        if way.held.len() >= PIECES_MAX {
+        let direction = self.direction(backward);
+        if direction.held.len() >= PIECES_MAX {
             self.decide(backward, Err(TOO_LONG), cx);
             return self.pass(block, backward, cx);
         }
-        way.bytes = way.bytes.saturating_add(block.length());
-        let key = way.held.len();
-        if !cx.hold(&mut way.held, &block, key) {
+        direction.bytes = direction.bytes.saturating_add(block.length());
+        let key = direction.held.len();
+        if !cx.hold(&mut direction.held, &block, key) {
             self.decide(backward, Err(TOO_LONG), cx);
         }
     }
@@ -189,22 +190,22 @@ impl TlsConnection {
         buffers: &mut Buffers,
         cx: &mut StreamContext<'_, 'a>,
     ) -> Option<Result<(), Reason>> {
-        let way = *self.way(backward);
-        if total < way.need || total == 0 {
+        let direction = *self.direction(backward);
+        if total < direction.need || total == 0 {
             return None;
         }
         let Buffers { blocks, records, numbers } = buffers;
-        let first = cx.front(&way.held).map_or(block, |(_, first)| first);
-        let bytes = if way.held.is_empty() {
+        let first = cx.front(&direction.held).map_or(block, |(_, first)| first);
+        let bytes = if direction.held.is_empty() {
             cx.whole(block)?.bytes()
         } else {
-            cx.gather(&way.held, blocks);
+            cx.gather(&direction.held, blocks);
             blocks.extend_from_slice(cx.whole(block)?.bytes());
             blocks
         };
         Some(match begin(bytes, records) {
             FirstHello::Need(need) => {
-                self.way(backward).need = u32::try_from(need).unwrap_or(u32::MAX);
+                self.direction(backward).need = u32::try_from(need).unwrap_or(u32::MAX);
                 return None;
             }
             FirstHello::Client(hello) => {
@@ -212,11 +213,11 @@ impl TlsConnection {
                 Ok(())
             }
             FirstHello::Server(hello)
-                if hello.is_retry && way.retries == 0 && ends_with_a_record(bytes) =>
+                if hello.is_retry && direction.retries == 0 && ends_with_a_record(bytes) =>
             {
                 let version = hello.negotiated_version();
                 (self.version, self.chosen) = (version.known_version().unwrap_or(version).0, 1);
-                self.way(backward).retries = 1;
+                self.direction(backward).retries = 1;
                 Ok(())
             }
             FirstHello::Server(hello) => {
@@ -238,11 +239,12 @@ impl TlsConnection {
         decided: Result<(), Reason>,
         cx: &mut StreamContext<'_, '_>,
     ) {
-        let way = self.way(backward);
-        if way.decided == 0 {
-            way.decided = decided.map_or_else(|why| DECIDED_TLS + why.mark(), |()| DECIDED_TLS);
+        let direction = self.direction(backward);
+        if direction.decided == 0 {
+            direction.decided =
+                decided.map_or_else(|why| DECIDED_TLS + why.mark(), |()| DECIDED_TLS);
         }
-        let mut list = std::mem::take(&mut way.held);
+        let mut list = std::mem::take(&mut direction.held);
         while !list.is_empty() {
             let class = self.class(backward, cx);
             cx.release(&mut list, |block| block.with_class(class));
@@ -259,7 +261,7 @@ impl TlsConnection {
     /// class, nor has an unreadable direction while the version is unknown.
     fn class(&mut self, backward: bool, cx: &mut StreamContext<'_, '_>) -> Class {
         let version = self.version;
-        match Reason::of_mark(self.way(backward).decided.saturating_sub(DECIDED_TLS)) {
+        match Reason::of_mark(self.direction(backward).decided.saturating_sub(DECIDED_TLS)) {
             Some(why) if version == 0 || why == NOT_TLS => cx.absent(why),
             _ => Class(version.into()),
         }

@@ -104,7 +104,7 @@ impl Datagrams {
         cx: &mut StreamContext<'_, 'a>,
     ) -> FragmentResult<'a> {
         let key = piece.key(&block, self.table.get(PRIVATE).map_or(0, |shared| shared.seed));
-        if piece.head.is_too_short_for(piece.end()) {
+        if piece.head.would_exceed_packet_length(piece.end()) {
             cx.drop(&block, TOO_BIG);
             return FragmentResult::Absorbed;
         }
@@ -302,7 +302,7 @@ fn build_datagram<'a>(
     let segments = policy.resolve(ends);
     let (_, first) = segments.first().and_then(|segment| parts.get(segment.piece))?;
     let head = IpFragment::find(first, policy)?.ok()?.head;
-    if head.is_too_short_for(end) {
+    if head.would_exceed_packet_length(end) {
         return None;
     }
     let before = first.frame.get(..head.end())?;

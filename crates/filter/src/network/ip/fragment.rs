@@ -156,7 +156,7 @@ impl IpFragment {
 impl IpHeaders {
     /// Returns true if a packet with these headers and `length` bytes of data exceeds the maximum
     /// length of an IP packet.
-    pub(super) const fn is_too_short_for(&self, length: u32) -> bool {
+    pub(super) const fn would_exceed_packet_length(&self, length: u32) -> bool {
         let headers = self.to - self.from;
         let counted =
             if self.announced.is_some() { headers - ipv6::LENGTH as u32 } else { headers };

@@ -113,7 +113,7 @@ fn absent_udp_checksum_stays_and_macs_need_no_packet() {
 }
 
 #[test]
-fn mistakes_are_reported() {
+fn invalid_arguments_are_refused() {
     let why = |words: &[&str]| Node::new(&REWRITE, words).unwrap_err().what;
     assert!(why(&[]).starts_with("nothing is to be changed"));
     assert!(why(&["src=10.0.0"]).contains("write it as 10.0.0.1"));

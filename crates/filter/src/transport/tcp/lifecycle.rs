@@ -128,14 +128,14 @@ impl TcpConnection {
             self.take_acknowledgement(sender, info, rules, cx);
         }
         let fin = info.has(flag::FIN) && self.has_plausible_signature(sender, info);
-        let (side, mut way) = self.side_output(sender, rules, info.time, cx);
+        let (side, mut output) = self.side_output(sender, rules, info.time, cx);
         if !side.has(OPEN) && (info.has_data() || fin) {
             if side.has(FIN) {
-                return way.cx.drop(&block, CLOSED_BEFORE);
+                return output.cx.drop(&block, CLOSED_BEFORE);
             }
             side.open(info.span.from, false);
         }
-        side.take(&mut way, block, SegmentData { span: info.span, fin });
+        side.take(&mut output, block, SegmentData { span: info.span, fin });
         self.emit_due_ends(info.time, rules, cx);
     }
 
@@ -149,9 +149,9 @@ impl TcpConnection {
         cx: &mut StreamContext<'_, '_>,
     ) {
         let shift = if info.has(flag::SYN) { 0 } else { self.window_scale(sender) };
-        let (side, mut way) = self.side_output(1 - sender, rules, info.time, cx);
+        let (side, mut output) = self.side_output(1 - sender, rules, info.time, cx);
         side.acknowledge(info.acknowledgement, info.window << shift);
-        side.resolve_acknowledged(&mut way);
+        side.resolve_acknowledged(&mut output);
     }
 
     /// Processes a SYN. It starts its side, or repeats an earlier SYN, or begins another connection
@@ -202,9 +202,9 @@ impl TcpConnection {
     fn emit_ends_and_close(&mut self, time: Time, rules: Rules, cx: &mut StreamContext<'_, '_>) {
         if self.has_emitted() {
             for number in [CLIENT, SERVER] {
-                let (side, mut way) = self.side_output(number, rules, time, cx);
+                let (side, mut output) = self.side_output(number, rules, time, cx);
                 if side.is_at_end() && !side.has(END_EMITTED) {
-                    side.emit_end(&mut way);
+                    side.emit_end(&mut output);
                 }
             }
         }
@@ -216,8 +216,8 @@ impl TcpConnection {
     /// Ends the connection: emits held data, and both ends if the connection has emitted anything.
     pub(super) fn close(&mut self, time: Time, rules: Rules, cx: &mut StreamContext<'_, '_>) {
         for number in [CLIENT, SERVER] {
-            let (side, mut way) = self.side_output(number, rules, time, cx);
-            side.finish(&mut way);
+            let (side, mut output) = self.side_output(number, rules, time, cx);
+            side.finish(&mut output);
         }
         let reset = self.identity.flags & ANY_RESET;
         self.emit_ends_and_close(time, rules, cx);
@@ -232,9 +232,9 @@ impl TcpConnection {
             return self.close(until, rules, cx);
         }
         for number in [CLIENT, SERVER] {
-            let (side, mut way) = self.side_output(number, rules, time, cx);
+            let (side, mut output) = self.side_output(number, rules, time, cx);
             while side.is_waiting() && side.since.saturating_add(rules.gap) < time {
-                side.give_up(&mut way);
+                side.give_up(&mut output);
             }
         }
         self.emit_due_ends(time, rules, cx);

@@ -78,8 +78,8 @@ pub(super) fn span(key: u32, block: &Block<'_>) -> Span {
 impl StreamSide {
     /// Trims held segments to the parts outside of `new` wherever `new` wins, and drops segments
     /// that `new` covers completely.
-    pub(super) fn trim_held(&mut self, way: &mut SideOutput<'_, '_, '_>, new: Span) {
-        let policy = way.rules.policy;
+    pub(super) fn trim_held(&mut self, output: &mut SideOutput<'_, '_, '_>, new: Span) {
+        let policy = output.rules.policy;
         if policy == SegmentPolicy::First {
             return;
         }
@@ -87,7 +87,7 @@ impl StreamSide {
             let old = span(*key, block);
             new.overlaps(old) && policy.new_wins(new, old)
         };
-        let held = way.cx.held(&self.held).take_while(|(key, _)| after(new.to, *key));
+        let held = output.cx.held(&self.held).take_while(|(key, _)| after(new.to, *key));
         let mut losers: Vec<_> = held.enumerate().filter(loses).collect();
         let mut list = self.held;
         // In reverse order, so that indices of earlier entries stay valid.
@@ -97,14 +97,14 @@ impl StreamSide {
             let (left, right) = (distance(old.from, new.from), distance(new.to, old.to));
             if left > 0 {
                 let piece = block.narrow(0, left.unsigned_abs());
-                self.hold_piece(way, &mut list, &piece, old.from);
+                self.hold_piece(output, &mut list, &piece, old.from);
             }
             if right > 0 {
                 let right = right.unsigned_abs();
                 let piece = block.narrow(block.length().saturating_sub(right), right);
-                self.hold_piece(way, &mut list, &piece, new.to);
+                self.hold_piece(output, &mut list, &piece, new.to);
             }
-            way.cx.discard_at(&mut list, u32::try_from(before).unwrap_or(0), OVERLAPPED);
+            output.cx.discard_at(&mut list, u32::try_from(before).unwrap_or(0), OVERLAPPED);
         }
         self.held = list;
     }
@@ -113,13 +113,13 @@ impl StreamSide {
     /// the block as a duplicate.
     pub(super) fn hold_between<'a>(
         &mut self,
-        way: &mut SideOutput<'_, '_, 'a>,
+        output: &mut SideOutput<'_, '_, 'a>,
         came: &Block<'a>,
         new: Span,
     ) {
         let mut free = Vec::new();
         let mut from = new.from;
-        let held = way.cx.held(&self.held).take_while(|(key, _)| after(new.to, *key));
+        let held = output.cx.held(&self.held).take_while(|(key, _)| after(new.to, *key));
         for (key, block) in held {
             let old = span(key, &block);
             if !new.overlaps(old) {
@@ -134,19 +134,19 @@ impl StreamSide {
             free.push(Span { from, to: new.to });
         }
         if free.is_empty() {
-            way.cx.count(DUPLICATE, 1);
-            return way.cx.consume(came);
+            output.cx.count(DUPLICATE, 1);
+            return output.cx.consume(came);
         }
         let mut list = self.held;
         for (number, part) in free.into_iter().enumerate() {
             let skipped = part.from.wrapping_sub(new.from);
             let piece = came.narrow(skipped, part.to.wrapping_sub(part.from));
             match number {
-                0 if way.cx.hold(&mut list, &piece, part.from) => {
+                0 if output.cx.hold(&mut list, &piece, part.from) => {
                     self.held_bytes = self.held_bytes.saturating_add(piece.length());
                 }
                 0 => break,
-                _ => self.hold_piece(way, &mut list, &piece, part.from),
+                _ => self.hold_piece(output, &mut list, &piece, part.from),
             }
         }
         self.held = list;
@@ -155,12 +155,12 @@ impl StreamSide {
     /// Holds a piece of a block as a new block created by this filter.
     fn hold_piece<'a>(
         &mut self,
-        way: &mut SideOutput<'_, '_, 'a>,
+        output: &mut SideOutput<'_, '_, 'a>,
         list: &mut HeldList,
         piece: &Block<'a>,
         key: u32,
     ) {
-        if way.cx.keep(list, piece, key) {
+        if output.cx.keep(list, piece, key) {
             self.held_bytes = self.held_bytes.saturating_add(piece.length());
         }
     }

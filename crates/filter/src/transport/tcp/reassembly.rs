@@ -56,44 +56,44 @@ impl StreamSide {
     /// Processes a segment; `block` views its captured data.
     pub(super) fn take<'a>(
         &mut self,
-        way: &mut SideOutput<'_, '_, 'a>,
+        output: &mut SideOutput<'_, '_, 'a>,
         block: Block<'a>,
         piece: SegmentData,
     ) {
         let SegmentData { mut span, fin } = piece;
-        if fin && !self.has(FIN) && self.may_end_at(way, span.to) {
+        if fin && !self.has(FIN) && self.may_end_at(output, span.to) {
             self.fin = span.to;
             self.flags |= FIN;
-            self.mark_gap(way);
+            self.mark_gap(output);
         }
         if span.from == span.to {
-            return way.cx.consume(&block);
+            return output.cx.consume(&block);
         }
         if self.has(FIN) && after(span.to, self.fin) {
             if !after(self.fin, span.from) {
-                return way.cx.drop(&block, CLOSED_BEFORE);
+                return output.cx.drop(&block, CLOSED_BEFORE);
             }
             span.to = self.fin;
         }
         if !after(span.to, self.next) {
-            way.cx.count(DUPLICATE, 1);
-            return way.cx.consume(&block);
+            output.cx.count(DUPLICATE, 1);
+            return output.cx.consume(&block);
         }
         if after(span.from, self.next) {
-            if !self.resolve_gap(way, span) {
-                return self.hold(way, &block, span);
+            if !self.resolve_gap(output, span) {
+                return self.hold(output, &block, span);
             }
             if distance(self.next, span.from).unsigned_abs() > DISTANCE_MAX {
-                return way.cx.drop(&block, OUT_OF_WINDOW);
+                return output.cx.drop(&block, OUT_OF_WINDOW);
             }
         }
-        self.emit_next(way, block, span);
+        self.emit_next(output, block, span);
     }
 
     /// Returns true if a FIN is plausible: its sequence number is within the window, and no byte
     /// after it was received or acknowledged.
-    fn may_end_at(&self, way: &SideOutput<'_, '_, '_>, fin: u32) -> bool {
-        let held = way.cx.back(&self.held);
+    fn may_end_at(&self, output: &SideOutput<'_, '_, '_>, fin: u32) -> bool {
+        let held = output.cx.back(&self.held);
         let behind = held.is_some_and(|(key, block)| after(span(key, &block).to, fin));
         let beyond = self.acknowledged().is_some_and(|number| distance(fin, number) > 1);
         let ahead = (0..=DISTANCE_MAX.cast_signed()).contains(&distance(self.next, fin));
@@ -103,201 +103,201 @@ impl StreamSide {
     /// Handles a segment beyond `next`: abandons gaps that the other end acknowledged, or that
     /// exceed the limits on held data. Returns true if the segment is then in order, or at an
     /// implausible distance. Returns false if the segment must be held.
-    fn resolve_gap(&mut self, way: &mut SideOutput<'_, '_, '_>, span: Span) -> bool {
+    fn resolve_gap(&mut self, output: &mut SideOutput<'_, '_, '_>, span: Span) -> bool {
         if distance(self.next, span.from).unsigned_abs() > DISTANCE_MAX {
             return true;
         }
         if self.acknowledged().is_some_and(|number| !after(span.from, number)) {
-            self.skip(way, span.from);
+            self.skip(output, span.from);
         }
         let length = span.to.wrapping_sub(span.from);
         while after(span.from, self.next)
             && !self.held.is_empty()
-            && (self.held_bytes.saturating_add(length) > way.rules.held
+            && (self.held_bytes.saturating_add(length) > output.rules.held
                 || self.held.len() >= HELD_BLOCKS_MAX)
         {
-            let front = way.cx.front(&self.held).map_or(span.from, |(key, _)| key);
+            let front = output.cx.front(&self.held).map_or(span.from, |(key, _)| key);
             let nearer = if after(front, span.from) { span.from } else { front };
-            self.advance(way, nearer);
+            self.advance(output, nearer);
         }
         !after(span.from, self.next)
     }
 
     /// Advances the stream to `to` ([`StreamSide::skip`]). If that has no effect, because forged
     /// state puts `to` before `next`, drops the first held block.
-    fn advance(&mut self, way: &mut SideOutput<'_, '_, '_>, to: u32) {
+    fn advance(&mut self, output: &mut SideOutput<'_, '_, '_>, to: u32) {
         let before = (self.next, self.held.len());
-        self.skip(way, to);
+        self.skip(output, to);
         if (self.next, self.held.len()) == before {
-            self.give_up(way);
+            self.give_up(output);
         }
     }
 
-    fn hold<'a>(&mut self, way: &mut SideOutput<'_, '_, 'a>, block: &Block<'a>, span: Span) {
+    fn hold<'a>(&mut self, output: &mut SideOutput<'_, '_, 'a>, block: &Block<'a>, span: Span) {
         let here = block.length().min(span.to.wrapping_sub(span.from));
         if here == 0 {
             // No byte was captured: the acknowledgement will reveal the gap.
-            return way.cx.consume(block);
+            return output.cx.consume(block);
         }
-        self.mark_gap(way);
+        self.mark_gap(output);
         let (block, span) =
             (block.narrow(0, here), Span { to: span.from.wrapping_add(here), ..span });
-        let back = way.cx.back(&self.held);
+        let back = output.cx.back(&self.held);
         if back.is_none_or(|(key, last)| !after(super::overlap::span(key, &last).to, span.from)) {
             let mut list = self.held;
-            if way.cx.hold(&mut list, &block, span.from) {
+            if output.cx.hold(&mut list, &block, span.from) {
                 self.held_bytes = self.held_bytes.saturating_add(here);
             }
             self.held = list;
             return;
         }
-        self.trim_held(way, span);
-        self.hold_between(way, &block, span);
+        self.trim_held(output, span);
+        self.hold_between(output, &block, span);
     }
 
     /// Records the start of a gap, unless one is already recorded.
-    fn mark_gap(&mut self, way: &SideOutput<'_, '_, '_>) {
+    fn mark_gap(&mut self, output: &SideOutput<'_, '_, '_>) {
         if self.held.is_empty() {
-            self.since = way.cx.now;
+            self.since = output.cx.now;
         }
     }
 
     /// Emits a segment that begins at or before `next`, and the held segments that are then in
     /// order.
-    fn emit_next<'a>(&mut self, way: &mut SideOutput<'_, '_, 'a>, block: Block<'a>, span: Span) {
+    fn emit_next<'a>(&mut self, output: &mut SideOutput<'_, '_, 'a>, block: Block<'a>, span: Span) {
         let known = self.next.wrapping_sub(span.from);
         let block = block.narrow(known, span.to.wrapping_sub(self.next));
         let here = block.length();
         if self.held.is_empty() && here > 0 {
-            let block = self.prepare(way.class, way.context, block);
-            way.cx.pass(block);
+            let block = self.prepare(output.class, output.context, block);
+            output.cx.pass(block);
         } else if here > 0 {
-            self.emit_between_held(way, block);
+            self.emit_between_held(output, block);
         } else {
-            way.cx.consume(&block);
+            output.cx.consume(&block);
         }
         if after(span.to, self.next) {
             // The capture truncated it.
-            self.skip(way, span.to);
+            self.skip(output, span.to);
         }
     }
 
     /// Emits a segment that begins at `next`, interleaved with held segments.
-    fn emit_between_held<'a>(&mut self, way: &mut SideOutput<'_, '_, 'a>, block: Block<'a>) {
+    fn emit_between_held<'a>(&mut self, output: &mut SideOutput<'_, '_, 'a>, block: Block<'a>) {
         let new = span(self.next, &block);
-        self.trim_held(way, new);
+        self.trim_held(output, new);
         let mut passed = false;
         while after(new.to, self.next) {
-            let front = way.cx.front(&self.held).map_or(new.to, |(key, _)| key);
+            let front = output.cx.front(&self.held).map_or(new.to, |(key, _)| key);
             let until = if after(front, new.to) { new.to } else { front };
             let from = self.next.wrapping_sub(new.from);
             let piece = block.narrow(from, until.wrapping_sub(self.next));
-            let piece = self.prepare(way.class, way.context, piece);
-            way.cx.give_part(piece, &mut passed);
-            self.emit_held(way);
+            let piece = self.prepare(output.class, output.context, piece);
+            output.cx.give_part(piece, &mut passed);
+            self.emit_held(output);
         }
-        self.emit_held(way);
+        self.emit_held(output);
     }
 
     /// Emits held segments that are now in order.
-    fn emit_held(&mut self, way: &mut SideOutput<'_, '_, '_>) {
+    fn emit_held(&mut self, output: &mut SideOutput<'_, '_, '_>) {
         let mut list = self.held;
-        while let Some((key, block)) = way.cx.front(&list) {
+        while let Some((key, block)) = output.cx.front(&list) {
             let span = span(key, &block);
             if after(key, self.next) {
-                self.since = way.cx.now;
+                self.since = output.cx.now;
                 break;
             }
             self.held_bytes = self.held_bytes.saturating_sub(block.length());
             if !after(span.to, self.next) {
-                way.cx.count(DUPLICATE, 1);
-                way.cx.forget(&mut list);
+                output.cx.count(DUPLICATE, 1);
+                output.cx.forget(&mut list);
                 continue;
             }
             let known = self.next.wrapping_sub(key);
-            let next = self.prepare(way.class, way.context, block.narrow(known, u32::MAX));
-            way.cx.release(&mut list, |_| next);
+            let next = self.prepare(output.class, output.context, block.narrow(known, u32::MAX));
+            output.cx.release(&mut list, |_| next);
             let missing = truncated_bytes(block);
             if missing > 0 {
-                let front = way.cx.front(&list).map(|(key, _)| key);
+                let front = output.cx.front(&list).map(|(key, _)| key);
                 let until = self.next.wrapping_add(missing);
                 let until = front.filter(|front| after(until, *front)).unwrap_or(until);
-                self.emit_hole(way, until);
+                self.emit_hole(output, until);
             }
         }
         self.held = list;
     }
 
     /// Advances to `to`: emits held data up to there, and holes for missing bytes.
-    pub(super) fn skip(&mut self, way: &mut SideOutput<'_, '_, '_>, to: u32) {
+    pub(super) fn skip(&mut self, output: &mut SideOutput<'_, '_, '_>, to: u32) {
         let to = if self.has(FIN) && after(to, self.fin) { self.fin } else { to };
         while after(to, self.next) {
-            let front = way.cx.front(&self.held).map_or(to, |(key, _)| key);
-            self.emit_hole(way, if after(front, to) { to } else { front });
-            self.emit_held(way);
+            let front = output.cx.front(&self.held).map_or(to, |(key, _)| key);
+            self.emit_hole(output, if after(front, to) { to } else { front });
+            self.emit_held(output);
         }
     }
 
     /// Emits a hole for the bytes from `next` up to `to`.
-    fn emit_hole(&mut self, way: &mut SideOutput<'_, '_, '_>, to: u32) {
+    fn emit_hole(&mut self, output: &mut SideOutput<'_, '_, '_>, to: u32) {
         let to = if self.has(FIN) && after(to, self.fin) { self.fin } else { to };
         if !after(to, self.next) {
             return;
         }
         let mut missing = to.wrapping_sub(self.next);
-        way.cx.count(GAPS, 1);
-        way.cx.count(MISSING, missing.into());
+        output.cx.count(GAPS, 1);
+        output.cx.count(MISSING, missing.into());
         while missing > 0 {
             let length = missing.min(BLOCK_MAX as u32);
-            let hole = self.prepare(way.class, way.context, hole(way, length));
-            way.cx.make(hole);
+            let hole = self.prepare(output.class, output.context, hole(output, length));
+            output.cx.make(hole);
             missing -= length;
         }
     }
 
     /// Abandons the gap before the first held block, or else before the end. Drops the block or the
     /// end instead if the other end would not accept it.
-    pub(super) fn give_up(&mut self, way: &mut SideOutput<'_, '_, '_>) {
-        let front = way.cx.front(&self.held).map(|(key, _)| key);
+    pub(super) fn give_up(&mut self, output: &mut SideOutput<'_, '_, '_>) {
+        let front = output.cx.front(&self.held).map(|(key, _)| key);
         // Each call removes something, even from forged state, so that callers can repeat it until
         // nothing is pending.
         let ahead = |place: u32| after(place, self.next) && self.may_be_accepted(place);
         match front {
             Some(front) if ahead(front) && (!self.has(FIN) || after(self.fin, front)) => {
-                self.skip(way, front);
+                self.skip(output, front);
             }
             Some(_) => {
                 let mut list = self.held;
-                if let Some((_, block)) = way.cx.front(&list) {
+                if let Some((_, block)) = output.cx.front(&list) {
                     self.held_bytes = self.held_bytes.saturating_sub(block.length());
-                    way.cx.discard(&mut list, OUT_OF_WINDOW);
+                    output.cx.discard(&mut list, OUT_OF_WINDOW);
                 }
                 self.held = list;
             }
-            None if ahead(self.fin) => self.skip(way, self.fin),
+            None if ahead(self.fin) => self.skip(output, self.fin),
             None => self.flags &= !FIN,
         }
     }
 
     /// Abandons gaps that the other end has acknowledged, since their bytes were sent but not
     /// captured. Only a gap before held data or before the end is abandoned at once.
-    pub(super) fn resolve_acknowledged(&mut self, way: &mut SideOutput<'_, '_, '_>) {
+    pub(super) fn resolve_acknowledged(&mut self, output: &mut SideOutput<'_, '_, '_>) {
         let Some(number) = self.acknowledged() else { return };
         while !self.held.is_empty() && after(number, self.next) {
-            let front = way.cx.front(&self.held).map_or(number, |(key, _)| key);
-            self.advance(way, if after(front, number) { number } else { front });
+            let front = output.cx.front(&self.held).map_or(number, |(key, _)| key);
+            self.advance(output, if after(front, number) { number } else { front });
         }
         if self.has(FIN) && number == self.fin {
-            self.skip(way, number);
+            self.skip(output, number);
         }
     }
 
     /// Finishes the side: emits held data, and holes up to the last acknowledged byte. A side that
     /// was not observed emits no holes. A single acknowledged byte becomes no hole either, since it
     /// may be a FIN.
-    pub(super) fn finish(&mut self, way: &mut SideOutput<'_, '_, '_>) {
+    pub(super) fn finish(&mut self, output: &mut SideOutput<'_, '_, '_>) {
         while self.is_waiting() {
-            self.give_up(way);
+            self.give_up(output);
         }
         if !self.has(FIN) {
             let number = self.acknowledged().unwrap_or(self.next);
@@ -305,18 +305,18 @@ impl StreamSide {
             let missing = info && distance(self.next, number) > 1;
             self.fin = if missing { number } else { self.next };
             self.flags |= FIN | BROKEN;
-            self.skip(way, self.fin);
+            self.skip(output, self.fin);
         }
     }
 
     /// Emits an empty hole that marks the end of the side, unless the last block of the side marked
     /// it.
-    pub(super) fn emit_end(&mut self, way: &mut SideOutput<'_, '_, '_>) {
+    pub(super) fn emit_end(&mut self, output: &mut SideOutput<'_, '_, '_>) {
         if !self.has(END_EMITTED) {
             self.fin = self.next;
             self.flags |= FIN;
-            let end = self.prepare(way.class, way.context, hole(way, 0));
-            way.cx.make(end);
+            let end = self.prepare(output.class, output.context, hole(output, 0));
+            output.cx.make(end);
         }
     }
 
@@ -349,12 +349,12 @@ impl StreamSide {
 }
 
 /// Returns a hole of `length` bytes.
-fn hole<'a>(way: &SideOutput<'_, '_, '_>, length: u32) -> Block<'a> {
+fn hole<'a>(output: &SideOutput<'_, '_, '_>, length: u32) -> Block<'a> {
     Block {
         pointer: RichPointer::hole(length),
         frame: &[],
         marks: Marks::bare(length),
-        context: way.context,
+        context: output.context,
     }
 }
 

@@ -47,7 +47,7 @@ impl SegmentLookup {
     }
 
     #[inline(never)]
-    fn any(block: &mut Block<'_>, seed: u64, now: Time) -> Self {
+    fn of_any_block(block: &mut Block<'_>, seed: u64, now: Time) -> Self {
         let reason = match layers::segment(block) {
             Ok(Some(segment)) => return Self::new(block, &segment, seed, now),
             Ok(None) => NOT_TCP,
@@ -184,7 +184,7 @@ impl Tcp {
             let mut block = batch.block(l);
             *found = match layers::plain_segment(&mut block) {
                 Some(segment) => SegmentLookup::new(&block, &segment, seed, now),
-                None => SegmentLookup::any(&mut block, seed, now),
+                None => SegmentLookup::of_any_block(&mut block, seed, now),
             };
             batch.set_marks(l, block.marks);
         }
@@ -216,10 +216,10 @@ impl Tcp {
                 false => cx.consume(&data),
             };
         }
-        self.any_block(data, *key, info, cx);
+        self.process_any_block(data, *key, info, cx);
     }
 
-    fn any_block<'a>(
+    fn process_any_block<'a>(
         &mut self,
         data: Block<'a>,
         key: u64,

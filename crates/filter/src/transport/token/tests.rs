@@ -19,7 +19,7 @@ fn sealed(number: u64) -> Frame {
     frame
 }
 
-fn why(words: &[&str], frames: &[Frame]) -> Vec<Option<&'static str>> {
+fn unanswered_reasons(words: &[&str], frames: &[Frame]) -> Vec<Option<&'static str>> {
     answers(&TOKEN, words, frames).iter().map(|answer| answer.why).collect()
 }
 
@@ -35,9 +35,9 @@ fn h22_tag_matches_the_documented_format() {
     let mut six = Frame::ipv6(17, &Frame::udp(4000, 53, &payload).bytes[34..]);
     let address = |last| [&[0x20, 1, 0x0d, 0xb8][..], &[0; 11], &[last]].concat();
     six.put(22, &[address(1), address(2)].concat());
-    assert_eq!(why(&[KEY], &[four]), [None]);
-    assert_eq!(why(&[KEY, "covers=4"], &[six.clone()]), [None]);
-    assert_eq!(why(&[KEY], &[six]), [Some("forged")]);
+    assert_eq!(unanswered_reasons(&[KEY], &[four]), [None]);
+    assert_eq!(unanswered_reasons(&[KEY, "covers=4"], &[six.clone()]), [None]);
+    assert_eq!(unanswered_reasons(&[KEY], &[six]), [Some("forged")]);
 }
 
 #[test]
@@ -57,7 +57,11 @@ fn h22_every_covered_bit_counts() {
         for bit in 0..8 {
             let mut wrong = good.clone();
             wrong.bytes[at] ^= 1 << bit;
-            assert_eq!(why(&[KEY], &[wrong, good.clone()]), [Some("forged"), None], "{at}.{bit}");
+            assert_eq!(
+                unanswered_reasons(&[KEY], &[wrong, good.clone()]),
+                [Some("forged"), None],
+                "{at}.{bit}"
+            );
         }
     }
     let last = good.bytes.len() - 1;
@@ -65,14 +69,18 @@ fn h22_every_covered_bit_counts() {
     beyond.bytes[last] ^= 1;
     seal(&mut beyond.bytes, &EXAM_KEY, 1, TEXT.len() - 1);
     beyond.bytes[last] ^= 1;
-    assert_eq!(why(&[KEY, "covers=14"], &[beyond]), [None], "what is not covered may be anything");
+    assert_eq!(
+        unanswered_reasons(&[KEY, "covers=14"], &[beyond]),
+        [None],
+        "what is not covered may be anything"
+    );
 }
 
 #[test]
 fn h22_number_passes_once_and_may_be_late() {
     let passes = |numbers: &[u64]| {
         let frames: Vec<Frame> = numbers.iter().map(|number| sealed(*number)).collect();
-        why(&[KEY], &frames).iter().map(Option::is_none).collect::<Vec<_>>()
+        unanswered_reasons(&[KEY], &frames).iter().map(Option::is_none).collect::<Vec<_>>()
     };
     assert_eq!(passes(&[1, 2, 2, 1, 5, 3, 4]), [true, true, false, false, true, true, true]);
     assert_eq!(passes(&[0]), [false], "numbers begin with 1");
@@ -81,7 +89,7 @@ fn h22_number_passes_once_and_may_be_late() {
     // A forged number does not use up the real one.
     let mut forged = sealed(9);
     forged.bytes[57] ^= 1;
-    let again = why(&[KEY], &[forged, sealed(9), sealed(9)]);
+    let again = unanswered_reasons(&[KEY], &[forged, sealed(9), sealed(9)]);
     assert_eq!(again, [Some("forged"), None, Some("replayed")]);
 }
 
@@ -93,11 +101,15 @@ fn h22_missing_token_has_its_reason() {
     let mut later = sealed(3);
     later.bytes[14 + 7] = 1;
     let frames = [short, cut, later, Frame::tcp(1, 2, &[0; 40]), Frame::ethernet(&[8, 6, 0, 1])];
-    let found = why(&[KEY], &frames);
+    let found = unanswered_reasons(&[KEY], &frames);
     assert_eq!(found, ["no token", "cut", "fragment", "not udp", "not ip"].map(Some));
     let mut enough = covered;
     seal(&mut enough.bytes, &EXAM_KEY, 2, 3);
-    assert_eq!(why(&[KEY, "covers=3"], &[enough]), [None], "all that is covered is here");
+    assert_eq!(
+        unanswered_reasons(&[KEY, "covers=3"], &[enough]),
+        [None],
+        "all that is covered is here"
+    );
 }
 
 #[test]

@@ -1,11 +1,11 @@
 //! `rx IF take`: receives frames by AF_XDP and withholds them from the host. [SL §5.5; CONTRACT 2,
 //! 3, 6]
 //!
-//! Out: one block per frame, in place in memory filled by the kernel: a frame buffer returns to the
-//! kernel when the last filter, sink or ring reader releases it. A packet that spans several
-//! buffers is reassembled by a copy into the general memory of its space. The point of observation
-//! is XDP, in front of generic receive offload: frames have the length delivered by the driver,
-//! VLAN tags are in place, and checksum offload is not reported.
+//! The source emits one block per frame, in place in the memory that the kernel fills. A frame
+//! buffer returns to the kernel when the last filter, sink or ring reader releases it. A packet
+//! that spans several buffers is reassembled by a copy into the general memory of its space. The
+//! point of observation is XDP, in front of generic receive offload: frames have the length
+//! delivered by the driver, VLAN tags are in place, and checksum offload is not reported.
 //!
 //! - [`device`]: sockets, memory and program of an interface, set up without loss;
 //! - [`poll_pause`]: pauses between polls at high frame rates;

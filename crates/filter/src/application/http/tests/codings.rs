@@ -29,7 +29,7 @@ fn decoded(words: &[&str], coding: &str, body: &[u8]) -> (Vec<u8>, Vec<&'static 
 }
 
 #[test]
-fn codings_are_undone() {
+fn coded_bodies_are_decoded() {
     let text = b"to be or not to be, that is the question, to be or not to be".repeat(50);
     let level = flate2::Compression::new(6);
     let gzip = gzipped(&text);
@@ -72,7 +72,7 @@ fn undecodable_body_passes_unchanged() {
 }
 
 #[test]
-fn decoded_messages_have_their_head() {
+fn head_is_emitted_before_decoded_body() {
     let gzip = gzipped(b"hello");
     let parts = [
         forward(GET),

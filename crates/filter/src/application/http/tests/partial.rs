@@ -69,8 +69,8 @@ fn single_direction_is_described() {
 #[test]
 fn client_is_detected_without_a_handshake() {
     let (seen, _) = midstream(&[], true, &[backward(GET), forward(OK)]);
-    let ways: Vec<(u32, bool)> = seen.messages.iter().map(|m| (m.class, m.back)).collect();
-    assert_eq!(ways, [(1, false), (200, true), (1200, false)]);
+    let directions: Vec<(u32, bool)> = seen.messages.iter().map(|m| (m.class, m.back)).collect();
+    assert_eq!(directions, [(1, false), (200, true), (1200, false)]);
     assert_eq!(seen.messages[0].number(Field::ServerPort), Some(4000));
     let (seen, node) =
         midstream(&[], true, &[backward("the rest of a body"), backward(OK), forward(GET)]);

@@ -110,7 +110,7 @@ fn syn_after_the_end_begins_another_session() {
 }
 
 #[test]
-fn repeated_syn_begins_nothing() {
+fn repeated_syn_begins_no_connection() {
     let mut frames = handshake();
     frames.insert(1, client(SYN, 100, b""));
     frames.extend([client(SYN, 100, b""), client(0, 101, b"abc"), client(SYN, 100, b"")]);

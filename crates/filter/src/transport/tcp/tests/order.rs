@@ -81,7 +81,7 @@ fn midstream_connection_begins_with_its_first_data() {
 }
 
 #[test]
-fn single_side_suffices() {
+fn single_observed_side_is_reassembled() {
     let frames = [
         server(SYN | ACK, 500, b"").acknowledging(101),
         server(0, 504, b"de").acknowledging(150),
@@ -109,7 +109,7 @@ fn syn_may_carry_data_and_bytes_after_fin_are_ignored() {
 }
 
 #[test]
-fn other_packets_pass_unanswered() {
+fn packets_other_than_tcp_pass_without_class() {
     let mut first = client(0, 101, b"abc");
     first.put(14 + 6, &[0x20, 0]);
     let mut later = client(0, 101, b"abc");
@@ -131,7 +131,7 @@ fn other_packets_pass_unanswered() {
 }
 
 #[test]
-fn tags_and_ipv6_are_read_through() {
+fn vlan_tagged_and_ipv6_segments_are_reassembled() {
     let tagged = |frame: Frame| {
         let bytes = [&frame.bytes[..12], &[0x81, 0, 0, 7], &frame.bytes[12..]].concat();
         Frame { bytes, ..frame }

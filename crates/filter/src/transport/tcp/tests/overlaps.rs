@@ -20,7 +20,7 @@ fn policies(old: &[(u32, &str)], new: (u32, &str)) -> [String; 6] {
 }
 
 #[test]
-fn new_segment_begins_before_the_old() {
+fn policy_decides_overlap_that_begins_before_old_segment() {
     let ends_before = policies(&[(3, "aaaa")], (1, "bbbb"));
     assert_eq!(ends_before, ["_bbaaaa", "_bbbbaa", "_bbbbaa", "_bbbbaa", "_bbbbaa", "_bbaaaa"]);
     let ends_with = policies(&[(3, "aa")], (1, "bbbb"));
@@ -30,7 +30,7 @@ fn new_segment_begins_before_the_old() {
 }
 
 #[test]
-fn new_segment_begins_with_the_old() {
+fn policy_decides_overlap_that_begins_with_old_segment() {
     let ends_before = policies(&[(1, "aaaa")], (1, "bb"));
     assert_eq!(ends_before, ["_aaaa", "_bbaa", "_aaaa", "_aaaa", "_aaaa", "_aaaa"]);
     let ends_with = policies(&[(1, "aaaa")], (1, "bbbb"));
@@ -40,7 +40,7 @@ fn new_segment_begins_with_the_old() {
 }
 
 #[test]
-fn new_segment_begins_after_the_old() {
+fn policy_decides_overlap_that_begins_after_old_segment() {
     let ends_before = policies(&[(1, "aaaa")], (2, "bb"));
     assert_eq!(ends_before, ["_aaaa", "_abba", "_aaaa", "_aaaa", "_aaaa", "_aaaa"]);
     let ends_with = policies(&[(1, "aaaa")], (3, "bb"));
@@ -50,7 +50,7 @@ fn new_segment_begins_after_the_old() {
 }
 
 #[test]
-fn new_segment_covers_several() {
+fn policy_decides_overlap_that_covers_several_segments() {
     let old = [(2, "aa"), (6, "cc"), (9, "dd")];
     let over = policies(&old, (1, "bbbbbbbbb"));
     assert_eq!(

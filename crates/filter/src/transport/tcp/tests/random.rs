@@ -14,13 +14,13 @@ const ROUNDS: usize = 300;
 #[derive(Clone, Copy, Debug)]
 struct Disturbance {
     /// One of this many segments is lost, together with its retransmissions; 0 for no loss.
-    lost: u64,
+    loss_ratio: u64,
     /// Maximum displacement of a segment by reordering, in segments.
-    moved: usize,
+    displacement_max: usize,
     /// True if parts of the data are retransmitted.
-    again: bool,
+    retransmits: bool,
     /// True if the handshake is omitted, so that the capture begins in midstream.
-    running: bool,
+    in_midstream: bool,
 }
 
 /// A conversation and its captured frames.
@@ -29,7 +29,7 @@ struct Conversation {
     sides: [Vec<u8>; 2],
     lost: [Vec<(usize, usize)>; 2],
     frames: Vec<Frame>,
-    running: bool,
+    in_midstream: bool,
 }
 
 /// A segment in flight.
@@ -58,8 +58,9 @@ impl Conversation {
                 continue;
             }
             let length = random.within(1..left.min(600) + 1);
-            let first = disturbance.running && at[side] == 0;
-            let seen = first || disturbance.lost == 0 || !random.one_in(disturbance.lost);
+            let first = disturbance.in_midstream && at[side] == 0;
+            let seen =
+                first || disturbance.loss_ratio == 0 || !random.one_in(disturbance.loss_ratio);
             let (from, to) = (at[side], at[side] + length);
             if !seen {
                 lost[side].push((from, to));
@@ -67,7 +68,7 @@ impl Conversation {
             sent.push(SentSegment { side, flags: 0, from, to, seen });
             at[side] = to;
         }
-        if disturbance.again {
+        if disturbance.retransmits {
             retransmit(random, &mut sent, &sides, &lost);
         }
         let ends: Vec<usize> = (0..2).map(|side| sides[side].len()).collect();
@@ -80,8 +81,8 @@ impl Conversation {
             seen: true,
         }));
         reorder(random, &mut sent, disturbance);
-        let frames = frames(random, port, disturbance.running, &sides, &sent);
-        Self { port, sides, lost, frames, running: disturbance.running }
+        let frames = frames(random, port, disturbance.in_midstream, &sides, &sent);
+        Self { port, sides, lost, frames, in_midstream: disturbance.in_midstream }
     }
 
     /// Asserts that the output contains this conversation.
@@ -91,7 +92,7 @@ impl Conversation {
         let streams = outcome.streams();
         for (side, sent) in self.sides.iter().enumerate() {
             let found = &streams[&(session, side == 1)];
-            assert_eq!(found.first, !self.running, "the beginning");
+            assert_eq!(found.first, !self.in_midstream, "the beginning");
             assert!(found.ended, "the end");
             assert_eq!(
                 merge_adjacent(&found.holes),
@@ -148,8 +149,8 @@ fn retransmit(
 /// Reorders segments. In a midstream capture the first segment of each side stays first.
 fn reorder(random: &mut Random, sent: &mut [SentSegment], disturbance: Disturbance) {
     for at in 0..sent.len() {
-        let other = (at + random.within(0..disturbance.moved + 1)).min(sent.len() - 1);
-        let begins = |s: &SentSegment| disturbance.running && s.from == 0;
+        let other = (at + random.within(0..disturbance.displacement_max + 1)).min(sent.len() - 1);
+        let begins = |s: &SentSegment| disturbance.in_midstream && s.from == 0;
         if !sent[at..=other].iter().any(begins) {
             sent.swap(at, other);
         }
@@ -161,7 +162,7 @@ fn reorder(random: &mut Random, sent: &mut [SentSegment], disturbance: Disturban
 fn frames(
     random: &mut Random,
     port: u16,
-    running: bool,
+    in_midstream: bool,
     sides: &[Vec<u8>; 2],
     sent: &[SentSegment],
 ) -> Vec<Frame> {
@@ -175,7 +176,7 @@ fn frames(
         0 => Frame::segment((4000, port), flags, sequence, bytes),
         _ => Frame::segment((port, 4000), flags, sequence, bytes).swapped(),
     };
-    if !running {
+    if !in_midstream {
         let begins = |side: usize| segment(side, SYN, starts[side].wrapping_sub(1), b"");
         frames.extend([begins(0), begins(1).acknowledging(starts[0])]);
     }
@@ -211,10 +212,10 @@ fn interleave(random: &mut Random, conversations: &[Conversation]) -> Vec<Frame>
 
 fn random_disturbance(random: &mut Random, lost: u64) -> Disturbance {
     Disturbance {
-        lost,
-        moved: *random.pick(&[0, 1, 3, 10]),
-        again: random.one_in(2),
-        running: random.one_in(4),
+        loss_ratio: lost,
+        displacement_max: *random.pick(&[0, 1, 3, 10]),
+        retransmits: random.one_in(2),
+        in_midstream: random.one_in(4),
     }
 }
 
