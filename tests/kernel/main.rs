@@ -127,13 +127,13 @@ fn every_twin_handles_frames_cut_at_every_length() {
 
 #[test]
 fn twins_are_sure_of_plain_captures() {
-    assert_twins_are_sure(corpus::plain);
+    assert_twins_are_sure(corpus::application_traffic);
 }
 
 #[test]
 fn corpus_twins_are_sure_of_external_captures() {
     if testkit::corpus().is_some() {
-        assert_twins_are_sure(corpus::outside);
+        assert_twins_are_sure(corpus::external);
     }
 }
 

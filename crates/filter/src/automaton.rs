@@ -1,9 +1,10 @@
-//! Pattern matching over segmented text, by an automaton whose entire state is one number.
+//! Pattern automaton for segmented text; its entire state between segments is one number.
 //!
-//! In: patterns, once; then the pieces of a text, each with the [`MatchState`] left by the previous
-//! piece. Out: the state after the piece, and the lowest index of a pattern with a match that
-//! *ends* in it. Segmentation changes nothing: a match may span pieces. All matches count, not only
-//! leftmost ones, so that the result does not depend on earlier matches. [SL §6.1 Table I]
+//! Input: patterns, once; then the pieces of a text, each with the [`MatchState`] left by the
+//! previous piece. Output: the state after the piece, and the lowest index of a pattern with a
+//! match that *ends* in it. The result is independent of the segmentation, because a match may span
+//! pieces. All matches count, not only leftmost ones, so that the result does not depend on earlier
+//! matches. [SL §6.1 Table I]
 //!
 //! The automaton is regex-automata's dense DFA. It reports a match one byte late, because
 //! assertions (`$`, `\b`) inspect the next byte, which is not known yet at the end of a piece. A
@@ -33,7 +34,7 @@ pub(crate) struct Automaton {
     settled: Vec<bool>,
     skip: Option<LiteralSkip>,
     fingerprint: u32,
-    /// The last reachable state.
+    /// The reachable state with the highest number.
     last: StateID,
 }
 
@@ -60,9 +61,9 @@ pub(crate) struct CompileOptions {
 /// Prefilter: while no match is in progress, bytes are skipped until a literal occurs.
 struct LiteralSkip {
     literals: Prefilter,
-    /// Maximum length of a literal's proper prefix, which may end a piece.
+    /// Maximum length in bytes of a literal's proper prefix, with which a piece may end.
     tail: usize,
-    /// Start states (no match in progress), one per preceding byte.
+    /// Start states (no match in progress), indexed by the preceding byte.
     starts: Vec<StateID>,
 }
 
@@ -110,8 +111,8 @@ impl Automaton {
         MatchState(self.after_hole.as_u32() + 1)
     }
 
-    /// Continues from `state`: returns the new state, and the lowest number below `below` of a
-    /// pattern with a match that ends in these bytes. `last` marks the end of the text.
+    /// Continues from `state` over `bytes`. Returns the new state, and the lowest index below
+    /// `below` of a pattern with a match that ends in `bytes`. `last` marks the end of the text.
     #[inline]
     pub(crate) fn read(
         &self,
@@ -256,7 +257,7 @@ pub(crate) struct PatternError {
     pub(crate) which: Option<usize>,
     /// Byte range in the pattern; `None` for all of it.
     pub(crate) at: Option<Range<usize>>,
-    /// Description.
+    /// Description of the error.
     pub(crate) what: String,
     /// Suggested correction.
     pub(crate) hint: Option<String>,
@@ -371,8 +372,8 @@ fn fingerprint(dfa: &dense::DFA<Vec<u32>>) -> u32 {
     twox_hash::XxHash32::oneshot(0, bytes.get(padding..).unwrap_or_default())
 }
 
-/// Returns the highest state reachable from these. State numbers are multiples of the stride, so
-/// every multiple up to the result is a state.
+/// Returns the highest state reachable from the states `from`. State numbers are multiples of the
+/// stride, so every multiple up to the result is a state.
 fn last(dfa: &dense::DFA<Vec<u32>>, from: impl Iterator<Item = StateID>) -> StateID {
     let bytes: Vec<u8> =
         dfa.byte_classes().representatives(0..=u8::MAX).filter_map(|unit| unit.as_u8()).collect();
@@ -395,7 +396,8 @@ fn last(dfa: &dense::DFA<Vec<u32>>, from: impl Iterator<Item = StateID>) -> Stat
     last
 }
 
-/// Returns the offset, from `at` on, of the first occurrence of up to three bytes, or the length.
+/// Returns the offset, at or after `at`, of the first byte that equals one of up to three bytes
+/// `among`; the length of `bytes` if there is none.
 #[inline]
 fn nearest(bytes: &[u8], among: &[u8], at: usize) -> usize {
     let rest = among.get(at..).unwrap_or_default();

@@ -1,12 +1,12 @@
 //! Access to headers through the marks of a block (CONTRACT 4).
 //!
-//! In: a block. Out: the offsets and kinds of its network and transport headers. Marks act as a
-//! cache: missing ones are computed by one pass of `wire::layers` and recorded, so only the first
+//! Input: a block. Output: the offsets and kinds of its network and transport headers. Marks act as
+//! a cache: missing ones are computed by one pass of `wire::layers` and recorded, so only the first
 //! filter of a chain parses.
 //!
 //! Only the first [`HEAD`] bytes of a frame are parsed, even if more are present, so that the
-//! result is the same for a head and for the whole frame (CONTRACT 14). Lengths beyond it are
-//! checked against `marks.captured`, never against the slice.
+//! result is the same for a head and for the whole frame (CONTRACT 14). Lengths that extend beyond
+//! this head are checked against `marks.captured`, never against the slice.
 
 use crate::contract::{Block, Reason};
 use abi::Marks;
@@ -38,13 +38,13 @@ pub enum HeaderError {
     Cut,
     /// Too many extension headers or tags.
     TooDeep,
-    /// A later fragment, without the transport header.
+    /// A fragment other than the first, which has no transport header.
     Fragment,
 }
 
 impl HeaderError {
-    /// Names of the reasons in a description, in variant order. A filter without use for `fragment`
-    /// may omit it.
+    /// Names of the reasons in a description, in variant order. A filter that never returns
+    /// `fragment` may omit this name.
     pub const NAMES: [&'static str; 5] = ["not ip", "malformed", "cut", "too deep", "fragment"];
 
     /// Returns this reason, the same for every description that [`HeaderError::assert_names`]
@@ -65,7 +65,7 @@ impl HeaderError {
         }
     }
 
-    /// Returns the reason for an incomplete pass over the layers.
+    /// Returns the reason why parsing stopped before the last layer.
     fn of(layers: &Layers) -> Self {
         let faults = layers.faults;
         match layers.network {
@@ -305,8 +305,8 @@ pub fn flow(block: &Block<'_>, protocol: u8, ports: Ports) -> Option<Flow> {
     Some(Flow { source, target, protocol, ports: Some(ports) })
 }
 
-/// Returns the flow of any IP packet; without ports if its transport protocol has none, or if
-/// another fragment holds them.
+/// Returns the flow of any IP packet, without ports if the transport protocol has none or if
+/// another fragment contains them.
 pub fn any_flow(block: &mut Block<'_>) -> Result<Flow, HeaderError> {
     let layers = parse(block);
     Flow::of(&layers, head(block)).ok_or_else(|| HeaderError::of(&layers))

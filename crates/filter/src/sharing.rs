@@ -1,11 +1,13 @@
-//! Sharding key of a block: assigns blocks to replicas of a filter without splitting a session.
+//! Sharding key of a block, which assigns blocks to replicas of a filter without splitting a
+//! session.
 //!
-//! In: a block. Out: a number that is the same for all blocks of a session, both ways, on every
-//! machine. [Par §IV-A], [Th §5.4; CONTRACT 16]
+//! Input: a block. Output: a number that is the same for all blocks of a session, both ways, on
+//! every machine. [Par §IV-A], [Th §5.4; CONTRACT 16]
 //!
-//! For a filter that tracks sessions itself it is a hash of addresses and ports, or of the
+//! For a filter that tracks sessions itself, the key is a hash of addresses and ports, or of the
 //! addresses alone if the filter also reassembles fragments, which have no ports. After a filter
-//! that assigned sessions it is the session number. Blocks without a session share one number.
+//! that assigned sessions, the key is the session number. Blocks without a session share one
+//! number.
 
 use crate::contract::Block;
 use crate::layers;
@@ -29,7 +31,7 @@ pub enum Sharing {
 pub(crate) const SEED: u64 = 0;
 
 impl Sharing {
-    /// Returns the number that blocks of one session share.
+    /// Returns the sharding key of a block, equal for all blocks of one session.
     #[inline]
     #[must_use]
     pub fn number(self, block: &Block<'_>) -> u64 {
@@ -43,7 +45,7 @@ impl Sharing {
     }
 
     /// Emits the computation of [`Sharing::number`] as eBPF, for blocks with a flow; other blocks
-    /// leave by these exits. A twin does not know session numbers.
+    /// leave by `exits`. Session numbers are unavailable in the kernel.
     pub(crate) fn emit_number<'s>(
         self,
         s: &mut Scope<'s, '_>,
@@ -92,7 +94,7 @@ impl Sharing {
     }
 }
 
-/// Loads the ports of both ends, zero for protocols without ports.
+/// Emits loads of the source and destination ports, which are zero for protocols without ports.
 fn both_ports<'s>(s: &mut Scope<'s, '_>, l4: Transport<'s>, exits: TwinExits<'s>) -> [Wide<'s>; 2] {
     let (source, target) = (s.var(0), s.var(0));
     s.arm(|t, done| {
@@ -110,7 +112,8 @@ fn both_ports<'s>(s: &mut Scope<'s, '_>, l4: Transport<'s>, exits: TwinExits<'s>
     [s.get(source), s.get(target)].map(|port: Num<'s>| s.widen(port))
 }
 
-/// Sums `end` of `wire::flow` over both ends; a missing port is not mixed in.
+/// Emits the sum of the function `end` of `wire::flow` over both endpoints; a missing port is not
+/// mixed in.
 fn both_ends<'s>(
     s: &mut Scope<'s, '_>,
     halves: [(Wide<'s>, Wide<'s>); 2],
@@ -140,7 +143,7 @@ fn flow(block: &Block<'_>) -> Option<Flow> {
     }
 }
 
-/// Spreads consecutive numbers over all bits.
+/// Spreads the bits of consecutive numbers over the entire word.
 const fn spread(number: u64) -> u64 {
     let mixed = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     mixed ^ mixed >> 32

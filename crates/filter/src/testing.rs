@@ -2,7 +2,7 @@
 //! filter and adds up its ledger. Compiled for tests only (feature `testing`).
 //!
 //! The space stores all blocks until it is dropped, so that tests can inspect them; it edits only
-//! copies, and runs out of memory when its cells are used up.
+//! copies of blocks, and is out of memory when all cells are used.
 
 use crate::contract::{
     Amount, Arguments, Batch, Block, ClassifyContext, Columns, Counts, Description, Fill, Filter,
@@ -215,7 +215,7 @@ impl Node {
         }
     }
 
-    /// Returns the filter's report.
+    /// Returns the report of the filter.
     #[must_use]
     pub fn report(&self) -> Report {
         self.filter.report()
@@ -373,7 +373,7 @@ pub fn arguments(description: &'static Description, words: &[&str]) -> Result<Ar
     }
 }
 
-/// Key for all tests; the file name is ignored.
+/// Key that every key file contains in tests; the file name is ignored.
 pub const EXAM_KEY: Key = Key(*b"a key for tests!");
 
 /// A key provider without files.

@@ -1,7 +1,7 @@
-//! Texts: sequences of blocks within which a match may span blocks.
+//! Position of a block within a text, which is a sequence of blocks that a match may span.
 //!
-//! In: a block. Out: the position of the block in a text: beginning, continuation, end, or all of
-//! the text. A text is one direction of a connection, a message (its description, then its
+//! Input: a block. Output: the position of the block in a text: beginning, continuation, end, or
+//! all of the text. A text is one direction of a connection, a message (its description, then its
 //! fragments), a datagram, or a block without a session.
 
 use crate::contract::Block;
@@ -48,7 +48,8 @@ fn is_last(flags: Flags) -> bool {
     flags.has(Flags::LAST) || flags.has(Flags::END)
 }
 
-/// Returns true if the block is a UDP datagram: it is an entire text, whatever its flow.
+/// Returns true if the block is a UDP datagram, which is an entire text even if it belongs to a
+/// flow.
 fn is_datagram(block: &Block<'_>) -> bool {
     block.marks.is_frame() && layers::ip_protocol(&mut block.clone()) == Ok(protocol::UDP)
 }

@@ -1,10 +1,11 @@
 //! Header access for twins: the eBPF counterpart of [`crate::layers`].
 //!
-//! In: the layers known from previous twins. Out: handles to the network and transport headers.
-//! Twins parse Ethernet frames. Rare or long cases are unsure and go to the user implementation,
-//! never answered approximately (CONTRACT 18): fragments, more than two tags, 802.3 with a length,
-//! IP without a length (offload, jumbograms), truncated options, and IPv6 extension headers other
-//! than at most two short hop-by-hop, routing or destination ones.
+//! Input: the layers known from previous twins. Output: handles to the network and transport
+//! headers. Twins parse Ethernet frames. In rare or long cases a twin is unsure and leaves the
+//! block to the user implementation; it never answers approximately (CONTRACT 18). These cases are
+//! fragments, more than two tags, 802.3 with a length, IP without a length (offload, jumbograms),
+//! truncated options, and IPv6 extension headers other than at most two short hop-by-hop, routing
+//! or destination ones.
 //!
 //! A tag that the kernel keeps beside the frame is read as if it were inline (CONTRACT 3).
 
@@ -91,7 +92,7 @@ fn version<'s>(s: &mut Scope<'s, '_>, on: Layers<'s>, cut: Exit<'s>) -> Num<'s> 
     s.get(kind)
 }
 
-/// Leaves to `other` unless `kind` announces a tag.
+/// Emits an exit to `other` unless the EtherType `kind` announces a tag.
 pub(crate) fn only_tag<'s>(s: &mut Scope<'s, '_>, kind: Num<'s>, other: Exit<'s>) {
     if !s.hook().has_link_header() {
         return s.leave(other);
@@ -132,7 +133,7 @@ pub(crate) fn tag<'s>(
     (s.get(control), s.get(next), s.get_at(behind))
 }
 
-/// Continues only if `kind` is neither a tag nor a length.
+/// Emits an exit to `unsure` if the EtherType `kind` announces a tag or is a length.
 pub(crate) fn only_plain<'s>(s: &mut Scope<'s, '_>, kind: Num<'s>, unsure: Exit<'s>) {
     for tag in [vlan::CUSTOMER, vlan::SERVICE, vlan::STACKED] {
         s.only(kind, Cmp::Ne, u32::from(tag), unsure);
@@ -184,7 +185,7 @@ pub(crate) fn whole_packet<'s>(
     Ok(packet(s, Layers { at: on.frame, length: None, next, tags: 0, ..on }, exits))
 }
 
-/// Leaves as unsure if the view includes a tag beside the frame.
+/// Emits an exit as unsure if the view includes a tag that the kernel keeps beside the frame.
 pub(crate) fn only_inside<'s>(s: &mut Scope<'s, '_>, on: Layers<'s>) {
     if on.length.is_none() && on.tags == 0 && s.has_tag_beside() {
         let unsure = s.unsure();
@@ -228,7 +229,7 @@ pub(crate) fn datagram<'s>(
     (header, s.sub(stated, HEADER))
 }
 
-/// The port that a twin answers.
+/// The port whose number a twin returns as the class.
 #[derive(Clone, Copy)]
 pub(crate) enum Port {
     Source,
@@ -292,7 +293,7 @@ pub(crate) fn network_or<'s>(
     (kind, if on.linked { s.usually(l3, ethernet::LENGTH as u16) } else { l3 })
 }
 
-/// Returns the protocol, the length of the data, and their position.
+/// Returns the protocol, and the length and position of the data.
 fn ipv4<'s>(
     s: &mut Scope<'s, '_>,
     l3: FramePos<'s>,
@@ -322,7 +323,7 @@ fn ipv4<'s>(
     (protocol, rest, s.advance_by(l3, bytes, IPV4_HEADER_MAX, exits.malformed))
 }
 
-/// Returns the protocol after the extension headers, the length of the data, and their position.
+/// Returns the protocol after the extension headers, and the length and position of the data.
 fn ipv6<'s>(
     s: &mut Scope<'s, '_>,
     l3: FramePos<'s>,
@@ -359,7 +360,8 @@ fn ipv6<'s>(
     (s.get(number), s.get(length), s.get_at(data))
 }
 
-/// Continues if `kind` is a supported extension header; leaves to `upper` if it is none.
+/// Emits a test that continues if `kind` is a supported extension header, exits to `unsure` if it
+/// is an unsupported one, and exits to `upper` if it is no extension header.
 fn only_extension<'s>(s: &mut Scope<'s, '_>, kind: Num<'s>, unsure: Exit<'s>, upper: Exit<'s>) {
     use protocol::{AH, DESTINATION, FRAGMENT, HIP, HOP_BY_HOP, MOBILITY, ROUTING, SHIM6};
     for other in [FRAGMENT, AH, MOBILITY, HIP, SHIM6] {

@@ -1,4 +1,5 @@
-//! Properties of every filter in the catalog: one loop each, no code for any filter.
+//! Tests of properties that every filter in the catalog has, each as one loop over the catalog
+//! without code for individual filters.
 //!
 //! Names and texts; the kind against the filter's effect on blocks; classes and reasons against its
 //! description; no panic on any bytes; heads against whole frames; marks against a fresh parse; and
@@ -511,7 +512,7 @@ fn corpus_filters_pass_all_exams_on_external_captures() {
         assert_recorded_layers_agree,
         assert_saved_state_continues,
     ] {
-        exam(corpus::outside);
+        exam(corpus::external);
     }
 }
 

@@ -1,4 +1,4 @@
-//! `dns` on external captures: its descriptions agree with other tools.
+//! Tests of `dns` on external captures: the descriptions agree with the output of other tools.
 //!
 //! zeek's `dns.log` has a line per query with its response; suricata's tests count events with
 //! certain fields. Exceptions are listed with their reasons.

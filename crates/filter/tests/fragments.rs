@@ -1,4 +1,4 @@
-//! Reassembly on external captures, against other tools.
+//! Tests of reassembly on external captures, against the results of other tools.
 //!
 //! Judges: tshark, datagram by datagram and byte by byte, over every external capture with
 //! fragments; pcapplusplus, whole frames; suricata, the events of its fragment tests; zeek, the
@@ -16,7 +16,7 @@ use wire::ip::Fragment;
 
 /// The output of `ip` for a capture.
 struct ReassemblyOutput {
-    /// ReassemblyOutput frames, by the number of the completing frame.
+    /// Reassembled datagrams, by the number of the completing frame.
     joined: BTreeMap<usize, JoinedDatagram>,
     /// Counters: drops, missing answers, others.
     counts: BTreeMap<&'static str, u64>,

@@ -1,4 +1,4 @@
-//! The metamorphic exam: a frame changed around its packet keeps every answer.
+//! The metamorphic exam: checks that changes of a frame outside its packet change no answer.
 //!
 //! Two implementations that make the same mistake agree with each other, so the twin exam cannot
 //! find it. This exam compares each implementation with itself: padding after the packet, a

@@ -1,5 +1,5 @@
-//! `tls` on external captures: suricata's tests count connections by server name and protocols; for
-//! some captures the hellos found by `tshark` are listed here.
+//! Tests of `tls` on external captures: suricata's tests count connections by server name and
+//! protocols; for some captures the hellos found by `tshark` are listed here.
 //!
 //! Compared manually with `tshark` over all captures: over TCP it finds the same hellos, except for
 //! one in SSL 2.0 format, one after a MySQL greeting, one that is inconsistent, and one of a server
@@ -103,21 +103,21 @@ fn v21_hellos_are_described_whole_cut_and_alone() {
         ("malformed", &[]),
     ] {
         let messages = hellos(&testkit::generated::capture_path(&format!("tls/{name}.pcap")));
-        assert_eq!(shown(&messages), wanted, "{name}");
+        assert_eq!(hello_rows(&messages), wanted, "{name}");
     }
 }
 
 #[test]
 fn corpus_tshark_finds_the_same_hellos() {
     let Some(cases) = testkit::cases() else { return };
-    for (path, wanted) in KNOWN {
+    for (path, wanted) in KNOWN_HELLOS {
         let messages = hellos(&cases.join("pcapplusplus").join(path));
-        assert_eq!(shown(&messages), *wanted, "{path}");
+        assert_eq!(hello_rows(&messages), *wanted, "{path}");
     }
 }
 
 /// Returns version, server name, protocols and cipher suite of each hello.
-fn shown(messages: &[DescribedMessage]) -> Vec<[String; 4]> {
+fn hello_rows(messages: &[DescribedMessage]) -> Vec<[String; 4]> {
     let fields = [Field::TlsVersion, Field::ServerName, Field::Alpn, Field::Cipher];
     messages.iter().map(|message| fields.map(|field| message.all(field).join(","))).collect()
 }
@@ -126,7 +126,7 @@ type Hellos<'h> = &'h [[&'h str; 4]];
 
 /// Version, server name, protocols and cipher suite of each hello, by capture; a ServerHello has
 /// the client's server name.
-const KNOWN: &[(&str, Hellos<'_>)] = &[
+const KNOWN_HELLOS: &[(&str, Hellos<'_>)] = &[
     (
         "ExamplesTest/pcap_examples/tls.pcap",
         &[

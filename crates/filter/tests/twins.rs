@@ -133,7 +133,7 @@ fn twins_answer_frames_truncated_to_every_length() {
 #[test]
 fn corpus_twins_answer_truncated_external_frames() {
     if testkit::corpus().is_some() {
-        assert_truncated_frames_answered(corpus::outside);
+        assert_truncated_frames_answered(corpus::external);
     }
 }
 
@@ -154,13 +154,13 @@ fn assert_truncated_frames_answered(captured: corpus::Captured) {
 
 #[test]
 fn twins_are_sure_of_plain_captures() {
-    assert_plain_frames_answered(corpus::plain);
+    assert_plain_frames_answered(corpus::application_traffic);
 }
 
 #[test]
 fn corpus_twins_are_sure_of_external_captures() {
     if testkit::corpus().is_some() {
-        assert_plain_frames_answered(corpus::outside);
+        assert_plain_frames_answered(corpus::external);
     }
 }
 

@@ -1,9 +1,9 @@
 //! `blank`: overwrites bytes in view.
 //!
-//! In: anything. Out: the same block with some bytes overwritten, so that a capture can be shared
-//! without its payload: `rx | ip | tcp | blank | pcap headers.pcap` preserves headers, lengths and
-//! times. Checksums are not updated, so that the change is detectable. Only the range to overwrite
-//! is requested for writing. [SL §6.1, rewriting]
+//! Input: any blocks. Output: the same block with some bytes overwritten, so that a capture can be
+//! shared without its payload: `rx | ip | tcp | blank | pcap headers.pcap` preserves headers,
+//! lengths and times. Checksums are not updated, so that the change is detectable. Only the range
+//! to overwrite is requested for writing. [SL §6.1, rewriting]
 
 use crate::prelude::*;
 

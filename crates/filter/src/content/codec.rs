@@ -1,6 +1,6 @@
-//! Compressed formats, for `compress` and `decompress`.
+//! Encoder and decoder for the compressed formats of `compress` and `decompress`.
 //!
-//! In: the bytes of a block. Out: converted bytes in a reused buffer, or an error. Output is
+//! Input: the bytes of a block. Output: converted bytes in a reused buffer, or an error. Output is
 //! bounded before it is produced, against decompression bombs.
 
 use super::lz4;
@@ -26,13 +26,13 @@ pub(super) enum Format {
 /// An error in a conversion.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum CodecError {
-    /// The input does not begin like the format.
+    /// The input does not begin with a header of the format.
     Format,
     /// Invalid code, length or checksum.
     Corrupt,
     /// Truncated input.
     Cut,
-    /// The output would exceed the maximum block length or the ratio.
+    /// The output would exceed the maximum block length, or the maximum ratio of output to input.
     TooLarge,
     /// Trailing bytes of another format.
     Trailing,
@@ -129,8 +129,8 @@ impl Decoder {
         Ok(self.out.get(..used).unwrap_or_default())
     }
 
-    /// Decodes one member into the buffer after the first `used` bytes; returns the number of bytes
-    /// consumed and the new end of the output.
+    /// Decodes one gzip member or LZ4 frame into the buffer, after the first `used` bytes; returns
+    /// the number of bytes consumed and the new end of the output.
     fn member(
         &mut self,
         bytes: &[u8],

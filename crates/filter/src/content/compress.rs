@@ -1,8 +1,8 @@
 //! `compress`: replaces the view by its compressed form.
 //!
-//! In: anything. Out: bytes, one block per block; the frame around the view is dropped. Each block
-//! is a complete gzip member or LZ4 frame, so that it can be read alone, and their concatenation is
-//! a valid file. [SL §4.2], [Par §IV]
+//! Input: any blocks. Output: bytes, one block per block; of the frame around the view, only the
+//! headers that identify the flow are kept. Each block is a complete gzip member or LZ4 frame, so
+//! that it can be read alone, and their concatenation is a valid file. [SL §4.2], [Par §IV]
 
 use super::codec::{Encoder, FORMATS, Format};
 use crate::prelude::*;

@@ -1,6 +1,6 @@
 //! `decompress`: replaces the view by its decompressed form.
 //!
-//! In: blocks with complete members of a compressed format in view. Out: bytes, one block per
+//! Input: blocks with complete members of a compressed format in view. Output: bytes, one block per
 //! block. A block that cannot be decompressed passes unchanged and without a class, and the reason
 //! is counted: `decompress |0 files bad/` stores such blocks. [SL §4.2]
 

@@ -1,9 +1,9 @@
 //! The LZ4 frame format, specification 1.6.4.
 //!
-//! In: one frame at the start of some bytes. Out: its contents, appended to a buffer. `lz4_flex`
-//! decodes the blocks; the frame is parsed here, because that crate's reader allocates and zeroes
-//! up to 8 MB per frame as its header claims, and accepts a frame truncated between two blocks.
-//! Dictionaries, legacy and skippable frames are rejected.
+//! Input: one frame at the start of some bytes. Output: its contents, appended to a buffer.
+//! `lz4_flex` decodes the blocks; the frame is parsed here, because that crate's reader allocates
+//! and zeroes up to 8 MB per frame as its header claims, and accepts a frame truncated between two
+//! blocks. Dictionaries, legacy and skippable frames are rejected.
 
 use super::codec::CodecError;
 use lz4_flex::block::{DecompressError, decompress_into_with_dict};

@@ -1,7 +1,8 @@
 //! `match`: classifies by the first of several patterns in the view.
 //!
-//! In: anything, searched within its view. Out: the same block with the class. Patterns are bytes,
-//! written as text or in hexadecimal; one pass searches for all. [SL §6.1 Table I], [Th §5.2.1]
+//! Input: any blocks, each searched within its view. Output: the same block with the class.
+//! Patterns are bytes, written as text or in hexadecimal; one pass searches for all. [SL §6.1 Table
+//! I], [Th §5.2.1]
 //!
 //! Matches across two blocks of a stream are not found.
 
@@ -115,25 +116,25 @@ trait PatternSearch: Send {
     fn first(&self, bytes: &[u8]) -> Option<usize>;
 }
 
-/// Search for one byte at one offset.
+/// Search for a byte at a fixed offset of the view.
 struct ByteAtOffset {
     at: usize,
     byte: u8,
 }
 
-/// Search for one pattern anywhere.
+/// Search for a single pattern at any offset of the view.
 struct OnePattern(Finder<'static>);
 
-/// Search for patterns at one offset.
+/// Search for patterns at a fixed offset of the view.
 struct AtOffset {
     at: usize,
     patterns: Vec<Vec<u8>>,
     nocase: bool,
 }
 
-/// Search for several patterns anywhere, with two automata. The first is fast on text without
-/// matches and finds the start of the leftmost match; from there the second finds all matches,
-/// because the first pattern of the list may match later than others.
+/// Search for several patterns at any offset of the view, with two automata. The first is fast on
+/// text without matches and finds the start of the leftmost match; from there the second finds all
+/// matches, because the first pattern of the list may match later than others.
 struct ManyPatterns {
     leftmost: AhoCorasick,
     all: AhoCorasick,
@@ -250,7 +251,8 @@ fn emit<'s>(a: &Arguments, s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>)
     Ok(Answer::new(s.get(class), on))
 }
 
-/// Maximum total length of a twin's patterns in bytes: each word of them is a comparison.
+/// Maximum total length of a twin's patterns in bytes; each four bytes of a pattern cost one
+/// comparison.
 const TWIN_BYTES_MAX: usize = 2048;
 
 /// Takes up to four bytes of a pattern for one load: their number, their value, and the mask that

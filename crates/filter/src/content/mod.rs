@@ -13,8 +13,8 @@ mod lz4;
 use crate::layers;
 use crate::prelude::*;
 
-/// Replaces the view of a lane by `bytes`; its addresses stay known. Without memory the lane ends,
-/// and is counted.
+/// Replaces the view of a lane by `bytes` and keeps the headers with the addresses. If there is no
+/// memory, ends the lane and counts the loss.
 fn replace_block<'a>(batch: &mut Batch<'a>, l: Lane, cx: &mut LaneContext<'_, 'a>, bytes: &[u8]) {
     batch.set(l, with_headers(batch.block(l)));
     cx.replace_view(batch, l, bytes);

@@ -1,6 +1,6 @@
-//! `pcap` in the middle of a request: the stream of a capture file.
+//! `pcap` in the middle of a request, where it emits the bytes of a capture file.
 //!
-//! In: any views into frames. Out: the bytes of a pcap file, for each session its own: a file
+//! Input: any views into frames. Output: the bytes of a pcap file, for each session its own: a file
 //! header with the first frame, then one record for each frame, both directions in one stream. A
 //! frame that follows itself in several views is recorded once. At the end of a request `pcap` is
 //! the sink, which writes the file. [SL §4.2, `rx | ip | tcp | pcap | compress | files`]
@@ -53,7 +53,7 @@ fn make(arguments: &Arguments) -> Result<Filter, Mistake> {
 struct Trace {
     /// Pointer to the last recorded frame.
     last: RichPointer,
-    /// Link type of the first frame, and 1; 0 before the first frame.
+    /// Link type of the first frame, plus 1; 0 before the first frame.
     link: u32,
     /// The directions that have ended: bit 0 forward, bit 1 backward.
     ended: u32,
@@ -111,7 +111,8 @@ impl Trace {
         BlockMetadata { flags: first.with(end), ..block.context }
     }
 
-    /// Emits the record of a frame, behind the file header if it is the first.
+    /// Emits the record of a frame, preceded by the file header if the frame is the first of the
+    /// session.
     fn record<'a>(
         &mut self,
         block: &Block<'a>,

@@ -1,8 +1,8 @@
 //! Facts that the planner needs about sources and sinks, but not about filters.
 //!
-//! In: arguments. Out: plain data. The crate `endpoint` fills in one [`EndpointFacts`] per entry of
-//! its catalog; `pipeline`, which cannot import it, receives them through the registry (CONTRACT
-//! 27).
+//! Input: arguments. Output: plain data. The crate `endpoint` fills in one [`EndpointFacts`] per
+//! entry of its catalog; `pipeline`, which cannot import it, receives them through the registry
+//! (CONTRACT 27).
 
 mod observed;
 
@@ -10,7 +10,7 @@ pub use observed::{ObservedSource, SourceOverlap};
 
 use crate::contract::Arguments;
 
-/// Returns the attach point of a source, or the reason why it has none.
+/// Function that returns the attach point of a source, or the reason why the source has none.
 type FindAttach = fn(&Arguments) -> Result<Attach, String>;
 
 /// Facts about a source, sink or program in addition to its [`Description`](crate::Description).
@@ -62,8 +62,9 @@ pub struct Attach {
     /// True if accepted frames are redirected and do not reach the host's stack (CONTRACT 2);
     /// otherwise the program only observes.
     pub takes: bool,
-    /// True if only the frames that the source's expression matches are taken from the host. With
-    /// `takes` they are redirected; without, they are copied like observed ones and then dropped.
+    /// True if only the frames that match the source's expression are taken from the host. If
+    /// `takes` is true, these frames are redirected; otherwise they are copied like observed frames
+    /// and then dropped.
     pub flows: bool,
     /// True to attach to the sockets of the request's user, in both directions, instead of an
     /// interface (CONTRACT 22); packets then start at layer 3.

@@ -1,4 +1,5 @@
-//! Data observed by a source, from which `++` detects sources of the same blocks (CONTRACT 10).
+//! Data observed by a source. A comparison of two sources tells `++` if both yield the same blocks
+//! (CONTRACT 10).
 
 /// The data that a source observes.
 #[derive(Clone, PartialEq, Eq, Debug)]

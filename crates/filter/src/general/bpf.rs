@@ -1,13 +1,13 @@
 //! `bpf`: tests if a pcap-filter(7) expression accepts the frame.
 //!
-//! In: any view into a frame; the expression applies to the whole frame. Out: the same block with
-//! class 1 or no class. [SL §4.2, `rx | bpf "tcp" | user`]
+//! Input: any view into a frame; the expression applies to the whole frame. Output: the same block
+//! with class 1 or no class. [SL §4.2, `rx | bpf "tcp" | user`]
 //!
-//! An expression is compiled per link type: on creation for those of its source, as far as they are
-//! known, so that `check` reports errors ([`validate`]); for others when their first frame arrives.
-//! On link types where no frame can match, blocks have no class. Expressions that the
-//! built-in compiler does not support go to the compiler in the arguments (CONTRACT 27); [`names`]
-//! resolves names.
+//! An expression is compiled per link type: at creation for the known link types of the source, so
+//! that `check` reports errors ([`validate`]), and for any other link type when the first frame of
+//! this type arrives. On link types where no frame can match, blocks have no class. Expressions
+//! that the built-in compiler does not support go to the compiler in the arguments (CONTRACT 27);
+//! [`names`] resolves names.
 
 mod compile;
 pub mod flows;
@@ -88,7 +88,7 @@ pub fn is_expression(text: &str) -> bool {
     !text.trim().is_empty() && classic::name_queries(text).is_ok()
 }
 
-/// A compiled expression: the filter `bpf`, and a test for triggers.
+/// A compiled expression; used by the filter `bpf` and by triggers.
 #[derive(Debug)]
 pub struct Matcher {
     arguments: Arguments,
@@ -202,7 +202,8 @@ mod tests {
         assert_eq!(why, [Some("link type"), Some("no match"), Some("link type")]);
     }
 
-    /// BACnet MS/TP: the built-in compiler does not know the offset of the protocol number.
+    /// Link type of BACnet MS/TP, for which the built-in compiler has no offset of the protocol
+    /// number.
     const BACNET: u16 = 165;
     const WLAN: u16 = 105;
 

@@ -1,8 +1,9 @@
-//! `join`: the end of a split.
+//! `join`: the filter at which the branches of a split reunite.
 //!
-//! In: the outputs of several branches. Out: the same blocks in the order of the branches' input.
-//! The order is the work of the arcs that lead here (CONTRACT 16), for any filter behind branches;
-//! this one gives the place a name, as the sources write it. [Th §5.4]
+//! Input: the outputs of several branches. Output: the same blocks in the order of the branches'
+//! input. The arcs that lead to the filter restore the order (CONTRACT 16), as they do for any
+//! filter after branches. `join` does nothing but give this position a name, as in the Streamline
+//! thesis. [Th §5.4]
 
 use crate::prelude::*;
 

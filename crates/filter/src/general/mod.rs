@@ -1,4 +1,4 @@
-//! Filters of no particular layer.
+//! Filters that belong to no particular protocol layer.
 
 pub mod bpf;
 pub mod join;

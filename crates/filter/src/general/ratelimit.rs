@@ -1,11 +1,11 @@
 //! `ratelimit`: limits the rate of blocks.
 //!
-//! In: anything. Out: the conforming blocks. The generic cell rate algorithm of ATM (ITU-T I.371)
-//! has one number as its state, the time at which the next block is due at an even rate; a block
-//! may arrive earlier by an allowance derived from `burst`. It is equivalent to a token bucket of
-//! two numbers, but one number can be exchanged atomically between processors. The clock is the
-//! path's, in the kernel the machine's. The arrival time of a block is its timestamp, however long
-//! it waited in a batch. [SL §6.1 Table I; CONTRACT 11]
+//! Input: any blocks. Output: the conforming blocks. The generic cell rate algorithm of ATM (ITU-T
+//! I.371) has one number as its state, the time at which the next block is due at an even rate; a
+//! block may arrive earlier by an allowance derived from `burst`. It is equivalent to a token
+//! bucket of two numbers, but one number can be exchanged atomically between processors. The filter
+//! uses the path's clock; the twin uses the kernel's clock. The arrival time of a block is its
+//! timestamp, however long it waited in a batch. [SL §6.1 Table I; CONTRACT 11]
 
 use crate::prelude::*;
 use crate::twin::Emitted;
@@ -58,8 +58,9 @@ fn make(arguments: &Arguments) -> Result<Filter, Mistake> {
     Ok(Filter::classify(RateLimit { rate, kept: Sessions::default() }))
 }
 
-/// Returns the state in which the allowance for bursts is used up, whatever a thread has let
-/// through until `now`: both together never exceed the rate by more than one block.
+/// Returns the initial state of the twin, in which the allowance for bursts is used up. Whatever
+/// the thread has passed until `now`, filter and twin together never exceed the rate by more than
+/// one block.
 fn used_up(arguments: &Arguments, now: Time) -> Vec<u8> {
     let allowance = RateParameters::new(arguments).map_or(0, |rate| rate.allowance);
     Due { next: now.saturating_add(allowance) }.as_bytes().to_vec()

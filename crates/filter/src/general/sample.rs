@@ -1,10 +1,10 @@
 //! `sample`: passes one block in `every`.
 //!
-//! In: anything. Out: the first of each `every` successive blocks. The selection depends only on
-//! block order, so that the same capture yields the same sample. The state is a private counter,
-//! which moves with the filter. [SL §6.1 Table I]
+//! Input: any blocks. Output: the first of each `every` successive blocks. The selection depends
+//! only on block order, so that the same capture yields the same sample. The state is a private
+//! counter, which moves with the filter. [SL §6.1 Table I]
 //!
-//! The twin has one counter for all processors.
+//! The twin has one counter for all CPUs.
 
 use crate::prelude::*;
 use crate::twin::Emitted;

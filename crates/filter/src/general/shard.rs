@@ -1,9 +1,9 @@
 //! `shard`: passes one of several shares of the flows.
 //!
-//! In: anything. Out: the blocks of one share, with their class. Processes that each read the whole
-//! source and begin with `shard 1 of=2` and `shard 2 of=2` together process every block once, and
-//! all blocks of a session, both ways, in the same process: [`Sharing`] determines the share.
-//! Blocks without a flow belong to the first share. [Par §IV-A], [Par §V-B]
+//! Input: any blocks. Output: the blocks of one share, with their class. Processes that each read
+//! the whole source and begin with `shard 1 of=2` and `shard 2 of=2` together process every block
+//! once, and all blocks of a session, both ways, in the same process: [`Sharing`] determines the
+//! share. Blocks without a flow belong to the first share. [Par §IV-A], [Par §V-B]
 //!
 //! The twin computes the same share.
 

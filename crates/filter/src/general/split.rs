@@ -1,11 +1,11 @@
 //! `split`: numbers blocks so that several filters share the work.
 //!
-//! In: anything. Out: the same, with a class from 1 to `ways`: `split 2 | (|1 regex a + |2 regex
-//! a)`. By flow, all packets of a connection have the same class, both ways, on every machine: the
-//! hash is that of `wire::flow` without a seed [Par §IV-A]. By block, classes rotate. [Th §5.4,
-//! `split_rr`]
+//! Input: any blocks. Output: the same blocks, with a class from 1 to `ways`: `split 2 | (|1 regex
+//! a + |2 regex a)`. By flow, all packets of a connection have the same class, both ways, on every
+//! machine: the hash is that of `wire::flow` without a seed [Par §IV-A]. By block, classes rotate.
+//! [Th §5.4, `split_rr`]
 //!
-//! The twin computes the same hash; by block, it has one counter for all processors.
+//! The twin computes the same hash; by block, it has one counter for all CPUs.
 
 use crate::layers::{self, HEAD, HeaderError};
 use crate::prelude::*;
@@ -52,8 +52,8 @@ Not answered, by flow: `not ip`, `malformed`, `cut`, `too deep`.",
     ..Description::EMPTY
 };
 
-/// `split_rr`: splits in turn. The checks add the number of branches and their labels
-/// (`pipeline/check/spread.rs`).
+/// The description of `split_rr`, which assigns blocks to the branches in round-robin order. The
+/// checks add the number of branches and their labels (`pipeline/check/spread.rs`).
 pub const SPLIT_RR: Description = Description {
     name: "split_rr",
     summary: "share blocks out among the branches behind it, in turn",
@@ -160,7 +160,7 @@ fn emit<'s>(a: &Arguments, s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>)
     Ok(Answer::new(s.add(rest, 1), on))
 }
 
-/// Emits the twin of a split in turn.
+/// Emits the twin of a round-robin split.
 fn emit_in_turn<'s>(
     a: &Arguments,
     s: &mut Scope<'s, '_>,

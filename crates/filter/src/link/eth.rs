@@ -1,7 +1,7 @@
 //! `eth`: validates the link header, classifies by EtherType, moves the view past the header.
 //!
-//! In: frames of any link type that `wire` supports. Out: packets, viewed from the network header
-//! or the first VLAN tag. For link types without an EtherType the class is the corresponding
+//! Input: frames of any link type that `wire` supports. Output: packets, viewed from the network
+//! header or the first VLAN tag. For link types without an EtherType the class is the corresponding
 //! EtherType, so that `eth |ip` means the same on Ethernet, on a tunnel and on loopback. [SL §4.1]
 //!
 //! Deviation: IEEE 802.3 frames with a length and no SNAP header have no EtherType, and no class;
@@ -76,10 +76,10 @@ impl Lanes for Eth {
     }
 }
 
-/// Returns the EtherType in the link header, and the offset of the header that it announces.
+/// Returns the EtherType in the link header, and the offset of the header after the link header.
 fn link_header(block: &mut Block<'_>) -> Result<(u16, u16), Reason> {
-    /// Offset of the type in a cooked header of version 2; in all other headers the type is the
-    /// last field.
+    /// Offset of the EtherType in a Linux cooked header of version 2. In all other link headers the
+    /// EtherType is the last field.
     const COOKED2_TYPE: usize = 0;
     if let Some(ethertype) = layers::marked_type(block) {
         return Ok((ethertype, block.marks.network));

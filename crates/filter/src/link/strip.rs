@@ -1,11 +1,11 @@
 //! `strip`: removes headers or leading bytes.
 //!
-//! In: frames and packets. Out: the same without their link header, without a tag, or without their
-//! first bytes. Removal changes offsets and copies nothing, except that the addresses before a tag
-//! are moved. [SL §2, header stripping], [Th Table 5.1]
+//! Input: frames and packets. Output: the frames and packets without their link header, without a
+//! tag, or without their first bytes. Removal changes offsets and copies nothing, except that the
+//! addresses before a tag are moved. [SL §2, header stripping], [Th Table 5.1]
 //!
-//! The twin edits the frame, so it runs only on redirected frames. At traffic control it can only
-//! remove a tag.
+//! The twin edits the frame, so it runs only on redirected frames. At the traffic-control hook it
+//! can only remove a tag.
 
 use crate::prelude::*;
 use crate::twin::{self, Emitted};
@@ -140,7 +140,7 @@ fn without_bytes(block: Block<'_>, bytes: u32) -> Result<Block<'_>, Reason> {
     Ok(stripped)
 }
 
-/// Length of addresses, tag, and the type after it, in bytes.
+/// Length in bytes of the addresses, the tag, and the EtherType after the tag.
 const TAGGED_SIZE: usize = ethernet::LENGTH + vlan::LENGTH;
 
 fn has_tag(block: &Block<'_>) -> bool {

@@ -1,8 +1,8 @@
 //! `vlan`: classifies by VLAN id, moves the view past the tag.
 //!
-//! In: frames, or packets from `eth`. Out: packets, viewed after the first tag at or after the
-//! start of the view; so `vlan | vlan` parses two tags, outer first. Id 0 (priority only) is class
-//! `zero` (CONTRACT 9). At most eight tags are followed.
+//! Input: frames, or packets from `eth`. Output: packets, viewed after the first tag at or after
+//! the start of the view; so `vlan | vlan` parses two tags, outer first. Id 0 (priority only) is
+//! class `zero` (CONTRACT 9). At most eight tags are followed.
 
 use crate::layers;
 use crate::prelude::*;

@@ -1,8 +1,8 @@
 //! `count`: counts messages, blocks and the bytes in their views.
 //!
-//! In: anything. Out: the same. Reads rich pointers, no bytes: the description of a message is
-//! recognized as a first block with an empty view. The counters are a private session of plain
-//! data, which moves with the filter. [SL §6.1 Table I]
+//! Input: any blocks. Output: the same blocks. Reads rich pointers, no bytes: the description of a
+//! message is recognized as a first block with an empty view. The counters are a private session of
+//! plain data, which moves with the filter. [SL §6.1 Table I]
 
 use crate::prelude::*;
 use crate::twin::Emitted;
@@ -73,7 +73,7 @@ impl Statistics for Count {
 }
 
 /// Returns true for the description that begins a message: a first block with an empty view that is
-/// no hole. The end of a direction without data is an empty hole.
+/// not a hole. (An empty hole ends a direction that had no data.)
 fn is_description(pointer: RichPointer, context: BlockMetadata) -> bool {
     pointer.length() == 0 && !pointer.is_hole() && context.flags.has(Flags::FIRST)
 }

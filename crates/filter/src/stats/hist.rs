@@ -1,8 +1,8 @@
 //! `hist`: a histogram of the intervals between blocks, or of their lengths.
 //!
-//! In: anything. Out: the same. Reads rich pointers and timestamps, no bytes. Buckets double in
-//! width, so that 65 of them cover nanoseconds to hours; the state is a private session of plain
-//! data. [SL §6.1 Table I]
+//! Input: any blocks. Output: the same blocks. Reads rich pointers and timestamps, no bytes.
+//! Buckets double in width, so that 65 of them cover nanoseconds to hours; the state is a private
+//! session of plain data. [SL §6.1 Table I]
 //!
 //! Intervals are computed from block timestamps, not from the path's clock, so that a replay gives
 //! the capture's histogram at any speed.
@@ -47,7 +47,7 @@ fn make(arguments: &Arguments) -> Result<Filter, Mistake> {
     Ok(Filter::statistics(Hist { of: Quantity::new(arguments), seen: Sessions::default() }))
 }
 
-/// One bucket for 0, and one per power of two in 64 bits.
+/// Number of buckets: one for 0, and one per power of two in 64 bits.
 const BUCKETS: usize = 65;
 
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable)]
@@ -173,7 +173,7 @@ fn format_time(ns: u64) -> String {
     format!("{} {name}", text.trim_end_matches('0').trim_end_matches('.'))
 }
 
-/// Emits the twin, for which the time of a block is the kernel's clock when it is processed.
+/// Emits the twin, which uses the kernel's clock at the time of processing as the time of a block.
 fn emit<'s>(a: &Arguments, s: &mut Scope<'s, '_>, on: Layers<'s>, _: Exit<'s>) -> Emitted<'s> {
     let seen = s.state(size_of::<Histogram>() as u16);
     match Quantity::new(a) {
@@ -189,8 +189,8 @@ fn emit<'s>(a: &Arguments, s: &mut Scope<'s, '_>, on: Layers<'s>, _: Exit<'s>) -
     Ok(Answer::new(on.class, on))
 }
 
-/// Emits the code that records an arrival. If another processor runs between its two steps, it
-/// records a wrong interval.
+/// Emits the code that records an arrival. If another CPU records an arrival between the two steps
+/// of this code, the recorded interval is wrong.
 fn emit_arrival<'s>(s: &mut Scope<'s, '_>, seen: TwinState<'s>) {
     let now = s.now();
     let last = s.exchange(seen, LAST, now);

@@ -1,7 +1,7 @@
 //! `inspect`: statistics of contents: lengths, printable share, entropy.
 //!
-//! In: anything. Out: the same. Reads every byte in view and changes nothing; the state is a count
-//! per byte value, in a private session of plain data.
+//! Input: any blocks. Output: the same blocks. Reads every byte in view and changes nothing; the
+//! state is a count per byte value, in a private session of plain data.
 
 use crate::prelude::*;
 use zerocopy::{FromBytes, Immutable, IntoBytes};

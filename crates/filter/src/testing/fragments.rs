@@ -39,7 +39,7 @@ impl Fragment {
         piece.with(Flags::FIRST)
     }
 
-    /// Returns the same piece with additional flags.
+    /// Returns the piece with additional flags.
     #[must_use]
     pub fn with(self, flags: Flags) -> Self {
         Self { flags: self.flags.with(flags), ..self }
@@ -47,9 +47,9 @@ impl Fragment {
 
     /// Returns the pieces of a text split at these offsets.
     #[must_use]
-    pub fn cut(session: u32, text: &[u8], places: &[usize]) -> Vec<Self> {
-        let from = std::iter::once(0).chain(places.iter().copied());
-        let to = places.iter().copied().chain(std::iter::once(text.len()));
+    pub fn split_at(session: u32, text: &[u8], offsets: &[usize]) -> Vec<Self> {
+        let from = std::iter::once(0).chain(offsets.iter().copied());
+        let to = offsets.iter().copied().chain(std::iter::once(text.len()));
         let mut pieces: Vec<Self> =
             from.zip(to).map(|(from, to)| Self::of(session, &text[from..to])).collect();
         if let Some(first) = pieces.first_mut() {
@@ -91,7 +91,8 @@ impl<'a> Space<'a> {
     }
 }
 
-/// Runs pieces, in one batch, through a filter that leaves blocks in their lanes.
+/// Runs pieces, in one batch, through a filter that leaves blocks in their lanes; returns an answer
+/// for each piece.
 ///
 /// # Panics
 /// Panics if there are more pieces than lanes.

@@ -1,4 +1,4 @@
-//! Literal frames: valid headers of minimum length, with all other fields zero.
+//! Literal frames with valid headers of minimum length; all other fields are zero.
 
 use super::ETHERNET;
 use wire::ip::protocol;
@@ -12,7 +12,7 @@ pub struct Frame {
     pub bytes: Vec<u8>,
     /// Length on the wire in bytes, if longer than the captured bytes.
     pub wire_length: Option<u32>,
-    /// Timestamp.
+    /// Timestamp in ns.
     pub time: u64,
 }
 
@@ -94,7 +94,8 @@ impl Frame {
         self.bytes[at..at + bytes.len()].copy_from_slice(bytes);
     }
 
-    /// Returns the same frame truncated to a captured length.
+    /// Returns the frame truncated to `length` captured bytes; its length on the wire stays
+    /// unchanged.
     #[must_use]
     pub fn captured(mut self, length: usize) -> Self {
         self.wire_length = Some(u32::try_from(self.bytes.len()).unwrap_or(u32::MAX));
@@ -102,7 +103,7 @@ impl Frame {
         self
     }
 
-    /// Returns the same frame at this time.
+    /// Returns the frame with this timestamp in ns.
     #[must_use]
     pub fn at(mut self, time: u64) -> Self {
         self.time = time;

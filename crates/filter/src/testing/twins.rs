@@ -1,5 +1,6 @@
-//! Test support for twins: every chain of twins that the forms allow, as one program, and a judge
-//! that runs the user implementations, in addition to the interpreter and the kernel.
+//! Test support for twins: emits every chain of twins that the forms allow as one program, and
+//! provides a judge that runs the user implementations, for comparison with the interpreter and the
+//! kernel.
 
 use super::example::examined_words;
 use super::{Arena, ETHERNET, Frame, Node, Space, arguments};

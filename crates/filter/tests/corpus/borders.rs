@@ -240,7 +240,7 @@ fn tokens() -> Vec<Vec<u8>> {
     frames
 }
 
-/// Returns frames with pending transport checksums: the sum of the pseudo header only.
+/// Returns frames with pending transport checksums, which cover only the pseudo header.
 pub(crate) fn pending_checksums() -> Vec<Vec<u8>> {
     let mut frames = spread(40);
     for frame in &mut frames {

@@ -22,14 +22,15 @@ pub(crate) fn captured(each: usize) -> Vec<Frame> {
     first(&testkit::generated_captures(), each)
 }
 
-/// Returns the first `each` packets of every generated capture of plain traffic.
-pub(crate) fn plain(each: usize) -> Vec<Frame> {
+/// Returns the first `each` packets of every generated capture of valid application traffic, such
+/// as DNS, HTTP and TLS.
+pub(crate) fn application_traffic(each: usize) -> Vec<Frame> {
     let kinds = ["dns/", "http/", "mixed/", "streams/", "text/", "tls/", "web"];
     first(&testkit::generated_captures().with_prefixes(&kinds), each)
 }
 
 /// Returns the first `each` packets of every external capture.
-pub(crate) fn outside(each: usize) -> Vec<Frame> {
+pub(crate) fn external(each: usize) -> Vec<Frame> {
     first(&testkit::corpus().expect("the outside cases are here"), each)
 }
 

@@ -107,7 +107,7 @@ fn deciding_byte_is_the_same_for_any_segmentation() {
         let mut filter = node(other);
         for (description, way, text, decides) in signature_samples() {
             for at in 0..=text.len() {
-                let cut: Vec<Fragment> = Fragment::cut(7, &text, &[at]);
+                let cut: Vec<Fragment> = Fragment::split_at(7, &text, &[at]);
                 let cut: Vec<Fragment> = cut.into_iter().map(|piece| piece.with(way)).collect();
                 let yes = u32::from(std::ptr::eq(other, description));
                 let first = if at >= decides { yes } else { 0 };
@@ -138,7 +138,7 @@ fn random_segmentation_and_moves_change_nothing() {
             (0..random.within(0..9)).map(|_| random.within(0..text.len() + 1)).collect();
         places.sort_unstable();
         let mut end = 0;
-        for piece in Fragment::cut(3, text, &places) {
+        for piece in Fragment::split_at(3, text, &places) {
             end += piece.bytes.len();
             let class = classes(one, &[piece.with(*way)]);
             assert_eq!(class, [u32::from(end >= *decides)], "{places:?} {}", text.escape_ascii());
@@ -157,7 +157,8 @@ fn similar_texts_are_not_recognized() {
             for way in [Flags::NONE, Flags::BACKWARD] {
                 let whole = Fragment::of(0, &text).with(way);
                 assert_eq!(classes(&mut filter, &[whole]), [0], "`{}`: {brief}", description.name);
-                let cut: Vec<Fragment> = Fragment::cut(1, &text, &[text.len() / 3, text.len() / 2]);
+                let cut: Vec<Fragment> =
+                    Fragment::split_at(1, &text, &[text.len() / 3, text.len() / 2]);
                 let cut: Vec<Fragment> = cut.into_iter().map(|piece| piece.with(way)).collect();
                 let found = classes(&mut filter, &cut);
                 assert_eq!(found, [0, 0, 0], "`{}`: {brief}", description.name);

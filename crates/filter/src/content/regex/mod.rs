@@ -1,9 +1,9 @@
 //! `regex`: classifies by the first of several regular expressions with a match that ends in the
 //! block.
 //!
-//! In: anything, searched within its view. Out: the same block with the class. A match may span
-//! blocks of a connection or message, independent of segmentation: the state between blocks is one
-//! number per direction of each session. [SL §6.1 Table I], [Th §5.2.1]
+//! Input: any blocks, each searched within its view. Output: the same block with the class. A match
+//! may span blocks of a connection or message, independent of segmentation: the state between
+//! blocks is one number per direction of each session. [SL §6.1 Table I], [Th §5.2.1]
 //!
 //! The sources classify packets. Here the class of a block is that of the matches that end in it,
 //! as `grep` reports the line and Suricata the packet that completes a match, since that requires
@@ -97,7 +97,7 @@ struct Regex {
     sessions: Sessions<SessionSearch>,
 }
 
-/// The searches in the two directions of a session.
+/// State of the searches in both directions of a session.
 #[derive(FromBytes, IntoBytes, Immutable, Default, Clone, Copy, PartialEq, Debug)]
 #[repr(C)]
 struct SessionSearch {
@@ -107,7 +107,7 @@ struct SessionSearch {
     fingerprint: u32,
 }
 
-/// The search in one text.
+/// State of the search in one text.
 #[derive(FromBytes, IntoBytes, Immutable, Default, Clone, Copy, PartialEq, Debug)]
 #[repr(C)]
 struct TextSearch {
@@ -164,8 +164,8 @@ impl Classify for Regex {
 }
 
 impl Regex {
-    /// Searches a piece of a session; returns the number, from 1, of the first pattern with a match
-    /// in it, with `keep` also of earlier matches; `None` without a match.
+    /// Searches a piece of a session. Returns the number, from 1, of the first pattern with a match
+    /// that ends in the piece or, with `keep`, in an earlier piece; `None` without a match.
     fn search_session(
         &mut self,
         session: u64,

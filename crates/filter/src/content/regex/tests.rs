@@ -14,21 +14,30 @@ fn classes(answers: &[Answer]) -> Vec<u32> {
     answers.iter().map(|answer| answer.class.0).collect()
 }
 
-fn alone(words: &[&str], contents: &[&[u8]]) -> Vec<u32> {
+fn frame_classes(words: &[&str], contents: &[&[u8]]) -> Vec<u32> {
     let frames: Vec<Frame> = contents.iter().map(|bytes| Frame::of(1, bytes)).collect();
     classes(&answers(&REGEX, words, &frames))
 }
 
-fn of(words: &[&str], fragments: &[Fragment]) -> Vec<u32> {
+fn fragment_classes(words: &[&str], fragments: &[Fragment]) -> Vec<u32> {
     classes(&pieces(&mut node(words), fragments))
 }
 
 #[test]
 fn block_without_session_is_searched_alone() {
-    assert_eq!(alone(&["b+c", "^a"], &[b"abbc", b"abb", b"c", b"xa", b""]), [1, 2, 0, 0, 0]);
-    assert_eq!(alone(&["(?i)get /", r"\xff\x00"], &[b"GeT /", b"\xff\0", b"\xc3\xbf"]), [1, 2, 0]);
-    assert_eq!(alone(&["a.b", "(?s)a.b"], &[b"a\xffb", b"a\nb"]), [1, 2]);
-    assert_eq!(alone(&[r"\bcat\b", "cat$"], &[b"a cat", b"cats cat", b"bobcat"]), [1, 1, 2]);
+    assert_eq!(
+        frame_classes(&["b+c", "^a"], &[b"abbc", b"abb", b"c", b"xa", b""]),
+        [1, 2, 0, 0, 0]
+    );
+    assert_eq!(
+        frame_classes(&["(?i)get /", r"\xff\x00"], &[b"GeT /", b"\xff\0", b"\xc3\xbf"]),
+        [1, 2, 0]
+    );
+    assert_eq!(frame_classes(&["a.b", "(?s)a.b"], &[b"a\xffb", b"a\nb"]), [1, 2]);
+    assert_eq!(
+        frame_classes(&[r"\bcat\b", "cat$"], &[b"a cat", b"cats cat", b"bobcat"]),
+        [1, 1, 2]
+    );
 }
 
 #[test]
@@ -36,12 +45,16 @@ fn match_is_answered_where_it_ends() {
     let text = b"..needle..";
     for at in 1..text.len() {
         let wanted = if at >= 8 { [1, 0] } else { [0, 1] };
-        assert_eq!(of(&["needle"], &Fragment::cut(5, text, &[at])), wanted, "cut at {at}");
+        assert_eq!(
+            fragment_classes(&["needle"], &Fragment::split_at(5, text, &[at])),
+            wanted,
+            "cut at {at}"
+        );
     }
     let each: Vec<usize> = (1..text.len()).collect();
-    let bytes = of(&["needle"], &Fragment::cut(5, text, &each));
+    let bytes = fragment_classes(&["needle"], &Fragment::split_at(5, text, &each));
     assert_eq!(bytes, [0, 0, 0, 0, 0, 0, 0, 1, 0, 0]);
-    let kept = of(&["needle", "keep=yes"], &Fragment::cut(5, text, &each));
+    let kept = fragment_classes(&["needle", "keep=yes"], &Fragment::split_at(5, text, &each));
     assert_eq!(kept, [0, 0, 0, 0, 0, 0, 0, 1, 1, 1]);
 }
 
@@ -50,7 +63,7 @@ fn directions_and_sessions_are_separate_texts() {
     let ne = |session| Fragment::of(session, b"ne");
     let edle = |session| Fragment::of(session, b"edle");
     let back = |piece: Fragment| piece.with(Flags::BACKWARD);
-    let found = of(
+    let found = fragment_classes(
         &["needle", "keep=yes"],
         &[ne(1), ne(2), back(edle(1)), edle(1), back(ne(1)), edle(3), edle(2), back(edle(2))],
     );
@@ -62,7 +75,7 @@ fn messages_and_holes_restart_the_search() {
     let (ne, edle) = (Fragment::of(1, b"ne"), Fragment::of(1, b"edle"));
     let first = |piece: &Fragment| piece.clone().with(Flags::FIRST);
     let last = |piece: &Fragment| piece.clone().with(Flags::LAST);
-    let found = |pieces: &[Fragment]| of(&["needle|^edle"], pieces);
+    let found = |pieces: &[Fragment]| fragment_classes(&["needle|^edle"], pieces);
     assert_eq!(found(&[ne.clone(), edle.clone()]), [0, 1]);
     assert_eq!(found(&[last(&ne), edle.clone()]), [0, 1], "a text begins behind the last piece");
     assert_eq!(found(&[first(&ne), first(&edle)]), [0, 1], "`^edle`");
@@ -70,7 +83,10 @@ fn messages_and_holes_restart_the_search() {
     assert_eq!(found(&[Fragment::hole(1, 9), edle.clone()]), [0, 0], "not where it begins");
     let empty = Fragment::of(1, b"");
     assert_eq!(found(&[ne.clone(), empty.clone(), edle.clone(), empty]), [0, 0, 1, 0]);
-    assert_eq!(of(&["needle", "keep=yes"], &[first(&ne), edle, first(&ne)]), [0, 1, 0]);
+    assert_eq!(
+        fragment_classes(&["needle", "keep=yes"], &[first(&ne), edle, first(&ne)]),
+        [0, 1, 0]
+    );
 }
 
 #[test]
@@ -78,11 +94,11 @@ fn lookahead_match_waits_for_the_next_byte() {
     let end = Fragment::of(1, b"").with(Flags::END);
     let cat = Fragment::of(1, b"a cat");
     let with = |text: &[u8]| Fragment::of(1, text);
-    assert_eq!(of(&[r"cat\b"], &[cat.clone(), with(b"s")]), [0, 0]);
-    assert_eq!(of(&[r"cat\b"], &[cat.clone(), with(b" s")]), [0, 1]);
-    assert_eq!(of(&[r"cat$"], &[cat.clone(), end.clone()]), [0, 1]);
-    assert_eq!(of(&[r"cat$"], &[cat.clone().with(Flags::END)]), [1]);
-    assert_eq!(of(&[r"\bcat"], &[cat, end]), [1, 0], "known at once, and said once");
+    assert_eq!(fragment_classes(&[r"cat\b"], &[cat.clone(), with(b"s")]), [0, 0]);
+    assert_eq!(fragment_classes(&[r"cat\b"], &[cat.clone(), with(b" s")]), [0, 1]);
+    assert_eq!(fragment_classes(&[r"cat$"], &[cat.clone(), end.clone()]), [0, 1]);
+    assert_eq!(fragment_classes(&[r"cat$"], &[cat.clone().with(Flags::END)]), [1]);
+    assert_eq!(fragment_classes(&[r"\bcat"], &[cat, end]), [1, 0], "known at once, and said once");
 }
 
 #[test]
@@ -154,7 +170,7 @@ fn patterns_are_bytes() {
     assert_eq!(classes(&found), [1, 0]);
 }
 
-/// Literals across the end of a block: the prefilter must not skip too far.
+/// Checks that the prefilter does not skip a literal that spans two blocks.
 #[test]
 fn literals_are_found_across_every_block_boundary() {
     for patterns in [&["needle", "haystack"][..], &["(?i)needle"], &["nee|nex|haystack.x"]] {
@@ -162,7 +178,7 @@ fn literals_are_found_across_every_block_boundary() {
         let mut filter = node(patterns);
         for first in 0..=text.len() {
             for second in first..=text.len() {
-                let cut = Fragment::cut(1, text, &[first, second]);
+                let cut = Fragment::split_at(1, text, &[first, second]);
                 let found = classes(&pieces(&mut filter, &cut));
                 let least = found.iter().filter(|class| **class > 0).min();
                 assert_eq!(least, Some(&1), "{patterns:?} cut at {first} and {second}");
@@ -175,7 +191,7 @@ fn literals_are_found_across_every_block_boundary() {
 #[derive(Default)]
 struct ExpectedMatches(HashMap<(String, usize), Judge>);
 
-/// One byte of each kind that the patterns distinguish, and one other.
+/// One byte of each kind that the test patterns distinguish, and one byte of no such kind.
 const KINDS: &[u8] = b"abc \n_\r\xff\0";
 
 impl ExpectedMatches {
@@ -271,7 +287,7 @@ fn random_segmentation_agrees_with_the_whole_text() {
                 (0..random.within(0..6)).map(|_| random.within(0..bytes.len() + 1)).collect();
             cuts.sort_unstable();
             let way = if text % 2 == 0 { Flags::NONE } else { Flags::BACKWARD };
-            let fragments = Fragment::cut(1 + text as u32 / 2, &bytes, &cuts);
+            let fragments = Fragment::split_at(1 + text as u32 / 2, &bytes, &cuts);
             cuts.push(bytes.len());
             let mut wanted = court.classes(&patterns, &bytes, &cuts);
             if keep {

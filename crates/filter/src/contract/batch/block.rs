@@ -124,7 +124,7 @@ impl<'a> Block<'a> {
     /// Returns the marks of a new block: a copy of the [headers](Self::headers), followed by
     /// `length` bytes in view. The block is not a captured frame, but its addresses can be read.
     #[must_use]
-    pub fn marks_behind_headers(&self, length: u32) -> Marks {
+    pub fn marks_after_headers(&self, length: u32) -> Marks {
         let headers = self.headers().len() as u32;
         let mut marks = Marks::bare(headers + length);
         if headers > 0 {

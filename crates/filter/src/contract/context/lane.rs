@@ -172,7 +172,7 @@ impl<'c, 'a> LaneContext<'c, 'a> {
         let Some(block) = self.gateway.whole(batch.block(l)) else {
             return self.lost(batch, l);
         };
-        match behind_headers(self.gateway, &block, &[bytes]) {
+        match append_after_headers(self.gateway, &block, &[bytes]) {
             Some(made) => batch.set(l, made),
             None => return self.lost(batch, l),
         }
@@ -194,7 +194,7 @@ impl<'c, 'a> LaneContext<'c, 'a> {
 
 /// Creates a block with the headers, class and metadata of `block`, followed by the concatenated
 /// `parts` in view; `None` if there is no memory.
-pub(super) fn behind_headers<'a>(
+pub(super) fn append_after_headers<'a>(
     gateway: &mut (dyn Gateway<'a> + '_),
     block: &Block<'a>,
     parts: &[&[u8]],
@@ -214,7 +214,7 @@ pub(super) fn behind_headers<'a>(
             used
         })?;
     let made = pointer.length().checked_sub(headers.len() as u32)?;
-    let marks = block.marks_behind_headers(made);
+    let marks = block.marks_after_headers(made);
     let pointer = pointer.with_class(block.pointer.class).within(marks.view, made);
     Some(Block { pointer, frame, marks, context: block.context })
 }

@@ -249,7 +249,7 @@ impl<'c, 'a> StreamContext<'c, 'a> {
         context: BlockMetadata,
         parts: &[&[u8]],
     ) -> bool {
-        match super::lane::behind_headers(self.gateway, block, parts) {
+        match super::lane::append_after_headers(self.gateway, block, parts) {
             Some(made) => {
                 self.make(Block { context, ..made });
                 true

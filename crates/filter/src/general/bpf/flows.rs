@@ -1,11 +1,11 @@
 //! A pcap-filter(7) expression that selects the flows a source takes from the host: `rx IF take
 //! EXPRESSION`.
 //!
-//! In: the source's arguments `expression` and `names`, as those of a `bpf`. Out: checks of the
-//! request, and the kernel code of the decision. Frames that the expression cannot decide stay with
-//! the host. An expression that tests ports decides no fragment of a datagram, because only the
-//! first fragment has ports; all fragments stay with the host, so that it can reassemble them.
-//! [FEATURES G7; CONTRACT 2]
+//! Input: the source's arguments `expression` and `names`, as those of a `bpf`. Output: checks of
+//! the request, and the kernel code of the decision. Frames that the expression cannot decide stay
+//! with the host. An expression that tests ports cannot decide fragments of a datagram, because
+//! only the first fragment has ports; all fragments stay with the host, which can then reassemble
+//! the datagram. [FEATURES G7; CONTRACT 2]
 
 use super::compile::compile;
 use super::{names, validate};
@@ -23,7 +23,7 @@ const FRAGMENT: &str = "ip[6:2] & 0x3fff != 0 or ip6[6] = 44 or \
 /// Mask of the fragment offset in an IPv4 header.
 const OFFSET_BITS: u32 = 0x1fff;
 
-/// Returns true if a source selects flows.
+/// Returns true if a source takes only selected flows from the host.
 #[must_use]
 pub fn selects(arguments: &Arguments) -> bool {
     arguments.text(EXPRESSION).is_some()

@@ -145,7 +145,7 @@ impl fmt::Display for RecordedName {
 }
 
 impl RecordedName {
-    /// Parses the `Display` format.
+    /// Parses a recorded name in the format that `Display` prints; `None` if it is malformed.
     fn parse(word: &str) -> Option<Self> {
         let (kind, rest) = word.split_once(':')?;
         let question = QUESTIONS.into_iter().find(|question| self::word(*question) == kind)?;

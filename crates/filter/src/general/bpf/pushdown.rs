@@ -1,7 +1,7 @@
 //! Pushdown of a `bpf` into the socket filter of the source before it.
 //!
-//! In: the arguments of a `bpf`. Out: a program for `SO_ATTACH_FILTER` that rejects only frames
-//! that the `bpf` rejects. [CONTRACT 18, `ebpf::classic::kernel`]
+//! Input: the arguments of a `bpf`. Output: a program for `SO_ATTACH_FILTER` that rejects only
+//! frames that the `bpf` rejects. [CONTRACT 18, `ebpf::classic::kernel`]
 
 use super::compile::compile;
 use crate::Arguments;

@@ -1,8 +1,8 @@
 //! Checks of an expression before the first frame: errors, satisfiability, and the compiler used.
 //!
-//! In: the arguments, with the link types of the source if known. An expression that compiles for
-//! none of them is an error. With unknown link types it is compiled for Ethernet, then for every
-//! named link type.
+//! Input: the arguments, with the link types of the source if known. An expression that compiles
+//! for none of them is an error. With unknown link types it is compiled for Ethernet, then for
+//! every named link type.
 
 use super::compile::{Compiled, Programs, Refusal};
 use super::names::RecordedNames;
