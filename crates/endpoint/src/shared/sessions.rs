@@ -25,7 +25,8 @@ pub(super) struct SharedStamp {
     pub(super) begins: bool,
 }
 
-/// Bit of a stamp's second word that holds [`SharedStamp::begins`]; the others are the number.
+/// Bit of a stamp's second word that holds [`SharedStamp::begins`]. The other bits hold
+/// [`SharedStamp::number`].
 const BEGINS: u64 = 1 << 63;
 
 impl SharedStamp {

@@ -262,7 +262,7 @@ fn lost_bytes_become_a_hole_of_their_length() {
     }
 }
 
-/// Eviction order is not part of the state: here the table is large enough.
+/// The table holds all connections, because the order of eviction does not survive a state move.
 #[test]
 fn state_may_move_after_every_batch() {
     let mut random = Random::replayable();
