@@ -60,7 +60,8 @@ fn v1_analysis_reports_program_time_and_notifications() {
     let of = of.unwrap_or_else(|| panic!("{told}"));
     // Root in its own namespace may have the time measured.
     assert!(of.contains(" ns for a frame, ") && of.contains("; 500 frames, "), "{of}");
-    let doorbells = of.split(" bells").next().and_then(|head| head.rsplit(' ').next());
+    let doorbells =
+        of.split("notifications").next().and_then(|head| head.split_whitespace().last());
     let doorbells: u64 = doorbells.and_then(|number| number.parse().ok()).expect("a number");
     assert!(doorbells > 0, "{of}");
     let edge =

@@ -50,7 +50,7 @@ pub enum Fault {
         position: u64,
     },
     /// All readers of this ring have left.
-    #[error("nobody reads this ring any more")]
+    #[error("the ring has no reader left")]
     Abandoned,
     /// The operation requires a ring that keeps blocks until they are read, but this ring
     /// overwrites them.

@@ -53,7 +53,7 @@ fn list() -> String {
         }
         out.push('\n');
     }
-    out.push_str("`streamline filters NAME` tells everything about one.\n");
+    out.push_str("`streamline filters NAME` describes one in full.\n");
     out
 }
 

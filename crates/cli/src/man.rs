@@ -56,7 +56,7 @@ pub(crate) fn man(given: &ManArguments) -> Status {
             let wanted = Visible(wanted);
             terminal::complain(&format!("the manual has no page `{wanted}`{hint}"));
             terminal::note(
-                "`streamline man --into FOLDER` writes all; a filter stands in `filters`",
+                "`streamline man --into FOLDER` writes all pages; `filters` lists filters",
             );
             Status::Nothing
         }

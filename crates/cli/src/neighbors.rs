@@ -189,8 +189,8 @@ fn kind_columns(kind: &NeighborKind) -> (&'static str, Option<&'static str>, Str
                 Some(XdpMode::Device) => "in the device",
                 None => "several modes",
             };
-            let so = "meets received frames first: what it drops or redirects, no line here sees; \
-                      it has the only place of XDP, so that `take` of a whole interface is refused";
+            let so = "receives frames first: no request here sees the frames that it drops or \
+                      redirects; it occupies XDP, so `take` of a whole interface is refused";
             ("xdp", Some("received"), mode.to_owned(), so)
         }
         NeighborKind::PacketSocket { protocol, cooked } => {
@@ -205,12 +205,12 @@ fn kind_columns(kind: &NeighborKind) -> (&'static str, Option<&'static str>, Str
         }
         NeighborKind::Tcx(way, link) => {
             let how = link.map_or_else(|| "no link".to_owned(), |link| format!("link {link}"));
-            let so = "stays in the chain: lines that watch stand before it and pass every frame on \
-                      to it";
+            let so = "stays in the chain: requests that watch run before it and pass every frame \
+                      on to it";
             ("tcx", side(way), how, so)
         }
         NeighborKind::Tc(way, classifier, preference) => {
-            let so = "stays: filters of traffic control run behind all programs of TCX";
+            let so = "stays: filters of traffic control run after all programs of TCX";
             ("tc", side(way), format!("{classifier}, priority {preference}"), so)
         }
     }

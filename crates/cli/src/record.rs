@@ -15,7 +15,7 @@ use streamline::record::{Differences, Recorded, Repetition, compare};
 pub(crate) fn print_summary(summary: &Summary, given: &RunArguments) {
     let target = &summary.target;
     if let Some(why) = &summary.failure {
-        terminal::warn(&format!("the record {target} is not whole: {why}"));
+        terminal::warn(&format!("the record {target} is incomplete: {why}"));
         return;
     }
     let beyond = summary.beyond;
@@ -47,7 +47,7 @@ pub(crate) fn replay(path: &Path, given: &RunArguments) -> Result<Status, Status
     let finished = run::run_ready(ready, given)?;
     let status = run::print_results(&finished.results, given, file);
     if let (Some(into), false) = (into, given.quiet) {
-        terminal::note(&format!("what it wrote lies in {}", into.display()));
+        terminal::note(&format!("its output is in {}", into.display()));
     }
     let sentence = finished.results.sentence();
     let results = finished.end(status.number(), sentence);

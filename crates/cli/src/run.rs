@@ -205,7 +205,7 @@ fn print_analysis(results: &Results) {
         }
         Ok(0) => {}
         Ok(filters) => terminal::note(&format!(
-            "what a filter costs is learned from {} blocks on: too few came to {filters} of them",
+            "the cost of a filter is learned from {} blocks: {filters} filters received fewer",
             pipeline::explain::LEARNED_BLOCKS_MIN
         )),
     }

@@ -32,7 +32,7 @@ pub(crate) fn interface_removed(call: &'static str, name: &str, counts: FrameCou
         FrameCount::Unknown => "the interface was removed".to_owned(),
     };
     Failure::new(call, name, why)
-        .hint("all that came before was handed on; start again when the interface is back")
+        .hint("all frames before that were processed; start again when the interface is back")
 }
 
 /// Runs `work` in the named network namespace, or in this thread's namespace if `netns` is `None`.

@@ -40,7 +40,7 @@ pub enum MessageDefect {
     #[error("it is shorter than its head")]
     Short,
     /// The view exceeds the frame.
-    #[error("its view lies outside of its frame")]
+    #[error("its view is outside its frame")]
     View,
     /// A layer begins outside of the frame.
     #[error("one of its layers begins outside of its frame")]

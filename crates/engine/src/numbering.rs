@@ -114,8 +114,8 @@ impl Numbering {
         let most = SessionNumbers::LATER_MAX;
         self.is_short.then(|| {
             format!(
-                "more than {most} filters that tell sessions apart have come since the path began, \
-                 and their numbers are used up: take some out, or stop it and start another one"
+                "more than {most} filters with sessions have been added since the path began, and \
+                 their numbers are used up: stop the path and start it again"
             )
         })
     }

@@ -54,7 +54,7 @@ impl Sharing {
     ) -> Result<Wide<'s>, Unfit> {
         let (l3, l4) = twin::whole_packet(s, on, exits)?;
         let ends = match self {
-            Self::Session => return Err(Unfit::new("sessions are told apart in threads")),
+            Self::Session => return Err(Unfit::new("sessions are identified in threads only")),
             Self::Flow => both_ports(s, l4, exits).map(Some),
             Self::Addresses => [None; 2],
         };

@@ -374,7 +374,7 @@ pub enum Error {
         slices: usize,
     },
     /// The range exceeds the aggregate.
-    #[error("bytes {from} to {to} do not lie in an aggregate of {length}")]
+    #[error("bytes {from} to {to} exceed an aggregate of {length}")]
     OutOfRange {
         /// Start of the range in bytes.
         from: usize,

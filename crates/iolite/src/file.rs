@@ -228,8 +228,7 @@ pub enum Refusal {
     NotReadable,
     /// The file is in a user-space file system, possibly of an untrusted user.
     #[error(
-        "the file lies in a file system in user space, which may let readers wait for \
-         ever: ask for a copy"
+        "the file is in a user-space file system, which may block readers for ever: ask for a copy"
     )]
     InUserSpace,
     /// The mode of the file denies this user read access.

@@ -254,8 +254,8 @@ impl RemoteRequest {
         let unasked = (why == EndCause::Ended).then(|| "the daemon has taken it away".to_owned());
         if let Some(why) = reason.or(unasked) {
             let failure = Failure::new("watch", &self.interface, escape_hidden(&why));
-            let hint = "what came before was handed on; `--embedded` runs it without the daemon, \
-                        with the rights of whoever starts it";
+            let hint = "all frames before that were processed; `--embedded` runs it without the \
+                        daemon, with your own rights";
             self.set_failure(failure.hint(hint));
         }
         let ended = ended.as_deref().and_then(FinalCounters::from_text);

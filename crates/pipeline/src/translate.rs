@@ -34,8 +34,8 @@ const TCPDUMP: &str = "is written for tcpdump";
 const GREP: &str = "is written for grep";
 const SHELL: &str = "is written for a shell";
 const CLASS_AS_ARGUMENT: &str =
-    "has a class for an argument: classes stand on the arc behind the filter";
-const MISPLACED_OPTION: &str = "has an option of the request: those stand before the first filter";
+    "has a class for an argument: classes are written on the arc after the filter";
+const MISPLACED_OPTION: &str = "has an option of the request: those precede the first filter";
 
 /// The first words of a stage, with the message and the equivalent.
 const WORDS: &[(&[&str], &str, Equivalent)] = &[

@@ -150,7 +150,7 @@ fn o9_refused_filters_run_in_the_next_space_with_the_reason() {
     let text = explain::text(&second, &case.machine);
     let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(text.contains(&format!("kernel: {why}")), "{text}");
-    assert!(text.contains("kernel: behind `dport`, which the kernel refused"), "{text}");
+    assert!(text.contains("kernel: after `dport`, which the kernel refused"), "{text}");
     assert!(second.replan_without(&case.machine, &refused).is_none(), "nothing new");
     let all = [KernelRefusal { node: node("rx"), why: "no such interface".to_owned() }];
     let third = second.replan_without(&case.machine, &all).unwrap().unwrap();
@@ -219,7 +219,7 @@ fn explain_and_dot_name_filters_evaluated_ahead() {
     );
     assert!(
         explain::help(&RX, planner_registry().endpoint(&RX))
-            .contains("    asks ahead    what the first filter behind it asks")
+            .contains("    asks ahead    the condition of the next filter")
     );
     let bpf = filter::catalog::FILTERS.iter().find(|entry| entry.name == "bpf").unwrap();
     assert!(

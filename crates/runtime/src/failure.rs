@@ -209,7 +209,7 @@ impl fmt::Display for PathFailure {
             Cause::Program(bad) => write!(f, "`{node}`: {bad}"),
             Cause::ExitUnknown(error) => write!(f, "`{node}`: {error}"),
             Cause::OtherProcess { what, .. } => f.write_str(what),
-            Cause::Ring(why) => write!(f, "the ring behind `{node}`: {why}"),
+            Cause::Ring(why) => write!(f, "the ring after `{node}`: {why}"),
             Cause::Panic { message, .. } => {
                 write!(f, "`{node}` has a bug and ended its path: {message}")
             }

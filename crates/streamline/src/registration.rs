@@ -49,7 +49,8 @@ impl Registration {
             Ok(worker) => {
                 if worker.number().is_none() {
                     notices.note(
-                        "the daemon ended while it was told of this path: the next one will be",
+                        "the daemon ended while this path registered: it will register with the \
+                         next one",
                     );
                 }
                 steps.checkpoint("the path is registered");

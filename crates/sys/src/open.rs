@@ -220,7 +220,7 @@ fn open_pipe_with_reader(path: &Path) -> io::Result<File> {
             return Ok(opened?.into());
         }
         if ready.get(1) == Some(&true) || signal::stop_requests() > 0 {
-            let why = "no program had opened this pipe for reading when a signal came";
+            let why = "no program had opened this pipe for reading before a signal arrived";
             return Err(io::Error::other(why));
         }
     }

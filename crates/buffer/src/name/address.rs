@@ -135,7 +135,7 @@ impl FromStr for Address {
                 }
                 _ => Err(Error::Name {
                     name: text.chars().take(80).collect(),
-                    why: "before the slash stands the number of a user (`id -u`)",
+                    why: "the part before the slash is a user id (`id -u`)",
                 }),
             },
         }

@@ -95,7 +95,7 @@ pub enum Error {
     #[error("what was handed out was refused: {0}")]
     Refused(#[from] Refusal),
     /// The range exceeds the region.
-    #[error("{length} bytes at {at} do not lie in a region of {bytes} bytes")]
+    #[error("{length} bytes at {at} exceed a region of {bytes} bytes")]
     Range {
         /// Start of the range in bytes.
         at: u64,

@@ -32,7 +32,7 @@ pub(super) fn run(given: &AttachArguments) -> Result<Status, Status> {
         let ready = wait(&[to.as_fd(), to.process()], signals, None);
         if ready.is_none() {
             terminal::wipe();
-            terminal::note(&format!("path {} goes on without us", to.number()));
+            terminal::note(&format!("path {} continues to run", to.number()));
             return Ok(Status::Done);
         }
         // The last update remains readable after the process has ended.

@@ -38,7 +38,7 @@ pub(super) fn run(given: &DaemonArguments) -> Result<Status, Status> {
     let paths = server.paths();
     drop(server);
     if paths > 0 {
-        terminal::note(&format!("paths that go on without a daemon: {paths}"));
+        terminal::note(&format!("paths that continue without a daemon: {paths}"));
     }
     Ok(Status::Done)
 }
@@ -76,6 +76,6 @@ fn print_error(error: &DirectoryError) -> Status {
 /// Sends state variables to the service manager, if there is one.
 fn notify(lines: &str) {
     if let Err(error) = service::notify(lines, &[]) {
-        terminal::warn(&format!("the service manager was not told: {error}"));
+        terminal::warn(&format!("the service manager was not notified: {error}"));
     }
 }

@@ -351,7 +351,7 @@ mod tests {
             ("\n\n[quota]\npaths = -1", "line 4"),
             ("[users.bob]\npaths = 1", "no user is called `bob`"),
             ("[quota", "line 1"),
-            ("[[open]]\ninterfaces = [\"lo\"]", "opens to nobody"),
+            ("[[open]]\ninterfaces = [\"lo\"]", "grants nothing"),
             ("[[open]]\ngroups = [\"x\"]\ninterfaces = [\"lo\"]", "no group is called `x`"),
             ("[[open]]\nusers = [1]\ninterfaces = [\"a/b/c\"]", "names no interface"),
             ("[[open]]\nusers = [1]\ninterface = [\"lo\"]", "line 3"),

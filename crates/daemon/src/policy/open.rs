@@ -55,7 +55,7 @@ impl InterfaceGrant {
     ) -> Result<Self, String> {
         let GrantEntry { users: named, groups: in_groups, interfaces, take } = written;
         if named.is_empty() && in_groups.is_empty() {
-            return Err("[[open]] opens to nobody: it needs `users` or `groups`".to_owned());
+            return Err("[[open]] grants nothing: it needs `users` or `groups`".to_owned());
         }
         let wrong = |name: &&String| {
             let plain =

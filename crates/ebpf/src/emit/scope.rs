@@ -133,7 +133,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         window: Window<'s, N>,
         _: Field<T, OFF>,
     ) -> Num<'s> {
-        const { assert!(OFF + T::SIZE.bytes() <= N, "the field lies outside of the window") }
+        const { assert!(OFF + T::SIZE.bytes() <= N, "the field is outside the window") }
         self.builder.load(window.bytes, u16::try_from(OFF).unwrap_or(u16::MAX), T::SIZE)
     }
 

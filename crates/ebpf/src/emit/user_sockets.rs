@@ -39,7 +39,7 @@ pub(super) fn check_hook(hook: Hook, own: Option<&UserSockets>) -> Result<(), Un
         Hook::Cgroup => own.is_some(),
         Hook::Xdp | Hook::Socket => false,
     };
-    let why = "a tap stands at traffic control, or before sockets of one user";
+    let why = "a tap is attached at traffic control, or before the sockets of one user";
     fits.then_some(()).ok_or_else(|| Unfit::new(why))
 }
 

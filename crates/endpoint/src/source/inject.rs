@@ -154,7 +154,7 @@ struct Inject {
 fn open(opening: &Opening<'_>) -> Result<Box<dyn Source>, Failure> {
     let name = opening.arguments.text("name").unwrap_or_default();
     let Some(shared) = locked(&INJECTORS).get(name).cloned() else {
-        let why = "nobody in this program hands frames in under this name";
+        let why = "this program injects no frames under this name";
         return Err(Failure::new("open", format!("injector {name}"), why)
             .hint("make the `Injector` before the path is built"));
     };
@@ -291,7 +291,7 @@ mod tests {
         let failure = refused(inject_source("nobody"));
         assert_eq!(
             failure.to_string(),
-            "cannot open injector nobody: nobody in this program hands frames in under this name; \
+            "cannot open injector nobody: this program injects no frames under this name; \
              make the `Injector` before the path is built"
         );
         let _injector = Injector::new("one").unwrap();

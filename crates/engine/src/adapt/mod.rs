@@ -200,7 +200,7 @@ impl PathObserver {
         };
         let moves = self.adapt.moves == MovePeriod::Always;
         if observation.blind && !std::mem::replace(&mut self.blind, true) && moves {
-            let why = "no filter moves: whoever holds the program does not say what it counts";
+            let why = "no filter moves: the owner of the program does not report its counters";
             self.lives.iter().take(1).for_each(|live| live.add_adapted(why.to_owned()));
         }
         let plan = self.lives.first().and_then(Live::plan);

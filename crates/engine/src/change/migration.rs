@@ -68,7 +68,7 @@ impl FilterMigration {
         self.at = FilterOrigin::Apart(entrance, exit);
         let (saved, account, given) =
             self.request_state(taken, (entrance, exit)).map_err(|why| {
-                ChangeError::Refused(format!("what it knows was not told: the filter {why}"))
+                ChangeError::Refused(format!("its state could not be read: the filter {why}"))
             })?;
         (self.saved, self.account) = (Some(saved), Some((account, given)));
         Ok(())

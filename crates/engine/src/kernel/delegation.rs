@@ -211,7 +211,7 @@ impl Points {
         };
         let source = planned.sources.first().copied().unwrap_or(first);
         if planned.attach.takes {
-            let why = "what takes frames from the host is a program of its own, which nobody runs \
+            let why = "taking frames from the host needs a program of its own, which is not run \
                        for others";
             return Err(refused(source, why.to_owned()));
         }
@@ -220,7 +220,7 @@ impl Points {
         };
         if let Some(node) = part.nodes.iter().copied().find(leads) {
             // This process may send frames, but the peer may not (CONTRACT 25).
-            let why = "nobody has frames sent by the right of another".to_owned();
+            let why = "frames are not sent with the rights of another user".to_owned();
             return Err(refused(node, why));
         }
         let refuses = InjectedRefusal::Nothing;

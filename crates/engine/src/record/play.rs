@@ -278,7 +278,7 @@ impl Player {
             self.chunk.resize(length, 0);
             (self.at, self.offset) = (0, offset);
             if let Err(error) = self.replay.record.file.read_exact_at(&mut self.chunk, offset) {
-                return self.note_defect(&format!("it cannot be read any more: {error}"));
+                return self.note_defect(&format!("it can no longer be read: {error}"));
             }
         }
         Some(())

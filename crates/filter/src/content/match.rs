@@ -44,7 +44,7 @@ Not answered: `no pattern` (none of them occurs).",
     ..Description::EMPTY
 };
 
-const AT_HELP: &str = "the offset in the view at which a pattern must stand";
+const AT_HELP: &str = "the offset in the view at which a pattern must begin";
 const NO_PATTERN: Reason = MATCH.reason("no pattern");
 /// Maximum number of patterns; the longest request has fewer.
 const PATTERNS_MAX: usize = 65_535;

@@ -227,7 +227,7 @@ impl Receiver {
     }
 
     /// Releases an aggregate, after which its owner may reuse the memory.
-    #[expect(clippy::needless_pass_by_value, reason = "its pointers are of no use any more")]
+    #[expect(clippy::needless_pass_by_value, reason = "its pointers are no longer valid")]
     pub fn give_back(&self, received: ReceivedAggregate) -> Result<(), GrantRefusal> {
         received.pointers.iter().try_for_each(|pointer| self.client.give_back(*pointer))
     }

@@ -474,7 +474,7 @@ fn errors_name_a_remedy() {
                 aggregates, or make the pool larger";
     assert_eq!(Error::Full(usage).to_string(), full);
     let range = Error::OutOfRange { from: 5, to: 9, length: 7 };
-    assert_eq!(range.to_string(), "bytes 5 to 9 do not lie in an aggregate of 7");
+    assert_eq!(range.to_string(), "bytes 5 to 9 exceed an aggregate of 7");
     let many = Error::TooMany { slices: 70_000 };
     assert_eq!(
         many.to_string(),

@@ -27,7 +27,7 @@ pub enum ClientError {
         uid: u32,
     },
     /// The reply did not arrive in time.
-    #[error("no answer came in time: the other side is stopped, or overrun")]
+    #[error("no reply in time: the other process is stopped, or overloaded")]
     Timeout,
     /// The peer has closed the connection.
     #[error("the other side has ended")]

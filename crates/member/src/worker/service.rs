@@ -213,7 +213,11 @@ impl Service {
         let Some(client) = self.clients.get_mut(&id) else { return };
         let mut text = reply.text();
         if text.len() > REPLY_MAX {
-            text = Reply::from(&Fault::invalid("the path: it is too large to be told")).text();
+            text = Reply::from(&Fault::invalid(
+                "the path: its description is too large to be \
+                                                sent",
+            ))
+            .text();
         }
         let sent = client.connection.send(text, descriptors);
         if sent.and_then(|()| client.connection.watch_for_room(&self.watcher, id)).is_err() {

@@ -209,7 +209,7 @@ impl<'d, 't> LabelReader<'d, 't> {
         if !both.is_empty() || classes.is_empty() || inner.is_empty() {
             return both;
         }
-        let what = format!("nothing comes to `{}`", brief(&label.to_string()));
+        let what = format!("`{}` has no input", brief(&label.to_string()));
         let why =
             format!("`{}` before it lets none of its classes through", brief(&outer.to_string()));
         let hint = match target.map(Term::to_string).filter(|text| text.len() <= 60) {

@@ -347,7 +347,7 @@ impl<'t> Draft<'t> {
     fn report_no_stream(&mut self, label: &Label) {
         let mistake =
             Diagnostic::error(label.span, format!("`{label}` has nothing to choose from"));
-        self.mistakes.push(mistake.why("no stream comes to the head of a line"));
+        self.mistakes.push(mistake.why("no stream can enter the head of a line"));
     }
 }
 

@@ -27,7 +27,7 @@ pub(super) fn starved_filters(graph: &Graph) -> Vec<Diagnostic> {
             continue;
         }
         let name = used.description.name;
-        let what = format!("nothing that `{name}` can use comes to it");
+        let what = format!("`{name}` can use none of its input");
         let hint = match search.last {
             Some((usable, _)) => usable.hint,
             None => used.description.needs.usable.first().map_or("", |usable| usable.hint),

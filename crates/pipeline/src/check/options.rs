@@ -54,7 +54,8 @@ pub const OPTIONS: &[Parameter] = &[
     Parameter::optional("no-loss", Type::Flag, "a dropped block is a failure"),
 ];
 
-const SIGNAL: &str = "when a ring wakes its reader: [NODE:]BLOCKS[:TIME],…, for the rings to NODE or for \
+const SIGNAL: &str = "when a ring wakes its reader: [NODE:]BLOCKS[:TIME],…, for the rings to NODE \
+                      or for \
                       all, as in dport:64:200us; by default the number of blocks follows the rate";
 
 const PARALLEL: &str = "how the work is shared among threads: by default stages and branches get \
@@ -144,7 +145,7 @@ pub(super) fn node_mistakes(request: &Request, graph: &Graph) -> Vec<Diagnostic>
 fn unknown_option(name: &str, span: crate::language::Span) -> Diagnostic {
     let names: Vec<&str> = OPTIONS.iter().map(|known| known.name).collect();
     let hint = match (name, nearest(name, names.iter().copied())) {
-        ("name", _) => "a mark stands behind its filter: `rx --name=X`".to_owned(),
+        ("name", _) => "a mark follows its filter: `rx --name=X`".to_owned(),
         (_, Some(meant)) => format!("did you mean `--{meant}`?"),
         (_, None) => format!("there are `--{}`", names.join("`, `--")),
     };

@@ -140,7 +140,7 @@ fn check_head(draft: &mut Draft<'_>, id: NodeId, registry: &dyn Registry) {
         None => String::new(),
     };
     draft.mistakes.push(
-        Diagnostic::error(place, format!("no stream comes to {what}"))
+        Diagnostic::error(place, format!("no stream can enter {what}"))
             .why("a line begins with a source")
             .hint(hint),
     );
@@ -155,7 +155,7 @@ fn check_inner(draft: &mut Draft<'_>, id: NodeId) {
         let place = name_span(uses, node.span);
         draft.mistakes.push(
             Diagnostic::error(place, format!("`{}` takes no stream", entry.name))
-                .why("a source stands at the head of a line")
+                .why("a source is the head of a line")
                 .hint(format!("for a second stream write `… + {} | …`", entry.name)),
         );
     }
@@ -213,10 +213,9 @@ fn check_ends(draft: &mut Draft<'_>) {
         if last.replace(place) == Some(place) {
             continue;
         }
-        let mistake =
-            Diagnostic::error(edge.span, format!("nothing comes out of `{}`", entry.name))
-                .why("it is a sink")
-                .hint("for a copy to the sink and one to what follows write `+`");
+        let mistake = Diagnostic::error(edge.span, format!("`{}` has no output", entry.name))
+            .why("it is a sink")
+            .hint("for a copy to the sink and one to what follows write `+`");
         draft.mistakes.push(mistake);
     }
 }
@@ -243,9 +242,9 @@ fn check_programs(draft: &mut Draft<'_>, registry: &dyn Registry) {
         else {
             continue;
         };
-        let what = format!("`{}` cannot stand in a cycle", entry.name);
+        let what = format!("`{}` cannot be part of a cycle", entry.name);
         let mistake = Diagnostic::error(name_span(uses, node.span), what)
-            .why("a program takes what comes when it likes, and a cycle may not wait");
+            .why("a program reads its input when it likes, and a cycle must not wait");
         draft.mistakes.push(mistake);
     }
 }
@@ -280,7 +279,7 @@ pub(super) fn check_untrusted(draft: &mut Draft<'_>, used: &[Option<Use>]) {
         let why = if node.inside.is_some() {
             "operands are asked within one thread, and it is to have a process of its own"
         } else if draft.edges.iter().any(|edge| edge.back) && is_on_cycle(&successors, index) {
-            "a process takes what comes when it likes, and a cycle may not wait"
+            "a process reads its input when it likes, and a cycle must not wait"
         } else if used.description.ends_with_report() {
             "its report would stay in a process that ends with it"
         } else {

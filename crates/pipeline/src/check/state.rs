@@ -35,13 +35,13 @@ pub(super) fn check_published(draft: &mut Draft<'_>, used: &[Option<Use>]) {
                 _ => "what it keeps has no fields that mean something to others",
             }));
         } else if one.is_untrusted() {
-            let why = "it is in a process that nobody vouches for, and would show what it likes";
+            let why = "it runs in an untrusted process, which could publish anything";
             draft.mistakes.push(refused(why));
         } else if twice {
-            let what = format!("`{}={name}` stands twice", STATE.name);
+            let what = format!("`{}={name}` is given twice", STATE.name);
             let why = "a name is that of one filter";
-            let hint = "with one mark in both places (`--name=X`) it is one filter, and what comes \
-                        out of it goes on behind both; or put it before the branches";
+            let hint = "with the same mark in both places (`--name=X`) it is one filter, whose \
+                        output continues in both; or put it before the branches";
             draft.mistakes.push(Diagnostic::error(place, what).why(why).hint(hint));
         }
     }

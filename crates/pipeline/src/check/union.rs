@@ -241,7 +241,7 @@ fn overlap_error(
     let (text_a, text_b) = (source_text(draft, a), source_text(draft, b));
     if a == b {
         let what = format!("`++` cannot unite what both sides make of `{text_a}`");
-        let why = "each of its blocks goes to both, and it is not told which of them come twice";
+        let why = "each of its blocks goes to both, and nothing shows which of them arrive twice";
         let hint = format!("write `{text_a} | (… ++ …)`, or `+` for a copy of each");
         return Some(Diagnostic::error(span, what).why(why).hint(hint));
     }
@@ -258,7 +258,7 @@ fn overlap_error(
         SourceOverlap::Blocks => "begin both with one source, written alike".to_owned(),
     };
     let what = format!("`{text_a}` and `{text_b}` give the same blocks");
-    let why = "`++` gives each block once, and nothing tells the two copies of one apart";
+    let why = "`++` gives each block once, and the two copies of a block cannot be distinguished";
     let hint = format!("{hint}; for all that both give write `+`");
     Some(Diagnostic::error(source_span(draft, b, span), what).why(why).hint(hint))
 }

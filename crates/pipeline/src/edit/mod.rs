@@ -305,7 +305,7 @@ fn find_filter(request: &Request, wanted: &str) -> Result<Span, InvalidEdit> {
     };
     let mark = marked(node);
     if mark.is_some() && filters(request).filter(|other| marked(other) == mark).count() > 1 {
-        let why = "stands in several places by its mark: say the whole new line";
+        let why = "has the same mark in several places: give the whole new line";
         return Err(InvalidEdit(format!("`{wanted}` {why}")));
     }
     Ok(node.span)

@@ -103,12 +103,13 @@ impl ProgramMeasurement {
                 let (measured, expected) = (one_decimal(measured), one_decimal(expected));
                 format!("{measured} ns for a frame, {expected} expected{difference}")
             }
-            None => "the kernel did not tell how long it ran".to_owned(),
+            None => "the kernel has not measured its time".to_owned(),
         };
         let notifications = self.notifications;
         let each = mean_batch(self.frames, notifications);
         format!(
-            "program of {name}: {cost}; {} frames, {notifications} bells, {each} frames each",
+            "program of {name}: {cost}; {} frames, {notifications} notifications, {each} frames \
+             each",
             self.frames
         )
     }

@@ -123,8 +123,8 @@ fn entry_facts(entry: &Description, endpoint: &EndpointFacts) -> Vec<(&'static s
     }
     facts.push(("runs in", describe_spaces(entry, endpoint)));
     if endpoint.takes_filter {
-        let what = "what the first filter behind it asks, where that can be asked in the kernel: \
-                    what it refuses never comes in";
+        let what = "the condition of the next filter, if the kernel can check it: frames that \
+                    fail it never enter";
         facts.push(("asks ahead", what.to_owned()));
     }
     if entry.analysis.pushdown.is_some() {

@@ -157,9 +157,10 @@ pub(super) fn program(program: &Program, plan: &Plan) -> String {
     };
     let why = match attach.flows {
         true => {
-            "; it stands at traffic control, where what it leaves to the host costs no more, and \
-             drops what it took: at XDP every frame would have to be turned into one of the host's \
-             afterwards, and large ones be cut; what it cannot decide stays with the host"
+            "; it is attached at traffic control, where the frames that it leaves to the host \
+             cost nothing more, and drops those that it took: at XDP every frame would have to be \
+             converted to one of the host's, and large ones split; frames that it cannot decide \
+             stay with the host"
         }
         false => "",
     };
@@ -196,7 +197,7 @@ pub(super) fn pipe(out: bool, into: bool, thread: &str) -> String {
         (true, false) => {
             "pipe: bytes in blocks of up to 64 KB, each as soon as anything is there".to_owned()
         }
-        (false, _) => "pipe: the bytes in view, one block behind the other".to_owned(),
+        (false, _) => "pipe: the bytes in view, one block after the other".to_owned(),
     }
 }
 

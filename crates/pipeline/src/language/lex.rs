@@ -191,10 +191,10 @@ impl Lexer<'_> {
             self.mistakes.push(strange_character(at, c));
         } else if last == '\\' {
             let span = Span::new(self.at - 1, self.at);
-            self.mistakes.push(
-                Diagnostic::error(span, "a backslash escapes nothing outside quotes")
-                    .hint("quote the word; a request may go on in the next line without a mark"),
-            );
+            self.mistakes
+                .push(Diagnostic::error(span, "a backslash escapes nothing outside quotes").hint(
+                    "quote the word; a request may continue on the next line without a mark",
+                ));
         }
         debug_assert!(self.at > start, "a token is never empty");
         strange.is_none() && last != '\\'
@@ -297,7 +297,7 @@ fn strange_character(at: usize, c: char) -> Diagnostic {
     let span = Span::new(at, at + c.len_utf8());
     if is_typographic(c) {
         return Diagnostic::error(span, format!("`{c}` is no quote"))
-            .why("texts stand between \"…\" or '…'")
+            .why("texts are quoted by \"…\" or '…'")
             .hint("write \" or '");
     }
     let code = u32::from(c);

@@ -35,9 +35,8 @@ pub(super) const FIRST: &str = "thread0";
 /// The explanation why a thread cannot run a program.
 const PROGRAM: &str = "an ordinary program: a process of its own";
 /// The explanation why a thread cannot run an untrusted filter, with the limits of its process.
-pub(super) const UNTRUSTED: &str = "untrusted: a process of its own, which reads what comes to it \
-                                    and may do nothing but answer: no files, no network, no other \
-                                    process";
+pub(super) const UNTRUSTED: &str = "untrusted: a process of its own, which reads its input and \
+                                    can only answer: no files, no network, no other process";
 /// The maximum number of characters of a command in the name of its process.
 const COMMAND_MAX: usize = 24;
 

@@ -157,6 +157,6 @@ fn placement_reason(
         (Some(_), None) if writes_files(node) => {
             (if first { WITH_READER } else { WRITES_FILES }.to_owned(), false)
         }
-        (Some(from), None) => (format!("behind `{}`, which runs elsewhere", names[from.0]), true),
+        (Some(from), None) => (format!("after `{}`, which runs elsewhere", names[from.0]), true),
     }
 }

@@ -39,7 +39,7 @@ pub(super) fn refusal(
     let before =
         route.iter().find(|before| refusals.iter().any(|refusal| refusal.node == **before));
     if let Some(before) = before {
-        return Some(format!("behind `{}`, which the kernel refused", graph.node(*before).name()));
+        return Some(format!("after `{}`, which the kernel refused", graph.node(*before).name()));
     }
     let chain = route.iter().skip(1).filter_map(|id| graph.node(*id).filter());
     let chain: Vec<_> = chain.map(|used| (used.description, &used.arguments)).collect();
@@ -61,8 +61,8 @@ pub(super) fn only_in_kernel(node: &Node) -> Option<&'static str> {
         );
     }
     attach.own.then_some(
-        "only a program in the kernel sees what sockets exchange; a daemon of root's (`sudo \
-         streamline daemon`) runs it for whoever may not",
+        "only a program in the kernel sees what sockets exchange; root's daemon (`sudo streamline \
+         daemon`) runs it for other users",
     )
 }
 
@@ -83,7 +83,7 @@ fn prefers_process(
     if behind.any(runs) {
         return None;
     }
-    Some("nothing behind it runs there, and what is taken comes by sockets of AF_XDP".to_owned())
+    Some("no filter after it runs there, and frames are taken by AF_XDP sockets".to_owned())
 }
 
 /// Returns the nodes from the source to this node, or the reason why the kernel cannot run it.
@@ -134,7 +134,7 @@ fn check_sessions(graph: &Graph, id: NodeId) -> Result<(), String> {
         None => Ok(()),
         Some(asks) => {
             let name = graph.node(asks).name();
-            Err(format!("`{name}` behind it may ask for sessions, which a twin sets not"))
+            Err(format!("`{name}` after it may use sessions, which a twin does not set"))
         }
     }
 }
@@ -172,7 +172,7 @@ fn upstream(graph: &Graph, id: NodeId) -> Vec<NodeId> {
 }
 
 fn reason_upstream(graph: &Graph, id: NodeId) -> String {
-    format!("behind `{}`, which cannot run there", graph.node(id).name())
+    format!("after `{}`, which cannot run there", graph.node(id).name())
 }
 
 /// Returns true if the twin of a node changes or consumes the frame, so that no other branch can
@@ -193,7 +193,7 @@ fn check_outlet(node: &Node, attach: &Attach) -> Result<(), String> {
         return Err("what sockets exchange has no link header to leave with".to_owned());
     }
     if outlet.netns != attach.netns {
-        let why = "a program sends within the namespace in which it stands";
+        let why = "a program sends within its own network namespace";
         return Err(why.to_owned());
     }
     Ok(())

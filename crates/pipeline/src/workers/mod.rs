@@ -105,7 +105,7 @@ fn check_source(graph: &Graph, id: NodeId, used: &Use, is_input: bool) -> Result
         return Err(Ineligible("standard input can be read by one process".to_owned(), hint));
     }
     if !framed {
-        let why = "what it gives has no addresses by which sessions are told apart";
+        let why = "its output has no addresses that identify sessions";
         return Err(Ineligible(why.to_owned(), WorkerRule::DEFAULT_HINT.to_owned()));
     }
     if takes.is_some_and(|attach| attach.takes || attach.flows) {
@@ -114,7 +114,7 @@ fn check_source(graph: &Graph, id: NodeId, used: &Use, is_input: bool) -> Result
         return Err(Ineligible(why.to_owned(), hint.to_owned()));
     }
     if used.mark.is_some() {
-        let why = "it has a mark, so it may stand in several places";
+        let why = "it has a mark, so it may be used in several places";
         return Err(Ineligible(why.to_owned(), "leave `--name=` out".to_owned()));
     }
     if used.repeated {
@@ -127,7 +127,7 @@ fn check_source(graph: &Graph, id: NodeId, used: &Use, is_input: bool) -> Result
         true => Ok(()),
         false => {
             let why = "its blocks are shared out before a class is asked for, and have none";
-            Err(Ineligible(why.to_owned(), "write a plain `|` behind it".to_owned()))
+            Err(Ineligible(why.to_owned(), "write a plain `|` after it".to_owned()))
         }
     }
 }
@@ -161,7 +161,7 @@ fn check_sessions(graph: &Graph, id: NodeId, node: &Node) -> Result<(), String> 
         let alone = description.state.keeps_alone == StateScope::Nothing;
         return match alone || upstream.iter().any(|id| sessions_of(id).is_some()) {
             true => Ok(()),
-            false => Err("nothing before it tells sessions apart".to_owned()),
+            false => Err("no filter before it identifies sessions".to_owned()),
         };
     }
     let changes = |id: &&NodeId| {
@@ -171,7 +171,7 @@ fn check_sessions(graph: &Graph, id: NodeId, node: &Node) -> Result<(), String> 
         None => Ok(()),
         Some(other) => {
             let other = graph.node(*other).name();
-            Err(format!("`{other}` changes blocks before it has told their sessions apart"))
+            Err(format!("`{other}` changes blocks before their sessions are identified"))
         }
     }
 }

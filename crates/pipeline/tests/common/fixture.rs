@@ -40,7 +40,7 @@ pub(crate) const RX: Description = Description {
 
 /// Returns the attachment of a program that observes the interface. Fails without an interface.
 fn attach(arguments: &Arguments) -> Result<Attach, String> {
-    let interface = arguments.text("interface").ok_or("a program stands at one interface")?;
+    let interface = arguments.text("interface").ok_or("a program is attached to one interface")?;
     let interface = interface.to_owned();
     Ok(Attach::observing(&interface))
 }

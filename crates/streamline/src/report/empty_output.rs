@@ -41,8 +41,8 @@ impl Report<'_> {
         }
         let name = &self.names[sink.0];
         match ends.is_empty() {
-            true => format!("nothing came to `{name}`: its sources gave nothing"),
-            false => format!("nothing came to `{name}`: {}", ends.join("; ")),
+            true => format!("`{name}` received nothing: its sources gave nothing"),
+            false => format!("`{name}` received nothing: {}", ends.join("; ")),
         }
     }
 

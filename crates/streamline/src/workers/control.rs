@@ -153,8 +153,8 @@ impl WorkerGroup for GroupControl {
         let planned = Prepared::worker(first, &self.options);
         let plan = planned.map_err(|_| "the new line cannot be planned".to_owned())?.plan;
         if is_divided(&running.graph) && !is_divided(&plan.graph) {
-            let what = "each process sees all blocks up to `shard`: what is to be counted once \
-                        goes behind it";
+            let what = "each process sees all blocks up to `shard`: put filters that must count \
+                        once after it";
             return Err(what.to_owned());
         }
         let mut said = Vec::new();

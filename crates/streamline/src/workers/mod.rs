@@ -65,7 +65,8 @@ fn program(options: &Options) -> Result<PathBuf, OpenError> {
 fn check_options(options: &Options) -> Result<(), OpenError> {
     let why = match options {
         _ if options.count.is_some() => {
-            "`-c` with `--engines`: nobody sees all blocks, so nobody knows which is the last; use \
+            "`-c` with `--engines`: no process sees all blocks, so none knows which is the last; \
+             use \
              `--for`, or leave `--engines` out"
         }
         _ if options.record.is_some() => {

@@ -359,7 +359,8 @@ impl Worker {
         let how =
             self.process.wait(EXIT_TIMEOUT).map_or_else(|| "is gone".to_owned(), |e| e.to_string());
         let what = format!(
-            "engine {}, process {}, {how}: of its share what it had not told is counted as dropped \
+            "engine {}, process {}, {how}: blocks of its share that it had not reported are \
+             counted as dropped \
              ({})",
             self.number,
             self.process.number(),

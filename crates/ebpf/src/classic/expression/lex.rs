@@ -43,7 +43,7 @@ fn next_token(text: &str, at: usize) -> Result<(Token, usize), ExpressionError> 
         b'\\' => {
             let length = escaped_length(&rest[1..]);
             if length == 0 {
-                return Err(mistake(at..at + 1, "`\\` without a name behind it", None));
+                return Err(mistake(at..at + 1, "`\\` must be followed by a name", None));
             }
             Ok((Token::Escaped, 1 + length))
         }

@@ -138,7 +138,7 @@ impl Directory {
     pub(super) fn reopen(&self, name: &str, identity: Identity) -> io::Result<File> {
         let file = self.open_regular(name, OpenRegular::append())?;
         if Identity::of(&file)? != identity {
-            return Err(io::Error::other("somebody else has replaced it"));
+            return Err(io::Error::other("another process has replaced it"));
         }
         Ok(file)
     }
@@ -223,7 +223,7 @@ mod tests {
         fs::write(dir.path("out/another"), "more").unwrap();
         fs::rename(dir.path("out/another"), dir.path("out/000003")).unwrap();
         let replaced = directory.reopen(&name, identity).unwrap_err().to_string();
-        assert_eq!(replaced, "somebody else has replaced it");
+        assert_eq!(replaced, "another process has replaced it");
         assert_eq!(fs::read_to_string(dir.path("victim")).unwrap(), "untouched");
     }
 

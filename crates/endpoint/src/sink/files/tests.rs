@@ -441,7 +441,7 @@ fn replaced_file_is_not_written() {
     fs::write(dir.path("theirs"), "of others").unwrap();
     fs::rename(dir.path("theirs"), format!("{out}/000001")).unwrap();
     let failure = refused(files.take(&batch(&[block(1, 0, b"c")]), 0)).to_string();
-    assert!(failure.ends_with("000001: somebody else has replaced it"), "{failure}");
+    assert!(failure.ends_with("000001: another process has replaced it"), "{failure}");
     assert_eq!(fs::read_to_string(format!("{out}/000001")).unwrap(), "of others");
     assert_eq!(files.written(), Some(Amount { blocks: 2, bytes: 2 }));
     drop(files);

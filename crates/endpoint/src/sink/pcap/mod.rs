@@ -219,7 +219,7 @@ impl Frames {
     /// Returns the report rows. Fails if blocks with bytes arrived but none had a frame.
     fn rows(&self, target: &str) -> Result<Report, Failure> {
         if self.written == 0 && self.made > 0 {
-            let why = "none of the blocks that came lies in a frame";
+            let why = "no block that it received is part of a frame";
             let hint = "put `pcap` before the filter that makes new bytes, or write them with \
                         `files`";
             return Err(Failure::new("write", target, why).hint(hint));
@@ -367,7 +367,7 @@ pub(crate) mod tests {
             let mut sink = of(&dir.path("x.pcap"), Form::Message).unwrap();
             sink.take(&batch(&blocks), 0).unwrap();
             let failure = refused(sink.finish()).to_string();
-            assert!(failure.contains("lies in a frame; put `pcap` before"), "{failure}");
+            assert!(failure.contains("is part of a frame; put `pcap` before"), "{failure}");
         }
         let mut sink = of(&dir.path("x.pcap"), Form::Stream).unwrap();
         sink.take(&batch(&[hole(0), hole(0)]), 0).unwrap();

@@ -153,7 +153,7 @@ pub(super) fn open_on_device(
     let name = opening.arguments.text("interface").unwrap_or_default();
     let device = TxDevice::open(opening, way)?;
     if !frames && device.link != LinkType::RAW {
-        let why = "it sends frames, and what comes is packets without a link layer";
+        let why = "it sends frames, but its input is packets without a link layer";
         let hint = "take out the filter that looks into the frames, or send into a tunnel";
         return Err(Failure::new("send through", name, why).hint(hint));
     }

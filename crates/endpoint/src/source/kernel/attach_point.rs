@@ -33,9 +33,10 @@ const EINVAL: i32 = 22;
 /// Reason if a device has no XDP transmit function, or its peer is not ready.
 const TAKES_NONE: &str = "takes no frames from programs of XDP now";
 /// Reason if the kernel does not report the XDP features of devices.
-const NEEDS_FEATURES: &str = "whether an interface takes frames of XDP is told from Linux 6.3 on";
+const NEEDS_FEATURES: &str = "the kernel reports XDP transmission of an interface only from Linux \
+                              6.3 on";
 /// Reason if the kernel does not support TCX links.
-const NEEDS_TCX: &str = "programs stand at an interface by TCX, which needs Linux 6.6";
+const NEEDS_TCX: &str = "programs are attached to an interface by TCX, which needs Linux 6.6";
 const CALL_TAKE: &str = "take from";
 const CALL_SEND: &str = "send through";
 const ENODEV: i32 = 19;

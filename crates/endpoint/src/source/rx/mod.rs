@@ -116,8 +116,7 @@ const HOW: Parameter =
     Parameter::named("how", Type::OneOf(&["watch", "take"]), "watch", "watch them, or take them")
         .positional();
 const EXPRESSION: Parameter =
-    Parameter::optional("expression", Type::Text, "which frames to take; none: all of them")
-        .positional();
+    Parameter::optional("expression", Type::Text, "the frames to take; default: all").positional();
 const BOTH: Parameter = Parameter::named("both", Type::Flag, "no", "what it sends as well");
 const LOOPBACK: Parameter =
     Parameter::named("loopback", Type::Flag, "yes", "what it sends to itself as well");
@@ -132,7 +131,7 @@ const NETNS: Parameter =
 const RING: Parameter = Parameter::optional(
     "ring",
     Type::Size { low: 512 << 10, high: 1 << 32 },
-    "memory for frames that nobody has read; a power of two is used",
+    "memory for unread frames, rounded to a power of two",
 );
 const PROMISCUOUS: Parameter =
     Parameter::named("promisc", Type::Flag, "no", "frames for other hosts as well");
@@ -213,7 +212,7 @@ fn attach(arguments: &Arguments, side: Side) -> Result<Attach, String> {
             _ => Ok(Attach { netns, own: true, ..Attach::observing("") }),
         };
     }
-    let interface = arguments.text("interface").ok_or("a program stands at one interface")?;
+    let interface = arguments.text("interface").ok_or("a program is attached to one interface")?;
     if side == Side::Sent && !arguments.flag("loopback") {
         return Err("a packet socket leaves the loopback interface out".to_owned());
     }

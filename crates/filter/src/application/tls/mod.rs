@@ -52,7 +52,7 @@ connections were open).",
     reads: ReadDepth::All,
     parameters: &[Parameter::table("sessions", "65536", "how many connections are known at once")],
     classes: Classes::Number {
-        what: "the version of TLS as it stands on the wire",
+        what: "the version of TLS as on the wire",
         range: ValueRange { low: Version::SSL30.0 as u32, high: Version::TLS13.0 as u32 },
         names: &[
             ("ssl3", Version::SSL30.0 as u32),

@@ -210,8 +210,9 @@ impl<'c> ArcClassifiers<'c> {
         let mistake = Diagnostic::error(label.span, "no filter before this arc has classes");
         match label.single_name().filter(|name| self.registry.find(name).is_some()) {
             Some(filter) => mistake.hint(format!("for the filter write `| {filter}`")),
-            None => mistake
-                .hint("put a filter before it that tells classes apart, for instance `dport`"),
+            None => {
+                mistake.hint("put a filter with several classes before it, for instance `dport`")
+            }
         }
     }
 

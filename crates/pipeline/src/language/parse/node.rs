@@ -153,7 +153,7 @@ impl Parser<'_> {
                 return;
             }
             let what = match mark {
-                "" => "a name is missing behind `--name=`".to_owned(),
+                "" => "`--name=` needs a name".to_owned(),
                 mark => format!("`{}` is no mark", brief(mark)),
             };
             self.report(
@@ -324,8 +324,8 @@ fn misplaced_option_error(word: &str, span: Span) -> Diagnostic {
         "" => "a text that begins with `--` is quoted".to_owned(),
         bare => format!("parameters are `key=value`: `{}`", brief(bare)),
     };
-    Diagnostic::error(span, format!("`{}` stands behind a filter or a pipe", brief(word)))
-        .why("request options stand before the first filter")
+    Diagnostic::error(span, format!("`{}` follows a filter or a pipe", brief(word)))
+        .why("request options precede the first filter")
         .hint(hint)
 }
 

@@ -47,7 +47,7 @@ impl Parser<'_> {
             (TokenKind::Operator(operator), _) => self.error_after_operator(span, operator),
             (TokenKind::Bang, TokenKind::Label(label)) => {
                 Diagnostic::error(span, "a filter is missing after `!`")
-                    .hint(format!("the class stands before it: `|{} !…`", label_text(&label)))
+                    .hint(format!("the class precedes it: `|{} !…`", label_text(&label)))
             }
             (TokenKind::Bang, _) => Diagnostic::error(span, "a filter is missing after `!`"),
             _ => {
@@ -151,7 +151,7 @@ impl Parser<'_> {
             word if word.starts_with("--name=") => "a mark belongs to one filter",
             _ => return false,
         };
-        self.report(span, what, "write it behind the filter's name, inside the parentheses");
+        self.report(span, what, "write it after the filter's name, inside the parentheses");
         self.bump();
         true
     }

@@ -102,7 +102,7 @@ impl Work<'_> {
                 let changes = |id: &NodeId| sessions_of(*id).is_none() && changed(id);
                 match chain.sharing {
                     None if !graph.node(head).input_forms.iter().all(raw) => {
-                        Err("its sessions cannot be seen in what comes".to_owned())
+                        Err("its sessions are not visible in its input".to_owned())
                     }
                     // Sessions are identified before any filter changes the block.
                     None if chain.nodes.iter().any(changes) => {
@@ -120,7 +120,7 @@ impl Work<'_> {
             },
             None => match description(id).map(|known| known.state.keeps_alone) {
                 Some(StateScope::Nothing) => Ok(chain.sharing),
-                _ => Err("private state: nothing before it tells sessions apart".to_owned()),
+                _ => Err("private state: no filter before it identifies sessions".to_owned()),
             },
         }
     }

@@ -56,7 +56,7 @@ pub(super) fn insert_replicas(
             candidate.space.clone_from(&to);
         }
         if placement.by_neighbor {
-            placement.because = format!("behind the copies of `{}`", all_names[last.0]);
+            placement.because = format!("after the copies of `{}`", all_names[last.0]);
         }
     }
     plan.placements[last.0].output_space = join;

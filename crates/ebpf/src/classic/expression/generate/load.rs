@@ -130,7 +130,7 @@ impl Generator<'_> {
     }
 
     pub(super) fn no_offset_error(&self) -> ExpressionError {
-        let what = format!("where the protocols stand in frames of {} is not known", self.link);
+        let what = format!("the offsets of the protocols in frames of {} are unknown", self.link);
         self.error(ErrorKind::Unknown, what)
     }
 

@@ -101,7 +101,7 @@ impl Generator<'_> {
                 let types = isis_types(protocol);
                 if types.is_empty() {
                     let word = protocol.word();
-                    return Err(self.mistake(format!("`{word}` does not stand by itself")));
+                    return Err(self.mistake(format!("`{word}` cannot be used alone")));
                 }
                 let mut condition = Condition::Never;
                 for kind in types {

@@ -273,9 +273,7 @@ impl TakeSource {
                     let Some((front, stamp)) = draft.get(at..end).and_then(|b| exits.read(b))
                     else {
                         drop(draft);
-                        return Err(
-                            self.broken_failure("a frame came without what stands in front")
-                        );
+                        return Err(self.broken_failure("a frame lacks the header of its program"));
                     };
                     at += exits.front();
                     self.reassembly.front = Some(front);
