@@ -74,8 +74,7 @@
  */
 typedef struct streamline_config {
     /*
-     Capacity of the ring in bytes, rounded up to a power of two; 0: 1 MB at first, and with
-     STREAMLINE_BLOCK then what the fill level and the caches of the machine make best.
+     Capacity of the ring in bytes, rounded up to a power of two; 0: 1 MB.
      */
     uint64_t capacity;
     /*

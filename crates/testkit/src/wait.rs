@@ -113,7 +113,7 @@ mod tests {
 
     #[test]
     fn runs_alone_starts_another_process() {
-        let name = "wait::tests::alone_is_another_process";
+        let name = "wait::tests::runs_alone_starts_another_process";
         if runs_alone(name) {
             let threads = std::fs::read_dir("/proc/self/task").unwrap().count();
             assert!(threads <= 2, "{threads} threads");

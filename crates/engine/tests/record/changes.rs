@@ -230,7 +230,10 @@ fn v10_v18_recorded_path_refuses_moves_to_a_sandbox() {
     recorded(text, Settings::default(), first, |live| {
         let injector = injector;
         let why = edit(live, "move tcp sandbox").expect_err("it is recorded").to_string();
-        assert_eq!(why, "what it knows is told by a process of its own, which no record has");
+        assert_eq!(
+            why,
+            "its state is in another process, and a record does not contain that state"
+        );
         assert_eq!((live.request_text().as_deref(), live.changes()), (Some(text), 0));
         drop(injector);
     });
