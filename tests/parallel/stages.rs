@@ -21,6 +21,7 @@ fn assert_same(one: &[KeptBlock], several: &[KeptBlock], text: &str) {
 #[test]
 fn n4_v13_stages_keep_output_and_order() {
     let mut random = Random::replayable();
+    let mut most = 0;
     for _ in 0..6 {
         let filters = [
             "compress level=1",
@@ -40,10 +41,13 @@ fn n4_v13_stages_keep_output_and_order() {
         let one = without_times(collect(&text, 1));
         for processors in 2..=3 {
             let (several, threads) = collect_staged(&text, processors);
-            assert!((2..=processors).contains(&threads), "{text}: {threads} threads");
+            // Branches that meet again stay together, so a short chain may have nothing to divide.
+            assert!((1..=processors).contains(&threads), "{text}: {threads} threads");
             assert_same(&one, &without_times(several), &text);
+            most = most.max(threads);
         }
     }
+    assert!(most >= 2, "no chain was divided");
 }
 
 #[test]
