@@ -195,7 +195,7 @@ const BENCHES: &[Bench] = &[
     },
     Bench {
         name: "rings",
-        summary: "the ring of a line, self-sizing and self-signalling, against fixed ones [SL §5.4]",
+        summary: "the ring of a line, sizing and signalling itself, against fixed ones [SL §5.4]",
         run: rings::run,
     },
     Bench {

@@ -23,9 +23,9 @@ use pipeline::plan::{Machine, PlannedEdge, RingPlan};
 use std::sync::Arc;
 
 /// A candidate: its name, and the ring of the plan changed to it.
-type Candidate = (&'static str, fn(&mut RingPlan));
+type RingChange = (&'static str, fn(&mut RingPlan));
 
-const CANDIDATES: [Candidate; 5] = [
+const CANDIDATES: [RingChange; 5] = [
     ("fixed 4096, T_b 32", |ring| fix(ring, ring.entries, 32)),
     ("fixed 256, T_b 32", |ring| fix(ring, ring.entries_min, 32)),
     ("fixed 4096, T_b adapts", |ring| ring.entries_min = ring.entries),

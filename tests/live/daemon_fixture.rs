@@ -222,7 +222,7 @@ impl DaemonFixture {
         let process = self.daemon().id().to_string();
         assert!(Command::new("kill").arg(process).status().expect("kill").success());
         until("the daemon ends", || self.daemon().try_wait().expect("a child").is_some());
-        let remains = std::fs::read_dir(self.daemon_directory()).into_iter().flatten();
+        let remains = fs::read_dir(self.daemon_directory()).into_iter().flatten();
         let remains: Vec<_> = remains.map(|entry| entry.expect("an entry").file_name()).collect();
         assert!(remains.is_empty() || remains == ["ids"], "{remains:?}");
         until("no program remains", || program_ids(&self.pair).is_empty());

@@ -29,17 +29,18 @@
 //!   entry that points there, and never registers another memory under the same id.
 
 use crate::ibuf;
-use crate::pool::{Lease, Memory, Pool};
 use crate::signal::Doorbell;
 use crate::{Fault, Policy};
-use abi::{DbufId, RichPointer};
-use std::sync::{Arc, Mutex, OnceLock};
-use writer::Flight;
+use shared::Shared;
+use std::sync::Arc;
 
+mod origin;
 mod reader;
+mod shared;
 mod sizing;
 mod writer;
 
+pub use origin::{Origin, Pools};
 pub use reader::{Batch, CrossingReader};
 pub use writer::CrossingWriter;
 
@@ -58,78 +59,10 @@ pub fn crossing(
         return Err(Fault::Lossy);
     }
     let (writer, readers) = ibuf::ring(&RingConfig { readers: reader_doorbells.len(), ..*config });
-    let shared = Arc::new(Shared {
-        memories: std::array::from_fn(|_| OnceLock::new()),
-        orphaned: Mutex::new(Vec::new()),
-        writer_doorbell,
-        reader_doorbells: reader_doorbells.into(),
-    });
+    let shared = Arc::new(Shared::new(writer_doorbell, reader_doorbells));
     let reader = |ring| CrossingReader::new(ring, shared.clone());
     let readers = readers.into_iter().map(reader).collect();
     Ok((CrossingWriter::new(writer, shared), readers))
-}
-
-/// State shared by the writer and all readers of a crossing.
-#[derive(Debug)]
-struct Shared {
-    /// Memories into which entries may point (C5).
-    memories: [OnceLock<Arc<Memory>>; MEMORIES_MAX],
-    /// Leases of a writer that has exited, held for the remaining readers (C3).
-    orphaned: Mutex<Vec<Flight>>,
-    writer_doorbell: Arc<Doorbell>,
-    reader_doorbells: Box<[Arc<Doorbell>]>,
-}
-
-/// Maximum number of pools whose blocks one crossing can carry.
-const MEMORIES_MAX: usize = 64;
-
-impl Shared {
-    fn memory(&self, dbuf: DbufId) -> Option<&Arc<Memory>> {
-        self.memories.iter().map_while(OnceLock::get).find(|memory| memory.id == dbuf)
-    }
-
-    /// Registers a memory under its id. Only the writer calls this. Fails with
-    /// [`Fault::UnknownDbuf`] if the table is full or another memory has the same id.
-    fn register(&self, memory: &Arc<Memory>) -> Result<(), Fault> {
-        for entry in &self.memories {
-            let registered = entry.get_or_init(|| memory.clone());
-            if Arc::ptr_eq(registered, memory) {
-                return Ok(());
-            }
-            if registered.id == memory.id {
-                break;
-            }
-        }
-        Err(Fault::UnknownDbuf(memory.id))
-    }
-}
-
-/// An owner of blocks that a writer may forward: a pool, a batch being read, or an aggregate.
-pub trait Origin {
-    /// Returns a lease on the segment of a block. Fails with a [`Fault`] if this origin does not
-    /// own the block. The caller checks that the lease covers the block.
-    fn lease(&self, pointer: RichPointer) -> Result<Lease, Fault>;
-}
-
-/// Several pools that act as one origin of blocks.
-#[derive(Clone, Copy, Debug)]
-pub struct Pools<'a>(pub &'a [Pool]);
-
-impl Origin for Pool {
-    fn lease(&self, pointer: RichPointer) -> Result<Lease, Fault> {
-        if pointer.dbuf() == self.id() {
-            self.lease(pointer.place)
-        } else {
-            Err(Fault::UnknownDbuf(pointer.dbuf()))
-        }
-    }
-}
-
-impl Origin for Pools<'_> {
-    fn lease(&self, pointer: RichPointer) -> Result<Lease, Fault> {
-        let pool = self.0.iter().find(|pool| pool.id() == pointer.dbuf());
-        pool.ok_or_else(|| Fault::UnknownDbuf(pointer.dbuf()))?.lease(pointer.place)
-    }
 }
 
 #[cfg(test)]

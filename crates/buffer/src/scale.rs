@@ -81,7 +81,7 @@ impl Scaling {
 
     /// Returns parameters for rings of pointers of one process, with the smallest and the largest
     /// size in bytes. Pressure decides within them, on one processor and on two: only entries
-    /// cross, which pay little for a cache (`bench rings`).
+    /// cross, which pay little for a cache (decision 0093).
     #[must_use]
     pub const fn pointers(least: usize, most: usize) -> Self {
         let range = (least, most);

@@ -119,8 +119,8 @@ impl Export {
         self.writer.as_mut().map_or(0, CrossingWriter::unread)
     }
 
-    /// Returns the size of the ring and of its batches now, or when it was closed, and the reason of
-    /// the last change.
+    /// Returns the size of the ring and of its batches now, or when it was closed, and the reason
+    /// of the last change.
     #[must_use]
     pub fn size(&self) -> RingSize {
         let Some(writer) = &self.writer else { return self.size_at_end.clone() };

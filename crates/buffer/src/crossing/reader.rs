@@ -1,7 +1,7 @@
 //! The reader's end of a crossing. Reads batches of entries, whose bytes stay in place while the
 //! batch lives. Invariants: C4 and C5 of [`crossing`](super).
 
-use super::Shared;
+use super::shared::Shared;
 use crate::ibuf;
 use crate::pool::{Lease, Memory, Segment};
 use crate::{Fault, ReaderCounts, WriterCounts};

@@ -8,7 +8,7 @@
 use super::CrossingWriter;
 use crate::scale::{Scale, Scaler, Scaling, Sides};
 
-/// How a crossing gets its size.
+/// The policy for the size of a crossing.
 #[derive(Debug)]
 pub(super) enum Sizing {
     /// The size never changes.

@@ -5,8 +5,9 @@ use super::*;
 use crate::WriterCounts;
 use crate::ibuf::{EntryColumns, PushResult};
 use crate::pool::PoolConfig;
+use crate::pool::{Lease, Pool};
 use crate::signal::spins;
-use abi::{BlockMetadata, Class, Entry, Marks};
+use abi::{BlockMetadata, Class, DbufId, Entry, Marks, RichPointer};
 
 fn pool(id: u32) -> Pool {
     Pool::new(DbufId::new(id).unwrap(), PoolConfig { segment: 4096, segments: 8 }).unwrap()

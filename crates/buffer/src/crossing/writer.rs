@@ -1,8 +1,9 @@
 //! The writer's end of a crossing. Pushes entries, and holds leases on their segments until all
 //! readers have passed. Invariants: C1 to C3 of [`crossing`](super).
 
+use super::shared::Shared;
 use super::sizing::Sizing;
-use super::{Columns, Origin, Shared};
+use super::{Columns, Origin};
 use crate::ibuf::{self, EntryColumns, PushResult};
 use crate::pool::Lease;
 use crate::{Fault, ReaderCounts, WriterCounts};

@@ -64,8 +64,8 @@ impl Config {
         Self { scaling: Some(scaling), ..self }
     }
 
-    /// Lets the writer size the ring for the caches of this machine ([`Config::scaling`]). Only for a
-    /// ring whose writer waits: the size of one that drops or overwrites decides what is lost.
+    /// Lets the writer size the ring for the caches of this machine ([`Config::scaling`]), unless
+    /// the writer drops or overwrites: the size of such a ring decides which blocks are lost.
     /// Reads the sizes of the caches once per process.
     #[must_use]
     pub fn self_sizing(self) -> Self {

@@ -6,6 +6,7 @@
 
 pub(crate) mod paths;
 pub(crate) mod progress;
+pub(crate) mod shell;
 
 use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
@@ -13,6 +14,7 @@ use engine::kernel::InjectedRefusal;
 use engine::registry::MachineRegistry;
 use pipeline::explain;
 use progress::ProgressMode;
+use shell::{ExecArguments, ShellArguments};
 use std::ffi::OsString;
 use std::path::PathBuf;
 use sys::steps::{InjectedFault, Steps};
@@ -284,49 +286,6 @@ fn parse_refusal(word: &str) -> Result<InjectedRefusal, String> {
             Ok(InjectedRefusal::Filter(filter.name))
         }
     }
-}
-
-/// Arguments of `sh`.
-#[derive(Args, Debug)]
-pub(crate) struct ShellArguments {
-    /// The command, as for sh -c
-    #[arg(short, value_name = "COMMAND")]
-    pub(crate) command: Option<String>,
-    /// Report for each edge if it is a stream or a kernel pipe, and why; at the end, what it moved
-    #[arg(short, long, visible_alias = "explain")]
-    pub(crate) verbose: bool,
-    /// Use kernel pipes between all programs, which then share no memory
-    #[arg(long)]
-    pub(crate) isolate: bool,
-    /// Pass files by pointer through cat, dd, tee and head: the reader sees the contents that the
-    /// file has when it reads
-    #[arg(long)]
-    pub(crate) lazy: bool,
-    /// Exit with the status of the last program that failed, if any
-    #[arg(long)]
-    pub(crate) pipefail: bool,
-    /// A script, if no command is given
-    #[arg(value_name = "SCRIPT")]
-    pub(crate) script: Option<PathBuf>,
-    /// The positional parameters $1, $2…
-    #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "WORDS")]
-    pub(crate) words: Vec<OsString>,
-}
-
-/// Arguments of `exec`.
-#[derive(Args, Debug)]
-pub(crate) struct ExecArguments {
-    /// Let the program copy lazily: it writes the contents that the file has when the write happens
-    #[arg(long)]
-    pub(crate) lazy: bool,
-    /// The program and its arguments
-    #[arg(
-        required = true,
-        trailing_var_arg = true,
-        allow_hyphen_values = true,
-        value_name = "CMD"
-    )]
-    pub(crate) words: Vec<OsString>,
 }
 
 /// Arguments of `check`.

@@ -9,7 +9,7 @@ mod counts;
 mod parse;
 mod probe;
 
-use crate::arguments::{ExecArguments, ShellArguments};
+use crate::arguments::shell::{ExecArguments, ShellArguments};
 use crate::terminal;
 use abi::edge::{COUNTS_VARIABLE, DESCRIPTOR_MIN, EDGES_VARIABLE, Edge, LAZY_VARIABLE, PipeEnd};
 use counts::EdgeCounts;

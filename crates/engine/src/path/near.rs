@@ -1,10 +1,11 @@
 //! Placement of a path's threads on processors that share a cache. [Th §5.2, §5.5], FEATURES K9
 //!
 //! Entries of a ring cross fastest through a cache that both processors share (BASELINES, two
-//! cores), and the kernel's scheduler does not know which threads share rings. So the first threads
-//! of a path are confined to the processors that share the last cache with the one on which the path
-//! starts, if these suffice for a processor each. Not the nearest shared cache: processors that share
-//! the second level or the first are siblings of one core, which also share its execution units.
+//! cores), and the kernel's scheduler does not know which threads share rings. The first threads of
+//! a path are therefore confined to the processors that share the last cache with the one on which
+//! the path starts, if each thread gets a processor. The nearest shared cache would be the wrong
+//! choice: processors that share the first or second level are siblings of one core, which also
+//! share its execution units.
 //! Threads that changes or replicas add later may run anywhere.
 
 /// Returns the processors for the threads of a path; empty if it does not matter.

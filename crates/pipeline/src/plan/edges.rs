@@ -16,10 +16,10 @@ const FRAME_BYTES: usize = 2048;
 /// The assumed size, in bytes, of any other block.
 const OTHER_BYTES: usize = 16 << 10;
 /// The number of entries of a ring, at most: 4,096 entries of 64 bytes fit four times into the
-/// second-level cache of most machines. A larger ring gains nothing (`bench rings`).
+/// second-level cache of most machines. A larger ring gains nothing (decision 0093).
 const RING_ENTRIES: usize = 4096;
-/// The number of entries to which a ring may shrink: 16 KB of entries stay in the first-level cache,
-/// and four full batches fit.
+/// The number of entries to which a ring may shrink: 16 KB of entries stay in the first-level
+/// cache, and four full batches fit.
 const RING_ENTRIES_MIN: usize = 256;
 /// The size of an entry with context and marks, in bytes.
 const WITH_MARKS: usize = 64;
