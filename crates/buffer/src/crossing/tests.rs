@@ -4,8 +4,8 @@
 use super::*;
 use crate::WriterCounts;
 use crate::ibuf::{EntryColumns, PushResult};
+use crate::pool::Pool;
 use crate::pool::PoolConfig;
-use crate::pool::{Lease, Pool};
 use crate::signal::spins;
 use abi::{BlockMetadata, Class, DbufId, Entry, Marks, RichPointer};
 
