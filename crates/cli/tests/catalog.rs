@@ -148,7 +148,7 @@ fn analyze_prints_measurements() {
 fn v1_analyze_prints_and_saves_measurements_and_estimates() {
     let folder = Folder::new();
     let few = folder.run(&["explain", "--analyze", "replay examples/web.pcap | ip | count"]);
-    assert!(few.err.contains("a filter costs is learned from 4096 blocks on"), "{}", few.err);
+    assert!(few.err.contains("a filter is learned from 4096 blocks: "), "{}", few.err);
     let costs = folder.path().join("state/streamline/costs");
     assert!(!fs::read_to_string(&costs).unwrap().contains("filter thread "));
     let web = fs::read(concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/web.pcap")).unwrap();

@@ -166,7 +166,7 @@ fn t8_silent_paths_of_one_user_hide_no_others() {
     for words in [&["set", "1", "remove", "count"][..], &["attach", "1"]] {
         let ran = as_root(&folder, words);
         assert_eq!(ran.status, Some(1), "{words:?}: {ran:?}");
-        assert!(ran.err.contains("no answer came in time"), "{words:?}: {ran:?}");
+        assert!(ran.err.contains("no reply in time"), "{words:?}: {ran:?}");
         assert!(ran.err.contains("stop --kill 1"), "{words:?}: {ran:?}");
     }
     let stopped = as_root(&folder, &["stop", "1", "2", "41002/bobs"]);

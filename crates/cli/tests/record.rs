@@ -22,7 +22,7 @@ fn v10_recorded_run_replays_identically() {
     for into in ["r.pcapng.replay", "r.pcapng.replay.2"] {
         let again = folder.run(&["run", "--replay", "r.pcapng"]);
         assert_eq!((again.status, &again.out), (Some(0), &first.out), "{}", again.err);
-        assert!(again.err.contains(&format!("lies in {into}\n")), "{}", again.err);
+        assert!(again.err.contains(&format!("its output is in {into}\n")), "{}", again.err);
         assert!(again.err.contains("it did what the recorded run did"), "{}", again.err);
         let mut names: Vec<_> = fs::read_dir(folder.path().join("got")).unwrap().collect();
         names.sort_by_key(|entry| entry.as_ref().unwrap().file_name());

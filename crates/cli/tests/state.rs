@@ -198,13 +198,13 @@ fn m3_inaccessible_state_is_refused_with_a_reason() {
     };
     refused("generate | dport state=a | discard", "keeps nothing from one block to the next");
     refused("generate | ip state=a | discard", "no fields that mean something to others");
-    refused("generate | count state=a | count state=a | discard", "stands twice");
-    refused("generate | count state=a | count state=a | discard", "with one mark in both places");
-    refused("generate | count state_mode=644 | discard", "`state_mode=` says who may see");
+    refused("generate | count state=a | count state=a | discard", "is given twice");
     refused(
-        "generate | sample 2 state=a untrusted=yes | discard",
-        "a process that nobody vouches for",
+        "generate | count state=a | count state=a | discard",
+        "with the same mark in both places",
     );
+    refused("generate | count state_mode=644 | discard", "`state_mode=` says who may see");
+    refused("generate | sample 2 state=a untrusted=yes | discard", "an untrusted process");
     refused("generate | count state=a/b | discard", "`a/b` is no name");
     refused("generate | count state=a state_mode=666 | discard", "none of 600, 640, 644");
     let name = unique_name("taken");

@@ -91,7 +91,7 @@ fn v18_filter_that_lies_about_its_state_is_ended() {
         let (why, outcome) = run_with_branch(&format!("liar {lie} untrusted=yes"), &file, |live| {
             refusal(live, "upgrade liar")
         });
-        assert!(why.starts_with("what it knows was not told"), "{lie}: {why}");
+        assert!(why.starts_with("its state could not be read"), "{lie}: {why}");
         assert!(why.contains(told), "{lie}: {why}");
         let [failure] = outcome.failures.as_slice() else {
             panic!("{lie}: {:?}", outcome.failures);
