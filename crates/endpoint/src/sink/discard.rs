@@ -7,10 +7,10 @@ use filter::{Description, ReadDepth};
 /// The description of `discard`.
 pub const DISCARD: Description = Description {
     name: "discard",
-    summary: "end blocks and report how many there were",
+    summary: "discard blocks, and report how many there were",
     details: "\
-Takes blocks and forgets them. The report says how many there were and how many bytes they viewed.
-It reads no byte, so what stands before it costs no more than it must.",
+Discards its input. The report shows the number of blocks and the number of bytes in their views.
+Reads no byte, so it adds no cost to the filters before it.",
     example: "replay web.pcap | tcp | discard",
     reads: ReadDepth::Nothing,
     kernel: Some(filter::PASS_THROUGH_TWIN),

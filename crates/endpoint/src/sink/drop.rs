@@ -13,11 +13,11 @@ use filter::Description;
 /// The description of `drop`.
 pub const DROP: Description = Description {
     name: "drop",
-    summary: "end unwanted blocks, and count them as dropped by request",
+    summary: "drop unwanted blocks, and count them as dropped by request",
     details: "\
-Takes blocks and throws them away. The ledger counts each as dropped, `by request`, so that a run
-that drops says so at its end. Frames that were taken from the host (`take`) end here; what is only
-observed reaches the host all the same. It reads no byte.",
+Discards its input. The ledger counts each block as dropped, `by request`, and the final report
+shows the count. Frames taken from the host (`rx … take`) are lost; frames that are only observed
+still reach the host. Reads no byte.",
     example: "replay web.pcap | udp |dns drop",
     ..DISCARD
 };

@@ -14,18 +14,18 @@ use std::os::fd::BorrowedFd;
 /// The description of `read`.
 pub const READ: Description = Description {
     name: "read",
-    summary: "give the bytes of a file, in blocks or line by line",
+    summary: "read the bytes of a file, in blocks or line by line",
     details: "\
-Reads any file; `-` is standard input. Blocks have `block` bytes (64 KB by default, the last one
-what is left); from a pipe or terminal a block is given as soon as anything came. `lines=yes` gives
-one record per line, without its line end; a line longer than `block` comes in fragments. Blocks lie
-in no frame: filters that read headers refuse them.",
+Reads any file; `-` is standard input. Each block has `block` bytes (default 64 KB); the last may be
+shorter. Input from a pipe or terminal is passed on as soon as it arrives. `lines=yes` produces one
+record per line, without its line end; a line longer than `block` is split into fragments. Blocks
+are not part of a frame, so filters that read headers refuse them.",
     example: "read access.log lines=yes | match \" 404 \" | count",
     gives: OutputForm::Form(Form::Bytes),
     effect: Some(effect),
     parameters: &[
         Parameter::needed("file", Type::Path, "the file to read; - is standard input"),
-        Parameter::named("block", BLOCK, "64k", "the most bytes of a block"),
+        Parameter::named("block", BLOCK, "64k", "maximum size of a block"),
         Parameter::named("lines", Type::Flag, "no", "one block per line"),
     ],
     ..Description::SOURCE

@@ -20,16 +20,16 @@ use wire::capture::{CaptureFault, FaultKind, Packet, Reader, Step};
 /// The description of `replay`.
 pub const REPLAY: Description = Description {
     name: "replay",
-    summary: "give the packets of a capture file",
+    summary: "read the packets of a capture file",
     details: "\
 Reads pcap and pcapng files of either byte order, with micro- or nanoseconds, of any link type; `-`
 is standard input. Each packet is a frame with the time at which it was captured.
 
-`speed=max` gives packets as fast as they are taken, and the path's clock is the time of the
-packets. `speed=1` keeps the distances in time of the capture, `speed=10` is ten times as fast,
-`speed=0.5` half as fast.
+`speed=max` reads packets as fast as the path accepts them; the path's clock follows the packet
+times. `speed=1` keeps the intervals of the capture, `speed=10` is ten times as fast, `speed=0.5`
+half as fast.
 
-A capture that ends within a record or is broken gives every packet before that point, then the
+A truncated or damaged capture yields every packet before the damage, then the
 error. A compressed capture must be unpacked first: `zcat x.pcap.gz | streamline 'replay - |
 count'`.",
     example: "replay web.pcap speed=1 | print",

@@ -15,9 +15,9 @@ pub const COUNT: Description = Description {
     name: "count",
     summary: "count messages, blocks and bytes",
     details: "\
-Counts the blocks that go by and the bytes in their views, and reports both when the path stops.
-Where messages come that a filter such as `http` or `dns` describes, it counts these too; their
-descriptions are blocks without bytes. Leaves class and view as they came.",
+Counts blocks and the bytes in their views, and reports both when the path stops. Also counts the
+messages that a filter such as `http` or `dns` describes; a description is a block without bytes.
+Leaves class and view unchanged.",
     example: "replay web.pcap | count | discard",
     kind: FilterKind::Statistics,
     reads: ReadDepth::Nothing,
