@@ -167,5 +167,5 @@ fn redirect_loops_are_refused_and_explain_names_the_exit() {
         "rx {SERVER_DEVICE} | ip | redirect {OUT_DEVICE} netns={}",
         line.far.name()
     ));
-    assert!(told.contains("kernel: a program sends within the namespace"), "{told}");
+    assert!(told.contains("kernel: a program sends within its own network namespace"), "{told}");
 }

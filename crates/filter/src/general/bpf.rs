@@ -40,7 +40,7 @@ about what the own compiler does not know. An expression that can match no frame
 
 Names of hosts, networks, services and protocols are looked up once, when the line is read, as
 libpcap does; the answers are written into the line (`names=`), so that whoever repeats a record, or
-runs a part of the line, asks no_resolver.
+runs a part of the line, asks no resolver.
 
 Not answered: `no match` (the expression does not hold), `link type` (the expression says nothing
 about frames of this link type, or the block is no frame).",
