@@ -184,35 +184,48 @@ fn f2_f3_shrunk_ring_releases_shared_memory() {
     // Tolerance for other programs' use of memory.
     const SLACK: i64 = (LARGE / 4) as i64;
     for in_place in [false, true] {
-        let before = shared_memory_bytes();
-        let config = config(1).capacity(LARGE);
-        let config = if in_place { config.cut(LARGE) } else { config };
-        let (mut output, mut offers) = match stream(&config) {
-            Ok(made) => made,
-            Err(error) => {
-                let _: Option<()> = need::skip(&format!("not enough memory: {error}"));
-                return;
-            }
-        };
-        let offer = offers.remove(0);
-        let mut input =
-            if in_place { offer.open_trusting().unwrap() } else { offer.open().unwrap() };
-        assert!(shared_memory_bytes() - before > LARGE as i64 - SLACK, "taken when it is made");
-        output.write(b"small").unwrap();
-        output.resize(1 << 20).unwrap();
-        output.write(b"still small").unwrap();
-        output.flush();
-        assert_eq!(input.read(&mut [0; 5]), Ok(5));
-        assert_eq!(input.read(&mut [0; 11]), Ok(11));
-        input.release();
-        output.flush();
-        assert!(
-            shared_memory_bytes() - before < SLACK,
-            "{in_place} {} released when the last reader is past the switch",
-            shared_memory_bytes() - before
-        );
-        output.resize(LARGE).unwrap();
-        assert!(shared_memory_bytes() - before > LARGE as i64 - SLACK, "and taken again");
+        // Other programs use and release shared memory too: such an attempt is repeated.
+        let mut tried = resize_large(in_place, LARGE, SLACK);
+        for _ in 0..4 {
+            tried = tried.or_else(|_| resize_large(in_place, LARGE, SLACK));
+        }
+        assert_eq!(tried, Ok(()), "in place {in_place}");
+    }
+}
+
+/// Creates a ring of `large` bytes, shrinks and grows it. Fails with the step after which the
+/// shared memory of the machine differs from the expected amount by more than `slack` bytes.
+fn resize_large(in_place: bool, large: usize, slack: i64) -> Result<(), &'static str> {
+    let before = shared_memory_bytes();
+    let config = config(1).capacity(large);
+    let config = if in_place { config.cut(large) } else { config };
+    let (mut output, mut offers) = match stream(&config) {
+        Ok(made) => made,
+        Err(error) => {
+            let _: Option<()> = need::skip(&format!("not enough memory: {error}"));
+            return Ok(());
+        }
+    };
+    let offer = offers.remove(0);
+    let mut input = if in_place { offer.open_trusting().unwrap() } else { offer.open().unwrap() };
+    if shared_memory_bytes() - before <= large as i64 - slack {
+        return Err("creation");
+    }
+    output.write(b"small").unwrap();
+    output.resize(1 << 20).unwrap();
+    output.write(b"still small").unwrap();
+    output.flush();
+    assert_eq!(input.read(&mut [0; 5]), Ok(5));
+    assert_eq!(input.read(&mut [0; 11]), Ok(11));
+    input.release();
+    output.flush();
+    if shared_memory_bytes() - before >= slack {
+        return Err("shrinking");
+    }
+    output.resize(large).unwrap();
+    match shared_memory_bytes() - before > large as i64 - slack {
+        true => Ok(()),
+        false => Err("growing"),
     }
 }
 

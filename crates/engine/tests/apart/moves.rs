@@ -153,7 +153,7 @@ fn v10_v18_recorded_sandboxed_filter_refuses_changes() {
         wait_for_blocks(live, 100);
         for words in ["upgrade dport", "move dport process", "move dport thread1"] {
             let why = refusal(live, words);
-            let told = "what it knows is told by a process of its own, which no record has";
+            let told = "its state is in another process, and a record does not contain that state";
             assert_eq!(why, told, "{words}");
             assert_eq!(
                 (live.request_text().as_deref(), live.changes()),

@@ -120,7 +120,7 @@ impl Session for TcpConnection {
 }
 
 const EMITTED_HELP: &str = "of what it sends, given or missed for good; modulo 2^32";
-const HELD_HELP: &str = "bytes received out of order, waiting for earlier ones";
+const HELD_HELP: &str = "received out of order, waiting for earlier bytes";
 
 impl Record for TcpConnection {
     fn identity(&self) -> &Identity {
