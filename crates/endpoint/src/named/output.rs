@@ -162,6 +162,13 @@ fn open(opening: &Opening<'_>) -> Result<Box<dyn Sink>, Failure> {
     }))
 }
 
+/// Returns the rows of a sink that writes to a ring: the amount written, and the largest number of
+/// readers at one time.
+pub(crate) fn ring_report(written: Amount, readers_max: usize) -> Report {
+    let rows = [("blocks", written.blocks), ("bytes", written.bytes)];
+    Report::of_rows(rows).and_rows([("readers at most", readers_max as u64)])
+}
+
 impl Sink for NamedSink {
     fn take(&mut self, batch: &Batch<'_>, _now: Time) -> Result<(), Failure> {
         for (_, block) in batch.blocks() {
@@ -180,8 +187,7 @@ impl Sink for NamedSink {
     fn finish(&mut self) -> Result<Report, Failure> {
         // Readers take what is left, and then find the end.
         self.output = None;
-        let rows = [("blocks", self.written.blocks), ("bytes", self.written.bytes)];
-        let rows = Report::of_rows(rows).and_rows([("readers at most", self.readers_max as u64)]);
+        let rows = ring_report(self.written, self.readers_max);
         let done = format!("given to the readers of {}", self.address);
         let mut report = rows.put(self.written.blocks, "block", done);
         if self.overwrites && self.written.blocks > 0 {

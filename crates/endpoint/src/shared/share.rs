@@ -6,6 +6,7 @@
 
 use super::sessions::{STAMP_BYTES, SharedStamp, WrittenSessions};
 use super::{ring_name, vacancy};
+use crate::named::output::ring_report;
 use crate::{DropReason, Failure, Opening, Sink, SinkEntry, message};
 use abi::DbufId;
 use abi::access::AccessList;
@@ -137,8 +138,7 @@ impl Sink for Share {
     fn finish(&mut self) -> Result<Report, Failure> {
         // Readers take what is left, and then find the end.
         self.output = None;
-        let rows = [("blocks", self.written.blocks), ("bytes", self.written.bytes)];
-        let rows = Report::of_rows(rows).and_rows([("readers at most", self.readers_max as u64)]);
+        let rows = ring_report(self.written, self.readers_max);
         Ok(rows.put(self.written.blocks, "block", "shared".to_owned()))
     }
 
