@@ -69,8 +69,9 @@ fn ledger_finds_losses_between_kernel_and_process() {
     let paths = pair.server.enter(|| {
         let (graph, mistakes) = pipeline::read(&text, &MachineRegistry::Local);
         assert!(mistakes.is_empty(), "{}", pipeline::render(&text, &mistakes, false));
-        let plan = pipeline::plan::plan(graph, &MachineRegistry::Local, &engine::machine::look())
-            .expect("a plan");
+        let plan =
+            pipeline::plan::plan(graph, &MachineRegistry::Local, &engine::machine::inspect())
+                .expect("a plan");
         assert!(!plan.programs.is_empty(), "{plan:?}");
         build_with(&plan, Settings::default(), &points, &PathOptions::default()).expect("paths")
     });

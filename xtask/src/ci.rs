@@ -28,6 +28,12 @@ pub(crate) fn ci(root: &Path, arguments: &[String]) -> Outcome {
         let mut command = cargo::cargo(root);
         cargo::run(command.args(["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]))
     });
+    step("clippy of the build that loses blocks", &mut || {
+        let mut command = cargo::cargo(root);
+        command.args(["clippy", "--package", "streamline-tests", "--features", "lose"]);
+        cargo::run(command.args(["--test", "loses", "--", "-D", "warnings"]))
+    });
+    step("build of the loom models", &mut || test::models_build(root));
     step("tidy", &mut || matches!(tidy::tidy(root, &[]), Outcome::Success));
     step("test", &mut || matches!(test::test(root, arguments), Outcome::Success));
     step("deny", &mut || deny(root, strict, &mut skipped));

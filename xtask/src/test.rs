@@ -168,14 +168,9 @@ fn print_result(run: &Run) -> bool {
 /// crate.
 pub(crate) fn model(root: &Path, arguments: &[String]) -> Outcome {
     let run = |which: &[&str], filter: &[String]| {
-        let mut command = cargo::cargo(root);
-        command
-            .args(["test", "--package", "streamline-buffer", "--release"])
-            .args(which)
-            .arg("--")
-            .args(filter)
-            .env("RUSTFLAGS", "--cfg loom")
-            .env("CARGO_TARGET_DIR", cargo::target(root).join("loom"));
+        let mut command = model_command(root);
+        command.args(["test", "--package", "streamline-buffer", "--release"]);
+        command.args(which).arg("--").args(filter);
         print_result(&run_and_count(root, vec![command], false))
     };
     if arguments.is_empty() {
@@ -185,6 +180,21 @@ pub(crate) fn model(root: &Path, arguments: &[String]) -> Outcome {
     } else {
         run(&["--lib", "--test", "model_*"], arguments).into()
     }
+}
+
+/// Returns true if the loom models compile. No other build compiles them.
+pub(crate) fn models_build(root: &Path) -> bool {
+    let mut command = model_command(root);
+    command.args(["check", "--package", "streamline-buffer", "--lib", "--test", "model_*"]);
+    cargo::run(&mut command)
+}
+
+/// Cargo with `--cfg loom` and a target directory of its own.
+fn model_command(root: &Path) -> Command {
+    let mut command = cargo::cargo(root);
+    command.env("RUSTFLAGS", "--cfg loom");
+    command.env("CARGO_TARGET_DIR", cargo::target(root).join("loom"));
+    command
 }
 
 /// The tests that feed random and malformed bytes to all parsers, as packages with arguments of

@@ -47,7 +47,7 @@ fn drain(reader: &mut PointerReader) -> Vec<u64> {
     let mut out = [Entry::default(); 2];
     while !reader.is_finished().unwrap() {
         let read = reader.read(&mut out).unwrap();
-        got.extend(out[..read.count].iter().map(number));
+        got.extend(out[..read.count].iter().map(entry_number));
         if read.count == 0 {
             thread::yield_now();
         }
@@ -87,7 +87,7 @@ fn slowest_of_two_readers_limits_the_writer() {
                 thread::spawn(move || {
                     let mut out = [Entry::default(); 1];
                     let count = reader.read(&mut out).unwrap().count;
-                    let got: Vec<_> = out[..count].iter().map(number).collect();
+                    let got: Vec<_> = out[..count].iter().map(entry_number).collect();
                     (reader, got)
                 })
             })
@@ -110,7 +110,7 @@ fn lapped_reader_gets_no_torn_entry_and_counts_loss() {
         let reading = thread::spawn(move || {
             let mut out = [Entry::default(); 2];
             let count = reader.read(&mut out).unwrap().count;
-            (reader, out[..count].iter().map(number).collect::<Vec<_>>())
+            (reader, out[..count].iter().map(entry_number).collect::<Vec<_>>())
         });
         for number in 0..3 {
             writer.push(&[entry(number)]).unwrap();
@@ -119,8 +119,12 @@ fn lapped_reader_gets_no_torn_entry_and_counts_loss() {
         let (mut reader, mut got) = reading.join().unwrap();
         got.extend(drain(&mut reader));
         assert!(got.is_sorted_by(|a, b| a < b));
-        assert_eq!(got.len() as u64, reader.count().blocks);
-        assert_eq!(reader.written().resident(&reader.count()), Some(0), "got + lost = produced");
+        assert_eq!(got.len() as u64, reader.counts().blocks);
+        assert_eq!(
+            reader.writer_counts().resident(&reader.counts()),
+            Some(0),
+            "got + lost = produced"
+        );
         assert_eq!(got.last().copied(), Some(2), "the last is never lost");
     });
 }
@@ -134,7 +138,7 @@ fn dropped_entries_are_counted_by_the_writer() {
         for number in 0..3 {
             writer.push(&[entry(number)]).unwrap();
         }
-        let count = writer.count();
+        let count = writer.counts();
         drop(writer);
         assert_eq!(count.blocks + count.dropped, 3);
         assert_eq!(reading.join().unwrap(), count.blocks);
@@ -197,11 +201,11 @@ fn counts_are_published_with_the_position() {
             push_all(&mut writer, 0..2);
             writer
         });
-        let waiting = reader.waiting().unwrap() as u64;
-        assert!(reader.written().blocks >= waiting);
+        let waiting = reader.unread_entries().unwrap() as u64;
+        assert!(reader.writer_counts().blocks >= waiting);
         let writer = writing.join().unwrap();
         reader.read(&mut [Entry::default(); 2]).unwrap();
-        assert_eq!(writer.taken(0), Some(reader.count()));
+        assert_eq!(writer.reader_counts(0), Some(reader.counts()));
     });
 }
 
@@ -214,7 +218,7 @@ fn no_notification_is_lost() {
         let mut reader = readers.remove(0);
         let ours = doorbell.clone();
         let sleeping = thread::spawn(move || {
-            ours.wait_until(0, || reader.waiting().unwrap() > 0);
+            ours.wait_until(0, || reader.unread_entries().unwrap() > 0);
             drain(&mut reader)
         });
         writer.push(&[entry(0)]).unwrap();
@@ -261,7 +265,7 @@ fn writer_and_reader_wake_each_other() {
         let (to_writer, mine) = (full.clone(), empty.clone());
         let reading = thread::spawn(move || {
             for expected in 0..2 {
-                mine.wait_until(0, || reader.waiting().unwrap() > 0);
+                mine.wait_until(0, || reader.unread_entries().unwrap() > 0);
                 let mut out = [Entry::default(); 1];
                 assert_eq!(reader.read(&mut out).unwrap().count, 1);
                 assert_eq!(entry_number(&out[0]), expected);
