@@ -185,7 +185,8 @@ pub(crate) fn model(root: &Path, arguments: &[String]) -> Outcome {
 /// Returns true if the loom models compile. No other build compiles them.
 pub(crate) fn models_build(root: &Path) -> bool {
     let mut command = model_command(root);
-    command.args(["check", "--package", "streamline-buffer", "--lib", "--test", "model_*"]);
+    command.args(["check", "--profile", "test", "--package", "streamline-buffer"]);
+    command.args(["--lib", "--test", "model_*"]);
     cargo::run(&mut command)
 }
 

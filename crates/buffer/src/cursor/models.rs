@@ -37,7 +37,7 @@ fn check_slot_reuse(leaves: bool) {
             .map(|(index, mut reader)| {
                 let bytes = bytes.clone();
                 thread::spawn(move || {
-                    while reader.waiting().unwrap() == 0 {
+                    while reader.unread_entries().unwrap() == 0 {
                         thread::yield_now();
                     }
                     bytes.0.with(|_| ());
@@ -214,8 +214,8 @@ fn writer_waits_at_a_cut_until_the_reader_has_passed() {
                     }
                     consumer.next += 1;
                     match position {
-                        // The second position is the cut.
-                        1 => consumer.cut(1),
+                        // The capacity changes at the second position.
+                        1 => consumer.change_capacity(1),
                         _ => consumer.release(),
                     }
                 }
@@ -225,15 +225,15 @@ fn writer_waits_at_a_cut_until_the_reader_has_passed() {
         // Positions 0 and 2 use the same slot with either capacity.
         bytes.0.with_mut(|_| ());
         producer.head = 2;
-        producer.cut(1);
+        producer.change_capacity(1);
         while producer.room(1).unwrap() == 0 {
             thread::yield_now();
         }
-        assert_eq!(producer.take_settled(), Some(2), "reported once");
+        assert_eq!(producer.take_passed_capacity(), Some(2), "reported once");
         bytes.0.with_mut(|_| ());
         producer.head = 3;
         producer.publish();
         reading.join().unwrap();
-        assert_eq!(producer.take_settled(), None);
+        assert_eq!(producer.take_passed_capacity(), None);
     });
 }

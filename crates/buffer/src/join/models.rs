@@ -45,7 +45,7 @@ fn check_late_join(slots: u64, blocks: u64, every: u64) {
             })
         };
         let mut producer = Producer::new(store);
-        producer.open(queue);
+        producer.accept_joins_from(queue);
         for block in 0..blocks {
             while producer.room(1).unwrap() == 0 {
                 producer.publish();

@@ -23,7 +23,7 @@ struct Bytes(UnsafeCell<()>);
 unsafe impl Sync for Bytes {}
 
 impl Bytes {
-    fn run_writer(&self) {
+    fn track_write(&self) {
         self.0.with_mut(|_| ());
     }
 
@@ -36,7 +36,7 @@ impl Bytes {
 /// soon as it is free.
 fn run_writer(state: &SlotModel, writer: &mut PointerWriter) {
     state.slots.open(0, 0);
-    state.bytes.write();
+    state.bytes.track_write();
     state.slots.fill(0, 64);
     state.slots.lease(0);
     let mut entry = Entry::default();
@@ -50,12 +50,12 @@ fn run_writer(state: &SlotModel, writer: &mut PointerWriter) {
     while !state.slots.recycle(0) {
         thread::yield_now();
     }
-    state.bytes.write();
+    state.bytes.track_write();
 }
 
 /// Runs the reading space until it has located the block.
 fn locate_block(state: &SlotModel, reader: &mut PointerReader) {
-    while reader.waiting().unwrap() == 0 {
+    while reader.unread_entries().unwrap() == 0 {
         thread::yield_now();
     }
     let entry = reader.load(0);
@@ -94,7 +94,7 @@ fn check_segment_reuse(
 fn segment_is_reused_only_after_the_last_read() {
     check_segment_reuse(|state, reader| {
         locate_block(state, reader);
-        state.bytes.read();
+        state.bytes.track_read();
         release_entries(reader);
     });
 }
@@ -105,7 +105,7 @@ fn lease_taken_while_reading_delays_reuse() {
         locate_block(state, reader);
         state.slots.lease(0);
         release_entries(reader);
-        state.bytes.read();
+        state.bytes.track_read();
         state.slots.unlease(0);
     });
 }

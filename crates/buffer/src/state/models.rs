@@ -2,7 +2,9 @@
 //! Verified: the models fail if either fence is removed. They do not detect a relaxed store at the
 //! end of a change, although the memory model requires Release there.
 
-use super::rows::{ROW_HEAD_WORDS, Reading, RowRead, begin_change, end_change, get, put};
+use super::rows::{
+    ROW_HEAD_WORDS, Reading, RowRead, begin_change, end_change, try_read_row, write_row,
+};
 use crate::atomic::Ordering;
 use crate::region::Region;
 use loom::sync::Arc;
@@ -23,18 +25,21 @@ fn m3_no_reader_sees_a_torn_row() {
         let writing = {
             let region = Arc::clone(&region);
             thread::spawn(move || {
-                put(&region.words()[..ROW], Some(&[1, 1]));
-                put(&region.words()[..ROW], None);
-                put(&region.words()[..ROW], Some(&[3, 3]));
+                write_row(&region.words()[..ROW], Some(&[1, 1]));
+                write_row(&region.words()[..ROW], None);
+                write_row(&region.words()[..ROW], Some(&[3, 3]));
             })
         };
         let mut out = [0; 2];
-        match get(&region.words()[..ROW], &mut out) {
+        match try_read_row(&region.words()[..ROW], &mut out) {
             RowRead::Numbers => assert!(out == [1, 1] || out == [3, 3], "{out:?}"),
             RowRead::Nothing | RowRead::Torn => {}
         }
         writing.join().unwrap();
-        assert_eq!((get(&region.words()[..ROW], &mut out), out), (RowRead::Numbers, [3, 3]));
+        assert_eq!(
+            (try_read_row(&region.words()[..ROW], &mut out), out),
+            (RowRead::Numbers, [3, 3])
+        );
     });
 }
 
@@ -47,16 +52,18 @@ fn m3_rows_are_consistent_under_the_table_lock() {
             thread::spawn(move || {
                 let words = region.words();
                 begin_change(&words[0]);
-                put(&words[1..1 + ROW], Some(&[1, 1]));
-                put(&words[1 + ROW..1 + 2 * ROW], Some(&[1, 1]));
+                write_row(&words[1..1 + ROW], Some(&[1, 1]));
+                write_row(&words[1 + ROW..1 + 2 * ROW], Some(&[1, 1]));
                 end_change(&words[0]);
             })
         };
         let words = region.words();
         if let Some(reading) = Reading::begin(&words[0]) {
             let (mut one, mut other) = ([0; 2], [0; 2]);
-            let read =
-                (get(&words[1..1 + ROW], &mut one), get(&words[1 + ROW..1 + 2 * ROW], &mut other));
+            let read = (
+                try_read_row(&words[1..1 + ROW], &mut one),
+                try_read_row(&words[1 + ROW..1 + 2 * ROW], &mut other),
+            );
             if reading.is_whole(&words[0]) {
                 assert_eq!((read.0, one), (read.1, other));
                 assert_ne!(read.0, RowRead::Torn);

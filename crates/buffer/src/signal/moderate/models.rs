@@ -21,7 +21,7 @@ fn write_and_stay_busy(blocks: u64, every: u64) {
             thread::spawn(move || {
                 for block in 1..=blocks {
                     head.store(block, Ordering::Release);
-                    if moderator.published(1, doorbell.is_awaited(), || 1) {
+                    if moderator.count_published(1, doorbell.is_awaited(), || 1) {
                         doorbell.notify();
                     }
                 }
@@ -37,7 +37,7 @@ fn write_and_stay_busy(blocks: u64, every: u64) {
                         return;
                     }
                     // Any deadline has passed at any check, and the timer does not linger.
-                    if timer.plan(&mut LINGER_CHECKS.clone(), DORMANT - 1).is_some() {
+                    if timer.fire_and_schedule(&mut LINGER_CHECKS.clone(), DORMANT - 1).is_some() {
                         timer.doorbell.sleep(ticket);
                     }
                 }
