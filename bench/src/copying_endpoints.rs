@@ -58,7 +58,7 @@ fn open_source(opening: &Opening<'_>) -> Result<Box<dyn Source>, Failure> {
 }
 
 impl Source for CopyingSource {
-    fn give(&mut self, intake: &mut Intake<'_>) -> Result<SourceStatus, Failure> {
+    fn produce(&mut self, intake: &mut Intake<'_>) -> Result<SourceStatus, Failure> {
         let wanted = self.left.min(intake.room() as u64) as usize;
         let Some(mut draft) = intake.pool.draft(BLOCK, wanted * BLOCK) else {
             return Ok(SourceStatus::Wait { until: None, readable: false });
@@ -99,7 +99,7 @@ fn open_sink(_: &Opening<'_>) -> Result<Box<dyn Sink>, Failure> {
 }
 
 impl Sink for CopyingSink {
-    fn take(&mut self, batch: &Batch<'_>, _: Time) -> Result<(), Failure> {
+    fn consume(&mut self, batch: &Batch<'_>, _: Time) -> Result<(), Failure> {
         batch.views(|bytes| {
             if let Some(user) = self.user.0.get_mut(..bytes.len()) {
                 user.copy_from_slice(bytes);

@@ -114,7 +114,7 @@ fn run_request(
         assert!(!plan.programs.is_empty(), "it begins in the kernel");
         let rate_policy =
             RatePolicy { observation_ns: 2_000_000, pause_ns: 20_000_000, ..RatePolicy::default() };
-        let adapt = Adapt::asked(&plan, &machine_with_assumed_costs()).map(|adapt| {
+        let adapt = Adapt::permitted_by(&plan, &machine_with_assumed_costs()).map(|adapt| {
             assert!(!adapt.copies);
             Arc::new(Adapt { rate_policy, ..(*adapt).clone() })
         });

@@ -230,7 +230,7 @@ fn serve(pair: &Pair, points: &Points, text: &str, socket: &OwnedFd, running: &d
                 let (handout, line) = attached.unwrap_or_else(|why| panic!("{why}"));
                 let DelegatedProgram { layout, records, pointers, bell } = &handout;
                 let descriptors = [records.as_fd(), pointers.as_fd(), bell.as_fd()];
-                descriptor::send(socket, layout.text().as_bytes(), &descriptors).expect("sent");
+                descriptor::send(socket, layout.to_text().as_bytes(), &descriptors).expect("sent");
                 held = Some(line);
             }
             "runs" => {
@@ -239,7 +239,7 @@ fn serve(pair: &Pair, points: &Points, text: &str, socket: &OwnedFd, running: &d
             }
             "leave" => {
                 let ended = held.take().expect("a line").detach();
-                descriptor::send(socket, ended.text().as_bytes(), &[]).expect("sent");
+                descriptor::send(socket, ended.to_text().as_bytes(), &[]).expect("sent");
             }
             _ => return,
         }
@@ -299,24 +299,25 @@ fn exchange(message: &str) -> (String, Vec<OwnedFd>) {
 }
 
 impl Host for RemoteKernel {
-    fn add(&self, asked: &KernelRequest<'_>) -> Result<KernelAttachment, BuildError> {
-        let (layout, descriptors) = exchange(&format!("part:{}", KernelPart::of(asked).text()));
+    fn attach(&self, asked: &KernelRequest<'_>) -> Result<KernelAttachment, BuildError> {
+        let (layout, descriptors) =
+            exchange(&format!("part:{}", KernelPart::extract(asked).to_text()));
         let [records, pointers, bell] = descriptors.try_into().expect("three descriptors");
         let layout = DelegatedLayout::from_text(&layout).expect("a layout");
         try_to_write(&layout, [&records, &pointers, &bell]);
         let handout = DelegatedProgram { layout, records, pointers, bell };
-        Ok(handout.lend(Arc::new(RemoteRequest::default()))?)
+        Ok(handout.into_attachment(Arc::new(RemoteRequest::default()))?)
     }
 }
 
 impl Attachment for RemoteRequest {
     fn leave(&self) {
-        let _ = self.ended();
+        let _ = self.final_counters();
     }
 }
 
 impl AttachmentHandle for RemoteRequest {
-    fn ended(&self) -> &FinalCounters {
+    fn final_counters(&self) -> &FinalCounters {
         self.0.get_or_init(|| {
             FinalCounters::from_text(&exchange("leave").0).expect("what it leaves behind")
         })

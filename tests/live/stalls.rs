@@ -49,7 +49,8 @@ fn run_into_pipe(pair: &Pair, option: &str, then: impl FnOnce(&Live)) -> (Outcom
     let machine = engine::machine::inspect();
     let paths = pair.server.enter(|| {
         let plan = plan(graph, &MachineRegistry::Local, &machine).expect("a plan");
-        let extras = PathOptions { adapt: Adapt::asked(&plan, &machine), ..PathOptions::default() };
+        let extras =
+            PathOptions { adapt: Adapt::permitted_by(&plan, &machine), ..PathOptions::default() };
         build_with(&plan, Settings::default(), &Points::default(), &extras).expect("spaces")
     });
     let live = paths[0].live();

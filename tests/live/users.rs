@@ -165,7 +165,7 @@ fn request_everything_as_dave(fixture: &DaemonFixture) -> Vec<OwnedFd> {
     let line = format!("rx {SERVER_DEVICE} ring=1MB | ip | udp | dport |53 pcap /dev/null");
     let other = "rx lo ring=1MB | ip | udp | dport |53 pcap /dev/null";
     let machine = engine::machine::inspect();
-    let part = kernel_part(&line, &machine).text();
+    let part = kernel_part(&line, &machine).to_text();
     rustix::thread::set_thread_res_gid(
         Gid::from_raw(DAVE),
         Gid::from_raw(DAVE),

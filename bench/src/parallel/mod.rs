@@ -168,7 +168,8 @@ fn analyze_costs(text: &str, machine: &Machine) -> Result<Costs, String> {
 fn run_plan(plan: Plan, machine: &Machine, timed: bool) -> Result<(Outcome, Plan), String> {
     let settings =
         Settings { sinks: crate::copying_endpoints::SINKS, timed, ..Settings::default() };
-    let extras = PathOptions { adapt: Adapt::asked(&plan, machine), ..PathOptions::default() };
+    let extras =
+        PathOptions { adapt: Adapt::permitted_by(&plan, machine), ..PathOptions::default() };
     let paths = build_with(&plan, settings, &Points::default(), &extras);
     let paths = paths.map_err(|why| why.to_string())?;
     let live = paths.first().map(engine::build::BuiltPath::live);

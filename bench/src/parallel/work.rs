@@ -62,7 +62,7 @@ fn open(_: &Opening<'_>) -> Result<Box<dyn Sink>, Failure> {
 }
 
 impl Sink for Digest {
-    fn take(&mut self, batch: &Batch<'_>, _: Time) -> Result<(), Failure> {
+    fn consume(&mut self, batch: &Batch<'_>, _: Time) -> Result<(), Failure> {
         batch.views(|bytes| {
             for word in bytes.chunks(8).take(SUMMED_BYTES / 8) {
                 let mut whole = [0; 8];

@@ -73,7 +73,7 @@ pub(super) fn plan_after_first_seconds(
     plan: &Plan,
     machine: &Machine,
 ) -> Result<Plan, String> {
-    let Some(adapt) = Adapt::asked(plan, machine) else { return Ok(plan.clone()) };
+    let Some(adapt) = Adapt::permitted_by(plan, machine) else { return Ok(plan.clone()) };
     let extras = PathOptions { adapt: Some(adapt), ..PathOptions::default() };
     let pair = Arc::clone(&flood.pair);
     let paths = pair.server.enter(|| {

@@ -20,7 +20,7 @@ const POINTERS_PER_PROCESSOR: u32 = 1 << 14;
 
 /// Returns the wake policy of a request that sets neither batches nor latency.
 pub(crate) fn default_policy(shape: RingsLayout) -> WakePolicy {
-    engine::kernel::bell(&KernelRing::default(), shape)
+    engine::kernel::doorbell_policy(&KernelRing::default(), shape)
 }
 
 /// Returns the wake policy of such a request for several readers.

@@ -13,7 +13,7 @@ use engine::build::PathOptions;
 use engine::record::RecordMode;
 use engine::registry::MachineRegistry;
 use engine::signal;
-use engine::why::{FlowQuery, Row};
+use engine::why::{FlowQuery, NodeFate};
 use pipeline::explain;
 use pipeline::explain::table::Table;
 use pipeline::graph::NodeId;
@@ -62,7 +62,7 @@ fn answer(given: &WhyArguments, expression: &str) -> Result<Status, Status> {
     for failure in outcome.failures.iter().filter(|failure| !failure.is_quiet()) {
         terminal::complain(&failure.to_string());
     }
-    let rows = why.rows();
+    let rows = why.node_fates();
     if rows.iter().all(|row| row.packets.is_empty()) {
         terminal::complain(&format!("no packet of {} is of this flow", given.file.display()));
         return Err(Status::Nothing);
@@ -130,7 +130,7 @@ fn parse_endpoint(text: &str) -> Option<(IpAddr, u16)> {
 }
 
 /// Returns the rows, sorted into the order of the request.
-fn sort_rows(rows: &[Row], plan: &Plan) -> Vec<Row> {
+fn sort_rows(rows: &[NodeFate], plan: &Plan) -> Vec<NodeFate> {
     let ids = plan.graph.ids();
     ids.filter_map(|(id, _)| rows.iter().find(|row| row.planned == id.0).cloned()).collect()
 }
@@ -138,7 +138,7 @@ fn sort_rows(rows: &[Row], plan: &Plan) -> Vec<Row> {
 /// Width of the table: enough for most rows and most terminals. Longer cells wrap.
 const TABLE_WIDTH: usize = 110;
 
-fn table(rows: &[Row], plan: &Plan) -> String {
+fn table(rows: &[NodeFate], plan: &Plan) -> String {
     let names = explain::names(&plan.graph);
     let mut table = Table::new(&["filter", ">came", ">bytes", "left as", "what else", "packets"]);
     for row in sort_rows(rows, plan) {
@@ -163,7 +163,7 @@ fn counts_by_name(counts: &BTreeMap<String, u64>) -> String {
 
 /// Formats the numbers of blocks that were held, dropped, left without a class, consumed, made or
 /// not selected.
-fn other_counts(row: &Row) -> String {
+fn other_counts(row: &NodeFate) -> String {
     let mut parts = Vec::new();
     if row.held > 0 {
         let longest = explain::nanoseconds(row.held_max);
@@ -191,9 +191,9 @@ fn ranges(numbers: &[u64]) -> String {
 }
 
 /// Returns the answer as JSON.
-fn json(flow: &str, rows: &[Row], plan: &Plan) -> Object {
+fn json(flow: &str, rows: &[NodeFate], plan: &Plan) -> Object {
     let names = explain::names(&plan.graph);
-    let node = |row: Row| {
+    let node = |row: NodeFate| {
         object(&[
             ("filter", &names[row.planned]),
             ("space", &plan.space_of(NodeId(row.planned)).name),

@@ -23,13 +23,13 @@ use sys::steps::{Steps, UNLOGGED};
 pub trait Source: Send {
     /// Appends blocks until the intake is full or no input is ready. Never blocks: without input it
     /// returns [`SourceStatus::Wait`]. A failure ends the path.
-    fn give(&mut self, intake: &mut Intake<'_>) -> Result<SourceStatus, Failure>;
+    fn produce(&mut self, intake: &mut Intake<'_>) -> Result<SourceStatus, Failure>;
 
     /// Returns the counters of the device or file for the ledger (CONTRACT 19).
     fn counters(&self) -> SourceCounters;
 
     /// Returns the properties that stay constant while the source is open. The space calls this
-    /// once, before the first `give`.
+    /// once, before the first `produce`.
     fn properties(&self) -> SourceProperties {
         SourceProperties::default()
     }
@@ -41,7 +41,7 @@ pub trait Source: Send {
     }
 
     /// Asks for the end of the input, for example by terminating a child process, because the path
-    /// stops. Returns true if buffered input remains to be read: the space then calls `give` until
+    /// stops. Returns true if buffered input remains to be read: the space then calls `produce` until
     /// [`SourceStatus::End`].
     fn stop(&mut self) -> bool {
         false
@@ -88,12 +88,12 @@ impl Default for SourceProperties {
     }
 }
 
-/// Result of one [`Source::give`].
+/// Result of one [`Source::produce`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SourceStatus {
     /// The call appended at least one block.
     Blocks,
-    /// The call found no input. The space calls `give` again at `until` on the path's clock or when
+    /// The call found no input. The space calls `produce` again at `until` on the path's clock or when
     /// the descriptor becomes readable.
     Wait {
         /// Latest time of the next call; `None` means that only the descriptor ends the wait.
@@ -239,10 +239,10 @@ impl<'s> Intake<'s> {
 pub trait Sink: Send {
     /// Consumes the live blocks of the batch. A failure ends the path, and the ledger counts
     /// unwritten blocks as dropped.
-    fn take(&mut self, batch: &Batch<'_>, now: Time) -> Result<(), Failure>;
+    fn consume(&mut self, batch: &Batch<'_>, now: Time) -> Result<(), Failure>;
 
     /// Flushes buffered data to readers. The space calls this after a period without input.
-    fn idle(&mut self) -> Result<(), Failure> {
+    fn on_idle(&mut self) -> Result<(), Failure> {
         Ok(())
     }
 
@@ -251,13 +251,13 @@ pub trait Sink: Send {
 
     /// Returns the blocks and viewed bytes written so far, from which the ledger computes losses
     /// after a failure. Returns `None` if the sink does not know.
-    fn written(&self) -> Option<Amount> {
+    fn amount_written(&self) -> Option<Amount> {
         None
     }
 
     /// Returns the blocks consumed but not written, by reason. The ledger counts blocks absent from
-    /// both this list and `written` as failed.
-    fn dropped(&self) -> Vec<(DropReason, Amount)> {
+    /// both this list and `amount_written` as failed.
+    fn drops_by_reason(&self) -> Vec<(DropReason, Amount)> {
         Vec::new()
     }
 

@@ -123,7 +123,7 @@ pub(crate) struct EmittedBlock {
     pub(crate) bytes: Vec<u8>,
 }
 
-/// Calls `give` once with room for `room` blocks, returns copies of the emitted blocks, and ends
+/// Calls `produce` once with room for `room` blocks, returns copies of the emitted blocks, and ends
 /// the pass.
 pub(crate) fn give_once(
     source: &mut dyn Source,
@@ -132,7 +132,7 @@ pub(crate) fn give_once(
     now: Time,
 ) -> Result<(SourceStatus, Vec<EmittedBlock>), Failure> {
     let mut columns = Columns::default();
-    let given = source.give(&mut Intake::new(pool, &mut columns, room, now))?;
+    let given = source.produce(&mut Intake::new(pool, &mut columns, room, now))?;
     let block = |l| {
         let entry = columns.entry(l);
         EmittedBlock { entry, bytes: pool.resolve(entry.pointer).unwrap().to_vec() }

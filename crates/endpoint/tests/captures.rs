@@ -67,7 +67,7 @@ fn run(
 ) -> Result<(), Failure> {
     let mut columns = Box::<Columns>::default();
     loop {
-        let given = source.give(&mut Intake::new(pool, &mut columns, 64, 0))?;
+        let given = source.produce(&mut Intake::new(pool, &mut columns, 64, 0))?;
         let batch =
             Batch::new(columns.into(), |columns, l| pool.resolve(columns.frame(l)).unwrap());
         look(&batch);
@@ -136,13 +136,13 @@ fn copy_capture(from: &Path, to: &Path, pool: &mut Pool) -> Option<u64> {
     if let Ok(mut source) = replay(from) {
         // A fault ends the capture; packets in front of it must arrive.
         let _ = run(&mut *source, pool, |batch| {
-            refused = refused.take().or_else(|| sink.take(batch, 0).err());
+            refused = refused.take().or_else(|| sink.consume(batch, 0).err());
         });
     }
     match refused {
         None => {
             sink.finish().unwrap();
-            Some(sink.written().unwrap().blocks)
+            Some(sink.amount_written().unwrap().blocks)
         }
         Some(failure) => {
             assert!(failure.to_string().contains("frames of link type"), "{failure}");

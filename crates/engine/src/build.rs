@@ -1,11 +1,11 @@
 //! Builds the spaces of a plan, ready to run. [SL §7.1, allocation]
 //!
-//! Steps that can fail run in order of the cost of undoing them: filters and sections, sources
-//! (which only read), memory and rings, then sinks (which create files), and last programs (whose
-//! effects are unknown). Every step returns an owned value, so a later failure releases the values
-//! of earlier steps. [`crate::run`] activates the spaces.
+//! Steps that can fail run in ascending order of the cost of undoing them: filters and sections,
+//! sources (which only read), memory and rings, sinks (which create files), and finally programs
+//! (whose effects are unknown). Every step returns an owned value, so a later failure releases the
+//! values of earlier steps. [`crate::run`] activates the spaces.
 
-use self::builder::{Builder, Draft, Local, entry_thread, programs};
+use self::builder::{Builder, Draft, Local, entry_thread, process_nodes};
 use self::replicas::ReplicatedChain;
 use self::rings::PendingRing;
 pub use crate::error::BuildError;
@@ -16,7 +16,7 @@ use crate::numbering::Ids;
 use crate::path::origins::Origins;
 use crate::path::running::{self, PathState, RunningPath};
 pub use crate::path::{GONE, PathOptions, Settings};
-use crate::pools::{intake_for, intake_of};
+use crate::pools::{intake_config, intake_config_for_length};
 use crate::record::RecordMode;
 use buffer::pool::PoolConfig;
 use filter::FilterKind;
@@ -42,13 +42,13 @@ mod replicas;
 mod rings;
 mod signals;
 
-pub(crate) use builder::{Succession, SwapContext};
+pub(crate) use builder::{ProgramSuccession, SwapContext};
 pub(crate) use rebuild::{Prepared, prepare};
 
-/// The spaces of one connected part of a request, ready to run.
+/// The spaces of one connected part of a request, built but not yet running.
 #[derive(Debug)]
 pub struct BuiltPath {
-    /// The spaces in the order of the plan, spaces with sources first.
+    /// The spaces. Spaces with sources come first, the others in the order of the plan.
     pub(crate) spaces: Vec<Space>,
     /// The kernel programs that feed these spaces.
     pub(crate) kernels: running::Kernels,
@@ -60,14 +60,15 @@ pub struct BuiltPath {
 }
 
 impl BuiltPath {
-    /// Returns a handle that is valid before, during and after the run: see [`crate::live`].
+    /// Returns a handle that controls the path and stays valid before, during and after the run
+    /// ([`crate::live`]).
     #[must_use]
     pub fn live(&self) -> Live {
         self.live.clone()
     }
 
     /// Returns true if all sources report that no block has reached them. A source in the kernel
-    /// cannot report this and counts as not quiet.
+    /// cannot report this, so the result is then false.
     #[must_use]
     pub fn is_quiet(&self) -> bool {
         let nodes = self.spaces.iter().flat_map(Space::nodes);
@@ -84,8 +85,8 @@ impl BuiltPath {
     }
 }
 
-/// Builds every connected part of a plan. Sources in the kernel at one interface and direction
-/// share one program.
+/// Builds every connected part of a plan. All sources in the kernel at the same interface and
+/// direction share one program.
 ///
 /// # Errors
 ///
@@ -94,8 +95,8 @@ pub fn build(plan: &Plan, settings: Settings) -> Result<Vec<BuiltPath>, BuildErr
     build_with(plan, settings, &Points::default(), &PathOptions::default())
 }
 
-/// Builds as [`build`] does, with kernel programs attached by `host`, and with the recording,
-/// observation and adaptation that `extras` requests.
+/// Builds every connected part of a plan, like [`build`], with kernel programs attached by `host`,
+/// and with the recording, observation and adaptation that `extras` requests.
 pub fn build_with(
     plan: &Plan,
     settings: Settings,
@@ -118,10 +119,10 @@ fn build_all(
 ) -> Result<Vec<BuiltPath>, BuildError> {
     let parts = plan.spaces.iter().map(|space| space.component + 1).max().unwrap_or(0);
     let left = settings.count.map(|blocks| Arc::new(CountLimit::new(blocks)));
-    let ids = Ids::of(plan, extras.record_mode.numbers_each_for_itself());
-    let origins = Origins::of(&plan.graph, &ids.nodes);
+    let ids = Ids::for_first_plan(plan, extras.record_mode.has_independent_numbers());
+    let origins = Origins::for_first_plan(&plan.graph, &ids.nodes);
     if let RecordMode::Record(recording) = &extras.record_mode {
-        recording.name(&origins.names);
+        recording.set_source_names(&origins.names);
     }
     let extras = &PathOptions { budget: Arc::default(), ..extras.clone() };
     let path = |part| {
@@ -135,7 +136,7 @@ fn build_all(
     let state = PathState::new(plan.clone(), ids.clone(), origins, parts);
     let whole = RunningPath::new(settings, extras.clone(), state);
     for (part, path) in paths.iter_mut().enumerate() {
-        path.live.belongs_to(&whole, part);
+        path.live.set_running_path(&whole, part);
     }
     Ok(paths)
 }
@@ -161,20 +162,20 @@ impl Builder<'_> {
             let Draft { assembly, inputs, lent, .. } = draft;
             kernels.extend(draft.kernels.into_iter().map(|(_, kernel)| kernel));
             let (nodes, shape) = assembly.finish();
-            let mut intakes = vec![self.intake(intake_of(&nodes))?];
+            let mut intakes = vec![self.create_intake(intake_config(&nodes))?];
             intakes.extend(lent);
             spaces.push(Space::new(SpaceParts {
-                name: self.name(place),
+                name: self.space_name(place),
                 nodes,
                 shape,
                 intakes,
-                work: self.pool(PoolConfig::default())?,
+                work: self.create_pool(PoolConfig::default())?,
                 inputs,
                 control: Arc::clone(&self.control),
                 bell: Arc::clone(&self.bells[place]),
                 clock: if self.drives_clock { Clock::Blocks(0) } else { Clock::Live },
                 epoch: self.epoch,
-                options: self.options(left.clone(), self.spaces[place]),
+                options: self.space_options(left.clone(), self.spaces[place]),
             }));
         }
         let running_spaces =
@@ -211,8 +212,8 @@ impl Builder<'_> {
         Ok((BuiltPath { spaces, kernels, control: self.control, live, steps }, part))
     }
 
-    /// Builds the drafts of all spaces, with their sinks and programs. `lenders` provide the memory
-    /// of sources that keep running.
+    /// Builds the drafts of all spaces, including their sinks and programs. `lenders` own the
+    /// memory of sources that keep running.
     fn draft_all(&mut self, mut lenders: Vec<Arc<dyn Lender>>) -> Result<PartDrafts, BuildError> {
         let mut ends = self.build_rings()?;
         let rings = ends.iter().map(|ends| self.running_ring(ends)).collect();
@@ -229,8 +230,8 @@ impl Builder<'_> {
                     .replace_operator(local, self.endpoint_context().open_sink(id, &lenders)?);
             }
         }
-        for (id, used) in programs(&self.plan.graph) {
-            self.program(id, used, &mut drafts)?;
+        for (id, used) in process_nodes(&self.plan.graph) {
+            self.start_part_program(id, used, &mut drafts)?;
         }
         self.bound_signals(&mut drafts, &chains);
         self.attach_gauges(&mut drafts);
@@ -238,7 +239,7 @@ impl Builder<'_> {
     }
 
     /// Builds a space without its sinks and programs, which have side effects and are therefore
-    /// opened last.
+    /// opened later.
     fn space(
         &mut self,
         place: usize,
@@ -259,7 +260,7 @@ impl Builder<'_> {
             .partition(|(_, node)| node.inside.is_some());
         // Blocks from programs enter first, like those from sources; the programs' input comes
         // last.
-        for (id, used) in programs(graph).filter(|(id, _)| self.has_output_half(place, *id)) {
+        for (id, used) in process_nodes(graph).filter(|(id, _)| self.has_output_half(place, *id)) {
             let local = self.add_half(id, used, true, &mut draft);
             if !draft.kept.iter().any(|(kept, _)| *kept == local) {
                 draft.inputs.push(Input::Source { node: local, intake: INTAKE_GENERAL });
@@ -268,10 +269,11 @@ impl Builder<'_> {
         }
         let mut drives_clock = false;
         for (id, _) in inner {
-            let key = NodeKey::Node(self.number(id));
-            let kept = self.again.is_some_and(|again| again.keeps(key));
-            self.renew(id, &locals, &mut draft)?;
-            let made = if kept { self.placeholder(id) } else { self.new_node(id, &locals)? };
+            let key = NodeKey::Node(self.node_number(id));
+            let kept = self.again.is_some_and(|again| again.is_kept(key));
+            self.replacement_filter(id, &locals, &mut draft)?;
+            let made =
+                if kept { self.placeholder(id) } else { self.create_published_node(id, &locals)? };
             let local = draft.assembly.add_operand(made);
             draft.kept.extend(kept.then_some((local, key)));
             locals[id.0] = Some(local);
@@ -287,24 +289,24 @@ impl Builder<'_> {
             if self.is_in_kernel(id) && node.kind() == Some(FilterKind::Source) {
                 continue;
             }
-            let key = NodeKey::Node(self.number(id));
-            let kept = self.again.is_some_and(|again| again.keeps(key));
-            self.renew(id, &locals, &mut draft)?;
+            let key = NodeKey::Node(self.node_number(id));
+            let kept = self.again.is_some_and(|again| again.is_kept(key));
+            self.replacement_filter(id, &locals, &mut draft)?;
             let mut made = match kept && !matches!(node.step, Step::Boolean(_)) {
                 true => self.placeholder(id),
-                false => self.new_node(id, &locals)?,
+                false => self.create_published_node(id, &locals)?,
             };
             made.counted = self.is_counted(id);
-            made.fragments = self.takes_fragments(id);
+            made.fragments = self.accepts_fragments(id);
             let mut source = None;
             if let Operator::Source(part) = &mut made.operator {
                 drives_clock |= part.properties.drives_clock;
                 source = Some(match (part.properties.lender.clone(), self.again) {
                     (None, Some(_)) => draft.add_own_intake(
-                        intake_for(part.properties.block_max),
+                        intake_config_for_length(part.properties.block_max),
                         &self.extras.steps,
                     )?,
-                    (lent, _) => draft.intake(lent, &self.extras.steps)?,
+                    (lent, _) => draft.source_intake(lent, &self.extras.steps)?,
                 });
             }
             let local = draft.assembly.add_node(made);
@@ -319,7 +321,7 @@ impl Builder<'_> {
             }
         }
         self.drives_clock |= drives_clock;
-        for (id, used) in programs(graph).filter(|(id, _)| self.has_input_half(place, *id)) {
+        for (id, used) in process_nodes(graph).filter(|(id, _)| self.has_input_half(place, *id)) {
             locals[id.0] = Some(self.add_half(id, used, false, &mut draft));
         }
         self.add_replicas(place, shared, &mut locals, &mut draft)?;

@@ -1,29 +1,29 @@
-//! libpcap, as the compiler of filter expressions that our own compiler does not support (CONTRACT
-//! 27).
+//! libpcap as a fallback compiler, for filter expressions that our own compiler does not support
+//! (CONTRACT 27).
 //!
-//! Nothing is linked: libpcap is loaded when the first expression needs it. If it is missing, the
+//! libpcap is not linked, but loaded when the first expression needs it. If it is missing, the
 //! error names the package to install. For some link types libpcap emits programs that load bytes
 //! beyond the end of any frame; they run unchanged, as in tcpdump.
 //!
-//! libpcap resolves names by itself and cannot be told not to, so an expression in which our parser
-//! finds names never reaches it: the names have already been resolved and recorded in the request.
-//! An expression that our parser cannot read may contain names, so it is compiled only where
-//! lookups are permitted.
+//! libpcap resolves names itself, which cannot be disabled. An expression in which our parser finds
+//! names is therefore never passed to libpcap; these names have already been resolved and recorded
+//! in the request. An expression that our parser cannot read may contain names, so it is compiled
+//! only where lookups are permitted.
 
 use ebpf::classic::{ClassicProgram, Instruction, LinkType, name_queries};
 use filter::Compiler;
 use std::sync::OnceLock;
 
-/// The libpcap of this machine, loaded at its first use.
+/// The libpcap library of this machine, loaded when it is first used.
 #[derive(Debug)]
 pub struct Libpcap {
     loaded: OnceLock<sys::Result<sys::libpcap::Libpcap>>,
-    /// True if the request may look up names.
+    /// True if filter expressions may cause name lookups.
     may_resolve: bool,
 }
 
 impl Libpcap {
-    /// Creates the compiler; `may_resolve` is true if the request may look up names.
+    /// Creates the compiler. `may_resolve` is true if filter expressions may cause name lookups.
     #[must_use]
     pub const fn new(may_resolve: bool) -> Self {
         Self { loaded: OnceLock::new(), may_resolve }

@@ -1,6 +1,6 @@
 //! Captures of blocks on which filters failed, for inspection and replay.
 //!
-//! In: a [`CrashCapture`]. Out: a new file that its owner alone can read, because it may hold
+//! In: a [`CrashCapture`]. Out: a new file that only its owner can read, because it may contain
 //! private traffic. The file is a capture written by the `pcap` sink if the block is a frame, else
 //! the raw bytes of the block.
 
@@ -13,20 +13,20 @@ use std::io::{ErrorKind, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// Maximum number of file names that are tried for a new file.
+/// Maximum number of file names tried before the creation of a file fails.
 const NAME_ATTEMPTS_MAX: usize = 1000;
 
-/// A block written to a file.
+/// A block that has been written to a file.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct CapturedBlock {
     /// The path of the file.
     pub path: PathBuf,
-    /// The source, in the syntax of a request, that reads the block back.
+    /// A source, in the syntax of a request, that reads the block from the file.
     pub source: String,
 }
 
-/// Writes the block into a new file in this directory, which is created if it is missing (mode
-/// 0700).
+/// Writes the block into a new file in this directory. Creates the directory (mode 0700) if it is
+/// missing.
 pub fn write(
     captured: &CrashCapture,
     node: &str,
@@ -52,8 +52,8 @@ pub fn write(
     Ok(CapturedBlock { path, source })
 }
 
-/// Creates a new file that its owner alone may read. Fails after [`NAME_ATTEMPTS_MAX`] existing
-/// names.
+/// Creates a new file that only its owner may read. Fails if [`NAME_ATTEMPTS_MAX`] file names are
+/// already in use.
 fn create(directory: &Path, node: &str, extension: &str) -> Result<(PathBuf, File), Failure> {
     let plain = |c: char| if c.is_ascii_alphanumeric() { c } else { '-' };
     let node: String = node.chars().map(plain).take(40).collect();
@@ -92,7 +92,7 @@ fn write_capture(captured: &CrashCapture, path: &str) -> Result<(), Failure> {
     if batch.push(block, 0).is_err() {
         return Err(Failure::new("write", path, "an empty batch takes no block"));
     }
-    sink.take(&batch, captured.time)?;
+    sink.consume(&batch, captured.time)?;
     sink.finish().map(|_| ())
 }
 

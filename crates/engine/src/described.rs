@@ -1,12 +1,13 @@
-//! Nodes with the counters and hold limits that a filter's description declares.
+//! Counters and hold limits of nodes, as declared by the description of a filter.
 
 use filter::{Counts, Description, Holds};
 use runtime::space::node::Node;
 
-/// Maximum bytes that a filter may hold, over all sessions.
+/// Maximum number of bytes that a filter may hold, over all sessions.
 pub(crate) const HOLD_BYTES: u64 = 64 << 20;
 
-/// Returns zeroed counters with an entry for each reason and each counter of this description.
+/// Returns counters that are all zero, with an entry for each reason and each counter of this
+/// description.
 pub(crate) fn counts(description: &Description) -> Counts {
     Counts::new(description.reasons.len(), description.counters.len())
 }

@@ -1,5 +1,5 @@
-//! Text digests of runs. Two runs with equal digests gave the same blocks to the same filters, with
-//! the same results.
+//! Text digests of runs. If two runs have equal digests, the same blocks reached the same filters,
+//! with the same results.
 //!
 //! A digest omits the manner of execution: times, calls, events, and the choice between editing a
 //! block in place and copying it.
@@ -15,7 +15,7 @@ pub fn digest(outcome: &Outcome) -> String {
     let mut lines: Vec<String> = Vec::new();
     let ledger = &outcome.ledger;
     for (name, seen) in &ledger.sources {
-        lines.push(format!("source {name}: given {}", amount(seen.given)));
+        lines.push(format!("source {name}: given {}", format_amount(seen.given)));
     }
     for filter in &ledger.filters {
         let mut line = format!("filter {} {}:", filter.planned, filter.name);
@@ -28,10 +28,10 @@ pub fn digest(outcome: &Outcome) -> String {
             ("held", filter.held),
         ];
         for (what, value) in amounts {
-            let _ = write!(line, " {what} {}", amount(value));
+            let _ = write!(line, " {what} {}", format_amount(value));
         }
         for (why, value) in &filter.dropped {
-            let _ = write!(line, " dropped({why}) {}", amount(*value));
+            let _ = write!(line, " dropped({why}) {}", format_amount(*value));
         }
         for (why, count) in &filter.unanswered {
             let _ = write!(line, " unanswered({why}) {count}");
@@ -43,10 +43,10 @@ pub fn digest(outcome: &Outcome) -> String {
     }
     for edge in &ledger.edges {
         let (from, to, kind) = (&edge.from, &edge.to, edge.kind.name());
-        let (put, taken) = (amount(edge.put), amount(edge.taken));
+        let (put, taken) = (format_amount(edge.put), format_amount(edge.taken));
         let mut line = format!("edge {} {from} to {to} ({kind}): {put}, {taken}", edge.planned);
         for (why, value) in &edge.dropped {
-            let _ = write!(line, " dropped({why}) {}", amount(*value));
+            let _ = write!(line, " dropped({why}) {}", format_amount(*value));
         }
         lines.push(line);
     }
@@ -64,12 +64,12 @@ pub fn digest(outcome: &Outcome) -> String {
     text
 }
 
-fn amount(amount: Amount) -> String {
+fn format_amount(amount: Amount) -> String {
     format!("{}/{}", amount.blocks, amount.bytes)
 }
 
-/// Returns the lines in which two digests differ, as pairs of the earlier and the later line.
-/// `None` stands for a line that one digest lacks.
+/// Returns the lines in which two digests differ, as pairs of an earlier and a later line. `None`
+/// stands for a line that is missing from one of the digests.
 #[must_use]
 pub fn differences(before: &str, now: &str) -> Vec<(Option<String>, Option<String>)> {
     let key = |line: &str| line.split(':').next().unwrap_or_default().to_owned();

@@ -1,8 +1,9 @@
-//! The facts behind `streamline doctor`: privileges, kernel features, limits, interfaces, helpers.
+//! The facts that `streamline doctor` reports: privileges, kernel features, limits, interfaces,
+//! helpers.
 //!
-//! In: the machine. Out: [`Facts`], plain data without conclusions, which the command line draws.
-//! Features are probed by using them and discarding the result: a version, a capability or a file
-//! shows only what should work.
+//! Output: [`Facts`], plain data. The command line draws the conclusions. A feature is probed by
+//! using it and discarding the result, because a version, a capability or a file shows only that
+//! the feature should work.
 
 pub mod neighbors;
 
@@ -12,7 +13,7 @@ pub use sys::net::Interface;
 pub use sys::privilege::{Privilege, Seccomp};
 pub use sys::probe::Facility;
 
-use crate::error::reason;
+use crate::error::reason_text;
 use std::fs;
 use std::path::{Path, PathBuf};
 use sys::packet::{PacketSocket, RingShape};
@@ -33,37 +34,37 @@ pub struct Facts {
     pub user_namespaces: Option<bool>,
     /// The file of the running program.
     pub program: Binary,
-    /// Probe of a packet socket with a mapped ring, which `rx` needs.
+    /// Result of a probe for a packet socket with a mapped ring, which `rx` needs.
     pub packet_ring: Result<(), Refusal>,
-    /// Probe of loading a BPF program.
+    /// Result of a probe that loads a BPF program.
     pub kernel_program: Result<(), Refusal>,
-    /// Probes of further facilities.
+    /// Results of probes for further facilities.
     pub features: Vec<Feature>,
-    /// Landlock support, which sandboxed filters use.
+    /// Extent of Landlock support, which sandboxed filters use.
     pub landlock: Landlock,
-    /// Kernel and process limits that apply to Streamline.
+    /// Kernel and process limits that affect Streamline.
     pub limits: Vec<Limit>,
     /// The interfaces of this network namespace, by index.
     pub interfaces: Result<Vec<Interface>, Refusal>,
-    /// Programs and packet sockets at these interfaces.
+    /// Programs and packet sockets at these interfaces, including those of other applications.
     pub neighbors: neighbors::Neighbors,
-    /// Helper programs and libraries, each with its location; `None` if absent.
+    /// Helper programs and libraries, each with its path; `None` if it is not installed.
     pub helpers: Vec<(&'static str, Option<String>)>,
 }
 
-/// The file of the running program.
+/// The file of the running program, and a mount option that affects it.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Binary {
     /// Path of the file; `None` if it cannot be determined.
     pub path: Option<PathBuf>,
-    /// True if the file system ignores file capabilities (`nosuid`).
+    /// True if the file is on a file system that ignores file capabilities (`nosuid`).
     pub nosuid: bool,
 }
 
-/// A probed facility.
+/// A facility of the kernel, and the result of its probe.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Feature {
-    /// The facility.
+    /// The facility that was probed.
     pub facility: Facility,
     /// The features of Streamline that use it.
     pub serves: &'static str,
@@ -71,7 +72,7 @@ pub struct Feature {
     pub outcome: Result<(), Refusal>,
 }
 
-/// The failure of a probed facility.
+/// The failure of a probe.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Refusal {
     /// The kind of refusal.
@@ -87,16 +88,17 @@ pub struct Refusal {
 pub enum RefusalKind {
     /// Permission denied.
     Denied,
-    /// Absent, or reported as such by the kernel.
+    /// The facility is absent, or the kernel reports it as absent.
     Absent,
-    /// Any other cause, such as lack of memory or descriptors.
+    /// Any other cause, such as a lack of memory or descriptors.
     Otherwise,
 }
 
 /// A limit of the kernel or of this process.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Limit {
-    /// Name of the limit: a sysctl(8) setting if it contains a dot, else a limit of getrlimit(2).
+    /// Name of the limit: a sysctl(8) setting if the name contains a dot, else a limit of
+    /// getrlimit(2).
     pub name: &'static str,
     /// Value of the limit; `None` if it cannot be read.
     pub value: Option<Bound>,
@@ -112,7 +114,7 @@ pub enum Bound {
 }
 
 impl Facts {
-    /// Collects all facts; probes facilities by using them.
+    /// Collects all facts about the machine, and probes facilities by using them.
     #[must_use]
     pub fn look() -> Self {
         let machine = sys::machine::Machine::detect();
@@ -125,12 +127,12 @@ impl Facts {
             packet_ring: packet_ring(),
             kernel_program: kernel_program(),
             program: Binary::look(),
-            features: features(),
+            features: probe_features(),
             landlock: sys::confine::landlock(),
-            limits: limits(),
-            interfaces: refused(sys::net::interfaces()),
+            limits: read_limits(),
+            interfaces: to_refusal(sys::net::interfaces()),
             neighbors: neighbors::Neighbors::find(None, None),
-            helpers: helpers(),
+            helpers: find_helpers(),
         }
     }
 }
@@ -138,15 +140,15 @@ impl Facts {
 /// Probes a packet socket with a mapped ring, which `rx` needs.
 pub fn packet_ring() -> Result<(), Refusal> {
     let shape = RingShape { segment: 1 << 16, segments: 4, retire_ms: 10, reserve: 0 };
-    refused(PacketSocket::open().and_then(|socket| socket.ring(shape)).map(drop))
+    to_refusal(PacketSocket::open().and_then(|socket| socket.ring(shape)).map(drop))
 }
 
 /// Probes loading of a BPF program.
 pub fn kernel_program() -> Result<(), Refusal> {
-    refused(sys::probe::bpf_program())
+    to_refusal(sys::probe::bpf_program())
 }
 
-fn refused<T>(outcome: sys::Result<T>) -> Result<T, Refusal> {
+fn to_refusal<T>(outcome: sys::Result<T>) -> Result<T, Refusal> {
     outcome.map_err(Refusal::of)
 }
 
@@ -158,12 +160,12 @@ impl Refusal {
             2 | 6 | 19 | 22 | 38 | 93 | 94 | 95 | 97 => RefusalKind::Absent,
             _ => RefusalKind::Otherwise,
         };
-        Self { kind, call: error.call, why: reason(&error.into()) }
+        Self { kind, call: error.call, why: reason_text(&error.into()) }
     }
 }
 
 impl Binary {
-    /// Returns the path and mount options of the running program's file.
+    /// Returns the path of the running program's file, and the mount option that affects it.
     #[must_use]
     pub fn look() -> Self {
         let path = std::env::current_exe().ok();
@@ -173,9 +175,9 @@ impl Binary {
     }
 }
 
-/// Returns true if the mount that contains a path ignores file capabilities. The containing mount
-/// is the one whose mount point is the longest prefix of the path; of several mounts at that point,
-/// the last.
+/// Returns true if the mount that contains `path` ignores file capabilities. The containing mount
+/// is the one whose mount point is the longest prefix of the path. If several mounts have that
+/// mount point, the last one counts.
 fn is_nosuid(path: &Path, mounts: &str) -> bool {
     let mut found = (0, false);
     for line in mounts.lines() {
@@ -190,11 +192,11 @@ fn is_nosuid(path: &Path, mounts: &str) -> bool {
     found.1
 }
 
-fn features() -> Vec<Feature> {
+fn probe_features() -> Vec<Feature> {
     let tried = sys::probe::all().into_iter().map(|probe| Feature {
         facility: probe.facility,
         serves: probe.serves,
-        outcome: refused(probe.outcome),
+        outcome: to_refusal(probe.outcome),
     });
     let absent =
         || Refusal { kind: RefusalKind::Absent, call: "open", why: "not there".to_owned() };
@@ -210,7 +212,7 @@ fn has_types() -> bool {
     Path::new("/sys/kernel/btf/vmlinux").exists()
 }
 
-/// Names of the reported limits. A name with a dot is a sysctl setting; some sysctl settings are
+/// Names of the reported limits. A name with a dot is a sysctl setting. Some sysctl settings are
 /// visible only in the initial network namespace.
 const LIMITS: &[&str] = &[
     "net.core.netdev_max_backlog",
@@ -221,16 +223,16 @@ const LIMITS: &[&str] = &[
     "Max open files",
 ];
 
-fn limits() -> Vec<Limit> {
+fn read_limits() -> Vec<Limit> {
     let own = fs::read_to_string("/proc/self/limits").unwrap_or_default();
     let of = |name: &'static str| {
         let value = match name.contains('.') {
             true => fs::read_to_string(format!("/proc/sys/{}", name.replace('.', "/")))
                 .ok()
-                .and_then(|text| bound(text.trim())),
+                .and_then(|text| parse_bound(text.trim())),
             false => {
                 let rest = own.lines().find_map(|line| line.strip_prefix(name));
-                rest.and_then(|rest| bound(rest.split_whitespace().next()?))
+                rest.and_then(|rest| parse_bound(rest.split_whitespace().next()?))
             }
         };
         Limit { name, value }
@@ -238,7 +240,7 @@ fn limits() -> Vec<Limit> {
     LIMITS.iter().map(|name| of(name)).collect()
 }
 
-fn bound(text: &str) -> Option<Bound> {
+fn parse_bound(text: &str) -> Option<Bound> {
     match text {
         "unlimited" => Some(Bound::Unlimited),
         _ => text.parse().ok().map(Bound::At),
@@ -246,15 +248,15 @@ fn bound(text: &str) -> Option<Bound> {
 }
 
 /// Looks up helper programs and libraries.
-fn helpers() -> Vec<(&'static str, Option<String>)> {
+fn find_helpers() -> Vec<(&'static str, Option<String>)> {
     let library = sys::libpcap::Libpcap::load().is_ok();
-    let programs = ["tcpdump", "tshark", "setcap"].map(|name| (name, found(name)));
+    let programs = ["tcpdump", "tshark", "setcap"].map(|name| (name, find_program(name)));
     let libpcap = ("libpcap", library.then(|| "found by dlopen".to_owned()));
     programs.into_iter().chain([libpcap]).collect()
 }
 
-/// Finds a program in `PATH`, else in the system administration directories.
-fn found(name: &str) -> Option<String> {
+/// Finds a program in `PATH`, or else in the directories of system administration commands.
+fn find_program(name: &str) -> Option<String> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let usual = ["/usr/sbin", "/sbin"].map(PathBuf::from);
     let folders = std::env::split_paths(&path).chain(usual);

@@ -8,10 +8,10 @@ use pipeline::plan::KernelRefusal;
 /// An error of building a plan.
 #[derive(Debug, thiserror::Error)]
 pub enum BuildError {
-    /// An invalid argument that only the creation of the filter detects.
+    /// An invalid argument that is only detected when the filter is created.
     #[error("{mistake}")]
     Mistake {
-        /// The node of the plan.
+        /// The node whose argument is invalid.
         node: NodeId,
         /// The invalid argument.
         mistake: Mistake,
@@ -19,7 +19,7 @@ pub enum BuildError {
     /// A source, sink or process could not be opened or started.
     #[error("{failure}")]
     Outside {
-        /// The node of the plan.
+        /// The node that could not be opened or started.
         node: NodeId,
         /// The cause.
         failure: Failure,
@@ -31,13 +31,13 @@ pub enum BuildError {
     /// A system call failed, for example for lack of memory, descriptors or permission.
     #[error("{0}")]
     Machine(#[from] sys::Error),
-    /// A state that an earlier check rules out: a bug of this program.
+    /// A state that an earlier check should have ruled out, which is a bug in this program.
     #[error("a bug in this program: {0}")]
     Unexpected(String),
 }
 
-/// Returns the message of the operating system, without its number and in lower case.
-pub(crate) fn reason(error: &std::io::Error) -> String {
+/// Returns the operating system's message in lower case, without the error number.
+pub(crate) fn reason_text(error: &std::io::Error) -> String {
     let text = error.to_string();
     text.split(" (os error").next().unwrap_or_default().to_lowercase()
 }

@@ -1,7 +1,7 @@
 //! Key files, for filters that need a secret.
 //!
-//! A key must be in a regular file that its owner alone may open, because a reader of the key can
-//! forge the filter's proofs. Messages never contain bytes of the file.
+//! A key must be in a regular file that only its owner may open, because anyone who knows the key
+//! can forge the filter's proofs. Messages never contain bytes of the file.
 
 use filter::{Key, Keys};
 use std::fs::Metadata;
@@ -13,7 +13,7 @@ use sys::open::OpenRegular;
 #[derive(Clone, Copy, Debug, Default)]
 pub struct KeyFiles;
 
-/// A key store that returns the same key for every name, for measurements.
+/// A key store that returns the same key for every name. Calibration uses it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FixedKey;
 
@@ -23,7 +23,7 @@ impl Keys for FixedKey {
     }
 }
 
-/// Maximum number of bytes read from a key file; a key with surrounding white space fits.
+/// Maximum number of bytes read from a key file, enough for a key with surrounding white space.
 const BYTES_MAX: u64 = 4096;
 /// Permission bits of group and others, which must be clear on a key file.
 const GROUP_AND_OTHER_BITS: u32 = 0o077;

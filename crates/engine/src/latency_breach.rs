@@ -3,8 +3,8 @@
 use pipeline::explain::{nanoseconds, rounded_duration};
 use runtime::latency::Breach;
 
-/// Formats a breach: the age of the block, its location, the bound, and the location whose share
-/// was exceeded most.
+/// Formats a latency breach: the age of the block, its location, the bound, and the location that
+/// exceeded its share most.
 #[must_use]
 pub fn describe(breach: &Breach) -> String {
     let over = |ns: u64| rounded_duration(ns.saturating_sub(breach.asked_ns));

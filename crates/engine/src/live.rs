@@ -20,42 +20,42 @@ use runtime::space::Space;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// A handle to a path, valid from before its start until after its end.
+/// A handle to a path, valid from before the start of the path until after its end.
 #[derive(Clone, Debug)]
 pub struct Live {
     control: Arc<Control>,
     spaces: Arc<Mutex<Vec<Arc<CommandQueue>>>>,
-    /// The whole request, and the index of this path among its connected parts; `None` for a path
-    /// that was not built from a plan.
+    /// The running path of the whole request, and the index of this part among its connected parts;
+    /// `None` for a path that was not built from a plan.
     whole: Option<(Arc<RunningPath>, usize)>,
 }
 
 /// Maximum number of automatic changes remembered per path.
 const ADAPTED_MAX: usize = 32;
 
-/// The counters of a path at one moment.
+/// The counters of a path at one point in time.
 #[derive(Clone, Debug, Default)]
 pub struct Snapshot {
-    /// Time of the query, by the monotonic clock, in ns.
+    /// Time of the query on the monotonic clock, in ns.
     pub at: u64,
     /// Nodes, edges and sources as in the final ledger. The position of an edge counts the blocks
-    /// put on it. The residents of a ring are the blocks put minus the blocks taken; a ring's
+    /// put on it. The number of blocks in a ring is the number put minus the number taken. A ring's
     /// reader is queried before its writer, so the difference is never negative.
     pub ledger: Ledger,
-    /// Reports of filters so far.
+    /// Current reports of the filters.
     pub reports: Vec<NodeReport>,
-    /// The status of each space in the order of the plan, threads first, then processes.
+    /// The status of each space: first the threads in the order of the plan, then the processes.
     pub spaces: Vec<SpaceStatus>,
 }
 
 /// The freshness of a space's counters.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Freshness {
-    /// The space answered.
+    /// The space responded, so the counters are current.
     Now,
     /// The space has ended; these are its final counters.
     Ended,
-    /// The space did not answer; these are its previous counters, if any.
+    /// The space did not respond. These are its previous counters, if any.
     Old(CommandError),
 }
 
@@ -64,16 +64,16 @@ impl Live {
         Self { control, spaces, whole: None }
     }
 
-    pub(crate) fn belongs_to(&mut self, whole: &Arc<RunningPath>, part: usize) {
+    pub(crate) fn set_running_path(&mut self, whole: &Arc<RunningPath>, part: usize) {
         self.whole = Some((Arc::clone(whole), part));
     }
 
-    pub(crate) fn whole(&self) -> Option<&Arc<RunningPath>> {
+    pub(crate) fn running_path(&self) -> Option<&Arc<RunningPath>> {
         self.whole.as_ref().map(|(whole, _)| whole)
     }
 
-    /// Sets the starter of the path's threads when the path starts; `None` when it ends or runs
-    /// without threads.
+    /// Sets the thread starter when the path starts, or `None` when the path ends or runs without
+    /// threads.
     pub(crate) fn set_starter(&self, starter: Option<ThreadStarter>) {
         if let Some((whole, part)) = &self.whole {
             whole.set_starter(*part, starter);
@@ -82,26 +82,26 @@ impl Live {
 
     /// Replaces node and edge numbers in a ledger and in reports by plan indices, in place.
     pub(crate) fn use_plan_indices(&self, ledger: &mut Ledger, reports: &mut [NodeReport]) {
-        let Some(whole) = self.whole() else { return };
+        let Some(whole) = self.running_path() else { return };
         let (node, edge) = whole.state().plan_indices();
-        ledger.filters.iter_mut().for_each(|line| line.planned = node.of(line.planned));
-        ledger.edges.iter_mut().for_each(|line| line.planned = edge.of(line.planned));
-        reports.iter_mut().for_each(|report| report.planned = node.of(report.planned));
+        ledger.filters.iter_mut().for_each(|line| line.planned = node.index_of(line.planned));
+        ledger.edges.iter_mut().for_each(|line| line.planned = edge.index_of(line.planned));
+        reports.iter_mut().for_each(|report| report.planned = node.index_of(report.planned));
     }
 
-    /// Maps the programs' node and edge numbers to plan indices, in place.
+    /// Replaces node and edge numbers in the totals of programs by plan indices, in place.
     pub(crate) fn use_plan_indices_in(&self, programs: &mut [ProgramTotals]) {
-        let Some(whole) = self.whole() else { return };
+        let Some(whole) = self.running_path() else { return };
         let (node, edge) = whole.state().plan_indices();
         for program in programs {
-            program.source = node.of(program.source);
-            program.edges.iter_mut().for_each(|number| *number = edge.of(*number));
+            program.source = node.index_of(program.source);
+            program.edges.iter_mut().for_each(|number| *number = edge.index_of(*number));
         }
     }
 
-    /// Sets the text of the request that this path runs. Edits require it.
+    /// Sets the text of the request that this path runs. Edits require a text.
     pub fn set_request_text(&self, text: &str) {
-        if let Some(whole) = self.whole() {
+        if let Some(whole) = self.running_path() {
             whole.state().text = Some(text.to_owned());
         }
     }
@@ -109,25 +109,25 @@ impl Live {
     /// Returns the text of the current request; `None` if it was never set.
     #[must_use]
     pub fn request_text(&self) -> Option<String> {
-        self.whole()?.state().text.clone()
+        self.running_path()?.state().text.clone()
     }
 
-    /// Returns the current plan, to which the indices in ledgers and reports refer; `None` if the
-    /// path belongs to no request. The index [`GONE`](crate::build::GONE) denotes an element of an
+    /// Returns the current plan, whose indices are used in ledgers and reports; `None` if the path
+    /// belongs to no request. The index [`GONE`](crate::build::GONE) denotes an element of an
     /// earlier plan.
     #[must_use]
     pub fn plan(&self) -> Option<Plan> {
-        Some(self.whole()?.state().plan.clone())
+        Some(self.running_path()?.state().plan.clone())
     }
 
     /// Returns the number of changes so far, requested and automatic.
     #[must_use]
     pub fn changes(&self) -> u64 {
-        self.whole().map_or(0, |whole| whole.state().changes)
+        self.running_path().map_or(0, |whole| whole.state().changes)
     }
 
-    /// Returns the counters of the kernel programs since the last change, by node and edge of the
-    /// plan.
+    /// Returns the counters that kernel programs have collected since the last change, by node and
+    /// edge of the plan.
     pub(crate) fn kernel_counters(&self) -> Vec<GenerationCounters> {
         let Some((whole, part)) = &self.whole else { return Vec::new() };
         let state = whole.state();
@@ -137,8 +137,8 @@ impl Live {
         let kernels = kernels.lock().unwrap_or_else(PoisonError::into_inner);
         let mut all: Vec<GenerationCounters> = kernels.iter().filter_map(Kernel::counts).collect();
         for counts in &mut all {
-            counts.nodes.iter_mut().for_each(|(number, _)| *number = node.of(*number));
-            counts.edges.iter_mut().for_each(|(number, _)| *number = edge.of(*number));
+            counts.nodes.iter_mut().for_each(|(number, _)| *number = node.index_of(*number));
+            counts.edges.iter_mut().for_each(|(number, _)| *number = edge.index_of(*number));
         }
         all
     }
@@ -146,36 +146,37 @@ impl Live {
     /// Returns the latest automatic changes of the path, with their reasons.
     #[must_use]
     pub fn adapted(&self) -> Vec<String> {
-        self.whole().map_or_else(Vec::new, |whole| whole.state().adapted.iter().cloned().collect())
+        self.running_path()
+            .map_or_else(Vec::new, |whole| whole.state().adapted.iter().cloned().collect())
     }
 
     /// Returns the latency of blocks; `None` if the request does not bound it.
     #[must_use]
     pub fn latency(&self) -> Option<Latency> {
-        self.whole()?.extras.budget.measurements(sys::clock::monotonic())
+        self.running_path()?.extras.budget.measurements(sys::clock::monotonic())
     }
 
     /// Returns the worst latency breach since the last call, if any.
-    pub(crate) fn breach(&self) -> Option<Breach> {
-        self.whole()?.extras.budget.take_breach(sys::clock::monotonic())
+    pub(crate) fn take_worst_breach(&self) -> Option<Breach> {
+        self.running_path()?.extras.budget.take_breach(sys::clock::monotonic())
     }
 
-    /// Returns the number of observations made for automatic changes.
+    /// Returns the number of observations made so far to decide on automatic changes.
     #[must_use]
     pub fn observations(&self) -> u64 {
-        self.whole().map_or(0, |whole| whole.state().observations)
+        self.running_path().map_or(0, |whole| whole.state().observations)
     }
 
     /// Counts one observation.
     pub(crate) fn count_observation(&self) {
-        if let Some(whole) = self.whole() {
+        if let Some(whole) = self.running_path() {
             whole.state().observations += 1;
         }
     }
 
-    /// Appends an automatic change to the list, which keeps the latest [`ADAPTED_MAX`].
+    /// Appends an automatic change to a list of the latest [`ADAPTED_MAX`] changes.
     pub(crate) fn add_adapted(&self, what: String) {
-        if let Some(whole) = self.whole() {
+        if let Some(whole) = self.running_path() {
             let adapted = &mut whole.state().adapted;
             adapted.push_back(what);
             if adapted.len() > ADAPTED_MAX {
@@ -184,27 +185,27 @@ impl Live {
         }
     }
 
-    /// Returns the names of the spaces in the order of the plan; the index is the number of the
-    /// space.
+    /// Returns the names of the spaces in the order of the plan. The index of a name is the number
+    /// of the space.
     #[must_use]
     pub fn spaces(&self) -> Vec<String> {
-        self.queues().iter().map(|commands| commands.status.name.clone()).collect()
+        self.command_queues().iter().map(|commands| commands.status.name.clone()).collect()
     }
 
     /// Returns true if all spaces have ended.
     #[must_use]
     pub fn is_ended(&self) -> bool {
-        self.queues().iter().all(|commands| commands.inbox().ended)
+        self.command_queues().iter().all(|commands| commands.inbox().ended)
     }
 
     /// Returns the node of the current plan that has this number; `None` if the plan has no such
     /// node.
     pub(crate) fn node_with_number(&self, number: usize) -> Option<NodeId> {
-        let (node, _) = self.whole()?.state().plan_indices();
-        Some(node.of(number)).filter(|place| *place != GONE).map(NodeId)
+        let (node, _) = self.running_path()?.state().plan_indices();
+        Some(node.index_of(number)).filter(|place| *place != GONE).map(NodeId)
     }
 
-    /// Reports events of the spaces to `listener`, which must not block.
+    /// Sets the function that receives events of the spaces. The function must not block.
     pub(crate) fn listen(&self, listener: impl Fn(ControlEvent) + Send + Sync + 'static) {
         self.control.set_listener(listener);
     }
@@ -215,8 +216,8 @@ impl Live {
     }
 
     /// Executes a command in the space of this index, between two passes, and returns its result.
-    /// Blocks: for at most `limit` until the command starts, then until it ends. The command must
-    /// not block, and must not send commands to its own path.
+    /// Blocks until the command has started, for at most `limit`, and then until it has ended. The
+    /// command must not block, and must not send commands to its own path.
     ///
     /// # Errors
     ///
@@ -227,15 +228,15 @@ impl Live {
         limit: Duration,
         order: impl FnOnce(&mut Space) -> A + Send + 'static,
     ) -> Result<A, CommandError> {
-        let commands = self.queues().get(space).cloned().ok_or(CommandError::Ended)?;
+        let commands = self.command_queues().get(space).cloned().ok_or(CommandError::Ended)?;
         commands.ask(limit, order)
     }
 
-    /// Returns the counters of all spaces. A space that does not answer within its share of `limit`
-    /// is reported with its previous counters.
+    /// Returns the counters of all spaces. `limit` is divided among the spaces; a space that does
+    /// not respond in its share of the time is reported with its previous counters.
     #[must_use]
     pub fn counters(&self, limit: Duration) -> Snapshot {
-        let all = self.queues();
+        let all = self.command_queues();
         let at = sys::clock::monotonic();
         let share = limit / u32::try_from(all.len().max(1)).unwrap_or(u32::MAX);
         let (mut spaces, mut counted, mut has) = (Vec::new(), Vec::new(), Vec::new());
@@ -277,25 +278,25 @@ impl Live {
         let mut reports = report::merge_reports(&counted);
         let mut ledger = report::merge_ledger(counted, true);
         self.use_plan_indices(&mut ledger, &mut reports);
-        if let Some(whole) = self.whole() {
+        if let Some(whole) = self.running_path() {
             let (_, edge) = whole.state().plan_indices();
             let edges = spaces.iter_mut().filter_map(|space| space.held_up.as_mut());
-            edges.for_each(|number| *number = edge.of(*number));
+            edges.for_each(|number| *number = edge.index_of(*number));
         }
         Snapshot { at, ledger, reports, spaces }
     }
 
-    /// Enables or disables the measurement of time in the filters of all spaces. A space that does
-    /// not answer within its share of `limit` is left unchanged.
+    /// Enables or disables the measurement of time in the filters of all spaces. `limit` is divided
+    /// among the spaces; a space that does not respond in its share of the time is left unchanged.
     pub fn measure_time(&self, on: bool, limit: Duration) {
-        let spaces = self.queues().len();
+        let spaces = self.command_queues().len();
         let share = limit / u32::try_from(spaces.max(1)).unwrap_or(u32::MAX);
         for number in 0..spaces {
             let _ = self.execute(number, share, move |space| space.measure_time(on));
         }
     }
 
-    pub(crate) fn queues(&self) -> Vec<Arc<CommandQueue>> {
+    pub(crate) fn command_queues(&self) -> Vec<Arc<CommandQueue>> {
         self.spaces.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }

@@ -1,19 +1,19 @@
-//! The machine, as the value that the planner reads.
+//! Inspection of this machine for the planner.
 //!
 //! Unknown cache sizes default to those of a small machine. Kernel support for BPF is probed, not
 //! deduced from privileges: the smallest program is loaded and discarded.
 
 use crate::calibrate;
-use crate::error::reason;
+use crate::error::reason_text;
 use crate::kernel::is_trusted;
 use ebpf::insn::{Insn, R0, encode};
 use pipeline::plan::{Costs, Kernel, Machine};
 use sys::bpf::{Program, ProgramKind};
 
 /// Size of the L1 data cache in bytes, if the machine does not report it.
-const L1D: usize = 32 << 10;
+const L1D_BYTES_DEFAULT: usize = 32 << 10;
 /// Size of the L2 cache in bytes, if the machine does not report it.
-const L2: usize = 256 << 10;
+const L2_BYTES_DEFAULT: usize = 256 << 10;
 
 /// Inspects this machine: processors, caches, BPF support and the cost table.
 #[must_use]
@@ -22,16 +22,16 @@ pub fn inspect() -> Machine {
     let level = |level: usize, otherwise| found.caches.get(level).copied().unwrap_or(otherwise);
     Machine {
         processors: found.processors,
-        l1d: level(0, L1D),
-        l2: level(1, L2),
-        kernel: kernel(found.release.clone()),
-        costs: costs(),
+        l1d: level(0, L1D_BYTES_DEFAULT),
+        l2: level(1, L2_BYTES_DEFAULT),
+        kernel: probe_kernel(found.release.clone()),
+        costs: cost_table(),
     }
 }
 
-/// Returns the cost table measured on this machine, else the built-in table. The field `origin`
-/// names the table and the reason for the choice.
-fn costs() -> Costs {
+/// Returns the cost table measured on this machine, or else the built-in table. The field `origin`
+/// names the table and the reason for which it was chosen.
+fn cost_table() -> Costs {
     let built_in = |why: &str| {
         let costs = Costs::default();
         let origin = format!("{}; {why}", costs.origin);
@@ -40,7 +40,7 @@ fn costs() -> Costs {
     let Some(folder) = calibrate::state_directory() else { return Costs::default() };
     match calibrate::load(&folder) {
         Ok(None) => Costs::default(),
-        Ok(Some(kept)) => match kept.is_of_this_machine() {
+        Ok(Some(kept)) => match kept.check_machine() {
             Ok(()) if kept.costs.is_calibrated() => {
                 Costs { origin: format!("measured here {}", kept.age()), ..kept.costs }
             }
@@ -55,13 +55,13 @@ fn costs() -> Costs {
     }
 }
 
-fn kernel(release: String) -> Kernel {
+fn probe_kernel(release: String) -> Kernel {
     let nothing = encode(&[Insn::mov(R0, 0), Insn::exit()]);
     match Program::load(ProgramKind::Tc, "trial", &nothing) {
         Ok(_) => Kernel::Open { release, hardened: !is_trusted() },
         Err(refused) => {
             // The remedy depends on the front end, which adds it to this reason.
-            Kernel::Closed { release, why: reason(&refused.error.into()) }
+            Kernel::Closed { release, why: reason_text(&refused.error.into()) }
         }
     }
 }

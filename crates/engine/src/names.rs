@@ -26,7 +26,7 @@ fn look_up(question: NameQuery, name: &str) -> Result<NameAnswer, String> {
         NameQuery::Host => return name_service::host(name).map(NameAnswer::Addresses),
         NameQuery::Network => name_service::network(name).map(NameAnswer::Network),
         NameQuery::Ethernet => name_service::ethernet(name).map(NameAnswer::Ethernet),
-        NameQuery::Port => port(name).map(|(port, by)| NameAnswer::Port(port, by)),
+        NameQuery::Port => look_up_port(name).map(|(port, by)| NameAnswer::Port(port, by)),
         NameQuery::Protocol => name_service::protocol(name).map(NameAnswer::Protocol),
     };
     found.ok_or_else(|| "this machine does not know it".to_owned())
@@ -34,7 +34,7 @@ fn look_up(question: NameQuery, name: &str) -> Result<NameAnswer, String> {
 
 /// Looks up a port name with libpcap's semantics: the TCP port, for both transports if UDP has the
 /// same number; else the UDP port.
-fn port(name: &str) -> Option<(u16, Transports)> {
+fn look_up_port(name: &str) -> Option<(u16, Transports)> {
     match (name_service::port(name, c"tcp"), name_service::port(name, c"udp")) {
         (Some(tcp), Some(udp)) if tcp == udp => Some((tcp, Transports::Both)),
         (Some(tcp), _) => Some((tcp, Transports::Tcp)),
@@ -48,8 +48,8 @@ mod tests {
     use crate::registry::MachineRegistry;
     use pipeline::Registry;
 
-    /// Resolved names become part of the canonical text, so another reader or a later run gets the
-    /// same addresses.
+    /// Resolved names become part of the canonical text of a request, so that the addresses are the
+    /// same wherever the request is run again.
     #[test]
     fn resolved_names_become_part_of_the_request() {
         let text = "replay x | bpf \"host localhost\" | count + discard";

@@ -1,13 +1,13 @@
-//! Stable numbers for nodes, edges and sessions. They stay the same for the lifetime of a path,
-//! under any plan.
+//! Stable numbers for nodes, edges and sessions. A number stays the same for the lifetime of a
+//! path, in every plan.
 //!
-//! Session numbers (CONTRACT 8). In: the plans of the path, one after the other. Out: for each
-//! filter that numbers sessions, a set of numbers that no other filter of the request uses, in any
-//! thread, replica or process. The filters of the first plan count in steps of n, if there are n of
-//! them; a filter added later gets a range of its own. A freed share is reused as late as possible,
-//! because filters downstream may still remember its sessions.
+//! Session numbers (CONTRACT 8): for each filter that numbers sessions, the successive plans of a
+//! path determine a set of numbers that no other filter of the request uses, in any thread, replica
+//! or process. If the first plan has n such filters, each counts in steps of n; a filter added
+//! later gets a range of its own. A freed share is reused as late as possible, because filters
+//! downstream may still remember its sessions.
 //!
-//! Plans alone determine the numbers, so a replay assigns the same ones.
+//! The numbers depend only on the plans, so a replay assigns the same numbers.
 //! docs/book/decisions/0046-session-numbers.md
 
 use filter::SessionNumbers;
@@ -30,62 +30,63 @@ pub(crate) struct Ids {
 }
 
 impl Ids {
-    /// Returns the numbers of the first plan of a path. `each_for_itself` permits each filter to
-    /// use all session numbers, as a replay of a recording of an older format requires.
-    pub(crate) fn of(plan: &Plan, each_for_itself: bool) -> Self {
+    /// Returns the numbers for the first plan of a path. `each_for_itself` permits each filter to
+    /// use all session numbers, which the replay of a recording in an older format requires.
+    pub(crate) fn for_first_plan(plan: &Plan, each_for_itself: bool) -> Self {
         let (nodes, edges) = (plan.graph.nodes.len(), plan.graph.edges.len());
-        let next = (nodes, edges + rings_of_copies(plan));
+        let next = (nodes, edges + replica_ring_count(plan));
         let nodes: Vec<usize> = (0..nodes).collect();
-        let numbering = Numbering::of(&plan.graph, &nodes, each_for_itself);
+        let numbering = Numbering::for_first_plan(&plan.graph, &nodes, each_for_itself);
         Self { nodes, edges: (0..edges).collect(), copies: edges, numbering, next }
     }
 }
 
-/// Returns the number of ring numbers to reserve for the replicas of a plan: two per replica.
-pub(crate) fn rings_of_copies(plan: &Plan) -> usize {
+/// Returns the number of ring numbers to reserve for the replicas of a plan, two per replica.
+pub(crate) fn replica_ring_count(plan: &Plan) -> usize {
     plan.replicas.iter().map(|copied| 2 * copied.spaces.len()).sum()
 }
 
 /// The session numbers of the filters of a plan.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Numbering {
-    /// Number of filters of the first plan that number sessions, at least one.
+    /// Number of filters that number sessions in the first plan, at least one.
     initial: u32,
-    /// The share of each filter that numbers sessions, with its node number.
+    /// The share of session numbers of each filter, with the number of its node.
     shares: Vec<(usize, Share)>,
     /// Unused shares, longest unused first.
     free: VecDeque<Share>,
     /// True if every filter uses all numbers, as in recordings of the first two formats.
     each_for_itself: bool,
-    /// True if the plan has more filters that number sessions than there are shares.
+    /// True if the plan has more filters that number sessions than shares.
     is_short: bool,
 }
 
 /// A filter's share of the session numbers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Share {
-    /// The share of a filter of the first plan: every n-th number.
+    /// The share of a filter in the first plan: every n-th number, beginning with this one.
     Initial(u32),
-    /// A contiguous range, for a filter that a change added.
+    /// The share of a filter that a change added: the contiguous range with this index.
     Later(u32),
 }
 
 impl Numbering {
-    /// Assigns session numbers to the filters of a first plan; `nodes` holds the number of each
+    /// Assigns session numbers to the filters of a first plan. `nodes` holds the number of each
     /// node of the graph.
-    pub(crate) fn of(graph: &Graph, nodes: &[usize], each_for_itself: bool) -> Self {
-        let initial = u32::try_from(numbering(graph, nodes).count()).unwrap_or(u32::MAX).max(1);
+    pub(crate) fn for_first_plan(graph: &Graph, nodes: &[usize], each_for_itself: bool) -> Self {
+        let initial =
+            u32::try_from(numbering_nodes(graph, nodes).count()).unwrap_or(u32::MAX).max(1);
         let free = (0..initial).map(Share::Initial);
         let free = free.chain((0..SessionNumbers::LATER_MAX).map(Share::Later)).collect();
         let none = Self { initial, shares: Vec::new(), free, each_for_itself, is_short: false };
-        none.follow(graph, nodes)
+        none.for_next_plan(graph, nodes)
     }
 
     /// Returns the assignment for the next plan of the path. A filter that stays keeps its share.
-    pub(crate) fn follow(&self, graph: &Graph, nodes: &[usize]) -> Self {
+    pub(crate) fn for_next_plan(&self, graph: &Graph, nodes: &[usize]) -> Self {
         let mut next = Self { shares: Vec::new(), is_short: false, ..self.clone() };
         let stays = |number: usize| self.shares.iter().find(|(known, _)| *known == number);
-        for number in numbering(graph, nodes) {
+        for number in numbering_nodes(graph, nodes) {
             match stays(number).copied().or_else(|| Some((number, next.free.pop_front()?))) {
                 Some(share) => next.shares.push(share),
                 None => next.is_short = true,
@@ -122,14 +123,14 @@ impl Numbering {
 }
 
 /// Returns the numbers of the nodes whose filters number sessions.
-fn numbering<'g>(graph: &'g Graph, nodes: &'g [usize]) -> impl Iterator<Item = usize> + 'g {
+fn numbering_nodes<'g>(graph: &'g Graph, nodes: &'g [usize]) -> impl Iterator<Item = usize> + 'g {
     let gives = |node: &Node| node.filter().is_some_and(|used| used.description.state.numbers);
     let giving = graph.ids().filter(move |(_, node)| gives(node));
     giving.filter_map(|(id, _)| nodes.get(id.0).copied())
 }
 
-/// Returns the edges and heads of a graph, with node numbers instead of indices.
-pub(crate) fn links(graph: &Graph, numbers: &[usize]) -> Links {
+/// Returns the edges and heads of a graph, with node indices replaced by node numbers.
+pub(crate) fn numbered_links(graph: &Graph, numbers: &[usize]) -> Links {
     let number = |id: NodeId| numbers[id.0];
     Links {
         edges: graph.edges.iter().map(|edge| (number(edge.from), number(edge.to))).collect(),
@@ -143,17 +144,17 @@ mod tests {
     use crate::registry::MachineRegistry;
     use std::collections::HashSet;
 
-    fn graph(text: &str) -> Graph {
+    fn parse_graph(text: &str) -> Graph {
         let (graph, mistakes) = pipeline::read(text, &MachineRegistry::Local);
         assert!(mistakes.is_empty(), "{}", pipeline::render(text, &mistakes, false));
         graph
     }
 
-    /// Returns a graph with a `udp` filter for each element of `udp`, and the numbers of all nodes;
-    /// the elements of `udp` are the numbers of the `udp` filters.
-    fn line(udp: &[usize]) -> (Graph, Vec<usize>) {
+    /// Returns a graph with a `udp` filter for each element of `udp`, and the numbers of all nodes.
+    /// The elements of `udp` become the numbers of these filters.
+    fn udp_graph(udp: &[usize]) -> (Graph, Vec<usize>) {
         let branches = vec!["udp"; udp.len()].join(" + ");
-        let graph = graph(&format!("generate | ({branches}) | drop"));
+        let graph = parse_graph(&format!("generate | ({branches}) | drop"));
         let mut own = udp.iter().copied();
         let number = |(id, node): (NodeId, &Node)| match node.name() {
             "udp" => own.next().unwrap_or_default(),
@@ -165,36 +166,36 @@ mod tests {
 
     #[test]
     fn a14_single_filter_has_all_numbers_and_several_count_in_steps() {
-        let (one, nodes) = line(&[3]);
-        let numbering = Numbering::of(&one, &nodes, false);
+        let (one, nodes) = udp_graph(&[3]);
+        let numbering = Numbering::for_first_plan(&one, &nodes, false);
         assert_eq!(numbering.numbers(3), SessionNumbers::initial(0, 1));
-        let (three, nodes) = line(&[3, 5, 9]);
-        let numbering = Numbering::of(&three, &nodes, false);
+        let (three, nodes) = udp_graph(&[3, 5, 9]);
+        let numbering = Numbering::for_first_plan(&three, &nodes, false);
         let numbers = [3, 5, 9].map(|node| numbering.numbers(node).first());
         assert_eq!(numbers, [1, 2, 3]);
         assert_eq!(numbering.numbers(5).after(2), Some(5));
-        let old = Numbering::of(&three, &nodes, true);
+        let old = Numbering::for_first_plan(&three, &nodes, true);
         assert_eq!(old.numbers(5), SessionNumbers::ALL, "as records of the first forms have it");
     }
 
     #[test]
     fn a14_first_filter_added_later_counts_from_1() {
-        let none = graph("generate | drop");
-        let numbering = Numbering::of(&none, &[0, 1], false);
-        let (one, nodes) = line(&[7]);
-        assert_eq!(numbering.follow(&one, &nodes).numbers(7), SessionNumbers::initial(0, 1));
+        let none = parse_graph("generate | drop");
+        let numbering = Numbering::for_first_plan(&none, &[0, 1], false);
+        let (one, nodes) = udp_graph(&[7]);
+        assert_eq!(numbering.for_next_plan(&one, &nodes).numbers(7), SessionNumbers::initial(0, 1));
     }
 
     /// Present filters never share a number, a filter that stays keeps its numbers, and freed
-    /// numbers are reused last.
+    /// numbers are reused as late as possible.
     #[test]
     fn a14_filters_added_and_removed_never_share_a_number() {
         let mut random = testkit::Random::replayable();
         for _ in 0..20 {
             let mut there: Vec<usize> = (0..random.within(1..4)).collect();
             let mut next = there.len();
-            let (graph, nodes) = line(&there);
-            let mut numbering = Numbering::of(&graph, &nodes, false);
+            let (graph, nodes) = udp_graph(&there);
+            let mut numbering = Numbering::for_first_plan(&graph, &nodes, false);
             let mut given: Vec<SessionNumbers> = Vec::new();
             for _ in 0..40 {
                 let before = numbering.clone();
@@ -206,8 +207,8 @@ mod tests {
                     there.insert(random.within(0..there.len() + 1), next);
                     next += 1;
                 }
-                let (graph, nodes) = line(&there);
-                numbering = numbering.follow(&graph, &nodes);
+                let (graph, nodes) = udp_graph(&there);
+                numbering = numbering.for_next_plan(&graph, &nodes);
                 assert_eq!(numbering.shortage(), None);
                 let numbers: HashSet<_> =
                     there.iter().map(|node| numbering.numbers(*node)).collect();
@@ -227,16 +228,16 @@ mod tests {
 
     #[test]
     fn a14_more_filters_than_ranges_are_refused() {
-        let (one, nodes) = line(&[0]);
-        let numbering = Numbering::of(&one, &nodes, false);
+        let (one, nodes) = udp_graph(&[0]);
+        let numbering = Numbering::for_first_plan(&one, &nodes, false);
         let all: Vec<usize> = (0..=SessionNumbers::LATER_MAX as usize).collect();
-        let (most, nodes) = line(&all);
-        let full = numbering.follow(&most, &nodes);
+        let (most, nodes) = udp_graph(&all);
+        let full = numbering.for_next_plan(&most, &nodes);
         assert_eq!(full.shortage(), None);
-        let (more, beyond) = line(&(0..=all.len()).collect::<Vec<_>>());
-        let shortage = full.follow(&more, &beyond);
+        let (more, beyond) = udp_graph(&(0..=all.len()).collect::<Vec<_>>());
+        let shortage = full.for_next_plan(&more, &beyond);
         let why = shortage.shortage().expect("there are no more");
         assert!(why.starts_with("more than 64 filters"), "{why}");
-        assert_eq!(shortage.follow(&most, &nodes).shortage(), None);
+        assert_eq!(shortage.for_next_plan(&most, &nodes).shortage(), None);
     }
 }

@@ -10,36 +10,37 @@ use sys::steps::{Resource, Steps};
 const SEGMENT_MIN: usize = 128 << 10;
 
 /// Returns the configuration of an intake pool for the sources among these nodes: the default
-/// amount of memory, in segments so small that the two or three segments in use at a time stay in
-/// the cache (BASELINES, "Working set").
-pub(crate) fn intake_of(nodes: &[Node]) -> PoolConfig {
+/// amount of memory, divided into segments small enough that the two or three segments in use at a
+/// time stay in the cache (BASELINES, "Working set").
+pub(crate) fn intake_config(nodes: &[Node]) -> PoolConfig {
     let longest = nodes.iter().filter_map(|node| match &node.operator {
         Operator::Source(part) => Some(part.properties.block_max),
         _ => None,
     });
-    intake_for(longest.max().unwrap_or_else(|| PoolConfig::default().segment))
+    intake_config_for_length(longest.max().unwrap_or_else(|| PoolConfig::default().segment))
 }
 
 /// Returns the configuration of an intake pool for blocks of at most `longest` bytes.
-pub(crate) fn intake_for(longest: usize) -> PoolConfig {
+pub(crate) fn intake_config_for_length(longest: usize) -> PoolConfig {
     let whole = PoolConfig::default();
     let total = whole.segment * whole.segments;
     let segment = longest.next_power_of_two().clamp(SEGMENT_MIN, whole.segment);
     PoolConfig { segment, segments: total / segment }
 }
 
-pub(crate) fn pool(config: PoolConfig, steps: &Steps) -> Result<Pool, BuildError> {
+pub(crate) fn create_pool(config: PoolConfig, steps: &Steps) -> Result<Pool, BuildError> {
     steps.announce(Resource::Memory, "a pool")?;
-    Ok(Pool::new(fresh_id()?, config)?)
+    Ok(Pool::new(allocate_dbuf_id()?, config)?)
 }
 
-/// Creates a pool that is not recorded in an allocation log.
-pub(crate) fn pool_unasked(config: PoolConfig) -> Result<Pool, BuildError> {
-    Ok(Pool::without_allocation(fresh_id()?, config)?)
+/// Creates a pool without an entry in an allocation log.
+pub(crate) fn create_unlogged_pool(config: PoolConfig) -> Result<Pool, BuildError> {
+    Ok(Pool::without_allocation(allocate_dbuf_id()?, config)?)
 }
 
-/// Returns an id that no other dbuf has had ([`buffer::ids`]). Fails once all ids are used.
-pub(crate) fn fresh_id() -> Result<DbufId, BuildError> {
+/// Returns an id that no other dbuf has ever had ([`buffer::ids`]). Fails after all ids have been
+/// used.
+pub(crate) fn allocate_dbuf_id() -> Result<DbufId, BuildError> {
     buffer::ids::fresh()
         .ok_or_else(|| BuildError::Unexpected("all dbuf ids have been used".to_owned()))
 }

@@ -1,5 +1,5 @@
-//! Readers of the state that filters on this machine publish (`state=NAME`). Any other program can
-//! read the state in the same way.
+//! Reader of the state that filters on this machine publish (`state=NAME`). Other programs can read
+//! the state in the same way.
 
 pub use buffer::name::{Address, Error};
 pub use buffer::state::{Column, Shape, Snapshot, TableNames, TableReader};

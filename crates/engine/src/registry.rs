@@ -10,25 +10,25 @@ use filter::{
 use pipeline::Registry;
 use std::sync::Arc;
 
-/// The registry of this program. The variants differ in the services of the machine that a request
-/// may use while it is parsed and checked.
+/// The registry of this program. The variants differ in the services that a request may use while
+/// it is parsed and checked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum MachineRegistry {
-    /// For requests of the user of this process: all services.
+    /// For requests of the user who runs this process. All services are available.
     #[default]
     Local,
-    /// For recorded requests: no name lookups, because their results are part of the text, and no
-    /// access to files and interfaces, which may have changed since the recording.
+    /// For recorded requests. Names are not looked up, because their results are part of the text.
+    /// Files and interfaces are not read, because they may have changed since the recording.
     Recorded,
-    /// For requests of untrusted peers: no libpcap, no name lookups, and no access to files,
-    /// interfaces and keys. Only filters that may run in this process are created. (RELIABILITY T5)
+    /// For requests of untrusted peers. libpcap, name lookups, files, interfaces and keys are
+    /// unavailable. Only filters that may run in this process are created. (RELIABILITY T5)
     Untrusted,
-    /// For calibration: like [`Self::Recorded`], with a fixed key instead of key files.
+    /// For calibration. Like [`Self::Recorded`], but every key name yields the same fixed key.
     Calibration,
 }
 
 impl MachineRegistry {
-    /// Returns all descriptions, in the order in which a block meets them: sources, filters,
+    /// Returns all descriptions, in the order in which a path uses them: sources, filters,
     /// programs, sinks.
     pub fn descriptions() -> impl Iterator<Item = &'static Description> {
         let sources = endpoint::catalog::SOURCES.iter().map(|entry| entry.description);
@@ -39,7 +39,7 @@ impl MachineRegistry {
     }
 }
 
-/// Returns the descriptions that exist only in test builds.
+/// Returns the descriptions of filters for tests. Only builds for tests have any.
 #[cfg(not(feature = "testing"))]
 const fn test_filters() -> [&'static Description; 0] {
     []

@@ -1,6 +1,6 @@
-//! Runs spaces to an outcome: activation, shutdown, the ledger.
+//! Runs the spaces of paths, from activation to shutdown, and computes the final ledger.
 //!
-//! A thread is started for each space; that is the last step that may fail, and after it the
+//! Each space gets a thread. Starting the threads is the last step that may fail; then the
 //! allocation log is committed. Spaces are activated from the sinks back to the sources, so that
 //! the whole path becomes active at once without a global lock [SL §7.1]. The thread that calls
 //! [`run`] waits until the spaces end, a signal arrives or the time limit passes. The first signal
@@ -9,7 +9,7 @@
 
 use crate::adapt::AdaptThread;
 use crate::build::BuiltPath;
-use crate::change::Changer;
+use crate::change::ChangeRepeater;
 use crate::kernel::{Kernel, ProgramTotals};
 use crate::live::Live;
 use crate::path::near;
@@ -34,7 +34,8 @@ use sys::steps::{Resource, Steps};
 /// Conditions that stop a run, besides the end of its sources.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct StopConditions<'f> {
-    /// A descriptor whose readiness stops the run, usually that of [`crate::signal::watch`].
+    /// A descriptor that stops the run when it becomes readable, usually that of
+    /// [`crate::signal::watch`].
     pub readable: Option<BorrowedFd<'f>>,
     /// A time limit in ns.
     pub elapsed: Option<u64>,
@@ -48,7 +49,7 @@ pub struct StopConditions<'f> {
 /// second.
 #[derive(Clone, Copy)]
 pub struct Alarm<'f>(
-    /// The function. It is called by the waiting thread, so it must not block.
+    /// The function, which is called by the waiting thread and must not block.
     pub &'f dyn Fn(&Breach),
 );
 
@@ -63,7 +64,7 @@ impl fmt::Debug for Alarm<'_> {
 pub struct ProgressWatch<'f> {
     /// The interval between two calls, in ns.
     pub every_ns: u64,
-    /// The function. It is called by the waiting thread between two polls for signals, so it must
+    /// The function, which is called by the waiting thread between two checks for signals and must
     /// not block.
     pub report: &'f dyn Fn(&Progress),
 }
@@ -79,12 +80,11 @@ impl fmt::Debug for ProgressWatch<'_> {
 pub struct Progress {
     /// Elapsed time in ns.
     pub elapsed_ns: u64,
-    /// Totals of the sources as of their latest answer; empty before the first answer.
+    /// Totals of the sources, as of each source's latest response; empty before the first response.
     pub sources: Vec<(String, SourceCounters)>,
     /// True if the paths were stopped and blocks in flight drain.
     pub stopped: bool,
-    /// Names of sources that did not answer in time, because a downstream node holds up their
-    /// space.
+    /// Names of sources that did not respond in time, because a downstream node blocks their space.
     pub held_up: Vec<String>,
 }
 
@@ -97,7 +97,7 @@ pub struct Outcome {
     pub reports: Vec<NodeReport>,
     /// Failures that ended paths early.
     pub failures: Vec<PathFailure>,
-    /// Totals of kernel programs. They are not sent to other processes.
+    /// Totals of kernel programs. Worker processes do not send them to their parent.
     #[serde(skip)]
     pub programs: Vec<ProgramTotals>,
     /// Automatic changes that the paths made, with their reasons.
@@ -150,16 +150,16 @@ pub fn run(paths: Vec<BuiltPath>, until: StopConditions<'_>) -> sys::Result<Outc
         }
     }
     steps.checkpoint("all runs");
-    let watcher = AdaptThread::of(&lives);
-    let changer = Changer::of(&lives);
+    let watcher = AdaptThread::start_for(&lives);
+    let changer = ChangeRepeater::start_for(&lives);
     let alarms = LatencyChecks::new(until.alarm, lives.first());
-    let stopped = wait(&controls, until, (begin, alarms), &done, &remains, &running);
+    let stopped = wait_for_end(&controls, until, (begin, alarms), &done, &remains, &running);
     drop((watcher, changer));
     steps.checkpoint("all has ended");
     lives.iter().for_each(|live| live.set_starter(None));
     let mut all = stopped.remains;
     all.sort_by_key(|(number, place, _)| (*number, *place));
-    let mut outcome = outcome(all, &kernels, stopped.early, begin);
+    let mut outcome = build_outcome(all, &kernels, stopped.early, begin);
     if let Some(live) = lives.first() {
         use_plan_indices(live, &mut outcome);
         outcome.adapted = live.adapted();
@@ -168,7 +168,7 @@ pub fn run(paths: Vec<BuiltPath>, until: StopConditions<'_>) -> sys::Result<Outc
     Ok(outcome)
 }
 
-/// A thread for each space of paths that are about to run.
+/// Started threads, one for each space of paths that are about to run.
 struct SpaceThreads {
     /// The thread starter of each path, in the order of the paths.
     starters: Vec<ThreadStarter>,
@@ -207,10 +207,10 @@ impl SpaceThreads {
     }
 }
 
-/// Runs paths in the calling thread, one space after the other, without sleeping: for measurements
-/// on one core, and for callers without a thread to spare.
+/// Runs paths in the calling thread, one space after the other, without ever sleeping. For
+/// measurements on one core, and for callers that have only one thread.
 ///
-/// A filter must not emit more blocks in one call than a ring holds. A path with a program may
+/// A filter must not emit more blocks in one call than fit in a ring. A path with a program may
 /// hang, because the two halves of the program must run concurrently.
 pub fn run_alone(paths: Vec<BuiltPath>) -> Outcome {
     let begin = sys::clock::monotonic();
@@ -238,7 +238,7 @@ pub fn run_alone(paths: Vec<BuiltPath>) -> Outcome {
         }
     }
     ended.sort_by_key(|(number, place, _)| (*number, *place));
-    let mut outcome = outcome(ended, &kernels, false, begin);
+    let mut outcome = build_outcome(ended, &kernels, false, begin);
     lives.first().into_iter().for_each(|live| use_plan_indices(live, &mut outcome));
     outcome
 }
@@ -248,7 +248,7 @@ struct WaitResult {
     early: bool,
 }
 
-fn wait(
+fn wait_for_end(
     controls: &[Arc<Control>],
     until: StopConditions<'_>,
     (begin, mut alarms): (u64, Option<LatencyChecks<'_>>),
@@ -298,9 +298,9 @@ const CHECK_INTERVAL_NS: u64 = 1_000_000_000;
 struct LatencyChecks<'f> {
     alarm: Alarm<'f>,
     live: &'f Live,
-    /// Time of the next check.
+    /// Time of the next check in ns.
     next: u64,
-    /// Time until which no further breach is reported.
+    /// Time in ns before which no further breach is reported.
     quiet: u64,
 }
 
@@ -317,24 +317,24 @@ impl<'f> LatencyChecks<'f> {
         if now < self.quiet {
             return;
         }
-        if let Some(breach) = self.live.breach() {
+        if let Some(breach) = self.live.take_worst_breach() {
             self.quiet = self.next;
             (self.alarm.0)(&breach);
         }
     }
 }
 
-/// Time allowed for sources to answer before their previous totals are reported, in ns. A space
-/// polls after every batch, and wakes up within 50 us if a processor is free.
+/// Time that sources have to respond before their previous totals are reported, in ns. A space
+/// checks for queries after every batch, and wakes up within 50 us if a processor is free.
 const ANSWER_TIMEOUT_NS: u64 = 50_000_000;
 
-/// Progress reports: a query to the sources, then a report of their answers, in alternation.
+/// Progress reports. Sending a query to the sources and reporting their responses alternate.
 struct ProgressReports<'f> {
     watch: ProgressWatch<'f>,
     begin: u64,
     /// Time of the next report.
     next: u64,
-    /// True if the sources were queried for the next report.
+    /// True if the sources have been queried for the next report.
     asked: bool,
 }
 
@@ -348,7 +348,7 @@ impl<'f> ProgressReports<'f> {
         if self.asked { self.next } else { self.next.saturating_sub(ANSWER_TIMEOUT_NS) }
     }
 
-    /// Queries the sources, or reports their answers.
+    /// Queries the sources, or reports their responses.
     fn advance(&mut self, controls: &[Arc<Control>], now: u64, stopped: bool) {
         self.asked = !self.asked;
         if self.asked {
@@ -376,7 +376,12 @@ fn use_plan_indices(live: &Live, outcome: &mut Outcome) {
     live.use_plan_indices_in(&mut outcome.programs);
 }
 
-fn outcome(ended: Vec<EndedSpace>, kernels: &[Kernels], stopped: bool, begin: u64) -> Outcome {
+fn build_outcome(
+    ended: Vec<EndedSpace>,
+    kernels: &[Kernels],
+    stopped: bool,
+    begin: u64,
+) -> Outcome {
     let mut outcome = Outcome { stopped, ..Outcome::default() };
     let paths = ended.iter().map(|(number, _, _)| number + 1).max().unwrap_or(0);
     let mut by_path: Vec<Vec<Remains>> = (0..paths).map(|_| Vec::new()).collect();

@@ -1,5 +1,5 @@
-//! Signals that end a run: the first lets the paths drain, the second ends the process. (CONTRACT
-//! 28)
+//! Signals that end a run. The first signal lets the paths drain; the second ends the process.
+//! (CONTRACT 28)
 
 use std::os::fd::{AsFd, BorrowedFd};
 

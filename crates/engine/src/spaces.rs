@@ -2,8 +2,8 @@
 //! and takes commands]
 //!
 //! A space reports its resources together with its counters ([`Live::counters`]). The kernel
-//! reports the state of a space's thread. It is queried before the space, because querying the
-//! space wakes the thread and would change that state. A process in the path (a program or a
+//! reports the state of a space's thread. The kernel is queried before the space, because querying
+//! the space wakes the thread and would change that state. A process in the path (a program or a
 //! sandboxed filter) is reported by the space that hands blocks to it.
 
 use crate::live::{Freshness, Live};
@@ -18,16 +18,16 @@ pub struct SpaceStatus {
     pub name: String,
     /// Freshness of the space's counters.
     pub fresh: Freshness,
-    /// The thread or process that runs the space. `None` before it starts, and if a caller's thread
-    /// runs it.
+    /// The thread or process that runs the space. `None` before it starts, or if the space runs in
+    /// a thread of the caller.
     pub runs: Option<SpaceTask>,
     /// The kernel's statistics of the task, read before the space was queried; `None` if the task
     /// has ended.
     pub task: Option<Task>,
     /// The edge of the plan on which the space waits for room; `None` if it does not wait.
     pub held_up: Option<usize>,
-    /// Bytes of the space's own pools that are backed by memory; for a thread, as of its last
-    /// answer.
+    /// Bytes of memory that back the space's own pools. For a thread, the value is from its last
+    /// response.
     pub memory: Option<u64>,
 }
 
@@ -52,9 +52,9 @@ pub enum PinError {
 }
 
 impl Live {
-    /// Returns the status of each process that spaces report as part of the path.
+    /// Returns the status of each process that the spaces of the path report.
     pub(crate) fn processes(&self, has: &[SpaceResources]) -> Vec<SpaceStatus> {
-        let Some(whole) = self.whole() else { return Vec::new() };
+        let Some(whole) = self.running_path() else { return Vec::new() };
         let state = whole.state();
         let (node, _) = state.plan_indices();
         let mut found: Vec<SpaceStatus> = Vec::new();
@@ -63,7 +63,7 @@ impl Live {
             if found.iter().any(|known| known.runs == runs) {
                 continue;
             }
-            let name = space_of(&state.plan, node.of(*number));
+            let name = space_of(&state.plan, node.index_of(*number));
             let task = Task::of_process(*process);
             // A process of another parent has reused the id of one that has ended.
             let task = task.filter(|task| task.parent == std::process::id());
@@ -83,7 +83,7 @@ impl Live {
         match found.runs {
             Some(SpaceTask::Process(process)) => pin_child(process, processors),
             Some(SpaceTask::Thread(thread)) => {
-                let all = self.queues();
+                let all = self.command_queues();
                 let those = all.iter().find(|queue| queue.thread_id() == Some(thread));
                 let kept = those.and_then(|queue| queue.pin(processors));
                 kept.ok_or(PinError::Ended)?.map_err(PinError::System)
@@ -101,7 +101,8 @@ pub fn pin_child(process: u32, processors: &[usize]) -> Result<(), PinError> {
     task::pin_process(process, processors).map_err(PinError::System)
 }
 
-/// Returns the name of the space of a node, or "gone" if the node is in no plan any more.
+/// Returns the name of the space of a node, or "gone" if the current plan does not contain the
+/// node.
 fn space_of(plan: &Plan, place: usize) -> String {
     let space = plan.placements.get(place).and_then(|placed| plan.spaces.get(placed.space));
     space.map_or_else(|| "gone".to_owned(), |space| space.name.clone())

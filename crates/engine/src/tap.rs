@@ -8,7 +8,7 @@ use runtime::space::tap::{OverrunPolicy, Tap, TapOrigin, TapStart};
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-/// Parses the start of a tap: `-5s`, `block:100` or `oldest`. Fails with a usage message.
+/// Parses the start position of a tap: `-5s`, `block:100` or `oldest`. Fails with a usage message.
 pub fn parse_since(text: &str) -> Result<TapOrigin, String> {
     if text == "oldest" {
         return Ok(TapOrigin::Oldest);
@@ -25,16 +25,16 @@ pub fn parse_since(text: &str) -> Result<TapOrigin, String> {
 /// The error of tapping a node.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum TapError {
-    /// No node, or several, match; the text is the message.
+    /// No node matches, or several nodes match. The text is the message.
     #[error("{0}")]
     Which(String),
-    /// The node's output cannot be tapped; the text is the reason.
+    /// The node's output cannot be tapped. The text is the reason.
     #[error("{0}")]
     Closed(String),
-    /// The space did not answer in time, or has ended.
+    /// The space did not respond in time, or has ended.
     #[error("{0}")]
     NotTaken(CommandError),
-    /// The kernel refused a thread.
+    /// The kernel refused to start a thread.
     #[error("{0}")]
     Machine(sys::Error),
 }
@@ -44,18 +44,18 @@ pub enum TapError {
 pub struct TapRequest {
     /// The node, by name, mark or number (`tcp`, `#X`, `count:2`); `None` for the first source.
     pub node: Option<String>,
-    /// The start of the tap; `None` for now.
+    /// The position at which the tap starts; `None` for the current position.
     pub since: Option<TapOrigin>,
-    /// The policy for blocks that the reader does not accept in time.
+    /// The policy for blocks that the reader does not read in time.
     pub policy: OverrunPolicy,
-    /// Time without progress after which the tap ends.
+    /// Time without progress of the reader after which the tap ends.
     pub patience: Duration,
-    /// The output of the capture: the write end of a pipe.
+    /// Write end of a pipe, to which the capture is written.
     pub pipe: OwnedFd,
 }
 
 impl Live {
-    /// Starts a tap. Blocks for at most `limit` for each answer of a space.
+    /// Starts a tap. Waits at most `limit` for each response of a space.
     ///
     /// # Errors
     ///
@@ -80,10 +80,10 @@ impl Live {
         }
     }
 
-    /// Returns the number of the node that `wanted` names.
+    /// Returns the number of the node that `wanted` names, or of the first source.
     fn node_number(&self, wanted: Option<&str>) -> Result<usize, TapError> {
         let unknown = || TapError::Closed("this path was not built from a plan".to_owned());
-        let whole = self.whole().ok_or_else(unknown)?;
+        let whole = self.running_path().ok_or_else(unknown)?;
         let state = whole.state();
         let plan = &state.plan;
         let at = match wanted {

@@ -1,11 +1,11 @@
-//! Filters with a bug or with bad intentions, for tests of isolation. Built only with the feature
+//! Filters with bugs or malicious behaviour, for tests of isolation. Built only with the feature
 //! `testing`.
 
 use filter::StateFacts;
 use filter::prelude::*;
 use sys::hostile_syscalls::{HOSTILE_ACTS, HostileAct};
 
-/// A filter that panics at blocks of a chosen length.
+/// Description of a filter that panics on blocks of a chosen length.
 pub(crate) const PANICS: Description = Description {
     name: "panics",
     summary: "panic at blocks of one length; only in test builds",
@@ -17,11 +17,11 @@ pub(crate) const PANICS: Description = Description {
         Type::Number { low: 0, high: u64::MAX },
         "the length of the blocks at which it panics",
     )],
-    user: Some(make),
+    user: Some(make_panics),
     ..Description::EMPTY
 };
 
-/// A filter that makes a forbidden system call at its hundredth block.
+/// Description of a filter that makes a forbidden system call on its hundredth block.
 pub(crate) const HOSTILE: Description = Description {
     name: "hostile",
     summary: "do harm at the hundredth block; only in test builds",
@@ -34,7 +34,7 @@ pub(crate) const HOSTILE: Description = Description {
 };
 
 /// The number of the block at which `hostile` acts.
-const HUNDREDTH: u32 = 100;
+const HOSTILE_BLOCK: u32 = 100;
 
 struct Hostile {
     deed: HostileAct,
@@ -43,7 +43,7 @@ struct Hostile {
 
 fn make_hostile(arguments: &Arguments) -> Result<Filter, Mistake> {
     let deed = HostileAct::prepare(arguments.text("deed").unwrap_or_default());
-    Ok(Filter::classify(Hostile { deed, left: HUNDREDTH }))
+    Ok(Filter::classify(Hostile { deed, left: HOSTILE_BLOCK }))
 }
 
 impl Classify for Hostile {
@@ -56,7 +56,7 @@ impl Classify for Hostile {
     }
 }
 
-/// A filter that counts blocks and misbehaves when its state is moved.
+/// Description of a filter that counts blocks and misbehaves when its state is moved.
 pub(crate) const LIAR: Description = Description {
     name: "liar",
     summary: "count blocks, and lie when asked for the count; only in test builds",
@@ -70,8 +70,8 @@ pub(crate) const LIAR: Description = Description {
     ..Description::EMPTY
 };
 
-/// The values of `lie`: misbehaviour while the state is saved, or (`taught-…`) while it is
-/// restored.
+/// Values of the argument `lie`: misbehaviour while the state is saved or, with the prefix
+/// `taught-`, while it is restored.
 const LIES: &[&str] = &[
     "none",
     "abort",
@@ -163,7 +163,7 @@ impl FilterState for Liar {
 
 struct Panics(u64);
 
-fn make(arguments: &Arguments) -> Result<Filter, Mistake> {
+fn make_panics(arguments: &Arguments) -> Result<Filter, Mistake> {
     Ok(Filter::classify(Panics(arguments.number("length").unwrap_or(0))))
 }
 

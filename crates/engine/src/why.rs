@@ -2,11 +2,11 @@
 //! were held and for how long, where and why they were dropped, and where they left. (CONTRACT 19,
 //! for one flow)
 //!
-//! In: a pcap-filter expression, and a path that runs again (a recording, or a request over a
-//! capture) with one block per batch, so that a change of a filter's counters during a call belongs
-//! to that block. Out: a [`Row`] per node. A frame belongs to the flow if it matches the
-//! expression. A block that a filter made (a description, a decoded body) belongs to the flow if
-//! its session does. [SL §7.1, "debugging"]
+//! In: a pcap-filter expression, and a path that runs again (from a recording, or a request over a
+//! capture) with one block per batch. Every change of a filter's counters during a call is
+//! therefore due to a single block. Out: a [`NodeFate`] per node. A frame belongs to the flow if it
+//! matches the expression. A block that a filter made (a description, a decoded body) belongs to
+//! the flow if its session does. [SL §7.1, "debugging"]
 //!
 //! The spaces feed a query through an [`Observer`].
 
@@ -23,14 +23,14 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::hash::Hasher;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// The fate of a flow's blocks at one node.
+/// The fate of a flow's blocks at one node of the plan.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Row {
+pub struct NodeFate {
     /// The index of the node in the plan.
     pub planned: usize,
     /// Blocks and bytes that arrived.
     pub came: Amount,
-    /// Blocks that left, by class; classes have names where the node declares them.
+    /// Blocks that left the node, by class. Classes have names if the node declares them.
     pub answered: BTreeMap<String, u64>,
     /// Blocks that no arc from the node selected.
     pub unselected: u64,
@@ -40,27 +40,27 @@ pub struct Row {
     pub consumed: u64,
     /// Blocks that the node held.
     pub held: u64,
-    /// The longest hold, in ns.
+    /// The longest time for which the node held a block, in ns.
     pub held_max: Time,
     /// Held blocks that the node released.
     pub released: u64,
     /// Dropped blocks, by reason.
     pub dropped: BTreeMap<String, u64>,
-    /// Blocks without a class, by reason.
+    /// Blocks for which the node returned no class, by reason.
     pub unanswered: BTreeMap<String, u64>,
-    /// Packet numbers (in order of arrival at the source, from 1) of frames that arrived or left
-    /// here.
+    /// Numbers of the frames that arrived or left here. Frames are numbered by arrival at the
+    /// source, from 1.
     pub packets: Vec<u64>,
 }
 
-/// A query about a flow, shared by the spaces of a path that is built with it.
+/// A query about a flow, shared by the spaces of the path that answers it.
 #[derive(Debug)]
 pub struct FlowQuery {
-    /// For each node of the plan, the names of its classes, and the node that numbers the sessions
-    /// of its blocks. The latter is 0 for all nodes, except in replays of older recordings, in
-    /// which each filter numbers sessions independently.
+    /// For each node of the plan, the names of its classes, and the node that assigned the session
+    /// numbers of its blocks. The second value is 0 for all nodes, except in replays of older
+    /// recordings, in which each filter numbers sessions independently.
     nodes: Vec<(Classes, usize)>,
-    /// The upstream neighbor of each node.
+    /// The upstream neighbor of each node, by node index.
     upstream: Vec<usize>,
     state: Mutex<QueryState>,
 }
@@ -68,18 +68,18 @@ pub struct FlowQuery {
 #[derive(Debug)]
 struct QueryState {
     matcher: Matcher,
-    rows: BTreeMap<usize, Row>,
-    /// Sessions of the flow, each with the node that numbered it.
+    rows: BTreeMap<usize, NodeFate>,
+    /// Sessions of the flow, each with the node that assigned its number.
     sessions: HashSet<(usize, u32)>,
-    /// Held blocks, by node and key, with the start of the hold.
+    /// Held blocks by node and key, each with the time at which the hold began.
     held: HashMap<(usize, u64), Time>,
-    /// Packet numbers of the flow's frames, by key.
+    /// Packet numbers of the flow's frames, by frame key.
     numbers: HashMap<u64, u64>,
-    /// Number of packets so far, by source.
+    /// Number of packets so far, by source node.
     packets: HashMap<usize, u64>,
 }
 
-/// Maximum number of frames whose packet numbers are remembered, and maximum number of packets
+/// Maximum number of frames whose packet numbers are remembered. Also the maximum number of packets
 /// listed per node.
 const NUMBERS_MAX: usize = 1 << 20;
 
@@ -90,7 +90,7 @@ impl FlowQuery {
         let mut arguments = Arguments::default();
         arguments.set("expression", Value::Text(expression.to_owned()));
         let matcher = Matcher::new(arguments)?;
-        let domain = |id| match record_mode.numbers_each_for_itself() {
+        let domain = |id| match record_mode.has_independent_numbers() {
             true => numbering_node(graph, id),
             false => 0,
         };
@@ -109,7 +109,7 @@ impl FlowQuery {
 
     /// Returns the fate of the flow, by node of the plan.
     #[must_use]
-    pub fn rows(&self) -> Vec<Row> {
+    pub fn node_fates(&self) -> Vec<NodeFate> {
         self.state().rows.values().cloned().collect()
     }
 
@@ -132,7 +132,7 @@ impl FlowQuery {
             && state.matcher.matches(block)
             && state.numbers.len() < NUMBERS_MAX
         {
-            state.numbers.entry(key(block)).or_insert(number);
+            state.numbers.entry(frame_key(block)).or_insert(number);
         }
     }
 
@@ -144,7 +144,7 @@ impl FlowQuery {
         if !state.is_ours(domain, block) {
             return false;
         }
-        let number = state.numbers.get(&key(block)).copied();
+        let number = state.numbers.get(&frame_key(block)).copied();
         let row = state.row(planned);
         row.came.add(block.length());
         row.add_packet(number);
@@ -152,7 +152,7 @@ impl FlowQuery {
     }
 
     /// Derives a node's action on a block of the flow from the node's counters before and after the
-    /// call. A forwarded block appears in [`FlowQuery::note_departure`] instead.
+    /// call. Forwarded blocks are recorded by [`FlowQuery::note_departure`] instead.
     fn note_action(
         &self,
         planned: usize,
@@ -192,7 +192,7 @@ impl FlowQuery {
         if block.marks.is_frame() && session != 0 {
             state.sessions.insert((domain, session));
         }
-        let name = key(block);
+        let name = frame_key(block);
         let since = state.held.remove(&(planned, name));
         let number = state.numbers.get(&name).copied();
         let row = state.row(planned);
@@ -227,7 +227,7 @@ impl Observer for FlowObserver {
         let ours = blocks.filter(|block| self.why.note_arrival(node.planned, block));
         // Several blocks that a filter released at once were routed one by one.
         let running = match *ours.collect::<Vec<_>>() {
-            [block] => Some((key(&block), node.counts.clone())),
+            [block] => Some((frame_key(&block), node.counts.clone())),
             _ => None,
         };
         self.running.push(running);
@@ -255,8 +255,8 @@ impl Observer for FlowObserver {
 }
 
 impl QueryState {
-    fn row(&mut self, planned: usize) -> &mut Row {
-        self.rows.entry(planned).or_insert_with(|| Row { planned, ..Row::default() })
+    fn row(&mut self, planned: usize) -> &mut NodeFate {
+        self.rows.entry(planned).or_insert_with(|| NodeFate { planned, ..NodeFate::default() })
     }
 
     fn is_ours(&mut self, domain: usize, block: &Block<'_>) -> bool {
@@ -267,7 +267,7 @@ impl QueryState {
     }
 }
 
-impl Row {
+impl NodeFate {
     /// Adds the number of a packet, once.
     fn add_packet(&mut self, number: Option<u64>) {
         let Some(number) = number else { return };
@@ -279,20 +279,21 @@ impl Row {
     }
 }
 
-/// Returns a key that identifies a frame at any address, made of its time and its bytes.
-fn key(block: &Block<'_>) -> u64 {
+/// Returns a key made of a frame's time and bytes, which stays the same when the frame moves to
+/// another address.
+fn frame_key(block: &Block<'_>) -> u64 {
     let mut hasher = DefaultHasher::new();
     hasher.write_u64(block.context.time);
     hasher.write(block.frame);
     hasher.finish()
 }
 
-/// Returns the source of a node's first input edge that is not a back edge.
+/// Returns the source node of a node's first input edge, ignoring back edges.
 fn upstream(graph: &Graph, id: NodeId) -> Option<NodeId> {
     graph.inputs(id).find(|edge| !edge.back).map(|edge| edge.from)
 }
 
-/// Returns a node and its upstream nodes along first inputs, nearest first.
+/// Returns a node and its upstream nodes, following first inputs, nearest first.
 fn self_and_upstream(graph: &Graph, id: NodeId) -> impl Iterator<Item = NodeId> {
     std::iter::successors(Some(id), |at| upstream(graph, *at)).take(graph.nodes.len())
 }

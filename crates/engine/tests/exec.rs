@@ -1,5 +1,5 @@
-//! Tests of programs in a request, with real processes, from text to ledger. The ledger balances
-//! after each run, in blocks and, for programs, in bytes.
+//! Tests of programs in a request, with real processes. The ledger must balance after each run, in
+//! blocks and, for programs, in bytes.
 
 use engine::build::{BuildError, Settings, build};
 use engine::registry::MachineRegistry;
@@ -14,7 +14,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use sys::eventfd::EventFd;
 
-fn planned(text: &str) -> Plan {
+fn plan_request(text: &str) -> Plan {
     let (graph, mistakes) = pipeline::read(text, &MachineRegistry::Local);
     assert!(mistakes.is_empty(), "{}", pipeline::render(text, &mistakes, false));
     plan(graph, &MachineRegistry::Local, &Machine::example()).expect("a plan")
@@ -22,7 +22,7 @@ fn planned(text: &str) -> Plan {
 
 fn run_request(text: &str, count: Option<u64>, until: StopConditions<'_>) -> Outcome {
     let settings = Settings { count, ..Settings::default() };
-    let paths = build(&planned(text), settings).expect("spaces");
+    let paths = build(&plan_request(text), settings).expect("spaces");
     let outcome = run(paths, until).expect("a run");
     assert_eq!(outcome.ledger.imbalances(), [], "{text}");
     assert_eq!(outcome.ledger.lost(), 0, "{text}");
@@ -35,14 +35,14 @@ fn run_to_end(text: &str) -> Outcome {
     outcome
 }
 
-fn node<'o>(outcome: &'o Outcome, name: &str) -> &'o NodeEntry {
+fn node_entry<'o>(outcome: &'o Outcome, name: &str) -> &'o NodeEntry {
     let mut named = outcome.ledger.filters.iter().filter(|node| node.name == name);
     let node = named.next().expect("the node is in the ledger");
     assert!(named.next().is_none(), "{name} has one line");
     node
 }
 
-fn dropped(node: &NodeEntry) -> Amount {
+fn dropped_total(node: &NodeEntry) -> Amount {
     let ended = node.dropped.iter().find(|(why, _)| why.text() == "program ended");
     ended.map(|(_, amount)| *amount).unwrap_or_default()
 }
@@ -60,19 +60,19 @@ impl Folder {
         Self(folder)
     }
 
-    fn file(&self, name: &str) -> String {
+    fn file_path(&self, name: &str) -> String {
         self.0.join(name).display().to_string()
     }
 
-    /// Writes a file with this many numbered lines; returns its path.
-    fn lines(&self, count: u32) -> String {
+    /// Writes a file with this many numbered lines. Returns its path.
+    fn write_lines(&self, count: u32) -> String {
         let text: String = (0..count).map(|n| format!("line {n}\n")).collect();
-        std::fs::write(self.file("lines"), text).expect("a file");
-        self.file("lines")
+        std::fs::write(self.file_path("lines"), text).expect("a file");
+        self.file_path("lines")
     }
 
-    fn read(&self, name: &str) -> String {
-        std::fs::read_to_string(self.file(name)).expect("the file")
+    fn read_file(&self, name: &str) -> String {
+        std::fs::read_to_string(self.file_path(name)).expect("the file")
     }
 }
 
@@ -85,12 +85,12 @@ impl Drop for Folder {
 #[test]
 fn data_through_a_program_is_complete_on_both_sides() {
     let folder = Folder::new();
-    let (lines, out) = (folder.lines(200_000), folder.file("out"));
-    let whole = folder.read("lines");
+    let (lines, out) = (folder.write_lines(200_000), folder.file_path("out"));
+    let whole = folder.read_file("lines");
     for block in ["64k", "1000000", "100"] {
         let text = format!("read {lines} block={block} | exec \"cat\" | exec \"cat > {out}\"");
         let outcome = run_to_end(&text);
-        assert!(folder.read("out") == whole, "{block}");
+        assert!(folder.read_file("out") == whole, "{block}");
         let (first, last) = (&outcome.ledger.filters[1], &outcome.ledger.filters[2]);
         let bytes = whole.len() as u64;
         for amount in [first.taken, first.consumed, first.made, first.passed, last.consumed] {
@@ -103,11 +103,11 @@ fn data_through_a_program_is_complete_on_both_sides() {
 #[test]
 fn grep_selects_lines_of_text() {
     let folder = Folder::new();
-    let lines = folder.lines(10_000);
+    let lines = folder.write_lines(10_000);
     let outcome = run_to_end(&format!(
         "read {lines} | exec \"grep 77\" | exec \"wc -l\" | match \"280\\n\" | count"
     ));
-    assert_eq!(node(&outcome, "count").taken, Amount { blocks: 1, bytes: 4 });
+    assert_eq!(node_entry(&outcome, "count").taken, Amount { blocks: 1, bytes: 4 });
     let kinds: Vec<EdgeKind> = outcome.ledger.edges.iter().map(|edge| edge.kind).collect();
     use EdgeKind::{Call, Pipe};
     assert_eq!(kinds, [Pipe, Pipe, Pipe, Call, Call], "{:?}", outcome.ledger.edges);
@@ -116,8 +116,8 @@ fn grep_selects_lines_of_text() {
 #[test]
 fn program_may_write_before_reading_and_read_before_writing() {
     let folder = Folder::new();
-    let lines = folder.lines(100_000);
-    let bytes = folder.read("lines").len() as u64;
+    let lines = folder.write_lines(100_000);
+    let bytes = folder.read_file("lines").len() as u64;
     for (command, made) in [
         ("yes | head -c 3000000; cat", 3_000_000 + bytes),
         ("sort -r", bytes),
@@ -125,7 +125,7 @@ fn program_may_write_before_reading_and_read_before_writing() {
         ("exec >&-; cat > /dev/null", 0),
     ] {
         let outcome = run_to_end(&format!("read {lines} | exec \"{command}\" | discard"));
-        let exec = node(&outcome, "exec");
+        let exec = node_entry(&outcome, "exec");
         assert_eq!((exec.consumed.bytes, exec.made.bytes), (bytes, made), "{command}");
     }
 }
@@ -133,29 +133,32 @@ fn program_may_write_before_reading_and_read_before_writing() {
 #[test]
 fn unread_input_of_a_program_is_counted_as_dropped() {
     let folder = Folder::new();
-    let lines = folder.lines(200_000);
+    let lines = folder.write_lines(200_000);
     let outcome = run_to_end(&format!("read {lines} block=1k | exec \"head -1\" | count"));
-    let exec = node(&outcome, "exec");
+    let exec = node_entry(&outcome, "exec");
     assert_eq!(exec.made, Amount { blocks: 1, bytes: 7 });
-    assert!(dropped(exec).blocks > 0 && exec.consumed.bytes > 0, "{exec:?}");
-    assert_eq!(exec.taken.bytes, exec.consumed.bytes + dropped(exec).bytes);
+    assert!(dropped_total(exec).blocks > 0 && exec.consumed.bytes > 0, "{exec:?}");
+    assert_eq!(exec.taken.bytes, exec.consumed.bytes + dropped_total(exec).bytes);
     let given = outcome.ledger.sources[0].1.given;
-    assert!(given.bytes < folder.read("lines").len() as u64, "nobody wants the rest: {given:?}");
+    assert!(
+        given.bytes < folder.read_file("lines").len() as u64,
+        "nobody wants the rest: {given:?}"
+    );
 }
 
 #[test]
 fn path_continues_while_one_reader_remains() {
     let folder = Folder::new();
-    let lines = folder.lines(200_000);
-    let bytes = folder.read("lines").len() as u64;
+    let lines = folder.write_lines(200_000);
+    let bytes = folder.read_file("lines").len() as u64;
     let outcome =
         run_to_end(&format!("read {lines} block=1k | (exec \"head -1\" + count) | discard"));
-    assert_eq!(node(&outcome, "count").taken.bytes, bytes, "all of it");
-    assert!(dropped(node(&outcome, "exec")).blocks > 0);
+    assert_eq!(node_entry(&outcome, "count").taken.bytes, bytes, "all of it");
+    assert!(dropped_total(node_entry(&outcome, "exec")).blocks > 0);
     // Both programs are satisfied at different times; then the endless source has no reader left.
     let outcome =
         run_to_end("generate | (exec \"head -c 100\" + exec \"head -c 300000\") | discard");
-    let dropped: u64 = outcome.ledger.filters.iter().map(|node| dropped(node).blocks).sum();
+    let dropped: u64 = outcome.ledger.filters.iter().map(|node| dropped_total(node).blocks).sum();
     assert!(dropped > 0);
     assert!(!outcome.stopped, "it ended by itself");
 }
@@ -193,14 +196,14 @@ fn failed_program_fails_the_path() {
 #[test]
 fn source_program_is_ended_once_sinks_are_satisfied() {
     let folder = Folder::new();
-    let pid = folder.file("pid");
+    let pid = folder.file_path("pid");
     let text = format!("exec \"echo $$ > {pid}; yes & yes; sleep 1000\" | count");
     let outcome = run_request(&text, Some(10), StopConditions::default());
     assert!(outcome.failures.is_empty(), "{:?}", outcome.failures);
-    assert_eq!(node(&outcome, "count").passed.blocks, 10);
-    assert_gone(&folder.read("pid"));
+    assert_eq!(node_entry(&outcome, "count").passed.blocks, 10);
+    assert_gone(&folder.read_file("pid"));
     let outcome = run_to_end("exec \"seq 1 1000\" | exec \"tail -1\" | match \"1000\" | count");
-    assert_eq!(node(&outcome, "count").taken, Amount { blocks: 1, bytes: 5 });
+    assert_eq!(node_entry(&outcome, "count").taken, Amount { blocks: 1, bytes: 5 });
 }
 
 #[test]
@@ -209,13 +212,13 @@ fn unwanted_output_of_a_program_is_not_awaited() {
     let outcome =
         run_request("generate | exec \"yes\" | count", Some(5), StopConditions::default());
     assert!(outcome.failures.is_empty(), "{:?}", outcome.failures);
-    assert_eq!(node(&outcome, "count").passed.blocks, 5);
+    assert_eq!(node_entry(&outcome, "count").passed.blocks, 5);
 }
 
 #[test]
 fn stop_drains_programs_in_the_path() {
     let folder = Folder::new();
-    let out = folder.file("out");
+    let out = folder.file_path("out");
     let until = StopConditions { elapsed: Some(50_000_000), ..StopConditions::default() };
     let text = format!("generate | exec \"cat; echo the end\" | exec \"tail -1 > {out}\"");
     let outcome = run_request(&text, None, until);
@@ -225,7 +228,7 @@ fn stop_drains_programs_in_the_path() {
     let given = outcome.ledger.sources[0].1.given;
     assert_eq!(outcome.ledger.filters[1].consumed, given, "nothing under way is lost");
     // A program at the head gets SIGTERM once it has a handler, and its last output is read too.
-    let mark = folder.file("mark");
+    let mark = folder.file_path("mark");
     let says = format!("trap 'echo the end; exit' TERM; : > {mark}; while :; do echo more; done");
     let text = format!("exec \"{says}\" | exec \"tail -1\" | match \"the end\" | count");
     let hears = EventFd::new().expect("an event");
@@ -241,14 +244,14 @@ fn stop_drains_programs_in_the_path() {
         )
     });
     assert!(outcome.stopped && outcome.failures.is_empty(), "{:?}", outcome.failures);
-    assert_eq!(node(&outcome, "count").taken, Amount { blocks: 1, bytes: 8 });
+    assert_eq!(node_entry(&outcome, "count").taken, Amount { blocks: 1, bytes: 8 });
 }
 
 #[test]
 fn pipes_and_rings_wake_one_space() {
     let folder = Folder::new();
-    let lines = folder.lines(20_000);
-    let bytes = folder.read("lines").len() as u64;
+    let lines = folder.write_lines(20_000);
+    let bytes = folder.read_file("lines").len() as u64;
     for _ in 0..20 {
         // Blocks from `match` reach `count` over a ring, those from `cat` through a pipe.
         let text = format!(
@@ -256,33 +259,33 @@ fn pipes_and_rings_wake_one_space() {
         );
         let outcome = run_to_end(&text);
         assert!(outcome.ledger.edges.iter().any(|edge| edge.kind == EdgeKind::Ring));
-        assert!(node(&outcome, "count").taken.bytes > bytes);
+        assert!(node_entry(&outcome, "count").taken.bytes > bytes);
     }
 }
 
 #[test]
 fn programs_run_in_parallel_and_in_sequence() {
     let folder = Folder::new();
-    let lines = folder.lines(50_000);
-    let bytes = folder.read("lines").len() as u64;
+    let lines = folder.write_lines(50_000);
+    let bytes = folder.read_file("lines").len() as u64;
     let all: Vec<&str> = vec!["exec \"cat\""; 12];
     let outcome = run_to_end(&format!("read {lines} | {} | count", all.join(" | ")));
-    assert_eq!(node(&outcome, "count").taken.bytes, bytes);
+    assert_eq!(node_entry(&outcome, "count").taken.bytes, bytes);
     let outcome = run_to_end(&format!("read {lines} | ({}) | count", all.join(" + ")));
-    assert_eq!(node(&outcome, "count").taken.bytes, 12 * bytes);
+    assert_eq!(node_entry(&outcome, "count").taken.bytes, 12 * bytes);
     let text =
         format!("read {lines} | ((exec \"cat\" | exec \"cat\") + exec \"cat\") | (count + hist)");
-    assert_eq!(node(&run_to_end(&text), "count").taken.bytes, 2 * bytes);
+    assert_eq!(node_entry(&run_to_end(&text), "count").taken.bytes, 2 * bytes);
 }
 
 #[test]
 fn program_inherits_environment_and_only_the_id_counter() {
     let folder = Folder::new();
-    let (out, pid) = (folder.file("out"), folder.file("pid"));
+    let (out, pid) = (folder.file_path("out"), folder.file_path("pid"));
     let script = "ls /proc/self/fd; env | grep -v ^_= | sort; pwd; id";
     let shell = Command::new("sh").args(["-c", &format!("({script}) 2>&1 | cat")]).output();
     run_to_end(&format!("exec \"echo $$ > {pid}; ({script}) 2>&1 | cat\" | exec \"cat > {out}\""));
-    let out = folder.read("out");
+    let out = folder.read_file("out");
     // The counter of dbuf ids is the only descriptor, and a variable names it.
     let counter = out.lines().find_map(|line| line.strip_prefix("STREAMLINE_IDS=")).expect("ids");
     let (number, _) = counter.split_once(':').expect("a descriptor and an inode");
@@ -291,24 +294,24 @@ fn program_inherits_environment_and_only_the_id_counter() {
     let others: String =
         out.lines().filter(|line| !is_counter(line)).map(|line| format!("{line}\n")).collect();
     assert_eq!(others, String::from_utf8_lossy(&shell.expect("a shell").stdout));
-    assert_gone(&folder.read("pid"));
+    assert_gone(&folder.read_file("pid"));
 }
 
 #[test]
 fn failed_build_starts_no_program() {
     let folder = Folder::new();
-    let (mark, lines) = (folder.file("mark"), folder.lines(1));
+    let (mark, lines) = (folder.file_path("mark"), folder.write_lines(1));
     let text = format!("read {lines} | exec \"touch {mark}\" | files /proc/none");
-    let refused = build(&planned(&text), Settings::default());
+    let refused = build(&plan_request(&text), Settings::default());
     assert!(matches!(refused, Err(BuildError::Outside { .. })), "{refused:?}");
     assert!(!Path::new(&mark).exists());
     // A program of a path that never runs is killed.
-    let pid = folder.file("pid");
+    let pid = folder.file_path("pid");
     let text = format!("exec \"echo $$ > {pid}.new; mv {pid}.new {pid}; sleep 1000\" | count");
-    let paths = build(&planned(&text), Settings::default()).expect("spaces");
+    let paths = build(&plan_request(&text), Settings::default()).expect("spaces");
     testkit::until("it has started", || Path::new(&pid).exists());
     drop(paths);
-    assert_gone(&folder.read("pid"));
+    assert_gone(&folder.read_file("pid"));
 }
 
 /// Asserts that no process has this id, not even an unreaped one.

@@ -1,12 +1,12 @@
-//! Tests of requests in the syntax of tcpdump, grep and a shell: the error names the tool and
-//! proposes an equivalent request, which passes the checks.
+//! Tests of requests written in the syntax of tcpdump, grep or a shell. The error must name the
+//! tool and propose an equivalent, valid request.
 
 #![expect(clippy::unwrap_used, reason = "a test may end by a panic")]
 
 use engine::registry::MachineRegistry;
 use pipeline::{Diagnostic, translate};
 
-/// Pairs of a request as typed and the request that the error proposes.
+/// Pairs of a mistaken request and the request that the error must propose.
 const PROPOSALS: &[(&str, &str)] = &[
     ("tcp port 80", "rx | bpf \"tcp port 80\" | print"),
     ("host 10.0.0.1", "rx | bpf \"host 10.0.0.1\" | print"),
@@ -45,12 +45,12 @@ const PROPOSALS: &[(&str, &str)] = &[
     ("/rx/bpf:udp/dport/22:23/count", "rx | bpf \"udp\" | dport |22:23 count"),
 ];
 
-fn errors(text: &str) -> Vec<Diagnostic> {
+fn request_errors(text: &str) -> Vec<Diagnostic> {
     let (_, mistakes) = pipeline::read(text, &MachineRegistry::Local);
     mistakes.into_iter().filter(Diagnostic::is_error).collect()
 }
 
-/// Extracts the line from a proposed command.
+/// Extracts the request from a proposed command.
 fn proposed_request(proposed: &str) -> &str {
     match proposed.strip_prefix("streamline ") {
         Some(command) => command.split('\'').nth(1).unwrap(),
@@ -61,11 +61,11 @@ fn proposed_request(proposed: &str) -> &str {
 #[test]
 fn foreign_options_are_translated_to_a_request() {
     for (written, wanted) in PROPOSALS {
-        let found = errors(written);
+        let found = request_errors(written);
         let [mistake] = found.as_slice() else { panic!("{written}: {found:?}") };
         let proposed = mistake.hint.strip_prefix("write `").and_then(|hint| hint.strip_suffix('`'));
         assert_eq!(proposed, Some(*wanted), "{written}: {mistake:?}");
-        assert_eq!(errors(proposed_request(wanted)), [], "{written}");
+        assert_eq!(request_errors(proposed_request(wanted)), [], "{written}");
         let words = written.get(mistake.span.start..mistake.span.end).unwrap();
         assert!(mistake.what.starts_with(&format!("`{words}` ")), "{}", mistake.what);
     }
@@ -87,25 +87,29 @@ fn foreign_commands_are_translated_to_ours() {
         let meant = translate::command(&words, &MachineRegistry::Local)
             .unwrap_or_else(|| panic!("{words:?}"));
         assert_eq!(meant.command(), wanted);
-        assert_eq!(errors(&meant.line), []);
+        assert_eq!(request_errors(&meant.line), []);
     }
     for words in [&["--bogus"][..], &["-Z", "x"], &["doctr"], &["-c"], &["-w"], &["-i"], &[]] {
         assert_eq!(translate::command(words, &MachineRegistry::Local), None, "{words:?}");
     }
 }
 
-/// Unknown words keep their own mistakes, and no proposal is made for a correct request.
+/// Unknown words cause the same mistakes as before, and nothing is proposed for a correct request.
 #[test]
 fn other_mistakes_are_unchanged() {
-    let found = errors("replay x | dpotr |80 count | coutn");
+    let found = request_errors("replay x | dpotr |80 count | coutn");
     assert_eq!(found.len(), 2, "{found:?}");
     assert!(found[0].hint.starts_with("did you mean `dport`?"), "{found:?}");
     for right in ["replay x | udp | count", "replay x | tcp | http |get print", "rx lo | icmp"] {
         let is_expression = right.ends_with("icmp");
-        assert_eq!(errors(right).is_empty(), !is_expression, "{right}");
+        assert_eq!(request_errors(right).is_empty(), !is_expression, "{right}");
     }
     // No line is proposed that would still be wrong.
-    let found = errors("replay x | port 80 | nonsense");
+    let found = request_errors("replay x | port 80 | nonsense");
     assert!(found.iter().all(|mistake| !mistake.hint.starts_with("write `")), "{found:?}");
-    assert!(!errors("sort").is_empty() && !errors("|||").is_empty() && !errors("-").is_empty());
+    assert!(
+        !request_errors("sort").is_empty()
+            && !request_errors("|||").is_empty()
+            && !request_errors("-").is_empty()
+    );
 }

@@ -1,8 +1,8 @@
 //! Tests of each operator of the language while a request runs (docs/book/02-language.md).
 //!
-//! A request goes from its text through the parser, the checks and the planner to the ledger.
-//! Frames are numbered and have the ports 10000 and up in turn, so that the blocks that an operator
-//! passes are known in advance; `inputs` returns the input of each node, in the order of the text.
+//! Each test parses, checks, plans and runs a request. Frames are numbered and have the ports 10000
+//! and up in turn, so that the blocks that an operator passes are known in advance. `node_inputs`
+//! returns the number of blocks that reached each node, in the order of the text.
 
 use engine::build::{Settings, build};
 use engine::registry::MachineRegistry;
@@ -22,7 +22,7 @@ fn run_to_end(text: &str) -> Outcome {
 }
 
 /// Returns the number of blocks that the nodes of these names received, in the order of the text.
-fn inputs<const N: usize>(text: &str, names: [&str; N]) -> [u64; N] {
+fn node_inputs<const N: usize>(text: &str, names: [&str; N]) -> [u64; N] {
     let outcome = run_to_end(text);
     let mut nodes: Vec<_> = outcome.ledger.filters.iter().collect();
     nodes.sort_by_key(|node| node.planned);
@@ -32,36 +32,37 @@ fn inputs<const N: usize>(text: &str, names: [&str; N]) -> [u64; N] {
     })
 }
 
-/// A source of 600 numbered frames, 150 from each of the ports 10000 to 10003.
-const FOUR: &str = "generate count=600 seq=yes flows=4";
+/// A source of 600 numbered frames, 150 with each of the ports 10000 to 10003.
+const FOUR_PORTS: &str = "generate count=600 seq=yes flows=4";
 
 #[test]
 fn a2_pipe_composes_filters_in_sequence() {
     // `inspect` receives the blocks that both `dport` and `sport` pass.
-    let text = format!("{FOUR} | dport |9 sport |10001:10002 inspect | discard");
-    assert_eq!(inputs(&text, ["dport", "sport", "inspect", "discard"]), [600, 600, 300, 300]);
+    let text = format!("{FOUR_PORTS} | dport |9 sport |10001:10002 inspect | discard");
+    assert_eq!(node_inputs(&text, ["dport", "sport", "inspect", "discard"]), [600, 600, 300, 300]);
 }
 
 #[test]
 fn a3_plus_feeds_every_branch_and_joins_them() {
-    let text = format!("{FOUR} | count + (sport |10003 inspect) + hist length | discard");
+    let text = format!("{FOUR_PORTS} | count + (sport |10003 inspect) + hist length | discard");
     let names = ["count", "sport", "inspect", "hist", "discard"];
-    assert_eq!(inputs(&text, names), [600, 600, 150, 600, 1350]);
+    assert_eq!(node_inputs(&text, names), [600, 600, 150, 600, 1350]);
 }
 
 #[test]
 fn a4_parentheses_group_branches() {
     // `+` binds closer than `|`.
     let names = ["count", "inspect", "discard"];
-    let text = format!("{FOUR} | sport |10000 count + inspect | discard");
-    assert_eq!(inputs(&text, names), [150, 150, 300]);
-    let text = format!("{FOUR} | (sport |10000 count) + inspect | discard");
-    assert_eq!(inputs(&text, names), [150, 600, 750]);
+    let text = format!("{FOUR_PORTS} | sport |10000 count + inspect | discard");
+    assert_eq!(node_inputs(&text, names), [150, 150, 300]);
+    let text = format!("{FOUR_PORTS} | (sport |10000 count) + inspect | discard");
+    assert_eq!(node_inputs(&text, names), [150, 600, 750]);
 }
 
 #[test]
 fn a5_label_denotes_one_node_on_every_route() {
-    let text = format!("{FOUR} | sport | (|10000 count --name=X + |10001:10003 count --name=X)");
+    let text =
+        format!("{FOUR_PORTS} | sport | (|10000 count --name=X + |10001:10003 count --name=X)");
     let outcome = run_to_end(&text);
     let counts = outcome.ledger.filters.iter().filter(|node| node.name.starts_with("count"));
     let counts: Vec<_> = counts.map(|node| (&*node.name, node.taken.blocks)).collect();
@@ -80,8 +81,8 @@ fn a6_a7_a8_arc_selects_a_class_a_range_or_its_complement() {
         ("9", 0),
         ("!9", 600),
     ] {
-        let text = format!("{FOUR} | sport |{label} count");
-        assert_eq!(inputs(&text, ["count"]), [blocks], "{label}");
+        let text = format!("{FOUR_PORTS} | sport |{label} count");
+        assert_eq!(node_inputs(&text, ["count"]), [blocks], "{label}");
     }
 }
 
@@ -91,7 +92,7 @@ fn a6_a7_a15_unanswered_block_passes_no_arc_or_range() {
     let text =
         |arc: &str| format!("generate count=300 flows=3 | bpf \"src port 10001\" {arc} count");
     for (arc, blocks) in [("|", 100), ("|all", 300), ("|0", 200), ("|!0", 100), ("|!1", 200)] {
-        assert_eq!(inputs(&text(arc), ["count"]), [blocks], "{arc}");
+        assert_eq!(node_inputs(&text(arc), ["count"]), [blocks], "{arc}");
     }
 }
 
@@ -99,7 +100,7 @@ fn a6_a7_a15_unanswered_block_passes_no_arc_or_range() {
 fn a9_class_names_are_those_of_the_filter() {
     let line = |label: &str| format!("generate count=100 port=53 | dport |{label} count");
     for (label, blocks) in [("dns", 100), ("ssh:dns", 100), ("ssh", 0), ("!dns", 0)] {
-        assert_eq!(inputs(&line(label), ["count"]), [blocks], "{label}");
+        assert_eq!(node_inputs(&line(label), ["count"]), [blocks], "{label}");
     }
     let (_, mistakes) = pipeline::read(&line("dnss"), &MachineRegistry::Local);
     assert!(mistakes[0].hint.contains("dns"), "what was meant: {mistakes:?}");
@@ -107,33 +108,35 @@ fn a9_class_names_are_those_of_the_filter() {
 
 #[test]
 fn a10_union_of_operands_passes_each_block_once() {
-    let text = format!("{FOUR} | bpf \"src port 10000\" ++ bpf \"udp\" | count");
-    assert_eq!(inputs(&text, ["count"]), [600], "both match 150, and nothing is there twice");
-    let text = format!("{FOUR} | bpf \"src port 10000\" ++ bpf \"src port 10003\" | count");
-    assert_eq!(inputs(&text, ["count"]), [300]);
+    let text = format!("{FOUR_PORTS} | bpf \"src port 10000\" ++ bpf \"udp\" | count");
+    assert_eq!(node_inputs(&text, ["count"]), [600], "both match 150, and nothing is there twice");
+    let text = format!("{FOUR_PORTS} | bpf \"src port 10000\" ++ bpf \"src port 10003\" | count");
+    assert_eq!(node_inputs(&text, ["count"]), [300]);
     // A union of sources passes the blocks of both.
     let text = "generate count=200 seq=yes ++ generate count=100 seq=yes | count";
-    assert_eq!(inputs(text, ["count"]), [300]);
+    assert_eq!(node_inputs(text, ["count"]), [300]);
 }
 
 #[test]
 fn a11_intersection_passes_blocks_that_both_answer() {
-    let text =
-        format!("{FOUR} | bpf \"src portrange 10000-10002\" +* bpf \"src port 10002\" | count");
-    assert_eq!(inputs(&text, ["count"]), [150]);
+    let text = format!(
+        "{FOUR_PORTS} | bpf \"src portrange 10000-10002\" +* bpf \"src port 10002\" | count"
+    );
+    assert_eq!(node_inputs(&text, ["count"]), [150]);
 }
 
 #[test]
 fn a12_negation_passes_unanswered_blocks_unchanged() {
-    let text = format!("{FOUR} | !bpf \"src port 10000\" | count");
-    assert_eq!(inputs(&text, ["count"]), [450]);
-    let text = format!("{FOUR} | sport +* !bpf \"src port 10000\" | discard");
-    assert_eq!(inputs(&text, ["discard"]), [450]);
-    let text = format!("{FOUR} | !(bpf \"src port 10000\" ++ bpf \"src port 10001\") | count");
-    assert_eq!(inputs(&text, ["count"]), [300]);
+    let text = format!("{FOUR_PORTS} | !bpf \"src port 10000\" | count");
+    assert_eq!(node_inputs(&text, ["count"]), [450]);
+    let text = format!("{FOUR_PORTS} | sport +* !bpf \"src port 10000\" | discard");
+    assert_eq!(node_inputs(&text, ["discard"]), [450]);
+    let text =
+        format!("{FOUR_PORTS} | !(bpf \"src port 10000\" ++ bpf \"src port 10001\") | count");
+    assert_eq!(node_inputs(&text, ["count"]), [300]);
 }
 
-/// Sinks are activated first, so every writer finds its reader active. [SL §7.1]
+/// Sinks are activated first, so that every writer finds an active reader. [SL §7.1]
 #[test]
 fn o5_spaces_are_activated_from_the_sinks_to_the_sources() {
     use engine::build::{PathOptions, build_with};

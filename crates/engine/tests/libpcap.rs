@@ -1,8 +1,9 @@
-//! Tests of our compiler against the libpcap of this machine, on every link type that has a name:
-//! both compile an expression, and the programs agree on every frame, or both refuse it for the
-//! same reason.
+//! Comparison of our compiler with the libpcap of this machine, on every link type that has a name.
+//! Either both compile an expression and the programs agree on every frame, or both refuse it for
+//! the same reason.
 //!
-//! The frames are random, or derived from the tests of the programs. `SEED=` repeats a run.
+//! Some frames are random; others are derived from the comparisons in the programs. Setting the
+//! variable `SEED` repeats a run.
 
 #![expect(clippy::unwrap_used, reason = "a test may end by a panic")]
 
@@ -106,7 +107,7 @@ const EXPRESSIONS: &[&str] = &[
 /// Number of frames on which each pair of programs is compared.
 const FRAMES: usize = 60;
 
-/// Result counts for one expression on one link type.
+/// Numbers of results of each kind, for one expression on one link type.
 #[derive(Default)]
 struct Counts {
     both: usize,
@@ -117,18 +118,18 @@ struct Counts {
 }
 
 /// Returns the options under which our compiler agrees with libpcap for a capture on this machine.
-fn options() -> Options<'static> {
+fn libpcap_options() -> Options<'static> {
     let families =
         AddressFamilies::Exactly { inet: 2, inet6: 10, big_endian: cfg!(target_endian = "big") };
     Options { families, ..Options::default() }
 }
 
-/// A known difference from libpcap 1.10 that later versions do not have: the link types, the
-/// beginnings of the expressions (all if empty), and a description. `classic_cases` checks the
-/// behaviour of later versions.
-type Excuse = (fn(LinkType) -> bool, &'static [&'static str], &'static str);
+/// A known difference from libpcap 1.10 that later versions do not have: a test for the affected
+/// link types, the beginnings of the affected expressions (empty means all), and a description.
+/// `classic_cases` checks the behaviour of later versions.
+type KnownDifference = (fn(LinkType) -> bool, &'static [&'static str], &'static str);
 
-const EXCUSES: &[Excuse] = &[
+const KNOWN_DIFFERENCES: &[KnownDifference] = &[
     (|_| true, &["inbound", "outbound"], "1.10 asks the kernel, and there is none behind a file"),
     (|_| true, &["ip multicast"], "1.10 takes 240.0.0.0 and above for multicast"),
     (|_| true, &["geneve"], "1.10 reads scratch words that it has not written"),
@@ -160,8 +161,8 @@ fn is_switch_tag(link: LinkType) -> bool {
     [LinkType::DSA_TAG_BRCM, LinkType::DSA_TAG_DSA].contains(&link)
 }
 
-fn is_excused(link: LinkType, expression: &str) -> bool {
-    EXCUSES.iter().any(|(at, expressions, _)| {
+fn is_known_difference(link: LinkType, expression: &str) -> bool {
+    KNOWN_DIFFERENCES.iter().any(|(at, expressions, _)| {
         let named = expressions.iter().any(|begins| expression.starts_with(begins));
         at(link) && (expressions.is_empty() || named)
     })
@@ -181,7 +182,7 @@ fn h9_own_compiler_answers_as_libpcap_on_every_link_type() {
         for (index, expression) in EXPRESSIONS.iter().enumerate() {
             let mut random = Random(seed ^ u64::from(link.0) << 40 ^ (index as u64) << 32);
             if let Err(why) = compare_expression(&libpcap, link, expression, &mut random, counts) {
-                match is_excused(link, expression) {
+                match is_known_difference(link, expression) {
                     true => counts.excused += 1,
                     false => wrong.push_str(&format!("{link}: `{expression}`: {why}\n")),
                 }
@@ -205,7 +206,7 @@ fn compare_expression(
     random: &mut Random,
     counts: &mut Counts,
 ) -> Result<(), String> {
-    let ours = compile(expression, link, &options());
+    let ours = compile(expression, link, &libpcap_options());
     let number = i32::try_from(link.0).unwrap();
     let theirs = libpcap.compile(expression, number, 262_144, true).map(|program| {
         let all = program.into_iter().map(|(code, jt, jf, k)| Instruction { code, jt, jf, k });

@@ -1,5 +1,5 @@
-//! Tests of whole requests, from text to ledger: parser, checks, planner, and spaces on threads of
-//! their own.
+//! Tests of complete requests, which are parsed, checked, planned and run with each space in its
+//! own thread.
 
 use engine::build::{Settings, build};
 use engine::registry::MachineRegistry;
@@ -23,12 +23,12 @@ fn run_to_end(text: &str) -> Outcome {
     outcome
 }
 
-fn reported(outcome: &Outcome, filter: &str, row: &str) -> u64 {
+fn reported_count(outcome: &Outcome, filter: &str, row: &str) -> u64 {
     let report = outcome.reports.iter().find(|r| r.name == filter).expect("a report");
     report.report.rows.iter().find(|(name, _)| name == row).expect("a row").1
 }
 
-fn capture() -> String {
+fn capture_path() -> String {
     format!("{}/../../examples/web.pcap", env!("CARGO_MANIFEST_DIR"))
 }
 
@@ -43,7 +43,7 @@ impl Folder {
         Self(folder)
     }
 
-    fn file(&self, name: &str) -> String {
+    fn file_path(&self, name: &str) -> String {
         self.0.join(name).display().to_string()
     }
 }
@@ -55,7 +55,7 @@ impl Drop for Folder {
 }
 
 /// Returns the sequence numbers of the generated frames in a capture.
-fn numbers(file: impl AsRef<Path>) -> Vec<u64> {
+fn sequence_numbers(file: impl AsRef<Path>) -> Vec<u64> {
     let bytes = std::fs::read(file).expect("the capture");
     let mut numbers = Vec::new();
     let mut at = 24;
@@ -73,34 +73,35 @@ fn numbers(file: impl AsRef<Path>) -> Vec<u64> {
 fn replayed_capture_is_filtered_and_counted_without_loss() {
     let text = format!(
         "replay '{}' | bpf \"tcp port 80\" | dport |80 count + !bpf \"tcp\" | discard",
-        capture()
+        capture_path()
     );
     let outcome = run_to_end(&text);
     assert_eq!(outcome.ledger.sources[0].1.given.blocks, 105);
-    assert!(reported(&outcome, "count", "blocks") > 0);
+    assert!(reported_count(&outcome, "count", "blocks") > 0);
     assert_eq!(outcome.ledger.lost(), 0);
 }
 
 #[test]
 fn written_capture_equals_the_replayed_one() {
     let folder = Folder::new("copy");
-    let copy = folder.file("copy.pcap");
-    run_to_end(&format!("replay '{}' | pcap '{copy}'", capture()));
-    let count =
-        |file: &str| reported(&run_to_end(&format!("replay '{file}' | count")), "count", "bytes");
-    assert_eq!(count(&copy), count(&capture()));
+    let copy = folder.file_path("copy.pcap");
+    run_to_end(&format!("replay '{}' | pcap '{copy}'", capture_path()));
+    let count = |file: &str| {
+        reported_count(&run_to_end(&format!("replay '{file}' | count")), "count", "bytes")
+    };
+    assert_eq!(count(&copy), count(&capture_path()));
 }
 
 #[test]
 fn n9_branches_that_join_in_another_space_keep_their_order() {
     let folder = Folder::new("join");
-    let file = folder.file("joined.pcap");
+    let file = folder.file_path("joined.pcap");
     let text = format!(
         "generate count=20000 seq=yes flows=2 | sport \
          | (|10000 count + (|10001 inspect | ipproto)) | pcap '{file}'"
     );
     run_to_end(&text);
-    assert!(numbers(&file).into_iter().eq(0..20_000));
+    assert!(sequence_numbers(&file).into_iter().eq(0..20_000));
 }
 
 #[test]
@@ -111,20 +112,20 @@ fn n4_independent_lines_of_a_request_run_side_by_side() {
     let plan = plan(graph, &MachineRegistry::Local, &Machine::example()).unwrap();
     let refused = build(&plan, Settings::default()).unwrap_err().to_string();
     assert!(refused.contains("/nowhere.pcap"), "{refused}");
-    let text = format!("generate count=5000 | count ; replay '{}' | inspect", capture());
+    let text = format!("generate count=5000 | count ; replay '{}' | inspect", capture_path());
     let outcome = run_to_end(&text);
-    assert_eq!(reported(&outcome, "count", "blocks"), 5000);
-    assert_eq!(reported(&outcome, "inspect", "blocks"), 105);
+    assert_eq!(reported_count(&outcome, "count", "blocks"), 5000);
+    assert_eq!(reported_count(&outcome, "inspect", "blocks"), 105);
 }
 
 #[test]
 fn count_limit_ends_the_line_with_a_balanced_ledger() {
     let folder = Folder::new("count");
-    let file = folder.file("some.pcap");
+    let file = folder.file_path("some.pcap");
     let settings = Settings { count: Some(1234), ..Settings::default() };
     let outcome = run_request(&format!("generate seq=yes | pcap '{file}'"), settings);
     assert!(outcome.failures.is_empty(), "{:?}", outcome.failures);
-    assert!(numbers(&file).into_iter().eq(0..1234));
+    assert!(sequence_numbers(&file).into_iter().eq(0..1234));
     assert_eq!(outcome.ledger.lost(), 0, "what nobody asked for is not lost");
 }
 
@@ -132,7 +133,7 @@ fn count_limit_ends_the_line_with_a_balanced_ledger() {
 fn report_covers_at_most_the_block_limit() {
     let settings = Settings { count: Some(1000), ..Settings::default() };
     let outcome = run_request("generate seq=yes | count", settings);
-    assert_eq!(reported(&outcome, "count", "blocks"), 1000);
+    assert_eq!(reported_count(&outcome, "count", "blocks"), 1000);
 }
 
 #[test]
@@ -152,8 +153,8 @@ fn slow_space_behind_a_ring_loses_nothing() {
     let text = "generate@thread0 count=60000 size=1500 seq=yes \
                 | compress format=lz4 @thread1 | decompress format=lz4 @thread2 | count @thread2";
     let outcome = run_to_end(text);
-    assert_eq!(reported(&outcome, "count", "blocks"), 60_000);
-    assert_eq!(reported(&outcome, "count", "bytes"), 60_000 * 1500);
+    assert_eq!(reported_count(&outcome, "count", "blocks"), 60_000);
+    assert_eq!(reported_count(&outcome, "count", "bytes"), 60_000 * 1500);
     let rings = outcome.ledger.edges.iter().filter(|e| e.kind == runtime::ledger::EdgeKind::Ring);
     assert_eq!(rings.count(), 2);
 }
@@ -161,18 +162,19 @@ fn slow_space_behind_a_ring_loses_nothing() {
 #[test]
 fn d15_blank_edits_in_place_without_effect_on_siblings() {
     let folder = Folder::new("blank");
-    let (before, after, read) = (folder.file("before"), folder.file("after"), capture());
+    let (before, after, read) =
+        (folder.file_path("before"), folder.file_path("after"), capture_path());
     // Both files are written by other spaces, during or after the edits.
     run_to_end(&format!(
         "replay '{read}' | (udp | blank with=46 | pcap '{after}') + (udp | pcap '{before}')"
     ));
-    let alone = folder.file("alone");
+    let alone = folder.file_path("alone");
     let outcome =
         run_to_end(&format!("replay '{read}' | udp | blank with=46 | pcap '{alone}' @thread0"));
     let file = |name: &str| std::fs::read(name).expect("a capture");
     let (before, after, alone) = (file(&before), file(&after), file(&alone));
     assert_eq!(after, alone, "whoever is beside it");
-    let plain = folder.file("plain");
+    let plain = folder.file_path("plain");
     run_to_end(&format!("replay '{read}' | udp | pcap '{plain}'"));
     assert_eq!(before, file(&plain), "the sibling saw the frames as they were");
     assert!(before.len() == after.len() && before != after);
@@ -187,7 +189,7 @@ fn k1_k3_k8_k11_rings_exist_only_between_spaces() {
         let rings = outcome.ledger.edges.iter().filter(|edge| edge.events.is_some()).count();
         (rings, outcome.ledger.edges.len())
     };
-    let capture = capture();
+    let capture = capture_path();
     let (rings_in_one, edges) = rings(&format!("replay '{capture}' | ip | udp | count | discard"));
     assert_eq!((rings_in_one, edges), (0, 4), "calls alone");
     let (rings_of_two, _) =

@@ -1,4 +1,4 @@
-//! Tests of commands to running paths, by state of the space: working, asleep, blocked, failed,
+//! Tests of commands sent to running paths whose spaces work, sleep, block, have failed or have
 //! ended.
 
 use endpoint::{Failure, Sink, SinkEntry};
@@ -14,23 +14,23 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
-/// A time limit that no machine reaches.
+/// A time limit so long that no test reaches it.
 const TIME_LIMIT: Duration = Duration::from_secs(60);
 
-fn paths(text: &str, settings: Settings) -> Vec<BuiltPath> {
+fn build_paths(text: &str, settings: Settings) -> Vec<BuiltPath> {
     let (graph, mistakes) = pipeline::read(text, &MachineRegistry::Local);
     assert!(mistakes.is_empty(), "{}", pipeline::render(text, &mistakes, false));
     let plan = plan(graph, &MachineRegistry::Local, &Machine::example()).expect("a plan");
     build(&plan, settings).expect("spaces")
 }
 
-/// Runs a request during a call of `act`, then stops it.
+/// Runs a request while `act` runs, then stops it.
 fn run_while<T>(
     text: &str,
     settings: Settings,
     act: impl FnOnce(&Live) -> T,
 ) -> (T, Live, Outcome) {
-    let paths = paths(text, settings);
+    let paths = build_paths(text, settings);
     let live = paths[0].live();
     std::thread::scope(|scope| {
         let run = scope.spawn(|| run(paths, StopConditions::default()).expect("a run"));
@@ -40,7 +40,7 @@ fn run_while<T>(
     })
 }
 
-fn given(snapshot: &Snapshot) -> u64 {
+fn blocks_given(snapshot: &Snapshot) -> u64 {
     snapshot.ledger.sources[0].1.given.blocks
 }
 
@@ -51,7 +51,7 @@ fn counters_of_a_running_path_balance_and_grow_to_the_last_ones() {
         let mut told = vec![live.counters(TIME_LIMIT)];
         while told.len() < 3 {
             let next = live.counters(TIME_LIMIT);
-            if given(&next) > told.last().map_or(0, given) {
+            if blocks_given(&next) > told.last().map_or(0, blocks_given) {
                 told.push(next);
             }
         }
@@ -61,7 +61,11 @@ fn counters_of_a_running_path_balance_and_grow_to_the_last_ones() {
         assert_eq!(snapshot.ledger.imbalances(), []);
         assert!(snapshot.spaces.iter().all(|space| space.fresh == Freshness::Now), "{snapshot:?}");
         let count = snapshot.ledger.filters.iter().find(|node| node.name == "count");
-        assert_eq!(count.expect("a node").taken.blocks, given(snapshot), "at a block boundary");
+        assert_eq!(
+            count.expect("a node").taken.blocks,
+            blocks_given(snapshot),
+            "at a block boundary"
+        );
     }
     assert!(live.is_ended());
     let last = live.counters(TIME_LIMIT);
@@ -101,7 +105,7 @@ fn sleeping_space_executes_commands() {
 
 #[test]
 fn path_run_by_its_caller_executes_commands() {
-    let paths = paths("generate rate=1000 count=100 | count", Settings::default());
+    let paths = build_paths("generate rate=1000 count=100 | count", Settings::default());
     let live = paths[0].live();
     let ordered = std::thread::spawn(move || {
         let answer = live.execute(0, TIME_LIMIT, |space| space.name.clone());
@@ -114,14 +118,14 @@ fn path_run_by_its_caller_executes_commands() {
     assert_eq!(live.counters(TIME_LIMIT).ledger, outcome.ledger);
 }
 
-/// The gate that [`Gated`] sinks wait for.
+/// The gate on which [`GatedSink`] sinks wait.
 static GATE: (Mutex<bool>, Condvar) = (Mutex::new(false), Condvar::new());
 
 /// A sink that blocks until the gate is open.
-struct Gated;
+struct GatedSink;
 
-impl Sink for Gated {
-    fn take(&mut self, _: &Batch<'_>, _: Time) -> Result<(), Failure> {
+impl Sink for GatedSink {
+    fn consume(&mut self, _: &Batch<'_>, _: Time) -> Result<(), Failure> {
         let shut = GATE.0.lock().expect("no panic");
         let (_open, late) =
             GATE.1.wait_timeout_while(shut, TIME_LIMIT, |open| !*open).expect("no panic");
@@ -137,7 +141,7 @@ impl Sink for Gated {
 #[test]
 fn blocked_space_reports_and_skips_a_withdrawn_command() {
     let pcap = endpoint::catalog::sink("pcap").expect("it is there").description;
-    let gated = SinkEntry::new(pcap, |_| Ok(Box::new(Gated)));
+    let gated = SinkEntry::new(pcap, |_| Ok(Box::new(GatedSink)));
     let settings = Settings { sinks: Box::leak(Box::new([gated])), ..Settings::default() };
     let done = Arc::new(AtomicU32::new(0));
     let (why, live, outcome) = run_while("generate | pcap /dev/null", settings, |live| {
@@ -172,7 +176,7 @@ fn blocked_space_reports_and_skips_a_withdrawn_command() {
 
 #[test]
 fn panicking_command_ends_the_path_and_reports_to_its_caller() {
-    let paths = paths("generate rate=1000 | count", Settings::default());
+    let paths = build_paths("generate rate=1000 | count", Settings::default());
     let live = paths[0].live();
     let outcome = std::thread::scope(|scope| {
         let run = scope.spawn(|| run(paths, StopConditions::default()).expect("a run"));
@@ -186,12 +190,12 @@ fn panicking_command_ends_the_path_and_reports_to_its_caller() {
 
 #[test]
 fn j2_commands_from_many_threads_are_serialized() {
-    static INSIDE: AtomicBool = AtomicBool::new(false);
+    static IN_COMMAND: AtomicBool = AtomicBool::new(false);
     let (done, ..) = run_while("generate rate=100000 | count", Settings::default(), |live| {
         std::thread::scope(|scope| {
             let order = |_: &mut _| {
-                assert!(!INSIDE.swap(true, Ordering::Relaxed), "two at once");
-                INSIDE.store(false, Ordering::Relaxed);
+                assert!(!IN_COMMAND.swap(true, Ordering::Relaxed), "two at once");
+                IN_COMMAND.store(false, Ordering::Relaxed);
             };
             let fifty =
                 move || (0..50).map(|_| live.execute(0, TIME_LIMIT, order)).collect::<Vec<_>>();

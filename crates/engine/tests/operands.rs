@@ -1,7 +1,7 @@
 //! Tests of operands that move the view, hold blocks or create blocks
 //! (docs/book/decisions/0047-operands.md): a section outputs the frames that entered it, each once
-//! and unchanged. The expected output follows from the construction of the frames, never from a
-//! filter.
+//! and unchanged. The tests derive the expected output from the construction of the frames, never
+//! from the result of a filter.
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something is not as it must be")]
 
@@ -34,8 +34,8 @@ impl Drop for Folder {
     }
 }
 
-/// Runs a request in which `IN` names a capture of these frames. Returns the frames in `OUT`, and
-/// the outcome.
+/// Runs a request in which the word `IN` is replaced by the name of a capture of these frames.
+/// Returns the frames written to the file `OUT`, and the outcome.
 fn run_over(frames: &[Vec<u8>], line: &str) -> (Vec<Vec<u8>>, Outcome) {
     let folder = Folder::new();
     let (input, output) = (folder.0.join("in.pcap"), folder.0.join("out.pcap"));
@@ -53,11 +53,11 @@ fn run_over(frames: &[Vec<u8>], line: &str) -> (Vec<Vec<u8>>, Outcome) {
     for node in &outcome.ledger.filters {
         assert_eq!(node.held.blocks, 0, "{line}: {} holds nothing at the end", node.name);
     }
-    (captured(&output), outcome)
+    (read_capture(&output), outcome)
 }
 
 /// Returns the frames of a capture file.
-fn captured(path: &PathBuf) -> Vec<Vec<u8>> {
+fn read_capture(path: &PathBuf) -> Vec<Vec<u8>> {
     let file = std::fs::read(path).unwrap_or_default();
     let mut rest = file.get(24..).unwrap_or_default();
     let mut frames = Vec::new();
@@ -75,15 +75,15 @@ fn select(frames: &[Vec<u8>], numbers: impl IntoIterator<Item = usize>) -> Vec<V
     numbers.into_iter().map(|number| frames[number].clone()).collect()
 }
 
-fn four() -> Frame {
+fn ipv4_frame() -> Frame {
     Frame::ethernet().ipv4("10.0.0.1", "10.0.0.2")
 }
 
-fn segment(port: u16, sequence: u32, flags: u8, payload: &[u8]) -> Vec<u8> {
+fn tcp_segment(port: u16, sequence: u32, flags: u8, payload: &[u8]) -> Vec<u8> {
     let acknowledgement = if flags & ACK != 0 { 1 } else { 0 };
     let (source, target, window) = (40_000 + port, port, 8192);
     let options = Vec::new();
-    four().tcp(
+    ipv4_frame().tcp(
         &Segment { source, target, sequence, acknowledgement, flags, window, options },
         payload,
     )
@@ -97,13 +97,13 @@ const ACK: u8 = 16;
 fn numbered_frames() -> Vec<Vec<u8>> {
     let mut frames = Vec::new();
     for n in 0..100_u32 {
-        frames.push(segment(22, 1 + n, ACK, b"x"));
-        frames.push(four().udp(9, 53, &n.to_be_bytes()));
+        frames.push(tcp_segment(22, 1 + n, ACK, b"x"));
+        frames.push(ipv4_frame().udp(9, 53, &n.to_be_bytes()));
         if n < 25 {
-            frames.push(four().udp(9, 22, &n.to_be_bytes()));
+            frames.push(ipv4_frame().udp(9, 22, &n.to_be_bytes()));
         }
         if n < 75 {
-            frames.push(segment(80, 1 + n, ACK, b"y"));
+            frames.push(tcp_segment(80, 1 + n, ACK, b"y"));
         }
     }
     frames
@@ -147,10 +147,10 @@ fn a10_union_of_overlapping_inputs_is_refused() {
 fn a12_negation_of_ip_tcp_or_udp_passes_all_other_blocks() {
     let mut frames = Vec::new();
     for n in 0..50_u32 {
-        frames.push(segment(80, 1 + 4 * n, ACK, b"data"));
-        frames.push(four().udp(9, 53, &n.to_be_bytes()));
+        frames.push(tcp_segment(80, 1 + 4 * n, ACK, b"data"));
+        frames.push(ipv4_frame().udp(9, 53, &n.to_be_bytes()));
         frames.push(Frame::ethernet().arp(true, "10.0.0.1", "10.0.0.2"));
-        frames.push(segment(80, 1 + 4 * n, ACK, b""));
+        frames.push(tcp_segment(80, 1 + 4 * n, ACK, b""));
     }
     let all = |rest: &[usize]| {
         let numbers = (0..frames.len()).filter(|number| rest.contains(&(number % 4)));
@@ -167,25 +167,25 @@ fn a12_negation_of_ip_tcp_or_udp_passes_all_other_blocks() {
     assert_eq!(run_over(&frames, nested).0, all(&[2]));
 }
 
-/// Builds a connection in which the second of three segments arrives last, with datagrams between,
-/// and a connection with a gap that is never filled.
-fn disordered() -> Vec<Vec<u8>> {
+/// Builds a connection in which the second of three segments arrives last, with datagrams in
+/// between, and a connection with a gap that is never filled.
+fn disordered_frames() -> Vec<Vec<u8>> {
     vec![
-        segment(80, 0, SYN, b""),
-        segment(80, 1, ACK, b"one"),
-        segment(80, 7, ACK, b"three"),
-        four().udp(9, 53, b"between"),
-        segment(80, 4, ACK, b"two"),
-        segment(22, 0, SYN, b""),
-        segment(22, 1, ACK, b"a"),
-        segment(22, 9, ACK, b"behind a gap"),
-        four().udp(9, 53, b"last"),
+        tcp_segment(80, 0, SYN, b""),
+        tcp_segment(80, 1, ACK, b"one"),
+        tcp_segment(80, 7, ACK, b"three"),
+        ipv4_frame().udp(9, 53, b"between"),
+        tcp_segment(80, 4, ACK, b"two"),
+        tcp_segment(22, 0, SYN, b""),
+        tcp_segment(22, 1, ACK, b"a"),
+        tcp_segment(22, 9, ACK, b"behind a gap"),
+        ipv4_frame().udp(9, 53, b"last"),
     ]
 }
 
 #[test]
 fn a12_held_block_is_answered_at_its_release() {
-    let frames = disordered();
+    let frames = disordered_frames();
     let (kept, outcome) = run_over(&frames, "replay IN | tcp ++ udp | pcap OUT");
     // Number 2 leaves behind number 4, which fills the gap; number 7 at the end.
     assert_eq!(kept, select(&frames, [0, 1, 3, 4, 2, 5, 6, 8, 7]));
@@ -202,21 +202,21 @@ fn a12_held_block_is_answered_at_its_release() {
 }
 
 /// Returns a fragment of a datagram of 2000 bytes to port 53.
-fn fragment(from: u16, to: u16, more: bool) -> Vec<u8> {
-    let mut datagram = four().udp(9, 53, &[7; 1992]);
+fn udp_fragment(from: u16, to: u16, more: bool) -> Vec<u8> {
+    let mut datagram = ipv4_frame().udp(9, 53, &[7; 1992]);
     let packet = datagram.split_off(14 + 20);
     let data = &packet[usize::from(from)..usize::from(to)];
-    four().fragment(from, more).protocol(17, data)
+    ipv4_frame().fragment(from, more).protocol(17, data)
 }
 
 #[test]
 fn a12_fragments_get_the_answer_of_their_datagram() {
     let frames = vec![
-        fragment(0, 800, true),
-        segment(80, 1, ACK, b"between"),
-        fragment(1600, 2000, false),
+        udp_fragment(0, 800, true),
+        tcp_segment(80, 1, ACK, b"between"),
+        udp_fragment(1600, 2000, false),
         Frame::ethernet().arp(true, "10.0.0.1", "10.0.0.2"),
-        fragment(800, 1600, true),
+        udp_fragment(800, 1600, true),
     ];
     let sorted = |mut frames: Vec<Vec<u8>>| {
         frames.sort();
@@ -243,23 +243,23 @@ fn a12_fragments_get_the_answer_of_their_datagram() {
 
 /// Builds two connections: to port 80, with HTTP whose head spans two segments, and to port 81,
 /// with another protocol; and a datagram.
-fn web() -> Vec<Vec<u8>> {
+fn web_frames() -> Vec<Vec<u8>> {
     vec![
-        segment(80, 0, SYN, b""),
-        segment(80, 1, ACK, b"POST /x HTTP/1.1\r\nHost: a\r\nCont"),
-        segment(81, 0, SYN, b""),
-        segment(81, 1, ACK, b"SSH-2.0-nothing that is http\r\n"),
-        segment(80, 32, ACK, b"ent-Length: 6\r\n\r\nbo"),
-        segment(81, 31, ACK, b"more of it"),
-        segment(80, 51, ACK, b"dy!!"),
-        segment(80, 55, ACK, b""),
-        four().udp(9, 53, b"no stream"),
+        tcp_segment(80, 0, SYN, b""),
+        tcp_segment(80, 1, ACK, b"POST /x HTTP/1.1\r\nHost: a\r\nCont"),
+        tcp_segment(81, 0, SYN, b""),
+        tcp_segment(81, 1, ACK, b"SSH-2.0-nothing that is http\r\n"),
+        tcp_segment(80, 32, ACK, b"ent-Length: 6\r\n\r\nbo"),
+        tcp_segment(81, 31, ACK, b"more of it"),
+        tcp_segment(80, 51, ACK, b"dy!!"),
+        tcp_segment(80, 55, ACK, b""),
+        ipv4_frame().udp(9, 53, b"no stream"),
     ]
 }
 
 #[test]
 fn a12_block_is_http_if_http_consumes_any_of_its_bytes() {
-    let frames = web();
+    let frames = web_frames();
     let without = select(&frames, [0, 2, 3, 5, 7, 8]);
     assert_eq!(run_over(&frames, "replay IN | !(tcp | http) | pcap OUT").0, without);
     // A filter that needs a stream as operand gets one, whatever the form of the input.
@@ -285,10 +285,10 @@ fn a12_request_of_the_paper_keeps_video_outside_http() {
     let mut body = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n".to_vec();
     body.extend(&packets);
     let frames = vec![
-        four().udp(5004, 5004, &packets),
-        segment(80, 1, ACK, &body),
-        four().udp(9, 53, b"something else"),
-        four().udp(5004, 5004, &packets),
+        ipv4_frame().udp(5004, 5004, &packets),
+        tcp_segment(80, 1, ACK, &body),
+        ipv4_frame().udp(9, 53, b"something else"),
+        ipv4_frame().udp(5004, 5004, &packets),
     ];
     let (kept, outcome) = run_over(&frames, "replay IN | ip | mpeg +* !http | pcap OUT");
     let mpeg = outcome.ledger.filters.iter().find(|node| node.name == "mpeg").expect("a row");
@@ -298,7 +298,7 @@ fn a12_request_of_the_paper_keeps_video_outside_http() {
 
 #[test]
 fn a12_filters_behind_a_section_can_be_replicated() {
-    let frames = disordered();
+    let frames = disordered_frames();
     for parallel in ["", "--parallel=2 ", "--parallel=3 "] {
         let line = format!("{parallel}replay IN | !udp | tcp | pcap OUT");
         let (kept, _) = run_over(&frames, &line);

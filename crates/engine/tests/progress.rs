@@ -1,4 +1,4 @@
-//! Tests of progress reports of a running request: sources answer while they work, wait or sleep.
+//! Tests of progress reports of a running request: sources respond while they work, wait or sleep.
 
 use engine::build::{Settings, build};
 use engine::registry::MachineRegistry;
@@ -9,13 +9,14 @@ use std::os::fd::AsFd as _;
 use sys::eventfd::EventFd;
 
 /// The reporting interval.
-const EVERY_NS: u64 = 100_000_000;
-/// A time limit that no machine reaches, in ns.
-const LONG_NS: u64 = 60_000_000_000;
+const REPORT_INTERVAL_NS: u64 = 100_000_000;
+/// A time limit in ns, so long that no test reaches it.
+const TIME_LIMIT_NS: u64 = 60_000_000_000;
 
-/// Runs a request until enough reports have arrived. Returns the reports and the outcome.
+/// Runs a request until `enough` returns true for the reports so far. Returns the reports and the
+/// outcome.
 fn progress_of(text: &str, enough: impl Fn(&[Progress]) -> bool) -> (Vec<Progress>, Outcome) {
-    reports_every(EVERY_NS, text, enough)
+    reports_every(REPORT_INTERVAL_NS, text, enough)
 }
 
 fn reports_every(
@@ -37,13 +38,13 @@ fn reports_every(
     };
     let watch = Some(ProgressWatch { every_ns, report: &tell });
     let until = StopConditions {
-        elapsed: Some(LONG_NS),
+        elapsed: Some(TIME_LIMIT_NS),
         readable: Some(stop.as_fd()),
         watch,
         ..StopConditions::default()
     };
     let outcome = run(paths, until).expect("a run");
-    assert!(outcome.elapsed_ns < LONG_NS, "it was never enough: {:?}", progress_of.borrow());
+    assert!(outcome.elapsed_ns < TIME_LIMIT_NS, "it was never enough: {:?}", progress_of.borrow());
     assert!(outcome.failures.is_empty(), "{:?}", outcome.failures);
     assert_eq!(outcome.ledger.imbalances(), []);
     (progress_of.into_inner(), outcome)
@@ -57,7 +58,7 @@ fn progress_grows_to_the_final_totals() {
         progress_of.iter().filter(|progress_of| answered(progress_of)).count() >= 5
     });
     // On a busy machine reports are late, but never more frequent.
-    let most = outcome.elapsed_ns / EVERY_NS;
+    let most = outcome.elapsed_ns / REPORT_INTERVAL_NS;
     assert!(
         progress_of.len() as u64 <= most,
         "as often as was asked for: {} of {most}",
@@ -72,7 +73,7 @@ fn progress_grows_to_the_final_totals() {
     assert!(given.is_sorted() && progress_of.windows(2).all(grew), "{progress_of:?}");
     assert!(*given.last().expect("one") <= outcome.ledger.sources[0].1.given.blocks, "{given:?}");
     assert!(progress_of.iter().all(|progress_of| progress_of.sources[0].0 == "generate"));
-    assert!(progress_of.is_sorted_by(|a, b| a.elapsed_ns + EVERY_NS / 2 <= b.elapsed_ns));
+    assert!(progress_of.is_sorted_by(|a, b| a.elapsed_ns + REPORT_INTERVAL_NS / 2 <= b.elapsed_ns));
 }
 
 #[test]
@@ -136,6 +137,7 @@ fn every_source_of_every_path_is_reported() {
 
 #[test]
 fn short_run_reports_no_progress() {
-    let (progress_of, outcome) = reports_every(LONG_NS, "generate count=10 | count", |_| false);
+    let (progress_of, outcome) =
+        reports_every(TIME_LIMIT_NS, "generate count=10 | count", |_| false);
     assert_eq!((progress_of.len(), outcome.stopped), (0, false));
 }

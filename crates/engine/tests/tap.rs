@@ -1,5 +1,5 @@
-//! Tests of taps of running paths: from now and from the past; with readers that stop, disconnect,
-//! or follow different policies. No tap costs the path a block.
+//! Tests of taps of running paths: taps that start now or in the past, and readers that stop,
+//! disconnect or follow different policies. No tap costs the path a block.
 
 use engine::build::{PathOptions, Settings, build_with};
 use engine::change::change;
@@ -23,10 +23,10 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 use testkit::until;
 
-/// A time limit that no machine reaches.
+/// A time limit so long that no test reaches it.
 const TIME_LIMIT: Duration = Duration::from_secs(60);
 
-/// Runs a request with `history` bytes of retained output during a call of `act`, then stops it.
+/// Runs a request while `act` runs, then stops it. Its sources retain `history` bytes of output.
 /// Asserts that no block is lost.
 fn run_while<T>(text: &str, history: Option<usize>, act: impl FnOnce(&Live) -> T) -> (T, Outcome) {
     let (graph, mistakes) = pipeline::read(text, &MachineRegistry::Local);
@@ -50,7 +50,7 @@ fn run_while<T>(text: &str, history: Option<usize>, act: impl FnOnce(&Live) -> T
     (done, outcome)
 }
 
-/// A guard that stops a path, also when a test fails.
+/// A guard that stops a path when it is dropped, even if a test fails.
 struct Stop<'l>(&'l Live);
 
 impl Drop for Stop<'_> {
@@ -59,18 +59,23 @@ impl Drop for Stop<'_> {
     }
 }
 
-fn given(live: &Live) -> u64 {
+fn blocks_given(live: &Live) -> u64 {
     live.counters(TIME_LIMIT).ledger.sources[0].1.given.blocks
 }
 
-/// Returns the parameters of a tap that skips blocks, and the reader of its output.
+/// Returns the parameters of a tap that skips blocks which its reader does not read in time, and
+/// the reader.
 fn tap_request(node: Option<&str>, since: Option<TapOrigin>) -> (TapRequest, Capture) {
     let (near, pipe) = sys::descriptor::pipe().expect("a pipe");
     let (node, policy) = (node.map(str::to_owned), OverrunPolicy::Skip);
     (TapRequest { node, since, policy, patience: TIME_LIMIT, pipe }, Capture::new(near))
 }
 
-fn tap(live: &Live, node: Option<&str>, since: Option<TapOrigin>) -> (Tap, TapStart, Capture) {
+fn start_tap(
+    live: &Live,
+    node: Option<&str>,
+    since: Option<TapOrigin>,
+) -> (Tap, TapStart, Capture) {
     let (tap_request, capture) = tap_request(node, since);
     let (tap, began) = live.tap(tap_request, TIME_LIMIT).expect("a tap");
     (tap, began, capture)
@@ -106,22 +111,22 @@ impl Capture {
 fn v9_tap_starts_in_the_past_and_reports_the_position() {
     let text = "generate seq=yes rate=5000 | count";
     run_while(text, Some(64 << 20), |live| {
-        until("some have come", || given(live) > 300);
-        let (_tap, began, mut capture) = tap(live, None, Some(TapOrigin::Block(100)));
+        until("some have come", || blocks_given(live) > 300);
+        let (_tap, began, mut capture) = start_tap(live, None, Some(TapOrigin::Block(100)));
         assert_eq!(began.block, 100);
         assert!(began.past >= 200 && began.remembers && began.ago_ns > 0, "{began:?}");
         let numbers: Vec<u64> = (0..1000).map_while(|_| capture.next()).collect();
         assert!(numbers.iter().copied().eq(100..1100), "past and present, once and in order");
         // From the oldest retained block.
-        let (_tap, began, mut capture) = tap(live, None, Some(TapOrigin::Oldest));
+        let (_tap, began, mut capture) = start_tap(live, None, Some(TapOrigin::Oldest));
         assert_eq!((began.block, capture.next()), (0, Some(0)));
-        let (_tap, began, mut capture) = tap(live, None, Some(TapOrigin::Ago(10_000_000)));
+        let (_tap, began, mut capture) = start_tap(live, None, Some(TapOrigin::Ago(10_000_000)));
         assert_eq!(capture.next(), Some(began.block));
         assert!(began.ago_ns <= 10_000_000, "{began:?}");
         // Only sources retain output; a tap at another node reports that.
-        let (_tap, began, mut capture) = tap(live, Some("generate"), None);
+        let (_tap, began, mut capture) = start_tap(live, Some("generate"), None);
         assert_eq!((capture.next(), began.past), (Some(began.block), 0));
-        let (_tap, began, mut capture) = tap(live, Some("count"), Some(TapOrigin::Oldest));
+        let (_tap, began, mut capture) = start_tap(live, Some("count"), Some(TapOrigin::Oldest));
         assert!(!began.remembers && began.past == 0, "{began:?}");
         assert_eq!(capture.next(), Some(began.block));
     });
@@ -130,12 +135,12 @@ fn v9_tap_starts_in_the_past_and_reports_the_position() {
 #[test]
 fn v9_history_of_a_tap_is_bounded() {
     const BYTES: usize = 64 << 10;
-    /// Limit of the compression of these frames, which differ in their number alone.
+    /// Upper bound of the compression ratio of these frames, which differ only in their numbers.
     const RATIO_MAX: u64 = 16;
     run_while("generate seq=yes rate=200000 | count", Some(BYTES), |live| {
         let most = RATIO_MAX * BYTES as u64 / 64;
-        until("more than can be remembered has come", || given(live) > 2 * most);
-        let (_tap, began, mut capture) = tap(live, None, Some(TapOrigin::Block(0)));
+        until("more than can be remembered has come", || blocks_given(live) > 2 * most);
+        let (_tap, began, mut capture) = start_tap(live, None, Some(TapOrigin::Block(0)));
         assert!(began.block > 0 && began.past <= most, "{began:?}");
         assert_eq!(capture.next(), Some(began.block));
     });
@@ -182,14 +187,14 @@ fn v8_stalled_tap_reader_is_skipped_or_ended() {
 fn v8_tap_ends_with_its_reader_owner_node_or_path() {
     let text = "generate seq=yes rate=20000 | count | discard";
     let (last, _) = run_while(text, None, |live| {
-        let (gone, _, capture) = tap(live, None, None);
+        let (gone, _, capture) = start_tap(live, None, None);
         drop(capture);
         until("its reader has gone", || gone.stats().over == Some(TapEnd::Left));
-        let (owned, _, mut capture) = tap(live, None, None);
+        let (owned, _, mut capture) = start_tap(live, None, None);
         assert!(capture.next().is_some());
         drop(owned);
         until("its owner has gone", || capture.next().is_none());
-        let (moved, _, mut capture) = tap(live, Some("count"), None);
+        let (moved, _, mut capture) = start_tap(live, Some("count"), None);
         assert!(capture.next().is_some());
         let edit = Edit::parse(&["remove", "count"]).expect("an edit");
         change(live, &edit, &Machine::example(), TIME_LIMIT).expect("a change");
@@ -199,7 +204,7 @@ fn v8_tap_ends_with_its_reader_owner_node_or_path() {
             let refused = live.tap(tap_request(Some(node), None).0, TIME_LIMIT).expect_err("none");
             assert!(refused.to_string().contains(why), "{refused}");
         }
-        tap(live, None, None)
+        start_tap(live, None, None)
     });
     let (tap, began, mut capture) = last;
     let mut next = began.block;

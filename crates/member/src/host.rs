@@ -136,8 +136,9 @@ impl DaemonHost {
             lost: Mutex::new(None),
         });
         let held: Arc<dyn AttachmentHandle> = Arc::clone(&there) as _;
-        let lent =
-            delegation.lend(held).map_err(|error| refused(asked.source, error.to_string()))?;
+        let lent = delegation
+            .into_attachment(held)
+            .map_err(|error| refused(asked.source, error.to_string()))?;
         Ok((lent, there))
     }
 
@@ -152,7 +153,7 @@ impl DaemonHost {
         let caller = Client::at(&self.directory)?.into_caller(LONG_TIMEOUT)?;
         let attach = Attach {
             line: asked.graph.text.as_ref().to_owned(),
-            part: KernelPart::of(asked).text(),
+            part: KernelPart::extract(asked).to_text(),
             network: network(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             instead,
@@ -174,7 +175,7 @@ impl DaemonHost {
 }
 
 impl Host for DaemonHost {
-    fn add(&self, asked: &KernelRequest<'_>) -> Result<KernelAttachment, BuildError> {
+    fn attach(&self, asked: &KernelRequest<'_>) -> Result<KernelAttachment, BuildError> {
         self.map_rings(asked, self.request_rings(asked, None)).map(|(lent, _)| lent)
     }
 }
@@ -268,7 +269,7 @@ impl RemoteRequest {
         let hint = "all that had come before was handed on; what the kernel counted is lost, so \
                     its counts are of what has arrived; start again when the daemon is back";
         self.set_failure(Failure::new("watch", &self.interface, why).hint(hint));
-        FinalCounters::lost()
+        FinalCounters::lost_counters()
     }
 
     fn set_failure(&self, failure: Failure) {
@@ -278,7 +279,7 @@ impl RemoteRequest {
 
 impl Attachment for RemoteRequest {
     fn leave(&self) {
-        let _ = self.ended();
+        let _ = self.final_counters();
     }
 
     fn lost(&self) -> Option<Failure> {
@@ -296,7 +297,7 @@ impl Attachment for RemoteRequest {
 }
 
 impl AttachmentHandle for RemoteRequest {
-    fn ended(&self) -> &FinalCounters {
+    fn final_counters(&self) -> &FinalCounters {
         self.ended.get_or_init(|| self.receive_final_counts(EndCause::Detached))
     }
 

@@ -300,7 +300,7 @@ fn node_entry(node: &Node, number: usize, imported: &[ImportCounters]) -> NodeEn
     add(DropReason::BeyondCount, node.flow.beyond_count);
     let mut sunk = node.flow.sunk;
     if let Operator::Sink(part) = &node.operator {
-        let by_sink = part.sink.dropped();
+        let by_sink = part.sink.drops_by_reason();
         sunk = delivered_amount(node, &by_sink);
         by_sink.into_iter().for_each(|(why, amount)| add(why, amount));
     }

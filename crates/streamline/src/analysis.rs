@@ -74,9 +74,9 @@ fn save(
     plan: &Plan,
     measurements: &Measurements,
 ) -> Result<usize, String> {
-    let known = calibrate::load(folder)?.filter(|kept| kept.is_of_this_machine().is_ok());
+    let known = calibrate::load(folder)?.filter(|kept| kept.check_machine().is_ok());
     let base = || Costs { version: COSTS_VERSION, ..Costs::default() };
-    let mut kept = known.unwrap_or_else(|| StoredCosts::now(base()));
+    let mut kept = known.unwrap_or_else(|| StoredCosts::measured_now(base()));
     let too_few = explain::learn(plan, measurements, &mut kept.costs);
     kept.store(folder)?;
     let path = plan_file(folder, text);

@@ -18,7 +18,8 @@ impl Prepared {
         }
         let recording = record::begin(&self, options)?;
         let record_mode = recording.clone().map_or_else(RecordMode::default, RecordMode::Record);
-        let adapt = recording.is_none().then(|| Adapt::asked(&self.plan, &self.machine)).flatten();
+        let adapt =
+            recording.is_none().then(|| Adapt::permitted_by(&self.plan, &self.machine)).flatten();
         let extras =
             PathOptions { record_mode, history: options.history, adapt, ..PathOptions::default() };
         let mut ready = self.build_with(options, extras)?;

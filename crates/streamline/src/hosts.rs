@@ -74,12 +74,12 @@ impl Hosts {
 }
 
 impl Host for Hosts {
-    fn add(&self, asked: &KernelRequest<'_>) -> Result<KernelAttachment, BuildError> {
-        let Some(daemon) = &self.daemon else { return self.own.add(asked) };
-        match daemon.add(asked) {
+    fn attach(&self, asked: &KernelRequest<'_>) -> Result<KernelAttachment, BuildError> {
+        let Some(daemon) = &self.daemon else { return self.own.attach(asked) };
+        match daemon.attach(asked) {
             Err(BuildError::Refused(refused)) if self.privileged => {
                 // The daemon's reason is the useful one only if this process is refused as well.
-                self.own.add(asked).map_err(|_| BuildError::Refused(refused))
+                self.own.attach(asked).map_err(|_| BuildError::Refused(refused))
             }
             other => other,
         }

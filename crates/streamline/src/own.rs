@@ -325,7 +325,7 @@ struct CallbackSink {
 }
 
 impl Sink for CallbackSink {
-    fn take(&mut self, batch: &Batch<'_>, _now: Time) -> Result<(), Failure> {
+    fn consume(&mut self, batch: &Batch<'_>, _now: Time) -> Result<(), Failure> {
         let mut function = lock(&self.function);
         for (_, block) in batch.blocks() {
             let target = format!("function {}", self.name);
@@ -341,7 +341,7 @@ impl Sink for CallbackSink {
         Ok(Report::of_rows(vec![("blocks".to_owned(), blocks), ("bytes".to_owned(), bytes)]))
     }
 
-    fn written(&self) -> Option<Amount> {
+    fn amount_written(&self) -> Option<Amount> {
         Some(self.taken)
     }
 }

@@ -12,7 +12,9 @@ use crate::prepared::{self, Prepared};
 use crate::ready::{Ready, Results};
 use engine::build::PathOptions;
 use engine::digest::{differences, digest};
-use engine::record::{Completeness, Head, Record, RecordMode, Recording, Replay, layout, write};
+use engine::record::{
+    Completeness, Head, Record, RecordMode, Recording, Replay, format_layout, write,
+};
 use engine::registry::MachineRegistry;
 use pipeline::Graph;
 use pipeline::explain;
@@ -70,7 +72,7 @@ impl Recorded {
         let (text, machine) = (record.head.request.clone(), record.head.machine.clone());
         let graph = prepared::parse_graph(&text, &MachineRegistry::Recorded, &Options::default())?;
         let plan = prepared::plan(&text, graph, &MachineRegistry::Recorded, &machine)?;
-        if layout(&plan) != record.head.layout {
+        if format_layout(&plan) != record.head.layout {
             let (target, program) = (record.target(), &record.head.program);
             return Err(OpenError::Unrepeatable(format!(
                 "{target} was recorded by streamline {program}, which runs this line in other \
@@ -178,7 +180,7 @@ fn notify_gaps(record: &Record, graphs: &[Graph], notices: &Notices) {
     }) {
         notices.note("nothing is sent: `tx` and `redirect` only count");
     }
-    let zone = engine::record::zone();
+    let zone = engine::record::local_time_zone();
     if sends("weblog") && record.head.zone != zone {
         let then = &record.head.zone;
         notices.warn(&format!(

@@ -6,7 +6,7 @@ use engine::build::{PathOptions, Settings, build_with};
 use engine::change::change;
 use engine::digest::digest;
 use engine::kernel::point::Points;
-use engine::record::{Completeness, Head, Record, RecordMode, Recording, Replay, layout};
+use engine::record::{Completeness, Head, Record, RecordMode, Recording, Replay, format_layout};
 use engine::registry::MachineRegistry;
 use engine::run::{StopConditions, run};
 use pipeline::edit::Edit;
@@ -91,7 +91,7 @@ fn plan_request(line: &str) -> Option<(Plan, Machine)> {
 /// planned differently on this machine.
 fn replay(record: Record) -> Option<usize> {
     let (plan, _) = plan_request(&record.head.request)?;
-    if layout(&plan) != record.head.layout {
+    if format_layout(&plan) != record.head.layout {
         return None;
     }
     let settings = Settings { count: record.head.count, ..Settings::default() };

@@ -31,7 +31,7 @@ pub(super) fn run(given: &DoctorArguments) -> Status {
     if terminal::can_rewrite() {
         terminal::wipe();
     }
-    let path = match StoredCosts::now(calibration.costs.clone()).store(&folder) {
+    let path = match StoredCosts::measured_now(calibration.costs.clone()).store(&folder) {
         Ok(path) => path.display().to_string(),
         Err(why) => {
             terminal::complain(&why);

@@ -199,7 +199,7 @@ fn cost_checks() -> Section {
             let rows = vec![Check::plain("table", explanation)];
             return Section { name: "what things cost", rows };
         }
-        Ok(Some(kept)) => match kept.is_of_this_machine() {
+        Ok(Some(kept)) => match kept.check_machine() {
             Ok(()) if kept.costs.is_calibrated() => {
                 Check::good("table", format!("measured {}", kept.age()))
             }

@@ -98,7 +98,7 @@ impl Client {
         if !service::stores_descriptors() || self.kept == Some(knows) {
             return;
         }
-        Manager.keep(&format!("{}{id}", knows.name()), self.connection.as_fd());
+        Manager.store(&format!("{}{id}", knows.name()), self.connection.as_fd());
         // Storing the new name before removing the old one leaves at least one at any time.
         if let Some(before) = self.kept.replace(knows) {
             forget_line(id, before);

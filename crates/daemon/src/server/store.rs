@@ -183,14 +183,14 @@ fn drop_descriptor(number: u32, part: &str) {
 pub(super) struct Manager;
 
 impl Keeper for Manager {
-    fn keep(&self, name: &str, descriptor: BorrowedFd<'_>) {
+    fn store(&self, name: &str, descriptor: BorrowedFd<'_>) {
         // `FDPOLL=0`: the manager must not watch the descriptor. If storing fails, the next daemon
         // cannot adopt the attach point and removes it.
         let lines = format!("FDSTORE=1\nFDPOLL=0\nFDNAME={name}");
         let _ = service::notify_within(&lines, &[descriptor], CALL_TIMEOUT);
     }
 
-    fn forget(&self, name: &str) {
+    fn discard(&self, name: &str) {
         let _ =
             service::notify_within(&format!("FDSTOREREMOVE=1\nFDNAME={name}"), &[], CALL_TIMEOUT);
     }
@@ -199,6 +199,6 @@ impl Keeper for Manager {
 /// Removes the connection of a kernel client that is stored under this state.
 pub(super) fn forget_line(client: u64, known: KnownState) {
     if service::stores_descriptors() {
-        Manager.forget(&format!("{}{client}", known.name()));
+        Manager.discard(&format!("{}{client}", known.name()));
     }
 }

@@ -1,8 +1,8 @@
 //! `buffer`: a source that other programs write to by name.
 //!
 //! Each writer creates a ring. The source emits the blocks as written, copied once, because writers
-//! are untrusted. Writers may connect and leave at any time. A `give` drains one writer after the
-//! other until the batch is full; the next `give` continues with the same writer.
+//! are untrusted. Writers may connect and leave at any time. A `produce` drains one writer after the
+//! other until the batch is full; the next `produce` continues with the same writer.
 
 use super::writers::Writers;
 use super::{access, failed};
@@ -140,7 +140,7 @@ fn open(opening: &Opening<'_>) -> Result<Box<dyn Source>, Failure> {
 }
 
 impl Source for Buffer {
-    fn give(&mut self, intake: &mut Intake<'_>) -> Result<SourceStatus, Failure> {
+    fn produce(&mut self, intake: &mut Intake<'_>) -> Result<SourceStatus, Failure> {
         self.writers.wake().map_err(|error| self.failure(&error))?;
         let before = self.given.blocks;
         let again = SourceStatus::retry_at(intake.now);

@@ -170,14 +170,14 @@ pub(crate) fn ring_report(written: Amount, readers_max: usize) -> Report {
 }
 
 impl Sink for NamedSink {
-    fn take(&mut self, batch: &Batch<'_>, _now: Time) -> Result<(), Failure> {
+    fn consume(&mut self, batch: &Batch<'_>, _now: Time) -> Result<(), Failure> {
         for (_, block) in batch.blocks() {
             self.give(&block)?;
         }
-        self.idle()
+        self.on_idle()
     }
 
-    fn idle(&mut self) -> Result<(), Failure> {
+    fn on_idle(&mut self) -> Result<(), Failure> {
         if let Some(output) = &mut self.output {
             output.flush();
         }
@@ -196,11 +196,11 @@ impl Sink for NamedSink {
         Ok(report)
     }
 
-    fn written(&self) -> Option<Amount> {
+    fn amount_written(&self) -> Option<Amount> {
         Some(self.written)
     }
 
-    fn dropped(&self) -> Vec<(DropReason, Amount)> {
+    fn drops_by_reason(&self) -> Vec<(DropReason, Amount)> {
         let all =
             [(NO_READER, self.unread), (TOO_SLOW, self.refused), (DropReason::Hole, self.holes)];
         all.into_iter().filter(|(_, amount)| amount.blocks > 0).collect()

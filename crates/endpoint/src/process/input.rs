@@ -51,7 +51,7 @@ impl ProgramInput {
     }
 
     /// Counts a block of `length` bytes, of which `here` are present: as a hole if some are
-    /// missing, as written if `written` equals `here`, else as dropped.
+    /// missing, as written if `amount_written` equals `here`, else as dropped.
     fn count_block(&mut self, length: u32, here: u64, written: u64) {
         if u64::from(length) > here {
             self.holes.add(length);
@@ -65,7 +65,7 @@ impl ProgramInput {
 }
 
 impl Sink for ProgramInput {
-    fn take(&mut self, batch: &Batch<'_>, _now: Time) -> Result<(), Failure> {
+    fn consume(&mut self, batch: &Batch<'_>, _now: Time) -> Result<(), Failure> {
         let mut slices = [IoSlice::new(&[]); LANES];
         let mut lanes = 0;
         for (slice, (_, block)) in slices.iter_mut().zip(batch.blocks()) {
@@ -87,11 +87,11 @@ impl Sink for ProgramInput {
         Ok(Report::default())
     }
 
-    fn written(&self) -> Option<Amount> {
+    fn amount_written(&self) -> Option<Amount> {
         Some(self.written)
     }
 
-    fn dropped(&self) -> Vec<(DropReason, Amount)> {
+    fn drops_by_reason(&self) -> Vec<(DropReason, Amount)> {
         vec![(DropReason::ProgramEnded, self.ended), (DropReason::Hole, self.holes)]
     }
 

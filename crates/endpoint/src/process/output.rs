@@ -32,9 +32,9 @@ impl ProgramOutput {
 }
 
 impl Source for ProgramOutput {
-    fn give(&mut self, intake: &mut Intake<'_>) -> Result<SourceStatus, Failure> {
+    fn produce(&mut self, intake: &mut Intake<'_>) -> Result<SourceStatus, Failure> {
         let Some(pipe) = &mut self.pipe else { return Ok(SourceStatus::End) };
-        let given = pipe.give(intake);
+        let given = pipe.produce(intake);
         self.counters = pipe.counters();
         self.ended |= matches!(given, Ok(SourceStatus::End));
         given

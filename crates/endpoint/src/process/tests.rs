@@ -23,11 +23,11 @@ fn start_program(command: &str, role: ProcessRole) -> Halves {
 
 impl Halves {
     fn give(&mut self, blocks: &[filter::Block<'_>]) {
-        self.input.as_mut().unwrap().take(&batch(blocks), 0).unwrap();
+        self.input.as_mut().unwrap().consume(&batch(blocks), 0).unwrap();
     }
 
     fn dropped(&self) -> Vec<(DropReason, Amount)> {
-        self.input.as_ref().unwrap().dropped()
+        self.input.as_ref().unwrap().drops_by_reason()
     }
 
     /// Closes the input and returns the remaining output.
@@ -69,7 +69,7 @@ fn viewed_bytes_pass_through_program_in_order() {
     let bytes: Vec<u8> = (0..1000_u32).flat_map(|n| n.to_be_bytes()).collect();
     let about = vec![0; 40];
     cat.give(&[bare(&bytes), description(&about), bare(b""), bare(b" and more")]);
-    assert_eq!(cat.input.as_ref().unwrap().written(), Some(amount_of(4, 4009)));
+    assert_eq!(cat.input.as_ref().unwrap().amount_written(), Some(amount_of(4, 4009)));
     assert_eq!(cat.close_and_read_rest(), [bytes.as_slice(), b" and more"].concat());
     assert_eq!(cat.output.as_ref().unwrap().counters().given.bytes, 4009);
     cat.process.finish().unwrap().unwrap();
@@ -92,7 +92,7 @@ fn bytes_after_program_end_are_counted_as_dropped() {
     let block = vec![b'x'; 30_000];
     head.give_until_input_closed(&block);
     head.give(&[bare(&block), bare(&block)]);
-    let written = head.input.as_ref().unwrap().written().unwrap();
+    let written = head.input.as_ref().unwrap().amount_written().unwrap();
     let [(_, ended), (_, none)] = head.dropped()[..] else { panic!("two reasons") };
     assert_eq!(none, amount_of(0, 0));
     assert_eq!((written.bytes + ended.bytes) % 30_000, 0);

@@ -145,7 +145,7 @@ fn join(prefix: &str) -> Result<Input, Failure> {
 }
 
 impl Source for Shared {
-    fn give(&mut self, intake: &mut Intake<'_>) -> Result<SourceStatus, Failure> {
+    fn produce(&mut self, intake: &mut Intake<'_>) -> Result<SourceStatus, Failure> {
         let before = self.given.blocks;
         if let Some(input) = self.input.as_mut().filter(|_| std::mem::take(&mut self.asleep)) {
             input.wake(true);

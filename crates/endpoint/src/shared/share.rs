@@ -112,7 +112,7 @@ fn open(opening: &Opening<'_>) -> Result<Box<dyn Sink>, Failure> {
 }
 
 impl Sink for Share {
-    fn take(&mut self, batch: &Batch<'_>, _now: Time) -> Result<(), Failure> {
+    fn consume(&mut self, batch: &Batch<'_>, _now: Time) -> Result<(), Failure> {
         let Some(output) = &mut self.output else { return Ok(()) };
         let readers = output.present_readers();
         self.readers_max = self.readers_max.max(readers);
@@ -128,7 +128,7 @@ impl Sink for Share {
         Ok(())
     }
 
-    fn idle(&mut self) -> Result<(), Failure> {
+    fn on_idle(&mut self) -> Result<(), Failure> {
         if let Some(output) = &mut self.output {
             output.flush();
         }
@@ -142,11 +142,11 @@ impl Sink for Share {
         Ok(rows.put(self.written.blocks, "block", "shared".to_owned()))
     }
 
-    fn written(&self) -> Option<Amount> {
+    fn amount_written(&self) -> Option<Amount> {
         Some(self.written)
     }
 
-    fn dropped(&self) -> Vec<(DropReason, Amount)> {
+    fn drops_by_reason(&self) -> Vec<(DropReason, Amount)> {
         // What nobody reads nobody has asked for.
         let all = [(DropReason::Unread, self.unread), (TOO_LONG, self.long)];
         all.into_iter().filter(|(_, amount)| amount.blocks > 0).collect()

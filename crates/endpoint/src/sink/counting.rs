@@ -14,7 +14,7 @@ pub(super) struct CountingSink {
 }
 
 impl Sink for CountingSink {
-    fn take(&mut self, batch: &Batch<'_>, _now: Time) -> Result<(), Failure> {
+    fn consume(&mut self, batch: &Batch<'_>, _now: Time) -> Result<(), Failure> {
         self.consumed += batch.amount_in(batch.live());
         Ok(())
     }
@@ -25,11 +25,11 @@ impl Sink for CountingSink {
         Ok(if self.drops { Report::default() } else { Report::of_rows(rows) })
     }
 
-    fn written(&self) -> Option<Amount> {
+    fn amount_written(&self) -> Option<Amount> {
         Some(if self.drops { Amount::default() } else { self.consumed })
     }
 
-    fn dropped(&self) -> Vec<(DropReason, Amount)> {
+    fn drops_by_reason(&self) -> Vec<(DropReason, Amount)> {
         let by_request = self.drops.then_some((DropReason::ByRequest, self.consumed));
         by_request.into_iter().chain(self.refused).collect()
     }

@@ -36,8 +36,8 @@ mod tests {
         let mut sink = open(&opening(&given, &[])).unwrap();
         let mut batch = batch(&[bare(b"one"), bare(b"three"), bare(b"")]);
         batch.keep(0b110);
-        sink.take(&batch, 0).unwrap();
-        assert_eq!(sink.written(), Some(Amount { blocks: 2, bytes: 5 }));
+        sink.consume(&batch, 0).unwrap();
+        assert_eq!(sink.amount_written(), Some(Amount { blocks: 2, bytes: 5 }));
         let rows = sink.finish().unwrap().rows;
         assert_eq!(rows, [("blocks".to_owned(), 2), ("bytes".to_owned(), 5)]);
     }

@@ -42,9 +42,12 @@ mod tests {
         let mut sink = open(&opening(&given, &[])).unwrap();
         let mut batch = batch(&[bare(b"one"), bare(b"three"), bare(b"")]);
         batch.keep(0b110);
-        sink.take(&batch, 0).unwrap();
-        assert_eq!(sink.written(), Some(Amount::default()));
-        assert_eq!(sink.dropped(), [(DropReason::ByRequest, Amount { blocks: 2, bytes: 5 })]);
+        sink.consume(&batch, 0).unwrap();
+        assert_eq!(sink.amount_written(), Some(Amount::default()));
+        assert_eq!(
+            sink.drops_by_reason(),
+            [(DropReason::ByRequest, Amount { blocks: 2, bytes: 5 })]
+        );
         assert_eq!(sink.finish().unwrap(), Report::default());
     }
 }

@@ -135,14 +135,14 @@ fn matcher(expression: &str, given: &Arguments) -> Result<bpf::Matcher, Failure>
 }
 
 impl Sink for Freeze {
-    fn take(&mut self, batch: &Batch<'_>, _: Time) -> Result<(), Failure> {
+    fn consume(&mut self, batch: &Batch<'_>, _: Time) -> Result<(), Failure> {
         for (_, block) in batch.blocks() {
             self.take_block(&block);
         }
         Ok(())
     }
 
-    fn idle(&mut self) -> Result<(), Failure> {
+    fn on_idle(&mut self) -> Result<(), Failure> {
         if let Some(capture) = &mut self.open
             && capture.flush().is_err()
         {
@@ -306,7 +306,7 @@ mod tests {
     fn feed(sink: &mut dyn Sink, seconds: std::ops::Range<u64>, triggers: &[u64]) {
         for second in seconds {
             let class = if triggers.contains(&second) { Class::YES } else { Class::NONE };
-            sink.take(&batch(&[block_at(second, class, &[second as u8; 60])]), 0).unwrap();
+            sink.consume(&batch(&[block_at(second, class, &[second as u8; 60])]), 0).unwrap();
         }
     }
 
@@ -350,7 +350,7 @@ mod tests {
         for second in 0..50 {
             let big = random.bytes(10_000);
             let class = if second == 20 { Class::YES } else { Class::NONE };
-            long.take(&batch(&[block_at(second, class, &big)]), 0).unwrap();
+            long.consume(&batch(&[block_at(second, class, &big)]), 0).unwrap();
         }
         let rows = long.finish().unwrap().rows;
         assert!(

@@ -258,7 +258,7 @@ mod tests {
         let dir = TempDir::new();
         let out = Out::create(&dir.path("out"), CREATION).unwrap();
         let mut json = TextSink { formatter: Json::new(&opening), out };
-        json.take(&batch(blocks), 0).unwrap();
+        json.consume(&batch(blocks), 0).unwrap();
         json.finish().unwrap();
         let text = std::fs::read_to_string(dir.path("out")).unwrap();
         text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()

@@ -39,15 +39,15 @@ mod tests {
     fn offloaded_sinks_report_written_and_dropped_blocks() {
         let taken = Amount { blocks: 3, bytes: 5 };
         let (sink, report) = offloaded(&DROP, taken, 0);
-        assert_eq!(sink.dropped(), [(DropReason::ByRequest, taken)]);
-        assert_eq!((sink.written(), report.rows.len()), (Some(Amount::default()), 0));
+        assert_eq!(sink.drops_by_reason(), [(DropReason::ByRequest, taken)]);
+        assert_eq!((sink.amount_written(), report.rows.len()), (Some(Amount::default()), 0));
         let (sink, report) = offloaded(&DISCARD, taken, 0);
-        assert_eq!((sink.written(), sink.dropped().len()), (Some(taken), 0));
+        assert_eq!((sink.amount_written(), sink.drops_by_reason().len()), (Some(taken), 0));
         assert_eq!(report.rows, [("blocks".to_owned(), 3), ("bytes".to_owned(), 5)]);
         let (sink, report) = offloaded(&REDIRECT, taken, 2);
-        assert_eq!(sink.written().map(|sent| sent.blocks), Some(1));
+        assert_eq!(sink.amount_written().map(|sent| sent.blocks), Some(1));
         assert_eq!(
-            sink.dropped(),
+            sink.drops_by_reason(),
             [("refused by the kernel".into(), Amount { blocks: 2, bytes: 0 })]
         );
         assert_eq!(report.rows.first(), Some(&("sent by the kernel".to_owned(), 1)));

@@ -236,10 +236,10 @@ mod tests {
             _ => DumpFormat::None,
         };
         let mut print = TextSink { formatter: Print::new(names, opening.form, payload), out };
-        print.take(&batch(blocks), 0).unwrap();
+        print.consume(&batch(blocks), 0).unwrap();
         let count = blocks.len() as u64;
         assert_eq!(print.finish().unwrap().rows[0], ("blocks".to_owned(), count));
-        assert_eq!(print.written().unwrap().blocks, count);
+        assert_eq!(print.amount_written().unwrap().blocks, count);
         std::fs::read_to_string(dir.path("out")).unwrap()
     }
 
@@ -295,7 +295,7 @@ mod tests {
             let names = Names::new(&opening(&given, &[]));
             let out = Out::create(&dir.path(name), CREATION).unwrap();
             let mut print = TextSink { formatter: Print::new(names, Form::Message, payload), out };
-            print.take(&batch(&blocks), 0).unwrap();
+            print.consume(&batch(&blocks), 0).unwrap();
             let rows = print.finish().unwrap().rows;
             (std::fs::read_to_string(dir.path(name)).unwrap(), rows)
         };

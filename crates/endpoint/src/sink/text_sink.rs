@@ -20,7 +20,7 @@ pub(crate) struct TextSink<F> {
 }
 
 impl<F: BlockFormatter> Sink for TextSink<F> {
-    fn take(&mut self, batch: &Batch<'_>, _now: Time) -> Result<(), Failure> {
+    fn consume(&mut self, batch: &Batch<'_>, _now: Time) -> Result<(), Failure> {
         for (_, block) in batch.blocks() {
             self.formatter.append(&block, &mut self.out)?;
             self.out.end_block(block.length())?;
@@ -28,7 +28,7 @@ impl<F: BlockFormatter> Sink for TextSink<F> {
         if self.out.is_interactive() { self.out.flush() } else { Ok(()) }
     }
 
-    fn idle(&mut self) -> Result<(), Failure> {
+    fn on_idle(&mut self) -> Result<(), Failure> {
         self.out.flush()
     }
 
@@ -41,7 +41,7 @@ impl<F: BlockFormatter> Sink for TextSink<F> {
         self.out.take_longest_write()
     }
 
-    fn written(&self) -> Option<Amount> {
+    fn amount_written(&self) -> Option<Amount> {
         Some(self.out.written())
     }
 }

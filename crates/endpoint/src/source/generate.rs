@@ -117,7 +117,7 @@ fn open(opening: &Opening<'_>) -> Result<Box<dyn Source>, Failure> {
 }
 
 impl Source for Generate {
-    fn give(&mut self, intake: &mut Intake<'_>) -> Result<SourceStatus, Failure> {
+    fn produce(&mut self, intake: &mut Intake<'_>) -> Result<SourceStatus, Failure> {
         let sent = self.given.blocks;
         let left = self.count.map_or(u64::MAX, |count| count.saturating_sub(sent));
         if left == 0 {

@@ -169,7 +169,7 @@ fn open(opening: &Opening<'_>) -> Result<Box<dyn Source>, Failure> {
 }
 
 impl Source for Inject {
-    fn give(&mut self, intake: &mut Intake<'_>) -> Result<SourceStatus, Failure> {
+    fn produce(&mut self, intake: &mut Intake<'_>) -> Result<SourceStatus, Failure> {
         self.shared.event.clear();
         let mut queue = locked(&self.shared.queue);
         let before = self.given.blocks;

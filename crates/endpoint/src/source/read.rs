@@ -73,7 +73,7 @@ fn open(opening: &Opening<'_>) -> Result<Box<dyn Source>, Failure> {
 }
 
 impl Source for Read {
-    fn give(&mut self, intake: &mut Intake<'_>) -> Result<SourceStatus, Failure> {
+    fn produce(&mut self, intake: &mut Intake<'_>) -> Result<SourceStatus, Failure> {
         let again = SourceStatus::retry_at(intake.now);
         let before = self.given.blocks;
         let mut ended = false;

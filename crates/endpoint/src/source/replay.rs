@@ -55,7 +55,7 @@ struct Replay {
     given: Amount,
     /// The next packet, already parsed but not due yet.
     pending: Option<Packet>,
-    /// A fault of the capture, reported by the next `give`.
+    /// A fault of the capture, reported by the next `produce`.
     broken: Option<Failure>,
     /// Bytes that the reader needs for the next record if the current piece ends within it.
     wanted: Option<usize>,
@@ -70,7 +70,7 @@ fn open(opening: &Opening<'_>) -> Result<Box<dyn Source>, Failure> {
 }
 
 impl Source for Replay {
-    fn give(&mut self, intake: &mut Intake<'_>) -> Result<SourceStatus, Failure> {
+    fn produce(&mut self, intake: &mut Intake<'_>) -> Result<SourceStatus, Failure> {
         if let Some(failure) = self.broken.take() {
             return Err(failure);
         }
@@ -184,7 +184,7 @@ impl Replay {
     }
 
     /// Reads at least `wanted` bytes for the reader; returns `None` on success, else the result of
-    /// this `give`.
+    /// this `produce`.
     fn refill(
         &mut self,
         intake: &Intake<'_>,

@@ -1,13 +1,13 @@
 //! Automatic changes: a path measures its own costs while it runs, and changes its placement or its
-//! replicas when that pays. [Th §5.4], [SL §7.1]
+//! replicas when the change pays. [Th §5.4], [SL §7.1]
 //!
 //! In: running paths, and the changes that they may make by themselves ([`Adapt`]). Out: changes of
 //! their shape ([`crate::change::reshape`]), each reported with its reason ([`Live::adapted`]). A
 //! thread beside the spaces counts the shares of arcs in the first seconds ([`start`]) and then
 //! ends, or makes short observations for as long as the path runs ([`observation`]): costs of
 //! filters, block rates, idle time. The planner predicts gains from its cost table, corrected by
-//! the observations; [`replicas`] and [`moves`] decide, without clock or threads. Where one thread
-//! has too much work, others get a part of it ([`spread`]).
+//! the observations; [`replicas`] and [`moves`] decide, without clock or threads. If one thread has
+//! too much work, a part of its work moves to other threads ([`spread`]).
 //!
 //! Every prediction is verified: the path is measured again after a change, and a change that does
 //! not pay is undone and not repeated soon. Nothing is measured between two observations.
@@ -48,20 +48,20 @@ pub(crate) struct AdaptThread {
     thread: Option<JoinHandle<()>>,
 }
 
-/// A message to the thread.
+/// A message to the observing thread.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Wake {
-    /// A request to end the thread.
+    /// A request that the thread end.
     End,
-    /// An event that a space reports.
+    /// An event that a space of an observed path reported.
     Space(ControlEvent),
 }
 
 impl AdaptThread {
     /// Starts a thread that observes these paths. Returns `None` if the paths may not adapt or the
-    /// kernel refuses a thread; the paths then stay as they are.
-    pub(crate) fn of(lives: &[Live]) -> Option<Self> {
-        let adapt = lives.first()?.whole()?.extras.adapt.clone()?;
+    /// kernel refuses to start a thread; the paths then never adapt.
+    pub(crate) fn start_for(lives: &[Live]) -> Option<Self> {
+        let adapt = lives.first()?.running_path()?.extras.adapt.clone()?;
         let (wakes, received) = mpsc::channel();
         let lives = lives.to_vec();
         let listening = lives.clone();
@@ -100,15 +100,15 @@ struct PathObserver {
     moves: MovePolicy,
     /// Stages that were given threads of their own.
     staged: Option<MadeStages>,
-    /// True once the user has been told that program counters cannot be read.
+    /// True once the user has been told that the counters of kernel programs are unreadable.
     blind: bool,
-    /// Numbers of the sink nodes for which a move to a thread was already tried.
+    /// Numbers of the sink nodes for which a move to a thread of their own was already tried.
     relieved: HashSet<usize>,
 }
 
-/// Minimum number of blocks in a meaningful observation.
+/// Minimum number of blocks in an observation; an observation with fewer blocks is ignored.
 const BLOCKS_MIN: u64 = 256;
-/// Maximum length of an observation, as a multiple of the configured one.
+/// Maximum length of an observation, as a multiple of the configured length.
 const OBSERVATION_FACTOR_MAX: u64 = 64;
 
 impl PathObserver {
@@ -130,15 +130,15 @@ impl PathObserver {
         }
     }
 
-    /// Sleeps for `ns` nanoseconds, and handles events meanwhile. Returns true, perhaps earlier, if
-    /// the thread must end.
+    /// Sleeps for `ns` nanoseconds and handles events in the meantime. Returns true if the thread
+    /// must end, in which case the sleep may be shorter.
     fn sleep_or_stop(&mut self, wakes: &Receiver<Wake>, ns: u64) -> bool {
         let end = sys::clock::monotonic().saturating_add(ns);
         loop {
             let left = Duration::from_nanos(end.saturating_sub(sys::clock::monotonic()));
             match wakes.recv_timeout(left) {
                 Ok(Wake::Space(ControlEvent::Came)) => {}
-                Ok(Wake::Space(ControlEvent::Stalled(stall))) => self.relieve(stall),
+                Ok(Wake::Space(ControlEvent::Stalled(stall))) => self.move_stalled_sink(stall),
                 Ok(Wake::End) | Err(RecvTimeoutError::Disconnected) => return true,
                 Err(RecvTimeoutError::Timeout) => return false,
             }
@@ -148,7 +148,7 @@ impl PathObserver {
     fn run(mut self, wakes: &Receiver<Wake>) {
         let always = self.adapt.copies || self.adapt.moves == MovePeriod::Always;
         let starts = self.adapt.moves == MovePeriod::Start || self.adapt.stages && !always;
-        if starts && !self.first_seconds(wakes) {
+        if starts && !self.observe_first_seconds(wakes) {
             return;
         }
         if !always {
@@ -165,28 +165,27 @@ impl PathObserver {
         }
     }
 
-    /// Observes the paths once; blocks for the length of an observation. Returns the outer `None`
-    /// if the paths have ended or the thread must end, and the inner `None` if the first path
-    /// changed or a space did not answer.
+    /// Observes the paths once; blocks for the length of an observation. Returns `None` if the
+    /// paths have ended or the thread must end, and `Some(None)` if the first path changed or a
+    /// space did not respond.
     fn observation(&mut self, wakes: &Receiver<Wake>) -> Option<Option<Observation>> {
         let live = self.lives.first()?.clone();
         let lives = self.lives.clone();
         let measures = |on| lives.iter().for_each(|live| live.measure_time(on, SPACE_WAIT_MAX));
         measures(true);
-        let before = CounterSnapshot::take(&self.lives, SPACE_WAIT_MAX);
+        let before = CounterSnapshot::capture(&self.lives, SPACE_WAIT_MAX);
         let ends = self.sleep_or_stop(wakes, self.observation_ns);
-        let after = CounterSnapshot::take(&self.lives, SPACE_WAIT_MAX);
-        if !live.whole().is_some_and(|whole| whole.settings.timed) {
+        let after = CounterSnapshot::capture(&self.lives, SPACE_WAIT_MAX);
+        if !live.running_path().is_some_and(|whole| whole.settings.timed) {
             measures(false);
         }
         if ends || self.lives.iter().all(Live::is_ended) {
             return None;
         }
         let between = before.zip(after).zip(live.plan());
-        Some(
-            between
-                .and_then(|((before, after), plan)| Observation::between(&before, &after, &plan)),
-        )
+        Some(between.and_then(|((before, after), plan)| {
+            Observation::from_snapshots(&before, &after, &plan)
+        }))
     }
 
     /// Makes a change if one is due. Returns true if a change was made or is imminent.
@@ -208,7 +207,7 @@ impl PathObserver {
         if plan.replicas.iter().any(|copied| copied.sharing.is_some()) {
             return false;
         }
-        self.known = observation.costs(&self.known);
+        self.known = observation.corrected_costs(&self.known);
         let machine = Machine { costs: self.known.clone(), ..self.adapt.machine.clone() };
         let moves = moves && plan.replicas.is_empty();
         let enough = !little || self.observation_ns == most;
@@ -216,15 +215,15 @@ impl PathObserver {
         {
             return true;
         }
-        (self.adapt.copies || self.adapt.stages) && self.spread(observation, &plan, &machine)
+        (self.adapt.copies || self.adapt.stages) && self.spread_work(observation, &plan, &machine)
     }
 
-    /// Moves filters if a move is due, for a reason that the report names. Returns true if a move
-    /// was made or refused, or is imminent.
+    /// Moves filters if a move is due; the report gives `why` as the reason. Returns true if a move
+    /// was made, refused or is imminent.
     fn move_filters(&mut self, at: u64, plan: &Plan, machine: &Machine, why: &str) -> bool {
         let offer = predicted_moves(plan, machine);
         let offer = offer.map(|(now, then, places)| MoveOffer { now, then, places });
-        let Some(places) = self.moves.next(at, offer.as_ref()) else {
+        let Some(places) = self.moves.decide(at, offer.as_ref()) else {
             return self.moves.is_imminent();
         };
         let Some(live) = self.lives.first() else { return false };

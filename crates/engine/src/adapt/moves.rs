@@ -1,39 +1,40 @@
-//! Decisions that move filters between the kernel and threads, one observation after the other.
+//! Policy that decides after each observation which filters move between the kernel and threads.
 //!
-//! In: the measured cost of a block, and its predicted cost with some nodes in other spaces. Out:
-//! the moves to make, if any. A move must save a fifth of the cost in several consecutive
-//! observations that name the same nodes, and must follow the last move after a pause. Moving a
-//! node again multiplies the wait before the next move by eight, so that a path at break-even comes
-//! to rest.
+//! In: the measured cost of a block, and its predicted cost if some nodes ran in other spaces. Out:
+//! the moves to make, if any. A move is made only if several consecutive observations agree on the
+//! nodes to move and on a saving of at least a fifth, and only after a pause since the previous
+//! move. Moving a node again multiplies the wait before the next move by eight, so that a path at
+//! break-even soon stops moving.
 
-use super::replicas::{REST_FACTOR, REST_MAX_NS};
+use super::replicas::{WAIT_FACTOR, WAIT_MAX_NS};
 use crate::change::NodePlacement;
 use crate::path::RatePolicy;
 use pipeline::graph::NodeId;
 use std::collections::HashSet;
 
-/// The evidence that a move requires.
+/// The evidence required before a move is made.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct MoveDemand {
     /// Minimum saving per block, as a fraction of its current cost.
     saving_min: f64,
-    /// Number of agreeing observations required beyond those that adding replicas requires.
+    /// Number of agreeing observations required in addition to the number that adding replicas
+    /// requires.
     extra_votes: u32,
 }
 
 impl MoveDemand {
-    /// Demand while a path runs: costs are measured in short observations, and no later measurement
-    /// verifies the move.
+    /// The evidence required while a path runs: costs are measured in short observations, and no
+    /// later measurement verifies the move.
     pub(super) const RUNNING: Self = Self { saving_min: 0.2, extra_votes: 1 };
-    /// Demand during the first seconds of a path, in which blocks are counted from the first one on
+    /// The evidence required during the first seconds of a path, in which every block is counted
     /// and filters are not timed. A placement at 1.1 times the minimum cost wastes one eleventh.
     pub(super) const START: Self = Self { saving_min: 1.0 / 11.0, extra_votes: 0 };
 }
 
-/// A proposed move.
+/// A proposed move, with the current and the predicted cost of a block.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct MoveOffer {
-    /// Current cost of a block, in ns.
+    /// Current cost of a block in ns.
     pub(super) now: f64,
     pub(super) then: f64,
     pub(super) places: Vec<NodePlacement>,
@@ -82,7 +83,7 @@ impl MovePolicy {
     }
 
     /// Decides on a proposal made at `at` (in ns). Returns the moves to make, if any.
-    pub(super) fn next(
+    pub(super) fn decide(
         &mut self,
         at: u64,
         move_offer: Option<&MoveOffer>,
@@ -103,14 +104,15 @@ impl MovePolicy {
         }
         self.votes = 0;
         if move_offer.places.iter().any(|(node, _)| self.moved.contains(node)) {
-            self.rest = self.rest.saturating_mul(REST_FACTOR).min(REST_MAX_NS);
+            self.rest = self.rest.saturating_mul(WAIT_FACTOR).min(WAIT_MAX_NS);
         }
         self.moved.extend(move_offer.places.iter().map(|(node, _)| *node));
         self.rests_until = at.saturating_add(self.rest);
         Some(move_offer.places.clone())
     }
 
-    /// Excludes these moves from now on; called when they were refused for a permanent reason.
+    /// Excludes these moves from now on. The caller calls this after a move was refused for a
+    /// permanent reason.
     pub(super) fn refuse(&mut self, places: Vec<NodePlacement>) {
         self.refused.push(places);
     }
@@ -120,14 +122,14 @@ impl MovePolicy {
 mod tests {
     use super::*;
 
-    const SECOND: u64 = 1_000_000_000;
+    const SECOND_NS: u64 = 1_000_000_000;
 
     fn move_policy() -> MovePolicy {
         MovePolicy::new(rate_policy(), MoveDemand::RUNNING)
     }
 
     fn rate_policy() -> RatePolicy {
-        RatePolicy { observation_ns: 1, agreeing_observations: 2, pause_ns: SECOND }
+        RatePolicy { observation_ns: 1, agreeing_observations: 2, pause_ns: SECOND_NS }
     }
 
     fn move_offer(now: f64, then: f64, space: &str) -> MoveOffer {
@@ -138,25 +140,25 @@ mod tests {
     fn v6_move_requires_a_saving_of_a_fifth_several_times() {
         let mut move_policy = move_policy();
         let (good, poor) = (move_offer(100.0, 80.0, "kernel"), move_offer(100.0, 81.0, "kernel"));
-        assert!((0..9).all(|at| move_policy.next(at, Some(&poor)).is_none()));
-        assert_eq!(move_policy.next(10, Some(&good)), None);
-        assert_eq!(move_policy.next(11, Some(&good)), None);
-        assert_eq!(move_policy.next(12, None), None);
+        assert!((0..9).all(|at| move_policy.decide(at, Some(&poor)).is_none()));
+        assert_eq!(move_policy.decide(10, Some(&good)), None);
+        assert_eq!(move_policy.decide(11, Some(&good)), None);
+        assert_eq!(move_policy.decide(12, None), None);
         assert!(!move_policy.is_imminent());
-        assert_eq!(move_policy.next(13, Some(&good)), None);
-        assert_eq!(move_policy.next(14, Some(&good)), None);
-        assert_eq!(move_policy.next(15, Some(&good)), Some(good.places.clone()));
+        assert_eq!(move_policy.decide(13, Some(&good)), None);
+        assert_eq!(move_policy.decide(14, Some(&good)), None);
+        assert_eq!(move_policy.decide(15, Some(&good)), Some(good.places.clone()));
         move_policy.refuse(good.places.clone());
-        assert!((2..9).all(|at| move_policy.next(at * SECOND, Some(&good)).is_none()));
+        assert!((2..9).all(|at| move_policy.decide(at * SECOND_NS, Some(&good)).is_none()));
     }
 
     #[test]
     fn v6_move_at_the_start_requires_a_saving_of_an_eleventh_twice() {
         let mut move_policy = MovePolicy::new(rate_policy(), MoveDemand::START);
         let (good, poor) = (move_offer(110.0, 100.0, "kernel"), move_offer(109.0, 100.0, "kernel"));
-        assert!((0..9).all(|at| move_policy.next(at, Some(&poor)).is_none()));
-        assert_eq!(move_policy.next(10, Some(&good)), None);
-        assert_eq!(move_policy.next(11, Some(&good)), Some(good.places));
+        assert!((0..9).all(|at| move_policy.decide(at, Some(&poor)).is_none()));
+        assert_eq!(move_policy.decide(10, Some(&good)), None);
+        assert_eq!(move_policy.decide(11, Some(&good)), Some(good.places));
     }
 
     #[test]
@@ -164,11 +166,11 @@ mod tests {
         let (mut move_policy, mut inside, mut made) = (move_policy(), false, Vec::new());
         // The other placement always seems better, as under a load that changes with each
         // observation.
-        for at in (0..4000 * SECOND).step_by(SECOND as usize / 10) {
+        for at in (0..4000 * SECOND_NS).step_by(SECOND_NS as usize / 10) {
             let space = if inside { "thread0" } else { "kernel" };
-            if move_policy.next(at, Some(&move_offer(100.0, 50.0, space))).is_some() {
+            if move_policy.decide(at, Some(&move_offer(100.0, 50.0, space))).is_some() {
                 inside = !inside;
-                made.push(at / SECOND);
+                made.push(at / SECOND_NS);
             }
         }
         assert_eq!(made, [0, 1, 9, 73, 586], "each wait is eight times the one before");

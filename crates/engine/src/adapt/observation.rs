@@ -10,10 +10,10 @@ use runtime::ledger::{EdgeKind, Ledger, RingEnd};
 use runtime::space::{Space, TimeSpent};
 use std::time::Duration;
 
-/// Processor time per unit of wall time from which a thread counts as saturated.
-const SATURATED: f64 = 0.8;
+/// Processor time per unit of wall time above which a thread counts as saturated.
+const SATURATED_MIN: f64 = 0.8;
 
-/// A snapshot of the counters.
+/// A snapshot of the counters of all spaces and kernel programs of a path.
 #[derive(Debug)]
 pub(super) struct CounterSnapshot {
     at: u64,
@@ -21,13 +21,14 @@ pub(super) struct CounterSnapshot {
     /// Counters of kernel programs.
     in_kernel: Vec<GenerationCounters>,
     spent: Vec<(String, TimeSpent)>,
-    /// Number of changes of the path so far, which identifies its plan.
+    /// Number of changes of the path so far. Two snapshots with the same number describe the same
+    /// plan.
     changes: u64,
 }
 
 impl CounterSnapshot {
-    /// Takes a snapshot of all spaces. Returns `None` if one does not answer within `limit`.
-    pub(super) fn take(lives: &[Live], limit: Duration) -> Option<Self> {
+    /// Takes a snapshot of all spaces. Returns `None` if a space does not respond within `limit`.
+    pub(super) fn capture(lives: &[Live], limit: Duration) -> Option<Self> {
         let changes = lives.first()?.changes();
         let (mut ledger, mut spent, mut in_kernel) = (Ledger::default(), Vec::new(), Vec::new());
         let at = sys::clock::monotonic();
@@ -60,7 +61,7 @@ impl CounterSnapshot {
     }
 }
 
-/// The difference of two snapshots.
+/// The difference between two snapshots of the counters.
 #[derive(Debug)]
 pub(super) struct Observation {
     /// End of the interval, in ns.
@@ -73,9 +74,9 @@ pub(super) struct Observation {
 }
 
 impl Observation {
-    /// Computes the difference. Returns `None` if the path was changed between the snapshots, or if
-    /// no time passed.
-    pub(super) fn between(
+    /// Computes the difference between two snapshots. Returns `None` if the path was changed
+    /// between the snapshots, or if no time passed.
+    pub(super) fn from_snapshots(
         before: &CounterSnapshot,
         after: &CounterSnapshot,
         plan: &Plan,
@@ -115,14 +116,14 @@ impl Observation {
         self.given as f64 * 1e9 / self.seen.elapsed_ns as f64
     }
 
-    /// Returns the processor time of all threads per second of wall time.
-    pub(super) fn busy(&self) -> f64 {
+    /// Returns the processor time used by all threads, per second of wall time.
+    pub(super) fn busy_ratio(&self) -> f64 {
         let cpu: u64 = self.spent.iter().map(|(_, spent)| spent.cpu).sum();
         cpu as f64 / self.seen.elapsed_ns as f64
     }
 
-    /// Returns the fraction of time for which the busiest thread slept.
-    pub(super) fn idle(&self) -> f64 {
+    /// Returns the fraction of the interval during which the busiest thread slept.
+    pub(super) fn idle_ratio(&self) -> f64 {
         let asleep = self.spent.iter().map(|(_, spent)| spent.asleep).min().unwrap_or(0);
         asleep as f64 / self.seen.elapsed_ns as f64
     }
@@ -130,12 +131,12 @@ impl Observation {
     /// Returns true if a thread was on its processor nearly all the time.
     pub(super) fn is_saturated(&self) -> bool {
         let most = self.spent.iter().map(|(_, spent)| spent.cpu).max().unwrap_or(0);
-        most as f64 >= SATURATED * self.seen.elapsed_ns as f64
+        most as f64 >= SATURATED_MIN * self.seen.elapsed_ns as f64
     }
 
     /// Returns the cost table `known` with the arc shares of this observation; the costs themselves
     /// stay unchanged.
-    pub(super) fn with_shares(&self, known: &Costs) -> Costs {
+    pub(super) fn with_arc_shares(&self, known: &Costs) -> Costs {
         let mut costs = known.clone();
         let _ = explain::learn(&self.plan, &self.seen, &mut costs);
         Costs { shares: costs.shares, ..known.clone() }
@@ -143,7 +144,7 @@ impl Observation {
 
     /// Returns the cost table `known`, corrected by this observation. The time that a thread spends
     /// outside its filters is attributed to its sources.
-    pub(super) fn costs(&self, known: &Costs) -> Costs {
+    pub(super) fn corrected_costs(&self, known: &Costs) -> Costs {
         let mut costs = Costs { origin: "seen while it ran".to_owned(), ..known.clone() };
         let _ = explain::learn(&self.plan, &self.seen, &mut costs);
         let graph = &self.plan.graph;

@@ -1,27 +1,27 @@
-//! Decisions that add and remove replicas, one observation after the other.
+//! Policy that decides after each observation to add or to remove replicas.
 //!
 //! In: the result of an observation. Out: the decision to add or to remove replicas, if one is due.
 //! Replicas are added when the busiest thread has no spare capacity and the planner predicts a
 //! gain, in several consecutive observations. The measured rate then decides: if throughput does
 //! not rise, the replicas are removed, and each such failure multiplies the wait before the next
-//! attempt by eight. Replicas are also removed if half of one processor suffices for the work of
-//! all threads.
+//! attempt by eight. Replicas are also removed if all threads together use less than half of one
+//! processor.
 
 use crate::path::RatePolicy;
 
 /// Longest sleep between two observations, as a multiple of the observation length.
 const SLEEP_FACTOR_MAX: u64 = 80;
 /// Longest wait after a change, in ns.
-pub(super) const REST_MAX_NS: u64 = 3_600_000_000_000;
+pub(super) const WAIT_MAX_NS: u64 = 3_600_000_000_000;
 /// Factor by which the wait grows after each undone change.
-pub(super) const REST_FACTOR: u64 = 8;
+pub(super) const WAIT_FACTOR: u64 = 8;
 /// Fraction of time asleep above which a thread has spare capacity.
-const IDLE_MIN: f64 = 0.3;
+const IDLE_RATIO_MIN: f64 = 0.3;
 /// Minimum ratio of the throughput with replicas to that without.
 const GAIN_MIN: f64 = 1.08;
-/// Fraction of one processor; if all threads together use less, a single instance can do the work
-/// of the replicas.
-const SINGLE_BUSY_MAX: f64 = 0.5;
+/// Fraction of one processor. If all threads together use less, one instance can do the work of all
+/// replicas.
+const SINGLE_INSTANCE_BUSY_MAX: f64 = 0.5;
 
 /// The result of one observation.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -32,9 +32,9 @@ pub(super) struct ReplicaInputs {
     pub(super) worth: bool,
     /// Blocks per second from all sources.
     pub(super) rate: f64,
-    /// Processor time of all threads per second of wall time.
+    /// Processor time used by all threads, per second of wall time.
     pub(super) busy: f64,
-    /// Fraction of time for which the busiest thread slept.
+    /// Fraction of the time during which the busiest thread slept.
     pub(super) idle: f64,
 }
 
@@ -59,12 +59,13 @@ pub(super) struct ReplicaPolicy {
     rate_policy: RatePolicy,
     /// Rates of consecutive observations that agree.
     votes: Vec<f64>,
-    /// Number of consecutive observations with little work.
+    /// Number of consecutive observations in which all threads together used less than
+    /// [`SINGLE_INSTANCE_BUSY_MAX`].
     little: u32,
-    /// The rate without replicas, measured before replicas were added; `None` without replicas and
-    /// after the replicas have proved to pay.
+    /// The rate without replicas, measured before replicas were added. `None` if there are no
+    /// replicas, or once the replicas have proved to pay.
     busy_without_replicas: Option<f64>,
-    /// Time before which nothing is changed, in ns.
+    /// Time before which the policy changes nothing, in ns.
     rests_until: u64,
     rest: u64,
     sleep: u64,
@@ -94,21 +95,22 @@ impl ReplicaPolicy {
         self.sleep
     }
 
-    /// Returns true if a change is imminent, or the last change is still being judged.
+    /// Returns true if a change is imminent, or the effect of the last change has not been judged
+    /// yet.
     pub(super) const fn is_imminent(&self) -> bool {
         !self.votes.is_empty() || self.busy_without_replicas.is_some()
     }
 
-    /// Ends all changes by this policy, after a permanent refusal.
+    /// Makes the policy decide nothing from now on, after a permanent refusal.
     pub(super) fn refuse(&mut self) {
         self.rests_until = u64::MAX;
     }
 
-    /// Decides on a step from an observation that ended at `at` (in ns); `None` if nothing is to be
-    /// changed.
-    pub(super) fn next(&mut self, at: u64, inputs: &ReplicaInputs) -> Option<ReplicaStep> {
+    /// Decides on a step from an observation that ended at `at` (in ns). Returns `None` if nothing
+    /// is to be changed.
+    pub(super) fn decide(&mut self, at: u64, inputs: &ReplicaInputs) -> Option<ReplicaStep> {
         let step = match inputs.shared {
-            false => self.should_add(at, inputs).then_some(ReplicaStep::Share),
+            false => self.should_add_replicas(at, inputs).then_some(ReplicaStep::Share),
             true => self.reason_to_remove(at, inputs).map(ReplicaStep::Join),
         };
         if step.is_some() {
@@ -121,8 +123,8 @@ impl ReplicaPolicy {
         step
     }
 
-    fn should_add(&mut self, at: u64, inputs: &ReplicaInputs) -> bool {
-        if !inputs.worth || inputs.idle > IDLE_MIN || at < self.rests_until {
+    fn should_add_replicas(&mut self, at: u64, inputs: &ReplicaInputs) -> bool {
+        if !inputs.worth || inputs.idle > IDLE_RATIO_MIN || at < self.rests_until {
             self.votes.clear();
             return false;
         }
@@ -135,15 +137,15 @@ impl ReplicaPolicy {
     }
 
     fn reason_to_remove(&mut self, at: u64, inputs: &ReplicaInputs) -> Option<String> {
-        let little = inputs.busy < SINGLE_BUSY_MAX && inputs.idle > IDLE_MIN;
+        let little = inputs.busy < SINGLE_INSTANCE_BUSY_MAX && inputs.idle > IDLE_RATIO_MIN;
         self.little = if little { self.little + 1 } else { 0 };
         if self.little >= 2 * self.rate_policy.agreeing_observations && at >= self.rests_until {
             let percent = inputs.busy * 100.0;
-            self.lengthen_rest(at);
+            self.lengthen_wait(at);
             return Some(format!("all of it keeps {percent:.0} % of one processor busy"));
         }
         let busy_without_replicas =
-            self.busy_without_replicas.filter(|_| inputs.idle <= IDLE_MIN)?;
+            self.busy_without_replicas.filter(|_| inputs.idle <= IDLE_RATIO_MIN)?;
         self.votes.push(inputs.rate);
         if self.votes.len() < self.rate_policy.agreeing_observations as usize {
             return None;
@@ -155,15 +157,15 @@ impl ReplicaPolicy {
             (self.busy_without_replicas, self.rest) = (None, self.rate_policy.pause_ns);
             return None;
         }
-        self.lengthen_rest(at);
+        self.lengthen_wait(at);
         Some(format!(
             "with more threads {rate:.0} blocks a second, without {busy_without_replicas:.0}"
         ))
     }
 
     /// Lengthens the wait before the next change, after replicas that did not pay.
-    fn lengthen_rest(&mut self, at: u64) {
-        self.rest = self.rest.saturating_mul(REST_FACTOR).min(REST_MAX_NS);
+    fn lengthen_wait(&mut self, at: u64) {
+        self.rest = self.rest.saturating_mul(WAIT_FACTOR).min(WAIT_MAX_NS);
         self.rests_until = at.saturating_add(self.rest);
     }
 }
@@ -176,10 +178,10 @@ fn mean(all: &[f64]) -> f64 {
 mod tests {
     use super::*;
 
-    const SECOND: u64 = 1_000_000_000;
+    const SECOND_NS: u64 = 1_000_000_000;
 
     fn rate_policy() -> RatePolicy {
-        RatePolicy { observation_ns: 1, agreeing_observations: 2, pause_ns: SECOND }
+        RatePolicy { observation_ns: 1, agreeing_observations: 2, pause_ns: SECOND_NS }
     }
 
     fn busy_without_replicas(rate: f64) -> ReplicaInputs {
@@ -190,26 +192,26 @@ mod tests {
     fn n1_replicas_are_added_after_consecutive_busy_observations() {
         let mut copies = ReplicaPolicy::new(rate_policy());
         let sleeps = ReplicaInputs { idle: 0.5, ..busy_without_replicas(100.0) };
-        assert_eq!(copies.next(0, &busy_without_replicas(100.0)), None, "one look is none");
-        assert_eq!(copies.next(1, &sleeps), None);
-        assert_eq!(copies.next(2, &busy_without_replicas(100.0)), None, "in a row");
-        assert_eq!(copies.next(3, &busy_without_replicas(100.0)), Some(ReplicaStep::Share));
+        assert_eq!(copies.decide(0, &busy_without_replicas(100.0)), None, "one look is none");
+        assert_eq!(copies.decide(1, &sleeps), None);
+        assert_eq!(copies.decide(2, &busy_without_replicas(100.0)), None, "in a row");
+        assert_eq!(copies.decide(3, &busy_without_replicas(100.0)), Some(ReplicaStep::Share));
         let pays_not = ReplicaInputs { worth: false, ..busy_without_replicas(100.0) };
         let mut copies = ReplicaPolicy::new(rate_policy());
-        assert!((0..9).all(|at| copies.next(at, &pays_not).is_none()));
+        assert!((0..9).all(|at| copies.decide(at, &pays_not).is_none()));
     }
 
     #[test]
     fn n1_useless_replicas_are_removed_and_retried_less_often() {
         let mut copies = ReplicaPolicy::new(rate_policy());
         let (mut at, mut shared, mut steps) = (0, false, Vec::new());
-        while at < 1000 * SECOND {
+        while at < 1000 * SECOND_NS {
             let inputs = ReplicaInputs { shared, ..busy_without_replicas(100.0) };
-            if let Some(step) = copies.next(at, &inputs) {
+            if let Some(step) = copies.decide(at, &inputs) {
                 shared = step.adds_replicas();
-                steps.push((at / SECOND, shared));
+                steps.push((at / SECOND_NS, shared));
             }
-            at += SECOND / 10;
+            at += SECOND_NS / 10;
         }
         let tries: Vec<u64> = steps.iter().filter(|(_, share)| *share).map(|(at, _)| *at).collect();
         assert_eq!(tries, [0, 8, 72, 585], "each wait is eight times the one before");
@@ -221,30 +223,31 @@ mod tests {
         let mut copies = ReplicaPolicy::new(rate_policy());
         let shares = |copies: &mut ReplicaPolicy, from: u64| {
             (from..)
-                .map(|at| (at, copies.next(at, &busy_without_replicas(100.0))))
+                .map(|at| (at, copies.decide(at, &busy_without_replicas(100.0))))
                 .find(|(_, step)| step.is_some())
         };
         let with = |rate, busy, idle| ReplicaInputs { shared: true, rate, busy, idle, worth: true };
         let (begun, _) = shares(&mut copies, 0).unwrap();
         assert_eq!(begun, 1);
-        assert!((2..4).any(|at| copies.next(at, &with(100.0, 2.0, 0.0)).is_some()), "no gain");
-        let (again, _) = shares(&mut copies, 8 * SECOND - 9).unwrap();
-        assert!(again >= 8 * SECOND, "{again}");
-        assert!((0..4).all(|at| copies.next(again + 1 + at, &with(180.0, 2.0, 0.0)).is_none()));
-        let low = (2 * SECOND..).find(|at| copies.next(again + at, &with(9.0, 0.1, 0.9)).is_some());
+        assert!((2..4).any(|at| copies.decide(at, &with(100.0, 2.0, 0.0)).is_some()), "no gain");
+        let (again, _) = shares(&mut copies, 8 * SECOND_NS - 9).unwrap();
+        assert!(again >= 8 * SECOND_NS, "{again}");
+        assert!((0..4).all(|at| copies.decide(again + 1 + at, &with(180.0, 2.0, 0.0)).is_none()));
+        let low =
+            (2 * SECOND_NS..).find(|at| copies.decide(again + at, &with(9.0, 0.1, 0.9)).is_some());
         let end = again + low.unwrap();
-        assert_eq!(copies.rests_until, end + 8 * SECOND, "not 64 s");
+        assert_eq!(copies.rests_until, end + 8 * SECOND_NS, "not 64 s");
     }
 
     #[test]
     fn n1_useful_replicas_stay_until_load_drops() {
         let mut copies = ReplicaPolicy::new(rate_policy());
-        assert_eq!(copies.next(0, &busy_without_replicas(100.0)), None);
-        assert_eq!(copies.next(1, &busy_without_replicas(100.0)), Some(ReplicaStep::Share));
+        assert_eq!(copies.decide(0, &busy_without_replicas(100.0)), None);
+        assert_eq!(copies.decide(1, &busy_without_replicas(100.0)), Some(ReplicaStep::Share));
         let busy = ReplicaInputs { shared: true, busy: 1.9, ..busy_without_replicas(180.0) };
-        assert!((2..50).all(|at| copies.next(at, &busy).is_none()));
+        assert!((2..50).all(|at| copies.decide(at, &busy).is_none()));
         let little = ReplicaInputs { shared: true, worth: false, rate: 9.0, busy: 0.1, idle: 0.9 };
-        let joins = (2..9).find_map(|at| copies.next(at * SECOND, &little));
+        let joins = (2..9).find_map(|at| copies.decide(at * SECOND_NS, &little));
         let why = "all of it keeps 10 % of one processor busy".to_owned();
         assert_eq!(joins, Some(ReplicaStep::Join(why)));
     }

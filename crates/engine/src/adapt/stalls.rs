@@ -1,10 +1,9 @@
-//! Moves of sinks to threads of their own, when their writes hold up the thread that reads a
-//! source.
+//! Moves a sink to a thread of its own if its writes hold up the thread that reads a source.
 //!
 //! A sink that appends to a file runs in the reader's thread. Its space reports a write that took
 //! long while blocks waited at the source ([`SinkStall`]); no thread polls for this. The sink then
-//! moves by hot swap, with its open file, and does not move back, because a disk that stalled once
-//! stalls again.
+//! moves by hot swap, with its open file. It never moves back, because a disk that stalled once is
+//! likely to stall again.
 //!
 //! docs/book/decisions/0087-writers-with-readers.md, docs/book/decisions/0092-stalled-sinks.md
 
@@ -17,17 +16,17 @@ use runtime::control::{ControlEvent, SinkStall};
 use std::sync::mpsc::Receiver;
 
 impl PathObserver {
-    /// Handles stalls until the thread must end. Blocks.
+    /// Handles stalls of sinks; blocks until the thread must end.
     pub(super) fn wait_for_stalls(&mut self, wakes: &Receiver<Wake>) {
         while let Ok(Wake::Space(event)) = wakes.recv() {
             if let ControlEvent::Stalled(stall) = event {
-                self.relieve(stall);
+                self.move_stalled_sink(stall);
             }
         }
     }
 
-    /// Moves the sink to a thread of its own, unless that move was already tried.
-    pub(super) fn relieve(&mut self, stall: SinkStall) {
+    /// Moves the stalled sink to a thread of its own, unless that move was already tried.
+    pub(super) fn move_stalled_sink(&mut self, stall: SinkStall) {
         let Some(live) = self.lives.first().filter(|_| self.adapt.relieves) else { return };
         let Some((plan, node)) = live.plan().zip(live.node_with_number(stall.node)) else { return };
         if !plan.sinks_with_readers().contains(&node) || self.relieved.contains(&stall.node) {
@@ -47,8 +46,8 @@ impl PathObserver {
     }
 }
 
-/// Returns an unused thread name for the sink's part of the plan: one more than the highest number
-/// in use.
+/// Returns an unused thread name for the sink's part of the plan. Its number is one more than the
+/// highest number in use.
 fn new_thread_name(plan: &Plan, node: NodeId) -> String {
     let part = plan.space_of(node).component;
     let threads = plan.spaces.iter().filter(|space| space.component == part);

@@ -1,5 +1,5 @@
-//! The first seconds of a path, in which the shares of arcs are counted and filters move where that
-//! pays.
+//! Observation of the first seconds of a path: counts the blocks on each arc, and moves filters if
+//! a move pays.
 //!
 //! The planner assumes that every block takes every arc until a run has measured otherwise, so the
 //! placement of a request that never ran may be wrong by any factor. Only counters that exist
@@ -7,9 +7,9 @@
 //! accurate than the machine's cost table. The period begins with the first block, which its space
 //! reports ([`ControlEvent::Came`]); before and after the period nothing is measured.
 //!
-//! If a thread is busy, its filters are timed for moments of 25 ms nevertheless, and stages get
-//! threads of their own where the planner says that it pays ([`super::spread`]). The rate decides
-//! at once if they keep them.
+//! If a thread is busy, however, its filters are timed for 25 ms, and stages get threads of their
+//! own where the planner predicts a gain ([`super::spread`]). The rate measured next decides if the
+//! stages keep these threads.
 //!
 //! docs/book/decisions/0091-first-seconds.md
 
@@ -24,21 +24,21 @@ use std::sync::mpsc::Receiver;
 
 /// Length of the observed period, in ns.
 const PERIOD_NS: u64 = 2_000_000_000;
-/// Policy of the period: counters are read every 100 ms, and two readings must agree, so that a
+/// Rate policy during the period. Counters are read every 100 ms and two readings must agree, so a
 /// wrong placement ends after a tenth of the period.
 const RATE_POLICY: RatePolicy =
     RatePolicy { observation_ns: 100_000_000, agreeing_observations: 2, pause_ns: 500_000_000 };
-/// Share of blocks below which an arc is named in the report as a reason for the move.
-const SELECTIVE_MAX: f64 = 0.9;
+/// Fraction of a node's blocks below which an arc is named in the report as a reason for the move.
+const NAMED_SHARE_MAX: f64 = 0.9;
 
 impl PathObserver {
     /// Waits for the first blocks, then observes them for [`PERIOD_NS`]. Returns false if the path
     /// ends.
-    pub(super) fn first_seconds(&mut self, wakes: &Receiver<Wake>) -> bool {
+    pub(super) fn observe_first_seconds(&mut self, wakes: &Receiver<Wake>) -> bool {
         loop {
             match wakes.recv() {
                 Ok(Wake::Space(ControlEvent::Came)) => break,
-                Ok(Wake::Space(ControlEvent::Stalled(stall))) => self.relieve(stall),
+                Ok(Wake::Space(ControlEvent::Stalled(stall))) => self.move_stalled_sink(stall),
                 Ok(Wake::End) | Err(_) => return false,
             }
         }
@@ -54,7 +54,7 @@ impl PathObserver {
                 break;
             }
             let Some(before) =
-                begin.take().or_else(|| CounterSnapshot::take(&self.lives, SPACE_WAIT_MAX))
+                begin.take().or_else(|| CounterSnapshot::capture(&self.lives, SPACE_WAIT_MAX))
             else {
                 return !self.lives.iter().all(Live::is_ended);
             };
@@ -78,36 +78,38 @@ impl PathObserver {
         true
     }
 
-    /// Returns true if one thread was busy since a snapshot.
+    /// Returns true if a thread has been saturated since this snapshot.
     fn is_saturated(&self, before: &CounterSnapshot) -> bool {
-        let after = CounterSnapshot::take(&self.lives, SPACE_WAIT_MAX);
+        let after = CounterSnapshot::capture(&self.lives, SPACE_WAIT_MAX);
         let plan = self.lives.first().and_then(Live::plan);
-        let between =
-            after.zip(plan).and_then(|(after, plan)| Observation::between(before, &after, &plan));
+        let between = after
+            .zip(plan)
+            .and_then(|(after, plan)| Observation::from_snapshots(before, &after, &plan));
         between.is_some_and(|observation| observation.is_saturated())
     }
 
-    /// Times the filters for a moment, and gives stages threads of their own, or takes these back,
-    /// if that is due. Returns false if the path ends.
+    /// Times the filters for 25 ms, and gives stages threads of their own, or undoes that, if
+    /// either is due. Returns false if the path ends.
     fn spread_at_start(&mut self, wakes: &Receiver<Wake>, table: &Costs) -> bool {
         let Some(observation) = self.observation(wakes) else { return false };
         let plan = self.lives.first().and_then(Live::plan);
         let Some((observation, plan)) = observation.zip(plan) else { return true };
         if observation.input_blocks() > 0 {
-            let machine = Machine { costs: observation.costs(table), ..self.adapt.machine.clone() };
+            let machine =
+                Machine { costs: observation.corrected_costs(table), ..self.adapt.machine.clone() };
             self.lives.iter().for_each(Live::count_observation);
-            self.spread(&observation, &plan, &machine);
+            self.spread_work(&observation, &plan, &machine);
         }
         true
     }
 
-    /// Compares the counters with those at the beginning of the period, and moves filters if the
-    /// counted shares justify it.
+    /// Compares the counters with the snapshot from the beginning of the period, and moves filters
+    /// if the counted shares justify it.
     fn check_counters(&mut self, before: &CounterSnapshot, table: &Costs) -> CounterCheck {
-        let after = CounterSnapshot::take(&self.lives, SPACE_WAIT_MAX);
+        let after = CounterSnapshot::capture(&self.lives, SPACE_WAIT_MAX);
         let plan = self.lives.first().and_then(Live::plan);
         let Some((after, plan)) = after.zip(plan) else { return CounterCheck::Unreadable };
-        let Some(observation) = Observation::between(before, &after, &plan) else {
+        let Some(observation) = Observation::from_snapshots(before, &after, &plan) else {
             return CounterCheck::Restart;
         };
         if observation.blind || !plan.replicas.is_empty() {
@@ -116,7 +118,7 @@ impl PathObserver {
         if observation.input_blocks() < BLOCKS_MIN {
             return CounterCheck::Continue;
         }
-        let costs = observation.with_shares(table);
+        let costs = observation.with_arc_shares(table);
         let move_reason = move_reason(&costs.shares);
         let machine = Machine { costs, ..self.adapt.machine.clone() };
         let changes = self.lives.first().map(Live::changes);
@@ -130,7 +132,7 @@ impl PathObserver {
     }
 }
 
-/// The result of reading the counters once.
+/// The result of one comparison of the counters.
 enum CounterCheck {
     /// Counting continues from the same snapshot.
     Continue,
@@ -140,9 +142,9 @@ enum CounterCheck {
     Unreadable,
 }
 
-/// Formats the arcs that few blocks took, as the reason of a move.
+/// Formats the arcs that few blocks took, as the reason for a move.
 fn move_reason(shares: &[ArcShare]) -> String {
-    let few = shares.iter().filter(|arc| arc.share < SELECTIVE_MAX);
+    let few = shares.iter().filter(|arc| arc.share < NAMED_SHARE_MAX);
     let arc = |ArcShare { filter, classes, share }: &ArcShare| {
         let label = if classes == "!0" { String::new() } else { format!(" |{classes}") };
         format!("{:.1} % pass `{filter}{label}`", share * 100.0)

@@ -1,16 +1,17 @@
 //! Aggregated losses of a source before its blocks are divided among worker processes.
 //!
-//! In: the input and the losses of each worker. Out: the known losses of the request, by location.
+//! In: the input and the losses that each worker process reports. Out: the known losses of the
+//! request, by location.
 //!
-//! - **driver** and **backlog** precede all workers, so each counts the same loss. If they agree,
-//!   that is the loss; otherwise it is unknown.
-//! - Every other place (a socket, a ring) belongs to one worker and holds blocks of all shares: a
-//!   block that one worker lost is missing only if it was in that worker's share, so the sum over
+//! - **driver** and **backlog** are located before the blocks are divided, so all workers count the
+//!   same loss. If their counts are equal, this is the loss; otherwise the loss is unknown.
+//! - Every other location (a socket, a ring) belongs to one worker and holds blocks of all shares:
+//!   a block that one worker lost is missing only if it was in that worker's share, so the sum over
 //!   the workers says nothing about the loss of the request. Only the input is known. If all
 //!   workers started before the first block and received equally many, they received the same
 //!   blocks, and the blocks that arrived in no share are the loss, exactly. If they received
-//!   different numbers (they do not end at the same moment), the smallest and the largest bound it.
-//!   If they started during traffic, only the sum bounds it.
+//!   different numbers (they do not end at the same moment), the smallest and the largest number
+//!   are bounds of the loss. If they started during traffic, only the sum is a bound.
 
 use super::share::WorkerView;
 use endpoint::{DropReason, SourceCounters};
@@ -28,8 +29,8 @@ pub(super) struct Losses {
     pub(super) remark: Option<String>,
 }
 
-/// Computes the losses of a source from the views of all workers that were not killed. `quiet`: all
-/// workers started before the first block; `alone`: there is only one worker.
+/// Computes the losses of a source from the views of all workers that were not killed. `quiet` is
+/// true if all workers started before the first block, `alone` if there is only one worker.
 pub(super) fn aggregate_losses(views: &[&WorkerView], (quiet, alone): (bool, bool)) -> Losses {
     let is_common = |place| matches!(place, DropReason::Driver | DropReason::Backlog);
     let mut own: Vec<WorkerView> = Vec::new();
@@ -55,23 +56,23 @@ pub(super) fn aggregate_losses(views: &[&WorkerView], (quiet, alone): (bool, boo
             let (least, most) = (least.unwrap_or(&0), most.unwrap_or(&0));
             let what =
                 format!("its processes counted from {least} to {most} blocks lost in {place}");
-            losses.note(what);
+            losses.add_note(what);
         }
     }
-    losses.add_own(&own, (quiet, alone));
+    losses.add_worker_losses(&own, (quiet, alone));
     losses
 }
 
 impl Losses {
-    fn note(&mut self, what: String) {
+    fn add_note(&mut self, what: String) {
         match &mut self.remark {
             Some(remark) => *remark = format!("{remark}; {what}"),
             None => self.remark = Some(what),
         }
     }
 
-    /// Adds the losses at places that each belong to one worker.
-    fn add_own(&mut self, all: &[WorkerView], (quiet, alone): (bool, bool)) {
+    /// Adds the losses at locations that each belong to one worker.
+    fn add_worker_losses(&mut self, all: &[WorkerView], (quiet, alone): (bool, bool)) {
         let mut places: Vec<(DropReason, Option<u64>)> = Vec::new();
         for (place, blocks) in all.iter().flat_map(|view| &view.lost) {
             match places.iter_mut().find(|(known, _)| known == place) {
@@ -81,7 +82,7 @@ impl Losses {
         }
         let some: Vec<(DropReason, Option<u64>)> =
             places.iter().copied().filter(|(_, blocks)| *blocks != Some(0)).collect();
-        let bounds = bounds(all, quiet);
+        let bounds = loss_bounds(all, quiet);
         match (bounds, some.as_slice()) {
             // A single worker processes all shares.
             _ if alone => self.dropped.extend(places),
@@ -104,7 +105,7 @@ impl Losses {
                     true => format!("{least}"),
                     false => format!("from {least} to {most}"),
                 };
-                self.note(format!(
+                self.add_note(format!(
                     "{many} blocks are missing by {names}, where each process counts blocks of \
                      all shares"
                 ));
@@ -113,29 +114,29 @@ impl Losses {
     }
 }
 
-/// Returns the minimum and maximum number of blocks missing at places that each belong to one
+/// Returns the minimum and maximum number of blocks missing at locations that each belong to one
 /// worker; `None` if a counter could not be read.
-fn bounds(all: &[WorkerView], quiet: bool) -> Option<(u64, u64)> {
-    let sum: u64 = all.iter().map(WorkerView::lost).sum::<Option<u64>>()?;
+fn loss_bounds(all: &[WorkerView], quiet: bool) -> Option<(u64, u64)> {
+    let sum: u64 = all.iter().map(WorkerView::total_lost).sum::<Option<u64>>()?;
     if sum == 0 {
         return Some((0, 0));
     }
     if !quiet {
         return Some((0, sum));
     }
-    let saw = all.iter().map(WorkerView::received).collect::<Option<Vec<u64>>>()?;
+    let saw = all.iter().map(WorkerView::total_received).collect::<Option<Vec<u64>>>()?;
     let own: u64 = all.iter().map(|view| view.own.blocks).sum();
     let missing = |saw: Option<&u64>| saw.map_or(0, |saw| saw.saturating_sub(own)).min(sum);
     Some((missing(saw.iter().min()), missing(saw.iter().max())))
 }
 
-/// Formats place names, such as `socket and ring`.
+/// Formats names of loss locations, such as `socket and ring`.
 fn place_names(places: &[(DropReason, Option<u64>)]) -> String {
     let names: Vec<&str> = places.iter().map(|(place, _)| place.text()).collect();
     names.join(" and ")
 }
 
-/// Sets a source's total input and losses from the known losses.
+/// Sets the total input and losses of a source to the known losses.
 pub(super) fn set_losses(seen: &mut SourceCounters, losses: Losses) {
     let lost: Option<u64> = losses.dropped.iter().map(|(_, blocks)| *blocks).sum();
     seen.observed = lost.map(|lost| Amount { blocks: seen.given.blocks + lost, ..seen.given });

@@ -1,12 +1,12 @@
 //! Aggregates the counters of all worker processes of a request into one report. [Par §V-B];
 //! CONTRACT 19
 //!
-//! In: the outcome of each worker process, or the last report of a killed one. Out: one outcome.
-//! Each worker reads all blocks of its sources and skips the blocks of other workers' shares, so
-//! only each worker's own share of a source is added up ([`share`]). Losses before the blocks are
-//! divided are reported as far as they are known ([`losses`]). Blocks that a killed worker did not
-//! report are known from the other workers, which skipped these blocks; they count as dropped
-//! (`engine ended`).
+//! In: the outcome of each worker process, or the last report of a killed process. Out: one
+//! outcome. Each worker reads all blocks of its sources and skips the blocks of other workers'
+//! shares, so only each worker's own share of a source is added up ([`share`]). Losses before the
+//! blocks are divided are reported as far as they are known ([`losses`]). Blocks that a killed
+//! worker did not report are known from the other workers, which skipped these blocks; they count
+//! as dropped (`engine ended`).
 
 mod losses;
 mod share;
@@ -25,18 +25,19 @@ use share::{DividedSource, WorkerView, divided_sources};
 /// The drop reason for blocks in the share of a worker process that was killed.
 pub const WORKER_ENDED: DropReason = DropReason::Named("engine ended");
 
-/// The report of one worker process.
+/// The report of one worker process: its last outcome, and the circumstances of its start and end.
 #[derive(Debug, Default)]
 pub struct WorkerReport {
-    /// The outcome at the end of the worker, or at its last report.
+    /// The final outcome of the worker, or its last report if it was killed.
     pub outcome: Outcome,
-    /// True if it was killed, so that its last report is incomplete.
+    /// True if the worker was killed, so that its last report is incomplete.
     pub killed: bool,
-    /// True if its sources had received nothing when all worker processes had been built.
+    /// True if the sources of this worker had received nothing by the time all workers had been
+    /// built.
     pub quiet: bool,
 }
 
-/// Aggregates the reports of all worker processes of a request, all of which run `graph`.
+/// Aggregates the reports of all worker processes that run `graph`.
 #[must_use]
 pub fn merge_reports(graph: &Graph, mut engines: Vec<WorkerReport>) -> Outcome {
     engines
@@ -66,12 +67,12 @@ pub fn merge_reports(graph: &Graph, mut engines: Vec<WorkerReport>) -> Outcome {
     merged
 }
 
-/// Reduces the counters of each worker process to the worker's share of a source. The first worker
-/// with an entry for the source gets the aggregated losses.
+/// Reduces the counters of each worker process to the worker's own share of a source. The first
+/// worker with an entry for the source gets the aggregated losses.
 fn reduce_to_shares(graph: &Graph, shared: &DividedSource, engines: &mut [WorkerReport]) {
     let leave = |engine: &mut WorkerReport| match engine.killed {
         true => shared.reduce_killed(graph, &mut engine.outcome.ledger),
-        false => shared.reduce(&mut engine.outcome.ledger),
+        false => shared.reduce_to_share(&mut engine.outcome.ledger),
     };
     let views: Vec<WorkerView> = engines.iter_mut().map(leave).collect();
     let stopped = engines.iter().any(|engine| engine.outcome.stopped);
@@ -91,23 +92,23 @@ fn reduce_to_shares(graph: &Graph, shared: &DividedSource, engines: &mut [Worker
 }
 
 /// Computes the unreported share of killed worker processes from the counters of the survivors: all
-/// blocks that a survivor received, less all reported shares and possible losses. After a stop,
-/// survivors may have received different numbers of blocks; then the smallest of these numbers is
-/// used, otherwise the largest.
+/// blocks that a survivor received, less all reported shares and possible losses. If the run was
+/// stopped, survivors may have received different numbers of blocks, and the smallest number is
+/// used; otherwise the largest is used.
 fn unreported_share(all: &[WorkerView], alive: &[&WorkerView], stopped: bool) -> Amount {
     let own: Amount = all.iter().map(|view| view.own).sum();
-    let saw = |view: &&&WorkerView| view.received().unwrap_or(view.came.blocks);
+    let saw = |view: &&&WorkerView| view.total_received().unwrap_or(view.came.blocks);
     let saw = match stopped {
         true => alive.iter().min_by_key(saw),
         false => alive.iter().max_by_key(saw),
     };
     let Some(saw) = saw else { return Amount::default() };
-    let lost: u64 = alive.iter().filter_map(|view| view.lost()).sum();
-    let all = Amount { blocks: saw.came.blocks + saw.lost().unwrap_or(0), ..saw.came };
+    let lost: u64 = alive.iter().filter_map(|view| view.total_lost()).sum();
+    let all = Amount { blocks: saw.came.blocks + saw.total_lost().unwrap_or(0), ..saw.came };
     all.saturating_sub(Amount { blocks: own.blocks + lost, ..own })
 }
 
-/// Balances the ledger of a killed worker process: blocks in flight at its last report count as
+/// Balances the ledger of a killed worker process. Blocks in flight at its last report count as
 /// dropped, and counters of spaces that were read at different moments are reconciled.
 pub fn balance_killed(outcome: &mut Outcome) {
     for edge in &mut outcome.ledger.edges {

@@ -7,9 +7,9 @@
 //!
 //! The filter counts the blocks that it left to other workers. These blocks are subtracted from the
 //! edge that leads to the filter, from the node that put them on that edge, and so on up to the
-//! source. The route has no element between source and filter, or a ring to another thread, or a
-//! kernel program with its exit. Elements that follow the filter are never changed, on either side
-//! of a ring.
+//! source. Between the source and the filter there is either nothing, a ring to another thread, or
+//! a kernel program with its exit. The counters of nodes and edges downstream of the filter are
+//! never changed.
 
 use super::WORKER_ENDED;
 use endpoint::{DropReason, SourceCounters};
@@ -19,28 +19,28 @@ use pipeline::graph::NodeId;
 use runtime::ledger::{Edge, EdgeKind, Ledger, NodeEntry, NodeName, RingEnd};
 
 /// The name of the filter that follows each source of a worker.
-pub(super) const SHARD: &str = "shard";
+pub(super) const SHARD_FILTER: &str = "shard";
 
-/// The route from a source to the filter that divides its blocks.
+/// The route of blocks from a source to the filter that divides them among worker processes.
 #[derive(Clone, Debug)]
 pub(super) struct DividedSource {
-    /// Index of the source in the plan. `share` and `edge` are the indices of the filter that
-    /// follows the source and of the edge between them.
+    /// Index of the source in the plan. `share` is the index of the filter that follows the source,
+    /// and `edge` the index of the edge between them.
     pub(super) source: usize,
     pub(super) share: usize,
     pub(super) edge: usize,
     /// The name of the source.
     pub(super) name: String,
-    /// Index of the source among the sources of this name.
+    /// Index of the source among the sources of the same name.
     nth: usize,
 }
 
 /// The counters of a source in one worker: its own share, and the blocks of all shares.
 #[derive(Clone, Debug, Default)]
 pub(super) struct WorkerView {
-    /// The worker's own share of the blocks that reached the filter.
+    /// Blocks of the worker's own share that reached the filter.
     pub(super) own: Amount,
-    /// All blocks that reached the filter.
+    /// Blocks of all shares that reached the filter.
     pub(super) came: Amount,
     /// Blocks of any share lost on the route to the filter, with the location of the loss.
     pub(super) lost: Vec<(DropReason, Option<u64>)>,
@@ -48,14 +48,14 @@ pub(super) struct WorkerView {
 
 impl WorkerView {
     /// Returns the total loss; `None` if a counter could not be read.
-    pub(super) fn lost(&self) -> Option<u64> {
+    pub(super) fn total_lost(&self) -> Option<u64> {
         self.lost.iter().map(|(_, blocks)| *blocks).sum()
     }
 
     /// Returns the total number of blocks, including lost ones; `None` if a counter could not be
     /// read.
-    pub(super) fn received(&self) -> Option<u64> {
-        self.lost().map(|lost| self.came.blocks + lost)
+    pub(super) fn total_received(&self) -> Option<u64> {
+        self.total_lost().map(|lost| self.came.blocks + lost)
     }
 }
 
@@ -69,7 +69,7 @@ pub(super) fn divided_sources(graph: &Graph) -> Vec<DividedSource> {
             graph.node(source).filter().map_or_else(String::new, pipeline::graph::Use::title);
         let nth = names.iter().filter(|known| **known == name).count();
         names.push(name.clone());
-        if graph.node(to).name() == SHARD {
+        if graph.node(to).name() == SHARD_FILTER {
             found.push(DividedSource { source: source.0, share: to.0, edge, name, nth });
         }
     }
@@ -92,10 +92,11 @@ fn single_edge(graph: &Graph, from: NodeId) -> Option<(usize, NodeId)> {
 }
 
 impl DividedSource {
-    /// Reduces a ledger to the worker's own share.
-    pub(super) fn reduce(&self, ledger: &mut Ledger) -> WorkerView {
+    /// Reduces a ledger to the worker's own share. Returns the counters that the worker had for the
+    /// source.
+    pub(super) fn reduce_to_share(&self, ledger: &mut Ledger) -> WorkerView {
         let (mut came, mut others) = (Amount::default(), Amount::default());
-        for row in ledger.filters.iter_mut().filter(|row| self.is_share(row)) {
+        for row in ledger.filters.iter_mut().filter(|row| self.is_dividing_filter(row)) {
             came += row.taken;
             others += row.unselected;
             row.taken = row.taken.saturating_sub(row.unselected);
@@ -103,7 +104,7 @@ impl DividedSource {
             row.unanswered.clear();
         }
         let mut lost = self.take_losses(ledger);
-        self.subtract_upstream(ledger, SHARD, others);
+        self.subtract_upstream(ledger, SHARD_FILTER, others);
         if let Some(seen) = self.source_entry(ledger) {
             lost.extend(std::mem::take(&mut seen.dropped));
         }
@@ -111,19 +112,19 @@ impl DividedSource {
     }
 
     /// Reduces the ledger of a killed worker. Its counters after the last report are unknown, so
-    /// the route keeps only the reported share.
+    /// only the reported share stays on the route.
     pub(super) fn reduce_killed(&self, graph: &Graph, ledger: &mut Ledger) -> WorkerView {
         let own = match self.source_entry(ledger) {
             None => self.estimate_output(graph, ledger),
             Some(_) => {
-                let rows = ledger.filters.iter().filter(|row| self.is_share(row));
+                let rows = ledger.filters.iter().filter(|row| self.is_dividing_filter(row));
                 rows.map(|row| row.passed).sum()
             }
         };
         let inner: Vec<NodeName> = self.edges(ledger).map(|edge| edge.from.clone()).collect();
         ledger.filters.retain(|row| {
             let between = inner.contains(&row.name) && row.planned == self.planned_index(&row.name);
-            !between && !self.is_share(row) && !self.is_source(row)
+            !between && !self.is_dividing_filter(row) && !self.is_source(row)
         });
         ledger.edges.retain(|edge| edge.planned != self.edge);
         let named = |planned, name: &str| NodeEntry {
@@ -133,8 +134,8 @@ impl DividedSource {
             ..NodeEntry::default()
         };
         ledger.filters.push(NodeEntry { made: own, ..named(self.source, &self.name) });
-        ledger.filters.push(NodeEntry { taken: own, ..named(self.share, SHARD) });
-        let (from, to) = (self.name.as_str().into(), SHARD.into());
+        ledger.filters.push(NodeEntry { taken: own, ..named(self.share, SHARD_FILTER) });
+        let (from, to) = (self.name.as_str().into(), SHARD_FILTER.into());
         let edge = Edge::new(from, to, EdgeKind::Call, self.edge);
         ledger.edges.push(Edge { put: own, taken: own, ..edge });
         match self.source_entry(ledger) {
@@ -144,7 +145,8 @@ impl DividedSource {
         WorkerView { own, ..WorkerView::default() }
     }
 
-    /// Adds blocks of the worker's own share that it never reported, and counts them as dropped.
+    /// Adds blocks of the worker's own share that the worker never reported, and counts them as
+    /// dropped.
     pub(super) fn add_ended(&self, ledger: &mut Ledger, more: Amount) {
         if more.blocks == 0 {
             return;
@@ -153,7 +155,7 @@ impl DividedSource {
             if self.is_source(row) {
                 row.made += more;
                 row.passed += more;
-            } else if self.is_share(row) {
+            } else if self.is_dividing_filter(row) {
                 row.taken += more;
                 row.dropped.push((WORKER_ENDED, more));
             }
@@ -176,16 +178,16 @@ impl DividedSource {
         named.nth(self.nth).map(|(_, seen)| seen)
     }
 
-    fn is_share(&self, row: &NodeEntry) -> bool {
-        row.planned == self.share && row.name == SHARD
+    fn is_dividing_filter(&self, row: &NodeEntry) -> bool {
+        row.planned == self.share && row.name == SHARD_FILTER
     }
 
     fn is_source(&self, row: &NodeEntry) -> bool {
         row.planned == self.source && *row.name == *self.name
     }
 
-    /// Returns the planned index of a node on this route, given its name: that of the filter for
-    /// the reading end of a ring, else that of the source.
+    /// Returns the planned index of a node on this route, given its name. The reading end of a ring
+    /// has the index of the filter, every other node that of the source.
     fn planned_index(&self, name: &NodeName) -> usize {
         if name.ring_end() == Some(RingEnd::From) { self.share } else { self.source }
     }
@@ -213,7 +215,7 @@ impl DividedSource {
         lost
     }
 
-    /// Subtracts blocks that reached the node `to` from the edges and nodes upstream of it.
+    /// Subtracts blocks that reached the node `to` from the edges and nodes upstream of that node.
     fn subtract_upstream(&self, ledger: &mut Ledger, to: &str, mut amount: Amount) {
         for at in 0..ledger.edges.len() {
             let edge = &mut ledger.edges[at];
@@ -254,8 +256,8 @@ impl DividedSource {
         self.subtract_upstream(ledger, &from, part);
     }
 
-    /// Estimates the output of a kernel program whose counters are lost: the blocks that reached
-    /// the nodes that follow the program in this process.
+    /// Estimates the output of a kernel program whose counters are lost, as the number of blocks
+    /// that reached the nodes after the program in this process.
     fn estimate_output(&self, graph: &Graph, ledger: &Ledger) -> Amount {
         let reached = downstream_nodes(graph, self.share);
         let mut came = Amount::default();

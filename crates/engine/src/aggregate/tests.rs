@@ -1,6 +1,6 @@
 //! Tests of aggregated counters, for every form of the route to the dividing filter.
 
-use super::share::SHARD;
+use super::share::SHARD_FILTER;
 use super::*;
 use crate::registry::MachineRegistry;
 use runtime::ledger::{Edge, EdgeKind, NodeName};
@@ -9,8 +9,8 @@ fn amount(blocks: u64) -> Amount {
     Amount { blocks, bytes: blocks * 100 }
 }
 
-/// Builds a worker process's report of `replay x | shard N of=3 | discard`: `came` blocks in all,
-/// `own` of its share.
+/// Builds the report of a worker process that runs `replay x | shard N of=3 | discard`: `came`
+/// blocks arrived in all, `own` of them in its share.
 fn worker_report(came: u64, own: u64, killed: bool) -> WorkerReport {
     let node = |planned, name: &str| {
         let name = name.into();
@@ -32,7 +32,7 @@ fn worker_report(came: u64, own: u64, killed: bool) -> WorkerReport {
     };
     let none = Amount::default();
     let source = NodeEntry { taken: none, made: amount(came), ..node(0, "replay") };
-    let share = NodeEntry { unselected: amount(came - own), ..node(1, SHARD) };
+    let share = NodeEntry { unselected: amount(came - own), ..node(1, SHARD_FILTER) };
     let ledger = Ledger {
         sources: vec![("replay".to_owned(), SourceCounters::all(amount(came)))],
         filters: vec![
@@ -40,7 +40,7 @@ fn worker_report(came: u64, own: u64, killed: bool) -> WorkerReport {
             share,
             NodeEntry { taken: amount(own), ..node(2, "discard") },
         ],
-        edges: vec![edge(0, "replay", SHARD, came), edge(1, SHARD, "discard", own)],
+        edges: vec![edge(0, "replay", SHARD_FILTER, came), edge(1, SHARD_FILTER, "discard", own)],
     };
     assert_eq!(ledger.imbalances(), []);
     WorkerReport { outcome: Outcome { ledger, ..Outcome::default() }, killed, quiet: true }
@@ -91,10 +91,10 @@ fn n7_blocks_in_flight_in_a_killed_worker_count_as_dropped() {
     assert_eq!(merged.ledger.lost(), 10);
 }
 
-/// A loss location that belongs to one worker and loses blocks of all shares.
-const SOCKET: DropReason = DropReason::Named("socket");
-/// A loss location on the route: a ring between two threads.
-const RING: DropReason = DropReason::Ring;
+/// A location that belongs to one worker and loses blocks of all shares.
+const SOCKET_LOSS: DropReason = DropReason::Named("socket");
+/// A location on the route of a source: a ring between two threads.
+const RING_LOSS: DropReason = DropReason::Ring;
 
 /// Returns the report with losses of the source added at these locations.
 fn with_losses(
@@ -109,7 +109,7 @@ fn with_losses(
     worker_report
 }
 
-/// Merges the reports. Returns the source's entry, and the number of lost blocks.
+/// Merges the reports. Returns the counters of the source, and the number of lost blocks.
 fn merged_source(engines: Vec<WorkerReport>) -> (SourceCounters, u64) {
     let mut merged = merge_reports(&shard_graph(), engines);
     assert_eq!(merged.ledger.imbalances(), []);
@@ -117,7 +117,7 @@ fn merged_source(engines: Vec<WorkerReport>) -> (SourceCounters, u64) {
     (merged.ledger.sources.remove(0).1, lost)
 }
 
-/// Returns the report with edge `at` crossing threads over a ring.
+/// Returns the report with edge number `at` crossing to another thread over a ring.
 fn with_ring(mut worker_report: WorkerReport, at: usize, of: [usize; 2]) -> WorkerReport {
     let ledger = &mut worker_report.outcome.ledger;
     let call = ledger.edges.remove(at);
@@ -187,11 +187,11 @@ fn n7_loss_of_equal_views_is_input_less_all_shares() {
     // Both received 100: 60 of share 1, 40 of share 2. Of these, 50 and 35 arrived.
     let all = [(80, 50, 20), (90, 35, 10)];
     let all = all.map(|(came, own, lost)| {
-        with_losses(worker_report(came, own, false), &[(RING, Some(lost))])
+        with_losses(worker_report(came, own, false), &[(RING_LOSS, Some(lost))])
     });
     let (seen, lost) = merged_source(all.into());
     assert_eq!((seen.given, lost), (amount(85), 15));
-    assert_eq!(seen.dropped, [(RING, Some(15))]);
+    assert_eq!(seen.dropped, [(RING_LOSS, Some(15))]);
     assert_eq!(seen.observed.map(|seen| seen.blocks), Some(100));
     assert_eq!(seen.remark, None);
 }
@@ -199,33 +199,43 @@ fn n7_loss_of_equal_views_is_input_less_all_shares() {
 #[test]
 fn n7_loss_of_unequal_views_is_reported_as_bounds() {
     let all = [(80, 50, 20), (90, 35, 12)];
-    let lose =
-        |(came, own, lost)| with_losses(worker_report(came, own, false), &[(RING, Some(lost))]);
+    let lose = |(came, own, lost)| {
+        with_losses(worker_report(came, own, false), &[(RING_LOSS, Some(lost))])
+    };
     let (seen, lost) = merged_source(all.map(lose).into());
     assert_eq!((seen.observed, lost), (None, 15), "100 and 102 seen, 85 came");
-    assert_eq!(seen.dropped, [(RING, None), (losses::LOSS_LOWER_BOUND, Some(15))]);
+    assert_eq!(seen.dropped, [(RING_LOSS, None), (losses::LOSS_LOWER_BOUND, Some(15))]);
     assert!(seen.remark.unwrap().starts_with("from 15 to 17 blocks are missing by ring"));
     // With traffic before the start, equal numbers prove nothing.
     let mut all = [(80, 50, 20), (90, 35, 10)].map(lose);
     all[1].quiet = false;
     let (seen, lost) = merged_source(all.into());
     assert_eq!((seen.observed, lost), (None, 0));
-    assert_eq!(seen.dropped, [(RING, None)]);
+    assert_eq!(seen.dropped, [(RING_LOSS, None)]);
     assert!(seen.remark.unwrap().starts_with("from 0 to 30 blocks are missing by ring"));
     // Two places: the total is known, but not the place.
     let all = [(80, 50, [20, 0]), (90, 35, [4, 6])].map(|(came, own, [ring, socket])| {
-        with_losses(worker_report(came, own, false), &[(SOCKET, Some(socket)), (RING, Some(ring))])
+        with_losses(
+            worker_report(came, own, false),
+            &[(SOCKET_LOSS, Some(socket)), (RING_LOSS, Some(ring))],
+        )
     });
     let (seen, lost) = merged_source(all.into());
-    assert_eq!((seen.dropped[0], seen.dropped[1], lost), ((SOCKET, None), (RING, None), 15));
+    assert_eq!(
+        (seen.dropped[0], seen.dropped[1], lost),
+        ((SOCKET_LOSS, None), (RING_LOSS, None), 15)
+    );
 }
 
 #[test]
 fn n7_loss_before_all_processes_is_counted_once() {
     let lose = |driver| {
         move |own| {
-            let places =
-                [(DropReason::Driver, driver), (DropReason::Backlog, Some(0)), (RING, Some(0))];
+            let places = [
+                (DropReason::Driver, driver),
+                (DropReason::Backlog, Some(0)),
+                (RING_LOSS, Some(0)),
+            ];
             with_losses(worker_report(100, own, false), &places)
         }
     };

@@ -3,11 +3,11 @@
 
 use crate::error::BuildError;
 use crate::kernel::{Host, Kernel, NextGeneration};
-use crate::numbering::{Ids, links};
+use crate::numbering::{Ids, numbered_links};
 use crate::path::origins::{Origins, sources};
 use crate::path::running::RunningPart;
 use crate::path::{PathOptions, Settings};
-use crate::pools::{fresh_id, pool};
+use crate::pools::{allocate_dbuf_id, create_pool};
 use crate::record::RecordMode;
 use crate::why::FlowQuery;
 use buffer::pool::{Pool, PoolConfig};
@@ -27,36 +27,36 @@ use std::sync::Arc;
 use sys::memory::Lender;
 use sys::steps::{Resource, Steps};
 
-/// The running state of a part that a hot swap changes.
+/// The running state of a part that is changed by a hot swap.
 pub(crate) struct SwapContext<'a> {
     pub(crate) part: &'a RunningPart,
     /// Numbers of the nodes that stay.
     pub(crate) kept: &'a HashSet<usize>,
-    /// Numbers of staying nodes whose filter is replaced by a new one.
+    /// Numbers of the staying nodes whose filter is replaced by a new filter.
     pub(crate) renewed: &'a HashSet<usize>,
-    /// The index in the new plan of every edge that leaves the kernel, by edge number.
+    /// Map from the number of every edge that leaves the kernel to its index in the new plan.
     pub(crate) exit_edges: &'a HashMap<usize, usize>,
     /// True if the swap replaces the kernel program.
     pub(crate) replaces_program: bool,
-    /// Number of spaces in all earlier plans; a recording numbers new spaces from here.
+    /// Number of spaces in all earlier plans. In a recording, new spaces are numbered from here.
     pub(crate) spaces: usize,
 }
 
 impl SwapContext<'_> {
     /// Returns true if this node stays.
-    pub(super) fn keeps(&self, key: NodeKey) -> bool {
+    pub(super) fn is_kept(&self, key: NodeKey) -> bool {
         matches!(key, NodeKey::Node(number) | NodeKey::Given(number) if self.kept.contains(&number))
     }
 }
 
 /// A successor of a running kernel program, ready to be installed.
 #[derive(Debug)]
-pub(crate) struct Succession {
+pub(crate) struct ProgramSuccession {
     /// Index of the program in the part.
     pub(crate) kernel: usize,
-    /// The number of the source that represents the program.
+    /// The number of the source node that stands for the program in the ledger.
     pub(crate) first: usize,
-    /// The successor, and the handle that installs it.
+    /// The successor program, and the handle that installs it.
     pub(crate) next: NextGeneration,
 }
 
@@ -68,33 +68,33 @@ pub(super) struct Draft {
     pub(super) sinks: Vec<(Local, NodeId)>,
     pub(super) programs: Vec<(Local, NodeId)>,
     pub(super) inputs: Vec<Input>,
-    /// Memory that sources provide, and its lenders.
+    /// Memory that sources lend to the space, and the lenders that own it.
     pub(super) lent: Vec<Pool>,
     pub(super) lenders: Vec<Arc<dyn Lender>>,
     /// Kernel programs whose output enters this space.
     pub(super) kernels: Vec<(Local, Kernel)>,
     /// Replacements of running kernel programs.
-    pub(super) successors: Vec<(Local, Succession)>,
-    /// Entry nodes for the output of kernel programs that already run, each with the edges out of
-    /// the kernel and their targets.
+    pub(super) successors: Vec<(Local, ProgramSuccession)>,
+    /// Entry nodes for the output of kernel programs that already run, each with the edges that
+    /// leave the kernel and their target nodes.
     pub(super) kernel_exits: Vec<(Local, Vec<(usize, NodeId)>)>,
-    /// Placeholders of nodes that already run.
+    /// Placeholders of nodes that already run, with the keys of these nodes.
     pub(super) kept: Vec<(Local, NodeKey)>,
-    /// New filters for nodes that stay.
+    /// New filters for staying nodes, with the keys of these nodes.
     pub(super) renewed: Vec<(NodeKey, Filter)>,
 }
 
 impl Draft {
-    /// Adds the pool that a source lends, if it lends one. Returns the index of the source's
-    /// intake: the lent pool, else the general intake.
-    pub(super) fn intake(
+    /// Adds the pool that a source lends, if any. Returns the index of the source's intake: the
+    /// lent pool if there is one, else the general intake.
+    pub(super) fn source_intake(
         &mut self,
         lent: Option<Arc<dyn Lender>>,
         steps: &Steps,
     ) -> Result<usize, BuildError> {
         let Some(lender) = lent else { return Ok(INTAKE_GENERAL) };
         steps.announce(Resource::Memory, "an intake that is lent")?;
-        self.lent.push(Pool::lent(fresh_id()?, Arc::clone(&lender))?);
+        self.lent.push(Pool::lent(allocate_dbuf_id()?, Arc::clone(&lender))?);
         self.lenders.push(lender);
         Ok(INTAKE_GENERAL + self.lent.len())
     }
@@ -106,7 +106,7 @@ impl Draft {
         config: PoolConfig,
         steps: &Steps,
     ) -> Result<usize, BuildError> {
-        self.lent.push(pool(config, steps)?);
+        self.lent.push(create_pool(config, steps)?);
         Ok(INTAKE_GENERAL + self.lent.len())
     }
 }
@@ -115,7 +115,7 @@ pub(super) struct Builder<'p> {
     pub(super) plan: &'p Plan,
     /// The numbers of nodes and edges, which stay the same for as long as the path lives.
     pub(super) ids: &'p Ids,
-    /// The running state of the part, if this build is for a hot swap.
+    /// The running state of the part if this build prepares a hot swap; otherwise `None`.
     pub(super) again: Option<&'p SwapContext<'p>>,
     pub(super) origins: &'p Origins,
     pub(super) host: &'p dyn Host,
@@ -138,15 +138,15 @@ impl<'p> Builder<'p> {
         (origins, host): (&'p Origins, &'p dyn Host),
         (settings, extras): (Settings, &'p PathOptions),
     ) -> Result<Self, BuildError> {
-        let spaces = threads(plan, part);
+        let spaces = thread_spaces(plan, part);
         let steps = &extras.steps;
         steps.announce(Resource::Descriptor, "control over a path")?;
         let control = Arc::new(Control::new()?);
         let epoch = sys::clock::real().wrapping_sub(sys::clock::monotonic());
-        let bells = spaces.iter().map(|space| bell(plan, *space, steps).map(Arc::new));
+        let bells = spaces.iter().map(|space| create_doorbell(plan, *space, steps).map(Arc::new));
         let bells = bells.collect::<sys::Result<Vec<_>>>()?;
         let demand = Arc::<Demand>::default();
-        demand.set_links(links(&plan.graph, &ids.nodes));
+        demand.set_links(numbered_links(&plan.graph, &ids.nodes));
         for bell in &bells {
             control.add_doorbell(bell);
         }
@@ -169,21 +169,25 @@ impl<'p> Builder<'p> {
         })
     }
 
-    pub(super) fn pool(&self, config: PoolConfig) -> Result<Pool, BuildError> {
-        pool(config, &self.extras.steps)
+    pub(super) fn create_pool(&self, config: PoolConfig) -> Result<Pool, BuildError> {
+        create_pool(config, &self.extras.steps)
     }
 
     /// Creates the intake pool of a space.
-    pub(super) fn intake(&self, mut config: PoolConfig) -> Result<Pool, BuildError> {
+    pub(super) fn create_intake(&self, mut config: PoolConfig) -> Result<Pool, BuildError> {
         if let RecordMode::Play(_) = self.extras.record_mode {
             // A replay lacks the memory that sources lent, and must never wait for memory.
             config.segments *= 16;
         }
-        self.pool(config)
+        self.create_pool(config)
     }
 
     /// Returns the run options of a space; `number` is the number of the space in a recording.
-    pub(super) fn options(&self, left: Option<Arc<CountLimit>>, number: usize) -> SpaceOptions {
+    pub(super) fn space_options(
+        &self,
+        left: Option<Arc<CountLimit>>,
+        number: usize,
+    ) -> SpaceOptions {
         let why = self.extras.why.as_ref();
         SpaceOptions {
             left,
@@ -191,20 +195,20 @@ impl<'p> Builder<'p> {
             copies: self.settings.copies,
             batch_max: if why.is_some() { 1 } else { self.plan.batch.max },
             demand: Arc::clone(&self.demand),
-            events: self.extras.record_mode.port(number),
+            events: self.extras.record_mode.event_port(number),
             tracer: why.map(FlowQuery::observer),
         }
     }
 
-    /// Returns the space in which a node receives its blocks; for a program, the space that feeds
-    /// it. `None` if that space belongs to another part.
+    /// Returns the space in which a node receives its blocks, or for a program the space that feeds
+    /// it. Returns `None` if that space belongs to another part.
     pub(super) fn entry_space(&self, node: NodeId) -> Option<usize> {
         let space = entry_thread(self.plan, self.plan.placements[node.0].input_space);
         self.spaces.iter().position(|s| *s == space)
     }
 
-    /// Returns the space in which a node emits its blocks; for a program, the space that receives
-    /// its output. `None` if that space belongs to another part.
+    /// Returns the space in which a node emits its blocks, or for a program the space that receives
+    /// its output. Returns `None` if that space belongs to another part.
     pub(super) fn exit_space(&self, node: NodeId) -> Option<usize> {
         let space = entry_thread(self.plan, self.plan.placements[node.0].output_space);
         self.spaces.iter().position(|s| *s == space)
@@ -212,14 +216,14 @@ impl<'p> Builder<'p> {
 }
 
 /// Returns all nodes that run in a process of their own: programs and untrusted filters.
-pub(super) fn programs(graph: &Graph) -> impl Iterator<Item = (NodeId, &Use)> {
+pub(super) fn process_nodes(graph: &Graph) -> impl Iterator<Item = (NodeId, &Use)> {
     let nodes = graph.ids().filter_map(|(id, node)| Some((id, node.filter()?)));
     nodes.filter(|(_, used)| used.is_process())
 }
 
-/// Returns the spaces of a part that run as threads of this process: its threads, or, if it runs
-/// entirely in the kernel, its kernel spaces, which get a thread.
-pub(super) fn threads(plan: &Plan, part: usize) -> Vec<usize> {
+/// Returns the spaces of a part that run as threads of this process. If the part runs entirely in
+/// the kernel, returns its kernel spaces, each of which gets a thread.
+pub(super) fn thread_spaces(plan: &Plan, part: usize) -> Vec<usize> {
     let here = |kind: SpaceKind| {
         let spaces = plan.spaces.iter().enumerate();
         let found = spaces.filter(move |(_, space)| space.component == part && space.kind == kind);
@@ -237,12 +241,12 @@ pub(super) fn entry_thread(plan: &Plan, space: usize) -> usize {
     else {
         return space;
     };
-    threads(plan, kernel.component).first().copied().unwrap_or(space)
+    thread_spaces(plan, kernel.component).first().copied().unwrap_or(space)
 }
 
 /// Creates the doorbell that wakes a space. If the space may sleep on descriptors, the doorbell
-/// also interrupts such a sleep.
-pub(super) fn bell(plan: &Plan, space: usize, steps: &Steps) -> sys::Result<Doorbell> {
+/// also interrupts that sleep.
+pub(super) fn create_doorbell(plan: &Plan, space: usize, steps: &Steps) -> sys::Result<Doorbell> {
     if !sleeps_on_descriptors(plan, space) {
         return Ok(Doorbell::new());
     }
@@ -254,5 +258,5 @@ pub(super) fn bell(plan: &Plan, space: usize, steps: &Steps) -> sys::Result<Door
 pub(super) fn sleeps_on_descriptors(plan: &Plan, space: usize) -> bool {
     let leaves = |id: NodeId| entry_thread(plan, plan.placements[id.0].output_space);
     let graph = &plan.graph;
-    sources(graph).chain(programs(graph)).any(|(id, _)| leaves(id) == space)
+    sources(graph).chain(process_nodes(graph)).any(|(id, _)| leaves(id) == space)
 }

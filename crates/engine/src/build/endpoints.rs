@@ -1,7 +1,7 @@
-//! Opens endpoints: sources, sinks, programs.
+//! Opens the endpoints of a path: sources, sinks and programs.
 //!
-//! In: nodes of the plan. Out: operators for the nodes of spaces. Endpoints of an embedding program
-//! take precedence over the catalog.
+//! In: nodes of the plan. Out: operators for the nodes of spaces. Endpoints that an embedding
+//! program registers take precedence over the catalog.
 
 use super::builder::Builder;
 use crate::error::BuildError;
@@ -42,7 +42,7 @@ pub(super) struct EndpointContext<'p> {
     pub(super) origins: &'p Origins,
     pub(super) settings: Settings,
     pub(super) extras: &'p PathOptions,
-    /// True once the path has been stopped.
+    /// True once the path has been stopped, so that endpoints stop waiting.
     pub(super) stopped: Arc<AtomicBool>,
 }
 
@@ -59,8 +59,8 @@ impl EndpointContext<'_> {
         let own = self.settings.sources.iter().find(|entry| entry.description.name == name);
         let entry = own
             .or_else(|| endpoint::catalog::source(name))
-            .ok_or_else(|| missing("source", name))?;
-        let source = (entry.open)(&self.opening_of(id, used)).map_err(at(id))?;
+            .ok_or_else(|| missing_entry_error("source", name))?;
+        let source = (entry.open)(&self.opening_of(id, used)).map_err(failure_at(id))?;
         Ok(Operator::Source(SourceOperator::new(source)))
     }
 
@@ -75,8 +75,9 @@ impl EndpointContext<'_> {
         if let RecordMode::Play(replay) = &self.extras.record_mode {
             return Ok(recorded_halves(replay, self.ids.nodes[id.0], used, stands));
         }
-        let entry = endpoint::catalog::process(name).ok_or_else(|| missing("program", name))?;
-        (entry.start)(&self.opening_of(id, used), stands).map_err(at(id))
+        let entry =
+            endpoint::catalog::process(name).ok_or_else(|| missing_entry_error("program", name))?;
+        (entry.start)(&self.opening_of(id, used), stands).map_err(failure_at(id))
     }
 
     /// Starts an untrusted filter in a process of its own. Blocks until the filter is ready.
@@ -90,7 +91,7 @@ impl EndpointContext<'_> {
             return Ok(recorded_halves(replay, self.ids.nodes[id.0], used, sandbox::PROCESS_ROLE));
         }
         let with = (self.extras.helper.as_deref(), &self.extras.steps);
-        sandbox::start(used, (about, &self.origins.published), with).map_err(at(id))
+        sandbox::start(used, (about, &self.origins.published), with).map_err(failure_at(id))
     }
 
     /// Opens a sink.
@@ -106,8 +107,9 @@ impl EndpointContext<'_> {
         };
         let classes = node.classifiers.iter().filter_map(|id| graph.node(*id).filter()).next();
         let into = self.extras.into.as_deref();
-        let arguments = into.map(|into| move_below(used, into)).transpose().map_err(at(id))?;
-        let readers = self.readers(id);
+        let arguments =
+            into.map(|into| move_below(used, into)).transpose().map_err(failure_at(id))?;
+        let readers = self.source_file_readers(id);
         let opening = Opening {
             form: node.input_forms.first().copied().unwrap_or(Form::Bytes),
             classes: classes.map_or(Classes::Same, |used| used.description.classes),
@@ -119,18 +121,19 @@ impl EndpointContext<'_> {
             steps: &self.extras.steps,
             ..Opening::new(arguments.as_ref().unwrap_or(&used.arguments))
         };
-        let silent = self.extras.silent || self.is_played() && is_sending(used.description.name);
+        let silent = self.extras.silent || self.is_replay() && is_sending(used.description.name);
         let name = if silent { "discard" } else { used.description.name };
         let own = self.settings.sinks.iter().find(|entry| entry.description.name == name);
         self.extras.steps.announce(Resource::Descriptor, name)?;
-        let entry =
-            own.or_else(|| endpoint::catalog::sink(name)).ok_or_else(|| missing("sink", name))?;
-        let sink = (entry.open)(&opening).map_err(at(id))?;
+        let entry = own
+            .or_else(|| endpoint::catalog::sink(name))
+            .ok_or_else(|| missing_entry_error("sink", name))?;
+        let sink = (entry.open)(&opening).map_err(failure_at(id))?;
         Ok(Operator::Sink(SinkOperator::new(sink)))
     }
 
-    /// Returns the users that may read all source files from which blocks reach this node.
-    fn readers(&self, id: NodeId) -> Readers {
+    /// Returns the users that may read all source files whose blocks reach this node.
+    fn source_file_readers(&self, id: NodeId) -> Readers {
         let graph = &self.plan.graph;
         let (mut readers, mut seen, mut open) = (Readers::default(), HashSet::new(), vec![id]);
         while let Some(id) = open.pop() {
@@ -150,8 +153,8 @@ impl EndpointContext<'_> {
         readers
     }
 
-    /// Returns true if all input comes from a recording.
-    const fn is_played(&self) -> bool {
+    /// Returns true if all input of the path comes from a recording.
+    const fn is_replay(&self) -> bool {
         matches!(self.extras.record_mode, RecordMode::Play(_))
     }
 
@@ -159,7 +162,7 @@ impl EndpointContext<'_> {
     pub(super) fn opening_of<'o>(&'o self, id: NodeId, used: &'o Use) -> Opening<'o> {
         Opening {
             form: Form::Bytes,
-            origin: self.origins.at(self.ids.nodes[id.0]),
+            origin: self.origins.origin_of_node(self.ids.nodes[id.0]),
             origins: self.origins.published.clone(),
             pushed_filter: self.plan.pushed_filter(id),
             latency: self.plan.latency.as_ref().and_then(|latency| latency.source_share(id)),
@@ -170,8 +173,8 @@ impl EndpointContext<'_> {
     }
 }
 
-/// Returns the halves of a program in a replay, which does not run the program: its output comes
-/// from the recording.
+/// Returns stand-ins for the two halves of a program in a replay. The program itself does not run;
+/// its output comes from the recording.
 fn recorded_halves(
     replay: &Arc<Replay>,
     planned: usize,
@@ -191,8 +194,8 @@ fn recorded_halves(
     StartedProcess { input, output }
 }
 
-/// Returns a sink's arguments with its files moved below `into`; creates the directories (mode
-/// 0700). Components such as `..` are removed, so no name leads out of that directory.
+/// Returns a sink's arguments with its file names moved below `into`, and creates the directories
+/// (mode 0700). Components such as `..` are removed, so no file is outside that directory.
 fn move_below(used: &Use, into: &Path) -> Result<Arguments, Failure> {
     let mut arguments = used.arguments.clone();
     let paths = used.description.parameters.iter().filter(|known| known.kind == Type::Path);
@@ -208,16 +211,16 @@ fn move_below(used: &Use, into: &Path) -> Result<Arguments, Failure> {
     Ok(arguments)
 }
 
-fn missing(what: &str, name: &str) -> BuildError {
+fn missing_entry_error(what: &str, name: &str) -> BuildError {
     BuildError::Unexpected(format!("no {what} is called `{name}`"))
 }
 
-fn at(node: NodeId) -> impl Fn(Failure) -> BuildError {
+fn failure_at(node: NodeId) -> impl Fn(Failure) -> BuildError {
     move |failure| BuildError::Outside { node, failure }
 }
 
-/// Returns true if a sink sends frames to a network or to other programs, which a replay must not
-/// do.
+/// Returns true if a sink sends frames to a network or blocks to other programs, which a replay
+/// must not do.
 fn is_sending(name: &str) -> bool {
     let frames = [endpoint::sink::tx::TX.name, endpoint::sink::redirect::REDIRECT.name];
     let blocks = [endpoint::named::output::USER.name, endpoint::named::output::SOCKET.name];

@@ -1,9 +1,9 @@
-//! Kernel spaces of a plan. Their program runs at an interface, and its frames enter user space in
-//! the first thread of their part, at a source. The user implementations of the kernel's filters
-//! follow that source, for blocks on which a twin is unsure. A part that runs entirely in the
-//! kernel gets a thread for them. [SL §7.1; CONTRACT 18]
+//! Kernel spaces of a plan. The program of a kernel space runs at an interface. Its output enters
+//! user space at a source in the first thread of the same part. The user implementations of the
+//! kernel's filters follow that source, for blocks of which a twin is unsure. A part that runs
+//! entirely in the kernel gets a thread for these implementations. [SL §7.1; CONTRACT 18]
 
-use super::builder::{Builder, Draft, Local, Succession, SwapContext};
+use super::builder::{Builder, Draft, Local, ProgramSuccession, SwapContext};
 use super::rings::PendingRing;
 use crate::described::counts;
 use crate::error::BuildError;
@@ -22,16 +22,16 @@ use std::sync::PoisonError;
 /// The name of the thread of a part that runs entirely in the kernel.
 const THREAD_NAME: &str = "thread0";
 
-/// Returns the name of the thread that runs a space; for a kernel space, the name of the thread
+/// Returns the name of the thread that runs a space, or for a kernel space the name of the thread
 /// added for it.
-pub(super) fn name(plan: &Plan, space: usize) -> String {
+pub(super) fn thread_name(plan: &Plan, space: usize) -> String {
     let space = &plan.spaces[space];
     if space.kind == SpaceKind::Kernel { THREAD_NAME.to_owned() } else { space.name.clone() }
 }
 
 impl Draft {
-    /// Returns the new kernel programs whose output enters this space, first or successor, each
-    /// with its entry node.
+    /// Returns the kernel programs to be installed whose output enters this space, each with its
+    /// entry node. Programs that replace a running one are included.
     fn generations(&self) -> impl Iterator<Item = (Local, &Generation)> {
         let first = self.kernels.iter().map(|(local, kernel)| (*local, &kernel.generation));
         first.chain(self.successors.iter().map(|(local, one)| (*local, &one.next.generation)))
@@ -40,8 +40,8 @@ impl Draft {
 
 impl Builder<'_> {
     /// Returns the name of a space of this part.
-    pub(super) fn name(&self, place: usize) -> String {
-        name(self.plan, self.spaces[place])
+    pub(super) fn space_name(&self, place: usize) -> String {
+        thread_name(self.plan, self.spaces[place])
     }
 
     /// Returns true if a node runs in the kernel.
@@ -63,10 +63,10 @@ impl Builder<'_> {
     ) -> Result<(), BuildError> {
         for (first, planned) in self.programs_surfacing_in(place) {
             self.check_count_limit()?;
-            let origin = self.origins.at(self.number(first));
+            let origin = self.origins.origin_of_node(self.node_number(first));
             let build = |wanted: &KernelInputs<'_>| Kernel::build(wanted);
             let (kernel, source) = self.with_inputs((first, planned), origin, build)?;
-            let intake = draft.intake(source.properties().lender, &self.extras.steps)?;
+            let intake = draft.source_intake(source.properties().lender, &self.extras.steps)?;
             let local = self.add_kernel_source(first, (source, intake), locals, draft);
             draft.kernels.push((local, kernel));
         }
@@ -87,9 +87,9 @@ impl Builder<'_> {
         let kernels = kernels.lock().unwrap_or_else(PoisonError::into_inner);
         for (first, planned) in self.programs_surfacing_in(place) {
             self.check_count_limit()?;
-            let number = self.number(first);
+            let number = self.node_number(first);
             let Some(kernel) =
-                kernels.iter().position(|kernel| kernel.generation.first() == number)
+                kernels.iter().position(|kernel| kernel.generation.source_number() == number)
             else {
                 let why = "a line that runs cannot begin in the kernel later".to_owned();
                 return Err(BuildError::Refused(KernelRefusal { node: first, why }));
@@ -100,7 +100,7 @@ impl Builder<'_> {
                 self.with_inputs((first, planned), known.generation.origin, follow)?;
             // The existing memory suffices: it was made for the longest frames of this source.
             let local = self.add_kernel_source(first, (source, INTAKE_GENERAL), locals, draft);
-            draft.successors.push((local, Succession { kernel, first: number, next }));
+            draft.successors.push((local, ProgramSuccession { kernel, first: number, next }));
         }
         Ok(())
     }
@@ -120,7 +120,7 @@ impl Builder<'_> {
         self.plan.spaces[space].component == self.part
     }
 
-    /// Calls `make` with the build inputs of a kernel program.
+    /// Calls `make` with the inputs for building a kernel program.
     fn with_inputs<M>(
         &self,
         (first, planned): (NodeId, &Program),
@@ -157,7 +157,7 @@ impl Builder<'_> {
         let used = self.plan.graph.node(first).filter();
         let name = used.map_or_else(String::new, Use::title);
         let counts = used.map_or_else(Counts::default, |used| counts(used.description));
-        let local = draft.assembly.add_node(Node::new(name, self.number(first), part, counts));
+        let local = draft.assembly.add_node(Node::new(name, self.node_number(first), part, counts));
         draft.inputs.push(Input::Source { node: local, intake });
         locals[first.0] = Some(local);
         local
@@ -172,7 +172,7 @@ impl Builder<'_> {
         nodes
     }
 
-    /// Returns the edges over which this space's kernel programs hand blocks to threads.
+    /// Returns the edges over which the kernel programs of this space pass blocks to threads.
     pub(super) fn kernel_exits(&self, draft: &Draft) -> Vec<KernelExit> {
         let kernel_exits = |(local, generation): (Local, &Generation)| KernelExit {
             first: draft.assembly.nodes()[local].planned,
@@ -216,9 +216,8 @@ impl Builder<'_> {
         Ok(())
     }
 
-    /// Adds the arcs for blocks from kernel programs, in the order of the programs' exits. The
-    /// index of an arc selects the exit, so a missing arc would shift all later arcs; it is an
-    /// error.
+    /// Adds an arc for each exit of the kernel programs, in the order of the exits. The index of an
+    /// arc selects the exit, so a missing arc would shift all later arcs; the function then fails.
     pub(super) fn arcs_out_of_kernel(
         &self,
         place: usize,
@@ -255,13 +254,13 @@ impl Builder<'_> {
             "what `{}` hands over in the kernel comes up in {}, and no ring leads from there to \
              `{}`: place both in one thread by `@`, or the first in a thread",
             name(edge.from),
-            self.name(place),
+            self.space_name(place),
             name(edge.to),
         ))
     }
 
-    /// Fails if the request has `-c` and the kernel would run a counted node, because only threads
-    /// count blocks.
+    /// Fails if the request has a block limit (`-c`) and a counted node would run in the kernel,
+    /// because only threads count blocks.
     fn check_count_limit(&self) -> Result<(), BuildError> {
         if self.settings.count.is_none() {
             return Ok(());

@@ -1,4 +1,4 @@
-//! Placement of the latency gauges of a path: see [`runtime::latency`].
+//! Placement of the gauges that measure the latency of blocks in a path ([`runtime::latency`]).
 
 use super::builder::{Builder, Draft};
 use pipeline::explain;
@@ -9,8 +9,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 impl Builder<'_> {
-    /// Attaches gauges to new sinks, to new sources that read a kernel ring, and, if blocks drive
-    /// the clock, to new rings instead. Does nothing unless the request bounds the latency.
+    /// Attaches gauges to new sinks and to new sources that read a kernel ring, or, if blocks drive
+    /// the clock, to new rings only. Does nothing unless the request bounds the latency.
     pub(super) fn attach_gauges(&self, drafts: &mut [Draft]) {
         let Some(latency) = &self.plan.latency else { return };
         self.extras.budget.set_bound(latency.bound_ns);
@@ -59,7 +59,8 @@ impl Builder<'_> {
     /// Returns the time in ns that frames may wait before this source reads them; `None` if the
     /// source reads no kernel ring.
     fn wait_bound_ns(&self, number: usize, program: bool) -> Option<u64> {
-        let id = self.plan.graph.ids().map(|(id, _)| id).find(|id| self.number(*id) == number)?;
+        let id =
+            self.plan.graph.ids().map(|(id, _)| id).find(|id| self.node_number(*id) == number)?;
         if !program {
             return self.plan.latency.as_ref()?.source_share(id);
         }
@@ -67,15 +68,15 @@ impl Builder<'_> {
         programs.find(|program| program.sources.contains(&id)).map(|known| known.ring.signal_ns)
     }
 
-    /// Returns the name of the node of this number.
+    /// Returns the name of the node with this number.
     fn node_name(&self, number: usize) -> String {
         let names = explain::names(&self.plan.graph);
         let at = self.ids.nodes.iter().position(|known| *known == number);
         at.and_then(|at| names.get(at).cloned()).unwrap_or_default()
     }
 
-    /// Returns the label of a ring: the ends of its edge; for a ring of a replica, its title and
-    /// number.
+    /// Returns the label of a ring: the names of the nodes at both ends of its edge, or for a ring
+    /// of a replica, `title` and the replica's number.
     fn ring_label(&self, number: usize, title: &str) -> String {
         let edge = self.ids.edges.iter().position(|known| *known == number);
         let Some(edge) = edge.and_then(|at| self.plan.graph.edges.get(at)) else {

@@ -1,4 +1,4 @@
-//! The nodes of a space: filters, created with their arguments, and their counters.
+//! Creation of the nodes of a space: filters with their arguments and counters.
 
 use super::builder::{Builder, Draft};
 use crate::described::{counts, describe};
@@ -19,33 +19,33 @@ use runtime::space::select::Wanted;
 use std::sync::Arc;
 
 impl Builder<'_> {
-    /// Returns the number of a node, which stays the same under every plan.
-    pub(super) fn number(&self, id: NodeId) -> usize {
+    /// Returns the number of a node, which stays the same in every later plan of the path.
+    pub(super) fn node_number(&self, id: NodeId) -> usize {
         self.ids.nodes[id.0]
     }
 
-    /// Creates the filter that replaces the filter of a staying node, if the swap replaces it.
-    pub(super) fn renew(
+    /// Creates a new filter for a staying node, if the swap replaces the node's filter.
+    pub(super) fn replacement_filter(
         &self,
         id: NodeId,
         locals: &[Option<Local>],
         draft: &mut Draft,
     ) -> Result<(), BuildError> {
-        if self.again.is_some_and(|again| again.renewed.contains(&self.number(id)))
-            && let Operator::Filter(filter) = self.node(id, locals, None)?.operator
+        if self.again.is_some_and(|again| again.renewed.contains(&self.node_number(id)))
+            && let Operator::Filter(filter) = self.create_node(id, locals, None)?.operator
         {
-            draft.renewed.push((NodeKey::Node(self.number(id)), filter));
+            draft.renewed.push((NodeKey::Node(self.node_number(id)), filter));
         }
         Ok(())
     }
 
     /// Creates a node, and publishes its filter's state if the request asks for it.
-    pub(super) fn new_node(
+    pub(super) fn create_published_node(
         &self,
         id: NodeId,
         locals: &[Option<Local>],
     ) -> Result<Node, BuildError> {
-        let mut node = self.node(id, locals, None)?;
+        let mut node = self.create_node(id, locals, None)?;
         let used = self.plan.graph.node(id).filter();
         // A replay publishes nothing.
         if let (Some(used), false) = (used, matches!(self.extras.record_mode, RecordMode::Play(_)))
@@ -59,15 +59,16 @@ impl Builder<'_> {
         Ok(node)
     }
 
-    /// Returns the placeholder of a node that already runs.
+    /// Returns a placeholder for a node that already runs.
     pub(super) fn placeholder(&self, id: NodeId) -> Node {
         let used = self.plan.graph.node(id).filter();
         let name = used.map_or_else(|| "merge".to_owned(), Use::title);
-        Node::new(name, self.number(id), Operator::Pass, Counts::default())
+        Node::new(name, self.node_number(id), Operator::Pass, Counts::default())
     }
 
-    /// Creates a node, or replica number `copy.0` of `copy.1`. A sink becomes a placeholder.
-    pub(super) fn node(
+    /// Creates a node, or replica number `copy.0` of `copy.1` replicas. Creates a placeholder for a
+    /// sink.
+    pub(super) fn create_node(
         &self,
         id: NodeId,
         locals: &[Option<Local>],
@@ -80,16 +81,21 @@ impl Builder<'_> {
                 let counts = Counts::new(operands::REASONS.len(), 0);
                 let local = |id: NodeId| locals[id.0].unwrap_or_default();
                 let section = if self.has_holding_operand(id) {
-                    let planned = section(body, &|id| (local(id), self.number(id)));
+                    let planned = convert_section(body, &|id| (local(id), self.node_number(id)));
                     Operator::OperandSection(Box::new(OperandSection::new(&planned)))
                 } else {
-                    Operator::Section(Arc::new(section(body, &local)))
+                    Operator::Section(Arc::new(convert_section(body, &local)))
                 };
-                let node = Node::new("boolean", self.number(id), section, counts);
+                let node = Node::new("boolean", self.node_number(id), section, counts);
                 return Ok(Node { reasons: operands::REASONS, ..node });
             }
             Step::Merge => {
-                return Ok(Node::new("merge", self.number(id), Operator::Pass, Counts::default()));
+                return Ok(Node::new(
+                    "merge",
+                    self.node_number(id),
+                    Operator::Pass,
+                    Counts::default(),
+                ));
             }
             Step::Unknown => {
                 return Err(BuildError::Unexpected("an unknown filter was planned".to_owned()));
@@ -104,9 +110,10 @@ impl Builder<'_> {
                     BuildError::Unexpected(format!("`{}` cannot be made", description.name))
                 })?;
                 let arguments = used.arguments.clone().with_classes(self.explicit_classes(id));
-                let arguments = arguments.with_seed(self.extras.record_mode.seed(self.number(id)));
+                let arguments =
+                    arguments.with_seed(self.extras.record_mode.seed(self.node_number(id)));
                 let arguments = arguments.as_fallback(self.is_in_kernel(id));
-                let arguments = arguments.with_numbers(self.numbering(id));
+                let arguments = arguments.with_numbers(self.session_numbers(id));
                 let made = make(&match copy {
                     Some((number, of)) => arguments.for_replica(number, of),
                     None => arguments,
@@ -115,28 +122,29 @@ impl Builder<'_> {
             }
         };
         Ok(describe(
-            Node::new(used.title(), self.number(id), part, counts(description)),
+            Node::new(used.title(), self.node_number(id), part, counts(description)),
             description,
         ))
     }
 
-    /// Returns the session numbers that a filter may use: those in the share of this worker
-    /// process.
-    pub(super) fn numbering(&self, id: NodeId) -> SessionNumbers {
-        let numbers = self.ids.numbering.numbers(self.number(id));
+    /// Returns the session numbers that a filter may use, all of which belong to the share of this
+    /// worker process.
+    pub(super) fn session_numbers(&self, id: NodeId) -> SessionNumbers {
+        let numbers = self.ids.numbering.numbers(self.node_number(id));
         match self.settings.one_of {
             Some((number, of)) => numbers.split(number, of),
             None => numbers,
         }
     }
 
-    /// Returns true if an operand of a section moves the view, holds blocks or creates blocks.
+    /// Returns true if a section has an operand that moves the view, holds blocks or creates
+    /// blocks.
     fn has_holding_operand(&self, section: NodeId) -> bool {
         let operands = self.plan.graph.ids().filter(|(_, node)| node.inside == Some(section));
         operands.filter_map(|(_, node)| node.kind()).any(|kind| !kind.answers_only())
     }
 
-    /// Returns the class ranges that arcs from a node name explicitly.
+    /// Returns the class ranges that the arcs leaving a node name explicitly.
     pub(super) fn explicit_classes(&self, id: NodeId) -> Vec<(u32, u32)> {
         let graph = &self.plan.graph;
         let entered = |edge: &Edge| match &graph.node(edge.to).step {
@@ -151,9 +159,10 @@ impl Builder<'_> {
         named.flat_map(|classes| classes.ranges().to_vec()).collect()
     }
 
-    /// Returns true if all successors of a node accept its output in fragments: their input is
-    /// streams or messages, and long messages arrive in fragments anyway (CONTRACT 6).
-    pub(super) fn takes_fragments(&self, id: NodeId) -> bool {
+    /// Returns true if all successors of a node accept its output in fragments. This is the case if
+    /// their input is streams or messages, because long messages arrive in fragments anyway
+    /// (CONTRACT 6).
+    pub(super) fn accepts_fragments(&self, id: NodeId) -> bool {
         let graph = &self.plan.graph;
         let pieces = |form: &Form| matches!(form, Form::Stream | Form::Message);
         let takes = |edge: &Edge| {
@@ -164,7 +173,8 @@ impl Builder<'_> {
     }
 
     /// Returns true if `-c` counts blocks at this node: a sink, a program without successors, or a
-    /// filter whose report is the output (instead of the sink that the plan adds after the filter).
+    /// filter whose report is the output of the request. In the last case, the sink that the plan
+    /// adds after the filter is not counted.
     pub(super) fn is_counted(&self, id: NodeId) -> bool {
         let Plan { graph, reports, .. } = self.plan;
         let reported = |id: NodeId| graph.inputs(id).any(|edge| reports.contains(&edge.from));
@@ -173,24 +183,24 @@ impl Builder<'_> {
     }
 }
 
-/// Translates the expression of a section; `node` translates each operand.
-fn section<N>(body: &Boolean, node: &dyn Fn(NodeId) -> N) -> Section<N> {
+/// Converts the expression of a section; `node` converts each operand.
+fn convert_section<N>(body: &Boolean, node: &dyn Fn(NodeId) -> N) -> Section<N> {
     let links = |links: &[Link]| -> Vec<(Wanted, Section<N>)> {
-        links.iter().map(|l| (wanted(&l.classes), section(&l.body, node))).collect()
+        links.iter().map(|l| (wanted_classes(&l.classes), convert_section(&l.body, node))).collect()
     };
     match body {
         Boolean::Filter(id) => Section::Filter(node(*id)),
         Boolean::Chain { first, rest } => {
-            let mut steps = vec![(Wanted::All, section(first, node))];
+            let mut steps = vec![(Wanted::All, convert_section(first, node))];
             steps.extend(links(rest));
             Section::Chain(steps)
         }
         Boolean::Any(parts) => Section::Any(links(parts)),
         Boolean::All(parts) => Section::All(links(parts)),
-        Boolean::Not(part) => Section::Not(Box::new(section(part, node))),
+        Boolean::Not(part) => Section::Not(Box::new(convert_section(part, node))),
     }
 }
 
-pub(super) fn wanted(classes: &ClassSet) -> Wanted {
+pub(super) fn wanted_classes(classes: &ClassSet) -> Wanted {
     Wanted::ranges(classes.ranges().to_vec())
 }

@@ -1,5 +1,5 @@
-//! Start of the processes of programs and untrusted filters, with their input and output halves in
-//! two spaces.
+//! Start of the processes of programs and untrusted filters. Each process has an input half and an
+//! output half, in two spaces.
 
 use super::builder::{Builder, Draft, Local};
 use crate::described::counts;
@@ -23,10 +23,10 @@ impl Builder<'_> {
         !begins && self.entry_space(program) == Some(place)
     }
 
-    /// Adds a placeholder for the half of a program in this space: the output half if `gives`, else
-    /// the input half. Returns its node.
+    /// Adds a placeholder for one half of a program to this space: the output half if `gives` is
+    /// true, else the input half. Returns its node.
     pub(super) fn add_half(&self, id: NodeId, used: &Use, gives: bool, draft: &mut Draft) -> Local {
-        let number = self.number(id);
+        let number = self.node_number(id);
         let key = match gives && process_role(&self.plan.graph, id) != ProcessRole::Head {
             true => NodeKey::Given(number),
             false => NodeKey::Node(number),
@@ -37,15 +37,15 @@ impl Builder<'_> {
             (made.reasons, made.counters) = (used.description.reasons, used.description.counters);
         }
         let local = draft.assembly.add_node(made);
-        match self.again.is_some_and(|again| again.keeps(key)) {
+        match self.again.is_some_and(|again| again.is_kept(key)) {
             true => draft.kept.push((local, key)),
             false => draft.programs.push((local, id)),
         }
         local
     }
 
-    /// Starts a program of this part, and replaces the placeholders of its halves.
-    pub(super) fn program(
+    /// Starts a program of this part, and replaces the placeholders of its two halves.
+    pub(super) fn start_part_program(
         &self,
         id: NodeId,
         used: &Use,
@@ -53,7 +53,7 @@ impl Builder<'_> {
     ) -> Result<(), BuildError> {
         let (enters, leaves) = (self.entry_space(id), self.exit_space(id));
         let (Some(enters), Some(leaves)) = (enters, leaves) else { return Ok(()) };
-        if self.again.is_some_and(|again| again.keeps(NodeKey::Node(self.number(id)))) {
+        if self.again.is_some_and(|again| again.is_kept(NodeKey::Node(self.node_number(id)))) {
             return Ok(());
         }
         let outside = self.endpoint_context();
@@ -87,9 +87,9 @@ impl Builder<'_> {
     fn filter_context(&self, id: NodeId) -> FilterContext {
         FilterContext {
             asked: self.explicit_classes(id),
-            seed: self.extras.record_mode.seed(self.number(id)),
-            numbers: self.numbering(id),
-            fragments: self.takes_fragments(id),
+            seed: self.extras.record_mode.seed(self.node_number(id)),
+            numbers: self.session_numbers(id),
+            fragments: self.accepts_fragments(id),
             drives_clock: self.drives_clock,
             epoch: self.epoch,
         }

@@ -1,12 +1,13 @@
 //! Builds new content for running spaces from a new plan: new nodes, rings and sinks, and
 //! placeholders for nodes that stay.
 //!
-//! As in the first build, steps that can fail run in order of the cost of undoing them. Running
-//! elements are not touched: a failure releases the new elements.
+//! As in the first build, steps that can fail run in ascending order of the cost of undoing them.
+//! Running nodes and rings are not touched; a failure only releases the new ones.
 
 use super::PartDrafts;
 use super::builder::{
-    Builder, Draft, Succession, SwapContext, bell, sleeps_on_descriptors, threads,
+    Builder, Draft, ProgramSuccession, SwapContext, create_doorbell, sleeps_on_descriptors,
+    thread_spaces,
 };
 use super::kernel;
 use crate::error::BuildError;
@@ -15,7 +16,7 @@ use crate::numbering::Ids;
 use crate::path::origins::Origins;
 use crate::path::running::{KernelExit, RunningRing, RunningSpace};
 use crate::path::{PathOptions, Settings};
-use crate::pools::intake_for;
+use crate::pools::intake_config_for_length;
 use buffer::pool::PoolConfig;
 use pipeline::plan::Plan;
 use runtime::space::assemble::Assembly;
@@ -24,7 +25,7 @@ use runtime::space::{Space, SpaceParts};
 use std::sync::Arc;
 use sys::memory::Lender;
 
-/// New content for the spaces of a connected part, ready for the hot swap.
+/// New content for the spaces of a connected part, ready for a hot swap.
 #[derive(Debug)]
 pub(crate) struct Prepared {
     /// The spaces of the new plan, in its order.
@@ -32,21 +33,22 @@ pub(crate) struct Prepared {
     pub(crate) rings: Vec<RunningRing>,
     pub(crate) lenders: Vec<Arc<dyn Lender>>,
     pub(crate) kernel_exits: Vec<KernelExit>,
-    pub(crate) successions: Vec<Succession>,
+    pub(crate) successions: Vec<ProgramSuccession>,
 }
 
-/// New content for a space.
+/// New content for one space: nodes, rings and sinks.
 #[derive(Debug)]
 pub(crate) struct PreparedSpace {
     pub(crate) running: RunningSpace,
-    /// The space, if it does not run yet.
+    /// The space itself if it is new; `None` if it already runs.
     pub(crate) fresh: Option<Space>,
     pub(crate) hot_swap: HotSwap,
-    /// True if output of kernel programs enters here, and the swap replaces those programs.
+    /// True if the output of kernel programs enters this space and the swap replaces these
+    /// programs.
     pub(crate) replaces_program: bool,
 }
 
-/// Builds the new elements of a part for another plan.
+/// Builds the new nodes, rings and sinks of a part for another plan.
 pub(crate) fn prepare(
     (plan, ids): (&Plan, &Ids),
     part: usize,
@@ -54,11 +56,11 @@ pub(crate) fn prepare(
     origins: &Origins,
     (settings, extras): (Settings, &PathOptions),
 ) -> Result<Prepared, BuildError> {
-    let spaces = threads(plan, part);
+    let spaces = thread_spaces(plan, part);
     let running = again.part;
     let mut all = Vec::new();
     for space in &spaces {
-        let name = kernel::name(plan, *space);
+        let name = kernel::thread_name(plan, *space);
         let known = running.spaces.iter().find(|known| known.name == name);
         let sleeps_on_descriptors = sleeps_on_descriptors(plan, *space);
         all.push(match known {
@@ -70,7 +72,7 @@ pub(crate) fn prepare(
                 }
                 (Some(known.clone()), Arc::clone(&known.bell))
             }
-            None => (None, Arc::new(bell(plan, *space, &extras.steps)?)),
+            None => (None, Arc::new(create_doorbell(plan, *space, &extras.steps)?)),
         });
     }
     // Kernel programs exist already; their owners install the successors, so no host is needed.
@@ -119,7 +121,7 @@ pub(crate) fn prepare(
             None => {
                 let space = builder.empty(place)?;
                 let (commands, bell) = (space.queue(), Arc::clone(&builder.bells[place]));
-                let running = RunningSpace { name: builder.name(place), commands, bell };
+                let running = RunningSpace { name: builder.space_name(place), commands, bell };
                 (running, Some(space))
             }
         };
@@ -136,17 +138,19 @@ impl Builder<'_> {
         };
         let (nodes, shape) = Assembly::default().finish();
         Ok(Space::new(SpaceParts {
-            name: self.name(place),
+            name: self.space_name(place),
             nodes,
             shape,
-            intakes: vec![self.intake(intake_for(PoolConfig::default().segment))?],
-            work: self.pool(PoolConfig::default())?,
+            intakes: vec![
+                self.create_intake(intake_config_for_length(PoolConfig::default().segment))?,
+            ],
+            work: self.create_pool(PoolConfig::default())?,
             inputs: Vec::new(),
             control: Arc::clone(&self.control),
             bell: Arc::clone(&self.bells[place]),
             clock: again.part.clock,
             epoch: self.epoch,
-            options: self.options(again.part.left.clone(), again.spaces + self.spaces[place]),
+            options: self.space_options(again.part.left.clone(), again.spaces + self.spaces[place]),
         }))
     }
 }

@@ -1,12 +1,12 @@
-//! Replicas of a chain of filters, which share the work of the chain. The first space has the
-//! dispatcher, each of the chain's spaces has a replica, and one space has the join.
+//! Replicas of a chain of filters, which share the work of the chain. The first space contains the
+//! dispatcher, each of the chain's spaces contains a replica, and one space contains the join.
 //!
-//! In: a [`Replicas`] of the plan. Out: nodes in the drafts of its spaces. To the rest of the build
-//! the chain is one node: edges to its first filter lead to the dispatcher, and edges from its last
-//! filter leave the join.
+//! In: a [`Replicas`] of the plan. Out: nodes in the drafts of its spaces. The rest of the build
+//! treats the chain as one node: edges to its first filter lead to the dispatcher, and edges from
+//! its last filter leave the join.
 
 use super::builder::{Builder, Draft, Local};
-use super::nodes::wanted;
+use super::nodes::wanted_classes;
 use super::rings::RingEnds;
 use crate::error::BuildError;
 use buffer::ibuf::EntryColumns;
@@ -26,16 +26,16 @@ use std::sync::Arc;
 /// A replicated chain of filters, with the rings between its spaces until they are placed.
 pub(super) struct ReplicatedChain {
     progress: Arc<ReplicaProgress>,
-    /// Spaces of the replicas, and of the join, as indices among the spaces of the part.
+    /// Spaces of the replicas and of the join, as indices into the spaces of the part.
     places: Vec<usize>,
     join: usize,
-    /// Rings to and from each replica; empty if both ends are in one space.
+    /// Rings from the dispatcher to each replica. The ends are empty if both are in one space.
     to: Vec<RingEnds>,
     from: Vec<RingEnds>,
 }
 
 impl ReplicatedChain {
-    /// Returns the pairs of spaces between which blocks cross, to the replicas and from the
+    /// Returns the pairs of spaces between which blocks cross, first to the replicas, then from the
     /// replicas.
     pub(super) fn crossings(&self) -> impl Iterator<Item = (usize, usize)> {
         let first = self.places.first().copied().unwrap_or(self.join);
@@ -124,7 +124,7 @@ impl Builder<'_> {
                 _ => {}
             }
             if shared.join == place {
-                locals[last.0] = Some(self.join(copied, shared, draft)?);
+                locals[last.0] = Some(self.build_join(copied, shared, draft)?);
             }
         }
         Ok(())
@@ -154,20 +154,20 @@ impl Builder<'_> {
         shared: &mut ReplicatedChain,
         draft: &mut Draft,
     ) -> Result<Local, BuildError> {
-        let planned = copied.nodes.first().map_or(0, |id| self.number(*id));
+        let planned = copied.nodes.first().map_or(0, |id| self.node_number(*id));
         let deal = Dispatcher::new(copied.sharing, Arc::clone(&shared.progress), 0);
         let title = NodeName::ring(RingEnd::Share, &self.chain_name(copied));
         let deal = Node::new(title, planned, Operator::Dispatch(Box::new(deal)), Counts::default());
         let deal = draft.assembly.add_node(deal);
         for copy in 0..shared.places.len() {
             let Some(export) = shared.to[copy].export.take() else {
-                let (head, last) = self.chain(copied, (copy, shared.places.len()), draft)?;
+                let (head, last) = self.build_chain(copied, (copy, shared.places.len()), draft)?;
                 draft.assembly.add_arc(deal, head, Wanted::All, false, NO_EDGE);
                 self.connect_to_join(copied, &mut shared.from[copy], (last, shared.join), draft);
                 continue;
             };
             let edge = export.planned;
-            let title = (RingEnd::To, self.name(shared.places[copy]));
+            let title = (RingEnd::To, self.space_name(shared.places[copy]));
             let out = draft.ring_node(title, planned, Some(export));
             draft.assembly.add_arc(deal, out, Wanted::All, false, edge);
         }
@@ -182,10 +182,10 @@ impl Builder<'_> {
         copy: usize,
         draft: &mut Draft,
     ) -> Result<(), BuildError> {
-        let (head, last) = self.chain(copied, (copy, shared.places.len()), draft)?;
+        let (head, last) = self.build_chain(copied, (copy, shared.places.len()), draft)?;
         if let Some(import) = shared.to[copy].import.take() {
-            let from = self.name(shared.places[0]);
-            let node = self.enter(copied, from, head, import.planned, draft);
+            let from = self.space_name(shared.places[0]);
+            let node = self.build_ring_entry(copied, from, head, import.planned, draft);
             let own =
                 LocalReplica { progress: Arc::clone(&shared.progress), number: copy, near: 0 };
             draft.inputs.push(Input::Replica { node, import, ended: false, own });
@@ -195,13 +195,13 @@ impl Builder<'_> {
     }
 
     /// Builds the join, with the replica in its space if there is one.
-    fn join(
+    fn build_join(
         &self,
         copied: &Replicas,
         shared: &mut ReplicatedChain,
         draft: &mut Draft,
     ) -> Result<Local, BuildError> {
-        let planned = copied.nodes.last().map_or(0, |id| self.number(*id));
+        let planned = copied.nodes.last().map_or(0, |id| self.node_number(*id));
         let title = NodeName::ring(RingEnd::Join, &self.chain_name(copied));
         let mut join =
             Node::new(title, planned, Operator::Pass, Counts::new(0, JOIN_COUNTERS.len()));
@@ -215,13 +215,13 @@ impl Builder<'_> {
         let mut ways = Vec::new();
         for copy in 0..copies {
             if let Some(import) = shared.from[copy].import.take() {
-                let from = self.name(shared.places[copy]);
-                let node = self.enter(copied, from, join, import.planned, draft);
+                let from = self.space_name(shared.places[copy]);
+                let node = self.build_ring_entry(copied, from, join, import.planned, draft);
                 ways.push(ReplicaInput { node, import, entries, own: None });
             } else if let Some(import) = shared.to[copy].import.take() {
-                let (head, last) = self.chain(copied, (copy, copies), draft)?;
-                let from = self.name(shared.places[0]);
-                let node = self.enter(copied, from, head, import.planned, draft);
+                let (head, last) = self.build_chain(copied, (copy, copies), draft)?;
+                let from = self.space_name(shared.places[0]);
+                let node = self.build_ring_entry(copied, from, head, import.planned, draft);
                 draft.assembly.add_arc(last, join, self.output_classes(copied), false, NO_EDGE);
                 let own =
                     LocalReplica { progress: Arc::clone(&shared.progress), number: copy, near: 0 };
@@ -234,7 +234,7 @@ impl Builder<'_> {
     }
 
     /// Builds the filters of one replica; returns the first and the last.
-    fn chain(
+    fn build_chain(
         &self,
         copied: &Replicas,
         (copy, of): (usize, usize),
@@ -243,9 +243,9 @@ impl Builder<'_> {
         let number = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
         let mut locals: Vec<(NodeId, Local)> = Vec::new();
         for id in &copied.nodes {
-            let mut made = self.node(*id, &[], Some((number(copy), number(of))))?;
+            let mut made = self.create_node(*id, &[], Some((number(copy), number(of))))?;
             made.counted = self.is_counted(*id);
-            made.fragments = self.takes_fragments(*id);
+            made.fragments = self.accepts_fragments(*id);
             made.copied = true;
             locals.push((*id, draft.assembly.add_node(made)));
         }
@@ -254,7 +254,7 @@ impl Builder<'_> {
             let edges = self.plan.graph.edges.iter().enumerate();
             for (at, edge) in edges.filter(|(_, edge)| edge.from == *near && edge.to == *far) {
                 let number = self.ids.edges[at];
-                draft.assembly.add_arc(*from, *to, wanted(&edge.classes), false, number);
+                draft.assembly.add_arc(*from, *to, wanted_classes(&edge.classes), false, number);
             }
         }
         match (locals.first(), locals.last()) {
@@ -273,20 +273,20 @@ impl Builder<'_> {
     ) {
         let Some(export) = ring.export.take() else { return };
         let edge = export.planned;
-        let planned = copied.nodes.last().map_or(0, |id| self.number(*id));
-        let out = draft.ring_node((RingEnd::To, self.name(join)), planned, Some(export));
+        let planned = copied.nodes.last().map_or(0, |id| self.node_number(*id));
+        let out = draft.ring_node((RingEnd::To, self.space_name(join)), planned, Some(export));
         draft.assembly.add_arc(last, out, self.output_classes(copied), false, edge);
     }
 
-    /// Returns the union of the classes that the edges out of a chain select.
+    /// Returns the union of all classes that are selected by the edges out of a chain.
     fn output_classes(&self, copied: &Replicas) -> Wanted {
         let last = copied.nodes.last().copied();
         let edges = self.plan.graph.edges.iter().filter(|edge| Some(edge.from) == last);
-        wanted(&ClassSet::all_of(edges.map(|edge| &edge.classes)))
+        wanted_classes(&ClassSet::all_of(edges.map(|edge| &edge.classes)))
     }
 
-    /// Builds the node at which a ring enters the space, connected to `to`.
-    fn enter(
+    /// Builds the node at which a ring enters the space, and connects it to `to`.
+    fn build_ring_entry(
         &self,
         copied: &Replicas,
         from: String,
@@ -294,7 +294,7 @@ impl Builder<'_> {
         edge: usize,
         draft: &mut Draft,
     ) -> Local {
-        let planned = copied.nodes.first().map_or(0, |id| self.number(*id));
+        let planned = copied.nodes.first().map_or(0, |id| self.node_number(*id));
         let enter = draft.ring_node((RingEnd::From, from), planned, None);
         draft.assembly.add_arc(enter, to, Wanted::All, false, edge);
         enter
@@ -306,5 +306,5 @@ impl Builder<'_> {
     }
 }
 
-/// Number of an arc that is neither an edge of the graph nor a ring.
+/// Number of an arc that is neither an edge of the graph nor part of a ring.
 const NO_EDGE: usize = usize::MAX;

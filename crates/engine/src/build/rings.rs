@@ -2,7 +2,7 @@
 //! which spaces sleep.
 
 use super::builder::{Builder, Draft, Local};
-use super::nodes::wanted;
+use super::nodes::wanted_classes;
 use crate::error::BuildError;
 use crate::path::running::RunningRing;
 use crate::record::RecordMode;
@@ -21,20 +21,21 @@ use runtime::space::select::Wanted;
 use std::sync::Arc;
 use sys::steps::Resource;
 
-/// The ends of a ring, until they are placed at two nodes.
+/// A ring whose ends have not both been placed at nodes yet.
 ///
 /// All edges from one space to one node share a ring, in which their blocks keep their order.
 pub(super) struct PendingRing {
     pub(super) edges: Vec<usize>,
     ends: RingEnds,
-    /// For a ring that already runs, its number, and true once its reading end has been placed;
-    /// `None` for a new ring.
+    /// Number of the ring if it already runs, with a flag that is true once its reading end has
+    /// been placed; `None` for a new ring.
     kept: Option<(usize, bool)>,
-    /// The node in the writing space at which the edges merge, once built.
+    /// The node in the writing space at which the edges of the ring merge; `None` until it is
+    /// built.
     enter: Option<Local>,
 }
 
-/// The two ends of a ring, until each is placed.
+/// The writing end and the reading end of a ring; each is taken out when it is placed.
 #[derive(Default)]
 pub(super) struct RingEnds {
     pub(super) export: Option<Export>,
@@ -43,7 +44,7 @@ pub(super) struct RingEnds {
 
 impl PendingRing {
     /// Returns the ends of a ring that already runs.
-    fn kept(edge: usize, number: usize) -> Self {
+    fn of_running_ring(edge: usize, number: usize) -> Self {
         let kept = Some((number, false));
         Self { edges: vec![edge], ends: RingEnds::default(), kept, enter: None }
     }
@@ -67,7 +68,7 @@ impl Draft {
 }
 
 impl Builder<'_> {
-    /// Builds the rings between the spaces of this part, and finds the rings that already run.
+    /// Builds the rings between the spaces of this part, and looks up the rings that already run.
     pub(super) fn build_rings(&self) -> Result<Vec<PendingRing>, BuildError> {
         let edges = &self.plan.graph.edges;
         let mut rings: Vec<PendingRing> = Vec::new();
@@ -88,11 +89,11 @@ impl Builder<'_> {
                 Some(ends) => ends.edges.push(index),
                 None => {
                     let known = self.again.and_then(|again| {
-                        let wanted = self.wanted_ring(index, near, far, ring.stride);
+                        let wanted = self.required_ring(index, near, far, ring.stride);
                         again.part.rings.iter().find(|known| known.is_same(&wanted))
                     });
                     rings.push(match known {
-                        Some(known) => PendingRing::kept(index, known.number),
+                        Some(known) => PendingRing::of_running_ring(index, known.number),
                         None => self.ring(index, ring, (near, far))?,
                     });
                 }
@@ -101,20 +102,20 @@ impl Builder<'_> {
         Ok(rings)
     }
 
-    /// Returns the description of the ring that this edge needs, by numbers that do not change with
-    /// the plan.
-    fn wanted_ring(&self, edge: usize, near: usize, far: usize, stride: usize) -> RunningRing {
+    /// Returns the description of the ring that this edge needs. The description uses numbers that
+    /// stay the same in every plan.
+    fn required_ring(&self, edge: usize, near: usize, far: usize, stride: usize) -> RunningRing {
         RunningRing {
             number: self.ids.edges[edge],
-            near: self.name(near),
-            far: self.name(far),
-            to: self.number(self.plan.graph.edges[edge].to),
+            near: self.space_name(near),
+            far: self.space_name(far),
+            to: self.node_number(self.plan.graph.edges[edge].to),
             stride,
-            marks: matches!(self.lanes(edge, stride), EntryColumns::Marks),
+            marks: matches!(self.metadata_columns(edge, stride), EntryColumns::Marks),
         }
     }
 
-    /// Returns the description of a ring for the running state.
+    /// Returns the description of a ring, for the running state of the path.
     pub(super) fn running_ring(&self, ends: &PendingRing) -> RunningRing {
         let first = ends.edges[0];
         let edge = &self.plan.graph.edges[first];
@@ -123,12 +124,12 @@ impl Builder<'_> {
             PlannedEdge::Ring(ring) => ring.stride,
             _ => 0,
         };
-        let ring = self.wanted_ring(first, near.unwrap_or(0), far.unwrap_or(0), stride);
+        let ring = self.required_ring(first, near.unwrap_or(0), far.unwrap_or(0), stride);
         RunningRing { number: ends.kept.map_or(ring.number, |(number, _)| number), ..ring }
     }
 
     /// Returns the metadata columns that a ring for this edge carries.
-    fn lanes(&self, edge: usize, stride: usize) -> EntryColumns {
+    fn metadata_columns(&self, edge: usize, stride: usize) -> EntryColumns {
         match stride {
             _ if self.is_in_kernel(self.plan.graph.edges[edge].from) => EntryColumns::Marks,
             16 => EntryColumns::Pointer,
@@ -143,7 +144,7 @@ impl Builder<'_> {
         ring: &RingPlan,
         (near, far): (usize, usize),
     ) -> Result<PendingRing, BuildError> {
-        let lanes = self.lanes(edge, ring.stride);
+        let lanes = self.metadata_columns(edge, ring.stride);
         // A replaying space reads its inputs in the recorded order, while its other rings fill up.
         let (entries, entries_min) = match self.extras.record_mode {
             RecordMode::Play(_) => (ring.entries.max(REPLAY_ENTRIES_MIN), usize::MAX),
@@ -182,7 +183,8 @@ impl Builder<'_> {
         Ok(RingEnds { export: Some(export), import })
     }
 
-    /// Connects the nodes of a space to each other, and the nodes at its border to the rings.
+    /// Connects the nodes of a space to each other, and connects nodes with neighbors in other
+    /// spaces to rings.
     pub(super) fn connect_nodes(
         &self,
         place: usize,
@@ -195,7 +197,7 @@ impl Builder<'_> {
             if self.is_within_replicas(index) {
                 continue;
             }
-            let wanted = wanted(&edge.classes);
+            let wanted = wanted_classes(&edge.classes);
             let number = self.ids.edges[index];
             let ring = rings.iter_mut().find(|ends| ends.edges.contains(&index));
             // A program has one half in this space, which may be the other half.
@@ -221,9 +223,9 @@ impl Builder<'_> {
                     if kept.is_none() && import.is_none() {
                         continue;
                     }
-                    let from = self.exit_space(edge.from).map(|place| self.name(place));
+                    let from = self.exit_space(edge.from).map(|place| self.space_name(place));
                     let title = (RingEnd::From, from.unwrap_or_default());
-                    let enter = draft.ring_node(title, self.number(edge.to), None);
+                    let enter = draft.ring_node(title, self.node_number(edge.to), None);
                     draft.assembly.add_arc(enter, to, Wanted::All, false, number);
                     draft.kept.extend(kept.map(|number| (enter, NodeKey::Import(number))));
                     let ring = |import| Input::Ring { node: enter, import, ended: false };
@@ -235,8 +237,8 @@ impl Builder<'_> {
         self.arcs_out_of_kernel(place, locals, draft, rings)
     }
 
-    /// Returns the node at which an edge of the graph leaves this space over a ring; adds the node
-    /// on the first call for the ring.
+    /// Returns the node at which an edge of the graph leaves this space over a ring. The first call
+    /// for a ring adds the node.
     pub(super) fn ring_exit(
         &self,
         draft: &mut Draft,
@@ -247,9 +249,9 @@ impl Builder<'_> {
         let kept = ends.kept.filter(|_| ends.enter.is_none()).map(|(number, _)| number);
         if export.is_some() || kept.is_some() {
             let edge = &self.plan.graph.edges[edge];
-            let to = self.entry_space(edge.to).map(|place| self.name(place));
+            let to = self.entry_space(edge.to).map(|place| self.space_name(place));
             let title = (RingEnd::To, to.unwrap_or_default());
-            let out = draft.ring_node(title, self.number(edge.from), export);
+            let out = draft.ring_node(title, self.node_number(edge.from), export);
             draft.kept.extend(kept.map(|number| (out, NodeKey::Export(number))));
             ends.enter = Some(out);
         }

@@ -1,17 +1,17 @@
-//! Bounds on the notification thresholds of rings between spaces, which apply in addition to the
-//! plan's thresholds because the plan does not know the block lengths of a source.
+//! Upper bounds on the notification thresholds of rings between spaces. They apply in addition to
+//! the plan's thresholds, because the plan does not know the block lengths of a source.
 
 use super::builder::{Builder, Draft};
 use super::replicas::ReplicatedChain;
-use crate::pools::intake_of;
+use crate::pools::intake_config;
 use buffer::pool::PoolConfig;
 use runtime::space::assemble::Assembly;
 use runtime::space::node::Operator;
 
 impl Builder<'_> {
     /// Limits each ring's notification threshold to the blocks that fill half of the smallest
-    /// upstream dbuf, so that blocks of which the reader has not been notified never exhaust a
-    /// pool. [SL §6.2]
+    /// upstream dbuf, so that a pool is never exhausted by blocks of which the reader has not been
+    /// notified. [SL §6.2]
     pub(super) fn bound_signals(&self, drafts: &mut [Draft], shared: &[ReplicatedChain]) {
         let mut bounds: Vec<u64> =
             drafts.iter().map(|draft| blocks_in_half_intake(&draft.assembly)).collect();
@@ -36,9 +36,10 @@ impl Builder<'_> {
     }
 }
 
-/// Returns the number of maximum-length blocks from a space's sources that fill half of its intake.
+/// Returns the number of blocks that fill half of a space's intake, assuming blocks of maximum
+/// length.
 fn blocks_in_half_intake(assembly: &Assembly) -> u64 {
-    let PoolConfig { segment, segments } = intake_of(assembly.nodes());
+    let PoolConfig { segment, segments } = intake_config(assembly.nodes());
     let sources = assembly.nodes().iter().filter_map(|node| match &node.operator {
         Operator::Source(part) => Some(part.properties.block_max),
         _ => None,

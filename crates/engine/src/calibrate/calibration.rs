@@ -1,4 +1,4 @@
-//! The figures of a calibration, and the minimum over rounds.
+//! The result of a calibration, with helpers that keep the minimum over several rounds.
 
 use pipeline::plan::{Costs, FilterCost};
 use std::error::Error;
@@ -6,9 +6,9 @@ use std::error::Error;
 /// The result of a calibration.
 #[derive(Clone, Debug)]
 pub struct Calibration {
-    /// The cost table; figures that could not be measured have their built-in values.
+    /// The cost table. Figures that could not be measured keep their built-in values.
     pub costs: Costs,
-    /// Figures that could not be measured, with the reasons.
+    /// Names of the figures that could not be measured, with the reasons.
     pub missing: Vec<(String, String)>,
 }
 
@@ -17,40 +17,49 @@ pub(super) type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>
 
 impl Calibration {
     /// Records a cost in ns, or the reason why it is missing.
-    pub(super) fn note(&mut self, name: &str, measured: Result<f64>) {
+    pub(super) fn record_cost(&mut self, name: &str, measured: Result<f64>) {
         match measured {
             Ok(ns) => {
                 self.costs.set(name, ns);
             }
-            Err(why) => self.note_missing(&[name], &*why),
+            Err(why) => self.record_missing(&[name], &*why),
         }
     }
 
     /// Records the cost of a filter in ns per block and per byte, or the reason why it is missing.
-    pub(super) fn note_filter(&mut self, name: &str, kernel: bool, measured: Result<(f64, f64)>) {
+    /// `kernel` is true for the filter's kernel twin.
+    pub(super) fn record_filter_cost(
+        &mut self,
+        name: &str,
+        kernel: bool,
+        measured: Result<(f64, f64)>,
+    ) {
         let place = if kernel { "the kernel" } else { "a thread" };
         match measured {
             Ok((block, byte)) => {
                 self.costs.set_filter(FilterCost { filter: name.to_owned(), kernel, block, byte });
             }
-            Err(why) => self.note_missing(&[&format!("{name} in {place}")], &*why),
+            Err(why) => self.record_missing(&[&format!("{name} in {place}")], &*why),
         }
     }
 
-    /// Records the reason why the figures of these names are missing.
-    pub(super) fn note_missing(&mut self, names: &[&str], why: &dyn Error) {
+    /// Records the reason why the figures with these names are missing.
+    pub(super) fn record_missing(&mut self, names: &[&str], why: &dyn Error) {
         let missing = |name: &&str| ((*name).to_owned(), why.to_string());
         self.missing.extend(names.iter().map(missing));
     }
 }
 
 /// Repeats a measurement `rounds` times, and returns the minimum.
-pub(super) fn best(rounds: usize, mut measure: impl FnMut() -> Result<f64>) -> Result<f64> {
+pub(super) fn min_of_rounds(
+    rounds: usize,
+    mut measure: impl FnMut() -> Result<f64>,
+) -> Result<f64> {
     (0..rounds).try_fold(f64::INFINITY, |best, _| Ok(best.min(measure()?)))
 }
 
-/// Returns the minimum time per call in ns, over several rounds.
-pub(super) fn least(rounds: usize, calls: u32, mut work: impl FnMut(u32)) -> f64 {
+/// Returns the minimum time per call in ns, over several rounds of `calls` calls each.
+pub(super) fn min_call_ns(rounds: usize, calls: u32, mut work: impl FnMut(u32)) -> f64 {
     let round = |_| {
         let begin = sys::clock::monotonic();
         work(calls);

@@ -13,11 +13,12 @@ use sys::eventfd::EventFd;
 use wire::address::Mac;
 use wire::emit::udp_frame;
 
-/// Processor time per [`IDLE_WINDOW`] below which all threads count as idle, in ns. A window is
-/// long enough to see every thread, because a kernel ring with few blocks notifies within a
-/// millisecond.
+/// Processor time per [`IDLE_WINDOW`], in ns, below which all threads count as idle.
+///
+/// The window is long enough for every thread to run in it, because a kernel ring with few blocks
+/// notifies its reader within a millisecond.
 const IDLE_NS: u64 = 50_000;
-/// Interval between two checks whether all threads are idle.
+/// Interval between two checks that all threads are idle.
 const IDLE_WINDOW: Duration = Duration::from_millis(4);
 /// Maximum number of checks before the wait for idle threads ends.
 const CHECKS_MAX: u32 = 250;
@@ -25,9 +26,9 @@ const CHECKS_MAX: u32 = 250;
 /// Length of a frame in bytes.
 pub(super) const FRAME_BYTES: usize = 128;
 
-/// Returns a frame with a datagram to port 53, which has the headers that most filters read.
-/// `destination` is the last byte of the destination's hardware address.
-pub(super) fn datagram(destination: u8) -> Vec<u8> {
+/// Returns a frame with a datagram to port 53, so that most filters find the headers that they
+/// read. `destination` is the last byte of the destination's hardware address.
+pub(super) fn datagram_frame(destination: u8) -> Vec<u8> {
     let hardware = (Mac([2, 0, 0, 0, 0, 2]), Mac([2, 0, 0, 0, 0, destination]));
     let (source, target) = (Ipv4Addr::new(198, 18, 0, 1), Ipv4Addr::new(198, 19, 0, 1));
     let ends = (SocketAddrV4::new(source, 40_000), SocketAddrV4::new(target, 53));
@@ -36,7 +37,7 @@ pub(super) fn datagram(destination: u8) -> Vec<u8> {
 
 /// Runs the command `ip` in the network namespace of this thread; blocks until it exits. Fails with
 /// a message if the command is missing or fails.
-pub(super) fn ip(words: &[&str]) -> Result<()> {
+pub(super) fn run_ip_command(words: &[&str]) -> Result<()> {
     let mut command = Command::new("ip");
     command.args(words).stdin(Stdio::null()).stderr(Stdio::null());
     let done = command.status().map_err(|error| format!("cannot run ip: {error}"))?;
@@ -46,9 +47,9 @@ pub(super) fn ip(words: &[&str]) -> Result<()> {
     }
 }
 
-/// Returns the processor time of this process per frame in ns, measured from before `send` until
-/// all threads are idle.
-pub(super) fn spent(count: u32, send: impl FnOnce()) -> f64 {
+/// Calls `send`, which sends `count` frames, and waits until all threads are idle. Returns the
+/// processor time that this process used, per frame, in ns.
+pub(super) fn measure_processor_ns(count: u32, send: impl FnOnce()) -> f64 {
     let begin = sys::clock::process();
     send();
     let mut now = sys::clock::process();
@@ -86,7 +87,7 @@ pub(super) fn measure_while_running(line: &str, send: &dyn Fn() -> f64) -> Resul
     })
 }
 
-/// Parses and plans a request. Fails with its mistakes.
+/// Parses and plans a request. Returns the mistakes of the request as the error.
 pub(super) fn plan_request(
     line: &str,
     registry: &MachineRegistry,
@@ -101,8 +102,8 @@ pub(super) fn plan_request(
 
 /// Brings the interface `lo` up. Returns a socket that sends datagrams over `lo`, and the socket
 /// that receives them.
-pub(super) fn datagrams() -> Result<(UdpSocket, UdpSocket)> {
-    ip(&["link", "set", "lo", "up"])?;
+pub(super) fn open_datagram_sockets() -> Result<(UdpSocket, UdpSocket)> {
+    run_ip_command(&["link", "set", "lo", "up"])?;
     let target = UdpSocket::bind("127.0.0.1:0")?;
     let sender = UdpSocket::bind("127.0.0.1:0")?;
     sender.connect(target.local_addr()?)?;

@@ -1,18 +1,19 @@
-//! Costs on this machine: measured once, persisted, and read at every start.
+//! Calibration: measures the costs of filters and transfers on this machine once, for all later
+//! runs.
 //!
-//! In: the machine. Out: a cost table for the planner, and the figures that could not be measured,
-//! with the reasons. [SL §7.1; CONTRACT 27]
+//! Input: the machine. Output: a cost table for the planner, and the figures that could not be
+//! measured, with the reasons. [SL §7.1; CONTRACT 27]
 //!
 //! - [`user`]: every filter in a thread, on bundled frames;
 //! - [`twins`]: every twin in the kernel, by test runs;
 //! - [`transfer`]: rings, copies, wake-ups;
 //! - [`taps`]: a frame at a packet socket, at a program, and when it is copied out of the kernel;
-//! - [`redirect`]: a frame that is redirected, or leaves by another interface;
+//! - [`redirect`]: a frame that is redirected to a socket or leaves through another interface;
 //! - [`load`](mod@load): whole requests under load, for `taps` and `redirect`;
-//! - [`stored`]: the file.
+//! - [`stored`]: the file that keeps the cost table.
 //!
-//! Each figure is the minimum over several rounds, because other load on the machine can only add
-//! to it. A difference between two requests is the median over rounds that run both.
+//! Each figure is the minimum over several rounds, because other load on the machine can only
+//! increase it. A difference between two requests is the median over rounds that run both.
 
 mod calibration;
 mod load;
@@ -28,8 +29,8 @@ pub use stored::{StoredCosts, load, path, state_directory};
 
 use pipeline::plan::{COSTS_VERSION, Costs};
 
-/// Measures all costs, which takes seconds. Calls `told` with the name of each step before the
-/// step. Blocks.
+/// Measures all costs, which takes seconds. Calls `told` with the name of each step before that
+/// step begins. Blocks.
 pub fn calibrate(told: &dyn Fn(&str)) -> Calibration {
     let costs = Costs { version: COSTS_VERSION, ..Costs::default() };
     let mut calibration = Calibration { costs, missing: Vec::new() };

@@ -1,13 +1,17 @@
-//! Costs of a frame that is redirected from the host, or that leaves by another interface.
+//! Costs of a frame that is redirected to a socket, or that leaves through another interface.
 //!
-//! Frames cross a veth pair in a network namespace created for it. Requests receive the frames that
-//! arrive at one end; requests forward frames from the loopback interface to the other end. A cost
-//! is the additional processor time per frame, compared with a frame that nothing receives. A
-//! redirected frame may have a negative cost, because the host's stack skips it. The figures cover
-//! only programs and sockets, not the work of a network card.
+//! The measurement creates a network namespace with a veth pair. Some requests receive the frames
+//! that arrive at one end of the pair; others forward frames from the loopback interface to the
+//! pair. A cost is the additional processor time per frame, compared with a frame that nothing
+//! receives. The cost of a redirected frame may be negative, because the host's network stack does
+//! not process the frame. The figures cover only programs and sockets, not the work of a network
+//! card.
 
 use super::calibration::{Calibration, Result};
-use super::load::{FRAME_BYTES, datagram, datagrams, ip, measure_while_running, spent};
+use super::load::{
+    FRAME_BYTES, datagram_frame, measure_processor_ns, measure_while_running,
+    open_datagram_sockets, run_ip_command,
+};
 use pipeline::plan::FilterCost;
 use std::cell::RefCell;
 use sys::net::RouteSocket;
@@ -15,9 +19,9 @@ use sys::packet::{PacketSender, Qdisc};
 
 /// Name of the end of the veth pair at which requests receive frames.
 const NEAR_END: &str = "calibrate0";
-/// Name of the end of the veth pair from which frames are forwarded no further.
+/// Name of the other end of the veth pair, where forwarded frames end.
 const FAR_END: &str = "calibrate1";
-/// Number of rounds, of which the median counts.
+/// Number of rounds, of which the median is used.
 const ROUNDS: usize = 8;
 /// Number of frames sent per round, fewer than an AF_XDP socket can hold.
 const ROUND_FRAMES: usize = 1_024;
@@ -28,13 +32,14 @@ const CALL_FRAMES: usize = 32;
 pub(super) fn measure(calibration: &mut Calibration) {
     match sys::net::run_in_new(measure_costs).map_err(Into::into).and_then(|figures| figures) {
         Ok(figures) => figures.note(calibration),
-        Err(why) => calibration.note_missing(&["take", "xsk", "led", "redirect"], &*why),
+        Err(why) => calibration.record_missing(&["take", "xsk", "led", "redirect"], &*why),
     }
 }
 
-/// Costs of a frame in ns, by the request that receives it. The first three exclude the cost of
-/// sending a frame that nothing receives; the others include the cost of sending the frame over
-/// `lo`.
+/// Costs of a frame in ns, depending on the request that receives it.
+///
+/// The first three exclude the cost of sending a frame that nothing receives. The others include
+/// the cost of sending the frame over `lo`.
 struct CableCosts {
     /// A program drops the frame.
     dropped: f64,
@@ -42,7 +47,7 @@ struct CableCosts {
     socket: f64,
     /// A program redirects the frame to a socket; a thread drops it.
     redirected: f64,
-    /// A program copies the frame out.
+    /// A program copies the frame to user space.
     copied_out: f64,
     sent: f64,
     thread: f64,
@@ -50,24 +55,24 @@ struct CableCosts {
 }
 
 fn measure_costs() -> Result<CableCosts> {
-    ip(&["link", "add", NEAR_END, "type", "veth", "peer", "name", FAR_END])?;
-    ip(&["link", "set", NEAR_END, "up"])?;
-    ip(&["link", "set", FAR_END, "up"])?;
+    run_ip_command(&["link", "add", NEAR_END, "type", "veth", "peer", "name", FAR_END])?;
+    run_ip_command(&["link", "set", NEAR_END, "up"])?;
+    run_ip_command(&["link", "set", FAR_END, "up"])?;
     let index = RouteSocket::open().and_then(|links| links.by_name(NEAR_END))?.index;
     let sender = RefCell::new(PacketSender::open(index, Qdisc::Bypass)?);
     // The address of no host, so that the kernel's stack drops the frame.
-    let frame = datagram(9);
+    let frame = datagram_frame(9);
     let over = || {
         let calls = [frame.as_slice(); CALL_FRAMES];
-        spent(ROUND_FRAMES as u32, || {
+        measure_processor_ns(ROUND_FRAMES as u32, || {
             for _ in 0..ROUND_FRAMES / CALL_FRAMES {
                 let _ = sender.borrow_mut().send(&calls);
             }
         })
     };
-    let (datagrams, _target) = datagrams()?;
+    let (datagrams, _target) = open_datagram_sockets()?;
     let around = || {
-        spent(ROUND_FRAMES as u32, || {
+        measure_processor_ns(ROUND_FRAMES as u32, || {
             (0..ROUND_FRAMES).for_each(|_| drop(datagrams.send(&[0; FRAME_BYTES])))
         })
     };

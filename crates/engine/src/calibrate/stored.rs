@@ -1,7 +1,8 @@
 //! The persisted cost table: the file `costs` in the user's state directory.
 //!
-//! It records the time and the machine of the measurement. A table of another kernel or processor
-//! is not used. A malformed file is reported, and the built-in table is used.
+//! The file also records the time of the measurement and the machine. A table from another kernel
+//! or processor is not used. If the file is malformed, this is reported, and the built-in table is
+//! used.
 
 use pipeline::plan::Costs;
 use std::fs;
@@ -9,18 +10,18 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 /// The first line of the file.
-const HEAD: &str = "streamline costs of a machine";
+const HEADER_LINE: &str = "streamline costs of a machine";
 /// Maximum size of the file in bytes.
 const BYTES_MAX: u64 = 4 << 20;
 
 /// A persisted cost table.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StoredCosts {
-    /// Time of measurement, in seconds since 1970.
+    /// Time of the measurement, in seconds since 1970.
     pub measured: u64,
-    /// The kernel release on which it was measured.
+    /// The kernel release of the measured machine.
     pub release: String,
-    /// The model of the processor.
+    /// The processor model of the measured machine.
     pub processor: String,
     /// The table.
     pub costs: Costs,
@@ -37,7 +38,7 @@ pub fn state_directory() -> Option<PathBuf> {
     Some(base.join("streamline"))
 }
 
-/// Returns the path of the table in a directory.
+/// Returns the path of the cost table in this state directory.
 #[must_use]
 pub fn path(directory: &Path) -> PathBuf {
     directory.join("costs")
@@ -64,17 +65,17 @@ pub fn load(directory: &Path) -> Result<Option<StoredCosts>, String> {
 }
 
 impl StoredCosts {
-    /// Creates a table with the current time and this machine.
+    /// Creates a table of these costs, with the current time and this machine.
     #[must_use]
-    pub fn now(costs: Costs) -> Self {
+    pub fn measured_now(costs: Costs) -> Self {
         let measured = sys::clock::real() / 1_000_000_000;
         let release = sys::machine::Machine::detect().release;
         Self { measured, release, processor: processor(), costs }
     }
 
-    /// Fails if the table was measured with another kernel or on another processor; the error names
+    /// Fails if the table was measured with another kernel or on another processor. The error names
     /// both.
-    pub fn is_of_this_machine(&self) -> Result<(), String> {
+    pub fn check_machine(&self) -> Result<(), String> {
         let (release, processor) = (sys::machine::Machine::detect().release, processor());
         match self.release == release && self.processor == processor {
             true => Ok(()),
@@ -82,7 +83,7 @@ impl StoredCosts {
         }
     }
 
-    /// Formats the age of the table, such as `just now`.
+    /// Formats the age of the table, such as `just now` or a number of days.
     #[must_use]
     pub fn age(&self) -> String {
         let now = sys::clock::real() / 1_000_000_000;
@@ -94,14 +95,14 @@ impl StoredCosts {
         }
     }
 
-    /// Writes the table to this directory, atomically, and returns the path of the file.
+    /// Writes the table to a file in this directory, atomically. Returns the path of the file.
     pub fn store(&self, directory: &Path) -> Result<PathBuf, String> {
         let path = path(directory);
         let why = |error: std::io::Error| format!("cannot write {}: {error}", path.display());
         fs::create_dir_all(directory).map_err(why)?;
         let new = directory.join(format!("costs.{}", std::process::id()));
         let mut file = fs::File::create(&new).map_err(why)?;
-        let written = file.write_all(self.text().as_bytes()).and_then(|()| file.sync_all());
+        let written = file.write_all(self.to_text().as_bytes()).and_then(|()| file.sync_all());
         let moved = written.and_then(|()| fs::rename(&new, &path));
         if moved.is_err() {
             let _ = fs::remove_file(&new);
@@ -109,10 +110,12 @@ impl StoredCosts {
         moved.map(|()| path.clone()).map_err(why)
     }
 
-    fn text(&self) -> String {
+    fn to_text(&self) -> String {
         let Self { measured, release, processor, costs } = self;
         let costs = costs.text();
-        format!("{HEAD}\nmeasured {measured}\nkernel {release}\nprocessor {processor}\n{costs}")
+        format!(
+            "{HEADER_LINE}\nmeasured {measured}\nkernel {release}\nprocessor {processor}\n{costs}"
+        )
     }
 
     fn parse(text: &str) -> Result<Self, String> {
@@ -121,7 +124,7 @@ impl StoredCosts {
             let line = parts.next().and_then(|line| line.strip_prefix(word));
             line.ok_or_else(|| format!("no line `{}`", word.trim()))
         };
-        line(HEAD)?;
+        line(HEADER_LINE)?;
         let measured = line("measured ")?.parse().map_err(|_| "no time".to_owned())?;
         let (release, processor) = (line("kernel ")?.to_owned(), line("processor ")?.to_owned());
         let costs = Costs::parse(line("")?)?;
@@ -148,16 +151,18 @@ mod tests {
         let directory =
             std::env::temp_dir().join(format!("streamline-kept-{}", std::process::id()));
         assert_eq!(load(&directory), Ok(None));
-        let mut kept =
-            StoredCosts::now(Costs { version: pipeline::plan::COSTS_VERSION, ..Costs::default() });
+        let mut kept = StoredCosts::measured_now(Costs {
+            version: pipeline::plan::COSTS_VERSION,
+            ..Costs::default()
+        });
         kept.costs.call = 1.5;
         let path = kept.store(&directory).unwrap();
         assert_eq!(path, directory.join("costs"));
         let found = load(&directory).unwrap().unwrap();
         assert_eq!(found, kept);
-        assert!(found.is_of_this_machine().is_ok() && found.age() == "just now");
+        assert!(found.check_machine().is_ok() && found.age() == "just now");
         let there = StoredCosts { release: "4.0".to_owned(), ..kept };
-        assert!(there.is_of_this_machine().is_err());
+        assert!(there.check_machine().is_err());
         fs::write(&path, "something else\n").unwrap();
         assert!(load(&directory).unwrap_err().contains("no line `streamline costs"));
         fs::remove_dir_all(&directory).unwrap();

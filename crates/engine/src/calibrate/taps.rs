@@ -1,67 +1,71 @@
-//! Costs of a frame at its entry: at a packet socket, at a program, and when it is copied out of
-//! the kernel.
+//! Costs of a frame on entry: at a packet socket, at a kernel program, and for the copy to user
+//! space.
 //!
 //! Frames cross the loopback interface of a network namespace created for the measurement. A cost
 //! is the additional processor time per frame. Whole requests run there, so that the figures
-//! include transfers between processors: for a packet socket or a kernel ring that one thread both
-//! writes and reads, the cost would be less than half. Twins are also cheaper in a loop of test
-//! runs, with all caches warm. Their additional cost between single frames is measured once, with a
-//! request of several twins; another request measures the cost of finding the headers there. Both
-//! requests copy their frames out, as does the request that they are compared with: the copy then
-//! touches the same bytes of a frame as the header search, and costs common to all programs cancel.
-//! The requests alternate, and the median over the rounds counts, since a disturbance affects all
-//! of them. If no namespace can be created, or `ip` is missing, these figures keep their built-in
-//! values, or those of the test runs.
+//! include transfers between processors: if one thread both wrote and read a packet socket or a
+//! kernel ring, the measured cost would be less than half. Twins are also cheaper in a loop of test
+//! runs, with all caches warm. For single frames, their additional cost is measured once, with a
+//! request of several twins. Another request measures the cost of finding the headers. Both
+//! requests copy their frames to user space, and so does the request to which they are compared.
+//! The copy touches the same bytes of a frame as the header search, so costs common to all programs
+//! cancel. The requests alternate, and the median over the rounds counts, since a disturbance
+//! affects all of them. If no namespace can be created, or `ip` is missing, these figures keep
+//! their built-in values, or those of the test runs.
 
-use super::calibration::{Calibration, Result, best, least};
-use super::load::{datagrams, measure_while_running, spent};
-use super::twins::{self, empty_program_ns, program};
+use super::calibration::{Calibration, Result, min_call_ns, min_of_rounds};
+use super::load::{measure_processor_ns, measure_while_running, open_datagram_sockets};
+use super::twins::{self, empty_program_ns, load_program};
 use ebpf::insn::{Helper, Insn, R0, R1, R2, R3, R4, R6, R7, R10, Size};
 use std::os::fd::{AsFd as _, AsRawFd as _};
 use sys::bpf::{Anchor, Link, Map, ProgramKind, RingBuffer, Rings, RingsLayout, Side};
 use sys::net::RouteSocket;
 
-/// Number of datagrams of a round. A round takes a few ms: long enough to include doorbells, short
-/// enough that many rounds are undisturbed. A ring holds all datagrams of a round.
+/// Number of datagrams per round, few enough to fit in a ring.
+///
+/// A round takes a few ms: long enough to include doorbells, and short enough that many rounds are
+/// undisturbed.
 const ROUND_DATAGRAMS: u32 = 4_000;
 /// Number of rounds.
 const ROUNDS: usize = 20;
-/// Length of a record that is copied out, in bytes.
+/// Length of a record that a program copies to user space, in bytes.
 const RECORD_BYTES: usize = 128;
 
-/// Filters of the request whose twins do not read headers.
+/// Filters of a request whose twins do not read headers.
 const HEADERLESS_TWINS: [&str; 5] = ["count", "hist", "count", "hist", "count"];
-/// Filters of the request whose twins read headers.
+/// Filters of a request whose twins read headers.
 const HEADER_TWINS: [&str; 5] = ["eth", "ip", "udp", "count", "hist"];
-/// Upper bound for the additional cost of a twin between single frames, in ns; anything above is
-/// noise.
+/// Upper bound for the additional cost of a twin for single frames, in ns. A higher measured value
+/// is noise.
 const TWIN_EXTRA_NS_MAX: f64 = 100.0;
 
 pub(super) fn measure(calibration: &mut Calibration) {
     let mut beyond_nothing = |name, measure: fn() -> Result<f64>| {
-        calibration
-            .note(name, empty_program_ns().and_then(|empty| Ok((measure()? - empty).max(0.0))));
+        calibration.record_cost(
+            name,
+            empty_program_ns().and_then(|empty| Ok((measure()? - empty).max(0.0))),
+        );
     };
-    beyond_nothing("record", measure_record);
+    beyond_nothing("record", measure_record_copy);
     beyond_nothing("bell", measure_doorbell);
-    calibration.note("fetch", measure_fetch().map_err(Into::into));
+    calibration.record_cost("fetch", measure_record_fetch().map_err(Into::into));
     match sys::net::run_in_new(TapCosts::measure).map_err(Into::into).and_then(|live| live) {
         Ok(live) => live.note(calibration),
         Err(why) => {
             let names = ["socket", "tap", "fetch, by a line", "twins, by a line"];
-            calibration.note_missing(&names, &*why);
+            calibration.record_missing(&names, &*why);
         }
     }
 }
 
 /// Costs of a frame in ns, without the cost of sending it.
 struct TapCosts {
-    /// Cost with a program that does nothing.
+    /// Cost with a program that does nothing, in ns.
     tap: f64,
-    /// Cost with a request in a thread that reads a packet socket.
+    /// Cost with a request whose thread reads a packet socket.
     socket: f64,
-    /// Cost with a request in a thread that reads the output of a program, which copies every frame
-    /// out.
+    /// Cost with a request whose thread reads the output of a program that copies every frame to
+    /// user space.
     handed: f64,
     /// Additional cost with twins that do not read headers.
     plain: f64,
@@ -69,14 +73,14 @@ struct TapCosts {
 }
 
 impl TapCosts {
-    /// Measures in the network namespace of the calling thread.
+    /// Measures the costs in the network namespace of the calling thread.
     fn measure() -> Result<Self> {
         let index = RouteSocket::open().and_then(|links| links.by_name("lo"))?.index;
-        let (sender, _target) = datagrams()?;
-        let program = program(ProgramKind::Tc, &[Insn::mov(R0, -1), Insn::exit()])?;
+        let (sender, _target) = open_datagram_sockets()?;
+        let program = load_program(ProgramKind::Tc, &[Insn::mov(R0, -1), Insn::exit()])?;
         let payload = [0; RECORD_BYTES];
         let send = || {
-            spent(ROUND_DATAGRAMS, || {
+            measure_processor_ns(ROUND_DATAGRAMS, || {
                 (0..ROUND_DATAGRAMS).for_each(|_| drop(sender.send(&payload)))
             })
         };
@@ -133,7 +137,7 @@ impl TapCosts {
     }
 }
 
-/// Returns the median, over the rounds, of the difference of the costs `line` and `other`.
+/// Returns the median over all rounds of the difference between the costs `line` and `other`.
 fn median_extra(line: &[f64], other: &[f64]) -> f64 {
     let mut more: Vec<f64> = line.iter().zip(other).map(|(line, other)| line - other).collect();
     more.sort_by(f64::total_cmp);
@@ -141,7 +145,7 @@ fn median_extra(line: &[f64], other: &[f64]) -> f64 {
 }
 
 /// Measures the run time of a program that copies a frame and its timestamp into a map, in ns.
-fn measure_record() -> Result<f64> {
+fn measure_record_copy() -> Result<f64> {
     const FRAME: i16 = 32;
     let map = Map::array("calibrate", 4096, 1, true)?;
     let descriptor = map.as_fd().as_raw_fd().cast_unsigned();
@@ -163,18 +167,18 @@ fn measure_record() -> Result<f64> {
         Insn::mov(R0, -1),
         Insn::exit(),
     ]);
-    twins::run(&program(ProgramKind::Tc, &code)?)
+    twins::min_run_ns(&load_program(ProgramKind::Tc, &code)?)
 }
 
 /// Measures the time to copy a record out of a program's ring and validate it, in ns.
-fn measure_fetch() -> sys::Result<f64> {
+fn measure_record_fetch() -> sys::Result<f64> {
     const POINTERS: u32 = 4096;
     let shape =
         RingsLayout { cpus: 1, sinks: 1, pointers: POINTERS, bytes: 1 << 20, record_max: 2048 };
     let rings = Rings::create("calibrate", shape)?;
     let Some(region) = rings.region(0) else { return Ok(0.0) };
     let mut to = [0; RECORD_BYTES];
-    Ok(least(20, POINTERS, |calls| {
+    Ok(min_call_ns(20, POINTERS, |calls| {
         for number in 0..calls {
             let pointer = region.pointer(0, u64::from(number));
             let position = u64::from(number) * 256;
@@ -184,10 +188,10 @@ fn measure_fetch() -> sys::Result<f64> {
     }))
 }
 
-/// Measures the run time of a program that notifies a doorbell in every run, in ns.
+/// Measures the run time, in ns, of a program that notifies a doorbell in every run.
 fn measure_doorbell() -> Result<f64> {
     const FORCE_WAKEUP: i32 = 2;
-    /// Doorbell entries of 16 bytes that fit the ring.
+    /// Number of doorbell entries of 16 bytes that fit in the ring.
     const NOTIFICATIONS: u32 = 8_192;
     let mut ring = RingBuffer::create("calibrate", 256 << 10)?;
     let descriptor = ring.map().as_fd().as_raw_fd().cast_unsigned();
@@ -202,8 +206,8 @@ fn measure_doorbell() -> Result<f64> {
         Insn::mov(R0, -1),
         Insn::exit(),
     ]);
-    let program = program(ProgramKind::Tc, &code)?;
-    best(ROUNDS, || {
+    let program = load_program(ProgramKind::Tc, &code)?;
+    min_of_rounds(ROUNDS, || {
         let ran = program.test_run(&[0; 64], NOTIFICATIONS)?;
         ring.drain(|_| ());
         Ok(ran.duration_ns.into())

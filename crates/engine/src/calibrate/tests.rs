@@ -1,4 +1,4 @@
-//! Tests of a calibration: figures, and reasons for missing ones.
+//! Tests of calibration: every figure is measured, or its absence has a reason.
 
 use super::*;
 

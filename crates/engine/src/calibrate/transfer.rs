@@ -1,13 +1,12 @@
-//! Costs of moving blocks: copies, rings between threads, wake-ups.
+//! Costs of moving blocks: copies, rings between threads, and wake-ups of threads.
 
-use super::calibration::{Calibration, Result, least};
-use super::user::timed;
+use super::calibration::{Calibration, Result, min_call_ns};
+use super::user::measure_node;
 use std::hint::black_box;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Total length of the blocks that are copied, in bytes: more than an L1 cache, less than an L2
-/// cache.
+/// Total length of the copied blocks in bytes, chosen between the sizes of an L1 and an L2 cache.
 const COPY_BYTES: usize = 256 << 10;
 const KILOBYTE: usize = 1 << 10;
 /// Number of blocks that cross a ring.
@@ -16,40 +15,43 @@ const RING_BLOCKS: u32 = 200_000;
 pub(super) fn measure(calibration: &mut Calibration) {
     let (mut from, mut to) = (vec![1_u8; COPY_BYTES], vec![0_u8; COPY_BYTES]);
     let copies = u32::try_from(COPY_BYTES / KILOBYTE).unwrap_or(1);
-    let copy = least(20, copies, |_| {
+    let copy = min_call_ns(20, copies, |_| {
         for (from, to) in from.chunks(KILOBYTE).zip(to.chunks_mut(KILOBYTE)) {
             to.copy_from_slice(black_box(from));
         }
         black_box(&mut to);
     });
-    calibration.note("copy", Ok(copy));
-    let look = least(20, copies, |_| {
+    calibration.record_cost("copy", Ok(copy));
+    let look = min_call_ns(20, copies, |_| {
         let sums = from
             .chunks(KILOBYTE)
             .map(|kilobyte| kilobyte.iter().map(|byte| u64::from(*byte)).sum::<u64>());
         black_box(sums.sum::<u64>());
         black_box(&mut from);
     });
-    calibration.note("kilobyte", Ok(look));
-    calibration.note("ring", measure_ring());
-    calibration.note("wake", measure_wakeup());
-    let call = timed(&format!("generate count={RING_BLOCKS} | discard"), "discard", 3);
-    calibration.note("call", call.map(|call| call.ns));
+    calibration.record_cost("kilobyte", Ok(look));
+    calibration.record_cost("ring", measure_ring());
+    calibration.record_cost("wake", measure_wakeup());
+    let call = measure_node(&format!("generate count={RING_BLOCKS} | discard"), "discard", 3);
+    calibration.record_cost("call", call.map(|call| call.ns));
 }
 
 /// Measures the cost of passing an entry through a ring, in ns: the difference between a request
 /// with its sink in another space and the same request in a single space. Both spaces run in the
 /// calling thread, which never sleeps.
 fn measure_ring() -> Result<f64> {
-    let near = super::user::whole(&format!("generate count={RING_BLOCKS} | discard"), 3)?;
-    let far = super::user::whole(&format!("generate count={RING_BLOCKS} | discard@thread1"), 3)?;
+    let near = super::user::measure_request(&format!("generate count={RING_BLOCKS} | discard"), 3)?;
+    let far = super::user::measure_request(
+        &format!("generate count={RING_BLOCKS} | discard@thread1"),
+        3,
+    )?;
     Ok((far - near).max(1.0))
 }
 
 /// Measures the cost of waking a sleeping thread, in ns: the median time of the call that wakes it.
 fn measure_wakeup() -> Result<f64> {
     const WAKES: u32 = 200;
-    /// Minimum sleep before a wake-up in ns, after which the processor may have halted.
+    /// Minimum sleep before a wake-up in ns, long enough for the processor to halt.
     const ASLEEP_NS: u64 = 100_000;
     let woken = Arc::new(AtomicU32::new(0));
     let seen = Arc::clone(&woken);

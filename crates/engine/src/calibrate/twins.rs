@@ -1,12 +1,12 @@
-//! Costs of twins in the kernel: each alone, by test runs, compared with a program that does
-//! nothing.
+//! Costs of kernel twins. Each twin is measured alone, in test runs, and compared with a program
+//! that does nothing.
 //!
-//! Twins that edit frames run where frames are received, at XDP. In a repeated test run each run
-//! gets the frame that the previous run edited, so these twins run once per call in many calls, and
-//! so does the program that does nothing.
+//! Twins that edit frames run at XDP. If a system call repeats a test run, each repetition gets the
+//! frame as edited by the previous one. These twins, and the program that does nothing, are
+//! therefore measured with many calls of a single run each.
 
-use super::calibration::{Calibration, Result, best};
-use super::load::datagram;
+use super::calibration::{Calibration, Result, min_of_rounds};
+use super::load::datagram_frame;
 use super::user::example_words;
 use crate::registry::MachineRegistry;
 use ebpf::insn::{Insn, R0, encode};
@@ -16,9 +16,9 @@ use sys::bpf::{Map, Program, ProgramKind};
 
 /// Number of test runs per system call.
 const REPEATED_RUNS: u32 = 50_000;
-/// Number of system calls, of which the fastest counts.
+/// Number of system calls; the fastest is used.
 const ROUNDS: usize = 5;
-/// Number of test runs per system call for twins that edit frames.
+/// Number of test runs per system call, for twins that edit frames.
 const SINGLE_RUN: u32 = 1;
 /// Number of system calls for twins that edit frames.
 const SINGLE_RUN_CALLS: usize = 2_000;
@@ -27,72 +27,76 @@ pub(super) fn measure(calibration: &mut Calibration) {
     let empty_program_ns = match empty_program_ns() {
         Ok(empty_program_ns) => empty_program_ns,
         Err(why) => {
-            return calibration.note_missing(&["filters in the kernel"], &*why);
+            return calibration.record_missing(&["filters in the kernel"], &*why);
         }
     };
     let mut all = Vec::new();
     for description in measurable() {
         let measured = match description.kind {
             FilterKind::Editing => editing_cost(description),
-            _ => cost(description, &Attach::observing("")).map(|ns| ns - empty_program_ns),
+            _ => measure_cost(description, &Attach::observing("")).map(|ns| ns - empty_program_ns),
         };
         let measured = measured.map(|ns| ns.max(0.0));
         all.extend(measured.as_ref().ok());
-        calibration.note_filter(description.name, true, measured.map(|block| (block, 0.0)));
+        calibration.record_filter_cost(description.name, true, measured.map(|block| (block, 0.0)));
     }
     all.sort_by(f64::total_cmp);
     let middle = all.get(all.len() / 2).copied();
-    calibration.note("twin", middle.ok_or_else(|| "no twin was loaded".into()));
+    calibration.record_cost("twin", middle.ok_or_else(|| "no twin was loaded".into()));
 }
 
-/// Returns the filters with a twin.
+/// Returns the filters that have a kernel twin.
 pub(super) fn measurable() -> impl Iterator<Item = &'static Description> {
     let all = filter::catalog::FILTERS.iter().copied();
     all.filter(|description| description.kernel.is_some())
 }
 
-/// Measures a twin that edits frames: the additional time in ns compared with a program that does
-/// nothing.
+/// Measures the twin of a filter that edits frames. Returns the additional time in ns compared with
+/// a program that does nothing.
 fn editing_cost(description: &Description) -> Result<f64> {
     let empty_program_ns = min_round_ns(
-        &program(ProgramKind::Xdp, &[Insn::mov(R0, PASS), Insn::exit()])?,
+        &load_program(ProgramKind::Xdp, &[Insn::mov(R0, XDP_PASS), Insn::exit()])?,
         (SINGLE_RUN, SINGLE_RUN_CALLS),
     )?;
-    cost(description, &Attach { takes: true, ..Attach::observing("") })
+    measure_cost(description, &Attach { takes: true, ..Attach::observing("") })
         .map(|ns| ns - empty_program_ns)
 }
 
-/// The action XDP_PASS, which passes a frame to the host's stack.
-const PASS: i32 = 2;
+/// The action XDP_PASS, which passes a frame to the host's network stack.
+const XDP_PASS: i32 = 2;
 
-/// Measures a program that does nothing in a test run, in ns.
+/// Measures the run time of a program that does nothing, in ns.
 pub(super) fn empty_program_ns() -> Result<f64> {
-    run(&program(ProgramKind::Tc, &[Insn::mov(R0, -1), Insn::exit()])?)
+    min_run_ns(&load_program(ProgramKind::Tc, &[Insn::mov(R0, -1), Insn::exit()])?)
 }
 
-/// Loads a program.
-pub(super) fn program(kind: ProgramKind, code: &[Insn]) -> Result<Program> {
+/// Loads a program into the kernel.
+pub(super) fn load_program(kind: ProgramKind, code: &[Insn]) -> Result<Program> {
     Ok(Program::load(kind, "calibrate", &encode(code))?)
 }
 
-/// Returns the minimum time of a test run in ns.
-pub(super) fn run(program: &Program) -> Result<f64> {
+/// Returns the minimum time of a test run of this program, in ns.
+pub(super) fn min_run_ns(program: &Program) -> Result<f64> {
     min_round_ns(program, (REPEATED_RUNS, ROUNDS))
 }
 
 fn min_round_ns(program: &Program, (repeat, min_round_ns): (u32, usize)) -> Result<f64> {
-    let frame = datagram(1);
-    best(min_round_ns, || Ok(program.test_run(&frame, repeat)?.duration_ns.into()))
+    let frame = datagram_frame(1);
+    min_of_rounds(min_round_ns, || Ok(program.test_run(&frame, repeat)?.duration_ns.into()))
 }
 
 /// Measures the twin of this filter in a test run at this attach point, in ns. The arguments are
-/// those of the filter's example, else those of the first test case that the twin supports there.
-fn cost(description: &Description, at: &Attach) -> Result<f64> {
+/// those of the filter's example, or else those of the first test case that the twin supports at
+/// this point.
+fn measure_cost(description: &Description, at: &Attach) -> Result<f64> {
     let shown = example_words(description).map(|(_, own)| own.to_owned());
     let examined = description.examined.iter().map(|given| format!("{} {given}", description.name));
     let mut last = "its example does not show it".to_owned();
     for own in shown.into_iter().chain(examined) {
-        match chain_program(&[(description, &arguments(description, &own)?)], target(at, false)) {
+        match chain_program(
+            &[(description, &parse_arguments(description, &own)?)],
+            target(at, false),
+        ) {
             Ok(program) => return loaded_program_cost(&program, at.takes),
             Err((_, why)) => last = why,
         }
@@ -111,11 +115,11 @@ fn loaded_program_cost(code: &ebpf::Program, takes: bool) -> Result<f64> {
         true => (ProgramKind::Xdp, (SINGLE_RUN, SINGLE_RUN_CALLS)),
         false => (ProgramKind::Tc, (REPEATED_RUNS, ROUNDS)),
     };
-    min_round_ns(&program(kind, &code)?, how)
+    min_round_ns(&load_program(kind, &code)?, how)
 }
 
 /// Parses a filter's arguments from their text.
-fn arguments(description: &Description, own: &str) -> Result<Arguments> {
+fn parse_arguments(description: &Description, own: &str) -> Result<Arguments> {
     let line = format!("generate | {own} |all discard");
     let (graph, mistakes) = pipeline::read(&line, &MachineRegistry::Calibration);
     if let Some(mistake) = mistakes.iter().find(|mistake| mistake.is_error()) {

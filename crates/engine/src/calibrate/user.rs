@@ -1,7 +1,7 @@
-//! Costs of filters in a thread: the request of each filter's example, up to the filter, on bundled
-//! frames.
+//! Costs of filters in a thread, measured with bundled frames. For each filter, the request in its
+//! example is run, truncated after the filter.
 
-use super::calibration::{Calibration, Result, best};
+use super::calibration::{Calibration, Result, min_of_rounds};
 use super::load::plan_request;
 use crate::build::{Settings, build};
 use crate::registry::MachineRegistry;
@@ -12,9 +12,9 @@ use pipeline::plan::Machine;
 use runtime::ledger::NodeEntry;
 use std::path::PathBuf;
 
-/// A capture with connections, DNS lookups and web pages.
+/// A capture with TCP connections, DNS lookups and web pages.
 const CAPTURE: &[u8] = include_bytes!("../../../../examples/web.pcap");
-/// Number of generated frames for filters that accept frames.
+/// Number of generated frames, for filters that accept frames.
 const GENERATED_FRAMES: u32 = 8_192;
 /// Length of short generated frames, in bytes.
 const SHORT_BYTES: u32 = 64;
@@ -22,14 +22,14 @@ const SHORT_BYTES: u32 = 64;
 const LONG_BYTES: u32 = 1400;
 /// Number of runs of a request.
 const ROUNDS: usize = 5;
-/// Minimum cost of a filter in ns.
+/// Minimum reported cost of a filter in ns.
 const COST_MIN_NS: f64 = 0.5;
 /// The node name that stands for all filters of a request.
 const ALL_FILTERS: &str = "";
 
-/// The average cost and length of the blocks that reach a node.
+/// Average cost and length of the blocks that arrive at a node.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Timed {
+pub(super) struct BlockCost {
     /// Average time per block, in ns.
     pub(super) ns: f64,
     /// Average bytes per block.
@@ -40,43 +40,52 @@ pub(super) fn measure(calibration: &mut Calibration) {
     let capture = match Capture::create() {
         Ok(capture) => capture,
         Err(why) => {
-            return calibration.note_missing(&["filters in a thread"], &*why);
+            return calibration.record_missing(&["filters in a thread"], &*why);
         }
     };
-    let look = header_cost().map(|look| look.max(COST_MIN_NS));
-    calibration.note("look", look);
+    let look = measure_header_cost().map(|look| look.max(COST_MIN_NS));
+    calibration.record_cost("look", look);
     for description in filter::catalog::FILTERS {
-        calibration.note_filter(description.name, false, cost(description, &capture));
+        calibration.record_filter_cost(
+            description.name,
+            false,
+            measure_cost(description, &capture),
+        );
     }
 }
 
-/// Measures the cost of finding the headers in ns, which the first node that needs them pays.
-fn header_cost() -> Result<f64> {
+/// Measures the cost of finding the headers of a frame in ns, paid by the first node that needs the
+/// headers.
+fn measure_header_cost() -> Result<f64> {
     let source = format!("generate count={GENERATED_FRAMES} size={SHORT_BYTES}");
-    let first = timed(&format!("{source} | dport |all discard"), ALL_FILTERS, ROUNDS)?;
-    let both = timed(&format!("{source} | dport |all dport |all discard"), ALL_FILTERS, ROUNDS)?;
+    let first = measure_node(&format!("{source} | dport |all discard"), ALL_FILTERS, ROUNDS)?;
+    let both =
+        measure_node(&format!("{source} | dport |all dport |all discard"), ALL_FILTERS, ROUNDS)?;
     Ok(2.0 * first.ns - both.ns)
 }
 
 /// Measures the cost of a filter per block and per byte, in ns.
-fn cost(description: &Description, capture: &Capture) -> Result<(f64, f64)> {
+fn measure_cost(description: &Description, capture: &Capture) -> Result<(f64, f64)> {
     let (before, own) = example_words(description).ok_or("its example does not show it")?;
     let line = |source: &str| {
         let way: Vec<&str> = [source].into_iter().chain(before.iter().copied()).collect();
         format!("{} | {own} |all discard", way.join(" | "))
     };
     if !before.is_empty() {
-        let seen = timed(&line(&capture.source()), description.name, ROUNDS)?;
+        let seen = measure_node(&line(&capture.replay_source()), description.name, ROUNDS)?;
         return Ok(split_cost(description, seen));
     }
     // The first filter to read headers finds them for all behind it. With a header filter behind
     // both variants, that cost cancels.
     let made = |size| {
         let source = format!("generate count={GENERATED_FRAMES} size={size}");
-        let with =
-            timed(&format!("{source} | {own} |all dport |all discard"), ALL_FILTERS, ROUNDS)?;
-        let alone = timed(&format!("{source} | dport |all discard"), ALL_FILTERS, ROUNDS)?;
-        Result::Ok(Timed { ns: (with.ns - alone.ns).max(COST_MIN_NS), ..with })
+        let with = measure_node(
+            &format!("{source} | {own} |all dport |all discard"),
+            ALL_FILTERS,
+            ROUNDS,
+        )?;
+        let alone = measure_node(&format!("{source} | dport |all discard"), ALL_FILTERS, ROUNDS)?;
+        Result::Ok(BlockCost { ns: (with.ns - alone.ns).max(COST_MIN_NS), ..with })
     };
     let (short, long) = (made(SHORT_BYTES)?, made(LONG_BYTES)?);
     if description.reads != ReadDepth::All {
@@ -86,9 +95,10 @@ fn cost(description: &Description, capture: &Capture) -> Result<(f64, f64)> {
     Ok(((short.ns - byte * f64::from(SHORT_BYTES)).max(COST_MIN_NS), byte))
 }
 
-/// Divides a measured time into a cost per block and a cost per byte, if blocks of only one length
-/// were measured: all per byte for a filter that reads whole blocks, else all per block.
-fn split_cost(description: &Description, seen: Timed) -> (f64, f64) {
+/// Divides a measured time into a cost per block and a cost per byte, when all measured blocks had
+/// the same length. A filter that reads whole blocks has only a cost per byte, any other filter
+/// only a cost per block.
+fn split_cost(description: &Description, seen: BlockCost) -> (f64, f64) {
     match description.reads {
         ReadDepth::All if seen.bytes > 1.0 => (0.0, seen.ns / seen.bytes),
         ReadDepth::All | ReadDepth::Head(_) | ReadDepth::Nothing => (seen.ns, 0.0),
@@ -96,7 +106,7 @@ fn split_cost(description: &Description, seen: Timed) -> (f64, f64) {
 }
 
 /// Returns the filters that precede this filter in its example, and the filter itself with its
-/// arguments. `None` if the example does not contain the filter.
+/// arguments. Returns `None` if the example does not contain the filter.
 pub(super) fn example_words(
     description: &Description,
 ) -> Option<(Vec<&'static str>, &'static str)> {
@@ -106,7 +116,7 @@ pub(super) fn example_words(
     Some((all.get(1..place)?.to_vec(), all.get(place)?))
 }
 
-/// Splits a request at its pipes, and removes the labels.
+/// Splits a request at its pipe symbols, and removes the labels.
 fn split_at_pipes(line: &'static str) -> Vec<&'static str> {
     let mut quoted = false;
     let parts = line.split(|c: char| {
@@ -122,10 +132,10 @@ fn split_at_pipes(line: &'static str) -> Vec<&'static str> {
     head.into_iter().chain(parts.map(unlabelled)).collect()
 }
 
-/// Runs a request `rounds` times, and returns the figures of a node, or of all filters
-/// ([`ALL_FILTERS`]), in the fastest run.
-pub(super) fn timed(line: &str, node: &str, rounds: usize) -> Result<Timed> {
-    let mut best: Option<Timed> = None;
+/// Runs a request `rounds` times. Returns the figures of a node, or of all filters
+/// ([`ALL_FILTERS`]), from the fastest run.
+pub(super) fn measure_node(line: &str, node: &str, rounds: usize) -> Result<BlockCost> {
+    let mut best: Option<BlockCost> = None;
     for _ in 0..rounds {
         let (names, outcome) = run_request(line, true)?;
         let is_it = |filtered: &&NodeEntry| {
@@ -140,15 +150,16 @@ pub(super) fn timed(line: &str, node: &str, rounds: usize) -> Result<Timed> {
         let busy: u64 = found.take(nodes).map(|found| found.busy_ns).sum();
         let ns = busy as f64 / taken.blocks as f64;
         if best.is_none_or(|best| ns < best.ns) {
-            best = Some(Timed { ns, bytes: taken.bytes as f64 / taken.blocks as f64 });
+            best = Some(BlockCost { ns, bytes: taken.bytes as f64 / taken.blocks as f64 });
         }
     }
     best.ok_or_else(|| "it was not run".into())
 }
 
-/// Returns the time per block of a whole request in ns, in the fastest of `rounds` runs.
-pub(super) fn whole(line: &str, rounds: usize) -> Result<f64> {
-    best(rounds, || {
+/// Returns the time per block, in ns, of all nodes of a request together, from the fastest of
+/// `rounds` runs.
+pub(super) fn measure_request(line: &str, rounds: usize) -> Result<f64> {
+    min_of_rounds(rounds, || {
         let (_, outcome) = run_request(line, false)?;
         let given: u64 = outcome.ledger.sources.iter().map(|(_, seen)| seen.given.blocks).sum();
         Ok(outcome.elapsed_ns as f64 / given.max(1) as f64)
@@ -156,7 +167,7 @@ pub(super) fn whole(line: &str, rounds: usize) -> Result<f64> {
 }
 
 /// Runs a request on the current thread, with all nodes in user space. Returns the names of its
-/// nodes, and the outcome.
+/// nodes and the outcome.
 fn run_request(line: &str, timed: bool) -> Result<(Vec<String>, Outcome)> {
     let plan = plan_request(line, &MachineRegistry::Calibration, &Machine::example())?;
     let settings = Settings { timed, ..Settings::default() };
@@ -182,7 +193,7 @@ impl Capture {
         Ok(written.map(|()| capture)?)
     }
 
-    fn source(&self) -> String {
+    fn replay_source(&self) -> String {
         format!("replay {:?}", self.0.display().to_string())
     }
 }

@@ -1,10 +1,10 @@
-//! Changes of arguments that are set in the running filters, so that nothing is built and no state
+//! Changes of filter arguments that are made in the running filters: nothing is built, and no state
 //! moves.
 //!
-//! All spaces that run one of the filters, including replicas, are borrowed at block boundaries. So
-//! the values change in all spaces or in none, and none of the spaces runs in between. For filters
-//! in the kernel and in sandboxes the change is made like any other change: their successors
-//! inherit the state.
+//! All spaces that run one of the filters, including replicas, are borrowed at block boundaries.
+//! The values therefore change in all spaces or in none, and no space runs with a mixture. Filters
+//! in the kernel and in sandboxes are replaced instead, as in any other change, and their
+//! successors inherit the state.
 
 use super::outcome::{ChangeError, SwitchReport};
 use crate::path::running::PathState;
@@ -18,17 +18,17 @@ use runtime::commands::{CommandError, CommandQueue, ExclusiveBorrow};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A change of arguments of filters in threads; the request is otherwise the same.
-pub(super) struct InPlace {
+/// A change of arguments of filters in threads, without any other change of the request.
+pub(super) struct InPlaceChange {
     /// The running plan with the new arguments.
     pub(super) plan: Plan,
     nodes: Vec<NodeId>,
 }
 
-impl InPlace {
-    /// Returns the in-place change that leads to the request `graph`; `None` if some difference
+impl InPlaceChange {
+    /// Returns the in-place change that leads to the request `graph`; `None` if any difference
     /// cannot be made in place.
-    pub(super) fn of(graph: &Graph, registry: &dyn Registry, state: &PathState) -> Option<Self> {
+    pub(super) fn find(graph: &Graph, registry: &dyn Registry, state: &PathState) -> Option<Self> {
         if !differ_in_arguments(&graph.text, state.text.as_deref()?) {
             return None;
         }
@@ -50,8 +50,8 @@ impl InPlace {
     }
 
     /// Sets the arguments, within `limit`. Fails without effect if a space cannot be borrowed in
-    /// time or a filter refuses its arguments.
-    pub(super) fn make(
+    /// time, or if a filter refuses its arguments.
+    pub(super) fn apply(
         self,
         state: &mut PathState,
         (edit, text): (&Edit, String),
@@ -65,7 +65,7 @@ impl InPlace {
         };
         let mut begin = None;
         let mut lent: Vec<ExclusiveBorrow> = Vec::new();
-        for queue in self.queues(state) {
+        for queue in self.command_queues(state) {
             let now = Duration::from_nanos(sys::clock::monotonic());
             stalls.iter().for_each(|stalls| stalls.note_command_for(&queue.status));
             let borrowed = queue.borrow(deadline.saturating_sub(now));
@@ -82,9 +82,9 @@ impl InPlace {
         let set = |lent: &mut [ExclusiveBorrow], values: &[(usize, Arguments)]| {
             lent.iter_mut().try_for_each(|lent| lent.space.set_arguments(values))
         };
-        if let Err(mistake) = set(&mut lent, &self.values(&self.plan, state)) {
+        if let Err(mistake) = set(&mut lent, &self.changed_arguments(&self.plan, state)) {
             // A filter accepts the arguments with which it ran.
-            let _ = set(&mut lent, &self.values(&state.plan, state));
+            let _ = set(&mut lent, &self.changed_arguments(&state.plan, state));
             lent.into_iter().rev().for_each(ExclusiveBorrow::give_back);
             return Err(ChangeError::Refused(mistake.to_string()));
         }
@@ -92,9 +92,9 @@ impl InPlace {
         let position = first.space.counted().position();
         lent.iter_mut().for_each(|lent| lent.space.record_arguments_set(state.changes));
         if let RecordMode::Record(recording) = record_mode {
-            let (number, layout) = (state.changes, record::layout(&self.plan));
+            let (number, layout) = (state.changes, record::format_layout(&self.plan));
             let (edit, text) = (edit.clone(), text.clone());
-            recording.change(&record::Change { number, edit, text, layout });
+            recording.write_change(&record::Change { number, edit, text, layout });
         }
         lent.into_iter().rev().for_each(ExclusiveBorrow::give_back);
         let paused_ns = begin.map_or(0, |begin| sys::clock::monotonic().saturating_sub(begin));
@@ -103,8 +103,9 @@ impl InPlace {
         Ok(SwitchReport { position, paused_ns, text, ..SwitchReport::default() })
     }
 
-    /// Returns the command queues of the spaces that run the filters, with sources first.
-    fn queues(&self, state: &PathState) -> Vec<Arc<CommandQueue>> {
+    /// Returns the command queues of the spaces that run the changed filters. Spaces with sources
+    /// come first.
+    fn command_queues(&self, state: &PathState) -> Vec<Arc<CommandQueue>> {
         let (mut queues, plan) = (Vec::new(), &self.plan);
         let all = |id: &NodeId| match plan.replicas_of(*id) {
             Some(replicas) => replicas.spaces.clone(),
@@ -121,7 +122,7 @@ impl InPlace {
     }
 
     /// Returns the arguments of the changed filters in a plan, by node number.
-    fn values(&self, plan: &Plan, state: &PathState) -> Vec<(usize, Arguments)> {
+    fn changed_arguments(&self, plan: &Plan, state: &PathState) -> Vec<(usize, Arguments)> {
         let used = |id: &NodeId| Some((state.ids.nodes[id.0], plan.graph.node(*id).filter()?));
         let used = self.nodes.iter().filter_map(used);
         used.map(|(number, used)| (number, used.arguments.clone())).collect()

@@ -1,12 +1,12 @@
-//! The identity of nodes and edges across a change, and the spaces whose content differs.
+//! Matching of nodes and edges across a change, and the spaces whose content differs.
 //!
-//! Two nodes are the same if they represent the same filter of the text with the same arguments,
-//! apart from arguments that can be set in a running filter; their placement does not matter. Two
+//! Two nodes are the same if they represent the same filter of the text with the same arguments.
+//! Placement does not matter, and neither do arguments that can be set in a running filter. Two
 //! edges are the same if they connect the same nodes, select the same classes, and cross the same
 //! spaces.
 
 use super::outcome::ChangeError;
-use crate::numbering::{Ids, rings_of_copies};
+use crate::numbering::{Ids, replica_ring_count};
 use crate::path::origins::Origins;
 use crate::path::running::{PathState, RunningPart};
 use crate::registry::MachineRegistry;
@@ -30,11 +30,11 @@ pub(super) struct MatchedPlan {
     pub(super) renewed: HashSet<usize>,
     /// Numbers of filters that move to another process with their state.
     pub(super) crossed: HashSet<usize>,
-    /// The index in the new plan of every edge that leaves the kernel, by edge number.
+    /// Map from the number of every edge that leaves the kernel to its index in the new plan.
     pub(super) exit_edges: HashMap<usize, usize>,
     /// Parts whose kernel program is replaced.
     pub(super) replaced_programs: HashSet<usize>,
-    /// The names of all current and former sources.
+    /// Names of all current and former sources.
     pub(super) origins: Origins,
 }
 
@@ -56,14 +56,17 @@ impl MatchedPlan {
         ];
         let mut last = None;
         for stays in stays {
-            let plan =
-                match plan(pinned(graph, edited, state, stays), &MachineRegistry::Local, machine) {
-                    Ok(plan) => plan,
-                    Err(why) => {
-                        last = Some(why);
-                        continue;
-                    }
-                };
+            let plan = match plan(
+                pin_staying(graph, edited, state, stays),
+                &MachineRegistry::Local,
+                machine,
+            ) {
+                Ok(plan) => plan,
+                Err(why) => {
+                    last = Some(why);
+                    continue;
+                }
+            };
             let plan = match refused.is_empty() {
                 true => plan,
                 false => match plan.replan_without(machine, refused) {
@@ -75,9 +78,9 @@ impl MatchedPlan {
                     None => plan,
                 },
             };
-            let mut matched = Self::of(plan, edited, state);
-            if let Some(Ok(again)) = matched.without_new(graph, machine, refused) {
-                matched = Self::of(again, edited, state);
+            let mut matched = Self::match_edited(plan, edited, state);
+            if let Some(Ok(again)) = matched.plan_new_in_threads(graph, machine, refused) {
+                matched = Self::match_edited(again, edited, state);
             }
             for (new, asked) in matched.plan.graph.nodes.iter_mut().zip(&graph.nodes) {
                 if let (Step::Filter(new), Step::Filter(asked)) = (&mut new.step, &asked.step) {
@@ -89,13 +92,13 @@ impl MatchedPlan {
         match last {
             Some(why) => Err(why),
             None => plan(graph.clone(), &MachineRegistry::Local, machine)
-                .map(|plan| Self::of(plan, edited, state)),
+                .map(|plan| Self::match_edited(plan, edited, state)),
         }
     }
 
-    /// Plans again with new nodes in threads, unless the request pins them to the kernel. `None` if
-    /// there are no such nodes.
-    fn without_new(
+    /// Plans again with new nodes in threads, unless the request pins them to the kernel. Returns
+    /// `None` if no new node can be placed in a thread instead.
+    fn plan_new_in_threads(
         &self,
         asked: &Graph,
         machine: &Machine,
@@ -114,13 +117,13 @@ impl MatchedPlan {
         if all.len() == refused.len() { None } else { self.plan.replan_without(machine, &all) }
     }
 
-    /// Matches a plan of the running graph with other placements or replicas.
-    pub(super) fn reshaped(plan: Plan, state: &PathState) -> Self {
+    /// Matches a plan of the running graph that has other placements or replicas.
+    pub(super) fn match_reshaped(plan: Plan, state: &PathState) -> Self {
         let same = |id: NodeId, _: &[usize]| (id.0 < state.ids.nodes.len()).then_some(id);
-        Self::numbered(plan, (&same, None), state)
+        Self::assign_numbers(plan, (&same, None), state)
     }
 
-    fn of(plan: Plan, edited: &EditResult, state: &PathState) -> Self {
+    fn match_edited(plan: Plan, edited: &EditResult, state: &PathState) -> Self {
         let (graph, old) = (plan.graph.clone(), &state.plan);
         let same = |id: NodeId, nodes: &[usize]| {
             let node = graph.node(id);
@@ -136,25 +139,25 @@ impl MatchedPlan {
                     })
                 }
                 Step::Boolean(_) | Step::Merge => {
-                    let found = first(&graph, id)
+                    let found = first_input(&graph, id)
                         .and_then(|first| old_node(&graph, first, edited, &old.graph));
                     old.graph.ids().find(|(old_id, other)| {
                         other.name() == node.name()
                             && found.is_some()
-                            && first(&old.graph, *old_id) == found
+                            && first_input(&old.graph, *old_id) == found
                     })
                 }
                 _ => old_node(&graph, id, edited, &old.graph).map(|at| (at, old.graph.node(at))),
             };
             same.map(|(at, _)| at)
         };
-        Self::numbered(plan, (&same, edited.upgraded), state)
+        Self::assign_numbers(plan, (&same, edited.upgraded), state)
     }
 
     /// Numbers the nodes and edges of a plan. `same` returns the old node to which a new node
-    /// corresponds, given the numbers of the preceding nodes. `upgraded` is the text of a filter
-    /// that is replaced by a new one with its state.
-    fn numbered(
+    /// corresponds, given the numbers of the preceding nodes. `upgraded` is the text of the filter,
+    /// if any, that is replaced by a new filter with the same state.
+    fn assign_numbers(
         plan: Plan,
         (same, upgraded): (SameNode<'_>, Option<Span>),
         state: &PathState,
@@ -179,7 +182,7 @@ impl MatchedPlan {
                 kept.remove(&nodes[id.0]);
             });
         }
-        let numbering = state.ids.numbering.follow(&plan.graph, &nodes);
+        let numbering = state.ids.numbering.for_next_plan(&plan.graph, &nodes);
         let mut ids = Ids { nodes, edges: Vec::new(), copies: 0, numbering, next };
         let mut free: Vec<(EdgeIdentity, usize)> = (0..old.graph.edges.len())
             .map(|edge| (edge_identity(old, &state.ids, edge), state.ids.edges[edge]))
@@ -196,7 +199,7 @@ impl MatchedPlan {
             ids.edges.push(number);
         }
         ids.copies = ids.next.1;
-        ids.next.1 += rings_of_copies(&plan);
+        ids.next.1 += replica_ring_count(&plan);
         let renewed = upgraded.and_then(|span| {
             // A section and its first operand begin at the same position.
             let is = |node: &Node| node.span.start == span.start && node.filter().is_some();
@@ -225,11 +228,11 @@ impl MatchedPlan {
         kept.retain(|number| !crossed.contains(number));
         let renewed = renewed.difference(&crossed).copied().collect();
         let mut origins = state.origins.clone();
-        origins.follow(&plan.graph, &ids.nodes);
+        origins.add_sources(&plan.graph, &ids.nodes);
         let exit_edges = exit_edges(state, &plan, &ids);
         let replaced_programs = (0..state.parts.len()).filter(|part| {
-            let is = in_kernel(&plan, &ids, *part);
-            is != in_kernel(&state.plan, &state.ids, *part)
+            let is = kernel_elements(&plan, &ids, *part);
+            is != kernel_elements(&state.plan, &state.ids, *part)
                 || is.0.iter().any(|number| set.contains(number))
                 || !keeps_exits(&exit_edges, &state.parts[*part])
         });
@@ -362,32 +365,34 @@ impl MatchedPlan {
         Ok(())
     }
 
-    /// Returns true if the content of a space changes with the new plan.
-    pub(super) fn differs(&self, state: &PathState, part: usize, name: &str) -> bool {
+    /// Returns true if the content of a space differs between the running and the new plan.
+    pub(super) fn is_changed(&self, state: &PathState, part: usize, name: &str) -> bool {
         let renewed = |plan: &Plan, ids: &Ids| {
-            let here = inside(plan, ids, part, name).0;
+            let here = space_elements(plan, ids, part, name).0;
             self.renewed.iter().chain(&self.crossed).any(|number| here.contains(number))
         };
-        inside(&self.plan, &self.ids, part, name) != inside(&state.plan, &state.ids, part, name)
+        space_elements(&self.plan, &self.ids, part, name)
+            != space_elements(&state.plan, &state.ids, part, name)
             || renewed(&self.plan, &self.ids)
             || renewed(&state.plan, &state.ids)
             || has_replicas(&self.plan, part, name)
             || has_replicas(&state.plan, part, name)
     }
 
-    /// Returns true if nodes move into this space from a space that the new plan lacks.
-    pub(super) fn takes_from(&self, state: &PathState, part: usize, name: &str) -> bool {
+    /// Returns true if nodes move into this space from a space that the new plan no longer has.
+    pub(super) fn receives_nodes(&self, state: &PathState, part: usize, name: &str) -> bool {
         let stays = |number: &usize| self.kept.contains(number);
         has_replicas(&state.plan, part, name)
-            || inside(&state.plan, &state.ids, part, name).0.iter().any(stays)
+            || space_elements(&state.plan, &state.ids, part, name).0.iter().any(stays)
     }
 }
 
-/// A function that returns the old node for a new node and the numbers of the preceding nodes.
+/// A function that returns the old node for a new node, given the numbers of the preceding new
+/// nodes.
 type SameNode<'a> = &'a dyn Fn(NodeId, &[usize]) -> Option<NodeId>;
 
-/// The identity of an edge: source, target, classes, back edge, the two spaces, the bytes of an
-/// entry.
+/// The identity of an edge: source, target, classes, a flag for back edges, the two spaces, and the
+/// size of an entry in bytes.
 type EdgeIdentity = (usize, usize, Vec<(u32, u32)>, bool, [String; 2], usize);
 
 fn edge_identity(plan: &Plan, ids: &Ids, edge: usize) -> EdgeIdentity {
@@ -407,7 +412,7 @@ fn edge_identity(plan: &Plan, ids: &Ids, edge: usize) -> EdgeIdentity {
 }
 
 /// Returns the sorted numbers of the nodes and edges of a space.
-fn inside(plan: &Plan, ids: &Ids, part: usize, name: &str) -> (Vec<usize>, Vec<usize>) {
+fn space_elements(plan: &Plan, ids: &Ids, part: usize, name: &str) -> (Vec<usize>, Vec<usize>) {
     let is = |space: usize| plan.spaces[space].name == name && plan.spaces[space].component == part;
     let here = |id: usize| {
         let placed = &plan.placements[id];
@@ -434,7 +439,7 @@ fn has_replicas(plan: &Plan, part: usize, name: &str) -> bool {
 
 /// Returns the sorted numbers of a part's nodes in the kernel and of the edges between them, and
 /// the number of edges that leave the kernel.
-fn in_kernel(plan: &Plan, ids: &Ids, part: usize) -> (Vec<usize>, Vec<usize>, usize) {
+fn kernel_elements(plan: &Plan, ids: &Ids, part: usize) -> (Vec<usize>, Vec<usize>, usize) {
     let here = |id: NodeId| {
         let space = plan.space_of(id);
         space.kind == SpaceKind::Kernel && space.component == part
@@ -460,8 +465,8 @@ fn keeps_exits(exit_edges: &HashMap<usize, usize>, part: &RunningPart) -> bool {
 }
 
 /// Returns the graph with staying nodes pinned to their current spaces: all staying sources, and
-/// other staying nodes for which `stays` returns true.
-fn pinned(
+/// each other staying node for which `stays` returns true.
+fn pin_staying(
     graph: &Graph,
     edited: &EditResult,
     state: &PathState,
@@ -481,7 +486,7 @@ fn pinned(
     pinned
 }
 
-/// Returns the space in which a node runs if its replicas are disregarded.
+/// Returns the space in which a node would run without its replicas.
 pub(super) fn home_space(plan: &Plan, id: NodeId) -> &PlannedSpace {
     let space = plan.placements[id.0].space;
     let copied = plan.replicas.iter().find(|copied| copied.spaces.contains(&space));
@@ -489,7 +494,7 @@ pub(super) fn home_space(plan: &Plan, id: NodeId) -> &PlannedSpace {
 }
 
 /// Maps the number of every edge that leaves the kernel to the index of its counterpart in the new
-/// plan: an edge from the same node for the same classes.
+/// plan: the edge from the same node for the same classes.
 fn exit_edges(state: &PathState, plan: &Plan, ids: &Ids) -> HashMap<usize, usize> {
     let begins = |plan: &Plan, edge: &Edge| plan.space_of(edge.from).kind == SpaceKind::Kernel;
     let mut free: Vec<usize> =
@@ -516,14 +521,14 @@ fn exit_edges(state: &PathState, plan: &Plan, ids: &Ids) -> HashMap<usize, usize
     found
 }
 
-/// Returns the first operand if the node is a section, or the first input if it is a merge.
-fn first(graph: &Graph, at: NodeId) -> Option<NodeId> {
+/// Returns the first operand of a section or the first input of a merge; `None` for any other node.
+fn first_input(graph: &Graph, at: NodeId) -> Option<NodeId> {
     let operand = graph.ids().find(|(_, inner)| inner.inside == Some(at)).map(|(id, _)| id);
     operand.or_else(|| graph.inputs(at).next().map(|edge| edge.from))
 }
 
 /// Returns the node of the old graph that represents the same filter of the text with the same
-/// arguments; `None` if there is none.
+/// arguments, if any.
 fn old_node(new: &Graph, id: NodeId, edited: &EditResult, old: &Graph) -> Option<NodeId> {
     let node = new.node(id);
     let used = node.filter()?;

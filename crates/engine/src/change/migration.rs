@@ -1,12 +1,11 @@
 //! Moves of filters with their state to another process: out of a sandbox, into one, or from one to
 //! another. (CONTRACT 15, FEATURES V18)
 //!
-//! In: spaces that are stopped, and their new content. The state is saved after the filter has
-//! processed all earlier blocks, and restored in the new filter, before any step that cannot be
-//! undone; saving does not consume the state. The old filter is released only when no other step
-//! can fail ([`FilterMigration::commit`]). An earlier failure leaves the old filter unchanged,
-//! unless the old filter itself failed; then its arc ends, as after any failure of a sandboxed
-//! filter.
+//! In: stopped spaces, and their new content. The state is saved after the filter has processed all
+//! earlier blocks, and restored in the new filter, before any step that cannot be undone; saving
+//! does not consume the state. The old filter is released only when no other step can fail
+//! ([`FilterMigration::commit`]). An earlier failure leaves the old filter unchanged, unless the
+//! old filter itself failed; then its arc ends, as after any failure of a sandboxed filter.
 //!
 //! docs/book/decisions/0041-untrusted-state.md
 
@@ -19,14 +18,14 @@ use runtime::space::saved::SavedState;
 /// The move of one filter.
 #[derive(Debug)]
 pub(super) struct FilterMigration {
-    /// The number of the filter's node.
+    /// Number of the filter's node.
     number: usize,
     /// The filter's state, once saved.
     saved: Option<SavedState>,
     /// Final counters of the filter's process, if it had one, and the number of blocks received
     /// from that process.
     account: Option<(Account, u64)>,
-    /// The filter's location before the move.
+    /// The filter's location before the migration.
     at: FilterOrigin,
 }
 
@@ -74,8 +73,8 @@ impl FilterMigration {
         Ok(())
     }
 
-    /// Requests the filter's state from its process, and forwards the process's output along the
-    /// old arcs until the state arrives. Blocks.
+    /// Requests the filter's state from its process. Until the state arrives, forwards the output
+    /// of the process along the old arcs. Blocks.
     fn request_state(
         &self,
         taken: &mut StoppedSpaces,
@@ -127,7 +126,7 @@ impl FilterMigration {
         exit.map_or(Ok(()), Exit::wait_restored).map_err(|why| refused(&why))
     }
 
-    /// Undoes the move: the old filter resumes, and the new one loses the restored state.
+    /// Undoes the migration: the old filter resumes, and the new filter loses the restored state.
     pub(super) fn undo(&self, taken: &mut StoppedSpaces) {
         for (target, stopped) in taken.iter_mut() {
             // Held blocks alone lie outside the filter.
@@ -145,8 +144,8 @@ impl FilterMigration {
         }
     }
 
-    /// Completes the move. Compares the counters that the process reports with the blocks sent to
-    /// it and received from it.
+    /// Completes the migration. Compares the counters that the process reports with the blocks that
+    /// were sent to the process and received from it.
     pub(super) fn commit(&self, taken: &mut StoppedSpaces, switched: &mut SwitchReport) {
         let number = self.number;
         let (entrance, exit) = match self.at {
@@ -160,7 +159,7 @@ impl FilterMigration {
         let handed_over =
             taken[entrance].1.space().program_half(number, entrance_of).map_or(0, |to| {
                 to.end_stream();
-                to.handed_over()
+                to.blocks_sent()
             });
         if let Some((account, given)) = &self.account {
             let pairs = [
@@ -175,8 +174,8 @@ impl FilterMigration {
         }
     }
 
-    /// Returns the number of blocks that the filter holds in its process and brings back. They were
-    /// counted as consumed when they were sent to the process.
+    /// Returns the number of blocks that the filter holds in its process and that return with its
+    /// state. These blocks were counted as consumed when they were sent to the process.
     pub(super) fn count_returning(&self, taken: &mut StoppedSpaces) -> u64 {
         let is = |node: &&mut Node| {
             node.planned == self.number && matches!(node.operator, Operator::Filter(_))

@@ -1,7 +1,7 @@
 //! Replaces the request of a running path without losing a block. [Th §5.4]
 //!
 //! In: a running path ([`Live`]) and an edit of its request. Out: the ledger of the switch, or the
-//! reason that the path runs as before.
+//! reason for which the change failed.
 //!
 //! 1. The edited text is checked and planned. Nodes that stay keep their spaces, so that a change
 //!    moves no node unless the edit requests it; if no such plan exists, the planner may move
@@ -13,7 +13,7 @@
 //! 4. Removed nodes release the blocks that they hold and finish, and removed rings are drained,
 //!    all in the old graph. Now the counters of the old graph are final, and the new graph has none
 //!    yet.
-//! 5. The new graph is swapped in, and the spaces resume.
+//! 5. The new graph replaces the old one, and the spaces resume.
 //!
 //! So every block before the boundary is processed only by the old graph, and every block after it
 //! only by the new graph. The reported ledger does not assume that; it is computed from the
@@ -28,21 +28,21 @@ mod reshape;
 mod switch;
 
 pub use outcome::{ChangeError, SwitchReport};
-pub(crate) use repeat::Changer;
+pub(crate) use repeat::ChangeRepeater;
 pub use reshape::{NodePlacement, reshape};
-pub(crate) use reshape::{placed, predicted_moves, reason_for_replicas};
+pub(crate) use reshape::{plan_placed, predicted_moves, reason_for_replicas};
 
 use crate::build::{Prepared, SwapContext, prepare};
 use crate::error::BuildError;
 use crate::live::Live;
-use crate::numbering::{Ids, links};
+use crate::numbering::{Ids, numbered_links};
 use crate::path::origins::Origins;
 use crate::path::running::{PathState, RunningPart, RunningPath, RunningSpace, StarterState};
 use crate::path::starter::Thread;
 use crate::path::{PathOptions, Settings};
 use crate::record::{self, RecordMode};
 use crate::registry::MachineRegistry;
-use argument::InPlace;
+use argument::InPlaceChange;
 use filter::FilterKind;
 use identity::MatchedPlan;
 use migration::FilterMigration;
@@ -55,8 +55,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use sys::steps::{Resource, Steps};
 
-/// Maximum number of retries of a change that failed because the process that runs the kernel part
-/// was restarted.
+/// Maximum number of retries of a change. A change is retried if the process that runs the kernel
+/// part was restarted meanwhile.
 const RETRIES_MAX: usize = 4;
 
 /// Edits the request of a running path, and changes the path accordingly. Changes are serialized: a
@@ -76,7 +76,7 @@ pub fn change(
     change_logged(live, edit, machine, limit, &Steps::default())
 }
 
-/// Changes the path as [`change`] does, and logs the steps to `steps`, which no other change may
+/// Changes the path like [`change`], and logs the steps to `steps`, a log that no other change may
 /// use.
 pub fn change_logged(
     live: &Live,
@@ -125,11 +125,11 @@ fn try_to_change(
             return Err(ChangeError::Refused(why.to_owned()));
         }
     };
-    make(whole, (edit, &|_, _| Ok(())), machine, limit, steps)
+    apply_edit(whole, (edit, &|_, _| Ok(())), machine, limit, steps)
 }
 
-/// Repeats a recorded change, after the spaces have reached the positions at which it was made.
-/// Fails if this version of the program plans the change differently.
+/// Repeats a recorded change once the spaces have reached the positions at which it was made. Fails
+/// if this version of the program plans the change differently.
 pub(crate) fn repeat_change(live: &Live, change: &record::Change) -> Result<(), ChangeError> {
     let whole = running_path(live)?;
     let RecordMode::Play(replay) = &whole.extras.record_mode else {
@@ -138,14 +138,14 @@ pub(crate) fn repeat_change(live: &Live, change: &record::Change) -> Result<(), 
     let head = &replay.record().head;
     whole.state().text.get_or_insert_with(|| head.request.clone());
     let same = |text: &str, plan: &Plan| match text == change.text {
-        true if record::layout(plan) == change.layout => Ok(()),
+        true if record::format_layout(plan) == change.layout => Ok(()),
         _ => Err(ChangeError::Refused(format!(
             "streamline {} did it otherwise than this version does",
             head.program
         ))),
     };
-    let (asked, steps) = ((&change.edit, &same as Check<'_>), Steps::default());
-    let made = make(whole, asked, &head.machine, Duration::MAX, &steps);
+    let (asked, steps) = ((&change.edit, &same as TextCheck<'_>), Steps::default());
+    let made = apply_edit(whole, asked, &head.machine, Duration::MAX, &steps);
     if made.is_err() {
         steps.roll_back();
     }
@@ -153,18 +153,18 @@ pub(crate) fn repeat_change(live: &Live, change: &record::Change) -> Result<(), 
 }
 
 fn running_path(live: &Live) -> Result<&RunningPath, ChangeError> {
-    let whole = live.whole();
+    let whole = live.running_path();
     whole
         .map(|whole| &**whole)
         .ok_or_else(|| ChangeError::Refused("this path was not built from a plan".to_owned()))
 }
 
-/// A function that checks a new text and its plan.
-type Check<'c> = &'c dyn Fn(&str, &Plan) -> Result<(), ChangeError>;
+/// A function that checks the new text of the request and its plan.
+type TextCheck<'c> = &'c dyn Fn(&str, &Plan) -> Result<(), ChangeError>;
 
-fn make(
+fn apply_edit(
     whole: &RunningPath,
-    (edit, check): (&Edit, Check<'_>),
+    (edit, check): (&Edit, TextCheck<'_>),
     machine: &Machine,
     limit: Duration,
     steps: &Steps,
@@ -186,9 +186,9 @@ fn make(
     if mistakes.iter().any(|mistake| mistake.severity == pipeline::language::Severity::Error) {
         return Err(ChangeError::Mistakes { text: edited.text, mistakes });
     }
-    if let Some(change) = InPlace::of(&graph, registry, &state) {
+    if let Some(change) = InPlaceChange::find(&graph, registry, &state) {
         check(&edited.text, &change.plan)?;
-        return change.make(&mut state, (edit, edited.text), &whole.extras.record_mode, limit);
+        return change.apply(&mut state, (edit, edited.text), &whole.extras.record_mode, limit);
     }
     refuse_private_sessions(&state)?;
     let (mut graph, asked) = (graph.clone(), graph.options);
@@ -197,21 +197,21 @@ fn make(
     // A log of its own, so that a failure undoes this change alone.
     let extras = PathOptions { steps: steps.clone(), ..whole.extras.clone() };
     let with = (whole.settings, &extras);
-    let mut changed = BuiltChange::prepare_as_taken((&graph, &edited), &state, machine, with)?;
+    let mut changed = BuiltChange::prepare_placeable((&graph, &edited), &state, machine, with)?;
     check(&edited.text, &changed.plan)?;
     let told = record::Change {
         number: state.changes,
         edit: edit.clone(),
         text: edited.text.clone(),
-        layout: record::layout(&changed.plan),
+        layout: record::format_layout(&changed.plan),
     };
     let origins = changed.origins.clone();
     let settled = || {
         // Sinks must know a new source's name before its first block arrives.
         origins.publish();
         if let RecordMode::Record(recording) = &whole.extras.record_mode {
-            recording.name(&origins.names);
-            recording.change(&told);
+            recording.set_source_names(&origins.names);
+            recording.write_change(&told);
         }
     };
     let replay = match &whole.extras.record_mode {
@@ -225,11 +225,11 @@ fn make(
     let gone =
         |number: &usize| state.ids.nodes.contains(number) && !changed.ids.nodes.contains(number);
     switched.reports.retain(|report| gone(&report.planned));
-    changed.keep(&mut state, Some(switched.text.clone()));
+    changed.commit_state(&mut state, Some(switched.text.clone()));
     Ok(switched)
 }
 
-/// Refuses a change if replicas have session state of their own, which cannot be merged.
+/// Refuses a change if replicas have session state of their own, which no merge is defined for.
 fn refuse_private_sessions(state: &PathState) -> Result<(), ChangeError> {
     match state.plan.replicas.iter().any(|copied| copied.sharing.is_some()) {
         false => Ok(()),
@@ -247,7 +247,7 @@ struct BuiltChange {
     ids: Ids,
     origins: Origins,
     parts: Vec<Prepared>,
-    /// The spaces to switch, in the order of the plan. A new space comes with its thread.
+    /// The spaces to switch, in the order of the plan. A new space is paired with its thread.
     targets: Vec<(switch::SpaceSwitch, Option<Thread>)>,
     /// Spaces that lose all their nodes.
     leaving: Vec<switch::LeavingSpace>,
@@ -258,7 +258,7 @@ struct BuiltChange {
 impl BuiltChange {
     /// Plans and builds the change. If the kernel refuses a filter, plans again with that filter in
     /// a thread.
-    fn prepare_as_taken(
+    fn prepare_placeable(
         (graph, edited): (&Graph, &EditResult),
         state: &PathState,
         machine: &Machine,
@@ -313,7 +313,7 @@ impl BuiltChange {
             let mut prepared = prepare((plan, ids), number, &again, origins, with)?;
             for space in &mut prepared.spaces {
                 let name = &space.running.name;
-                let differs = matched.differs(state, number, name);
+                let differs = matched.is_changed(state, number, name);
                 if space.fresh.is_none() && !differs && !space.replaces_program {
                     continue;
                 }
@@ -337,7 +337,7 @@ impl BuiltChange {
             }
             let stays = |name: &str| prepared.spaces.iter().any(|s| s.running.name == name);
             for goes in part.spaces.iter().filter(|space| !stays(&space.name)) {
-                if matched.takes_from(state, number, &goes.name) {
+                if matched.receives_nodes(state, number, &goes.name) {
                     let rank = rank(&goes.name);
                     targets.push((
                         switch::SpaceSwitch::new(goes, None, HotSwap::default(), rank),
@@ -375,11 +375,11 @@ impl BuiltChange {
         switch::switch(targets, beside, limit)
     }
 
-    /// Replaces the state of the path by that of this change.
-    fn keep(self, state: &mut PathState, text: Option<String>) {
+    /// Replaces the state of the path by the state after this change.
+    fn commit_state(self, state: &mut PathState, text: Option<String>) {
         let Self { plan, ids, origins, parts, .. } = self;
         for (part, prepared) in state.parts.iter_mut().zip(parts) {
-            part.demand.set_links(links(&plan.graph, &ids.nodes));
+            part.demand.set_links(numbered_links(&plan.graph, &ids.nodes));
             let left = |old: &&RunningSpace| {
                 !prepared.spaces.iter().any(|new| Arc::ptr_eq(&new.running.commands, &old.commands))
             };

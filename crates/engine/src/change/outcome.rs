@@ -1,4 +1,5 @@
-//! The outcome of a change: the ledger of the switch, or the reason that the path runs as before.
+//! The outcome of a change: the ledger of the switch, or the reason for which the path was left
+//! unchanged.
 
 use crate::error::BuildError;
 use crate::kernel::SwitchError;
@@ -10,28 +11,28 @@ use runtime::commands::CommandError;
 use runtime::report::NodeReport;
 use std::fmt;
 
-/// The ledger of a switch.
+/// The ledger of a switch from an old graph to a new graph.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct SwitchReport {
     /// Number of blocks that had entered the first switched space before the switch. Only the old
-    /// graph processed these blocks.
+    /// graph processed them.
     pub position: u64,
-    /// Blocks that entered the old graph and never left it.
+    /// Number of blocks that entered the old graph and never left it.
     pub lost: u64,
-    /// Blocks that left the old graph more than once, or that both graphs processed.
+    /// Number of blocks that left the old graph more than once, or that both graphs processed.
     pub duplicated: u64,
-    /// Blocks that reached the new graph before the old one was finished.
+    /// Number of blocks that reached the new graph before the old graph was finished.
     pub reordered: u64,
-    /// Blocks in rings of leaving spaces that had not ended at the time of this report; these
-    /// blocks are still processed.
+    /// Number of blocks in the rings of leaving spaces that were still running when this report was
+    /// made. These blocks are still processed.
     pub draining: u64,
-    /// Duration of the pause in ns, from the stop of the first space to the resumption of the last
-    /// space.
+    /// Duration of the pause in ns, from the moment the first space stopped until the last space
+    /// resumed.
     pub paused_ns: u64,
-    /// Blocks lost by sources during the switch, before they entered the path, as source name,
+    /// Blocks that sources lost during the switch, before the blocks entered the path: source name,
     /// reason and count.
     pub source_drops: Vec<(String, DropReason, u64)>,
-    /// Reports of removed filters and sinks, by node number.
+    /// Reports of removed filters and sinks, with their node numbers.
     pub reports: Vec<NodeReport>,
     /// The text of the request that runs now.
     pub text: String,
@@ -53,7 +54,7 @@ impl fmt::Display for SwitchReport {
     }
 }
 
-/// The error of a change. The path runs as before.
+/// The error of a change, after which the path runs unchanged.
 #[derive(Debug, thiserror::Error)]
 pub enum ChangeError {
     /// The edit does not fit the request.
@@ -67,7 +68,7 @@ pub enum ChangeError {
         /// The mistakes in the text.
         mistakes: Vec<Diagnostic>,
     },
-    /// No space can run a node of the new request.
+    /// A node of the new request can run in no space.
     #[error("{0}")]
     Unplaceable(Unplaceable),
     /// A new element could not be built.
@@ -76,10 +77,10 @@ pub enum ChangeError {
     /// A space did not stop in time, or has ended.
     #[error("{0}")]
     NotTaken(#[from] CommandError),
-    /// The change is impossible while the path runs; the text is the reason.
+    /// The change is impossible while the path runs. The text is the reason.
     #[error("{0}")]
     Refused(String),
-    /// The process that runs the kernel part was restarted during the change; a retry may succeed.
+    /// The process that runs the kernel part was restarted during the change. A retry may succeed.
     #[error("{0}")]
     Again(String),
 }

@@ -1,5 +1,5 @@
-//! Repetition of the changes of a recorded run, in recorded order, each while the spaces are
-//! stopped at the recorded positions.
+//! Repetition of the changes of a recorded run. Each change is made in recorded order, while the
+//! spaces are stopped at the recorded positions.
 
 use super::outcome::ChangeError;
 use super::repeat_change;
@@ -10,15 +10,17 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 /// Handle of the thread that repeats the changes of a recording. Dropping the handle waits for the
-/// thread, which ends once all spaces have ended.
+/// thread, which ends after all spaces have ended.
 #[derive(Debug)]
-pub(crate) struct Changer(Option<JoinHandle<()>>);
+pub(crate) struct ChangeRepeater(Option<JoinHandle<()>>);
 
-impl Changer {
+impl ChangeRepeater {
     /// Starts the thread if these paths replay a recording with changes; otherwise returns `None`.
-    pub(crate) fn of(lives: &[Live]) -> Option<Self> {
+    pub(crate) fn start_for(lives: &[Live]) -> Option<Self> {
         let live = lives.first()?.clone();
-        let RecordMode::Play(replay) = &live.whole()?.extras.record_mode else { return None };
+        let RecordMode::Play(replay) = &live.running_path()?.extras.record_mode else {
+            return None;
+        };
         if replay.record().changes.is_empty() {
             return None;
         }
@@ -32,7 +34,7 @@ impl Changer {
     }
 }
 
-impl Drop for Changer {
+impl Drop for ChangeRepeater {
     fn drop(&mut self) {
         if let Some(thread) = self.0.take() {
             // If it panicked, its guard has announced the end of the changes to the spaces.
@@ -60,7 +62,7 @@ fn repeat_changes(live: &Live, replay: &Replay) {
     drop(over);
 }
 
-/// A guard that announces the end of the changes to the spaces when dropped.
+/// A guard that, when dropped, announces to the spaces that no further change follows.
 struct AnnounceEnd<'r>(&'r Replay);
 
 impl Drop for AnnounceEnd<'_> {

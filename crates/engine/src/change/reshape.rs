@@ -1,7 +1,8 @@
-//! Changes of placement and replicas, with the request unchanged.
+//! Changes of placement and replicas that leave the request unchanged.
 //!
-//! In: a running path, new spaces for some nodes, and a flag for replicas. Out: the ledger of the
-//! switch, as for an edit. The text stays the same, because placement is no part of its meaning.
+//! In: a running path, new spaces for some nodes, and a flag that requests replicas. Out: the
+//! ledger of the switch, as for an edit. The text stays the same, because placement is not part of
+//! the meaning of a request.
 
 use super::identity::{MatchedPlan, home_space};
 use super::outcome::{ChangeError, SwitchReport};
@@ -19,9 +20,9 @@ use sys::steps::Steps;
 /// A node of the plan, and the name of its new space.
 pub type NodePlacement = (NodeId, String);
 
-/// Moves nodes of a running path to these spaces and keeps all other nodes in theirs. If `shared`,
-/// stateless filters are replicated where the machine's costs predict a gain; otherwise existing
-/// replicas are removed. Blocks for at most `limit` until the spaces stop.
+/// Moves nodes of a running path to these spaces and keeps all other nodes in theirs. If `shared`
+/// is true, stateless filters are replicated where the machine's costs predict a gain; otherwise
+/// existing replicas are removed. Blocks until the spaces have stopped, for at most `limit`.
 ///
 /// # Errors
 ///
@@ -34,7 +35,7 @@ pub fn reshape(
     limit: Duration,
 ) -> Result<SwitchReport, ChangeError> {
     let refused = |why: &str| Err(ChangeError::Refused(why.to_owned()));
-    let Some(whole) = live.whole() else {
+    let Some(whole) = live.running_path() else {
         return refused("this path was not built from a plan");
     };
     if !matches!(whole.extras.record_mode, RecordMode::Off) {
@@ -42,13 +43,13 @@ pub fn reshape(
     }
     let mut state = whole.state();
     refuse_private_sessions(&state)?;
-    let plan = placed(&state.plan, places, machine)?;
+    let plan = plan_placed(&state.plan, places, machine)?;
     let plan = match (shared, plan.with_replicas(machine)) {
         (false, _) => plan,
         (true, Some((shared, _))) => shared,
         (true, None) => return refused("nothing of it is worth a copy"),
     };
-    let matched = MatchedPlan::reshaped(plan, &state);
+    let matched = MatchedPlan::match_reshaped(plan, &state);
     matched.check_possible(&state)?;
     let extras = PathOptions { steps: Steps::default(), ..whole.extras.clone() };
     let mut changed = BuiltChange::prepare(matched, &state, (whole.settings, &extras))?;
@@ -57,13 +58,14 @@ pub fn reshape(
     let text = state.text.clone();
     switched.text = text.clone().unwrap_or_default();
     switched.reports.clear();
-    changed.keep(&mut state, text);
+    changed.commit_state(&mut state, text);
     Ok(switched)
 }
 
-/// Returns the reason for replicas and the speedup, if the machine's cost table predicts a gain.
+/// Returns the reason for replicas and the predicted speedup, if the machine's cost table predicts
+/// a gain.
 pub(crate) fn reason_for_replicas(plan: &Plan, machine: &Machine) -> Option<(String, f64)> {
-    let (shared, gain) = placed(plan, &[], machine).ok()?.with_replicas(machine)?;
+    let (shared, gain) = plan_placed(plan, &[], machine).ok()?.with_replicas(machine)?;
     let why = |copied: &Replicas| {
         let name = |id: &NodeId| shared.graph.node(*id).name();
         let names: Vec<&str> = copied.nodes.iter().map(name).collect();
@@ -73,8 +75,8 @@ pub(crate) fn reason_for_replicas(plan: &Plan, machine: &Machine) -> Option<(Str
 }
 
 /// Returns the predicted cost of a block in ns with the present placement, the predicted cost with
-/// nodes moved between the kernel and threads as the planner would place them, and those moves.
-/// Returns `None` if no node would move.
+/// the placement that the planner would choose, and the moves that lead there. Only moves between
+/// the kernel and threads are considered. Returns `None` if no node would move.
 pub(crate) fn predicted_moves(
     plan: &Plan,
     machine: &Machine,
@@ -96,13 +98,14 @@ pub(crate) fn predicted_moves(
     if moved.is_empty() {
         return None;
     }
-    let cost = |places: &[NodePlacement]| Some(placed(plan, places, machine).ok()?.choice.cost_ns);
+    let cost =
+        |places: &[NodePlacement]| Some(plan_placed(plan, places, machine).ok()?.choice.cost_ns);
     Some((cost(&[])?, cost(&moved)?, moved))
 }
 
-/// Plans the graph without replicas, with these nodes in these spaces and all others where they
-/// run.
-pub(crate) fn placed(
+/// Plans the graph without replicas. These nodes are placed in these spaces; all others stay where
+/// they run.
+pub(crate) fn plan_placed(
     plan: &Plan,
     places: &[NodePlacement],
     machine: &Machine,

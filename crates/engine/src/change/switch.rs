@@ -1,9 +1,9 @@
-//! The switch: spaces whose content differs are borrowed at block boundaries, finish the old graph,
-//! receive the new one, and resume.
+//! The switch from the old graph to the new one. Spaces whose content differs are borrowed at block
+//! boundaries, finish the old graph, receive the new graph, and resume.
 
 use super::migration::FilterMigration;
 use super::outcome::{ChangeError, SwitchReport};
-use crate::build::Succession;
+use crate::build::ProgramSuccession;
 use crate::path::running::{Kernels, RunningSpace};
 use crate::path::starter::Thread;
 use crate::record::Replay;
@@ -22,13 +22,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-/// A space to be switched.
+/// A space whose content is to be replaced.
 pub(super) struct SpaceSwitch {
     commands: Arc<CommandQueue>,
     bell: Arc<Doorbell>,
     fresh: Option<Space>,
     hot_swap: HotSwap,
-    /// Keys of the nodes in the space after the switch.
+    /// Keys of the nodes that the space contains after the switch.
     stays: HashSet<NodeKey>,
     /// Index of the space in the old plan; `usize::MAX` for a new space.
     rank: usize,
@@ -51,8 +51,8 @@ impl SpaceSwitch {
         self.hot_swap.assembly.nodes_mut()
     }
 
-    /// Returns, among the nodes that will be placed in the space, the half of a process with this
-    /// node number; `of` selects the input or the output half.
+    /// Returns one half of the process with this node number, among the nodes that will be placed
+    /// in the space. `of` selects the input or the output half.
     pub(super) fn process_half<H>(
         &mut self,
         number: usize,
@@ -61,9 +61,9 @@ impl SpaceSwitch {
         self.new_nodes().iter_mut().filter(|node| node.planned == number).find_map(of)
     }
 
-    /// Waits until the space has drained its input rings that the switch removes. Their writers are
-    /// already stopped.
-    fn catch_up(&self, left: &dyn Fn() -> Duration) -> Result<(), CommandError> {
+    /// Waits until the space has drained those of its input rings that the switch removes. The
+    /// writers of these rings are already stopped.
+    fn drain_removed_rings(&self, left: &dyn Fn() -> Duration) -> Result<(), CommandError> {
         loop {
             let stays = self.stays.clone();
             let caught_up =
@@ -76,7 +76,7 @@ impl SpaceSwitch {
     }
 }
 
-/// A space without nodes. It drains its rings and ends by itself.
+/// A space that has lost all its nodes. It drains its rings and then ends.
 pub(super) struct LeavingSpace {
     commands: Arc<CommandQueue>,
 }
@@ -87,7 +87,7 @@ impl LeavingSpace {
     }
 }
 
-/// A stopped space: borrowed, or new.
+/// A stopped space: a running one that the switch has borrowed, or a new one.
 pub(super) enum StoppedSpace {
     Lent(ExclusiveBorrow),
     Fresh(Space),
@@ -102,24 +102,24 @@ impl StoppedSpace {
     }
 }
 
-/// Parameters of a switch other than the spaces that differ.
+/// Parameters of a switch, apart from the spaces that differ.
 pub(super) struct SwitchContext<'l> {
     /// Spaces that end.
     pub(super) leaving: &'l [LeavingSpace],
-    /// New kernel programs, each with the list of running programs that it joins.
-    pub(super) kernels: Vec<(Kernels, Succession)>,
+    /// New kernel programs, each with the list of running programs to which it is added.
+    pub(super) kernels: Vec<(Kernels, ProgramSuccession)>,
     /// Filters that move to another process.
     pub(super) crossings: Vec<FilterMigration>,
-    /// Number of earlier changes.
+    /// Number of changes made before this one.
     pub(super) number: u64,
-    /// The recording, if the change is repeated from one.
+    /// The recording, if this change repeats a recorded one.
     pub(super) replay: Option<&'l Replay>,
-    /// Callback, called when the old graph is finished and the switch can no longer fail.
+    /// A callback that is called when the old graph is finished and the switch can no longer fail.
     pub(super) settled: &'l dyn Fn(),
 }
 
-/// Switches these spaces; waits for each of them within `limit`. Fails without effect if a space
-/// cannot be borrowed in time, or if a new element refuses the old state or cannot be installed.
+/// Switches these spaces, waiting at most `limit` for each. Fails without effect if a space cannot
+/// be borrowed in time, or if a new filter or program refuses the old state or cannot be installed.
 pub(super) fn switch(
     mut targets: Vec<(SpaceSwitch, Option<Thread>)>,
     context: SwitchContext<'_>,
@@ -141,12 +141,12 @@ pub(super) fn switch(
     let undone =
         |mut taken: Vec<(SpaceSwitch, StoppedSpace)>, crossings: &[FilterMigration], why| {
             crossings.iter().for_each(|crossing| crossing.undo(&mut taken));
-            Err(resume(taken, why))
+            Err(resume_spaces(taken, why))
         };
     for mut target in targets {
         let lent = |target: &SpaceSwitch| {
             if !crossings.is_empty() {
-                target.catch_up(&left)?;
+                target.drain_removed_rings(&left)?;
             }
             stalls.iter().for_each(|stalls| stalls.note_command_for(&target.commands.status));
             let lent = target.commands.borrow(left());
@@ -174,7 +174,7 @@ pub(super) fn switch(
     if let Err(why) = crossings.iter().try_for_each(|one| one.restore(&mut taken)) {
         return undone(taken, &crossings, why);
     }
-    if let Err(why) = renew(&mut taken) {
+    if let Err(why) = transfer_filter_state(&mut taken) {
         return undone(taken, &crossings, why);
     }
     let mut switched = SwitchReport::default();
@@ -184,7 +184,7 @@ pub(super) fn switch(
     let rings: HashSet<usize> = taken.iter_mut().flat_map(removed_rings).collect();
     if let Err(why) = kernels.iter_mut().try_for_each(|(_, one)| one.next.switch.switch()) {
         // At most one program changes, so nothing needs to be switched back.
-        let _ = renew(&mut taken);
+        let _ = transfer_filter_state(&mut taken);
         return undone(taken, &crossings, why.into());
     }
     crossings.iter().for_each(|one| one.commit(&mut taken, &mut switched));
@@ -232,15 +232,15 @@ pub(super) fn switch(
     Ok(switched)
 }
 
-/// Records the new kernel programs as the running ones. Transfers filter state out of the old
-/// programs, and counts blocks that these handed over and that were not received, or were received
-/// twice.
+/// Records the new kernel programs as the running ones. Transfers filter state from the old
+/// programs. Counts blocks that the old programs emitted and that were not received, or were
+/// received twice.
 fn record_successors(
     taken: &mut [(SpaceSwitch, StoppedSpace)],
-    kernels: Vec<(Kernels, Succession)>,
+    kernels: Vec<(Kernels, ProgramSuccession)>,
     switched: &mut SwitchReport,
 ) {
-    for (all, Succession { kernel, first, next }) in kernels {
+    for (all, ProgramSuccession { kernel, first, next }) in kernels {
         let mut all = all.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(kernel) = all.get_mut(kernel) else { continue };
         let spaces = taken.iter_mut().map(|(_, stopped)| stopped.space());
@@ -272,8 +272,8 @@ fn saturating_ns(limit: Duration) -> u64 {
     u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Returns the borrowed spaces, unchanged, to their threads; returns `why`.
-fn resume(taken: Vec<(SpaceSwitch, StoppedSpace)>, why: ChangeError) -> ChangeError {
+/// Returns the borrowed spaces to their threads, unchanged. Returns `why`.
+fn resume_spaces(taken: Vec<(SpaceSwitch, StoppedSpace)>, why: ChangeError) -> ChangeError {
     for (_, stopped) in taken.into_iter().rev() {
         if let StoppedSpace::Lent(lent) = stopped {
             lent.give_back();
@@ -283,8 +283,8 @@ fn resume(taken: Vec<(SpaceSwitch, StoppedSpace)>, why: ChangeError) -> ChangeEr
 }
 
 /// Moves the state of old filters into the filters that replace them. On failure, moves the state
-/// back.
-fn renew(taken: &mut [(SpaceSwitch, StoppedSpace)]) -> Result<(), ChangeError> {
+/// back into the old filters.
+fn transfer_filter_state(taken: &mut [(SpaceSwitch, StoppedSpace)]) -> Result<(), ChangeError> {
     for done in 0..taken.len() {
         let (target, stopped) = &mut taken[done];
         if let Err(mistake) = stopped.space().replace_filters(&mut target.hot_swap.renewed) {
@@ -300,8 +300,8 @@ fn renew(taken: &mut [(SpaceSwitch, StoppedSpace)]) -> Result<(), ChangeError> {
     Ok(())
 }
 
-/// Drains the old graph: removed nodes release the blocks that they hold, and removed rings and the
-/// output of replaced kernel programs are emptied. The output of the programs enters at the sources
+/// Drains the old graph. Removed nodes release the blocks that they hold; removed rings and the
+/// output of replaced kernel programs are emptied. The output of a program enters at its source in
 /// `firsts`. Blocks.
 fn drain_old_graph(
     taken: &mut [(SpaceSwitch, StoppedSpace)],
@@ -362,8 +362,8 @@ fn drain_old_graph(
     });
 }
 
-/// Swaps in the new graphs. Returns the number of held blocks that could not move with their
-/// filters.
+/// Replaces the old graphs by the new ones. Returns the number of held blocks that could not move
+/// with their filters.
 fn swap_graphs(taken: &mut [(SpaceSwitch, StoppedSpace)]) -> u64 {
     let mut homes: HashMap<NodeKey, usize> = HashMap::new();
     for (at, (target, _)) in taken.iter().enumerate() {
@@ -394,7 +394,7 @@ fn counters(taken: &mut [(SpaceSwitch, StoppedSpace)]) -> Vec<SpaceCounters> {
     taken.iter_mut().map(|(_, stopped)| stopped.space().counted()).collect()
 }
 
-/// Returns the blocks lost by sources so far, by source and place of the loss.
+/// Returns the number of blocks that sources have lost so far, by source and location of the loss.
 fn source_losses(taken: &mut [(SpaceSwitch, StoppedSpace)]) -> HashMap<(String, DropReason), u64> {
     let mut all = HashMap::new();
     let lost = taken.iter_mut().flat_map(|(_, stopped)| stopped.space().lost_by_sources());
@@ -404,7 +404,7 @@ fn source_losses(taken: &mut [(SpaceSwitch, StoppedSpace)]) -> HashMap<(String, 
     all
 }
 
-/// Counters at the steps of a switch.
+/// Counters taken at the steps of a switch.
 struct SwitchCounts {
     /// Counters of the old graph, when the spaces had stopped.
     begin: Vec<SpaceCounters>,
@@ -412,11 +412,11 @@ struct SwitchCounts {
     before: Vec<SpaceCounters>,
     /// Counters of the new graph, before the spaces resumed.
     after: Vec<SpaceCounters>,
-    /// Final counters of spaces that have ended since.
+    /// Final counters of spaces that have ended since the spaces were stopped.
     last: Vec<SpaceCounters>,
-    /// Held blocks that did not move with their filter.
+    /// Number of held blocks that did not move with their filter.
     left_behind: u64,
-    /// Held blocks that return from another process.
+    /// Number of held blocks that return from another process.
     home: u64,
     /// Numbers of removed rings.
     rings: HashSet<usize>,
@@ -424,7 +424,7 @@ struct SwitchCounts {
     drains: bool,
 }
 
-/// Computes the numbers of lost, duplicated and reordered blocks from the counters.
+/// Computes the numbers of lost, duplicated and reordered blocks from the counters of all steps.
 fn compute_losses(switched: &mut SwitchReport, counts: SwitchCounts) {
     let SwitchCounts { begin, before, after, last, left_behind, home, rings, drains } = counts;
     switched.reports = report::merge_reports(&[after.clone(), last.clone()].concat());
@@ -451,9 +451,9 @@ fn compute_losses(switched: &mut SwitchReport, counts: SwitchCounts) {
         switched.duplicated += ended.saturating_sub(edge.put.blocks);
     }
     // Elements that stay continue their counters; a difference is a lost or a duplicated block.
-    let mut was = Totals::of(&old);
+    let mut was = BlockTotals::of(&old);
     was.add_returning(home);
-    for (was, is) in was.0.into_iter().zip(Totals::of(&new).0) {
+    for (was, is) in was.0.into_iter().zip(BlockTotals::of(&new).0) {
         switched.lost += was.saturating_sub(is);
         switched.duplicated += is.saturating_sub(was);
     }
@@ -465,8 +465,8 @@ fn compute_losses(switched: &mut SwitchReport, counts: SwitchCounts) {
     switched.reordered += early.map(|edge| edge.put.blocks).sum::<u64>();
 }
 
-/// Returns the number of blocks dropped for lack of room or after a failure; drops on purpose do
-/// not count.
+/// Returns the number of blocks dropped for lack of room or after a failure, without blocks that
+/// were dropped on purpose.
 fn lost_blocks(ledger: &Ledger) -> u64 {
     let ours = [DropReason::Evicted, DropReason::NoRoom, DropReason::Failed];
     let filters = ledger.filters.iter().flat_map(|node| &node.dropped);
@@ -475,12 +475,12 @@ fn lost_blocks(ledger: &Ledger) -> u64 {
     filters.sum::<u64>() + edges.sum::<u64>()
 }
 
-/// Numbers of blocks in a graph, summed over nodes (taken, made, passed, unselected, consumed,
-/// held) and over edges (put, taken).
-struct Totals([u64; 8]);
+/// Numbers of blocks in a graph: taken, made, passed, unselected, consumed and held, each summed
+/// over the nodes, then put and taken, summed over the edges.
+struct BlockTotals([u64; 8]);
 
-impl Totals {
-    /// Counts blocks that return from a process as made and as held.
+impl BlockTotals {
+    /// Counts blocks that return from a process, both as made and as held.
     const fn add_returning(&mut self, blocks: u64) {
         self.0[1] += blocks;
         self.0[5] += blocks;

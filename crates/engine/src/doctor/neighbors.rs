@@ -1,9 +1,9 @@
 //! Programs and packet sockets at the interfaces, with their owners. [FEATURES V17]
 //!
-//! In: a network namespace, and one interface or all. Out: [`Neighbors`], in the order in which a
-//! received frame meets them: XDP, packet sockets, TCX, traffic control filters. Those of this
-//! process are left out. Streamline runs beside them and never removes one; `explain` reports the
-//! effect of each on a request.
+//! In: a network namespace, and optionally one interface. Out: [`Neighbors`], in the order in which
+//! a received frame meets them: XDP, packet sockets, TCX, traffic control filters. Programs and
+//! sockets of this process are left out. Streamline runs beside them and never removes one;
+//! `explain` reports the effect of each on a request.
 
 pub use sys::bpf::{Side, XdpMode};
 pub use sys::holders::Holder;
@@ -19,9 +19,10 @@ pub struct Neighbors {
     /// The programs and sockets, grouped by interface, in the order in which a received frame meets
     /// them.
     pub list: Vec<Neighbor>,
-    /// Number of processes whose descriptors could not be read, any of which may be an owner.
+    /// Number of processes whose descriptors could not be read. Any of them may hold a listed
+    /// program or socket.
     pub hidden: usize,
-    /// Kinds that could not be listed, with the reason.
+    /// Kinds of neighbors that could not be listed, with the reason.
     pub unlisted: Vec<(&'static str, Refusal)>,
 }
 
@@ -30,15 +31,16 @@ pub struct Neighbors {
 pub struct Neighbor {
     /// Name of the interface; `None` for a packet socket at all interfaces.
     pub interface: Option<String>,
-    /// Kind, with the details that only this kind has.
+    /// Kind of the program or socket, with details specific to the kind.
     pub kind: NeighborKind,
-    /// The program; `None` for a socket, or a filter without a program.
+    /// The program; `None` for a socket, or for a filter without a program.
     pub program: Option<NeighborProgram>,
     /// User id of the process that loaded the program or opened the socket; `None` without
     /// CAP_SYS_ADMIN.
     pub uid: Option<u32>,
-    /// Processes that hold the program or socket open, as far as readable. A program without
-    /// holders was attached by netlink or pinned, and outlives the process that attached it.
+    /// Processes that hold the program or socket open, as far as their descriptors can be read. A
+    /// program without holders was attached by netlink or pinned, and outlives the process that
+    /// attached it.
     pub holders: Vec<Holder>,
 }
 
@@ -58,7 +60,7 @@ pub enum NeighborKind {
     Xdp(Option<XdpMode>),
     /// A packet socket; the protocol is an ETH_P_* number.
     PacketSocket {
-        /// Protocol that the socket receives: 3 for all protocols, 0 for none.
+        /// Protocol number (ETH_P_*) that the socket receives: 3 for all protocols, 0 for none.
         protocol: u16,
         /// True if the socket receives packets without their link-layer header.
         cooked: bool,
@@ -69,8 +71,9 @@ pub enum NeighborKind {
     Tc(Side, String, u16),
 }
 
-/// Returns the number of classification rules (ntuple filters) of an interface's device, or the
-/// reason why its driver has none. `netns` is a network namespace; `None` is that of this thread.
+/// Returns the number of classification rules (ntuple filters) in the network device of an
+/// interface, or the reason why the driver reports none. `netns` is the network namespace of the
+/// interface; `None` is the namespace of this thread.
 pub fn device_rules(netns: Option<&str>, interface: &str) -> Result<u32, Refusal> {
     let asked = match netns {
         None => sys::net::device_rules(interface),
@@ -81,7 +84,8 @@ pub fn device_rules(netns: Option<&str>, interface: &str) -> Result<u32, Refusal
     asked.map_err(Refusal::of)
 }
 
-/// A listing in progress: neighbors, each with the inode of its socket if it is one.
+/// A listing in progress. Each neighbor that is a socket is paired with the inode number of the
+/// socket.
 #[derive(Default)]
 struct Listing {
     found: Vec<(Neighbor, Option<u64>)>,
@@ -131,30 +135,30 @@ impl Listing {
             Vec::new()
         });
         for one in all.iter().filter(named) {
-            listing.found.extend(xdp(one).map(|program| (program, None)));
+            listing.found.extend(xdp_neighbor(one).map(|program| (program, None)));
             let list = sockets.iter().filter(|socket| socket.interface == one.index);
-            listing.found.extend(list.map(|info| socket(info, Some(&one.name))));
-            listing.tcx(one);
-            listing.filters(&links, one);
+            listing.found.extend(list.map(|info| socket_neighbor(info, Some(&one.name))));
+            listing.list_tcx(one);
+            listing.list_tc_filters(&links, one);
         }
         let everywhere = sockets.iter().filter(|socket| socket.interface == 0);
-        listing.found.extend(everywhere.map(|info| socket(info, None)));
+        listing.found.extend(everywhere.map(|info| socket_neighbor(info, None)));
         listing
     }
 
-    fn tcx(&mut self, one: &Interface) {
+    fn list_tcx(&mut self, one: &Interface) {
         for side in [Side::Ingress, Side::Egress] {
             match tcx_chain(one.index, side) {
                 Ok(chain) => self.found.extend(chain.members.into_iter().map(|member| {
                     let kind = NeighborKind::Tcx(side, member.link);
-                    (program(one, kind, member.program, member.name), None)
+                    (program_neighbor(one, kind, member.program, member.name), None)
                 })),
                 Err(error) => self.note_unlisted("TCX programs", error),
             }
         }
     }
 
-    fn filters(&mut self, links: &RouteSocket, one: &Interface) {
+    fn list_tc_filters(&mut self, links: &RouteSocket, one: &Interface) {
         let filters = links.filters(one.index).unwrap_or_else(|error| {
             self.note_unlisted("filters of traffic control", error);
             Vec::new()
@@ -163,14 +167,15 @@ impl Listing {
             let kind = NeighborKind::Tc(filter.side, filter.kind, filter.preference);
             let name = filter.name.unwrap_or_default();
             let found = match filter.program {
-                Some(id) => program(one, kind, id, name),
+                Some(id) => program_neighbor(one, kind, id, name),
                 None => neighbor(Some(&one.name), kind),
             };
             (found, None)
         }));
     }
 
-    /// Records once that a kind cannot be listed.
+    /// Records that a kind of neighbor cannot be listed; a repeated call for the same kind has no
+    /// effect.
     fn note_unlisted(&mut self, what: &'static str, error: sys::Error) {
         if self.unlisted.iter().all(|(known, _)| *known != what) {
             self.unlisted.push((what, Refusal::of(error)));
@@ -198,26 +203,26 @@ impl Listing {
 }
 
 /// The socket type SOCK_RAW.
-const RAW: u32 = 3;
+const SOCK_RAW: u32 = 3;
 
 fn neighbor(interface: Option<&str>, kind: NeighborKind) -> Neighbor {
     let interface = interface.map(str::to_owned);
     Neighbor { interface, kind, program: None, uid: None, holders: Vec::new() }
 }
 
-fn xdp(one: &Interface) -> Option<Neighbor> {
+fn xdp_neighbor(one: &Interface) -> Option<Neighbor> {
     let attached = one.xdp?;
-    Some(program(one, NeighborKind::Xdp(attached.mode), attached.program, String::new()))
+    Some(program_neighbor(one, NeighborKind::Xdp(attached.mode), attached.program, String::new()))
 }
 
-fn socket(info: &PacketSocketInfo, interface: Option<&str>) -> (Neighbor, Option<u64>) {
-    let cooked = info.kind != RAW;
+fn socket_neighbor(info: &PacketSocketInfo, interface: Option<&str>) -> (Neighbor, Option<u64>) {
+    let cooked = info.kind != SOCK_RAW;
     let kind = NeighborKind::PacketSocket { protocol: info.protocol, cooked };
     (Neighbor { uid: Some(info.uid), ..neighbor(interface, kind) }, Some(info.inode))
 }
 
 /// Describes a program at an interface; `name` is the name in the attachment, or empty.
-fn program(one: &Interface, kind: NeighborKind, id: u32, name: String) -> Neighbor {
+fn program_neighbor(one: &Interface, kind: NeighborKind, id: u32, name: String) -> Neighbor {
     let info = program_info(id).ok();
     let own = info.as_ref().map(|info| info.name.clone()).filter(|own| !own.is_empty());
     let program = Some(NeighborProgram { id, name: own.unwrap_or(name) });

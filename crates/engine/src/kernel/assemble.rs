@@ -1,8 +1,8 @@
-//! The requests of an attach point as one program. [SL §5.3, §7.1; CONTRACT 18]
+//! Assembly of the requests at an attach point into one program. [SL §5.3, §7.1; CONTRACT 18]
 //!
 //! In: the fused tree of the requests. Out: the program, and the format of each exit. The code of a
-//! filter is nested in the code of its predecessor, in a branch of its own, so that work common to
-//! several branches is done once and its results are available in all of these branches.
+//! filter is nested in the code of its predecessor, in a branch of its own. Work that several
+//! branches share is therefore done once, and all these branches can use its results.
 
 use super::fused::{Fork, FusedTree, LeftReason, Member, Tally};
 use super::tree::RequestTree;
@@ -17,31 +17,31 @@ use pipeline::ClassSet;
 use pipeline::graph::NodeId;
 use std::cell::{Cell, RefCell};
 
-/// The code of several requests.
+/// The assembled program of several requests, before it is loaded.
 #[derive(Debug)]
 pub(super) struct Assembled {
-    /// The program.
+    /// Code of the program.
     pub(super) program: ebpf::Program,
-    /// For each exit, true if its frames begin behind a VLAN tag that the kernel may deliver beside
-    /// the frame.
+    /// A flag for each exit: true if the frames of the exit begin behind a VLAN tag, which the
+    /// kernel may deliver beside the frame.
     pub(super) behind_tag: Vec<bool>,
     /// The first header of the frames at each exit.
     pub(super) first_headers: Vec<FirstHeader>,
 }
 
-/// The final action of a program on its frames.
+/// The action with which a program ends for a frame.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum FrameAction<'l> {
-    /// Copies frames into these rings, and lets them pass.
+    /// Copies the frame into these rings, and passes it to the host.
     Tap(&'l tap::FusedTap),
-    /// Redirects frames to a socket, or to the egress interfaces of these steps; the host does not
-    /// receive them.
+    /// Redirects the frame to a socket or, for the steps in this list, to their egress interfaces.
+    /// The host does not receive the frame.
     Redirect(&'l Redirect, &'l [(usize, u32)]),
 }
 
-/// The failure to form a program from requests, with the request and node at fault, if known.
+/// The reason why requests do not form a program, with the request and node at fault, if known.
 #[derive(Debug)]
-pub(super) struct Misfit {
+pub(super) struct AssemblyError {
     pub(super) at: Option<(usize, NodeId)>,
     pub(super) why: String,
 }
@@ -51,12 +51,12 @@ pub(super) fn assemble(
     fused: &FusedTree,
     members: &[Member<'_>],
     (target, layout): (Target, FrameAction<'_>),
-) -> Result<Assembled, Misfit> {
-    if members.iter().any(|member| !fits(member.tree)) {
+) -> Result<Assembled, AssemblyError> {
+    if members.iter().any(|member| !is_within_limits(member.tree)) {
         let why = "it leaves the kernel on more ways than one program has".to_owned();
-        return Err(Misfit { at: None, why });
+        return Err(AssemblyError { at: None, why });
     }
-    let emission = Emission {
+    let emission = Emitter {
         takes: match layout {
             FrameAction::Tap(_) => None,
             FrameAction::Redirect(_, leads) => Some(leads),
@@ -67,59 +67,68 @@ pub(super) fn assemble(
         behind_tag: RefCell::new(vec![false; fused.exits.len()]),
         first_headers: RefCell::new(vec![FirstHeader::Link; fused.exits.len()]),
     };
-    let made = emission.program(target, layout);
+    let made = emission.emit_program(target, layout);
     let (behind_tag, first_headers) =
         (emission.behind_tag.into_inner(), emission.first_headers.into_inner());
-    let refused = |unfit: Unfit| Misfit { at: emission.at.get(), why: unfit.why.into() };
+    let refused = |unfit: Unfit| AssemblyError { at: emission.at.get(), why: unfit.why.into() };
     Ok(Assembled { program: made.map_err(refused)?, behind_tag, first_headers })
 }
 
 /// Returns true if the exits of a request fit the limits of one program.
-pub(super) fn fits(tree: &RequestTree) -> bool {
-    tree.exits.len() <= EXITS_MAX as usize && tree.sinks() <= DELIVERIES_MAX as usize
+pub(super) fn is_within_limits(tree: &RequestTree) -> bool {
+    tree.exits.len() <= EXITS_MAX as usize && tree.sink_count() <= DELIVERIES_MAX as usize
 }
 
-struct Emission<'t> {
-    /// For an XDP redirect, the egress interfaces by step.
+struct Emitter<'t> {
+    /// For an XDP redirect, the egress interface of each step that sends frames.
     takes: Option<&'t [(usize, u32)]>,
     fused: &'t FusedTree,
     members: &'t [Member<'t>],
-    /// The request and node emitted last, which are at fault if emission fails.
+    /// The request and node emitted last. If emission fails, this node is at fault.
     at: Cell<Option<(usize, NodeId)>>,
     behind_tag: RefCell<Vec<bool>>,
     first_headers: RefCell<Vec<FirstHeader>>,
 }
 
-impl Emission<'_> {
-    fn program(&self, target: Target, layout: FrameAction<'_>) -> Result<ebpf::Program, Unfit> {
+impl Emitter<'_> {
+    fn emit_program(
+        &self,
+        target: Target,
+        layout: FrameAction<'_>,
+    ) -> Result<ebpf::Program, Unfit> {
         match layout {
             FrameAction::Tap(fused) => tap::fused(
                 target,
                 fused,
-                |s, on, done| self.body(s, on, done),
-                |s, on| self.unreadable(s, on),
+                |s, on, done| self.emit_body(s, on, done),
+                |s, on| self.emit_unreadable(s, on),
             ),
             FrameAction::Redirect(take, _) => redirect::redirect(
                 target,
                 take,
-                |s, on, done| self.body(s, on, done),
-                |s, on| self.unreadable(s, on),
+                |s, on, done| self.emit_body(s, on, done),
+                |s, on| self.emit_unreadable(s, on),
             ),
         }
     }
 
-    fn body<'s>(&self, s: &mut Scope<'s, '_>, on: Layers<'s>, done: Exit<'s>) -> Result<(), Unfit> {
-        self.tally(s, Tally::Ran, on);
-        match self.fused.taken() {
-            None => self.chain(s, on, done),
-            Some(mark) => self.gates(s, (mark, on), done),
+    fn emit_body<'s>(
+        &self,
+        s: &mut Scope<'s, '_>,
+        on: Layers<'s>,
+        done: Exit<'s>,
+    ) -> Result<(), Unfit> {
+        self.emit_tally(s, Tally::Ran, on);
+        match self.fused.taken_mark() {
+            None => self.emit_chain(s, on, done),
+            Some(mark) => self.emit_gates(s, (mark, on), done),
         }
     }
 
     /// Emits the gates of requests that take frames from the host, each followed by the request's
-    /// steps. A frame belongs to the first request whose expression it matches; the later gates
-    /// count it. `mark` is set for frames that were taken.
-    fn gates<'s>(
+    /// steps. A frame belongs to the first request whose expression it matches, and the gates of
+    /// later requests count it. `mark` is set for frames that a request has taken.
+    fn emit_gates<'s>(
         &self,
         s: &mut Scope<'s, '_>,
         (mark, on): (u16, Layers<'s>),
@@ -127,7 +136,7 @@ impl Emission<'_> {
     ) -> Result<(), Unfit> {
         for (number, (_, step)) in self.fused.gates.iter().enumerate() {
             let left = |why| Tally::Left(number, why);
-            let arguments = self.gate(*step)?;
+            let arguments = self.gate_arguments(*step)?;
             s.arm(|s, next| {
                 s.catch_unsure(|s, _| {
                     s.arm(|s, fragment| {
@@ -135,16 +144,16 @@ impl Emission<'_> {
                         s.arm(|s, elsewhere| {
                             s.only_unmarked(mark, elsewhere);
                             s.mark(mark, true);
-                            self.tally(s, Tally::Entered(*step), on);
-                            self.route(s, Some(*step), on, next)
+                            self.emit_tally(s, Tally::Entered(*step), on);
+                            self.emit_edges(s, Some(*step), on, next)
                         })?;
-                        self.end_at(s, left(LeftReason::Elsewhere), on, next);
+                        self.emit_end(s, left(LeftReason::Elsewhere), on, next);
                         Ok::<(), Unfit>(())
                     })?;
-                    self.end_at(s, left(LeftReason::Fragment), on, next);
+                    self.emit_end(s, left(LeftReason::Fragment), on, next);
                     Ok::<(), Unfit>(())
                 })?;
-                self.end_at(s, left(LeftReason::Undecided), on, next);
+                self.emit_end(s, left(LeftReason::Undecided), on, next);
                 Ok::<(), Unfit>(())
             })?;
         }
@@ -152,17 +161,17 @@ impl Emission<'_> {
         Ok(())
     }
 
-    /// Returns the arguments of the source whose expression is this gate.
-    fn gate(&self, step: usize) -> Result<&Arguments, Unfit> {
+    /// Returns the arguments of the source whose expression this gate tests.
+    fn gate_arguments(&self, step: usize) -> Result<&Arguments, Unfit> {
         let (line, id) = self.fused.node(self.members, step);
         self.at.set(Some((line, id)));
         let used = self.members[line].graph.node(id).filter();
         used.map(|used| &used.arguments).ok_or_else(|| Unfit::new("it is no source"))
     }
 
-    /// Emits the steps up to the first fork. Their code is sequential instead of nested, so a chain
-    /// of steps may have any length; an overlong program continues in tail calls.
-    fn chain<'s>(
+    /// Emits the steps up to the first fork. The code of these steps is sequential instead of
+    /// nested, so their number is unlimited. A program that is too long continues in tail calls.
+    fn emit_chain<'s>(
         &self,
         s: &mut Scope<'s, '_>,
         mut on: Layers<'s>,
@@ -173,46 +182,51 @@ impl Emission<'_> {
         while let Some((fork, step, classes)) = fused.only_step(from) {
             let here = on;
             s.or_else(
-                |s, miss| only_classes(s, here.class, classes, miss),
-                |s| self.end_at(s, Tally::Unselected(fork), here, done),
+                |s, miss| emit_class_test(s, here.class, classes, miss),
+                |s| self.emit_end(s, Tally::Unselected(fork), here, done),
             );
-            self.tally(s, Tally::Entered(step), on);
+            self.emit_tally(s, Tally::Entered(step), on);
             on = s
-                .link_or(Answer::new(on.class, on), |s| self.deliver_unsure(s, step, here, done))
+                .link_or(Answer::new(on.class, on), |s| {
+                    self.emit_unsure_delivery(s, step, here, done)
+                })
                 .layers;
             let piece = self.twin_of(step)?;
-            let answer = if self.edits(step) {
+            let answer = if self.is_editing(step) {
                 // The frame may have been edited, so header offsets are looked up again.
                 let kept = s.save_layers(on);
                 let absent = |s: &mut Scope<'_, 's>| {
                     let on = s.restore_layers(kept);
-                    self.route(s, Some(step), Layers { class: Value::Const(0), ..on }, done)
+                    self.emit_edges(s, Some(step), Layers { class: Value::Const(0), ..on }, done)
                 };
                 s.emit_twin_or(piece, on, absent, |s| {
                     let on = s.restore_layers(kept);
-                    self.deliver_unsure(s, step, on, done);
+                    self.emit_unsure_delivery(s, step, on, done);
                 })?
             } else {
                 let (here, none) = (on, Layers { class: Value::Const(0), ..on });
-                let absent = |s: &mut Scope<'_, 's>| self.route(s, Some(step), none, done);
-                s.emit_twin_or(piece, on, absent, |s| self.deliver_unsure(s, step, here, done))?
+                let absent = |s: &mut Scope<'_, 's>| self.emit_edges(s, Some(step), none, done);
+                s.emit_twin_or(piece, on, absent, |s| {
+                    self.emit_unsure_delivery(s, step, here, done)
+                })?
             };
-            self.mark_egress(s, step);
+            self.emit_egress_mark(s, step);
             on = answer.layers;
             from = Some(step);
         }
-        self.route(s, from, on, done)
+        self.emit_edges(s, from, on, done)
     }
 
     /// Returns true if a step edits frames.
-    fn edits(&self, step: usize) -> bool {
+    fn is_editing(&self, step: usize) -> bool {
         let (line, id) = self.fused.node(self.members, step);
         let used = self.members[line].graph.node(id).filter();
         used.is_some_and(|used| used.description.kind == FilterKind::Editing)
     }
 
-    /// Marks or redirects a frame to its egress interface, if the step sends frames.
-    fn mark_egress(&self, s: &mut Scope<'_, '_>, step: usize) {
+    /// Emits the mark that sends a frame to its egress interface, or the redirect to that
+    /// interface, if the step sends frames.
+    fn emit_egress_mark(&self, s: &mut Scope<'_, '_>, step: usize) {
         let Some((mark, _)) = self.fused.egress_mark(step) else { return };
         match self.takes.map(|leads| leads.iter().find(|(of, _)| *of == step)) {
             None => s.mark(mark, true),
@@ -221,8 +235,8 @@ impl Emission<'_> {
         }
     }
 
-    /// Emits the delivery of a block that a step is unsure of.
-    fn deliver_unsure<'s>(
+    /// Emits code that delivers a block of which a step is unsure.
+    fn emit_unsure_delivery<'s>(
         &self,
         s: &mut Scope<'s, '_>,
         step: usize,
@@ -230,34 +244,36 @@ impl Emission<'_> {
         done: Exit<'s>,
     ) {
         // One branch each, after which its stack is free again.
-        self.fused.unsure_exits(step).for_each(|exit| s.arm(|t, _| self.deliver(t, exit, on)));
+        self.fused
+            .unsure_exits(step)
+            .for_each(|exit| s.arm(|t, _| self.emit_delivery(t, exit, on)));
         s.leave(done);
     }
 
-    fn end_at<'s>(&self, s: &mut Scope<'s, '_>, tally: Tally, on: Layers<'s>, done: Exit<'s>) {
-        self.tally(s, tally, on);
+    fn emit_end<'s>(&self, s: &mut Scope<'s, '_>, tally: Tally, on: Layers<'s>, done: Exit<'s>) {
+        self.emit_tally(s, tally, on);
         s.leave(done);
     }
 
-    /// Emits code that counts a block and its bytes.
-    fn tally<'s>(&self, s: &mut Scope<'s, '_>, tally: Tally, on: Layers<'s>) {
+    /// Emits code that counts a block and its bytes in `tally`.
+    fn emit_tally<'s>(&self, s: &mut Scope<'s, '_>, tally: Tally, on: Layers<'s>) {
         let length = s.view_length(on);
-        s.tally(self.fused.tally(tally), length);
+        s.tally(self.fused.tally_index(tally), length);
     }
 
-    /// Emits the path of an unreadable frame.
-    fn unreadable<'s>(&self, s: &mut Scope<'s, '_>, on: Layers<'s>) {
-        self.tally(s, Tally::Ran, on);
+    /// Emits code for a frame whose headers the program cannot read.
+    fn emit_unreadable<'s>(&self, s: &mut Scope<'s, '_>, on: Layers<'s>) {
+        self.emit_tally(s, Tally::Ran, on);
         for gate in 0..self.fused.gates.len() {
-            self.tally(s, Tally::Left(gate, LeftReason::Undecided), on);
+            self.emit_tally(s, Tally::Left(gate, LeftReason::Undecided), on);
         }
         if self.fused.gates.is_empty() {
-            self.deliver_all_unsure(s, on);
+            self.emit_unreadable_delivery(s, on);
         }
     }
 
     fn delivery(&self, number: usize) -> Delivery {
-        let failed = Some(self.fused.tally(Tally::Failed(number)));
+        let failed = Some(self.fused.tally_index(Tally::Failed(number)));
         let out = &self.fused.exits[number];
         let tree = self.members[out.line].tree;
         let reader = u8::try_from(tree.exits[out.number_in_request].sink).unwrap_or(u8::MAX);
@@ -274,9 +290,9 @@ impl Emission<'_> {
         }
     }
 
-    /// Emits the edges from a step, or from the source if `from` is `None`; continues at `done`.
-    /// `on` is the state of the block, including its class.
-    fn route<'s>(
+    /// Emits the edges that leave a step, or the source if `from` is `None`, and continues at
+    /// `done`. `on` is the state of the block, including its class.
+    fn emit_edges<'s>(
         &self,
         s: &mut Scope<'s, '_>,
         from: Option<usize>,
@@ -285,14 +301,14 @@ impl Emission<'_> {
     ) -> Result<(), Unfit> {
         match self.fused.forks_at(from).count() {
             0 => s.leave(done),
-            1 => self.route_alike(s, from, on, done)?,
-            _ => self.route_apart(s, from, on, done)?,
+            1 => self.emit_common_fork(s, from, on, done)?,
+            _ => self.emit_separate_forks(s, from, on, done)?,
         }
         Ok(())
     }
 
     /// Emits a fork at which all requests take the same edges.
-    fn route_alike<'s>(
+    fn emit_common_fork<'s>(
         &self,
         s: &mut Scope<'s, '_>,
         from: Option<usize>,
@@ -305,20 +321,20 @@ impl Emission<'_> {
         for (step, classes) in fused.steps_after(from).filter(|(_, set)| may_contain(on.class, set))
         {
             s.arm(|t, end| {
-                only_classes(t, on.class, classes, end);
+                emit_class_test(t, on.class, classes, end);
                 match several {
                     Some(taken) => {
                         t.set(taken, 1);
-                        self.step(t, step, on, end)
+                        self.emit_step(t, step, on, end)
                     }
-                    None => self.step(t, step, on, done),
+                    None => self.emit_step(t, step, on, done),
                 }
             })?;
         }
         for (exit, classes) in fused.exits_of(from).filter(|(_, set)| may_contain(on.class, set)) {
             s.arm(|t, end| {
-                only_classes(t, on.class, classes, end);
-                self.deliver(t, exit, on);
+                emit_class_test(t, on.class, classes, end);
+                self.emit_delivery(t, exit, on);
                 match several {
                     Some(taken) => t.set(taken, 1),
                     None => t.leave(done),
@@ -330,18 +346,18 @@ impl Emission<'_> {
             s.arm(|t, none| {
                 let taken = t.get(taken);
                 t.only(taken, Cmp::Ne, 0, none);
-                t.tally(fused.tally(Tally::Passed(number)), length);
+                t.tally(fused.tally_index(Tally::Passed(number)), length);
                 t.leave(done);
             });
         }
-        s.tally(fused.tally(Tally::Unselected(number)), length);
+        s.tally(fused.tally_index(Tally::Unselected(number)), length);
         s.leave(done);
         Ok(())
     }
 
-    /// Emits forks at which requests take different edges. Taken forks are marked in memory,
-    /// because with marks on the stack the verifier would explore every combination.
-    fn route_apart<'s>(
+    /// Emits forks at which requests take different edges. A taken fork is marked in memory; with
+    /// marks on the stack, the verifier would explore every combination of forks.
+    fn emit_separate_forks<'s>(
         &self,
         s: &mut Scope<'s, '_>,
         from: Option<usize>,
@@ -358,35 +374,35 @@ impl Emission<'_> {
         for (step, classes) in fused.steps_after(from).filter(|(_, set)| may_contain(on.class, set))
         {
             s.arm(|t, end| {
-                only_classes(t, on.class, classes, end);
+                emit_class_test(t, on.class, classes, end);
                 let ours = marks().filter(|(_, fork)| fork.steps.contains(&step));
                 ours.for_each(|(mark, _)| t.mark(mark, true));
-                self.step(t, step, on, end)
+                self.emit_step(t, step, on, end)
             })?;
         }
         for (exit, classes) in fused.exits_of(from).filter(|(_, set)| may_contain(on.class, set)) {
             s.arm(|t, end| {
-                only_classes(t, on.class, classes, end);
+                emit_class_test(t, on.class, classes, end);
                 let ours = marks().filter(|(_, fork)| fork.exits.contains(&exit));
                 ours.for_each(|(mark, _)| t.mark(mark, true));
-                self.deliver(t, exit, on);
+                self.emit_delivery(t, exit, on);
             });
         }
         let length = s.view_length(on);
         for (number, fork) in fused.forks_at(from) {
             if !open(fork) {
-                s.tally(fused.tally(Tally::Unselected(number)), length);
+                s.tally(fused.tally_index(Tally::Unselected(number)), length);
                 continue;
             }
             s.arm(|t, end| {
                 t.arm(|u, none| {
                     u.only_marked(mark_number(number), none);
                     if !fork.has_one_edge() {
-                        u.tally(fused.tally(Tally::Passed(number)), length);
+                        u.tally(fused.tally_index(Tally::Passed(number)), length);
                     }
                     u.leave(end);
                 });
-                t.tally(fused.tally(Tally::Unselected(number)), length);
+                t.tally(fused.tally_index(Tally::Unselected(number)), length);
             });
         }
         s.leave(done);
@@ -394,25 +410,25 @@ impl Emission<'_> {
     }
 
     /// Emits a filter and all steps that follow it; continues at `end`.
-    fn step<'s>(
+    fn emit_step<'s>(
         &self,
         s: &mut Scope<'s, '_>,
         step: usize,
         on: Layers<'s>,
         end: Exit<'s>,
     ) -> Result<(), Unfit> {
-        self.tally(s, Tally::Entered(step), on);
+        self.emit_tally(s, Tally::Entered(step), on);
         let (word, twin, arguments) = self.twin_of(step)?;
         s.catch_unsure(|t, _| {
             t.arm(|u, absent| {
                 let answer = u.emit_twin(word, twin, arguments, on, absent)?;
-                self.mark_egress(u, step);
-                self.route(u, Some(step), answer.layers, end)
+                self.emit_egress_mark(u, step);
+                self.emit_edges(u, Some(step), answer.layers, end)
             })?;
             let none = Layers { class: Value::Const(0), ..on };
-            self.route(t, Some(step), none, end)
+            self.emit_edges(t, Some(step), none, end)
         })?;
-        self.deliver_unsure(s, step, on, end);
+        self.emit_unsure_delivery(s, step, on, end);
         Ok(())
     }
 
@@ -425,9 +441,9 @@ impl Emission<'_> {
         Ok((self.fused.label(self.members, step), twin, &used.arguments))
     }
 
-    /// Emits the delivery of a block at an exit.
-    fn deliver<'s>(&self, s: &mut Scope<'s, '_>, exit: usize, on: Layers<'s>) {
-        self.tally(s, Tally::Handed(exit), on);
+    /// Emits code that delivers a block at an exit.
+    fn emit_delivery<'s>(&self, s: &mut Scope<'s, '_>, exit: usize, on: Layers<'s>) {
+        self.emit_tally(s, Tally::Handed(exit), on);
         self.behind_tag.borrow_mut()[exit] = tap::is_behind_tag(&on);
         self.first_headers.borrow_mut()[exit] = match (on.linked, on.l3) {
             (true, _) => FirstHeader::Link,
@@ -437,28 +453,29 @@ impl Emission<'_> {
         s.deliver(self.delivery(exit), on, on.class);
     }
 
-    /// Emits the delivery of an unreadable frame: every successor of the source is unsure of it.
-    fn deliver_all_unsure<'s>(&self, s: &mut Scope<'s, '_>, on: Layers<'s>) {
+    /// Emits code that delivers an unreadable frame. All successors of the source are unsure of
+    /// such a frame.
+    fn emit_unreadable_delivery<'s>(&self, s: &mut Scope<'s, '_>, on: Layers<'s>) {
         let fused = self.fused;
         let length = s.view_length(on);
         for (step, _) in fused.steps_after(None).filter(|(_, set)| may_contain(on.class, set)) {
-            s.tally(fused.tally(Tally::Entered(step)), length);
-            fused.unsure_exits(step).for_each(|exit| s.arm(|t, _| self.deliver(t, exit, on)));
+            s.tally(fused.tally_index(Tally::Entered(step)), length);
+            fused.unsure_exits(step).for_each(|exit| s.arm(|t, _| self.emit_delivery(t, exit, on)));
         }
         for (exit, _) in fused.exits_of(None).filter(|(_, set)| may_contain(on.class, set)) {
-            s.arm(|t, _| self.deliver(t, exit, on));
+            s.arm(|t, _| self.emit_delivery(t, exit, on));
         }
         for (number, fork) in fused.forks_at(None) {
             match self.may_take(fork, None, on.class) {
                 true if fork.has_one_edge() => {}
-                true => s.tally(fused.tally(Tally::Passed(number)), length),
-                false => s.tally(fused.tally(Tally::Unselected(number)), length),
+                true => s.tally(fused.tally_index(Tally::Passed(number)), length),
+                false => s.tally(fused.tally_index(Tally::Unselected(number)), length),
             }
         }
     }
 }
 
-impl Emission<'_> {
+impl Emitter<'_> {
     /// Returns true if a block of this class may take an edge of a fork.
     fn may_take(&self, fork: &Fork, from: Option<usize>, class: Value<'_>) -> bool {
         let steps = fork.steps.iter().map(|step| &self.fused.steps[*step].classes);
@@ -480,8 +497,8 @@ fn may_contain(class: Value<'_>, set: &ClassSet) -> bool {
     }
 }
 
-/// Emits a test that continues if the class is in the set, else jumps to `miss`.
-fn only_classes<'s>(s: &mut Scope<'s, '_>, class: Value<'s>, set: &ClassSet, miss: Exit<'s>) {
+/// Emits a test that continues if the class is in the set, and otherwise jumps to `miss`.
+fn emit_class_test<'s>(s: &mut Scope<'s, '_>, class: Value<'s>, set: &ClassSet, miss: Exit<'s>) {
     let open = |high: u32| if high >= ebpf::emit::ZERO { u32::MAX } else { high };
     match set.ranges() {
         [] => s.leave(miss),

@@ -1,14 +1,15 @@
-//! Requests that a privileged process runs in the kernel for another process. [CONTRACT 21, 25;
-//! RELIABILITY T2, T19]
+//! Delegation: a privileged process runs parts of requests in the kernel for other processes.
+//! [CONTRACT 21, 25; RELIABILITY T2, T19]
 //!
 //! In: the nodes of a request that a peer wants to run in the kernel ([`KernelPart`]), and the
 //! owner of the request. Out: a [`DelegatedProgram`], which has the memory for the request's frames
 //! as descriptors and a [`DelegatedLayout`]; at the end of the request, its counters and state
-//! ([`FinalCounters`]). Layout and counters are text, which any protocol can carry.
+//! ([`FinalCounters`]). The layout and the counters are encoded as text, which any protocol can
+//! transmit.
 //!
-//! The nodes are checked as if the request had been planned here. A delegated program gives read
-//! access only: the maps of frames and pointers are frozen, so that only the program in the kernel
-//! can write to them, and the doorbell belongs to this request. The receiver checks the descriptors
+//! The nodes are checked as if the request had been planned here. The receiver gets read access
+//! only. The maps of frames and pointers are frozen, so that only the program in the kernel can
+//! write to them, and the doorbell serves this request alone. The receiver checks the descriptors
 //! against the layout before use.
 
 use super::host::{
@@ -31,21 +32,23 @@ pub use endpoint::Failure;
 pub use endpoint::source::kernel::Attachment;
 pub use filter::{Amount, Attach, Side};
 
-/// The owner of a request, with a note about the request that outlives this process.
+/// The owner of a request, with a note about the request that is persisted beyond the life of this
+/// process.
 #[derive(Clone, Copy, Debug)]
 pub struct Owner<'o> {
-    /// The user.
+    /// User id of the owner.
     pub uid: u32,
-    /// The note that [`Points::adopt`] reports.
+    /// The note, which [`Points::adopt`] later returns.
     pub about: &'o str,
 }
 
-/// The part of a request that is to run in the kernel.
+/// The part of a request that is to run in the kernel, as another process requests it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KernelPart {
-    /// The nodes, in the graph of the request with default ends added.
+    /// Indices of the nodes in the graph of the request, after default sources and sinks have been
+    /// added.
     pub nodes: Vec<NodeId>,
-    /// The requested rings.
+    /// The requested sizes of the rings.
     pub ring: KernelRing,
 }
 
@@ -54,7 +57,7 @@ pub struct KernelPart {
 pub struct DelegatedProgram {
     /// The layout of the shared memory.
     pub layout: DelegatedLayout,
-    /// The map of frames, shared by requests of the same owner.
+    /// The map of frames, which requests of the same owner share.
     pub records: OwnedFd,
     /// The map of the pointers of this request.
     pub pointers: OwnedFd,
@@ -62,28 +65,30 @@ pub struct DelegatedProgram {
     pub bell: OwnedFd,
 }
 
-/// The layout of the memory in which a request delivers frames.
+/// The layout of the memory in which the program delivers the frames of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DelegatedLayout {
-    /// The shape of the rings.
+    /// Number and sizes of the rings.
     pub shape: RingsLayout,
-    /// For each exit, true if its frames begin behind a VLAN tag that the kernel may deliver beside
-    /// the frame.
+    /// A flag for each exit: true if the frames of the exit begin behind a VLAN tag, which the
+    /// kernel may deliver beside the frame.
     pub behind_tag: Vec<bool>,
-    /// The fingerprint of the running tree, which must equal that of the requesting process.
+    /// Fingerprint of the running filter tree, which must equal the fingerprint computed by the
+    /// requesting process.
     pub tree: u64,
 }
 
-/// The resources that a part needs, determined before any resource is allocated.
+/// The resources that a part needs. They are known before any resource is allocated.
 #[derive(Clone, Debug)]
 pub struct ResourceNeeds<'n> {
     /// The attach point.
     pub attach: &'n Attach,
     /// The first source of the part.
     pub source: NodeId,
-    /// Bytes of the request's pointers, and bytes of the frames that it shares with other requests.
+    /// Size of the request's pointers, and size of the frames that the request shares with other
+    /// requests, in bytes.
     pub bytes: (u64, u64),
-    /// The sharing policy of the frames.
+    /// Rule that decides which requests may share the ring of frames.
     pub share: Share,
     /// Maximum number of exits that a single frame takes.
     pub exits_per_frame: u32,
@@ -92,15 +97,16 @@ pub struct ResourceNeeds<'n> {
 /// A policy that decides whether a part may have the resources that it needs.
 pub type AdmissionPolicy<'a> = &'a dyn Fn(&ResourceNeeds<'_>) -> Result<(), KernelRefusal>;
 
-/// A request that runs for another process until this value is dropped.
+/// A request that runs in the kernel for another process. Dropping the value removes the request.
 #[derive(Debug)]
 pub struct DelegatedRequest {
     pub(super) held: Arc<dyn AttachmentHandle>,
     /// The attach point.
     pub attach: Attach,
-    /// Bytes of the request's pointers, and bytes of the frames that it shares with other requests.
+    /// Size of the request's pointers, and size of the frames that the request shares with other
+    /// requests, in bytes.
     pub bytes: (u64, u64),
-    /// The sharing policy of the frames.
+    /// Rule that decides which requests may share the ring of frames.
     pub share: Share,
 }
 
@@ -114,13 +120,13 @@ pub struct DelegatedSuccessor {
 impl KernelPart {
     /// Extracts the part from a request.
     #[must_use]
-    pub fn of(asked: &KernelRequest<'_>) -> Self {
+    pub fn extract(asked: &KernelRequest<'_>) -> Self {
         Self { nodes: asked.nodes.to_vec(), ring: asked.planned.ring.clone() }
     }
 
     /// Formats the part as text.
     #[must_use]
-    pub fn text(&self) -> String {
+    pub fn to_text(&self) -> String {
         let KernelRing { pointers, bytes, record_max, signal_blocks, apart_ns, signal_ns } =
             &self.ring;
         let nodes: Vec<usize> = self.nodes.iter().map(|node| node.0).collect();
@@ -128,7 +134,7 @@ impl KernelPart {
         serde_json::to_string(&(ring, nodes)).unwrap_or_default()
     }
 
-    /// Parses the text written by [`Self::text`]; `None` if it is malformed.
+    /// Parses the text written by [`Self::to_text`]; `None` if it is malformed.
     #[must_use]
     pub fn from_text(text: &str) -> Option<Self> {
         let (ring, nodes): (_, Vec<usize>) = serde_json::from_str(text).ok()?;
@@ -139,13 +145,13 @@ impl KernelPart {
 }
 
 impl Points {
-    /// Runs a part of another process's request, in a program that loads without CAP_PERFMON
-    /// (CONTRACT 25): plan for a kernel that is [`Kernel::Open`] and hardened. `graph` is the
-    /// request as parsed here, with default ends added; `part` is untrusted.
+    /// Runs a part of another process's request in a program that loads without CAP_PERFMON
+    /// (CONTRACT 25). The plan must be for a kernel that is [`Kernel::Open`] and hardened. `graph`
+    /// is the request as parsed here, with default sources and sinks added; `part` is untrusted.
     ///
     /// # Errors
     ///
-    /// Like [`Self::attach`], if `allows` permits the resources.
+    /// Fails like [`Self::attach`], and if `allows` refuses the resources.
     pub fn attach_if(
         &self,
         request: (&Graph, &KernelPart),
@@ -158,8 +164,9 @@ impl Points {
         })
     }
 
-    /// Prepares a replacement of a running request, under the rules of [`Self::attach_if`]. `stays`
-    /// pairs the steps of both requests that are the same filter and keep their state.
+    /// Prepares the replacement of a running request, under the same rules as [`Self::attach_if`].
+    /// `stays` pairs the steps of the old and the new request that are the same filter and keep
+    /// their state.
     pub fn succeed_if(
         &self,
         running: &DelegatedRequest,
@@ -186,7 +193,7 @@ impl Points {
         Ok((delegated, DelegatedSuccessor { running, switch: switch.ok_or_else(none)? }))
     }
 
-    /// Checks a part, has `make` attach it, and wraps its descriptors.
+    /// Checks a part, attaches it by calling `make`, and wraps its descriptors.
     fn delegate(
         &self,
         (graph, part): (&Graph, &KernelPart),
@@ -251,7 +258,8 @@ impl Points {
     }
 }
 
-/// Clamps the ring sizes that an untrusted peer requests to the range that the planner uses.
+/// Clamps the ring sizes that an untrusted peer requests to the range of sizes that the planner
+/// uses.
 pub(super) fn clamp_rings(ring: &KernelRing) -> KernelRing {
     KernelRing {
         pointers: ring.pointers.clamp(64, 1 << 16).next_power_of_two(),
@@ -272,9 +280,9 @@ impl DelegatedProgram {
         Ok((Arc::new(pointers), RingBuffer::from_received(bell)?))
     }
 
-    /// Opens the delegated program for a path; `held` notifies the serving process when the request
-    /// ends. Check [`Self::is_for`] first.
-    pub fn lend(self, held: Arc<dyn AttachmentHandle>) -> sys::Result<KernelAttachment> {
+    /// Opens the delegated program for a path. `held` notifies the serving process when the request
+    /// ends. Call [`Self::is_for`] first.
+    pub fn into_attachment(self, held: Arc<dyn AttachmentHandle>) -> sys::Result<KernelAttachment> {
         let behind_tag = self.layout.behind_tag.clone();
         let (rings, bell) = self.open()?;
         Ok(KernelAttachment { rings, bell, behind_tag, held })
@@ -288,7 +296,7 @@ impl DelegatedProgram {
         let DelegatedLayout { behind_tag, tree, shape } = &self.layout;
         let ours = asked.tree();
         let same = *tree == asked.fingerprint() && behind_tag.len() == ours.exits.len();
-        same && shape.sinks as usize >= ours.sinks()
+        same && shape.sinks as usize >= ours.sink_count()
     }
 }
 
@@ -302,13 +310,13 @@ impl DelegatedRequest {
     /// Detaches the request and returns its final counters and state.
     #[must_use]
     pub fn detach(self) -> FinalCounters {
-        self.held.ended().clone()
+        self.held.final_counters().clone()
     }
 }
 
 impl DelegatedSuccessor {
-    /// Replaces the running request by the prepared one. If this fails, the running request is
-    /// unchanged and the prepared one is discarded.
+    /// Replaces the running request by the prepared one. If this fails, the running request
+    /// continues unchanged and the prepared one is discarded.
     pub fn switch(mut self) -> Result<DelegatedRequest, SwitchError> {
         self.switch.switch().map(|()| self.running)
     }
@@ -323,13 +331,13 @@ impl DelegatedSuccessor {
 impl DelegatedLayout {
     /// Formats the layout as text.
     #[must_use]
-    pub fn text(&self) -> String {
+    pub fn to_text(&self) -> String {
         let RingsLayout { cpus, sinks, pointers, bytes, record_max } = self.shape;
         let shape = (cpus, sinks, pointers, bytes, record_max);
         serde_json::to_string(&(shape, &self.behind_tag, self.tree)).unwrap_or_default()
     }
 
-    /// Parses the text written by [`Self::text`]; `None` if it is malformed or describes impossible
+    /// Parses the text written by [`Self::to_text`]; `None` if it is malformed or describes impossible
     /// memory.
     #[must_use]
     pub fn from_text(text: &str) -> Option<Self> {
@@ -357,7 +365,7 @@ mod tests {
             signal_ns: 0,
         };
         let part = KernelPart { nodes: vec![NodeId(0), NodeId(7)], ring };
-        assert_eq!(KernelPart::from_text(&part.text()), Some(part));
+        assert_eq!(KernelPart::from_text(&part.to_text()), Some(part));
         for wrong in [
             "",
             "[[1,2,3,4,5],[]]",
@@ -375,7 +383,7 @@ mod tests {
             RingsLayout { cpus: 2, sinks: 3, pointers: 64, bytes: 1 << 16, record_max: 2048 };
         for behind_tag in [vec![], vec![true, false, true]] {
             let layout = DelegatedLayout { shape, behind_tag, tree: u64::MAX };
-            assert_eq!(DelegatedLayout::from_text(&layout.text()), Some(layout));
+            assert_eq!(DelegatedLayout::from_text(&layout.to_text()), Some(layout));
         }
         for wrong in [
             "",

@@ -1,4 +1,5 @@
-//! Final counters and state of a request in the kernel, in memory and as text for another process.
+//! Final counters and filter state of a request in the kernel, in memory and as text that is sent
+//! to another process.
 
 use super::fused::KernelCounters;
 use super::tree::{ExitBlocks, RequestTree};
@@ -11,16 +12,16 @@ use std::collections::HashMap;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FinalCounters {
     pub(super) counted: KernelCounters,
-    /// The final state of the request's filters, by step.
+    /// The final state of each filter of the request, by step number.
     pub(super) states: HashMap<usize, Vec<u8>>,
     /// Number of doorbell notifications sent.
     pub(super) bells: u64,
-    /// Number of packets at the user's sockets that were not processed because all regions of their
-    /// processor were in use.
+    /// Number of packets at the user's sockets that were skipped because all regions of the
+    /// processor's memory were in use.
     pub(super) busy: u64,
     /// Number of measured runs of the request's programs, and their total time in ns.
     pub(super) measured: (u64, u64),
-    /// True if the final counters were lost with the process that ran the request.
+    /// True if the counters were lost with the process that ran the request.
     #[serde(skip)]
     pub(super) lost: bool,
 }
@@ -28,13 +29,13 @@ pub struct FinalCounters {
 impl FinalCounters {
     /// Returns the empty record of a request whose serving process ended without a report.
     #[must_use]
-    pub fn lost() -> Self {
+    pub fn lost_counters() -> Self {
         Self { lost: true, ..Self::default() }
     }
 
-    /// Returns lower bounds of the counters, derived from the frames that arrived, for a request
-    /// whose own counters are lost.
-    pub(super) fn at_least(tree: &RequestTree, arrived: &[ArcCounts]) -> Self {
+    /// Returns lower bounds of the counters of a request whose own counters are lost. The bounds
+    /// are derived from the frames that arrived.
+    pub(super) fn lower_bounds(tree: &RequestTree, arrived: &[ArcCounts]) -> Self {
         let handed = |number: usize| {
             let Some(ArcCounts { taken, lapped, unread, .. }) = arrived.get(number) else {
                 return Amount::default();
@@ -71,11 +72,11 @@ impl FinalCounters {
 
     /// Formats the counters and the state as JSON.
     #[must_use]
-    pub fn text(&self) -> String {
+    pub fn to_text(&self) -> String {
         serde_json::to_string(self).unwrap_or_default()
     }
 
-    /// Parses the text written by [`Self::text`]; `None` if it is malformed.
+    /// Parses the text written by [`Self::to_text`]; `None` if it is malformed.
     #[must_use]
     pub fn from_text(text: &str) -> Option<Self> {
         serde_json::from_str(text).ok()
@@ -105,7 +106,7 @@ mod tests {
         let states = HashMap::from([(0, vec![0, 255, 16]), (3, Vec::new())]);
         let ended =
             FinalCounters { counted, states, bells: 2, busy: 4, measured: (9, 900), lost: false };
-        assert_eq!(FinalCounters::from_text(&ended.text()), Some(ended));
+        assert_eq!(FinalCounters::from_text(&ended.to_text()), Some(ended));
         for wrong in ["", "{}", "[]", "?"] {
             assert_eq!(FinalCounters::from_text(wrong), None, "{wrong}");
         }

@@ -1,13 +1,13 @@
 //! The fused tree of all requests at an attach point. [SL §7.1, prefix sharing; FEATURES O6, O7]
 //!
-//! In: the trees of the requests. Out: a tree in which their common prefixes are merged, so that an
-//! interface has one demultiplexer for any number of requests; and its counters, as the counters of
-//! each request. A stateful filter is never shared, because a later request would find the state of
-//! an earlier request.
+//! In: the trees of the requests. Out: a tree in which common prefixes are merged, so that an
+//! interface has one demultiplexer for any number of requests. The counters of the tree are
+//! converted to counters of each request. A stateful filter is never shared, because a later
+//! request would find the state of an earlier request.
 //!
 //! Requests that take the same edges from a step share their counters there ([`Fork`]).
 
-use super::tree::{ExitBlocks, RequestTree, Step, word};
+use super::tree::{ExitBlocks, RequestTree, Step, filter_span};
 use filter::{Amount, Description, StateScope};
 use pipeline::ClassSet;
 use pipeline::graph::{Graph, NodeId, Use};
@@ -19,8 +19,8 @@ use std::collections::HashMap;
 pub(super) struct Member<'m> {
     pub(super) tree: &'m RequestTree,
     pub(super) graph: &'m Graph,
-    /// Number of the request among all requests ever attached; the labels of its filters contain
-    /// this number.
+    /// Number of the request among all requests ever attached. The labels of the request's filters
+    /// contain this number.
     pub(super) request: u32,
 }
 
@@ -30,7 +30,8 @@ pub(super) struct FusedTree {
     pub(super) steps: Vec<FusedStep>,
     pub(super) exits: Vec<FusedExit>,
     pub(super) forks: Vec<Fork>,
-    /// The steps that send frames to an egress interface.
+    /// The steps that send frames to an egress interface; a step's index in this list selects its
+    /// mark.
     pub(super) leads: Vec<usize>,
     /// The gates of the requests that take frames from the host, in order of precedence: each
     /// request, with the step that selects its frames.
@@ -43,12 +44,12 @@ pub(super) struct FusedTree {
 pub(super) struct FusedStep {
     /// The preceding step; `None` for the source.
     pub(super) from: Option<usize>,
-    /// The classes of the preceding step that lead to this step.
+    /// The classes of the preceding step's output that lead to this step.
     pub(super) classes: ClassSet,
     /// The requests that share the step; the node of the first request represents it.
     pub(super) lines: Vec<usize>,
-    /// The number of the step in the tree of the first request; `None` for a gate, which is not in
-    /// that tree.
+    /// The number of the step in the tree of the first request; `None` for a gate, which is not
+    /// part of that tree.
     number_in_request: Option<usize>,
 }
 
@@ -63,13 +64,13 @@ pub(super) struct FusedExit {
     pub(super) which: ExitBlocks,
 }
 
-/// A fork: the edges that some requests take from a step, or from the source.
+/// A fork: the set of edges over which some requests leave a step or the source.
 #[derive(Clone, Debug)]
 pub(super) struct Fork {
     pub(super) at: Option<usize>,
     lines: Vec<usize>,
     pub(super) steps: Vec<usize>,
-    /// Exits; if there are any, the fork belongs to a single request.
+    /// Exits at the fork. A fork with exits belongs to a single request.
     pub(super) exits: Vec<usize>,
 }
 
@@ -97,19 +98,19 @@ pub(super) enum Tally {
     Handed(usize),
     /// Blocks delivered at an exit that could not be copied.
     Failed(usize),
-    /// Frames that the egress interface of a step refused, by the step's index among the steps that
-    /// send frames.
+    /// Frames that the egress interface of a step refused. The index counts only steps that send
+    /// frames.
     Refused(usize),
-    /// Frames that a gate left to the host or to another request, by index among the gates.
+    /// Frames that a gate left to the host or to another request, by the index of the gate.
     Left(usize, LeftReason),
 }
 
-/// The reason for which a gate did not take a frame that its expression does not exclude.
+/// The reason for which a gate left a frame although its expression does not exclude the frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LeftReason {
-    /// The frame is a fragment, of which the expression sees only a part of the datagram.
+    /// The frame is a fragment, so the expression sees only part of the datagram.
     Fragment,
-    /// The program cannot read the headers.
+    /// The program cannot read the frame's headers.
     Undecided,
     /// An earlier request took the frame.
     Elsewhere,
@@ -120,32 +121,32 @@ impl LeftReason {
     pub(super) const ALL: [Self; 3] = [Self::Fragment, Self::Undecided, Self::Elsewhere];
 }
 
-/// Counters of a request in the kernel, by the step numbers of its own tree.
+/// Counters of a request in the kernel, by the step numbers of the request's own tree.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct KernelCounters {
     /// Frames processed.
     pub(crate) ran: Amount,
     /// Input of each step.
     pub(crate) entered: Vec<Amount>,
-    /// Blocks that took at least one edge: from the source, then from each step.
+    /// Blocks that took at least one edge: first those at the source, then those at each step.
     pub(crate) passed: Vec<Amount>,
-    /// Blocks that no edge selected: at the source, then at each step.
+    /// Blocks that no edge selected: first those at the source, then those at each step.
     pub(crate) unselected: Vec<Amount>,
-    /// Output of each exit.
+    /// Blocks that took each exit.
     pub(crate) handed: Vec<Amount>,
-    /// Output of each exit that could not be copied.
+    /// Blocks that took each exit but could not be copied.
     pub(crate) failed: Vec<Amount>,
-    /// Frames that the request's gate left to the host or to another request, in the order of
-    /// [`LeftReason::ALL`].
+    /// Frames that the request's gate left to the host or to another request, by reason in the
+    /// order of [`LeftReason::ALL`].
     #[serde(default)]
     pub(crate) left: [u64; LeftReason::ALL.len()],
-    /// Blocks that a step left unanswered, by reason.
+    /// Number of blocks that a step left unanswered, by step and reason.
     pub(crate) reasons: HashMap<usize, HashMap<String, u64>>,
 }
 
 impl FusedTree {
     /// Fuses the trees of these requests.
-    pub(super) fn of(members: &[Member<'_>]) -> Self {
+    pub(super) fn fuse(members: &[Member<'_>]) -> Self {
         let mut fused = Self::default();
         for (line, member) in members.iter().enumerate() {
             let root = member.tree.gate.map(|_| fused.add_gate(line));
@@ -201,15 +202,15 @@ impl FusedTree {
             else {
                 return false;
             };
-            let both = used(&members[first], other).zip(used(&members[line], step));
+            let both = step_use(&members[first], other).zip(step_use(&members[line], step));
             let place = shared.from == from && shared.classes == step.classes;
-            place && first != line && both.is_some_and(|(one, other)| is_shared(one, other))
+            place && first != line && both.is_some_and(|(one, other)| is_shareable(one, other))
         };
         if let Some(known) = self.steps.iter().position(same) {
             self.steps[known].lines.push(line);
             return known;
         }
-        if used(&members[line], step).is_some_and(|used| used.endpoint.outlet.is_some()) {
+        if step_use(&members[line], step).is_some_and(|used| used.endpoint.outlet.is_some()) {
             self.leads.push(self.steps.len());
         }
         let (classes, own) = (step.classes.clone(), Some(own));
@@ -217,10 +218,10 @@ impl FusedTree {
         self.steps.len() - 1
     }
 
-    /// Adds the forks of the request added last: joins an existing fork with the same edges, or
-    /// adds a fork.
+    /// Adds the forks of the request that was added last. A fork with the same edges as an existing
+    /// fork is shared.
     fn add_forks(&mut self, line: usize) {
-        let places: Vec<Option<usize>> = self.lines[line].places().collect();
+        let places: Vec<Option<usize>> = self.lines[line].fork_positions().collect();
         for at in places {
             let here = |step: &usize| self.steps[*step].from == at;
             let steps: Vec<usize> = self.lines[line].steps.iter().copied().filter(here).collect();
@@ -240,8 +241,8 @@ impl FusedTree {
         }
     }
 
-    /// Returns the index of a counter in the program's memory.
-    pub(super) fn tally(&self, tally: Tally) -> u16 {
+    /// Returns the index of a tally in the program's memory.
+    pub(super) fn tally_index(&self, tally: Tally) -> u16 {
         let (steps, forks, exits) = (self.steps.len(), self.forks.len(), self.exits.len());
         let number = match tally {
             Tally::Ran => 0,
@@ -265,7 +266,8 @@ impl FusedTree {
         1 + self.steps.len() + 2 * (self.forks.len() + self.exits.len()) + self.leads.len() + left
     }
 
-    /// Returns the steps that follow `from`, or the source, with the classes that lead to each.
+    /// Returns the steps that follow `from` (the source if `None`), with the classes that lead to
+    /// each.
     pub(super) fn steps_after(
         &self,
         from: Option<usize>,
@@ -274,7 +276,7 @@ impl FusedTree {
         steps.filter(move |(_, step)| step.from == from).map(|(at, step)| (at, &step.classes))
     }
 
-    /// Returns the exits of `from`, or of the source, with their classes.
+    /// Returns the exits of `from` (the source if `None`), with their classes.
     pub(super) fn exits_of(&self, from: Option<usize>) -> impl Iterator<Item = (usize, &ClassSet)> {
         let exits = self.exits.iter().enumerate().filter(move |(_, exit)| exit.from == from);
         exits.filter_map(|(at, exit)| match &exit.which {
@@ -283,8 +285,8 @@ impl FusedTree {
         })
     }
 
-    /// If a filter is the only successor of `at`, or of the source, returns the number of the fork,
-    /// the step, and the classes that lead there.
+    /// If a single filter follows `at` (the source if `None`), returns the number of the fork, the
+    /// step, and the classes that lead to the step.
     pub(super) fn only_step(&self, at: Option<usize>) -> Option<(usize, usize, &ClassSet)> {
         let mut forks = self.forks_at(at);
         let (number, fork) = forks.next().filter(|(_, fork)| fork.has_one_edge())?;
@@ -293,7 +295,7 @@ impl FusedTree {
         Some((number, *step, &self.steps.get(*step)?.classes))
     }
 
-    /// Returns the exits for blocks that a step is unsure of.
+    /// Returns the exits for blocks of which a step is unsure.
     pub(super) fn unsure_exits(&self, step: usize) -> impl Iterator<Item = usize> {
         let exits = self.exits.iter().enumerate();
         let here = exits.filter(move |(_, exit)| exit.from == Some(step));
@@ -301,15 +303,15 @@ impl FusedTree {
     }
 
     /// Returns the mark of frames that a step sends, and the step's index among the steps that send
-    /// frames; `None` if the step sends none.
+    /// frames. Returns `None` if the step sends no frames.
     pub(super) fn egress_mark(&self, step: usize) -> Option<(u16, usize)> {
         let number = self.leads.iter().position(|lead| *lead == step)?;
         Some((u16::try_from(self.forks.len() + number).unwrap_or(u16::MAX), number))
     }
 
     /// Returns the mark of frames that a request took from the host; `None` if no request takes
-    /// any.
-    pub(super) fn taken(&self) -> Option<u16> {
+    /// frames.
+    pub(super) fn taken_mark(&self) -> Option<u16> {
         let number = self.forks.len() + self.leads.len();
         (!self.gates.is_empty()).then(|| u16::try_from(number).unwrap_or(u16::MAX))
     }
@@ -319,7 +321,7 @@ impl FusedTree {
         self.forks.len() + self.leads.len() + usize::from(!self.gates.is_empty())
     }
 
-    /// Returns the forks at a step, or at the source, with their numbers.
+    /// Returns the forks at a step, or at the source for `None`, with their numbers.
     pub(super) fn forks_at(&self, at: Option<usize>) -> impl Iterator<Item = (usize, &Fork)> {
         self.forks.iter().enumerate().filter(move |(_, fork)| fork.at == at)
     }
@@ -336,21 +338,25 @@ impl FusedTree {
     /// Returns the label of a step.
     pub(super) fn label(&self, members: &[Member<'_>], step: usize) -> ebpf::FilterSpan {
         let (line, node) = self.node(members, step);
-        word(members[line].graph, node).in_request(members[line].request)
+        filter_span(members[line].graph, node).in_request(members[line].request)
     }
 
     /// Returns the number of a step in a request's own tree; `None` if the request does not use it.
-    pub(super) fn own_step(&self, line: usize, step: usize) -> Option<usize> {
+    pub(super) fn step_in_request(&self, line: usize, step: usize) -> Option<usize> {
         self.lines.get(line)?.steps.iter().position(|known| *known == step)
     }
 
-    /// Returns the counters of a request; `tally` reads a counter by its number.
-    pub(super) fn counters_of(&self, line: usize, tally: impl Fn(u16) -> Amount) -> KernelCounters {
-        let read = |one: Tally| tally(self.tally(one));
+    /// Returns the counters of a request; `tally` reads a counter of the program by its number.
+    pub(super) fn request_counters(
+        &self,
+        line: usize,
+        tally: impl Fn(u16) -> Amount,
+    ) -> KernelCounters {
+        let read = |one: Tally| tally(self.tally_index(one));
         let Some(own) = self.lines.get(line) else {
             return KernelCounters::default();
         };
-        let places = || own.places();
+        let places = || own.fork_positions();
         let gate = self.gates.iter().position(|(of, _)| *of == line);
         let left = |why| gate.map_or(0, |gate| read(Tally::Left(gate, why)).blocks);
         let fork =
@@ -379,8 +385,8 @@ impl FusedTree {
         };
         for (number, step) in self.leads.iter().enumerate() {
             let blocks = read(Tally::Refused(number)).blocks;
-            if let Some(own) = self.own_step(line, *step).filter(|_| blocks > 0) {
-                counted.add_reason(own, REFUSED, blocks);
+            if let Some(own) = self.step_in_request(line, *step).filter(|_| blocks > 0) {
+                counted.add_reason(own, REFUSED_COUNTER, blocks);
             }
         }
         counted
@@ -388,23 +394,23 @@ impl FusedTree {
 }
 
 /// The name of the counter of frames that the egress interface refused.
-pub(super) const REFUSED: &str = "refused";
+pub(super) const REFUSED_COUNTER: &str = "refused";
 
 impl RequestPositions {
-    /// Returns the position in the fused tree of a step of the request's own tree; for the source,
-    /// the position of its gate, if any.
+    /// Returns the position in the fused tree of a step of the request's own tree. For the source,
+    /// returns the position of its gate, if it has one.
     fn position(&self, from: Option<usize>) -> Option<usize> {
         from.map_or(self.root, |from| self.steps.get(from).copied())
     }
 
     /// Returns the positions at which the request may fork: its beginning, and each step.
-    fn places(&self) -> impl Iterator<Item = Option<usize>> {
+    fn fork_positions(&self) -> impl Iterator<Item = Option<usize>> {
         std::iter::once(self.root).chain(self.steps.iter().copied().map(Some))
     }
 }
 
 impl Fork {
-    /// Returns true if the fork has a single edge, whose target already counts the blocks.
+    /// Returns true if the fork has a single edge, to a step that already counts the blocks.
     pub(super) fn has_one_edge(&self) -> bool {
         self.steps.len() + self.exits.len() == 1
     }
@@ -439,8 +445,8 @@ impl KernelCounters {
         self.reasons.get(&step).and_then(|reasons| reasons.get(name)).copied().unwrap_or(0)
     }
 
-    /// Adds the reasons for unanswered blocks from the counter memory of a program. `own` returns
-    /// the request's step for a label.
+    /// Adds the reasons for unanswered blocks that a program has counted in its memory. `own`
+    /// returns the request's step for a label.
     pub(super) fn add_reasons(
         &mut self,
         code: &ebpf::Program,
@@ -456,40 +462,40 @@ impl KernelCounters {
         }
     }
 
-    /// Returns the blocks that left a step, or the source, over at least one edge.
-    pub(crate) fn passed(&self, at: Option<usize>) -> Amount {
+    /// Returns the blocks that left a step, or the source for `None`, over at least one edge.
+    pub(crate) fn passed_at(&self, at: Option<usize>) -> Amount {
         self.passed.get(at.map_or(0, |step| step + 1)).copied().unwrap_or_default()
     }
 
-    /// Returns the blocks that no edge selected.
-    pub(crate) fn unselected(&self, at: Option<usize>) -> Amount {
+    /// Returns the blocks that no edge at a step, or at the source for `None`, selected.
+    pub(crate) fn unselected_at(&self, at: Option<usize>) -> Amount {
         self.unselected.get(at.map_or(0, |step| step + 1)).copied().unwrap_or_default()
     }
 }
 
-fn used<'m>(member: &Member<'m>, step: &Step) -> Option<&'m Use> {
+fn step_use<'m>(member: &Member<'m>, step: &Step) -> Option<&'m Use> {
     step.nodes.first().and_then(|id| member.graph.node(*id).filter())
 }
 
-/// Returns true if steps of two requests are the same filter with the same state.
+/// Returns true if these steps of two requests are the same filter with the same state.
 pub(super) fn is_same_filter(one: (&Member<'_>, usize), other: (&Member<'_>, usize)) -> bool {
     fn filter<'m>((member, step): (&Member<'m>, usize)) -> Option<&'m Use> {
-        used(member, member.tree.steps.get(step)?)
+        step_use(member, member.tree.steps.get(step)?)
     }
     filter(one).zip(filter(other)).is_some_and(|(one, other)| one.is_same(other))
 }
 
-/// Returns true if two filters are identical and have no state through which one would affect the
-/// other.
-fn is_shared(one: &Use, other: &Use) -> bool {
+/// Returns true if two requests can share the filter: the filters are identical, and neither has
+/// state through which it would affect the other.
+fn is_shareable(one: &Use, other: &Use) -> bool {
     let same = one.description.is(other.description);
     // Two requests that send a frame mean two frames.
     let plain = is_stateless(one.description) && one.endpoint.outlet.is_none();
     same && one.arguments == other.arguments && plain
 }
 
-/// Returns true if the kernel twin of a filter is stateless. Sessions count as stateless: a twin
-/// leaves them to the user implementation.
+/// Returns true if the kernel twin of a filter has no state. Sessions do not count as state of a
+/// twin, because the user implementation assigns them.
 fn is_stateless(description: &Description) -> bool {
     matches!(description.state.keeps, StateScope::Nothing | StateScope::Sessions)
 }

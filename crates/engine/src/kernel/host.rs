@@ -15,8 +15,8 @@ use sys::steps::Steps;
 
 /// A process that attaches requests to kernel programs: this process, or a privileged process.
 pub trait Host: fmt::Debug + Sync {
-    /// Attaches a request. A failure leaves everything unchanged.
-    fn add(&self, asked: &KernelRequest<'_>) -> Result<KernelAttachment, BuildError>;
+    /// Attaches a request. If this fails, everything is unchanged.
+    fn attach(&self, asked: &KernelRequest<'_>) -> Result<KernelAttachment, BuildError>;
 }
 
 /// A request to run in the kernel.
@@ -24,7 +24,7 @@ pub trait Host: fmt::Debug + Sync {
 pub struct KernelRequest<'p> {
     /// The graph of the request, with default ends added.
     pub graph: &'p Graph,
-    /// The program of the plan, which may contain nodes of other parts.
+    /// The kernel program in the plan. The program may contain nodes of other parts.
     pub planned: &'p Planned,
     /// The nodes of this part, ascending.
     pub nodes: &'p [NodeId],
@@ -32,7 +32,7 @@ pub struct KernelRequest<'p> {
     pub source: NodeId,
     /// True if programs must load without CAP_PERFMON.
     pub hardened: bool,
-    /// A refusal injected by a test.
+    /// A refusal that a test injects.
     pub refuses: InjectedRefusal,
     /// The allocation log.
     pub steps: &'p Steps,
@@ -45,8 +45,8 @@ pub struct KernelAttachment {
     pub rings: Arc<Rings>,
     /// The doorbell.
     pub bell: RingBuffer,
-    /// For each exit, true if its frames begin behind a VLAN tag that the kernel may deliver beside
-    /// the frame.
+    /// A flag for each exit: true if the frames of the exit begin behind a VLAN tag, which the
+    /// kernel may deliver beside the frame.
     pub behind_tag: Vec<bool>,
     /// The handle that keeps the request attached.
     pub held: Arc<dyn AttachmentHandle>,
@@ -55,18 +55,19 @@ pub struct KernelAttachment {
 /// A request that runs in the kernel until it is detached.
 pub trait AttachmentHandle: Attachment {
     /// Returns the final counters and state. Detaches the request first if it is still attached.
-    fn ended(&self) -> &FinalCounters;
-    /// Returns the current counters as if the request were detached now; `None` if this process
-    /// cannot read them.
-    fn so_far(&self) -> Option<FinalCounters> {
+    fn final_counters(&self) -> &FinalCounters;
+    /// Returns the counters as if the request were detached now; `None` if this process cannot read
+    /// them.
+    fn current_counters(&self) -> Option<FinalCounters> {
         None
     }
-    /// Returns the number of the request at its point; `None` if another process owns the point.
+    /// Returns the number of the request at its attach point; `None` if another process owns the
+    /// point.
     fn number(&self) -> Option<u32> {
         None
     }
-    /// Prepares a successor. `stays` pairs the steps of this request and of the new request that
-    /// are the same filter and keep their state. The default implementation refuses.
+    /// Prepares a successor. `stays` pairs the steps of the old and the new request that are the
+    /// same filter and keep their state. The default implementation refuses.
     fn successor(
         self: Arc<Self>,
         asked: &KernelRequest<'_>,
@@ -90,19 +91,19 @@ pub struct PreparedSuccessor {
 
 /// A handle that replaces a running request with a prepared request.
 pub trait ProgramSwitch: fmt::Debug + Send {
-    /// Performs the switch. Each frame is processed by exactly one of the two programs. On return,
-    /// the old program processes no more frames, and its output is complete. A failure leaves the
-    /// old program running.
+    /// Performs the switch. Each frame is processed by exactly one of the two programs. When the
+    /// function returns, the old program processes no more frames and its output is complete. A
+    /// failure leaves the old program running.
     fn switch(&mut self) -> Result<(), SwitchError>;
 }
 
-/// The error of replacing a request, which keeps running.
+/// The error of a failed replacement. The old request keeps running.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum SwitchError {
-    /// The new request cannot run at this point.
+    /// The new request cannot run at this attach point.
     #[error("{0}")]
     Refused(String),
-    /// The process that runs both requests was restarted, and the prepared request is lost; a retry
+    /// The process that runs both requests was restarted, so the prepared request is lost. A retry
     /// may succeed.
     #[error("{0}")]
     Again(String),
@@ -118,12 +119,12 @@ pub enum InjectedRefusal {
     Loading,
     /// Refuses to attach any program.
     Attaching,
-    /// Refuses the code of this filter.
+    /// Refuses the code of the filter with this name.
     Filter(&'static str),
 }
 
 /// Converts the reason why nothing can be attached to an interface into a build error of this node.
-pub(super) fn closed(why: AttachError, node: NodeId) -> BuildError {
+pub(super) fn attach_build_error(why: AttachError, node: NodeId) -> BuildError {
     match why {
         AttachError::Unobservable(failure) => BuildError::Outside { node, failure },
         AttachError::Unsupported(why) => BuildError::Refused(KernelRefusal { node, why }),

@@ -1,5 +1,5 @@
-//! Creation of a program's maps, and loading of its code. The words of the request serve as source
-//! lines in the verifier's log. [SL §7.1, allocation]
+//! Creation of a program's maps, and loading of its code. In the verifier's log, the words of the
+//! request serve as source lines. [SL §7.1, allocation]
 
 use ebpf::insn;
 use endpoint::source::kernel::attach_point::PROGRAM as NAME;
@@ -10,7 +10,7 @@ use sys::bpf::{
 };
 use sys::steps::{Resource, Steps};
 
-/// A loaded program and its maps; `None` for a map adopted from the previous program.
+/// A loaded program and its maps. A map is `None` if the map of the previous program is used.
 #[derive(Debug)]
 pub(super) struct Loaded {
     pub(super) program: Program,
@@ -28,11 +28,11 @@ pub(super) struct LoadFailure {
 }
 
 impl LoadFailure {
-    pub(super) fn because(why: impl ToString) -> Self {
+    pub(super) fn from_reason(why: impl ToString) -> Self {
         Self { named: None, why: why.to_string(), too_large: false }
     }
 
-    fn refused(error: &LoadError) -> Self {
+    fn from_load_error(error: &LoadError) -> Self {
         let named = error.log.lines().rev().find_map(|line| line.strip_prefix("; "));
         let too_large = error.error.is_too_large();
         Self { named: named.map(str::to_owned), why: error.to_string(), too_large }
@@ -69,8 +69,8 @@ impl LoadOptions {
         Self { kind: ProgramKind::CgroupPacket, ..Self::TRAFFIC_CONTROL };
 }
 
-/// Loads a program. `given` are descriptors of shared maps, which follow the program's own; `kept`
-/// returns the existing state map of a filter.
+/// Loads a program. `given` holds descriptors of shared maps, which are numbered after the
+/// program's own maps. `kept` returns the existing state map of a filter.
 pub(super) fn load<'k>(
     program: &ebpf::Program,
     how: LoadOptions,
@@ -87,35 +87,37 @@ pub(super) fn load<'k>(
             maps.push(None);
             continue;
         }
-        steps.announce(Resource::Memory, "a map").map_err(LoadFailure::because)?;
+        steps.announce(Resource::Memory, "a map").map_err(LoadFailure::from_reason)?;
         let made = match spec.programs {
             0 => Map::array(&spec.name, spec.value_size, 1, spec.mappable),
             programs => Map::programs(&spec.name, programs),
         };
-        let made = made.map_err(LoadFailure::because)?;
+        let made = made.map_err(LoadFailure::from_reason)?;
         descriptors.push(made.as_fd().as_raw_fd());
         maps.push(Some(made));
     }
     descriptors.extend(given);
-    let missing = || LoadFailure::because("a map is missing");
+    let missing = || LoadFailure::from_reason("a map is missing");
     let parts = program.relocate_tails(&descriptors).ok_or_else(missing)?;
     let links = program.maps.iter().position(|spec| spec.programs > 0);
     let links = links.and_then(|at| maps.get(at)?.as_ref());
     for (number, part) in (0..).zip(parts) {
-        steps.announce(Resource::Program, "a part of a program").map_err(LoadFailure::because)?;
+        steps
+            .announce(Resource::Program, "a part of a program")
+            .map_err(LoadFailure::from_reason)?;
         let code = insn::encode(&part);
         let LoadOptions { kind, license, fragments, device } = how;
         let part = Load { license, fragments, device, ..Load::new(kind, NAME, &code) };
-        let part = part.load().map_err(|error| LoadFailure::refused(&error))?;
+        let part = part.load().map_err(|error| LoadFailure::from_load_error(&error))?;
         let put = links.ok_or_else(missing)?.set_descriptor(number, part.as_fd());
-        put.map_err(LoadFailure::because)?;
+        put.map_err(LoadFailure::from_reason)?;
     }
-    steps.announce(Resource::Program, "a program").map_err(LoadFailure::because)?;
+    steps.announce(Resource::Program, "a program").map_err(LoadFailure::from_reason)?;
     let code = program.relocate(&descriptors).ok_or_else(missing)?;
     let code = insn::encode(&code);
     let LoadOptions { kind, license, fragments, device } = how;
     let plain = Load { license, fragments, device, ..Load::new(kind, NAME, &code) };
-    let loaded = match lines(program) {
+    let loaded = match build_source_lines(program) {
         Ok((types, functions, lines)) => {
             let btf = types.load().ok();
             let source =
@@ -126,12 +128,14 @@ pub(super) fn load<'k>(
     };
     match loaded {
         Ok(program) => Ok(Loaded { program, maps }),
-        Err(error) => Err(LoadFailure::refused(&error)),
+        Err(error) => Err(LoadFailure::from_load_error(&error)),
     }
 }
 
-/// Builds the source lines of a program as BTF; fails if the offsets exceed 32 bits.
-fn lines(program: &ebpf::Program) -> Result<(BtfBuilder, [FunctionInfo; 1], Vec<LineInfo>), ()> {
+/// Builds the source lines of a program in the BTF format. Fails if an offset exceeds 32 bits.
+fn build_source_lines(
+    program: &ebpf::Program,
+) -> Result<(BtfBuilder, [FunctionInfo; 1], Vec<LineInfo>), ()> {
     let mut types = BtfBuilder::new();
     let int = types.add_int("int", 4);
     let main = types.add_function("request", int, &[("ctx", int)]);

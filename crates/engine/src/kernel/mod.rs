@@ -9,10 +9,10 @@
 //! - [`delegation`]: requests of other processes, which may not load programs;
 //! - [`report`]: counters of the kernel, as nodes and edges of the ledger.
 //!
-//! Every filter also has its user implementation, which follows the program in the first thread of
-//! its part, for blocks on which the twin is unsure (CONTRACT 18). The counters of both
-//! implementations are added up at the end. Nothing is pinned in a file system: an attachment ends
-//! with its path, at the latest with the process.
+//! The user implementation of each filter also runs, in the first thread of its part, for blocks of
+//! which the twin is unsure (CONTRACT 18). The counters of both implementations are added up at the
+//! end. Nothing is pinned in a file system, so an attachment ends with its path, or at the latest
+//! with the process.
 
 mod assemble;
 pub mod delegation;
@@ -40,7 +40,7 @@ use ebpf::emit::user_sockets;
 use endpoint::source::kernel::attach_point::AttachPoint;
 use endpoint::source::kernel::{Attachment, Edge, KernelSource, Parts};
 use endpoint::{Opening, Source, SourceCounters};
-use host::{KernelRefusal, closed};
+use host::{KernelRefusal, attach_build_error};
 use pipeline::Share;
 use pipeline::graph::{Graph, NodeId, Use};
 use pipeline::plan::{KernelRing, Program as Planned};
@@ -59,7 +59,7 @@ use tree::{RequestTree, Step};
 pub(crate) struct Kernel {
     /// The current generation.
     pub(crate) generation: Generation,
-    /// Earlier generations, oldest first.
+    /// Earlier generations, the oldest first.
     before: Vec<Generation>,
     /// A guard that keeps the kernel's run-time statistics enabled.
     timing: Option<Timing>,
@@ -69,10 +69,10 @@ pub(crate) struct Kernel {
 /// A generation of the kernel part of a path: the attached request between two changes.
 #[derive(Debug)]
 pub(crate) struct Generation {
-    /// The graph of the plan, whose node and edge numbers are in `ids`.
+    /// The graph of the plan. The numbers of its nodes and edges are in `ids`.
     graph: Arc<Graph>,
     ids: Ids,
-    /// The first of `sources`, which represents the program in the ledger.
+    /// The first element of `sources`, which represents the program in the ledger.
     source: NodeId,
     /// The tree of the request's filters.
     pub(crate) tree: RequestTree,
@@ -81,8 +81,8 @@ pub(crate) struct Generation {
     handle: Arc<dyn AttachmentHandle>,
     /// The origin number of the source.
     pub(crate) origin: u16,
-    /// Totals of the blocks that this process had received at the end of the generation; `None`
-    /// while it runs.
+    /// Totals of the blocks that this process had received by the end of the generation; `None`
+    /// while the generation runs.
     taken: Option<SourceCounters>,
 }
 
@@ -95,7 +95,7 @@ pub(crate) struct NextGeneration {
 }
 
 /// An attached request, and the source that delivers its frames in this process.
-type Opened = (Arc<dyn AttachmentHandle>, Box<dyn Source>);
+type AttachedSource = (Arc<dyn AttachmentHandle>, Box<dyn Source>);
 
 /// Returns true if the verifier treats programs of this process as privileged (CAP_PERFMON or
 /// CAP_SYS_ADMIN).
@@ -104,7 +104,7 @@ pub(crate) fn is_trusted() -> bool {
     may.has(Capabilities::PERFMON) || may.has(Capabilities::SYS_ADMIN)
 }
 
-/// An attached request with all its predecessors, as seen by the source that reads its frames.
+/// An attached request and all its predecessors. The source that reads the frames uses it.
 #[derive(Debug)]
 struct RequestHistory {
     held: Arc<dyn AttachmentHandle>,
@@ -117,7 +117,7 @@ impl Attachment for RequestHistory {
     }
 
     fn frames(&self) -> Option<u64> {
-        let all = self.before.iter().chain([&self.held]).map(|held| held.ended());
+        let all = self.before.iter().chain([&self.held]).map(|held| held.final_counters());
         all.map(|ended| (!ended.lost).then_some(ended.counted.ran.blocks)).sum()
     }
 
@@ -126,7 +126,7 @@ impl Attachment for RequestHistory {
     }
 }
 
-/// The inputs for a kernel space.
+/// The inputs for building a kernel space.
 pub(crate) struct KernelInputs<'p> {
     pub(crate) graph: &'p Graph,
     /// The numbers of the plan's nodes and edges.
@@ -141,7 +141,7 @@ pub(crate) struct KernelInputs<'p> {
     /// True if programs must load without CAP_PERFMON.
     pub(crate) hardened: bool,
     pub(crate) refuses: InjectedRefusal,
-    /// True if the kernel is to measure the run time of programs, where permitted.
+    /// True if the kernel is to measure the run time of its programs, provided it permits that.
     pub(crate) timed: bool,
     /// Options with which the source would be opened in user space.
     pub(crate) opening: &'p Opening<'p>,
@@ -156,15 +156,16 @@ impl Kernel {
     pub(crate) fn build(wanted: &KernelInputs<'_>) -> Result<(Self, Box<dyn Source>), BuildError> {
         let KernelInputs { planned, timed, .. } = *wanted;
         let asked = wanted.request();
-        let place = AttachPoint::find(&planned.attach).map_err(|why| closed(why, asked.source))?;
+        let place = AttachPoint::find(&planned.attach)
+            .map_err(|why| attach_build_error(why, asked.source))?;
         if planned.attach.flows && !wanted.opening.force {
             let spared = endpoint::source::rx::take::spare_connection(wanted.opening.arguments);
             spared.map_err(|failure| BuildError::Outside { node: asked.source, failure })?;
         }
-        let timing = timed.then(Timing::begin).flatten();
-        let (handle, gives): Opened = match planned.attach.takes {
+        let timing = timed.then(Timing::enable).flatten();
+        let (handle, gives): AttachedSource = match planned.attach.takes {
             true => redirecting::build(wanted, &asked.tree(), (asked.source, &place))?,
-            false => wanted.open_source(wanted.host.add(&asked)?, place.clone(), Vec::new()),
+            false => wanted.open_source(wanted.host.attach(&asked)?, place.clone(), Vec::new()),
         };
         let generation = wanted.generation(handle);
         Ok((Self { generation, before: Vec::new(), place, timing }, gives))
@@ -176,7 +177,7 @@ impl Kernel {
         wanted: &KernelInputs<'_>,
     ) -> Result<(NextGeneration, Box<dyn Source>), BuildError> {
         let asked = wanted.request();
-        let stays = self.generation.stays_in(&asked.tree(), wanted.ids);
+        let stays = self.generation.kept_steps(&asked.tree(), wanted.ids);
         let handle = Arc::clone(&self.generation.handle);
         let PreparedSuccessor { lent, switch } = handle.successor(&asked, &stays, "")?;
         let before = self.generations().map(|generation| Arc::clone(&generation.handle)).collect();
@@ -184,7 +185,7 @@ impl Kernel {
         Ok((NextGeneration { generation: wanted.generation(handle), switch }, gives))
     }
 
-    /// Records the switch to a new generation. `taken` holds the totals received from the old
+    /// Records the switch to a new generation. `taken` holds the totals received from the previous
     /// generation.
     pub(crate) fn begin_generation(&mut self, generation: Generation, taken: SourceCounters) {
         let mut old = std::mem::replace(&mut self.generation, generation);
@@ -195,13 +196,13 @@ impl Kernel {
 
 impl Generation {
     /// Returns the node number of the source that represents the program.
-    pub(crate) fn first(&self) -> usize {
+    pub(crate) fn source_number(&self) -> usize {
         self.ids.nodes[self.source.0]
     }
 
-    /// Returns the pairs of step indices `(own, other)` of the filters that are present in both
-    /// trees and keep their state.
-    fn stays_in(&self, tree: &RequestTree, ids: &Ids) -> Vec<(usize, usize)> {
+    /// Returns the pairs of step indices `(own, other)` of filters that are in both trees and keep
+    /// their state.
+    fn kept_steps(&self, tree: &RequestTree, ids: &Ids) -> Vec<(usize, usize)> {
         let number = |ids: &Ids, step: &Step| step.nodes.first().map(|id| ids.nodes[id.0]);
         let theirs = |step: &Step| {
             let own = number(&self.ids, step);
@@ -227,13 +228,13 @@ impl<'p> KernelInputs<'p> {
     }
 
     /// Opens the source that reads a request's frames in this process. `before` lists the handles
-    /// of the requests that this request succeeds.
+    /// of the previous requests, which this request replaces.
     fn open_source(
         &self,
         lent: KernelAttachment,
         place: AttachPoint,
         before: Vec<Arc<dyn AttachmentHandle>>,
-    ) -> Opened {
+    ) -> AttachedSource {
         let KernelAttachment { rings, bell, behind_tag, held } = lent;
         let tree = self.request().tree();
         let ways = behind_tag.iter().zip(&tree.exits);
@@ -268,24 +269,24 @@ impl KernelRequest<'_> {
         self.tree().fingerprint(self.graph)
     }
 
-    /// Returns the tree of its filters.
+    /// Returns the tree of the request's filters.
     fn tree(&self) -> RequestTree {
         RequestTree::new(self.planned, self.graph, |id| self.nodes.contains(&id))
     }
 
-    /// Adds the egress interfaces of a request that sends frames.
+    /// Adds the egress interfaces to a request that sends frames.
     fn with_egress(&self, place: &AttachPoint, new: NewRequest) -> Result<NewRequest, BuildError> {
         let leads = egress_steps(self.graph, &new.tree, place)?;
         Ok(NewRequest { leads, ..new })
     }
 
-    /// Returns the request in the form that a point accepts, for this owner and without egress
-    /// interfaces. Fails if it exceeds the limits of a program.
+    /// Returns the request in the form that an attach point accepts, for this owner and without
+    /// egress interfaces. Fails if the request exceeds the limits of a program.
     fn new_request(&self, owner: u32) -> Result<NewRequest, BuildError> {
         let Self { graph, planned, source, refuses, steps, .. } = *self;
         let tree = self.tree();
-        if !assemble::fits(&tree) {
-            let (ways, sinks) = (tree.exits.len(), tree.sinks());
+        if !assemble::is_within_limits(&tree) {
+            let (ways, sinks) = (tree.exits.len(), tree.sink_count());
             let why = match ways > tap::EXITS_MAX as usize {
                 true => {
                     format!(
@@ -299,11 +300,11 @@ impl KernelRequest<'_> {
                 ),
             };
             // Filters before this node stay in the kernel.
-            let node = tree.first_beyond(assemble::fits).unwrap_or(source);
+            let node = tree.first_filter_beyond(assemble::is_within_limits).unwrap_or(source);
             return Err(BuildError::Refused(KernelRefusal { node, why }));
         }
         let asked = graph.node(source).filter().and_then(|used| used.arguments.number("ring"));
-        let shape = shape(planned, tree.sinks(), asked)?;
+        let shape = rings_layout(planned, tree.sink_count(), asked)?;
         let share = Share::of_request(graph);
         if share != Share::User && planned.attach.own {
             let why = format!(
@@ -314,7 +315,7 @@ impl KernelRequest<'_> {
         if let Some(refusal) = refuses.loading_refusal(&tree, graph, source) {
             return Err(BuildError::Refused(refusal));
         }
-        let (graph, bell) = (Arc::new(graph.clone()), bell(&planned.ring, shape));
+        let (graph, bell) = (Arc::new(graph.clone()), doorbell_policy(&planned.ring, shape));
         Ok(NewRequest {
             owner,
             share,
@@ -332,20 +333,21 @@ impl KernelRequest<'_> {
 }
 
 impl Host for Points {
-    fn add(&self, asked: &KernelRequest<'_>) -> Result<KernelAttachment, BuildError> {
-        self.add_for(asked, sys::process::identity().0)
+    fn attach(&self, asked: &KernelRequest<'_>) -> Result<KernelAttachment, BuildError> {
+        self.attach_for_user(asked, sys::process::identity().0)
     }
 }
 
 impl Points {
     /// Attaches a request for a user.
-    fn add_for(
+    fn attach_for_user(
         &self,
         asked: &KernelRequest<'_>,
         owner: u32,
     ) -> Result<KernelAttachment, BuildError> {
         let attach = &asked.planned.attach;
-        let place = AttachPoint::find(attach).map_err(|why| closed(why, asked.source))?;
+        let place =
+            AttachPoint::find(attach).map_err(|why| attach_build_error(why, asked.source))?;
         let new = asked.with_egress(&place, asked.new_request(owner)?)?;
         self.attach((attach, asked.hardened), &new)
     }
@@ -366,7 +368,7 @@ fn egress_steps(
             let why = "sending frames takes CAP_NET_RAW, in the kernel too".to_owned();
             return Err(BuildError::Refused(KernelRefusal { node, why }));
         }
-        let index = place.outlet(&outlet.interface).map_err(|why| closed(why, node))?;
+        let index = place.outlet(&outlet.interface).map_err(|why| attach_build_error(why, node))?;
         found.push((number, index));
     }
     Ok(found)
@@ -400,11 +402,16 @@ const POINTERS_MAX: u32 = 1 << 16;
 /// Maximum size of the records per processor, in bytes.
 const BYTES_MAX: u64 = 1 << 27;
 
-/// Returns the shape of the rings for `sinks` sinks. The size is that of the plan, or `asked` bytes
-/// over all processors, within limits. There are as many pointers as frames of 256 bytes fit. With
-/// a program at sockets, a processor has several regions, of which only the first two are used
-/// regularly.
-fn shape(planned: &Planned, sinks: usize, asked: Option<u64>) -> Result<RingsLayout, BuildError> {
+/// Returns the layout of rings for this number of sinks.
+///
+/// The size is that of the plan, or `asked` bytes over all processors, within limits. The number of
+/// pointers equals the number of frames of 256 bytes that fit in. For a program at sockets, each
+/// processor has several regions, of which only the first two are used regularly.
+fn rings_layout(
+    planned: &Planned,
+    sinks: usize,
+    asked: Option<u64>,
+) -> Result<RingsLayout, BuildError> {
     let ring = &planned.ring;
     let processors = sys::machine::possible_processors().map_err(BuildError::Machine)?;
     let (seats, part) =
@@ -427,10 +434,10 @@ fn shape(planned: &Planned, sinks: usize, asked: Option<u64>) -> Result<RingsLay
     })
 }
 
-/// Returns the doorbell policy for rings of this shape. The doorbell wakes the source, which drains
-/// notifications before it checks for frames.
+/// Returns the doorbell policy for rings of this layout. The doorbell wakes the source, which
+/// drains notifications before it looks for frames.
 #[must_use]
-pub fn bell(ring: &KernelRing, shape: RingsLayout) -> WakePolicy {
+pub fn doorbell_policy(ring: &KernelRing, shape: RingsLayout) -> WakePolicy {
     let ns = |ns: u64| u32::try_from(ns.min(DOORBELL_NS_MAX)).unwrap_or(u32::MAX);
     WakePolicy {
         blocks: ring.signal_blocks.min(i32::MAX.unsigned_abs()),

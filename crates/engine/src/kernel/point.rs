@@ -2,13 +2,13 @@
 //! allocation; CONTRACT 21; RELIABILITY, rollback]
 //!
 //! Requests ([`request`]) are added and removed while frames pass. A program ([`version`]) for the
-//! new set of requests is assembled, verified and loaded beside the running one, and the link
-//! replaces the program between two frames. Both programs use the same resources of a request
-//! (pointers, doorbell, filter state) and of an owner (frames), so readers do not notice the
-//! replacement. Nothing changes before the replacement; a failed step releases the new resources.
+//! new set of requests is assembled, verified and loaded while the old one runs, and the link
+//! switches to it between two frames. Both programs use the same resources of a request (pointers,
+//! doorbell, filter state) and of an owner (frames), so readers do not notice the replacement.
+//! Nothing changes before the replacement; a failed step releases the new resources.
 //!
-//! Counters belong to a program. After its last run ([`GracePeriod`]), they are added to the totals
-//! of each of its requests.
+//! Counters belong to a program. After the last run of a program ([`GracePeriod`]), its counters
+//! are added to the totals of each of its requests.
 //!
 //! Each owner has a ring of frames, shared by the owner's requests for rings of the same shape;
 //! each request has its own pointers. Frames of different owners never share memory: a new map is
@@ -43,7 +43,7 @@ use self::sockets::Sockets;
 use self::version::{NextProgram, Version};
 use super::final_counters::FinalCounters;
 use super::fused::KernelCounters;
-use super::host::{KernelAttachment, KernelRefusal, closed};
+use super::host::{KernelAttachment, KernelRefusal, attach_build_error};
 use crate::error::BuildError;
 use endpoint::source::kernel::attach_point::{AttachError, AttachPoint};
 use filter::Attach;
@@ -57,12 +57,11 @@ use sys::steps::{Resource, Steps, UNLOGGED};
 #[derive(Clone, Debug, Default)]
 pub struct Points {
     known: Arc<Mutex<Vec<Weak<Point>>>>,
-    /// Number of requests ever attached at any of the points, which is also the number of the next
-    /// request.
+    /// Number of requests attached so far at all points, and thus the number of the next request.
     numbers: Arc<AtomicU32>,
     /// The allocation log for requests of other processes.
     pub(crate) steps: Steps,
-    /// The keeper of descriptors across restarts of this process.
+    /// The store that keeps descriptors while this process restarts.
     pub(crate) keeper: Option<Arc<dyn Keeper>>,
 }
 
@@ -70,7 +69,7 @@ pub struct Points {
 #[derive(Debug)]
 pub(crate) struct Point {
     site: Site,
-    /// The counter that all points of [`Points`] share.
+    /// The counter that is shared by all points of [`Points`].
     numbers: Arc<AtomicU32>,
     keeper: Option<Arc<dyn Keeper>>,
     state: Mutex<PointState>,
@@ -78,7 +77,7 @@ pub(crate) struct Point {
 
 /// The error of attaching a request.
 #[derive(Debug)]
-pub(crate) enum NotAdded {
+pub(crate) enum AddError {
     /// One program cannot hold the request in addition to the existing requests.
     Full,
     /// The request cannot run at this point.
@@ -87,7 +86,7 @@ pub(crate) enum NotAdded {
 
 #[derive(Debug, Default)]
 struct PointState {
-    /// True if a request did not fit and no request has been removed since.
+    /// True if a request did not fit into the program, and no request has been removed since then.
     full: bool,
     /// Number of times that the program was replaced.
     replaced: u64,
@@ -98,17 +97,17 @@ struct PointState {
     /// Replaced programs whose counters are not yet added to their requests.
     retired: Vec<Version>,
     grace: Option<GracePeriod>,
-    /// True if programs may still run for a moment after they have been unlinked.
+    /// True if programs may still run for a moment after they were unlinked.
     may_linger: bool,
-    /// Final counters of removed requests, with their notes, newest last. They are persisted, so
-    /// that the next process can deliver them if this one dies first.
+    /// Final counters of removed requests with their notes, the newest last. They are persisted, so
+    /// that the next process can deliver them if this process ends first.
     final_counters: VecDeque<(String, FinalCounters)>,
-    /// The descriptors that the keeper holds.
+    /// Names of the descriptors that the keeper holds.
     stored: StoredNames,
 }
 
-/// Maximum number of remembered final counters; the oldest are discarded first, and have long been
-/// delivered.
+/// Maximum number of remembered final counters. The oldest are discarded first; their owners have
+/// long received them.
 const FINAL_COUNTERS_MAX: usize = 8;
 
 #[derive(Debug)]
@@ -118,7 +117,8 @@ struct RunningProgram {
 }
 
 impl Points {
-    /// Creates a set of points that logs each step for requests of other processes.
+    /// Creates a set of attach points. Steps of requests from other processes are logged to
+    /// `steps`.
     #[must_use]
     pub fn with_log(steps: Steps) -> Self {
         Self { steps, ..Self::default() }
@@ -140,18 +140,18 @@ impl Points {
     ) -> Result<KernelAttachment, BuildError> {
         for nth in 0.. {
             let point = self.find_or_create(attach, hardened, new.owner, nth);
-            let point = point.map_err(|why| closed(why, new.source))?;
-            match point.add(new.clone()) {
+            let point = point.map_err(|why| attach_build_error(why, new.source))?;
+            match point.add_request(new.clone()) {
                 Ok(lent) => return Ok(lent),
-                Err(NotAdded::Full) => {}
-                Err(NotAdded::Refused(refusal)) => return Err(BuildError::Refused(refusal)),
+                Err(AddError::Full) => {}
+                Err(AddError::Refused(refusal)) => return Err(BuildError::Refused(refusal)),
             }
         }
         Err(BuildError::Unexpected("there is no end of points".to_owned()))
     }
 
-    /// Returns the `nth` point for this attachment, with the user's sockets if it covers sockets.
-    /// Creates a point without requests if fewer points exist.
+    /// Returns the `nth` point for this attachment, or creates a point without requests if there
+    /// are fewer. Opens the user's sockets if the attachment covers sockets.
     fn find_or_create(
         &self,
         attach: &Attach,
@@ -193,16 +193,16 @@ impl Points {
 }
 
 impl Point {
-    /// Attaches a request. A failure leaves the point unchanged.
-    fn add(self: &Arc<Self>, new: NewRequest) -> Result<KernelAttachment, NotAdded> {
+    /// Attaches a request. If this fails, the point is unchanged.
+    fn add_request(self: &Arc<Self>, new: NewRequest) -> Result<KernelAttachment, AddError> {
         let source = new.source;
-        let refused = |why: String| NotAdded::Refused(KernelRefusal { node: source, why });
+        let refused = |why: String| AddError::Refused(KernelRefusal { node: source, why });
         let steps = new.steps.clone();
         let step =
             |makes, what| steps.announce(makes, what).map_err(|error| refused(error.to_string()));
         let mut state = self.state();
         if state.full {
-            return Err(NotAdded::Full);
+            return Err(AddError::Full);
         }
         let waits = !state.lines.is_empty() || self.site.sockets.is_some();
         if waits && state.grace.is_none() {
@@ -218,16 +218,16 @@ impl Point {
             state.lines.iter().filter(|line| !line.leaving).collect();
         lines.push(&line);
         let among = lines.len() > 1;
-        let made = Version::make(&self.site, &lines, &steps);
+        let made = Version::load(&self.site, &lines, &steps);
         let (version, states) = match made {
             Ok(made) => made,
             Err(failure) if failure.full && among => {
                 state.full = true;
-                return Err(NotAdded::Full);
+                return Err(AddError::Full);
             }
             Err(failure) => {
                 let node = failure.node_of(number).unwrap_or(source);
-                return Err(NotAdded::Refused(KernelRefusal { node, why: failure.why }));
+                return Err(AddError::Refused(KernelRefusal { node, why: failure.why }));
             }
         };
         step(Resource::Program, "a place at an interface")?;
@@ -258,7 +258,8 @@ impl Point {
         match &mut state.running {
             Some(running) => {
                 let (new, old) = (&version.program, &running.version.program);
-                update(&running.links, (new, old), steps).map_err(|error| error.to_string())?;
+                update_links(&running.links, (new, old), steps)
+                    .map_err(|error| error.to_string())?;
                 let old = std::mem::replace(&mut running.version, version);
                 state.retired.push(old);
                 state.replaced += 1;
@@ -276,8 +277,8 @@ impl Point {
     }
 
     /// Removes a request and returns its final counters. If no smaller program can replace the
-    /// running program, the request stays in the program until the next change.
-    fn remove(&self, number: u32) -> FinalCounters {
+    /// running program, the request stays in that program until the next change.
+    fn remove_request(&self, number: u32) -> FinalCounters {
         let mut state = self.state();
         match state.lines.iter_mut().find(|line| line.number == number) {
             Some(line) => line.leaving = true,
@@ -288,7 +289,7 @@ impl Point {
         let gone = if stay.is_empty() {
             true
         } else {
-            let made = Version::make(&self.site, &stay, &UNLOGGED);
+            let made = Version::load(&self.site, &stay, &UNLOGGED);
             let put = made.map_err(|failure| failure.why).and_then(|(version, states)| {
                 let next = NextProgram { version: &version, line: None, states: &states };
                 self.store(&mut state, Some(next));
@@ -305,9 +306,9 @@ impl Point {
         let mut ended = FinalCounters::default();
         let PointState { lines, running, .. } = &mut *state;
         if let Some(line) = lines.iter_mut().find(|line| line.number == number) {
-            let running = running.as_ref().filter(|running| running.version.runs(number));
+            let running = running.as_ref().filter(|running| running.version.has_request(number));
             running.iter().for_each(|running| line.add_runs(&running.version.program));
-            ended = self.ended(line);
+            ended = self.final_counters(line);
             if let Some(running) = running {
                 ended.counted.add(&running.version.current_counters(line));
             }
@@ -315,8 +316,9 @@ impl Point {
             state.remember_final(about, &ended);
         }
         let running = state.running.as_ref().map(|running| &running.version);
-        let runs =
-            |line: &AttachedRequest| running.is_some_and(|version| version.runs(line.number));
+        let runs = |line: &AttachedRequest| {
+            running.is_some_and(|version| version.has_request(line.number))
+        };
         let stays: Vec<bool> = state.lines.iter().map(|line| !line.leaving || runs(line)).collect();
         let mut stays = stays.into_iter();
         state.lines.retain(|_| stays.next().unwrap_or(true));
@@ -345,11 +347,14 @@ impl Point {
     }
 
     /// Returns the final counters of a request that is no longer in any running program.
-    fn ended(&self, line: &AttachedRequest) -> FinalCounters {
-        FinalCounters { busy: self.busy_packets().saturating_sub(line.busy_before), ..line.ended() }
+    fn final_counters(&self, line: &AttachedRequest) -> FinalCounters {
+        FinalCounters {
+            busy: self.busy_packets().saturating_sub(line.busy_before),
+            ..line.final_counters()
+        }
     }
 
-    /// Returns the number of packets that found all regions of their processor in use.
+    /// Returns the number of packets that arrived while all regions of their processor were in use.
     fn busy_packets(&self) -> u64 {
         self.site.sockets.as_ref().map_or(0, Sockets::busy_packets)
     }
@@ -360,7 +365,7 @@ impl Point {
 }
 
 impl PointState {
-    /// Enables waiting for replaced programs.
+    /// Prepares the wait for replaced programs, which the removal of counters requires.
     fn enable_waiting(&mut self) -> Result<(), String> {
         if self.grace.is_none() {
             self.grace = Some(GracePeriod::new().map_err(|error| error.to_string())?);
@@ -394,8 +399,8 @@ impl PointState {
         }
     }
 
-    /// Adds the counters of replaced programs to the counters of their requests. Blocks until the
-    /// replaced programs have finished.
+    /// Adds the counters of replaced programs to the counters of their requests. Blocks until these
+    /// programs have finished.
     fn collect_retired(&mut self) {
         if self.retired.is_empty() {
             return;
@@ -409,7 +414,7 @@ impl PointState {
         }
         for version in std::mem::take(&mut self.retired) {
             self.frames += version.frames_processed();
-            for line in self.lines.iter_mut().filter(|line| version.runs(line.number)) {
+            for line in self.lines.iter_mut().filter(|line| version.has_request(line.number)) {
                 let counted = version.current_counters(line);
                 line.counted.add(&counted);
                 line.add_runs(&version.program);
@@ -419,13 +424,17 @@ impl PointState {
 }
 
 /// The name of the checkpoint before the second link is updated.
-const SECOND_LINK: &str = "the second link follows the first";
+const SECOND_LINK_STEP: &str = "the second link follows the first";
 
-/// Replaces a program at all links, or at none if a link refuses the new program.
-fn update(links: &[Link], (new, old): (&Program, &Program), steps: &Steps) -> sys::Result<()> {
+/// Replaces the program at all links, or at no link if one of them refuses the new program.
+fn update_links(
+    links: &[Link],
+    (new, old): (&Program, &Program),
+    steps: &Steps,
+) -> sys::Result<()> {
     for (done, link) in links.iter().enumerate() {
         if done > 0 {
-            steps.checkpoint(SECOND_LINK);
+            steps.checkpoint(SECOND_LINK_STEP);
         }
         if let Err(error) = link.update(new, Some(old)) {
             for link in links.iter().take(done) {

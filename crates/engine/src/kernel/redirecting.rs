@@ -2,18 +2,19 @@
 //! take` opens. [SL §5.5, §7.1; CONTRACT 2, 3, 18]
 //!
 //! In: the kernel part of one request. Out: the program at its interface, and the source of the
-//! frames that it redirects. Up to two programs are tried: first one that asks the driver for VLAN
-//! tags, if the driver supports that, then one that does not. A frame from which the driver removed
-//! a tag is unsure, because twins at XDP read tags in the frame. Such a program serves a single
-//! request: an interface has one XDP hook, and a redirected frame reaches no other program.
+//! frames that it redirects. Up to two programs are tried. The first asks the driver for VLAN tags,
+//! if the driver can provide them; the second does not. Twins at XDP read tags in the frame, so
+//! they are unsure of a frame from which the driver has removed a tag. A redirecting program serves
+//! a single request: an interface has one XDP hook, and a redirected frame reaches no other
+//! program.
 
-use super::assemble::{Assembled, FrameAction, Misfit, assemble};
+use super::assemble::{Assembled, AssemblyError, FrameAction, assemble};
 use super::final_counters::FinalCounters;
 use super::fused::{FusedTree, Member};
 use super::host::{AttachmentHandle, KernelRefusal};
 use super::load::{LoadFailure, LoadOptions, Loaded, load};
 use super::tree::RequestTree;
-use super::{KernelInputs, Opened, egress_steps};
+use super::{AttachedSource, KernelInputs, egress_steps};
 use crate::error::BuildError;
 use ebpf::Hook;
 use ebpf::emit::Target;
@@ -44,14 +45,14 @@ pub(super) struct RedirectProgram {
     ended: OnceLock<FinalCounters>,
 }
 
-/// The program that was loaded last, or the refusal of the last attempt.
+/// The program loaded last, or the kernel's refusal of the last attempt.
 #[derive(Default)]
 struct LastProgram {
     refusal: Option<KernelRefusal>,
     last: Option<(ebpf::Program, Vec<Option<Map>>)>,
 }
 
-/// The inputs of a program.
+/// The inputs for assembling a redirecting program.
 struct ProgramInputs<'p> {
     graph: &'p Graph,
     tree: &'p RequestTree,
@@ -71,14 +72,14 @@ pub(super) fn build(
     wanted: &KernelInputs<'_>,
     tree: &RequestTree,
     (source, place): (NodeId, &AttachPoint),
-) -> Result<Opened, BuildError> {
+) -> Result<AttachedSource, BuildError> {
     let KernelInputs { graph, opening, refuses, hardened, .. } = *wanted;
     let refused = |why: String| BuildError::Refused(KernelRefusal { node: source, why });
     if let Some(refusal) = refuses.loading_refusal(tree, graph, source) {
         return Err(BuildError::Refused(refusal));
     }
     let step = |what| opening.steps.announce(Resource::Memory, what);
-    let fused = FusedTree::of(&[Member { tree, graph, request: 0 }]);
+    let fused = FusedTree::fuse(&[Member { tree, graph, request: 0 }]);
     let word = |step| fused.label(&[Member { tree, graph, request: 0 }], step);
     let words: Vec<ebpf::FilterSpan> = (0..fused.steps.len()).map(word).collect();
     let cpus = sys::machine::possible_processors().map_err(BuildError::Machine)?;
@@ -86,7 +87,7 @@ pub(super) fn build(
     let stride = u32::from(offset::TALLIES.cast_unsigned())
         + 16 * u32::try_from(fused.tally_count()).unwrap_or(u32::MAX >> 8);
     let stride = stride.next_multiple_of(offset::END.cast_unsigned().into());
-    let places = tree.sinks();
+    let places = tree.sink_count();
     let deliveries = u16::try_from(places).unwrap_or(u16::MAX);
     let take = Redirect { cpus, stride, tag_kfunc: None, deliveries };
     step("a desk").map_err(|error| refused(error.to_string()))?;
@@ -107,11 +108,11 @@ pub(super) fn build(
         steps: opening.steps,
         leads: &leads,
     };
-    let Assembled { first_headers, .. } = parts.assembled(None).map_err(BuildError::Refused)?;
+    let Assembled { first_headers, .. } = parts.assemble(None).map_err(BuildError::Refused)?;
     let made = Mutex::new(LastProgram::default());
     let make = |making: &LoadArguments<'_>| {
         let mut made = made.lock().unwrap_or_else(PoisonError::into_inner);
-        match parts.loaded(making) {
+        match parts.load(making) {
             Ok((code, Loaded { program, maps })) => {
                 *made = LastProgram { refusal: None, last: Some((code, maps)) };
                 Ok(program)
@@ -149,7 +150,7 @@ pub(super) fn build(
 }
 
 impl ProgramInputs<'_> {
-    fn assembled(&self, tags: Option<i32>) -> Result<Assembled, KernelRefusal> {
+    fn assemble(&self, tags: Option<i32>) -> Result<Assembled, KernelRefusal> {
         let member = Member { tree: self.tree, graph: self.graph, request: 0 };
         let take = Redirect { tag_kfunc: tags, ..self.take };
         let made = assemble(
@@ -157,15 +158,15 @@ impl ProgramInputs<'_> {
             &[member],
             (self.target, FrameAction::Redirect(&take, self.leads)),
         );
-        made.map_err(|Misfit { at, why }| KernelRefusal {
+        made.map_err(|AssemblyError { at, why }| KernelRefusal {
             node: at.map_or(self.source, |(_, node)| node),
             why,
         })
     }
 
-    fn loaded(&self, making: &LoadArguments<'_>) -> Result<(ebpf::Program, Loaded), KernelRefusal> {
+    fn load(&self, making: &LoadArguments<'_>) -> Result<(ebpf::Program, Loaded), KernelRefusal> {
         let tags = making.asks.map(|asks| asks.function);
-        let code = self.assembled(tags)?.program;
+        let code = self.assemble(tags)?.program;
         let how = LoadOptions {
             kind: ProgramKind::Xdp,
             license: if tags.is_some() { License::MitOrGpl } else { License::ApacheOrMit },
@@ -191,12 +192,12 @@ impl endpoint::source::kernel::Attachment for RedirectProgram {
 
 impl AttachmentHandle for RedirectProgram {
     /// Returns the final counters and state. The program must have been detached.
-    fn ended(&self) -> &FinalCounters {
+    fn final_counters(&self) -> &FinalCounters {
         self.ended.get_or_init(|| {
-            let mut counted = self.fused.counters_of(0, |number| self.tally(number));
+            let mut counted = self.fused.request_counters(0, |number| self.tally(number));
             let own = |word: &ebpf::FilterSpan| {
                 let step = self.words.iter().position(|known| known == word)?;
-                self.fused.own_step(0, step)
+                self.fused.step_in_request(0, step)
             };
             let mut states = HashMap::new();
             for (number, (spec, map)) in self.code.maps.iter().zip(&self.maps).enumerate() {
@@ -220,10 +221,10 @@ impl RedirectProgram {
     /// Returns a counter, summed over all processors.
     fn tally(&self, number: u16) -> Amount {
         let at = self.take.scratch().tally(number);
-        Amount { blocks: self.sum(at), bytes: self.sum(at + 8) }
+        Amount { blocks: self.summed_word(at), bytes: self.summed_word(at + 8) }
     }
 
-    fn sum(&self, at: u32) -> u64 {
+    fn summed_word(&self, at: u32) -> u64 {
         let word =
             |cpu: u32| self.counters.word((cpu * self.take.stride + at) as usize).unwrap_or(0);
         (0..self.take.cpus).map(word).sum()

@@ -2,12 +2,12 @@
 //!
 //! In: the final counters of a request in the kernel, and the totals that the process received from
 //! it. Out: a node for each filter in the kernel, with the state that it had there, and the edges.
-//! A block on which a twin was unsure counts only as input of the user implementation, which it
-//! reached over the edge that leads to the twin. So the counters of both implementations add up to
-//! those of the filter.
+//! A block of which a twin was unsure counts only as input of the user implementation, which it
+//! reached over the edge that leads to the twin. The counters of both implementations therefore add
+//! up to those of the filter.
 
 use super::final_counters::FinalCounters;
-use super::fused::{LeftReason, REFUSED};
+use super::fused::{LeftReason, REFUSED_COUNTER};
 use super::tree::{ExitBlocks, Step, TreeExit};
 use super::{Generation, Kernel};
 use crate::described::counts;
@@ -25,30 +25,30 @@ use std::borrow::Cow;
 /// Totals of the kernel program of a request.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ProgramTotals {
-    /// The source that represents the program, as an index into the plan. If the program has
-    /// several sources, this is the first.
+    /// Plan index of the source that represents the program. If the program implements several
+    /// sources, this is the first of them.
     pub source: usize,
-    /// The edges of the plan that lead from the program to a thread.
+    /// Plan indices of the edges that lead from the program to a thread.
     pub edges: Vec<usize>,
     /// Number of frames that the program processed.
     pub frames: u64,
-    /// Number of doorbell notifications sent to the thread that reads its output.
+    /// Number of doorbell notifications sent to the thread that reads the program's output.
     pub bells: u64,
     /// Number of measured runs and their total time in ns; `None` if the kernel did not measure.
     /// The runs include those for other requests in the same program.
     pub measured: Option<(u64, u64)>,
 }
 
-/// Counters of the current generation so far: blocks by node number and by edge number.
+/// Counters of the current generation so far: blocks by node number, and blocks by edge number.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct GenerationCounters {
     pub(crate) nodes: Vec<(usize, u64)>,
     pub(crate) edges: Vec<(usize, u64)>,
 }
 
-/// Reason for a delivered frame that was overwritten before the process read it.
+/// Drop reason of a delivered frame that was overwritten before this process read it.
 const LAPPED: &str = "lapped";
-/// Reason for a frame that the program could not copy out.
+/// Drop reason of a frame that the program could not copy to user space.
 const NOT_COPIED: &str = "not copied";
 
 impl Kernel {
@@ -57,7 +57,7 @@ impl Kernel {
         let (mut ran, mut busy, mut left) = (Amount::default(), 0, [0; LeftReason::ALL.len()]);
         let mut all = Vec::new();
         for (number, generation) in self.generations().enumerate() {
-            let ended = generation.ended(process);
+            let ended = generation.final_counters(process);
             ran += ended.counted.ran;
             busy += ended.busy;
             left.iter_mut().zip(ended.counted.left).for_each(|(all, more)| *all += more);
@@ -65,7 +65,7 @@ impl Kernel {
         }
         let counters = || {
             let counters = self.place.counters(ran, busy);
-            let remarks = counters.remark.clone().into_iter().chain(left_to_others(left));
+            let remarks = counters.remark.clone().into_iter().chain(format_left_frames(left));
             let remarks: Vec<String> = remarks.collect();
             SourceCounters { remark: (!remarks.is_empty()).then(|| remarks.join("; ")), ..counters }
         };
@@ -79,21 +79,24 @@ impl Kernel {
         all
     }
 
-    /// Returns the totals of the programs, with nodes and edges by number.
+    /// Returns the totals of the programs, with node and edge numbers instead of plan indices.
     pub(crate) fn totals(&self) -> ProgramTotals {
         let classes = |exit: &&TreeExit| matches!(exit.which, ExitBlocks::Classes(_));
         let exits = self.generation.tree.exits.iter().filter(classes);
         let edges = exits.map(|exit| self.generation.ids.edges[exit.edge]).collect();
-        let mut ran =
-            ProgramTotals { source: self.generation.first(), edges, ..ProgramTotals::default() };
+        let mut ran = ProgramTotals {
+            source: self.generation.source_number(),
+            edges,
+            ..ProgramTotals::default()
+        };
         let mut measured = (0, 0);
-        for ended in self.generations().map(|generation| generation.handle.ended()) {
+        for ended in self.generations().map(|generation| generation.handle.final_counters()) {
             ran.frames += ended.counted.ran.blocks;
             ran.bells += ended.bells;
             measured = (measured.0 + ended.measured.0, measured.1 + ended.measured.1);
         }
         let (runs, ns) = measured;
-        let ns = self.timing.as_ref().map_or(ns, |timing| timing.without_overhead(runs, ns));
+        let ns = self.timing.as_ref().map_or(ns, |timing| timing.subtract_overhead(runs, ns));
         ran.measured = (runs > 0).then_some((runs, ns));
         ran
     }
@@ -102,12 +105,12 @@ impl Kernel {
     /// them.
     pub(crate) fn counts(&self) -> Option<GenerationCounters> {
         let Generation { graph, ids, tree, sources, handle, .. } = &self.generation;
-        let counted = handle.so_far()?.counted;
+        let counted = handle.current_counters()?.counted;
         let mut counts = GenerationCounters::default();
         let ran = counted.ran.blocks;
         counts.nodes.extend(sources.iter().map(|id| (ids.nodes[id.0], ran)));
         for (number, step) in tree.steps.iter().enumerate() {
-            let entered = amount_of(&counted.entered, number).blocks;
+            let entered = amount_at(&counted.entered, number).blocks;
             for id in &step.nodes {
                 counts.nodes.push((ids.nodes[id.0], entered));
                 let into = graph.edges.iter().zip(&ids.edges).filter(|(edge, _)| edge.to == *id);
@@ -116,7 +119,7 @@ impl Kernel {
         }
         for (number, exit) in tree.exits.iter().enumerate() {
             if matches!(exit.which, ExitBlocks::Classes(_)) {
-                let handed = amount_of(&counted.handed, number).blocks;
+                let handed = amount_at(&counted.handed, number).blocks;
                 counts.edges.push((ids.edges[exit.edge], handed));
             }
         }
@@ -129,13 +132,13 @@ impl Kernel {
 }
 
 impl Generation {
-    /// Returns the final counters, or lower bounds derived from the frames that arrived, if the
-    /// serving process is gone.
-    fn ended(&self, process: &[Remains]) -> Cow<'_, FinalCounters> {
-        match self.handle.ended() {
+    /// Returns the final counters of a generation. If the serving process is gone, returns lower
+    /// bounds derived from the frames that arrived.
+    fn final_counters(&self, process: &[Remains]) -> Cow<'_, FinalCounters> {
+        match self.handle.final_counters() {
             ended if ended.lost => {
-                let taken = self.taken.clone().unwrap_or_else(|| self.taken_by(process));
-                Cow::Owned(FinalCounters::at_least(&self.tree, &taken.arrived))
+                let taken = self.taken.clone().unwrap_or_else(|| self.source_totals(process));
+                Cow::Owned(FinalCounters::lower_bounds(&self.tree, &taken.arrived))
             }
             ended => Cow::Borrowed(ended),
         }
@@ -148,22 +151,22 @@ impl Generation {
             nodes.push(self.source_node(*id, ended));
         }
         for (step, Step { nodes: ids, .. }) in self.tree.steps.iter().enumerate() {
-            nodes.extend(ids.iter().map(|id| self.node(step, *id, ended)));
+            nodes.extend(ids.iter().map(|id| self.step_node(step, *id, ended)));
         }
         let mut told = KernelCounts::default();
         self.add_edges(ended, &mut told);
-        let taken = self.taken.clone().unwrap_or_else(|| self.taken_by(process));
+        let taken = self.taken.clone().unwrap_or_else(|| self.source_totals(process));
         let ways = self.exit_edges(ended, taken);
-        let named = |(exit, edge)| ExitEdge { name: (self.first(), number, exit), edge };
+        let named = |(exit, edge)| ExitEdge { name: (self.source_number(), number, exit), edge };
         told.exits = ways.into_iter().map(named).collect();
         Remains { nodes, kernel_counts: Some(told), ..Remains::default() }
     }
 
-    /// Returns the numbers of lost and of duplicated blocks on the exits of an ended generation.
-    /// `taken` holds the final totals received.
+    /// Returns the numbers of lost and of duplicated blocks at the exits of an ended generation.
+    /// `taken` holds the final totals that this process received.
     pub(crate) fn count_missing(&self, taken: &SourceCounters) -> (u64, u64) {
         let mut missing = (0, 0);
-        for (_, edge) in self.exit_edges(self.handle.ended(), taken.clone()) {
+        for (_, edge) in self.exit_edges(self.handle.final_counters(), taken.clone()) {
             let (put, ended) = (edge.put.blocks, edge.accounted_blocks());
             missing.0 += put.saturating_sub(ended);
             missing.1 += ended.saturating_sub(put);
@@ -172,10 +175,10 @@ impl Generation {
     }
 
     /// Returns the final state of filters whose state affects their answers, with their node
-    /// numbers. State of filters that only keep statistics is part of this generation's report
+    /// numbers. The state of filters that only keep statistics is part of this generation's report
     /// instead.
     pub(crate) fn final_states(&self) -> Vec<(usize, Vec<u8>)> {
-        let ended = self.handle.ended();
+        let ended = self.handle.final_counters();
         let mut kept = Vec::new();
         for (step, bytes) in &ended.states {
             let nodes = self.tree.steps.get(*step).map_or(&[][..], |step| &step.nodes);
@@ -188,29 +191,29 @@ impl Generation {
         kept
     }
 
-    /// Returns the totals that the source in this process received, taken from the remains of its
-    /// space.
-    fn taken_by(&self, process: &[Remains]) -> SourceCounters {
+    /// Returns the totals that the source of this program received in this process, taken from the
+    /// remains of its space.
+    fn source_totals(&self, process: &[Remains]) -> SourceCounters {
         let mut nodes = process.iter().flat_map(|space| &space.nodes);
         let source = nodes.find_map(|node| match &node.operator {
-            Operator::Source(part) if node.planned == self.first() => Some(part),
+            Operator::Source(part) if node.planned == self.source_number() => Some(part),
             _ => None,
         });
         source.map_or_else(SourceCounters::default, |part| part.source.counters())
     }
 
-    /// Returns the input of one node of a step, without the blocks on which the twin was unsure.
-    fn taken(&self, step: usize, id: NodeId, ended: &FinalCounters) -> Amount {
+    /// Returns the input of one node of a step, without the blocks of which the twin was unsure.
+    fn step_input(&self, step: usize, id: NodeId, ended: &FinalCounters) -> Amount {
         let exit = self.tree.exits.iter().position(|exit| {
             exit.from == Some(step) && exit.to == id && matches!(exit.which, ExitBlocks::Unsure)
         });
         let unsure =
-            exit.map_or_else(Amount::default, |exit| amount_of(&ended.counted.handed, exit));
-        amount_of(&ended.counted.entered, step).saturating_sub(unsure)
+            exit.map_or_else(Amount::default, |exit| amount_at(&ended.counted.handed, exit));
+        amount_at(&ended.counted.entered, step).saturating_sub(unsure)
     }
 
-    fn node(&self, step: usize, id: NodeId, ended: &FinalCounters) -> Node {
-        let taken = self.taken(step, id, ended);
+    fn step_node(&self, step: usize, id: NodeId, ended: &FinalCounters) -> Node {
+        let taken = self.step_input(step, id, ended);
         let number = self.ids.nodes[id.0];
         let Some(used) = self.graph.node(id).filter() else {
             return Node::new("?", number, Operator::Pass, Counts::default());
@@ -220,9 +223,9 @@ impl Generation {
         let mut written = Amount::default();
         let part = match (is_sink, description.user) {
             (true, _) => {
-                let refused = ended.counted.reason_count(step, REFUSED);
+                let refused = ended.counted.reason_count(step, REFUSED_COUNTER);
                 let (sink, report) = offloaded_sink(description, taken, refused);
-                written = sink.written().unwrap_or_default();
+                written = sink.amount_written().unwrap_or_default();
                 Operator::Sink(SinkOperator { report: Some(report), ..SinkOperator::new(sink) })
             }
             (false, Some(make)) => match make(&used.arguments) {
@@ -238,8 +241,8 @@ impl Generation {
             node.flow.sunk = written;
             return node;
         }
-        node.flow.routed = ended.counted.passed(Some(step));
-        node.flow.unselected = ended.counted.unselected(Some(step));
+        node.flow.routed = ended.counted.passed_at(Some(step));
+        node.flow.unselected = ended.counted.unselected_at(Some(step));
         let reasons = node.reasons.iter().zip(&mut node.counts.unanswered);
         for (reason, count) in reasons {
             *count = ended.counted.reason_count(step, reason);
@@ -247,13 +250,14 @@ impl Generation {
         node
     }
 
-    /// Adds the edges inside the program. A block counts as put and as taken at once.
+    /// Adds the edges inside the program. In the kernel a block leaves one filter and enters the
+    /// next at the same moment, so each block counts as both put and taken.
     fn add_edges(&self, ended: &FinalCounters, told: &mut KernelCounts) {
         for (number, step) in self.tree.steps.iter().enumerate() {
             for id in &step.nodes {
                 let into = self.graph.edges.iter().enumerate().find(|(_, edge)| edge.to == *id);
                 let Some((planned, edge)) = into else { continue };
-                let amount = self.taken(number, *id, ended);
+                let amount = self.step_input(number, *id, ended);
                 let (from, to) = (node_name(self, edge.from), node_name(self, *id));
                 let planned = self.ids.edges[planned];
                 let edge = Edge::new(from.into(), to.into(), EdgeKind::Call, planned);
@@ -262,8 +266,8 @@ impl Generation {
         }
     }
 
-    /// Returns the edges out of the program, each with the index of its exit. The program counts
-    /// the writing end, the source in this process the reading end.
+    /// Returns the edges that leave the program, each with the index of its exit. The program
+    /// counts blocks at the writing end, the source in this process at the reading end.
     fn exit_edges(&self, ended: &FinalCounters, taken: SourceCounters) -> Vec<(usize, Edge)> {
         let mut ways = Vec::new();
         let SourceCounters { arrived, dropped, .. } = taken;
@@ -273,7 +277,7 @@ impl Generation {
         let full: u64 = full.filter_map(|(_, blocks)| *blocks).sum();
         let used = ended.counted.handed.iter().filter(|amount| amount.blocks > 0).count();
         for (number, exit) in self.tree.exits.iter().enumerate() {
-            let put = amount_of(&ended.counted.handed, number);
+            let put = amount_at(&ended.counted.handed, number);
             let is_unsure = matches!(exit.which, ExitBlocks::Unsure);
             if is_unsure && put.blocks == 0 {
                 continue;
@@ -284,7 +288,7 @@ impl Generation {
             let (to, planned) = (node_name(self, exit.to), self.ids.edges[exit.edge]);
             let edge = Edge::new(from.into(), to.into(), EdgeKind::Ring, planned);
             let mut edge = Edge { put, taken, ..edge };
-            let failed = amount_of(&ended.counted.failed, number);
+            let failed = amount_at(&ended.counted.failed, number);
             let here = taken.blocks + lapped + unread + failed.blocks;
             let ring = match used {
                 1 if put.blocks > 0 => full,
@@ -319,15 +323,15 @@ impl Generation {
         let mut node = Node::new(name, number, Operator::Pass, Counts::default());
         node.counts.made = ended.counted.ran;
         node.taken.push(Amount::default());
-        node.flow.routed = ended.counted.passed(None);
-        node.flow.unselected = ended.counted.unselected(None);
+        node.flow.routed = ended.counted.passed_at(None);
+        node.flow.unselected = ended.counted.unselected_at(None);
         node
     }
 }
 
 /// Describes the frames that an expression left to the host or to another request; `None` if there
 /// are none.
-fn left_to_others(left: [u64; LeftReason::ALL.len()]) -> Option<String> {
+fn format_left_frames(left: [u64; LeftReason::ALL.len()]) -> Option<String> {
     let frames = |count: u64, what: &str| match count {
         1 => format!("1 {what}"),
         count => format!("{count} {what}s"),
@@ -357,7 +361,7 @@ fn restore_state(mut filter: Filter, kept: Option<&Vec<u8>>) -> Filter {
     filter
 }
 
-fn amount_of(amounts: &[Amount], number: usize) -> Amount {
+fn amount_at(amounts: &[Amount], number: usize) -> Amount {
     amounts.get(number).copied().unwrap_or_default()
 }
 

@@ -1,8 +1,8 @@
 //! Run time of programs as measured by the kernel, less the overhead of measuring.
 //!
 //! The kernel reads its clock before and after each run, and part of the cost of reading is
-//! included in the measured time; for a short program this part would dominate. A program that does
-//! nothing measures the overhead.
+//! included in the measured time. For a short program this part would dominate, so the time of a
+//! program that does nothing is measured and subtracted.
 
 use ebpf::insn::{Insn, R0, encode};
 use sys::bpf::{Program, ProgramKind, RunStatistics};
@@ -21,15 +21,15 @@ pub(super) struct Timing {
 }
 
 impl Timing {
-    /// Enables the statistics; `None` without permission. With statistics each run of every program
-    /// costs about 70 ns more.
-    pub(super) fn begin() -> Option<Self> {
+    /// Enables the statistics; returns `None` without permission. While statistics are enabled,
+    /// each run of every program takes about 70 ns longer.
+    pub(super) fn enable() -> Option<Self> {
         let counts = RunStatistics::enable().ok()?;
         Some(Self { _counts: counts, empty_run_ns: measure_empty_run().unwrap_or_default() })
     }
 
     /// Returns the time of these runs in ns, less the overhead of measuring.
-    pub(super) fn without_overhead(&self, runs: u64, ns: u64) -> u64 {
+    pub(super) fn subtract_overhead(&self, runs: u64, ns: u64) -> u64 {
         let added = (runs as f64 * self.empty_run_ns) as u64;
         ns.saturating_sub(added)
     }
@@ -49,12 +49,12 @@ mod tests {
     #[test]
     fn overhead_of_run_statistics_is_subtracted() {
         let skip = || testkit::need::skip("needs a kernel that counts runs for us");
-        let Some(timing) = Timing::begin().or_else(skip) else { return };
+        let Some(timing) = Timing::enable().or_else(skip) else { return };
         let nothing = timing.empty_run_ns;
         assert!(nothing > 0.0 && nothing < 10_000.0, "{nothing}");
         let all = (nothing * 1000.0) as u64;
-        assert_eq!(timing.without_overhead(1000, all), 0);
-        assert_eq!(timing.without_overhead(1000, all + 5000), 5000);
-        assert_eq!(timing.without_overhead(1000, 0), 0);
+        assert_eq!(timing.subtract_overhead(1000, all), 0);
+        assert_eq!(timing.subtract_overhead(1000, all + 5000), 5000);
+        assert_eq!(timing.subtract_overhead(1000, 0), 0);
     }
 }

@@ -1,12 +1,13 @@
 //! The part of a plan that one request runs at an attach point, as a tree.
 //!
 //! In: a program of the plan, and the nodes that belong to the request. Out: the filters, each with
-//! its predecessor, and the exits. A block leaves a step over all edges that select its class. A
-//! block of which a twin is unsure goes unchanged to the user implementation of that filter, and
-//! takes no further step in the kernel.
+//! its predecessor, and the exits. A block leaves a step over all edges that select its class. If a
+//! twin is unsure of a block, the block is passed unchanged to the filter's user implementation,
+//! and no further step in the kernel processes it.
 //!
-//! So most exits exclude each other: in a chain, a frame takes at most one. Such exits share a sink
-//! of the rings; a request needs as many sinks as one frame can take exits.
+//! Most exits therefore exclude each other: in a chain, a frame takes at most one exit. Such exits
+//! share a sink, which is one of the rings' outputs. A request needs as many sinks as there are
+//! exits that one frame can take.
 
 use pipeline::ClassSet;
 use pipeline::graph::{Graph, NodeId};
@@ -16,7 +17,7 @@ use std::fmt::Write as _;
 /// The filters and exits that a program runs on each frame for one part of the graph.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RequestTree {
-    /// The filters; a filter follows its predecessor.
+    /// The filters. Each filter follows its predecessor in the list.
     pub(crate) steps: Vec<Step>,
     /// The exits.
     pub(crate) exits: Vec<TreeExit>,
@@ -39,9 +40,9 @@ pub(crate) struct Step {
 /// An exit from the kernel.
 #[derive(Clone, Debug)]
 pub(crate) struct TreeExit {
-    /// The step whose output leaves here; `None` for the source.
+    /// The step that the block has left; `None` for the source.
     pub(crate) from: Option<usize>,
-    /// The blocks that take this exit.
+    /// The set of blocks that take this exit.
     pub(crate) which: ExitBlocks,
     /// The edge of the graph that leaves the kernel or, for unsure blocks, the edge that leads to
     /// the step.
@@ -98,7 +99,7 @@ impl RequestTree {
         tree
     }
 
-    /// Assigns sinks: an exit shares the first sink whose exits all exclude it.
+    /// Assigns sinks to the exits. An exit shares the first sink whose exits all exclude it.
     fn assign_sinks(&mut self) {
         let mut sinks: Vec<Vec<usize>> = Vec::new();
         for way in 0..self.exits.len() {
@@ -115,8 +116,8 @@ impl RequestTree {
         }
     }
 
-    /// Returns true if no frame can take both exits: their routes diverge at disjoint classes, or
-    /// at a step at which one exit is taken by unsure blocks, which take no further step.
+    /// Returns true if no frame can take both exits. This is the case if their routes diverge at
+    /// disjoint classes, or at a step where one of the exits is taken only by unsure blocks.
     fn are_exclusive(&self, one: usize, other: usize) -> bool {
         let [mut one, mut other] = [&self.exits[one], &self.exits[other]].map(|exit| {
             let classes = match &exit.which {
@@ -139,7 +140,7 @@ impl RequestTree {
     }
 
     /// Returns the number of sinks.
-    pub(crate) fn sinks(&self) -> usize {
+    pub(crate) fn sink_count(&self) -> usize {
         self.exits.iter().map(|exit| exit.sink as usize + 1).max().unwrap_or(0)
     }
 
@@ -151,13 +152,13 @@ impl RequestTree {
 
     /// Returns the first filter that must leave the kernel for `fits` to hold; `None` if `fits`
     /// holds for no prefix, not even for the source alone.
-    pub(crate) fn first_beyond(&self, fits: impl Fn(&Self) -> bool) -> Option<NodeId> {
+    pub(crate) fn first_filter_beyond(&self, fits: impl Fn(&Self) -> bool) -> Option<NodeId> {
         let kept = (0..self.steps.len()).rev().find(|kept| fits(&self.prefix(*kept)))?;
         self.steps[kept].nodes.first().copied()
     }
 
-    /// Returns the tree of the first `kept` filters, with their exits, and with exits to the
-    /// filters that follow.
+    /// Returns the tree of the first `kept` filters and their exits. Exits to the filters that
+    /// follow are added.
     fn prefix(&self, kept: usize) -> Self {
         let here = |from: &Option<usize>| from.is_none_or(|from| from < kept);
         let (steps, rest) = self.steps.split_at(kept);
@@ -200,7 +201,7 @@ impl RequestTree {
 }
 
 /// Returns the text span of a node.
-pub(crate) fn word(graph: &Graph, id: NodeId) -> ebpf::FilterSpan {
+pub(crate) fn filter_span(graph: &Graph, id: NodeId) -> ebpf::FilterSpan {
     let node = graph.node(id);
     ebpf::FilterSpan::new(node.name(), node.span.start, node.span.end - node.span.start)
 }
@@ -240,7 +241,7 @@ mod tests {
     fn exclusive_exits_share_a_sink() {
         let chain: Vec<_> = (0..200_usize).map(|step| step.checked_sub(1)).collect();
         let line = tree(&chain, &[Some(199)]);
-        assert_eq!((line.exits.len(), line.sinks()), (201, 1));
+        assert_eq!((line.exits.len(), line.sink_count()), (201, 1));
         assert!(line.shares_sink(0) && line.shares_sink(200));
         // The edge after the first filter excludes no later exit, but shares with the unsure exit
         // before it.
@@ -271,23 +272,23 @@ mod tests {
     #[test]
     fn tree_with_too_many_exits_is_split_after_a_prefix() {
         let most = |ways: usize, sinks: usize| {
-            move |tree: &RequestTree| tree.exits.len() <= ways && tree.sinks() <= sinks
+            move |tree: &RequestTree| tree.exits.len() <= ways && tree.sink_count() <= sinks
         };
         let chain: Vec<_> = (0..10_usize).map(|step| step.checked_sub(1)).collect();
         // Each filter may be unsure, and one edge leaves.
         let line = tree(&chain, &[Some(9)]);
-        assert_eq!(line.first_beyond(most(10, 1)), Some(NodeId(9)));
-        let three = line.first_beyond(most(4, 1));
+        assert_eq!(line.first_filter_beyond(most(10, 1)), Some(NodeId(9)));
+        let three = line.first_filter_beyond(most(4, 1));
         assert_eq!(three, Some(NodeId(3)), "three filters, and the edge to the fourth");
-        assert_eq!(line.first_beyond(most(1, 1)), Some(NodeId(0)));
-        assert_eq!(line.first_beyond(most(0, 1)), None);
+        assert_eq!(line.first_filter_beyond(most(1, 1)), Some(NodeId(0)));
+        assert_eq!(line.first_filter_beyond(most(0, 1)), None);
         // Two filters behind the first, and an edge from the first.
         let fork = tree(&[None, Some(0), Some(0)], &[Some(0), Some(1), Some(2)]);
-        assert_eq!((fork.exits.len(), fork.sinks()), (6, 3));
-        assert_eq!(fork.first_beyond(most(5, 3)), Some(NodeId(2)));
-        let first = fork.first_beyond(most(4, 3));
+        assert_eq!((fork.exits.len(), fork.sink_count()), (6, 3));
+        assert_eq!(fork.first_filter_beyond(most(5, 3)), Some(NodeId(2)));
+        let first = fork.first_filter_beyond(most(4, 3));
         assert_eq!(first, Some(NodeId(1)), "the first, its edge and two that follow are 4");
-        let first = fork.first_beyond(most(6, 2));
+        let first = fork.first_filter_beyond(most(6, 2));
         assert_eq!(first, Some(NodeId(0)), "three branches are three ways of one frame");
     }
 }

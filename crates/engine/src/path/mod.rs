@@ -23,47 +23,49 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use sys::steps::Steps;
 
-/// Run settings of a path, beyond its request.
+/// Run settings of a path that are not part of its request.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Settings {
     /// Additional sources from an embedding program or a test.
     pub sources: &'static [SourceEntry],
     /// Additional sinks from an embedding program or a test.
     pub sinks: &'static [SinkEntry],
-    /// Number of blocks after which the sinks stop the run (`-c`); `None` for no limit.
+    /// Number of blocks after which the sinks stop the run (`-c`); `None` means no limit.
     pub count: Option<u64>,
     /// True if the time in each filter is measured (`--stats`).
     pub timed: bool,
     /// True if the kernel measures the run time of its programs (`--analyze`).
     pub programs_timed: bool,
-    /// Index (from 0) of this worker process, and number of worker processes that run the request;
-    /// `None` for a single process. Each worker uses its own share of the session numbers.
+    /// Index (from 0) of this worker process, and the number of worker processes that run the
+    /// request; `None` if there is only one process. Each worker uses its own share of the session
+    /// numbers.
     pub one_of: Option<(u32, u32)>,
-    /// True if edits always copy the block instead of editing it in place.
+    /// True if an edit always copies the block instead of changing it in place.
     pub copies: bool,
-    /// Kernel features that a test treats as refused.
+    /// Kernel features that are treated as refused, for tests.
     pub refuses: InjectedRefusal,
 }
 
-/// Options of a path for recording, observation and adaptation.
+/// Options of a path: recording, observation and adaptation.
 #[derive(Clone, Default, Debug)]
 pub struct PathOptions {
     /// Mode of the path: live, recorded, or a replay.
     pub record_mode: RecordMode,
     /// Directory below which sinks write all files, regardless of the directories in the request;
-    /// `None` to write where the request says.
+    /// `None` if sinks write to the directories in the request.
     pub into: Option<PathBuf>,
     /// True if sinks discard their output.
     pub silent: bool,
-    /// Bytes of output that each source of a live path retains for taps; `None` for no retention.
+    /// Bytes of output that each source of a live path retains for taps; `None` if no output is
+    /// retained.
     pub history: Option<usize>,
-    /// A query about a flow. A path with a query forms batches of one block.
+    /// A query about one flow. A path with a query forms batches of one block.
     pub why: Option<Arc<FlowQuery>>,
-    /// Permitted automatic changes; `None` for no changes.
+    /// Automatic changes that the path may make; `None` if it may make none.
     pub adapt: Option<Arc<Adapt>>,
     /// The program that runs untrusted filters; `None` for the running program, if it can run them.
     pub helper: Option<PathBuf>,
-    /// The log of this allocation, committed when the paths are activated.
+    /// The allocation log of the path, which is committed when the path is activated.
     pub steps: Steps,
     /// The latency of blocks, measured against the bound of the request.
     pub budget: Arc<Budget>,
@@ -72,7 +74,7 @@ pub struct PathOptions {
 /// Automatic changes that a path may make.
 #[derive(Clone, Debug)]
 pub struct Adapt {
-    /// The machine, with cost estimates from before the run.
+    /// The machine, with cost estimates made before the run.
     pub machine: Machine,
     /// True if filters may be replicated over several spaces.
     pub copies: bool,
@@ -80,16 +82,17 @@ pub struct Adapt {
     pub stages: bool,
     /// Period in which filters may move between the kernel and threads.
     pub moves: MovePeriod,
-    /// True if a sink may get a thread of its own once its writes hold up the reader of a source.
+    /// True if a sink may get a thread of its own after its writes have held up the reader of a
+    /// source.
     pub relieves: bool,
     /// Rate of observations, and certainty required for a change.
     pub rate_policy: RatePolicy,
 }
 
 impl Adapt {
-    /// Returns the automatic changes that a plan's request permits; `None` for no changes.
+    /// Returns the automatic changes that a plan's request permits; `None` if it permits none.
     #[must_use]
-    pub fn asked(plan: &Plan, machine: &Machine) -> Option<Arc<Self>> {
+    pub fn permitted_by(plan: &Plan, machine: &Machine) -> Option<Arc<Self>> {
         let RuntimeChanges { copies, stages, moves } = plan.runtime_changes();
         let stages = stages && machine.processors > 1;
         let (machine, rate_policy) = (machine.clone(), RatePolicy::default());
@@ -99,7 +102,7 @@ impl Adapt {
     }
 }
 
-/// The rate of observations, and the certainty that a change requires.
+/// The rate of observations, and the agreement among observations that a change requires.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct RatePolicy {
     /// Length of an observation in ns.

@@ -1,8 +1,7 @@
 //! The origins of blocks: numbers that travel with each block and name its source.
 //!
-//! A source keeps its number for the lifetime of the path, under any plan and at any plan index,
-//! because later readers of a recording depend on the number. A source that a change adds gets the
-//! next number.
+//! A source keeps its number for the lifetime of the path, whatever its index in a plan, because
+//! readers of a recording depend on the number. A source that a change adds gets the next number.
 
 use filter::FilterKind;
 use pipeline::Graph;
@@ -23,23 +22,23 @@ pub(crate) struct Origins {
     pub(crate) names: Vec<String>,
     /// Node numbers of the sources, by origin.
     nodes: Vec<usize>,
-    /// The names as published to sinks; only [`Origins::publish`] updates them.
+    /// Names of the sources as sinks see them; only [`Origins::publish`] updates them.
     pub(crate) published: endpoint::Origins,
 }
 
 impl Origins {
     /// Creates and publishes the origins of a graph; `numbers` holds the number of each node of the
     /// graph.
-    pub(crate) fn of(graph: &Graph, numbers: &[usize]) -> Self {
+    pub(crate) fn for_first_plan(graph: &Graph, numbers: &[usize]) -> Self {
         let mut all = Self::default();
-        all.follow(graph, numbers);
+        all.add_sources(graph, numbers);
         all.publish();
         all
     }
 
     /// Adds the sources of this graph that have no origin yet. Call [`Origins::publish`] to publish
     /// them.
-    pub(crate) fn follow(&mut self, graph: &Graph, numbers: &[usize]) {
+    pub(crate) fn add_sources(&mut self, graph: &Graph, numbers: &[usize]) {
         for (id, used) in sources(graph) {
             let number = numbers[id.0];
             if !self.nodes.contains(&number) {
@@ -49,14 +48,14 @@ impl Origins {
         }
     }
 
-    /// Publishes the names to all readers of [`Origins::published`], including readers that hold an
+    /// Publishes the names to all holders of [`Origins::published`], including those that hold an
     /// earlier copy.
     pub(crate) fn publish(&self) {
         self.published.grow(&self.names);
     }
 
     /// Returns the origin of the source with this node number, or 0 if it has none.
-    pub(crate) fn at(&self, number: usize) -> u16 {
+    pub(crate) fn origin_of_node(&self, number: usize) -> u16 {
         let at = self.nodes.iter().position(|node| *node == number).unwrap_or(0);
         u16::try_from(at).unwrap_or(u16::MAX)
     }
@@ -80,16 +79,16 @@ mod tests {
             graph.ids().map(|(_, node)| node.filter().map_or(91, number)).collect()
         };
         let (first, second) = (("one.pcap", 0), ("two.pcap", 5));
-        let mut origins = Origins::of(&one, &numbers(&one, &[first]));
-        assert_eq!((origins.published.count(), origins.at(0)), (1, 0));
-        origins.follow(&both, &numbers(&both, &[first, second]));
+        let mut origins = Origins::for_first_plan(&one, &numbers(&one, &[first]));
+        assert_eq!((origins.published.count(), origins.origin_of_node(0)), (1, 0));
+        origins.add_sources(&both, &numbers(&both, &[first, second]));
         let sink = origins.published.clone();
-        assert_eq!((sink.count(), origins.at(0), origins.at(5)), (1, 0, 1));
+        assert_eq!((sink.count(), origins.origin_of_node(0), origins.origin_of_node(5)), (1, 0, 1));
         origins.publish();
         assert_eq!(sink.distinguishing_name(1), Some(origins.names[1].as_str()));
         // A removed source keeps its origin, because blocks from it are still in flight.
         let two = graph("replay two.pcap | count");
-        origins.follow(&two, &numbers(&two, &[second]));
-        assert_eq!((sink.count(), origins.at(5)), (2, 1));
+        origins.add_sources(&two, &numbers(&two, &[second]));
+        assert_eq!((sink.count(), origins.origin_of_node(5)), (2, 1));
     }
 }

@@ -1,9 +1,9 @@
 //! The current state of a running path, which a change of the request modifies.
 //!
-//! Nodes and edges have **numbers** that stay the same for the lifetime of the path, under any
-//! plan; counters, rings and programs refer to them internally. Ledgers and reports refer to
-//! indices into the plan instead ([`PathState::plan_indices`]); an element that the current plan
-//! lacks has the index [`GONE`].
+//! Nodes and edges have **numbers** that stay the same for the lifetime of the path, in every plan;
+//! counters, rings and programs refer to them internally. Ledgers and reports refer to indices into
+//! the plan instead ([`PathState::plan_indices`]); an element that the current plan lacks has the
+//! index [`GONE`].
 
 use super::origins::Origins;
 use super::starter::ThreadStarter;
@@ -23,7 +23,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 use sys::memory::Lender;
 
-/// The plan index, in a ledger, of an element that the current plan no longer contains.
+/// Plan index that a ledger uses for an element that the current plan no longer contains.
 pub const GONE: usize = usize::MAX;
 
 /// All connected parts of a running request.
@@ -43,7 +43,7 @@ pub(crate) struct PathState {
     pub(crate) text: Option<String>,
     /// Number of changes so far.
     pub(crate) changes: u64,
-    /// Number of spaces in all plans so far.
+    /// Number of spaces in all plans of the path so far.
     pub(crate) spaces: usize,
     /// Number of observations made for automatic changes.
     pub(crate) observations: u64,
@@ -51,7 +51,7 @@ pub(crate) struct PathState {
     pub(crate) adapted: VecDeque<String>,
     pub(crate) plan: Plan,
     pub(crate) ids: Ids,
-    /// All sources so far.
+    /// All sources that the path has had so far.
     pub(crate) origins: Origins,
     pub(crate) parts: Vec<RunningPart>,
 }
@@ -82,7 +82,7 @@ pub(crate) struct RunningPart {
 /// The state of the thread starter of a connected part.
 #[derive(Debug)]
 pub(crate) enum StarterState {
-    /// The part has been built but does not run yet.
+    /// The part has been built but has not started yet.
     Pending,
     Running(ThreadStarter),
     /// The part has ended, or runs without threads.
@@ -113,14 +113,14 @@ pub(crate) struct RunningSpace {
 /// A ring of a path.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct RunningRing {
-    /// The number of the edge for which the ring was created.
+    /// Number of the edge for which the ring was created.
     pub(crate) number: usize,
     pub(crate) near: String,
     pub(crate) far: String,
-    /// The number of the node to which the ring leads.
+    /// Number of the node to which the ring leads.
     pub(crate) to: usize,
     pub(crate) stride: usize,
-    /// True if the ring carries frame metadata, whatever its stride.
+    /// True if the ring carries frame metadata, whatever the size of an entry.
     pub(crate) marks: bool,
 }
 
@@ -138,7 +138,7 @@ impl RunningPart {
 }
 
 impl RunningRing {
-    /// Returns true if the two rings differ in at most their numbers.
+    /// Returns true if the two rings are equal except for their numbers.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         Self { number: 0, ..self.clone() } == Self { number: 0, ..other.clone() }
     }
@@ -165,12 +165,12 @@ impl PathState {
     }
 }
 
-/// A map from node or edge numbers to plan indices.
+/// A map from node numbers, or from edge numbers, to plan indices.
 pub(crate) struct PlanIndices(Vec<usize>);
 
 impl PlanIndices {
     /// Returns the plan index of a number; [`GONE`] if the plan lacks it.
-    pub(crate) fn of(&self, number: usize) -> usize {
+    pub(crate) fn index_of(&self, number: usize) -> usize {
         self.0.iter().position(|other| *other == number).unwrap_or(GONE)
     }
 }
@@ -181,8 +181,8 @@ impl RunningPath {
         Arc::new(Self { settings, extras, state, starter_changed })
     }
 
-    /// Sets the thread starter of a connected part when the part starts; `None` when it ends or
-    /// runs without threads.
+    /// Sets the thread starter of a connected part when the part starts, or `None` when the part
+    /// ends or runs without threads.
     pub(crate) fn set_starter(&self, part: usize, starter: Option<ThreadStarter>) {
         if let Some(part) = self.state().parts.get_mut(part) {
             part.starter = starter.map_or(StarterState::Ended, StarterState::Running);
@@ -190,8 +190,8 @@ impl RunningPath {
         self.starter_changed.notify_all();
     }
 
-    /// Blocks until every connected part has started, or has ended, for at most `limit`. Returns
-    /// false if `limit` passes first.
+    /// Blocks until every connected part has started or ended, for at most `limit`. Returns false
+    /// if `limit` expires.
     pub(crate) fn wait_for_starters(&self, limit: Duration) -> bool {
         let awaited = |state: &mut PathState| {
             state.parts.iter().any(|part| matches!(part.starter, StarterState::Pending))
@@ -201,7 +201,7 @@ impl RunningPath {
         !awaited(&mut state)
     }
 
-    /// Locks the state. No change is made while the guard lives.
+    /// Locks the state. No change is made while the returned guard exists.
     pub(crate) fn state(&self) -> MutexGuard<'_, PathState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

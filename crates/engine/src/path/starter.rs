@@ -1,4 +1,5 @@
-//! Threads for the spaces of a path, started together with the path or while it runs.
+//! Threads for the spaces of a path. They start with the path or, for added spaces, while the path
+//! runs.
 
 use runtime::control::Control;
 use runtime::space::{Remains, Space};
@@ -12,7 +13,7 @@ use sys::eventfd::EventFd;
 /// `None` if it panicked.
 pub(crate) type EndedSpace = (usize, usize, Option<Remains>);
 
-/// A handle that starts threads for the spaces of a path, also while the path runs.
+/// A handle that starts threads for the spaces of a path, before or while the path runs.
 #[derive(Clone, Debug)]
 pub(crate) struct ThreadStarter {
     pub(crate) number: usize,
@@ -22,11 +23,12 @@ pub(crate) struct ThreadStarter {
     pub(crate) ended: mpsc::Sender<EndedSpace>,
     pub(crate) done: Arc<EventFd>,
     pub(crate) running: Arc<AtomicUsize>,
-    /// Processors for the spaces with which the path begins; empty: all.
+    /// Processors for the first spaces of the path; empty means all processors.
     pub(crate) near: Arc<[usize]>,
 }
 
-/// A thread that waits for its space. Dropped without one, it ends and is joined.
+/// A thread that waits for its space. If it is dropped without a space, the thread ends and is
+/// joined.
 #[derive(Debug)]
 pub(crate) struct Thread {
     give: Option<mpsc::Sender<Space>>,
@@ -35,7 +37,7 @@ pub(crate) struct Thread {
 }
 
 impl Thread {
-    /// Hands the thread its space and detaches it.
+    /// Passes the space to the thread and detaches the thread.
     pub(crate) fn run_space(mut self, space: Space) {
         // Incremented before the space can end, so a waiter for all spaces does not miss it.
         self.running.fetch_add(1, Ordering::Relaxed);
@@ -57,8 +59,8 @@ impl Drop for Thread {
 }
 
 impl ThreadStarter {
-    /// Starts a thread for a space that a change adds; its index follows those of the existing
-    /// spaces.
+    /// Starts a thread for a space that a change adds. The index of the space follows those of the
+    /// existing spaces.
     pub(crate) fn start_added(&self, name: String) -> sys::Result<Thread> {
         let anywhere = Self { near: Arc::default(), ..self.clone() };
         anywhere.start(name, self.next.fetch_add(1, Ordering::Relaxed))

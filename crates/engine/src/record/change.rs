@@ -1,17 +1,17 @@
 //! Changes of a path while it was recorded.
 //!
 //! A recorded change consists of the user's edit, the resulting request and the resulting layout.
-//! It contains no filter state: a replay repeats the state transfer, from the same input. Each
-//! space that was stopped for the change records the stop among its events. [`crate::change`]
-//! repeats them.
+//! It contains no filter state, because a replay repeats the state transfer from the same input.
+//! Each space that was stopped for the change records the stop among its events. [`crate::change`]
+//! repeats recorded changes.
 
-use super::form::{LocalKind, ValueReader, WriteValues, local, word};
+use super::form::{LocalBlockKind, ValueReader, WriteValues, append_local_block, saturating_u32};
 use pipeline::edit::Edit;
 
 /// A recorded change of a path.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Change {
-    /// Number of earlier changes of the path.
+    /// Number of changes that the path had made before this one.
     pub number: u64,
     /// The requested edit.
     pub edit: Edit,
@@ -21,44 +21,44 @@ pub struct Change {
     pub layout: String,
 }
 
-/// Tag of an edit that is encoded as the words of a command line.
-const WORDS: u32 = 0;
-/// Tag of an edit that is encoded as a whole request.
-const WHOLE: u32 = 1;
+/// Tag of an edit that is encoded as command-line words.
+const EDIT_WORDS_TAG: u32 = 0;
+/// Tag of an edit that replaces the request, encoded as the text of the new request.
+const EDIT_REQUEST_TAG: u32 = 1;
 
-/// Appends a change.
+/// Appends the encoding of a change.
 pub(super) fn encode_change(out: &mut Vec<u8>, change: &Change) {
     let Change { number, edit, text, layout } = change;
-    local(out, LocalKind::Change, |out| {
-        out.longs(&[*number]);
+    append_local_block(out, LocalBlockKind::Change, |out| {
+        out.put_u64s(&[*number]);
         match edit {
             Edit::Whole(line) => {
-                out.words(&[WHOLE]);
-                out.text(line);
+                out.put_u32s(&[EDIT_REQUEST_TAG]);
+                out.put_text(line);
             }
             edit => {
                 let words = edit.words();
-                out.words(&[WORDS, word(words.len())]);
-                words.iter().for_each(|word| out.text(word));
+                out.put_u32s(&[EDIT_WORDS_TAG, saturating_u32(words.len())]);
+                words.iter().for_each(|word| out.put_text(word));
             }
         }
-        out.text(text);
-        out.text(layout);
+        out.put_text(text);
+        out.put_text(layout);
     });
 }
 
 /// Decodes a change; `None` if it is malformed.
 pub(super) fn decode_change(mut take: ValueReader<'_>) -> Option<Change> {
-    let number = take.long()?;
-    let edit = match take.word()? {
-        WORDS => {
-            let count = take.word()?;
-            let words: Option<Vec<&str>> = (0..count).map(|_| take.text()).collect();
+    let number = take.read_u64()?;
+    let edit = match take.read_u32()? {
+        EDIT_WORDS_TAG => {
+            let count = take.read_u32()?;
+            let words: Option<Vec<&str>> = (0..count).map(|_| take.read_text()).collect();
             Edit::parse(&words?).ok()?
         }
-        WHOLE => Edit::Whole(take.text()?.to_owned()),
+        EDIT_REQUEST_TAG => Edit::Whole(take.read_text()?.to_owned()),
         _ => return None,
     };
-    let (text, layout) = (take.text()?.to_owned(), take.text()?.to_owned());
+    let (text, layout) = (take.read_text()?.to_owned(), take.read_text()?.to_owned());
     Some(Change { number, edit, text, layout })
 }

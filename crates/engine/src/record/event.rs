@@ -1,108 +1,118 @@
-//! Encoding of a space's events.
+//! Encoding and decoding of the events of a space.
 
-use super::form::{FileBlock, LocalKind, ValueReader, WriteValues, local, word};
+use super::form::{
+    FileBlock, LocalBlockKind, ValueReader, WriteValues, append_local_block, saturating_u32,
+};
 use runtime::space::events::SpaceEvent;
 
-/// Appends an event. The caller must then append the blocks of the event.
+/// Appends the encoding of an event. The caller must then append the blocks of the event.
 pub(super) fn encode_event(out: &mut Vec<u8>, event: &SpaceEvent) {
-    local(out, LocalKind::Event, |out| match event {
+    append_local_block(out, LocalBlockKind::Event, |out| match event {
         SpaceEvent::Pull { node, now, count, edge, failure } => {
-            out.words(&[1, word(*node)]);
-            out.longs(&[*now]);
-            out.words(&[word(*count), edge.map_or(u32::MAX, word)]);
+            out.put_u32s(&[1, saturating_u32(*node)]);
+            out.put_u64s(&[*now]);
+            out.put_u32s(&[saturating_u32(*count), edge.map_or(u32::MAX, saturating_u32)]);
             put_text(out, failure.as_deref());
         }
         SpaceEvent::Import { node, now, count } => {
-            out.words(&[2, word(*node)]);
-            out.longs(&[*now]);
-            out.words(&[word(*count)]);
+            out.put_u32s(&[2, saturating_u32(*node)]);
+            out.put_u64s(&[*now]);
+            out.put_u32s(&[saturating_u32(*count)]);
         }
-        SpaceEvent::Tick { now } => put_numbered(out, 3, *now),
-        SpaceEvent::Claim { count } => out.words(&[4, *count]),
+        SpaceEvent::Tick { now } => put_numbered_event(out, 3, *now),
+        SpaceEvent::Claim { count } => out.put_u32s(&[4, *count]),
         SpaceEvent::Finish { now, failure } => {
-            put_numbered(out, 5, *now);
+            put_numbered_event(out, 5, *now);
             put_text(out, failure.as_deref());
         }
-        SpaceEvent::Change { number } => put_numbered(out, 8, *number),
+        SpaceEvent::Change { number } => put_numbered_event(out, 8, *number),
         SpaceEvent::Retire { now, failure } => {
-            put_numbered(out, 9, *now);
+            put_numbered_event(out, 9, *now);
             put_text(out, failure.as_deref());
         }
-        SpaceEvent::Changed => out.words(&[10]),
+        SpaceEvent::Changed => out.put_u32s(&[10]),
         SpaceEvent::SourceCounts { planned, seen, dropped } => {
-            out.words(&[6, word(*planned)]);
+            out.put_u32s(&[6, saturating_u32(*planned)]);
             let (blocks, bytes) = seen.unwrap_or((u64::MAX, u64::MAX));
-            out.longs(&[blocks, bytes]);
-            out.words(&[word(dropped.len())]);
+            out.put_u64s(&[blocks, bytes]);
+            out.put_u32s(&[saturating_u32(dropped.len())]);
             for (place, count) in dropped {
-                out.text(place);
-                out.longs(&[count.unwrap_or(u64::MAX)]);
+                out.put_text(place);
+                out.put_u64s(&[count.unwrap_or(u64::MAX)]);
             }
         }
         SpaceEvent::ProgramCounts { planned, written, dropped } => {
-            out.words(&[7, word(*planned)]);
-            out.longs(&[written.0, written.1]);
-            out.words(&[word(dropped.len())]);
+            out.put_u32s(&[7, saturating_u32(*planned)]);
+            out.put_u64s(&[written.0, written.1]);
+            out.put_u32s(&[saturating_u32(dropped.len())]);
             for (why, blocks, bytes) in dropped {
-                out.text(why);
-                out.longs(&[*blocks, *bytes]);
+                out.put_text(why);
+                out.put_u64s(&[*blocks, *bytes]);
             }
         }
     });
 }
 
-fn put_numbered(out: &mut Vec<u8>, kind: u32, number: u64) {
-    out.words(&[kind]);
-    out.longs(&[number]);
+fn put_numbered_event(out: &mut Vec<u8>, kind: u32, number: u64) {
+    out.put_u32s(&[kind]);
+    out.put_u64s(&[number]);
 }
 
 fn put_text(out: &mut Vec<u8>, text: Option<&str>) {
-    out.words(&[u32::from(text.is_some())]);
-    out.text(text.unwrap_or_default());
+    out.put_u32s(&[u32::from(text.is_some())]);
+    out.put_text(text.unwrap_or_default());
 }
 
 impl FileBlock<'_> {
     /// Decodes an event; `None` if the bytes are not a valid event.
     pub(super) fn event(&self) -> Option<SpaceEvent> {
-        let (LocalKind::Event, mut take) = self.local()? else { return None };
+        let (LocalBlockKind::Event, mut take) = self.local()? else { return None };
         let said = |take: &mut ValueReader<'_>| -> Option<Option<String>> {
-            let there = take.word()? != 0;
-            let text = take.text()?;
+            let there = take.read_u32()? != 0;
+            let text = take.read_text()?;
             Some(there.then(|| text.to_owned()))
         };
-        Some(match take.word()? {
+        Some(match take.read_u32()? {
             1 => SpaceEvent::Pull {
-                node: take.size()?,
-                now: take.long()?,
-                count: take.size()?,
-                edge: take.word().map(|edge| (edge != u32::MAX).then_some(edge as usize))?,
+                node: take.read_size()?,
+                now: take.read_u64()?,
+                count: take.read_size()?,
+                edge: take.read_u32().map(|edge| (edge != u32::MAX).then_some(edge as usize))?,
                 failure: said(&mut take)?,
             },
-            2 => SpaceEvent::Import { node: take.size()?, now: take.long()?, count: take.size()? },
-            3 => SpaceEvent::Tick { now: take.long()? },
-            4 => SpaceEvent::Claim { count: take.word()? },
-            5 => SpaceEvent::Finish { now: take.long()?, failure: said(&mut take)? },
+            2 => SpaceEvent::Import {
+                node: take.read_size()?,
+                now: take.read_u64()?,
+                count: take.read_size()?,
+            },
+            3 => SpaceEvent::Tick { now: take.read_u64()? },
+            4 => SpaceEvent::Claim { count: take.read_u32()? },
+            5 => SpaceEvent::Finish { now: take.read_u64()?, failure: said(&mut take)? },
             6 => {
-                let planned = take.size()?;
-                let (blocks, bytes) = (take.long()?, take.long()?);
+                let planned = take.read_size()?;
+                let (blocks, bytes) = (take.read_u64()?, take.read_u64()?);
                 let mut dropped = Vec::new();
-                for _ in 0..take.word()? {
-                    let (place, count) = (take.text()?.to_owned(), take.long()?);
+                for _ in 0..take.read_u32()? {
+                    let (place, count) = (take.read_text()?.to_owned(), take.read_u64()?);
                     dropped.push((place, (count != u64::MAX).then_some(count)));
                 }
                 let seen = (blocks != u64::MAX).then_some((blocks, bytes));
                 SpaceEvent::SourceCounts { planned, seen, dropped }
             }
             7 => {
-                let (planned, written) = (take.size()?, (take.long()?, take.long()?));
+                let (planned, written) = (take.read_size()?, (take.read_u64()?, take.read_u64()?));
                 let mut dropped = Vec::new();
-                for _ in 0..take.word()? {
-                    dropped.push((take.text()?.to_owned(), take.long()?, take.long()?));
+                for _ in 0..take.read_u32()? {
+                    dropped.push((
+                        take.read_text()?.to_owned(),
+                        take.read_u64()?,
+                        take.read_u64()?,
+                    ));
                 }
                 SpaceEvent::ProgramCounts { planned, written, dropped }
             }
-            8 => SpaceEvent::Change { number: take.long()? },
-            9 => SpaceEvent::Retire { now: take.long()?, failure: said(&mut take)? },
+            8 => SpaceEvent::Change { number: take.read_u64()? },
+            9 => SpaceEvent::Retire { now: take.read_u64()?, failure: said(&mut take)? },
             10 => SpaceEvent::Changed,
             _ => return None,
         })

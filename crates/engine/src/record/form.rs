@@ -1,8 +1,8 @@
 //! The file format of a recording: blocks of pcapng (draft-ietf-opsawg-pcapng), little-endian.
 //!
 //! Frames are enhanced packet blocks, so that tcpdump and Wireshark open a recording as a capture.
-//! Everything else is in blocks of one type from the range for local use, which other readers skip,
-//! and in a local option of the packet blocks:
+//! Everything else is in blocks of a single type from the range for local use, which other readers
+//! skip, and in a local option of the packet blocks:
 //!
 //! ```text
 //! section header, HEAD
@@ -18,215 +18,220 @@
 use abi::{BLOCK_MAX, BlockMetadata, Class, DbufId, Entry, Extent, Flags, Marks, RichPointer};
 use filter::Time;
 
-/// The type of local blocks; the highest bit marks local use.
-pub(super) const LOCAL: u32 = 0x8000_4c53;
-/// The code of our packet option; the highest bit marks local use.
-const OPTION: u16 = 0x8053;
+/// Block type of local blocks. The highest bit marks a type as local.
+pub(super) const LOCAL_BLOCK_TYPE: u32 = 0x8000_4c53;
+/// Code of the local option of packet blocks. The highest bit marks a code as local.
+const LOCAL_OPTION_CODE: u16 = 0x8053;
 
 /// Block type of a section header.
-const SECTION: u32 = 0x0a0d_0d0a;
+const SECTION_HEADER_TYPE: u32 = 0x0a0d_0d0a;
 /// Block type of an interface description.
-const INTERFACE: u32 = 1;
+const INTERFACE_TYPE: u32 = 1;
 /// Block type of an enhanced packet.
-const PACKET: u32 = 6;
+const PACKET_TYPE: u32 = 6;
 /// The byte-order magic of a section header.
-const BYTE_ORDER: u32 = 0x1a2b_3c4d;
+const BYTE_ORDER_MAGIC: u32 = 0x1a2b_3c4d;
 /// Code of the option if_name.
-const NAME: u16 = 2;
+const IF_NAME_CODE: u16 = 2;
 /// Code of the option if_tsresol.
-const RESOLUTION: u16 = 9;
+const IF_TSRESOL_CODE: u16 = 9;
 /// Code of the option shb_userappl.
-const PROGRAM: u16 = 4;
-/// Minimum length of a block: type, length, length.
+const SHB_USERAPPL_CODE: u16 = 4;
+/// Minimum length of a block in bytes: its type, and its length twice.
 const BLOCK_MIN: usize = 12;
-/// Maximum length of a block: a block of data with its metadata.
+/// Maximum length of a block in bytes: a block of data with its metadata.
 const BLOCK_LIMIT: usize = BLOCK_MAX + (1 << 20);
 
 /// The kind of a local block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum LocalKind {
+pub(super) enum LocalBlockKind {
     Head = 1,
     Chunk,
     Event,
     Bytes,
     End,
-    /// A change of the path, written once the old graph was finished.
+    /// A change of the path, written after the old graph was finished.
     Change,
 }
 
-impl LocalKind {
+impl LocalBlockKind {
     const ALL: [Self; 6] =
         [Self::Head, Self::Chunk, Self::Event, Self::Bytes, Self::End, Self::Change];
 }
 
-/// Extension methods that append values, in little-endian order, to a buffer.
+/// Methods that append values to a buffer in little-endian order.
 pub(super) trait WriteValues {
-    fn words(&mut self, values: &[u32]);
-    fn longs(&mut self, values: &[u64]);
-    fn shorts(&mut self, values: &[u16]);
-    fn text(&mut self, text: &str);
+    fn put_u32s(&mut self, values: &[u32]);
+    fn put_u64s(&mut self, values: &[u64]);
+    fn put_u16s(&mut self, values: &[u16]);
+    fn put_text(&mut self, text: &str);
 }
 
 impl WriteValues for Vec<u8> {
-    fn words(&mut self, values: &[u32]) {
+    fn put_u32s(&mut self, values: &[u32]) {
         self.extend(values.iter().flat_map(|value| value.to_le_bytes()));
     }
 
-    fn longs(&mut self, values: &[u64]) {
+    fn put_u64s(&mut self, values: &[u64]) {
         self.extend(values.iter().flat_map(|value| value.to_le_bytes()));
     }
 
-    fn shorts(&mut self, values: &[u16]) {
+    fn put_u16s(&mut self, values: &[u16]) {
         self.extend(values.iter().flat_map(|value| value.to_le_bytes()));
     }
 
-    fn text(&mut self, text: &str) {
-        self.words(&[word(text.len())]);
+    fn put_text(&mut self, text: &str) {
+        self.put_u32s(&[saturating_u32(text.len())]);
         self.extend_from_slice(text.as_bytes());
     }
 }
 
-/// Converts a count or a number to a word; `u32::MAX` if it is larger.
-pub(super) fn word(number: usize) -> u32 {
+/// Converts a count or a number to 32 bits. Returns `u32::MAX` if it does not fit.
+pub(super) fn saturating_u32(number: usize) -> u32 {
     u32::try_from(number).unwrap_or(u32::MAX)
 }
 
-/// A reader of values from a buffer. Each method returns `None` once the buffer is exhausted.
+/// A reader of values from a buffer. Each method returns `None` if too few bytes remain.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ValueReader<'b>(pub(super) &'b [u8]);
 
 impl<'b> ValueReader<'b> {
-    pub(super) fn bytes(&mut self, count: usize) -> Option<&'b [u8]> {
+    pub(super) fn read_bytes(&mut self, count: usize) -> Option<&'b [u8]> {
         let (first, rest) = self.0.split_at_checked(count)?;
         self.0 = rest;
         Some(first)
     }
 
-    fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
-        self.bytes(N)?.try_into().ok()
+    fn read_array<const N: usize>(&mut self) -> Option<[u8; N]> {
+        self.read_bytes(N)?.try_into().ok()
     }
 
-    pub(super) fn word(&mut self) -> Option<u32> {
-        self.array().map(u32::from_le_bytes)
+    pub(super) fn read_u32(&mut self) -> Option<u32> {
+        self.read_array().map(u32::from_le_bytes)
     }
 
-    pub(super) fn long(&mut self) -> Option<u64> {
-        self.array().map(u64::from_le_bytes)
+    pub(super) fn read_u64(&mut self) -> Option<u64> {
+        self.read_array().map(u64::from_le_bytes)
     }
 
-    fn short(&mut self) -> Option<u16> {
-        self.array().map(u16::from_le_bytes)
+    fn read_u16(&mut self) -> Option<u16> {
+        self.read_array().map(u16::from_le_bytes)
     }
 
-    pub(super) fn size(&mut self) -> Option<usize> {
-        usize::try_from(self.word()?).ok()
+    pub(super) fn read_size(&mut self) -> Option<usize> {
+        usize::try_from(self.read_u32()?).ok()
     }
 
-    pub(super) fn text(&mut self) -> Option<&'b str> {
-        let length = self.size()?;
-        std::str::from_utf8(self.bytes(length)?).ok()
+    pub(super) fn read_text(&mut self) -> Option<&'b str> {
+        let length = self.read_size()?;
+        std::str::from_utf8(self.read_bytes(length)?).ok()
     }
 }
 
 /// Appends a block whose body `fill` writes.
-fn block(out: &mut Vec<u8>, kind: u32, fill: impl FnOnce(&mut Vec<u8>)) {
+fn append_block(out: &mut Vec<u8>, kind: u32, fill: impl FnOnce(&mut Vec<u8>)) {
     let at = out.len();
-    out.words(&[kind, 0]);
+    out.put_u32s(&[kind, 0]);
     fill(out);
-    pad(out, at);
-    let length = word(out.len() - at + 4);
-    out.words(&[length]);
+    append_padding(out, at);
+    let length = saturating_u32(out.len() - at + 4);
+    out.put_u32s(&[length]);
     if let Some(place) = out.get_mut(at + 4..at + 8) {
         place.copy_from_slice(&length.to_le_bytes());
     }
 }
 
-fn pad(out: &mut Vec<u8>, from: usize) {
+fn append_padding(out: &mut Vec<u8>, from: usize) {
     let length = (out.len() - from).next_multiple_of(4);
     out.resize(from + length, 0);
 }
 
 /// Appends an option, padded to 32 bits.
-fn option(out: &mut Vec<u8>, code: u16, value: &[u8]) {
+fn append_option(out: &mut Vec<u8>, code: u16, value: &[u8]) {
     let at = out.len();
-    out.shorts(&[code, u16::try_from(value.len()).unwrap_or(0)]);
+    out.put_u16s(&[code, u16::try_from(value.len()).unwrap_or(0)]);
     out.extend_from_slice(value);
-    pad(out, at);
+    append_padding(out, at);
 }
 
 /// Appends a local block.
-pub(super) fn local(out: &mut Vec<u8>, what: LocalKind, fill: impl FnOnce(&mut Vec<u8>)) {
-    block(out, LOCAL, |out| {
-        out.words(&[what as u32]);
+pub(super) fn append_local_block(
+    out: &mut Vec<u8>,
+    what: LocalBlockKind,
+    fill: impl FnOnce(&mut Vec<u8>),
+) {
+    append_block(out, LOCAL_BLOCK_TYPE, |out| {
+        out.put_u32s(&[what as u32]);
         fill(out);
     });
 }
 
 /// Appends the file header.
-pub(super) fn section(out: &mut Vec<u8>) {
-    block(out, SECTION, |out| {
-        out.words(&[BYTE_ORDER]);
-        out.shorts(&[1, 0]);
+pub(super) fn append_section_header(out: &mut Vec<u8>) {
+    append_block(out, SECTION_HEADER_TYPE, |out| {
+        out.put_u32s(&[BYTE_ORDER_MAGIC]);
+        out.put_u16s(&[1, 0]);
         // The length of the section is unknown.
-        out.longs(&[u64::MAX]);
+        out.put_u64s(&[u64::MAX]);
         let program = concat!("streamline ", env!("CARGO_PKG_VERSION"));
-        option(out, PROGRAM, program.as_bytes());
-        option(out, 0, &[]);
+        append_option(out, SHB_USERAPPL_CODE, program.as_bytes());
+        append_option(out, 0, &[]);
     });
 }
 
 /// Appends the description of an interface: frames of a link type from one source.
-pub(super) fn interface(out: &mut Vec<u8>, link: u16, name: &str) {
-    block(out, INTERFACE, |out| {
-        out.shorts(&[link, 0]);
+pub(super) fn append_interface(out: &mut Vec<u8>, link: u16, name: &str) {
+    append_block(out, INTERFACE_TYPE, |out| {
+        out.put_u16s(&[link, 0]);
         // Snap length: unlimited.
-        out.words(&[0]);
-        option(out, NAME, name.as_bytes());
+        out.put_u32s(&[0]);
+        append_option(out, IF_NAME_CODE, name.as_bytes());
         // Nanoseconds.
-        option(out, RESOLUTION, &[9]);
-        option(out, 0, &[]);
+        append_option(out, IF_TSRESOL_CODE, &[9]);
+        append_option(out, 0, &[]);
     });
 }
 
-/// Appends a received block with its bytes: as a frame of this interface, or as raw bytes.
-pub(super) fn entry(out: &mut Vec<u8>, entry: &Entry, bytes: &[u8], interface: Option<u32>) {
-    let (length, time) = (word(bytes.len()), entry.context.time);
+/// Appends a received block with its bytes, either as a frame of this interface, or as raw bytes if
+/// `interface` is `None`.
+pub(super) fn append_entry(out: &mut Vec<u8>, entry: &Entry, bytes: &[u8], interface: Option<u32>) {
+    let (length, time) = (saturating_u32(bytes.len()), entry.context.time);
     match interface {
-        Some(interface) => block(out, PACKET, |out| {
-            out.words(&[interface, (time >> 32) as u32, time as u32]);
-            out.words(&[length, entry.marks.wire_length.max(length)]);
+        Some(interface) => append_block(out, PACKET_TYPE, |out| {
+            out.put_u32s(&[interface, (time >> 32) as u32, time as u32]);
+            out.put_u32s(&[length, entry.marks.wire_length.max(length)]);
             let at = out.len();
             out.extend_from_slice(bytes);
-            pad(out, at);
-            option(out, OPTION, &encode_metadata(entry));
-            option(out, 0, &[]);
+            append_padding(out, at);
+            append_option(out, LOCAL_OPTION_CODE, &encode_metadata(entry));
+            append_option(out, 0, &[]);
         }),
-        None => local(out, LocalKind::Bytes, |out| {
-            out.longs(&[time]);
-            out.words(&[length]);
+        None => append_local_block(out, LocalBlockKind::Bytes, |out| {
+            out.put_u64s(&[time]);
+            out.put_u32s(&[length]);
             out.extend_from_slice(&encode_metadata(entry));
             out.extend_from_slice(bytes);
         }),
     }
 }
 
-/// The memory id in the pointer of a block that is not yet in memory. It differs from the id of a
-/// hole, which is a block without bytes.
-pub(super) const NOWHERE: DbufId = DbufId::MAX;
+/// The dbuf id in the rich pointer of a block that has not been copied into memory yet. It differs
+/// from the id of a hole, which is a block without bytes.
+pub(super) const NOT_IN_MEMORY: DbufId = DbufId::MAX;
 
 /// Length of the encoded metadata of a block, in bytes.
 const METADATA_BYTES: usize = 40;
 
-/// Encodes the metadata of a block, except its bytes and its time.
+/// Encodes the metadata of a block. The bytes and the time are encoded elsewhere.
 fn encode_metadata(entry: &Entry) -> [u8; METADATA_BYTES] {
     let Entry { pointer, context, marks } = entry;
     let mut out = Vec::with_capacity(METADATA_BYTES);
     let (class, length) = (pointer.class.0, pointer.length());
     let Marks { view, captured, wire_length, .. } = *marks;
-    out.words(&[class, length, view, captured, wire_length, context.session]);
-    out.shorts(&[context.origin, context.flags.0]);
-    out.shorts(&[marks.link, marks.network, marks.transport, marks.payload]);
-    out.words(&[u32::from(pointer.is_hole())]);
+    out.put_u32s(&[class, length, view, captured, wire_length, context.session]);
+    out.put_u16s(&[context.origin, context.flags.0]);
+    out.put_u16s(&[marks.link, marks.network, marks.transport, marks.payload]);
+    out.put_u32s(&[u32::from(pointer.is_hole())]);
     out.try_into().unwrap_or([0; METADATA_BYTES])
 }
 
@@ -239,70 +244,71 @@ pub(super) struct FileBlock<'b> {
     pub(super) length: usize,
 }
 
-/// Returns the type and the length of the block at the start of `bytes`; `None` if no block starts
-/// there.
-pub(super) fn length(bytes: &[u8]) -> Option<(u32, usize)> {
+/// Returns the type and the length of the block at the start of `bytes`; `None` if `bytes` does not
+/// start with a block.
+pub(super) fn block_length(bytes: &[u8]) -> Option<(u32, usize)> {
     let mut take = ValueReader(bytes);
-    let (kind, length) = (take.word()?, take.size()?);
+    let (kind, length) = (take.read_u32()?, take.read_size()?);
     ((BLOCK_MIN..=BLOCK_LIMIT).contains(&length) && length % 4 == 0).then_some((kind, length))
 }
 
 /// Returns the block at the start of `bytes`; `None` if it is truncated or malformed.
 pub(super) fn block_at(bytes: &[u8]) -> Option<FileBlock<'_>> {
-    let (kind, length) = length(bytes)?;
+    let (kind, length) = block_length(bytes)?;
     let whole = bytes.get(..length)?;
     let body = whole.get(8..length - 4)?;
-    let last = ValueReader(whole.get(length - 4..)?).size()?;
+    let last = ValueReader(whole.get(length - 4..)?).read_size()?;
     (last == length).then_some(FileBlock { kind, body, length })
 }
 
 impl<'b> FileBlock<'b> {
-    /// Returns the kind and the rest of the body of a local block; `None` for other blocks.
-    pub(super) fn local(&self) -> Option<(LocalKind, ValueReader<'b>)> {
-        if self.kind != LOCAL {
+    /// Returns the kind of a local block and the rest of its body; `None` for other blocks.
+    pub(super) fn local(&self) -> Option<(LocalBlockKind, ValueReader<'b>)> {
+        if self.kind != LOCAL_BLOCK_TYPE {
             return None;
         }
         let mut take = ValueReader(self.body);
-        let word = take.word()?;
-        let what = LocalKind::ALL.into_iter().find(|local| *local as u32 == word)?;
+        let word = take.read_u32()?;
+        let what = LocalBlockKind::ALL.into_iter().find(|local| *local as u32 == word)?;
         Some((what, take))
     }
 
-    /// Returns true if the block is the header of a file of this format and byte order.
+    /// Returns true if the block is the header of a file in this format and byte order.
     pub(super) fn is_section(&self) -> bool {
-        self.kind == SECTION && ValueReader(self.body).word() == Some(BYTE_ORDER)
+        self.kind == SECTION_HEADER_TYPE
+            && ValueReader(self.body).read_u32() == Some(BYTE_ORDER_MAGIC)
     }
 
-    /// Decodes a block of data with its bytes. Its pointer refers to [`NOWHERE`].
+    /// Decodes a block of data and its bytes. The rich pointer of the block refers to [`NOT_IN_MEMORY`].
     pub(super) fn entry(&self) -> Option<(Entry, &'b [u8])> {
         let mut take = ValueReader(self.body);
-        let (time, bytes, lanes) = if self.kind == PACKET {
-            take.word()?;
-            let time = u64::from(take.word()?) << 32 | u64::from(take.word()?);
-            let length = take.size()?;
-            take.word()?;
-            let bytes = take.bytes(length)?;
-            take.bytes(length.next_multiple_of(4) - length)?;
+        let (time, bytes, lanes) = if self.kind == PACKET_TYPE {
+            take.read_u32()?;
+            let time = u64::from(take.read_u32()?) << 32 | u64::from(take.read_u32()?);
+            let length = take.read_size()?;
+            take.read_u32()?;
+            let bytes = take.read_bytes(length)?;
+            take.read_bytes(length.next_multiple_of(4) - length)?;
             (time, bytes, find_option(take)?)
         } else {
-            let (LocalKind::Bytes, mut take) = self.local()? else { return None };
-            let (time, length) = (take.long()?, take.size()?);
-            let lanes = take.bytes(METADATA_BYTES)?;
-            (time, take.bytes(length)?, lanes)
+            let (LocalBlockKind::Bytes, mut take) = self.local()? else { return None };
+            let (time, length) = (take.read_u64()?, take.read_size()?);
+            let lanes = take.read_bytes(METADATA_BYTES)?;
+            (time, take.read_bytes(length)?, lanes)
         };
         Some((decode_metadata(time, ValueReader(lanes), bytes.len())?, bytes))
     }
 }
 
-/// Returns the value of our option among the options of a packet.
+/// Returns the value of the local option among the options of a packet block.
 fn find_option(mut take: ValueReader<'_>) -> Option<&[u8]> {
     loop {
-        let (code, length) = (take.short()?, usize::from(take.short()?));
-        let value = take.bytes(length)?;
-        take.bytes(length.next_multiple_of(4) - length)?;
+        let (code, length) = (take.read_u16()?, usize::from(take.read_u16()?));
+        let value = take.read_bytes(length)?;
+        take.read_bytes(length.next_multiple_of(4) - length)?;
         match code {
             0 => return None,
-            OPTION => return Some(value),
+            LOCAL_OPTION_CODE => return Some(value),
             _ => {}
         }
     }
@@ -310,11 +316,11 @@ fn find_option(mut take: ValueReader<'_>) -> Option<&[u8]> {
 
 /// Decodes the metadata of a block of `bytes` bytes; `None` if the lengths contradict each other.
 fn decode_metadata(time: Time, mut take: ValueReader<'_>, bytes: usize) -> Option<Entry> {
-    let (class, length, view) = (take.word()?, take.word()?, take.word()?);
-    let (captured, wire_length, session) = (take.word()?, take.word()?, take.word()?);
-    let (origin, flags, link) = (take.short()?, take.short()?, take.short()?);
-    let (network, transport, payload) = (take.short()?, take.short()?, take.short()?);
-    let hole = take.word()? != 0;
+    let (class, length, view) = (take.read_u32()?, take.read_u32()?, take.read_u32()?);
+    let (captured, wire_length, session) = (take.read_u32()?, take.read_u32()?, take.read_u32()?);
+    let (origin, flags, link) = (take.read_u16()?, take.read_u16()?, take.read_u16()?);
+    let (network, transport, payload) = (take.read_u16()?, take.read_u16()?, take.read_u16()?);
+    let hole = take.read_u32()? != 0;
     let fits = view.checked_add(length)? <= captured && captured as usize == bytes;
     if !(hole || fits) {
         return None;
@@ -324,7 +330,7 @@ fn decode_metadata(time: Time, mut take: ValueReader<'_>, bytes: usize) -> Optio
     (marks.transport, marks.payload) = (transport, payload);
     let pointer = match hole {
         true => RichPointer::hole(length),
-        false => RichPointer::new(NOWHERE, Extent::new(0, length), Class::NONE),
+        false => RichPointer::new(NOT_IN_MEMORY, Extent::new(0, length), Class::NONE),
     };
     let context = BlockMetadata { time, session, origin, flags: Flags(flags) };
     Some(Entry::new(pointer.with_class(Class(class)), context, marks))

@@ -1,32 +1,33 @@
-//! The head of a recording: everything needed to build the same path again, except its input.
+//! The head of a recording: all parameters needed to build the same path again. It does not include
+//! the path's input.
 
 use pipeline::plan::{Costs, Kernel, Machine, Plan};
 use std::fmt::Write as _;
 
-/// The version of the file format. Later versions cannot be read.
+/// The version of the file format. Files of later versions cannot be read.
 pub const VERSION: u32 = 3;
-/// The first version of the format, which has no recorded changes; it can still be read.
-pub(super) const FIRST: u32 = 1;
-/// The first version whose session numbers are unique in the request. In earlier versions each
-/// filter numbered sessions by itself.
-pub(super) const NUMBERS: u32 = 3;
+/// The oldest version of the format that can be read. It has no recorded changes.
+pub(super) const FIRST_VERSION: u32 = 1;
+/// The first version in which session numbers are unique in the request. In earlier versions each
+/// filter numbered its sessions independently.
+pub(super) const UNIQUE_NUMBERS_VERSION: u32 = 3;
 
-/// The head of a recording: everything needed to build the same path again, except its input.
+/// The head of a recording: all parameters needed to build the same path again.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Head {
     /// The version of the program that wrote the recording.
     pub program: String,
     /// The text of the request.
     pub request: String,
-    /// The planner's view of the machine.
+    /// The machine as the planner saw it.
     pub machine: Machine,
-    /// Placement of the nodes, in the form of [`layout`].
+    /// Placement of the nodes, in the form of [`format_layout`].
     pub layout: String,
-    /// Seed that replaces randomness in filters.
+    /// Seed of the generator that replaces randomness in filters.
     pub seed: u64,
-    /// The block limit of the run (`-c`), if any.
+    /// The block limit of the run (`-c`); `None` if there was none.
     pub count: Option<u64>,
-    /// The time zone of the local clock ([`zone`]).
+    /// The time zone of the local clock ([`local_time_zone`]).
     pub zone: String,
 }
 
@@ -38,15 +39,15 @@ impl Head {
             program: env!("CARGO_PKG_VERSION").to_owned(),
             request: request.to_owned(),
             machine: machine.clone(),
-            layout: layout(plan),
+            layout: format_layout(plan),
             seed: filter::Arguments::default().seed(),
             count,
-            zone: zone(),
+            zone: local_time_zone(),
         }
     }
 
-    /// Returns the machine for the plan of a recorded path: without a kernel that accepts programs,
-    /// and with one processor.
+    /// Returns the machine for which a recorded path is planned: its kernel accepts no programs,
+    /// and it has one processor.
     #[must_use]
     pub fn outside_kernel(machine: Machine) -> Machine {
         let release = match &machine.kernel {
@@ -57,7 +58,7 @@ impl Head {
         Machine { kernel: Kernel::Closed { release, why }, processors: 1, ..machine }
     }
 
-    pub(super) fn pairs(&self) -> Vec<(&'static str, String)> {
+    pub(super) fn to_pairs(&self) -> Vec<(&'static str, String)> {
         let machine = &self.machine;
         let release = match &machine.kernel {
             Kernel::Open { release, .. } | Kernel::Closed { release, .. } => release,
@@ -81,7 +82,7 @@ impl Head {
     }
 
     /// Decodes the head. Fails with the name of the first missing item.
-    pub(super) fn of(pairs: &[(String, String)]) -> Result<Self, &'static str> {
+    pub(super) fn from_pairs(pairs: &[(String, String)]) -> Result<Self, &'static str> {
         let text = |name: &'static str| {
             let block_at = pairs.iter().find(|(known, _)| known == name);
             block_at.map(|(_, value)| value.clone()).ok_or(name)
@@ -111,9 +112,10 @@ impl Head {
     }
 }
 
-/// Returns the time zone of the local clock: `TZ`, else the setting of the machine, else "UTC".
+/// Returns the time zone of the local clock: the variable `TZ`, or else the machine's setting, or
+/// else "UTC".
 #[must_use]
-pub fn zone() -> String {
+pub fn local_time_zone() -> String {
     if let Ok(zone) = std::env::var("TZ") {
         return zone;
     }
@@ -122,9 +124,9 @@ pub fn zone() -> String {
     name.split_once("zoneinfo/").map_or_else(|| "UTC".to_owned(), |(_, zone)| zone.to_owned())
 }
 
-/// Formats the placement of a plan. Plans with equal text are built alike.
+/// Formats the placement of a plan. Two plans with equal text are built in the same way.
 #[must_use]
-pub fn layout(plan: &Plan) -> String {
+pub fn format_layout(plan: &Plan) -> String {
     let mut text = String::new();
     for (id, node) in plan.graph.ids() {
         let placed = &plan.placements[id.0];

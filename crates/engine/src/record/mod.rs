@@ -1,19 +1,20 @@
 //! Recordings: the complete input of a path in one file, for replays with bit-identical output.
 //!
 //! A filter depends only on its blocks, their order, and the time passed to it (it has no clock and
-//! does no I/O), and a space is one thread. The sequence of passes therefore determines the run of
-//! a space: the input of each pass, the number of its blocks, their bytes, and the time. A
-//! recording contains this sequence: all bytes from sources, but only the number of blocks from
-//! rings, since a replay of the writing space reproduces these blocks. It also contains the
-//! request, the machine as the planner saw it, and the seed that replaces randomness in filters.
+//! does no I/O), and a space is one thread. The run of a space is therefore determined by its
+//! sequence of passes, and each pass by the input that it read, the number of blocks, their bytes,
+//! and the time. A recording contains this sequence: all bytes from sources, but only the number of
+//! blocks from rings, because the replay of the writing space reproduces these blocks. It also
+//! contains the request, the machine as the planner saw it, and the seed that replaces randomness
+//! in filters.
 //!
 //! - [`form`]: the file format, a pcapng capture that any capture reader opens;
 //! - `head`: the request, the machine and the plan;
 //! - `event`: the encoding of a space's events;
 //! - [`change`]: changes of the path;
-//! - [`write`]: bounded writing beside a running path;
-//! - [`read`]: opening of a complete, truncated or damaged file;
-//! - [`play`]: the events of a space, read back.
+//! - [`write`]: writes a file of bounded size while a path runs;
+//! - [`read`]: opens a complete, truncated or damaged file;
+//! - [`play`]: reads the events of a space from a file.
 //!
 //! A recorded path runs entirely in user space: frames that a kernel program drops never reach the
 //! process, so a recording could not explain their absence. Rationale:
@@ -28,7 +29,7 @@ pub mod read;
 pub mod write;
 
 pub use change::Change;
-pub use head::{Head, VERSION, layout, zone};
+pub use head::{Head, VERSION, format_layout, local_time_zone};
 pub use play::Replay;
 pub use read::{Completeness, Record, RecordError};
 pub use write::{Recording, Summary};
@@ -44,20 +45,20 @@ pub enum RecordMode {
     Off,
     /// A live path that is recorded.
     Record(Arc<Recording>),
-    /// A replay.
+    /// A path that replays a recording.
     Play(Arc<Replay>),
 }
 
 impl RecordMode {
-    /// Returns true for the replay of a recording in which each filter numbered its sessions
+    /// Returns true if this is the replay of a recording in which each filter numbered its sessions
     /// independently.
     #[must_use]
-    pub fn numbers_each_for_itself(&self) -> bool {
-        matches!(self, Self::Play(replay) if replay.record().version < head::NUMBERS)
+    pub fn has_independent_numbers(&self) -> bool {
+        matches!(self, Self::Play(replay) if replay.record().version < head::UNIQUE_NUMBERS_VERSION)
     }
 
     /// Returns the event port of a space, given its number.
-    pub(crate) fn port(&self, space: usize) -> EventPort {
+    pub(crate) fn event_port(&self, space: usize) -> EventPort {
         match self {
             Self::Off => EventPort::Off,
             Self::Record(recording) => {
@@ -69,8 +70,8 @@ impl RecordMode {
         }
     }
 
-    /// Returns the seed that replaces a filter's randomness in recorded and replayed paths;
-    /// otherwise `None`.
+    /// Returns the seed that replaces the randomness of a filter in recorded and replayed paths;
+    /// `None` in live paths.
     pub(crate) fn seed(&self, node: usize) -> Option<u64> {
         let seed = match self {
             Self::Off => return None,

@@ -1,7 +1,7 @@
 //! Reader of the events of a space in a recording.
 //!
-//! In: a recording, which may be truncated at any position, or malicious. Out: the events of a
-//! space, one after the other, each with its blocks. Each space reads its own chunks.
+//! In: an untrusted recording, which may be truncated at any position. Out: the events of a space
+//! in order, each with its blocks. Each space reads its own chunks.
 
 use super::form;
 use super::read::{Completeness, Record};
@@ -22,24 +22,25 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 #[derive(Debug)]
 pub struct Replay {
     record: Record,
-    /// Totals of sources, by node of the plan.
+    /// Totals of the sources, by node index in the plan.
     seen: Mutex<HashMap<usize, SourceCounters>>,
-    /// Recorded input of programs, by node of the plan.
+    /// Recorded input of the programs, by node index in the plan.
     inputs: Mutex<HashMap<usize, RecordedCounts>>,
-    /// True if a space reached the end of the recording before the end of the recorded run.
+    /// True if a space reached the end of a recording that is shorter than the recorded run.
     short: AtomicBool,
     /// Progress of the recorded changes.
     changes: Mutex<Changes>,
-    /// The detector of spaces that wait for one another.
+    /// Detects spaces that wait for one another.
     pub(crate) stalls: Arc<StallDetector>,
 }
 
 /// Progress in repeating the recorded changes.
 #[derive(Debug, Default)]
 struct Changes {
-    /// Number of the change in progress, or of the last one.
+    /// Number of the change in progress, or of the last completed change.
     number: u64,
-    /// Set when no more changes follow; the inner value is the failure, if a failure is the reason.
+    /// `Some` once no more changes follow. The inner value is the reason if the cause was a
+    /// failure.
     over: Option<Option<String>>,
 }
 
@@ -62,7 +63,7 @@ impl Replay {
         &self.record
     }
 
-    /// Returns true if the recording ended before the recorded run.
+    /// Returns true if the recording is shorter than the recorded run.
     #[must_use]
     pub fn ended_short(&self) -> bool {
         !matches!(self.record.whole, Completeness::Whole { .. })
@@ -74,14 +75,14 @@ impl Replay {
         self.changes().number = number;
     }
 
-    /// Announces that no more changes follow; `why` is the failure, if a failure is the reason.
+    /// Announces that no more changes follow. `why` is the reason if the cause was a failure.
     pub(crate) fn end_changes(&self, why: Option<String>) {
         self.changes().over.get_or_insert(why);
         self.stalls.end_changer();
     }
 
-    /// Returns the action of a space at a recorded change. `wanted` is true if the change in
-    /// progress has requested this space.
+    /// Returns the action of a space that has reached a recorded change. `wanted` is true if the
+    /// change in progress has requested this space.
     fn swap_decision(&self, number: u64, wanted: bool) -> SwapDecision {
         let changes = self.changes();
         match &changes.over {
@@ -111,8 +112,8 @@ impl Replay {
         all.entry(planned).or_default().given += amount;
     }
 
-    /// Stores the final input and losses of a source. Returns false, and ignores the input, if it
-    /// is not the sum of the output and the losses.
+    /// Stores the final input and losses of a source. If the input is not the sum of the output and
+    /// the losses, ignores it and returns false.
     fn set_source_input(
         &self,
         planned: usize,
@@ -130,7 +131,8 @@ impl Replay {
             return false;
         }
         known.observed = seen.map(|(blocks, bytes)| Amount { blocks, bytes });
-        known.dropped = dropped.iter().map(|(place, count)| (named(place), *count)).collect();
+        known.dropped =
+            dropped.iter().map(|(place, count)| (loss_location(place), *count)).collect();
         true
     }
 
@@ -143,23 +145,23 @@ impl Replay {
     ) {
         let written = Amount { blocks, bytes };
         let dropped = dropped.iter().map(|(reason, blocks, bytes)| {
-            (named(reason), Amount { blocks: *blocks, bytes: *bytes })
+            (loss_location(reason), Amount { blocks: *blocks, bytes: *bytes })
         });
         let inputs = RecordedCounts { written, dropped: dropped.collect() };
         self.inputs.lock().unwrap_or_else(PoisonError::into_inner).insert(planned, inputs);
     }
 
-    /// Records that the events of a space ended before the space did.
+    /// Records that the events of a space end before the end of the recorded run.
     fn note_truncated(&self) {
         self.short.store(true, Ordering::Relaxed);
     }
 }
 
-/// Drop locations of sources without a [`DropReason`] variant.
-const PLACES: &[&str] = &["socket", "queue", "lapped", "not copied"];
+/// Loss locations of sources that have no variant of their own in [`DropReason`].
+const OTHER_LOSS_LOCATIONS: &[&str] = &["socket", "queue", "lapped", "not copied"];
 
-fn named(place: &str) -> DropReason {
-    let known = || PLACES.iter().find(|known| **known == place).copied();
+fn loss_location(place: &str) -> DropReason {
+    let known = || OTHER_LOSS_LOCATIONS.iter().find(|known| **known == place).copied();
     DropReason::read(place).unwrap_or_else(|| known().unwrap_or("elsewhere").into())
 }
 
@@ -174,7 +176,7 @@ pub(crate) struct RecordedSource {
 }
 
 impl Source for RecordedSource {
-    fn give(&mut self, _: &mut Intake<'_>) -> Result<SourceStatus, Failure> {
+    fn produce(&mut self, _: &mut Intake<'_>) -> Result<SourceStatus, Failure> {
         Ok(SourceStatus::End)
     }
 
@@ -187,14 +189,14 @@ impl Source for RecordedSource {
     }
 }
 
-/// Recorded input of a program, and the blocks that it did not accept, by reason.
+/// Recorded input of a program, and the blocks that the program did not accept, by reason.
 #[derive(Clone, Debug, Default)]
 struct RecordedCounts {
     written: Amount,
     dropped: Vec<(DropReason, Amount)>,
 }
 
-/// A stand-in for the input of a program during a replay, which does not run the program.
+/// A stand-in for the input of a program during a replay. The program itself does not run.
 #[derive(Debug)]
 pub(crate) struct RecordedInput {
     pub(crate) replay: Arc<Replay>,
@@ -210,7 +212,7 @@ impl RecordedInput {
 }
 
 impl Sink for RecordedInput {
-    fn take(&mut self, _: &Batch<'_>, _: Time) -> Result<(), Failure> {
+    fn consume(&mut self, _: &Batch<'_>, _: Time) -> Result<(), Failure> {
         Ok(())
     }
 
@@ -218,11 +220,11 @@ impl Sink for RecordedInput {
         Ok(Report::default())
     }
 
-    fn written(&self) -> Option<Amount> {
+    fn amount_written(&self) -> Option<Amount> {
         self.inputs().map(|inputs| inputs.written)
     }
 
-    fn dropped(&self) -> Vec<(DropReason, Amount)> {
+    fn drops_by_reason(&self) -> Vec<(DropReason, Amount)> {
         self.inputs().unwrap_or_default().dropped
     }
 
@@ -231,7 +233,7 @@ impl Sink for RecordedInput {
     }
 }
 
-/// The events of one space.
+/// Reader of the events of one space.
 #[derive(Debug)]
 pub(crate) struct Player {
     replay: Arc<Replay>,
@@ -267,8 +269,9 @@ impl Player {
             && self.replay.record.whole == Completeness::Truncated { at: end }
     }
 
-    /// Loads the next chunk of this space once the current one is used up; `None` at the end.
-    fn fill(&mut self) -> Option<()> {
+    /// Loads the next chunk of this space when the current chunk is used up; returns `None` at the
+    /// end.
+    fn load_next_chunk(&mut self) -> Option<()> {
         while self.at >= self.chunk.len() {
             let (space, offset, length) = *self.replay.record.chunks.get(self.next)?;
             self.next += 1;
@@ -284,7 +287,7 @@ impl Player {
         Some(())
     }
 
-    /// Notes a defect at the current position, and ends the sequence of events.
+    /// Records a defect at the current position, and ends the sequence of events.
     fn note_defect<T>(&mut self, what: &str) -> Option<T> {
         let byte = self.offset + self.at as u64;
         self.wrong.get_or_insert_with(|| format!("the record is wrong at byte {byte}: {what}"));
@@ -297,7 +300,7 @@ impl Player {
 
 impl EventReader for Player {
     fn next_event(&mut self) -> Option<SpaceEvent> {
-        self.fill()?;
+        self.load_next_chunk()?;
         let block_at = self.block_at()?;
         let (event, length) = (block_at.event(), block_at.length);
         match event {
@@ -312,7 +315,7 @@ impl EventReader for Player {
     }
 
     fn peek(&mut self) -> Option<SpaceEvent> {
-        self.fill()?;
+        self.load_next_chunk()?;
         self.block_at()?.event()
     }
 

@@ -1,15 +1,15 @@
 //! Opens recordings.
 //!
 //! In: an untrusted file. Out: its head, the positions of the chunks of each space, the changes of
-//! the path, and an answer to whether the file is complete. One pass over all bytes also checks the
-//! digest; memory use is bounded by the changes and chunk positions. Truncation and damage are
+//! the path, and the completeness of the file. One pass over all bytes also checks the digest.
+//! Memory use is proportional to the number of changes and chunks. Truncation and damage are
 //! reported, and the part before them can be replayed.
 
 use super::change::{self, Change};
-use super::form::{self, FileBlock, LOCAL, LocalKind, ValueReader};
-use super::head::{FIRST, Head, VERSION};
+use super::form::{self, FileBlock, LOCAL_BLOCK_TYPE, LocalBlockKind, ValueReader};
+use super::head::{FIRST_VERSION, Head, VERSION};
 use super::write::MissingInput;
-use crate::error::reason;
+use crate::error::reason_text;
 use sha2::{Digest, Sha256};
 use std::fs::File;
 use std::io::{BufReader, ErrorKind, Read};
@@ -19,7 +19,7 @@ use sys::open::OpenRegular;
 /// A recording that can be replayed.
 #[derive(Debug)]
 pub struct Record {
-    /// The head.
+    /// The head: the parameters needed to build the path again.
     pub head: Head,
     /// The version of the file format.
     pub version: u32,
@@ -28,7 +28,7 @@ pub struct Record {
     /// The changes of the path while it ran, in order.
     pub changes: Vec<Change>,
     pub(super) file: File,
-    /// For each chunk its space, the file offset of its events, and the length of the events in
+    /// For each chunk: its space, the file offset of its events, and the length of the events in
     /// bytes.
     pub(super) chunks: Vec<(u32, u64, usize)>,
     target: String,
@@ -37,7 +37,7 @@ pub struct Record {
 /// Completeness of a recording.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Completeness {
-    /// Complete, to the end of the run.
+    /// The recording is complete to the end of the run.
     Whole {
         /// The digest of the run, as passed to [`super::Recording::finish`].
         told: String,
@@ -47,13 +47,12 @@ pub enum Completeness {
         /// Input that is missing from the recording.
         beyond: MissingInput,
     },
-    /// The recording is truncated: the writer was killed, or the file was shortened.
+    /// The recording is truncated: the writer was killed, or the file was shortened later.
     Truncated {
-        /// The file offset in bytes after the last complete block.
+        /// File offset of the end of the last complete block, in bytes.
         at: u64,
     },
-    /// The recording is complete, but the digest of the file does not match: the file was changed
-    /// or damaged.
+    /// The recording is complete but its digest does not match, so the file was changed or damaged.
     Changed,
 }
 
@@ -61,7 +60,7 @@ pub enum Completeness {
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
     /// The file could not be opened or read.
-    #[error("cannot read {target}: {}", reason(.error))]
+    #[error("cannot read {target}: {}", reason_text(.error))]
     Unread {
         /// The name of the file.
         target: String,
@@ -83,7 +82,7 @@ pub enum RecordError {
     },
     /// The file is a recording of an unsupported version.
     #[error(
-        "{target} is a record of form {version}, and this program reads forms {FIRST} to \
+        "{target} is a record of form {version}, and this program reads forms {FIRST_VERSION} to \
          {VERSION}: play it with the program that wrote it; its frames can be read as a capture"
     )]
     Version {
@@ -116,7 +115,9 @@ pub fn is_record(path: &Path) -> std::io::Result<bool> {
     OpenRegular::read().open(path)?.take(HEAD_BYTES_MAX).read_to_end(&mut first)?;
     let section = form::block_at(&first).filter(FileBlock::is_section);
     let second = section.and_then(|section| form::block_at(first.get(section.length..)?));
-    Ok(second.and_then(|second| second.local()).is_some_and(|(what, _)| what == LocalKind::Head))
+    Ok(second
+        .and_then(|second| second.local())
+        .is_some_and(|(what, _)| what == LocalBlockKind::Head))
 }
 
 /// Maximum total length of the section header and the head in bytes; a request has at most 64 KB.
@@ -129,9 +130,9 @@ impl Record {
         let unread = |error| RecordError::Unread { target: target.clone(), error };
         let file = OpenRegular::read().open(path).map_err(unread)?;
         let mut scan = Scan::new(file.try_clone().map_err(unread)?);
-        let (version, head) = scan.head(&target)?;
+        let (version, head) = scan.read_head(&target)?;
         let (mut chunks, mut changes) = (Vec::new(), Vec::new());
-        let whole = scan.chunks(&mut chunks, &mut changes).map_err(unread)?;
+        let whole = scan.scan_chunks(&mut chunks, &mut changes).map_err(unread)?;
         Ok(Self { head, version, whole, changes, file, chunks, target })
     }
 
@@ -142,11 +143,11 @@ impl Record {
     }
 }
 
-/// A scan of a file, block by block.
+/// A scan of a recording, block by block.
 struct Scan {
     file: BufReader<File>,
     digest: Sha256,
-    /// The current block, or the part of it that the file still contains.
+    /// The current block, or as much of it as the file contains.
     block: Vec<u8>,
     /// File offset of the current block in bytes.
     at: u64,
@@ -162,32 +163,32 @@ impl Scan {
     }
 
     /// Reads the next block; returns false if the file contains no further complete block.
-    fn next(&mut self) -> std::io::Result<bool> {
+    fn read_block(&mut self) -> std::io::Result<bool> {
         self.block.clear();
         (&mut self.file).take(8).read_to_end(&mut self.block)?;
-        let Some((_, length)) = form::length(&self.block) else { return Ok(false) };
+        let Some((_, length)) = form::block_length(&self.block) else { return Ok(false) };
         (&mut self.file).take(length as u64 - 8).read_to_end(&mut self.block)?;
         Ok(self.block.len() == length)
     }
 
     /// Returns the current block; `None` if it is malformed.
-    fn here(&self) -> Option<FileBlock<'_>> {
+    fn current_block(&self) -> Option<FileBlock<'_>> {
         form::block_at(&self.block)
     }
 
-    /// Adds the current block to the digest.
-    fn pass(&mut self) {
+    /// Adds the current block to the digest of the file.
+    fn add_to_digest(&mut self) {
         self.digest.update(&self.block);
         self.at += self.block.len() as u64;
     }
 
     /// Reads the version of the format, and the head.
-    fn head(&mut self, target: &str) -> Result<(u32, Head), RecordError> {
+    fn read_head(&mut self, target: &str) -> Result<(u32, Head), RecordError> {
         let target = target.to_owned();
         let unread = |error| RecordError::Unread { target: target.clone(), error };
         let capture = || RecordError::Capture { target: target.clone() };
-        let whole = self.next().map_err(unread)?;
-        if !whole || !self.here().is_some_and(|block| block.is_section()) {
+        let whole = self.read_block().map_err(unread)?;
+        if !whole || !self.current_block().is_some_and(|block| block.is_section()) {
             let first = self.block.get(..4).unwrap_or_default();
             let known: [[u8; 4]; 5] = [
                 [0x0a, 0x0d, 0x0d, 0x0a],
@@ -201,53 +202,56 @@ impl Scan {
                 false => RecordError::Foreign { target },
             });
         }
-        self.pass();
-        let whole = self.next().map_err(unread)?;
-        let block = self.here().filter(|_| whole).and_then(|block| block.local());
-        let Some((LocalKind::Head, mut take)) = block else { return Err(capture()) };
-        let version = take.word().unwrap_or_default();
-        if !(FIRST..=VERSION).contains(&version) {
+        self.add_to_digest();
+        let whole = self.read_block().map_err(unread)?;
+        let block = self.current_block().filter(|_| whole).and_then(|block| block.local());
+        let Some((LocalBlockKind::Head, mut take)) = block else { return Err(capture()) };
+        let version = take.read_u32().unwrap_or_default();
+        if !(FIRST_VERSION..=VERSION).contains(&version) {
             return Err(RecordError::Version { target, version });
         }
         let mut pairs = Vec::new();
-        for _ in 0..take.word().unwrap_or_default() {
-            let (Some(name), Some(value)) = (take.text(), take.text()) else { break };
+        for _ in 0..take.read_u32().unwrap_or_default() {
+            let (Some(name), Some(value)) = (take.read_text(), take.read_text()) else { break };
             pairs.push((name.to_owned(), value.to_owned()));
         }
-        self.pass();
-        let head = Head::of(&pairs).map_err(|missing| RecordError::Headless { target, missing })?;
+        self.add_to_digest();
+        let head = Head::from_pairs(&pairs)
+            .map_err(|missing| RecordError::Headless { target, missing })?;
         Ok((version, head))
     }
 
     /// Collects the positions of all chunks and all changes. Returns the completeness of the file.
-    fn chunks(
+    fn scan_chunks(
         &mut self,
         chunks: &mut Vec<(u32, u64, usize)>,
         changes: &mut Vec<Change>,
     ) -> std::io::Result<Completeness> {
         loop {
             let cut = Completeness::Truncated { at: self.at };
-            let whole = self.next()?;
-            let Some(block) = self.here().filter(|_| whole) else { return Ok(cut) };
-            if block.kind != LOCAL {
-                self.pass();
+            let whole = self.read_block()?;
+            let Some(block) = self.current_block().filter(|_| whole) else { return Ok(cut) };
+            if block.kind != LOCAL_BLOCK_TYPE {
+                self.add_to_digest();
                 continue;
             }
             match block.local() {
-                Some((LocalKind::End, take)) => return Ok(self.end(take).unwrap_or(cut)),
-                Some((LocalKind::Chunk, mut take)) => {
-                    let (Some(space), Some(events)) = (take.word(), take.word()) else {
+                Some((LocalBlockKind::End, take)) => {
+                    return Ok(self.decode_completeness(take).unwrap_or(cut));
+                }
+                Some((LocalBlockKind::Chunk, mut take)) => {
+                    let (Some(space), Some(events)) = (take.read_u32(), take.read_u32()) else {
                         return Ok(cut);
                     };
-                    self.pass();
+                    self.add_to_digest();
                     let begin = self.at;
-                    let there = self.events(events as usize)?;
+                    let there = self.skip_events(events as usize)?;
                     chunks.push((space, begin, there));
                     if there < events as usize {
                         return Ok(Completeness::Truncated { at: begin + there as u64 });
                     }
                 }
-                Some((LocalKind::Change, take)) => {
+                Some((LocalBlockKind::Change, take)) => {
                     // A complete file has well-formed changes, numbered without gaps.
                     let next = changes.len() as u64;
                     let Some(change) = change::decode_change(take).filter(|one| one.number == next)
@@ -255,7 +259,7 @@ impl Scan {
                         return Ok(cut);
                     };
                     changes.push(change);
-                    self.pass();
+                    self.add_to_digest();
                 }
                 _ => return Ok(cut),
             }
@@ -263,29 +267,29 @@ impl Scan {
     }
 
     /// Skips the events of a chunk; returns the number of bytes in complete blocks.
-    fn events(&mut self, bytes: usize) -> std::io::Result<usize> {
+    fn skip_events(&mut self, bytes: usize) -> std::io::Result<usize> {
         let mut there = 0;
         while there < bytes {
-            let whole = self.next()?;
-            if !whole || there + self.block.len() > bytes || self.here().is_none() {
+            let whole = self.read_block()?;
+            if !whole || there + self.block.len() > bytes || self.current_block().is_none() {
                 break;
             }
-            self.pass();
+            self.add_to_digest();
             there += self.block.len();
         }
         Ok(there)
     }
 
-    /// Decodes the completeness from the last block.
-    fn end(&self, mut take: ValueReader<'_>) -> Option<Completeness> {
-        let digest = take.bytes(32)?;
+    /// Decodes the completeness of the recording from its last block.
+    fn decode_completeness(&self, mut take: ValueReader<'_>) -> Option<Completeness> {
+        let digest = take.read_bytes(32)?;
         let sum = self.digest.clone().chain_update(take.0).finalize();
         if *digest != *sum {
             return Some(Completeness::Changed);
         }
-        let full = take.word()? != 0;
-        let (blocks, bytes, since) = (take.long()?, take.long()?, take.long()?);
-        let told = take.text()?.to_owned();
+        let full = take.read_u32()? != 0;
+        let (blocks, bytes, since) = (take.read_u64()?, take.read_u64()?, take.read_u64()?);
+        let told = take.read_text()?.to_owned();
         let since = (since != u64::MAX).then_some(since);
         let beyond = MissingInput { blocks, bytes, since };
         Some(if full { Completeness::Full { beyond } } else { Completeness::Whole { told } })

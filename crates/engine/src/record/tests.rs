@@ -1,4 +1,4 @@
-//! Tests of the file format, and of foreign, truncated and damaged files.
+//! Tests of the file format of recordings, including foreign, truncated and damaged files.
 
 use super::form;
 use super::read::is_record;
@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use sys::steps::UNLOGGED;
 use testkit::Random;
 
-fn head() -> Head {
+fn test_head() -> Head {
     Head {
         program: "0.0.0".to_owned(),
         request: "replay - | count\n# two lines".to_owned(),
@@ -23,21 +23,22 @@ fn head() -> Head {
     }
 }
 
-fn scratch(name: &str) -> PathBuf {
+fn scratch_path(name: &str) -> PathBuf {
     let path =
         std::env::temp_dir().join(format!("streamline-record-{name}-{}", std::process::id()));
     let _ = std::fs::remove_file(&path);
     path
 }
 
-fn frame(random: &mut Random, link: u16) -> (Entry, Vec<u8>) {
+fn random_frame(random: &mut Random, link: u16) -> (Entry, Vec<u8>) {
     let length = random.within(1..200);
     let bytes = random.bytes(length);
     let length = u32::try_from(length).unwrap();
     let mut marks = Marks::frame(link, length, length + 7);
     marks.view = random.within(0..length as usize) as u32;
     marks.transport = 34;
-    let pointer = RichPointer::new(form::NOWHERE, Extent::new(0, length - marks.view), Class::NONE);
+    let pointer =
+        RichPointer::new(form::NOT_IN_MEMORY, Extent::new(0, length - marks.view), Class::NONE);
     let context = BlockMetadata {
         time: random.below(u64::MAX),
         session: 9,
@@ -51,11 +52,11 @@ fn frame(random: &mut Random, link: u16) -> (Entry, Vec<u8>) {
 type EventBlocks = Vec<(SpaceEvent, Vec<(Entry, Vec<u8>)>)>;
 
 /// Writes alternating events of two spaces to a recording of at most `most` bytes. Returns the
-/// events of the first space.
-fn write(path: &std::path::Path, most: u64) -> (EventBlocks, Summary) {
+/// events of the first space and the summary.
+fn write_recording(path: &std::path::Path, most: u64) -> (EventBlocks, Summary) {
     let mut random = Random::replayable();
-    let recording = Recording::create(path, &head(), most, &UNLOGGED).unwrap();
-    recording.name(&["rx eth0".to_owned()]);
+    let recording = Recording::create(path, &test_head(), most, &UNLOGGED).unwrap();
+    recording.set_source_names(&["rx eth0".to_owned()]);
     let mut all = Vec::new();
     {
         let mut here = write::Recorder::new(Arc::clone(&recording), 0);
@@ -63,7 +64,7 @@ fn write(path: &std::path::Path, most: u64) -> (EventBlocks, Summary) {
         for now in 0..300 {
             let count = random.within(0..8);
             let link = *random.pick(&[1, 101, Marks::NO_LINK, Marks::DESCRIBED]);
-            let blocks: Vec<_> = (0..count).map(|_| frame(&mut random, link)).collect();
+            let blocks: Vec<_> = (0..count).map(|_| random_frame(&mut random, link)).collect();
             let event = SpaceEvent::Pull { node: 3, now, count, edge: None, failure: None };
             here.pull(&event, &mut blocks.iter().map(|(entry, bytes)| (*entry, bytes.as_slice())));
             there.event(&SpaceEvent::Import { node: 1, now, count });
@@ -92,12 +93,12 @@ fn replayed_events(path: &std::path::Path, space: usize) -> EventBlocks {
 
 #[test]
 fn recording_is_read_back() {
-    let path = scratch("whole");
-    let (written, summary) = write(&path, 1 << 20);
+    let path = scratch_path("whole");
+    let (written, summary) = write_recording(&path, 1 << 20);
     assert_eq!((summary.failure.as_ref(), summary.beyond), (None, MissingInput::default()));
     assert_eq!(summary.bytes, std::fs::metadata(&path).unwrap().len());
     let record = Record::open(&path).unwrap();
-    assert_eq!(record.head, head());
+    assert_eq!(record.head, test_head());
     assert_eq!(record.whole, Completeness::Whole { told: "the ledger\n".to_owned() });
     let mut here = replayed_events(&path, 0);
     assert_eq!(
@@ -112,8 +113,8 @@ fn recording_is_read_back() {
 
 #[test]
 fn recording_opens_as_a_capture() {
-    let path = scratch("capture");
-    let (written, _) = write(&path, 1 << 20);
+    let path = scratch_path("capture");
+    let (written, _) = write_recording(&path, 1 << 20);
     let bytes = std::fs::read(&path).unwrap();
     assert!(is_record(&path).unwrap());
     let frames: Vec<_> = written
@@ -121,7 +122,7 @@ fn recording_opens_as_a_capture() {
         .flat_map(|(_, blocks)| blocks)
         .filter(|(entry, _)| entry.marks.is_frame())
         .collect();
-    let packets = packets(&bytes);
+    let packets = capture_packets(&bytes);
     assert_eq!(packets.len(), frames.len());
     for ((time, link, data), (entry, bytes)) in packets.iter().zip(frames) {
         assert_eq!((*time, *link), (entry.context.time, entry.marks.link));
@@ -131,8 +132,8 @@ fn recording_opens_as_a_capture() {
 }
 
 /// Returns the packets of a capture as `replay` reads them.
-fn packets(bytes: &[u8]) -> Vec<(u64, u16, Vec<u8>)> {
-    let path = scratch("packets");
+fn capture_packets(bytes: &[u8]) -> Vec<(u64, u16, Vec<u8>)> {
+    let path = scratch_path("packets");
     std::fs::write(&path, bytes).unwrap();
     let text = format!("replay {} | print", path.display());
     let (graph, _) = pipeline::read(&text, &crate::registry::MachineRegistry::Local);
@@ -145,7 +146,7 @@ fn packets(bytes: &[u8]) -> Vec<(u64, u16, Vec<u8>)> {
     let mut all = Vec::new();
     loop {
         let mut columns = filter::Columns::default();
-        let given = source.give(&mut endpoint::Intake::new(&pool, &mut columns, 64, 0)).unwrap();
+        let given = source.produce(&mut endpoint::Intake::new(&pool, &mut columns, 64, 0)).unwrap();
         for l in 0..columns.len() {
             let entry = columns.entry(l);
             let bytes = pool.bytes(entry.frame().place).unwrap().to_vec();
@@ -161,8 +162,8 @@ fn packets(bytes: &[u8]) -> Vec<(u64, u16, Vec<u8>)> {
 
 #[test]
 fn truncated_recording_is_read_to_its_end() {
-    let path = scratch("cut");
-    let (written, _) = write(&path, 1 << 20);
+    let path = scratch_path("cut");
+    let (written, _) = write_recording(&path, 1 << 20);
     let bytes = std::fs::read(&path).unwrap();
     let mut random = Random::replayable();
     let mut most = 0;
@@ -191,8 +192,8 @@ fn truncated_recording_is_read_to_its_end() {
 
 #[test]
 fn damaged_recording_is_reported_without_panic() {
-    let path = scratch("damage");
-    let (_, summary) = write(&path, 1 << 20);
+    let path = scratch_path("damage");
+    let (_, summary) = write_recording(&path, 1 << 20);
     let bytes = std::fs::read(&path).unwrap();
     let mut random = Random::replayable();
     let head = 4000.min(bytes.len() / 2);
@@ -212,8 +213,8 @@ fn damaged_recording_is_reported_without_panic() {
 
 #[test]
 fn full_recording_counts_the_missing_input() {
-    let path = scratch("full");
-    let (written, summary) = write(&path, 0);
+    let path = scratch_path("full");
+    let (written, summary) = write_recording(&path, 0);
     assert!(summary.bytes < write::BYTES_MIN + 4096, "{summary:?}");
     let record = Record::open(&path).unwrap();
     assert_eq!(record.whole, Completeness::Full { beyond: summary.beyond });
@@ -228,7 +229,7 @@ fn full_recording_counts_the_missing_input() {
 
 #[test]
 fn foreign_files_are_refused_by_type() {
-    let path = scratch("foreign");
+    let path = scratch_path("foreign");
     let told = |bytes: &[u8]| {
         std::fs::write(&path, bytes).unwrap();
         Record::open(&path).unwrap_err().to_string()
@@ -237,15 +238,15 @@ fn foreign_files_are_refused_by_type() {
     assert!(told(b"some text that is long enough").contains("is no record"));
     assert!(told(&[0xd4, 0xc3, 0xb2, 0xa1, 2, 0, 4, 0, 0, 0, 0, 0]).contains("is a capture"));
     let mut section = Vec::new();
-    form::section(&mut section);
+    form::append_section_header(&mut section);
     assert!(told(&section).contains("is a capture"));
     let mut other = section.clone();
-    form::local(&mut other, form::LocalKind::Head, |out| {
+    form::append_local_block(&mut other, form::LocalBlockKind::Head, |out| {
         out.extend_from_slice(&9_u32.to_le_bytes())
     });
     assert!(told(&other).contains("a record of form 9"), "{}", told(&other));
     let mut empty = section;
-    form::local(&mut empty, form::LocalKind::Head, |out| {
+    form::append_local_block(&mut empty, form::LocalBlockKind::Head, |out| {
         out.extend_from_slice(&[1, 0, 0, 0, 0, 0, 0, 0])
     });
     assert!(told(&empty).contains("`release` is missing"), "{}", told(&empty));
@@ -256,10 +257,11 @@ fn foreign_files_are_refused_by_type() {
 #[test]
 fn recording_is_private_and_replaces_no_file() {
     use std::os::unix::fs::PermissionsExt;
-    let path = scratch("own");
-    let (_, _) = write(&path, 1 << 20);
+    let path = scratch_path("own");
+    let (_, _) = write_recording(&path, 1 << 20);
     assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
-    let refused = Recording::create(&path, &head(), 1 << 20, &UNLOGGED).unwrap_err().to_string();
+    let refused =
+        Recording::create(&path, &test_head(), 1 << 20, &UNLOGGED).unwrap_err().to_string();
     assert!(refused.contains("file exists; a record replaces nothing"), "{refused}");
     std::fs::remove_file(path).unwrap();
 }

@@ -1,17 +1,17 @@
-//! Writes a recording beside a running path.
+//! Writes a recording while the recorded path runs.
 //!
-//! In: the events of every space, from its thread. Out: a file that its owner alone can read,
-//! because it may hold private traffic, with a digest over all of it at its end. A space collects
-//! events in its own memory, and hands a chunk to the writing thread when the chunk is full and
-//! before the space sleeps. If the disk is slower than the path, the path waits, because a
-//! recording with gaps could not be replayed. At its size limit the recording ends, the path
+//! In: the events of every space, in its own thread. Out: a file that only its owner can read,
+//! because it may contain private traffic. The file ends with a digest of its contents. A space
+//! collects events in its own memory. It passes a chunk to the writing thread when the chunk is
+//! full, and before the space sleeps. If the disk is slower than the path, the path waits, because
+//! a recording with gaps could not be replayed. At its size limit the recording ends, the path
 //! continues, and further input is counted.
 
 use super::change::{self, Change};
 use super::event;
-use super::form::{self, LocalKind, WriteValues};
+use super::form::{self, LocalBlockKind, WriteValues};
 use super::head::{Head, VERSION};
-use crate::error::reason;
+use crate::error::reason_text;
 use abi::{Entry, Marks};
 use endpoint::Failure;
 use filter::Time;
@@ -32,12 +32,12 @@ use sys::steps::{Resource, Steps};
 pub const BYTES_DEFAULT: u64 = 1 << 30;
 /// Minimum size limit in bytes: enough for the head and some blocks.
 pub const BYTES_MIN: u64 = 64 << 10;
-/// Bytes that a space collects before it hands them to the writing thread.
+/// Number of bytes that a space collects before it passes them to the writing thread.
 const CHUNK_BYTES: usize = 256 << 10;
-/// Maximum number of chunks that wait for the disk.
+/// Maximum number of chunks that wait to be written.
 const QUEUE_MAX: usize = 32;
-/// Maximum number of interface descriptions, one per source and link type. Frames beyond them are
-/// stored as raw bytes.
+/// Maximum number of interface descriptions, one per source and link type. Frames of further
+/// interfaces are stored as raw bytes.
 const INTERFACES_MAX: usize = 64;
 
 /// A recording in progress.
@@ -56,14 +56,14 @@ pub struct Recording {
     thread: Mutex<Option<JoinHandle<Result<u64, std::io::Error>>>>,
 }
 
-/// Input that arrived after the recording was full.
+/// Input that arrived after the recording had reached its size limit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct MissingInput {
-    /// Blocks of sources.
+    /// Number of blocks from sources.
     pub blocks: u64,
     /// Size of these blocks in bytes.
     pub bytes: u64,
-    /// Path time of the first missing event, in ns; `None` if nothing is missing.
+    /// Time of the first missing event on the path's clock, in ns; `None` if nothing is missing.
     pub since: Option<Time>,
 }
 
@@ -84,7 +84,7 @@ pub struct Summary {
 
 enum Message {
     Bytes(Vec<u8>),
-    /// The last block, to be completed with the digest of everything before it.
+    /// The last block of the file. The writing thread adds the digest of all preceding bytes.
     End(Vec<u8>),
 }
 
@@ -107,13 +107,13 @@ impl Recording {
         // The file is empty and its name not yet published, so a rollback may remove it.
         steps.on_rollback(format!("record {target}"), move || drop(std::fs::remove_file(made)));
         let mut first = Vec::new();
-        form::section(&mut first);
-        form::local(&mut first, LocalKind::Head, |out| {
-            let pairs = head.pairs();
-            out.words(&[VERSION, form::word(pairs.len())]);
+        form::append_section_header(&mut first);
+        form::append_local_block(&mut first, LocalBlockKind::Head, |out| {
+            let pairs = head.to_pairs();
+            out.put_u32s(&[VERSION, form::saturating_u32(pairs.len())]);
             for (name, value) in pairs {
-                out.text(name);
-                out.text(&value);
+                out.put_text(name);
+                out.put_text(&value);
             }
         });
         let bytes = AtomicU64::new(first.len() as u64);
@@ -138,27 +138,27 @@ impl Recording {
     }
 
     /// Sets the names of the sources of the path, by origin.
-    pub(crate) fn name(&self, origins: &[String]) {
+    pub(crate) fn set_source_names(&self, origins: &[String]) {
         *lock(&self.origins) = origins.to_vec();
     }
 
-    /// Writes a change, unless the recording is full. The affected spaces must be stopped and have
-    /// flushed their events.
-    pub(crate) fn change(&self, change: &Change) {
+    /// Writes a change, unless the recording is full. The caller must have stopped the affected
+    /// spaces and flushed their events.
+    pub(crate) fn write_change(&self, change: &Change) {
         let mut bytes = Vec::new();
         change::encode_change(&mut bytes, change);
-        if !self.is_over() && self.claim(bytes.len()) {
+        if !self.is_over() && self.reserve(bytes.len()) {
             self.send(Message::Bytes(bytes));
         }
     }
 
-    /// Returns true if nothing more is to be written.
+    /// Returns true if nothing more will be written.
     fn is_over(&self) -> bool {
         self.ended.load(Ordering::Relaxed)
     }
 
-    /// Reserves space in the file. Returns false, and ends the recording, if there is not enough.
-    fn claim(&self, bytes: usize) -> bool {
+    /// Reserves space in the file. If too little is left, returns false and ends the recording.
+    fn reserve(&self, bytes: usize) -> bool {
         // Relaxed: a counter, which guards no other memory.
         let before = self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
         let fits = before + bytes as u64 <= self.bytes_max;
@@ -168,9 +168,9 @@ impl Recording {
         fits
     }
 
-    /// Returns the number of the interface for frames of this source and link type; `None` if there
-    /// are too many.
-    fn interface(&self, origin: u16, link: u16) -> Option<u32> {
+    /// Returns the interface number for frames of this source and link type; `None` if there are
+    /// too many interfaces.
+    fn interface_number(&self, origin: u16, link: u16) -> Option<u32> {
         let mut known = lock(&self.interfaces);
         if let Some(at) = known.iter().position(|other| *other == (origin, link)) {
             return u32::try_from(at).ok();
@@ -180,7 +180,7 @@ impl Recording {
         }
         let name = lock(&self.origins).get(usize::from(origin)).cloned().unwrap_or_default();
         let mut bytes = Vec::new();
-        form::interface(&mut bytes, link, &name);
+        form::append_interface(&mut bytes, link, &name);
         // Sent under the lock, so that it precedes any chunk with a frame of this interface.
         self.send(Message::Bytes(bytes));
         known.push((origin, link));
@@ -200,16 +200,16 @@ impl Recording {
     pub fn finish(&self, told: &str) -> Summary {
         let beyond = *lock(&self.beyond);
         let mut last = Vec::new();
-        last.words(&[u32::from(self.is_over())]);
-        last.longs(&[beyond.blocks, beyond.bytes, beyond.since.unwrap_or(Time::MAX)]);
-        last.text(told);
+        last.put_u32s(&[u32::from(self.is_over())]);
+        last.put_u64s(&[beyond.blocks, beyond.bytes, beyond.since.unwrap_or(Time::MAX)]);
+        last.put_text(told);
         self.send(Message::End(last));
         *lock(&self.to) = None;
         let thread = lock(&self.thread).take();
         let write_messages = thread.map(JoinHandle::join);
         let (bytes, failure) = match write_messages {
             Some(Ok(Ok(bytes))) => (bytes, None),
-            Some(Ok(Err(error))) => (0, Some(reason(&error))),
+            Some(Ok(Err(error))) => (0, Some(reason_text(&error))),
             Some(Err(_)) | None => (0, Some("its writer has ended".to_owned())),
         };
         let (target, bytes_max) = (self.target.clone(), self.bytes_max);
@@ -217,7 +217,7 @@ impl Recording {
     }
 }
 
-/// Writes messages until the end; returns the number of bytes.
+/// Writes messages until the end of the recording. Returns the number of bytes written.
 fn write_messages(
     mut file: File,
     first: Vec<u8>,
@@ -239,7 +239,7 @@ fn write_messages(
                 rest.resize(rest.len().next_multiple_of(4), 0);
                 let sum = digest.clone().chain_update(&rest).finalize();
                 let mut last = Vec::new();
-                form::local(&mut last, LocalKind::End, |out| {
+                form::append_local_block(&mut last, LocalBlockKind::End, |out| {
                     out.extend_from_slice(&sum);
                     out.extend_from_slice(&rest);
                 });
@@ -253,7 +253,8 @@ fn write_messages(
 }
 
 fn refused(target: &str, error: &std::io::Error) -> Failure {
-    let failure = Failure::new("record into", target, reason(error)).errno(error.raw_os_error());
+    let failure =
+        Failure::new("record into", target, reason_text(error)).errno(error.raw_os_error());
     match error.kind() {
         ErrorKind::AlreadyExists => failure.hint("a record replaces nothing: name a new file"),
         _ => failure,
@@ -270,7 +271,7 @@ pub(crate) struct Recorder {
     recording: Arc<Recording>,
     space: u32,
     chunk: Vec<u8>,
-    /// Blocks that arrived after the recording was full.
+    /// Input that arrived after the recording had reached its size limit.
     beyond: MissingInput,
 }
 
@@ -280,10 +281,10 @@ impl Recorder {
         Self { recording, space, chunk: Vec::new(), beyond: MissingInput::default() }
     }
 
-    /// Keeps the bytes of the chunk after `begin` if the file has space for them, else discards
-    /// them. Returns true if they are kept.
+    /// Keeps the bytes of the chunk after `begin` if the file has space for them, or else discards
+    /// them. Returns true if the bytes are kept.
     fn commit(&mut self, begin: usize) -> bool {
-        if !self.recording.claim(self.chunk.len() - begin) {
+        if !self.recording.reserve(self.chunk.len() - begin) {
             self.chunk.truncate(begin);
             return false;
         }
@@ -316,8 +317,9 @@ impl Journal for Recorder {
             if !over {
                 let Entry { context, marks, .. } = entry;
                 let framed = marks.link < Marks::DESCRIBED && !entry.pointer.is_hole();
-                let known = framed.then(|| self.recording.interface(context.origin, marks.link));
-                form::entry(&mut self.chunk, &entry, bytes, known.flatten());
+                let known =
+                    framed.then(|| self.recording.interface_number(context.origin, marks.link));
+                form::append_entry(&mut self.chunk, &entry, bytes, known.flatten());
             }
         }
         if over || !self.commit(begin) {
@@ -327,15 +329,16 @@ impl Journal for Recorder {
         }
     }
 
-    /// Hands the chunk to the writing thread. Blocks while [`QUEUE_MAX`] chunks wait.
+    /// Passes the chunk to the writing thread. Blocks while [`QUEUE_MAX`] chunks wait to be
+    /// written.
     fn flush(&mut self) {
         if self.chunk.is_empty() {
             return;
         }
         let chunk = std::mem::take(&mut self.chunk);
         let mut bytes = Vec::with_capacity(chunk.len() + 32);
-        form::local(&mut bytes, LocalKind::Chunk, |out| {
-            out.words(&[self.space, form::word(chunk.len())]);
+        form::append_local_block(&mut bytes, LocalBlockKind::Chunk, |out| {
+            out.put_u32s(&[self.space, form::saturating_u32(chunk.len())]);
         });
         bytes.extend_from_slice(&chunk);
         self.recording.send(Message::Bytes(bytes));

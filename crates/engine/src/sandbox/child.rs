@@ -1,15 +1,15 @@
 //! The process of an untrusted filter: this program, started again with a special argument.
 //!
-//! It creates the filter and a space around it, gives up all privileges, reports that it is ready,
-//! and processes blocks until its stream ends. Once ready, it has access only to two sockets, two
-//! rings, and the system calls with which a space waits. Errors, panics and forbidden system calls
-//! are reported over the socket from which it received its parameters.
+//! The process creates the filter and a space around it, gives up all privileges, reports that it
+//! is ready, and processes blocks until its input stream ends. Once ready, the process has access
+//! only to two sockets, two rings, and the system calls with which a space waits. Errors, panics
+//! and forbidden system calls are reported over the socket from which it received its parameters.
 
 use super::limits::{ADDRESS_SPACE_MAX, stream_config};
 use super::message::{self, FilterSpec, MESSAGE_MAX, MessageDefect};
 use super::state::{self, Account, StateCollector, StateRecord};
 use crate::described::{counts, describe};
-use crate::pools::{intake_for, pool_unasked};
+use crate::pools::{create_unlogged_pool, intake_config_for_length};
 use crate::registry::MachineRegistry;
 use buffer::Fault;
 use buffer::pool::PoolConfig;
@@ -32,31 +32,32 @@ use sys::{confine, descriptor};
 
 /// The argument with which this program is started for a filter.
 pub(super) const SERVE_ARGUMENT: &str = "serve-untrusted-filter";
-/// The message that reports that the filter is ready, sent after the process has been confined.
+/// The message with which the process reports that the filter is ready. It is sent after the
+/// process has given up its privileges.
 pub(super) const READY: &[u8] = b"ready";
 
-/// The number of the filter's node in its space.
-const FILTER: usize = 1;
-/// The exit status after a failure that the process has reported.
+/// Number of the filter's node in its space.
+const FILTER_NODE: usize = 1;
+/// Exit status after a failure that the process has reported over its socket.
 const EXIT_FAILED: u8 = 101;
 
 /// True if this program can be started to run a filter.
-static SERVES: AtomicBool = AtomicBool::new(false);
+static CAN_SERVE: AtomicBool = AtomicBool::new(false);
 
 /// Returns true if this program can run untrusted filters: it has called [`serve_if_asked`].
 pub(super) fn can_serve() -> bool {
-    SERVES.load(Ordering::Relaxed)
+    CAN_SERVE.load(Ordering::Relaxed)
 }
 
 /// Runs an untrusted filter if this process was started for that, and returns its exit status;
-/// otherwise returns `None`. Every program that runs paths must call this first, to make
-/// `untrusted=yes` possible.
+/// otherwise returns `None`. A program that runs paths must call this function first; otherwise
+/// `untrusted=yes` is unavailable.
 #[must_use]
 pub fn serve_if_asked() -> Option<u8> {
     let mut words = std::env::args_os().skip(1);
     let alone = words.next().is_some_and(|word| word == SERVE_ARGUMENT) && words.next().is_none();
     if !alone || !descriptor::is_packet_socket(std::io::stdin()) {
-        SERVES.store(true, Ordering::Relaxed);
+        CAN_SERVE.store(true, Ordering::Relaxed);
         return None;
     }
     let ended = match serve() {
@@ -87,7 +88,7 @@ fn serve() -> Result<(), String> {
     let reader = Reader { input, message: vec![0; MESSAGE_MAX], pending: None, gave: false };
     let output = Arc::new(Mutex::new(Some(output)));
     let streams = Streams { reader: Arc::new(Mutex::new(reader)), output };
-    let (space, held_max) = space(&wanted, &streams)?;
+    let (space, held_max) = build_space(&wanted, &streams)?;
     stream::fix_processor_count();
     std::panic::set_hook(Box::new(|_| {}));
     confine::confine(ADDRESS_SPACE_MAX).map_err(told)?;
@@ -95,10 +96,10 @@ fn serve() -> Result<(), String> {
     process_blocks(space, &streams, held_max)
 }
 
-/// The two streams, shared by the space and the loop that drives it.
+/// The input and the output stream, shared by the space and the loop that drives the space.
 #[derive(Clone, Debug)]
 struct Streams {
-    /// The stream of input blocks. The process sleeps until it has a block.
+    /// The stream of input blocks. The process sleeps while this stream is empty.
     reader: Arc<Mutex<Reader>>,
     /// The stream of output blocks; `None` once the output has ended.
     output: Arc<Mutex<Option<Output>>>,
@@ -108,31 +109,32 @@ struct Streams {
 #[derive(Debug)]
 struct Reader {
     input: Input,
-    /// The latest message, until it is consumed.
+    /// The latest message, until it has been processed.
     message: Vec<u8>,
     pending: Option<usize>,
-    /// True if messages have been read whose room in the ring is not yet released.
+    /// True if messages have been read whose space in the ring has not been released yet.
     gave: bool,
 }
 
 impl Streams {
-    fn reader(&self) -> MutexGuard<'_, Reader> {
+    fn lock_reader(&self) -> MutexGuard<'_, Reader> {
         self.reader.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn output(&self) -> MutexGuard<'_, Option<Output>> {
+    fn lock_output(&self) -> MutexGuard<'_, Option<Output>> {
         self.output.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Writes a message; blocks until there is room. Returns `None` if the path is gone.
-    fn give(&self, message: &[u8]) -> Option<()> {
-        let mut output = self.output();
+    /// Writes a message to the output stream; blocks until there is room. Returns `None` if the
+    /// path has ended.
+    fn write_message(&self, message: &[u8]) -> Option<()> {
+        let mut output = self.lock_output();
         output.as_mut()?.write(message).ok().filter(|put| *put).map(drop)
     }
 
     /// Publishes all messages written so far.
     fn flush(&self) {
-        if let Some(output) = self.output().as_mut() {
+        if let Some(output) = self.lock_output().as_mut() {
             output.flush();
         }
     }
@@ -151,9 +153,9 @@ impl Reader {
         Ok(piece)
     }
 
-    /// Returns the next message; blocks until there is one. Returns `None` if the path is gone or
-    /// has ended the stream.
-    fn wait(&mut self) -> Option<&[u8]> {
+    /// Returns the next message; blocks until there is one. Returns `None` if the path or its
+    /// stream has ended.
+    fn wait_for_message(&mut self) -> Option<&[u8]> {
         loop {
             match self.next().ok()? {
                 BlockRead::Block(length) => return self.message.get(..length),
@@ -164,34 +166,37 @@ impl Reader {
     }
 
     /// Decodes the latest message; `None` if it is a block.
-    fn record(&self) -> Option<Result<StateRecord<'_>, MessageDefect>> {
+    fn decode_record(&self) -> Option<Result<StateRecord<'_>, MessageDefect>> {
         StateRecord::read(self.message.get(..self.pending?).unwrap_or_default())
     }
 
-    /// Consumes the latest message, and releases its room in the ring.
+    /// Discards the latest message, and releases its space in the ring.
     fn consume(&mut self) {
         self.pending = None;
         self.input.release();
     }
 }
 
-/// Builds a space with one filter between the two streams.
-fn space(wanted: &FilterSpec, streams: &Streams) -> Result<(Space, u32), String> {
+/// Builds a space that contains one filter between the two streams.
+fn build_space(wanted: &FilterSpec, streams: &Streams) -> Result<(Space, u32), String> {
     let missing = || format!("no filter is called `{}`", wanted.name);
     let description = MachineRegistry::Local.find(&wanted.name).ok_or_else(missing)?;
     let make = description.user.ok_or_else(missing)?;
     let arguments = wanted.arguments(description).with_compiler(MachineRegistry::Local.compiler());
     let arguments = arguments.with_keys(MachineRegistry::Local.keys());
     let filter = make(&arguments).map_err(|mistake| mistake.to_string())?;
-    let (nodes, shape) = assembled(wanted, description, filter, streams);
+    let (nodes, shape) = assemble_space(wanted, description, filter, streams);
     let told = |error: &dyn std::fmt::Display| error.to_string();
     let clock = if wanted.about.drives_clock { Clock::Blocks(0) } else { Clock::Live };
     let space = Space::new(SpaceParts {
         name: "sandbox".to_owned(),
         nodes,
         shape,
-        intakes: vec![pool_unasked(intake_for(MESSAGE_MAX)).map_err(|error| told(&error))?],
-        work: pool_unasked(PoolConfig::default()).map_err(|error| told(&error))?,
+        intakes: vec![
+            create_unlogged_pool(intake_config_for_length(MESSAGE_MAX))
+                .map_err(|error| told(&error))?,
+        ],
+        work: create_unlogged_pool(PoolConfig::default()).map_err(|error| told(&error))?,
         inputs: vec![SpaceInput::Source { node: 0, intake: INTAKE_GENERAL }],
         control: Arc::new(Control::new().map_err(|error| told(&error))?),
         bell: Arc::new(Doorbell::new()),
@@ -203,7 +208,7 @@ fn space(wanted: &FilterSpec, streams: &Streams) -> Result<(Space, u32), String>
     Ok((space, description.state.held_max))
 }
 
-fn assembled(
+fn assemble_space(
     wanted: &FilterSpec,
     description: &'static Description,
     filter: Filter,
@@ -215,7 +220,8 @@ fn assembled(
     let outlet = Outlet { streams: streams.clone(), written: Amount::default() };
     let sink = Operator::Sink(SinkOperator::new(Box::new(outlet)));
     let from = assembly.add_node(Node::new("inlet", 0, source, Counts::default()));
-    let made = Node::new(description.name, FILTER, Operator::Filter(filter), counts(description));
+    let made =
+        Node::new(description.name, FILTER_NODE, Operator::Filter(filter), counts(description));
     let mut made = describe(made, description);
     made.fragments = wanted.about.fragments;
     let at = assembly.add_node(made);
@@ -229,15 +235,16 @@ fn assembled(
 /// Processes blocks until the stream ends, then releases held blocks.
 fn process_blocks(mut space: Space, streams: &Streams, held_max: u32) -> Result<(), String> {
     while space.step() {
-        if streams.reader().record().is_some() {
+        if streams.lock_reader().decode_record().is_some() {
             // All earlier blocks have been processed, and their output has been written.
-            let answered = catch_unwind(AssertUnwindSafe(|| answer(&mut space, streams, held_max)));
+            let answered =
+                catch_unwind(AssertUnwindSafe(|| handle_request(&mut space, streams, held_max)));
             answered.unwrap_or_else(|panic| {
                 Err(failure_message(PathFailure::of_panicked_filter(String::new(), &*panic, None)))
             })?;
             continue;
         }
-        let mut reader = streams.reader();
+        let mut reader = streams.lock_reader();
         if std::mem::take(&mut reader.gave) {
             // Frees their room, so that the path sees its blocks consumed.
             reader.input.release();
@@ -252,17 +259,18 @@ fn process_blocks(mut space: Space, streams: &Streams, held_max: u32) -> Result<
     match remains.failure {
         None => {
             // A final report; nobody may be left to read it.
-            let account = remains.nodes.iter().find(|node| node.planned == FILTER);
-            let _ =
-                account.map(|node| streams.give(&StateRecord::Account(Account::of(node)).encode()));
-            *streams.output() = None;
+            let account = remains.nodes.iter().find(|node| node.planned == FILTER_NODE);
+            let _ = account.map(|node| {
+                streams.write_message(&StateRecord::Account(Account::read(node)).encode())
+            });
+            *streams.lock_output() = None;
             Ok(())
         }
         Some(failure) => Err(failure_message(failure)),
     }
 }
 
-/// Formats the failure as the child's final message.
+/// Formats a failure as the final message of this process.
 fn failure_message(failure: PathFailure) -> String {
     match failure {
         PathFailure { cause: Cause::Panic { message, .. }, .. } => format!("a panic, {message}"),
@@ -270,29 +278,29 @@ fn failure_message(failure: PathFailure) -> String {
     }
 }
 
-/// Handles a request of the path: sends the filter's state, or restores a state. Blocks until the
+/// Handles a request from the path: sends the filter's state, or restores a state. Blocks until the
 /// request is complete.
-fn answer(space: &mut Space, streams: &Streams, held_max: u32) -> Result<(), String> {
+fn handle_request(space: &mut Space, streams: &Streams, held_max: u32) -> Result<(), String> {
     let gone = || "the path is gone".to_owned();
-    let asked = match streams.reader().record() {
+    let asked = match streams.lock_reader().decode_record() {
         Some(Ok(StateRecord::Save)) => true,
         Some(Ok(StateRecord::Session(..) | StateRecord::Known(_))) => false,
         _ => return Err("what is asked cannot be read".to_owned()),
     };
     if asked {
-        let account = space.node(FILTER).map(Account::of).unwrap_or_default();
-        streams.give(&StateRecord::Account(account).encode()).ok_or_else(gone)?;
-        let mut give = |message: &[u8]| streams.give(message);
-        let wake =
-            space.save_sessions(FILTER, &mut |session| state::send_session(&session, &mut give));
+        let account = space.node(FILTER_NODE).map(Account::read).unwrap_or_default();
+        streams.write_message(&StateRecord::Account(account).encode()).ok_or_else(gone)?;
+        let mut give = |message: &[u8]| streams.write_message(message);
+        let wake = space
+            .save_sessions(FILTER_NODE, &mut |session| state::send_session(&session, &mut give));
         let wake = wake.ok_or_else(|| "what it knows is longer than a ring takes".to_owned())?;
-        streams.give(&StateRecord::Known(wake).encode()).ok_or_else(gone)?;
+        streams.write_message(&StateRecord::Known(wake).encode()).ok_or_else(gone)?;
         streams.flush();
         // The state may continue elsewhere, so this filter stops, timers included, until the path
         // resumes it.
-        let mut reader = streams.reader();
+        let mut reader = streams.lock_reader();
         reader.consume();
-        let resume = reader.wait().map(StateRecord::read);
+        let resume = reader.wait_for_message().map(StateRecord::read);
         if resume == Some(Some(Ok(StateRecord::Resume))) {
             reader.consume();
         }
@@ -300,22 +308,25 @@ fn answer(space: &mut Space, streams: &Streams, held_max: u32) -> Result<(), Str
     }
     let mut gathering = StateCollector::new(held_max, u16::MAX);
     loop {
-        let mut reader = streams.reader();
-        let taken = reader.wait().map(|message| gathering.take(message)).ok_or_else(gone)?;
+        let mut reader = streams.lock_reader();
+        let taken = reader
+            .wait_for_message()
+            .map(|message| gathering.add_message(message))
+            .ok_or_else(gone)?;
         reader.consume();
         if taken.map_err(|lie| format!("what it is to know: {lie}"))? {
             break;
         }
     }
-    let saved = gathering.done().unwrap_or_default();
-    space.load_state_of(FILTER, &saved).map_err(|why| format!("what it is to know: {why}"))?;
-    streams.give(&StateRecord::Restored.encode()).ok_or_else(gone)?;
+    let saved = gathering.into_state().unwrap_or_default();
+    space.load_state_of(FILTER_NODE, &saved).map_err(|why| format!("what it is to know: {why}"))?;
+    streams.write_message(&StateRecord::Restored.encode()).ok_or_else(gone)?;
     streams.flush();
     Ok(())
 }
 
-/// Returns `Ok` for the fault of a lost path, which the next read reports, and returns other faults
-/// as errors.
+/// Returns `Ok` for the fault of a lost path, because the next read reports it. Returns other
+/// faults as errors.
 const fn ignore_lost_path(fault: Fault) -> Result<(), Fault> {
     match fault {
         Fault::Abandoned => Ok(()),
@@ -323,7 +334,7 @@ const fn ignore_lost_path(fault: Fault) -> Result<(), Fault> {
     }
 }
 
-/// The source of the filter's space: it emits the blocks that the path sends.
+/// The source of the filter's space, which emits the blocks that the path sends.
 #[derive(Debug)]
 struct Inlet {
     streams: Streams,
@@ -331,14 +342,14 @@ struct Inlet {
 }
 
 impl Source for Inlet {
-    fn give(&mut self, intake: &mut Intake<'_>) -> Result<SourceStatus, Failure> {
+    fn produce(&mut self, intake: &mut Intake<'_>) -> Result<SourceStatus, Failure> {
         let mut gave = false;
-        let mut reader = self.streams.reader();
+        let mut reader = self.streams.lock_reader();
         let cannot = |fault| Failure::new("read", "what the path hands over", fault);
         while intake.room() > 0 {
             let length = match reader.next().map_err(cannot)? {
                 // A message that is no block is for the loop that drives this space.
-                BlockRead::Block(_) if reader.record().is_some() => break,
+                BlockRead::Block(_) if reader.decode_record().is_some() => break,
                 BlockRead::Block(length) => length,
                 BlockRead::Nothing => break,
                 BlockRead::End => return Ok(SourceStatus::End),
@@ -362,7 +373,7 @@ impl Source for Inlet {
     }
 }
 
-/// The sink of the filter's space: it sends the filter's output to the path.
+/// The sink of the filter's space, which sends the filter's output to the path.
 #[derive(Debug)]
 struct Outlet {
     streams: Streams,
@@ -370,8 +381,8 @@ struct Outlet {
 }
 
 impl Sink for Outlet {
-    fn take(&mut self, batch: &Batch<'_>, _now: Time) -> Result<(), Failure> {
-        let mut output = self.streams.output();
+    fn consume(&mut self, batch: &Batch<'_>, _now: Time) -> Result<(), Failure> {
+        let mut output = self.streams.lock_output();
         let Some(output) = output.as_mut() else { return Ok(()) };
         for (_, block) in batch.blocks() {
             let length = message::length_of(&block);
@@ -387,7 +398,7 @@ impl Sink for Outlet {
         Ok(Report::default())
     }
 
-    fn written(&self) -> Option<Amount> {
+    fn amount_written(&self) -> Option<Amount> {
         Some(self.written)
     }
 }

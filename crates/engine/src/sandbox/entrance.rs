@@ -1,8 +1,9 @@
-//! The half of a sandboxed filter that receives its input: a sink over a stream to its process.
+//! The input half of a sandboxed filter: a sink that sends blocks to the filter's process over a
+//! stream.
 //!
-//! In: blocks. Out: whole blocks in a ring that the process can only read. The space waits while
-//! the ring is full, as for any ring, if the process makes progress. Blocks that the process has
-//! not consumed at its end, and later blocks, are dropped.
+//! Blocks are copied into a ring that the process can only read. While the ring is full, the space
+//! waits, provided that the process makes progress. When the process ends, the blocks that it has
+//! not consumed and all later blocks are dropped.
 
 use super::limits::{FILTER_ENDED, TOO_LONG};
 use super::message::{self, MESSAGE_MAX};
@@ -21,7 +22,7 @@ use std::sync::Arc;
 /// The node that sends blocks to the process.
 #[derive(Debug)]
 pub(crate) struct Entrance {
-    /// The stream to the process; `None` once it has ended.
+    /// The stream to the process; `None` after the stream has ended.
     output: Option<Output>,
     supervisor: Arc<Supervisor>,
     process: Arc<Process>,
@@ -29,7 +30,7 @@ pub(crate) struct Entrance {
     ended: Amount,
     long: Amount,
     /// Block messages that the process has not consumed, oldest first: the number of each message,
-    /// and the length of the block in view.
+    /// and the length of the block's view in bytes.
     in_flight: VecDeque<(u64, u32)>,
 }
 
@@ -41,11 +42,11 @@ impl Entrance {
     }
 
     /// Sends one block to the process, or counts it as dropped.
-    fn give(&mut self, block: &Block<'_>) {
+    fn send_block(&mut self, block: &Block<'_>) {
         let length = message::length_of(block);
         if length > MESSAGE_MAX {
             self.long.add(block.length());
-        } else if self.output.is_some() && self.put(block, length) {
+        } else if self.output.is_some() && self.write_block(block, length) {
             self.written.add(block.length());
             let number = self.output.as_ref().map_or(0, |output| output.counts().blocks);
             self.in_flight.push_back((number, block.length()));
@@ -54,16 +55,14 @@ impl Entrance {
         }
     }
 
-    /// Writes a block; blocks the thread until the ring has room. Returns false if the process has
-    /// ended.
-    fn put(&mut self, block: &Block<'_>, length: usize) -> bool {
-        self.put_with(length, false, &mut |room| message::write(block, room))
+    /// Writes a block; blocks until the ring has room. Returns false if the process has ended.
+    fn write_block(&mut self, block: &Block<'_>, length: usize) -> bool {
+        self.write_with(length, false, &mut |room| message::write(block, room))
     }
 
-    /// Writes a message; blocks the thread until the ring has room. `has_room` is true if the
-    /// process has room for its own output, so that it must make progress. Returns false if the
-    /// process has ended.
-    fn put_with(
+    /// Writes a message; blocks until the ring has room. `has_room` is true if the process has room
+    /// for its own output and therefore must make progress. Returns false if the process has ended.
+    fn write_with(
         &mut self,
         length: usize,
         has_room: bool,
@@ -91,8 +90,8 @@ impl Entrance {
         }
     }
 
-    /// Requests the filter's state after all blocks so far. Returns false if there is no room for
-    /// the request; call it again later. Fails with the reason if the process has ended.
+    /// Requests the filter's state as of all blocks sent so far. Returns false if the ring has no
+    /// room for the request; call it again later. Fails with the reason if the process has ended.
     pub(crate) fn request_state(&mut self) -> Result<bool, String> {
         self.request_record(&StateRecord::Save)
     }
@@ -126,11 +125,12 @@ impl Entrance {
         }
     }
 
-    /// Sends the state of another filter, as the first messages. Fails with the reason if the
-    /// process has ended or a message is too long.
+    /// Sends the state of another filter. This must precede all blocks. Fails with the reason if
+    /// the process has ended or a message is too long.
     pub(crate) fn restore(&mut self, saved: &SavedState) -> Result<(), String> {
         self.supervisor.set_owes_reply(true);
-        let told = state::send_state(saved, &mut |message| self.put_whole(message).then_some(()));
+        let told =
+            state::send_state(saved, &mut |message| self.write_message(message).then_some(()));
         match told {
             Some(()) => {
                 self.flush();
@@ -141,11 +141,10 @@ impl Entrance {
         }
     }
 
-    /// Writes a message; blocks the thread until the ring has room. Returns false if the process
-    /// has ended.
-    fn put_whole(&mut self, message: &[u8]) -> bool {
+    /// Writes a message; blocks until the ring has room. Returns false if the process has ended.
+    fn write_message(&mut self, message: &[u8]) -> bool {
         // The process writes nothing until it has the whole state, so it has room.
-        self.put_with(message.len(), true, &mut |room| {
+        self.write_with(message.len(), true, &mut |room| {
             room.copy_from_slice(message);
             message.len()
         })
@@ -158,12 +157,12 @@ impl Entrance {
         self.report_progress();
     }
 
-    /// Returns the number of blocks handed over, less those that were never consumed.
-    pub(crate) const fn handed_over(&self) -> u64 {
+    /// Returns the number of blocks sent to the process, minus those that it never consumed.
+    pub(crate) const fn blocks_sent(&self) -> u64 {
         self.written.blocks
     }
 
-    /// Ends the stream and the process of a filter that continues in another process or thread.
+    /// Ends the stream and the process, because the filter continues in another process or thread.
     pub(crate) fn end_stream(&mut self) {
         // Its state is as of all its input, so nothing is left unconsumed.
         self.in_flight.clear();
@@ -171,20 +170,20 @@ impl Entrance {
         self.end_output();
     }
 
-    /// Ends the stream after a fault.
+    /// Ends the stream because of a fault.
     fn handle_fault(&mut self, fault: Fault) {
         match fault {
             // The process has ended; its exit status has the reason.
             Fault::Abandoned => self.supervisor.wait_briefly(),
             fault => self
                 .supervisor
-                .end(format!("was ended because it lied about what it read: {fault}")),
+                .kill(format!("was ended because it lied about what it read: {fault}")),
         }
         self.end_output();
     }
 
-    /// Reports the progress of the process to the supervisor. Ends a process that claims to have
-    /// consumed more than it was sent.
+    /// Reports the progress of the process to the supervisor. Kills the process if it claims to
+    /// have consumed more messages than it was sent.
     fn report_progress(&mut self) {
         let Some(output) = &self.output else { return };
         let put = output.counts().blocks;
@@ -192,7 +191,7 @@ impl Entrance {
         if taken > put {
             // An impossible position counts no progress.
             self.supervisor
-                .end("was ended because it lied about what it read: more than there was");
+                .kill("was ended because it lied about what it read: more than there was");
             return;
         }
         while self.in_flight.front().is_some_and(|(number, _)| *number <= taken) {
@@ -201,7 +200,7 @@ impl Entrance {
         self.supervisor.note_input(put, taken);
     }
 
-    /// Ends the output, and counts the blocks not yet consumed as dropped.
+    /// Ends the stream, and counts the blocks not yet consumed as dropped.
     fn end_output(&mut self) {
         self.report_progress();
         self.output = None;
@@ -214,9 +213,9 @@ impl Entrance {
 }
 
 impl Sink for Entrance {
-    fn take(&mut self, batch: &Batch<'_>, _now: Time) -> Result<(), Failure> {
+    fn consume(&mut self, batch: &Batch<'_>, _now: Time) -> Result<(), Failure> {
         for (_, block) in batch.blocks() {
-            self.give(&block);
+            self.send_block(&block);
         }
         if self.output.is_some() {
             self.flush();
@@ -224,13 +223,13 @@ impl Sink for Entrance {
         Ok(())
     }
 
-    fn idle(&mut self) -> Result<(), Failure> {
+    fn on_idle(&mut self) -> Result<(), Failure> {
         self.report_progress();
         Ok(())
     }
 
-    /// Blocks until the process has consumed its input or has ended, so that unconsumed blocks can
-    /// be counted.
+    /// Blocks until the process has consumed its input or has ended. Unconsumed blocks can be
+    /// counted then.
     fn finish(&mut self) -> Result<Report, Failure> {
         self.report_progress();
         while !self.in_flight.is_empty() && self.output.is_some() {
@@ -248,11 +247,11 @@ impl Sink for Entrance {
         Ok(Report::default())
     }
 
-    fn written(&self) -> Option<Amount> {
+    fn amount_written(&self) -> Option<Amount> {
         Some(self.written)
     }
 
-    fn dropped(&self) -> Vec<(DropReason, Amount)> {
+    fn drops_by_reason(&self) -> Vec<(DropReason, Amount)> {
         vec![(FILTER_ENDED.into(), self.ended), (TOO_LONG.into(), self.long)]
     }
 

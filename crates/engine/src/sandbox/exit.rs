@@ -1,8 +1,8 @@
-//! The half of a sandboxed filter that delivers its output: a source over a stream from its
-//! process.
+//! The output half of a sandboxed filter: a source that receives blocks from the filter's process
+//! over a stream.
 //!
-//! In: untrusted messages. Out: blocks, each copied first and then checked. An invalid message ends
-//! only the process. The source ends with its stream.
+//! Messages are untrusted: each is copied first and then checked. An invalid message ends the
+//! process, not the path. The source ends when its stream ends.
 
 use super::message::{self, MESSAGE_MAX, MessageDefect};
 use super::state::{Account, StateCollector, StateRecord};
@@ -21,15 +21,15 @@ use std::time::Duration;
 /// The node that receives blocks from the process.
 #[derive(Debug)]
 pub(crate) struct Exit {
-    /// The stream from the process; `None` once it has ended.
+    /// The stream from the process; `None` after the stream has ended.
     input: Option<Input>,
-    /// The latest message, until its block has been copied into a pool.
+    /// The latest message, until its block has been copied to a pool.
     message: Vec<u8>,
     pending: Option<usize>,
-    /// The sources that blocks from the process may name as their origin.
+    /// The sources that a block from the process may have as its origin.
     origins: Origins,
     given: Amount,
-    /// True if the process has been informed that the reader sleeps.
+    /// True if the process has been notified that this reader sleeps.
     asleep: bool,
     /// Number of wake-ups since the last block.
     empty_wakeups: u32,
@@ -43,7 +43,7 @@ pub(crate) struct Exit {
     process: Arc<Process>,
 }
 
-/// Interval of progress checks while the process has no pending work.
+/// Interval between progress checks while the process has no pending work.
 const IDLE_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// Maximum number of consecutive wake-ups without a block.
 const EMPTY_WAKEUPS_MAX: u32 = 10_000;
@@ -84,21 +84,21 @@ impl Exit {
             Some(StateCollector::new(self.description.state.held_max, self.origins.count()));
     }
 
-    /// Returns the filter's state, its reported counters, and the number of its output blocks, once
-    /// all of them have arrived; `None` before. Fails with the reason if the stream has ended.
+    /// Returns the filter's state, its reported counters, and the number of its output blocks, or
+    /// `None` if not all of them have arrived yet. Fails with the reason if the stream has ended.
     pub(crate) fn take_state(&mut self) -> Result<Option<(SavedState, Account, u64)>, String> {
         if self.input.is_none() {
             return Err(self.supervisor.end_reason());
         }
         let known = self.gathering.take_if(|gathering| gathering.is_done());
-        let Some(known) = known.and_then(StateCollector::done) else { return Ok(None) };
+        let Some(known) = known.and_then(StateCollector::into_state) else { return Ok(None) };
         self.supervisor.set_owes_reply(false);
         Ok(Some((known, self.account.clone(), self.given.blocks)))
     }
 
-    /// Blocks until a further message may be available. Waits only briefly if the request could not
-    /// be sent for lack of room (`asked` is false) or if memory for a message is lacking, because
-    /// no notification announces room or memory.
+    /// Blocks until further messages may be available. Waits only briefly if `asked` is false,
+    /// because the request had no room, or if memory for a message is lacking: no notification
+    /// announces room or memory.
     pub(crate) fn wait_for_messages(&self, asked: bool) {
         match &self.input {
             Some(input) if asked && self.asleep => {
@@ -125,7 +125,7 @@ impl Exit {
                         self.supervisor.set_owes_reply(false);
                         return Ok(());
                     }
-                    self.supervisor.end("was ended because it gave something before it was asked");
+                    self.supervisor.kill("was ended because it gave something before it was asked");
                 }
                 Ok(BlockRead::Nothing) => {
                     self.supervisor.check_progress(true);
@@ -144,7 +144,7 @@ impl Exit {
         Err(self.supervisor.end_reason())
     }
 
-    /// Ends the stream and the process of a filter that continues in another process or thread.
+    /// Ends the stream and the process, because the filter continues in another process or thread.
     pub(crate) fn end_stream(&mut self) {
         self.supervisor.release();
         self.release_stream();
@@ -160,7 +160,7 @@ impl Exit {
                 self.account = account;
             }
             (record, Some(gathering)) if gathering.accepts(record.is_some()) => {
-                gathering.take(message)?;
+                gathering.add_message(message)?;
             }
             (Some(_), _) => return Err(MessageDefect::StateRecord),
             (None, _) => return Ok(false),
@@ -169,7 +169,7 @@ impl Exit {
         Ok(true)
     }
 
-    /// Copies the next message, unless an earlier message is pending.
+    /// Copies the next message, unless the previous message is still pending.
     fn next(&mut self) -> Result<BlockRead, Fault> {
         if let Some(length) = self.pending {
             return Ok(BlockRead::Block(length));
@@ -184,32 +184,32 @@ impl Exit {
         Ok(piece)
     }
 
-    /// Withdraws the notice that the reader sleeps, and counts the wake-up.
+    /// Withdraws the notification that this reader sleeps, and counts the wake-up.
     fn withdraw_notice(&mut self) {
         let Some(input) = self.input.as_mut().filter(|_| self.asleep) else { return };
         self.asleep = false;
         self.empty_wakeups += u32::from(input.wake(true));
         if self.empty_wakeups > EMPTY_WAKEUPS_MAX {
-            self.supervisor.end("was ended because it rang without end");
+            self.supervisor.kill("was ended because it rang without end");
         }
     }
 
-    /// Announces that the reader is about to sleep. Returns true if a message has arrived, so that
-    /// it must not sleep.
+    /// Notifies the process that this reader is about to sleep. Returns true if a message has
+    /// arrived in the meantime, so that the reader must not sleep.
     fn announce_sleep(&mut self) -> Result<bool, Fault> {
         let Some(input) = &mut self.input else { return Ok(false) };
         self.asleep = true;
         input.fall_asleep()
     }
 
-    /// Ends the stream after a fault. Kills the process if the process caused the fault.
+    /// Ends the stream because of a fault. Kills the process if it has caused the fault.
     fn handle_fault(&mut self, fault: Fault) -> SourceStatus {
         match fault {
             // The process ended without closing its stream; its exit status has the reason.
             Fault::Abandoned => self.supervisor.wait_briefly(),
             fault => {
                 self.supervisor
-                    .end(format!("was ended because it lied about what it wrote: {fault}"));
+                    .kill(format!("was ended because it lied about what it wrote: {fault}"));
             }
         }
         self.release_stream()
@@ -225,7 +225,7 @@ impl Exit {
 }
 
 impl Source for Exit {
-    fn give(&mut self, intake: &mut Intake<'_>) -> Result<SourceStatus, Failure> {
+    fn produce(&mut self, intake: &mut Intake<'_>) -> Result<SourceStatus, Failure> {
         let mut gave = false;
         self.withdraw_notice();
         while intake.room() > 0 {
@@ -251,7 +251,7 @@ impl Source for Exit {
                 Ok(false) => {}
                 Err(lie) => {
                     self.supervisor
-                        .end(format!("was ended because it lied about its state: {lie}"));
+                        .kill(format!("was ended because it lied about its state: {lie}"));
                     return Ok(self.release_stream());
                 }
             }
@@ -268,7 +268,7 @@ impl Source for Exit {
                     return Ok(if gave { SourceStatus::Blocks } else { wait });
                 }
                 Err(lie) => {
-                    self.supervisor.end(format!("was ended because it lied about a block: {lie}"));
+                    self.supervisor.kill(format!("was ended because it lied about a block: {lie}"));
                     return Ok(self.release_stream());
                 }
             }
@@ -277,7 +277,8 @@ impl Source for Exit {
             return Ok(SourceStatus::Blocks);
         }
         self.supervisor.check_progress(true);
-        let look = if self.supervisor.is_due() { CHECK_INTERVAL } else { IDLE_CHECK_INTERVAL };
+        let look =
+            if self.supervisor.has_pending_work() { CHECK_INTERVAL } else { IDLE_CHECK_INTERVAL };
         let look = u64::try_from(look.as_nanos()).unwrap_or(u64::MAX);
         let until = Some(intake.now.saturating_add(look));
         Ok(SourceStatus::Wait { until, readable: true })

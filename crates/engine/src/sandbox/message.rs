@@ -1,5 +1,4 @@
-//! Messages between a path and a sandboxed filter: first the filter's name and arguments, then
-//! blocks.
+//! Messages from a path to a sandboxed filter: first the filter's name and arguments, then blocks.
 //!
 //! A block is a message of [`endpoint::message`].
 
@@ -21,13 +20,13 @@ pub(crate) struct FilterContext {
     pub(crate) numbers: SessionNumbers,
     /// True if all successors of the filter accept fragments.
     pub(crate) fragments: bool,
-    /// True if the path takes its time from its blocks instead of a clock.
+    /// True if the path's clock follows the timestamps of its blocks.
     pub(crate) drives_clock: bool,
     /// Offset from the monotonic clock to the path's clock, in ns.
     pub(crate) epoch: u64,
 }
 
-/// The filter to run.
+/// Specification of the filter to run: its name, arguments and start parameters.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct FilterSpec {
     pub(super) name: String,

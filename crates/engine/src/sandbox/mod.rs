@@ -7,11 +7,12 @@
 //! space behind ◄─ exit ◄───── stream ◄─ outlet ┘
 //! ```
 //!
-//! Such a filter is placed like a program (`endpoint::process`): one node with two halves, in two
-//! spaces that never wait for each other. Between them and the process there is a stream in each
-//! direction ([`buffer::stream`]), whose reader cannot write to it and checks every position. A
-//! block travels as a whole, with its frame, class, session and marks ([`message`]). A block from
-//! the process is untrusted, and every field is checked before use ([`exit`]).
+//! An untrusted filter is placed like a program (`endpoint::process`): one node with two halves, in
+//! two spaces that never wait for each other. A stream in each direction ([`buffer::stream`])
+//! connects the spaces to the process. The reader of a stream cannot write to it and checks every
+//! position. A message contains a complete block, with its frame, class, session and marks
+//! ([`message`]). A block from the process is untrusted, and every field is checked before use
+//! ([`exit`]).
 //!
 //! The process runs the same program as the path ([`child`]). It creates the filter, gives up all
 //! privileges ([`sys::confine`]), and then reports that it is ready. If the process ends for any
@@ -51,11 +52,12 @@ use sys::descriptor;
 use sys::helper::HelperProcess;
 use sys::steps::{Resource, Steps};
 
-/// Time limit for a process to get its filter ready. The process reads no file but its own program.
+/// Maximum time that a process may take until its filter is ready. The process reads no file except
+/// its own program.
 const START_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Starts a filter in a process of its own. Blocks until it is ready. Fails with the reason if it
-/// does not become ready within [`START_TIMEOUT`].
+/// Starts a filter in a process of its own. Blocks until the filter is ready. Fails with the reason
+/// if this takes longer than [`START_TIMEOUT`].
 pub(crate) fn start(
     used: &Use,
     (about, origins): (FilterContext, &Origins),
@@ -95,7 +97,7 @@ pub(crate) fn start(
         _ => &[],
     };
     if said != READY {
-        let why = match (supervisor::text(said), kept.wait(Duration::from_secs(1))) {
+        let why = match (supervisor::printable_text(said), kept.wait(Duration::from_secs(1))) {
             (Some(said), _) => said,
             (None, Some(ended)) => format!("its process {ended} before it was ready"),
             (None, None) => {
@@ -116,7 +118,7 @@ pub(crate) fn start(
     Ok(StartedProcess { input: Some(input), output: Some(output) })
 }
 
-/// Returns the entrance to the process of a filter; `None` if the node is not an entrance.
+/// Returns the node as the entrance to a filter's process; `None` if it is not an entrance.
 pub(crate) fn entrance_of(node: &mut Node) -> Option<&mut Entrance> {
     match &mut node.operator {
         Operator::Sink(part) => part.sink.as_any()?.downcast_mut(),
@@ -124,7 +126,7 @@ pub(crate) fn entrance_of(node: &mut Node) -> Option<&mut Entrance> {
     }
 }
 
-/// Returns the exit from the process of a filter; `None` if the node is not an exit.
+/// Returns the node as the exit from a filter's process; `None` if it is not an exit.
 pub(crate) fn exit_of(node: &mut Node) -> Option<&mut Exit> {
     match &mut node.operator {
         Operator::Source(part) => part.source.as_any()?.downcast_mut(),

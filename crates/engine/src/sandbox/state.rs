@@ -7,9 +7,9 @@
 //! ```
 //!
 //! The position of the request in the stream determines the point between two blocks at which the
-//! state is saved: the process has processed all earlier blocks, and their output precedes the
-//! state. No further socket or system call is needed, and the progress deadlines for blocks also
-//! apply to these messages. A flag that no block may have marks such a message.
+//! state is saved. By then the process has processed all earlier blocks, and their output precedes
+//! the state. No further socket or system call is needed, and the progress deadlines for blocks
+//! also apply to these messages. A flag that no block may have marks these messages.
 //! docs/book/decisions/0041-untrusted-state.md
 //!
 //! State from a process is untrusted; it is bounded and checked before use ([`StateCollector`]).
@@ -22,37 +22,37 @@ use runtime::space::node::Node;
 use runtime::space::saved::{SavedBlock, SavedSession, SavedState};
 use zerocopy::{FromBytes as _, IntoBytes as _};
 
-/// The flag that marks a message as a record; no block may have it.
+/// The flag that marks a message as a state record. No block may have this flag.
 const RECORD: Flags = Flags(1 << 15);
 /// Maximum size of a filter's state in bytes, without held blocks.
 const STATE_MAX: usize = 256 << 20;
-/// Minimum size charged for a session in bytes, so that the number of empty sessions is bounded
+/// Minimum size charged for each session in bytes, so that the number of empty sessions is bounded
 /// too.
 const SESSION_MIN: usize = 64;
 /// Maximum number of lists of held blocks in a session.
 const LISTS_MAX: u64 = 64;
 
-/// A message that is a state record instead of a block.
+/// A state record: a message that is not a block.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum StateRecord<'m> {
-    /// Requests the state; afterwards the filter pauses until the next message.
+    /// Requests the state. The filter then pauses until the next message.
     Save,
     /// Cancels the request; the filter continues.
     Resume,
-    /// A session: its key, its number of lists of held blocks, its plain data.
+    /// A session: its key, its number of lists of held blocks, and its plain data.
     Session(u64, u64, &'m [u8]),
-    /// Announces a block that the last session holds, by its list and its key in that list. The
+    /// Announces a block that the preceding session holds, by its list and its key in the list. The
     /// block is the next message.
     Held(u32, u32),
     /// The end of the state, with the time of the filter's next timer call, if any.
     Known(Option<u64>),
     /// Confirms that the state is restored.
     Restored,
-    /// Counters of the filter.
+    /// Counters that the filter reports.
     Account(Account),
 }
 
-/// Counters that a sandboxed filter reports, since its start.
+/// Counters that a sandboxed filter reports, counted since its start.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Account {
     /// Blocks that the filter received.
@@ -70,7 +70,7 @@ pub(crate) struct Account {
 
 impl Account {
     /// Reads the counters of a node that runs a filter.
-    pub(super) fn of(node: &Node) -> Self {
+    pub(super) fn read(node: &Node) -> Self {
         let Counts { made, consumed, held, dropped, evicted, no_room, .. } = &node.counts;
         let flow = &node.flow;
         let (taken, given) = (node.total_taken().blocks, flow.routed.blocks);
@@ -95,8 +95,8 @@ impl Account {
     }
 }
 
-/// Record types, one for each variant of [`StateRecord`]. A record has its type in the header field
-/// in which a block has its session.
+/// Type of each [`StateRecord`]. In the message header, the type is in the field that holds the
+/// session of a block.
 const SAVE: u32 = 1;
 const RESUME: u32 = 2;
 const SESSION: u32 = 3;
@@ -106,32 +106,34 @@ const RESTORED: u32 = 6;
 const ACCOUNT: u32 = 7;
 
 impl<'m> StateRecord<'m> {
-    /// Decodes a record; `None` if the message is a block, or would be one if it were valid.
+    /// Decodes a record. Returns `None` if the message is a block, even an invalid one.
     pub(super) fn read(message: &'m [u8]) -> Option<Result<Self, MessageDefect>> {
         let (head, body) = message.split_at_checked(HEAD_BYTES)?;
         let head = Entry::read_from_bytes(head).ok()?;
         if head.context.flags != RECORD {
             return None;
         }
-        Some(Self::of(head.context.session, body).ok_or(MessageDefect::StateRecord))
+        Some(Self::decode(head.context.session, body).ok_or(MessageDefect::StateRecord))
     }
 
-    fn of(kind: u32, mut body: &'m [u8]) -> Option<Self> {
+    fn decode(kind: u32, mut body: &'m [u8]) -> Option<Self> {
         let from = &mut body;
         let read = match kind {
             SAVE => Self::Save,
             RESUME => Self::Resume,
             RESTORED => Self::Restored,
-            SESSION => Self::Session(word(from)?, word(from)?, std::mem::take(from)),
-            HELD => Self::Held(word(from)?.try_into().ok()?, word(from)?.try_into().ok()?),
+            SESSION => Self::Session(read_word(from)?, read_word(from)?, std::mem::take(from)),
+            HELD => {
+                Self::Held(read_word(from)?.try_into().ok()?, read_word(from)?.try_into().ok()?)
+            }
             KNOWN => {
-                let (wakes, at) = (word(from)?, word(from)?);
+                let (wakes, at) = (read_word(from)?, read_word(from)?);
                 Self::Known((wakes == 1).then_some(at))
             }
             ACCOUNT => {
                 let (taken, given, came, became) =
-                    (word(from)?, word(from)?, word(from)?, word(from)?);
-                let (unanswered, counters) = (words(from)?, words(from)?);
+                    (read_word(from)?, read_word(from)?, read_word(from)?, read_word(from)?);
+                let (unanswered, counters) = (read_words(from)?, read_words(from)?);
                 Self::Account(Account { taken, given, came, became, unanswered, counters })
             }
             _ => return None,
@@ -179,7 +181,7 @@ impl<'m> StateRecord<'m> {
     }
 }
 
-fn word(from: &mut &[u8]) -> Option<u64> {
+fn read_word(from: &mut &[u8]) -> Option<u64> {
     let (word, rest) = from.split_first_chunk::<8>()?;
     *from = rest;
     Some(u64::from_le_bytes(*word))
@@ -187,9 +189,9 @@ fn word(from: &mut &[u8]) -> Option<u64> {
 
 /// Decodes a list of at most 256 words, preceded by its length. A filter has at most 255 counters
 /// of a kind.
-fn words(from: &mut &[u8]) -> Option<Vec<u64>> {
-    let count = word(from)?;
-    (count <= 256).then(|| (0..count).map(|_| word(from)).collect()).flatten()
+fn read_words(from: &mut &[u8]) -> Option<Vec<u64>> {
+    let count = read_word(from)?;
+    (count <= 256).then(|| (0..count).map(|_| read_word(from)).collect()).flatten()
 }
 
 /// Sends a filter's state as messages, with a final [`StateRecord::Known`]. Returns `None` if a
@@ -202,7 +204,7 @@ pub(super) fn send_state(
     put(&StateRecord::Known(saved.wake).encode())
 }
 
-/// Sends the messages of one session.
+/// Sends the messages for one session.
 pub(super) fn send_session(
     SavedSession { key, bytes, lists }: &SavedSession,
     put: &mut dyn FnMut(&[u8]) -> Option<()>,
@@ -224,13 +226,13 @@ pub(super) fn send_session(
     Some(())
 }
 
-/// A collector of untrusted filter state, which checks each message.
+/// A collector of the state of an untrusted filter. It checks every message.
 #[derive(Debug)]
 pub(super) struct StateCollector {
     saved: SavedState,
-    /// The list of the next block, and the key of the block in that list.
+    /// The announced block: its list, and its key in that list.
     held: Option<(u32, u32)>,
-    /// Bytes of plain data, number of blocks, and bytes in view so far.
+    /// Totals so far: bytes of plain data, number of blocks, and bytes in the views of blocks.
     so_far: (usize, u32, u64),
     held_max: u32,
     origins: u16,
@@ -245,8 +247,8 @@ impl StateCollector {
         Self { saved, held: None, so_far: (0, 0, 0), held_max, origins, done: false }
     }
 
-    /// Adds the next message. Returns true if it was the last one. Fails if it is invalid.
-    pub(super) fn take(&mut self, message: &[u8]) -> Result<bool, MessageDefect> {
+    /// Adds the next message. Returns true if it was the last one. Fails if the message is invalid.
+    pub(super) fn add_message(&mut self, message: &[u8]) -> Result<bool, MessageDefect> {
         if let Some((list, key)) = self.held.take() {
             let (entry, frame) = message::read(message, self.origins)?;
             let lists = self.saved.sessions.last_mut().map(|session| &mut session.lists);
@@ -288,8 +290,8 @@ impl StateCollector {
         Ok(self.done)
     }
 
-    /// Returns true if a message is valid at this point: a record before the end, or a block that
-    /// was announced.
+    /// Returns true if a message is valid at this point: a record before the end of the state, or a
+    /// block that was announced.
     pub(super) const fn accepts(&self, is_record: bool) -> bool {
         !self.done && (is_record || self.held.is_some())
     }
@@ -299,8 +301,8 @@ impl StateCollector {
         self.done
     }
 
-    /// Returns the state, if complete.
-    pub(super) fn done(self) -> Option<SavedState> {
+    /// Returns the state if it is complete.
+    pub(super) fn into_state(self) -> Option<SavedState> {
         self.done.then_some(self.saved)
     }
 }
@@ -332,11 +334,11 @@ mod tests {
     fn gathered(messages: &[Vec<u8>], held_max: u32) -> Result<Option<SavedState>, MessageDefect> {
         let mut gathering = StateCollector::new(held_max, 1);
         for message in messages {
-            if gathering.take(message)? {
-                return Ok(gathering.done());
+            if gathering.add_message(message)? {
+                return Ok(gathering.into_state());
             }
         }
-        Ok(gathering.done())
+        Ok(gathering.into_state())
     }
 
     #[test]
@@ -393,7 +395,7 @@ mod tests {
         let mut gathering = StateCollector::new(0, 1);
         let long = vec![0; MESSAGE_MAX - HEAD_BYTES - 16];
         let refused = (0..=STATE_MAX / long.len() as usize)
-            .map(|key| gathering.take(&StateRecord::Session(key as u64, 0, &long).encode()))
+            .map(|key| gathering.add_message(&StateRecord::Session(key as u64, 0, &long).encode()))
             .find_map(Result::err);
         assert_eq!(refused, Some(MessageDefect::TooMuch));
     }

@@ -1,8 +1,8 @@
-//! Supervision of a sandbox process: its progress, and its end.
+//! Supervision of a sandbox process: its progress and its exit.
 //!
 //! **Deadlines.** A filter that makes no progress although blocks wait for it is killed: after
 //! [`CPU_NS_MAX`] of its own processor time, or, if it has room for output, after [`STALL_MAX`].
-//! The second limit is so long that a filter is not killed merely because a busy machine gives it
+//! The second limit is long, so that a filter is not killed merely because a busy machine gives it
 //! no processor.
 
 use super::limits::ADDRESS_SPACE_MAX;
@@ -25,39 +25,39 @@ const STALL_MAX: Duration = Duration::from_secs(20);
 /// Time limit for a process to exit after its output has ended.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// The supervisor of a sandbox process, shared by its entrance and its exit.
+/// The supervisor of a sandbox process, which the entrance and the exit share.
 #[derive(Debug)]
 pub(super) struct Supervisor {
     name: &'static str,
     kept: HelperProcess,
     /// The socket on which the process sends its final message.
     words: OwnedFd,
-    /// The reason for which the process was killed, if it was.
+    /// The reason for which the process was killed; unset if it was not killed.
     why: OnceLock<String>,
-    /// The final message of the process, once read.
+    /// The final message of the process; unset until it has been read.
     final_message: OnceLock<Vec<u8>>,
     /// True once the path no longer needs the process.
     released: AtomicBool,
     /// True once the input of the process has ended.
     closed: AtomicBool,
-    /// True while the process owes its state, or the confirmation that a state is restored.
+    /// True while the process owes a reply: its state, or the confirmation that a state is
+    /// restored.
     asked: AtomicBool,
-    /// True once the output of the process has ended regularly.
+    /// True once the output of the process has ended without a fault.
     done: AtomicBool,
     /// Number of messages written to the input ring of the process.
     put: AtomicU64,
     taken: AtomicU64,
     given: AtomicU64,
-    last: Mutex<Last>,
+    last: Mutex<LatestProgress>,
 }
 
 /// The latest progress of the process.
 #[derive(Debug)]
-struct Last {
-    /// Numbers of messages that the process had consumed and produced at the time of its latest
-    /// progress.
+struct LatestProgress {
+    /// Numbers of messages that the process had consumed and produced by its latest progress.
     moved: (u64, u64),
-    /// Processor time that the process had used at that time, in ns.
+    /// Processor time that the process had used by its latest progress, in ns.
     processor_ns: u64,
     /// Time since which the process has had room for output without making progress; `None` if it
     /// lacks room or makes progress.
@@ -66,7 +66,7 @@ struct Last {
 
 impl Supervisor {
     pub(super) fn new(name: &'static str, kept: HelperProcess, words: OwnedFd) -> Self {
-        let last = Last { moved: (0, 0), processor_ns: 0, stalled: None };
+        let last = LatestProgress { moved: (0, 0), processor_ns: 0, stalled: None };
         Self {
             name,
             kept,
@@ -84,8 +84,8 @@ impl Supervisor {
         }
     }
 
-    /// Kills the process. The first reason given is reported.
-    pub(super) fn end(&self, why: impl Into<String>) {
+    /// Kills the process. If this is called more than once, the first reason is reported.
+    pub(super) fn kill(&self, why: impl Into<String>) {
         // Later reasons follow from the first one.
         let _ = self.why.set(why.into());
         self.kept.kill();
@@ -97,22 +97,23 @@ impl Supervisor {
         self.kept.kill();
     }
 
-    /// Returns true if the process has ended or is being killed.
+    /// Returns true if the process has exited or is being killed.
     pub(super) fn is_over(&self) -> bool {
         self.why.get().is_some() || self.kept.ended().is_some()
     }
 
-    /// Waits for [`CHECK_INTERVAL`] / 20, or until the process has ended.
+    /// Waits for [`CHECK_INTERVAL`] / 20, or until the process has exited.
     pub(super) fn wait_briefly(&self) {
         let _ = self.kept.wait(CHECK_INTERVAL / 20);
     }
 
-    /// Records that the input has ended, so that the process must end.
+    /// Records that the input has ended, so that the process must exit soon.
     pub(super) fn close(&self) {
         self.closed.store(true, Ordering::Relaxed);
     }
 
-    /// Records whether the process owes its state, or the confirmation that a state is restored.
+    /// Records if the process owes a reply: its state, or the confirmation that a state is
+    /// restored.
     pub(super) fn set_owes_reply(&self, asks: bool) {
         self.asked.store(asks, Ordering::Relaxed);
     }
@@ -124,7 +125,7 @@ impl Supervisor {
         self.taken.store(taken.min(put), Ordering::Relaxed);
     }
 
-    /// Records the regular end of the process's output.
+    /// Records that the output of the process has ended without a fault.
     pub(super) fn note_output_end(&self) {
         self.done.store(true, Ordering::Relaxed);
     }
@@ -134,8 +135,8 @@ impl Supervisor {
         self.given.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Returns true if the process has pending work: input, a reply that it owes, or its end.
-    pub(super) fn is_due(&self) -> bool {
+    /// Returns true if the process has pending work: input, an owed reply, or its exit.
+    pub(super) fn has_pending_work(&self) -> bool {
         let waits = self.put.load(Ordering::Relaxed) > self.taken.load(Ordering::Relaxed);
         waits || self.closed.load(Ordering::Relaxed) || self.asked.load(Ordering::Relaxed)
     }
@@ -145,16 +146,16 @@ impl Supervisor {
     pub(super) fn check_progress(&self, has_room: bool) {
         let Some(processor_ns) = self.kept.processor_ns() else { return };
         let moved = (self.taken.load(Ordering::Relaxed), self.given.load(Ordering::Relaxed));
-        let mut last = self.last();
-        if moved != last.moved || !self.is_due() {
-            *last = Last { moved, processor_ns, stalled: None };
+        let mut last = self.lock_progress();
+        if moved != last.moved || !self.has_pending_work() {
+            *last = LatestProgress { moved, processor_ns, stalled: None };
             return;
         }
         let busy = processor_ns.saturating_sub(last.processor_ns);
         if busy > CPU_NS_MAX {
             drop(last);
             let seconds = CPU_NS_MAX / 1_000_000_000;
-            self.end(format!("did not get on for {seconds} s of processor time, and was ended"));
+            self.kill(format!("did not get on for {seconds} s of processor time, and was ended"));
             return;
         }
         // A process that sleeps for lack of room is not at fault.
@@ -166,16 +167,18 @@ impl Supervisor {
         if since.elapsed() > STALL_MAX {
             drop(last);
             let seconds = STALL_MAX.as_secs();
-            self.end(format!("slept for {seconds} s although blocks waited for it, and was ended"));
+            self.kill(format!(
+                "slept for {seconds} s although blocks waited for it, and was ended"
+            ));
         }
     }
 
-    fn last(&self) -> MutexGuard<'_, Last> {
+    fn lock_progress(&self) -> MutexGuard<'_, LatestProgress> {
         self.last.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the reason why no more messages come from an ended or ending process. Blocks for at
-    /// most [`EXIT_TIMEOUT`] until it has ended.
+    /// Returns the reason why no more messages arrive from a process that has exited or is exiting.
+    /// Blocks until it has exited, for at most [`EXIT_TIMEOUT`].
     pub(super) fn end_reason(&self) -> String {
         match (self.why.get(), self.kept.wait(EXIT_TIMEOUT)) {
             (Some(why), _) => why.clone(),
@@ -185,7 +188,7 @@ impl Supervisor {
         }
     }
 
-    /// Formats the report of the process's end; `None` if the end was regular.
+    /// Formats the report of the process's exit; `None` if the exit was regular.
     fn end_report(&self, ended: ProcessEnd) -> Option<String> {
         let describe_end = match (self.why.get(), ended) {
             (Some(why), _) => why.clone(),
@@ -218,7 +221,7 @@ impl Supervisor {
                     syscall_name(number).map_or_else(String::new, |name| format!("`{name}`, "));
                 format!("was ended because it asked the kernel for {name}system call {number}")
             }
-            (ended, words) => match (text(words), ended) {
+            (ended, words) => match (printable_text(words), ended) {
                 (Some(said), _) => format!("{ended}: {said}"),
                 // The allocator aborts when memory runs out.
                 (None, ProcessEnd::Signal(6)) => {
@@ -232,7 +235,7 @@ impl Supervisor {
 }
 
 /// Returns the printable text of a process's final message, which is untrusted.
-pub(super) fn text(words: &[u8]) -> Option<String> {
+pub(super) fn printable_text(words: &[u8]) -> Option<String> {
     let said = words.strip_prefix(&[REPORT_TEXT])?;
     Some(Visible(&String::from_utf8_lossy(said)).to_string())
 }
@@ -244,7 +247,7 @@ impl ProcessControl for Supervisor {
 
     fn finish(&self) -> Option<String> {
         let ended = self.kept.wait(EXIT_TIMEOUT).or_else(|| {
-            self.end(format!("did not end for {} s, and was ended", EXIT_TIMEOUT.as_secs()));
+            self.kill(format!("did not end for {} s, and was ended", EXIT_TIMEOUT.as_secs()));
             self.kept.wait(EXIT_TIMEOUT)
         });
         self.end_report(ended.unwrap_or(ProcessEnd::Signal(9)))

@@ -1,7 +1,9 @@
-//! Tests of sandbox processes that lie, hang or die while their filter's state is saved or
-//! restored: the path continues, the change reports the reason, and the ledger balances.
+//! Tests of sandbox processes that misbehave, hang or die while their filter's state is saved or
+//! restored. The path continues, the change reports the reason, and the ledger balances.
 
-use crate::common::{Stop, edit, numbers, paths, run_while, set, wait_for_blocks};
+use crate::common::{
+    Stop, build_paths, edit, edit_losslessly, received_numbers, run_while, wait_for_blocks,
+};
 use engine::change::ChangeError;
 use engine::live::Live;
 use engine::run::{Outcome, StopConditions, run};
@@ -38,7 +40,7 @@ pub(crate) const TESTS: &[(&str, fn())] = &[
 fn run_with_branch<T>(filter: &str, file: &str, act: impl FnOnce(&Live) -> T) -> (T, Outcome) {
     let text =
         format!("generate rate=20000 seq=yes | (({filter} | pcap {file}) + pcap {file}.all)");
-    let paths = paths(&text);
+    let paths = build_paths(&text);
     let live = paths[0].live();
     let (done, outcome) = std::thread::scope(|scope| {
         let run = scope.spawn(|| run(paths, StopConditions::default()).expect("a run"));
@@ -51,16 +53,16 @@ fn run_with_branch<T>(filter: &str, file: &str, act: impl FnOnce(&Live) -> T) ->
     });
     assert_eq!(outcome.ledger.imbalances(), [], "{text}");
     let given = outcome.ledger.sources[0].1.given.blocks;
-    let all = numbers(&format!("{file}.all"));
+    let all = received_numbers(&format!("{file}.all"));
     assert!(all.into_iter().eq(0..given), "{filter}: in the other branch");
     (done, outcome)
 }
 
-/// Asserts that a filter's output is a prefix of its input, and all of it unless the filter was
-/// ended.
+/// Asserts that a filter's output is a prefix of its input, or equals its input unless `ended` is
+/// true.
 fn assert_prefix(outcome: &Outcome, file: &str, ended: bool) {
     let given = outcome.ledger.sources[0].1.given.blocks;
-    let came = numbers(file);
+    let came = received_numbers(file);
     assert!(came.iter().copied().eq(0..came.len() as u64), "{file}: in order, each once");
     assert!(came.len() as u64 <= given && (ended || came.len() as u64 == given), "{file}");
 }
@@ -133,19 +135,19 @@ fn v18_rejected_state_leaves_the_old_filter_running() {
     assert_prefix(&outcome, "away", false);
 }
 
-/// A false number of blocks in valid form is accepted by the restored filter, which panics. Its
-/// path ends with that message; another path in this process continues.
+/// A false number of blocks in a valid form is accepted by the restored filter, which then panics.
+/// The path ends with that message, and another path in this process continues.
 fn v18_false_state_fails_its_own_path_alone() {
     let ((), run_with_branch) =
         run_while("generate rate=20000 seq=yes | count | pcap sane", |sane| {
             let paths =
-                paths("generate rate=20000 seq=yes | liar false untrusted=yes | pcap spoilt");
+                build_paths("generate rate=20000 seq=yes | liar false untrusted=yes | pcap spoilt");
             let live = paths[0].live();
             let outcome = std::thread::scope(|scope| {
                 let run = scope.spawn(|| run(paths, StopConditions::default()).expect("a run"));
                 let stop = Stop(&live);
                 wait_for_blocks(&live, 500);
-                set(&live, "move liar process");
+                edit_losslessly(&live, "move liar process");
                 let outcome = run.join().expect("a run");
                 drop(stop);
                 outcome
@@ -184,8 +186,8 @@ fn kill(process: u32) {
     assert!(kill.is_ok());
 }
 
-/// Kills a process while a change waits for it: the old process, which sleeps instead of saving its
-/// state, or the new one, which sleeps instead of restoring it.
+/// Kills a process for which a change waits: either the old process, which sleeps instead of saving
+/// its state, or the new process, which sleeps instead of restoring the state.
 fn v18_process_killed_at_each_step_refuses_the_change() {
     for (lie, new, move_to) in [
         ("sleep", false, "upgrade liar"),
@@ -204,7 +206,7 @@ fn v18_process_killed_at_each_step_refuses_the_change() {
                 // Once the path stops, the process has been asked for its state and sleeps.
                 let (mut last, mut since) = (0, Instant::now());
                 until("it stands still", || {
-                    let came = numbers(&format!("{file}.all")).len();
+                    let came = received_numbers(&format!("{file}.all")).len();
                     if came != last {
                         (last, since) = (came, Instant::now());
                     }
@@ -222,8 +224,8 @@ fn v18_process_killed_at_each_step_refuses_the_change() {
     }
 }
 
-/// Kills a process at many moments of a change. The change succeeds or is refused, and the output
-/// stays in order.
+/// Kills a process at many different moments of a change. The change either succeeds or is refused,
+/// and the output stays in order.
 fn v18_process_killed_at_any_time_keeps_blocks_in_order() {
     for round in 0..24u32 {
         let (line, words) = match round % 3 {
@@ -265,7 +267,7 @@ fn v18_process_killed_at_any_time_keeps_blocks_in_order() {
 /// A request with an untrusted filter between trusted filters.
 const LINE: &str = "inspect | liar none untrusted=yes | ipproto |all inspect";
 
-/// Changes beside an untrusted filter do not restart its process.
+/// Checks that changes of other filters do not restart the process of an untrusted filter.
 fn v18_sandbox_process_survives_changes_beside_it() {
     let ((), outcome) = run_with_branch(LINE, "stays", |live| {
         let before = sandbox_processes();
@@ -278,7 +280,7 @@ fn v18_sandbox_process_survives_changes_beside_it() {
             "remove ip",
             "replace ipproto with dport",
         ] {
-            set(live, words);
+            edit_losslessly(live, words);
             wait_for_blocks(live, 100);
             assert_eq!(sandbox_processes(), before, "{words}");
         }

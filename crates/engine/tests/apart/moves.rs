@@ -1,10 +1,10 @@
 //! Tests of filters with open connections that move into sandboxes, out of them, and from one to
 //! another.
 
-use crate::common::{TIME_LIMIT, numbers, run_while, set, wait_for_blocks};
+use crate::common::{TIME_LIMIT, edit_losslessly, received_numbers, run_while, wait_for_blocks};
 use crate::hostile::refusal;
-use crate::record::{Folder, recorded, replayed};
-use crate::script::{CONNECTIONS, OutputBlock, assert_sessions, held, run_with_act};
+use crate::record::{Folder, record_run, replay_run};
+use crate::script::{CONNECTIONS, OutputBlock, assert_sessions, blocks_held, run_with_act};
 use engine::build::Settings;
 use engine::change::change;
 use engine::digest::differences;
@@ -44,7 +44,7 @@ pub(crate) const TESTS: &[(&str, fn())] = &[
     ),
 ];
 
-/// Returns the output of an undisturbed run.
+/// Returns the output of a run without changes.
 fn undisturbed_output() -> &'static [OutputBlock] {
     static OUT: OnceLock<Vec<OutputBlock>> = OnceLock::new();
     OUT.get_or_init(|| {
@@ -57,8 +57,8 @@ fn undisturbed_output() -> &'static [OutputBlock] {
     })
 }
 
-/// Asserts that `act`, called while this request is in the middle of all messages, leaves the
-/// output unchanged.
+/// Asserts that `act` leaves the output of this request unchanged. `act` is called while every
+/// message is half complete.
 fn assert_output_unchanged(line: &str, act: impl FnOnce(&Live)) -> Outcome {
     let (out, outcome) = run_with_act((line, "tcp"), CONNECTIONS, act);
     assert!(outcome.failures.is_empty(), "{:?}", outcome.failures);
@@ -67,43 +67,44 @@ fn assert_output_unchanged(line: &str, act: impl FnOnce(&Live)) -> Outcome {
     outcome
 }
 
-/// Asserts that `tcp` holds its blocks in a thread of this process, or, with `home` false, in a
+/// Asserts that `tcp` holds its blocks in a thread of this process if `home` is true, or else in a
 /// sandbox.
 fn assert_tcp_location(live: &Live, home: bool) {
-    assert_eq!(held(live), if home { u64::from(CONNECTIONS) } else { 0 });
+    assert_eq!(blocks_held(live), if home { u64::from(CONNECTIONS) } else { 0 });
 }
 
 fn v18_tcp_and_http_upgrade_within_their_sandboxes() {
     assert_output_unchanged("generate | tcp untrusted=yes | http | pcap x", |live| {
-        set(live, "upgrade tcp");
-        set(live, "arg tcp gap=9s");
+        edit_losslessly(live, "upgrade tcp");
+        edit_losslessly(live, "arg tcp gap=9s");
         assert!(live.request_text().is_some_and(|text| text.contains("gap=9s")));
-        set(live, "upgrade tcp");
+        edit_losslessly(live, "upgrade tcp");
         assert_tcp_location(live, false);
     });
     assert_output_unchanged("generate | tcp untrusted=yes | http untrusted=yes | pcap x", |live| {
-        set(live, "upgrade http");
-        set(live, "upgrade tcp");
+        edit_losslessly(live, "upgrade http");
+        edit_losslessly(live, "upgrade tcp");
     });
 }
 
 fn v18_tcp_and_http_move_into_and_out_of_sandboxes() {
     assert_output_unchanged("generate | tcp | http | pcap x", |live| {
         assert_tcp_location(live, true);
-        set(live, "move tcp sandbox");
+        edit_losslessly(live, "move tcp sandbox");
         assert_tcp_location(live, false);
-        set(live, "upgrade tcp");
-        set(live, "move tcp process");
+        edit_losslessly(live, "upgrade tcp");
+        edit_losslessly(live, "move tcp process");
         assert_tcp_location(live, true);
-        set(live, "move tcp sandbox");
-        set(live, "move http sandbox");
-        set(live, "move tcp process");
+        edit_losslessly(live, "move tcp sandbox");
+        edit_losslessly(live, "move http sandbox");
+        edit_losslessly(live, "move tcp process");
         assert_tcp_location(live, true);
     });
 }
 
-/// Every filter of the catalog with movable state is upgraded in its process in the middle of the
-/// messages, then moved out of it and back; its output equals that of an undisturbed filter.
+/// Upgrades every filter of the catalog with movable state in its process while messages are half
+/// complete, then moves it out of the process and back. Its output equals that of a run without
+/// changes.
 fn v18_every_stateful_filter_keeps_its_output_when_moved() {
     const CONNECTIONS_FEW: u32 = 200;
     let keeps = |d: &&&'static Description| {
@@ -132,9 +133,9 @@ fn v18_every_stateful_filter_keeps_its_output_when_moved() {
         let (home, _) = run_with_act((&line(first, ""), node), CONNECTIONS_FEW, |_| ());
         let (moved, outcome) =
             run_with_act((&line(first, " untrusted=yes"), node), CONNECTIONS_FEW, |live| {
-                set(live, &format!("upgrade {name}"));
-                set(live, &format!("move {name} process"));
-                set(live, &format!("move {name} sandbox"));
+                edit_losslessly(live, &format!("upgrade {name}"));
+                edit_losslessly(live, &format!("move {name} process"));
+                edit_losslessly(live, &format!("move {name} sandbox"));
             });
         assert!(outcome.failures.is_empty(), "{name}: {:?}", outcome.failures);
         assert!(home == moved, "{name}: {} blocks and {}", home.len(), moved.len());
@@ -143,13 +144,13 @@ fn v18_every_stateful_filter_keeps_its_output_when_moved() {
     assert!(told > 8, "{told} filters keep something that can move");
 }
 
-/// A recording never contains the state of a process, so changes that would save it are refused,
-/// and the recording has the original line alone.
+/// A recording never contains the state of a process. Changes that would save such state are
+/// therefore refused, and the recording contains only the original request.
 fn v10_v18_recorded_sandboxed_filter_refuses_changes() {
     let folder = Folder::new("apart");
     let (record, live, again) = (folder.0.join("r"), folder.0.join("live"), folder.0.join("again"));
     let text = "generate rate=20000 seq=yes | dport untrusted=yes |all inspect | discard";
-    let (_, said) = recorded(text, Settings::default(), (&record, &live, 1 << 28), |live| {
+    let (_, said) = record_run(text, Settings::default(), (&record, &live, 1 << 28), |live| {
         wait_for_blocks(live, 100);
         for words in ["upgrade dport", "move dport process", "move dport thread1"] {
             let why = refusal(live, words);
@@ -169,12 +170,12 @@ fn v10_v18_recorded_sandboxed_filter_refuses_changes() {
         (read.whole, read.changes),
         (Completeness::Whole { told: said.clone() }, Vec::new())
     );
-    let (_, now, short) = replayed(&record, &again);
+    let (_, now, short) = replay_run(&record, &again);
     assert_eq!((differences(&said, &now), short), (Vec::new(), false));
 }
 
-/// The origins of blocks from a process are checked against the current sources, even if the
-/// process was started before a source was added.
+/// Blocks from a process are checked against the current sources, even if the process was started
+/// before one of the sources was added.
 fn v3_v18_sandboxed_filter_may_emit_blocks_of_a_new_source() {
     let source = |name: &str| format!("generate --name={name} rate=5000 seq=yes");
     let behind = "udp untrusted=yes | inspect@thread1 | pcap@thread1 later";
@@ -187,5 +188,5 @@ fn v3_v18_sandboxed_filter_may_emit_blocks_of_a_new_source() {
         until("blocks of the new one", || came() > 100);
     });
     let given: u64 = outcome.ledger.sources.iter().map(|(_, seen)| seen.given.blocks).sum();
-    assert_eq!(numbers("later").len() as u64, given);
+    assert_eq!(received_numbers("later").len() as u64, given);
 }

@@ -1,6 +1,6 @@
 //! Tests of automatic replicas: a path adds them to filters, and removes them again.
 
-use crate::common::{Stop, given, numbers, settings};
+use crate::common::{Stop, blocks_given, received_numbers, test_settings};
 use engine::build::{PathOptions, build_with};
 use engine::kernel::point::Points;
 use engine::live::Live;
@@ -10,7 +10,7 @@ use engine::run::{Outcome, StopConditions, run};
 use pipeline::plan::{Costs, Machine, MovePeriod, plan};
 use std::sync::Arc;
 
-/// Runs a line that adapts until `holds` returns true, then stops it. Asserts that its ledger
+/// Runs a request that adapts until `holds` returns true, then stops it. Asserts that its ledger
 /// balances.
 fn run_adapting(text: &str, what: &str, holds: impl Fn(&Live) -> bool) -> Outcome {
     let (graph, mistakes) = pipeline::read(text, &MachineRegistry::Local);
@@ -31,7 +31,7 @@ fn run_adapting(text: &str, what: &str, holds: impl Fn(&Live) -> bool) -> Outcom
         rate_policy,
     }));
     let extras = PathOptions { adapt, ..PathOptions::default() };
-    let paths = build_with(&plan, settings(), &Points::default(), &extras).expect("spaces");
+    let paths = build_with(&plan, test_settings(), &Points::default(), &extras).expect("spaces");
     let live = paths[0].live();
     live.set_request_text(text);
     let outcome = std::thread::scope(|scope| {
@@ -47,8 +47,8 @@ fn run_adapting(text: &str, what: &str, holds: impl Fn(&Live) -> bool) -> Outcom
     outcome
 }
 
-/// Asserts that no change lost, duplicated or reordered a block; returns the number of changes of
-/// this kind.
+/// Asserts that no automatic change lost, duplicated or reordered a block. Returns the number of
+/// changes of the kind `how`.
 fn assert_lossless_changes(outcome: &Outcome, how: &str) -> usize {
     let switches = outcome.adapted.iter().filter(|told| told.contains("switched at block"));
     for told in switches.clone() {
@@ -64,7 +64,10 @@ fn n1_v13_expensive_filter_is_replicated_once_measured() {
     let copied = |live: &Live| !live.adapted().is_empty();
     let outcome = run_adapting(text, "copies", copied);
     assert!(assert_lossless_changes(&outcome, "copies: `") > 0, "{:?}", outcome.adapted);
-    assert!(numbers("dear").into_iter().eq(0..given(&outcome)), "each once, in order");
+    assert!(
+        received_numbers("dear").into_iter().eq(0..blocks_given(&outcome)),
+        "each once, in order"
+    );
 }
 
 #[test]
@@ -77,5 +80,8 @@ fn n1_v13_idle_replicas_are_removed() {
     // On an overloaded machine a thread may seem never to sleep.
     let back = assert_lossless_changes(&outcome, "one copy again: ");
     assert!(back == shared || back + 1 == shared, "{:?}", outcome.adapted);
-    assert!(numbers("little").into_iter().eq(0..given(&outcome)), "each once, in order");
+    assert!(
+        received_numbers("little").into_iter().eq(0..blocks_given(&outcome)),
+        "each once, in order"
+    );
 }

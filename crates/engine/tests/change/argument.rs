@@ -1,14 +1,16 @@
 //! Tests of arguments that are set in running filters: the state stays, and the position of the
 //! change divides the blocks exactly.
 
-use crate::common::{TIME_LIMIT, edit, given, numbers, run_while, set, wait_for_blocks};
-use crate::script::{CONNECTIONS, OutputBlock, held, run_with_act};
+use crate::common::{
+    TIME_LIMIT, blocks_given, edit, edit_losslessly, received_numbers, run_while, wait_for_blocks,
+};
+use crate::script::{CONNECTIONS, OutputBlock, blocks_held, run_with_act};
 use engine::change::{SwitchReport, change};
 use pipeline::edit::Edit;
 use pipeline::plan::Machine;
 
-/// Returns the numbers that pass `sample` when its value changes at the given blocks.
-fn sampled(values: &[(u64, u64)], end: u64) -> Vec<u64> {
+/// Returns the frame numbers that pass `sample` if its value changes at the given blocks.
+fn sampled_numbers(values: &[(u64, u64)], end: u64) -> Vec<u64> {
     let current = |number: &u64| values.iter().rev().find(|(from, _)| from <= number);
     let every = |number: u64| current(&number).expect("the first value is from 0 on").1;
     (0..end).filter(|number| number.is_multiple_of(every(*number))).collect()
@@ -22,7 +24,7 @@ fn v3_set_argument_divides_the_blocks_and_keeps_the_count() {
             let mut values = vec![(0, 3)];
             for every in [5, 2, 7] {
                 wait_for_blocks(live, 200);
-                let switched = set(live, &format!("arg sample every={every}"));
+                let switched = edit_losslessly(live, &format!("arg sample every={every}"));
                 assert_eq!(
                     switched.text,
                     text.replace("0 3", "0 {}")
@@ -36,7 +38,11 @@ fn v3_set_argument_divides_the_blocks_and_keeps_the_count() {
             values
         });
         assert!(values.is_sorted() && values[1].0 >= 200, "{values:?}");
-        assert_eq!(numbers(file), sampled(&values, given(&outcome)), "{values:?}");
+        assert_eq!(
+            received_numbers(file),
+            sampled_numbers(&values, blocks_given(&outcome)),
+            "{values:?}"
+        );
     }
 }
 
@@ -59,7 +65,11 @@ fn v3_whole_line_sets_arguments_and_keeps_the_state() {
         wait_for_blocks(live, 200);
         values
     });
-    assert_eq!(numbers("whole-set"), sampled(&values, given(&outcome)), "{values:?}");
+    assert_eq!(
+        received_numbers("whole-set"),
+        sampled_numbers(&values, blocks_given(&outcome)),
+        "{values:?}"
+    );
 }
 
 #[test]
@@ -99,7 +109,7 @@ fn v3_refused_argument_leaves_everything_as_it_was() {
         }
         wait_for_blocks(live, 200);
     });
-    assert_eq!(numbers("refused-set"), sampled(&[(0, 3)], given(&outcome)));
+    assert_eq!(received_numbers("refused-set"), sampled_numbers(&[(0, 3)], blocks_given(&outcome)));
 }
 
 #[test]
@@ -108,8 +118,8 @@ fn v3_set_tcp_keeps_connections_and_held_blocks() {
     let (undisturbed, _) = run_with_act(line, CONNECTIONS, |_| {});
     let (set_amid, outcome) = run_with_act(line, CONNECTIONS, |live| {
         for words in ["arg tcp gap=5s timeout=1h", "arg tcp held=1M", "arg tcp gap=2s"] {
-            set(live, words);
-            assert_eq!(held(live), u64::from(CONNECTIONS), "{words}");
+            edit_losslessly(live, words);
+            assert_eq!(blocks_held(live), u64::from(CONNECTIONS), "{words}");
         }
         let text = live.request_text().expect("a text");
         assert_eq!(text, "generate | tcp gap=2s timeout=1h held=1M | http | pcap x");
@@ -129,7 +139,7 @@ fn v3_set_argument_reaches_all_replicas_and_their_sessions() {
         assert!(replicas.iter().any(|copied| copied.spaces.len() == 2 && copied.nodes.len() == 2));
         let why = edit(live, "upgrade regex").expect_err("they have sessions").to_string();
         assert!(why.contains("copies that keep sessions of their own"), "{why}");
-        set(live, "arg regex keep=yes");
+        edit_losslessly(live, "arg regex keep=yes");
         assert_eq!(live.plan().expect("a plan").replicas.len(), replicas.len());
     });
     assert!(outcome.failures.is_empty(), "{:?}", outcome.failures);

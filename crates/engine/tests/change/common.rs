@@ -1,4 +1,4 @@
-//! Fixtures for the tests of changes: sinks that store their input, and edits that must not lose,
+//! Fixtures for tests of changes: sinks that store their input, and edits that must not lose,
 //! duplicate or reorder a block.
 
 use endpoint::{Failure, Sink, SinkEntry};
@@ -14,25 +14,26 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// A time limit that no machine reaches.
+/// A time limit so long that no test reaches it.
 pub(crate) const TIME_LIMIT: Duration = Duration::from_secs(60);
 
-/// The number in each block that a sink has received, and the class of the block.
+/// The blocks that a sink has received, as pairs of the number in the block and the class of the
+/// block.
 pub(crate) type SinkBlocks = Arc<Mutex<Vec<(u64, u32)>>>;
 
 /// The blocks that the sinks of all tests have received, by file name.
-static TAKEN: Mutex<Option<HashMap<String, SinkBlocks>>> = Mutex::new(None);
+static SINK_BLOCKS: Mutex<Option<HashMap<String, SinkBlocks>>> = Mutex::new(None);
 
-pub(crate) fn taken(file: &str) -> SinkBlocks {
-    let mut all = TAKEN.lock().expect("no panic");
+pub(crate) fn sink_blocks(file: &str) -> SinkBlocks {
+    let mut all = SINK_BLOCKS.lock().expect("no panic");
     Arc::clone(all.get_or_insert_default().entry(file.to_owned()).or_default())
 }
 
 /// A stand-in for `pcap` that stores the numbers and classes of generated frames.
-struct Numbers(SinkBlocks);
+struct NumberSink(SinkBlocks);
 
-impl Sink for Numbers {
-    fn take(&mut self, batch: &Batch<'_>, _: Time) -> Result<(), Failure> {
+impl Sink for NumberSink {
+    fn consume(&mut self, batch: &Batch<'_>, _: Time) -> Result<(), Failure> {
         let number = |frame: &[u8]| u64::from_be_bytes(frame[42..50].try_into().expect("eight"));
         let blocks = batch.blocks().map(|(_, block)| (number(block.frame), block.pointer.class.0));
         self.0.lock().expect("no panic").extend(blocks);
@@ -44,21 +45,21 @@ impl Sink for Numbers {
     }
 }
 
-pub(crate) fn settings() -> Settings {
+pub(crate) fn test_settings() -> Settings {
     let description = endpoint::catalog::sink("pcap").expect("it is there").description;
     let entry = SinkEntry::new(description, |opening| {
         let file = opening.arguments.text("file").unwrap_or_default();
-        Ok(Box::new(Numbers(taken(file))))
+        Ok(Box::new(NumberSink(sink_blocks(file))))
     });
     Settings { sinks: Box::leak(Box::new([entry])), ..Settings::default() }
 }
 
-pub(crate) fn paths(text: &str) -> Vec<BuiltPath> {
-    paths_with(text, settings())
+pub(crate) fn build_paths(text: &str) -> Vec<BuiltPath> {
+    build_paths_with(text, test_settings())
 }
 
 /// Builds the paths of a line with the sinks of these settings.
-pub(crate) fn paths_with(text: &str, settings: Settings) -> Vec<BuiltPath> {
+pub(crate) fn build_paths_with(text: &str, settings: Settings) -> Vec<BuiltPath> {
     let (graph, mistakes) = pipeline::read(text, &MachineRegistry::Local);
     assert!(mistakes.is_empty(), "{}", pipeline::render(text, &mistakes, false));
     let plan = plan(graph, &MachineRegistry::Local, &Machine::example()).expect("a plan");
@@ -67,7 +68,7 @@ pub(crate) fn paths_with(text: &str, settings: Settings) -> Vec<BuiltPath> {
     paths
 }
 
-/// A guard that stops a path, also when a test fails.
+/// A guard that stops a path when it is dropped, even if a test fails.
 pub(crate) struct Stop<'l>(pub(crate) &'l Live);
 
 impl Drop for Stop<'_> {
@@ -76,9 +77,9 @@ impl Drop for Stop<'_> {
     }
 }
 
-/// Runs a line during a call of `act`, then stops it. Asserts that its ledger balances.
+/// Runs a request while `act` runs, then stops it. Asserts that its ledger balances.
 pub(crate) fn run_while<T>(text: &str, act: impl FnOnce(&Live) -> T) -> (T, Outcome) {
-    let paths = paths(text);
+    let paths = build_paths(text);
     let live = paths[0].live();
     let (done, outcome) = std::thread::scope(|scope| {
         let run = scope.spawn(|| run(paths, StopConditions::default()).expect("a run"));
@@ -98,7 +99,7 @@ pub(crate) fn edit(live: &Live, words: &str) -> Result<SwitchReport, ChangeError
 }
 
 /// Makes an edit. Asserts that it loses, duplicates and reorders no block.
-pub(crate) fn set(live: &Live, words: &str) -> SwitchReport {
+pub(crate) fn edit_losslessly(live: &Live, words: &str) -> SwitchReport {
     let switched = edit(live, words).unwrap_or_else(|why| panic!("{words}: {why}"));
     let SwitchReport { lost, duplicated, reordered, draining, .. } = switched;
     assert_eq!((lost, duplicated, reordered, draining), (0, 0, 0, 0), "{words}: {switched}");
@@ -115,11 +116,11 @@ pub(crate) fn wait_for_blocks(live: &Live, more: u64) {
     }
 }
 
-pub(crate) fn given(outcome: &Outcome) -> u64 {
+pub(crate) fn blocks_given(outcome: &Outcome) -> u64 {
     outcome.ledger.sources[0].1.given.blocks
 }
 
 /// Returns the numbers of all blocks that a sink has received.
-pub(crate) fn numbers(file: &str) -> Vec<u64> {
-    taken(file).lock().expect("no panic").iter().map(|(number, _)| *number).collect()
+pub(crate) fn received_numbers(file: &str) -> Vec<u64> {
+    sink_blocks(file).lock().expect("no panic").iter().map(|(number, _)| *number).collect()
 }

@@ -1,13 +1,15 @@
 //! Tests of replicas that are added and removed while a path runs.
 
-use crate::common::{TIME_LIMIT, edit, given, numbers, run_while, set, wait_for_blocks};
+use crate::common::{
+    TIME_LIMIT, blocks_given, edit, edit_losslessly, received_numbers, run_while, wait_for_blocks,
+};
 use engine::change::{SwitchReport, reshape};
 use engine::live::Live;
 use pipeline::plan::{Costs, FilterCost, Machine};
 
-/// Returns a machine with this many processors, on which a filter costs enough to be replicated
-/// over all of them.
-fn machine(processors: usize) -> Machine {
+/// Returns a machine with this many processors, on which a filter is so expensive that it is
+/// replicated over all of them.
+fn costly_machine(processors: usize) -> Machine {
     let mut costs = Costs::default();
     for filter in ["match", "compress"] {
         let filter = filter.to_owned();
@@ -16,10 +18,10 @@ fn machine(processors: usize) -> Machine {
     Machine { processors, costs, ..Machine::example() }
 }
 
-/// Replicates filters for this many processors, or removes the replicas if the number is one.
+/// Replicates filters for this many processors, or removes the replicas if `processors` is 1.
 /// Asserts that no block is lost, duplicated or reordered.
 fn replicate_for(live: &Live, processors: usize) -> SwitchReport {
-    let switched = reshape(live, (&[], processors > 1), &machine(processors), TIME_LIMIT);
+    let switched = reshape(live, (&[], processors > 1), &costly_machine(processors), TIME_LIMIT);
     let switched = switched.unwrap_or_else(|why| panic!("{processors}: {why}"));
     assert_eq!(
         (switched.lost, switched.duplicated, switched.reordered),
@@ -29,7 +31,7 @@ fn replicate_for(live: &Live, processors: usize) -> SwitchReport {
     switched
 }
 
-fn copies(live: &Live) -> usize {
+fn replica_count(live: &Live) -> usize {
     live.plan().expect("a plan").replicas.iter().map(|copied| copied.spaces.len()).sum()
 }
 
@@ -43,7 +45,7 @@ fn n1_v13_replicas_are_added_and_removed_under_load() {
             wait_for_blocks(live, 200);
             replicate_for(live, processors);
             let wanted = if processors == 1 { 0 } else { processors };
-            assert_eq!(copies(live), wanted);
+            assert_eq!(replica_count(live), wanted);
             assert_eq!(
                 live.request_text().as_deref(),
                 Some(text),
@@ -54,10 +56,13 @@ fn n1_v13_replicas_are_added_and_removed_under_load() {
         replicate_for(live, 2);
         wait_for_blocks(live, 200);
     });
-    assert!(numbers("copies").into_iter().eq(0..given(&outcome)), "each once, in order");
+    assert!(
+        received_numbers("copies").into_iter().eq(0..blocks_given(&outcome)),
+        "each once, in order"
+    );
     let lines = outcome.ledger.filters.iter().filter(|node| node.name == "match");
     let taken: Vec<u64> = lines.map(|node| node.taken.blocks).collect();
-    assert_eq!(taken, [given(&outcome)], "one line, whichever copy it was");
+    assert_eq!(taken, [blocks_given(&outcome)], "one line, whichever copy it was");
 }
 
 #[test]
@@ -68,21 +73,24 @@ fn n1_v13_request_with_replicas_is_edited() {
         wait_for_blocks(live, 200);
         replicate_for(live, 2);
         wait_for_blocks(live, 200);
-        set(live, "insert dport before match");
-        assert_eq!(copies(live), 0, "they go, and come again when it pays");
+        edit_losslessly(live, "insert dport before match");
+        assert_eq!(replica_count(live), 0, "they go, and come again when it pays");
         wait_for_blocks(live, 200);
         replicate_for(live, 2);
-        assert_eq!(copies(live), 2);
+        assert_eq!(replica_count(live), 2);
         wait_for_blocks(live, 200);
-        set(live, "remove match");
+        edit_losslessly(live, "remove match");
         wait_for_blocks(live, 200);
-        assert_eq!(copies(live), 0);
-        let why =
-            reshape(live, (&[], true), &machine(2), TIME_LIMIT).expect_err("nothing costs much");
+        assert_eq!(replica_count(live), 0);
+        let why = reshape(live, (&[], true), &costly_machine(2), TIME_LIMIT)
+            .expect_err("nothing costs much");
         assert!(why.to_string().contains("worth a copy"), "{why}");
         assert!(edit(live, "remove match").is_err());
     });
-    assert!(numbers("edited").into_iter().eq(0..given(&outcome)), "each once, in order");
+    assert!(
+        received_numbers("edited").into_iter().eq(0..blocks_given(&outcome)),
+        "each once, in order"
+    );
 }
 
 /// Returns the lists of processors on which the threads of this name may run.
@@ -98,7 +106,7 @@ fn allowed_processors(name: &str) -> Vec<Vec<usize>> {
     tasks.filter_map(Result::ok).filter_map(place).collect()
 }
 
-/// Expands a range such as `2-4` to its numbers.
+/// Expands a range such as `2-4` to the numbers in it.
 fn expand_range(range: &str) -> Vec<usize> {
     let (low, high) = range.split_once('-').unwrap_or((range, range));
     let number = |text: &str| text.parse().expect("a number");
@@ -132,5 +140,8 @@ fn j4_n1_added_replicas_are_pinned_to_one_processor_each() {
             testkit::until("the only copy runs anywhere again", anywhere);
         }
     });
-    assert!(numbers("places").into_iter().eq(0..given(&outcome)), "each once, in order");
+    assert!(
+        received_numbers("places").into_iter().eq(0..blocks_given(&outcome)),
+        "each once, in order"
+    );
 }

@@ -1,5 +1,5 @@
-//! Tests of changes of running paths: every block from a source reaches exactly one of the old and
-//! the new graph, in order, as the numbers in the blocks prove.
+//! Tests of changes of running paths. Every block from a source must reach exactly one of the old
+//! and the new graph, in order, as the numbers in the blocks show.
 
 mod adapt;
 mod argument;
@@ -15,7 +15,8 @@ mod stages;
 mod upgrade;
 
 use common::{
-    Stop, TIME_LIMIT, edit, given, numbers, paths, run_while, set, taken, wait_for_blocks,
+    Stop, TIME_LIMIT, blocks_given, build_paths, edit, edit_losslessly, received_numbers,
+    run_while, sink_blocks, wait_for_blocks,
 };
 use engine::change::change;
 use engine::run::{StopConditions, run};
@@ -28,17 +29,20 @@ fn v3_filter_is_inserted_and_removed_within_a_space() {
     let text = "generate rate=20000 seq=yes | pcap@thread0 within";
     let (done, outcome) = run_while(text, |live| {
         wait_for_blocks(live, 200);
-        let inserted = set(live, "insert ipproto before pcap");
+        let inserted = edit_losslessly(live, "insert ipproto before pcap");
         assert_eq!(live.request_text().as_deref(), Some(inserted.text.as_str()));
         wait_for_blocks(live, 200);
-        let replaced = set(live, "replace ipproto with dport");
+        let replaced = edit_losslessly(live, "replace ipproto with dport");
         wait_for_blocks(live, 200);
-        let removed = set(live, "remove dport");
+        let removed = edit_losslessly(live, "remove dport");
         wait_for_blocks(live, 200);
         [inserted.position, replaced.position, removed.position]
     });
-    let kept = taken("within").lock().expect("no panic").clone();
-    assert!(kept.iter().map(|(number, _)| *number).eq(0..given(&outcome)), "each once, in order");
+    let kept = sink_blocks("within").lock().expect("no panic").clone();
+    assert!(
+        kept.iter().map(|(number, _)| *number).eq(0..blocks_given(&outcome)),
+        "each once, in order"
+    );
     // The class of a block shows which graph processed it.
     let [first, second, third] = done.map(|position| position as usize);
     let classes = |range: std::ops::Range<usize>| {
@@ -55,7 +59,7 @@ fn v3_filter_is_inserted_and_removed_within_a_space() {
 #[test]
 fn v3_ended_path_refuses_every_change() {
     let text = "generate count=9 | inspect | pcap@thread0 ended";
-    let paths = paths(text);
+    let paths = build_paths(text);
     let live = paths[0].live();
     run(paths, StopConditions::default()).expect("a run");
     // The first differs in nothing from what ran.
@@ -71,7 +75,7 @@ fn v3_ended_path_refuses_every_change() {
 
 #[test]
 fn v3_change_of_a_built_path_waits_until_it_runs() {
-    let paths = paths("generate rate=20000 seq=yes | pcap@thread0 early");
+    let paths = build_paths("generate rate=20000 seq=yes | pcap@thread0 early");
     let live = paths[0].live();
     let change = |thread: &str, limit| {
         let edit = Edit::parse(&["move", "pcap", "to", thread]).expect("an edit");
@@ -90,7 +94,7 @@ fn v3_change_of_a_built_path_waits_until_it_runs() {
         drop(stop);
         run.join().expect("a run")
     });
-    assert!(numbers("early").into_iter().eq(0..given(&outcome)));
+    assert!(received_numbers("early").into_iter().eq(0..blocks_given(&outcome)));
     let why = change("thread2", TIME_LIMIT).expect_err("it has ended").to_string();
     assert_eq!(why, "the path has ended");
 }
@@ -105,12 +109,12 @@ fn v2_v3_drops_of_a_sink_are_counted_once_while_it_runs() {
         let by_request: Vec<_> = drop.dropped.iter().map(|(why, n)| (why.text(), *n)).collect();
         assert_eq!(by_request, [("by request", drop.taken)]);
         assert_eq!(drop.passed.blocks, 0);
-        set(live, "insert ipproto before drop");
+        edit_losslessly(live, "insert ipproto before drop");
         wait_for_blocks(live, 200);
-        set(live, "remove ipproto");
+        edit_losslessly(live, "remove ipproto");
     });
     let ended = outcome.ledger.filters.iter().find(|row| row.name == "drop").expect("a row");
-    assert_eq!(ended.dropped[0].1.blocks, given(&outcome));
+    assert_eq!(ended.dropped[0].1.blocks, blocks_given(&outcome));
 }
 
 #[test]
@@ -119,20 +123,23 @@ fn v3_sink_in_its_own_space_is_added_and_removed() {
     let (counts, outcome) = run_while(text, |live| {
         assert_eq!(live.spaces(), ["thread0"]);
         wait_for_blocks(live, 200);
-        let joined = set(live, "insert pcap guest at inspect");
+        let joined = edit_losslessly(live, "insert pcap guest at inspect");
         assert_eq!(live.spaces(), ["thread0", "thread1"]);
         wait_for_blocks(live, 200);
-        let left = set(live, "remove pcap:1");
+        let left = edit_losslessly(live, "remove pcap:1");
         assert_eq!(live.spaces(), ["thread0"]);
         wait_for_blocks(live, 100);
-        set(live, "insert pcap again at inspect");
+        edit_losslessly(live, "insert pcap again at inspect");
         wait_for_blocks(live, 100);
         (joined.position, left.position)
     });
-    assert!(numbers("stays").into_iter().eq(0..given(&outcome)));
-    assert!(numbers("guest").into_iter().eq(counts.0..counts.1), "exactly what came meanwhile");
-    let again = numbers("again");
-    assert!(again.iter().copied().eq(again[0]..given(&outcome)));
+    assert!(received_numbers("stays").into_iter().eq(0..blocks_given(&outcome)));
+    assert!(
+        received_numbers("guest").into_iter().eq(counts.0..counts.1),
+        "exactly what came meanwhile"
+    );
+    let again = received_numbers("again");
+    assert!(again.iter().copied().eq(again[0]..blocks_given(&outcome)));
     assert!(again[0] >= counts.1);
 }
 
@@ -142,18 +149,21 @@ fn v3_i5_node_moves_between_spaces_and_back() {
     let ((), outcome) = run_while(text, |live| {
         for _ in 0..3 {
             wait_for_blocks(live, 200);
-            set(live, "move inspect to thread1");
+            edit_losslessly(live, "move inspect to thread1");
             wait_for_blocks(live, 200);
-            set(live, "move udp to thread1");
+            edit_losslessly(live, "move udp to thread1");
             wait_for_blocks(live, 200);
-            set(live, "move udp to thread0");
+            edit_losslessly(live, "move udp to thread0");
             wait_for_blocks(live, 200);
-            set(live, "move inspect to thread0");
+            edit_losslessly(live, "move inspect to thread0");
         }
     });
-    assert!(numbers("moved").into_iter().eq(0..given(&outcome)), "each once, in order");
+    assert!(
+        received_numbers("moved").into_iter().eq(0..blocks_given(&outcome)),
+        "each once, in order"
+    );
     let udp = outcome.ledger.filters.iter().find(|node| node.name == "udp").expect("a node");
-    assert_eq!(udp.taken.blocks, given(&outcome), "it goes on counting");
+    assert_eq!(udp.taken.blocks, blocks_given(&outcome), "it goes on counting");
     let sessions = udp.counters.iter().find(|(name, _)| name == "new sessions").expect("sessions");
     assert_eq!(sessions.1, 16, "what it knows came along");
 }
@@ -182,5 +192,5 @@ fn v3_impossible_change_leaves_the_path_unchanged() {
         }
         wait_for_blocks(live, 100);
     });
-    assert!(numbers("refused").into_iter().eq(0..given(&outcome)));
+    assert!(received_numbers("refused").into_iter().eq(0..blocks_given(&outcome)));
 }

@@ -1,11 +1,10 @@
-//! Tests of many changes, one after the other, under traffic. A sink that stays receives every
-//! number of the source once and in order; a sink that is added and removed receives consecutive
-//! numbers.
+//! Tests of many successive changes under traffic. A sink that stays receives every number of the
+//! source once and in order; a sink that is added and removed receives consecutive numbers.
 
-use crate::common::{given, numbers, run_while, set, wait_for_blocks};
+use crate::common::{blocks_given, edit_losslessly, received_numbers, run_while, wait_for_blocks};
 use std::time::Instant;
 
-/// Makes at least this many changes of alternating kinds, with this many blocks between any two.
+/// Makes at least `changes` changes of alternating kinds, at intervals of `between` blocks.
 fn run_mixed_changes(name: &str, rate: &str, changes: usize, between: u64) {
     let text = format!("generate {rate} seq=yes flows=64 | udp | inspect | pcap {name}");
     let (peers, outcome) = run_while(&text, |live| {
@@ -25,7 +24,7 @@ fn run_mixed_changes(name: &str, rate: &str, changes: usize, between: u64) {
             ];
             for words in &mix {
                 wait_for_blocks(live, between);
-                let switched = set(live, words);
+                let switched = edit_losslessly(live, words);
                 longest = longest.max(switched.paused_ns);
                 if words.starts_with("insert pcap") {
                     peers.push((peer.clone(), switched.text.clone()));
@@ -46,12 +45,15 @@ fn run_mixed_changes(name: &str, rate: &str, changes: usize, between: u64) {
         );
         peers
     });
-    assert!(numbers(name).into_iter().eq(0..given(&outcome)), "each once, in order");
+    assert!(
+        received_numbers(name).into_iter().eq(0..blocks_given(&outcome)),
+        "each once, in order"
+    );
     let dropped: Vec<_> = outcome.ledger.sources.iter().flat_map(|(_, s)| &s.dropped).collect();
     eprintln!("{name}: dropped at the source: {dropped:?}");
     let mut before = 0;
     for (peer, _) in peers {
-        let numbers = numbers(&peer);
+        let numbers = received_numbers(&peer);
         let (first, last) = (numbers[0], numbers[numbers.len() - 1]);
         assert!(numbers.into_iter().eq(first..=last), "{peer}: no hole, no number twice");
         assert!(first >= before, "{peer} came after the one before had left");

@@ -1,17 +1,21 @@
-//! Tests of paths that change while their operands hold blocks: every block leaves its section
-//! once, unchanged (docs/book/decisions/0047-operands.md).
+//! Tests of changes of paths whose operands hold blocks: every block leaves its section once and
+//! unchanged (docs/book/decisions/0047-operands.md).
 
-use crate::common::set;
-use crate::script::{CONNECTIONS, held, line_of, run_with_act};
+use crate::common::edit_losslessly;
+use crate::script::{CONNECTIONS, blocks_held, ledger_entry, run_with_act};
 
-/// Returns the sorted output of the request, with these edits made while `tcp` holds a block of
-/// each connection and `http` half a head.
+/// Returns the sorted output of the request. The edits are made while `tcp` holds a block of each
+/// connection and `http` holds half of a message head.
 fn output_with_edits(line: &str, edits: &[&str]) -> Vec<Vec<u8>> {
     let (out, outcome) = run_with_act((line, "tcp"), CONNECTIONS, |live| {
         for words in edits {
-            set(live, words);
-            assert_eq!(held(live), u64::from(CONNECTIONS), "{words}: what was held still is");
-            let section = line_of(live, "boolean").expect("a row");
+            edit_losslessly(live, words);
+            assert_eq!(
+                blocks_held(live),
+                u64::from(CONNECTIONS),
+                "{words}: what was held still is"
+            );
+            let section = ledger_entry(live, "boolean").expect("a row");
             let both = 2 * u64::from(CONNECTIONS);
             assert_eq!(section.held.blocks, both, "{words}: {section:?}");
         }
@@ -47,7 +51,7 @@ fn v3_a12_removed_operand_releases_waiting_blocks() {
     let undisturbed = output_with_edits(line, &[]);
     assert_eq!(undisturbed.len(), 5 * CONNECTIONS as usize);
     let (out, outcome) = run_with_act((line, "tcp"), CONNECTIONS, |live| {
-        set(live, "replace tcp with bpf \"tcp\"");
+        edit_losslessly(live, "replace tcp with bpf \"tcp\"");
     });
     assert!(outcome.failures.is_empty(), "{:?}", outcome.failures);
     let mut frames: Vec<Vec<u8>> = out.into_iter().map(|(_, _, bytes)| bytes).collect();

@@ -1,6 +1,6 @@
-//! Tests of sources that a change adds upstream of staying sinks.
+//! Tests of changes that add sources upstream of sinks that stay.
 
-use crate::common::{Stop, TIME_LIMIT, paths_with};
+use crate::common::{Stop, TIME_LIMIT, build_paths_with};
 use endpoint::{Failure, Origins, Sink, SinkEntry};
 use engine::build::Settings;
 use engine::change::change;
@@ -13,14 +13,14 @@ use std::collections::HashMap;
 use std::sync::Mutex;
 use testkit::until;
 
-/// The source name of each block, as known to its sink on arrival, by file name of the sink.
+/// The source name of each block as its sink saw it on arrival, by file name of the sink.
 static SOURCE_NAMES: Mutex<Option<HashMap<String, Vec<Option<String>>>>> = Mutex::new(None);
 
 /// A stand-in for `pcap` that stores the source names of its blocks.
-struct Sources(String, Origins);
+struct SourceNameSink(String, Origins);
 
-impl Sink for Sources {
-    fn take(&mut self, batch: &Batch<'_>, _: Time) -> Result<(), Failure> {
+impl Sink for SourceNameSink {
+    fn consume(&mut self, batch: &Batch<'_>, _: Time) -> Result<(), Failure> {
         let name = |origin| self.1.distinguishing_name(origin).map(str::to_owned);
         let names = batch.blocks().map(|(_, block)| name(block.context.origin));
         let mut all = SOURCE_NAMES.lock().expect("no panic");
@@ -33,11 +33,11 @@ impl Sink for Sources {
     }
 }
 
-fn settings() -> Settings {
+fn test_settings() -> Settings {
     let description = endpoint::catalog::sink("pcap").expect("it is there").description;
     let entry = SinkEntry::new(description, |opening| {
         let file = opening.arguments.text("file").unwrap_or_default();
-        Ok(Box::new(Sources(file.to_owned(), opening.origins.clone())))
+        Ok(Box::new(SourceNameSink(file.to_owned(), opening.origins.clone())))
     });
     Settings { sinks: Box::leak(Box::new([entry])), ..Settings::default() }
 }
@@ -55,14 +55,14 @@ fn set_whole(live: &Live, line: &str) {
     assert_eq!(zeros, (0, 0, 0), "{line}: {switched}");
 }
 
-/// A sink that was opened when there was one source knows the names of all sources after the
-/// change, even if nothing in its own space changes.
+/// A sink that was opened with only one source knows the names of all sources after a change, even
+/// if nothing in its own space changes.
 #[test]
 fn v3_staying_sink_knows_the_names_of_new_sources() {
     for thread in ["thread0", "thread1"] {
         let source = |name: &str| format!("generate --name={name} rate=5000 seq=yes");
         let behind = format!("inspect@thread0 | pcap@{thread} {thread}");
-        let paths = paths_with(&format!("{} | {behind}", source("one")), settings());
+        let paths = build_paths_with(&format!("{} | {behind}", source("one")), test_settings());
         let live = paths[0].live();
         let outcome = std::thread::scope(|scope| {
             let run = scope.spawn(|| run(paths, StopConditions::default()).expect("a run"));

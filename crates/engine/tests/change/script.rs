@@ -1,4 +1,4 @@
-//! A scripted source, in the middle of which a path is changed: many connections, each with a
+//! A scripted source for changes in the middle of messages. It emits many connections, each with a
 //! message whose third quarter arrives before the second.
 
 use crate::common::{Stop, TIME_LIMIT};
@@ -29,7 +29,7 @@ static SCRIPT_LOCK: Mutex<()> = Mutex::new(());
 /// The frames that the next script emits.
 static FRAMES: Mutex<Vec<Vec<u8>>> = Mutex::new(Vec::new());
 /// Number of frames that the script may emit so far.
-static GATE: AtomicUsize = AtomicUsize::new(0);
+static GATE_POSITION: AtomicUsize = AtomicUsize::new(0);
 /// The output of the latest script.
 static OUTPUT: Mutex<Vec<OutputBlock>> = Mutex::new(Vec::new());
 
@@ -40,9 +40,9 @@ struct Script {
 }
 
 impl Source for Script {
-    fn give(&mut self, intake: &mut Intake<'_>) -> Result<SourceStatus, Failure> {
+    fn produce(&mut self, intake: &mut Intake<'_>) -> Result<SourceStatus, Failure> {
         let frames = FRAMES.lock().expect("no panic");
-        let gate = GATE.load(Ordering::Acquire).min(frames.len());
+        let gate = GATE_POSITION.load(Ordering::Acquire).min(frames.len());
         while self.next < gate && intake.room() > 0 {
             let frame = &frames[self.next];
             let fill = |room: &mut [u8]| {
@@ -78,7 +78,7 @@ impl Source for Script {
 struct OutputSink;
 
 impl Sink for OutputSink {
-    fn take(&mut self, batch: &Batch<'_>, _: Time) -> Result<(), Failure> {
+    fn consume(&mut self, batch: &Batch<'_>, _: Time) -> Result<(), Failure> {
         let mut out = OUTPUT.lock().expect("no panic");
         out.extend(batch.blocks().map(|(_, block)| {
             (block.context.session, block.pointer.class.0, block.bytes().to_vec())
@@ -91,12 +91,13 @@ impl Sink for OutputSink {
     }
 }
 
-/// The part number of a connection's SYN segment, which has no data.
+/// The index that stands for a connection's SYN segment, which has no data, among the quarters of
+/// its message.
 const SYN: usize = 9;
 
-/// Builds the frames of every connection: the SYN and first quarter of a message, the third
-/// quarter, then after the gate the second and the last. Returns the frames and the position of the
-/// gate.
+/// Builds the frames of every connection: before the gate, the SYN segment and the first and third
+/// quarters of a message; after the gate, the second and last quarters. Returns the frames and the
+/// position of the gate.
 fn script(connections: u32) -> (Vec<Vec<u8>>, usize) {
     let message = |connection: u32| {
         let body = format!("{connection:08} is what this connection says {:08}", !connection);
@@ -121,8 +122,8 @@ fn script(connections: u32) -> (Vec<Vec<u8>>, usize) {
     (before.into_iter().chain(parts(1)).chain(parts(3)).collect(), gate)
 }
 
-/// Runs the script, and calls `act` in the middle of all messages, once all frames before the gate
-/// have arrived at `node`. Returns the output.
+/// Runs the script. Calls `act` while every message is half complete, after all frames before the
+/// gate have arrived at `node`. Returns the output.
 pub(crate) fn run_with_act(
     (text, node): (&str, &str),
     connections: u32,
@@ -131,7 +132,7 @@ pub(crate) fn run_with_act(
     let _one = SCRIPT_LOCK.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let (frames, gate) = script(connections);
     *FRAMES.lock().expect("no panic") = frames;
-    GATE.store(gate, Ordering::Release);
+    GATE_POSITION.store(gate, Ordering::Release);
     OUTPUT.lock().expect("no panic").clear();
     let source = endpoint::catalog::source("generate").expect("it is there").description;
     let sink = endpoint::catalog::sink("pcap").expect("it is there").description;
@@ -151,26 +152,26 @@ pub(crate) fn run_with_act(
     let outcome = std::thread::scope(|scope| {
         let run = scope.spawn(|| run(paths, StopConditions::default()).expect("a run"));
         let _stop = Stop(&live);
-        while line_of(&live, node).is_none_or(|line| line.taken.blocks < gate as u64) {
+        while ledger_entry(&live, node).is_none_or(|line| line.taken.blocks < gate as u64) {
             assert!(!live.is_ended(), "it has ended");
             std::thread::yield_now();
         }
         act(&live);
-        GATE.store(usize::MAX, Ordering::Release);
+        GATE_POSITION.store(usize::MAX, Ordering::Release);
         run.join().expect("a run")
     });
     assert_eq!(outcome.ledger.imbalances(), []);
     (std::mem::take(&mut *OUTPUT.lock().expect("no panic")), outcome)
 }
 
-/// Returns the current ledger row of the filter with this name.
-pub(crate) fn line_of(live: &Live, name: &str) -> Option<NodeEntry> {
+/// Returns the current ledger entry of the filter with this name.
+pub(crate) fn ledger_entry(live: &Live, name: &str) -> Option<NodeEntry> {
     live.counters(TIME_LIMIT).ledger.filters.into_iter().find(|node| node.name == name)
 }
 
 /// Returns the number of blocks that `tcp` holds, according to the path's counters.
-pub(crate) fn held(live: &Live) -> u64 {
-    line_of(live, "tcp").map_or(0, |tcp| tcp.held.blocks)
+pub(crate) fn blocks_held(live: &Live) -> u64 {
+    ledger_entry(live, "tcp").map_or(0, |tcp| tcp.held.blocks)
 }
 
 /// Asserts that no connection was assigned a second session.

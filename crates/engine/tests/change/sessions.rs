@@ -1,7 +1,7 @@
-//! Tests of changes that add a second filter that numbers sessions: its numbers are never those of
-//! another filter, past or present, wherever either runs and however often it is upgraded. (A14)
+//! Tests of changes that add a second filter that numbers sessions. No filter ever uses a number of
+//! another filter, past or present, wherever they run and however often they are upgraded. (A14)
 
-use crate::common::{TIME_LIMIT, set};
+use crate::common::{TIME_LIMIT, edit_losslessly};
 use crate::script::{CONNECTIONS, OutputBlock, run_with_act};
 use engine::change::{SwitchReport, change};
 use engine::live::Live;
@@ -20,8 +20,8 @@ fn replace_request(live: &Live, line: &str) -> SwitchReport {
     switched
 }
 
-/// Returns the output of half of the connections, with `act` called in the middle of their
-/// messages.
+/// Returns the output of half of the connections. `act` is called while every message is half
+/// complete.
 fn half_output_with(act: impl FnOnce(&Live)) -> Vec<OutputBlock> {
     let line = "generate | split 2 |1 tcp | http | pcap x";
     let (out, outcome) = run_with_act((line, "split"), CONNECTIONS, act);
@@ -48,7 +48,7 @@ fn a14_second_tcp_in_a_live_path_disturbs_no_message() {
             "upgrade tcp:2",
             "upgrade http",
         ] {
-            set(live, words);
+            edit_losslessly(live, words);
         }
     });
     assert!(undisturbed == moved, "wherever they are, and made anew");
@@ -66,7 +66,7 @@ fn a14_added_filters_use_session_numbers_of_their_own() {
             replace_request(live, line);
         }
         replace_request(live, third);
-        set(live, "upgrade tcp:1");
+        edit_losslessly(live, "upgrade tcp:1");
     });
     let sessions: BTreeSet<u32> = out.iter().map(|(session, ..)| *session).collect();
     let low: Vec<u32> = sessions.range(1..FIRST_LATER_NUMBER).copied().collect();

@@ -1,20 +1,20 @@
-//! Stages that get threads of their own, and lose them, while a path runs.
+//! Tests of stages that get threads of their own, and lose them again, while a path runs.
 
-use crate::common::{TIME_LIMIT, given, numbers, run_while, wait_for_blocks};
+use crate::common::{TIME_LIMIT, blocks_given, received_numbers, run_while, wait_for_blocks};
 use engine::change::{NodePlacement, reshape};
 use engine::live::Live;
 use pipeline::plan::{Costs, FilterCost, Machine};
 
-fn machine() -> Machine {
+fn four_processor_machine() -> Machine {
     let mut costs = Costs::default();
     let filter = "match".to_owned();
     costs.set_filter(FilterCost { filter, kernel: false, block: 50_000.0, byte: 0.0 });
     Machine { costs, ..Machine::example() }
 }
 
-/// Moves nodes; asserts that no block is lost, duplicated or reordered.
-fn place(live: &Live, places: &[NodePlacement]) {
-    let switched = reshape(live, (places, false), &machine(), TIME_LIMIT);
+/// Moves these nodes. Asserts that no block is lost, duplicated or reordered.
+fn move_nodes(live: &Live, places: &[NodePlacement]) {
+    let switched = reshape(live, (places, false), &four_processor_machine(), TIME_LIMIT);
     let switched = switched.unwrap_or_else(|why| panic!("{places:?}: {why}"));
     assert_eq!((switched.lost, switched.duplicated, switched.reordered), (0, 0, 0), "{switched}");
 }
@@ -31,13 +31,16 @@ fn n4_v13_stages_move_to_threads_and_back_under_load() {
             let node = |nth: usize| plan.graph.ids().nth(nth).expect("a node").0;
             // What the planner says if nobody pinned the sink.
             let stage = [(node(2), "thread1".to_owned()), (node(3), "thread1".to_owned())];
-            place(live, &stage);
+            move_nodes(live, &stage);
             let spaces = live.spaces();
             assert!(spaces.iter().any(|name| name == "thread1"), "{spaces:?}");
             wait_for_blocks(live, 200);
-            place(live, &stage.map(|(node, _)| (node, "thread0".to_owned())));
+            move_nodes(live, &stage.map(|(node, _)| (node, "thread0".to_owned())));
         }
         wait_for_blocks(live, 200);
     });
-    assert!(numbers("staged").into_iter().eq(0..given(&outcome)), "each once, in order");
+    assert!(
+        received_numbers("staged").into_iter().eq(0..blocks_given(&outcome)),
+        "each once, in order"
+    );
 }

@@ -1,17 +1,21 @@
-//! Tests of a filter that is upgraded or moved in the middle of messages of many connections: the
-//! output equals that of an undisturbed run, byte for byte.
+//! Tests of a filter that is upgraded or moved while the messages of many connections are half
+//! complete. The output must equal that of a run without changes, byte for byte.
 
-use crate::common::set;
-use crate::script::{CONNECTIONS, OutputBlock, assert_sessions, held, run_with_act};
+use crate::common::edit_losslessly;
+use crate::script::{CONNECTIONS, OutputBlock, assert_sessions, blocks_held, run_with_act};
 use engine::run::Outcome;
 
-/// Returns the output of the script, with these edits made in the middle of all messages.
+/// Returns the output of the script. The edits are made while every message is half complete.
 fn run_with(edits: &[&str]) -> (Vec<OutputBlock>, Outcome) {
     let (out, outcome) =
         run_with_act(("generate | tcp | http | pcap x", "tcp"), CONNECTIONS, |live| {
             for words in edits {
-                set(live, words);
-                assert_eq!(held(live), u64::from(CONNECTIONS), "{words}: all of it came along");
+                edit_losslessly(live, words);
+                assert_eq!(
+                    blocks_held(live),
+                    u64::from(CONNECTIONS),
+                    "{words}: all of it came along"
+                );
             }
         });
     assert!(outcome.failures.is_empty(), "{:?}", outcome.failures);

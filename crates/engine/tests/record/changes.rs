@@ -1,7 +1,9 @@
-//! Tests of paths that are changed while they are recorded: the replay makes the same changes at
+//! Tests of paths that are changed while they are recorded. The replay makes the same changes at
 //! the same positions, and produces the same files, byte for byte, and the same ledger.
 
-use crate::common::{Folder, assert_same_replays, feed, files, frames, recorded, replayed};
+use crate::common::{
+    Folder, assert_same_replays, inject_frames, random_frames, read_files, record_run, replay_run,
+};
 use endpoint::source::inject::Injector;
 use engine::build::Settings;
 use engine::change::{ChangeError, SwitchReport, change};
@@ -13,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use testkit::Random;
 
-/// A time limit that no machine reaches.
+/// A time limit so long that no test reaches it.
 const TIME_LIMIT: Duration = Duration::from_secs(60);
 
 fn edit(live: &Live, words: &str) -> Result<SwitchReport, ChangeError> {
@@ -22,26 +24,26 @@ fn edit(live: &Live, words: &str) -> Result<SwitchReport, ChangeError> {
     change(live, &edit, &Machine::with_kernel(), TIME_LIMIT)
 }
 
-fn set(live: &Live, words: &str) {
+fn edit_losslessly(live: &Live, words: &str) {
     let switched = edit(live, words).unwrap_or_else(|why| panic!("{words}: {why}"));
     let SwitchReport { lost, duplicated, reordered, .. } = switched;
     assert_eq!((lost, duplicated, reordered), (0, 0, 0), "{words}: {switched}");
 }
 
-/// Records and replays a request with these changes, 60 frames apart, and compares files, digests
-/// and ledgers.
+/// Records a request and makes these changes, 60 frames apart. Replays the recording, and compares
+/// files, digests and ledgers.
 fn assert_replayed(name: &str, line: &str, changes: &[&str]) {
     let mut random = Random::replayable();
-    let frames = frames(&mut random, 60 * (changes.len() + 1));
+    let frames = random_frames(&mut random, 60 * (changes.len() + 1));
     let injector = Injector::new(name).unwrap();
     let (text, seed) = (format!("inject {name} | {line}"), random.below(u64::MAX));
     let outcome = assert_same_replays(name, &text, Settings::default(), |live| {
         let mut next = changes.iter();
-        feed(injector, &frames, seed, &mut |number| {
+        inject_frames(injector, &frames, seed, &mut |number| {
             if number % 60 == 59
                 && let Some(words) = next.next()
             {
-                set(live, words);
+                edit_losslessly(live, words);
             }
         });
         assert_eq!(live.changes(), changes.len() as u64, "{text}");
@@ -76,7 +78,7 @@ fn v3_v10_changed_path_is_replayed_identically() {
     }
 }
 
-/// Edits from which random changes are drawn. Most of them fit the tested lines.
+/// Edits from which random changes are drawn. Most of the edits fit the tested requests.
 const EDITS: [&str; 24] = [
     "insert ipproto before tcp",
     "insert inspect after tcp",
@@ -116,13 +118,13 @@ fn v3_v10_random_changes_are_replayed_identically() {
     let (mut made, mut refused) = (0, 0);
     for round in 0..6 {
         let name = format!("v3-v10-random-{round}");
-        let frames = frames(&mut random, 360);
+        let frames = random_frames(&mut random, 360);
         let injector = Injector::new(&name).unwrap();
         let line = *random.pick(&lines);
         let (text, seed) = (format!("inject {name} | {line}"), random.below(u64::MAX));
         let mut others = Random::new(random.below(u64::MAX));
         assert_same_replays(&name, &text, Settings::default(), |live| {
-            feed(injector, &frames, seed, &mut |_| {
+            inject_frames(injector, &frames, seed, &mut |_| {
                 if !others.one_in(25) {
                     return;
                 }
@@ -151,25 +153,25 @@ fn v3_v10_random_changes_are_replayed_identically() {
     assert!(made > 12 && refused > 0, "{made} made, {refused} refused");
 }
 
-/// Changes, and a predicate for the changes that must succeed; all others must be refused.
+/// Changes, and a predicate that is true for those that must succeed. All others must be refused.
 pub(crate) type Changes<'c> = (&'c [&'c str], &'c dyn Fn(&str) -> bool);
 
-/// Records this request with these changes in this directory. Returns the path of the recording and
+/// Records this request and these changes in this directory. Returns the path of the recording and
 /// the digest of the run.
-pub(crate) fn record_of(
+pub(crate) fn record_changes(
     folder: &Folder,
     (name, line): (&str, &str),
     (changes, may): Changes<'_>,
 ) -> (PathBuf, String) {
     let mut random = Random::replayable();
-    let frames = frames(&mut random, 60 * (changes.len() + 1));
+    let frames = random_frames(&mut random, 60 * (changes.len() + 1));
     let injector = Injector::new(name).unwrap();
     let (record, into) = (folder.0.join("r.pcapng"), folder.0.join("live"));
     let text = format!("inject {name} | {line}");
     let first = (&*record, &*into, 1 << 28);
-    let (_, said) = recorded(&text, Settings::default(), first, |live| {
+    let (_, said) = record_run(&text, Settings::default(), first, |live| {
         let mut next = changes.iter();
-        feed(injector, &frames, 3, &mut |number| {
+        inject_frames(injector, &frames, 3, &mut |number| {
             if number % 60 == 59
                 && let Some(words) = next.next()
             {
@@ -195,7 +197,7 @@ fn v3_v10_failed_change_is_not_recorded() {
     ];
     let line = "tcp gap=1ms | pcap all.pcap";
     let moves = |words: &str| words == "move tcp to thread1";
-    let (record, said) = record_of(&folder, ("v3-v10-nothing", line), (&changes, &moves));
+    let (record, said) = record_changes(&folder, ("v3-v10-nothing", line), (&changes, &moves));
     let record = Record::open(&record).unwrap();
     assert_eq!(record.whole, Completeness::Whole { told: said });
     let made: Vec<String> = record.changes.iter().map(|one| one.edit.to_string()).collect();
@@ -212,7 +214,7 @@ fn v3_v10_recorded_path_refuses_moves_into_the_kernel() {
     let first = (&*folder.0.join("r.pcapng"), &*folder.0.join("live"), 1 << 28);
     let injector = Injector::new("v3-v10-kernel").unwrap();
     let text = "inject v3-v10-kernel | ip | pcap all.pcap";
-    recorded(text, Settings::default(), first, |live| {
+    record_run(text, Settings::default(), first, |live| {
         let injector = injector;
         let why = edit(live, "move ip kernel").expect_err("it is recorded").to_string();
         assert!(why.contains("a record is to hold what a program there would refuse"), "{why}");
@@ -227,7 +229,7 @@ fn v10_v18_recorded_path_refuses_moves_to_a_sandbox() {
     let first = (&*folder.0.join("r.pcapng"), &*folder.0.join("live"), 1 << 28);
     let injector = Injector::new("v10-v18-sandbox").unwrap();
     let text = "inject v10-v18-sandbox | tcp gap=1ms | pcap all.pcap";
-    recorded(text, Settings::default(), first, |live| {
+    record_run(text, Settings::default(), first, |live| {
         let injector = injector;
         let why = edit(live, "move tcp sandbox").expect_err("it is recorded").to_string();
         assert_eq!(
@@ -252,9 +254,9 @@ fn v3_v10_recording_cut_among_changes_is_replayed_to_its_end() {
         "remove pcap:1",
         "upgrade udp",
     ];
-    let (record, _) = record_of(&folder, ("v3-v10-cut", line), (&changes, &|_| true));
+    let (record, _) = record_changes(&folder, ("v3-v10-cut", line), (&changes, &|_| true));
     let bytes = std::fs::read(&record).unwrap();
-    let whole = files(&folder.0.join("live"));
+    let whole = read_files(&folder.0.join("live"));
     assert_eq!(Record::open(&record).unwrap().changes.len(), changes.len());
     let mut random = Random::replayable();
     let cuts: Vec<usize> =
@@ -264,10 +266,10 @@ fn v3_v10_recording_cut_among_changes_is_replayed_to_its_end() {
         std::fs::write(&cut, &bytes[..at]).unwrap();
         let into = folder.0.join(format!("at-{at}"));
         std::fs::create_dir_all(&into).unwrap();
-        let (outcome, _, short) = replayed(&cut, &into);
+        let (outcome, _, short) = replay_run(&cut, &into);
         assert!(short && outcome.failures.is_empty(), "cut at {at}: {:?}", outcome.failures);
         assert_eq!(outcome.ledger.imbalances(), [], "cut at {at}");
-        for (name, bytes) in files(&into) {
+        for (name, bytes) in read_files(&into) {
             assert!(whole[&name].starts_with(&bytes), "cut at {at}: {}", name.display());
         }
     }
@@ -278,13 +280,13 @@ fn v3_v10_recording_cut_among_changes_is_replayed_to_its_end() {
 fn v3_v10_diverging_change_ends_the_replay_with_a_message() {
     let folder = Folder::new("otherwise");
     let named = ("v3-v10-otherwise", "udp | pcap all.pcap");
-    let (record, _) = record_of(&folder, named, (&["insert dport before pcap"], &|_| true));
+    let (record, _) = record_changes(&folder, named, (&["insert dport before pcap"], &|_| true));
     let mut bytes = std::fs::read(&record).unwrap();
     // The first occurrence is in the words of the edit, not in the resulting line.
     let at = bytes.windows(5).position(|word| word == b"dport").unwrap();
     bytes[at] = b's';
     std::fs::write(&record, bytes).unwrap();
-    let (outcome, _, _) = replayed(&record, &folder.0.join("again"));
+    let (outcome, _, _) = replay_run(&record, &folder.0.join("again"));
     let told: Vec<String> = outcome.failures.iter().map(ToString::to_string).collect();
     let why = "insert sport before pcap: streamline 0.";
     assert!(!told.is_empty(), "{outcome:?}");

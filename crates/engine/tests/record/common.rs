@@ -1,11 +1,11 @@
-//! Fixtures for recorded and replayed paths, and their input.
+//! Fixtures for recording and replaying paths: runs, comparisons and frames.
 
 use endpoint::source::inject::{InjectOutcome, Injector};
 use engine::build::{PathOptions, Settings, build_with};
 use engine::digest::{differences, digest};
 use engine::kernel::point::Points;
 use engine::live::Live;
-use engine::record::{Completeness, Head, Record, RecordMode, Recording, Replay, layout};
+use engine::record::{Completeness, Head, Record, RecordMode, Recording, Replay, format_layout};
 use engine::registry::MachineRegistry;
 use engine::run::{Outcome, StopConditions, run};
 use pipeline::plan::{Machine, Plan, plan};
@@ -15,7 +15,7 @@ use std::time::Duration;
 use testkit::{Frame, Random, Segment};
 use wire::LinkType;
 
-/// A guard that stops a path when a test fails.
+/// A guard that stops a path when it is dropped, even if a test fails.
 struct Stop<'l>(&'l Live);
 
 impl Drop for Stop<'_> {
@@ -43,22 +43,21 @@ impl Drop for Folder {
     }
 }
 
-pub(crate) fn planned(text: &str) -> (Plan, Machine) {
+pub(crate) fn plan_request(text: &str) -> (Plan, Machine) {
     let (graph, mistakes) = pipeline::read(text, &MachineRegistry::Local);
     assert!(mistakes.is_empty(), "{}", pipeline::render(text, &mistakes, false));
     let machine = Head::outside_kernel(Machine::example());
     (plan(graph, &MachineRegistry::Local, &machine).expect("a plan"), machine)
 }
 
-/// Records a run of a request, during which `feed` provides the input. Returns the outcome and its
-/// digest.
-pub(crate) fn recorded(
+/// Records a run of a request while `feed` provides the input. Returns the outcome and its digest.
+pub(crate) fn record_run(
     text: &str,
     settings: Settings,
     (record, into, most): (&Path, &Path, u64),
     feed: impl FnOnce(&Live),
 ) -> (Outcome, String) {
-    let (plan, machine) = planned(text);
+    let (plan, machine) = plan_request(text);
     let head = Head::new(text, &plan, &machine, settings.count);
     let recording = Recording::create(record, &head, most, &sys::steps::UNLOGGED).unwrap();
     let record_mode = RecordMode::Record(std::sync::Arc::clone(&recording));
@@ -81,12 +80,12 @@ pub(crate) fn recorded(
     (outcome, said)
 }
 
-/// Replays a recording. Returns the outcome, its digest, and true if the recording ended before the
-/// run.
-pub(crate) fn replayed(record: &Path, into: &Path) -> (Outcome, String, bool) {
+/// Replays a recording. Returns the outcome, its digest, and a flag that is true if the recording
+/// is shorter than the recorded run.
+pub(crate) fn replay_run(record: &Path, into: &Path) -> (Outcome, String, bool) {
     let record = Record::open(record).expect("a record");
-    let (plan, _) = planned(&record.head.request);
-    assert_eq!(layout(&plan), record.head.layout);
+    let (plan, _) = plan_request(&record.head.request);
+    assert_eq!(format_layout(&plan), record.head.layout);
     let settings = Settings { count: record.head.count, ..Settings::default() };
     let replay = Replay::new(record);
     let record_mode = RecordMode::Play(std::sync::Arc::clone(&replay));
@@ -98,7 +97,7 @@ pub(crate) fn replayed(record: &Path, into: &Path) -> (Outcome, String, bool) {
 }
 
 /// Reads all files below a directory.
-pub(crate) fn files(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+pub(crate) fn read_files(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let mut found = BTreeMap::new();
     let mut open = vec![folder.to_owned()];
     while let Some(at) = open.pop() {
@@ -125,18 +124,18 @@ pub(crate) fn assert_same_replays(
     let folder = Folder::new(name);
     let at = |name: &str| folder.0.join(name);
     let first = (&*at("r.pcapng"), &*at("live"), 1 << 28);
-    let (outcome, said) = recorded(text, settings, first, feed);
+    let (outcome, said) = record_run(text, settings, first, feed);
     let record = Record::open(&at("r.pcapng")).expect("a record");
     assert_eq!(record.whole, Completeness::Whole { told: said.clone() });
     std::fs::create_dir_all(at("live")).unwrap();
-    let live = files(&at("live"));
+    let live = read_files(&at("live"));
     for again in ["one", "two"] {
         std::fs::create_dir_all(at(again)).unwrap();
-        let (other, now, short) = replayed(&at("r.pcapng"), &at(again));
+        let (other, now, short) = replay_run(&at("r.pcapng"), &at(again));
         assert_eq!(differences(&said, &now), [], "{text}");
         assert!(!short);
         assert_eq!(other.ledger.imbalances(), [], "{text}");
-        let files = files(&at(again));
+        let files = read_files(&at(again));
         let names = |files: &BTreeMap<PathBuf, Vec<u8>>| files.keys().cloned().collect::<Vec<_>>();
         assert_eq!(names(&files), names(&live), "{text}");
         for (name, bytes) in &files {
@@ -147,7 +146,7 @@ pub(crate) fn assert_same_replays(
 }
 
 /// Generates TCP connections with gaps and disorder, datagrams in fragments, and random bytes.
-pub(crate) fn frames(random: &mut Random, count: usize) -> Vec<Vec<u8>> {
+pub(crate) fn random_frames(random: &mut Random, count: usize) -> Vec<Vec<u8>> {
     let mut frames = Vec::new();
     let mut next = [1000_u32; 6];
     for number in 0..count {
@@ -189,8 +188,13 @@ pub(crate) fn frames(random: &mut Random, count: usize) -> Vec<Vec<u8>> {
     frames
 }
 
-/// Injects frames, with occasional short pauses, and calls `act` with the index of each.
-pub(crate) fn feed(injector: Injector, frames: &[Vec<u8>], seed: u64, act: &mut dyn FnMut(usize)) {
+/// Injects frames, with occasional short pauses. Calls `act` with the index of each frame.
+pub(crate) fn inject_frames(
+    injector: Injector,
+    frames: &[Vec<u8>],
+    seed: u64,
+    act: &mut dyn FnMut(usize),
+) {
     let mut random = Random::new(seed);
     for (number, frame) in frames.iter().enumerate() {
         // Before the source is open, and after the path has ended, no path accepts frames.

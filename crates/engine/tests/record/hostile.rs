@@ -1,8 +1,8 @@
-//! Tests of recordings with false counts, numbers, times and order. A replay always ends, and its
+//! Tests of recordings with false counts, numbers, times or order. A replay always ends, and its
 //! ledger balances.
 
-use crate::changes::record_of;
-use crate::common::{Folder, replayed};
+use crate::changes::record_changes;
+use crate::common::{Folder, replay_run};
 use engine::record::Record;
 use engine::run::Outcome;
 use sha2::{Digest, Sha256};
@@ -11,8 +11,8 @@ use std::sync::mpsc::channel;
 use std::time::Duration;
 use testkit::Random;
 
-/// A time limit that no replay of a few hundred blocks reaches.
-const LONG: Duration = Duration::from_secs(240);
+/// A time limit so long that no replay of a few hundred blocks reaches it.
+const TIME_LIMIT: Duration = Duration::from_secs(240);
 
 /// The type of local blocks (`record/form.rs`).
 const LOCAL: u32 = 0x8000_4c53;
@@ -29,20 +29,20 @@ const IMPORT: u32 = 2;
 /// Event code of a change of the path.
 const CHANGE: u32 = 8;
 
-/// A block of the file: its kind, if it is a local block, and its bytes.
+/// A block of the file: its kind if it is a local block, and its bytes.
 #[derive(Clone)]
 struct Block(Option<u32>, Vec<u8>);
 
-fn word(bytes: &[u8], at: usize) -> u32 {
+fn read_word(bytes: &[u8], at: usize) -> u32 {
     u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap())
 }
 
-fn blocks(mut bytes: &[u8]) -> Vec<Block> {
+fn split_blocks(mut bytes: &[u8]) -> Vec<Block> {
     let mut all = Vec::new();
     while bytes.len() >= 12 {
-        let length = word(bytes, 4) as usize;
+        let length = read_word(bytes, 4) as usize;
         let (block, rest) = bytes.split_at(length);
-        let ours = (word(block, 0) == LOCAL).then(|| word(block, 8));
+        let ours = (read_word(block, 0) == LOCAL).then(|| read_word(block, 8));
         all.push(Block(ours, block.to_vec()));
         bytes = rest;
     }
@@ -51,16 +51,16 @@ fn blocks(mut bytes: &[u8]) -> Vec<Block> {
 
 impl Block {
     fn event(&self) -> Option<u32> {
-        (self.0 == Some(EVENT)).then(|| word(&self.1, 12))
+        (self.0 == Some(EVENT)).then(|| read_word(&self.1, 12))
     }
 
-    fn set(&mut self, at: usize, value: &[u8]) {
+    fn set_bytes(&mut self, at: usize, value: &[u8]) {
         self.1[at..at + value.len()].copy_from_slice(value);
     }
 
-    /// Sets the block count of an event, which follows its kind, node and time.
+    /// Sets the block count of an event. The count follows the event's kind, node and time.
     fn set_count(&mut self, count: u32) {
-        self.set(28, &count.to_le_bytes());
+        self.set_bytes(28, &count.to_le_bytes());
     }
 }
 
@@ -71,12 +71,12 @@ fn encode_file(mut blocks: Vec<Block>) -> Vec<u8> {
         match blocks[at].0 {
             Some(CHUNK) => inside = Some((at, 0)),
             // Interface descriptions lie between chunks.
-            None if word(&blocks[at].1, 0) == 1 => inside = None,
+            None if read_word(&blocks[at].1, 0) == 1 => inside = None,
             Some(EVENT | 4) | None => {
                 if let Some((chunk, length)) = &mut inside {
                     *length += blocks[at].1.len() as u32;
                     let (chunk, length) = (*chunk, *length);
-                    blocks[chunk].set(16, &length.to_le_bytes());
+                    blocks[chunk].set_bytes(16, &length.to_le_bytes());
                 }
             }
             _ => inside = None,
@@ -87,16 +87,16 @@ fn encode_file(mut blocks: Vec<Block>) -> Vec<u8> {
         if block.0 == Some(END) {
             let end = block.1.len() - 4;
             let sum = Sha256::new().chain_update(&bytes).chain_update(&block.1[44..end]).finalize();
-            block.set(12, &sum);
+            block.set_bytes(12, &sum);
         }
         bytes.extend_from_slice(&block.1);
     }
     bytes
 }
 
-/// Replays these bytes; `None` if they cannot be opened. Panics if the replay does not end or its
-/// ledger does not balance.
-fn played(bytes: &[u8], folder: &Path, what: &str) -> Option<Outcome> {
+/// Replays these bytes. Returns `None` if they cannot be opened. Panics if the replay does not end
+/// or its ledger does not balance.
+fn replay_bytes(bytes: &[u8], folder: &Path, what: &str) -> Option<Outcome> {
     let record = folder.join("lies.pcapng");
     std::fs::write(&record, bytes).unwrap();
     Record::open(&record).ok()?;
@@ -104,8 +104,10 @@ fn played(bytes: &[u8], folder: &Path, what: &str) -> Option<Outcome> {
     let _ = std::fs::remove_dir_all(&into);
     std::fs::create_dir_all(&into).unwrap();
     let (tell, hear) = channel();
-    std::thread::spawn(move || drop(tell.send(replayed(&record, &into))));
-    let Ok((outcome, _, _)) = hear.recv_timeout(LONG) else { panic!("{what}: it does not end") };
+    std::thread::spawn(move || drop(tell.send(replay_run(&record, &into))));
+    let Ok((outcome, _, _)) = hear.recv_timeout(TIME_LIMIT) else {
+        panic!("{what}: it does not end")
+    };
     assert_eq!(outcome.ledger.imbalances(), [], "{what}: {}", failure_text(&outcome));
     Some(outcome)
 }
@@ -114,14 +116,14 @@ fn failure_text(outcome: &Outcome) -> String {
     outcome.failures.iter().map(|failure| format!("{failure}\n")).collect()
 }
 
-/// Records a run of three spaces with four changes. Returns the path of the recording and its
+/// Records a run of three spaces with four changes. Returns the path of the recording, and its
 /// blocks.
 fn record(folder: &Folder, name: &str) -> (PathBuf, Vec<Block>) {
     let line = "tcp@thread1 gap=1ms | inspect | pcap@thread2 all.pcap";
     let changes =
         ["move inspect to thread2", "insert http after tcp", "upgrade tcp", "remove http"];
-    let (record, _) = record_of(folder, (name, line), (&changes, &|_| true));
-    let blocks = blocks(&std::fs::read(&record).unwrap());
+    let (record, _) = record_changes(folder, (name, line), (&changes, &|_| true));
+    let blocks = split_blocks(&std::fs::read(&record).unwrap());
     (record, blocks)
 }
 
@@ -151,7 +153,7 @@ fn v10_excessive_counts_are_reported_with_their_offset() {
                 let mut blocks = whole.clone();
                 blocks[at].set_count(count);
                 let byte = begins(&blocks, at);
-                let outcome = played(&encode_file(blocks), &folder.0, &what).expect(&what);
+                let outcome = replay_bytes(&encode_file(blocks), &folder.0, &what).expect(&what);
                 let told = failure_text(&outcome);
                 assert!(told.contains("the record is wrong"), "{what}: {told}");
                 // Only for a ring is the reported offset that of the event itself.
@@ -172,8 +174,8 @@ fn v10_deadlock_around_a_recorded_change_is_reported() {
     for at in changes {
         for number in [0, 3, u64::MAX] {
             let mut blocks = whole.clone();
-            blocks[at].set(16, &u64::to_le_bytes(number));
-            played(&encode_file(blocks), &folder.0, &format!("change {number} at {at}"));
+            blocks[at].set_bytes(16, &u64::to_le_bytes(number));
+            replay_bytes(&encode_file(blocks), &folder.0, &format!("change {number} at {at}"));
         }
         // The upstream space is stopped for the change, and this one waits for its blocks.
         let taken = event_indices(&whole[..at], IMPORT);
@@ -181,7 +183,8 @@ fn v10_deadlock_around_a_recorded_change_is_reported() {
             let mut blocks = whole.clone();
             blocks[*last].set_count(900);
             let what = format!("900 before the change at {at}");
-            let told = failure_text(&played(&encode_file(blocks), &folder.0, &what).expect(&what));
+            let told =
+                failure_text(&replay_bytes(&encode_file(blocks), &folder.0, &what).expect(&what));
             assert!(told.contains("the record is wrong"), "{what}: {told}");
         }
     }
@@ -202,12 +205,12 @@ fn corrupt_block(blocks: &mut Vec<Block>, random: &mut Random) -> String {
             format!("block {event} counts {count}")
         }
         1 => {
-            blocks[event].set(16, &count.to_le_bytes());
+            blocks[event].set_bytes(16, &count.to_le_bytes());
             format!("block {event} is of node {count}")
         }
         2 if blocks[event].1.len() > 28 => {
             let time = random.below(u64::MAX) >> random.within(0..64);
-            blocks[event].set(20, &time.to_le_bytes());
+            blocks[event].set_bytes(20, &time.to_le_bytes());
             format!("block {event} is at {time}")
         }
         3 => {
@@ -225,7 +228,7 @@ fn corrupt_block(blocks: &mut Vec<Block>, random: &mut Random) -> String {
         }
         6 => {
             let kind = random.below(12) as u32;
-            blocks[event].set(12, &kind.to_le_bytes());
+            blocks[event].set_bytes(12, &kind.to_le_bytes());
             format!("block {event} is event {kind}")
         }
         _ => {
@@ -254,7 +257,7 @@ fn v10_replay_of_any_corruption_terminates() {
         if random.one_in(8) {
             bytes.truncate(random.within(bytes.len() / 2..bytes.len()));
         }
-        if let Some(outcome) = played(&bytes, &folder.0, &lies.join(", ")) {
+        if let Some(outcome) = replay_bytes(&bytes, &folder.0, &lies.join(", ")) {
             opened += 1;
             failed += usize::from(!outcome.failures.is_empty());
         }

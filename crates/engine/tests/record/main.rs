@@ -1,5 +1,5 @@
-//! Tests of recorded paths and their replays, which produce the same files, byte for byte, and the
-//! same ledger. (v10)
+//! Tests of recorded paths and their replays. A replay produces the same files, byte for byte, and
+//! the same ledger. (v10)
 
 #![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
 
@@ -7,7 +7,9 @@ mod changes;
 mod common;
 mod hostile;
 
-use common::{Folder, assert_same_replays, feed, files, frames, recorded, replayed};
+use common::{
+    Folder, assert_same_replays, inject_frames, random_frames, read_files, record_run, replay_run,
+};
 use endpoint::source::inject::Injector;
 use engine::build::Settings;
 use engine::record::{Completeness, Record};
@@ -27,11 +29,11 @@ fn v10_paths_with_timers_and_holds_are_replayed_identically() {
     ];
     for (number, line) in lines.into_iter().enumerate() {
         let name = format!("v10-{number}");
-        let frames = frames(&mut random, 400);
+        let frames = random_frames(&mut random, 400);
         let injector = Injector::new(&name).unwrap();
         let (text, seed) = (format!("inject {name} | {line}"), random.below(u64::MAX));
         let outcome = assert_same_replays(&name, &text, Settings::default(), |_| {
-            feed(injector, &frames, seed, &mut |_| ())
+            inject_frames(injector, &frames, seed, &mut |_| ())
         });
         assert!(outcome.ledger.sources[0].1.given.blocks > 300, "{text}");
     }
@@ -40,23 +42,25 @@ fn v10_paths_with_timers_and_holds_are_replayed_identically() {
 #[test]
 fn v10_replay_runs_no_program() {
     let mut random = Random::replayable();
-    let frames = frames(&mut random, 200);
+    let frames = random_frames(&mut random, 200);
     let injector = Injector::new("v10-exec").unwrap();
     // The program's output differs in every run.
     let text = "inject v10-exec | tcp gap=1ms | exec \"wc -c; date +%N; echo $$\" | files said.txt";
     assert_same_replays("v10-exec", text, Settings::default(), |_| {
-        feed(injector, &frames, 3, &mut |_| ())
+        inject_frames(injector, &frames, 3, &mut |_| ())
     });
 }
 
 #[test]
 fn v10_replay_honours_the_block_limit() {
     let mut random = Random::replayable();
-    let frames = frames(&mut random, 600);
+    let frames = random_frames(&mut random, 600);
     let injector = Injector::new("v10-count").unwrap();
     let text = "inject v10-count | (pcap one.pcap + (dport |80 pcap two.pcap))";
     let settings = Settings { count: Some(150), ..Settings::default() };
-    assert_same_replays("v10-count", text, settings, |_| feed(injector, &frames, 5, &mut |_| ()));
+    assert_same_replays("v10-count", text, settings, |_| {
+        inject_frames(injector, &frames, 5, &mut |_| ())
+    });
 }
 
 #[test]
@@ -64,19 +68,21 @@ fn v10_full_recording_is_replayed_to_its_end() {
     let folder = Folder::new("full");
     let at = |name: &str| folder.0.join(name);
     let mut random = Random::replayable();
-    let frames = frames(&mut random, 2000);
+    let frames = random_frames(&mut random, 2000);
     let injector = Injector::new("v10-full").unwrap();
     let text = "inject v10-full | (pcap all.pcap + (tcp gap=1ms | files all/))";
     let first = (&*at("r.pcapng"), &*at("live"), 1 << 16);
-    recorded(text, Settings::default(), first, |_| feed(injector, &frames, 1, &mut |_| ()));
+    record_run(text, Settings::default(), first, |_| {
+        inject_frames(injector, &frames, 1, &mut |_| ())
+    });
     let record = Record::open(&at("r.pcapng")).unwrap();
     let Completeness::Full { beyond } = record.whole else { panic!("{record:?}") };
     assert!(beyond.blocks > 0);
-    let (outcome, _, short) = replayed(&at("r.pcapng"), &at("again"));
+    let (outcome, _, short) = replay_run(&at("r.pcapng"), &at("again"));
     assert!(short);
     assert_eq!(outcome.ledger.imbalances(), []);
     assert!(outcome.failures.is_empty(), "{:?}", outcome.failures);
-    let (live, again) = (files(&at("live")), files(&at("again")));
+    let (live, again) = (read_files(&at("live")), read_files(&at("again")));
     let all = Path::new("all.pcap");
     assert!(again[all].len() > 10_000 && live[all].starts_with(&again[all]), "a beginning of it");
 }

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 pub struct Attach {
     /// Text of the request.
     pub line: String,
-    /// The part, in the form of [`engine::kernel::delegation::KernelPart::text`].
+    /// The part, in the form of [`engine::kernel::delegation::KernelPart::to_text`].
     pub part: String,
     /// Identity of the caller's network namespace, from [`network`](crate::host::network).
     pub network: String,
@@ -44,13 +44,13 @@ pub struct CarriedStep {
 /// finally the final counts.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct AttachReply {
-    /// The layout, in the form of [`engine::kernel::delegation::DelegatedLayout::text`].
+    /// The layout, in the form of [`engine::kernel::delegation::DelegatedLayout::to_text`].
     pub layout: Option<String>,
     /// Number that the daemon assigned to the request.
     pub line: Option<u64>,
     /// True if the request has replaced another one.
     pub switched: Option<bool>,
-    /// The final counts, in the form of [`engine::kernel::delegation::FinalCounters::text`].
+    /// The final counts, in the form of [`engine::kernel::delegation::FinalCounters::to_text`].
     pub ended: Option<String>,
     /// Reason for a removal that the caller did not request.
     pub why: Option<String>,

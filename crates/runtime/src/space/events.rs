@@ -230,8 +230,8 @@ impl EventPort {
             return;
         }
         self.event(|| {
-            let written = sink.written().unwrap_or_default();
-            let dropped = sink.dropped().into_iter();
+            let written = sink.amount_written().unwrap_or_default();
+            let dropped = sink.drops_by_reason().into_iter();
             let dropped = dropped.map(|(why, all)| (why.to_string(), all.blocks, all.bytes));
             let (written, dropped) = ((written.blocks, written.bytes), dropped.collect());
             SpaceEvent::ProgramCounts { planned, written, dropped }

@@ -41,7 +41,7 @@ impl Space {
         let pool = &self.graph.intakes[from];
         let intake = Intake::new(pool, &mut room.columns, self.inputs.batch_max, now);
         let mut intake = intake.with_general_pool(&self.graph.intakes[INTAKE_GENERAL]);
-        let given = part.source.give(&mut intake);
+        let given = part.source.produce(&mut intake);
         let (edge, drained) = (intake.arc, intake.drained);
         let came = room.columns.len();
         if let Some(age) = part.age.as_ref().filter(|_| came > 0) {

@@ -226,7 +226,7 @@ impl Space {
         for node in &mut self.graph.nodes {
             let settled = match &mut node.operator {
                 Operator::Sink(part) => {
-                    let settled = part.sink.idle();
+                    let settled = part.sink.on_idle();
                     self.graph.pass.note_write(node.planned, part.sink.take_longest_write());
                     settled.map_err(|failure| PathFailure::of_endpoint(node.name.clone(), failure))
                 }

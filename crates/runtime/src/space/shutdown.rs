@@ -46,8 +46,8 @@ impl Space {
                 // Blocks that the sink accepted but could not deliver count as lost, whenever it
                 // noticed.
                 self.ports.events.program_counts(node.planned, &*part.sink);
-                if let Some(written) = part.sink.written() {
-                    node.flow.split_sunk(written, &part.sink.dropped());
+                if let Some(written) = part.sink.amount_written() {
+                    node.flow.split_sunk(written, &part.sink.drops_by_reason());
                 }
             }
             Operator::Source(part) => {

@@ -32,7 +32,7 @@ struct Numbers {
 }
 
 impl Source for Numbers {
-    fn give(&mut self, intake: &mut Intake<'_>) -> Result<SourceStatus, Failure> {
+    fn produce(&mut self, intake: &mut Intake<'_>) -> Result<SourceStatus, Failure> {
         while self.next < self.end && intake.room() > 0 {
             let bytes = self.next.to_be_bytes();
             let appended = intake.pool.append(4, |room| {
@@ -59,7 +59,7 @@ impl Source for Numbers {
 struct Collector(Arc<Mutex<Vec<(u32, u32)>>>);
 
 impl Sink for Collector {
-    fn take(&mut self, batch: &Batch<'_>, _: Time) -> Result<(), Failure> {
+    fn consume(&mut self, batch: &Batch<'_>, _: Time) -> Result<(), Failure> {
         let mut kept = self.0.lock().unwrap();
         kept.extend(batch.blocks().map(|(_, b)| (number(&b), b.pointer.class.0)));
         Ok(())
@@ -254,10 +254,10 @@ fn k2_blocks_made_before_a_fork_are_joined_block_by_block() {
 struct AlternatingArcs(Numbers, usize);
 
 impl Source for AlternatingArcs {
-    fn give(&mut self, intake: &mut Intake<'_>) -> Result<SourceStatus, Failure> {
+    fn produce(&mut self, intake: &mut Intake<'_>) -> Result<SourceStatus, Failure> {
         self.1 = 1 - self.1;
         intake.arc = Some(self.1);
-        self.0.give(intake)
+        self.0.produce(intake)
     }
 
     fn counters(&self) -> SourceCounters {
@@ -422,9 +422,9 @@ impl Stream for Delay {
 struct OneThenSilence(Numbers, Arc<Mutex<Vec<(u32, u32)>>>);
 
 impl Source for OneThenSilence {
-    fn give(&mut self, intake: &mut Intake<'_>) -> Result<SourceStatus, Failure> {
+    fn produce(&mut self, intake: &mut Intake<'_>) -> Result<SourceStatus, Failure> {
         if self.0.next == 0 {
-            return self.0.give(intake).map(|_| SourceStatus::Blocks);
+            return self.0.produce(intake).map(|_| SourceStatus::Blocks);
         }
         match self.1.lock().unwrap().is_empty() {
             true => Ok(SourceStatus::Wait { until: None, readable: false }),

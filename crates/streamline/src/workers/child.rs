@@ -80,7 +80,7 @@ fn run(
         Options { embedded: assignment.embedded, notices: notices.clone(), ..Options::default() };
     let mut prepared = Prepared::worker(&assignment.text, &options)?;
     // The shares that one worker sees are no reason for it to differ from the others.
-    let adapt = Adapt::asked(&prepared.plan, &prepared.machine)
+    let adapt = Adapt::permitted_by(&prepared.plan, &prepared.machine)
         .filter(|adapt| adapt.copies || adapt.moves == MovePeriod::Always);
     let extras = PathOptions { history: assignment.history, adapt, ..PathOptions::default() };
     let of = (assignment.number - 1, assignment.of);

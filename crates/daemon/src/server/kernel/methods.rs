@@ -152,7 +152,7 @@ impl Server {
             Ok(DelegatedProgram { layout, records, pointers, bell }) => {
                 let waits = client.line == RequestState::ReplacementRequested;
                 client.line = if waits { RequestState::Prepared } else { RequestState::Running };
-                let layout = Some(layout.text());
+                let layout = Some(layout.to_text());
                 let attached = AttachReply { layout, line: Some(id), ..AttachReply::default() };
                 let reply = Reply { continues: true, ..Reply::new(&attached) };
                 self.send(id, reply, vec![records, pointers, bell]);
@@ -204,7 +204,7 @@ impl Server {
         let Some(client) = self.clients.get_mut(&id) else { return };
         client.line = RequestState::None;
         self.steps.checkpoint("a guest is told what its line has counted");
-        let attached = AttachReply { ended: Some(ended.text()), why, ..AttachReply::default() };
+        let attached = AttachReply { ended: Some(ended.to_text()), why, ..AttachReply::default() };
         self.send(id, Reply::new(&attached), Vec::<OwnedFd>::new());
         self.steps.checkpoint("the connection of a guest is kept no more");
         self.clients.get_mut(&id).into_iter().for_each(|client| client.forget_line(id));

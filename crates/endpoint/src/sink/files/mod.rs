@@ -95,7 +95,7 @@ fn open(opening: &Opening<'_>) -> Result<Box<dyn Sink>, Failure> {
 }
 
 impl Sink for Files {
-    fn take(&mut self, batch: &Batch<'_>, _now: Time) -> Result<(), Failure> {
+    fn consume(&mut self, batch: &Batch<'_>, _now: Time) -> Result<(), Failure> {
         for (_, block) in batch.blocks() {
             match self.key(&block) {
                 Some(key) => self.append(key, &block)?,
@@ -106,7 +106,7 @@ impl Sink for Files {
         Ok(())
     }
 
-    fn idle(&mut self) -> Result<(), Failure> {
+    fn on_idle(&mut self) -> Result<(), Failure> {
         self.file_set.flush()
     }
 
@@ -118,7 +118,7 @@ impl Sink for Files {
         Ok(self.file_set.report(rows.and_rows(others)))
     }
 
-    fn written(&self) -> Option<Amount> {
+    fn amount_written(&self) -> Option<Amount> {
         Some(self.written)
     }
 }

@@ -67,12 +67,12 @@ fn h10_each_direction_of_a_session_has_its_own_file() {
     later.context.time = TIME + 5;
     let (first, alone) = (block(7, FIRST, b"a"), block(0, FIRST, b"x"));
     let blocks = [first, block(7, BACK, b"b"), later, alone, block(7, END, b"d")];
-    files.take(&batch(&blocks), 0).unwrap();
+    files.consume(&batch(&blocks), 0).unwrap();
     let rows = files.finish().unwrap().rows;
     let expected = [("files", 3), ("blocks", 5), ("bytes", 5)].map(|(n, v)| (n.to_owned(), v));
     assert_eq!(rows, expected);
     assert_eq!(file_texts(&out), ["acd", "b", "x"]);
-    assert_eq!(files.written(), Some(Amount { blocks: 5, bytes: 5 }));
+    assert_eq!(files.amount_written(), Some(Amount { blocks: 5, bytes: 5 }));
     let time = "2009-02-13T23:31:30.123456789Z";
     let line = |file: &str, blocks: u64, complete: bool, sha256: &str| {
         json!({
@@ -107,7 +107,7 @@ fn fragments_without_a_session_share_a_file_until_the_last() {
         block(0, FIRST, b"f"),
         block(0, 0, b"g"),
     ];
-    files.take(&batch(&blocks), 0).unwrap();
+    files.consume(&batch(&blocks), 0).unwrap();
     files.finish().unwrap();
     assert_eq!(file_texts(&out), ["abc", "d", "e", "fg"]);
 }
@@ -132,7 +132,7 @@ fn per_parameter_selects_unit_of_files() {
         let dir = TempDir::new();
         let out = dir.path("out");
         let mut files = files_sink(&out, &[("per", per)], form);
-        files.take(&batch(&blocks), 0).unwrap();
+        files.consume(&batch(&blocks), 0).unwrap();
         files.finish().unwrap();
         assert_eq!(file_texts(&out), expected, "{per}");
         assert_eq!(index_column(&out, "complete"), complete, "{per}");
@@ -145,7 +145,7 @@ fn message_without_beginning_is_incomplete() {
     let out = dir.path("out");
     let mut files = files_sink(&out, &[], Form::Message);
     let blocks = [block(1, LAST, b"tail"), block(1, FIRST, b"one"), block(1, FIRST | LAST, b"two")];
-    files.take(&batch(&blocks), 0).unwrap();
+    files.consume(&batch(&blocks), 0).unwrap();
     files.finish().unwrap();
     assert_eq!(file_texts(&out), ["tail", "one", "two"]);
     assert_eq!(index_column(&out, "complete"), [false, false, true]);
@@ -159,7 +159,7 @@ fn file_names_and_index_contain_addresses() {
                      fe800000000000000000000000000001 20010db8000000000000000000000002
                      0035 0400 000a 0000 6869");
     let mut files = files_sink(&out, &[], Form::Segment);
-    files.take(&batch(&[frame(&bytes).narrow(62, 2)]), 0).unwrap();
+    files.consume(&batch(&[frame(&bytes).narrow(62, 2)]), 0).unwrap();
     files.finish().unwrap();
     let name = "000001-fe80__1.53-2001_db8__2.1024";
     assert_eq!(file_contents(&out), [(name.to_owned(), "hi".to_owned())]);
@@ -205,7 +205,7 @@ fn index_contains_message_descriptions() {
         flagged(hole(0), LAST),
         flagged(description(&request), FIRST | LAST),
     ];
-    files.take(&batch(&blocks), 0).unwrap();
+    files.consume(&batch(&blocks), 0).unwrap();
     let rows = files.finish().unwrap().rows;
     let expected = [("files", 1), ("blocks", 7), ("bytes", 6), ("messages", 4)];
     assert_eq!(rows, expected.map(|(name, value)| (name.to_owned(), value)));
@@ -233,7 +233,7 @@ fn message_described_as_incomplete_is_incomplete() {
     let mut files = files_sink(&out, &[], Form::Message);
     let cut =
         description_record(record::RecordKind::HttpExchange, |w| w.number(Field::Incomplete, 1));
-    files.take(&batch(&[flagged(description(&cut), FIRST | LAST)]), 0).unwrap();
+    files.consume(&batch(&[flagged(description(&cut), FIRST | LAST)]), 0).unwrap();
     files.finish().unwrap();
     assert_eq!(
         (index_column(&out, "complete"), index_column(&out, "incomplete")),
@@ -248,9 +248,9 @@ fn message_truncated_by_end_of_stream_is_incomplete() {
     let mut files = files_sink(&out, &[], Form::Message);
     let request = request_record();
     let first = flagged(description(&request), FIRST);
-    files.take(&batch(&[first, block(1, END, b"half")]), 0).unwrap();
+    files.consume(&batch(&[first, block(1, END, b"half")]), 0).unwrap();
     assert_eq!(files.file_set.file_counts(), (0, 0));
-    files.take(&batch(&[first, block(1, LAST | END, b"whole")]), 0).unwrap();
+    files.consume(&batch(&[first, block(1, LAST | END, b"whole")]), 0).unwrap();
     files.finish().unwrap();
     assert_eq!(file_texts(&out), ["half", "whole"]);
     assert_eq!(index_column(&out, "complete"), [false, true]);
@@ -267,7 +267,7 @@ fn lost_bytes_are_zero_filled_or_skipped_and_counted() {
         let mut files = files_sink(&out, &[("holes", holes)], Form::Stream);
         let blocks =
             [hole(3), bare(b"a"), hole(2), bare(b"b"), hole(0)].map(|block| flagged(block, 0));
-        files.take(&batch(&blocks), 0).unwrap();
+        files.consume(&batch(&blocks), 0).unwrap();
         let blocks = [block(2, 0, b"x")].into_iter();
         let blocks: Vec<_> = blocks
             .chain(large().map(|mut b| {
@@ -275,8 +275,8 @@ fn lost_bytes_are_zero_filled_or_skipped_and_counted() {
                 b
             }))
             .collect();
-        files.take(&batch(&blocks), 0).unwrap();
-        files.take(&batch(&[block(2, 0, b"y"), flagged(hole(9), BACK | END)]), 0).unwrap();
+        files.consume(&batch(&blocks), 0).unwrap();
+        files.consume(&batch(&[block(2, 0, b"y"), flagged(hole(9), BACK | END)]), 0).unwrap();
         let rows = files.finish().unwrap().rows;
         let missing = 5 + 9 + 20 * 0xf_ffff_u64;
         assert_eq!(rows.last(), Some(&("missing bytes".to_owned(), missing)));
@@ -321,12 +321,12 @@ fn connection_file_ends_with_both_directions() {
         flagged(hole(0), BACK | END),
         flagged(hole(0), END),
     ];
-    files.take(&batch(&blocks), 0).unwrap();
+    files.consume(&batch(&blocks), 0).unwrap();
     assert_eq!(files.file_set.file_counts(), (0, 0));
-    files.take(&batch(&[block(2, FIRST, b"half"), block(3, END, b"no beginning")]), 0).unwrap();
+    files.consume(&batch(&[block(2, FIRST, b"half"), block(3, END, b"no beginning")]), 0).unwrap();
     let mut alone = block(4, FIRST | END, b"one way");
     alone.marks = Marks::bare(7);
-    files.take(&batch(&[alone]), 0).unwrap();
+    files.consume(&batch(&[alone]), 0).unwrap();
     files.finish().unwrap();
     assert_eq!(file_texts(&out), ["askanswer", "half", "no beginning", "one way"]);
     assert_eq!(index_column(&out, "complete"), [true, false, false, true]);
@@ -340,7 +340,9 @@ fn session_file_counts_its_messages() {
     let mut files = files_sink(&out, &[("per", "session")], Form::Message);
     let request = request_record();
     let first = flagged(description(&request), FIRST);
-    files.take(&batch(&[first, block(1, LAST, b"one"), first, block(1, LAST, b"two")]), 0).unwrap();
+    files
+        .consume(&batch(&[first, block(1, LAST, b"one"), first, block(1, LAST, b"two")]), 0)
+        .unwrap();
     files.finish().unwrap();
     assert_eq!(
         file_contents(&out),
@@ -359,7 +361,7 @@ fn finished_messages_hold_no_file_or_state() {
     for _ in 0..500 {
         let message = [flagged(description(&request), FIRST), block(1, LAST, b"short")];
         let blocks: Vec<_> = message.into_iter().cycle().take(40).collect();
-        files.take(&batch(&blocks), 0).unwrap();
+        files.consume(&batch(&blocks), 0).unwrap();
         assert_eq!(files.file_set.file_counts(), (0, 0), "a message that has ended needs nothing");
     }
     assert_eq!(files.finish().unwrap().rows[0], ("files".to_owned(), 10_000));
@@ -375,7 +377,7 @@ fn few_open_files_serve_many_sessions() {
     for round in 0..10_u32 {
         for session in 0..20_u32 {
             let text = format!("{round}:{session} ");
-            files.take(&batch(&[block(session + 1, 0, text.as_bytes())]), 0).unwrap();
+            files.consume(&batch(&[block(session + 1, 0, text.as_bytes())]), 0).unwrap();
             expected[session as usize] += &text;
             let (_, open) = files.file_set.file_counts();
             assert!(open <= 3, "{open} files are open");
@@ -392,9 +394,9 @@ fn evicted_session_continues_in_a_new_file() {
     let out = dir.path("out");
     let mut files = files_sink(&out, &[("sessions", "2")], Form::Stream);
     let blocks = [block(1, 0, b"1"), block(2, 0, b"2"), block(1, 0, b"1"), block(3, 0, b"3")];
-    files.take(&batch(&blocks), 0).unwrap();
+    files.consume(&batch(&blocks), 0).unwrap();
     assert_eq!(files.file_set.file_counts().0, 2);
-    files.take(&batch(&[block(2, 0, b"more")]), 0).unwrap();
+    files.consume(&batch(&[block(2, 0, b"more")]), 0).unwrap();
     files.finish().unwrap();
     assert_eq!(file_texts(&out), ["11", "2", "3", "more"]);
     assert_eq!(index_column(&out, "session"), [2, 1, 3, 2]);
@@ -411,7 +413,7 @@ fn memory_for_long_descriptions_is_bounded() {
     for session in 1..=200 {
         let mut first = flagged(description(&record), FIRST);
         first.context.session = session;
-        files.take(&batch(&[first]), 0).unwrap();
+        files.consume(&batch(&[first]), 0).unwrap();
     }
     let (kept, _) = files.file_set.file_counts();
     assert!((60..70).contains(&kept), "{kept} descriptions of 1 MiB");
@@ -425,7 +427,7 @@ fn second_run_appends_files_and_overwrites_nothing() {
     let out = dir.path("out");
     for text in ["first", "second"] {
         let mut files = files_sink(&out, &[], Form::Stream);
-        files.take(&batch(&[block(1, 0, text.as_bytes())]), 0).unwrap();
+        files.consume(&batch(&[block(1, 0, text.as_bytes())]), 0).unwrap();
         files.finish().unwrap();
     }
     assert_eq!(file_texts(&out), ["first", "second"]);
@@ -437,13 +439,13 @@ fn replaced_file_is_not_written() {
     let dir = TempDir::new();
     let out = dir.path("out");
     let mut files = files_sink(&out, &[("open", "1")], Form::Stream);
-    files.take(&batch(&[block(1, 0, b"a"), block(2, 0, b"b")]), 0).unwrap();
+    files.consume(&batch(&[block(1, 0, b"a"), block(2, 0, b"b")]), 0).unwrap();
     fs::write(dir.path("theirs"), "of others").unwrap();
     fs::rename(dir.path("theirs"), format!("{out}/000001")).unwrap();
-    let failure = refused(files.take(&batch(&[block(1, 0, b"c")]), 0)).to_string();
+    let failure = refused(files.consume(&batch(&[block(1, 0, b"c")]), 0)).to_string();
     assert!(failure.ends_with("000001: another process has replaced it"), "{failure}");
     assert_eq!(fs::read_to_string(format!("{out}/000001")).unwrap(), "of others");
-    assert_eq!(files.written(), Some(Amount { blocks: 2, bytes: 2 }));
+    assert_eq!(files.amount_written(), Some(Amount { blocks: 2, bytes: 2 }));
     drop(files);
     assert_eq!(index_lines(&out).len(), 2, "the index tells what there is, even after a failure");
 }
@@ -477,11 +479,11 @@ fn full_disk_failure_names_the_file() {
     let Some(disk) = SmallDisk::files_sink(dir.path("small")) else { return };
     let mut files = files_sink(&disk.0, &[], Form::Stream);
     let large = vec![b'x'; 40_000];
-    let outcome = files.take(&batch(&[block(1, 0, &large), block(1, 0, &large)]), 0);
+    let outcome = files.consume(&batch(&[block(1, 0, &large), block(1, 0, &large)]), 0);
     let failure = refused(outcome).to_string();
     assert!(
         failure.starts_with(&format!("cannot write {}/000001: no space left", disk.0)),
         "{failure}"
     );
-    assert_eq!(files.written(), Some(Amount { blocks: 1, bytes: 40_000 }));
+    assert_eq!(files.amount_written(), Some(Amount { blocks: 1, bytes: 40_000 }));
 }

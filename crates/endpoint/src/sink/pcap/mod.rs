@@ -99,7 +99,7 @@ fn open(opening: &Opening<'_>) -> Result<Box<dyn Sink>, Failure> {
 }
 
 impl Sink for Pcap {
-    fn take(&mut self, batch: &Batch<'_>, _now: Time) -> Result<(), Failure> {
+    fn consume(&mut self, batch: &Batch<'_>, _now: Time) -> Result<(), Failure> {
         for (_, block) in batch.blocks() {
             if self.frames.is_new(&block) {
                 self.check(&block)?;
@@ -110,7 +110,7 @@ impl Sink for Pcap {
         Ok(())
     }
 
-    fn idle(&mut self) -> Result<(), Failure> {
+    fn on_idle(&mut self) -> Result<(), Failure> {
         self.out.flush()
     }
 
@@ -128,7 +128,7 @@ impl Sink for Pcap {
         Ok(self.out.report(rows, self.frames.written, "packet"))
     }
 
-    fn written(&self) -> Option<Amount> {
+    fn amount_written(&self) -> Option<Amount> {
         Some(self.out.written())
     }
 }
@@ -270,10 +270,10 @@ pub(crate) mod tests {
         let path = dir.path("a.pcap");
         let mut sink = pcap_sink(&path).unwrap();
         let cut = block(Marks::frame(1, 3, 1500), b"xyz");
-        sink.take(&batch(&[frame(b"0123456789").narrow(4, 2), cut]), 0).unwrap();
+        sink.consume(&batch(&[frame(b"0123456789").narrow(4, 2), cut]), 0).unwrap();
         let rows = sink.finish().unwrap().rows;
         assert_eq!(rows, [("frames".to_owned(), 2), ("cut".to_owned(), 0)]);
-        assert_eq!(sink.written(), Some(Amount { blocks: 2, bytes: 5 }));
+        assert_eq!(sink.amount_written(), Some(Amount { blocks: 2, bytes: 5 }));
         let expected = [(TIME, 10, 1, b"0123456789".to_vec()), (TIME, 1500, 1, b"xyz".to_vec())];
         assert_eq!(read_capture(&path), expected);
     }
@@ -293,15 +293,15 @@ pub(crate) mod tests {
         let path = dir.path("old.pcap");
         std::fs::write(&path, "yesterday").unwrap();
         let mut sink = pcap_sink(&path).unwrap();
-        sink.idle().unwrap();
+        sink.on_idle().unwrap();
         assert_eq!(std::fs::read(&path).unwrap(), b"yesterday");
         let report = sink.finish().unwrap();
         assert!(report.remarks[0].contains("stays as it was"), "{report:?}");
         assert_eq!(std::fs::read(&path).unwrap(), b"yesterday");
         drop(sink);
         let mut sink = pcap_sink(&path).unwrap();
-        sink.take(&batch(&[frame(b"0123456789")]), 0).unwrap();
-        sink.idle().unwrap();
+        sink.consume(&batch(&[frame(b"0123456789")]), 0).unwrap();
+        sink.on_idle().unwrap();
         assert_eq!(read_capture(&path).len(), 1, "it is there at once");
         assert!(pcap_sink(&path).is_err(), "the new file is locked, too");
     }
@@ -312,7 +312,7 @@ pub(crate) mod tests {
         let path = dir.path("long.pcap");
         let mut sink = pcap_sink(&path).unwrap();
         let long = vec![7; 300_000];
-        sink.take(&batch(&[frame(&long)]), 0).unwrap();
+        sink.consume(&batch(&[frame(&long)]), 0).unwrap();
         assert_eq!(sink.finish().unwrap().rows[1], ("cut".to_owned(), 1));
         let packets = read_capture(&path);
         assert_eq!((packets[0].1, packets[0].3.len()), (300_000, 262_144));
@@ -324,11 +324,11 @@ pub(crate) mod tests {
         let path = dir.path("two.pcap");
         let mut sink = pcap_sink(&path).unwrap();
         let cooked = block(Marks::frame(276, 2, 2), b"ab");
-        let failure = sink.take(&batch(&[frame(b"first"), cooked]), 0).unwrap_err().to_string();
+        let failure = sink.consume(&batch(&[frame(b"first"), cooked]), 0).unwrap_err().to_string();
         let expected = "it holds frames of link type EN10MB, and one of LINUX_SLL2 came; \
                         write each source into a file of its own";
         assert_eq!(failure, format!("cannot write {path}: {expected}"));
-        assert_eq!(sink.written(), Some(Amount { blocks: 1, bytes: 5 }));
+        assert_eq!(sink.amount_written(), Some(Amount { blocks: 1, bytes: 5 }));
         assert_eq!(read_capture(&path).len(), 1);
     }
 
@@ -347,15 +347,18 @@ pub(crate) mod tests {
             bare(b"decoded"),
         ];
         let mut sink = of(&path, Form::Message).unwrap();
-        sink.take(&batch(&views), 0).unwrap();
+        sink.consume(&batch(&views), 0).unwrap();
         let rows = sink.finish().unwrap().rows;
         let expected = [("frames", 2), ("cut", 0), ("repeated", 2), ("not frames", 3)];
         assert_eq!(rows, expected.map(|(name, value)| (name.to_owned(), value)));
-        assert_eq!(sink.written(), Some(Amount { blocks: 7, bytes: 4 + 7 + 2 + 4 + 10 + 7 }));
+        assert_eq!(
+            sink.amount_written(),
+            Some(Amount { blocks: 7, bytes: 4 + 7 + 2 + 4 + 10 + 7 })
+        );
         assert_eq!(read_capture(&path).len(), 2);
         drop(sink);
         let mut sink = of(&path, Form::Frame).unwrap();
-        sink.take(&batch(&[one, one]), 0).unwrap();
+        sink.consume(&batch(&[one, one]), 0).unwrap();
         sink.finish().unwrap();
         assert_eq!(read_capture(&path).len(), 2, "a copy to each branch is a copy in the file");
     }
@@ -365,12 +368,12 @@ pub(crate) mod tests {
         let dir = TempDir::new();
         for blocks in [vec![bare(b"a line")], vec![description(b"\x03"), hole(3)]] {
             let mut sink = of(&dir.path("x.pcap"), Form::Message).unwrap();
-            sink.take(&batch(&blocks), 0).unwrap();
+            sink.consume(&batch(&blocks), 0).unwrap();
             let failure = refused(sink.finish()).to_string();
             assert!(failure.contains("is part of a frame; put `pcap` before"), "{failure}");
         }
         let mut sink = of(&dir.path("x.pcap"), Form::Stream).unwrap();
-        sink.take(&batch(&[hole(0), hole(0)]), 0).unwrap();
+        sink.consume(&batch(&[hole(0), hole(0)]), 0).unwrap();
         assert_eq!(sink.finish().unwrap().rows[2], ("not frames".to_owned(), 2));
     }
 
@@ -381,8 +384,8 @@ pub(crate) mod tests {
         assert!(failure.to_string().ends_with("no such file or directory"), "{failure}");
         assert!(refused(pcap_sink(&dir.path(""))).to_string().contains("directory"));
         let mut sink = pcap_sink("/dev/full").unwrap();
-        sink.take(&batch(&[frame(b"lost")]), 0).unwrap();
+        sink.consume(&batch(&[frame(b"lost")]), 0).unwrap();
         assert!(sink.finish().unwrap_err().to_string().contains("no space left"));
-        assert_eq!(sink.written(), Some(Amount::default()));
+        assert_eq!(sink.amount_written(), Some(Amount::default()));
     }
 }

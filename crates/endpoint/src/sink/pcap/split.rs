@@ -101,7 +101,7 @@ impl Split {
 }
 
 impl Sink for Split {
-    fn take(&mut self, batch: &Batch<'_>, _now: Time) -> Result<(), Failure> {
+    fn consume(&mut self, batch: &Batch<'_>, _now: Time) -> Result<(), Failure> {
         for (_, block) in batch.blocks() {
             self.append(&block)?;
             self.written.add(block.length());
@@ -109,7 +109,7 @@ impl Sink for Split {
         Ok(())
     }
 
-    fn idle(&mut self) -> Result<(), Failure> {
+    fn on_idle(&mut self) -> Result<(), Failure> {
         self.file_set.flush()
     }
 
@@ -120,7 +120,7 @@ impl Sink for Split {
         Ok(self.file_set.report(rows))
     }
 
-    fn written(&self) -> Option<Amount> {
+    fn amount_written(&self) -> Option<Amount> {
         Some(self.written)
     }
 }

@@ -161,7 +161,7 @@ pub(super) fn open_on_device(
 }
 
 impl Sink for Tx {
-    fn take(&mut self, batch: &Batch<'_>, _now: Time) -> Result<(), Failure> {
+    fn consume(&mut self, batch: &Batch<'_>, _now: Time) -> Result<(), Failure> {
         // Moved out, so that frames in it can be borrowed next to `self`.
         let mut copies = std::mem::take(&mut self.copies);
         copies.clear();
@@ -200,11 +200,11 @@ impl Sink for Tx {
         Ok(rows.put(self.sent.blocks, "frame", sent))
     }
 
-    fn written(&self) -> Option<Amount> {
+    fn amount_written(&self) -> Option<Amount> {
         Some(self.sent)
     }
 
-    fn dropped(&self) -> Vec<(DropReason, Amount)> {
+    fn drops_by_reason(&self) -> Vec<(DropReason, Amount)> {
         let all = REASONS.map(DropReason::from).into_iter().zip(self.dropped);
         all.filter(|(_, amount)| amount.blocks > 0).collect()
     }

@@ -116,12 +116,12 @@ fn drive(request: &[(&str, &str)], sink: &mut dyn Sink, mut between: impl FnMut(
     let mut taken = 0;
     loop {
         let mut columns = Box::new(Columns::default());
-        let answer = source.give(&mut Intake::new(&pool, &mut columns, LANES, 0)).unwrap();
+        let answer = source.produce(&mut Intake::new(&pool, &mut columns, LANES, 0)).unwrap();
         taken += columns.len() as u64;
         let batch = Batch::new(BatchMemory::from(columns), |columns, l| {
             pool.resolve(columns.entry(l).frame()).unwrap()
         });
-        sink.take(&batch, 0).unwrap();
+        sink.consume(&batch, 0).unwrap();
         drop(batch);
         pool.end_pass();
         between();
@@ -153,8 +153,8 @@ fn assert_numbers_arrive(pair: &Pair, way: Transmitter) {
     let taken = drive(&request, &mut *sink, || _ = check(&mut receiver));
     until("the last have come", || check(&mut receiver) == taken);
     assert_eq!(taken, 100_000);
-    assert_eq!(sink.written(), Some(Amount { blocks: 100_000, bytes: 10_000_000 }));
-    assert_eq!(sink.dropped(), []);
+    assert_eq!(sink.amount_written(), Some(Amount { blocks: 100_000, bytes: 10_000_000 }));
+    assert_eq!(sink.drops_by_reason(), []);
     let rows = [("frames".to_owned(), 100_000), ("bytes".to_owned(), 10_000_000)];
     assert_eq!(sink.finish().unwrap().rows[..2], rows);
     let copied = report_row(&mut *sink, "copied to AF_XDP");
@@ -181,7 +181,7 @@ fn full_queue_delays_frames_without_loss() {
     let received = receiver.wait_for(300);
     let numbers: Vec<u64> = received.iter().map(|block| frame_number(&block.bytes)).collect();
     assert_eq!(numbers, (0..taken).collect::<Vec<_>>());
-    assert_eq!(sink.written(), Some(Amount { blocks: 300, bytes: 300_000 }));
+    assert_eq!(sink.amount_written(), Some(Amount { blocks: 300, bytes: 300_000 }));
     let statistics = pair.client.run("tc", &format!("-s qdisc show dev {CLIENT_DEVICE}"));
     assert!(!statistics.contains("dropped 0,"), "the queue was never full: {statistics}");
 }
@@ -199,11 +199,11 @@ fn stalled_queue_times_out_and_drops_are_counted() {
     let mut sink = tx_of(&pair.client, QUEUE);
     drive(&[("count", "2000"), ("size", "1000")], &mut sink, || ());
     // One timeout per stall, not one for each of the 32 batches.
-    let went = sink.written().unwrap().blocks;
+    let went = sink.amount_written().unwrap().blocks;
     assert!((1..=1 + went).contains(&sink.timeouts), "{} waits, {went} went", sink.timeouts);
     assert!((1..200).contains(&went), "{went}");
     let lost = Amount { blocks: 2000 - went, bytes: (2000 - went) * 1000 };
-    assert_eq!(sink.dropped(), [("queue full".into(), lost)]);
+    assert_eq!(sink.drops_by_reason(), [("queue full".into(), lost)]);
 }
 
 /// Returns the frames with these numbers.
@@ -227,7 +227,7 @@ fn g1_rejected_frames_are_resent_in_order() {
     let frames = numbered_frames(0..60, 20);
     let mut send = |from: usize, to: usize| {
         let blocks: Vec<_> = frames[from..to].iter().map(|bytes| frame(bytes)).collect();
-        sink.take(&batch(&blocks), 0).unwrap();
+        sink.consume(&batch(&blocks), 0).unwrap();
     };
     send(0, 10);
     pair.server.ip(&format!("link set dev {SERVER_DEVICE} down"));
@@ -243,7 +243,7 @@ fn g1_rejected_frames_are_resent_in_order() {
     let received: Vec<Vec<u8>> =
         receiver.wait_for(60).into_iter().map(|block| block.bytes).collect();
     assert!(received == frames, "each once, in order: {}", received.len());
-    assert_eq!((sink.written().unwrap().blocks, sink.dropped()), (60, Vec::new()));
+    assert_eq!((sink.amount_written().unwrap().blocks, sink.drops_by_reason()), (60, Vec::new()));
     assert!(report_row(&mut sink, "sent again").unwrap() > 3);
 }
 
@@ -261,13 +261,13 @@ fn g1_permanently_rejected_frames_are_dropped_and_others_sent() {
     let (short, long) = (numbered_frames(0..40, 20), numbered_frames(7..8, 1000));
     let mut blocks: Vec<_> = short.iter().map(|bytes| frame(bytes)).collect();
     blocks.insert(5, frame(&long[0]));
-    sink.take(&batch(&blocks), 0).unwrap();
+    sink.consume(&batch(&blocks), 0).unwrap();
     let received: Vec<Vec<u8>> =
         receiver.wait_for(40).into_iter().map(|block| block.bytes).collect();
     assert!(received == short, "each once, in order: {}", received.len());
     let lost = Amount { blocks: 1, bytes: long[0].len() as u64 };
-    assert_eq!(sink.dropped(), [("queue full".into(), lost)]);
-    assert_eq!(sink.written().unwrap().blocks, 40);
+    assert_eq!(sink.drops_by_reason(), [("queue full".into(), lost)]);
+    assert_eq!(sink.amount_written().unwrap().blocks, 40);
     assert!(report_row(&mut *sink, "sent again").unwrap() > 3);
 }
 
@@ -284,7 +284,7 @@ fn assert_unsendable_counted(pair: &Pair, way: Transmitter) {
     let long = vec![0xee; 1600];
     let snapped = block(Marks::frame(1, 42, 60), &good[0][..42]);
     let viewed = frame(&good[1]).narrow(34, 8);
-    sink.take(
+    sink.consume(
         &batch(&[
             frame(&good[0]),
             frame(&long),
@@ -302,7 +302,7 @@ fn assert_unsendable_counted(pair: &Pair, way: Transmitter) {
         receiver.wait_for(3).into_iter().map(|block| block.bytes).collect();
     assert_eq!(received, good, "whole frames, whatever was in view");
     let [first, _, third] = [0, 1, 2].map(|n: usize| good[n].len() as u64);
-    assert_eq!(sink.written(), Some(Amount { blocks: 3, bytes: first + 8 + third }));
+    assert_eq!(sink.amount_written(), Some(Amount { blocks: 3, bytes: first + 8 + third }));
     let amount = |blocks, bytes| Amount { blocks, bytes };
     let lost = [
         ("another link type".into(), amount(2, 31)),
@@ -310,7 +310,7 @@ fn assert_unsendable_counted(pair: &Pair, way: Transmitter) {
         ("longer than the interface takes".into(), amount(1, 1600)),
         ("refused by the kernel".into(), amount(1, 5)),
     ];
-    assert_eq!(sink.dropped(), lost);
+    assert_eq!(sink.drops_by_reason(), lost);
 }
 
 #[test]
@@ -328,11 +328,14 @@ fn offloaded_checksum_is_computed_before_sending() {
     };
     let arp = vec![0; 60];
     // Without the flag, the same bytes are sent unchanged.
-    sink.take(&batch(&[left(&unset), frame(&unset), left(&arp), left(&unset)]), 0).unwrap();
+    sink.consume(&batch(&[left(&unset), frame(&unset), left(&arp), left(&unset)]), 0).unwrap();
     let received: Vec<Vec<u8>> =
         receiver.wait_for(3).into_iter().map(|block| block.bytes).collect();
     assert_eq!(received, [&right, &unset, &right].map(Clone::clone));
-    assert_eq!(sink.dropped(), [("checksum unknown".into(), Amount { blocks: 1, bytes: 60 })]);
+    assert_eq!(
+        sink.drops_by_reason(),
+        [("checksum unknown".into(), Amount { blocks: 1, bytes: 60 })]
+    );
     assert!(sink.finish().unwrap().rows.contains(&("checksums computed".to_owned(), 2)));
 }
 
@@ -344,7 +347,8 @@ fn down_interface_drops_frames_and_removed_one_fails() {
 fn assert_down_and_removed(pair: &Pair, way: Transmitter) {
     let mut sink = tx_by(&pair.client, Form::Frame, way).unwrap();
     let bytes = Frame::ethernet().ipv4("10.0.0.1", "10.0.0.2").udp(1, 2, b"x");
-    let mut send = || sink.take(&batch(&[frame(&bytes)]), 0).map(|()| sink.written().unwrap());
+    let mut send =
+        || sink.consume(&batch(&[frame(&bytes)]), 0).map(|()| sink.amount_written().unwrap());
     assert_eq!(send().unwrap().blocks, 1);
     pair.client.ip(&format!("link set dev {CLIENT_DEVICE} down"));
     assert_eq!(send().unwrap().blocks, 1);
@@ -358,7 +362,7 @@ fn assert_down_and_removed(pair: &Pair, way: Transmitter) {
         "cannot send through client0: the interface was removed after 2 frames"
     );
     let down = Amount { blocks: 1, bytes: bytes.len() as u64 };
-    assert_eq!(sink.dropped(), [("interface down".into(), down)]);
+    assert_eq!(sink.drops_by_reason(), [("interface down".into(), down)]);
 }
 
 #[test]

@@ -15,9 +15,9 @@ fn log_output(given: &[(&str, &str)], blocks: &[Block<'_>]) -> (String, Vec<(Str
     let given: Vec<_> = given.iter().copied().chain([("file", path.as_str())]).collect();
     let given = arguments(&WEBLOG, &given);
     let mut sink = open(&Opening { form: Form::Message, ..opening(&given, &[]) }).unwrap();
-    sink.take(&batch(blocks), 0).unwrap();
+    sink.consume(&batch(blocks), 0).unwrap();
     let rows = sink.finish().unwrap().rows;
-    assert_eq!(sink.written().unwrap().blocks, blocks.len() as u64);
+    assert_eq!(sink.amount_written().unwrap().blocks, blocks.len() as u64);
     (std::fs::read_to_string(path).unwrap(), rows)
 }
 
@@ -166,8 +166,8 @@ fn full_disk_fails_the_sink() {
     let given = arguments(&WEBLOG, &[("file", "/dev/full")]);
     let mut sink = open(&Opening { form: Form::Message, ..opening(&given, &[]) }).unwrap();
     let bytes = exchange_record(|_| {});
-    sink.take(&batch(&[description(&bytes)]), 0).unwrap();
+    sink.consume(&batch(&[description(&bytes)]), 0).unwrap();
     let failure = refused(sink.finish()).to_string();
     assert!(failure.starts_with("cannot write /dev/full: no space left"), "{failure}");
-    assert_eq!(sink.written(), Some(Amount::default()));
+    assert_eq!(sink.amount_written(), Some(Amount::default()));
 }

@@ -112,7 +112,7 @@ fn full_pool_delays_the_source() {
         let mut source = generate_source(&[("seq", seq), ("count", "1")]);
         let wait = SourceStatus::retry_at(5);
         let mut columns = filter::Columns::default();
-        let given = source.give(&mut Intake::new(&pool, &mut columns, 64, 5)).unwrap();
+        let given = source.produce(&mut Intake::new(&pool, &mut columns, 64, 5)).unwrap();
         assert_eq!((given, columns.len()), (wait, 0));
     }
     pool.end_pass();

@@ -6,7 +6,7 @@
 //! time. A frame is copied into the pool of the space once, no matter how many edges it takes.
 //! Metadata is restored: a VLAN tag is reinserted, the timestamp is converted to the time of day,
 //! and a frame with checksum offload is flagged. Since that requires parsing the headers, their
-//! offsets are stored in the marks for downstream filters. A `give` emits blocks of one edge only.
+//! offsets are stored in the marks for downstream filters. A `produce` emits blocks of one edge only.
 //!
 //! Sleeping: a program notifies the doorbell when it exports a frame and the last notification is
 //! at least T_t old. A reader that finds no frame sleeps for at most T_t, or without limit if no
@@ -95,7 +95,7 @@ pub struct KernelSource {
     edge: usize,
     /// The last copied frame: processor, position in its ring, and copy.
     copied: Option<(u32, u64, FrameCopy)>,
-    /// Frames copied but not yet verified. Empty between calls of `give`.
+    /// Frames copied but not yet verified. Empty between calls of `produce`.
     staged: Vec<Staged>,
     /// True if the rings were empty after the last emission.
     drained: bool,
@@ -295,7 +295,7 @@ impl KernelSource {
         Some(FrameCopy { place, unset, marks })
     }
 
-    /// Returns the result of a `give` that emitted nothing.
+    /// Returns the result of a `produce` that emitted nothing.
     fn status_without_frames(&mut self, now: Time) -> Result<SourceStatus, Failure> {
         if let Some(end) = &self.end {
             return match end {
@@ -336,7 +336,7 @@ impl KernelSource {
 }
 
 impl Source for KernelSource {
-    fn give(&mut self, intake: &mut Intake<'_>) -> Result<SourceStatus, Failure> {
+    fn produce(&mut self, intake: &mut Intake<'_>) -> Result<SourceStatus, Failure> {
         self.parts.doorbell.drain(|_| {});
         self.time.update();
         self.reader.look();
@@ -377,7 +377,7 @@ impl Source for KernelSource {
         SourceProperties {
             block_max: self.parts.rings.shape().record_max as usize + TAG_SIZE,
             // Programs write into memory of their own; returned memory does not unblock them.
-            // `give` returns the time of the next allocation attempt.
+            // `produce` returns the time of the next allocation attempt.
             wakes_on_memory: false,
             chooses_arc: true,
             ..SourceProperties::default()

@@ -336,7 +336,7 @@ fn open(opening: &Opening<'_>, direction: Direction) -> Result<Box<dyn Source>, 
 }
 
 impl Source for PacketSource {
-    fn give(&mut self, intake: &mut Intake<'_>) -> Result<SourceStatus, Failure> {
+    fn produce(&mut self, intake: &mut Intake<'_>) -> Result<SourceStatus, Failure> {
         loop {
             let rest = self.entries.get(self.given_entries..).unwrap_or_default();
             if !rest.is_empty() {
@@ -435,7 +435,7 @@ impl PacketSource {
         missing
     }
 
-    /// Returns the result of a `give` that received nothing.
+    /// Returns the result of a `produce` that received nothing.
     fn status_without_frames(&mut self, intake: &Intake<'_>) -> Result<SourceStatus, Failure> {
         if let Some(end) = &self.end {
             if self.unread_frames().is_some_and(|unread| unread > 0) {

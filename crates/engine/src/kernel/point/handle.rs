@@ -1,4 +1,5 @@
-//! The handle of a request at a point, which reads its counters, replaces it and removes it.
+//! Handle of a request at an attach point. The handle reads the counters of the request, replaces
+//! it and removes it.
 
 use super::request::NewRequest;
 use super::{Point, successor};
@@ -7,7 +8,7 @@ use crate::kernel::final_counters::FinalCounters;
 use crate::kernel::host::{AttachmentHandle, KernelRequest, PreparedSuccessor};
 use std::sync::{Arc, OnceLock};
 
-/// A request at a point; removed when dropped.
+/// A handle of a request at an attach point. Dropping the handle removes the request.
 #[derive(Debug)]
 pub(crate) struct RequestHandle {
     pub(super) point: Arc<Point>,
@@ -16,11 +17,11 @@ pub(crate) struct RequestHandle {
 }
 
 impl AttachmentHandle for RequestHandle {
-    fn ended(&self) -> &FinalCounters {
-        self.ended.get_or_init(|| self.point.remove(self.number))
+    fn final_counters(&self) -> &FinalCounters {
+        self.ended.get_or_init(|| self.point.remove_request(self.number))
     }
 
-    fn so_far(&self) -> Option<FinalCounters> {
+    fn current_counters(&self) -> Option<FinalCounters> {
         let counted = self.point.current_counters(self.number)?;
         Some(FinalCounters { counted, ..FinalCounters::default() })
     }
@@ -45,12 +46,12 @@ impl AttachmentHandle for RequestHandle {
 
 impl endpoint::source::kernel::Attachment for RequestHandle {
     fn leave(&self) {
-        let _ = self.ended();
+        let _ = self.final_counters();
     }
 }
 
 impl Drop for RequestHandle {
     fn drop(&mut self) {
-        let _ = self.ended();
+        let _ = self.final_counters();
     }
 }

@@ -1,4 +1,5 @@
-//! The interface of the store that holds a point's descriptors, and the names of these descriptors.
+//! The interface of the store that keeps the descriptors of an attach point, and the names of these
+//! descriptors.
 
 use std::collections::BTreeSet;
 use std::fmt::Debug;
@@ -6,14 +7,14 @@ use std::os::fd::BorrowedFd;
 
 /// A store that holds descriptors by name while this process restarts.
 pub trait Keeper: Debug + Send + Sync {
-    /// Stores a descriptor. A failure is not reported; the descriptor is then missing after a
-    /// restart.
-    fn keep(&self, name: &str, descriptor: BorrowedFd<'_>);
+    /// Stores a descriptor. Failures are not reported; after a failure the descriptor is missing
+    /// once this process has restarted.
+    fn store(&self, name: &str, descriptor: BorrowedFd<'_>);
     /// Discards a descriptor.
-    fn forget(&self, name: &str);
+    fn discard(&self, name: &str);
 }
 
-/// The prefix of all names.
+/// Prefix of all descriptor names.
 pub const PERSISTED_PREFIX: &str = "kernel-";
 /// Names of the descriptors that the keeper holds for a point.
 #[derive(Debug, Default)]

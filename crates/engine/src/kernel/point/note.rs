@@ -9,7 +9,7 @@ use std::os::unix::fs::FileExt as _;
 /// Maximum size of a note in bytes.
 const NOTE_MAX: u64 = 4 << 20;
 
-/// Persisted descriptors of a point, by name without the prefix and the link number.
+/// Persisted descriptors of an attach point, by name without the prefix and the link number.
 pub(super) type PersistedDescriptors = BTreeMap<String, OwnedFd>;
 
 /// The contents of a note.
@@ -18,16 +18,18 @@ pub(super) struct Note {
     pub(super) numbers: u32,
     pub(super) replaced: u64,
     pub(super) frames: u64,
-    /// For each request its number, its note, and its counters in finished programs.
+    /// For each request: its number, its note, and its counters from finished programs.
     pub(super) lines: Vec<(u32, String, String)>,
-    /// Program id, fingerprint of the code and request numbers, for each program; oldest first.
+    /// For each program, the oldest first: program id, fingerprint of the code, and request
+    /// numbers.
     pub(super) versions: Vec<(u32, u64, Vec<u32>)>,
     /// Notes and final counters of removed requests.
     pub(super) left: Vec<(String, String)>,
 }
 
-/// Removes the newest readable note from the descriptors. Returns the note and its number.
-pub(super) fn newest(given: &mut PersistedDescriptors) -> Option<(u64, Note)> {
+/// Removes the newest readable note from the descriptors. Returns the number of the note, and the
+/// note.
+pub(super) fn take_newest(given: &mut PersistedDescriptors) -> Option<(u64, Note)> {
     let numbers = given.keys().filter_map(|name| name.strip_prefix("note")?.parse::<u64>().ok());
     let number = numbers.max()?;
     let file = File::from(given.remove(&format!("note{number}"))?);
@@ -37,8 +39,8 @@ pub(super) fn newest(given: &mut PersistedDescriptors) -> Option<(u64, Note)> {
 }
 
 impl Note {
-    /// Formats the note as JSON; no proper prefix of the text is a valid note.
-    pub(super) fn text(&self) -> Vec<u8> {
+    /// Formats the note as JSON. A truncated text is never a valid note.
+    pub(super) fn to_text(&self) -> Vec<u8> {
         serde_json::to_vec(self).unwrap_or_default()
     }
 }
@@ -57,7 +59,7 @@ mod tests {
             versions: vec![(12, u64::MAX, vec![0]), (13, 0, Vec::new())],
             left: vec![("{}".to_owned(), String::new())],
         };
-        let text = note.text();
+        let text = note.to_text();
         let read = |text: &[u8]| serde_json::from_slice::<Note>(text).ok();
         assert_eq!(read(&text), Some(note));
         for end in 0..text.len() {

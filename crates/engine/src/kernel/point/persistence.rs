@@ -1,10 +1,10 @@
-//! Descriptors of a point that a keeper holds while this process restarts: links, programs and
-//! memory stay, and the next process adopts them. (RELIABILITY T10)
+//! Persistence of an attach point across restarts of this process: a keeper holds the descriptors
+//! of links, programs and memory, and the next process adopts them. (RELIABILITY T10)
 //!
 //! In: a point, before and after each change of its program. Out: named descriptors for a
-//! [`Keeper`], and a note that describes them. A process that dies during a change leaves a note
-//! with both programs; the link shows which of them runs. Counters are in the memory of a program,
-//! so they survive in any case.
+//! [`Keeper`], and a note that describes them. If the process dies during a change, its note
+//! describes both programs, and the link shows which program runs. Counters are in the memory of a
+//! program, so they always survive.
 //!
 //! Adoption parses each request again, and requires that the assembled program equals the loaded
 //! program, instruction for instruction. A version of Streamline that assembles a different program
@@ -19,7 +19,7 @@ use super::super::delegation::{DelegatedRequest, KernelPart, clamp_rings};
 use super::super::final_counters::FinalCounters;
 use super::super::host::{InjectedRefusal, KernelRequest};
 use super::keeper::{PERSISTED_PREFIX, StoredNames};
-use super::note::{Note, PersistedDescriptors, newest};
+use super::note::{Note, PersistedDescriptors, take_newest};
 use super::request::{AttachedRequest, NewRequest, OwnedFrames, RequestResources, SharingDomain};
 use super::sockets::Sockets;
 use super::version::{NextProgram, Version};
@@ -47,9 +47,9 @@ pub struct PersistedRequest {
 /// An adopted request.
 #[derive(Debug)]
 pub struct AdoptedRequest {
-    /// The requester's note.
+    /// The note that the requester passed with the request.
     pub about: String,
-    /// The state of the request.
+    /// The state of the request after the restart.
     pub still: AdoptedStatus,
 }
 
@@ -58,14 +58,14 @@ pub struct AdoptedRequest {
 pub enum AdoptedStatus {
     /// The request runs.
     Runs(DelegatedRequest),
-    /// The request was removed or replaced; its counters may not have been reported yet.
+    /// The request was removed or replaced. Its counters may not have been reported yet.
     Ended(Box<FinalCounters>),
 }
 
 impl Point {
-    /// Hands the keeper the descriptors of this point and a new note, for the current program and
-    /// the next one, if any. Then discards stored descriptors that are no longer needed, notes
-    /// first. Does nothing without a keeper.
+    /// Stores the descriptors of this point and a new note in the keeper, for the current program
+    /// and the next program, if any. Then discards stored descriptors that are no longer needed,
+    /// notes first. Does nothing without a keeper.
     pub(super) fn store(&self, state: &mut PointState, next: Option<NextProgram<'_>>) {
         let Some(keeper) = &self.keeper else { return };
         let stored = std::mem::take(&mut state.stored);
@@ -76,7 +76,7 @@ impl Point {
         note.frames = state.frames;
         let mut put = |name: String, descriptor: BorrowedFd<'_>| {
             if !stored.names.contains(&name) {
-                keeper.keep(&name, descriptor);
+                keeper.store(&name, descriptor);
             }
             now.names.insert(name);
         };
@@ -116,14 +116,14 @@ impl Point {
                     busy: line.busy_before,
                     ..FinalCounters::default()
                 };
-                note.lines.push((line.number, line.about.clone(), ended.text()));
+                note.lines.push((line.number, line.about.clone(), ended.to_text()));
             }
             for (number, step, map) in next.iter().flat_map(|next| next.states) {
                 put(format!("{head}-l{number}-s{step}"), map.as_fd());
             }
             let left = state.final_counters.iter();
-            note.left.extend(left.map(|(about, ended)| (about.clone(), ended.text())));
-            if let Ok(text) = sys::service::memfd_with(&note.text()) {
+            note.left.extend(left.map(|(about, ended)| (about.clone(), ended.to_text())));
+            if let Ok(text) = sys::service::memfd_with(&note.to_text()) {
                 put(format!("{head}-note{}", now.notes), text.as_fd());
             }
         }
@@ -131,13 +131,13 @@ impl Point {
         let gone = stored.names.difference(&now.names);
         let (notes, rest): (Vec<&String>, Vec<&String>) =
             gone.partition(|name| name.contains("-note"));
-        notes.into_iter().chain(rest).for_each(|name| keeper.forget(name));
+        notes.into_iter().chain(rest).for_each(|name| keeper.discard(name));
         state.stored = now;
     }
 }
 
 impl Points {
-    /// Adopts persisted descriptors. `read` parses a requester's note again, or fails if its
+    /// Adopts persisted descriptors. `read` parses the note of a requester again, or fails if the
     /// request may no longer run. Returns the adopted requests, and for each point that could not
     /// be adopted the reason; the descriptors of such a point are discarded.
     pub fn adopt(
@@ -157,12 +157,12 @@ impl Points {
         for (link, given) in points {
             let names: Vec<String> =
                 given.keys().map(|part| format!("{PERSISTED_PREFIX}{link}-{part}")).collect();
-            match self.adopt_one(&names, given, machine, read) {
+            match self.adopt_point(&names, given, machine, read) {
                 Ok(lines) => adopted.extend(lines),
                 Err(why) => {
                     refused.push(why);
                     let forget = |name: &String| {
-                        self.keeper.iter().for_each(|keeper| keeper.forget(name));
+                        self.keeper.iter().for_each(|keeper| keeper.discard(name));
                     };
                     names.iter().for_each(forget);
                 }
@@ -171,14 +171,14 @@ impl Points {
         (adopted, refused)
     }
 
-    fn adopt_one(
+    fn adopt_point(
         &self,
         names: &[String],
         mut given: PersistedDescriptors,
         machine: &Machine,
         read: &dyn Fn(&str) -> Result<PersistedRequest, String>,
     ) -> Result<Vec<AdoptedRequest>, String> {
-        let (number, note) = newest(&mut given).ok_or("no note says what it is")?;
+        let (number, note) = take_newest(&mut given).ok_or("no note says what it is")?;
         let told = |error: sys::Error| error.to_string();
         let kept = (0..).map_while(|nth| given.remove(&format!("link{nth}")));
         let links: Vec<Link> =
@@ -294,13 +294,14 @@ impl Points {
 }
 
 impl Point {
-    /// Removes a request that another request has replaced, and returns its final counters; `None`
-    /// if the request still runs.
+    /// Removes a request that another request has replaced, and returns its final counters. Returns
+    /// `None` if the request still runs.
     fn remove_replaced(&self, state: &mut PointState, number: u32) -> Option<FinalCounters> {
-        let runs = state.running.as_ref().is_some_and(|running| running.version.runs(number));
+        let runs =
+            state.running.as_ref().is_some_and(|running| running.version.has_request(number));
         let place = state.lines.iter().position(|line| line.number == number).filter(|_| !runs)?;
         let line = state.lines.remove(place);
-        let mut ended = self.ended(&line);
+        let mut ended = self.final_counters(&line);
         // State that a filter of another request continues with is reported there.
         let others = state.lines.iter().flat_map(|line| &line.states);
         let others: Vec<*const Map> = others.map(|(_, map)| Arc::as_ptr(map)).collect();
@@ -312,7 +313,8 @@ impl Point {
 }
 
 impl Points {
-    /// Creates a point for a persisted program, with its socket claims if it covers sockets.
+    /// Creates an attach point for a persisted program. If the program covers sockets, its socket
+    /// claims are restored too.
     fn restore_point(
         &self,
         (attach, hardened): (&Attach, bool),

@@ -1,4 +1,4 @@
-//! A request at an attach point: its own resources, and the ring of frames of its owner.
+//! A request at an attach point, with its own resources and its owner's ring of frames.
 
 use super::super::final_counters::FinalCounters;
 use super::super::fused::{KernelCounters, Member};
@@ -17,7 +17,7 @@ use sys::steps::{Resource, Steps};
 pub(crate) struct NewRequest {
     /// The owner's user id.
     pub(crate) owner: u32,
-    /// The sharing policy of its frames.
+    /// Rule that decides which requests may share its ring of frames.
     pub(crate) share: Share,
     pub(crate) graph: Arc<Graph>,
     pub(crate) tree: RequestTree,
@@ -26,9 +26,9 @@ pub(crate) struct NewRequest {
     pub(crate) bell: WakePolicy,
     /// The steps that send frames, each with the index of its egress interface.
     pub(crate) leads: Vec<(usize, u32)>,
-    /// Filter state inherited from the replaced request, by step.
+    /// Filter state inherited from the request that this one replaces, by step.
     pub(crate) states: Vec<(usize, Arc<Map>)>,
-    /// The requester's note, which outlives this process.
+    /// The requester's note, which is persisted.
     pub(crate) about: String,
     /// The allocation log.
     pub(crate) steps: Steps,
@@ -50,15 +50,14 @@ pub(super) struct AttachedRequest {
     pub(super) leads: Vec<(usize, u32)>,
     /// State of its filters, by step.
     pub(super) states: Vec<(usize, Arc<Map>)>,
-    /// Counters of programs that no longer run.
+    /// Counters from programs that no longer run.
     pub(super) counted: KernelCounters,
     /// Number of measured runs of programs that no longer run, and their total time in ns.
     pub(super) measured: (u64, u64),
-    /// Number of packets at the user's sockets that found all regions of their processor in use
-    /// before the request was attached.
+    /// Number of packets at the user's sockets that had found all regions of their processor in use
+    /// by the time the request was attached.
     pub(super) busy_before: u64,
-    /// True if the removal of the request is pending, because no smaller program could be installed
-    /// yet.
+    /// True if the request is to be removed as soon as a smaller program can be installed.
     pub(super) leaving: bool,
     /// See [`NewRequest::about`].
     pub(super) about: String,
@@ -69,9 +68,9 @@ pub(super) struct AttachedRequest {
 pub enum SharingDomain {
     /// The requests of one user.
     User(u32),
-    /// The requests of group members that opt in.
+    /// The requests of those members of a group that opted in.
     Group(Arc<str>),
-    /// All requests that opt in.
+    /// All requests that opted in.
     World,
 }
 
@@ -93,7 +92,7 @@ pub(super) struct OwnedFrames {
     pub(super) records: Arc<Rings>,
 }
 
-/// The private resources of a request, and the ring that its pointers refer to.
+/// The private resources of a request, and the ring of frames to which its pointers refer.
 pub(super) struct RequestResources {
     pub(super) owner: Arc<OwnedFrames>,
     pub(super) pointers: Rings,
@@ -104,8 +103,8 @@ pub(super) struct RequestResources {
 const DOORBELL_BYTES: u32 = 1 << 16;
 
 impl AttachedRequest {
-    /// Creates the resources of a request, and the ring of its owner if the owner has none of this
-    /// shape.
+    /// Creates the resources of a request. Also creates the ring of its owner, if the owner has no
+    /// ring of this layout.
     pub(super) fn create(
         number: u32,
         here: &[Self],
@@ -174,13 +173,13 @@ impl AttachedRequest {
         }
     }
 
-    pub(super) fn member(&self) -> Member<'_> {
+    pub(super) fn as_member(&self) -> Member<'_> {
         Member { tree: &self.tree, graph: &self.graph, request: self.number }
     }
 
     /// Returns the final counters and state of the request, after the last program that ran it has
     /// finished.
-    pub(super) fn ended(&self) -> FinalCounters {
+    pub(super) fn final_counters(&self) -> FinalCounters {
         let states = self.states.iter();
         let states = states.filter_map(|(step, map)| Some((*step, map.get(0).ok()?))).collect();
         FinalCounters {
@@ -206,7 +205,7 @@ impl AttachedRequest {
         }
     }
 
-    /// Returns a control word of the request's memory, summed over all processors.
+    /// Returns a control word from the memory of the request, summed over all processors.
     fn control_word(&self, at: u32) -> u64 {
         let cpus = 0..self.pointers.shape().cpus;
         cpus.filter_map(|cpu| self.pointers.region(cpu)?.scratch(at)).sum()

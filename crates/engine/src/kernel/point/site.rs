@@ -1,10 +1,10 @@
-//! The interface, or the user's sockets, at which a point runs its programs.
+//! The place at which an attach point runs its programs: an interface or a user's sockets.
 
 use super::sockets::Sockets;
 use endpoint::source::kernel::attach_point::AttachPoint;
 use filter::Attach;
 
-/// The interface, or the user's sockets, at which a point runs its programs.
+/// The place at which an attach point runs its programs: an interface or a user's sockets.
 #[derive(Debug)]
 pub(super) struct Site {
     pub(super) attach: Attach,

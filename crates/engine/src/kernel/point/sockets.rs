@@ -1,8 +1,8 @@
-//! The sockets of a user that a program covers. [CONTRACT 22]
+//! The sockets of one user, whose packets a program processes. [CONTRACT 22]
 //!
 //! In: the user id, as the kernel knows it, and the network namespace. Out: the program's test of
-//! each packet, and the map of region claims for packets in flight, which all programs of a user
-//! share because they write to the same rings.
+//! each packet, and the map of claims on memory regions for packets in flight. All programs of a
+//! user share this map, because they write to the same rings.
 
 use ebpf::emit::user_sockets::{CLAIM_FAILURES, CLAIMS_STRIDE, UserSockets};
 use endpoint::source::kernel::attach_point::{AttachError, AttachPoint};
@@ -19,8 +19,8 @@ pub(super) struct Sockets {
 
 impl Sockets {
     /// Describes the sockets of a user in the network namespace of `place`: adopts the map of
-    /// claims, or creates it if `claims` is `None`. Fails for the overflow uid, which stands for
-    /// all unmapped users, and if the adopted map has another size.
+    /// claims, or creates it if `claims` is `None`. Fails for the overflow user id, which stands
+    /// for all unmapped users, and fails if the adopted map has another size.
     pub(super) fn open(
         place: &AttachPoint,
         uid: u32,
@@ -52,8 +52,8 @@ impl Sockets {
         (self.uid, self.netns)
     }
 
-    /// Returns the description of the sockets for a program. `give` passes the map of claims to the
-    /// program, and returns the index of that map.
+    /// Returns the description of the sockets that a program needs. `give` adds the map of claims
+    /// to the program's maps and returns its index.
     pub(super) fn program_sockets(&self, give: impl FnOnce(i32) -> u32) -> UserSockets {
         UserSockets {
             uid: self.uid,
@@ -62,7 +62,7 @@ impl Sockets {
         }
     }
 
-    /// Returns the number of packets that found all regions of their processor in use.
+    /// Returns the number of packets that arrived while all regions of their processor were in use.
     pub(super) fn busy_packets(&self) -> u64 {
         let bytes = self.claims.get(0).unwrap_or_default();
         let word = |of: &[u8]| of.get(CLAIM_FAILURES as usize..)?.first_chunk().copied();

@@ -1,4 +1,4 @@
-//! The state of attach points, for `doctor`, `ps` and tests.
+//! Status of attach points, for `streamline doctor`, `streamline ps` and tests.
 
 use super::request::{OwnedFrames, SharingDomain};
 use super::version::Version;
@@ -6,25 +6,25 @@ use super::{AttachedRequest, Point, PointState, Points};
 use filter::{Amount, Attach};
 use std::sync::{Arc, PoisonError, Weak};
 
-/// The state of an attach point.
+/// The status of an attach point.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PointStatus {
     /// The user whose sockets the point covers; `None` at an interface.
     pub user: Option<u32>,
-    /// The kernel's id of the point's program.
+    /// Kernel id of the program that runs at the point.
     pub program: u32,
-    /// Number of program runs, which the kernel counts while its statistics are enabled.
+    /// Number of program runs. The kernel counts runs only while its statistics are enabled.
     pub runs: u64,
     /// Number of requests in the program.
     pub lines: usize,
     /// Number of owners with a ring of frames.
     pub owners: usize,
-    /// Number of times that the program was replaced.
+    /// Number of times the program was replaced.
     pub replaced: u64,
     /// The filters of the program: name, number of requests that use the filter, and blocks since
     /// the program was installed.
     pub steps: Vec<(String, usize, u64)>,
-    /// Frames processed by all programs of the point so far.
+    /// Number of frames processed so far by all programs of the point.
     pub frames: u64,
     /// The requests, in order of attachment.
     pub each: Vec<RequestStatus>,
@@ -44,7 +44,7 @@ pub struct RequestStatus {
     pub owner: u32,
     /// Frames processed while the request was attached.
     pub taken: Amount,
-    /// Frames delivered to the request, at all exits.
+    /// Frames delivered to the request, summed over all exits.
     pub given: Amount,
     /// Frames that could not be copied for the request.
     pub lost: u64,
@@ -54,7 +54,7 @@ pub struct RequestStatus {
 }
 
 impl Points {
-    /// Returns the state of all attach points.
+    /// Returns the status of all attach points.
     #[must_use]
     pub fn status(&self) -> Vec<(Attach, PointStatus)> {
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
@@ -64,7 +64,7 @@ impl Points {
 }
 
 impl Point {
-    /// Returns the state of this attach point; `None` if no program runs there.
+    /// Returns the status of this attach point; `None` if no program runs there.
     pub(super) fn status(&self) -> Option<PointStatus> {
         let state = self.state();
         let version = &state.running.as_ref()?.version;
@@ -98,7 +98,7 @@ impl Point {
 }
 
 impl PointState {
-    /// Returns the status of a request, with its counters so far.
+    /// Returns the status of a request, including its current counters.
     fn status(&self, line: &AttachedRequest, running: &Version) -> RequestStatus {
         let counted = self.current_counters(line, running);
         RequestStatus {
@@ -107,7 +107,7 @@ impl PointState {
             taken: counted.ran,
             given: counted.handed.iter().copied().sum(),
             lost: line.failed_copies(),
-            steps: running.steps_of(line.number, &counted.entered),
+            steps: running.steps_of_request(line.number, &counted.entered),
         }
     }
 }

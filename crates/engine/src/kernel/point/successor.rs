@@ -1,11 +1,11 @@
 //! Replacement of a request by another request of the same path, in one step: every frame is
 //! processed by exactly one of the two. [Th §5.4]
 //!
-//! In: a running request, and its replacement. The replacement gets its own resources, and a
-//! program that contains it instead of the old request is verified and loaded beside the running
-//! one. Then the link replaces the program, between two frames on each processor. Once the old
-//! program has finished everywhere, its output is complete, and the counters of the old request are
-//! final.
+//! In: a running request, and its replacement. The replacement gets its own resources. A program
+//! that contains the replacement instead of the old request is verified and loaded while the old
+//! program runs. Then the link switches to the new program, between two frames on each processor.
+//! Once the old program has finished everywhere, its output is complete, and the counters of the
+//! old request are final.
 
 use super::super::fused::{Member, is_same_filter};
 use super::super::host::{
@@ -13,7 +13,7 @@ use super::super::host::{
 };
 use super::RequestHandle;
 use super::request::{AttachedRequest, NewRequest};
-use super::version::{Failure, NextProgram, States, Version};
+use super::version::{NextProgram, StateMaps, Version, VersionError};
 use std::sync::{Arc, OnceLock};
 use sys::steps::{Resource, Steps, UNLOGGED};
 
@@ -31,9 +31,9 @@ struct PreparedSwitch {
 struct LoadedReplacement {
     line: AttachedRequest,
     version: Version,
-    states: States,
+    states: StateMaps,
     steps: Steps,
-    /// Number of times that the program had been replaced when this replacement was prepared.
+    /// Number of times the program had been replaced when this replacement was prepared.
     replaced: u64,
 }
 
@@ -57,7 +57,7 @@ pub(super) fn prepare(
     let mut kept = Vec::new();
     if let Some(line) = state.lines.iter().find(|line| line.number == old.number) {
         let (before, member) =
-            (line.member(), Member { tree: &new.tree, graph: &new.graph, request: number });
+            (line.as_member(), Member { tree: &new.tree, graph: &new.graph, request: number });
         // A peer's pairs are untrusted: state passes only between equal filters.
         let same =
             |(from, own): &&(usize, usize)| is_same_filter((&before, *from), (&member, *own));
@@ -71,12 +71,12 @@ pub(super) fn prepare(
     let made = AttachedRequest::create(number, &state.lines, new);
     let (line, bell) = made.map_err(refused)?;
     let rings = Arc::clone(&line.pointers);
-    let blame = |failure: Failure| KernelRefusal {
+    let blame = |failure: VersionError| KernelRefusal {
         node: failure.node_of(number).unwrap_or(source),
         why: failure.why,
     };
     let lines = with_replacement(&state.lines, old.number, &line);
-    let (version, states) = Version::make(&point.site, &lines, &steps).map_err(blame)?;
+    let (version, states) = Version::load(&point.site, &lines, &steps).map_err(blame)?;
     step(Resource::Program, "a place at an interface")?;
     let (behind_tag, replaced) = (version.behind_tag(number), state.replaced);
     drop(state);
@@ -114,7 +114,7 @@ impl PreparedSwitch {
         if state.replaced != replaced {
             // Other requests were attached or removed since.
             let lines = with_replacement(&state.lines, self.old.number, &line);
-            let made = Version::make(&point.site, &lines, &UNLOGGED);
+            let made = Version::load(&point.site, &lines, &UNLOGGED);
             (version, states) = made.map_err(|failure| failure.why)?;
         }
         start_states(&line, &states)?;
@@ -135,7 +135,7 @@ impl PreparedSwitch {
         let number = self.old.number;
         if let Some(place) = state.lines.iter().position(|line| line.number == number) {
             let old = state.lines.remove(place);
-            let mut ended = point.ended(&old);
+            let mut ended = point.final_counters(&old);
             // State that continues elsewhere is reported there.
             ended.states.retain(|step, _| !self.stays.contains(step));
             state.remember_final(old.about, &ended);
@@ -147,8 +147,9 @@ impl PreparedSwitch {
     }
 }
 
-/// Writes the state of filters that move into the kernel with a request and continue there.
-fn start_states(line: &AttachedRequest, states: &States) -> Result<(), String> {
+/// Writes the state of filters that move into the kernel with a request, so that they continue
+/// there.
+fn start_states(line: &AttachedRequest, states: &StateMaps) -> Result<(), String> {
     let now = sys::clock::monotonic();
     for (_, step, map) in states.iter().filter(|(number, ..)| *number == line.number) {
         let node = line.tree.steps.get(*step).and_then(|step| step.nodes.first());

@@ -1,6 +1,6 @@
-//! One program of an attach point: its requests, its memory and its counters.
+//! One version of the program at an attach point: its requests, memory and counters.
 
-use super::super::assemble::{Assembled, FrameAction, Misfit, assemble};
+use super::super::assemble::{Assembled, AssemblyError, FrameAction, assemble};
 use super::super::fused::{FusedTree, KernelCounters, Member, Tally};
 use super::super::load::{self, LoadFailure, LoadOptions, Loaded};
 use super::request::AttachedRequest;
@@ -36,59 +36,61 @@ pub(super) struct Version {
 
 /// The error of building a program.
 #[derive(Debug)]
-pub(super) struct Failure {
+pub(super) struct VersionError {
     at: Option<(u32, NodeId)>,
     pub(super) why: String,
     /// True if the requests exceed a limit of one program.
     pub(super) full: bool,
 }
 
-impl Failure {
+impl VersionError {
     /// Returns the node at fault, if it belongs to this request.
     pub(super) fn node_of(&self, line: u32) -> Option<NodeId> {
         self.at.filter(|(number, _)| *number == line).map(|(_, node)| node)
     }
 
-    fn because(why: impl ToString) -> Self {
+    fn from_reason(why: impl ToString) -> Self {
         Self { at: None, why: why.to_string(), full: false }
     }
 }
 
-/// State maps that were created with a program: the request, the step, and the map.
-pub(super) type States = Vec<(u32, usize, Map)>;
+/// State maps created with a program, each with the request number and the step number.
+pub(super) type StateMaps = Vec<(u32, usize, Map)>;
 
-/// The program that will run at a point next.
+/// The program that will replace the current one at a point.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct NextProgram<'n> {
     pub(super) version: &'n Version,
-    /// The request that the program adds, if any.
+    /// The request that the next program contains in addition, if any.
     pub(super) line: Option<&'n AttachedRequest>,
-    pub(super) states: &'n States,
+    pub(super) states: &'n StateMaps,
 }
 
 impl Version {
     /// Assembles and loads a program for these requests.
-    pub(super) fn make(
+    pub(super) fn load(
         site: &Site,
         lines: &[&AttachedRequest],
         steps: &Steps,
-    ) -> Result<(Self, States), Failure> {
+    ) -> Result<(Self, StateMaps), VersionError> {
         let drawn = Assembly::of(site, lines)?;
         let Assembly { lines, numbers, fused, layout, given, code, words, .. } = &drawn;
-        let members: Vec<Member<'_>> = lines.iter().map(|line| line.member()).collect();
-        steps.announce(Resource::Memory, "a desk").map_err(Failure::because)?;
+        let members: Vec<Member<'_>> = lines.iter().map(|line| line.as_member()).collect();
+        steps.announce(Resource::Memory, "a desk").map_err(VersionError::from_reason)?;
         let bytes = layout.cpus.saturating_mul(layout.scratch.stride);
-        let tallies = Map::array("desk", bytes, 1, true).map_err(Failure::because)?;
+        let tallies = Map::array("desk", bytes, 1, true).map_err(VersionError::from_reason)?;
         let state_of = |word: &ebpf::FilterSpan| {
             let step = words.iter().position(|known| known == word)?;
             let line = fused.steps[step].lines[0];
-            Some((line, fused.own_step(line, step)?))
+            Some((line, fused.step_in_request(line, step)?))
         };
         let kept = |word: &ebpf::FilterSpan| {
             let (line, own) = state_of(word)?;
             lines[line].states.iter().find(|(step, _)| *step == own).map(|(_, map)| &**map)
         };
-        steps.announce(Resource::Program, "a program for lines").map_err(Failure::because)?;
+        steps
+            .announce(Resource::Program, "a program for lines")
+            .map_err(VersionError::from_reason)?;
         let descriptors: Vec<i32> =
             [tallies.as_fd().as_raw_fd()].iter().chain(given).copied().collect();
         let how = if site.sockets.is_some() {
@@ -102,31 +104,31 @@ impl Version {
             let node = at.map(|step| fused.node(&members, step));
             let at = node.map(|(line, node)| (numbers[line], node));
             let (why, full) = (failed.why, failed.too_large);
-            Failure { at, why, full }
+            VersionError { at, why, full }
         })?;
         let numbered =
             |word: &ebpf::FilterSpan| state_of(word).map(|(line, own)| (numbers[line], own));
         let (counters, states, tables) = sort_maps(code, maps, numbered);
-        steps.announce(Resource::Memory, "a view of a desk").map_err(Failure::because)?;
-        let memory = tallies.map_read().map_err(Failure::because)?;
+        steps.announce(Resource::Memory, "a view of a desk").map_err(VersionError::from_reason)?;
+        let memory = tallies.map_read().map_err(VersionError::from_reason)?;
         Ok((Self::of(drawn, (program, counters, tables), (memory, tallies)), states))
     }
 
-    /// Adopts a program that an earlier process loaded for these requests, with its counters.
-    /// Compare [`Self::fingerprint`] to check that the program is current.
+    /// Adopts a program that an earlier process loaded for these requests, together with its
+    /// counters. Compare [`Self::fingerprint`] to check that the program is current.
     pub(super) fn adopt(
         site: &Site,
         lines: &[&AttachedRequest],
         (program, tallies_map, counters): (Program, Map, Option<Map>),
-    ) -> Result<Self, Failure> {
+    ) -> Result<Self, VersionError> {
         let drawn = Assembly::of(site, lines)?;
         let Assembly { layout, .. } = &drawn;
-        let info = tallies_map.info().map_err(Failure::because)?;
+        let info = tallies_map.info().map_err(VersionError::from_reason)?;
         if info.value_size != layout.cpus.saturating_mul(layout.scratch.stride) || info.entries != 1
         {
-            return Err(Failure::because("the memory of a program has another size"));
+            return Err(VersionError::from_reason("the memory of a program has another size"));
         }
-        let tallies = tallies_map.map_read().map_err(Failure::because)?;
+        let tallies = tallies_map.map_read().map_err(VersionError::from_reason)?;
         Ok(Self::of(drawn, (program, counters, Vec::new()), (tallies, tallies_map)))
     }
 
@@ -153,8 +155,8 @@ impl Version {
         }
     }
 
-    /// Returns a fingerprint of the code and layout, which differs between versions of Streamline
-    /// that assemble different programs.
+    /// Returns a fingerprint of the code and the layout. Versions of Streamline that assemble
+    /// different programs have different fingerprints.
     pub(super) fn fingerprint(&self) -> u64 {
         // FNV-1a, which is the same in every process.
         let text = format!("{:?} {:?}", self.code, self.layout);
@@ -163,11 +165,12 @@ impl Version {
     }
 
     /// Returns true if the program runs this request.
-    pub(super) fn runs(&self, line: u32) -> bool {
+    pub(super) fn has_request(&self, line: u32) -> bool {
         self.lines.contains(&line)
     }
 
-    /// Returns one flag per exit of a request: true if its frames begin behind a VLAN tag.
+    /// Returns a flag for each exit of a request: true if the frames of the exit begin behind a
+    /// VLAN tag.
     pub(super) fn behind_tag(&self, line: u32) -> Vec<bool> {
         let ours = |exit: &super::super::fused::FusedExit| self.lines.get(exit.line) == Some(&line);
         let both = self.fused.exits.iter().zip(&self.behind_tag);
@@ -179,37 +182,41 @@ impl Version {
         let Some(place) = self.lines.iter().position(|number| *number == line.number) else {
             return KernelCounters::default();
         };
-        let mut counted = self.fused.counters_of(place, |number| self.tally(number));
+        let mut counted = self.fused.request_counters(place, |number| self.tally(number));
         let values = self.counters.as_ref().and_then(|map| map.get(0).ok()).unwrap_or_default();
         counted.add_reasons(&self.code, &values, |word| {
             let step = self.words.iter().position(|known| known == word)?;
-            self.fused.own_step(place, step)
+            self.fused.step_in_request(place, step)
         });
         counted
     }
 
-    /// Returns the filters of the program; for each, its name, the number of requests that use it,
-    /// and the number of blocks that arrived.
+    /// Returns the filters of the program. For each filter: its name, the number of requests that
+    /// use it, and the number of blocks that arrived.
     pub(super) fn steps(&self) -> Vec<(String, usize, u64)> {
         let steps = self.fused.steps.iter().zip(&self.words).enumerate();
         let shown = |(number, (shared, word)): (
             usize,
             (&super::super::fused::FusedStep, &ebpf::FilterSpan),
         )| {
-            let entered = self.tally(self.fused.tally(Tally::Entered(number)));
+            let entered = self.tally(self.fused.tally_index(Tally::Entered(number)));
             (word.filter.clone(), shared.lines.len(), entered.blocks)
         };
         steps.map(shown).collect()
     }
 
-    /// Returns the filters of a request; for each, its name, the number of requests that use it,
-    /// and the request's own count of blocks that arrived.
-    pub(super) fn steps_of(&self, line: u32, entered: &[Amount]) -> Vec<(String, usize, u64)> {
+    /// Returns the filters of a request. For each filter: its name, the number of requests that use
+    /// it, and the blocks that arrived for this request.
+    pub(super) fn steps_of_request(
+        &self,
+        line: u32,
+        entered: &[Amount],
+    ) -> Vec<(String, usize, u64)> {
         let place = self.lines.iter().position(|number| *number == line);
         let place = place.unwrap_or(usize::MAX);
         let shared = self.fused.steps.iter().zip(&self.words).enumerate();
         let ours = shared.filter_map(|(number, (shared, word))| {
-            let own = self.fused.own_step(place, number)?;
+            let own = self.fused.step_in_request(place, number)?;
             let blocks = entered.get(own).map_or(0, |entered| entered.blocks);
             Some((own, (word.filter.clone(), shared.lines.len(), blocks)))
         });
@@ -220,7 +227,7 @@ impl Version {
 
     /// Returns the number of frames that the program has processed.
     pub(super) fn frames_processed(&self) -> u64 {
-        self.tally(self.fused.tally(Tally::Ran)).blocks
+        self.tally(self.fused.tally_index(Tally::Ran)).blocks
     }
 
     /// Returns a counter, summed over all processors.
@@ -241,7 +248,7 @@ struct Assembly<'l> {
     numbers: Vec<u32>,
     fused: FusedTree,
     layout: tap::FusedTap,
-    /// Descriptors of the shared maps, which follow the map of counters.
+    /// Descriptors of the shared maps, which are numbered after the map of counters.
     given: Vec<i32>,
     code: ebpf::Program,
     behind_tag: Vec<bool>,
@@ -249,17 +256,20 @@ struct Assembly<'l> {
 }
 
 impl<'l> Assembly<'l> {
-    fn of(site: &Site, lines: &[&'l AttachedRequest]) -> Result<Self, Failure> {
+    fn of(site: &Site, lines: &[&'l AttachedRequest]) -> Result<Self, VersionError> {
         let lines = group_by_owner(lines);
         let numbers: Vec<u32> = lines.iter().map(|line| line.number).collect();
-        let members: Vec<Member<'_>> = lines.iter().map(|line| line.member()).collect();
-        let fused = FusedTree::of(&members);
+        let members: Vec<Member<'_>> = lines.iter().map(|line| line.as_member()).collect();
+        let fused = FusedTree::fuse(&members);
         let (layout, given) = layout(site, &lines, &fused)?;
         let target = filter::target(&site.attach, site.hardened);
         let made = assemble(&fused, &members, (target, FrameAction::Tap(&layout)));
         let Assembled { program: code, behind_tag, .. } = made.map_err(|misfit| {
-            let Misfit { at, why } = misfit;
-            Failure { at: at.map(|(line, node)| (numbers[line], node)), ..Failure::because(why) }
+            let AssemblyError { at, why } = misfit;
+            VersionError {
+                at: at.map(|(line, node)| (numbers[line], node)),
+                ..VersionError::from_reason(why)
+            }
         })?;
         let words = (0..fused.steps.len()).map(|step| fused.label(&members, step)).collect();
         Ok(Self { lines, numbers, fused, layout, given, code, behind_tag, words })
@@ -275,14 +285,14 @@ fn group_by_owner<'l>(lines: &[&'l AttachedRequest]) -> Vec<&'l AttachedRequest>
     sort_maps
 }
 
-/// Sorts the maps of a program into its reason counters, the new state maps by request and step,
-/// and all others.
+/// Sorts the maps of a program into the map of reason counters, the new state maps by request and
+/// step, and all other maps.
 fn sort_maps(
     code: &ebpf::Program,
     maps: Vec<Option<Map>>,
     step_of: impl Fn(&ebpf::FilterSpan) -> Option<(u32, usize)>,
-) -> (Option<Map>, States, Vec<Map>) {
-    let (mut counters, mut states, mut tables) = (None, States::new(), Vec::new());
+) -> (Option<Map>, StateMaps, Vec<Map>) {
+    let (mut counters, mut states, mut tables) = (None, StateMaps::new(), Vec::new());
     for (spec, map) in code.maps.iter().zip(maps) {
         let word = spec.state_of.and_then(|word| code.filters.get(word));
         match (word.and_then(&step_of), map) {
@@ -298,12 +308,12 @@ fn sort_maps(
 }
 
 /// Returns the memory layout of a program for these requests, and the descriptors of the shared
-/// maps, which follow the map of counters.
+/// maps. Shared maps are numbered after the map of counters.
 fn layout(
     site: &Site,
     lines: &[&AttachedRequest],
     fused: &FusedTree,
-) -> Result<(tap::FusedTap, Vec<i32>), Failure> {
+) -> Result<(tap::FusedTap, Vec<i32>), VersionError> {
     let mut given = Vec::new();
     let mut give = |fd: i32| {
         given.push(fd);
@@ -340,23 +350,23 @@ fn layout(
     }
     let cpus = lines.first().map_or(0, |line| line.pointers.shape().cpus);
     let tallies = Scratch::new(lines.len(), fused.mark_count(), fused.tally_count());
-    let many = || Failure {
+    let many = || VersionError {
         full: true,
-        ..Failure::because("it notes more about a frame than one program can reach")
+        ..VersionError::from_reason("it notes more about a frame than one program can reach")
     };
     let tallies = tallies.ok_or_else(many)?;
     let sent = site.attach.side == Side::Sent;
     let leads = fused.leads.iter().map(|step| {
         let (mark, number) = fused.egress_mark(*step)?;
         let line = fused.steps.get(*step)?.lines.first().copied()?;
-        let own = fused.own_step(line, *step)?;
+        let own = fused.step_in_request(line, *step)?;
         let known = lines.get(line)?.leads.iter().find(|(step, _)| *step == own);
         let interface = known.map(|(_, interface)| *interface)?;
-        Some(Egress { interface, mark, failed: fused.tally(Tally::Refused(number)) })
+        Some(Egress { interface, mark, failed: fused.tally_index(Tally::Refused(number)) })
     });
     let leads = leads.collect::<Option<Vec<Egress>>>();
-    let leads = leads.ok_or_else(|| Failure::because("an interface has no number"))?;
+    let leads = leads.ok_or_else(|| VersionError::from_reason("an interface has no number"))?;
     let own = site.sockets.as_ref().map(|sockets| sockets.program_sockets(&mut give));
-    let (scratch, rings, egresses, taken) = (tallies, owners, leads, fused.taken());
+    let (scratch, rings, egresses, taken) = (tallies, owners, leads, fused.taken_mark());
     Ok((tap::FusedTap { cpus, sent, user: own, scratch, rings, egresses, taken }, given))
 }

@@ -152,7 +152,7 @@ fn l5_l8_rule_4_change_of_metadata_copies_and_writes_no_byte() {
     let lengths: Arc<Mutex<Vec<(RichPointer, u32)>>> = Arc::default();
     struct LengthSink(Arc<Mutex<Vec<(RichPointer, u32)>>>);
     impl Sink for LengthSink {
-        fn take(&mut self, batch: &Batch<'_>, _: Time) -> Result<(), Failure> {
+        fn consume(&mut self, batch: &Batch<'_>, _: Time) -> Result<(), Failure> {
             let seen = batch.blocks().map(|(_, b)| (b.entry().frame(), b.length()));
             self.0.lock().unwrap().extend(seen);
             Ok(())
@@ -289,7 +289,7 @@ fn l2_d15_block_in_a_ring_is_copied_before_an_edit() {
 struct LongBlocks(u8);
 
 impl Source for LongBlocks {
-    fn give(&mut self, intake: &mut Intake<'_>) -> Result<SourceStatus, Failure> {
+    fn produce(&mut self, intake: &mut Intake<'_>) -> Result<SourceStatus, Failure> {
         if self.0 == 3 {
             return Ok(SourceStatus::End);
         }
@@ -329,7 +329,7 @@ type ReceivedFragments = Vec<(DbufId, u16, Vec<u8>)>;
 struct FragmentSink(Arc<Mutex<ReceivedFragments>>);
 
 impl Sink for FragmentSink {
-    fn take(&mut self, batch: &Batch<'_>, _: Time) -> Result<(), Failure> {
+    fn consume(&mut self, batch: &Batch<'_>, _: Time) -> Result<(), Failure> {
         let piece = |b: &Block<'_>| (b.pointer.dbuf(), b.context.flags.0, b.bytes().to_vec());
         self.0.lock().unwrap().extend(batch.blocks().map(|(_, b)| piece(&b)));
         Ok(())

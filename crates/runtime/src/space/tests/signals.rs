@@ -17,7 +17,7 @@ struct Trickle {
 const PAUSE_NS: u64 = 200_000;
 
 impl Source for Trickle {
-    fn give(&mut self, intake: &mut Intake<'_>) -> Result<SourceStatus, Failure> {
+    fn produce(&mut self, intake: &mut Intake<'_>) -> Result<SourceStatus, Failure> {
         if self.numbers.next == self.numbers.end {
             return Ok(SourceStatus::End);
         }
@@ -32,7 +32,7 @@ impl Source for Trickle {
         self.idle_since = None;
         let end = std::mem::replace(&mut self.numbers.end, self.numbers.next + 1);
         self.given_at.lock().unwrap().push(sys::clock::monotonic());
-        let given = self.numbers.give(intake);
+        let given = self.numbers.produce(intake);
         self.numbers.end = end;
         given.map(|_| SourceStatus::Blocks)
     }
@@ -47,12 +47,12 @@ impl Source for Trickle {
 struct Flood(Numbers, Arc<AtomicU64>, u64);
 
 impl Source for Flood {
-    fn give(&mut self, intake: &mut Intake<'_>) -> Result<SourceStatus, Failure> {
+    fn produce(&mut self, intake: &mut Intake<'_>) -> Result<SourceStatus, Failure> {
         if self.1.load(Ordering::Acquire) >= self.2 {
             return Ok(SourceStatus::End);
         }
         self.0.end = self.0.next + 8;
-        self.0.give(intake).map(|_| SourceStatus::Blocks)
+        self.0.produce(intake).map(|_| SourceStatus::Blocks)
     }
 
     fn counters(&self) -> SourceCounters {
@@ -67,7 +67,7 @@ struct Arrivals {
 }
 
 impl Sink for Arrivals {
-    fn take(&mut self, batch: &Batch<'_>, _: Time) -> Result<(), Failure> {
+    fn consume(&mut self, batch: &Batch<'_>, _: Time) -> Result<(), Failure> {
         let now = sys::clock::monotonic();
         let mut at = self.at.lock().unwrap();
         batch.blocks().for_each(|_| at.push(now));

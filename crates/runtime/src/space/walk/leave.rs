@@ -16,7 +16,7 @@ impl<'a> Walk<'_, 'a> {
         let now = self.now;
         let node = &mut self.nodes[at];
         let Operator::Sink(part) = &mut node.operator else { return RunResult::Ended };
-        match catch_unwind(AssertUnwindSafe(|| part.sink.take(batch, now))) {
+        match catch_unwind(AssertUnwindSafe(|| part.sink.consume(batch, now))) {
             Ok(Ok(())) => {
                 node.flow.sunk += amount;
                 part.age.iter().for_each(|age| age.measure_taken(batch, came));

@@ -63,7 +63,7 @@ fn h10_frames_of_a_connection_share_one_file() {
         let dir = TempDir::new();
         let out = dir.path("out");
         let mut sink = split_sink(&out, &[("per", per), ("open", "1")], Form::Frame).unwrap();
-        sink.take(&batch(&blocks), 0).unwrap();
+        sink.consume(&batch(&blocks), 0).unwrap();
         let rows = sink.finish().unwrap().rows;
         let files = ("files".to_owned(), expected.len() as u64);
         assert_eq!(rows[..2], [files, ("frames".to_owned(), 5)]);
@@ -90,14 +90,14 @@ fn ended_sessions_start_a_new_capture() {
     let ended = Flags::END.with(Flags::BACKWARD);
     let mut sink = split_sink(&out, &[("per", "connection")], Form::Segment).unwrap();
     let blocks = [of(1, Flags::NONE), of(2, Flags::NONE), of(1, ended), gap, of(1, Flags::NONE)];
-    sink.take(&batch(&blocks), 0).unwrap();
+    sink.consume(&batch(&blocks), 0).unwrap();
     sink.finish().unwrap();
     let name = "-10.0.0.1.1-10.0.0.2.2.pcap";
     let expected = [("000001", 2), ("000002", 1), ("000003", 1)];
     let expected = expected.map(|(number, frames)| (format!("{number}{name}"), frames));
     assert_eq!(captures(&out), expected, "what comes behind the end is another connection");
     let mut again = split_sink(&out, &[("per", "connection")], Form::Segment).unwrap();
-    again.take(&batch(&[of(1, Flags::NONE)]), 0).unwrap();
+    again.consume(&batch(&[of(1, Flags::NONE)]), 0).unwrap();
     again.finish().unwrap();
     assert_eq!(captures(&out).last(), Some(&(format!("000004{name}"), 1)));
 }
@@ -113,7 +113,7 @@ fn failure_names_the_directory() {
     let out = dir.path("out");
     let mut sink = split_sink(&out, &[("per", "connection")], Form::Frame).unwrap();
     let cooked = block(Marks::frame(276, 2, 2), b"ab");
-    let outcome = sink.take(&batch(&[frame(b"x"), cooked]), 0);
+    let outcome = sink.consume(&batch(&[frame(b"x"), cooked]), 0);
     let failure = refused(outcome).to_string();
     assert!(failure.contains("frames of link type EN10MB, and one of LINUX_SLL2"), "{failure}");
 }

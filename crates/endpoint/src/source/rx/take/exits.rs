@@ -2,7 +2,7 @@
 //! takes, with class and view. [SL §5.5, §7.1; CONTRACT 18]
 //!
 //! The metadata was written by a program of Streamline, into memory that now belongs to this
-//! process. Each frame becomes one block per exit that it takes. A `give` emits blocks of one edge
+//! process. Each frame becomes one block per exit that it takes. A `produce` emits blocks of one edge
 //! only, so the blocks of other edges wait here, pinned.
 
 use crate::contract::ArcCounts;

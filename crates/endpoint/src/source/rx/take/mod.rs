@@ -123,7 +123,7 @@ impl TakeSource {
 }
 
 impl Source for TakeSource {
-    fn give(&mut self, intake: &mut Intake<'_>) -> Result<SourceStatus, Failure> {
+    fn produce(&mut self, intake: &mut Intake<'_>) -> Result<SourceStatus, Failure> {
         self.device.supply()?;
         self.entries.clear();
         let clock = Clock::now();
@@ -312,7 +312,7 @@ impl TakeSource {
                 room.copy_from_slice(bytes);
                 bytes.len()
             });
-            // No memory: the next `give` retries.
+            // No memory: the next `produce` retries.
             let Some((place, _)) = copied else { return };
             let head = [bytes.first().copied().unwrap_or_default()];
             self.add_frame((pool.id(), place), &head);
@@ -337,7 +337,7 @@ impl TakeSource {
         Entry::new(RichPointer::new(dbuf, place, Class::YES), context, marks)
     }
 
-    /// Returns the result of a `give` that emitted nothing.
+    /// Returns the result of a `produce` that emitted nothing.
     fn status_without_frames(&mut self, intake: &Intake<'_>) -> Result<SourceStatus, Failure> {
         let soon = Some(intake.now + HELD_CHECK_NS);
         if self.reassembly.whole {
