@@ -85,7 +85,7 @@ impl Source for CopyingSource {
     }
 
     fn counters(&self) -> SourceCounters {
-        SourceCounters::all(self.given)
+        SourceCounters::lossless(self.given)
     }
 }
 

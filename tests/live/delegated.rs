@@ -311,7 +311,7 @@ impl Host for RemoteKernel {
 }
 
 impl Attachment for RemoteRequest {
-    fn leave(&self) {
+    fn detach(&self) {
         let _ = self.final_counters();
     }
 }

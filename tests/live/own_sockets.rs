@@ -95,11 +95,11 @@ impl Tap {
         while let Some(handed) = reader.front() {
             let mut bytes = vec![0; handed.header.captured as usize];
             assert!(reader.copy(&handed, 0, &mut bytes));
-            assert!(reader.is_whole(&handed, reader.reserved(handed.cpu)));
+            assert!(reader.is_intact(&handed, reader.reserved_position(handed.cpu)));
             all.push(UserPacket { sent: handed.header.sent, bytes });
             reader.pass(&handed);
         }
-        assert_eq!(reader.missing()[0].lost, 0, "nothing was overtaken");
+        assert_eq!(reader.exit_losses()[0].lost, 0, "nothing was overtaken");
         all
     }
 

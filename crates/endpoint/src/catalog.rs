@@ -1,5 +1,4 @@
-//! The catalog: the list of all sources, sinks and programs, one per line, in the order of the help
-//! text.
+//! The catalog of all sources, sinks and programs, in the order of the help text.
 
 use crate::named::{intake, output};
 use crate::process;
@@ -11,7 +10,7 @@ use crate::{ProcessEntry, SinkEntry, SourceEntry};
 /// All sources.
 pub const SOURCES: &[SourceEntry] = &[
     rx::ENTRY,
-    rx::SENT,
+    rx::SENT_ENTRY,
     replay::ENTRY,
     read::ENTRY,
     generate::ENTRY,
@@ -63,7 +62,7 @@ mod tests {
     use super::*;
     use filter::{Arguments, Description, FilterKind, Forms, OutputForm};
 
-    fn assert_complete(description: &Description) {
+    fn assert_entry_complete(description: &Description) {
         let name = description.name;
         let letters = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
         assert!(name.starts_with(|c: char| c.is_ascii_lowercase()), "{name}");
@@ -81,7 +80,7 @@ mod tests {
     #[test]
     fn catalog_entries_are_complete() {
         for entry in SINKS {
-            assert_complete(entry.description);
+            assert_entry_complete(entry.description);
             assert_eq!(entry.description.kind, FilterKind::Sink);
             assert_eq!(entry.description.gives, OutputForm::Nothing);
             assert_eq!(
@@ -90,7 +89,7 @@ mod tests {
             );
         }
         for entry in SOURCES {
-            assert_complete(entry.description);
+            assert_entry_complete(entry.description);
             assert_eq!(entry.description.kind, FilterKind::Source);
             assert_eq!(entry.description.takes, Forms::NONE);
             let found = source(entry.description.name).unwrap();

@@ -1,5 +1,6 @@
-//! Text forms of timestamps. All are in UTC, so that two runs print the same text. The only
-//! exception is web server logs, which use local time with a zone offset.
+//! Formatting of timestamps as text. Times are in UTC, so that the output does not depend on the
+//! machine's time zone. The only exception is web server logs, which use local time with a zone
+//! offset.
 
 use filter::Time;
 use jiff::Timestamp;

@@ -1,12 +1,12 @@
-//! The contract of sources and sinks: the traits that they implement and the types in the
-//! signatures.
+//! The contract of sources and sinks: the traits that they implement, and the types in the
+//! signatures of these traits.
 
 use crate::drop_reason::DropReason;
 use crate::failure::Failure;
 use crate::loss_ranges::LossRanges;
 use crate::origins::Origins;
 use crate::process::child::Process;
-use crate::readers::{EVERYBODY, Readers};
+use crate::readers::{ALL_USERS, Readers};
 use abi::{BLOCK_MAX, BlockMetadata, Class, Entry, Extent, Flags, Marks, RichPointer};
 use buffer::pool::Pool;
 use filter::{Amount, Arguments, Batch, Classes, Columns, Counts, Form, Report, Time};
@@ -21,8 +21,8 @@ use sys::steps::{Steps, UNLOGGED};
 
 /// A producer of blocks, driven by the space that owns it.
 pub trait Source: Send {
-    /// Appends blocks until the intake is full or no input is ready. Never blocks: without input it
-    /// returns [`SourceStatus::Wait`]. A failure ends the path.
+    /// Appends blocks until the intake is full or no input is ready. Never blocks; returns
+    /// [`SourceStatus::Wait`] if there is no input. A failure ends the path.
     fn produce(&mut self, intake: &mut Intake<'_>) -> Result<SourceStatus, Failure>;
 
     /// Returns the counters of the device or file for the ledger (CONTRACT 19).
@@ -40,31 +40,32 @@ pub trait Source: Send {
         None
     }
 
-    /// Asks for the end of the input, for example by terminating a child process, because the path
-    /// stops. Returns true if buffered input remains to be read: the space then calls `produce` until
-    /// [`SourceStatus::End`].
+    /// Requests the end of the input because the path stops, for example by terminating a child
+    /// process. Returns true if buffered input remains to be read; the space then calls `produce`
+    /// until it returns [`SourceStatus::End`].
     fn stop(&mut self) -> bool {
         false
     }
 
-    /// Releases resources that other parties wait for. The space calls no other method afterwards.
+    /// Releases resources for which other parties wait. The space calls no other method after this
+    /// one.
     fn close(&mut self) {}
 
-    /// Returns the concrete source for downcasting by the code that created it, or `None` if that
-    /// code never downcasts it.
+    /// Returns the concrete source, so that the code that created it can downcast it. Returns
+    /// `None` if that code never downcasts.
     fn as_any(&mut self) -> Option<&mut dyn Any> {
         None
     }
 }
 
-/// Facts that the space needs about an open source; constant while it is open.
+/// Properties of an open source that the space needs. They stay constant while the source is open.
 #[derive(Clone, Debug)]
 pub struct SourceProperties {
     /// Length of the longest block in bytes. It determines the segment size of the pool.
     pub block_max: usize,
     /// True if block timestamps drive the path's clock (replay) instead of the monotonic clock.
     pub drives_clock: bool,
-    /// True if memory returned by readers wakes the source while it waits for its descriptor.
+    /// True if the return of memory by readers wakes the source while it waits for its descriptor.
     pub wakes_on_memory: bool,
     /// True if the source selects the arc of its blocks itself ([`Intake::arc`]).
     pub chooses_arc: bool,
@@ -88,13 +89,13 @@ impl Default for SourceProperties {
     }
 }
 
-/// Result of one [`Source::produce`].
+/// Result of a call of [`Source::produce`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SourceStatus {
     /// The call appended at least one block.
     Blocks,
-    /// The call found no input. The space calls `produce` again at `until` on the path's clock or when
-    /// the descriptor becomes readable.
+    /// The call found no input. The space calls `produce` again at `until` on the path's clock or
+    /// when the descriptor becomes readable.
     Wait {
         /// Latest time of the next call; `None` means that only the descriptor ends the wait.
         until: Option<Time>,
@@ -106,7 +107,7 @@ pub enum SourceStatus {
 }
 
 impl SourceStatus {
-    /// A wait for the descriptor alone.
+    /// A wait for the descriptor, without a time limit.
     pub const AWAITS_INPUT: Self = Self::Wait { until: None, readable: true };
 
     /// Returns the status of a source that does not wait for its descriptor.
@@ -124,13 +125,13 @@ pub struct SourceCounters {
     pub observed: Option<Amount>,
     /// Blocks appended to batches of the space.
     pub given: Amount,
-    /// Number of lost blocks by place of loss; `None` if the counter cannot be read.
+    /// Number of lost blocks by location of the loss; `None` if the counter cannot be read.
     pub dropped: Vec<(DropReason, Option<u64>)>,
-    /// Positions of the lost blocks by place of loss, where known. A position is an index among all
-    /// blocks that reached that place.
+    /// Positions of the lost blocks by location of the loss, if known. A position is an index among
+    /// all blocks that reached that location.
     #[serde(deserialize_with = "crate::drop_reason::interned_keys")]
     pub missing: Vec<(&'static str, LossRanges)>,
-    /// A note for the user, for example that the interface has been renamed.
+    /// A note for the user, for example a message that the interface has been renamed.
     pub remark: Option<String>,
     /// Read position in the input file, for progress reports; `None` if the input has no known end.
     #[serde(skip)]
@@ -150,7 +151,7 @@ pub struct ArcCounts {
     pub taken: Amount,
     /// Frames overwritten before they were copied.
     pub lapped: u64,
-    /// Frames in the rings when the path ended.
+    /// Frames still in the rings when the path ended.
     pub unread: u64,
     /// Positions of the overwritten frames on this edge, per processor.
     pub missing: LossRanges,
@@ -168,7 +169,7 @@ pub struct Position {
 impl SourceCounters {
     /// Returns the counters of a source without losses.
     #[must_use]
-    pub fn all(given: Amount) -> Self {
+    pub fn lossless(given: Amount) -> Self {
         Self { observed: Some(given), given, ..Self::default() }
     }
 }
@@ -180,7 +181,7 @@ pub struct Intake<'s> {
     /// while it appends blocks.
     pub pool: &'s Pool,
     /// Pool of the space's own memory, present if `pool` is lent by the source. It stores blocks
-    /// that have no place in the lent memory.
+    /// that the lent memory cannot hold.
     pub general: Option<&'s Pool>,
     columns: &'s mut Columns,
     room: usize,
@@ -189,8 +190,8 @@ pub struct Intake<'s> {
     /// Index of the only arc that the appended blocks take, set by a source that selects arcs
     /// itself. `None` routes each block by its class.
     pub arc: Option<usize>,
-    /// Set by the source if its input is empty for now. The space then flushes downstream before it
-    /// sleeps.
+    /// True if the source's input is empty for now; set by the source. The space then flushes
+    /// downstream before it sleeps.
     pub drained: bool,
 }
 
@@ -206,7 +207,7 @@ impl<'s> Intake<'s> {
         Self { general: Some(general), ..self }
     }
 
-    /// Returns an entry, without flags, for a block at this place in the pool.
+    /// Returns an entry without flags for the block in this extent of the pool.
     #[must_use]
     pub fn entry(&self, place: Extent, (time, origin): (Time, u16), marks: Marks) -> Entry {
         let context = BlockMetadata { time, session: 0, origin, flags: Flags::NONE };
@@ -246,7 +247,7 @@ pub trait Sink: Send {
         Ok(())
     }
 
-    /// Writes out everything that is buffered and returns the sink's report. No block follows.
+    /// Writes all buffered data and returns the sink's report. No block follows.
     fn finish(&mut self) -> Result<Report, Failure>;
 
     /// Returns the blocks and viewed bytes written so far, from which the ledger computes losses
@@ -272,7 +273,7 @@ pub trait Sink: Send {
         None
     }
 
-    /// Returns the concrete sink for downcasting by the code that created it.
+    /// Returns the concrete sink, so that the code that created it can downcast it.
     fn as_any(&mut self) -> Option<&mut dyn Any> {
         None
     }
@@ -281,19 +282,19 @@ pub trait Sink: Send {
 /// Arguments for opening a source or sink.
 #[derive(Debug)]
 pub struct Opening<'o> {
-    /// Parameters from the request, already checked.
+    /// Arguments from the request, already checked.
     pub arguments: &'o Arguments,
     /// Form of the incoming blocks (sinks only).
     pub form: Form,
-    /// Meaning of incoming classes, defined by the nearest classifier upstream (sinks only).
+    /// Meaning of incoming classes, as defined by the nearest classifier upstream (sinks only).
     pub classes: Classes,
     /// Index among the sources of the path, copied into `BlockMetadata::origin` (sources only).
     pub origin: u16,
     /// Names of all sources of the path by origin (sinks only). The list may grow while the sink is
     /// open.
     pub origins: Origins,
-    /// Arguments of the first filter downstream, if the planner has delegated its test to the
-    /// kernel (only for sources whose description sets `takes_filter`).
+    /// Arguments of the first filter downstream, if the planner has delegated that filter's test to
+    /// the kernel (only for sources whose description sets `takes_filter`).
     pub pushed_filter: Option<&'o Arguments>,
     /// Upper bound on the latency of a block in nanoseconds, if the request sets one (T_t).
     pub latency: Option<Time>,
@@ -311,8 +312,8 @@ pub struct Opening<'o> {
 }
 
 impl<'o> Opening<'o> {
-    /// Creates the opening of a source, or of a sink for unclassified frames, from the arguments
-    /// alone.
+    /// Creates arguments for a source, or for a sink of unclassified frames; all other fields have
+    /// default values.
     #[must_use]
     pub fn new(arguments: &'o Arguments) -> Self {
         Self {
@@ -325,7 +326,7 @@ impl<'o> Opening<'o> {
             latency: None,
             force: false,
             lent: &[],
-            readers: &EVERYBODY,
+            readers: &ALL_USERS,
             stopped: Arc::default(),
             steps: &UNLOGGED,
         }

@@ -1,4 +1,4 @@
-//! Reasons for which a block never reaches a sink, as the ledger counts them.
+//! Reasons for which blocks never reach a sink, as counted in the ledger.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::collections::BTreeSet;
@@ -12,17 +12,18 @@ pub enum DropReason {
     ByRequest,
     /// The block arrived after the limit (`-c`) had been reached.
     BeyondCount,
-    /// The program had exited or closed its standard input.
+    /// The program had exited, or had closed its standard input.
     ProgramEnded,
-    /// The block is a hole: stream data that was lost before capture, without bytes to write.
+    /// The block is a hole: it stands for stream data that was lost before capture, so there are no
+    /// bytes to write.
     Hole,
     /// A source had read the block, but the path ended before the block was processed.
     Unread,
-    /// The network interface or its driver had no free buffers.
+    /// The network interface or its driver had no free buffer.
     Driver,
-    /// The kernel's input queue of the processor was full.
+    /// The processor's input queue in the kernel was full.
     Backlog,
-    /// The ring between kernel and source was full.
+    /// The ring between the kernel and the source was full.
     Ring,
     /// The block was evicted from the state of a filter to bound its memory.
     Evicted,
@@ -49,7 +50,7 @@ impl DropReason {
         (Self::Failed, "failed"),
     ];
 
-    /// Returns the words by which reports and the ledger name the reason.
+    /// Returns the text that names the reason in reports and in the ledger.
     #[must_use]
     pub fn text(self) -> &'static str {
         if let Self::Named(text) = self {
@@ -59,17 +60,17 @@ impl DropReason {
         known.map_or("", |(_, text)| text)
     }
 
-    /// Parses the text of a reason from a file or another process. Returns `None` for texts of
-    /// [`Self::Named`], which only the dropping party defines.
+    /// Parses the text of a reason from a file or another process. Returns `None` for the text of a
+    /// [`Self::Named`], because only the code that drops the block knows its text.
     #[must_use]
     pub fn read(text: &str) -> Option<Self> {
         let known = Self::NAMED.iter().find(|(_, known)| *known == text);
         known.map(|(reason, _)| *reason)
     }
 
-    /// Returns true if the request needed the blocks. False for intended drops, for blocks beyond
-    /// the limit or after the end of the program or path, and for holes, whose data was lost
-    /// earlier.
+    /// Returns true if the request needed the dropped blocks. Returns false for intended drops, for
+    /// blocks beyond the limit or after the end of the program or path, and for holes, whose data
+    /// was lost earlier.
     #[must_use]
     pub const fn is_lost(self) -> bool {
         match self {

@@ -8,18 +8,18 @@ use std::io;
 pub struct Failure {
     /// Name of the failed call: `open`, `read`, `write`.
     pub call: &'static str,
-    /// Object of the call: a file name, an interface.
+    /// Object of the call, such as a file name or an interface.
     pub target: String,
     /// Reason, as a sentence for the user.
     pub why: String,
-    /// Error number from the kernel, if the kernel refused.
+    /// Error number from the kernel; `None` if the kernel did not cause the failure.
     pub errno: Option<i32>,
-    /// Remedy for the user.
+    /// Remedy for the user, if one is known.
     pub hint: Option<String>,
     /// True for a closed pipe on a standard stream: its reader has exited on purpose, so no message
     /// is printed.
     pub quiet: bool,
-    /// Missing capability (capabilities(7)) if that is the reason of the refusal.
+    /// The missing capability (capabilities(7)), if the lack of it is the reason.
     pub needs: Option<u32>,
 }
 
@@ -73,9 +73,9 @@ impl fmt::Display for Failure {
 impl std::error::Error for Failure {}
 
 /// Creates the failure of `call` on `target`, with a remedy if one is known for the error number.
-pub(crate) fn failed(call: &'static str, target: &str, error: &io::Error) -> Failure {
+pub(crate) fn io_failure(call: &'static str, target: &str, error: &io::Error) -> Failure {
     let errno = error.raw_os_error();
-    let failure = Failure::new(call, target, reason(error)).errno(errno);
+    let failure = Failure::new(call, target, reason_text(error)).errno(errno);
     let advice = errno.and_then(|errno| sys::Error::new(call, target.to_owned(), errno).advice());
     match advice {
         Some(advice) => failure.hint(advice),
@@ -84,7 +84,7 @@ pub(crate) fn failed(call: &'static str, target: &str, error: &io::Error) -> Fai
 }
 
 /// Returns the text of the error in lower case, without its number.
-pub(crate) fn reason(error: &io::Error) -> String {
+pub(crate) fn reason_text(error: &io::Error) -> String {
     let text = error.to_string();
     let text = text.split(" (os error").next().unwrap_or_default();
     let mut letters = text.chars();
@@ -102,13 +102,13 @@ mod tests {
     fn failure_message_names_call_target_and_remedy() {
         let full = io::Error::from_raw_os_error(28);
         assert_eq!(
-            failed("write", "out.pcap", &full).to_string(),
+            io_failure("write", "out.pcap", &full).to_string(),
             "cannot write out.pcap: no space left on device; \
              free space there, or choose another place"
         );
         let missing = io::Error::from_raw_os_error(2);
-        let missing = failed("open", "a b", &missing);
+        let missing = io_failure("open", "a b", &missing);
         assert_eq!(missing.to_string(), "cannot open a b: no such file or directory");
-        assert!(missing.is_missing() && !failed("write", "out.pcap", &full).is_missing());
+        assert!(missing.is_missing() && !io_failure("write", "out.pcap", &full).is_missing());
     }
 }

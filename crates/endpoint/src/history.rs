@@ -1,11 +1,12 @@
 //! A bounded history of the most recent frames, for readers that begin in the past. [SL §5.2]
 //!
 //! A history stores copies of the frames of arriving blocks, within a byte limit and a time limit,
-//! and returns them oldest first. It copies them because a packet ring whose slots waited for the
-//! history would lose packets.
+//! and returns them oldest first. Frames are copied because a packet ring would lose packets if its
+//! slots stayed in use for the history.
 //!
-//! Before the byte limit evicts frames that are young enough, the oldest bytes are compressed
-//! instead, so the same memory reaches further back. [SL §10], FEATURES D16
+//! Frames within the time limit are not evicted at once when the byte limit is reached. The oldest
+//! bytes are compressed first, so that the same memory holds a longer history. [SL §10], FEATURES
+//! D16
 
 mod cold;
 
@@ -25,7 +26,7 @@ pub struct HistoryLimits {
 }
 
 impl HistoryLimits {
-    /// Limits that retain no frames.
+    /// Limits of zero, which retain no frames.
     pub const NONE: Self = Self { bytes: 0, time: 0 };
 }
 
@@ -53,7 +54,7 @@ pub struct FrameHeader {
     pub(super) length: usize,
 }
 
-/// Memory that a stored frame needs in addition to its bytes, in bytes.
+/// Memory per stored frame in addition to the frame's bytes, in bytes.
 const OVERHEAD: usize = size_of::<FrameHeader>();
 
 /// Start position of a read.
@@ -76,8 +77,8 @@ impl History {
     }
 
     /// Copies the frame of a block into the history and evicts frames beyond the limits. A block
-    /// without a frame, or longer than the byte limit, clears the history, because sequence numbers
-    /// of stored frames are consecutive.
+    /// that has no frame, or whose frame exceeds the byte limit, clears the history, because the
+    /// sequence numbers of stored frames must be consecutive.
     pub fn push(&mut self, block: &Block<'_>) {
         self.next += 1;
         self.newest = self.newest.max(block.context.time);
@@ -96,8 +97,8 @@ impl History {
         while self.frames.front().is_some_and(|oldest| oldest.time < since) {
             self.evict_oldest();
         }
-        while self.used() > self.limits.bytes && !self.frames.is_empty() {
-            if !self.cold.pack(&self.frames, &mut self.bytes) {
+        while self.memory_used() > self.limits.bytes && !self.frames.is_empty() {
+            if !self.cold.compress_oldest(&self.frames, &mut self.bytes) {
                 self.evict_oldest();
             }
         }
@@ -120,11 +121,11 @@ impl History {
 
     /// Returns the memory in use, in bytes.
     #[must_use]
-    pub fn used(&self) -> usize {
+    pub fn memory_used(&self) -> usize {
         self.bytes.len() + self.cold.used() + self.frames.len() * OVERHEAD
     }
 
-    /// Returns the size of all stored frames as records of a capture, in bytes.
+    /// Returns the total size of all stored frames if written as records of a capture, in bytes.
     #[must_use]
     pub fn capture_size(&self) -> usize {
         self.frames.iter().map(|header| header.length + RECORD_HEADER_SIZE).sum()
@@ -133,7 +134,7 @@ impl History {
     /// Returns the number of bytes that have been compressed so far, and their total size after
     /// compression.
     #[must_use]
-    pub const fn compressed(&self) -> (u64, u64) {
+    pub const fn compressed_totals(&self) -> (u64, u64) {
         self.cold.totals()
     }
 
@@ -145,15 +146,19 @@ impl History {
         (stored, self.next - stored)
     }
 
-    /// Returns the time of the newest frame, stored or not; 0 before the first.
+    /// Returns the time of the newest frame, even if it was not stored; 0 before the first frame.
     #[must_use]
-    pub const fn newest(&self) -> Time {
+    pub const fn newest_time(&self) -> Time {
         self.newest
     }
 
-    /// Calls `each` for every stored frame from `from` on, oldest first; returns the number of
-    /// calls.
-    pub fn since(&self, from: HistoryStart, mut each: impl FnMut(&FrameHeader, &[u8])) -> u64 {
+    /// Calls `each` for every stored frame from position `from` on, oldest first. Returns the
+    /// number of calls.
+    pub fn visit_since(
+        &self,
+        from: HistoryStart,
+        mut each: impl FnMut(&FrameHeader, &[u8]),
+    ) -> u64 {
         let (_, first) = self.numbers();
         let (mut at, mut count) = (0, 0);
         let mut joined = Vec::new();
@@ -182,7 +187,7 @@ impl History {
 }
 
 /// Appends a pcap record of the frame to `to`, truncated to the snap length that readers accept.
-pub fn record(header: &FrameHeader, frame: &[u8], to: &mut Vec<u8>) {
+pub fn append_record(header: &FrameHeader, frame: &[u8], to: &mut Vec<u8>) {
     let bytes = frame.get(..write::SNAP_LENGTH as usize).unwrap_or(frame);
     let captured = u32::try_from(bytes.len()).unwrap_or(write::SNAP_LENGTH);
     to.extend_from_slice(&write::record(header.time, captured, header.wire_length));
@@ -194,10 +199,10 @@ pub const RECORD_HEADER_SIZE: usize = write::RECORD;
 /// Size of a pcap file header in bytes.
 pub const FILE_HEADER_SIZE: usize = write::HEADER;
 
-/// Returns the offset of the first boundary between records at or after offset `at`. The first
-/// record starts at offset `first`, after the file header if there is one.
+/// Returns the offset of the first record boundary at or after offset `at`. The first record begins
+/// at offset `first`, which is after the file header if there is one.
 #[must_use]
-pub fn boundary(records: &[u8], first: usize, at: usize) -> usize {
+pub fn record_boundary(records: &[u8], first: usize, at: usize) -> usize {
     let mut end = if at == 0 { 0 } else { first };
     while end < at {
         let length = records.get(end + 8..).and_then(|record| record.first_chunk());
@@ -208,14 +213,14 @@ pub fn boundary(records: &[u8], first: usize, at: usize) -> usize {
 
 /// Returns the pcap file header for this link type.
 #[must_use]
-pub fn header(link: LinkType) -> [u8; write::HEADER] {
+pub fn file_header(link: LinkType) -> [u8; write::HEADER] {
     write::header(link)
 }
 
 impl FrameHeader {
     /// Returns the header under which the frame of a block is stored.
     #[must_use]
-    pub fn of(block: &Block<'_>) -> Self {
+    pub fn for_block(block: &Block<'_>) -> Self {
         Self {
             time: block.context.time,
             link: LinkType(block.marks.link),
@@ -228,16 +233,16 @@ impl FrameHeader {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{bare, frame};
+    use crate::testing::{bare_block, frame_block};
     use abi::BlockMetadata;
 
-    fn at(time: Time, bytes: &[u8]) -> Block<'_> {
-        Block { context: BlockMetadata { time, ..BlockMetadata::default() }, ..frame(bytes) }
+    fn block_at(time: Time, bytes: &[u8]) -> Block<'_> {
+        Block { context: BlockMetadata { time, ..BlockMetadata::default() }, ..frame_block(bytes) }
     }
 
-    fn all(history: &History, from: HistoryStart) -> Vec<(Time, Vec<u8>)> {
+    fn stored_frames(history: &History, from: HistoryStart) -> Vec<(Time, Vec<u8>)> {
         let mut all = Vec::new();
-        history.since(from, |header, bytes| all.push((header.time, bytes.to_vec())));
+        history.visit_since(from, |header, bytes| all.push((header.time, bytes.to_vec())));
         all
     }
 
@@ -245,19 +250,23 @@ mod tests {
     fn history_retains_frames_within_the_time_limit() {
         let mut history = History::new(HistoryLimits { bytes: 1 << 20, time: 10 });
         for time in 0..100 {
-            history.push(&at(time, &[time as u8; 3]));
+            history.push(&block_at(time, &[time as u8; 3]));
         }
-        let stored = all(&history, HistoryStart::Oldest);
+        let stored = stored_frames(&history, HistoryStart::Oldest);
         assert_eq!(stored.len(), 11);
         assert_eq!(stored[0], (89, vec![89; 3]));
         assert_eq!(history.numbers(), (11, 89));
-        assert_eq!(all(&history, HistoryStart::Time(97)).len(), 3);
-        assert_eq!(all(&history, HistoryStart::Number(98)), stored[9..]);
-        assert_eq!(all(&history, HistoryStart::Number(3)), stored, "what is gone is gone");
+        assert_eq!(stored_frames(&history, HistoryStart::Time(97)).len(), 3);
+        assert_eq!(stored_frames(&history, HistoryStart::Number(98)), stored[9..]);
+        assert_eq!(
+            stored_frames(&history, HistoryStart::Number(3)),
+            stored,
+            "what is gone is gone"
+        );
     }
 
-    /// Text fills a history of 1 MB. The history reaches back further than its memory, no frame is
-    /// missing in between, and the bytes of every frame are unchanged.
+    /// Fills a history of 1 MB with text. The history then holds more frames than fit in its memory
+    /// uncompressed, no frame is missing in between, and the bytes of every frame are unchanged.
     #[test]
     fn d16_cold_frames_are_compressed_within_the_byte_limit() {
         let text =
@@ -265,20 +274,23 @@ mod tests {
         let limits = HistoryLimits { bytes: 1 << 20, time: 3000 };
         let mut history = History::new(limits);
         for number in 0..8000 {
-            history.push(&at(number, text(number).as_bytes()));
-            assert!(history.used() <= limits.bytes);
+            history.push(&block_at(number, text(number).as_bytes()));
+            assert!(history.memory_used() <= limits.bytes);
         }
-        let (before, after) = history.compressed();
+        let (before, after) = history.compressed_totals();
         assert!(after * 4 < before && before > 4 << 20, "{before} bytes to {after}");
-        let stored = all(&history, HistoryStart::Oldest);
+        let stored = stored_frames(&history, HistoryStart::Oldest);
         assert_eq!(stored.len(), 3001, "all that are young enough, in less than half their bytes");
         assert!(stored.iter().map(|(_, bytes)| bytes.len()).sum::<usize>() > 2 * limits.bytes);
         for (number, (time, bytes)) in (4999..).zip(&stored) {
             assert!(*time == number && *bytes == text(number).into_bytes(), "{number}");
         }
-        assert_eq!(all(&history, HistoryStart::Number(7000)), stored[2001..]);
+        assert_eq!(stored_frames(&history, HistoryStart::Number(7000)), stored[2001..]);
         history.clear();
-        assert_eq!((history.used(), all(&history, HistoryStart::Oldest).len()), (0, 0));
+        assert_eq!(
+            (history.memory_used(), stored_frames(&history, HistoryStart::Oldest).len()),
+            (0, 0)
+        );
     }
 
     #[test]
@@ -286,9 +298,9 @@ mod tests {
         let mut random = testkit::Random::replayable();
         let mut history = History::new(HistoryLimits { bytes: 1 << 20, time: Time::MAX });
         for time in 0..4000 {
-            history.push(&at(time, &random.bytes(1000)));
+            history.push(&block_at(time, &random.bytes(1000)));
         }
-        assert_eq!(history.compressed(), (0, 0));
+        assert_eq!(history.compressed_totals(), (0, 0));
         assert!(history.numbers().0 > 900, "{:?}", history.numbers());
     }
 
@@ -297,11 +309,11 @@ mod tests {
         let limits = HistoryLimits { bytes: 1000, time: Time::MAX };
         let mut history = History::new(limits);
         for length in (0..400).chain([2000, 10]) {
-            history.push(&at(5, &vec![7; length]));
-            assert!(history.used() <= limits.bytes);
+            history.push(&block_at(5, &vec![7; length]));
+            assert!(history.memory_used() <= limits.bytes);
         }
         assert_eq!(history.numbers(), (1, 401), "behind one that is too long");
-        history.push(&bare(b"no frame"));
+        history.push(&bare_block(b"no frame"));
         assert_eq!(history.numbers(), (0, 403));
     }
 }

@@ -1,20 +1,21 @@
 //! Lookup of network interfaces and namespaces by name, and the failures of that lookup.
 
 use crate::Failure;
-use crate::failure::reason;
+use crate::failure::reason_text;
 use filter::{Arguments, Description};
 use sys::machine::Capabilities;
 use sys::net::{Interface, Namespace, RouteSocket};
 use wire::link::LinkType;
 
-/// Number of frames that a source has counted before its interface was removed, for the message.
+/// Number of frames that a source had counted when its interface was removed, for the failure
+/// message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum FrameCount {
-    /// All received frames.
+    /// The number of all received frames.
     All(u64),
-    /// Frames that passed the kernel's filter; rejected frames are not counted.
+    /// The number of frames that passed the kernel's filter. Rejected frames are not counted.
     Passed(u64),
-    /// Unknown, because the counting process has exited too.
+    /// The number is unknown, because the process that counted the frames has exited too.
     Unknown,
 }
 
@@ -37,13 +38,13 @@ pub(crate) fn interface_removed(call: &'static str, name: &str, counts: FrameCou
 
 /// Runs `work` in the named network namespace, or in this thread's namespace if `netns` is `None`.
 /// Fails if the namespace cannot be opened or entered.
-pub(crate) fn within<T: Send>(
+pub(crate) fn run_in_namespace<T: Send>(
     netns: Option<&str>,
     work: impl FnOnce() -> Result<T, Failure> + Send,
 ) -> Result<T, Failure> {
     let Some(netns) = netns else { return work() };
     let enter = |error| {
-        let failure = failed("enter", &format!("namespace {netns}"), &error);
+        let failure = socket_failure("enter", &format!("namespace {netns}"), &error);
         let hint = "`ip netns list` shows those with a name; a path or a process id also works";
         match failure.needs {
             Some(_) => Failure { needs: Some(Capabilities::SYS_ADMIN), ..failure },
@@ -56,9 +57,12 @@ pub(crate) fn within<T: Send>(
 
 /// Returns the interface with this name or alternative name in the network namespace of this
 /// thread, and the link type of its frames.
-pub(crate) fn named(call: &'static str, name: &str) -> Result<(Interface, LinkType), Failure> {
+pub(crate) fn find_by_name(
+    call: &'static str,
+    name: &str,
+) -> Result<(Interface, LinkType), Failure> {
     let all = RouteSocket::open().and_then(|links| links.list());
-    let all = all.map_err(|error| failed(call, name, &error))?;
+    let all = all.map_err(|error| socket_failure(call, name, &error))?;
     let called = |interface: &&Interface| {
         interface.name == name || interface.alternative.iter().any(|other| other == name)
     };
@@ -67,19 +71,19 @@ pub(crate) fn named(call: &'static str, name: &str) -> Result<(Interface, LinkTy
         let why = "there is no such interface in this namespace";
         return Err(Failure::new(call, name, why).hint(format!("there are {}", names.join(", "))));
     };
-    with_link(call, found)
+    pair_with_link(call, found)
 }
 
-/// Returns the only interface that is up in the network namespace of this thread, not counting the
-/// loopback interface, and the link type of its frames.
-pub(crate) fn only(call: &'static str) -> Result<(Interface, LinkType), Failure> {
+/// Returns the only interface that is up in the network namespace of this thread, and the link type
+/// of its frames. The loopback interface is ignored.
+pub(crate) fn find_only(call: &'static str) -> Result<(Interface, LinkType), Failure> {
     const TARGET: &str = "an interface";
     let all = RouteSocket::open().and_then(|links| links.list());
-    let all = all.map_err(|error| failed(call, TARGET, &error))?;
+    let all = all.map_err(|error| socket_failure(call, TARGET, &error))?;
     let is_up = |interface: &&Interface| interface.flags.up() && !interface.flags.loopback();
     let up: Vec<&Interface> = all.iter().filter(is_up).collect();
     match up.as_slice() {
-        [one] => with_link(call, one),
+        [one] => pair_with_link(call, one),
         [] => {
             let why = "none is up in this namespace, apart from the loopback interface";
             Err(Failure::new(call, TARGET, why).hint("name the interface"))
@@ -92,8 +96,8 @@ pub(crate) fn only(call: &'static str) -> Result<(Interface, LinkType), Failure>
     }
 }
 
-/// Returns the interface with the link type of its frames.
-fn with_link(call: &'static str, found: &Interface) -> Result<(Interface, LinkType), Failure> {
+/// Returns the interface, paired with the link type of its frames.
+fn pair_with_link(call: &'static str, found: &Interface) -> Result<(Interface, LinkType), Failure> {
     match filter::general::bpf::link_type(found.hatype) {
         Some(link) => Ok((found.clone(), link)),
         None => {
@@ -103,9 +107,9 @@ fn with_link(call: &'static str, found: &Interface) -> Result<(Interface, LinkTy
     }
 }
 
-/// Returns a note if the interface with this index no longer has this name; `None` if it cannot be
-/// looked up.
-pub(crate) fn renamed(links: &RouteSocket, index: u32, name: &str) -> Option<String> {
+/// Returns a note if the interface with this index no longer has this name; `None` if the interface
+/// cannot be looked up.
+pub(crate) fn renaming_note(links: &RouteSocket, index: u32, name: &str) -> Option<String> {
     let now = links.by_index(index).ok()?;
     let same = now.name == name || now.alternative.iter().any(|other| other == name);
     (!same).then(|| format!("{name} is called {} now", now.name))
@@ -115,21 +119,21 @@ pub(crate) fn renamed(links: &RouteSocket, index: u32, name: &str) -> Option<Str
 /// host's connections: its interface has addresses of its own. `None` for a mirror port, which
 /// receives both directions, for the loopback interface, and if the addresses cannot be read.
 #[must_use]
-pub fn sees_one_way(source: &Description, arguments: &Arguments) -> Option<String> {
+pub fn one_way_reason(source: &Description, arguments: &Arguments) -> Option<String> {
     let side = match source.name {
         "rx" if !arguments.flag("both") && !arguments.flag("own") => "comes in",
         "tx" => "goes out",
         _ => return None,
     };
     let interface = arguments.text("interface");
-    let found = within(arguments.text("netns"), || {
+    let found = run_in_namespace(arguments.text("netns"), || {
         let of_links = |links: RouteSocket| {
             let one = interface.map(|name| links.by_name(name)).transpose()?;
             Ok((one, links.addresses()?))
         };
         RouteSocket::open()
             .and_then(of_links)
-            .map_err(|error| failed("look at", "addresses", &error))
+            .map_err(|error| socket_failure("look at", "addresses", &error))
     });
     let (one, addresses) = found.ok()?;
     if one.as_ref().is_some_and(|one| one.flags.loopback()) {
@@ -141,14 +145,14 @@ pub fn sees_one_way(source: &Description, arguments: &Arguments) -> Option<Strin
     Some(format!("{place} has the address {address}, and `{}` gives only what {side}", source.name))
 }
 
-/// Converts an error of a packet socket into a failure. The caller, which knows how the program was
-/// started, explains missing capabilities.
-pub(crate) fn failed(call: &'static str, target: &str, error: &sys::Error) -> Failure {
+/// Converts an error of a packet socket into a failure. The remedy for a missing capability is left
+/// to the caller, who knows how the program was started.
+pub(crate) fn socket_failure(call: &'static str, target: &str, error: &sys::Error) -> Failure {
     let why = std::io::Error::from_raw_os_error(error.errno);
     let refused = why.kind() == std::io::ErrorKind::PermissionDenied;
     let reason_text = match error.call {
-        "socket" => format!("the kernel refuses a packet socket: {}", reason(&why)),
-        call => format!("{call}: {}", reason(&why)),
+        "socket" => format!("the kernel refuses a packet socket: {}", reason_text(&why)),
+        call => format!("{call}: {}", reason_text(&why)),
     };
     let failure = Failure::new(call, target, reason_text).errno(Some(error.errno));
     Failure { needs: refused.then_some(Capabilities::NET_RAW), ..failure }

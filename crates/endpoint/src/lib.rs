@@ -1,4 +1,4 @@
-//! Sources and sinks, each in a file of its own.
+//! Sources and sinks of requests.
 //!
 //! A source stores bytes in the pool of its space and describes each block by an entry; a sink
 //! consumes batches of blocks. Both reach files, standard streams and network interfaces through
@@ -30,7 +30,7 @@ pub use contract::{
 pub use drop_reason::{DropReason, interned_keys};
 pub use entry::{ProcessEntry, SinkEntry, SourceEntry};
 pub use failure::Failure;
-pub use interface::sees_one_way;
+pub use interface::one_way_reason;
 pub use loss_ranges::{Gap, LossRanges};
 pub use origins::Origins;
 

@@ -20,8 +20,8 @@ pub struct Gap {
     pub processor: Option<u32>,
 }
 
-/// Ranges of lost blocks: the first [`Self::STORED`], the last [`Self::STORED`], and the number of
-/// ranges between them.
+/// Ranges of lost blocks in a stream: the first [`Self::STORED`], the last [`Self::STORED`], and
+/// the number of ranges between them.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct LossRanges {
     first: Vec<Gap>,
@@ -33,8 +33,8 @@ impl LossRanges {
     /// Number of ranges stored at each end.
     pub const STORED: usize = 64;
 
-    /// Adds `count` blocks starting at position `from`. A range that continues the newest range is
-    /// merged with it.
+    /// Adds `count` lost blocks, starting at position `from`. If they continue the newest range,
+    /// that range is extended.
     pub fn add(&mut self, from: u64, count: u64, processor: Option<u32>) {
         let Some(to) = count.checked_sub(1).map(|more| from.saturating_add(more)) else { return };
         let newest = self.last.back_mut().or_else(|| self.first.last_mut());
@@ -63,7 +63,7 @@ impl LossRanges {
     }
 
     /// Appends the ranges of another stream.
-    pub fn join(&mut self, other: &Self) {
+    pub fn append(&mut self, other: &Self) {
         other.gaps().for_each(|gap| self.push(gap));
         self.more += other.more;
     }
@@ -73,8 +73,8 @@ impl LossRanges {
         self.first.iter().chain(&self.last).copied()
     }
 
-    /// Returns the number of discarded ranges, which lie between the first [`Self::stored_first`]
-    /// stored ranges and the others.
+    /// Returns the number of discarded ranges. In the stream, these ranges are between the first
+    /// [`Self::stored_first`] stored ranges and the other stored ranges.
     #[must_use]
     pub const fn discarded(&self) -> u64 {
         self.more
@@ -99,7 +99,7 @@ impl LossRanges {
     }
 }
 
-/// Formats the ranges: `4211 to 4260, 5000 of processor 1, 12 more ranges, 9000`.
+/// Formats the ranges, for example `4211 to 4260, 5000 of processor 1, 12 more ranges, 9000`.
 impl std::fmt::Display for LossRanges {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         for (at, Gap { from, to, processor }) in self.gaps().enumerate() {

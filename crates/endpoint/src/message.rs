@@ -1,7 +1,7 @@
-//! Blocks as messages between processes: the entry of a block, in memory layout, then the bytes of
-//! its frame.
+//! Encoding of blocks as messages between processes: the block's entry as it is in memory, followed
+//! by the bytes of its frame.
 //!
-//! Both ends run the same program, so the format has no version. A reader checks every field.
+//! Both processes run the same program, so the format has no version. A reader checks every field.
 
 use crate::Intake;
 use abi::{BLOCK_MAX, Class, DbufId, Entry, Extent, Flags, Marks, RichPointer};
@@ -14,11 +14,11 @@ pub const HEAD_BYTES: usize = size_of::<Entry>();
 pub const MESSAGE_MAX: usize = BLOCK_MAX;
 
 /// Returns the length of a block's message.
-pub const fn length_of(block: &Block<'_>) -> usize {
+pub const fn message_length(block: &Block<'_>) -> usize {
     HEAD_BYTES + block.frame.len()
 }
 
-/// Writes a block; `room` must be [`length_of`] bytes long. Returns the length.
+/// Writes a block; `room` must be [`message_length`] bytes long. Returns the length.
 pub fn write(block: &Block<'_>, room: &mut [u8]) -> usize {
     let Some((head, frame)) = room.split_at_mut_checked(HEAD_BYTES) else { return 0 };
     let mut entry = block.entry();
@@ -33,7 +33,7 @@ pub fn write(block: &Block<'_>, room: &mut [u8]) -> usize {
     HEAD_BYTES + length
 }
 
-/// The defect in an untrusted message.
+/// A defect found in an untrusted message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum MessageDefect {
     /// The message is shorter than an entry.
@@ -42,7 +42,7 @@ pub enum MessageDefect {
     /// The view exceeds the frame.
     #[error("its view is outside its frame")]
     View,
-    /// A layer begins outside of the frame.
+    /// A layer begins outside the frame.
     #[error("one of its layers begins outside of its frame")]
     Layer,
     /// The class is one that no block may have.
@@ -54,7 +54,7 @@ pub enum MessageDefect {
     /// The origin is a source that the path does not have.
     #[error("it names a source that the path does not have")]
     Origin,
-    /// The captured length differs from the length of the frame, or exceeds the wire length.
+    /// The captured length differs from the length of the frame or exceeds the length on the wire.
     #[error("it is longer than its frame was on the wire")]
     Length,
     /// The message is neither a block nor an expected record.
@@ -68,7 +68,7 @@ pub enum MessageDefect {
     TooMuch,
 }
 
-/// Every flag that a block may have.
+/// All flags that a block may have.
 const FLAGS_DEFINED: Flags = Flags::FIRST
     .with(Flags::LAST)
     .with(Flags::BACKWARD)
@@ -76,8 +76,8 @@ const FLAGS_DEFINED: Flags = Flags::FIRST
     .with(Flags::END)
     .with(Flags::BROKEN);
 
-/// Decodes and checks the block in a message, for a path with `origins` sources. The pointer of the
-/// returned entry is still that of the sender; see [`placed_entry`].
+/// Decodes and checks the block in a message, for a path with `origins` sources. The rich pointer
+/// in the returned entry is still the sender's; [`placed_entry`] replaces it.
 pub fn read(message: &[u8], origins: u16) -> Result<(Entry, &[u8]), MessageDefect> {
     let (head, frame) = message.split_at_checked(HEAD_BYTES).ok_or(MessageDefect::Short)?;
     let entry = Entry::read_from_bytes(head).map_err(|_| MessageDefect::Short)?;
@@ -115,9 +115,9 @@ pub fn read(message: &[u8], origins: u16) -> Result<(Entry, &[u8]), MessageDefec
     Ok((Entry { pointer, context, marks }, frame))
 }
 
-/// Checks the block of a message and copies it into an intake. Returns its length in view; `None`
-/// if the pool has no free memory at the moment.
-pub fn put(
+/// Checks the block of a message and copies it into an intake. Returns the length of its view;
+/// `None` if the pool has no free memory at the moment.
+pub fn copy_into_intake(
     message: &[u8],
     origins: u16,
     intake: &mut Intake<'_>,
@@ -140,13 +140,13 @@ pub fn put(
     Ok(intake.put(entry).then_some(entry.pointer.length()))
 }
 
-/// Returns the entry of a block whose frame has been stored at this address.
+/// Returns the entry of a block with its frame in this extent of a dbuf.
 fn placed_entry(entry: Entry, dbuf: DbufId, frame: Extent) -> Entry {
     let place = frame.within(entry.marks.view, entry.pointer.length());
     Entry { pointer: RichPointer::new(dbuf, place, entry.pointer.class), ..entry }
 }
 
-/// Returns the entry of a block, holes included, whose frame is at this address.
+/// Returns the entry of a block, which may be a hole, with its frame in this extent of a dbuf.
 #[must_use]
 pub fn located_entry(entry: Entry, dbuf: DbufId, frame: Extent) -> Entry {
     if entry.pointer.is_hole() {
@@ -156,8 +156,8 @@ pub fn located_entry(entry: Entry, dbuf: DbufId, frame: Extent) -> Entry {
     }
 }
 
-/// Placeholder address of a frame in a message; the receiver assigns a real one.
-const NOWHERE: DbufId = match DbufId::new(1) {
+/// Placeholder for the dbuf id in a message. The receiver replaces it.
+const NOT_IN_MEMORY: DbufId = match DbufId::new(1) {
     Some(id) => id,
     None => DbufId::HOLE,
 };
@@ -166,7 +166,7 @@ const NOWHERE: DbufId = match DbufId::new(1) {
 pub fn entry_without_frame(entry: Entry) -> Entry {
     match entry.pointer.is_hole() {
         true => entry_without_bytes(entry),
-        false => placed_entry(entry, NOWHERE, Extent::new(0, entry.marks.captured)),
+        false => placed_entry(entry, NOT_IN_MEMORY, Extent::new(0, entry.marks.captured)),
     }
 }
 

@@ -1,12 +1,12 @@
 //! Names of the sources of a path, indexed by `BlockMetadata::origin`.
 //!
-//! An origin stays valid for the life of the path; a source added by a live change gets the next
-//! one. The list is append-only and shared with sinks that survive the change, so a reader sees at
-//! least all names that existed when its block was emitted.
+//! An origin stays valid for the life of the path. A source that is added while the path runs gets
+//! the next number. The list is append-only and shared with sinks that survive the change, so a
+//! reader sees at least all names that existed when its block was emitted.
 
 use std::sync::{Arc, OnceLock};
 
-/// Shared append-only list of the names of all current and former sources.
+/// A shared, append-only list of the names of all current and former sources.
 #[derive(Clone, Debug, Default)]
 pub struct Origins(Arc<OriginList>);
 
@@ -21,17 +21,17 @@ struct OriginNode {
 }
 
 impl Origins {
-    /// Creates a list with these names, from origin 0 on.
+    /// Creates a list with these names. The first name has origin 0.
     #[must_use]
     pub fn new(names: &[String]) -> Self {
         let all = Self::default();
-        all.grow(names);
+        all.extend_to(names);
         all
     }
 
-    /// Extends the list to `names`. Its current names must be a prefix of `names`; names already
-    /// present are not replaced.
-    pub fn grow(&self, names: &[String]) {
+    /// Extends the list to `names`. The current names must be a prefix of `names`; they are not
+    /// replaced.
+    pub fn extend_to(&self, names: &[String]) {
         let mut rest = &*self.0;
         for name in names {
             let named = || Box::new(OriginNode { name: name.clone(), rest: OriginList::default() });
@@ -51,7 +51,8 @@ impl Origins {
         u16::try_from(self.names().count()).unwrap_or(u16::MAX)
     }
 
-    /// Returns the name of a source if the path has more than one, else `None`.
+    /// Returns the name of the source with this origin if the path has more than one source, else
+    /// `None`.
     #[must_use]
     pub fn distinguishing_name(&self, origin: u16) -> Option<&str> {
         self.names().nth(1)?;
@@ -72,13 +73,13 @@ mod tests {
             (shared.distinguishing_name(0), shared.distinguishing_name(1), shared.count()),
             (None, None, 1)
         );
-        all.grow(&names);
+        all.extend_to(&names);
         assert_eq!(
             (shared.distinguishing_name(0), shared.distinguishing_name(2)),
             (Some("a"), Some("c"))
         );
         assert_eq!((shared.distinguishing_name(3), shared.count()), (None, 3));
-        all.grow(&names[..2]);
+        all.extend_to(&names[..2]);
         assert!(shared.names().eq(["a", "b", "c"]), "a name that was told stays");
     }
 }

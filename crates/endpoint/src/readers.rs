@@ -1,26 +1,27 @@
-//! Permissions of output files: readable for users who may read every input file. [SL §8, fan-in;
-//! CONTRACT 21]
+//! Permissions of output files: an output file is readable by the users who may read every input
+//! file. [SL §8, fan-in; CONTRACT 21]
 //!
 //! The paths of the input files determine the mode of a new output file, before the umask. The
 //! paper demands that the permissions of joined data "correspond to the union of all inputs"; this
 //! module applies the union of the restrictions, as `cp` preserves the mode of one file. An
-//! existing output file retains its mode; inputs other than files (interfaces, programs) impose no
-//! restriction.
+//! existing output file keeps its mode. Inputs other than files, such as interfaces and programs,
+//! impose no restriction.
 
 use std::fs::{self, Metadata};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use sys::steps::Steps;
 
-/// The set of users who may read all inputs, as group and mode of each input file.
+/// The set of users who may read all inputs, represented by the group and the mode of each input
+/// file.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Readers(Vec<FilePermissions>);
 
 /// Context for creating a file: the log of steps and the permitted readers.
 pub(crate) type FileCreation<'m> = (&'m Steps, &'m Readers);
 
-/// The readers of output without input files: unrestricted.
-pub static EVERYBODY: Readers = Readers(Vec::new());
+/// The set of all users, for output that depends on no input file.
+pub static ALL_USERS: Readers = Readers(Vec::new());
 
 /// Read permissions of one input file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -29,8 +30,8 @@ struct FilePermissions {
     mode: u32,
 }
 
-const OF_GROUP: u32 = 0o040;
-const OF_OTHERS: u32 = 0o004;
+const GROUP_READ: u32 = 0o040;
+const OTHERS_READ: u32 = 0o004;
 /// Name of the extended attribute with a file's access list (acl(5)).
 const ACCESS_LIST: &str = "system.posix_acl_access";
 /// Mode bit of a directory whose group is inherited by new files.
@@ -38,34 +39,34 @@ const SET_GROUP: u32 = 0o2000;
 
 impl Readers {
     /// Adds the restrictions of the input file with this path; `-` is standard input. A file that
-    /// cannot be examined adds none, because opening it fails with a message in any case.
+    /// cannot be examined adds none, because opening it fails with a message anyway.
     pub fn add_restrictions_of(&mut self, path: &str) {
         let opened = if path == "-" { Path::new("/dev/stdin") } else { Path::new(path) };
         if let Some(file) = fs::metadata(opened).ok().filter(Metadata::is_file) {
             // With an access list, the group bits are its mask and not the rights of the group.
             let found = rustix::fs::getxattr(opened, ACCESS_LIST, &mut [0u8; 256]);
             let listed = matches!(found, Ok(_) | Err(rustix::io::Errno::RANGE));
-            let mode = if listed { file.mode() & !OF_GROUP } else { file.mode() };
+            let mode = if listed { file.mode() & !GROUP_READ } else { file.mode() };
             self.0.push(FilePermissions { group: file.gid(), mode });
         }
     }
 
-    /// Returns the mode of a file created in `directory`, before the umask: `full` without the
-    /// rights of users who may not read some input.
+    /// Returns the mode, before the umask, for a file to be created in `directory`: `full` without
+    /// the rights of users who may not read some input.
     pub(crate) fn mode(&self, directory: &Path, full: u32) -> u32 {
         // An unreadable directory also fails the creation of the file, with the kernel's reason.
         let around = fs::metadata(directory).ok();
         let given = around.filter(|around| around.mode() & SET_GROUP != 0);
         let group = given.map_or_else(|| sys::process::identity().1, |around| around.gid());
         let others = self.0.iter().all(FilePermissions::is_for_all);
-        let members = self.0.iter().all(|input| input.is_for_all() || input.is_for(group));
+        let members = self.0.iter().all(|input| input.is_for_all() || input.is_for_group(group));
         let group = if members { 0o070 } else { 0 };
         let others = if others { 0o007 } else { 0 };
         full & (0o700 | group | others)
     }
 
     /// Returns the mode of a file created at this path, before the umask.
-    pub(crate) fn mode_of(&self, file: &Path, full: u32) -> u32 {
+    pub(crate) fn mode_at(&self, file: &Path, full: u32) -> u32 {
         let directory = file.parent().filter(|parent| !parent.as_os_str().is_empty());
         self.mode(directory.unwrap_or_else(|| Path::new(".")), full)
     }
@@ -74,11 +75,11 @@ impl Readers {
 impl FilePermissions {
     /// Returns true if both the group and others may read the file.
     const fn is_for_all(&self) -> bool {
-        self.mode & (OF_GROUP | OF_OTHERS) == OF_GROUP | OF_OTHERS
+        self.mode & (GROUP_READ | OTHERS_READ) == GROUP_READ | OTHERS_READ
     }
 
-    const fn is_for(&self, group: u32) -> bool {
-        self.group == group && self.mode & OF_GROUP != 0
+    const fn is_for_group(&self, group: u32) -> bool {
+        self.group == group && self.mode & GROUP_READ != 0
     }
 }
 
@@ -131,6 +132,6 @@ mod tests {
         assert_eq!(fs::metadata(&file).unwrap().mode() & 0o777, 0o640, "as if the group might");
         let mut readers = Readers::default();
         readers.add_restrictions_of(&file);
-        assert_eq!(readers.mode_of(Path::new(&file), 0o666), 0o600);
+        assert_eq!(readers.mode_at(Path::new(&file), 0o666), 0o600);
     }
 }

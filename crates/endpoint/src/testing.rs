@@ -1,4 +1,4 @@
-//! Fixtures of this crate's tests: a directory that is removed, blocks, batches, openings.
+//! Fixtures for the tests of this crate: a temporary directory, blocks, batches and openings.
 
 use abi::{BlockMetadata, Class, DbufId, Entry, Extent, Marks, RichPointer};
 use buffer::pool::{Pool, PoolConfig};
@@ -8,11 +8,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use sys::steps::UNLOGGED;
 use wire::record::{RecordKind, Writer};
 
-use crate::readers::{EVERYBODY, FileCreation};
+use crate::readers::{ALL_USERS, FileCreation};
 use crate::{Failure, Intake, Opening, Origins, Source, SourceStatus};
 
-/// Creation context without a log and without restrictions on readers.
-pub(crate) static CREATION: FileCreation<'static> = (&UNLOGGED, &EVERYBODY);
+/// Context for creating files in tests, without a log and without restrictions on readers.
+pub(crate) static CREATION: FileCreation<'static> = (&UNLOGGED, &ALL_USERS);
 
 /// A temporary directory, removed on drop with its contents.
 #[derive(Debug)]
@@ -40,29 +40,29 @@ impl Drop for TempDir {
     }
 }
 
-/// 2009-02-13 23:31:30.123456789 UTC.
-pub(crate) const TIME: u64 = 1_234_567_890_123_456_789;
+/// The time 2009-02-13 23:31:30.123456789 UTC.
+pub(crate) const TEST_TIME: u64 = 1_234_567_890_123_456_789;
 
 /// Returns a block over these bytes, all of them in view.
-pub(crate) fn block(marks: Marks, bytes: &[u8]) -> Block<'_> {
+pub(crate) fn block_over(marks: Marks, bytes: &[u8]) -> Block<'_> {
     let place = Extent::new(4096, u32::try_from(bytes.len()).unwrap());
     Block {
         pointer: RichPointer::new(DbufId::new(1).unwrap(), place, Class::YES),
         frame: bytes,
         marks,
-        context: BlockMetadata { time: TIME, ..BlockMetadata::default() },
+        context: BlockMetadata { time: TEST_TIME, ..BlockMetadata::default() },
     }
 }
 
-/// Returns a block that is a whole Ethernet frame.
-pub(crate) fn frame(bytes: &[u8]) -> Block<'_> {
+/// Returns a block that is an entire Ethernet frame.
+pub(crate) fn frame_block(bytes: &[u8]) -> Block<'_> {
     let length = u32::try_from(bytes.len()).unwrap();
-    block(Marks::frame(1, length, length), bytes)
+    block_over(Marks::frame(1, length, length), bytes)
 }
 
 /// Returns a block without a frame.
-pub(crate) fn bare(bytes: &[u8]) -> Block<'_> {
-    block(Marks::bare(u32::try_from(bytes.len()).unwrap()), bytes)
+pub(crate) fn bare_block(bytes: &[u8]) -> Block<'_> {
+    block_over(Marks::bare(u32::try_from(bytes.len()).unwrap()), bytes)
 }
 
 /// Returns the bytes of a description record.
@@ -76,19 +76,19 @@ pub(crate) fn description_record(kind: RecordKind, fill: impl FnOnce(&mut Writer
 }
 
 /// Returns a description block over these bytes.
-pub(crate) fn description(bytes: &[u8]) -> Block<'_> {
+pub(crate) fn description_block(bytes: &[u8]) -> Block<'_> {
     let marks = Marks::described(u32::try_from(bytes.len()).unwrap());
-    let block = block(marks, bytes);
+    let block = block_over(marks, bytes);
     Block { pointer: block.pointer.within(0, 0), ..block }
 }
 
 /// Returns a hole of this many bytes.
-pub(crate) fn hole(length: u32) -> Block<'static> {
-    Block { pointer: RichPointer::hole(length), ..block(Marks::bare(length), &[]) }
+pub(crate) fn hole_block(length: u32) -> Block<'static> {
+    Block { pointer: RichPointer::hole(length), ..block_over(Marks::bare(length), &[]) }
 }
 
 /// Returns a batch of these blocks.
-pub(crate) fn batch<'a>(blocks: &[Block<'a>]) -> Batch<'a> {
+pub(crate) fn batch_of<'a>(blocks: &[Block<'a>]) -> Batch<'a> {
     let mut batch = Batch::empty();
     for block in blocks {
         batch.push(*block, 0).unwrap();
@@ -96,8 +96,9 @@ pub(crate) fn batch<'a>(blocks: &[Block<'a>]) -> Batch<'a> {
     batch
 }
 
-/// Returns the arguments of a request, checked as by the parser: `("file", "x")`.
-pub(crate) fn arguments(description: &Description, given: &[(&str, &str)]) -> Arguments {
+/// Returns the arguments of a request, checked as by the parser. An argument is a pair such as
+/// `("file", "x")`.
+pub(crate) fn checked_arguments(description: &Description, given: &[(&str, &str)]) -> Arguments {
     let mut arguments = Arguments::defaults(description.parameters);
     for (name, text) in given {
         let parameter = description.parameter(name).unwrap();
@@ -107,12 +108,12 @@ pub(crate) fn arguments(description: &Description, given: &[(&str, &str)]) -> Ar
 }
 
 /// Returns the opening of a sink for unclassified frames.
-pub(crate) fn opening<'o>(arguments: &'o Arguments, origins: &'o [String]) -> Opening<'o> {
+pub(crate) fn sink_opening<'o>(arguments: &'o Arguments, origins: &'o [String]) -> Opening<'o> {
     Opening { origins: Origins::new(origins), ..Opening::new(arguments) }
 }
 
 /// Returns a pool with small segments, so that short inputs cross segment boundaries.
-pub(crate) fn pool(segment: usize) -> Pool {
+pub(crate) fn small_segment_pool(segment: usize) -> Pool {
     Pool::new(DbufId::new(7).unwrap(), PoolConfig { segment, segments: 4 }).unwrap()
 }
 
@@ -123,9 +124,9 @@ pub(crate) struct EmittedBlock {
     pub(crate) bytes: Vec<u8>,
 }
 
-/// Calls `produce` once with room for `room` blocks, returns copies of the emitted blocks, and ends
-/// the pass.
-pub(crate) fn give_once(
+/// Calls `produce` once with room for `room` blocks and ends the pass. Returns copies of the
+/// emitted blocks, and the result.
+pub(crate) fn produce_once(
     source: &mut dyn Source,
     pool: &mut Pool,
     room: usize,
@@ -143,14 +144,14 @@ pub(crate) fn give_once(
     Ok((given, emitted))
 }
 
-/// Reads a source that never waits to its end or failure; returns all blocks and the outcome.
-pub(crate) fn all(
+/// Reads a source that never waits until its end or failure. Returns all blocks and the outcome.
+pub(crate) fn produce_all(
     source: &mut dyn Source,
     pool: &mut Pool,
 ) -> (Vec<EmittedBlock>, Result<(), Failure>) {
     let mut emitted = Vec::new();
     loop {
-        match give_once(source, pool, 64, 1000) {
+        match produce_once(source, pool, 64, 1000) {
             Ok((given, more)) => {
                 emitted.extend(more);
                 match given {
@@ -167,12 +168,12 @@ pub(crate) fn all(
 }
 
 /// Returns the failure of an outcome that must not be `Ok`.
-pub(crate) fn refused<T>(outcome: Result<T, Failure>) -> Failure {
+pub(crate) fn expect_failure<T>(outcome: Result<T, Failure>) -> Failure {
     outcome.err().unwrap()
 }
 
 /// Decodes hexadecimal digits; other characters are ignored.
-pub(crate) fn hex(digits: &str) -> Vec<u8> {
+pub(crate) fn decode_hex(digits: &str) -> Vec<u8> {
     let digits: Vec<u8> = digits.bytes().filter(u8::is_ascii_hexdigit).collect();
     let byte = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap();
     digits.chunks(2).map(byte).collect()

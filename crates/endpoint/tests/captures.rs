@@ -1,6 +1,7 @@
 //! Tests of generated and external captures, read by `replay` and written by `pcap`. The packets
-//! must be the same, in order and with their times. A fault in a capture must be reported as by the
-//! capture reader, after the packets before it. Common tools must be able to read the output.
+//! must stay the same, in order and with their times. A fault in a capture must be reported with
+//! the capture reader's message, after all packets in front of it. Common tools must be able to
+//! read the output.
 
 #![expect(clippy::unwrap_used, reason = "a test may fail by panicking")]
 
@@ -39,28 +40,28 @@ impl Drop for TempDir {
     }
 }
 
-fn pool() -> Pool {
+fn test_pool() -> Pool {
     Pool::new(DbufId::new(1).unwrap(), PoolConfig::default()).unwrap()
 }
 
-fn arguments(file: &Path, description: &filter::Description) -> Arguments {
+fn file_arguments(file: &Path, description: &filter::Description) -> Arguments {
     let mut arguments = Arguments::defaults(description.parameters);
     arguments.set("file", Value::Text(file.to_str().unwrap().to_owned()));
     arguments
 }
 
-fn replay(file: &Path) -> Result<Box<dyn Source>, Failure> {
+fn open_replay(file: &Path) -> Result<Box<dyn Source>, Failure> {
     let entry = catalog::source("replay").unwrap();
-    (entry.open)(&Opening::new(&arguments(file, entry.description)))
+    (entry.open)(&Opening::new(&file_arguments(file, entry.description)))
 }
 
-fn pcap(file: &Path) -> Box<dyn Sink> {
+fn open_pcap(file: &Path) -> Box<dyn Sink> {
     let entry = catalog::sink("pcap").unwrap();
-    (entry.open)(&Opening::new(&arguments(file, entry.description))).unwrap()
+    (entry.open)(&Opening::new(&file_arguments(file, entry.description))).unwrap()
 }
 
-/// Runs a source to its end, calling `look` for each batch; returns its failure, if any.
-fn run(
+/// Runs a source to its end, and calls `look` for each batch. Returns the source's failure, if any.
+fn run_source(
     source: &mut dyn Source,
     pool: &mut Pool,
     mut look: impl FnMut(&Batch<'_>),
@@ -81,7 +82,7 @@ fn run(
     }
 }
 
-/// A packet of a capture, compared by its contents and not by its position in memory.
+/// A packet of a capture, compared by contents and not by position in memory.
 #[derive(PartialEq, Debug)]
 struct PacketContents {
     time: u64,
@@ -91,7 +92,7 @@ struct PacketContents {
 }
 
 impl PacketContents {
-    fn of(packet: &Packet, data: &[u8]) -> Self {
+    fn from_packet(packet: &Packet, data: &[u8]) -> Self {
         let Packet { time_ns: time, wire_length, link, .. } = *packet;
         Self { time, wire_length, link: link.0, bytes: data.to_vec() }
     }
@@ -103,7 +104,7 @@ fn parse_capture(bytes: &[u8]) -> (Vec<PacketContents>, Option<CaptureFault>) {
     let mut seen = Vec::new();
     for packet in capture::packets(bytes) {
         match packet {
-            Ok((packet, data)) => seen.push(PacketContents::of(&packet, data)),
+            Ok((packet, data)) => seen.push(PacketContents::from_packet(&packet, data)),
             Err(fault) => return (seen, Some(fault)),
         }
     }
@@ -113,8 +114,8 @@ fn parse_capture(bytes: &[u8]) -> (Vec<PacketContents>, Option<CaptureFault>) {
 /// Returns the packets of `replay`, and the failure that ended it.
 fn replay_capture(file: &Path, pool: &mut Pool) -> (Vec<PacketContents>, Option<String>) {
     let mut seen = Vec::new();
-    let outcome = replay(file).and_then(|mut source| {
-        run(&mut *source, pool, |batch| {
+    let outcome = open_replay(file).and_then(|mut source| {
+        run_source(&mut *source, pool, |batch| {
             for (_, block) in batch.blocks() {
                 assert_eq!(block.frame.len(), block.marks.captured as usize);
                 seen.push(PacketContents {
@@ -129,13 +130,14 @@ fn replay_capture(file: &Path, pool: &mut Pool) -> (Vec<PacketContents>, Option<
     (seen, outcome.err().map(|failure| failure.to_string()))
 }
 
-/// Copies a capture by `replay | pcap`; `None` if it contains several link types.
+/// Copies a capture by `replay | pcap`. Returns the number of packets, or `None` if the capture
+/// contains several link types.
 fn copy_capture(from: &Path, to: &Path, pool: &mut Pool) -> Option<u64> {
-    let mut sink = pcap(to);
+    let mut sink = open_pcap(to);
     let mut refused = None;
-    if let Ok(mut source) = replay(from) {
+    if let Ok(mut source) = open_replay(from) {
         // A fault ends the capture; packets in front of it must arrive.
-        let _ = run(&mut *source, pool, |batch| {
+        let _ = run_source(&mut *source, pool, |batch| {
             refused = refused.take().or_else(|| sink.consume(batch, 0).err());
         });
     }
@@ -164,12 +166,12 @@ fn corpus_captures_replay_exactly_and_copy_losslessly() {
     assert!(packets > 10_000 && mixed < 20, "{packets} packets, {mixed} mixed");
 }
 
-/// Counts packets, faulty captures, and captures with several link types.
+/// Returns the numbers of packets, of faulty captures, and of captures with several link types.
 #[expect(clippy::print_stdout, reason = "figures, which the harness shows when asked")]
 fn assert_replay_and_copy(captures: &Captures) -> (usize, usize, usize) {
     let captures = &captures.paths;
     let dir = TempDir::new("copies");
-    let (copy, mut pool) = (dir.path("copy.pcap"), pool());
+    let (copy, mut pool) = (dir.path("copy.pcap"), test_pool());
     let (mut packets, mut faults, mut mixed) = (0, 0, 0);
     for path in captures {
         let (expected, fault) = parse_capture(&fs::read(path).unwrap());
@@ -223,7 +225,7 @@ fn flip_bits(captures: &Captures) {
     let dir = TempDir::new("flips");
     let path = dir.path("flipped");
     let mut random = Random::replayable();
-    let mut pool = pool();
+    let mut pool = test_pool();
     let small: Vec<Vec<u8>> = captures
         .paths
         .iter()
@@ -258,7 +260,7 @@ fn open_in_tools(captures: &Captures) {
         return;
     };
     let dir = TempDir::new("tools");
-    let (copy, mut pool) = (dir.path("copy.pcap"), pool());
+    let (copy, mut pool) = (dir.path("copy.pcap"), test_pool());
     for path in captures.iter().step_by(captures.len() / 12) {
         let Some(written) = copy_capture(path, &copy, &mut pool) else { continue };
         let reported =

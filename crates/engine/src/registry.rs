@@ -129,6 +129,6 @@ impl Registry for MachineRegistry {
     }
 
     fn sees_one_way(&self, source: &Description, arguments: &Arguments) -> Option<String> {
-        (*self == Self::Local).then(|| endpoint::sees_one_way(source, arguments)).flatten()
+        (*self == Self::Local).then(|| endpoint::one_way_reason(source, arguments)).flatten()
     }
 }

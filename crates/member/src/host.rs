@@ -6,10 +6,10 @@
 //! the daemon removes the part from the program.
 //!
 //! If the daemon ends without passing its state to a successor, the program ends too: the path
-//! reads the frames already copied, and ends with a message ([`Attachment::lost`]). If a request
-//! changes, its new version is prepared over a second connection and then switched in. If a service
-//! manager preserves the connections, the next daemon completes the calls of the previous daemon
-//! (docs/book/decisions/0038).
+//! reads the frames already copied, and ends with a message ([`Attachment::export_failure`]). If a
+//! request changes, its new version is prepared over a second connection and then switched in. If a
+//! service manager preserves the connections, the next daemon completes the calls of the previous
+//! daemon (docs/book/decisions/0038).
 
 use crate::client::{Caller, Client, ClientError, LONG_TIMEOUT, escape_hidden};
 use crate::faults::{AGAIN, NOT_IN_KERNEL};
@@ -241,7 +241,7 @@ impl RemoteRequest {
     /// attached.
     fn is_attached(&self) -> bool {
         sys::poll::readable_within(&[self.caller.as_fd()], Some(RETRY_INTERVAL));
-        Attachment::lost(self).is_none() && self.ended.get().is_none()
+        Attachment::export_failure(self).is_none() && self.ended.get().is_none()
     }
 
     /// Interprets the final message, and records the cause if the request did not end on purpose.
@@ -278,11 +278,11 @@ impl RemoteRequest {
 }
 
 impl Attachment for RemoteRequest {
-    fn leave(&self) {
+    fn detach(&self) {
         let _ = self.final_counters();
     }
 
-    fn lost(&self) -> Option<Failure> {
+    fn export_failure(&self) -> Option<Failure> {
         let told = || sys::poll::readable(&[self.caller.as_fd()], Some(Duration::ZERO)) == [true];
         while self.ended.get().is_none() && told() {
             match self.next_message() {

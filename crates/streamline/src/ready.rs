@@ -102,7 +102,8 @@ impl Ready {
         let both;
         let mut wish = until.readable;
         if self.serves_prefix {
-            let all: Vec<BorrowedFd<'_>> = wish.into_iter().chain([shared::vacancy()?]).collect();
+            let all: Vec<BorrowedFd<'_>> =
+                wish.into_iter().chain([shared::vacancy_descriptor()?]).collect();
             both = PollSet::new(&all)?;
             wish = Some(both.as_fd());
         }

@@ -222,11 +222,11 @@ fn frames_without_a_reader_are_only_counted() {
         while let Some(handed) = reader.front() {
             let mut bytes = [0; 18];
             assert!(reader.copy(&handed, 0, &mut bytes));
-            assert!(reader.is_whole(&handed, reader.reserved(handed.cpu)));
+            assert!(reader.is_intact(&handed, reader.reserved_position(handed.cpu)));
             numbers.push(u32::from_be_bytes(bytes[14..].try_into().unwrap()));
             reader.pass(&handed);
         }
-        (numbers, reader.missing()[0].lost)
+        (numbers, reader.exit_losses()[0].lost)
     };
     assert_eq!(whole(&mut walk), (vec![], gone), "nothing of it is there any more");
     assert!(!copies(&tap, BATCH_FRAMES));

@@ -156,8 +156,8 @@ impl CheckingReader {
             let frame = &mut self.frame[..handed.header.captured as usize];
             let inside = self.reader.copy(&handed, 0, frame);
             self.reader.pass(&handed);
-            if !self.reader.is_whole(&handed, self.reader.reserved(handed.cpu)) {
-                self.reader.lose(&handed);
+            if !self.reader.is_intact(&handed, self.reader.reserved_position(handed.cpu)) {
+                self.reader.count_passed_as_lost(&handed);
                 continue;
             }
             seen.got += 1;
@@ -171,7 +171,7 @@ impl CheckingReader {
     }
 
     fn lost(&self) -> u64 {
-        self.reader.missing().iter().map(|missing| missing.lost).sum()
+        self.reader.exit_losses().iter().map(|missing| missing.lost).sum()
     }
 }
 

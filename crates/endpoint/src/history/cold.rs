@@ -1,8 +1,8 @@
 //! The compressed part of a history: chunks of its oldest frames.
 //!
-//! A chunk is compressed once and holds whole frames. If a chunk does not shrink, as with
-//! ciphertext, the next chunks are left uncompressed without an attempt. Their number doubles after
-//! each failure.
+//! A chunk holds complete frames and is compressed once. If a chunk does not shrink, as with
+//! ciphertext, the following chunks are not compressed at all. The number of chunks skipped in this
+//! way doubles after each failure.
 
 use super::FrameHeader;
 use buffer::packing;
@@ -24,7 +24,8 @@ pub(super) struct ColdChunks {
     frames: usize,
     /// Compressed size of all chunks in bytes.
     used: usize,
-    /// Number of bytes that must arrive before the next attempt, after a chunk that did not shrink.
+    /// Number of bytes that must arrive before the next attempt to compress. Set after a chunk did
+    /// not shrink.
     bytes_to_skip: usize,
     /// Number of chunks skipped after the last failure.
     skipped_chunks: usize,
@@ -70,7 +71,7 @@ impl ColdChunks {
 
     /// Compresses the oldest bytes that are not compressed yet. `frames` are the headers of all
     /// stored frames. Returns false if there are too few bytes, or if they do not shrink.
-    pub(super) fn pack(
+    pub(super) fn compress_oldest(
         &mut self,
         frames: &VecDeque<FrameHeader>,
         bytes: &mut VecDeque<u8>,

@@ -1,12 +1,12 @@
-//! `buffer`: a source that other programs write to by name.
+//! The source `buffer`, to which other programs write by name.
 //!
 //! Each writer creates a ring. The source emits the blocks as written, copied once, because writers
-//! are untrusted. Writers may connect and leave at any time. A `produce` drains one writer after the
-//! other until the batch is full; the next `produce` continues with the same writer.
+//! are untrusted. Writers may connect and leave at any time. Each call of `produce` drains one
+//! writer after the other until the batch is full; the next call continues with the same writer.
 
 use super::writers::Writers;
-use super::{access, failed};
-use crate::readers::EVERYBODY;
+use super::{access_list, open_failure};
+use crate::readers::ALL_USERS;
 use crate::{
     DropReason, Failure, Intake, Opening, Source, SourceCounters, SourceEntry, SourceStatus,
 };
@@ -21,7 +21,7 @@ use filter::{
 use std::os::fd::BorrowedFd;
 use wire::link::LinkType;
 
-/// The description of `buffer`.
+/// Description of `buffer`, the source that receives blocks written by other programs.
 pub const BUFFER: Description = Description {
     name: "buffer",
     summary: "give what other programs write to a name",
@@ -65,11 +65,11 @@ The name is that of this process and its network namespace, and vanishes with it
 const TOO_LONG: DropReason = DropReason::Named("too long");
 
 fn effect(arguments: &Arguments) -> Effect {
-    let form = if link(arguments).is_some() { Form::Frame } else { Form::Bytes };
+    let form = if link_type(arguments).is_some() { Form::Frame } else { Form::Bytes };
     Effect { gives: OutputForm::Form(form), kind: BUFFER.kind, reads: BUFFER.reads }
 }
 
-fn link(arguments: &Arguments) -> Option<LinkType> {
+fn link_type(arguments: &Arguments) -> Option<LinkType> {
     match arguments.text("link") {
         Some("none") => None,
         Some("raw") => Some(LinkType::RAW),
@@ -79,8 +79,8 @@ fn link(arguments: &Arguments) -> Option<LinkType> {
 
 /// Returns the link types of the frames; empty for blocks without frames.
 #[expect(clippy::unnecessary_wraps, reason = "the signature of the catalog")]
-fn links(arguments: &Arguments) -> Option<Vec<LinkType>> {
-    Some(link(arguments).into_iter().collect())
+fn link_types(arguments: &Arguments) -> Option<Vec<LinkType>> {
+    Some(link_type(arguments).into_iter().collect())
 }
 
 struct Buffer {
@@ -92,7 +92,8 @@ struct Buffer {
     origin: u16,
     /// True if the input ends when the last writer has left.
     until_last: bool,
-    /// Memory for a block between ring and pool; `pending` is the length of a block that it holds.
+    /// Memory for a block that has been read from a ring but not yet copied to the pool. `pending`
+    /// is the length of that block.
     copy: Vec<u8>,
     pending: Option<usize>,
     /// Index of the writer to read next.
@@ -102,32 +103,33 @@ struct Buffer {
     unread: u64,
 }
 
-/// Result of reading from one writer.
+/// Result of reading blocks from one writer.
 enum TakeOutcome {
     /// The ring is empty.
     Nothing,
     /// The batch or the pool is full.
     Full,
-    /// The writer has closed, has exited, or is no longer served after a fault.
+    /// The writer has closed its ring or exited, or it is no longer served after a fault.
     Ended,
 }
 
-/// The catalog entry of `buffer`.
-pub const ENTRY: SourceEntry = SourceEntry::new(&BUFFER, open).with_links(links);
+/// Catalog entry of `buffer`.
+pub const ENTRY: SourceEntry = SourceEntry::new(&BUFFER, open).with_links(link_types);
 
 /// Opens `buffer`.
 fn open(opening: &Opening<'_>) -> Result<Box<dyn Source>, Failure> {
     let name = opening.arguments.text("name").unwrap_or_default();
-    let wrong = |error| failed("create", name, &error);
+    let wrong = |error| open_failure("create", name, &error);
     let refused = |error| Failure::new("create", name, error);
     let address = Address::of_current_user(name).map_err(wrong)?;
     let host = Host::open().map_err(refused)?;
-    let inbox = host.create_inbox(name, access(opening.arguments, &EVERYBODY)).map_err(wrong)?;
+    let inbox =
+        host.create_inbox(name, access_list(opening.arguments, &ALL_USERS)).map_err(wrong)?;
     Ok(Box::new(Buffer {
         host,
         address,
         writers: Writers::new(inbox).map_err(refused)?,
-        link: link(opening.arguments),
+        link: link_type(opening.arguments),
         origin: opening.origin,
         until_last: opening.arguments.flag("last"),
         copy: vec![0; BLOCK_MAX],
@@ -141,7 +143,7 @@ fn open(opening: &Opening<'_>) -> Result<Box<dyn Source>, Failure> {
 
 impl Source for Buffer {
     fn produce(&mut self, intake: &mut Intake<'_>) -> Result<SourceStatus, Failure> {
-        self.writers.wake().map_err(|error| self.failure(&error))?;
+        self.writers.announce_awake().map_err(|error| self.failure(&error))?;
         let before = self.given.blocks;
         let again = SourceStatus::retry_at(intake.now);
         if self.pending.is_some() && !self.put_pending(intake) {
@@ -150,7 +152,7 @@ impl Source for Buffer {
         let mut idle = 0;
         while idle < self.writers.list.len() {
             let at = self.next % self.writers.list.len();
-            match self.take_from(at, intake) {
+            match self.drain_writer(at, intake) {
                 TakeOutcome::Full => {
                     let status = SourceStatus::Blocks;
                     return Ok(if self.given.blocks > before { status } else { again });
@@ -168,7 +170,7 @@ impl Source for Buffer {
         if self.until_last && self.writers.have_all_left() {
             return Ok(SourceStatus::End);
         }
-        let has_more = self.writers.fall_asleep();
+        let has_more = self.writers.announce_sleep();
         Ok(if has_more { again } else { SourceStatus::AWAITS_INPUT })
     }
 
@@ -179,7 +181,7 @@ impl Source for Buffer {
         let dropped: Vec<_> = dropped.map(|(reason, count)| (reason, Some(count))).collect();
         let lost = dropped.iter().filter_map(|(_, count)| *count).sum::<u64>();
         let observed = Amount { blocks: self.given.blocks + lost, bytes: self.given.bytes };
-        SourceCounters { dropped, observed: Some(observed), ..SourceCounters::all(self.given) }
+        SourceCounters { dropped, observed: Some(observed), ..SourceCounters::lossless(self.given) }
     }
 
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
@@ -195,9 +197,9 @@ impl Source for Buffer {
 }
 
 impl Buffer {
-    /// Appends blocks of one writer until its ring is empty, there is no room, or the writer is no
-    /// longer served.
-    fn take_from(&mut self, at: usize, intake: &mut Intake<'_>) -> TakeOutcome {
+    /// Appends blocks of one writer until the writer's ring is empty, the intake is full, or the
+    /// writer is no longer served.
+    fn drain_writer(&mut self, at: usize, intake: &mut Intake<'_>) -> TakeOutcome {
         loop {
             if intake.room() == 0 {
                 return TakeOutcome::Full;
@@ -220,7 +222,7 @@ impl Buffer {
         }
     }
 
-    /// Appends the pending block, if there is one; returns false if the pool has no memory before
+    /// Appends the pending block, if there is one. Returns false if the pool has no memory until
     /// the next pass.
     fn put_pending(&mut self, intake: &mut Intake<'_>) -> bool {
         let Some(length) = self.pending else { return true };
@@ -246,7 +248,8 @@ impl Buffer {
     }
 }
 
-/// Returns the number of unread blocks of a writer, by the writer's own count of published blocks.
+/// Returns the number of unread blocks of a writer, according to the writer's own count of
+/// published blocks.
 fn count_unread(input: &mut Input) -> u64 {
     input.writer_counts().blocks.saturating_sub(input.counts().blocks)
 }

@@ -7,8 +7,8 @@
 //! ```
 //!
 //! [`buffer::name`] implements the rings and their grants: a name belongs to a user and a network
-//! namespace, and disappears with the path. Programs open it by [`NamedReader`] and
-//! [`NamedWriter`], in C by `streamline_open`, in a shell by `streamline cat`.
+//! namespace, and disappears with the path. Rust programs open a name with [`NamedReader`] or
+//! [`NamedWriter`], C programs with `streamline_open`, and shell users with `streamline cat`.
 
 pub mod intake;
 mod open;
@@ -25,23 +25,23 @@ use buffer::name::Error;
 use filter::{Arguments, Parameter, Type};
 use std::path::Path;
 
-/// The parameter for the size of a ring.
-const SIZE: Parameter = Parameter::named(
+/// The parameter `size`, the size of a ring.
+const SIZE_PARAMETER: Parameter = Parameter::named(
     "size",
     Type::Size { low: 64 << 10, high: 1 << 30 },
     "1M",
     "how many bytes wait for the slowest reader",
 );
 
-/// Returns the access list for the mode in the arguments, without the users who may not read every
-/// input file of the path (CONTRACT 21).
-fn access(arguments: &Arguments, readers: &Readers) -> AccessList {
+/// Returns the access list for the `mode` in the arguments. Users who may not read every input file
+/// of the path are removed from it (CONTRACT 21).
+fn access_list(arguments: &Arguments, readers: &Readers) -> AccessList {
     let mode = arguments.text("mode").and_then(|mode| u32::from_str_radix(mode, 8).ok());
     let mode = readers.mode(Path::new("/"), mode.unwrap_or(0o600));
     AccessList { mode, ..AccessList::private(sys::process::identity()) }
 }
 
 /// Converts an error in opening a name into a failure.
-fn failed(call: &'static str, name: &str, error: &Error) -> Failure {
+fn open_failure(call: &'static str, name: &str, error: &Error) -> Failure {
     Failure::new(call, format!("`{name}`"), error)
 }

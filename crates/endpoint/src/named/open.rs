@@ -1,4 +1,4 @@
-//! Opening of named endpoints by programs.
+//! Readers and writers of named endpoints, for use by other programs.
 
 use abi::DbufId;
 use buffer::Fault;
@@ -15,8 +15,8 @@ pub struct NamedReader {
 }
 
 impl NamedReader {
-    /// Opens the end with this name, `NAME` or `UID/NAME`, at its current position. Blocks until
-    /// the path's process replies.
+    /// Opens the named endpoint `NAME` or `UID/NAME` at its current position. Blocks until the
+    /// path's process replies.
     ///
     /// # Errors
     ///

@@ -1,10 +1,10 @@
-//! `user` and `socket`: sinks whose blocks other programs read by opening a name.
+//! The sinks `user` and `socket`, whose blocks other programs read by opening a name.
 //!
 //! The viewed bytes of each block become one block of the stream. Every reader has its own
 //! position, and starts with the first block written after it opened the name. Blocks without a
 //! reader, or without room in the ring, are dropped and counted.
 
-use super::{SIZE, access, failed};
+use super::{SIZE_PARAMETER, access_list, open_failure};
 use crate::{DropReason, Failure, Opening, Sink, SinkEntry};
 use buffer::name::{Address, Host, Limits};
 use buffer::stream::{Config, Output, WakingOverrides};
@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// The description of `user`.
+/// Description of `user`, the sink that other programs read as a stream of blocks.
 pub const USER: Description = Description {
     name: "user",
     summary: "give the blocks to programs that open them by name",
@@ -43,14 +43,14 @@ The name is that of this process and its network namespace, and vanishes with it
     parameters: &[
         Parameter::named("name", Type::Name, "user", "the name by which programs open it")
             .positional(),
-        MODE,
-        FULL,
-        SIZE,
+        MODE_PARAMETER,
+        FULL_PARAMETER,
+        SIZE_PARAMETER,
     ],
     ..Description::SINK
 };
 
-/// The description of `socket`.
+/// Description of `socket`, the sink that other programs read like a socket.
 pub const SOCKET: Description = Description {
     name: "socket",
     summary: "give the blocks to a program's socket, by name",
@@ -62,46 +62,46 @@ program, and is refused. The sending end is `buffer NAME |all tx INTERFACE`.",
     parameters: &[
         Parameter::needed("name", Type::Name, "the name by which programs open it"),
         Parameter::named("export", Type::OneOf(&["yes"]), "yes", "programs may open it"),
-        MODE,
-        FULL,
-        SIZE,
+        MODE_PARAMETER,
+        FULL_PARAMETER,
+        SIZE_PARAMETER,
     ],
     ..USER
 };
 
-const MODE: Parameter = Parameter::named(
+const MODE_PARAMETER: Parameter = Parameter::named(
     "mode",
     Type::OneOf(&["600", "640", "644"]),
     "600",
     "who may read: you alone, your group, everybody",
 );
 
-const FULL: Parameter = Parameter::named(
+const FULL_PARAMETER: Parameter = Parameter::named(
     "full",
     Type::OneOf(&["drop", "overwrite", "wait"]),
     "drop",
     "what becomes of a block for which a slow reader leaves no room",
 );
 
-/// The drop reason for a block that no reader was connected to receive.
+/// Drop reason of a block that no connected reader could receive.
 const NO_READER: DropReason = DropReason::Named("no reader");
-/// The drop reason for a block that did not fit because a reader was too slow.
+/// Drop reason of a block that did not fit in the ring because a reader was too slow.
 const TOO_SLOW: DropReason = DropReason::Named("reader too slow");
 
-/// Interval between checks for a stop request while the sink waits.
+/// Interval between checks for a stop request while the sink waits for readers.
 const STOP_CHECK_INTERVAL: Duration = Duration::from_millis(50);
 /// Maximum wait of a stopped path for a reader that makes no progress.
 const STALL_MAX: Duration = Duration::from_secs(1);
 
 /// A sink over a named ring.
 struct NamedSink {
-    /// The thread that admits readers.
+    /// Host of the name: the thread that admits readers.
     host: Host,
     output: Option<Output>,
     address: Address,
     waits: bool,
     stopped: Arc<AtomicBool>,
-    /// Time at which the wait for a reader without progress began, once the path is stopped.
+    /// Time at which the wait for a reader without progress began, if the path has been stopped.
     idle_since: Option<Instant>,
     written: Amount,
     unread: Amount,
@@ -114,7 +114,7 @@ struct NamedSink {
 
 /// Outcome of writing a block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Fate {
+enum WriteOutcome {
     Written,
     NoReader,
     TooSlow,
@@ -137,10 +137,10 @@ fn open(opening: &Opening<'_>) -> Result<Box<dyn Sink>, Failure> {
     let used_up = || Failure::new("create", name, "all dbuf ids have been used");
     let id = buffer::ids::fresh().ok_or_else(used_up)?;
     let config = Config::new(id).policy(policy).capacity(arguments.count("size"));
-    let wrong = |error| failed("create", name, &error);
+    let wrong = |error| open_failure("create", name, &error);
     let address = Address::of_current_user(name).map_err(wrong)?;
     let host = Host::open().map_err(|error| Failure::new("create", name, error))?;
-    let access = access(arguments, opening.readers);
+    let access = access_list(arguments, opening.readers);
     let mut output = host.create(name, access, &config, Limits::default()).map_err(wrong)?;
     output.set_waking(WakingOverrides {
         limit: Some(STOP_CHECK_INTERVAL),
@@ -162,8 +162,8 @@ fn open(opening: &Opening<'_>) -> Result<Box<dyn Sink>, Failure> {
     }))
 }
 
-/// Returns the rows of a sink that writes to a ring: the amount written, and the largest number of
-/// readers at one time.
+/// Returns the report of a sink that writes to a ring: the amount written, and the maximum number
+/// of concurrent readers.
 pub(crate) fn ring_report(written: Amount, readers_max: usize) -> Report {
     let rows = [("blocks", written.blocks), ("bytes", written.bytes)];
     Report::of_rows(rows).and_rows([("readers at most", readers_max as u64)])
@@ -172,7 +172,7 @@ pub(crate) fn ring_report(written: Amount, readers_max: usize) -> Report {
 impl Sink for NamedSink {
     fn consume(&mut self, batch: &Batch<'_>, _now: Time) -> Result<(), Failure> {
         for (_, block) in batch.blocks() {
-            self.give(&block)?;
+            self.write_block(&block)?;
         }
         self.on_idle()
     }
@@ -208,17 +208,17 @@ impl Sink for NamedSink {
 }
 
 impl NamedSink {
-    fn give(&mut self, block: &Block<'_>) -> Result<(), Failure> {
+    fn write_block(&mut self, block: &Block<'_>) -> Result<(), Failure> {
         let bytes = block.bytes();
         if (bytes.len() as u64) < u64::from(block.length()) {
             self.holes.add(block.length());
             return Ok(());
         }
-        let fate = if bytes.is_empty() { Fate::Written } else { self.write(bytes)? };
+        let fate = if bytes.is_empty() { WriteOutcome::Written } else { self.write_bytes(bytes)? };
         let amount = match fate {
-            Fate::Written => &mut self.written,
-            Fate::NoReader => &mut self.unread,
-            Fate::TooSlow => &mut self.refused,
+            WriteOutcome::Written => &mut self.written,
+            WriteOutcome::NoReader => &mut self.unread,
+            WriteOutcome::TooSlow => &mut self.refused,
         };
         amount.add(block.length());
         Ok(())
@@ -226,30 +226,30 @@ impl NamedSink {
 
     /// Writes the bytes of a block, split into several blocks if they exceed the maximum of the
     /// ring.
-    fn write(&mut self, bytes: &[u8]) -> Result<Fate, Failure> {
+    fn write_bytes(&mut self, bytes: &[u8]) -> Result<WriteOutcome, Failure> {
         if !self.has_reader()? {
-            return Ok(Fate::NoReader);
+            return Ok(WriteOutcome::NoReader);
         }
         let Some(most) = self.output.as_ref().map(Output::block_max) else {
-            return Ok(Fate::NoReader);
+            return Ok(WriteOutcome::NoReader);
         };
         for piece in bytes.chunks(most.max(1)) {
             if self.waits && !self.wait_for_room(piece.len())? {
-                return Ok(Fate::TooSlow);
+                return Ok(WriteOutcome::TooSlow);
             }
-            let Some(output) = &mut self.output else { return Ok(Fate::NoReader) };
+            let Some(output) = &mut self.output else { return Ok(WriteOutcome::NoReader) };
             match output.write(piece) {
                 Ok(true) => {}
-                Ok(false) => return Ok(Fate::TooSlow),
-                Err(Fault::Abandoned) => return Ok(Fate::NoReader),
+                Ok(false) => return Ok(WriteOutcome::TooSlow),
+                Err(Fault::Abandoned) => return Ok(WriteOutcome::NoReader),
                 Err(fault) => return Err(self.failure(fault)),
             }
         }
-        Ok(Fate::Written)
+        Ok(WriteOutcome::Written)
     }
 
-    /// Returns true if a reader is present. With `full=wait`, blocks until one is, or the path is
-    /// stopped.
+    /// Returns true if there is a reader. With `full=wait`, blocks until there is a reader or the
+    /// path is stopped.
     fn has_reader(&mut self) -> Result<bool, Failure> {
         loop {
             let Some(output) = &mut self.output else { return Ok(false) };
@@ -263,8 +263,8 @@ impl NamedSink {
         }
     }
 
-    /// Blocks until a block of this length fits, or all readers have left; returns false if the
-    /// path is stopped and readers make no progress for [`STALL_MAX`].
+    /// Blocks until a block of this length fits, or all readers have left. Returns false if the
+    /// path is stopped and no reader makes progress for [`STALL_MAX`].
     fn wait_for_room(&mut self, length: usize) -> Result<bool, Failure> {
         loop {
             let Some(output) = &mut self.output else { return Ok(false) };

@@ -1,9 +1,9 @@
-//! The writers of a `buffer`, with a thread that accepts writers and one descriptor for all their
-//! rings.
+//! The writers of a `buffer`, the thread that accepts them, and one descriptor that covers all
+//! their rings.
 //!
-//! A program that connects becomes a writer when it offers a ring, which may happen later or never.
-//! A thread therefore waits for the offers and hands over the rings, and the source never waits for
-//! a writer.
+//! A program that connects becomes a writer only when it offers a ring, which may happen later or
+//! never. A thread waits for these offers and passes the rings to the source, so the source itself
+//! never waits for a writer.
 
 use buffer::name::Inbox;
 use buffer::stream::Input;
@@ -16,7 +16,7 @@ use sys::eventfd::EventFd;
 /// The rings of all writers, and the thread that accepts new ones.
 pub(super) struct Writers {
     pub(super) list: Vec<Input>,
-    shared: Arc<Arrivals>,
+    shared: Arc<AcceptedRings>,
     thread: Option<JoinHandle<()>>,
     /// Epoll instance over the descriptors of all rings and `shared.came`.
     all: OwnedFd,
@@ -25,8 +25,8 @@ pub(super) struct Writers {
     asleep: bool,
 }
 
-/// Accepted rings on their way from the thread to the source.
-struct Arrivals {
+/// Rings that the thread has accepted and the source has not taken over yet.
+struct AcceptedRings {
     inputs: Mutex<Vec<Input>>,
     came: EventFd,
     stop: EventFd,
@@ -38,20 +38,20 @@ impl Writers {
         let all = epoll::create(epoll::CreateFlags::CLOEXEC);
         let all = all.map_err(|e| sys::Error::new("epoll_create1", "", e.raw_os_error()))?;
         let (came, stop) = (EventFd::new()?, EventFd::new()?);
-        let shared = Arc::new(Arrivals { inputs: Mutex::default(), came, stop });
-        watch(&all, shared.came.as_fd())?;
+        let shared = Arc::new(AcceptedRings { inputs: Mutex::default(), came, stop });
+        watch_descriptor(&all, shared.came.as_fd())?;
         let of_thread = shared.clone();
         let thread = std::thread::Builder::new().name("writers".to_owned());
         let thread = thread
-            .spawn(move || accept(&inbox, &of_thread))
+            .spawn(move || accept_rings(&inbox, &of_thread))
             .map_err(|e| sys::Error::new("clone", "a thread", e.raw_os_error().unwrap_or(0)))?;
         let thread = Some(thread);
         Ok(Self { list: Vec::new(), shared, thread, all, had_writer: false, asleep: false })
     }
 
-    /// Announces to all writers that the source is awake, and takes over accepted rings. Never
-    /// waits for a writer.
-    pub(super) fn wake(&mut self) -> sys::Result<()> {
+    /// Notifies all writers that the source is awake, and takes over accepted rings. Never waits
+    /// for a writer.
+    pub(super) fn announce_awake(&mut self) -> sys::Result<()> {
         if std::mem::take(&mut self.asleep) {
             for input in &mut self.list {
                 // A false wake-up only costs a look at an empty ring.
@@ -63,22 +63,23 @@ impl Writers {
         }
         let mut came = self.shared.inputs.lock().unwrap_or_else(PoisonError::into_inner);
         for input in came.drain(..) {
-            watch(&self.all, input.as_fd())?;
+            watch_descriptor(&self.all, input.as_fd())?;
             self.had_writer = true;
             self.list.push(input);
         }
         Ok(())
     }
 
-    /// Announces to all writers that the source sleeps; returns true if a ring has input after all.
-    pub(super) fn fall_asleep(&mut self) -> bool {
+    /// Notifies all writers that the source is about to sleep. Returns true if a ring has input
+    /// after all.
+    pub(super) fn announce_sleep(&mut self) -> bool {
         self.asleep = true;
         let has_something = |input: &mut Input| input.fall_asleep().unwrap_or(true);
         // Each of them must know, whatever the others have.
         self.list.iter_mut().filter_map(|input| has_something(input).then_some(())).count() > 0
     }
 
-    /// Returns true if there have been writers and all have left.
+    /// Returns true if there were writers and all of them have left.
     pub(super) fn have_all_left(&self) -> bool {
         let none_comes =
             || self.shared.inputs.lock().unwrap_or_else(PoisonError::into_inner).is_empty();
@@ -90,7 +91,7 @@ impl Writers {
         self.all.as_fd()
     }
 
-    /// Stops accepting writers: ends the thread and waits for its exit.
+    /// Stops accepting writers; ends the thread and waits until it has exited.
     pub(super) fn stop(&mut self) {
         self.shared.stop.notify();
         if let Some(thread) = self.thread.take() {
@@ -108,14 +109,14 @@ impl Drop for Writers {
 
 /// Adds a descriptor to an epoll instance. The kernel removes the descriptor from the instance when
 /// it is closed.
-fn watch(all: &OwnedFd, fd: BorrowedFd<'_>) -> sys::Result<()> {
+fn watch_descriptor(all: &OwnedFd, fd: BorrowedFd<'_>) -> sys::Result<()> {
     let data = epoll::EventData::new_u64(0);
     epoll::add(all, fd, data, epoll::EventFlags::IN)
         .map_err(|e| sys::Error::new("epoll_ctl", "a writer", e.raw_os_error()))
 }
 
-/// Accepts rings and hands them over, until the source stops.
-fn accept(inbox: &Inbox, arrivals: &Arrivals) {
+/// Accepts rings and passes them to the source until the source stops.
+fn accept_rings(inbox: &Inbox, arrivals: &AcceptedRings) {
     while let Some(arrival) = inbox.accept_until(arrivals.stop.as_fd()) {
         arrivals.inputs.lock().unwrap_or_else(PoisonError::into_inner).push(arrival.input);
         arrivals.came.notify();

@@ -1,4 +1,4 @@
-//! The handle of a child process, which its input half, its output half and the path share.
+//! The handle of a child process. The input half, the output half and the path share it.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,9 +8,9 @@ use sys::process_group::{ProcessEnd, ProcessGroup};
 /// The position of a program in its request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ProcessRole {
-    /// First node of the request: the program has no input.
+    /// First node of the request: the program has no input from the path.
     Head,
-    /// Node with both neighbors: the program has input and output.
+    /// Node with neighbors on both sides: the program has input and output.
     Middle,
     /// Last node of the request: the program inherits standard output.
     End,
@@ -23,24 +23,25 @@ pub struct Process {
     /// The process group; `None` if the program was not started here, as in a recorded run.
     group: Option<Mutex<ProcessGroup>>,
     role: ProcessRole,
-    /// Set when the program has closed its standard input.
+    /// True once the program has closed its standard input.
     input_closed: AtomicBool,
-    /// Set when the program's output is no longer needed, so that any exit status is accepted.
+    /// True once the program's output is no longer needed, so that any exit status is accepted.
     released: AtomicBool,
-    /// Control of a controlled process, such as a sandbox; `None` for an ordinary program.
+    /// Control of a process that is not an ordinary program, such as a sandbox; `None` for an
+    /// ordinary program.
     control: Option<Arc<dyn ProcessControl>>,
 }
 
 /// Control of a child process that is not an ordinary program, such as a sandboxed filter.
 pub trait ProcessControl: fmt::Debug + Send + Sync {
-    /// Returns true if the process accepts no more input, even if some is available.
+    /// Returns true if the process accepts no more input, even if input is available.
     fn has_closed_input(&self) -> bool;
 
     /// Waits for the process to exit. Blocks. Returns a message if it failed.
     fn finish(&self) -> Option<String>;
 
-    /// Returns the process id; `None` after its end.
-    fn number(&self) -> Option<u32>;
+    /// Returns the process id; `None` after the process has exited.
+    fn process_id(&self) -> Option<u32>;
 }
 
 /// An unsuccessful exit of a program.
@@ -50,10 +51,10 @@ pub struct ProcessFailure {
     pub command: String,
     /// Exit status or signal.
     pub ended: ProcessEnd,
-    /// True if the program inherited standard output and was killed by SIGPIPE, because the reader
-    /// has exited: no message is printed.
+    /// True if the failure is expected: the program inherited standard output and was killed by
+    /// SIGPIPE because the reader had exited. No message is printed.
     pub quiet: bool,
-    /// Message that replaces command and status, if the process is not an ordinary program.
+    /// Message that replaces the command and the status if the process is not an ordinary program.
     pub message: Option<String>,
 }
 
@@ -75,13 +76,13 @@ impl std::error::Error for ProcessFailure {}
 
 impl Process {
     /// Creates the handle of a running program.
-    pub(super) fn started(command: &str, group: ProcessGroup, role: ProcessRole) -> Self {
-        Self { group: Some(Mutex::new(group)), ..Self::recorded(command, role) }
+    pub(super) fn new_started(command: &str, group: ProcessGroup, role: ProcessRole) -> Self {
+        Self { group: Some(Mutex::new(group)), ..Self::new_recorded(command, role) }
     }
 
     /// Creates the handle of a program that is not started, for the replay of a recorded run.
     #[must_use]
-    pub fn recorded(command: &str, role: ProcessRole) -> Self {
+    pub fn new_recorded(command: &str, role: ProcessRole) -> Self {
         let (input_closed, released) = (AtomicBool::new(false), AtomicBool::new(false));
         Self {
             command: command.to_owned(),
@@ -95,11 +96,11 @@ impl Process {
 
     /// Creates a handle for a process that is not an ordinary program, in the middle of a request.
     #[must_use]
-    pub fn controlled(name: &str, control: Arc<dyn ProcessControl>) -> Self {
-        Self { control: Some(control), ..Self::recorded(name, ProcessRole::Middle) }
+    pub fn new_controlled(name: &str, control: Arc<dyn ProcessControl>) -> Self {
+        Self { control: Some(control), ..Self::new_recorded(name, ProcessRole::Middle) }
     }
 
-    /// Returns true if the program accepts no more input, even if some is available.
+    /// Returns true if the program accepts no more input, even if input is available.
     #[must_use]
     pub fn has_closed_input(&self) -> bool {
         match &self.control {
@@ -111,9 +112,9 @@ impl Process {
     /// Returns the process id; `None` for a program that was not started here and for a controlled
     /// process that has exited.
     #[must_use]
-    pub fn number(&self) -> Option<u32> {
+    pub fn process_id(&self) -> Option<u32> {
         match &self.control {
-            Some(control) => control.number(),
+            Some(control) => control.process_id(),
             None => self.group().map(|group| group.number()),
         }
     }
@@ -124,11 +125,11 @@ impl Process {
         self.role == ProcessRole::Head
     }
 
-    /// Returns the exit status without blocking; `None` while the program runs. A process that is
-    /// not an ordinary program always returns `Ok` here, so that the path continues until
+    /// Returns the result of the program without blocking; `None` while the program runs. A process
+    /// that is not an ordinary program always returns `Ok` here, so that the path continues until
     /// [`Process::finish`].
     #[must_use]
-    pub fn ended(&self) -> Option<Result<(), ProcessFailure>> {
+    pub fn try_wait(&self) -> Option<Result<(), ProcessFailure>> {
         // A failed query is reported by `finish`.
         let Some(group) = self.group() else { return Some(Ok(())) };
         let ended = group.ended().ok().flatten()?;
@@ -136,7 +137,7 @@ impl Process {
         Some(self.check_end(ended))
     }
 
-    /// Waits for the end of the program. Blocks; both halves must have been closed.
+    /// Waits until the program has exited. Blocks. Both halves must have been closed before.
     pub fn finish(&self) -> sys::Result<Result<(), ProcessFailure>> {
         if let Some(message) = self.control.as_ref().and_then(|control| control.finish()) {
             let (command, ended) = (self.command.clone(), ProcessEnd::Status(1));
@@ -158,7 +159,7 @@ impl Process {
         self.input_closed.store(true, Ordering::Relaxed);
     }
 
-    /// Requests the end of the program (SIGTERM) and accepts any exit status.
+    /// Requests the end of the program by SIGTERM, after which any exit status is accepted.
     pub(super) fn release(&self) {
         if !self.released.swap(true, Ordering::Relaxed)
             && let Some(group) = self.group()

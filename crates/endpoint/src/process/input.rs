@@ -1,11 +1,11 @@
-//! The input half of a program, a sink over the program's standard input.
+//! The input half of a program: a sink that writes to the program's standard input.
 //!
 //! The viewed bytes of the blocks form one stream, written with one system call per batch and no
-//! copy in this process. A full pipe blocks the space, like a full ring. When the program closes
-//! its end, further blocks are dropped; that is not an error.
+//! copy in this process. A full pipe blocks the space, like a full ring. After the program has
+//! closed its standard input, further blocks are dropped, which is not an error.
 
 use super::child::Process;
-use crate::failure::failed;
+use crate::failure::io_failure;
 use crate::{DropReason, Failure, Sink};
 use filter::{Amount, Batch, LANES, Report, Time};
 use std::io::{ErrorKind, IoSlice, Write};
@@ -28,7 +28,8 @@ impl ProgramInput {
         Self { pipe: Some(pipe), process, written, ended, holes }
     }
 
-    /// Writes all bytes, blocking; returns the number written before the program closed its end.
+    /// Writes all bytes; blocks. Returns the number of bytes written before the program closed its
+    /// standard input.
     fn write(&mut self, mut rest: &mut [IoSlice<'_>]) -> Result<u64, Failure> {
         let mut written = 0;
         // Removes empty slices at the front, so that an empty list means completion.
@@ -44,14 +45,14 @@ impl ProgramInput {
                     self.pipe = None;
                     self.process.record_closed_input();
                 }
-                Err(error) => return Err(failed("write to", &self.process.command, &error)),
+                Err(error) => return Err(io_failure("write to", &self.process.command, &error)),
             }
         }
         Ok(written)
     }
 
-    /// Counts a block of `length` bytes, of which `here` are present: as a hole if some are
-    /// missing, as written if `amount_written` equals `here`, else as dropped.
+    /// Counts a block of `length` bytes, of which `here` are present. The block counts as a hole if
+    /// bytes are missing, as written if `written` equals `here`, and otherwise as dropped.
     fn count_block(&mut self, length: u32, here: u64, written: u64) {
         if u64::from(length) > here {
             self.holes.add(length);

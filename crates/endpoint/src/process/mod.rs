@@ -1,10 +1,10 @@
-//! `exec`: an ordinary program in a child process, at any position of a request. [SL §3, §4.1]
+//! `exec`: runs an ordinary program in a child process, at any position of a request. [SL §3, §4.1]
 //!
-//! In: blocks, whose viewed bytes the program reads as one stream from its standard input
-//! (`input`). Out: its standard output as blocks (`output`). The two halves run in different
+//! The program reads the viewed bytes of the blocks as one stream from its standard input
+//! (`input`). Its standard output becomes blocks (`output`). The two halves run in different
 //! spaces, so that the program may read and write in any order without deadlock. At the head of a
-//! request only the output half exists; at the end only the input half, and the program inherits
-//! standard output.
+//! request there is only the output half. At the end there is only the input half, and the program
+//! inherits standard output.
 //!
 //! The program is a space that this process starts but cannot inspect.
 //! docs/book/decisions/0010-exec.md explains why a program is not a filter, and the cost of this
@@ -15,7 +15,7 @@ mod input;
 mod output;
 
 pub use crate::contract::StartedProcess;
-use crate::failure::reason;
+use crate::failure::reason_text;
 use crate::source::input::Input as Pipe;
 use crate::{Failure, Opening, ProcessEntry, Sink, Source};
 pub use child::{Process, ProcessControl, ProcessFailure, ProcessRole};
@@ -35,7 +35,7 @@ use sys::steps::Resource;
 /// The shell that runs the command.
 const SHELL: &str = "/bin/sh";
 
-/// The description of `exec`.
+/// Description of `exec`, which runs a program between two nodes or at the end of a request.
 pub const EXEC: Description = Description {
     name: "exec",
     summary: "run a program, as between the pipes of a shell",
@@ -66,20 +66,21 @@ head when the run is stopped, is asked to end (SIGTERM).",
     ..Description::EMPTY
 };
 
-/// The description of `exec` at the head of a request.
-const HEAD: Description = Description { kind: FilterKind::Source, takes: Forms::NONE, ..EXEC };
+/// Description of `exec` at the head of a request, where the program is a source.
+const EXEC_AT_HEAD: Description =
+    Description { kind: FilterKind::Source, takes: Forms::NONE, ..EXEC };
 
 /// The catalog entry of `exec`.
 pub const ENTRY: ProcessEntry = ProcessEntry {
     description: &EXEC,
-    head: &HEAD,
+    head: &EXEC_AT_HEAD,
     facts: EndpointFacts { process: true, ..EndpointFacts::NONE },
-    refuses,
+    refuses: check_command,
     start,
 };
 
-/// Checks the text of a command; returns the mistake if no shell can run it.
-fn refuses(command: &str) -> Option<Mistake> {
+/// Checks the text of a command. Returns the mistake if no shell can run the command.
+fn check_command(command: &str) -> Option<Mistake> {
     if command.trim().is_empty() {
         let mistake = Mistake::new("command", "the command is empty");
         return Some(mistake.hint("name a program, with its arguments, in quotes"));
@@ -87,7 +88,8 @@ fn refuses(command: &str) -> Option<Mistake> {
     command.contains('\0').then(|| Mistake::new("command", "the command holds a byte 0".to_owned()))
 }
 
-/// Lowest descriptor of the counter of dbuf ids, above those that programs usually open.
+/// Minimum descriptor number for the counter of dbuf ids, higher than the numbers that programs
+/// usually use.
 const IDS_DESCRIPTOR_MIN: i32 = 700;
 
 /// Starts a program. If a half is dropped or a later step fails, the program is killed.
@@ -107,18 +109,18 @@ fn start(opening: &Opening<'_>, role: ProcessRole) -> Result<StartedProcess, Fai
     shell.stdout(pipe_at(ProcessRole::End, Stdio::inherit));
     let refused = |error: sys::Error| {
         let errno = Some(error.errno);
-        Failure::new("start", SHELL, reason(&error.into())).errno(errno)
+        Failure::new("start", SHELL, reason_text(&error.into())).errno(errno)
     };
     opening.steps.announce(Resource::Thread, command).map_err(refused)?;
     let mut group = ProcessGroup::start(&mut shell).map_err(refused)?;
     drop(ids);
     let (input, output) = (group.take_input(), group.take_output());
-    let process = Arc::new(Process::started(command, group, role));
+    let process = Arc::new(Process::new_started(command, group, role));
     opening.steps.announce(Resource::Descriptor, "a way to its pipes").map_err(refused)?;
     let input = input.map(|pipe| ProgramInput::new(pipe, Arc::clone(&process)));
     let output = output.map(|pipe| {
         let target = format!("what {command:?} writes");
-        let pipe = Pipe::over(File::from(OwnedFd::from(pipe)), target)?;
+        let pipe = Pipe::from_file(File::from(OwnedFd::from(pipe)), target)?;
         Ok(ProgramOutput::new(pipe, Arc::clone(&process), opening.origin))
     });
     Ok(StartedProcess {

@@ -1,8 +1,8 @@
-//! The output half of a program, a source over the program's standard output.
+//! The output half of a program: a source that reads the program's standard output.
 //!
 //! The source emits the bytes that the program writes as blocks, each as soon as data is available.
-//! The source ends when the program's output ends. It does not end as soon as the path stops,
-//! because buffered output is read first.
+//! The source ends when the program's output ends. When the path stops, the source first reads the
+//! output that is still buffered.
 
 use super::child::Process;
 use crate::source::input::Input as Pipe;
@@ -17,7 +17,7 @@ const BLOCK_SIZE_MAX: usize = 64 * 1024;
 /// A source over the standard output of a program.
 #[derive(Debug)]
 pub(super) struct ProgramOutput {
-    /// The read end, until the source is closed.
+    /// Read end of the pipe; `None` after the source has been closed.
     pipe: Option<Read>,
     process: Arc<Process>,
     counters: SourceCounters,

@@ -1,7 +1,10 @@
-//! Tests of single programs, driven through their two halves: bytes, drops, exits.
+//! Tests of single programs driven through their two halves: transferred bytes, drops and exits.
 
 use super::*;
-use crate::testing::{arguments, bare, batch, description, give_once, hole, opening, pool};
+use crate::testing::{
+    bare_block, batch_of, checked_arguments, description_block, hole_block, produce_once,
+    sink_opening, small_segment_pool,
+};
 use crate::{DropReason, Sink, SourceStatus};
 use filter::Amount;
 use sys::process_group::ProcessEnd;
@@ -13,8 +16,8 @@ struct Halves {
 }
 
 fn start_program(command: &str, role: ProcessRole) -> Halves {
-    let given = arguments(&EXEC, &[("command", command)]);
-    let StartedProcess { input, output } = start(&opening(&given, &[]), role).unwrap();
+    let given = checked_arguments(&EXEC, &[("command", command)]);
+    let StartedProcess { input, output } = start(&sink_opening(&given, &[]), role).unwrap();
     let of_input = input.as_ref().and_then(|input| input.process().cloned());
     let of_output = output.as_ref().and_then(|output| output.properties().process);
     let process = of_input.or(of_output).unwrap();
@@ -22,11 +25,11 @@ fn start_program(command: &str, role: ProcessRole) -> Halves {
 }
 
 impl Halves {
-    fn give(&mut self, blocks: &[filter::Block<'_>]) {
-        self.input.as_mut().unwrap().consume(&batch(blocks), 0).unwrap();
+    fn write_blocks(&mut self, blocks: &[filter::Block<'_>]) {
+        self.input.as_mut().unwrap().consume(&batch_of(blocks), 0).unwrap();
     }
 
-    fn dropped(&self) -> Vec<(DropReason, Amount)> {
+    fn drops_by_reason(&self) -> Vec<(DropReason, Amount)> {
         self.input.as_ref().unwrap().drops_by_reason()
     }
 
@@ -36,10 +39,10 @@ impl Halves {
             input.finish().unwrap();
         }
         let output = self.output.as_mut().unwrap();
-        let mut pool = pool(1 << 18);
+        let mut pool = small_segment_pool(1 << 18);
         let mut bytes = Vec::new();
         loop {
-            let (given, emitted) = give_once(output.as_mut(), &mut pool, 64, 7).unwrap();
+            let (given, emitted) = produce_once(output.as_mut(), &mut pool, 64, 7).unwrap();
             bytes.extend(emitted.iter().flat_map(|block| block.bytes.clone()));
             match given {
                 SourceStatus::End => return bytes,
@@ -52,14 +55,14 @@ impl Halves {
     }
 
     /// Writes the same block until the program has closed its input.
-    fn give_until_input_closed(&mut self, bytes: &[u8]) {
+    fn write_until_input_closed(&mut self, bytes: &[u8]) {
         while !self.process.has_closed_input() {
-            self.give(&[bare(bytes)]);
+            self.write_blocks(&[bare_block(bytes)]);
         }
     }
 }
 
-const fn amount_of(blocks: u64, bytes: u64) -> Amount {
+const fn amount(blocks: u64, bytes: u64) -> Amount {
     Amount { blocks, bytes }
 }
 
@@ -68,8 +71,13 @@ fn viewed_bytes_pass_through_program_in_order() {
     let mut cat = start_program("cat", ProcessRole::Middle);
     let bytes: Vec<u8> = (0..1000_u32).flat_map(|n| n.to_be_bytes()).collect();
     let about = vec![0; 40];
-    cat.give(&[bare(&bytes), description(&about), bare(b""), bare(b" and more")]);
-    assert_eq!(cat.input.as_ref().unwrap().amount_written(), Some(amount_of(4, 4009)));
+    cat.write_blocks(&[
+        bare_block(&bytes),
+        description_block(&about),
+        bare_block(b""),
+        bare_block(b" and more"),
+    ]);
+    assert_eq!(cat.input.as_ref().unwrap().amount_written(), Some(amount(4, 4009)));
     assert_eq!(cat.close_and_read_rest(), [bytes.as_slice(), b" and more"].concat());
     assert_eq!(cat.output.as_ref().unwrap().counters().given.bytes, 4009);
     cat.process.finish().unwrap().unwrap();
@@ -78,10 +86,10 @@ fn viewed_bytes_pass_through_program_in_order() {
 #[test]
 fn holes_are_dropped_and_counted() {
     let mut cat = start_program("cat", ProcessRole::Middle);
-    cat.give(&[bare(b"before"), hole(500), bare(b"behind")]);
+    cat.write_blocks(&[bare_block(b"before"), hole_block(500), bare_block(b"behind")]);
     assert_eq!(
-        cat.dropped(),
-        [(DropReason::ProgramEnded, amount_of(0, 0)), (DropReason::Hole, amount_of(1, 500))]
+        cat.drops_by_reason(),
+        [(DropReason::ProgramEnded, amount(0, 0)), (DropReason::Hole, amount(1, 500))]
     );
     assert_eq!(cat.close_and_read_rest(), b"beforebehind");
 }
@@ -90,11 +98,11 @@ fn holes_are_dropped_and_counted() {
 fn bytes_after_program_end_are_counted_as_dropped() {
     let mut head = start_program("head -c 5", ProcessRole::Middle);
     let block = vec![b'x'; 30_000];
-    head.give_until_input_closed(&block);
-    head.give(&[bare(&block), bare(&block)]);
+    head.write_until_input_closed(&block);
+    head.write_blocks(&[bare_block(&block), bare_block(&block)]);
     let written = head.input.as_ref().unwrap().amount_written().unwrap();
-    let [(_, ended), (_, none)] = head.dropped()[..] else { panic!("two reasons") };
-    assert_eq!(none, amount_of(0, 0));
+    let [(_, ended), (_, none)] = head.drops_by_reason()[..] else { panic!("two reasons") };
+    assert_eq!(none, amount(0, 0));
     assert_eq!((written.bytes + ended.bytes) % 30_000, 0);
     assert_eq!(written.bytes + ended.bytes, (written.blocks + ended.blocks) * 30_000);
     assert!(ended.blocks >= 2 && ended.bytes >= 60_000, "{ended:?}");
@@ -122,7 +130,7 @@ fn failed_program_is_reported_with_command_and_status() {
         assert_eq!(program.close_and_read_rest(), b"");
         let bad = program.process.finish().unwrap().unwrap_err();
         assert_eq!((bad.ended, bad.to_string().as_str(), bad.quiet), (ended, text, false));
-        assert_eq!(program.process.ended(), Some(Err(bad)), "it stays known");
+        assert_eq!(program.process.try_wait(), Some(Err(bad)), "it stays known");
     }
 }
 
@@ -130,9 +138,9 @@ fn failed_program_is_reported_with_command_and_status() {
 fn program_failure_is_visible_without_waiting() {
     let mut program = start_program("exit 7", ProcessRole::End);
     assert!(program.output.is_none());
-    program.give_until_input_closed(b"anything");
+    program.write_until_input_closed(b"anything");
     let bad = loop {
-        match program.process.ended() {
+        match program.process.try_wait() {
             Some(ended) => break ended.unwrap_err(),
             None => std::thread::yield_now(),
         }
@@ -145,13 +153,13 @@ fn closed_output_ends_program_without_failure() {
     let mut yes = start_program("yes; sleep 1000", ProcessRole::Head);
     assert!(yes.input.is_none());
     let output = yes.output.as_mut().unwrap();
-    let mut pool = pool(1 << 18);
-    while give_once(output.as_mut(), &mut pool, 64, 7).unwrap().1.is_empty() {
+    let mut pool = small_segment_pool(1 << 18);
+    while produce_once(output.as_mut(), &mut pool, 64, 7).unwrap().1.is_empty() {
         sys::poll::readable(&[output.descriptor().unwrap()], None);
     }
     output.close();
     assert_eq!(
-        give_once(output.as_mut(), &mut pool, 64, 7).unwrap(),
+        produce_once(output.as_mut(), &mut pool, 64, 7).unwrap(),
         (SourceStatus::End, Vec::new())
     );
     yes.process.finish().unwrap().unwrap();
@@ -171,9 +179,9 @@ fn stop_ends_source_program_and_drains_filter_program() {
     source.process.finish().unwrap().unwrap();
 
     let mut filter = start_program("cat; echo end", ProcessRole::Middle);
-    filter.give(&[bare(b"some\n")]);
+    filter.write_blocks(&[bare_block(b"some\n")]);
     assert!(filter.output.as_mut().unwrap().stop());
-    filter.give(&[bare(b"more\n")]);
+    filter.write_blocks(&[bare_block(b"more\n")]);
     assert_eq!(filter.close_and_read_rest(), b"some\nmore\nend\n");
 }
 
@@ -192,5 +200,9 @@ fn dropped_program_is_killed() {
 
 #[test]
 fn empty_and_nul_commands_are_refused() {
-    assert!(refuses(" \t").is_some() && refuses("a\0b").is_some() && refuses("true").is_none());
+    assert!(
+        check_command(" \t").is_some()
+            && check_command("a\0b").is_some()
+            && check_command("true").is_none()
+    );
 }

@@ -1,9 +1,9 @@
-//! `shared`: reads the streams of a prefix from the process that runs the prefix for all requests
-//! of the user.
+//! `shared`: a source that reads the streams of a shared prefix from the process that runs the
+//! prefix.
 //!
-//! The source copies the messages of `share` into the pool and then checks them. It emits the
-//! blocks of sessions that begin after it has joined, with a hole in place of overwritten blocks.
-//! If the process of the prefix is killed, its sessions end, and another process takes its place.
+//! The source copies the messages of `share` into the pool and then checks them. It emits only the
+//! blocks of sessions that begin after it has joined, and a hole in place of overwritten blocks. If
+//! the process of the prefix is killed, its sessions end, and another process is started or found.
 
 use super::sessions::{Admission, ReadSessions, STAMP_BYTES, SharedStamp};
 use super::{STARTER, Started, ring_name};
@@ -21,7 +21,7 @@ use filter::{
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::thread::JoinHandle;
 
-/// The description of `shared`.
+/// Description of `shared`, the source that reads the output of a shared prefix.
 pub const SHARED: Description = Description {
     name: "shared",
     summary: "give the streams of a beginning that several requests share",
@@ -52,11 +52,11 @@ pub const ENTRY: SourceEntry = SourceEntry::new(&SHARED, open);
 
 const OVERWRITTEN: DropReason = DropReason::Named("overwritten");
 /// Maximum number of attempts to find or start the process of a prefix. An attempt fails if another
-/// program starts or ends such a process at the same time.
-const JOINS_MAX: usize = 8;
-/// Number of bytes reserved for a message whose length is not known yet; most messages fit.
-const DRAFT_MIN: usize = 4096;
-/// Interval between attempts to find another process, in ns.
+/// program starts or ends that process at the same time.
+const JOIN_ATTEMPTS_MAX: usize = 8;
+/// Number of bytes reserved for a message whose length is not known yet. Most messages fit in it.
+const RESERVED_BYTES_MIN: usize = 4096;
+/// Interval between two attempts to find another process, in ns.
 const REJOIN_INTERVAL: u64 = 10_000_000;
 
 /// A source over the ring of a shared prefix.
@@ -64,24 +64,26 @@ struct Shared {
     prefix: String,
     /// The reading end of the ring; `None` once the ring has ended.
     input: Option<Input>,
-    /// A thread that finds or starts a process to replace one that has ended.
+    /// A thread that finds or starts a process in place of one that has ended.
     rejoin: Option<JoinHandle<Result<Input, Failure>>>,
     sessions: ReadSessions,
-    /// Blocks created by this source, such as holes, which are emitted before all others.
+    /// Blocks created by this source itself, such as holes. They are emitted before all others.
     created: Vec<Entry>,
-    /// A message whose preceding created blocks did not all fit into one pass.
+    /// A message that is deferred to the next pass, because the created blocks in front of it did
+    /// not all fit.
     deferred: Option<Vec<u8>>,
     origin: u16,
     asleep: bool,
-    /// Number of the next block in the ring, counted from 0.
+    /// Number of the next block to be read from the ring, counted from 0.
     next: u64,
-    /// Number of blocks in the ring after which a stopped source ends; `None` while the source is
+    /// Number of blocks in the ring after which the stopped source ends; `None` while the source is
     /// not stopped.
     last: Option<u64>,
     is_over: bool,
     given: Amount,
     unbegun: u64,
-    /// Blocks lost in the rings of ended processes, and blocks read from the current ring.
+    /// Number of blocks lost in the rings of processes that have ended, and number of blocks read
+    /// from the current ring.
     lost_before: u64,
     unread: u64,
     deaths: u64,
@@ -100,7 +102,7 @@ enum MessageOutcome {
 /// Opens `shared`.
 fn open(opening: &Opening<'_>) -> Result<Box<dyn Source>, Failure> {
     let prefix = opening.arguments.text("prefix").unwrap_or_default().to_owned();
-    let input = join(&prefix)?;
+    let input = join_ring(&prefix)?;
     Ok(Box::new(Shared {
         prefix,
         // The first block that is read says it exactly.
@@ -122,12 +124,13 @@ fn open(opening: &Opening<'_>) -> Result<Box<dyn Source>, Failure> {
     }))
 }
 
-/// Opens the ring of a prefix, and starts its process if there is none. Blocks until it runs.
-fn join(prefix: &str) -> Result<Input, Failure> {
+/// Opens the ring of a prefix. If no process runs the prefix, starts one and blocks until the
+/// prefix runs.
+fn join_ring(prefix: &str) -> Result<Input, Failure> {
     let name = ring_name(prefix);
     let wrong = |why: &dyn std::fmt::Display| Failure::new("share", prefix, why);
     let mut message = String::new();
-    for _ in 0..JOINS_MAX {
+    for _ in 0..JOIN_ATTEMPTS_MAX {
         match name::open_stream(&name) {
             Ok(input) => return Ok(input),
             Err(Error::Unknown(_) | Error::Ended(_)) => {}
@@ -152,7 +155,7 @@ impl Source for Shared {
         }
         let again = SourceStatus::retry_at(intake.now);
         let status = loop {
-            if !self.give_created(intake) || intake.room() == 0 {
+            if !self.emit_created(intake) || intake.room() == 0 {
                 break again;
             }
             if self.is_over {
@@ -164,28 +167,28 @@ impl Source for Shared {
                     false => break SourceStatus::retry_at(intake.now + REJOIN_INTERVAL),
                 }
             }
-            match self.next(intake)? {
+            match self.read_message(intake)? {
                 MessageOutcome::Given => {}
                 MessageOutcome::Full => break again,
                 MessageOutcome::Nothing if self.given.blocks > before => break again,
-                MessageOutcome::Nothing => match self.fall_asleep() {
+                MessageOutcome::Nothing => match self.announce_sleep() {
                     true => {}
                     false => break SourceStatus::AWAITS_INPUT,
                 },
                 MessageOutcome::End => {
-                    self.leave();
+                    self.disconnect();
                     self.is_over = true;
                 }
                 MessageOutcome::Gone if self.last.is_some() => {
-                    self.leave();
+                    self.disconnect();
                     self.is_over = true;
                 }
                 MessageOutcome::Gone => {
-                    self.leave();
+                    self.disconnect();
                     self.deaths += 1;
                     let prefix = self.prefix.clone();
                     let thread = std::thread::Builder::new().name("rejoin".to_owned());
-                    let thread = thread.spawn(move || join(&prefix));
+                    let thread = thread.spawn(move || join_ring(&prefix));
                     let failed = |error| Failure::new("share", &*self.prefix, error);
                     self.rejoin = Some(thread.map_err(failed)?);
                 }
@@ -201,12 +204,12 @@ impl Source for Shared {
         let dropped: Vec<_> = dropped.map(|(reason, count)| (reason, Some(count))).collect();
         let blocks = self.given.blocks + lost + self.unread;
         let observed = Amount { blocks, bytes: self.given.bytes };
-        let remark = Some(self.remark());
+        let remark = Some(self.loss_remark());
         SourceCounters {
             dropped,
             observed: Some(observed),
             remark,
-            ..SourceCounters::all(self.given)
+            ..SourceCounters::lossless(self.given)
         }
     }
 
@@ -230,9 +233,8 @@ impl Source for Shared {
 }
 
 impl Shared {
-    /// Emits the blocks created by this source. Returns false if the intake has no room for all of
-    /// them.
-    fn give_created(&mut self, intake: &mut Intake<'_>) -> bool {
+    /// Emits the blocks created by this source. Returns false if they do not all fit in the intake.
+    fn emit_created(&mut self, intake: &mut Intake<'_>) -> bool {
         let count = self.created.len().min(intake.room());
         for entry in self.created.drain(..count) {
             self.given.add(entry.pointer.length());
@@ -241,8 +243,8 @@ impl Shared {
         self.created.is_empty()
     }
 
-    /// Reads one message and gives its block, if its session is admitted.
-    fn next(&mut self, intake: &mut Intake<'_>) -> Result<MessageOutcome, Failure> {
+    /// Reads one message, and emits its block if the block's session is admitted.
+    fn read_message(&mut self, intake: &mut Intake<'_>) -> Result<MessageOutcome, Failure> {
         if let Some(deferred) = self.deferred.take() {
             let Some((place, _)) = intake.pool.append(deferred.len(), |room| {
                 room.copy_from_slice(&deferred);
@@ -251,13 +253,13 @@ impl Shared {
                 self.deferred = Some(deferred);
                 return Ok(MessageOutcome::Full);
             };
-            return self.put(intake, place, &deferred);
+            return self.emit_deferred(intake, place, &deferred);
         }
         let Some(input) = &mut self.input else { return Ok(MessageOutcome::Gone) };
         if self.last.is_some_and(|last| self.next >= last) {
             return Ok(MessageOutcome::End);
         }
-        let mut room = DRAFT_MIN;
+        let mut room = RESERVED_BYTES_MIN;
         loop {
             let Some(mut draft) = intake.pool.draft(room, room) else {
                 return Ok(MessageOutcome::Full);
@@ -279,7 +281,7 @@ impl Shared {
                         return Ok(MessageOutcome::Given);
                     }
                     let place = draft.commit(length);
-                    return self.place(intake, place, entry);
+                    return self.emit_in_order(intake, place, entry);
                 }
                 Ok(BlockRead::Nothing) if self.last.is_some() => return Ok(MessageOutcome::End),
                 Ok(BlockRead::Nothing) => return Ok(MessageOutcome::Nothing),
@@ -294,8 +296,8 @@ impl Shared {
         }
     }
 
-    /// Emits the block of a message that was deferred.
-    fn put(
+    /// Emits the block of the deferred message.
+    fn emit_deferred(
         &mut self,
         intake: &mut Intake<'_>,
         place: Extent,
@@ -303,17 +305,18 @@ impl Shared {
     ) -> Result<MessageOutcome, Failure> {
         let block = deferred.get(STAMP_BYTES..).unwrap_or_default();
         let (entry, _) = message::read(block, 1).map_err(|defect| self.invalid_message(&defect))?;
-        self.place(intake, place, entry)
+        self.emit_in_order(intake, place, entry)
     }
 
-    /// Emits a block whose message is in the pool, after the blocks created in front of it.
-    fn place(
+    /// Emits a block whose message is in the pool, after the blocks that were created in front of
+    /// it.
+    fn emit_in_order(
         &mut self,
         intake: &mut Intake<'_>,
         place: Extent,
         entry: Entry,
     ) -> Result<MessageOutcome, Failure> {
-        self.give_created(intake);
+        self.emit_created(intake);
         let head = u32::try_from(STAMP_BYTES + HEAD_BYTES).unwrap_or(u32::MAX);
         let mut entry = message::located_entry(
             entry,
@@ -326,8 +329,9 @@ impl Shared {
         Ok(MessageOutcome::Given)
     }
 
-    /// Announces that the source is about to sleep. Returns true if there is something to read.
-    fn fall_asleep(&mut self) -> bool {
+    /// Notifies the writer that the source is about to sleep. Returns true if there is something to
+    /// read after all.
+    fn announce_sleep(&mut self) -> bool {
         let Some(input) = &mut self.input else { return true };
         self.asleep = true;
         let has_more = input.fall_asleep().unwrap_or(true);
@@ -338,15 +342,15 @@ impl Shared {
         has_more
     }
 
-    /// Leaves the ring, and ends the sessions whose blocks were read from it.
-    fn leave(&mut self) {
+    /// Disconnects from the ring, and ends the sessions whose blocks were read from the ring.
+    fn disconnect(&mut self) {
         self.lost_before = self.lost();
         self.input = None;
         self.sessions.end_all(&mut self.created);
     }
 
-    /// Takes over the ring that the thread has found. Returns false while the thread still
-    /// searches.
+    /// Takes over the ring that the thread has found. Returns false if the thread is still
+    /// searching.
     fn try_rejoin(&mut self) -> Result<bool, Failure> {
         let Some(thread) = self.rejoin.take_if(|thread| thread.is_finished()) else {
             return Ok(false);
@@ -366,7 +370,7 @@ impl Shared {
         Failure::new("read", format!("the shared prefix `{}`", self.prefix), why)
     }
 
-    fn remark(&self) -> String {
+    fn loss_remark(&self) -> String {
         let mut remark = format!(
             "{} connections of `{}`, which runs once for all that share it",
             self.sessions.begun, self.prefix

@@ -1,25 +1,25 @@
-//! The sessions in a shared ring: the sessions that a reader may begin with, and the bytes of each
-//! that it has missed.
+//! Sessions in a shared ring: decides which sessions a reader may read, and how many bytes of each
+//! the reader has missed.
 //!
 //! The writer stamps each block with the position of its first byte in its direction of the
-//! session, and marks the first block of a session. A reader admits a session by that mark only, so
-//! it never sees the middle of one. By the positions it finds how many bytes of an admitted session
-//! it has lost to overwriting.
+//! session, and marks the first block of a session. A reader admits a session only at that mark, so
+//! it never sees a session from the middle. From the positions, the reader computes how many bytes
+//! of an admitted session were overwritten before it read them.
 
 use abi::{BLOCK_MAX, BlockMetadata, Class, Entry, Flags, Marks, RichPointer};
 use std::collections::HashMap;
 
 /// Size of a stamp in a message, in bytes.
 pub(super) const STAMP_BYTES: usize = 16;
-/// Maximum number of bytes of one direction that may be missing. A session that lost more is ended.
+/// Maximum number of missing bytes in one direction of a session. A session with more is ended.
 const MISSING_MAX: u64 = 32 << 20;
 
-/// The writer's note about a block.
+/// The stamp that the writer adds to a block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct SharedStamp {
-    /// Number of bytes of this direction of the session before the block.
+    /// Number of bytes that precede the block in its direction of the session.
     pub(super) position: u64,
-    /// Number of the block in the ring, from 0.
+    /// Number of the block in the ring, counted from 0.
     pub(super) number: u64,
     /// True for the first block of a session.
     pub(super) begins: bool,
@@ -27,11 +27,11 @@ pub(super) struct SharedStamp {
 
 /// Bit of a stamp's second word that holds [`SharedStamp::begins`]. The other bits hold
 /// [`SharedStamp::number`].
-const BEGINS: u64 = 1 << 63;
+const BEGINS_BIT: u64 = 1 << 63;
 
 impl SharedStamp {
     pub(super) fn write(self, room: &mut [u8]) {
-        let number = self.number & !BEGINS | if self.begins { BEGINS } else { 0 };
+        let number = self.number & !BEGINS_BIT | if self.begins { BEGINS_BIT } else { 0 };
         if let Some((position, rest)) = room.split_first_chunk_mut::<8>() {
             *position = self.position.to_ne_bytes();
             if let Some(to) = rest.first_chunk_mut::<8>() {
@@ -44,7 +44,7 @@ impl SharedStamp {
         let (head, block) = message.split_first_chunk::<STAMP_BYTES>()?;
         let (position, number) = head.split_first_chunk::<8>()?;
         let number = u64::from_ne_bytes(*number.first_chunk::<8>()?);
-        let (begins, number) = (number & BEGINS != 0, number & !BEGINS);
+        let (begins, number) = (number & BEGINS_BIT != 0, number & !BEGINS_BIT);
         Some((Self { position: u64::from_ne_bytes(*position), number, begins }, block))
     }
 }
@@ -54,15 +54,15 @@ impl SharedStamp {
 struct Progress {
     position: [u64; 2],
     ended: [bool; 2],
-    /// Class and time of the latest block.
+    /// Class and time of the latest block of the session.
     class: Class,
     time: u64,
 }
 
 impl Progress {
     /// Counts a block. Returns true if both directions have ended.
-    fn pass(&mut self, entry: &Entry) -> bool {
-        let way = direction(entry.context);
+    fn count_block(&mut self, entry: &Entry) -> bool {
+        let way = direction_index(entry.context);
         self.position[way] += u64::from(entry.pointer.length());
         self.ended[way] |= entry.context.flags.has(Flags::END);
         (self.class, self.time) = (entry.pointer.class, entry.context.time);
@@ -70,11 +70,11 @@ impl Progress {
     }
 }
 
-fn direction(context: BlockMetadata) -> usize {
+fn direction_index(context: BlockMetadata) -> usize {
     usize::from(context.flags.has(Flags::BACKWARD))
 }
 
-/// The sessions that the writer has begun and that have not ended.
+/// The sessions that have begun in the writer and have not ended.
 #[derive(Debug, Default)]
 pub(super) struct WrittenSessions(HashMap<u32, Progress>);
 
@@ -91,8 +91,8 @@ impl WrittenSessions {
             begins = true;
             Progress::default()
         });
-        let position = open.position[direction(entry.context)];
-        if open.pass(entry) {
+        let position = open.position[direction_index(entry.context)];
+        if open.count_block(entry) {
             self.0.remove(&session);
         }
         SharedStamp { position, number, begins }
@@ -103,16 +103,16 @@ impl WrittenSessions {
 #[derive(Debug, Default)]
 pub(super) struct ReadSessions {
     open: HashMap<u32, Progress>,
-    /// Number of sessions of which the reader has seen the beginning.
+    /// Number of sessions whose beginning the reader has seen.
     pub(super) begun: u64,
-    /// Number of admitted sessions that have lost data to overwriting.
+    /// Number of admitted sessions of which data was overwritten before it was read.
     pub(super) torn: u64,
 }
 
 /// Decision of [`ReadSessions::admit`] about a block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Admission {
-    /// The block is admitted. It follows the blocks that the call added to the list.
+    /// The block is admitted, after the holes that the call added to `before`.
     Follows,
     /// The block is refused: its session began before this reader joined, or the beginning was
     /// overwritten.
@@ -120,7 +120,7 @@ pub(super) enum Admission {
 }
 
 impl ReadSessions {
-    /// Decides on a block. Adds to `before` the holes that stand for the bytes lost in front of the
+    /// Decides on a block. Adds holes to `before` for the bytes that were lost in front of the
     /// block.
     pub(super) fn admit(
         &mut self,
@@ -134,11 +134,11 @@ impl ReadSessions {
         }
         if stamp.begins {
             // A number that is used again: the end of its last session was overwritten.
-            self.end(session, before);
+            self.end_session(session, before);
             self.open.insert(session, Progress::default());
             self.begun += 1;
         }
-        let way = direction(entry.context);
+        let way = direction_index(entry.context);
         let Some(open) = self.open.get_mut(&session) else { return Admission::Unbegun };
         let missing = stamp.position.checked_sub(open.position[way]);
         match missing {
@@ -150,19 +150,19 @@ impl ReadSessions {
             }
             _ => {
                 self.torn += 1;
-                self.end(session, before);
+                self.end_session(session, before);
                 return Admission::Unbegun;
             }
         }
-        if open.pass(entry) {
+        if open.count_block(entry) {
             self.open.remove(&session);
         }
         Admission::Follows
     }
 
-    /// Ends a session: adds, for each direction that is still open, an empty hole that marks its
+    /// Ends a session. For each direction that is still open, adds an empty hole that marks the
     /// end.
-    fn end(&mut self, session: u32, to: &mut Vec<Entry>) {
+    fn end_session(&mut self, session: u32, to: &mut Vec<Entry>) {
         let Some(open) = self.open.remove(&session) else { return };
         for (way, ended) in open.ended.into_iter().enumerate() {
             let back = if way == 1 { Flags::BACKWARD } else { Flags::NONE };
@@ -177,7 +177,7 @@ impl ReadSessions {
     pub(super) fn end_all(&mut self, to: &mut Vec<Entry>) {
         let mut all: Vec<u32> = self.open.keys().copied().collect();
         all.sort_unstable();
-        all.into_iter().for_each(|session| self.end(session, to));
+        all.into_iter().for_each(|session| self.end_session(session, to));
     }
 }
 

@@ -1,11 +1,11 @@
 //! `share`: offers a stream to other requests of the same user, with everything that downstream
 //! filters need: frames, classes, sessions, times and marks.
 //!
-//! The sink writes each block as one message to a ring that overwrites its oldest messages, so no
-//! reader can delay the path or another reader. Without readers it copies nothing.
+//! The sink writes each block as one message to a ring. The ring overwrites its oldest messages, so
+//! no reader can delay the path or another reader. While there is no reader, nothing is copied.
 
 use super::sessions::{STAMP_BYTES, SharedStamp, WrittenSessions};
-use super::{ring_name, vacancy};
+use super::{ring_name, vacancy_descriptor};
 use crate::named::output::ring_report;
 use crate::{DropReason, Failure, Opening, Sink, SinkEntry, message};
 use abi::DbufId;
@@ -23,7 +23,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use sys::eventfd::EventFd;
 
-/// The description of `share`.
+/// Description of `share`, the sink that offers its input to other requests of the same user.
 pub const SHARE: Description = Description {
     name: "share",
     summary: "give the streams to other requests that begin the same way",
@@ -63,14 +63,14 @@ pub const ENTRY: SinkEntry = SinkEntry::new(&SHARE, open);
 const TOO_LONG: DropReason = DropReason::Named("too long");
 /// Maximum number of concurrent readers.
 const READERS_MAX: usize = 256;
-/// Time without readers after which the path ends. For the first reader the limit is
+/// Time without readers after which the path ends. Until the first reader has joined, the limit is
 /// [`FIRST_READER_MAX`].
-const VACANT_MAX: Duration = Duration::from_millis(500);
+const VACANCY_MAX: Duration = Duration::from_millis(500);
 const FIRST_READER_MAX: Duration = Duration::from_secs(10);
-/// Interval between counts of the readers.
+/// Interval between two counts of the readers.
 const COUNT_INTERVAL: Duration = Duration::from_millis(100);
 
-/// A sink over the ring of a prefix.
+/// A sink that writes to the ring of a shared prefix.
 struct Share {
     host: Arc<Host>,
     output: Option<Output>,
@@ -122,7 +122,7 @@ impl Sink for Share {
             if readers == 0 {
                 self.unread.add(block.length());
             } else {
-                self.write(&block, stamp)?;
+                self.write_block(&block, stamp)?;
             }
         }
         Ok(())
@@ -154,9 +154,9 @@ impl Sink for Share {
 }
 
 impl Share {
-    fn write(&mut self, block: &Block<'_>, stamp: SharedStamp) -> Result<(), Failure> {
+    fn write_block(&mut self, block: &Block<'_>, stamp: SharedStamp) -> Result<(), Failure> {
         let Some(output) = &mut self.output else { return Ok(()) };
-        let length = STAMP_BYTES + message::length_of(block);
+        let length = STAMP_BYTES + message::message_length(block);
         let written = output.write_with(length, |room| {
             let Some((head, body)) = room.split_at_mut_checked(STAMP_BYTES) else { return 0 };
             stamp.write(head);
@@ -182,8 +182,8 @@ impl Drop for Share {
     }
 }
 
-/// A thread that withdraws the name and reports the vacancy once the last reader has left, even if
-/// no block arrives meanwhile.
+/// A thread that withdraws the name of the ring and reports the vacancy after the last reader has
+/// left, even if no more blocks arrive.
 struct ReaderWatch {
     stop: Arc<EventFd>,
     thread: Option<JoinHandle<()>>,
@@ -191,7 +191,7 @@ struct ReaderWatch {
 
 impl ReaderWatch {
     fn start(host: &Arc<Host>, address: &Address) -> sys::Result<Self> {
-        vacancy()?;
+        vacancy_descriptor()?;
         let stop = Arc::new(EventFd::new()?);
         let (host, address, stopped) = (Arc::clone(host), address.clone(), Arc::clone(&stop));
         let thread = std::thread::Builder::new().name("readers".to_owned());
@@ -207,7 +207,7 @@ fn watch_readers(host: &Host, address: &Address, stop: &EventFd) {
     while sys::poll::readable(&[stop.as_fd()], Some(COUNT_INTERVAL)) == [false] {
         let readers = host.names().iter().map(|name| name.readers).sum::<usize>();
         if readers > 0 {
-            deadline = Instant::now() + VACANT_MAX;
+            deadline = Instant::now() + VACANCY_MAX;
         } else if Instant::now() >= deadline {
             // No reader joins any more; one that just has finds the end and starts another process.
             host.withdraw(address);

@@ -1,17 +1,17 @@
-//! Tests of the sessions in a shared ring.
+//! Tests of stamps and sessions in a shared ring.
 
 use super::sessions::{Admission, ReadSessions, STAMP_BYTES, SharedStamp, WrittenSessions};
 use abi::{BlockMetadata, Class, Entry, Flags, Marks, RichPointer};
 
 /// Returns a block of a session, as the writer sees it.
-fn block(session: u32, length: u32, flags: Flags) -> Entry {
+fn session_block(session: u32, length: u32, flags: Flags) -> Entry {
     let context = BlockMetadata { time: 5, session, origin: 0, flags };
     Entry::new(RichPointer::hole(length).with_class(Class(80)), context, Marks::bare(length))
 }
 
-/// Returns the blocks that a reader gets if it misses the blocks with these numbers, each as
-/// session, length and flags.
-fn read(
+/// Returns the blocks that a reader emits if it misses the blocks with these numbers: session,
+/// length and flags of each.
+fn read_without(
     written: &[Entry],
     is_missed: impl Fn(usize) -> bool,
 ) -> (Vec<(u32, u32, Flags)>, ReadSessions) {
@@ -30,19 +30,19 @@ fn read(
     (all.iter().map(shown).collect(), reader)
 }
 
-const BACK: Flags = Flags::BACKWARD;
-const NONE: Flags = Flags::NONE;
+const BACKWARD: Flags = Flags::BACKWARD;
+const NO_FLAGS: Flags = Flags::NONE;
 
 /// Returns the blocks of two interleaved sessions, of which the first is complete.
 fn two_sessions() -> [Entry; 7] {
     [
-        block(1, 10, NONE),
-        block(2, 20, NONE),
-        block(1, 30, BACK),
-        block(1, 11, Flags::END),
-        block(2, 21, NONE),
-        block(1, 0, BACK.with(Flags::END)),
-        block(2, 22, BACK),
+        session_block(1, 10, NO_FLAGS),
+        session_block(2, 20, NO_FLAGS),
+        session_block(1, 30, BACKWARD),
+        session_block(1, 11, Flags::END),
+        session_block(2, 21, NO_FLAGS),
+        session_block(1, 0, BACKWARD.with(Flags::END)),
+        session_block(2, 22, BACKWARD),
     ]
 }
 
@@ -60,11 +60,11 @@ fn o6_stamp_decodes_to_the_written_one() {
 #[test]
 fn o6_reader_gets_sessions_from_their_beginning_only() {
     let all = two_sessions();
-    let (whole, sessions) = read(&all, |_| false);
+    let (whole, sessions) = read_without(&all, |_| false);
     assert_eq!((whole.len(), sessions.begun, sessions.torn), (7, 2, 0));
     // It joins after the first block: the first session is unknown to it.
-    let (late, sessions) = read(&all, |number| number == 0);
-    assert_eq!(late, [(2, 20, NONE), (2, 21, NONE), (2, 22, BACK)]);
+    let (late, sessions) = read_without(&all, |number| number == 0);
+    assert_eq!(late, [(2, 20, NO_FLAGS), (2, 21, NO_FLAGS), (2, 22, BACKWARD)]);
     assert_eq!((sessions.begun, sessions.torn), (1, 0));
 }
 
@@ -72,9 +72,10 @@ fn o6_reader_gets_sessions_from_their_beginning_only() {
 fn o6_lost_blocks_of_a_known_session_become_a_hole_of_their_length() {
     let all = two_sessions();
     for missed in 1..all.len() {
-        let (got, _) = read(&all, |number| number == missed);
+        let (got, _) = read_without(&all, |number| number == missed);
         let bytes = |session, back: bool| -> u32 {
-            let of = |(s, _, flags): &&(u32, u32, Flags)| *s == session && flags.has(BACK) == back;
+            let of =
+                |(s, _, flags): &&(u32, u32, Flags)| *s == session && flags.has(BACKWARD) == back;
             got.iter().filter(of).map(|block| block.1).sum()
         };
         // The loss of the last block of a direction shows only with the next one.
@@ -96,23 +97,26 @@ fn o6_lost_blocks_of_a_known_session_become_a_hole_of_their_length() {
 #[test]
 fn o6_sessions_end_with_their_ring_and_when_their_number_returns() {
     let all = two_sessions();
-    let (_, mut sessions) = read(&all, |_| false);
+    let (_, mut sessions) = read_without(&all, |_| false);
     let mut ends = Vec::new();
     sessions.end_all(&mut ends);
     let flags: Vec<_> = ends.iter().map(|end| (end.context.session, end.context.flags)).collect();
-    assert_eq!(flags, [(2, Flags::END_MASK), (2, Flags::END_MASK.with(BACK))]);
+    assert_eq!(flags, [(2, Flags::END_MASK), (2, Flags::END_MASK.with(BACKWARD))]);
     sessions.end_all(&mut ends);
     assert_eq!(ends.len(), 2);
     // The ends of session 1 are lost, and another session has its number.
-    let again: Vec<Entry> = all.into_iter().take(6).chain([block(1, 5, NONE)]).collect();
-    let (got, _) = read(&again, |number| number == 3 || number == 5);
+    let again: Vec<Entry> =
+        all.into_iter().take(6).chain([session_block(1, 5, NO_FLAGS)]).collect();
+    let (got, _) = read_without(&again, |number| number == 3 || number == 5);
     let last: Vec<_> = got.iter().rev().take(3).rev().copied().collect();
-    let ended = [(1, 0, Flags::END_MASK), (1, 0, Flags::END_MASK.with(BACK)), (1, 5, NONE)];
+    let ended = [(1, 0, Flags::END_MASK), (1, 0, Flags::END_MASK.with(BACKWARD)), (1, 5, NO_FLAGS)];
     assert_eq!(last, ended);
     // Too much is missing: the session ends, and what follows belongs to none.
-    let huge: Vec<Entry> =
-        (0..50).map(|_| block(3, 1 << 20 >> 1, NONE)).chain([block(3, 0, NONE)]).collect();
+    let huge: Vec<Entry> = (0..50)
+        .map(|_| session_block(3, 1 << 20 >> 1, NO_FLAGS))
+        .chain([session_block(3, 0, NO_FLAGS)])
+        .collect();
     let huge: Vec<Entry> = huge.iter().chain(&huge).copied().collect();
-    let (got, sessions) = read(&huge, |number| number > 0 && number < 101);
+    let (got, sessions) = read_without(&huge, |number| number > 0 && number < 101);
     assert_eq!((got.len(), got[1].2, sessions.torn), (3, Flags::END_MASK, 1));
 }

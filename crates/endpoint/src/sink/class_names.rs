@@ -12,19 +12,19 @@ pub(crate) struct Names {
 }
 
 impl Names {
-    /// Copies the names from the opening.
+    /// Copies the names of classes and sources from the arguments of the sink.
     pub(crate) fn new(opening: &Opening<'_>) -> Self {
         Self { classes: opening.classes, origins: opening.origins.clone() }
     }
 
-    /// Returns the name of a source if the path has more than one, else `None`.
-    pub(crate) fn origin(&self, number: u16) -> Option<&str> {
+    /// Returns the name of a source if the path has more than one source, else `None`.
+    pub(crate) fn origin_name(&self, number: u16) -> Option<&str> {
         self.origins.distinguishing_name(number)
     }
 
-    /// Returns the value of a class as defined by its filter, with [`Class::ZERO`] mapped to 0;
-    /// `None` if no filter has classified the block.
-    pub(crate) fn class(&self, class: Class) -> Option<u32> {
+    /// Returns the value of a class as defined by the filter that assigned it; [`Class::ZERO`] is
+    /// mapped to 0. Returns `None` if no filter has classified the block.
+    pub(crate) fn class_value(&self, class: Class) -> Option<u32> {
         match (self.classes, class) {
             (_, Class::NONE) | (Classes::Same, Class::YES) => None,
             (Classes::Number { .. }, Class::ZERO) => Some(0),
@@ -35,13 +35,13 @@ impl Names {
     /// Returns the classifier's name for this class; `None` if it has none.
     pub(crate) fn class_name(&self, class: Class) -> Option<&'static str> {
         let Classes::Number { names, .. } = self.classes else { return None };
-        let value = self.class(class)?;
+        let value = self.class_value(class)?;
         names.iter().find(|(_, named)| *named == value).map(|(name, _)| *name)
     }
 
-    /// Returns true if the class is worth printing: always for numeric classes, else unless it is
-    /// [`Class::YES`].
-    pub(crate) fn class_matters(&self, class: Class) -> bool {
+    /// Returns true if the class is to be printed: every numeric class is, and any other class
+    /// except [`Class::YES`].
+    pub(crate) fn is_class_printed(&self, class: Class) -> bool {
         match self.classes {
             Classes::Number { .. } => true,
             Classes::YesNo | Classes::Same => class != Class::YES,
@@ -68,13 +68,19 @@ mod tests {
         let names = Names { classes, origins: origins(&["a", "b"]) };
         assert_eq!(names.class_name(Class(80)), Some("http"));
         assert_eq!(names.class_name(Class(81)), None);
-        assert_eq!((names.class(Class::ZERO), names.class(Class::NONE)), (Some(0), None));
+        assert_eq!(
+            (names.class_value(Class::ZERO), names.class_value(Class::NONE)),
+            (Some(0), None)
+        );
         assert_eq!(names.class_name(Class::ZERO), Some("reserved"));
-        assert_eq!((names.origin(1), names.origin(2)), (Some("b"), None));
+        assert_eq!((names.origin_name(1), names.origin_name(2)), (Some("b"), None));
         let alone = Names { classes: Classes::YesNo, origins: origins(&["a"]) };
-        assert_eq!((alone.origin(0), alone.class(Class::YES)), (None, Some(1)));
+        assert_eq!((alone.origin_name(0), alone.class_value(Class::YES)), (None, Some(1)));
         let unnamed = Names { classes: Classes::Same, origins: origins(&[]) };
-        assert_eq!((unnamed.class(Class::YES), unnamed.class(Class(7))), (None, Some(7)));
-        assert!(!alone.class_matters(Class::YES) && alone.class_matters(Class::NONE));
+        assert_eq!(
+            (unnamed.class_value(Class::YES), unnamed.class_value(Class(7))),
+            (None, Some(7))
+        );
+        assert!(!alone.is_class_printed(Class::YES) && alone.is_class_printed(Class::NONE));
     }
 }

@@ -1,15 +1,15 @@
-//! Sinks that only count blocks: `discard`, `drop`, and the stand-ins for sinks in the kernel.
+//! A sink that only counts blocks, used for `discard`, `drop`, and sinks that run in the kernel.
 
 use crate::{DropReason, Failure, Sink};
 use filter::{Amount, Batch, Report, Time};
 
-/// A sink that consumes blocks without writing them.
+/// A sink that counts blocks and writes nothing.
 #[derive(Debug, Default)]
 pub(super) struct CountingSink {
     pub(super) consumed: Amount,
-    /// True if consumed blocks count as dropped by request.
+    /// True if the counted blocks are reported as dropped by request.
     pub(super) drops: bool,
-    /// Blocks that the kernel did not send.
+    /// Blocks that the kernel did not send, with the reason.
     pub(super) refused: Option<(DropReason, Amount)>,
 }
 

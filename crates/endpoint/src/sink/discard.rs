@@ -4,7 +4,7 @@ use super::counting::CountingSink;
 use crate::{Failure, Opening, Sink, SinkEntry};
 use filter::{Description, ReadDepth};
 
-/// The description of `discard`.
+/// Description of `discard`, a sink that counts blocks and writes nothing.
 pub const DISCARD: Description = Description {
     name: "discard",
     summary: "discard blocks, and report how many there were",
@@ -27,14 +27,14 @@ fn open(_: &Opening<'_>) -> Result<Box<dyn Sink>, Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{arguments, bare, batch, opening};
+    use crate::testing::{bare_block, batch_of, checked_arguments, sink_opening};
     use filter::Amount;
 
     #[test]
     fn only_live_blocks_are_counted() {
-        let given = arguments(&DISCARD, &[]);
-        let mut sink = open(&opening(&given, &[])).unwrap();
-        let mut batch = batch(&[bare(b"one"), bare(b"three"), bare(b"")]);
+        let given = checked_arguments(&DISCARD, &[]);
+        let mut sink = open(&sink_opening(&given, &[])).unwrap();
+        let mut batch = batch_of(&[bare_block(b"one"), bare_block(b"three"), bare_block(b"")]);
         batch.keep(0b110);
         sink.consume(&batch, 0).unwrap();
         assert_eq!(sink.amount_written(), Some(Amount { blocks: 2, bytes: 5 }));

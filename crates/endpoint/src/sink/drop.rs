@@ -1,16 +1,16 @@
 //! `drop`: drops blocks on purpose.
 //!
-//! The sink writes nothing, and the ledger counts every block as dropped by request. No other party
-//! receives a frame that a source has withheld from the host, whereas observed frames still reach
-//! the host (CONTRACT 2). Use `discard` for blocks that have served their purpose, `drop` for
-//! unwanted blocks.
+//! The sink writes nothing, and the ledger counts every block as dropped by request. A dropped
+//! frame that the source has withheld from the host reaches nobody else, whereas a frame that the
+//! source merely observes still reaches the host (CONTRACT 2). Use `discard` for blocks that have
+//! served their purpose, and `drop` for unwanted blocks.
 
 use super::counting::CountingSink;
 use super::discard::DISCARD;
 use crate::{Failure, Opening, Sink, SinkEntry};
 use filter::Description;
 
-/// The description of `drop`.
+/// Description of `drop`, a sink for unwanted blocks.
 pub const DROP: Description = Description {
     name: "drop",
     summary: "drop unwanted blocks, and count them as dropped by request",
@@ -33,14 +33,14 @@ fn open(_: &Opening<'_>) -> Result<Box<dyn Sink>, Failure> {
 mod tests {
     use super::*;
     use crate::DropReason;
-    use crate::testing::{arguments, bare, batch, opening};
+    use crate::testing::{bare_block, batch_of, checked_arguments, sink_opening};
     use filter::{Amount, Report};
 
     #[test]
     fn i6_dropped_blocks_are_counted_by_request() {
-        let given = arguments(&DROP, &[]);
-        let mut sink = open(&opening(&given, &[])).unwrap();
-        let mut batch = batch(&[bare(b"one"), bare(b"three"), bare(b"")]);
+        let given = checked_arguments(&DROP, &[]);
+        let mut sink = open(&sink_opening(&given, &[])).unwrap();
+        let mut batch = batch_of(&[bare_block(b"one"), bare_block(b"three"), bare_block(b"")]);
         batch.keep(0b110);
         sink.consume(&batch, 0).unwrap();
         assert_eq!(sink.amount_written(), Some(Amount::default()));

@@ -1,10 +1,11 @@
 //! `freeze`: saves the frames around a triggering block to a capture file.
 //!
-//! The sink stores all frames of a stream and writes nothing until a frame triggers. It then
-//! creates a file with the frames of the time `before` the trigger, the trigger itself, and the
-//! frames of the time `after` it. Older frames are evicted, so a path that waits for weeks needs at
-//! most `bytes` of memory. Files are readable by their owner only, nothing is overwritten, and at
-//! most `files` are created, so that forced triggers cannot fill the disk. (V9)
+//! The sink keeps the most recent frames in memory and writes nothing until a block triggers. It
+//! then creates a file with the frames that arrived up to `before` the trigger, the triggering
+//! frame, and the frames that arrive up to `after` the trigger. Older frames are evicted, so a path
+//! that waits for weeks needs at most `bytes` of memory. Files are readable only by their owner,
+//! and no file is overwritten. At most `files` are created, so that a peer that causes many
+//! triggers cannot fill the disk. (V9)
 
 use crate::history::{self, FrameHeader, History, HistoryLimits, HistoryStart};
 use crate::{Failure, Opening, Sink, SinkEntry};
@@ -19,7 +20,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use wire::link::LinkType;
 
-/// The description of `freeze`.
+/// Description of `freeze`, the sink that saves frames around a triggering block.
 pub const FREEZE: Description = Description {
     name: "freeze",
     summary: "keep what came around a block that matters as a capture",
@@ -62,13 +63,13 @@ pub const ENTRY: SinkEntry = SinkEntry::new(&FREEZE, open).writing_files();
 
 struct Freeze {
     into: PathBuf,
-    /// The trigger; `None` means that any classified block triggers.
+    /// The expression that selects the trigger; `None` means that any classified block triggers.
     when: Option<bpf::Matcher>,
     after: Time,
     bytes: usize,
     files_max: u64,
     history: History,
-    /// The file being written.
+    /// The capture file being written, if any.
     open: Option<Capture>,
     counts: FreezeCounts,
 }
@@ -79,9 +80,10 @@ struct FreezeCounts {
     triggers: u64,
     files: u64,
     frames: u64,
-    /// Triggers ignored because the maximum number of files had been created.
+    /// Triggers ignored because the maximum number of files had already been created.
     ignored: u64,
-    /// Frames beyond the size limit, or with a link type other than the first frame's.
+    /// Frames that exceed the size limit, or whose link type differs from that of the file's first
+    /// frame.
     left_out: u64,
     failed: u64,
 }
@@ -104,7 +106,7 @@ fn open(opening: &Opening<'_>) -> Result<Box<dyn Sink>, Failure> {
         let why = "its folder does not exist";
         return Err(Failure::new("freeze into", into.to_string_lossy(), why));
     }
-    let when = arguments.text("when").map(|when| matcher(when, arguments)).transpose()?;
+    let when = arguments.text("when").map(|when| compile_trigger(when, arguments)).transpose()?;
     let number = |name| arguments.number(name).unwrap_or_default();
     let bytes = usize::try_from(number("bytes")).unwrap_or(usize::MAX);
     Ok(Box::new(Freeze {
@@ -120,7 +122,7 @@ fn open(opening: &Opening<'_>) -> Result<Box<dyn Sink>, Failure> {
 }
 
 /// Compiles the expression of `when`.
-fn matcher(expression: &str, given: &Arguments) -> Result<bpf::Matcher, Failure> {
+fn compile_trigger(expression: &str, given: &Arguments) -> Result<bpf::Matcher, Failure> {
     let arguments = Arguments::default().with_links(given.links().map(Into::into));
     let arguments = arguments.with_compiler(given.compiler().cloned());
     let mut arguments = arguments.with_names(given.names().cloned());
@@ -137,14 +139,14 @@ fn matcher(expression: &str, given: &Arguments) -> Result<bpf::Matcher, Failure>
 impl Sink for Freeze {
     fn consume(&mut self, batch: &Batch<'_>, _: Time) -> Result<(), Failure> {
         for (_, block) in batch.blocks() {
-            self.take_block(&block);
+            self.add_block(&block);
         }
         Ok(())
     }
 
     fn on_idle(&mut self) -> Result<(), Failure> {
         if let Some(capture) = &mut self.open
-            && capture.flush().is_err()
+            && capture.flush_buffer().is_err()
         {
             self.abandon_capture();
         }
@@ -152,9 +154,9 @@ impl Sink for Freeze {
     }
 
     fn finish(&mut self) -> Result<Report, Failure> {
-        self.close();
+        self.close_capture();
         let FreezeCounts { triggers, files, frames, ignored, left_out, failed } = self.counts;
-        let (before, after) = self.history.compressed();
+        let (before, after) = self.history.compressed_totals();
         let always = [("triggers", triggers), ("files", files), ("frames", frames)];
         let others = [
             ("triggers without a file", ignored),
@@ -172,9 +174,9 @@ impl Sink for Freeze {
 }
 
 impl Freeze {
-    fn take_block(&mut self, block: &Block<'_>) {
+    fn add_block(&mut self, block: &Block<'_>) {
         if self.open.as_ref().is_some_and(|capture| block.context.time > capture.until) {
-            self.close();
+            self.close_capture();
         }
         let triggers = match &mut self.when {
             None => block.pointer.class.answered(),
@@ -191,7 +193,7 @@ impl Freeze {
                 if triggers {
                     capture.until = until;
                 }
-                self.add_frame(&FrameHeader::of(block), block.frame);
+                self.add_frame(&FrameHeader::for_block(block), block.frame);
             }
             None if triggers && self.counts.files + self.counts.failed >= self.files_max => {
                 self.counts.ignored += 1;
@@ -201,19 +203,19 @@ impl Freeze {
         }
     }
 
-    /// Starts a file with the history, whose last frame is the trigger.
+    /// Creates a file and writes the stored frames, the last of which is the trigger.
     fn begin_capture(&mut self, link: LinkType, until: Time) {
-        let Ok(file) = create(&self.into, self.files_max) else {
+        let Ok(file) = create_capture(&self.into, self.files_max) else {
             self.counts.failed += 1;
             return;
         };
         self.counts.files += 1;
-        let buffer = history::header(link).to_vec();
+        let buffer = history::file_header(link).to_vec();
         // Room for the history, which may be compressed, and for its limit again.
         let room = self.history.capture_size().saturating_add(self.bytes);
         self.open = Some(Capture { file, link, until, room, buffer });
         let remembered = std::mem::replace(&mut self.history, History::new(HistoryLimits::NONE));
-        remembered.since(HistoryStart::Oldest, |header, frame| self.add_frame(header, frame));
+        remembered.visit_since(HistoryStart::Oldest, |header, frame| self.add_frame(header, frame));
         self.history = remembered;
         // Frames of this file are not repeated in the next.
         self.history.clear();
@@ -228,16 +230,16 @@ impl Freeze {
             return;
         }
         capture.room -= needs;
-        history::record(header, frame, &mut capture.buffer);
+        history::append_record(header, frame, &mut capture.buffer);
         self.counts.frames += 1;
-        if capture.buffer.len() >= FLUSH_SIZE && capture.flush().is_err() {
+        if capture.buffer.len() >= FLUSH_SIZE && capture.flush_buffer().is_err() {
             self.abandon_capture();
         }
     }
 
-    /// Writes the rest of the open file and closes it.
-    fn close(&mut self) {
-        let flushed = self.open.as_mut().is_none_or(|capture| capture.flush().is_ok());
+    /// Writes the buffered frames and closes the file.
+    fn close_capture(&mut self) {
+        let flushed = self.open.as_mut().is_none_or(|capture| capture.flush_buffer().is_ok());
         self.open = None;
         self.counts.failed += u64::from(!flushed);
     }
@@ -252,9 +254,9 @@ impl Freeze {
 const FLUSH_SIZE: usize = 256 << 10;
 
 impl Capture {
-    /// Writes the buffer. After a failure the file is truncated, so that it contains no part of a
-    /// frame.
-    fn flush(&mut self) -> std::io::Result<()> {
+    /// Writes the buffer to the file. After a failure the file is truncated, so that it does not
+    /// end with an incomplete frame.
+    fn flush_buffer(&mut self) -> std::io::Result<()> {
         let before = self.file.metadata()?.len();
         if let Err(error) = self.file.write_all(&self.buffer) {
             // An error of the cut is ignored in favor of the original error.
@@ -266,9 +268,9 @@ impl Capture {
     }
 }
 
-/// Creates a file readable by its owner only: FILE, or the first of FILE.2, FILE.3 … that does not
-/// exist.
-fn create(into: &Path, files_max: u64) -> std::io::Result<File> {
+/// Creates a file that only its owner can read: FILE, or the first of FILE.2, FILE.3 … that does
+/// not exist.
+fn create_capture(into: &Path, files_max: u64) -> std::io::Result<File> {
     let mut last = Err(ErrorKind::AlreadyExists.into());
     for number in 1..=files_max.saturating_add(1000) {
         let mut name = into.as_os_str().to_owned();
@@ -287,26 +289,28 @@ fn create(into: &Path, files_max: u64) -> std::io::Result<File> {
 mod tests {
     use super::*;
     use crate::sink::pcap::tests::read_capture;
-    use crate::testing::{TempDir, arguments, batch, frame, opening, refused};
+    use crate::testing::{
+        TempDir, batch_of, checked_arguments, expect_failure, frame_block, sink_opening,
+    };
     use abi::{BlockMetadata, Class};
     use std::os::unix::fs::PermissionsExt;
 
     const SECOND: Time = 1_000_000_000;
 
     fn freeze_sink(path: &str, given: &[(&str, &str)]) -> Box<dyn Sink> {
-        let given = arguments(&FREEZE, &[&[("into", path)], given].concat());
-        open(&opening(&given, &[])).unwrap()
+        let given = checked_arguments(&FREEZE, &[&[("into", path)], given].concat());
+        open(&sink_opening(&given, &[])).unwrap()
     }
 
     fn block_at(second: u64, class: Class, bytes: &[u8]) -> Block<'_> {
         let context = BlockMetadata { time: second * SECOND, ..BlockMetadata::default() };
-        Block { context, ..frame(bytes) }.with_class(class)
+        Block { context, ..frame_block(bytes) }.with_class(class)
     }
 
-    fn feed(sink: &mut dyn Sink, seconds: std::ops::Range<u64>, triggers: &[u64]) {
+    fn feed_seconds(sink: &mut dyn Sink, seconds: std::ops::Range<u64>, triggers: &[u64]) {
         for second in seconds {
             let class = if triggers.contains(&second) { Class::YES } else { Class::NONE };
-            sink.consume(&batch(&[block_at(second, class, &[second as u8; 60])]), 0).unwrap();
+            sink.consume(&batch_of(&[block_at(second, class, &[second as u8; 60])]), 0).unwrap();
         }
     }
 
@@ -319,7 +323,7 @@ mod tests {
         let dir = TempDir::new();
         let path = dir.path("alert.pcap");
         let mut sink = freeze_sink(&path, &[("before", "5s"), ("after", "2s")]);
-        feed(&mut *sink, 0..100, &[20, 50, 51, 53]);
+        feed_seconds(&mut *sink, 0..100, &[20, 50, 51, 53]);
         let rows = sink.finish().unwrap().rows;
         let value = |name: &str| rows.iter().find(|(row, _)| row == name).map(|(_, value)| *value);
         assert_eq!((value("triggers"), value("files")), (Some(4), Some(2)));
@@ -336,7 +340,7 @@ mod tests {
         std::fs::write(&path, "mine").unwrap();
         let given = [("before", "1s"), ("after", "1s"), ("files", "2")];
         let mut few = freeze_sink(&path, &given);
-        feed(&mut *few, 0..60, &[10, 20, 30, 40]);
+        feed_seconds(&mut *few, 0..60, &[10, 20, 30, 40]);
         let rows = few.finish().unwrap().rows;
         assert!(rows.contains(&("triggers without a file".to_owned(), 2)), "{rows:?}");
         assert_eq!(std::fs::read(&path).unwrap(), b"mine");
@@ -350,7 +354,7 @@ mod tests {
         for second in 0..50 {
             let big = random.bytes(10_000);
             let class = if second == 20 { Class::YES } else { Class::NONE };
-            long.consume(&batch(&[block_at(second, class, &big)]), 0).unwrap();
+            long.consume(&batch_of(&[block_at(second, class, &big)]), 0).unwrap();
         }
         let rows = long.finish().unwrap().rows;
         assert!(
@@ -367,13 +371,15 @@ mod tests {
         let path = dir.path("x.pcap");
         let mut sink =
             freeze_sink(&path, &[("when", "ether[0] = 7"), ("before", "1s"), ("after", "0s")]);
-        feed(&mut *sink, 0..20, &[]);
+        feed_seconds(&mut *sink, 0..20, &[]);
         sink.finish().unwrap();
         assert_eq!(captured_seconds(&path), [6, 7]);
-        let given = arguments(&FREEZE, &[("into", &path), ("when", "tcp prt 5")]);
-        let failure = refused(open(&opening(&given, &[]))).to_string();
+        let given = checked_arguments(&FREEZE, &[("into", &path), ("when", "tcp prt 5")]);
+        let failure = expect_failure(open(&sink_opening(&given, &[]))).to_string();
         assert!(failure.contains("`tcp prt 5`: it is no filter"), "{failure}");
-        let given = arguments(&FREEZE, &[("into", &dir.path("no/such.pcap"))]);
-        assert!(refused(open(&opening(&given, &[]))).to_string().contains("its folder"));
+        let given = checked_arguments(&FREEZE, &[("into", &dir.path("no/such.pcap"))]);
+        assert!(
+            expect_failure(open(&sink_opening(&given, &[]))).to_string().contains("its folder")
+        );
     }
 }

@@ -1,4 +1,4 @@
-//! A parser for the headers of a block's frame, independent of the view.
+//! A parser for the headers of a block's frame, whatever the block's view.
 //!
 //! [`Headers`] supplies the header fields of a block as values for `json` and `files`, and as a
 //! phrase for `print`: `vlan 7 IP 10.0.0.1:1234 > 10.0.0.2:80 tcp [P.] seq 1 ack 7 win 512, payload
@@ -25,8 +25,8 @@ pub(crate) struct Headers<'a> {
 }
 
 impl<'a> Headers<'a> {
-    /// Parses the headers of the frame around a block; `None` for blocks without a frame.
-    pub(crate) fn of(block: &Block<'a>) -> Option<Self> {
+    /// Parses the headers of the frame that contains a block; `None` for blocks without a frame.
+    pub(crate) fn of_frame(block: &Block<'a>) -> Option<Self> {
         if !block.marks.is_frame() {
             return None;
         }
@@ -35,8 +35,8 @@ impl<'a> Headers<'a> {
         Some(Self { frame: block.frame, layers, flow })
     }
 
-    /// Parses the headers that precede bytes made from a frame, for example compressed headers
-    /// ([`Block::headers`]); `None` for other blocks.
+    /// Parses the headers in front of bytes that a filter derived from a frame, such as
+    /// decompressed headers ([`Block::headers`]); `None` for other blocks.
     pub(crate) fn of_derived_block(block: &Block<'a>) -> Option<Self> {
         let frame = block.headers();
         if block.marks.link != Marks::NO_LINK || frame.is_empty() {
@@ -48,7 +48,7 @@ impl<'a> Headers<'a> {
     }
 
     /// Returns the hardware addresses, sender first; `None` without an Ethernet header.
-    pub(crate) fn hardware(&self) -> Option<(Mac, Mac)> {
+    pub(crate) fn hardware_addresses(&self) -> Option<(Mac, Mac)> {
         if self.layers.link != LinkType::ETHERNET {
             return None;
         }
@@ -57,7 +57,7 @@ impl<'a> Headers<'a> {
     }
 
     /// Returns the id of the outermost VLAN.
-    pub(crate) fn vlan(&self) -> Option<u16> {
+    pub(crate) fn vlan_id(&self) -> Option<u16> {
         self.layers.tags.outer(self.frame).map(|tag| tag.id())
     }
 
@@ -89,7 +89,7 @@ impl<'a> Headers<'a> {
         if let (Network::Arp, Some(arp)) = (self.layers.network, Arp::parse(packet)) {
             return fmt::Display::fmt(arp, f);
         }
-        if let Some((source, target)) = self.hardware() {
+        if let Some((source, target)) = self.hardware_addresses() {
             write!(f, "{source} > {target} ")?;
         }
         match self.layers.network {
@@ -128,31 +128,35 @@ impl fmt::Display for Headers<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{bare, block, frame, hex};
+    use crate::testing::{bare_block, block_over, decode_hex, frame_block};
     use abi::Marks;
 
     const ETHERNET: &str = "020000000002 020000000001";
     const TCP: &str = "0800 4500002a000100004006000 00a0000010a000002
                        04d20050 00000001 00000007 5018 0200 0000 0000 6869";
 
-    fn phrase(digits: &str) -> String {
-        Headers::of(&frame(&hex(&format!("{ETHERNET}{digits}")))).unwrap().to_string()
+    fn headers_phrase(digits: &str) -> String {
+        Headers::of_frame(&frame_block(&decode_hex(&format!("{ETHERNET}{digits}"))))
+            .unwrap()
+            .to_string()
     }
 
     #[test]
     fn tcp_and_udp_phrases_contain_payload_length() {
         let tcp = "IP 10.0.0.1:1234 > 10.0.0.2:80 tcp [P.] seq 1 ack 7 win 512, payload 2";
-        assert_eq!(phrase(TCP), tcp);
-        assert_eq!(phrase(&format!("8100 0007 {TCP}")), format!("vlan 7 {tcp}"));
+        assert_eq!(headers_phrase(TCP), tcp);
+        assert_eq!(headers_phrase(&format!("8100 0007 {TCP}")), format!("vlan 7 {tcp}"));
         let udp = "86dd 60000000 000a 11 40 fe800000000000000000000000000001
                    20010db8000000000000000000000002 0035 0400 000a 0000 6869";
-        assert_eq!(phrase(udp), "IP6 [fe80::1]:53 > [2001:db8::2]:1024 udp, payload 2");
+        assert_eq!(headers_phrase(udp), "IP6 [fe80::1]:53 > [2001:db8::2]:1024 udp, payload 2");
     }
 
     #[test]
     fn other_protocols_are_named_or_numbered() {
         let ip = |protocol: &str, rest: &str| {
-            phrase(&format!("0800 4500001c 00010000 40{protocol}0000 0a000001 0a000002 {rest}"))
+            headers_phrase(&format!(
+                "0800 4500001c 00010000 40{protocol}0000 0a000001 0a000002 {rest}"
+            ))
         };
         let ends = "IP 10.0.0.1 > 10.0.0.2";
         assert_eq!(ip("01", "0800000000010001"), format!("{ends} icmp echo request"));
@@ -160,29 +164,31 @@ mod tests {
         assert_eq!(ip("01", "0d00000000000000"), format!("{ends} icmp type 13 code 0"));
         assert_eq!(ip("2f", "0000000000000000"), format!("{ends} gre"));
         assert_eq!(ip("fd", "0000000000000000"), format!("{ends} protocol 253"));
-        let later = phrase("0800 4500001c 00010002 40110000 0a000001 0a000002 0000000000000000");
+        let later =
+            headers_phrase("0800 4500001c 00010002 40110000 0a000001 0a000002 0000000000000000");
         assert_eq!(later, format!("{ends} udp fragment"));
     }
 
     #[test]
     fn non_ip_frames_are_described_by_link_layer() {
         let arp = "0806 0001 0800 06 04 0001 020000000001 0a000001 000000000000 0a000002";
-        assert_eq!(phrase(arp), "ARP who has 10.0.0.2, tell 10.0.0.1");
+        assert_eq!(headers_phrase(arp), "ARP who has 10.0.0.2, tell 10.0.0.1");
         let reply = arp.replacen("0001 02", "0002 02", 1);
-        assert_eq!(phrase(&reply), "ARP 10.0.0.1 is at 02:00:00:00:00:01");
+        assert_eq!(headers_phrase(&reply), "ARP 10.0.0.1 is at 02:00:00:00:00:01");
         let hardware = "02:00:00:00:00:01 > 02:00:00:00:00:02";
-        assert_eq!(phrase("88cc 0207"), format!("{hardware} ethertype 0x88cc"));
-        assert_eq!(phrase("0800 45"), format!("{hardware} IP, cut"));
-        assert!(Headers::of(&bare(b"a line")).is_none());
-        let strange = Headers::of(&block(Marks::frame(147, 3, 3), b"abc")).unwrap().to_string();
+        assert_eq!(headers_phrase("88cc 0207"), format!("{hardware} ethertype 0x88cc"));
+        assert_eq!(headers_phrase("0800 45"), format!("{hardware} IP, cut"));
+        assert!(Headers::of_frame(&bare_block(b"a line")).is_none());
+        let strange =
+            Headers::of_frame(&block_over(Marks::frame(147, 3, 3), b"abc")).unwrap().to_string();
         assert_eq!(strange, "147");
     }
 
     #[test]
     fn truncated_frames_do_not_panic() {
-        let whole = hex(&format!("{ETHERNET}{TCP}"));
+        let whole = decode_hex(&format!("{ETHERNET}{TCP}"));
         for length in 0..whole.len() {
-            let text = Headers::of(&frame(&whole[..length])).unwrap().to_string();
+            let text = Headers::of_frame(&frame_block(&whole[..length])).unwrap().to_string();
             assert!(text.contains("cut"), "{length}: {text}");
         }
     }

@@ -1,13 +1,13 @@
 //! `json`: writes one JSON object per block or described message, one per line, to standard output
 //! (NDJSON).
 //!
-//! The schema is [`JsonLine`] in version [`VERSION`]: unknown values are
-//! omitted; within a version, fields retain their names and types, and fields may be added.
+//! [`JsonLine`] is the schema in version [`VERSION`]. Unknown values are omitted. Within a version,
+//! fields keep their names and types, but new fields may be added.
 
 use super::class_names::Names;
 use super::headers::Headers;
 use super::message::{MessageCounts, MessageRecord};
-use super::object::{entry, write_line};
+use super::object::{add_member, write_line};
 use super::out::Out;
 use super::text_sink::{BlockFormatter, TextSink};
 use crate::clock::Rfc3339;
@@ -26,7 +26,7 @@ use wire::link::Network;
 /// Version of the schema.
 pub const VERSION: u32 = 1;
 
-/// The description of `json`.
+/// Description of `json`, the sink that writes one JSON object per block.
 pub const JSON: Description = Description {
     name: "json",
     summary: "print one JSON object per block or message on standard output",
@@ -79,12 +79,12 @@ impl Serialize for JsonLine<'_> {
         let mut map = serializer.serialize_map(None)?;
         map.serialize_entry("version", &VERSION)?;
         map.serialize_entry("time", &Rfc3339(time))?;
-        entry(&mut map, "origin", names.origin(context.origin))?;
+        add_member(&mut map, "origin", names.origin_name(context.origin))?;
         map.serialize_entry("form", form.name())?;
-        entry(&mut map, "class", names.class(class))?;
-        entry(&mut map, "class_name", names.class_name(class))?;
-        entry(&mut map, "session", session)?;
-        entry(&mut map, "direction", session.map(|_| direction_word(block)))?;
+        add_member(&mut map, "class", names.class_value(class))?;
+        add_member(&mut map, "class_name", names.class_name(class))?;
+        add_member(&mut map, "session", session)?;
+        add_member(&mut map, "direction", session.map(|_| direction_word(block)))?;
         match record {
             Some(record) => record.write_fields(&mut map)?,
             None => self.write_block(&mut map)?,
@@ -98,13 +98,13 @@ impl JsonLine<'_> {
     fn write_block<M: SerializeMap>(&self, map: &mut M) -> Result<(), M::Error> {
         let (json, block, flags) = (self.json, self.block, self.block.context.flags);
         let message = json.form == Form::Message;
-        entry(map, "first", message.then(|| flags.has(Flags::FIRST)))?;
-        entry(map, "last", message.then(|| flags.has(Flags::LAST)))?;
+        add_member(map, "first", message.then(|| flags.has(Flags::FIRST)))?;
+        add_member(map, "last", message.then(|| flags.has(Flags::LAST)))?;
         map.serialize_entry("length", &block.length())?;
         map.serialize_entry("wire_length", &block.marks.wire_length)?;
         map.serialize_entry("captured", &block.marks.captured)?;
-        entry(map, "hole", block.pointer.is_hole().then_some(true))?;
-        EndpointFields::of(Headers::of(block).as_ref()).write(map)?;
+        add_member(map, "hole", block.pointer.is_hole().then_some(true))?;
+        EndpointFields::from_headers(Headers::of_frame(block).as_ref()).write(map)?;
         match json.payload {
             PayloadEncoding::None => Ok(()),
             PayloadEncoding::Base64 => map.serialize_entry("payload", &Base64(block.bytes())),
@@ -115,7 +115,7 @@ impl JsonLine<'_> {
     }
 }
 
-/// Addresses, ports and protocols of a block, in the public schema that `json` and `files` share.
+/// Addresses, ports and protocols of a block, in the public schema of `json` and `files`.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct EndpointFields {
     vlan: Option<u16>,
@@ -129,8 +129,8 @@ pub(crate) struct EndpointFields {
 }
 
 impl EndpointFields {
-    /// Converts the headers of a frame; empty if `None`.
-    pub(crate) fn of(headers: Option<&Headers<'_>>) -> Self {
+    /// Converts the headers of a frame. All fields are empty if `headers` is `None`.
+    pub(crate) fn from_headers(headers: Option<&Headers<'_>>) -> Self {
         let Some(headers) = headers else { return Self::default() };
         let network = match headers.layers.network {
             Network::Ipv4 => Some("ipv4".into()),
@@ -146,7 +146,7 @@ impl EndpointFields {
         let flow = headers.flow;
         let ports = flow.and_then(|flow| flow.ports);
         Self {
-            vlan: headers.vlan(),
+            vlan: headers.vlan_id(),
             network,
             src: flow.map(|flow| flow.source),
             dst: flow.map(|flow| flow.target),
@@ -159,14 +159,14 @@ impl EndpointFields {
 
     /// Adds the known values to a JSON object.
     pub(crate) fn write<M: SerializeMap>(&self, map: &mut M) -> Result<(), M::Error> {
-        entry(map, "vlan", self.vlan)?;
-        entry(map, "network", self.network.as_deref())?;
-        entry(map, "src", self.src)?;
-        entry(map, "dst", self.dst)?;
-        entry(map, "proto", self.proto.as_deref())?;
-        entry(map, "src_port", self.src_port)?;
-        entry(map, "dst_port", self.dst_port)?;
-        entry(map, "malformed", self.malformed.then_some(true))
+        add_member(map, "vlan", self.vlan)?;
+        add_member(map, "network", self.network.as_deref())?;
+        add_member(map, "src", self.src)?;
+        add_member(map, "dst", self.dst)?;
+        add_member(map, "proto", self.proto.as_deref())?;
+        add_member(map, "src_port", self.src_port)?;
+        add_member(map, "dst_port", self.dst_port)?;
+        add_member(map, "malformed", self.malformed.then_some(true))
     }
 }
 
@@ -202,13 +202,13 @@ fn open(opening: &Opening<'_>) -> Result<Box<dyn Sink>, Failure> {
 
 impl BlockFormatter for Json {
     fn append(&mut self, block: &Block<'_>, out: &mut Out) -> Result<(), Failure> {
-        let record = MessageRecord::of(block);
+        let record = MessageRecord::of_block(block);
         let hidden = record.is_none() && self.payload == PayloadEncoding::None;
         if !(hidden && self.described.is_counted(block)) {
             self.lines += 1;
             write_line(out, &JsonLine { json: self, block, record })?;
         }
-        self.described.note(block);
+        self.described.count_block(block);
         Ok(())
     }
 
@@ -229,7 +229,7 @@ impl Json {
     }
 }
 
-/// Returns the direction of a block as a word.
+/// Returns the direction of a block as a word in the output.
 pub(crate) const fn direction_word(block: &Block<'_>) -> &'static str {
     match block.context.flags.direction() {
         Direction::Forward => "forward",
@@ -242,23 +242,27 @@ mod tests {
     use super::*;
     use crate::testing::CREATION;
     use crate::testing::{
-        TIME, TempDir, arguments, bare, batch, description, description_record, frame, hex, hole,
-        opening,
+        TEST_TIME, TempDir, bare_block, batch_of, checked_arguments, decode_hex, description_block,
+        description_record, frame_block, hole_block, sink_opening,
     };
     use abi::Class;
     use filter::{Classes, ValueRange};
     use serde_json::{Value, json};
     use wire::record::{Field, RecordKind};
 
-    fn lines(payload: &str, change: fn(&mut Opening<'_>), blocks: &[Block<'_>]) -> Vec<Value> {
-        let given = arguments(&JSON, &[("payload", payload)]);
+    fn output_lines(
+        payload: &str,
+        change: fn(&mut Opening<'_>),
+        blocks: &[Block<'_>],
+    ) -> Vec<Value> {
+        let given = checked_arguments(&JSON, &[("payload", payload)]);
         let origins = ["a".to_owned(), "say \"b\"\n".to_owned()];
-        let mut opening = opening(&given, &origins);
+        let mut opening = sink_opening(&given, &origins);
         change(&mut opening);
         let dir = TempDir::new();
         let out = Out::create(&dir.path("out"), CREATION).unwrap();
         let mut json = TextSink { formatter: Json::new(&opening), out };
-        json.consume(&batch(blocks), 0).unwrap();
+        json.consume(&batch_of(blocks), 0).unwrap();
         json.finish().unwrap();
         let text = std::fs::read_to_string(dir.path("out")).unwrap();
         text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
@@ -266,13 +270,15 @@ mod tests {
 
     #[test]
     fn frame_object_contains_header_fields() {
-        let bytes = hex("020000000002 020000000001 8100 0007 0800 4500001e 00010000 40110000
-                         0a000001 0a000002 04d20035 000a 0000 6869");
+        let bytes = decode_hex(
+            "020000000002 020000000001 8100 0007 0800 4500001e 00010000 40110000
+                         0a000001 0a000002 04d20035 000a 0000 6869",
+        );
         let classes = |o: &mut Opening<'_>| {
             let range = ValueRange { low: 0, high: 65_535 };
             o.classes = Classes::Number { what: "port", range, names: &[("dns", 53)] };
         };
-        let mut block = frame(&bytes).with_class(Class(53)).narrow(46, 2);
+        let mut block = frame_block(&bytes).with_class(Class(53)).narrow(46, 2);
         block.context.origin = 1;
         block.context.session = 4;
         block.context.flags = Flags::BACKWARD;
@@ -283,13 +289,13 @@ mod tests {
             "network": "ipv4", "src": "10.0.0.1", "dst": "10.0.0.2", "proto": "udp",
             "src_port": 1234, "dst_port": 53, "payload": "aGk=",
         });
-        assert_eq!(lines("base64", classes, &[block]), [expected]);
+        assert_eq!(output_lines("base64", classes, &[block]), [expected]);
     }
 
     #[test]
     fn described_message_is_one_object() {
         let request = description_record(RecordKind::HttpRequest, |writer| {
-            writer.number(Field::Time, TIME + 1);
+            writer.number(Field::Time, TEST_TIME + 1);
             writer.text(Field::Method, b"GET");
             writer.text(Field::Url, b"/\x1b");
         });
@@ -299,13 +305,13 @@ mod tests {
         };
         let request: &'static [u8] = request.leak();
         let blocks = [
-            flagged(description(request), Flags::FIRST.with(Flags::BACKWARD)),
-            flagged(bare(b"GET / HTTP/1.1"), Flags::FIRST.with(Flags::BACKWARD)),
-            flagged(hole(7), Flags::LAST),
-            flagged(bare(b"of another filter"), Flags::FIRST),
+            flagged(description_block(request), Flags::FIRST.with(Flags::BACKWARD)),
+            flagged(bare_block(b"GET / HTTP/1.1"), Flags::FIRST.with(Flags::BACKWARD)),
+            flagged(hole_block(7), Flags::LAST),
+            flagged(bare_block(b"of another filter"), Flags::FIRST),
         ];
         let form = |o: &mut Opening<'_>| o.form = Form::Message;
-        let found = lines("none", form, &blocks);
+        let found = output_lines("none", form, &blocks);
         let expected = json!({
             "version": 1, "time": "2009-02-13T23:31:30.123456790Z", "origin": "a",
             "form": "message", "kind": "http_request", "session": 3, "direction": "backward",
@@ -313,20 +319,20 @@ mod tests {
         });
         assert_eq!((found.len(), &found[0]), (2, &expected));
         assert_eq!(found[1]["length"], json!(17));
-        let found = lines("text", form, &blocks);
+        let found = output_lines("text", form, &blocks);
         assert_eq!((found.len(), &found[1]["payload"]), (4, &json!("GET / HTTP/1.1")));
         assert_eq!((&found[2]["hole"], &found[2]["length"]), (&json!(true), &json!(7)));
     }
 
     #[test]
     fn message_fragments_are_objects_with_lossy_text() {
-        let mut block = bare(b"\xff\"\\\x00\n\xe2\x82\xac").with_class(Class::NONE);
+        let mut block = bare_block(b"\xff\"\\\x00\n\xe2\x82\xac").with_class(Class::NONE);
         block.context.flags = Flags::LAST;
         let expected = json!({
             "version": 1, "time": "2009-02-13T23:31:30.123456789Z", "origin": "a",
             "form": "message", "first": false, "last": true,
             "length": 8, "wire_length": 8, "captured": 8, "payload": "\u{fffd}\"\\\u{0}\n\u{20ac}",
         });
-        assert_eq!(lines("text", |o| o.form = Form::Message, &[block]), [expected]);
+        assert_eq!(output_lines("text", |o| o.form = Form::Message, &[block]), [expected]);
     }
 }

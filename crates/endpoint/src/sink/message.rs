@@ -1,11 +1,11 @@
 //! The description record of a message (`wire::record`) as JSON and as text.
 //!
-//! A description block becomes fields for the objects of `json` and `files`, and one phrase for
-//! `print`: `10.0.0.1:1234 > 10.0.0.2:80 http GET http://host/path`. Records are untrusted: texts
-//! are printed without control characters, and malformed fields are omitted.
+//! The description becomes fields in the objects of `json` and `files`, and a phrase in the output
+//! of `print`: `10.0.0.1:1234 > 10.0.0.2:80 http GET http://host/path`. Records are untrusted:
+//! texts are printed without control characters, and malformed fields are omitted.
 
 use crate::clock::Rfc3339;
-use crate::sink::object::entry;
+use crate::sink::object::add_member;
 use abi::{Direction, Flags};
 use filter::{Amount, Block, Form, Report, Time};
 use serde::ser::{SerializeMap, SerializeSeq as _};
@@ -23,7 +23,7 @@ pub(crate) struct MessageRecord<'a>(Record<'a>);
 
 impl<'a> MessageRecord<'a> {
     /// Parses the record of a description block; `None` for other blocks and malformed records.
-    pub(crate) fn of(block: &Block<'a>) -> Option<Self> {
+    pub(crate) fn of_block(block: &Block<'a>) -> Option<Self> {
         if block.marks.is_description() { Self::read(block.frame) } else { None }
     }
 
@@ -47,19 +47,19 @@ impl<'a> MessageRecord<'a> {
         self.0.number(field)
     }
 
-    /// Returns the time of the message's first byte.
+    /// Returns the arrival time of the message's first byte.
     pub(crate) fn time(&self) -> Option<Time> {
         self.number(Field::Time)
     }
 
-    /// Returns the time of the end of the message, or of the last message of an exchange.
-    pub(crate) fn end(&self) -> Option<Time> {
+    /// Returns the time at which the message ended, or for an exchange, its last message.
+    pub(crate) fn end_time(&self) -> Option<Time> {
         self.number(Field::End)
     }
 
     /// Returns the value of an address field; `None` if absent or malformed.
     pub(crate) fn address(&self, field: Field) -> Option<IpAddr> {
-        self.text(field).and_then(address)
+        self.text(field).and_then(decode_address)
     }
 
     /// Returns the value of a port field; `None` if absent or out of range.
@@ -67,8 +67,8 @@ impl<'a> MessageRecord<'a> {
         self.number(field).and_then(|port| u16::try_from(port).ok())
     }
 
-    /// Returns sender and receiver of the message, exchanged if `backward`. The transport protocol
-    /// is 0, because the record does not contain it.
+    /// Returns the sender and the receiver of the message; `backward` exchanges them. The transport
+    /// protocol is 0, because the record does not contain it.
     pub(crate) fn flow(&self, backward: bool) -> Option<Flow> {
         let ports = self.port(Field::ClientPort).zip(self.port(Field::ServerPort));
         let flow = Flow {
@@ -81,12 +81,12 @@ impl<'a> MessageRecord<'a> {
     }
 
     /// Returns all fields with their raw values, in stored order.
-    pub(crate) fn all(&self) -> impl Iterator<Item = (Field, &'a [u8])> {
+    pub(crate) fn fields(&self) -> impl Iterator<Item = (Field, &'a [u8])> {
         self.0.fields()
     }
 
     /// Returns true if a flag field is set.
-    pub(crate) fn is(&self, field: Field) -> bool {
+    pub(crate) fn has_flag(&self, field: Field) -> bool {
         self.number(field).is_some_and(|value| value != 0)
     }
 
@@ -105,13 +105,13 @@ impl<'a> MessageRecord<'a> {
             match field.shape() {
                 FieldType::Text => map.serialize_entry(name, &String::from_utf8_lossy(value))?,
                 FieldType::List => map.serialize_entry(name, &FieldList { record, field })?,
-                FieldType::Number => entry(map, name, record::number(value))?,
-                FieldType::Flag => entry(map, name, record::number(value).map(|n| n != 0))?,
-                FieldType::Time => entry(map, name, record::number(value).map(Rfc3339))?,
-                FieldType::Address => entry(map, name, address(value))?,
+                FieldType::Number => add_member(map, name, record::number(value))?,
+                FieldType::Flag => add_member(map, name, record::number(value).map(|n| n != 0))?,
+                FieldType::Time => add_member(map, name, record::number(value).map(Rfc3339))?,
+                FieldType::Address => add_member(map, name, decode_address(value))?,
             }
         }
-        entry(map, "cut", record.is_truncated().then_some(true))
+        add_member(map, "cut", record.is_truncated().then_some(true))
     }
 
     /// Returns the requested URL, absolute if the host is known.
@@ -128,7 +128,7 @@ impl<'a> MessageRecord<'a> {
 }
 
 /// Decodes an IPv4 or IPv6 address from 4 or 16 bytes.
-fn address(bytes: &[u8]) -> Option<IpAddr> {
+fn decode_address(bytes: &[u8]) -> Option<IpAddr> {
     let four = <[u8; 4]>::try_from(bytes).map(|bytes| Ipv4Addr::from(bytes).into());
     four.or_else(|_| <[u8; 16]>::try_from(bytes).map(|bytes| Ipv6Addr::from(bytes).into())).ok()
 }
@@ -151,16 +151,16 @@ impl Serialize for FieldList<'_> {
     }
 }
 
-/// Untrusted bytes for a terminal or a log line: quotes, backslashes and non-printable bytes are
-/// escaped as `\x0A`, as in nginx.
+/// Untrusted bytes, escaped for a terminal or a log line. Quotes, backslashes and non-printable
+/// bytes become `\x0A` and the like, as in nginx.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct EscapedBytes<'a>(pub(crate) &'a [u8]);
 
 impl EscapedBytes<'_> {
-    /// Appends the escaped text to a line.
+    /// Appends the escaped text to `line`.
     pub(crate) fn add_to(self, line: &mut Vec<u8>) {
         let mut rest = self.0;
-        while let Some(at) = rest.iter().position(|byte| !is_plain(*byte)) {
+        while let Some(at) = rest.iter().position(|byte| !is_unescaped(*byte)) {
             let (plain, after) = rest.split_at(at);
             line.extend_from_slice(plain);
             let Some((byte, after)) = after.split_first() else { break };
@@ -180,20 +180,20 @@ impl fmt::Display for EscapedBytes<'_> {
     }
 }
 
-const fn is_plain(byte: u8) -> bool {
+const fn is_unescaped(byte: u8) -> bool {
     matches!(byte, b' '..=b'~') && byte != b'"' && byte != b'\\'
 }
 
-/// Counters of messages and their fragments.
+/// Counters for messages and their fragments.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MessageCounts {
-    /// True if the blocks of a message follow its description. In a stream, descriptions are not
-    /// followed by blocks.
+    /// True if the blocks of a message follow its description. In a stream, no blocks follow a
+    /// description.
     followed: bool,
     messages: u64,
     fragments: u64,
-    /// Session and direction of the last description, until its first fragment. That fragment may
-    /// be the first block of its stream and therefore have the first flag.
+    /// Session and direction of the last description, until the first fragment of its message
+    /// arrives. That fragment may be the first block of its stream and then has the first flag.
     open: Option<(u32, Direction)>,
 }
 
@@ -204,15 +204,15 @@ impl MessageCounts {
     }
 
     /// Returns true if the block is a fragment of a message that has already been counted. A filter
-    /// describes all of its messages or none; without descriptions, the first flag marks a new
-    /// message.
+    /// describes either all of its messages or none. Without descriptions, the first flag marks a
+    /// new message.
     pub(crate) fn is_counted(&self, block: &Block<'_>) -> bool {
         let begins = block.context.flags.has(Flags::FIRST) && self.open != Some(stream_of(block));
         self.followed && self.messages > 0 && !begins
     }
 
     /// Counts a block.
-    pub(crate) fn note(&mut self, block: &Block<'_>) {
+    pub(crate) fn count_block(&mut self, block: &Block<'_>) {
         if block.marks.is_description() {
             self.messages += 1;
             let alone = block.context.flags.has(Flags::LAST);
@@ -235,7 +235,7 @@ const fn stream_of(block: &Block<'_>) -> (u32, Direction) {
     (block.context.session, block.context.flags.direction())
 }
 
-/// A description formatted as a phrase.
+/// A description record, formatted as a phrase by its `Display` implementation.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Phrase<'a> {
     /// The description.
@@ -252,22 +252,22 @@ impl fmt::Display for Phrase<'_> {
         }
         match record.kind() {
             RecordKind::HttpRequest | RecordKind::HttpResponse | RecordKind::HttpExchange => {
-                http(f, record)?
+                write_http(f, record)?
             }
-            RecordKind::Dns => dns(f, record)?,
-            RecordKind::Tls => tls(f, record)?,
+            RecordKind::Dns => write_dns(f, record)?,
+            RecordKind::Tls => write_tls(f, record)?,
         }
         if let Some(missing) = record.number(Field::Missing).filter(|missing| *missing > 0) {
             write!(f, ", {missing} bytes missing")?;
         }
-        if record.is(Field::Incomplete) {
+        if record.has_flag(Field::Incomplete) {
             f.write_str(", incomplete")?;
         }
         Ok(())
     }
 }
 
-fn http(f: &mut fmt::Formatter<'_>, record: &MessageRecord<'_>) -> fmt::Result {
+fn write_http(f: &mut fmt::Formatter<'_>, record: &MessageRecord<'_>) -> fmt::Result {
     f.write_str("http")?;
     write_fields(f, " ", record, &[Field::Method])?;
     if let Some(url) = record.url() {
@@ -287,7 +287,7 @@ fn http(f: &mut fmt::Formatter<'_>, record: &MessageRecord<'_>) -> fmt::Result {
         }
     }
     if let (Some(time), Some(end), RecordKind::HttpExchange) =
-        (record.time(), record.end(), record.kind())
+        (record.time(), record.end_time(), record.kind())
     {
         let micros = end.saturating_sub(time) / 1000;
         write!(f, ", {}.{:03} ms", micros / 1000, micros % 1000)?;
@@ -295,19 +295,19 @@ fn http(f: &mut fmt::Formatter<'_>, record: &MessageRecord<'_>) -> fmt::Result {
     Ok(())
 }
 
-fn dns(f: &mut fmt::Formatter<'_>, record: &MessageRecord<'_>) -> fmt::Result {
-    f.write_str(if record.is(Field::Answer) { "dns answer" } else { "dns query" })?;
+fn write_dns(f: &mut fmt::Formatter<'_>, record: &MessageRecord<'_>) -> fmt::Result {
+    f.write_str(if record.has_flag(Field::Answer) { "dns answer" } else { "dns query" })?;
     write_fields(f, " ", record, &[Field::RcodeName, Field::Type, Field::Name])?;
     write_fields(f, ", ", record, &[Field::Data])
 }
 
-fn tls(f: &mut fmt::Formatter<'_>, record: &MessageRecord<'_>) -> fmt::Result {
+fn write_tls(f: &mut fmt::Formatter<'_>, record: &MessageRecord<'_>) -> fmt::Result {
     f.write_str("tls")?;
     write_fields(f, " ", record, &[Field::TlsVersion, Field::ServerName])?;
     write_fields(f, ", ", record, &[Field::Alpn, Field::Cipher, Field::Ja4])
 }
 
-/// Writes the escaped values of those `wanted` fields that the record contains, each preceded by
+/// Writes those of the `wanted` fields that the record contains, escaped, each preceded by
 /// `before`.
 fn write_fields(
     f: &mut fmt::Formatter<'_>,
@@ -328,13 +328,13 @@ fn write_fields(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{TIME, description_record};
+    use crate::testing::{TEST_TIME, description_record};
     use serde_json::{Value, json};
 
     fn exchange() -> Vec<u8> {
         description_record(RecordKind::HttpExchange, |writer| {
-            writer.number(Field::Time, TIME);
-            writer.number(Field::End, TIME + 12_345_678);
+            writer.number(Field::Time, TEST_TIME);
+            writer.number(Field::End, TEST_TIME + 12_345_678);
             writer.text(Field::Client, &[10, 0, 0, 1]);
             writer.number(Field::ClientPort, 1234);
             writer.text(Field::Server, &[10, 0, 0, 2]);
@@ -349,7 +349,7 @@ mod tests {
         })
     }
 
-    fn phrase(bytes: &[u8], direction: Direction) -> String {
+    fn message_phrase(bytes: &[u8], direction: Direction) -> String {
         Phrase { record: MessageRecord::read(bytes).unwrap(), direction }.to_string()
     }
 
@@ -357,7 +357,7 @@ mod tests {
     fn phrase_contains_no_control_characters() {
         let ends = "10.0.0.1:1234 > 10.0.0.2:80";
         assert_eq!(
-            phrase(&exchange(), Direction::Forward),
+            message_phrase(&exchange(), Direction::Forward),
             format!(
                 "{ends} http GET http://example.com/a\\x1B[2J\\x22\\xFF 200 OK, \
                  1024 bytes received, 12.345 ms"
@@ -374,7 +374,7 @@ mod tests {
             writer.number(Field::Incomplete, 1);
         });
         assert_eq!(
-            phrase(&response, Direction::Backward),
+            message_phrase(&response, Direction::Backward),
             "101:101:101:101:101:101:101:101 > :: http 404 Not\\x0AFound, text/html, \
              7 bytes stated, 3 bytes missing, incomplete"
         );
@@ -387,20 +387,20 @@ mod tests {
             writer.text(Field::Data, b"5.6.7.8");
         });
         let record = "dns answer NOERROR A example.com, 1.2.3.4, 5.6.7.8";
-        assert_eq!(phrase(&answer, Direction::Forward), record);
+        assert_eq!(message_phrase(&answer, Direction::Forward), record);
         let hello = description_record(RecordKind::Tls, |writer| {
             writer.text(Field::TlsVersion, b"1.3");
             writer.text(Field::ServerName, b"example.com");
             writer.text(Field::Alpn, b"h2");
         });
-        assert_eq!(phrase(&hello, Direction::Forward), "tls 1.3 example.com, h2");
+        assert_eq!(message_phrase(&hello, Direction::Forward), "tls 1.3 example.com, h2");
     }
 
     #[test]
     fn every_field_type_serializes() {
         let bytes = description_record(RecordKind::Dns, |writer| {
-            writer.number(Field::Time, TIME);
-            writer.number(Field::End, TIME);
+            writer.number(Field::Time, TEST_TIME);
+            writer.number(Field::End, TEST_TIME);
             writer.text(Field::Client, &[10, 0, 0, 1]);
             writer.text(Field::Server, b"no address");
             writer.text(Field::Class, b"IN");

@@ -1,8 +1,8 @@
 //! The sinks of the catalog.
 //!
-//! Each file has the same order: output, `Description`, state, `impl Sink`, tests. Data goes to
-//! standard output or files, never to standard error; reports go to the caller that started the
-//! path (CONTRACT 28).
+//! Every file has the same structure: its output, the `Description`, the state, the `impl Sink`,
+//! the tests. Data goes to standard output or files, never to standard error; reports go to the
+//! caller that started the path (CONTRACT 28).
 
 pub mod discard;
 pub mod drop;

@@ -11,13 +11,14 @@ use std::io;
 
 /// Appends an object as a line.
 pub(crate) fn write_line(out: &mut Out, object: &impl Serialize) -> Result<(), Failure> {
-    let written = object.serialize(&mut Serializer::with_formatter(out.text(), Safe));
-    out.text().push(b'\n');
+    let written =
+        object.serialize(&mut Serializer::with_formatter(out.buffer(), EscapingFormatter));
+    out.buffer().push(b'\n');
     written.map_err(|error| Failure::new("write", out.target(), error))
 }
 
-/// Adds a member unless the value is `None`.
-pub(crate) fn entry<M: SerializeMap>(
+/// Adds a member with this name and value; does nothing if the value is `None`.
+pub(crate) fn add_member<M: SerializeMap>(
     map: &mut M,
     name: &str,
     value: Option<impl Serialize>,
@@ -25,11 +26,11 @@ pub(crate) fn entry<M: SerializeMap>(
     value.map_or(Ok(()), |value| map.serialize_entry(name, &value))
 }
 
-/// A compact formatter that writes hidden characters as `\u` escapes.
+/// A compact JSON formatter that writes hidden characters as `\u` escapes.
 #[derive(Debug)]
-struct Safe;
+struct EscapingFormatter;
 
-impl Formatter for Safe {
+impl Formatter for EscapingFormatter {
     fn write_string_fragment<W: ?Sized + io::Write>(
         &mut self,
         to: &mut W,
@@ -49,7 +50,7 @@ mod tests {
         let text = "a\"\\\u{9b}31m\x1b\x7f\u{202e}é\n\u{e0041}";
         let object = serde_json::json!({ text: [text, 1, null] });
         let mut out = Vec::new();
-        object.serialize(&mut Serializer::with_formatter(&mut out, Safe)).unwrap();
+        object.serialize(&mut Serializer::with_formatter(&mut out, EscapingFormatter)).unwrap();
         let out = String::from_utf8(out).unwrap();
         assert!(!out.contains(abi::text::is_hidden), "{out:?}");
         assert_eq!(serde_json::from_str::<Value>(&out).unwrap(), object);

@@ -1,4 +1,4 @@
-//! Stand-ins for sinks that have run in the kernel; the ledger reads their counters.
+//! Stand-ins for sinks that have run in the kernel. The ledger reads the counters of the stand-ins.
 
 use super::counting::CountingSink;
 use super::drop::DROP;
@@ -6,10 +6,10 @@ use super::redirect::{REDIRECT, REFUSED};
 use crate::Sink;
 use filter::{Amount, Description, Report};
 
-/// Returns the sink of this description with the amount that it has consumed in the kernel, and its
-/// report. `refused` is the number of blocks that the kernel did not send.
+/// Returns a stand-in for the sink of this description: it reports the amount that the kernel has
+/// consumed. `refused` is the amount that the kernel did not send.
 #[must_use]
-pub fn offloaded(
+pub fn offloaded_sink(
     description: &Description,
     taken: Amount,
     refused: u64,
@@ -38,13 +38,13 @@ mod tests {
     #[test]
     fn offloaded_sinks_report_written_and_dropped_blocks() {
         let taken = Amount { blocks: 3, bytes: 5 };
-        let (sink, report) = offloaded(&DROP, taken, 0);
+        let (sink, report) = offloaded_sink(&DROP, taken, 0);
         assert_eq!(sink.drops_by_reason(), [(DropReason::ByRequest, taken)]);
         assert_eq!((sink.amount_written(), report.rows.len()), (Some(Amount::default()), 0));
-        let (sink, report) = offloaded(&DISCARD, taken, 0);
+        let (sink, report) = offloaded_sink(&DISCARD, taken, 0);
         assert_eq!((sink.amount_written(), sink.drops_by_reason().len()), (Some(taken), 0));
         assert_eq!(report.rows, [("blocks".to_owned(), 3), ("bytes".to_owned(), 5)]);
-        let (sink, report) = offloaded(&REDIRECT, taken, 2);
+        let (sink, report) = offloaded_sink(&REDIRECT, taken, 2);
         assert_eq!(sink.amount_written().map(|sent| sent.blocks), Some(1));
         assert_eq!(
             sink.drops_by_reason(),

@@ -1,17 +1,17 @@
 //! The output of a sink: a buffered file or standard output that tracks block boundaries.
 //!
 //! The output collects the bytes of blocks and writes them in pieces of 64 KB, or less on a flush.
-//! After a failure, [`Out::written`] is the exact number of blocks written completely, as the
-//! ledger needs it, and the file contains no part of another block. Old contents of a file stay
-//! until the first write: then a new file takes its name (`sys::replace`), or, when appending, a
-//! torn line of an earlier run is repaired ([`super::tail`]). A file created for a request is
-//! removed on rollback while it is empty. Regular files are locked while they are written, so that
-//! no request writes into a capture that another one reads.
+//! After a failure, [`Out::written`] returns the exact number of blocks written completely, which
+//! the ledger needs, and the file contains no partial block. The old contents of a file stay until
+//! the first write. Then a new file takes the name of the old one (`sys::replace`), or, when
+//! appending, an incomplete last line of an earlier run is repaired ([`super::tail`]). A file
+//! created for a request is removed on rollback while it is empty. Regular files are locked while
+//! they are written, so that no request overwrites a capture that another request reads.
 
 use crate::Failure;
-use crate::failure::failed;
+use crate::failure::io_failure;
 use crate::readers::FileCreation;
-use crate::sink::tail::{self, Lines};
+use crate::sink::tail::{self, LineFormat};
 use crate::sink::write_out::{write_all, write_messages};
 use filter::{Amount, Report};
 use std::fs::{File, TryLockError};
@@ -26,7 +26,7 @@ use sys::steps::{Resource, Steps};
 /// Size of the buffer in bytes at which it is written.
 const FLUSH_SIZE: usize = 64 * 1024;
 /// Maximum number of attempts to open a file that other requests keep replacing.
-const ATTEMPTS_MAX: u32 = 10;
+const OPEN_ATTEMPTS_MAX: u32 = 10;
 
 /// A buffered output file.
 #[derive(Debug)]
@@ -35,15 +35,16 @@ pub(crate) struct Out {
     target: String,
     /// True for standard output, where a broken pipe means that the reader needs no more output.
     standard: bool,
-    /// True for a terminal: output is flushed after every batch.
+    /// True if the output is a terminal, and therefore flushed after every batch.
     interactive: bool,
-    /// True for a socket with message boundaries, whose reader merges the output of several
-    /// processes. The first byte of each message is 1 if the message ends a block, and otherwise 0.
+    /// True if the output is a socket with message boundaries, whose reader merges the output of
+    /// several processes. The first byte of each message is 1 if the message ends a block, and
+    /// otherwise 0.
     messages: bool,
-    /// Action before the first write.
-    before: FirstWrite,
-    /// True if this output holds the file lock. The lock of a shell on standard output is not
-    /// released here.
+    /// Action to perform before the first write.
+    before: OldContents,
+    /// True if this output holds the file lock. If the shell has locked standard output, that lock
+    /// is not released here.
     locked: bool,
     /// True if several requests append to the file, each with a shared lock.
     shared: bool,
@@ -57,24 +58,24 @@ pub(crate) struct Out {
     remarks: Vec<String>,
 }
 
-/// Treatment of old contents at the first write.
+/// Treatment of the file's old contents at the first write.
 #[derive(Debug)]
-enum FirstWrite {
+enum OldContents {
     /// Old contents are left in place, or there are none.
     Nothing,
     /// A new file with this name replaces the old one.
     Replace(PathBuf),
-    /// Output follows the old contents, whose last line is first removed or terminated
+    /// Output follows the old contents. An incomplete last line is first removed or terminated
     /// ([`super::tail`]).
-    Mend(Lines),
+    Mend(LineFormat),
 }
 
 impl Out {
-    /// Opens standard output for lines. If it is a file opened for appending, the first line starts
-    /// on a line of its own.
+    /// Opens standard output for lines. If it is a file opened for appending, an incomplete last
+    /// line is repaired first.
     pub(crate) fn stdout_lines() -> Result<Self, Failure> {
         let mut out = Self::stdout()?;
-        out.before = FirstWrite::Mend(Lines::Text);
+        out.before = OldContents::Mend(LineFormat::Text);
         Ok(out)
     }
 
@@ -83,8 +84,10 @@ impl Out {
         let target = "standard output".to_owned();
         let stdout = io::stdout();
         let interactive = stdout.is_terminal();
-        let fd =
-            stdout.as_fd().try_clone_to_owned().map_err(|error| failed("open", &target, &error))?;
+        let fd = stdout
+            .as_fd()
+            .try_clone_to_owned()
+            .map_err(|error| io_failure("open", &target, &error))?;
         let mut out = Self::from_file(File::from(fd), target);
         (out.interactive, out.standard) = (interactive, true);
         out.messages = sys::descriptor::is_packet_socket(&stdout);
@@ -99,7 +102,7 @@ impl Out {
         }
         let mut out = Self::open(path, WriteMode::FromStart, making)?;
         if out.locked && out.length() > 0 {
-            out.before = FirstWrite::Replace(PathBuf::from(path));
+            out.before = OldContents::Replace(PathBuf::from(path));
         }
         Ok(out)
     }
@@ -107,21 +110,21 @@ impl Out {
     /// Opens or creates the file with this path for appending lines; `-` is standard output.
     pub(crate) fn append(
         path: &str,
-        lines: Lines,
+        lines: LineFormat,
         making: FileCreation<'_>,
     ) -> Result<Self, Failure> {
         if path == "-" {
             return Self::stdout_lines();
         }
         let mut out = Self::open(path, WriteMode::Append, making)?;
-        out.before = FirstWrite::Mend(lines);
+        out.before = OldContents::Mend(lines);
         Ok(out)
     }
 
     /// Wraps an open file to which several requests append lines.
-    pub(crate) fn shared(file: File, target: String, lines: Lines) -> Self {
+    pub(crate) fn append_shared(file: File, target: String, lines: LineFormat) -> Self {
         let mut out = Self::from_file(file, target);
-        (out.before, out.shared) = (FirstWrite::Mend(lines), true);
+        (out.before, out.shared) = (OldContents::Mend(lines), true);
         out
     }
 
@@ -130,10 +133,10 @@ impl Out {
         writes: WriteMode,
         (steps, readers): FileCreation<'_>,
     ) -> Result<Self, Failure> {
-        let mode = readers.mode_of(Path::new(path), 0o666);
-        let cannot = |error: io::Error| failed("open", path, &error);
+        let mode = readers.mode_at(Path::new(path), 0o666);
+        let cannot = |error: io::Error| io_failure("open", path, &error);
         steps.announce(Resource::File, path).map_err(|error| cannot(error.into()))?;
-        for _ in 0..ATTEMPTS_MAX {
+        for _ in 0..OPEN_ATTEMPTS_MAX {
             let Target { file, created: made } =
                 open::open_target(Path::new(path), writes, mode).map_err(cannot)?;
             if made {
@@ -145,7 +148,7 @@ impl Out {
                 return Err(Failure::new("write", path, why).hint("choose another file name"));
             }
             // Another request may have replaced the file between open and lock.
-            if !regular || names_file(path, &file) {
+            if !regular || is_path_of(path, &file) {
                 let mut out = Self::from_file(file, path.to_owned());
                 out.locked = regular;
                 return Ok(out);
@@ -161,7 +164,7 @@ impl Out {
             standard: false,
             interactive: false,
             messages: false,
-            before: FirstWrite::Nothing,
+            before: OldContents::Nothing,
             locked: false,
             shared: false,
             buffer: Vec::new(),
@@ -177,8 +180,8 @@ impl Out {
     }
 
     /// Returns true if old contents are present and the first write will replace them.
-    pub(crate) const fn keeps_old(&self) -> bool {
-        matches!(self.before, FirstWrite::Replace(_))
+    pub(crate) const fn will_replace_old(&self) -> bool {
+        matches!(self.before, OldContents::Replace(_))
     }
 
     /// Returns the notes for the final report.
@@ -186,11 +189,12 @@ impl Out {
         &self.remarks
     }
 
-    /// Returns a report with these rows, and the number of items written, named by `unit`.
+    /// Returns a report with these rows and the number of items written. `unit` is the name of an
+    /// item.
     pub(crate) fn report(&self, rows: Report, count: u64, unit: &str) -> Report {
         let mut report = rows.put(count, unit, format!("written to {}", self.target));
         report.remarks.extend(self.remarks.iter().cloned());
-        if self.keeps_old() {
+        if self.will_replace_old() {
             report
                 .remarks
                 .push(format!("{} stays as it was: nothing came to replace it", self.target));
@@ -209,7 +213,7 @@ impl Out {
     }
 
     /// Returns the buffer for appending.
-    pub(crate) fn text(&mut self) -> &mut Vec<u8> {
+    pub(crate) fn buffer(&mut self) -> &mut Vec<u8> {
         &mut self.buffer
     }
 
@@ -255,30 +259,35 @@ impl Out {
         self.written
     }
 
-    /// Performs the action before the first write. Returns the number of buffered bytes that the
-    /// action has written: all or none.
+    /// Performs the action required before the first write. Returns the number of buffered bytes
+    /// that the action has written, which is all or none.
     fn prepare_first_write(&mut self) -> io::Result<usize> {
         if self.buffer.is_empty() {
             return Ok(0);
         }
         match &self.before {
-            FirstWrite::Nothing => return Ok(0),
-            FirstWrite::Mend(lines) if self.standard => {
+            OldContents::Nothing => return Ok(0),
+            OldContents::Mend(lines) if self.standard => {
                 // Standard output opened for appending by the shell (`>>`).
-                if is_appended(&self.file) {
-                    self.remarks.extend(tail::mend(&mut self.file, &self.target, *lines)?);
+                if is_open_for_appending(&self.file) {
+                    self.remarks.extend(tail::repair_last_line(
+                        &mut self.file,
+                        &self.target,
+                        *lines,
+                    )?);
                 }
             }
-            FirstWrite::Mend(lines) => {
+            OldContents::Mend(lines) => {
                 let lines = *lines;
-                let remark =
-                    self.with_exclusive_end(|out| tail::mend(&mut out.file, &out.target, lines))?;
+                let remark = self.with_exclusive_end(|out| {
+                    tail::repair_last_line(&mut out.file, &out.target, lines)
+                })?;
                 self.remarks.extend(remark.flatten());
             }
-            FirstWrite::Replace(path) => {
+            OldContents::Replace(path) => {
                 if let Some(file) = replace_contents(path, &self.file, &self.buffer)? {
                     let old = std::mem::replace(&mut self.file, file);
-                    self.before = FirstWrite::Nothing;
+                    self.before = OldContents::Nothing;
                     // Explicitly, see `Drop`.
                     let _ = old.unlock();
                     return Ok(self.buffer.len());
@@ -286,12 +295,12 @@ impl Out {
                 self.file.set_len(0)?;
             }
         }
-        self.before = FirstWrite::Nothing;
+        self.before = OldContents::Nothing;
         Ok(0)
     }
 
-    /// Runs `change` on the end of the file unless another request may be writing there; returns
-    /// `None` if it was not run. A file opened by the shell is never changed.
+    /// Runs `change` on the end of the file. Returns `None` without running it if another request
+    /// may be writing there. A file that the shell opened is never changed.
     fn with_exclusive_end<T>(
         &mut self,
         change: impl FnOnce(&mut Self) -> io::Result<T>,
@@ -307,13 +316,13 @@ impl Out {
 
     fn failure(&self, error: &io::Error) -> Failure {
         let quiet = self.standard && error.kind() == ErrorKind::BrokenPipe;
-        Failure { quiet, ..failed("write", &self.target, error) }
+        Failure { quiet, ..io_failure("write", &self.target, error) }
     }
 }
 
 impl Drop for Out {
-    /// Unlocks explicitly: a child process between fork and exec still has a copy of the
-    /// descriptor, which would hold the lock.
+    /// Unlocks the file explicitly, because a child process between fork and exec still has a copy
+    /// of the descriptor, which would hold the lock.
     fn drop(&mut self) {
         if self.locked || self.shared {
             let _ = self.file.unlock();
@@ -321,8 +330,8 @@ impl Drop for Out {
     }
 }
 
-/// Writes `bytes` to a new file, which then takes the name of the old one. Returns the locked new
-/// file, or `None` if the old one has to be overwritten in place.
+/// Writes `bytes` to a new file, which then takes the name of the old file. Returns the new file,
+/// locked, or `None` if the old file has to be overwritten in place.
 fn replace_contents(path: &Path, old: &File, bytes: &[u8]) -> io::Result<Option<File>> {
     let Some(mut new) = Replacement::create(path, old)? else { return Ok(None) };
     // Cannot fail: no other process has opened the new file.
@@ -336,12 +345,12 @@ fn replace_contents(path: &Path, old: &File, bytes: &[u8]) -> io::Result<Option<
 }
 
 /// Returns true if the file is open for appending.
-fn is_appended(file: &File) -> bool {
+fn is_open_for_appending(file: &File) -> bool {
     rustix::fs::fcntl_getfl(file).is_ok_and(|flags| flags.contains(rustix::fs::OFlags::APPEND))
 }
 
 /// Returns true if the path currently names this file.
-fn names_file(path: &str, file: &File) -> bool {
+fn is_path_of(path: &str, file: &File) -> bool {
     let there = std::fs::metadata(path);
     let here = file.metadata();
     let same = |(there, here): (std::fs::Metadata, std::fs::Metadata)| {
@@ -350,8 +359,8 @@ fn names_file(path: &str, file: &File) -> bool {
     there.ok().zip(here.ok()).is_some_and(same)
 }
 
-/// Registers the removal of a newly created file on rollback. The file is kept if it has been
-/// written to or replaced by then.
+/// Registers the removal of a newly created file on rollback. The file stays if it has been written
+/// to or replaced by then.
 pub(crate) fn remove_on_rollback(file: &File, path: PathBuf, steps: &Steps) -> io::Result<()> {
     let made = file.metadata()?;
     let path = std::path::absolute(path)?;
@@ -383,7 +392,7 @@ mod tests {
     }
 
     fn append_block(out: &mut Out, text: &[u8]) -> Result<(), Failure> {
-        out.text().extend_from_slice(text);
+        out.buffer().extend_from_slice(text);
         out.end_block(1)
     }
 
@@ -420,7 +429,7 @@ mod tests {
         let dir = TempDir::new();
         let path = dir.path("log");
         for text in [b"one\n", b"two\n"] {
-            let mut out = Out::append(&path, Lines::Text, CREATION).unwrap();
+            let mut out = Out::append(&path, LineFormat::Text, CREATION).unwrap();
             let busy = Out::create(&path, CREATION).unwrap_err().to_string();
             assert!(busy.contains("running request"), "{busy}");
             append_block(&mut out, text).unwrap();

@@ -26,7 +26,7 @@ use abi::text::Visible;
 use filter::{Block, Description, Form, Parameter, Report, Time, Type};
 use std::io::Write;
 
-/// The description of `print`.
+/// Description of `print`, the sink that writes a line of text per block.
 pub const PRINT: Description = Description {
     name: "print",
     summary: "print one line per block on standard output",
@@ -65,7 +65,7 @@ struct Print {
     form: Form,
     payload: DumpFormat,
     described: MessageCounts,
-    /// Number of lines printed; fragments of described messages have none.
+    /// Number of lines printed. A fragment of a described message has no line of its own.
     printed: u64,
 }
 
@@ -81,12 +81,12 @@ fn open(opening: &Opening<'_>) -> Result<Box<dyn Sink>, Failure> {
 
 impl BlockFormatter for Print {
     fn append(&mut self, block: &Block<'_>, out: &mut Out) -> Result<(), Failure> {
-        match MessageRecord::of(block) {
-            Some(record) => self.append_message(block, record, out.text()),
+        match MessageRecord::of_block(block) {
+            Some(record) => self.append_message(block, record, out.buffer()),
             None if self.payload == DumpFormat::None && self.described.is_counted(block) => {}
-            None => self.append_line(block, out.text()),
+            None => self.append_line(block, out.buffer()),
         }
-        self.described.note(block);
+        self.described.count_block(block);
         Ok(())
     }
 
@@ -116,14 +116,14 @@ impl Print {
     fn begin_line(&mut self, block: &Block<'_>, time: Time, to: &mut Vec<u8>) {
         self.printed += 1;
         add!(to, "{} ", TimeOfDay(time));
-        if let Some(origin) = self.names.origin(block.context.origin) {
+        if let Some(origin) = self.names.origin_name(block.context.origin) {
             add!(to, "[{}] ", Visible(origin));
         }
     }
 
     fn append_line(&mut self, block: &Block<'_>, to: &mut Vec<u8>) {
         self.begin_line(block, block.context.time, to);
-        match Headers::of(block) {
+        match Headers::of_frame(block) {
             Some(headers) => add!(to, "{headers}"),
             None if block.pointer.is_hole() && block.length() == 0 => {
                 add!(to, "{}, end", self.form.name());
@@ -145,8 +145,8 @@ impl Print {
 
     fn end_line(&self, block: &Block<'_>, to: &mut Vec<u8>) {
         let class = block.pointer.class;
-        if self.names.class_matters(class) {
-            describe_class(to, &self.names, class);
+        if self.names.is_class_printed(class) {
+            append_class(to, &self.names, class);
         }
         if block.context.session != 0 {
             add!(to, ", session {}", block.context.session);
@@ -155,8 +155,8 @@ impl Print {
     }
 }
 
-fn describe_class(to: &mut Vec<u8>, names: &Names, class: Class) {
-    match (names.class_name(class), names.class(class)) {
+fn append_class(to: &mut Vec<u8>, names: &Names, class: Class) {
+    match (names.class_name(class), names.class_value(class)) {
         (Some(name), _) => add!(to, ", class {}", Visible(name)),
         (None, Some(value)) => add!(to, ", class {value}"),
         (None, None) => to.extend_from_slice(b", no class"),
@@ -207,7 +207,8 @@ mod tests {
     use crate::Origins;
     use crate::testing::CREATION;
     use crate::testing::{
-        TempDir, arguments, bare, batch, description, description_record, frame, hex, hole, opening,
+        TempDir, bare_block, batch_of, checked_arguments, decode_hex, description_block,
+        description_record, frame_block, hole_block, sink_opening,
     };
     use abi::Flags;
     use filter::{Classes, ValueRange};
@@ -216,11 +217,11 @@ mod tests {
     const FRAME: &str = "020000000002 020000000001 0800 4500002a 00010000 40060000
         0a000001 0a000002 04d20050 00000001 00000007 50180200 00000000 6869";
 
-    /// Returns the output for these blocks.
-    fn printed(payload: &str, change: fn(&mut Opening<'_>), blocks: &[Block<'_>]) -> String {
-        let given = arguments(&PRINT, &[("payload", payload)]);
+    /// Returns the lines printed for these blocks.
+    fn printed_lines(payload: &str, change: fn(&mut Opening<'_>), blocks: &[Block<'_>]) -> String {
+        let given = checked_arguments(&PRINT, &[("payload", payload)]);
         let origins = ["one.pcap".to_owned(), "tw\x1b[2J".to_owned()];
-        let mut opening = opening(&given, &origins[..1]);
+        let mut opening = sink_opening(&given, &origins[..1]);
         change(&mut opening);
         let several = Opening {
             origins: Origins::new(&origins),
@@ -236,7 +237,7 @@ mod tests {
             _ => DumpFormat::None,
         };
         let mut print = TextSink { formatter: Print::new(names, opening.form, payload), out };
-        print.consume(&batch(blocks), 0).unwrap();
+        print.consume(&batch_of(blocks), 0).unwrap();
         let count = blocks.len() as u64;
         assert_eq!(print.finish().unwrap().rows[0], ("blocks".to_owned(), count));
         assert_eq!(print.amount_written().unwrap().blocks, count);
@@ -245,13 +246,13 @@ mod tests {
 
     #[test]
     fn frames_and_records_print_as_lines() {
-        let bytes = hex(FRAME);
+        let bytes = decode_hex(FRAME);
         let line = "23:31:30.123456 IP 10.0.0.1:1234 > 10.0.0.2:80 tcp [P.] seq 1 ack 7 win 512, \
                     payload 2, length 56\n";
-        assert_eq!(printed("none", |_| {}, &[frame(&bytes)]), line);
-        let view = frame(&bytes).narrow(54, 2);
-        assert_eq!(printed("none", |_| {}, &[view]), line.replace("length 56", "length 2"));
-        let record = printed("none", |o| o.form = Form::Record, &[bare(b"a line")]);
+        assert_eq!(printed_lines("none", |_| {}, &[frame_block(&bytes)]), line);
+        let view = frame_block(&bytes).narrow(54, 2);
+        assert_eq!(printed_lines("none", |_| {}, &[view]), line.replace("length 56", "length 2"));
+        let record = printed_lines("none", |o| o.form = Form::Record, &[bare_block(b"a line")]);
         assert_eq!(record, "23:31:30.123456 record, length 6\n");
     }
 
@@ -263,14 +264,14 @@ mod tests {
             o.form = Form::Bytes;
             o.origin = 1;
         };
-        let mut first = bare(b"x").with_class(Class(80));
+        let mut first = bare_block(b"x").with_class(Class(80));
         first.context.session = 7;
         first.context.origin = 1;
-        let mut second = bare(b"yz").with_class(Class(81));
+        let mut second = bare_block(b"yz").with_class(Class(81));
         second.marks.wire_length = 9;
-        let third = bare(b"").with_class(Class::NONE);
+        let third = bare_block(b"").with_class(Class::NONE);
         assert_eq!(
-            printed("none", number, &[first, second, third]),
+            printed_lines("none", number, &[first, second, third]),
             "23:31:30.123456 [tw·[2J] bytes, length 1, class http, session 7\n\
              23:31:30.123456 [one.pcap] bytes, length 2, captured 2 of 9, class 81\n\
              23:31:30.123456 [one.pcap] bytes, length 0, no class\n"
@@ -285,17 +286,17 @@ mod tests {
             writer.number(Field::Status, 200);
             writer.text(Field::StatusText, b"\x1b]0;owned\x07");
         });
-        let mut first = description(&response).with_class(Class(200));
+        let mut first = description_block(&response).with_class(Class(200));
         first.context.session = 5;
         first.context.flags = Flags::FIRST.with(Flags::BACKWARD);
-        let blocks = [first, bare(b"HTTP/1.1 200 OK"), hole(3)];
-        let given = arguments(&PRINT, &[]);
+        let blocks = [first, bare_block(b"HTTP/1.1 200 OK"), hole_block(3)];
+        let given = checked_arguments(&PRINT, &[]);
         let dir = TempDir::new();
         let print = |payload, name: &str| {
-            let names = Names::new(&opening(&given, &[]));
+            let names = Names::new(&sink_opening(&given, &[]));
             let out = Out::create(&dir.path(name), CREATION).unwrap();
             let mut print = TextSink { formatter: Print::new(names, Form::Message, payload), out };
-            print.consume(&batch(&blocks), 0).unwrap();
+            print.consume(&batch_of(&blocks), 0).unwrap();
             let rows = print.finish().unwrap().rows;
             (std::fs::read_to_string(dir.path(name)).unwrap(), rows)
         };
@@ -308,8 +309,8 @@ mod tests {
         let rest = "23:31:30.123456 message, length 15\n\tHTTP/1.1 200 OK\n\
                     23:31:30.123456 message, missing, length 3\n";
         assert_eq!(print(DumpFormat::Text, "text").0, format!("{line}{rest}"));
-        let stream = [first, bare(b"HTTP/1.1 200 OK"), hole(0)];
-        let stream = printed("none", |o| o.form = Form::Stream, &stream);
+        let stream = [first, bare_block(b"HTTP/1.1 200 OK"), hole_block(0)];
+        let stream = printed_lines("none", |o| o.form = Form::Stream, &stream);
         assert_eq!(stream.lines().count(), 3, "a stream goes on beside what describes it");
         assert!(stream.ends_with("stream, end, length 0\n"), "{stream}");
     }
@@ -317,10 +318,14 @@ mod tests {
     #[test]
     fn payload_prints_as_dump_or_text() {
         let forged = b"GET / \x1b[2J\r\n23:31:30 IP forged\n";
-        let text = printed("text", |o| o.form = Form::Stream, &[bare(forged)]);
+        let text = printed_lines("text", |o| o.form = Form::Stream, &[bare_block(forged)]);
         let lines = "\tGET / .[2J\n\t23:31:30 IP forged\n";
         assert_eq!(text, format!("23:31:30.123456 stream, length 31\n{lines}"));
-        let dump = printed("hex", |o| o.form = Form::Stream, &[bare(b"0123456789abcdef\x00z!")]);
+        let dump = printed_lines(
+            "hex",
+            |o| o.form = Form::Stream,
+            &[bare_block(b"0123456789abcdef\x00z!")],
+        );
         let expected = "23:31:30.123456 stream, length 19\n\
             \t0x0000:  3031 3233 3435 3637 3839 6162 6364 6566  0123456789abcdef\n\
             \t0x0010:  007a 21                                  .z!\n";

@@ -1,12 +1,12 @@
 //! `redirect`: forwards frames through another interface, in the kernel if possible. [SL §5.5,
 //! §6.1; CONTRACT 2, 25]
 //!
-//! Each unmodified frame is sent once through the interface of the request. The kernel program at
-//! the source sends it or, if the request runs in a thread, this process sends it as `tx` does.
-//! After an observing source this is a copy, and the host receives the frame too; after `take` it
-//! is the frame itself.
+//! Each frame is sent once, unmodified, through the interface named in the request. The kernel
+//! program at the source sends it or, if the request runs in a thread, this process sends it like
+//! `tx`. If the source only observes frames, a copy is sent and the host receives the frame too;
+//! after `take`, the frame itself is sent.
 //!
-//! Deviation: the papers have a single `tx`, since their kernel space calls the driver. Here a
+//! Deviation: the papers have a single `tx`, since their kernel space calls the driver. In Linux, a
 //! kernel program can neither wait nor queue, so forwarding without flow control has a name of its
 //! own.
 
@@ -16,7 +16,7 @@ use filter::{
     Arguments, Description, EndpointFacts, Form, Forms, Outlet, Parameter, ReadDepth, Right, Type,
 };
 
-/// The description of `redirect`.
+/// Description of `redirect`, the sink that forwards frames through another interface.
 pub const REDIRECT: Description = Description {
     name: "redirect",
     summary: "send the frames out by another interface, in the kernel if it can be",
@@ -49,12 +49,12 @@ Needs CAP_NET_RAW, wherever it runs; `streamline doctor` tells what is missing."
 
 /// The catalog entry of `redirect`.
 pub const ENTRY: SinkEntry = SinkEntry::new(&REDIRECT, open)
-    .with(EndpointFacts { outlet: Some(outlet), ..EndpointFacts::NONE });
+    .with(EndpointFacts { outlet: Some(outlet_of), ..EndpointFacts::NONE });
 
-/// Reason for frames that were not sent, as printed by the ledger.
+/// Drop reason of frames that were not sent, as printed in the ledger.
 pub(super) const REFUSED: &str = "refused by the kernel";
 
-fn outlet(arguments: &Arguments) -> Outlet {
+fn outlet_of(arguments: &Arguments) -> Outlet {
     Outlet {
         interface: arguments.text("interface").unwrap_or_default().to_owned(),
         netns: arguments.text("netns").map(str::to_owned),

@@ -1,10 +1,10 @@
-//! Repair of the last line of a file that an earlier run has left incomplete after a kill or a full
-//! disk.
+//! Repair of the last line of a file, which an earlier run may have left incomplete after a kill or
+//! a full disk.
 //!
 //! Before a file is appended to, its end is changed so that it ends with a line terminator. An
-//! incomplete JSON object is removed, since readers expect an object in each line. Other text gets
-//! a line terminator, since even part of it may be useful, and so does a JSON object that lacks
-//! only the terminator. (docs/book/decisions/0049-replaced-files.md)
+//! incomplete JSON object is removed, because readers expect an object in each line. Other text
+//! gets a line terminator, because even an incomplete line may be useful. A JSON object that lacks
+//! only the terminator gets one too. (docs/book/decisions/0049-replaced-files.md)
 
 use std::fs::File;
 use std::io::{self, Write as _};
@@ -13,19 +13,24 @@ use std::os::unix::fs::FileExt as _;
 
 /// The format of a file's lines.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Lines {
+pub(crate) enum LineFormat {
     /// Arbitrary text.
     Text,
     /// One JSON object per line.
     Json,
 }
 
-/// Maximum length of an incomplete line that is removed, in bytes; longer lines are terminated.
+/// Maximum length, in bytes, of an incomplete line that is removed. A longer line is terminated
+/// instead.
 const LINE_MAX: u64 = 1 << 20;
 
-/// Makes a regular file end with a line terminator. Returns a sentence about the change if there
-/// was one. A file that this process cannot read is left unchanged.
-pub(crate) fn mend(file: &mut File, target: &str, lines: Lines) -> io::Result<Option<String>> {
+/// Makes a regular file end with a line terminator. Returns a message that describes the change, or
+/// `None` if there was none. A file that this process cannot read is left unchanged.
+pub(crate) fn repair_last_line(
+    file: &mut File,
+    target: &str,
+    lines: LineFormat,
+) -> io::Result<Option<String>> {
     let about = file.metadata()?;
     if !about.is_file() || about.len() == 0 {
         return Ok(None);
@@ -38,7 +43,7 @@ pub(crate) fn mend(file: &mut File, target: &str, lines: Lines) -> io::Result<Op
     let torn = about.len() - begin;
     let begun = line.is_some();
     let is_whole = || line.is_some_and(|line| serde_json::from_slice::<Object>(&line).is_ok());
-    if lines == Lines::Text || !begun || is_whole() {
+    if lines == LineFormat::Text || !begun || is_whole() {
         file.write_all(b"\n")?;
         return Ok(Some(format!(
             "{target} ended in the middle of a line of {torn} bytes, as a killed run leaves it: \
@@ -52,7 +57,7 @@ pub(crate) fn mend(file: &mut File, target: &str, lines: Lines) -> io::Result<Op
     )))
 }
 
-/// Any JSON object.
+/// A JSON object with any members.
 type Object = serde_json::Map<String, serde_json::Value>;
 
 /// Returns the start offset of an unterminated last line and its bytes, or no bytes if it is longer
@@ -80,8 +85,8 @@ fn last_line(file: &File, length: u64) -> io::Result<Option<(u64, Option<Vec<u8>
     Ok(Some((first, (first == 0).then_some(line))))
 }
 
-/// Returns the total length of the blocks that are complete after `done` written bytes: the largest
-/// of the ascending end offsets `ends` that is at most `done`, or 0.
+/// Returns the total length of the blocks that are complete after `done` bytes have been written.
+/// `ends` holds the end offsets of the blocks, ascending.
 pub(crate) fn complete_length(
     done: usize,
     mut ends: impl DoubleEndedIterator<Item = usize>,
@@ -89,8 +94,8 @@ pub(crate) fn complete_length(
     ends.rfind(|end| *end <= done).unwrap_or(0)
 }
 
-/// Removes the last `part` bytes of a regular file, the beginning of a block whose write failed.
-/// Does nothing to other files.
+/// Removes the last `part` bytes of a regular file. They are the beginning of a block that could
+/// not be written completely. Does nothing to other files.
 pub(crate) fn truncate_tail(file: &File, part: usize) -> io::Result<()> {
     let about = file.metadata()?;
     if part > 0 && about.is_file() {
@@ -108,32 +113,32 @@ mod tests {
     use std::fs;
     use sys::open::OpenRegular;
 
-    /// Returns the repaired contents, and whether a change was reported.
-    fn mend_contents(before: &[u8], lines: Lines) -> (Vec<u8>, bool) {
+    /// Returns the repaired contents, and true if a change was reported.
+    fn repaired_contents(before: &[u8], lines: LineFormat) -> (Vec<u8>, bool) {
         let dir = TempDir::new();
         let path = dir.path("file");
         fs::write(&path, before).unwrap();
         let mut file = OpenRegular::append().open(&path).unwrap();
-        let reported = mend(&mut file, &path, lines).unwrap();
-        let again = mend(&mut file, &path, lines).unwrap();
+        let reported = repair_last_line(&mut file, &path, lines).unwrap();
+        let again = repair_last_line(&mut file, &path, lines).unwrap();
         assert_eq!(again, None, "it is whole then");
         (fs::read(&path).unwrap(), reported.is_some())
     }
 
     #[test]
     fn torn_json_is_removed_and_torn_text_terminated() {
-        let cases: [(&[u8], Lines, &[u8], bool); 8] = [
-            (b"", Lines::Json, b"", false),
-            (b"{\"a\":1}\n", Lines::Json, b"{\"a\":1}\n", false),
-            (b"{\"a\":1}\n{\"b\":", Lines::Json, b"{\"a\":1}\n", true),
-            (b"{\"b\":", Lines::Json, b"", true),
-            (b"{\"a\":1}\n{\"b\":2}", Lines::Json, b"{\"a\":1}\n{\"b\":2}\n", true),
-            (b"1.2.3.4 - -", Lines::Text, b"1.2.3.4 - -\n", true),
-            (b"one\ntw", Lines::Text, b"one\ntw\n", true),
-            (b"one\n", Lines::Text, b"one\n", false),
+        let cases: [(&[u8], LineFormat, &[u8], bool); 8] = [
+            (b"", LineFormat::Json, b"", false),
+            (b"{\"a\":1}\n", LineFormat::Json, b"{\"a\":1}\n", false),
+            (b"{\"a\":1}\n{\"b\":", LineFormat::Json, b"{\"a\":1}\n", true),
+            (b"{\"b\":", LineFormat::Json, b"", true),
+            (b"{\"a\":1}\n{\"b\":2}", LineFormat::Json, b"{\"a\":1}\n{\"b\":2}\n", true),
+            (b"1.2.3.4 - -", LineFormat::Text, b"1.2.3.4 - -\n", true),
+            (b"one\ntw", LineFormat::Text, b"one\ntw\n", true),
+            (b"one\n", LineFormat::Text, b"one\n", false),
         ];
         for (before, lines, after, reported) in cases {
-            assert_eq!(mend_contents(before, lines), (after.to_vec(), reported), "{before:?}");
+            assert_eq!(repaired_contents(before, lines), (after.to_vec(), reported), "{before:?}");
         }
     }
 
@@ -142,11 +147,15 @@ mod tests {
         let whole = b"{\"a\":1}\n";
         for length in [1, 4087, 4088, 4089, 4095, 4096, 4097, 9000, LINE_MAX as usize - 1] {
             let torn = [whole.as_slice(), &vec![b'x'; length]].concat();
-            assert_eq!(mend_contents(&torn, Lines::Json), (whole.to_vec(), true), "{length}");
+            assert_eq!(
+                repaired_contents(&torn, LineFormat::Json),
+                (whole.to_vec(), true),
+                "{length}"
+            );
         }
         // Too long to search for its beginning.
         let long = [whole.as_slice(), &vec![b'x'; LINE_MAX as usize + 9]].concat();
-        let (after, reported) = mend_contents(&long, Lines::Json);
+        let (after, reported) = repaired_contents(&long, LineFormat::Json);
         assert!(reported && after == [long.as_slice(), b"\n"].concat());
     }
 

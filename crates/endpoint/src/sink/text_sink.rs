@@ -1,4 +1,4 @@
-//! Buffered output of sinks that write text for each block.
+//! A buffered sink for formats that write text for each block.
 
 use super::out::Out;
 use crate::{Failure, Sink};
@@ -8,7 +8,7 @@ use filter::{Amount, Batch, Block, Report, Time};
 pub(crate) trait BlockFormatter: Send {
     /// Appends the text for a block.
     fn append(&mut self, block: &Block<'_>, out: &mut Out) -> Result<(), Failure>;
-    /// Returns the final report. Called after the last flush.
+    /// Returns the final report. Called after the output has been flushed for the last time.
     fn report(&self, out: &Out) -> Report;
 }
 

@@ -1,4 +1,4 @@
-//! Complete writes to a descriptor: of bytes, and of messages to a socket that preserves message
+//! Complete writes to a descriptor: plain bytes, or messages to a socket that preserves message
 //! boundaries.
 
 use rustix::event::{PollFd, PollFlags, poll};
@@ -8,8 +8,8 @@ use std::io::{self, ErrorKind, Write as _};
 /// Maximum payload of a message in bytes.
 pub(super) const MESSAGE_PAYLOAD_MAX: usize = 32 * 1024;
 
-/// Writes all bytes, blocking even on a non-blocking descriptor. Returns the number of bytes
-/// written and the first error.
+/// Writes all bytes; blocks, even if the descriptor is non-blocking. Returns the number of bytes
+/// written, and the first error.
 pub(super) fn write_all(file: &mut File, bytes: &[u8]) -> (usize, io::Result<()>) {
     let mut done = 0;
     while let Some(rest) = bytes.get(done..).filter(|rest| !rest.is_empty()) {
@@ -33,8 +33,8 @@ pub(super) fn write_all(file: &mut File, bytes: &[u8]) -> (usize, io::Result<()>
     (done, Ok(()))
 }
 
-/// Writes all bytes as messages, the last of which is marked as the end of a block. Returns the
-/// number of bytes written and the first error.
+/// Writes all bytes as messages. The last message is marked as the end of a block. Returns the
+/// number of bytes written, and the first error.
 pub(super) fn write_messages(file: &mut File, bytes: &[u8]) -> (usize, io::Result<()>) {
     let mut message = Vec::with_capacity(MESSAGE_PAYLOAD_MAX + 1);
     let mut done = 0;

@@ -1,7 +1,8 @@
-//! A reader that fills the pool with pieces of an input, so that records need no copy.
+//! A reader that reads pieces of an input directly into the pool, so that records need not be
+//! copied.
 //!
-//! A piece has up to [`PIECE`] bytes. The current piece is pinned while it has unread bytes. Only
-//! an incomplete record at the end of a piece is copied, to the start of the next.
+//! A piece has up to [`PIECE_SIZE`] bytes. The current piece is pinned while it has unread bytes.
+//! Only an incomplete record at the end of a piece is copied, to the start of the next.
 
 use super::input::{Input, ReadOutcome};
 use crate::Failure;
@@ -9,11 +10,12 @@ use abi::Extent;
 use buffer::pool::{Pool, SegmentPin};
 use std::os::fd::BorrowedFd;
 
-/// Target size of a read in bytes: small enough for the data to stay in the processor's cache until
-/// filters read it, large enough to amortize the system call. Of 64 KB to 1 MB, 128 and 256 KB were
+/// Size of a read in bytes. A piece is small enough to stay in the processor's cache until filters
+/// read it, and large enough to amortize the system call. Of 64 KB to 1 MB, 128 and 256 KB were
 /// fastest (76 ns for a packet of 600 bytes read whole, 90 ns with 1 MB).
-pub(crate) const PIECE: usize = 256 * 1024;
-/// Minimum number of free bytes in a segment for another read; with fewer, a fresh segment is used.
+pub(crate) const PIECE_SIZE: usize = 256 * 1024;
+/// Minimum number of free bytes in a segment for another read. If fewer are free, the next segment
+/// is used.
 const FREE_MIN: usize = 64 * 1024;
 
 /// A buffered input whose current bytes are in the pool.
@@ -21,7 +23,7 @@ const FREE_MIN: usize = 64 * 1024;
 pub(crate) struct Feed {
     input: Input,
     piece: Option<InputPiece>,
-    /// Unconsumed bytes to be copied to the start of the next piece.
+    /// Unconsumed bytes that will be copied to the start of the next piece.
     carry: Vec<u8>,
     ended: bool,
 }
@@ -40,12 +42,12 @@ struct InputPiece {
 pub(crate) enum FillOutcome {
     /// The piece has at least the requested number of bytes.
     Ready,
-    /// No input yet; poll the descriptor.
+    /// There is no input yet; the space polls the descriptor.
     Nothing,
-    /// The pool has no free memory before the next pass.
+    /// The pool has no free memory until the next pass.
     Full,
-    /// The input has ended with this many unconsumed bytes, fewer than requested. They are not in a
-    /// piece.
+    /// The input has ended with this many unconsumed bytes, fewer than requested. These bytes are
+    /// not in a piece.
     End(usize),
 }
 
@@ -66,14 +68,14 @@ impl Feed {
     }
 
     /// Returns the unconsumed bytes of the current piece.
-    pub(crate) fn bytes<'p>(&self, pool: &'p Pool) -> &'p [u8] {
+    pub(crate) fn unconsumed_bytes<'p>(&self, pool: &'p Pool) -> &'p [u8] {
         let Some(piece) = &self.piece else { return &[] };
         let bytes = pool.bytes(piece.place).unwrap_or_default();
         bytes.get(piece.at as usize..).unwrap_or_default()
     }
 
-    /// Returns the extent of `length` bytes at offset `from` of the unconsumed bytes.
-    pub(crate) fn place(&self, from: u32, length: u32) -> Extent {
+    /// Returns the extent in the pool of `length` unconsumed bytes, beginning at offset `from`.
+    pub(crate) fn extent_of(&self, from: u32, length: u32) -> Extent {
         match &self.piece {
             Some(piece) => piece.place.within(piece.at + from, length),
             None => Extent::default(),
@@ -95,9 +97,13 @@ impl Feed {
         }
     }
 
-    /// Reads until a piece has at least `wanted` unconsumed bytes, carried ones included. Never
-    /// blocks.
-    pub(crate) fn fill(&mut self, pool: &Pool, wanted: usize) -> Result<FillOutcome, Failure> {
+    /// Reads until a piece has at least `wanted` unconsumed bytes, including those carried over.
+    /// Never blocks.
+    pub(crate) fn fill_piece(
+        &mut self,
+        pool: &Pool,
+        wanted: usize,
+    ) -> Result<FillOutcome, Failure> {
         self.release_piece(pool);
         loop {
             if self.ended {
@@ -106,7 +112,7 @@ impl Feed {
             let begun = self.carry.len();
             let min = wanted.max(begun + 1);
             let enough = min.max(FREE_MIN.min(pool.block_max() / 4));
-            let Some(mut draft) = pool.draft(enough, min.max(PIECE)) else {
+            let Some(mut draft) = pool.draft(enough, min.max(PIECE_SIZE)) else {
                 return self.without_segment(pool, min);
             };
             let room = draft.get_mut(begun..).unwrap_or_default();
@@ -127,18 +133,18 @@ impl Feed {
             }
             self.carry.clear();
             let place = draft.commit(begun + count);
-            return self.hold(pool, place);
+            return self.hold_piece(pool, place);
         }
     }
 
-    /// Moves the bytes that remain at the end of the input into a piece of their own.
+    /// Moves the bytes that remain at the end of the input to a piece of their own.
     pub(crate) fn move_rest_to_piece(&mut self, pool: &Pool) -> Result<FillOutcome, Failure> {
         let count = self.carry.len();
         let Some(mut draft) = pool.draft(count, count) else { return Ok(FillOutcome::Full) };
         draft.copy_from_slice(&self.carry);
         let place = draft.commit(count);
         self.carry.clear();
-        self.hold(pool, place)
+        self.hold_piece(pool, place)
     }
 
     /// Returns the carried bytes as the last piece if they may still contain a record.
@@ -164,7 +170,7 @@ impl Feed {
         Err(Failure::new("read", self.input.target(), why).hint("give the path larger buffers"))
     }
 
-    fn hold(&mut self, pool: &Pool, place: Extent) -> Result<FillOutcome, Failure> {
+    fn hold_piece(&mut self, pool: &Pool, place: Extent) -> Result<FillOutcome, Failure> {
         let Some(pin) = pool.pin(place) else {
             return Err(Failure::new(
                 "read",
@@ -178,9 +184,9 @@ impl Feed {
 
     /// Unpins the current piece, so that its memory can be reused after this pass, and copies its
     /// unconsumed bytes for the next piece. Emitted blocks stay valid until the end of the pass.
-    /// Returns the number of bytes carried over.
+    /// Returns the number of bytes that were carried over.
     pub(crate) fn release_piece(&mut self, pool: &Pool) -> usize {
-        self.carry.extend_from_slice(self.bytes(pool));
+        self.carry.extend_from_slice(self.unconsumed_bytes(pool));
         if let Some(piece) = self.piece.take() {
             pool.unpin(piece.pin);
         }

@@ -1,4 +1,4 @@
-//! `generate`: generates UDP datagrams for trials, benchmarks and loss tests.
+//! `generate`: emits UDP datagrams for experiments, benchmarks and loss tests.
 //!
 //! The source emits Ethernet frames with IPv4 and UDP and valid checksums, from 198.18.0.1 to
 //! 198.19.0.1 (addresses that RFC 2544 reserves for benchmarks). The payload starts at [`SEQUENCE`]
@@ -23,7 +23,7 @@ use wire::{ethernet, ipv4, udp};
 /// Offset of the sequence number in a frame, in bytes.
 pub const SEQUENCE: usize = UDP_OFFSET + udp::LENGTH;
 
-/// The description of `generate`.
+/// Description of `generate`, the source of artificial UDP datagrams.
 pub const GENERATE: Description = Description {
     name: "generate",
     summary: "make numbered or identical UDP frames",
@@ -67,10 +67,10 @@ up after a delay.",
 pub const ENTRY: SourceEntry =
     SourceEntry::new(&GENERATE, open).with_links(|_| Some(vec![LinkType::ETHERNET]));
 
-const SOURCE: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 1);
-const TARGET: Ipv4Addr = Ipv4Addr::new(198, 19, 0, 1);
-/// Hardware addresses of sender and receiver, locally administered.
-const HARDWARE: (Mac, Mac) = (Mac([2, 0, 0, 0, 0, 1]), Mac([2, 0, 0, 0, 0, 2]));
+const SOURCE_ADDRESS: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 1);
+const TARGET_ADDRESS: Ipv4Addr = Ipv4Addr::new(198, 19, 0, 1);
+/// Locally administered hardware addresses of the sender and the receiver.
+const HARDWARE_ADDRESSES: (Mac, Mac) = (Mac([2, 0, 0, 0, 0, 1]), Mac([2, 0, 0, 0, 0, 2]));
 const FIRST_PORT: u16 = 10_000;
 const IP_OFFSET: usize = ethernet::LENGTH;
 const UDP_OFFSET: usize = IP_OFFSET + ipv4::LENGTH_MIN;
@@ -83,7 +83,7 @@ const SECOND_NS: u64 = 1_000_000_000;
 
 #[derive(Debug)]
 struct Generate {
-    template: Template,
+    template: FrameTemplate,
     flows: u16,
     count: Option<u64>,
     rate: Option<u64>,
@@ -91,7 +91,8 @@ struct Generate {
     origin: u16,
     /// Time at which the first frame was due.
     started: Option<Time>,
-    /// One frame per flow, contiguous, for repeated emission; `None` until written.
+    /// One frame per flow, contiguous in the pool, for repeated emission; `None` until they are
+    /// written.
     ready: Option<Extent>,
     given: Amount,
 }
@@ -104,7 +105,7 @@ fn open(opening: &Opening<'_>) -> Result<Box<dyn Source>, Failure> {
     let size = number("size").unwrap_or(SIZE_MIN).clamp(SIZE_MIN, SIZE_MAX);
     let size = usize::try_from(size).unwrap_or_default();
     Ok(Box::new(Generate {
-        template: Template::new(size, small("port", 9)),
+        template: FrameTemplate::new(size, small("port", 9)),
         flows: small("flows", 1).max(1),
         count: number("count"),
         rate: number("rate"),
@@ -123,16 +124,16 @@ impl Source for Generate {
         if left == 0 {
             return Ok(SourceStatus::End);
         }
-        let due = self.due(intake.now);
+        let due = self.frames_due(intake.now);
         if due == 0 {
-            return Ok(SourceStatus::retry_at(self.time_of(sent)));
+            return Ok(SourceStatus::retry_at(self.due_time(sent)));
         }
         let room = u64::try_from(intake.room().min(LANES)).unwrap_or(0);
         let number = usize::try_from(due.min(left).min(room)).unwrap_or(0);
         let gave = if self.is_repeated(intake.pool) {
-            self.repeat(intake, number)
+            self.emit_repeated(intake, number)
         } else {
-            self.write(intake, number)?
+            self.emit_numbered(intake, number)?
         };
         if !gave {
             return Ok(SourceStatus::retry_at(intake.now));
@@ -149,13 +150,13 @@ impl Source for Generate {
     }
 
     fn counters(&self) -> SourceCounters {
-        SourceCounters::all(self.given)
+        SourceCounters::lossless(self.given)
     }
 }
 
 impl Generate {
-    /// Returns the number of unsent frames that are due at `now`.
-    fn due(&mut self, now: Time) -> u64 {
+    /// Returns the number of frames that are due at `now` and have not been emitted.
+    fn frames_due(&mut self, now: Time) -> u64 {
         let started = *self.started.get_or_insert(now);
         let Some(rate) = self.rate else { return u64::MAX };
         let passed = u128::from(now.saturating_sub(started)) * u128::from(rate);
@@ -164,29 +165,31 @@ impl Generate {
     }
 
     /// Returns the time at which the frame with this number is due.
-    fn time_of(&self, number: u64) -> Time {
+    fn due_time(&self, number: u64) -> Time {
         let rate = u128::from(self.rate.unwrap_or(SECOND_NS));
         let distance = (u128::from(number) * u128::from(SECOND_NS)).div_ceil(rate);
         self.started.unwrap_or(0).saturating_add(u64::try_from(distance).unwrap_or(u64::MAX))
     }
 
-    /// Returns true if frames are emitted repeatedly: they are unnumbered, and one of each flow
-    /// fits into a block of the pool.
+    /// Returns true if frames are emitted repeatedly. For this, frames must be unnumbered, and one
+    /// frame of each flow must fit together in a block of the pool.
     fn is_repeated(&self, pool: &Pool) -> bool {
         !self.numbered && usize::from(self.flows) * self.template.stride() <= pool.block_max()
     }
 
     /// Emits `number` prepared frames. Returns false if the pool has no memory to prepare them.
-    fn repeat(&mut self, intake: &mut Intake<'_>, number: usize) -> bool {
-        let Some(ready) = self.ready.or_else(|| self.prepare(intake.pool)) else { return false };
+    fn emit_repeated(&mut self, intake: &mut Intake<'_>, number: usize) -> bool {
+        let Some(ready) = self.ready.or_else(|| self.write_flow_frames(intake.pool)) else {
+            return false;
+        };
         self.ready = Some(ready);
         let first = flow_of(self.given.blocks, self.flows);
-        self.put(intake, ready, (first, self.flows), number);
+        self.emit_from_array(intake, ready, (first, self.flows), number);
         true
     }
 
-    /// Writes one frame of each flow; `None` if the pool has no memory.
-    fn prepare(&self, pool: &Pool) -> Option<Extent> {
+    /// Writes one frame of each flow to the pool; returns `None` if the pool has no memory.
+    fn write_flow_frames(&self, pool: &Pool) -> Option<Extent> {
         let stride = self.template.stride();
         let length = usize::from(self.flows) * stride;
         let mut draft = pool.draft(length, length)?;
@@ -198,8 +201,9 @@ impl Generate {
         pool.pin(place).map(|_| place)
     }
 
-    /// Writes and emits the next frames. Returns false if the pool has no memory for one.
-    fn write(&mut self, intake: &mut Intake<'_>, number: usize) -> Result<bool, Failure> {
+    /// Writes and emits the next `number` frames. Returns false if the pool has no memory for a
+    /// frame.
+    fn emit_numbered(&mut self, intake: &mut Intake<'_>, number: usize) -> Result<bool, Failure> {
         let (pool, stride) = (intake.pool, self.template.stride());
         if stride > pool.block_max() {
             let why = format!("the buffers of this path hold {} bytes at most", pool.block_max());
@@ -214,13 +218,13 @@ impl Generate {
             written += 1;
         }
         let place = draft.commit(usize::from(written) * stride);
-        self.put(intake, place, (0, written), written.into());
+        self.emit_from_array(intake, place, (0, written), written.into());
         Ok(true)
     }
 
-    /// Emits `number` frames from the array at `place`, starting at index `first` and wrapping
-    /// around after `all` frames.
-    fn put(
+    /// Emits `number` frames from the `all` frames at `place`, starting with the frame of index
+    /// `first` and wrapping around.
+    fn emit_from_array(
         &mut self,
         intake: &mut Intake<'_>,
         place: Extent,
@@ -247,21 +251,22 @@ fn flow_of(number: u64, flows: u16) -> u16 {
     u16::try_from(number % u64::from(flows)).unwrap_or(0)
 }
 
-/// A frame without source port and sequence number, and its partial checksum.
+/// A frame that lacks only its source port and sequence number, with the partial checksum of its
+/// other bytes.
 #[derive(Debug)]
-struct Template {
+struct FrameTemplate {
     frame: Vec<u8>,
     /// Sum over all constant bytes, with the pseudo header.
     sum: Sum,
 }
 
-impl Template {
+impl FrameTemplate {
     fn new(size: usize, port: u16) -> Self {
         let pattern = (SEQUENCE..size).map(|at| u8::try_from(at % 251).unwrap_or(0));
         let mut payload: Vec<u8> = pattern.collect();
-        put(&mut payload, 0, &[0; 8]);
-        let ends = (SocketAddrV4::new(SOURCE, 0), SocketAddrV4::new(TARGET, port));
-        let frame = udp_frame(HARDWARE, ends, &payload).unwrap_or_default();
+        copy_at(&mut payload, 0, &[0; 8]);
+        let ends = (SocketAddrV4::new(SOURCE_ADDRESS, 0), SocketAddrV4::new(TARGET_ADDRESS, port));
+        let frame = udp_frame(HARDWARE_ADDRESSES, ends, &payload).unwrap_or_default();
         let checksum = frame.get(UDP_CHECKSUM_OFFSET..).and_then(<[u8]>::first_chunk).copied();
         let sum =
             Sum::new().with(&(!u16::from_be_bytes(checksum.unwrap_or_default())).to_be_bytes());
@@ -282,14 +287,14 @@ impl Template {
             0 => u16::MAX,
             sum => sum,
         };
-        put(room, 0, &self.frame);
-        put(room, UDP_OFFSET, &port);
-        put(room, UDP_CHECKSUM_OFFSET, &sum.to_be_bytes());
-        put(room, SEQUENCE, &sequence);
+        copy_at(room, 0, &self.frame);
+        copy_at(room, UDP_OFFSET, &port);
+        copy_at(room, UDP_CHECKSUM_OFFSET, &sum.to_be_bytes());
+        copy_at(room, SEQUENCE, &sequence);
     }
 }
 
-fn put(room: &mut [u8], at: usize, bytes: &[u8]) {
+fn copy_at(room: &mut [u8], at: usize, bytes: &[u8]) {
     if let Some(room) = room.get_mut(at..at + bytes.len()) {
         room.copy_from_slice(bytes);
     }

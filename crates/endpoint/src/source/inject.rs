@@ -1,10 +1,11 @@
-//! `inject`: emits frames injected by the program that embeds Streamline, one call per frame. [SL
-//! §6.1, "a simple DBuf injection routine for legacy drivers"]
+//! `inject`: a source of frames that the embedding program injects, one per call. [SL §6.1, "a
+//! simple DBuf injection routine for legacy drivers"]
 //!
-//! Any thread injects frames through an [`Injector`]. The source emits the same frames, copied
-//! once, with the time of injection. The injector never blocks: a frame that exceeds the queue
-//! limit is dropped and counted, and the call reports it. A source with memory of its own avoids
-//! the copy by lending it ([`SourceProperties::lender`](crate::SourceProperties::lender)).
+//! Any thread can inject frames through an [`Injector`]. The source emits them, copied once, with
+//! the time of injection. The injector never blocks. A frame that exceeds the queue limit is
+//! dropped and counted, and the return value of the call reports the drop. A source that owns the
+//! memory of its frames can avoid the copy by lending that memory
+//! ([`SourceProperties::lender`](crate::SourceProperties::lender)).
 
 use crate::{Failure, Intake, Opening, Source, SourceCounters, SourceEntry, SourceStatus};
 use abi::{BLOCK_MAX, Entry, Marks};
@@ -15,7 +16,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use sys::eventfd::EventFd;
 use wire::link::LinkType;
 
-/// The description of `inject`.
+/// Description of `inject`, the source of frames from the embedding program.
 pub const INJECT: Description = Description {
     name: "inject",
     summary: "give the frames that the program around hands in",
@@ -46,15 +47,15 @@ pub const ENTRY: SourceEntry = SourceEntry::new(&INJECT, open);
 /// All live injectors by name.
 static INJECTORS: Mutex<BTreeMap<String, Arc<SharedQueue>>> = Mutex::new(BTreeMap::new());
 
-/// The producer's handle for injecting frames into a path. At most one exists per name; dropping it
-/// ends the input of the path.
+/// The handle with which a program injects frames into a path. At most one exists per name.
+/// Dropping it ends the input of the path.
 #[derive(Debug)]
 pub struct Injector {
     name: String,
     shared: Arc<SharedQueue>,
 }
 
-/// The queue between an injector and its source, with the counters of both.
+/// The queue between an injector and its source, with counters for both.
 #[derive(Debug)]
 struct SharedQueue {
     queue: Mutex<Queue>,
@@ -84,9 +85,9 @@ struct QueuedFrame {
 pub enum InjectOutcome {
     /// The frame is queued; the path will emit it.
     Queued,
-    /// The queue is full, or the frame is longer than a block. It is dropped and counted.
+    /// The queue is full, or the frame is longer than a block. The frame is dropped and counted.
     Dropped,
-    /// No open path uses this injector; the frame is not counted.
+    /// No open path uses this injector. The frame is not counted.
     NoPath,
 }
 
@@ -96,7 +97,7 @@ impl Injector {
     pub fn new(name: &str) -> Result<Self, Failure> {
         let event = EventFd::new().map_err(|error| Failure::new("make", "an injector", error))?;
         let shared = Arc::new(SharedQueue { queue: Mutex::default(), event });
-        let mut injectors = locked(&INJECTORS);
+        let mut injectors = lock(&INJECTORS);
         if injectors.contains_key(name) {
             return Err(Failure::new("make", name, "an injector of this name exists already"));
         }
@@ -109,10 +110,11 @@ impl Injector {
         self.inject_as(frame, LinkType::ETHERNET, sys::clock::real())
     }
 
-    /// Injects a frame of this link type with this time, in nanoseconds since 1970. Never blocks.
+    /// Injects a frame of this link type with this timestamp, in nanoseconds since 1970. Never
+    /// blocks.
     pub fn inject_as(&self, frame: &[u8], link: LinkType, time: Time) -> InjectOutcome {
         let length = frame.len() as u64;
-        let mut queue = locked(&self.shared.queue);
+        let mut queue = lock(&self.shared.queue);
         if queue.room == 0 {
             return InjectOutcome::NoPath;
         }
@@ -135,13 +137,13 @@ impl Injector {
 
 impl Drop for Injector {
     fn drop(&mut self) {
-        locked(&INJECTORS).remove(&self.name);
-        locked(&self.shared.queue).ended = true;
+        lock(&INJECTORS).remove(&self.name);
+        lock(&self.shared.queue).ended = true;
         self.shared.event.notify();
     }
 }
 
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -153,12 +155,12 @@ struct Inject {
 
 fn open(opening: &Opening<'_>) -> Result<Box<dyn Source>, Failure> {
     let name = opening.arguments.text("name").unwrap_or_default();
-    let Some(shared) = locked(&INJECTORS).get(name).cloned() else {
+    let Some(shared) = lock(&INJECTORS).get(name).cloned() else {
         let why = "this program injects no frames under this name";
         return Err(Failure::new("open", format!("injector {name}"), why)
             .hint("make the `Injector` before the path is built"));
     };
-    let mut queue = locked(&shared.queue);
+    let mut queue = lock(&shared.queue);
     if queue.room > 0 {
         let why = "another path has it as its source";
         return Err(Failure::new("open", format!("injector {name}"), why));
@@ -171,12 +173,12 @@ fn open(opening: &Opening<'_>) -> Result<Box<dyn Source>, Failure> {
 impl Source for Inject {
     fn produce(&mut self, intake: &mut Intake<'_>) -> Result<SourceStatus, Failure> {
         self.shared.event.clear();
-        let mut queue = locked(&self.shared.queue);
+        let mut queue = lock(&self.shared.queue);
         let before = self.given.blocks;
         while intake.room() > 0
             && let Some(waiting) = queue.frames.front()
         {
-            let Some(entry) = self.entry(intake, waiting)? else {
+            let Some(entry) = self.copy_to_pool(intake, waiting)? else {
                 return Ok(SourceStatus::retry_at(intake.now));
             };
             intake.put(entry);
@@ -192,11 +194,15 @@ impl Source for Inject {
     }
 
     fn counters(&self) -> SourceCounters {
-        let queue = locked(&self.shared.queue);
+        let queue = lock(&self.shared.queue);
         let unread = (queue.room == 0).then_some(queue.frames.len() as u64);
         let mut dropped = vec![("queue".into(), Some(queue.refused))];
         dropped.extend(unread.map(|unread| (crate::DropReason::Unread, Some(unread))));
-        SourceCounters { dropped, observed: Some(queue.offered), ..SourceCounters::all(self.given) }
+        SourceCounters {
+            dropped,
+            observed: Some(queue.offered),
+            ..SourceCounters::lossless(self.given)
+        }
     }
 
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
@@ -204,13 +210,17 @@ impl Source for Inject {
     }
 
     fn close(&mut self) {
-        locked(&self.shared.queue).room = 0;
+        lock(&self.shared.queue).room = 0;
     }
 }
 
 impl Inject {
     /// Copies a frame into the pool; `None` if the pool has no memory before the next pass.
-    fn entry(&self, intake: &Intake<'_>, frame: &QueuedFrame) -> Result<Option<Entry>, Failure> {
+    fn copy_to_pool(
+        &self,
+        intake: &Intake<'_>,
+        frame: &QueuedFrame,
+    ) -> Result<Option<Entry>, Failure> {
         let pool = intake.pool;
         let bytes = &frame.bytes;
         if bytes.len() > pool.block_max() {
@@ -231,11 +241,13 @@ impl Inject {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{arguments, give_once, opening, pool, refused};
+    use crate::testing::{
+        checked_arguments, expect_failure, produce_once, sink_opening, small_segment_pool,
+    };
 
     fn inject_source(name: &str) -> Result<Box<dyn Source>, Failure> {
-        let given = arguments(&INJECT, &[("name", name), ("queue", "64k")]);
-        open(&opening(&given, &[]))
+        let given = checked_arguments(&INJECT, &[("name", name), ("queue", "64k")]);
+        open(&sink_opening(&given, &[]))
     }
 
     #[test]
@@ -243,20 +255,20 @@ mod tests {
         let injector = Injector::new("order").unwrap();
         assert_eq!(injector.inject(b"too early"), InjectOutcome::NoPath);
         let mut source = inject_source("order").unwrap();
-        let mut pool = pool(1 << 16);
+        let mut pool = small_segment_pool(1 << 16);
         let wait = SourceStatus::AWAITS_INPUT;
-        assert_eq!(give_once(&mut *source, &mut pool, 8, 5).unwrap().0, wait);
+        assert_eq!(produce_once(&mut *source, &mut pool, 8, 5).unwrap().0, wait);
         assert_eq!(injector.inject_as(b"one", LinkType::RAW, 7), InjectOutcome::Queued);
         assert_eq!(injector.inject(b"two"), InjectOutcome::Queued);
         let event = source.descriptor().unwrap();
         assert_eq!(sys::poll::readable(&[event], None), [true]);
-        let (given, emitted) = give_once(&mut *source, &mut pool, 8, 5).unwrap();
+        let (given, emitted) = produce_once(&mut *source, &mut pool, 8, 5).unwrap();
         assert_eq!((given, emitted.len()), (SourceStatus::Blocks, 2));
         assert_eq!((&emitted[0].bytes[..], &emitted[1].bytes[..]), (&b"one"[..], &b"two"[..]));
         assert_eq!((emitted[0].entry.context.time, emitted[0].entry.marks.link), (7, 101));
         injector.inject(b"last");
         drop(injector);
-        let (given, emitted) = give_once(&mut *source, &mut pool, 8, 5).unwrap();
+        let (given, emitted) = produce_once(&mut *source, &mut pool, 8, 5).unwrap();
         assert_eq!((given, emitted.len()), (SourceStatus::End, 1));
         let counters = source.counters();
         assert_eq!(
@@ -273,8 +285,8 @@ mod tests {
         let frame = [0; 1 << 10];
         let taken = (0..70).filter(|_| injector.inject(&frame) == InjectOutcome::Queued).count();
         assert_eq!(taken, 64);
-        let mut pool = pool(1 << 16);
-        let (_, emitted) = give_once(&mut *source, &mut pool, 10, 5).unwrap();
+        let mut pool = small_segment_pool(1 << 16);
+        let (_, emitted) = produce_once(&mut *source, &mut pool, 10, 5).unwrap();
         assert_eq!(emitted.len(), 10);
         source.close();
         assert_eq!(injector.inject(&frame), InjectOutcome::NoPath);
@@ -288,15 +300,15 @@ mod tests {
 
     #[test]
     fn injector_name_is_unique_and_used_by_one_path() {
-        let failure = refused(inject_source("nobody"));
+        let failure = expect_failure(inject_source("nobody"));
         assert_eq!(
             failure.to_string(),
             "cannot open injector nobody: this program injects no frames under this name; \
              make the `Injector` before the path is built"
         );
         let _injector = Injector::new("one").unwrap();
-        assert!(refused(Injector::new("one")).to_string().contains("exists already"));
+        assert!(expect_failure(Injector::new("one")).to_string().contains("exists already"));
         let _source = inject_source("one").unwrap();
-        assert!(refused(inject_source("one")).to_string().contains("another path"));
+        assert!(expect_failure(inject_source("one")).to_string().contains("another path"));
     }
 }

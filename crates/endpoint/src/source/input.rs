@@ -2,9 +2,9 @@
 //!
 //! Regular files are read directly. Pipes, terminals and sockets are polled first, so that a read
 //! never blocks the space; a FIFO is opened without waiting for its writer. A regular file is
-//! locked for reading if possible, so that no sink of Streamline overwrites it.
+//! locked for reading if possible, so that no sink of Streamline overwrites it meanwhile.
 
-use crate::failure::failed;
+use crate::failure::io_failure;
 use crate::{Failure, Position};
 use filter::{EndpointFacts, ObservedSource};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -14,8 +14,8 @@ use std::io::{self, ErrorKind, Read, Seek as _};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 
-/// Facts about a source that reads a file, from which the planner learns that the file is observed.
-pub(super) const FACTS: EndpointFacts = EndpointFacts {
+/// Facts about sources that read a file. They tell the planner that the source observes the file.
+pub(super) const READ_FACTS: EndpointFacts = EndpointFacts {
     observes: Some(|arguments| {
         ObservedSource::File(arguments.text("file").unwrap_or_default().to_owned())
     }),
@@ -27,16 +27,16 @@ pub(super) const FACTS: EndpointFacts = EndpointFacts {
 pub(crate) struct Input {
     file: File,
     target: String,
-    /// True if a read may block, that is, for everything but regular files.
+    /// True if a read may block. This is the case for every input except regular files.
     waits: bool,
-    /// True if this input holds the file lock. The lock of a shell on standard input is not
-    /// released here.
+    /// True if this input holds the file lock. If the shell has locked standard input, that lock is
+    /// not released here.
     locked: bool,
 }
 
 impl Drop for Input {
-    /// Unlocks explicitly: a child process between fork and exec still has a copy of the
-    /// descriptor, which would hold the lock.
+    /// Unlocks the file explicitly, because a child process between fork and exec still has a copy
+    /// of the descriptor, which would hold the lock.
     fn drop(&mut self) {
         if self.locked {
             let _ = self.file.unlock();
@@ -47,9 +47,9 @@ impl Drop for Input {
 /// Result of a read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum ReadOutcome {
-    /// The number of bytes read, never 0.
+    /// The number of bytes that were read; never 0.
     Bytes(usize),
-    /// No input yet; poll the descriptor.
+    /// There is no input yet; the space polls the descriptor.
     Nothing,
     /// End of input.
     End,
@@ -61,21 +61,21 @@ impl Input {
         if path == "-" {
             let target = "standard input".to_owned();
             let fd = io::stdin().as_fd().try_clone_to_owned();
-            let file = File::from(fd.map_err(|error| failed("open", &target, &error))?);
-            return Self::over(file, target);
+            let file = File::from(fd.map_err(|error| io_failure("open", &target, &error))?);
+            return Self::from_file(file, target);
         }
         let no_wait = OFlags::NONBLOCK.bits().cast_signed();
         let opened = OpenOptions::new().read(true).custom_flags(no_wait).open(path);
-        let file = opened.map_err(|error| failed("open", path, &error))?;
-        let mut input = Self::over(file, path.to_owned())?;
+        let file = opened.map_err(|error| io_failure("open", path, &error))?;
+        let mut input = Self::from_file(file, path.to_owned())?;
         // A failed lock is ignored: following a file that is still being written is common.
         input.locked = !input.waits && input.file.try_lock_shared().is_ok();
         Ok(input)
     }
 
     /// Wraps an open descriptor. Fails if it is a directory.
-    pub(crate) fn over(file: File, target: String) -> Result<Self, Failure> {
-        let meta = file.metadata().map_err(|error| failed("read", &target, &error))?;
+    pub(crate) fn from_file(file: File, target: String) -> Result<Self, Failure> {
+        let meta = file.metadata().map_err(|error| io_failure("read", &target, &error))?;
         if meta.is_dir() {
             let failure = Failure::new("read", target, "it is a directory");
             return Err(failure.hint("name a file in it"));
@@ -93,7 +93,7 @@ impl Input {
         self.waits
     }
 
-    /// Returns the position in a regular file, `None` for other inputs.
+    /// Returns the read position in a regular file; `None` for other inputs.
     pub(crate) fn position(&self) -> Option<Position> {
         let mut file = &self.file;
         let read = file.stream_position().ok().filter(|_| !self.waits)?;
@@ -107,12 +107,12 @@ impl Input {
     }
 
     /// Copies the first bytes of a regular file without moving the read position. Returns the
-    /// number of bytes, 0 for other inputs.
+    /// number of bytes copied, which is 0 for other inputs.
     pub(crate) fn peek(&self, room: &mut [u8]) -> Result<usize, Failure> {
         if self.waits {
             return Ok(0);
         }
-        self.file.read_at(room, 0).map_err(|error| failed("read", &self.target, &error))
+        self.file.read_at(room, 0).map_err(|error| io_failure("read", &self.target, &error))
     }
 
     /// Reads available bytes without blocking.
@@ -127,7 +127,7 @@ impl Input {
                 Err(error) => match error.kind() {
                     ErrorKind::Interrupted => {}
                     ErrorKind::WouldBlock => return Ok(ReadOutcome::Nothing),
-                    _ => return Err(failed("read", &self.target, &error)),
+                    _ => return Err(io_failure("read", &self.target, &error)),
                 },
             }
         }
@@ -145,14 +145,14 @@ impl Input {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{TempDir, refused};
+    use crate::testing::{TempDir, expect_failure};
     use std::io::Write;
 
     #[test]
     fn pipe_read_never_blocks() {
         let (reader, mut writer) = io::pipe().unwrap();
         let file = File::from(std::os::fd::OwnedFd::from(reader));
-        let mut input = Input::over(file, "a pipe".to_owned()).unwrap();
+        let mut input = Input::from_file(file, "a pipe".to_owned()).unwrap();
         let mut room = [0; 16];
         assert!(input.descriptor().is_some());
         assert_eq!(input.read(&mut room).unwrap(), ReadOutcome::Nothing);
@@ -181,11 +181,11 @@ mod tests {
     #[test]
     fn failures_name_file_and_reason() {
         let dir = TempDir::new();
-        let missing = refused(Input::open(&dir.path("none"))).to_string();
+        let missing = expect_failure(Input::open(&dir.path("none"))).to_string();
         assert!(missing.ends_with("none: no such file or directory"), "{missing}");
-        let directory = refused(Input::open(&dir.path(""))).to_string();
+        let directory = expect_failure(Input::open(&dir.path(""))).to_string();
         assert!(directory.ends_with("it is a directory; name a file in it"), "{directory}");
-        let mut wrong = Input::over(
+        let mut wrong = Input::from_file(
             OpenOptions::new()
                 .write(true)
                 .create(true)
@@ -195,7 +195,7 @@ mod tests {
             "w".to_owned(),
         )
         .unwrap();
-        let failure = refused(wrong.read(&mut [0; 4])).to_string();
+        let failure = expect_failure(wrong.read(&mut [0; 4])).to_string();
         assert_eq!(failure, "cannot read w: bad file descriptor");
     }
 }

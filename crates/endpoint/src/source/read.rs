@@ -11,7 +11,7 @@ use abi::{BLOCK_MAX, Entry, Extent, Flags, Marks};
 use filter::{Amount, Arguments, Description, Effect, Form, OutputForm, Parameter, Type};
 use std::os::fd::BorrowedFd;
 
-/// The description of `read`.
+/// Description of `read`, the source that reads a file in blocks or lines.
 pub const READ: Description = Description {
     name: "read",
     summary: "read the bytes of a file, in blocks or line by line",
@@ -25,18 +25,18 @@ are not part of a frame, so filters that read headers refuse them.",
     effect: Some(effect),
     parameters: &[
         Parameter::needed("file", Type::Path, "the file to read; - is standard input"),
-        Parameter::named("block", BLOCK, "64k", "maximum size of a block"),
+        Parameter::named("block", BLOCK_SIZE_TYPE, "64k", "maximum size of a block"),
         Parameter::named("lines", Type::Flag, "no", "one block per line"),
     ],
     ..Description::SOURCE
 };
 
-/// Type of the block size in bytes; the upper limit is the longest block that a rich pointer can
-/// describe.
-const BLOCK: Type = Type::Size { low: 1, high: BLOCK_MAX as u64 };
+/// Type of the parameter for the block size in bytes. The upper limit is the longest block that a
+/// rich pointer can describe.
+const BLOCK_SIZE_TYPE: Type = Type::Size { low: 1, high: BLOCK_MAX as u64 };
 
 /// The catalog entry of `read`.
-pub const ENTRY: SourceEntry = SourceEntry::new(&READ, open).with(super::input::FACTS);
+pub const ENTRY: SourceEntry = SourceEntry::new(&READ, open).with(super::input::READ_FACTS);
 
 /// Returns the effect of `read` with these arguments: lines are records, fixed blocks are bytes.
 fn effect(arguments: &Arguments) -> Effect {
@@ -44,7 +44,7 @@ fn effect(arguments: &Arguments) -> Effect {
     Effect { gives: OutputForm::Form(form), kind: READ.kind, reads: READ.reads }
 }
 
-/// A source over an input; also used for the output of child programs.
+/// A source that reads an input. `exec` also uses it for the output of child programs.
 #[derive(Debug)]
 pub(crate) struct Read {
     feed: Feed,
@@ -78,7 +78,7 @@ impl Source for Read {
         let before = self.given.blocks;
         let mut ended = false;
         loop {
-            self.give_from_piece(intake, ended);
+            self.emit_from_piece(intake, ended);
             if intake.room() == 0 {
                 return Ok(SourceStatus::Blocks);
             }
@@ -92,7 +92,7 @@ impl Source for Read {
             }
             let at_once = self.lines || self.feed.input().may_block();
             let wanted = if at_once { left + 1 } else { self.block };
-            match self.feed.fill(intake.pool, wanted.min(intake.pool.block_max()))? {
+            match self.feed.fill_piece(intake.pool, wanted.min(intake.pool.block_max()))? {
                 FillOutcome::Ready => {}
                 FillOutcome::Nothing => {
                     return Ok(SourceStatus::AWAITS_INPUT);
@@ -108,7 +108,10 @@ impl Source for Read {
     }
 
     fn counters(&self) -> SourceCounters {
-        SourceCounters { position: self.feed.input().position(), ..SourceCounters::all(self.given) }
+        SourceCounters {
+            position: self.feed.input().position(),
+            ..SourceCounters::lossless(self.given)
+        }
     }
 
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
@@ -128,14 +131,14 @@ impl Read {
         }
     }
 
-    /// Emits blocks until the batch is full or the piece has no further complete block.
-    fn give_from_piece(&mut self, intake: &mut Intake<'_>, ended: bool) {
+    /// Emits blocks until the batch is full or the piece contains no further complete block.
+    fn emit_from_piece(&mut self, intake: &mut Intake<'_>, ended: bool) {
         let pool = intake.pool;
-        let mut rest = self.feed.bytes(pool);
+        let mut rest = self.feed.unconsumed_bytes(pool);
         while intake.room() > 0
-            && let Some(next) = self.next(rest, pool.block_max(), ended)
+            && let Some(next) = self.next_block(rest, pool.block_max(), ended)
         {
-            let place = self.feed.place(0, next.length);
+            let place = self.feed.extent_of(0, next.length);
             intake.put(self.entry(intake, place, next.flags));
             self.line_begins = next.flags.has(Flags::LAST);
             self.feed.consume(next.consumed);
@@ -145,19 +148,19 @@ impl Read {
     }
 
     /// Returns the block at the start of `bytes`, or `None` if its end is not known yet.
-    fn next(&self, bytes: &[u8], most: usize, ended: bool) -> Option<BlockBounds> {
+    fn next_block(&self, bytes: &[u8], most: usize, ended: bool) -> Option<BlockBounds> {
         if bytes.is_empty() {
             return None;
         }
         if self.lines {
-            return self.line(bytes, most, ended);
+            return self.next_line(bytes, most, ended);
         }
         let length = self.block.min(most).min(bytes.len());
         let whole = length == self.block.min(most) || ended || self.feed.input().may_block();
         whole.then(|| BlockBounds::new(length, length, Flags::FIRST.with(Flags::LAST)))
     }
 
-    fn line(&self, bytes: &[u8], most: usize, ended: bool) -> Option<BlockBounds> {
+    fn next_line(&self, bytes: &[u8], most: usize, ended: bool) -> Option<BlockBounds> {
         let first = if self.line_begins { Flags::FIRST } else { Flags::NONE };
         // One more byte decides whether a line terminator follows.
         let limit = self.block.min(most - 1);
@@ -182,7 +185,8 @@ impl Read {
 }
 
 impl BlockBounds {
-    /// Creates the boundaries; a block is at most `BLOCK_MAX` bytes long, so the length fits.
+    /// Creates the boundaries of a block. A block is at most `BLOCK_MAX` bytes long, so its length
+    /// fits in 32 bits.
     fn new(length: usize, consumed: usize, flags: Flags) -> Self {
         Self { length: u32::try_from(length).unwrap_or(u32::MAX), consumed, flags }
     }

@@ -2,8 +2,8 @@
 //!
 //! The source reads pcap or pcapng from a file or standard input in pieces directly into the pool.
 //! It emits one block per packet, in place (without a copy), with the capture's timestamp, link
-//! type and length on the wire. A fault in a capture is reported after all preceding packets have
-//! been emitted, with record number and byte offset. [Th §5.3.2 "Source"]
+//! type and length on the wire. If a capture has a fault, all preceding packets are emitted first,
+//! and then the fault is reported with record number and byte offset. [Th §5.3.2 "Source"]
 
 mod links;
 
@@ -17,7 +17,7 @@ use filter::{Amount, Description, Parameter, Time, Type};
 use std::os::fd::BorrowedFd;
 use wire::capture::{CaptureFault, FaultKind, Packet, Reader, Step};
 
-/// The description of `replay`.
+/// Description of `replay`, the source that reads a capture file.
 pub const REPLAY: Description = Description {
     name: "replay",
     summary: "read the packets of a capture file",
@@ -35,16 +35,17 @@ count'`.",
     example: "replay web.pcap speed=1 | print",
     parameters: &[
         Parameter::needed("file", Type::Path, "the capture to read; - is standard input"),
-        Parameter::named("speed", SPEED, "max", "max, or a factor of the capture's own speed"),
+        Parameter::named("speed", SPEED_TYPE, "max", "max, or a factor of the capture's own speed"),
     ],
     ..Description::SOURCE
 };
 
-const SPEED: Type = Type::Factor { or: "max" };
+const SPEED_TYPE: Type = Type::Factor { or: "max" };
 
 /// The catalog entry of `replay`.
-pub const ENTRY: SourceEntry =
-    SourceEntry::new(&REPLAY, open).with_links(links::links).with(super::input::FACTS);
+pub const ENTRY: SourceEntry = SourceEntry::new(&REPLAY, open)
+    .with_links(links::declared_link_types)
+    .with(super::input::READ_FACTS);
 
 #[derive(Debug)]
 struct Replay {
@@ -53,11 +54,12 @@ struct Replay {
     schedule: ReplaySchedule,
     origin: u16,
     given: Amount,
-    /// The next packet, already parsed but not due yet.
+    /// The next packet, which has been parsed but is not due yet.
     pending: Option<Packet>,
-    /// A fault of the capture, reported by the next `produce`.
+    /// A fault of the capture, which the next `produce` reports.
     broken: Option<Failure>,
-    /// Bytes that the reader needs for the next record if the current piece ends within it.
+    /// Number of bytes that the reader needs for the next record, if the current piece ends within
+    /// that record.
     wanted: Option<usize>,
 }
 
@@ -75,7 +77,7 @@ impl Source for Replay {
             return Err(failure);
         }
         let before = self.given.blocks;
-        let outcome = self.give_packets(intake);
+        let outcome = self.emit_packets(intake);
         let gave = self.given.blocks > before;
         match outcome {
             Err(failure) if gave => {
@@ -88,7 +90,10 @@ impl Source for Replay {
     }
 
     fn counters(&self) -> SourceCounters {
-        SourceCounters { position: self.feed.input().position(), ..SourceCounters::all(self.given) }
+        SourceCounters {
+            position: self.feed.input().position(),
+            ..SourceCounters::lossless(self.given)
+        }
     }
 
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
@@ -117,7 +122,7 @@ impl Replay {
         }
     }
 
-    fn give_packets(&mut self, intake: &mut Intake<'_>) -> Result<SourceStatus, Failure> {
+    fn emit_packets(&mut self, intake: &mut Intake<'_>) -> Result<SourceStatus, Failure> {
         loop {
             if let Some(wanted) = self.wanted
                 && let Some(given) = self.refill(intake, wanted)?
@@ -125,7 +130,7 @@ impl Replay {
                 return Ok(given);
             }
             let before = self.given.blocks;
-            self.wanted = self.give_from_piece(intake)?;
+            self.wanted = self.emit_from_piece(intake)?;
             if self.wanted.is_some() && self.given.blocks == before {
                 continue;
             }
@@ -135,7 +140,7 @@ impl Replay {
             }
             return Ok(match &self.pending {
                 Some(packet) if self.wanted.is_none() && intake.room() > 0 => {
-                    let until = Some(self.schedule.due(packet.time_ns, intake.now));
+                    let until = Some(self.schedule.due_time(packet.time_ns, intake.now));
                     SourceStatus::Wait { until, readable: false }
                 }
                 _ => SourceStatus::Blocks,
@@ -143,11 +148,11 @@ impl Replay {
         }
     }
 
-    /// Emits packets until the batch is full or the next one is not due. Returns the bytes needed
-    /// for the next record if the piece ends within it.
-    fn give_from_piece(&mut self, intake: &mut Intake<'_>) -> Result<Option<usize>, Failure> {
+    /// Emits packets until the batch is full or the next packet is not due. Returns the number of
+    /// bytes needed for the next record if the piece ends within that record.
+    fn emit_from_piece(&mut self, intake: &mut Intake<'_>) -> Result<Option<usize>, Failure> {
         let pool = intake.pool;
-        let mut rest = self.feed.bytes(pool);
+        let mut rest = self.feed.unconsumed_bytes(pool);
         while intake.room() > 0 {
             let packet = match self.pending.take() {
                 Some(packet) => packet,
@@ -158,7 +163,9 @@ impl Replay {
                         self.feed.report_consumed(pool);
                         return Ok(Some(wanted));
                     }
-                    Step::Error(fault) => return Err(failure(self.feed.input().target(), &fault)),
+                    Step::Error(fault) => {
+                        return Err(capture_failure(self.feed.input().target(), &fault));
+                    }
                 },
             };
             if !self.schedule.is_due(packet.time_ns, intake.now) {
@@ -178,36 +185,38 @@ impl Replay {
         let from = u32::try_from(packet.data.start).unwrap_or(u32::MAX);
         let length = u32::try_from(packet.data.len()).unwrap_or(u32::MAX);
         self.given.add(length);
-        let place = self.feed.place(from, length);
+        let place = self.feed.extent_of(from, length);
         let marks = Marks::frame(packet.link.0, length, packet.wire_length);
         intake.entry(place, (packet.time_ns, self.origin), marks)
     }
 
-    /// Reads at least `wanted` bytes for the reader; returns `None` on success, else the result of
-    /// this `produce`.
+    /// Reads at least `wanted` bytes. Returns `None` on success, or else the result that this call
+    /// of `produce` must return.
     fn refill(
         &mut self,
         intake: &Intake<'_>,
         wanted: usize,
     ) -> Result<Option<SourceStatus>, Failure> {
-        Ok(match self.feed.fill(intake.pool, wanted)? {
+        Ok(match self.feed.fill_piece(intake.pool, wanted)? {
             FillOutcome::Ready => None,
             FillOutcome::Nothing => Some(SourceStatus::AWAITS_INPUT),
             FillOutcome::Full => Some(SourceStatus::retry_at(intake.now)),
             FillOutcome::End(rest) => match self.reader.finish(rest) {
                 Ok(()) => Some(SourceStatus::End),
-                Err(fault) => return Err(failure(self.feed.input().target(), &fault)),
+                Err(fault) => return Err(capture_failure(self.feed.input().target(), &fault)),
             },
         })
     }
 }
 
-/// Schedule of packets relative to the first one.
+/// Schedule that determines the time at which each packet is due, relative to the first packet.
 #[derive(Clone, Copy, Debug)]
 struct ReplaySchedule {
-    /// Speed in millionths of the capture's own; `None` means no delay.
+    /// Speed in millionths of the capture's original speed; `None` means that packets are not
+    /// delayed.
     factor: Option<u64>,
-    /// Timestamp of the first packet and the path's clock at its emission.
+    /// Timestamp of the first packet, and the time on the path's clock at which that packet was
+    /// emitted.
     started: Option<(Time, Time)>,
 }
 
@@ -223,11 +232,11 @@ impl ReplaySchedule {
             return true;
         }
         self.started.get_or_insert((time, now));
-        self.due(time, now) <= now
+        self.due_time(time, now) <= now
     }
 
     /// Returns the time on the path's clock at which the packet with timestamp `time` is due.
-    fn due(&self, time: Time, now: Time) -> Time {
+    fn due_time(&self, time: Time, now: Time) -> Time {
         let (Some(factor), Some((first, started))) = (self.factor, self.started) else {
             return now;
         };
@@ -247,7 +256,7 @@ fn check_beginning(input: &Input) -> Result<(), Failure> {
     }
     match Reader::new().next(first) {
         Step::Error(fault) => {
-            let failure = failure(input.target(), &fault);
+            let failure = capture_failure(input.target(), &fault);
             Err(match (&failure.hint, guess_format(first)) {
                 (None, Some(kind)) => failure.hint(format!("it looks like {kind}")),
                 _ => failure,
@@ -257,7 +266,7 @@ fn check_beginning(input: &Input) -> Result<(), Failure> {
     }
 }
 
-fn failure(target: &str, fault: &CaptureFault) -> Failure {
+fn capture_failure(target: &str, fault: &CaptureFault) -> Failure {
     let failure = Failure::new("read", target, fault);
     let FaultKind::NotACapture { magic } = fault.why else { return failure };
     let program = match magic {
@@ -272,7 +281,7 @@ fn failure(target: &str, fault: &CaptureFault) -> Failure {
 
 /// Guesses the format of a file that is not a capture from its first bytes; `None` if unknown.
 fn guess_format(first: &[u8]) -> Option<&'static str> {
-    const KNOWN: &[(&[u8], &str)] = &[
+    const KNOWN_FORMATS: &[(&[u8], &str)] = &[
         (b"\x7fELF", "a program"),
         (b"PK\x03\x04", "a zip archive: unpack it first"),
         (b"BZh", "a file compressed with bzip2: unpack it first"),
@@ -281,7 +290,7 @@ fn guess_format(first: &[u8]) -> Option<&'static str> {
         (b"GMBU", "a Network Monitor capture: `editcap` of Wireshark converts it"),
         (b"XCP\0", "a NetXray capture: `editcap` of Wireshark converts it"),
     ];
-    if let Some((_, kind)) = KNOWN.iter().find(|(magic, _)| first.starts_with(magic)) {
+    if let Some((_, kind)) = KNOWN_FORMATS.iter().find(|(magic, _)| first.starts_with(magic)) {
         return Some(kind);
     }
     let is_text = |byte: &u8| matches!(byte, b'\t' | b'\n' | b'\r' | b' '..=b'~' | 0x80..);

@@ -140,7 +140,7 @@ impl DividedSource {
         ledger.edges.push(Edge { put: own, taken: own, ..edge });
         match self.source_entry(ledger) {
             Some(seen) => (seen.given, seen.dropped) = (own, Vec::new()),
-            None => ledger.sources.push((self.name.clone(), SourceCounters::all(own))),
+            None => ledger.sources.push((self.name.clone(), SourceCounters::lossless(own))),
         }
         WorkerView { own, ..WorkerView::default() }
     }

@@ -34,7 +34,7 @@ fn worker_report(came: u64, own: u64, killed: bool) -> WorkerReport {
     let source = NodeEntry { taken: none, made: amount(came), ..node(0, "replay") };
     let share = NodeEntry { unselected: amount(came - own), ..node(1, SHARD_FILTER) };
     let ledger = Ledger {
-        sources: vec![("replay".to_owned(), SourceCounters::all(amount(came)))],
+        sources: vec![("replay".to_owned(), SourceCounters::lossless(amount(came)))],
         filters: vec![
             NodeEntry { passed: amount(came), ..source },
             share,
@@ -59,7 +59,10 @@ fn n7_reports_of_all_workers_add_up_to_one_process() {
     let merged = merge_reports(&shard_graph(), all.into());
     assert_eq!(merged.ledger.imbalances(), []);
     assert_eq!(merged.ledger.lost(), 0);
-    assert_eq!(merged.ledger.sources, [("replay".to_owned(), SourceCounters::all(amount(100)))]);
+    assert_eq!(
+        merged.ledger.sources,
+        [("replay".to_owned(), SourceCounters::lossless(amount(100)))]
+    );
     let taken: Vec<u64> = merged.ledger.filters.iter().map(|row| row.taken.blocks).collect();
     assert_eq!(taken, [0, 100, 100]);
 }
@@ -150,7 +153,7 @@ fn n7_each_block_is_counted_once_with_a_ring_on_any_edge() {
         assert_eq!(merged.ledger.imbalances(), [], "{form}");
         assert_eq!(
             merged.ledger.sources,
-            [("replay".to_owned(), SourceCounters::all(amount(100)))],
+            [("replay".to_owned(), SourceCounters::lossless(amount(100)))],
             "{form}"
         );
         for row in &merged.ledger.filters {
@@ -263,7 +266,7 @@ fn n7_loss_on_the_ring_before_shard_counts_for_the_source() {
             let side = if row.name == "replay" { &mut row.made } else { &mut row.taken };
             *side = amount(came + lost);
         }
-        ledger.sources[0].1 = SourceCounters::all(amount(came + lost));
+        ledger.sources[0].1 = SourceCounters::lossless(amount(came + lost));
         assert_eq!(ledger.imbalances(), []);
         worker_report
     };

@@ -182,7 +182,7 @@ fn recorded_halves(
     stands: ProcessRole,
 ) -> StartedProcess {
     let command = used.arguments.text("command").unwrap_or(used.description.name);
-    let process = Arc::new(Process::recorded(command, stands));
+    let process = Arc::new(Process::new_recorded(command, stands));
     let input = (stands != ProcessRole::Head).then(|| {
         let (replay, process) = (Arc::clone(replay), Arc::clone(&process));
         Box::new(RecordedInput { replay, planned, process }) as Box<dyn Sink>

@@ -39,7 +39,7 @@ pub(super) enum FrameAction<'l> {
     Redirect(&'l Redirect, &'l [(usize, u32)]),
 }
 
-/// The reason why requests do not form a program, with the request and node at fault, if known.
+/// Error for requests that do not form a program, with the request and node at fault, if known.
 #[derive(Debug)]
 pub(super) struct AssemblyError {
     pub(super) at: Option<(usize, NodeId)>,

@@ -337,8 +337,8 @@ impl DelegatedLayout {
         serde_json::to_string(&(shape, &self.behind_tag, self.tree)).unwrap_or_default()
     }
 
-    /// Parses the text written by [`Self::to_text`]; `None` if it is malformed or describes impossible
-    /// memory.
+    /// Parses the text written by [`Self::to_text`]; `None` if it is malformed or describes
+    /// impossible memory.
     #[must_use]
     pub fn from_text(text: &str) -> Option<Self> {
         let (shape, behind_tag, tree): (_, Vec<bool>, _) = serde_json::from_str(text).ok()?;

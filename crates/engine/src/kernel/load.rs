@@ -2,7 +2,7 @@
 //! request serve as source lines. [SL §7.1, allocation]
 
 use ebpf::insn;
-use endpoint::source::kernel::attach_point::PROGRAM as NAME;
+use endpoint::source::kernel::attach_point::PROGRAM_NAME as NAME;
 use std::os::fd::{AsFd as _, AsRawFd as _};
 use sys::bpf::{
     BtfBuilder, FunctionInfo, License, LineInfo, Load, LoadError, Map, Program, ProgramKind,

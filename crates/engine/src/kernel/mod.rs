@@ -38,7 +38,7 @@ use crate::numbering::Ids;
 use ebpf::emit::tap::{self, WakePolicy, Wakeup};
 use ebpf::emit::user_sockets;
 use endpoint::source::kernel::attach_point::AttachPoint;
-use endpoint::source::kernel::{Attachment, Edge, KernelSource, Parts};
+use endpoint::source::kernel::{Attachment, Edge, KernelSource, KernelSourceParts};
 use endpoint::{Opening, Source, SourceCounters};
 use host::{KernelRefusal, attach_build_error};
 use pipeline::Share;
@@ -112,17 +112,17 @@ struct RequestHistory {
 }
 
 impl Attachment for RequestHistory {
-    fn leave(&self) {
-        self.held.leave();
+    fn detach(&self) {
+        self.held.detach();
     }
 
-    fn frames(&self) -> Option<u64> {
+    fn frames_received(&self) -> Option<u64> {
         let all = self.before.iter().chain([&self.held]).map(|held| held.final_counters());
         all.map(|ended| (!ended.lost).then_some(ended.counted.ran.blocks)).sum()
     }
 
-    fn lost(&self) -> Option<endpoint::Failure> {
-        self.held.lost()
+    fn export_failure(&self) -> Option<endpoint::Failure> {
+        self.held.export_failure()
     }
 }
 
@@ -159,7 +159,7 @@ impl Kernel {
         let place = AttachPoint::find(&planned.attach)
             .map_err(|why| attach_build_error(why, asked.source))?;
         if planned.attach.flows && !wanted.opening.force {
-            let spared = endpoint::source::rx::take::spare_connection(wanted.opening.arguments);
+            let spared = endpoint::source::rx::take::check_own_connection(wanted.opening.arguments);
             spared.map_err(|failure| BuildError::Outside { node: asked.source, failure })?;
         }
         let timing = timed.then(Timing::enable).flatten();
@@ -240,7 +240,7 @@ impl<'p> KernelInputs<'p> {
         let ways = behind_tag.iter().zip(&tree.exits);
         let edges =
             ways.map(|(behind_tag, exit)| Edge { behind_tag: *behind_tag, sink: exit.sink });
-        let gives = KernelSource::new(Parts {
+        let gives = KernelSource::new(KernelSourceParts {
             rings,
             doorbell: bell,
             attachment: Arc::new(RequestHistory { held: Arc::clone(&held), before }),
@@ -368,7 +368,8 @@ fn egress_steps(
             let why = "sending frames takes CAP_NET_RAW, in the kernel too".to_owned();
             return Err(BuildError::Refused(KernelRefusal { node, why }));
         }
-        let index = place.outlet(&outlet.interface).map_err(|why| attach_build_error(why, node))?;
+        let index =
+            place.outlet_index(&outlet.interface).map_err(|why| attach_build_error(why, node))?;
         found.push((number, index));
     }
     Ok(found)

@@ -21,7 +21,9 @@ use ebpf::emit::Target;
 use ebpf::emit::redirect::{REDIRECT_DELIVERIES_MAX, Redirect, headroom};
 use ebpf::emit::tap::offset;
 use endpoint::source::kernel::attach_point::AttachPoint;
-use endpoint::source::rx::take::{self, EXIT_NUMBER, LoadArguments, SLOT, SLOTS_MAX, TAIL};
+use endpoint::source::rx::take::{
+    self, EXIT_NUMBER_SIZE, LoadArguments, SLOT_SIZE, SLOTS_MAX, TAIL_SIZE,
+};
 use filter::Amount;
 use pipeline::graph::{Graph, NodeId};
 use std::collections::HashMap;
@@ -124,7 +126,7 @@ pub(super) fn build(
             }
         }
     };
-    let opened = take::by_program(opening, (first_headers, places), &make);
+    let opened = take::open_with_program(opening, (first_headers, places), &make);
     let made = made.into_inner().unwrap_or_else(PoisonError::into_inner);
     if let Some(refusal) = made.refusal {
         return Err(BuildError::Refused(refusal));
@@ -187,7 +189,7 @@ impl ProgramInputs<'_> {
 
 impl endpoint::source::kernel::Attachment for RedirectProgram {
     /// Does nothing: the source owns the link, and detaches the program when dropped.
-    fn leave(&self) {}
+    fn detach(&self) {}
 }
 
 impl AttachmentHandle for RedirectProgram {
@@ -233,7 +235,9 @@ impl RedirectProgram {
 
 // The layouts of the headroom agree.
 const _: () = {
-    assert!(headroom::DELIVERY as usize == SLOT && headroom::EXIT as usize == EXIT_NUMBER);
-    assert!(headroom::REST as usize == TAIL && REDIRECT_DELIVERIES_MAX as usize == SLOTS_MAX);
+    assert!(
+        headroom::DELIVERY as usize == SLOT_SIZE && headroom::EXIT as usize == EXIT_NUMBER_SIZE
+    );
+    assert!(headroom::REST as usize == TAIL_SIZE && REDIRECT_DELIVERIES_MAX as usize == SLOTS_MAX);
     assert!(headroom::rest(3) as usize == take::tail_offset(3));
 };

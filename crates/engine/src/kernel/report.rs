@@ -11,7 +11,7 @@ use super::fused::{LeftReason, REFUSED_COUNTER};
 use super::tree::{ExitBlocks, Step, TreeExit};
 use super::{Generation, Kernel};
 use crate::described::counts;
-use endpoint::sink::offloaded::offloaded as offloaded_sink;
+use endpoint::sink::offloaded::offloaded_sink;
 use endpoint::source::kernel::ArcCounts;
 use endpoint::{DropReason, SourceCounters};
 use filter::{Amount, Counts, Filter, FilterKind, Holds, MovedSession, PRIVATE};

@@ -51,7 +51,7 @@ impl Origins {
     /// Publishes the names to all holders of [`Origins::published`], including those that hold an
     /// earlier copy.
     pub(crate) fn publish(&self) {
-        self.published.grow(&self.names);
+        self.published.extend_to(&self.names);
     }
 
     /// Returns the origin of the source with this node number, or 0 if it has none.

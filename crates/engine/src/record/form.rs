@@ -279,7 +279,8 @@ impl<'b> FileBlock<'b> {
             && ValueReader(self.body).read_u32() == Some(BYTE_ORDER_MAGIC)
     }
 
-    /// Decodes a block of data and its bytes. The rich pointer of the block refers to [`NOT_IN_MEMORY`].
+    /// Decodes a block of data and its bytes. The rich pointer of the block refers to
+    /// [`NOT_IN_MEMORY`].
     pub(super) fn entry(&self) -> Option<(Entry, &'b [u8])> {
         let mut take = ValueReader(self.body);
         let (time, bytes, lanes) = if self.kind == PACKET_TYPE {

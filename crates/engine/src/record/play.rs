@@ -39,8 +39,7 @@ pub struct Replay {
 struct Changes {
     /// Number of the change in progress, or of the last completed change.
     number: u64,
-    /// `Some` once no more changes follow. The inner value is the reason if the cause was a
-    /// failure.
+    /// `Some` once no more changes follow; the inner value is the failure that caused this, if any.
     over: Option<Option<String>>,
 }
 
@@ -81,8 +80,7 @@ impl Replay {
         self.stalls.end_changer();
     }
 
-    /// Returns the action of a space that has reached a recorded change. `wanted` is true if the
-    /// change in progress has requested this space.
+    /// Returns the action of a space at a recorded change that requested this space if `wanted`.
     fn swap_decision(&self, number: u64, wanted: bool) -> SwapDecision {
         let changes = self.changes();
         match &changes.over {
@@ -269,8 +267,7 @@ impl Player {
             && self.replay.record.whole == Completeness::Truncated { at: end }
     }
 
-    /// Loads the next chunk of this space when the current chunk is used up; returns `None` at the
-    /// end.
+    /// Loads the next chunk if the current chunk is used up; returns `None` at the end.
     fn load_next_chunk(&mut self) -> Option<()> {
         while self.at >= self.chunk.len() {
             let (space, offset, length) = *self.replay.record.chunks.get(self.next)?;

@@ -32,8 +32,7 @@ use sys::{confine, descriptor};
 
 /// The argument with which this program is started for a filter.
 pub(super) const SERVE_ARGUMENT: &str = "serve-untrusted-filter";
-/// The message with which the process reports that the filter is ready. It is sent after the
-/// process has given up its privileges.
+/// Message that reports that the filter is ready and the process has given up its privileges.
 pub(super) const READY: &[u8] = b"ready";
 
 /// Number of the filter's node in its space.
@@ -125,8 +124,7 @@ impl Streams {
         self.output.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Writes a message to the output stream; blocks until there is room. Returns `None` if the
-    /// path has ended.
+    /// Writes a message; blocks until there is room. Returns `None` if the path has ended.
     fn write_message(&self, message: &[u8]) -> Option<()> {
         let mut output = self.lock_output();
         output.as_mut()?.write(message).ok().filter(|put| *put).map(drop)
@@ -153,8 +151,7 @@ impl Reader {
         Ok(piece)
     }
 
-    /// Returns the next message; blocks until there is one. Returns `None` if the path or its
-    /// stream has ended.
+    /// Returns the next message; blocks until there is one. `None` if the path or stream has ended.
     fn wait_for_message(&mut self) -> Option<&[u8]> {
         loop {
             match self.next().ok()? {
@@ -325,8 +322,7 @@ fn handle_request(space: &mut Space, streams: &Streams, held_max: u32) -> Result
     Ok(())
 }
 
-/// Returns `Ok` for the fault of a lost path, because the next read reports it. Returns other
-/// faults as errors.
+/// Returns an error for any fault except that of a lost path, which the next read reports.
 const fn ignore_lost_path(fault: Fault) -> Result<(), Fault> {
     match fault {
         Fault::Abandoned => Ok(()),
@@ -356,7 +352,7 @@ impl Source for Inlet {
             };
             let message = reader.message.get(..length).unwrap_or_default();
             // The path checks origins.
-            let put = message::put(message, u16::MAX, intake)
+            let put = message::copy_into_intake(message, u16::MAX, intake)
                 .map_err(|lie| Failure::new("take", "a block of the path", lie))?;
             let Some(length) = put else { break };
             self.given.add(length);
@@ -369,7 +365,7 @@ impl Source for Inlet {
     }
 
     fn counters(&self) -> SourceCounters {
-        SourceCounters::all(self.given)
+        SourceCounters::lossless(self.given)
     }
 }
 
@@ -385,7 +381,7 @@ impl Sink for Outlet {
         let mut output = self.streams.lock_output();
         let Some(output) = output.as_mut() else { return Ok(()) };
         for (_, block) in batch.blocks() {
-            let length = message::length_of(&block);
+            let length = message::message_length(&block);
             let put = output.write_with(length, |room| message::write(&block, room));
             put.map_err(|fault| Failure::new("write", "what the filter gives", fault))?;
             self.written.add(block.length());

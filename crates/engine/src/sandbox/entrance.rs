@@ -43,7 +43,7 @@ impl Entrance {
 
     /// Sends one block to the process, or counts it as dropped.
     fn send_block(&mut self, block: &Block<'_>) {
-        let length = message::length_of(block);
+        let length = message::message_length(block);
         if length > MESSAGE_MAX {
             self.long.add(block.length());
         } else if self.output.is_some() && self.write_block(block, length) {

@@ -256,7 +256,7 @@ impl Source for Exit {
                 }
             }
             let message = self.message.get(..length).unwrap_or_default();
-            match message::put(message, self.origins.count(), intake) {
+            match message::copy_into_intake(message, self.origins.count(), intake) {
                 Ok(Some(length)) => {
                     self.given.add(length);
                     self.pending = None;
@@ -285,7 +285,7 @@ impl Source for Exit {
     }
 
     fn counters(&self) -> SourceCounters {
-        SourceCounters { counts: Some(self.counts.clone()), ..SourceCounters::all(self.given) }
+        SourceCounters { counts: Some(self.counts.clone()), ..SourceCounters::lossless(self.given) }
     }
 
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {

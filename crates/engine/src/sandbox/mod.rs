@@ -111,7 +111,7 @@ pub(crate) fn start(
     let offer = offer.ok_or_else(|| refused(&"its process is gone"))?;
     let input = offer.open().map_err(|error| refused(&error))?;
     let supervisor = Arc::new(Supervisor::new(name, kept, here));
-    let process = Arc::new(Process::controlled(name, Arc::<Supervisor>::clone(&supervisor)));
+    let process = Arc::new(Process::new_controlled(name, Arc::<Supervisor>::clone(&supervisor)));
     let entrance = Entrance::new(output, Arc::clone(&supervisor), Arc::clone(&process));
     let exit = Exit::new(input, origins.clone(), used.description, supervisor, process);
     let (input, output): (Box<dyn Sink>, Box<dyn Source>) = (Box::new(entrance), Box::new(exit));

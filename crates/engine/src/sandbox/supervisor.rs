@@ -253,7 +253,7 @@ impl ProcessControl for Supervisor {
         self.end_report(ended.unwrap_or(ProcessEnd::Signal(9)))
     }
 
-    fn number(&self) -> Option<u32> {
+    fn process_id(&self) -> Option<u32> {
         self.kept.ended().is_none().then(|| self.kept.number())
     }
 }

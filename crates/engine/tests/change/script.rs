@@ -66,7 +66,7 @@ impl Source for Script {
     }
 
     fn counters(&self) -> SourceCounters {
-        SourceCounters::all(self.given)
+        SourceCounters::lossless(self.given)
     }
 
     fn properties(&self) -> SourceProperties {

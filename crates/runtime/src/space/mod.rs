@@ -254,7 +254,7 @@ impl Space {
 
     /// Returns the memory that the space uses and the processes of its programs.
     pub fn resources(&self) -> SpaceResources {
-        let number = |node: &Node| Some((node.planned, node.process()?.number()?));
+        let number = |node: &Node| Some((node.planned, node.process()?.process_id()?));
         SpaceResources {
             memory: self.pools().map(Pool::allocated_bytes).sum(),
             processes: self.graph.nodes.iter().filter_map(number).collect(),

@@ -107,7 +107,7 @@ impl Space {
             if !std::mem::replace(told, true) && demand.close(node.planned) {
                 control.stop();
             }
-            let ended = process.ended();
+            let ended = process.try_wait();
             if let Some(Err(bad)) = &ended {
                 let told = || PathFailure::of_program(node.name.clone(), bad.clone());
                 failure.get_or_insert_with(told);

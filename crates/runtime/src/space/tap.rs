@@ -227,7 +227,8 @@ impl TapWriter {
         let (mut done, mut since) = (0, sys::clock::monotonic());
         while done < records.len() {
             let over = self.shared.has_ended();
-            let end = if over { history::boundary(records, first, done) } else { records.len() };
+            let end =
+                if over { history::record_boundary(records, first, done) } else { records.len() };
             if done == end {
                 return Err(TapEnd::Left);
             }

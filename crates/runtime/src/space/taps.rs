@@ -25,9 +25,9 @@ impl TapFeed {
     fn send_history(&mut self, history: &History, from: HistoryStart) -> u64 {
         let mut records = Vec::new();
         let mut frames = 0;
-        history.since(from, |kept, frame| {
+        history.visit_since(from, |kept, frame| {
             if self.has_link_type(*kept, &mut records) {
-                history::record(kept, frame, &mut records);
+                history::append_record(kept, frame, &mut records);
                 frames += 1;
             }
         });
@@ -58,10 +58,10 @@ impl TapFeed {
         let mut frames = 0;
         for lane in lanes(which) {
             let block = batch.block(lane);
-            let kept = FrameHeader::of(&block);
+            let kept = FrameHeader::for_block(&block);
             let whole = block.marks.is_frame() && !block.frame.is_empty();
             if whole && self.has_link_type(kept, &mut records) {
-                history::record(&kept, block.frame, &mut records);
+                history::append_record(&kept, block.frame, &mut records);
                 frames += 1;
             }
         }
@@ -75,7 +75,7 @@ impl TapFeed {
     /// link type, and its file header is appended to `records`.
     fn has_link_type(&mut self, kept: FrameHeader, records: &mut Vec<u8>) -> bool {
         if self.first.is_none() {
-            records.extend_from_slice(&history::header(kept.link));
+            records.extend_from_slice(&history::file_header(kept.link));
         }
         self.first.get_or_insert(kept).link == kept.link
     }
@@ -122,7 +122,7 @@ impl Taps {
                 began.past = feed.send_history(history, from);
                 began.block = left - began.past.min(left);
                 let mut first = None;
-                history.since(from, |kept, _| first = first.or(Some(kept.time)));
+                history.visit_since(from, |kept, _| first = first.or(Some(kept.time)));
                 began.ago_ns = first.map_or(0, |first| now.saturating_sub(first));
             }
         }

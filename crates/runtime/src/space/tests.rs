@@ -51,7 +51,7 @@ impl Source for Numbers {
     }
 
     fn counters(&self) -> SourceCounters {
-        SourceCounters::all(self.given)
+        SourceCounters::lossless(self.given)
     }
 }
 

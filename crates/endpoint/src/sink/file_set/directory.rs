@@ -1,11 +1,11 @@
-//! The directory of a file set, which is created if missing and stays open.
+//! The output directory of a file set. It is created if it is missing, and stays open.
 //!
-//! Every file is created exclusively, relative to the open directory, without following links,
-//! under a generated name of digits, letters, dots, dashes and underscores. Existing files are
-//! never overwritten, because numbering continues after the largest number in the directory.
+//! Every file is new, is created relative to the open directory without following links, and has a
+//! generated name of digits, letters, dots, dashes and underscores. Existing files are never
+//! overwritten, because numbering continues after the largest number in the directory.
 
 use crate::Failure;
-use crate::failure::failed;
+use crate::failure::io_failure;
 use crate::readers::FileCreation;
 use crate::sink::out::remove_on_rollback;
 use rustix::fs::{Mode, OFlags};
@@ -20,7 +20,7 @@ use sys::steps::Resource;
 
 /// Name of the index file.
 pub(crate) const INDEX_NAME: &str = "index.jsonl";
-/// Maximum number of names to try while other processes create files concurrently.
+/// Maximum number of file names to try if other processes create files at the same time.
 const NAME_ATTEMPTS_MAX: u32 = 1000;
 
 /// An open directory.
@@ -34,7 +34,7 @@ pub(super) struct Directory {
     mode: u32,
 }
 
-/// Device and inode of a file, for detecting a replacement under the same name.
+/// Device and inode number of a file, used to detect that another file has taken its name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Identity {
     device: u64,
@@ -43,7 +43,7 @@ pub(super) struct Identity {
 
 impl Identity {
     /// Returns the identity of an open file.
-    pub(super) fn of(file: &File) -> io::Result<Self> {
+    pub(super) fn of_file(file: &File) -> io::Result<Self> {
         let meta = file.metadata()?;
         Ok(Self { device: meta.dev(), inode: meta.ino() })
     }
@@ -56,21 +56,22 @@ impl Directory {
         path: &str,
         (steps, readers): FileCreation<'_>,
     ) -> Result<(Self, File), Failure> {
-        let refused = |error: sys::Error| failed("make", path, &error.into());
+        let refused = |error: sys::Error| io_failure("make", path, &error.into());
         steps.announce(Resource::File, path).map_err(refused)?;
-        let mode = readers.mode_of(Path::new(path), 0o777);
+        let mode = readers.mode_at(Path::new(path), 0o777);
         let made = match fs::DirBuilder::new().mode(mode).create(path) {
             Ok(()) => true,
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => false,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 let hint = "make the directory around it first, with mkdir -p";
-                return Err(failed("make", path, &error).hint(hint));
+                return Err(io_failure("make", path, &error).hint(hint));
             }
-            Err(error) => return Err(failed("make", path, &error)),
+            Err(error) => return Err(io_failure("make", path, &error)),
         };
         let mark = steps.savepoint();
         if made {
-            let path = std::path::absolute(path).map_err(|error| failed("make", path, &error))?;
+            let path =
+                std::path::absolute(path).map_err(|error| io_failure("make", path, &error))?;
             // Fails unless the directory is empty.
             steps.on_rollback(format!("directory {}", path.display()), move || {
                 drop(fs::remove_dir(path))
@@ -89,17 +90,17 @@ impl Directory {
     ) -> Result<(Self, File), Failure> {
         let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC;
         let fd = rustix::fs::open(path, flags, Mode::empty()).map_err(|errno| {
-            let failure = failed("open", path, &errno.into());
+            let failure = io_failure("open", path, &errno.into());
             // A missing directory has been created, so this is a dangling link.
             match errno {
                 Errno::NOENT => failure.hint("it is a link to a directory that is not there"),
                 _ => failure,
             }
         })?;
-        let next = first_free(path).map_err(|error| failed("read", path, &error))?;
+        let next = first_free_number(path).map_err(|error| io_failure("read", path, &error))?;
         let mode = readers.mode(Path::new(path), 0o666);
         let directory = Self { fd, path: path.to_owned(), next, mode };
-        let cannot = |error: io::Error| failed("open", &directory.target(INDEX_NAME), &error);
+        let cannot = |error: io::Error| io_failure("open", &directory.target(INDEX_NAME), &error);
         steps.announce(Resource::File, INDEX_NAME).map_err(|error| cannot(error.into()))?;
         let index = match directory
             .open_regular(INDEX_NAME, OpenRegular::append().create_new(directory.mode))
@@ -117,10 +118,10 @@ impl Directory {
         Ok((directory, index))
     }
 
-    /// Creates the next file. The file's name is its number followed by `about` and `suffix`.
+    /// Creates the next file. Its name is its number, followed by `about` and `suffix`.
     pub(super) fn create(&mut self, about: &str, suffix: &str) -> io::Result<(File, String)> {
         for _ in 0..NAME_ATTEMPTS_MAX {
-            let name = format!("{:06}{}{suffix}", self.next, sanitized(about));
+            let name = format!("{:06}{}{suffix}", self.next, sanitize(about));
             let created = self.open_regular(&name, OpenRegular::append().create_new(self.mode));
             match created {
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => self.next += 1,
@@ -134,29 +135,29 @@ impl Directory {
         Err(io::ErrorKind::AlreadyExists.into())
     }
 
-    /// Reopens a file created here. Fails if it has been replaced.
+    /// Reopens a file that this value created. Fails if the file has been replaced.
     pub(super) fn reopen(&self, name: &str, identity: Identity) -> io::Result<File> {
         let file = self.open_regular(name, OpenRegular::append())?;
-        if Identity::of(&file)? != identity {
+        if Identity::of_file(&file)? != identity {
             return Err(io::Error::other("another process has replaced it"));
         }
         Ok(file)
     }
 
-    /// Returns the path of a file in the directory for messages.
+    /// Returns the path of a file in the directory, for messages.
     pub(super) fn target(&self, name: &str) -> String {
         format!("{}/{name}", self.path.trim_end_matches('/'))
     }
 
-    /// Opens a regular file without following links; fails if it has more than one name.
+    /// Opens a regular file without following links. Fails if the file has several hard links.
     fn open_regular(&self, name: &str, how: OpenRegular) -> io::Result<File> {
         how.sole_link().open_at(&self.fd, name)
     }
 }
 
-/// Returns the first unused number: one more than the largest number at the start of a name in the
-/// directory.
-fn first_free(path: &str) -> io::Result<u64> {
+/// Returns the first unused file number: one more than the largest number at the start of a name in
+/// the directory.
+fn first_free_number(path: &str) -> io::Result<u64> {
     let mut next = 1;
     for entry in fs::read_dir(path)? {
         let name = entry?.file_name();
@@ -168,7 +169,7 @@ fn first_free(path: &str) -> io::Result<u64> {
 }
 
 /// Replaces all characters that are special to a file system or shell.
-fn sanitized(text: &str) -> String {
+fn sanitize(text: &str) -> String {
     let safe = |c: char| if c.is_ascii_alphanumeric() || ".-_".contains(c) { c } else { '_' };
     text.chars().map(safe).take(100).collect()
 }
@@ -177,7 +178,7 @@ fn sanitized(text: &str) -> String {
 mod tests {
     use super::*;
     use crate::testing::CREATION;
-    use crate::testing::{TempDir, refused};
+    use crate::testing::{TempDir, expect_failure};
     use std::io::Write;
 
     #[test]
@@ -203,7 +204,7 @@ mod tests {
         fs::create_dir(dir.path("out")).unwrap();
         let link = |name: &str| std::os::unix::fs::symlink(dir.path("victim"), dir.path(name));
         link("out/index.jsonl").unwrap();
-        let failure = refused(Directory::open(&dir.path("out"), CREATION)).to_string();
+        let failure = expect_failure(Directory::open(&dir.path("out"), CREATION)).to_string();
         assert!(failure.contains("index.jsonl"), "{failure}");
         fs::remove_file(dir.path("out/index.jsonl")).unwrap();
         let (mut directory, _) = Directory::open(&dir.path("out"), CREATION).unwrap();
@@ -211,7 +212,7 @@ mod tests {
         assert_eq!(directory.create("", "").unwrap().1, "000002");
         // The descriptor stays open, so that the inode number is not reused.
         let (file, name) = directory.create("", "").unwrap();
-        let identity = Identity::of(&file).unwrap();
+        let identity = Identity::of_file(&file).unwrap();
         directory.reopen(&name, identity).unwrap().write_all(b"more").unwrap();
         fs::remove_file(dir.path("out/000003")).unwrap();
         link("out/000003").unwrap();
@@ -233,7 +234,7 @@ mod tests {
         fs::write(dir.path("victim"), "untouched").unwrap();
         fs::create_dir(dir.path("out")).unwrap();
         let index = dir.path("out/index.jsonl");
-        let refusal = || refused(Directory::open(&dir.path("out"), CREATION)).to_string();
+        let refusal = || expect_failure(Directory::open(&dir.path("out"), CREATION)).to_string();
         fs::hard_link(dir.path("victim"), &index).unwrap();
         let failure = refusal();
         assert!(failure.contains("index.jsonl: it has 2 names"), "{failure}");
@@ -252,7 +253,7 @@ mod tests {
     fn path_that_cannot_be_directory_is_refused() {
         let dir = TempDir::new();
         fs::write(dir.path("file"), "").unwrap();
-        let failure = |path: &str| refused(Directory::open(path, CREATION)).to_string();
+        let failure = |path: &str| expect_failure(Directory::open(path, CREATION)).to_string();
         assert!(failure(&dir.path("file")).contains("not a directory"));
         assert!(failure(&dir.path("a/b")).ends_with("with mkdir -p"));
         assert!(

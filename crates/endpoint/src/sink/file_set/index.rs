@@ -6,9 +6,9 @@ use crate::Failure;
 use crate::clock::Rfc3339;
 use crate::sink::class_names::Names;
 use crate::sink::json::VERSION;
-use crate::sink::object::{entry, write_line};
+use crate::sink::object::{add_member, write_line};
 use crate::sink::out::Out;
-use crate::sink::tail::Lines;
+use crate::sink::tail::LineFormat;
 use serde::ser::SerializeMap as _;
 use serde::{Serialize, Serializer};
 use sha2::Digest;
@@ -19,7 +19,8 @@ use std::fs::File;
 #[derive(Debug)]
 pub(super) struct Index(Out);
 
-/// One line of the index, whose schema is public. Version and address fields are those of `json`.
+/// One line of the index. The schema is public; its version and address fields are the same as in
+/// `json`.
 struct IndexLine<'a> {
     file: &'a OutputFile,
     names: &'a Names,
@@ -35,22 +36,22 @@ impl Serialize for IndexLine<'_> {
         let counted = |count: u64| (count > 0).then_some(count);
         let mut map = serializer.serialize_map(None)?;
         map.serialize_entry("version", &VERSION)?;
-        entry(&mut map, "file", disk.map(|disk| disk.name.as_str()))?;
+        add_member(&mut map, "file", disk.map(|disk| disk.name.as_str()))?;
         map.serialize_entry("first", &Rfc3339(file.first))?;
         map.serialize_entry("last", &Rfc3339(file.last))?;
         map.serialize_entry("blocks", &file.blocks)?;
         map.serialize_entry("bytes", &file.bytes)?;
-        entry(&mut map, "missing", counted(file.missing))?;
-        entry(&mut map, "unfilled", counted(unfilled))?;
+        add_member(&mut map, "missing", counted(file.missing))?;
+        add_member(&mut map, "unfilled", counted(unfilled))?;
         map.serialize_entry("complete", &file.is_complete(policy.begun))?;
         let digest = disk.and_then(|disk| disk.digest.clone());
-        entry(&mut map, "sha256", digest.map(|digest| hex(&digest.finalize())))?;
-        entry(&mut map, "messages", counted(messages))?;
-        entry(&mut map, "origin", names.origin(file.origin))?;
-        entry(&mut map, "session", (file.session != 0).then_some(file.session))?;
-        entry(&mut map, "direction", file.direction)?;
-        entry(&mut map, "class", names.class(file.class))?;
-        entry(&mut map, "class_name", names.class_name(file.class))?;
+        add_member(&mut map, "sha256", digest.map(|digest| format_hex(&digest.finalize())))?;
+        add_member(&mut map, "messages", counted(messages))?;
+        add_member(&mut map, "origin", names.origin_name(file.origin))?;
+        add_member(&mut map, "session", (file.session != 0).then_some(file.session))?;
+        add_member(&mut map, "direction", file.direction)?;
+        add_member(&mut map, "class", names.class_value(file.class))?;
+        add_member(&mut map, "class_name", names.class_name(file.class))?;
         file.ends.write(&mut map)?;
         if let Some(record) = file.description().filter(|_| policy.single) {
             record.write_fields(&mut map)?;
@@ -62,7 +63,7 @@ impl Serialize for IndexLine<'_> {
 impl Index {
     /// Creates an index that appends to this file.
     pub(super) fn new(file: File, target: String) -> Self {
-        Self(Out::shared(file, target, Lines::Json))
+        Self(Out::append_shared(file, target, LineFormat::Json))
     }
 
     /// Returns the notes for the final report.
@@ -70,7 +71,7 @@ impl Index {
         self.0.remarks()
     }
 
-    /// Appends the line of a finished file.
+    /// Appends the line for a finished file.
     pub(super) fn append(
         &mut self,
         file: &OutputFile,
@@ -87,7 +88,7 @@ impl Index {
     }
 }
 
-fn hex(bytes: &[u8]) -> String {
+fn format_hex(bytes: &[u8]) -> String {
     bytes.iter().fold(String::new(), |mut text, byte| {
         let _ = write!(text, "{byte:02x}");
         text

@@ -1,16 +1,17 @@
-//! A set of output files in one directory with their state, shared by `files` and `pcap`.
+//! A set of output files in one directory, with the state of unfinished files. `files` and `pcap`
+//! use it.
 //!
-//! A file is created at its first byte; without bytes it only has a line in the index. The numbers
-//! of open and remembered files are bounded: the least recently used file is closed, and reopened
-//! for appending when needed. Nothing is synchronized to disk: many short files cost a few system
-//! calls each.
+//! A file is created when its first byte arrives; if no byte arrives, it only has a line in the
+//! index. The number of open files is bounded: the least recently used file is closed, and reopened
+//! for appending when needed. The number of unfinished files is bounded too. Files are not
+//! synchronized to disk, because there may be many short ones.
 
 mod directory;
 mod index;
 mod output_file;
 
 use super::class_names::Names;
-use crate::failure::failed;
+use crate::failure::io_failure;
 use crate::{Failure, Opening};
 use directory::{Directory, Identity};
 use filter::{Parameter, Report, Type};
@@ -25,15 +26,16 @@ use std::io::{self, Write};
 pub(crate) use directory::INDEX_NAME;
 pub(crate) use output_file::{Key, OutputFile};
 
-/// Maximum number of missing bytes written as zeros into one file. Forged sequence numbers of a
-/// peer must not determine file sizes.
+/// Maximum number of missing bytes that are written as zeros to one file. The limit keeps peers
+/// with forged sequence numbers from creating huge files.
 pub(crate) const FILL_MAX: u64 = 16 << 20;
 
-/// Maximum memory, in bytes, for the descriptions of messages, whose length the peers determine.
+/// Maximum memory for the descriptions of messages, in bytes. Peers determine the lengths of
+/// descriptions, so a limit is needed.
 const RECORDS_MAX: usize = 64 << 20;
 
 /// The parameter for the maximum number of open files.
-pub(crate) const OPEN: Parameter = Parameter::named(
+pub(crate) const OPEN_PARAMETER: Parameter = Parameter::named(
     "open",
     Type::Number { low: 1, high: 100_000 },
     "256",
@@ -41,23 +43,24 @@ pub(crate) const OPEN: Parameter = Parameter::named(
 );
 
 /// The parameter for the maximum number of unfinished files.
-pub(crate) const SESSIONS: Parameter = Parameter::named(
+pub(crate) const SESSIONS_PARAMETER: Parameter = Parameter::named(
     "sessions",
     Type::Number { low: 1, high: 100_000_000 },
     "65536",
     "how many sessions are remembered",
 );
 
-/// Naming, completeness and index policy of the sink that uses a [`FileSet`].
+/// Policy of a sink that uses a [`FileSet`]: names, completeness and index.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FilePolicy {
     /// Suffix of file names.
     pub(crate) suffix: &'static str,
     /// True if the index contains digests.
     pub(crate) digests: bool,
-    /// True if each file contains one message, whose description goes into the index.
+    /// True if each file contains one message. The index then contains the description of that
+    /// message.
     pub(crate) single: bool,
-    /// True if a file counts as complete only if the start of its stream was observed.
+    /// True if a file is complete only if the start of its stream was observed.
     pub(crate) begun: bool,
     /// True if missing bytes are written as zeros.
     pub(crate) fills: bool,
@@ -75,7 +78,7 @@ pub(crate) struct FileSet {
     files: HashMap<Key, OutputFile>,
     /// Memory used by descriptions, in bytes.
     records: usize,
-    /// Keys of the unfinished files by the logical time of last use.
+    /// Keys of the unfinished files, by the logical time of their last use.
     by_use: BTreeMap<u64, Key>,
     open_by_use: BTreeMap<u64, Key>,
     uses: u64,
@@ -83,9 +86,9 @@ pub(crate) struct FileSet {
 }
 
 impl Drop for FileSet {
-    /// Writes the index even after a failure.
+    /// Writes the index, even if the sink has failed.
     fn drop(&mut self) {
-        let _ = self.end_all();
+        let _ = self.finish_all();
     }
 }
 
@@ -102,8 +105,8 @@ impl FileSet {
             directory,
             names: Names::new(opening),
             policy,
-            open_max: opening.arguments.count(OPEN.name),
-            known_max: opening.arguments.count(SESSIONS.name),
+            open_max: opening.arguments.count(OPEN_PARAMETER.name),
+            known_max: opening.arguments.count(SESSIONS_PARAMETER.name),
             files: HashMap::new(),
             records: 0,
             by_use: BTreeMap::new(),
@@ -114,7 +117,7 @@ impl FileSet {
     }
 
     /// Returns the number of files created.
-    pub(crate) const fn made(&self) -> u64 {
+    pub(crate) const fn files_created(&self) -> u64 {
         self.made
     }
 
@@ -131,7 +134,8 @@ impl FileSet {
         report
     }
 
-    /// Takes the file with this key out of the set for modification; [`Self::put_back`] returns it.
+    /// Takes the file with this key out of the set, so that it can be modified; [`Self::put_back`]
+    /// returns it.
     pub(crate) fn take_out(&mut self, key: Key) -> Option<OutputFile> {
         let file = self.files.remove(&key)?;
         self.records -= file.record.len();
@@ -140,7 +144,7 @@ impl FileSet {
         Some(file)
     }
 
-    /// Inserts a file, new or from [`Self::take_out`], as the most recently used.
+    /// Puts a new or modified file into the set, as the most recently used file.
     pub(crate) fn put_back(&mut self, key: Key, mut file: OutputFile) {
         self.uses += 1;
         file.used = self.uses;
@@ -152,28 +156,32 @@ impl FileSet {
         self.files.insert(key, file);
     }
 
-    /// Finishes the least recently used files until there is room for one more.
+    /// Finishes the least recently used files until there is room for one more unfinished file.
     pub(crate) fn make_room(&mut self) -> Result<(), Failure> {
         while self.files.len() >= self.known_max || self.records > RECORDS_MAX {
             let Some((_, key)) = self.by_use.first_key_value() else { return Ok(()) };
-            self.end(*key)?;
+            self.finish_by_key(*key)?;
         }
         Ok(())
     }
 
-    /// Appends bytes to a file, which is created or reopened if necessary.
-    pub(crate) fn write(&mut self, file: &mut OutputFile, bytes: &[u8]) -> Result<(), Failure> {
+    /// Appends bytes to a file, and creates or reopens the file if necessary.
+    pub(crate) fn write_bytes(
+        &mut self,
+        file: &mut OutputFile,
+        bytes: &[u8],
+    ) -> Result<(), Failure> {
         if bytes.is_empty() {
             return Ok(());
         }
         if file.disk.is_none() {
-            file.disk = Some(self.create_file(&file.about())?);
+            file.disk = Some(self.create_file(&file.name_details())?);
         }
         self.append_owed(file, bytes)
     }
 
-    /// Appends the zeros that are still owed, then these bytes. Does nothing if the file does not
-    /// exist.
+    /// Appends the zeros that have not been written yet, then these bytes. Does nothing if the file
+    /// does not exist.
     fn append_owed(&mut self, file: &mut OutputFile, bytes: &[u8]) -> Result<(), Failure> {
         let Some(mut disk) = file.disk.take() else { return Ok(()) };
         let outcome = self.append(&mut disk, file.owed, bytes);
@@ -184,10 +192,14 @@ impl FileSet {
         outcome
     }
 
-    /// Records `length` missing bytes. If the policy fills holes, holes are written as zeros until
-    /// the first hole that would exceed [`FILL_MAX`] for the file. Call this before
-    /// [`OutputFile::note`].
-    pub(crate) fn skip(&mut self, file: &mut OutputFile, length: u64) -> Result<(), Failure> {
+    /// Records `length` missing bytes. If the policy fills holes with zeros, they are filled up to
+    /// the first hole that would make the file exceed [`FILL_MAX`]. Call this before
+    /// [`OutputFile::note_block`].
+    pub(crate) fn add_missing_bytes(
+        &mut self,
+        file: &mut OutputFile,
+        length: u64,
+    ) -> Result<(), Failure> {
         let stands = file.filled + file.owed;
         let in_place = file.missing == stands && stands + length <= FILL_MAX;
         if !self.policy.fills || length == 0 || !in_place {
@@ -198,7 +210,7 @@ impl FileSet {
     }
 
     /// Finishes the file with this key, if there is one.
-    pub(crate) fn end(&mut self, key: Key) -> Result<(), Failure> {
+    pub(crate) fn finish_by_key(&mut self, key: Key) -> Result<(), Failure> {
         match self.take_out(key) {
             Some(file) => self.finish_file(&file),
             None => Ok(()),
@@ -211,9 +223,9 @@ impl FileSet {
     }
 
     /// Finishes all files and writes the index.
-    pub(crate) fn end_all(&mut self) -> Result<(), Failure> {
+    pub(crate) fn finish_all(&mut self) -> Result<(), Failure> {
         while let Some((_, key)) = self.by_use.first_key_value() {
-            self.end(*key)?;
+            self.finish_by_key(*key)?;
         }
         self.index.write()
     }
@@ -226,22 +238,22 @@ impl FileSet {
     fn create_file(&mut self, about: &str) -> Result<DiskFile, Failure> {
         let suffix = self.policy.suffix;
         let (file, name) = self
-            .with_room(|directory| directory.create(about, suffix))
-            .map_err(|error| failed("make a file in", &self.target(), &error))?;
-        let identity = Identity::of(&file)
-            .map_err(|error| failed("look at", &self.directory.target(&name), &error))?;
+            .open_with_room(|directory| directory.create(about, suffix))
+            .map_err(|error| io_failure("make a file in", &self.target(), &error))?;
+        let identity = Identity::of_file(&file)
+            .map_err(|error| io_failure("look at", &self.directory.target(&name), &error))?;
         self.made += 1;
         let digest = self.policy.digests.then(Sha256::default);
         Ok(DiskFile { name, identity, open: Some(file), size: 0, digest })
     }
 
-    /// Appends zeros and bytes to a file, which is reopened if it is closed.
+    /// Appends zeros and bytes to a file. Reopens the file if it is closed.
     fn append(&mut self, disk: &mut DiskFile, zeros: u64, bytes: &[u8]) -> Result<(), Failure> {
         let mut file = match disk.open.take() {
             Some(file) => file,
             None => self
-                .with_room(|directory| directory.reopen(&disk.name, disk.identity))
-                .map_err(|error| failed("open", &self.directory.target(&disk.name), &error))?,
+                .open_with_room(|directory| directory.reopen(&disk.name, disk.identity))
+                .map_err(|error| io_failure("open", &self.directory.target(&disk.name), &error))?,
         };
         let outcome = extend_file(&mut file, disk, zeros, bytes);
         disk.open = Some(file);
@@ -252,11 +264,12 @@ impl FileSet {
             // The file contains a partial write.
             disk.digest = None;
         }
-        outcome.map_err(|error| failed("write", &self.directory.target(&disk.name), &error))
+        outcome.map_err(|error| io_failure("write", &self.directory.target(&disk.name), &error))
     }
 
-    /// Opens a file by calling `open`; closes the least recently used files if too many are open.
-    fn with_room<T>(
+    /// Opens a file by calling `open`. If too many files are open, closes the least recently used
+    /// one first.
+    fn open_with_room<T>(
         &mut self,
         mut open: impl FnMut(&mut Directory) -> io::Result<T>,
     ) -> io::Result<T> {
@@ -271,7 +284,7 @@ impl FileSet {
         }
     }
 
-    /// Closes the least recently used open file; returns false if none is open.
+    /// Closes the least recently used open file. Returns false if no file is open.
     fn close_oldest(&mut self) -> bool {
         let Some((_, key)) = self.open_by_use.pop_first() else { return false };
         if let Some(disk) = self.files.get_mut(&key).and_then(|file| file.disk.as_mut()) {
@@ -292,7 +305,7 @@ impl FileSet {
     }
 }
 
-/// Extends a file by zeros, as a hole without disk blocks, and by bytes.
+/// Extends a file by `zeros` zero bytes, which use no disk blocks, and then by `bytes`.
 fn extend_file(file: &mut File, disk: &mut DiskFile, zeros: u64, bytes: &[u8]) -> io::Result<()> {
     const ZEROS: [u8; 4096] = [0; 4096];
     if zeros > 0 {
@@ -301,11 +314,11 @@ fn extend_file(file: &mut File, disk: &mut DiskFile, zeros: u64, bytes: &[u8]) -
         while let Some(piece) = ZEROS.get(..left.min(ZEROS.len() as u64) as usize)
             && left > 0
         {
-            disk.note(piece);
+            disk.note_appended(piece);
             left -= piece.len() as u64;
         }
     }
     file.write_all(bytes)?;
-    disk.note(bytes);
+    disk.note_appended(bytes);
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! An unfinished file of a file set, with its key and the data for the index.
+//! An unfinished file of a file set, with its key and its data for the index.
 
 use super::directory::Identity;
 use crate::sink::headers::Headers;
@@ -17,20 +17,20 @@ use wire::record::Field;
 /// The key that identifies the file to which a block belongs.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum Key {
-    /// A session; `backward` is false if both directions share a file.
+    /// A session. `backward` is false if both directions share a file.
     Session { number: u32, backward: bool },
-    /// A flow, if no filter has assigned sessions.
+    /// A flow, used if no filter has assigned sessions.
     Flow(Flow),
-    /// All blocks without session and flow.
+    /// All blocks that have neither a session nor a flow.
     Rest,
 }
 
 /// An unfinished output file.
 #[derive(Debug, Default)]
 pub(crate) struct OutputFile {
-    /// The file on disk; `None` until the first byte.
+    /// The file on disk; `None` until the first byte has been written.
     pub(super) disk: Option<DiskFile>,
-    /// Time of last use, on a logical clock that counts uses.
+    /// Logical time of last use; the logical clock counts uses of all files.
     pub(super) used: u64,
     /// State of each direction, forward first.
     directions: [DirectionState; 2],
@@ -40,7 +40,7 @@ pub(crate) struct OutputFile {
     /// Number of received bytes.
     pub(super) bytes: u64,
     pub(super) missing: u64,
-    /// Number of missing bytes written as zeros, and number still to be written.
+    /// Number of missing bytes written as zeros so far, and number still to be written.
     pub(super) filled: u64,
     pub(super) owed: u64,
     pub(super) origin: u16,
@@ -50,7 +50,7 @@ pub(crate) struct OutputFile {
     pub(super) class: Class,
     pub(super) ends: EndpointFields,
     flow: Option<Flow>,
-    /// Description of the first message.
+    /// Description record of the first message.
     pub(super) record: Vec<u8>,
     pub(super) messages: u64,
     /// Link type of the file's frames (captures only).
@@ -61,11 +61,11 @@ pub(crate) struct OutputFile {
 pub(super) struct DiskFile {
     pub(super) name: String,
     pub(super) identity: Identity,
-    /// Open descriptor; `None` while it is closed to limit the number of open files.
+    /// The open descriptor; `None` while the file is closed to limit the number of open files.
     pub(super) open: Option<File>,
     /// Size in bytes.
     pub(super) size: u64,
-    /// Digest of the contents, if the index needs one.
+    /// Digest of the contents; `None` if the index needs no digest.
     pub(super) digest: Option<Sha256>,
 }
 
@@ -77,7 +77,7 @@ impl fmt::Debug for DiskFile {
 
 impl DiskFile {
     /// Accounts for bytes appended to the file.
-    pub(super) fn note(&mut self, bytes: &[u8]) {
+    pub(super) fn note_appended(&mut self, bytes: &[u8]) {
         self.size += bytes.len() as u64;
         if let Some(digest) = &mut self.digest {
             digest.update(bytes);
@@ -95,8 +95,8 @@ struct DirectionState {
 }
 
 impl OutputFile {
-    /// Creates the state for a file that starts with `block`; `one_way` if all its blocks have the
-    /// same direction.
+    /// Creates the state for a file that starts with `block`. `one_way` is true if all blocks of
+    /// the file have the same direction.
     pub(crate) fn new(block: &Block<'_>, one_way: bool) -> Self {
         let context = block.context;
         Self {
@@ -111,14 +111,14 @@ impl OutputFile {
     }
 
     /// Updates times, counters and direction state for a block.
-    pub(crate) fn note(&mut self, block: &Block<'_>) {
+    pub(crate) fn note_block(&mut self, block: &Block<'_>) {
         self.first = self.first.min(block.context.time);
         self.last = self.last.max(block.context.time);
-        let direction = self.direction(block);
+        let direction = self.direction_state(block);
         direction.came = true;
         direction.begun |= block.context.flags.has(Flags::FIRST);
         if block.marks.is_description() {
-            self.describe(block);
+            self.store_description(block);
             return;
         }
         let here = block.bytes().len() as u64;
@@ -131,31 +131,32 @@ impl OutputFile {
     /// supplied them.
     pub(crate) fn take_addresses(&mut self, block: &Block<'_>) {
         if self.flow.is_none()
-            && let Some(headers) = Headers::of(block).or_else(|| Headers::of_derived_block(block))
+            && let Some(headers) =
+                Headers::of_frame(block).or_else(|| Headers::of_derived_block(block))
         {
-            self.ends = EndpointFields::of(Some(&headers));
+            self.ends = EndpointFields::from_headers(Some(&headers));
             self.flow = headers.flow;
         }
     }
 
-    fn describe(&mut self, block: &Block<'_>) {
+    fn store_description(&mut self, block: &Block<'_>) {
         self.messages += 1;
-        if let (1, Some(description)) = (self.messages, MessageRecord::of(block)) {
+        if let (1, Some(description)) = (self.messages, MessageRecord::of_block(block)) {
             self.first = description.time().map_or(self.first, |time| self.first.min(time));
-            self.last = description.end().map_or(self.last, |time| self.last.max(time));
+            self.last = description.end_time().map_or(self.last, |time| self.last.max(time));
             self.record = block.frame.to_vec();
         }
     }
 
     /// Marks the direction of this block as ended.
-    pub(crate) fn end(&mut self, block: &Block<'_>) {
+    pub(crate) fn end_direction(&mut self, block: &Block<'_>) {
         let broken = block.context.flags.has(Flags::END_MASK);
-        let direction = self.direction(block);
+        let direction = self.direction_state(block);
         direction.ended = true;
         direction.broken |= broken;
     }
 
-    /// Returns true if only a description has been received so far.
+    /// Returns true if the file has received a description but no other block.
     pub(crate) fn is_only_described(&self) -> bool {
         self.messages > 0 && self.blocks == 0
     }
@@ -165,14 +166,16 @@ impl OutputFile {
         self.directions.iter().all(|direction| direction.ended)
     }
 
-    /// Returns true if nothing is missing and each direction with input has ended, with an observed
-    /// beginning if `begun`.
+    /// Returns true if no bytes are missing and each direction with input has ended. If `begun`,
+    /// the beginning of each direction must also have been observed.
     pub(super) fn is_complete(&self, begun: bool) -> bool {
         let whole = |direction: &DirectionState| {
             !direction.came || direction.ended && !direction.broken && (direction.begun || !begun)
         };
         let cut = self.messages == 1
-            && self.description().is_some_and(|description| description.is(Field::Incomplete));
+            && self
+                .description()
+                .is_some_and(|description| description.has_flag(Field::Incomplete));
         self.missing == 0 && !cut && self.directions.iter().all(whole)
     }
 
@@ -181,8 +184,9 @@ impl OutputFile {
         MessageRecord::read(&self.record)
     }
 
-    /// Returns the part of the file name with addresses and ports; empty if they are unknown.
-    pub(super) fn about(&self) -> String {
+    /// Returns the part of the file name that contains addresses and ports; empty if they are
+    /// unknown.
+    pub(super) fn name_details(&self) -> String {
         let backward = self.direction == Some("backward");
         let flow = self.flow.or_else(|| self.description()?.flow(backward));
         let Some(flow) = flow else { return String::new() };
@@ -194,7 +198,7 @@ impl OutputFile {
         source + &end(flow.target, flow.ports.map(|ports| ports.target))
     }
 
-    fn direction(&mut self, block: &Block<'_>) -> &mut DirectionState {
+    fn direction_state(&mut self, block: &Block<'_>) -> &mut DirectionState {
         let [forward, backward] = &mut self.directions;
         match block.context.flags.direction() {
             Direction::Forward => forward,

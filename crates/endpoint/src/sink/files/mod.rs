@@ -1,19 +1,21 @@
 //! `files`: writes viewed bytes to files, one per session, message or block, with an index.
 //!
-//! The directory receives files with names such as `000001-10.0.0.1.1234-10.0.0.2.80`, and
+//! The directory contains files with names such as `000001-10.0.0.1.1234-10.0.0.2.80`, and
 //! `index.jsonl` with one JSON object per finished file (`file_set`).
 //!
 //! Lost bytes become zeros, as in tcpflow and Zeek, so that later data stays at its offset in the
 //! stream; `holes=skip` omits them. The index counts them in either case.
 
-use super::file_set::{FILL_MAX, FilePolicy, FileSet, Key, OPEN, OutputFile, SESSIONS};
+use super::file_set::{
+    FILL_MAX, FilePolicy, FileSet, Key, OPEN_PARAMETER, OutputFile, SESSIONS_PARAMETER,
+};
 use crate::{Failure, Opening, Sink, SinkEntry};
 use abi::{Direction, Flags};
 use filter::{
     Amount, Batch, Block, Description, Form, Parameter, Report, StateFacts, Time, Type, WorkerRule,
 };
 
-/// The description of `files`.
+/// Description of `files`, the sink that writes a file per session, message or block.
 pub const FILES: Description = Description {
     name: "files",
     summary: "write sessions, messages or blocks into files of a directory",
@@ -55,8 +57,8 @@ sessions are remembered; a session that was forgotten goes on in another file.",
             "zero",
             "the replacement for bytes that were lost",
         ),
-        OPEN,
-        SESSIONS,
+        OPEN_PARAMETER,
+        SESSIONS_PARAMETER,
     ],
     ..Description::SINK
 };
@@ -66,9 +68,9 @@ const _: () = assert!(FILL_MAX == 16 << 20, "the help says so");
 /// The catalog entry of `files`.
 pub const ENTRY: SinkEntry = SinkEntry::new(&FILES, open).writing_files();
 
-/// The unit of data that gets a file of its own.
+/// The unit of data for which a file is created.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Per {
+enum FileUnit {
     Session,
     Connection,
     Message,
@@ -78,10 +80,10 @@ enum Per {
 #[derive(Debug)]
 struct Files {
     file_set: FileSet,
-    per: Per,
+    per: FileUnit,
     /// True if blocks without a session can be fragments of a longer unit.
     has_fragments: bool,
-    /// True between the first and the last fragment of such a unit.
+    /// True between the first and the last fragment of a unit without a session.
     in_fragments: bool,
     written: Amount,
     /// Number of descriptions received.
@@ -97,8 +99,8 @@ fn open(opening: &Opening<'_>) -> Result<Box<dyn Sink>, Failure> {
 impl Sink for Files {
     fn consume(&mut self, batch: &Batch<'_>, _now: Time) -> Result<(), Failure> {
         for (_, block) in batch.blocks() {
-            match self.key(&block) {
-                Some(key) => self.append(key, &block)?,
+            match self.file_key(&block) {
+                Some(key) => self.append_block(key, &block)?,
                 None => self.write_single(&block)?,
             }
             self.count_block(&block);
@@ -111,8 +113,8 @@ impl Sink for Files {
     }
 
     fn finish(&mut self) -> Result<Report, Failure> {
-        self.file_set.end_all()?;
-        let always = [("files", self.file_set.made()), ("blocks", self.written.blocks)];
+        self.file_set.finish_all()?;
+        let always = [("files", self.file_set.files_created()), ("blocks", self.written.blocks)];
         let rows = Report::of_rows(always.into_iter().chain([("bytes", self.bytes)]));
         let others = [("messages", self.messages), ("missing bytes", self.missing)];
         Ok(self.file_set.report(rows.and_rows(others)))
@@ -127,17 +129,18 @@ impl Files {
     fn new(opening: &Opening<'_>) -> Result<Self, Failure> {
         let text = |name| opening.arguments.text(name);
         let per = match (text("per"), opening.form) {
-            (Some("session"), _) => Per::Session,
-            (Some("connection"), _) => Per::Connection,
-            (Some("block"), _) => Per::Block,
-            (Some("message"), _) | (_, Form::Message) => Per::Message,
-            _ => Per::Session,
+            (Some("session"), _) => FileUnit::Session,
+            (Some("connection"), _) => FileUnit::Connection,
+            (Some("block"), _) => FileUnit::Block,
+            (Some("message"), _) | (_, Form::Message) => FileUnit::Message,
+            _ => FileUnit::Session,
         };
         let policy = FilePolicy {
             suffix: "",
             digests: true,
-            single: per == Per::Message,
-            begun: per == Per::Message || per != Per::Block && opening.form == Form::Stream,
+            single: per == FileUnit::Message,
+            begun: per == FileUnit::Message
+                || per != FileUnit::Block && opening.form == Form::Stream,
             fills: text("holes") != Some("skip"),
         };
         Ok(Self {
@@ -152,23 +155,24 @@ impl Files {
         })
     }
 
-    /// Returns the key of a block's file; `None` if the block gets a file of its own.
-    fn key(&mut self, block: &Block<'_>) -> Option<Key> {
+    /// Returns the key of the file to which a block is appended; `None` if the block gets a file of
+    /// its own.
+    fn file_key(&mut self, block: &Block<'_>) -> Option<Key> {
         let number = block.context.session;
         let backward = block.context.flags.direction() == Direction::Backward;
         let is_fragment = self.has_fragments && number == 0 && self.is_fragment(block);
         match self.per {
-            Per::Message if is_whole_message(block) => None,
-            Per::Message => Some(Key::Session { number, backward }),
-            Per::Session if number != 0 => Some(Key::Session { number, backward }),
-            Per::Connection if number != 0 => Some(Key::Session { number, backward: false }),
-            Per::Session | Per::Connection if is_fragment => Some(Key::Rest),
-            Per::Block | Per::Session | Per::Connection => None,
+            FileUnit::Message if is_complete_message(block) => None,
+            FileUnit::Message => Some(Key::Session { number, backward }),
+            FileUnit::Session if number != 0 => Some(Key::Session { number, backward }),
+            FileUnit::Connection if number != 0 => Some(Key::Session { number, backward: false }),
+            FileUnit::Session | FileUnit::Connection if is_fragment => Some(Key::Rest),
+            FileUnit::Block | FileUnit::Session | FileUnit::Connection => None,
         }
     }
 
-    /// Returns true if a block without a session is a fragment of a longer unit, whose fragments
-    /// share one file (CONTRACT 6).
+    /// Returns true if a block without a session is a fragment of a longer unit. All fragments of a
+    /// unit share one file (CONTRACT 6).
     fn is_fragment(&mut self, block: &Block<'_>) -> bool {
         let flags = block.context.flags;
         let is_part = self.in_fragments || flags.has(Flags::FIRST) && !flags.has(Flags::LAST);
@@ -178,20 +182,20 @@ impl Files {
 
     /// Writes a block to a file of its own.
     fn write_single(&mut self, block: &Block<'_>) -> Result<(), Failure> {
-        if is_end_marker(block) || self.per != Per::Message && block.marks.is_description() {
+        if is_end_marker(block) || self.per != FileUnit::Message && block.marks.is_description() {
             return Ok(());
         }
         let mut file = OutputFile::new(block, true);
-        self.write(&mut file, block)?;
-        file.end(block);
+        self.write_block(&mut file, block)?;
+        file.end_direction(block);
         self.file_set.finish_file(&file)
     }
 
     /// Appends a block to the file of its session or message.
-    fn append(&mut self, key: Key, block: &Block<'_>) -> Result<(), Failure> {
+    fn append_block(&mut self, key: Key, block: &Block<'_>) -> Result<(), Failure> {
         let flags = block.context.flags;
         let mut file_of = self.file_set.take_out(key);
-        if self.per == Per::Message && flags.has(Flags::FIRST) {
+        if self.per == FileUnit::Message && flags.has(Flags::FIRST) {
             // The first fragment after a description may also be the first block of its stream.
             let awaits = |file: &OutputFile| file.is_only_described();
             if block.marks.is_description() || !file_of.as_ref().is_some_and(awaits) {
@@ -204,35 +208,35 @@ impl Files {
             None if is_end_marker(block) => return Ok(()),
             None => {
                 self.file_set.make_room()?;
-                OutputFile::new(block, self.per != Per::Connection)
+                OutputFile::new(block, self.per != FileUnit::Connection)
             }
         };
-        let outcome = self.write(&mut file, block);
+        let outcome = self.write_block(&mut file, block);
         let (ended, is_over) = match self.per {
             // The end of a stream also ends an unfinished message.
-            Per::Message => (flags.has(Flags::LAST), flags.has(Flags::END)),
+            FileUnit::Message => (flags.has(Flags::LAST), flags.has(Flags::END)),
             _ => (flags.has(Flags::END) || key == Key::Rest && flags.has(Flags::LAST), false),
         };
         if outcome.is_ok() && ended {
-            file.end(block);
+            file.end_direction(block);
         }
-        let one_way = self.per != Per::Connection;
+        let one_way = self.per != FileUnit::Connection;
         let is_over = is_over || file.has_ended() || ended && one_way;
         self.file_set.put_back(key, file);
         outcome?;
-        if is_over { self.file_set.end(key) } else { Ok(()) }
+        if is_over { self.file_set.finish_by_key(key) } else { Ok(()) }
     }
 
-    fn write(&mut self, file: &mut OutputFile, block: &Block<'_>) -> Result<(), Failure> {
+    fn write_block(&mut self, file: &mut OutputFile, block: &Block<'_>) -> Result<(), Failure> {
         let bytes = block.bytes();
         let missing = u64::from(block.length()).saturating_sub(bytes.len() as u64);
         // Fragments without a session may be of many flows.
         if block.context.session != 0 || !self.in_fragments {
             file.take_addresses(block);
         }
-        self.file_set.write(file, bytes)?;
-        self.file_set.skip(file, missing)?;
-        file.note(block);
+        self.file_set.write_bytes(file, bytes)?;
+        self.file_set.add_missing_bytes(file, missing)?;
+        file.note_block(block);
         Ok(())
     }
 
@@ -246,11 +250,11 @@ impl Files {
 }
 
 /// Returns true if a description block is a complete message without fragments.
-fn is_whole_message(block: &Block<'_>) -> bool {
+fn is_complete_message(block: &Block<'_>) -> bool {
     block.marks.is_description() && block.context.flags.has(Flags::FIRST.with(Flags::LAST))
 }
 
-/// Returns true if a block only marks the end of a direction without data.
+/// Returns true if a block contains no data and only marks the end of a direction.
 fn is_end_marker(block: &Block<'_>) -> bool {
     block.length() == 0 && block.pointer.is_hole()
 }

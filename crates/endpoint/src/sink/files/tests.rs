@@ -1,10 +1,10 @@
-//! Tests of the files and index lines that `files` writes for given blocks.
+//! Tests of the files and index lines that `files` writes.
 
 use super::*;
 use crate::sink::file_set::INDEX_NAME;
 use crate::testing::{
-    TIME, TempDir, arguments, bare, batch, description, description_record, frame, hex, hole,
-    opening, refused,
+    TEST_TIME, TempDir, bare_block, batch_of, checked_arguments, decode_hex, description_block,
+    description_record, expect_failure, frame_block, hole_block, sink_opening,
 };
 use abi::Marks;
 use serde_json::{Value, json};
@@ -14,24 +14,24 @@ use wire::record::{self, Field};
 /// Returns a sink on `dir` with these arguments, for blocks of this form.
 fn files_sink(dir: &str, given: &[(&str, &str)], form: Form) -> Files {
     let given: Vec<_> = [("dir", dir)].iter().chain(given).copied().collect();
-    let given = arguments(&FILES, &given);
-    Files::new(&Opening { form, ..opening(&given, &[]) }).unwrap()
+    let given = checked_arguments(&FILES, &given);
+    Files::new(&Opening { form, ..sink_opening(&given, &[]) }).unwrap()
 }
 
 /// Returns a block of a session with these flags and bytes.
-fn block(session: u32, flags: u16, bytes: &[u8]) -> Block<'_> {
-    let mut block = bare(bytes);
+fn session_block(session: u32, flags: u16, bytes: &[u8]) -> Block<'_> {
+    let mut block = bare_block(bytes);
     block.context.session = session;
     block.context.flags = Flags(flags);
     block
 }
 
-const FIRST: u16 = Flags::FIRST.0;
-const LAST: u16 = Flags::LAST.0;
-const BACK: u16 = Flags::BACKWARD.0;
-const END: u16 = Flags::END.0;
+const FIRST_BLOCK: u16 = Flags::FIRST.0;
+const LAST_BLOCK: u16 = Flags::LAST.0;
+const BACKWARD: u16 = Flags::BACKWARD.0;
+const END_FLAG: u16 = Flags::END.0;
 
-/// Returns names and contents of the files in a directory, without the index.
+/// Returns the names and contents of all files in a directory except the index.
 fn file_contents(dir: &str) -> Vec<(String, String)> {
     let mut found: Vec<(String, String)> = fs::read_dir(dir)
         .unwrap()
@@ -49,7 +49,7 @@ fn index_lines(dir: &str) -> Vec<Value> {
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-/// Returns the contents of the files, without their names, in the order of their numbers.
+/// Returns the contents of all files in the order of their numbers, without their names.
 fn file_texts(dir: &str) -> Vec<String> {
     file_contents(dir).into_iter().map(|(_, text)| text).collect()
 }
@@ -63,11 +63,12 @@ fn h10_each_direction_of_a_session_has_its_own_file() {
     let dir = TempDir::new();
     let out = dir.path("out");
     let mut files = files_sink(&out, &[], Form::Stream);
-    let mut later = block(7, 0, b"c");
-    later.context.time = TIME + 5;
-    let (first, alone) = (block(7, FIRST, b"a"), block(0, FIRST, b"x"));
-    let blocks = [first, block(7, BACK, b"b"), later, alone, block(7, END, b"d")];
-    files.consume(&batch(&blocks), 0).unwrap();
+    let mut later = session_block(7, 0, b"c");
+    later.context.time = TEST_TIME + 5;
+    let (first, alone) = (session_block(7, FIRST_BLOCK, b"a"), session_block(0, FIRST_BLOCK, b"x"));
+    let blocks =
+        [first, session_block(7, BACKWARD, b"b"), later, alone, session_block(7, END_FLAG, b"d")];
+    files.consume(&batch_of(&blocks), 0).unwrap();
     let rows = files.finish().unwrap().rows;
     let expected = [("files", 3), ("blocks", 5), ("bytes", 5)].map(|(n, v)| (n.to_owned(), v));
     assert_eq!(rows, expected);
@@ -99,15 +100,15 @@ fn fragments_without_a_session_share_a_file_until_the_last() {
     let out = dir.path("out");
     let mut files = files_sink(&out, &[], Form::Bytes);
     let blocks = [
-        block(0, FIRST, b"a"),
-        block(0, 0, b"b"),
-        block(0, LAST, b"c"),
-        block(0, FIRST | LAST, b"d"),
-        block(0, 0, b"e"),
-        block(0, FIRST, b"f"),
-        block(0, 0, b"g"),
+        session_block(0, FIRST_BLOCK, b"a"),
+        session_block(0, 0, b"b"),
+        session_block(0, LAST_BLOCK, b"c"),
+        session_block(0, FIRST_BLOCK | LAST_BLOCK, b"d"),
+        session_block(0, 0, b"e"),
+        session_block(0, FIRST_BLOCK, b"f"),
+        session_block(0, 0, b"g"),
     ];
-    files.consume(&batch(&blocks), 0).unwrap();
+    files.consume(&batch_of(&blocks), 0).unwrap();
     files.finish().unwrap();
     assert_eq!(file_texts(&out), ["abc", "d", "e", "fg"]);
 }
@@ -115,11 +116,11 @@ fn fragments_without_a_session_share_a_file_until_the_last() {
 #[test]
 fn per_parameter_selects_unit_of_files() {
     let blocks = [
-        block(1, FIRST, b"a"),
-        block(1, BACK | FIRST | LAST, b"b"),
-        block(2, FIRST | LAST, b"c"),
-        block(1, LAST, b"d"),
-        block(1, FIRST, b"e"),
+        session_block(1, FIRST_BLOCK, b"a"),
+        session_block(1, BACKWARD | FIRST_BLOCK | LAST_BLOCK, b"b"),
+        session_block(2, FIRST_BLOCK | LAST_BLOCK, b"c"),
+        session_block(1, LAST_BLOCK, b"d"),
+        session_block(1, FIRST_BLOCK, b"e"),
     ];
     for (per, form, expected, complete) in [
         ("auto", Form::Stream, vec!["ade", "b", "c"], vec![false; 3]),
@@ -132,7 +133,7 @@ fn per_parameter_selects_unit_of_files() {
         let dir = TempDir::new();
         let out = dir.path("out");
         let mut files = files_sink(&out, &[("per", per)], form);
-        files.consume(&batch(&blocks), 0).unwrap();
+        files.consume(&batch_of(&blocks), 0).unwrap();
         files.finish().unwrap();
         assert_eq!(file_texts(&out), expected, "{per}");
         assert_eq!(index_column(&out, "complete"), complete, "{per}");
@@ -144,8 +145,12 @@ fn message_without_beginning_is_incomplete() {
     let dir = TempDir::new();
     let out = dir.path("out");
     let mut files = files_sink(&out, &[], Form::Message);
-    let blocks = [block(1, LAST, b"tail"), block(1, FIRST, b"one"), block(1, FIRST | LAST, b"two")];
-    files.consume(&batch(&blocks), 0).unwrap();
+    let blocks = [
+        session_block(1, LAST_BLOCK, b"tail"),
+        session_block(1, FIRST_BLOCK, b"one"),
+        session_block(1, FIRST_BLOCK | LAST_BLOCK, b"two"),
+    ];
+    files.consume(&batch_of(&blocks), 0).unwrap();
     files.finish().unwrap();
     assert_eq!(file_texts(&out), ["tail", "one", "two"]);
     assert_eq!(index_column(&out, "complete"), [false, false, true]);
@@ -155,11 +160,13 @@ fn message_without_beginning_is_incomplete() {
 fn file_names_and_index_contain_addresses() {
     let dir = TempDir::new();
     let out = dir.path("out/");
-    let bytes = hex("020000000002 020000000001 86dd 60000000 000a 11 40
+    let bytes = decode_hex(
+        "020000000002 020000000001 86dd 60000000 000a 11 40
                      fe800000000000000000000000000001 20010db8000000000000000000000002
-                     0035 0400 000a 0000 6869");
+                     0035 0400 000a 0000 6869",
+    );
     let mut files = files_sink(&out, &[], Form::Segment);
-    files.consume(&batch(&[frame(&bytes).narrow(62, 2)]), 0).unwrap();
+    files.consume(&batch_of(&[frame_block(&bytes).narrow(62, 2)]), 0).unwrap();
     files.finish().unwrap();
     let name = "000001-fe80__1.53-2001_db8__2.1024";
     assert_eq!(file_contents(&out), [(name.to_owned(), "hi".to_owned())]);
@@ -171,7 +178,7 @@ fn file_names_and_index_contain_addresses() {
 /// Returns the description record of an HTTP request.
 fn request_record() -> Vec<u8> {
     description_record(record::RecordKind::HttpRequest, |writer| {
-        writer.number(Field::Time, TIME - 1);
+        writer.number(Field::Time, TEST_TIME - 1);
         writer.text(Field::Client, &[10, 0, 0, 1]);
         writer.number(Field::ClientPort, 1234);
         writer.text(Field::Server, &[10, 0, 0, 2]);
@@ -183,7 +190,7 @@ fn request_record() -> Vec<u8> {
 }
 
 /// Returns the block with session 1 and these flags.
-fn flagged(block: Block<'_>, flags: u16) -> Block<'_> {
+fn with_flags(block: Block<'_>, flags: u16) -> Block<'_> {
     let mut block = block;
     (block.context.session, block.context.flags) = (1, Flags(flags));
     block
@@ -195,17 +202,17 @@ fn index_contains_message_descriptions() {
     let out = dir.path("out");
     let mut files = files_sink(&out, &[], Form::Message);
     let request = request_record();
-    let first = flagged(description(&request), FIRST);
+    let first = with_flags(description_block(&request), FIRST_BLOCK);
     let blocks = [
         first,
-        block(1, FIRST, b"one"),
-        flagged(description(&request), FIRST | LAST | BACK),
-        block(1, LAST, b"two"),
+        session_block(1, FIRST_BLOCK, b"one"),
+        with_flags(description_block(&request), FIRST_BLOCK | LAST_BLOCK | BACKWARD),
+        session_block(1, LAST_BLOCK, b"two"),
         first,
-        flagged(hole(0), LAST),
-        flagged(description(&request), FIRST | LAST),
+        with_flags(hole_block(0), LAST_BLOCK),
+        with_flags(description_block(&request), FIRST_BLOCK | LAST_BLOCK),
     ];
-    files.consume(&batch(&blocks), 0).unwrap();
+    files.consume(&batch_of(&blocks), 0).unwrap();
     let rows = files.finish().unwrap().rows;
     let expected = [("files", 1), ("blocks", 7), ("bytes", 6), ("messages", 4)];
     assert_eq!(rows, expected.map(|(name, value)| (name.to_owned(), value)));
@@ -233,7 +240,9 @@ fn message_described_as_incomplete_is_incomplete() {
     let mut files = files_sink(&out, &[], Form::Message);
     let cut =
         description_record(record::RecordKind::HttpExchange, |w| w.number(Field::Incomplete, 1));
-    files.consume(&batch(&[flagged(description(&cut), FIRST | LAST)]), 0).unwrap();
+    files
+        .consume(&batch_of(&[with_flags(description_block(&cut), FIRST_BLOCK | LAST_BLOCK)]), 0)
+        .unwrap();
     files.finish().unwrap();
     assert_eq!(
         (index_column(&out, "complete"), index_column(&out, "incomplete")),
@@ -247,10 +256,12 @@ fn message_truncated_by_end_of_stream_is_incomplete() {
     let out = dir.path("out");
     let mut files = files_sink(&out, &[], Form::Message);
     let request = request_record();
-    let first = flagged(description(&request), FIRST);
-    files.consume(&batch(&[first, block(1, END, b"half")]), 0).unwrap();
+    let first = with_flags(description_block(&request), FIRST_BLOCK);
+    files.consume(&batch_of(&[first, session_block(1, END_FLAG, b"half")]), 0).unwrap();
     assert_eq!(files.file_set.file_counts(), (0, 0));
-    files.consume(&batch(&[first, block(1, LAST | END, b"whole")]), 0).unwrap();
+    files
+        .consume(&batch_of(&[first, session_block(1, LAST_BLOCK | END_FLAG, b"whole")]), 0)
+        .unwrap();
     files.finish().unwrap();
     assert_eq!(file_texts(&out), ["half", "whole"]);
     assert_eq!(index_column(&out, "complete"), [false, true]);
@@ -258,7 +269,7 @@ fn message_truncated_by_end_of_stream_is_incomplete() {
 
 #[test]
 fn lost_bytes_are_zero_filled_or_skipped_and_counted() {
-    let large = || (0..20).map(|_| hole(0xf_ffff));
+    let large = || (0..20).map(|_| hole_block(0xf_ffff));
     for (holes, expected, unfilled) in
         [("zero", "\0\0\0a\0\0b", 20 * 0xf_ffff - 15 * 0xf_ffff), ("skip", "ab", 0)]
     {
@@ -266,17 +277,26 @@ fn lost_bytes_are_zero_filled_or_skipped_and_counted() {
         let out = dir.path("out");
         let mut files = files_sink(&out, &[("holes", holes)], Form::Stream);
         let blocks =
-            [hole(3), bare(b"a"), hole(2), bare(b"b"), hole(0)].map(|block| flagged(block, 0));
-        files.consume(&batch(&blocks), 0).unwrap();
-        let blocks = [block(2, 0, b"x")].into_iter();
+            [hole_block(3), bare_block(b"a"), hole_block(2), bare_block(b"b"), hole_block(0)]
+                .map(|block| with_flags(block, 0));
+        files.consume(&batch_of(&blocks), 0).unwrap();
+        let blocks = [session_block(2, 0, b"x")].into_iter();
         let blocks: Vec<_> = blocks
             .chain(large().map(|mut b| {
                 b.context.session = 2;
                 b
             }))
             .collect();
-        files.consume(&batch(&blocks), 0).unwrap();
-        files.consume(&batch(&[block(2, 0, b"y"), flagged(hole(9), BACK | END)]), 0).unwrap();
+        files.consume(&batch_of(&blocks), 0).unwrap();
+        files
+            .consume(
+                &batch_of(&[
+                    session_block(2, 0, b"y"),
+                    with_flags(hole_block(9), BACKWARD | END_FLAG),
+                ]),
+                0,
+            )
+            .unwrap();
         let rows = files.finish().unwrap().rows;
         let missing = 5 + 9 + 20 * 0xf_ffff_u64;
         assert_eq!(rows.last(), Some(&("missing bytes".to_owned(), missing)));
@@ -315,18 +335,26 @@ fn connection_file_ends_with_both_directions() {
     let out = dir.path("out");
     let mut files = files_sink(&out, &[("per", "connection")], Form::Stream);
     let blocks = [
-        block(1, FIRST, b"ask"),
-        flagged(hole(0), END),
-        block(1, FIRST | BACK, b"answer"),
-        flagged(hole(0), BACK | END),
-        flagged(hole(0), END),
+        session_block(1, FIRST_BLOCK, b"ask"),
+        with_flags(hole_block(0), END_FLAG),
+        session_block(1, FIRST_BLOCK | BACKWARD, b"answer"),
+        with_flags(hole_block(0), BACKWARD | END_FLAG),
+        with_flags(hole_block(0), END_FLAG),
     ];
-    files.consume(&batch(&blocks), 0).unwrap();
+    files.consume(&batch_of(&blocks), 0).unwrap();
     assert_eq!(files.file_set.file_counts(), (0, 0));
-    files.consume(&batch(&[block(2, FIRST, b"half"), block(3, END, b"no beginning")]), 0).unwrap();
-    let mut alone = block(4, FIRST | END, b"one way");
+    files
+        .consume(
+            &batch_of(&[
+                session_block(2, FIRST_BLOCK, b"half"),
+                session_block(3, END_FLAG, b"no beginning"),
+            ]),
+            0,
+        )
+        .unwrap();
+    let mut alone = session_block(4, FIRST_BLOCK | END_FLAG, b"one way");
     alone.marks = Marks::bare(7);
-    files.consume(&batch(&[alone]), 0).unwrap();
+    files.consume(&batch_of(&[alone]), 0).unwrap();
     files.finish().unwrap();
     assert_eq!(file_texts(&out), ["askanswer", "half", "no beginning", "one way"]);
     assert_eq!(index_column(&out, "complete"), [true, false, false, true]);
@@ -339,9 +367,17 @@ fn session_file_counts_its_messages() {
     let out = dir.path("out");
     let mut files = files_sink(&out, &[("per", "session")], Form::Message);
     let request = request_record();
-    let first = flagged(description(&request), FIRST);
+    let first = with_flags(description_block(&request), FIRST_BLOCK);
     files
-        .consume(&batch(&[first, block(1, LAST, b"one"), first, block(1, LAST, b"two")]), 0)
+        .consume(
+            &batch_of(&[
+                first,
+                session_block(1, LAST_BLOCK, b"one"),
+                first,
+                session_block(1, LAST_BLOCK, b"two"),
+            ]),
+            0,
+        )
         .unwrap();
     files.finish().unwrap();
     assert_eq!(
@@ -359,9 +395,12 @@ fn finished_messages_hold_no_file_or_state() {
     let mut files = files_sink(&out, &[], Form::Message);
     let request = request_record();
     for _ in 0..500 {
-        let message = [flagged(description(&request), FIRST), block(1, LAST, b"short")];
+        let message = [
+            with_flags(description_block(&request), FIRST_BLOCK),
+            session_block(1, LAST_BLOCK, b"short"),
+        ];
         let blocks: Vec<_> = message.into_iter().cycle().take(40).collect();
-        files.consume(&batch(&blocks), 0).unwrap();
+        files.consume(&batch_of(&blocks), 0).unwrap();
         assert_eq!(files.file_set.file_counts(), (0, 0), "a message that has ended needs nothing");
     }
     assert_eq!(files.finish().unwrap().rows[0], ("files".to_owned(), 10_000));
@@ -377,7 +416,7 @@ fn few_open_files_serve_many_sessions() {
     for round in 0..10_u32 {
         for session in 0..20_u32 {
             let text = format!("{round}:{session} ");
-            files.consume(&batch(&[block(session + 1, 0, text.as_bytes())]), 0).unwrap();
+            files.consume(&batch_of(&[session_block(session + 1, 0, text.as_bytes())]), 0).unwrap();
             expected[session as usize] += &text;
             let (_, open) = files.file_set.file_counts();
             assert!(open <= 3, "{open} files are open");
@@ -393,10 +432,15 @@ fn evicted_session_continues_in_a_new_file() {
     let dir = TempDir::new();
     let out = dir.path("out");
     let mut files = files_sink(&out, &[("sessions", "2")], Form::Stream);
-    let blocks = [block(1, 0, b"1"), block(2, 0, b"2"), block(1, 0, b"1"), block(3, 0, b"3")];
-    files.consume(&batch(&blocks), 0).unwrap();
+    let blocks = [
+        session_block(1, 0, b"1"),
+        session_block(2, 0, b"2"),
+        session_block(1, 0, b"1"),
+        session_block(3, 0, b"3"),
+    ];
+    files.consume(&batch_of(&blocks), 0).unwrap();
     assert_eq!(files.file_set.file_counts().0, 2);
-    files.consume(&batch(&[block(2, 0, b"more")]), 0).unwrap();
+    files.consume(&batch_of(&[session_block(2, 0, b"more")]), 0).unwrap();
     files.finish().unwrap();
     assert_eq!(file_texts(&out), ["11", "2", "3", "more"]);
     assert_eq!(index_column(&out, "session"), [2, 1, 3, 2]);
@@ -411,9 +455,9 @@ fn memory_for_long_descriptions_is_bounded() {
     let mut record = request_record();
     record.extend_from_slice(&long);
     for session in 1..=200 {
-        let mut first = flagged(description(&record), FIRST);
+        let mut first = with_flags(description_block(&record), FIRST_BLOCK);
         first.context.session = session;
-        files.consume(&batch(&[first]), 0).unwrap();
+        files.consume(&batch_of(&[first]), 0).unwrap();
     }
     let (kept, _) = files.file_set.file_counts();
     assert!((60..70).contains(&kept), "{kept} descriptions of 1 MiB");
@@ -427,7 +471,7 @@ fn second_run_appends_files_and_overwrites_nothing() {
     let out = dir.path("out");
     for text in ["first", "second"] {
         let mut files = files_sink(&out, &[], Form::Stream);
-        files.consume(&batch(&[block(1, 0, text.as_bytes())]), 0).unwrap();
+        files.consume(&batch_of(&[session_block(1, 0, text.as_bytes())]), 0).unwrap();
         files.finish().unwrap();
     }
     assert_eq!(file_texts(&out), ["first", "second"]);
@@ -439,10 +483,11 @@ fn replaced_file_is_not_written() {
     let dir = TempDir::new();
     let out = dir.path("out");
     let mut files = files_sink(&out, &[("open", "1")], Form::Stream);
-    files.consume(&batch(&[block(1, 0, b"a"), block(2, 0, b"b")]), 0).unwrap();
+    files.consume(&batch_of(&[session_block(1, 0, b"a"), session_block(2, 0, b"b")]), 0).unwrap();
     fs::write(dir.path("theirs"), "of others").unwrap();
     fs::rename(dir.path("theirs"), format!("{out}/000001")).unwrap();
-    let failure = refused(files.consume(&batch(&[block(1, 0, b"c")]), 0)).to_string();
+    let failure =
+        expect_failure(files.consume(&batch_of(&[session_block(1, 0, b"c")]), 0)).to_string();
     assert!(failure.ends_with("000001: another process has replaced it"), "{failure}");
     assert_eq!(fs::read_to_string(format!("{out}/000001")).unwrap(), "of others");
     assert_eq!(files.amount_written(), Some(Amount { blocks: 2, bytes: 2 }));
@@ -450,11 +495,11 @@ fn replaced_file_is_not_written() {
     assert_eq!(index_lines(&out).len(), 2, "the index tells what there is, even after a failure");
 }
 
-/// A mounted file system of 64 KB, unmounted on drop.
+/// A mounted file system of 64 KB, which is unmounted on drop.
 struct SmallDisk(String);
 
 impl SmallDisk {
-    fn files_sink(path: String) -> Option<Self> {
+    fn mount(path: String) -> Option<Self> {
         testkit::need::root()?;
         fs::create_dir(&path).unwrap();
         let mount = std::process::Command::new("mount")
@@ -476,11 +521,12 @@ impl Drop for SmallDisk {
 #[test]
 fn full_disk_failure_names_the_file() {
     let dir = TempDir::new();
-    let Some(disk) = SmallDisk::files_sink(dir.path("small")) else { return };
+    let Some(disk) = SmallDisk::mount(dir.path("small")) else { return };
     let mut files = files_sink(&disk.0, &[], Form::Stream);
     let large = vec![b'x'; 40_000];
-    let outcome = files.consume(&batch(&[block(1, 0, &large), block(1, 0, &large)]), 0);
-    let failure = refused(outcome).to_string();
+    let outcome =
+        files.consume(&batch_of(&[session_block(1, 0, &large), session_block(1, 0, &large)]), 0);
+    let failure = expect_failure(outcome).to_string();
     assert!(
         failure.starts_with(&format!("cannot write {}/000001: no space left", disk.0)),
         "{failure}"

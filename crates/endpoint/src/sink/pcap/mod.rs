@@ -1,13 +1,13 @@
 //! `pcap`: writes the frames of blocks to a capture file, or to one file per connection.
 //!
 //! The files are classic little-endian pcap with nanoseconds, as read by tcpdump, tshark and
-//! Wireshark. The whole frame is written, independent of the view (CONTRACT 4), and only once if
-//! several blocks of a stream view it. A file has the link type of its first frame; a frame of
-//! another link type is a failure, because no frame may be lost silently.
+//! Wireshark. The whole frame is written, whatever the block's view (CONTRACT 4), and only once if
+//! several blocks of a stream are views of the same frame. The first frame determines the link type
+//! of a file. A frame with another link type is a failure, because no frame may be lost silently.
 
 mod split;
 
-use super::file_set::{OPEN, SESSIONS};
+use super::file_set::{OPEN_PARAMETER, SESSIONS_PARAMETER};
 use super::out::Out;
 use crate::history::{self, FrameHeader};
 use crate::{Failure, Opening, Sink, SinkEntry};
@@ -16,11 +16,11 @@ use filter::{
     Amount, Batch, Block, Description, Form, Forms, Parameter, Report, StateFacts, Time, Type,
     WorkerRule,
 };
-use split::Split;
+use split::SplitPcap;
 use wire::capture::write;
 use wire::link::LinkType;
 
-/// The description of `pcap`.
+/// Description of `pcap`, the sink that writes frames to capture files.
 pub const PCAP: Description = Description {
     name: "pcap",
     summary: "write the frames of the blocks to a capture file",
@@ -40,7 +40,7 @@ what has the same addresses, ports and protocol, so that captures keep the frame
 that `tcp` takes out. What is no IP goes to one file. At most `open` files are open at one time, and
 at most `sessions` are remembered; what was forgotten goes on in another file.",
     example: "replay all.pcap | bpf \"udp port 53\" | pcap dns.pcap",
-    takes: FRAMED,
+    takes: FRAMED_FORMS,
     state: StateFacts::NONE.several(|arguments| match arguments.text("per") {
         Some("connection" | "session") => WorkerRule::Directory("file"),
         _ => WorkerRule::Not(
@@ -60,14 +60,14 @@ at most `sessions` are remembered; what was forgotten goes on in another file.",
             "all",
             "what gets a file of its own",
         ),
-        OPEN,
-        SESSIONS,
+        OPEN_PARAMETER,
+        SESSIONS_PARAMETER,
     ],
     ..Description::SINK
 };
 
-/// Forms whose blocks are part of frames; most blocks of messages are too.
-const FRAMED: Forms =
+/// Forms whose blocks are part of frames. This includes messages, most of whose blocks are.
+const FRAMED_FORMS: Forms =
     Forms::of(&[Form::Frame, Form::Packet, Form::Segment, Form::Stream, Form::Message]);
 
 /// The catalog entry of `pcap`.
@@ -80,14 +80,14 @@ struct Pcap {
     out: Out,
     /// Link type of the file; `None` until its header is in the buffer.
     link: Option<LinkType>,
-    frames: Frames,
+    frames: FrameDeduplication,
 }
 
 fn open(opening: &Opening<'_>) -> Result<Box<dyn Sink>, Failure> {
     let path = opening.arguments.text("file").unwrap_or("-");
-    let frames = Frames::new(opening.form);
+    let frames = FrameDeduplication::new(opening.form);
     if let Some(per @ ("connection" | "session")) = opening.arguments.text("per") {
-        return Ok(Box::new(Split::open(path, per == "session", frames, opening)?));
+        return Ok(Box::new(SplitPcap::open(path, per == "session", frames, opening)?));
     }
     let out = Out::create(path, (opening.steps, opening.readers))?;
     if out.is_interactive() {
@@ -101,9 +101,9 @@ fn open(opening: &Opening<'_>) -> Result<Box<dyn Sink>, Failure> {
 impl Sink for Pcap {
     fn consume(&mut self, batch: &Batch<'_>, _now: Time) -> Result<(), Failure> {
         for (_, block) in batch.blocks() {
-            if self.frames.is_new(&block) {
-                self.check(&block)?;
-                self.frames.add(&block, self.out.text());
+            if self.frames.has_new_frame(&block) {
+                self.check_link_type(&block)?;
+                self.frames.append_frame(&block, self.out.buffer());
             }
             self.out.end_block(block.length())?;
         }
@@ -119,7 +119,7 @@ impl Sink for Pcap {
     }
 
     fn finish(&mut self) -> Result<Report, Failure> {
-        if self.link.is_none() && !self.out.keeps_old() {
+        if self.link.is_none() && !self.out.will_replace_old() {
             // A capture without packets is still valid.
             self.write_header(LinkType::ETHERNET);
         }
@@ -134,7 +134,7 @@ impl Sink for Pcap {
 }
 
 impl Pcap {
-    fn check(&mut self, block: &Block<'_>) -> Result<(), Failure> {
+    fn check_link_type(&mut self, block: &Block<'_>) -> Result<(), Failure> {
         let link = LinkType(block.marks.link);
         match self.link {
             None => {
@@ -151,7 +151,7 @@ impl Pcap {
     }
 
     fn write_header(&mut self, link: LinkType) {
-        self.out.text().extend_from_slice(&write::header(link));
+        self.out.buffer().extend_from_slice(&write::header(link));
         self.link = Some(link);
     }
 }
@@ -162,14 +162,14 @@ fn link_type_failure(target: &str, first: LinkType, second: LinkType) -> Failure
     Failure::new("write", target, problem).hint("write each source into a file of its own")
 }
 
-/// Number of recent frames with which a frame is compared; views of a frame are close together, but
-/// not always adjacent.
+/// Number of recent frames with which a frame is compared. Blocks that view the same frame are
+/// close together, but not always adjacent.
 const RECENT_FRAMES: usize = 16;
 
 /// Deduplication of frames, with counters.
 #[derive(Debug)]
-struct Frames {
-    /// Ring of the most recent frames; `None` if the form has one block per frame.
+struct FrameDeduplication {
+    /// Ring of the most recent frames; `None` if every block of this form has its own frame.
     recent: Option<[RichPointer; RECENT_FRAMES]>,
     next: usize,
     written: u64,
@@ -180,7 +180,7 @@ struct Frames {
     made: u64,
 }
 
-impl Frames {
+impl FrameDeduplication {
     /// Creates an empty state for blocks of this form.
     fn new(form: Form) -> Self {
         let shared = matches!(form, Form::Stream | Form::Message);
@@ -188,8 +188,9 @@ impl Frames {
         Self { recent, next: 0, written: 0, cut: 0, repeated: 0, bare: 0, made: 0 }
     }
 
-    /// Returns true if the block has a frame that has not been written; counts the other blocks.
-    fn is_new(&mut self, block: &Block<'_>) -> bool {
+    /// Returns true if the block has a frame that has not been written yet. Counts all other
+    /// blocks.
+    fn has_new_frame(&mut self, block: &Block<'_>) -> bool {
         if !block.marks.is_frame() {
             self.bare += 1;
             self.made += u64::from(!block.pointer.is_hole());
@@ -209,11 +210,11 @@ impl Frames {
     }
 
     /// Appends the frame of a block as a pcap record.
-    fn add(&mut self, block: &Block<'_>, to: &mut Vec<u8>) {
+    fn append_frame(&mut self, block: &Block<'_>, to: &mut Vec<u8>) {
         let captured = block.frame.len().min(write::SNAP_LENGTH as usize);
         self.written += 1;
         self.cut += u64::from(captured < block.marks.captured as usize);
-        history::record(&FrameHeader::of(block), block.frame, to);
+        history::append_record(&FrameHeader::for_block(block), block.frame, to);
     }
 
     /// Returns the report rows. Fails if blocks with bytes arrived but none had a frame.
@@ -234,22 +235,23 @@ impl Frames {
 pub(crate) mod tests {
     use super::*;
     use crate::testing::{
-        TIME, TempDir, arguments, bare, batch, block, description, frame, hole, opening, refused,
+        TEST_TIME, TempDir, bare_block, batch_of, block_over, checked_arguments, description_block,
+        expect_failure, frame_block, hole_block, sink_opening,
     };
     use abi::{DbufId, Extent, Marks};
 
     fn pcap_sink(path: &str) -> Result<Box<dyn Sink>, Failure> {
-        of(path, Form::Frame)
+        pcap_sink_for(path, Form::Frame)
     }
 
-    fn of(path: &str, form: Form) -> Result<Box<dyn Sink>, Failure> {
-        let given = arguments(&PCAP, &[("file", path)]);
-        open(&Opening { form, ..opening(&given, &[]) })
+    fn pcap_sink_for(path: &str, form: Form) -> Result<Box<dyn Sink>, Failure> {
+        let given = checked_arguments(&PCAP, &[("file", path)]);
+        open(&Opening { form, ..sink_opening(&given, &[]) })
     }
 
-    /// Returns a frame at this position of its dbuf.
+    /// Returns a block that is a frame at this position in its dbuf.
     fn frame_at(position: u64, bytes: &[u8]) -> Block<'_> {
-        let frame = frame(bytes);
+        let frame = frame_block(bytes);
         let place = Extent::new(position, frame.length());
         let pointer = RichPointer::new(DbufId::new(1).unwrap(), place, Class::YES);
         Block { pointer, ..frame }
@@ -269,12 +271,13 @@ pub(crate) mod tests {
         let dir = TempDir::new();
         let path = dir.path("a.pcap");
         let mut sink = pcap_sink(&path).unwrap();
-        let cut = block(Marks::frame(1, 3, 1500), b"xyz");
-        sink.consume(&batch(&[frame(b"0123456789").narrow(4, 2), cut]), 0).unwrap();
+        let cut = block_over(Marks::frame(1, 3, 1500), b"xyz");
+        sink.consume(&batch_of(&[frame_block(b"0123456789").narrow(4, 2), cut]), 0).unwrap();
         let rows = sink.finish().unwrap().rows;
         assert_eq!(rows, [("frames".to_owned(), 2), ("cut".to_owned(), 0)]);
         assert_eq!(sink.amount_written(), Some(Amount { blocks: 2, bytes: 5 }));
-        let expected = [(TIME, 10, 1, b"0123456789".to_vec()), (TIME, 1500, 1, b"xyz".to_vec())];
+        let expected =
+            [(TEST_TIME, 10, 1, b"0123456789".to_vec()), (TEST_TIME, 1500, 1, b"xyz".to_vec())];
         assert_eq!(read_capture(&path), expected);
     }
 
@@ -300,7 +303,7 @@ pub(crate) mod tests {
         assert_eq!(std::fs::read(&path).unwrap(), b"yesterday");
         drop(sink);
         let mut sink = pcap_sink(&path).unwrap();
-        sink.consume(&batch(&[frame(b"0123456789")]), 0).unwrap();
+        sink.consume(&batch_of(&[frame_block(b"0123456789")]), 0).unwrap();
         sink.on_idle().unwrap();
         assert_eq!(read_capture(&path).len(), 1, "it is there at once");
         assert!(pcap_sink(&path).is_err(), "the new file is locked, too");
@@ -312,7 +315,7 @@ pub(crate) mod tests {
         let path = dir.path("long.pcap");
         let mut sink = pcap_sink(&path).unwrap();
         let long = vec![7; 300_000];
-        sink.consume(&batch(&[frame(&long)]), 0).unwrap();
+        sink.consume(&batch_of(&[frame_block(&long)]), 0).unwrap();
         assert_eq!(sink.finish().unwrap().rows[1], ("cut".to_owned(), 1));
         let packets = read_capture(&path);
         assert_eq!((packets[0].1, packets[0].3.len()), (300_000, 262_144));
@@ -323,8 +326,9 @@ pub(crate) mod tests {
         let dir = TempDir::new();
         let path = dir.path("two.pcap");
         let mut sink = pcap_sink(&path).unwrap();
-        let cooked = block(Marks::frame(276, 2, 2), b"ab");
-        let failure = sink.consume(&batch(&[frame(b"first"), cooked]), 0).unwrap_err().to_string();
+        let cooked = block_over(Marks::frame(276, 2, 2), b"ab");
+        let failure =
+            sink.consume(&batch_of(&[frame_block(b"first"), cooked]), 0).unwrap_err().to_string();
         let expected = "it holds frames of link type EN10MB, and one of LINUX_SLL2 came; \
                         write each source into a file of its own";
         assert_eq!(failure, format!("cannot write {path}: {expected}"));
@@ -339,15 +343,15 @@ pub(crate) mod tests {
         let (one, two) = (frame_at(4096, b"0123456789"), frame_at(8192, b"0123456789"));
         let views = [
             one.narrow(0, 4),
-            hole(7),
-            description(b"\x01"),
+            hole_block(7),
+            description_block(b"\x01"),
             two.narrow(2, 2),
             one.narrow(4, 4).with_class(Class(7)),
             two,
-            bare(b"decoded"),
+            bare_block(b"decoded"),
         ];
-        let mut sink = of(&path, Form::Message).unwrap();
-        sink.consume(&batch(&views), 0).unwrap();
+        let mut sink = pcap_sink_for(&path, Form::Message).unwrap();
+        sink.consume(&batch_of(&views), 0).unwrap();
         let rows = sink.finish().unwrap().rows;
         let expected = [("frames", 2), ("cut", 0), ("repeated", 2), ("not frames", 3)];
         assert_eq!(rows, expected.map(|(name, value)| (name.to_owned(), value)));
@@ -357,8 +361,8 @@ pub(crate) mod tests {
         );
         assert_eq!(read_capture(&path).len(), 2);
         drop(sink);
-        let mut sink = of(&path, Form::Frame).unwrap();
-        sink.consume(&batch(&[one, one]), 0).unwrap();
+        let mut sink = pcap_sink_for(&path, Form::Frame).unwrap();
+        sink.consume(&batch_of(&[one, one]), 0).unwrap();
         sink.finish().unwrap();
         assert_eq!(read_capture(&path).len(), 2, "a copy to each branch is a copy in the file");
     }
@@ -366,25 +370,26 @@ pub(crate) mod tests {
     #[test]
     fn capture_without_frames_fails_with_remedy() {
         let dir = TempDir::new();
-        for blocks in [vec![bare(b"a line")], vec![description(b"\x03"), hole(3)]] {
-            let mut sink = of(&dir.path("x.pcap"), Form::Message).unwrap();
-            sink.consume(&batch(&blocks), 0).unwrap();
-            let failure = refused(sink.finish()).to_string();
+        for blocks in [vec![bare_block(b"a line")], vec![description_block(b"\x03"), hole_block(3)]]
+        {
+            let mut sink = pcap_sink_for(&dir.path("x.pcap"), Form::Message).unwrap();
+            sink.consume(&batch_of(&blocks), 0).unwrap();
+            let failure = expect_failure(sink.finish()).to_string();
             assert!(failure.contains("is part of a frame; put `pcap` before"), "{failure}");
         }
-        let mut sink = of(&dir.path("x.pcap"), Form::Stream).unwrap();
-        sink.consume(&batch(&[hole(0), hole(0)]), 0).unwrap();
+        let mut sink = pcap_sink_for(&dir.path("x.pcap"), Form::Stream).unwrap();
+        sink.consume(&batch_of(&[hole_block(0), hole_block(0)]), 0).unwrap();
         assert_eq!(sink.finish().unwrap().rows[2], ("not frames".to_owned(), 2));
     }
 
     #[test]
     fn unwritable_targets_fail() {
         let dir = TempDir::new();
-        let failure = refused(pcap_sink(&dir.path("no/such/dir.pcap")));
+        let failure = expect_failure(pcap_sink(&dir.path("no/such/dir.pcap")));
         assert!(failure.to_string().ends_with("no such file or directory"), "{failure}");
-        assert!(refused(pcap_sink(&dir.path(""))).to_string().contains("directory"));
+        assert!(expect_failure(pcap_sink(&dir.path(""))).to_string().contains("directory"));
         let mut sink = pcap_sink("/dev/full").unwrap();
-        sink.consume(&batch(&[frame(b"lost")]), 0).unwrap();
+        sink.consume(&batch_of(&[frame_block(b"lost")]), 0).unwrap();
         assert!(sink.finish().unwrap_err().to_string().contains("no space left"));
         assert_eq!(sink.amount_written(), Some(Amount::default()));
     }

@@ -1,6 +1,6 @@
 //! `pcap per=connection`: one capture file per connection in a directory.
 
-use super::{Frames, link_type_failure};
+use super::{FrameDeduplication, link_type_failure};
 use crate::sink::file_set::{FilePolicy, FileSet, Key, OutputFile};
 use crate::sink::headers::Headers;
 use crate::{Failure, Opening, Sink};
@@ -9,24 +9,24 @@ use filter::{Amount, Batch, Block, Form, Report, Time};
 use wire::capture::write;
 use wire::link::LinkType;
 
-/// A sink that writes captures into a directory.
+/// A sink that writes one capture per connection into a directory.
 #[derive(Debug)]
-pub(super) struct Split {
+pub(super) struct SplitPcap {
     file_set: FileSet,
     /// True if each direction gets a file of its own.
     one_way: bool,
-    frames: Frames,
+    frames: FrameDeduplication,
     written: Amount,
-    /// Buffer for the next pcap record, with the file header in front of the first.
+    /// Buffer for the next pcap record. The first record is preceded by the file header.
     record: Vec<u8>,
 }
 
-impl Split {
+impl SplitPcap {
     /// Opens the directory.
     pub(super) fn open(
         path: &str,
         one_way: bool,
-        frames: Frames,
+        frames: FrameDeduplication,
         opening: &Opening<'_>,
     ) -> Result<Self, Failure> {
         if path == "-" {
@@ -45,23 +45,24 @@ impl Split {
         Ok(Self { file_set, one_way, frames, written: Amount::default(), record: Vec::new() })
     }
 
-    fn key(&self, block: &Block<'_>) -> Key {
+    fn file_key(&self, block: &Block<'_>) -> Key {
         let session = block.context.session;
         if session != 0 {
             let backward = block.context.flags.direction() == Direction::Backward;
             return Key::Session { number: session, backward: backward && self.one_way };
         }
-        match Headers::of(block).and_then(|headers| headers.flow) {
+        match Headers::of_frame(block).and_then(|headers| headers.flow) {
             Some(flow) if self.one_way => Key::Flow(flow),
             Some(flow) => Key::Flow(flow.normalized().0),
             None => Key::Rest,
         }
     }
 
-    /// Writes the block's frame unless it has been written, and updates the state of its file.
-    fn append(&mut self, block: &Block<'_>) -> Result<(), Failure> {
-        let is_new = self.frames.is_new(block);
-        let key = self.key(block);
+    /// Writes the block's frame unless it was written before, and updates the state of the block's
+    /// file.
+    fn append_block(&mut self, block: &Block<'_>) -> Result<(), Failure> {
+        let is_new = self.frames.has_new_frame(block);
+        let key = self.file_key(block);
         let mut file = match self.file_set.take_out(key) {
             Some(file) => file,
             None if !is_new => return Ok(()),
@@ -70,21 +71,21 @@ impl Split {
                 OutputFile::new(block, self.one_way)
             }
         };
-        let outcome = if is_new { self.frame(&mut file, block) } else { Ok(()) };
+        let outcome = if is_new { self.append_frame(&mut file, block) } else { Ok(()) };
         let ended = block.context.flags.has(Flags::END);
         if outcome.is_ok() {
-            file.note(block);
+            file.note_block(block);
             if ended {
-                file.end(block);
+                file.end_direction(block);
             }
         }
         let is_over = file.has_ended() || ended && self.one_way;
         self.file_set.put_back(key, file);
         outcome?;
-        if is_over { self.file_set.end(key) } else { Ok(()) }
+        if is_over { self.file_set.finish_by_key(key) } else { Ok(()) }
     }
 
-    fn frame(&mut self, file: &mut OutputFile, block: &Block<'_>) -> Result<(), Failure> {
+    fn append_frame(&mut self, file: &mut OutputFile, block: &Block<'_>) -> Result<(), Failure> {
         let link = LinkType(block.marks.link);
         self.record.clear();
         match file.link.replace(link) {
@@ -95,15 +96,15 @@ impl Split {
             Some(_) => {}
         }
         file.take_addresses(block);
-        self.frames.add(block, &mut self.record);
-        self.file_set.write(file, &self.record)
+        self.frames.append_frame(block, &mut self.record);
+        self.file_set.write_bytes(file, &self.record)
     }
 }
 
-impl Sink for Split {
+impl Sink for SplitPcap {
     fn consume(&mut self, batch: &Batch<'_>, _now: Time) -> Result<(), Failure> {
         for (_, block) in batch.blocks() {
-            self.append(&block)?;
+            self.append_block(&block)?;
             self.written.add(block.length());
         }
         Ok(())
@@ -114,9 +115,9 @@ impl Sink for Split {
     }
 
     fn finish(&mut self) -> Result<Report, Failure> {
-        self.file_set.end_all()?;
+        self.file_set.finish_all()?;
         let mut rows = self.frames.rows(&self.file_set.target())?;
-        rows.rows.insert(0, ("files".to_owned(), self.file_set.made()));
+        rows.rows.insert(0, ("files".to_owned(), self.file_set.files_created()));
         Ok(self.file_set.report(rows))
     }
 

@@ -1,4 +1,4 @@
-//! Completion of TCP and UDP checksums that the sender has left to its device (CONTRACT 3).
+//! Completion of TCP and UDP checksums that the sender has left to the network device (CONTRACT 3).
 //!
 //! The frame must be complete. The old value of the field, usually the sum over the pseudo header,
 //! is ignored.
@@ -8,9 +8,9 @@ use wire::flow::Flow;
 use wire::ip::protocol;
 use wire::link::LinkType;
 
-/// Computes and stores the TCP or UDP checksum. Returns `None`, without a change, if the frame has
-/// none or is malformed. Packets inside a tunnel are not modified.
-pub(super) fn complete(link: LinkType, frame: &mut [u8]) -> Option<()> {
+/// Computes and stores the TCP or UDP checksum. If the frame has no such checksum or is malformed,
+/// leaves it unchanged and returns `None`. Packets inside a tunnel are not modified.
+pub(super) fn complete_checksum(link: LinkType, frame: &mut [u8]) -> Option<()> {
     let layers = dissect::layers(link, frame);
     if layers.faults != dissect::Faults::default() {
         return None;
@@ -27,16 +27,17 @@ pub(super) fn complete(link: LinkType, frame: &mut [u8]) -> Option<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::hex;
+    use crate::testing::decode_hex;
     use testkit::random::Random;
 
-    /// A datagram over IPv4 and one over IPv6, without Ethernet; the payload is `ab cd ef`.
+    /// A datagram without an Ethernet header, over IPv4; the payload is `ab cd ef`.
+    /// [`IPV6_DATAGRAM`] is the same over IPv6.
     const IPV4_DATAGRAM: &str =
         "4500001f 00010000 40110000 0a000001 0a000002  04d2 0035 000b 1234  abcdef";
     const IPV6_DATAGRAM: &str = "60000000 000b1140 fd000000000000000000000000000001
         fd000000000000000000000000000002  04d2 0035 000b 0000  abcdef";
 
-    /// Verifies the checksum of the datagram at `at` (RFC 768).
+    /// Verifies the checksum of the UDP datagram at offset `at` (RFC 768).
     fn is_checksum_valid(packet: &[u8], addresses: &[u8], at: usize) -> bool {
         let datagram = &packet[at..];
         let mut all = addresses.to_vec();
@@ -51,10 +52,10 @@ mod tests {
     #[test]
     fn completed_checksum_verifies() {
         for (packet, addresses, at) in
-            [(hex(IPV4_DATAGRAM), 12..20, 20), (hex(IPV6_DATAGRAM), 8..40, 40)]
+            [(decode_hex(IPV4_DATAGRAM), 12..20, 20), (decode_hex(IPV6_DATAGRAM), 8..40, 40)]
         {
             let mut sent = packet.clone();
-            complete(LinkType::RAW, &mut sent).unwrap();
+            complete_checksum(LinkType::RAW, &mut sent).unwrap();
             let addresses = packet[addresses].to_vec();
             assert!(
                 is_checksum_valid(&sent, &addresses, at)
@@ -66,30 +67,34 @@ mod tests {
 
     #[test]
     fn padding_is_not_summed_and_zero_is_written_as_ones() {
-        let mut padded = hex(IPV4_DATAGRAM);
+        let mut padded = decode_hex(IPV4_DATAGRAM);
         padded.extend([9; 15]);
-        complete(LinkType::RAW, &mut padded).unwrap();
-        let mut plain = hex(IPV4_DATAGRAM);
-        complete(LinkType::RAW, &mut plain).unwrap();
+        complete_checksum(LinkType::RAW, &mut padded).unwrap();
+        let mut plain = decode_hex(IPV4_DATAGRAM);
+        complete_checksum(LinkType::RAW, &mut plain).unwrap();
         assert_eq!(padded[..31], plain[..]);
         // A payload that makes the sum zero: its own complement.
-        let mut zero = hex(IPV4_DATAGRAM);
+        let mut zero = decode_hex(IPV4_DATAGRAM);
         zero[28..30].fill(0);
         zero[30] = 0;
-        complete(LinkType::RAW, &mut zero).unwrap();
+        complete_checksum(LinkType::RAW, &mut zero).unwrap();
         let sum = [zero[26], zero[27]];
         zero[28..30].copy_from_slice(&sum);
-        complete(LinkType::RAW, &mut zero).unwrap();
+        complete_checksum(LinkType::RAW, &mut zero).unwrap();
         assert_eq!(zero[26..28], [0xff, 0xff]);
     }
 
     #[test]
     fn packet_without_checksum_is_unchanged() {
-        let fragment = hex("4500001f 00012000 40110000 0a000001 0a000002 04d20035000b1234abcdef");
-        let icmp = hex("4500001f 00010000 40010000 0a000001 0a000002 04d20035000b1234abcdef");
-        for packet in [fragment, icmp, hex(IPV4_DATAGRAM)[..27].to_vec(), vec![0; 60], vec![]] {
+        let fragment =
+            decode_hex("4500001f 00012000 40110000 0a000001 0a000002 04d20035000b1234abcdef");
+        let icmp =
+            decode_hex("4500001f 00010000 40010000 0a000001 0a000002 04d20035000b1234abcdef");
+        for packet in
+            [fragment, icmp, decode_hex(IPV4_DATAGRAM)[..27].to_vec(), vec![0; 60], vec![]]
+        {
             let mut sent = packet.clone();
-            assert_eq!(complete(LinkType::RAW, &mut sent), None);
+            assert_eq!(complete_checksum(LinkType::RAW, &mut sent), None);
             assert_eq!(sent, packet);
         }
     }
@@ -98,13 +103,14 @@ mod tests {
     fn mutated_packets_do_not_panic() {
         let mut random = Random::replayable();
         for _ in 0..20_000 {
-            let mut packet = hex(if random.one_in(2) { IPV4_DATAGRAM } else { IPV6_DATAGRAM });
+            let mut packet =
+                decode_hex(if random.one_in(2) { IPV4_DATAGRAM } else { IPV6_DATAGRAM });
             for _ in 0..random.below(4) {
                 let at = random.within(0..packet.len());
                 packet[at] = random.below(256) as u8;
             }
             packet.truncate(random.within(0..packet.len() + 1));
-            complete(LinkType::RAW, &mut packet);
+            complete_checksum(LinkType::RAW, &mut packet);
         }
     }
 }

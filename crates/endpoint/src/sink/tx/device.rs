@@ -1,8 +1,8 @@
 //! The output interface, and the socket used to send.
 //!
-//! Without the host's queueing discipline (`qdisc=no`), frames are sent by an AF_XDP ring or by a
-//! packet socket, with the same effect. Only the packet socket can send through the queueing
-//! discipline. The final report names the transmitter in use.
+//! Only a packet socket can send frames through the host's queueing discipline. Without it
+//! (`qdisc=no`), an AF_XDP ring and a packet socket have the same effect. The final report names
+//! the transmitter in use.
 
 use super::ring::Ring;
 use crate::{Failure, Opening, interface};
@@ -18,7 +18,7 @@ use wire::link::LinkType;
 #[derive(Debug)]
 pub(super) struct TxDevice {
     pub(super) transmitter: Transmitter,
-    /// Name in the request.
+    /// Name of the interface as in the request.
     pub(super) name: String,
     /// Link type of its frames.
     pub(super) link: LinkType,
@@ -34,30 +34,30 @@ pub(super) enum Transmitter {
 }
 
 impl TxDevice {
-    /// Opens the requested interface: `queued` selects the queueing discipline, `by` the kind of
-    /// socket.
+    /// Opens the requested interface. `queued` is true if frames pass the queueing discipline; `by`
+    /// is the kind of socket.
     pub(super) fn open(opening: &Opening<'_>, (queued, by): (bool, &str)) -> Result<Self, Failure> {
         let arguments = opening.arguments;
         let name = arguments.text("interface").unwrap_or_default();
         let qdisc = if queued { Qdisc::Through } else { Qdisc::Bypass };
         if by == "xdp" && qdisc == Qdisc::Through {
             let why = "AF_XDP knows no queue of what the host sends";
-            return Err(Failure::new(CALL, name, why).hint("with `by=xdp` goes `qdisc=no`"));
+            return Err(Failure::new(CALL_SEND, name, why).hint("with `by=xdp` goes `qdisc=no`"));
         }
-        interface::within(arguments.text("netns"), || {
-            let failed = |error| interface::failed(CALL, name, &error);
+        interface::run_in_namespace(arguments.text("netns"), || {
+            let failed = |error| interface::socket_failure(CALL_SEND, name, &error);
             let step = |what| opening.steps.announce(Resource::Descriptor, what);
             step("a netlink socket").map_err(failed)?;
             let (found, link) = match name {
-                "" => interface::only(CALL)?,
-                name => interface::named(CALL, name)?,
+                "" => interface::find_only(CALL_SEND)?,
+                name => interface::find_by_name(CALL_SEND, name)?,
             };
             let name = if name.is_empty() { &found.name } else { name };
             step("a socket that sends").map_err(failed)?;
             let ring = match (qdisc, by) {
                 (Qdisc::Through, _) | (_, "packet") => None,
-                (_, "xdp") => Some(ring(&found, link, opening.lent).map_err(failed)?),
-                _ => ring(&found, link, opening.lent).ok(),
+                (_, "xdp") => Some(open_ring(&found, link, opening.lent).map_err(failed)?),
+                _ => open_ring(&found, link, opening.lent).ok(),
             };
             let transmitter = match ring {
                 Some(ring) => Transmitter::Ring(Box::new(ring)),
@@ -69,7 +69,7 @@ impl TxDevice {
         })
     }
 
-    /// Sends frames in order until one is not accepted.
+    /// Sends frames in order until one is rejected.
     pub(super) fn send(&mut self, frames: &[&[u8]]) -> SendReport {
         match &mut self.transmitter {
             Transmitter::Socket(sender) => sender.send(frames),
@@ -77,16 +77,16 @@ impl TxDevice {
         }
     }
 
-    /// Drops the frame that was not accepted. The caller sends the frames after it again.
-    pub(super) fn skip(&mut self) {
+    /// Drops the frame that was rejected. The caller sends the frames after it again.
+    pub(super) fn skip_rejected(&mut self) {
         if let Transmitter::Ring(ring) = &mut self.transmitter {
             // A broken ring fails at the next send.
-            let _ = ring.skip();
+            let _ = ring.skip_rejected();
         }
     }
 
-    /// Waits for up to `limit` until the socket has room; returns false on a timeout. Returns true
-    /// at once for an AF_XDP ring, which is not polled.
+    /// Waits until the socket has room, for at most `limit`; returns false on a timeout. For an
+    /// AF_XDP ring, which cannot be polled, returns true at once.
     pub(super) fn wait_writable(&self, limit: Duration) -> bool {
         match &self.transmitter {
             Transmitter::Socket(sender) => sys::poll::writable(sender, limit),
@@ -96,15 +96,15 @@ impl TxDevice {
     }
 
     /// Returns true if frames of this link type can be sent.
-    pub(super) fn accepts(&self, link: LinkType) -> bool {
+    pub(super) fn can_send(&self, link: LinkType) -> bool {
         let raw = [LinkType::RAW, LinkType::IPV4, LinkType::IPV6];
         link == self.link || self.link == LinkType::RAW && raw.contains(&link)
     }
 }
 
-/// Opens a ring on an interface: over memory lent by a source if it can be shared, which avoids
-/// copies, else over memory of its own.
-fn ring(found: &Interface, link: LinkType, lent: &[Arc<dyn Lender>]) -> sys::Result<Ring> {
+/// Opens a ring on an interface. The ring uses memory lent by a source if that can be shared, which
+/// avoids copies, and otherwise memory of its own.
+fn open_ring(found: &Interface, link: LinkType, lent: &[Arc<dyn Lender>]) -> sys::Result<Ring> {
     if link != LinkType::ETHERNET {
         let target = format!("interface {}, which has no Ethernet header", found.name);
         return Err(sys::Error::new("bind", target, EOPNOTSUPP));
@@ -118,6 +118,6 @@ fn ring(found: &Interface, link: LinkType, lent: &[Arc<dyn Lender>]) -> sys::Res
     Ring::with_own_memory(found, RouteSocket::open()?)
 }
 
-/// Name of the call in failures.
-const CALL: &str = "send through";
+/// Name of the call in failure messages.
+const CALL_SEND: &str = "send through";
 const EOPNOTSUPP: i32 = rustix::io::Errno::OPNOTSUPP.raw_os_error();

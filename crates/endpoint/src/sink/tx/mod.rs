@@ -1,16 +1,16 @@
 //! `tx` at the end of a request: sends frames through an interface. [SL §4.2; CONTRACT 1]
 //!
 //! The sink accepts frames, or packets if the device has no link layer header. It sends up to 64
-//! per call, in place; only a frame with checksum offload is copied, because its checksum must be
-//! computed (CONTRACT 3). The sink waits while the queue is full. Frames that cannot be sent are
-//! counted by reason and skipped.
+//! frames per call, without copying them. Only a frame with checksum offload is copied, because its
+//! checksum must be computed (CONTRACT 3). The sink waits while the queue is full. Frames that
+//! cannot be sent are counted by reason and skipped.
 //!
 //! - [`device`]: the interface and its socket;
 //! - [`ring`]: transmission by AF_XDP.
 //!
-//! Deviation: the `tx` of the papers is the driver's own ring; on a stock kernel the closest point
-//! that every interface has is the packet socket, and the closest to the driver is AF_XDP, which
-//! bypasses the queueing discipline.
+//! Deviation: in the papers, `tx` is the driver's own ring. On a stock kernel, the closest
+//! equivalent that every interface has is the packet socket; AF_XDP is closer to the driver,
+//! because it bypasses the queueing discipline.
 
 mod checksum;
 mod device;
@@ -27,7 +27,7 @@ use std::time::Duration;
 use sys::packet::{SendReport, SendStop};
 use wire::link::LinkType;
 
-/// The description of `tx` at the end of a request.
+/// Description of `tx` at the end of a request, the sink that sends frames.
 pub const TX: Description = Description {
     name: "tx",
     summary: "send the frames through an interface",
@@ -73,10 +73,11 @@ Needs CAP_NET_RAW; `streamline doctor` tells what is missing.",
 /// The catalog entry of `tx`.
 pub const ENTRY: SinkEntry = SinkEntry::new(&TX, open);
 
-/// Maximum wait of one frame for room in the queue.
+/// Maximum time for which one frame waits for room in the queue.
 const ROOM_WAIT_MAX: Duration = Duration::from_secs(1);
-/// Shortest pause between attempts to send, since a full queue does not signal free room. At 1
-/// Gbit/s it is the time of two frames of 1,500 bytes. [`PAUSE_MAX`] is the longest pause.
+/// Shortest pause between two attempts to send; [`PAUSE_MAX`] is the longest. Pauses are needed
+/// because a full queue does not notify when it has room. At 1 Gbit/s, two frames of 1,500 bytes
+/// take this long.
 const PAUSE_MIN: Duration = Duration::from_micros(25);
 const PAUSE_MAX: Duration = Duration::from_millis(1);
 
@@ -86,9 +87,9 @@ const ENETDOWN: i32 = rustix::io::Errno::NETDOWN.raw_os_error();
 const ENXIO: i32 = rustix::io::Errno::NXIO.raw_os_error();
 const ENODEV: i32 = rustix::io::Errno::NODEV.raw_os_error();
 
-/// Reason why a frame was not sent.
+/// Reason for which a frame was not sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Reason {
+enum UnsentReason {
     LinkType,
     CutShort,
     Checksum,
@@ -98,8 +99,8 @@ enum Reason {
     QueueFull,
 }
 
-/// Texts of the reasons in the order of [`Reason`].
-const REASONS: [&str; 7] = [
+/// Texts of the reasons, in the order of [`UnsentReason`].
+const UNSENT_REASON_TEXTS: [&str; 7] = [
     "another link type",
     "cut short when captured",
     "checksum unknown",
@@ -112,17 +113,17 @@ const REASONS: [&str; 7] = [
 #[derive(Debug)]
 struct Tx {
     device: TxDevice,
-    /// True for frames, false for packets.
+    /// True if the sink sends frames, false if it sends packets.
     frames: bool,
     sent: Amount,
     sent_bytes: u64,
     completed: u64,
-    dropped: [Amount; REASONS.len()],
+    dropped: [Amount; UNSENT_REASON_TEXTS.len()],
     /// Copies of modified frames, until they have been sent.
     copies: Vec<u8>,
-    /// True if the last frame timed out: later frames do not wait until a send succeeds.
+    /// True if the last frame timed out. Later frames then do not wait until a send succeeds again.
     stuck: bool,
-    /// Maximum wait of one frame for room in the queue.
+    /// Maximum time for which one frame waits for room in the queue.
     patience: Duration,
     /// Number of timeouts.
     timeouts: u64,
@@ -143,8 +144,8 @@ fn open(opening: &Opening<'_>) -> Result<Box<dyn Sink>, Failure> {
     open_on_device(opening, way, opening.form != Form::Packet)
 }
 
-/// Opens the sink on the interface of the arguments; `way` selects queueing discipline and socket,
-/// `frames` is false for packets.
+/// Opens the sink on the interface in the arguments. `way` selects the queueing discipline and the
+/// socket; `frames` is false for packets.
 pub(super) fn open_on_device(
     opening: &Opening<'_>,
     way: (bool, &str),
@@ -169,12 +170,12 @@ impl Sink for Tx {
         let mut leaving = TxBatch { bytes: [&[]; LANES], views: [0; LANES], count: 0 };
         for (_, block) in batch.blocks() {
             let copied = copies.len();
-            match self.prepare(&block, &mut copies) {
+            match self.sendable_bytes(&block, &mut copies) {
                 Ok(bytes) => {
                     places[leaving.count] = copied..copies.len();
-                    leaving.push(bytes, block.length());
+                    leaving.add_frame(bytes, block.length());
                 }
-                Err(why) => self.drop(why, block.length()),
+                Err(why) => self.count_dropped(why, block.length()),
             }
         }
         for (bytes, place) in leaving.bytes.iter_mut().zip(&places) {
@@ -182,7 +183,7 @@ impl Sink for Tx {
                 *bytes = copies.get(place.clone()).unwrap_or_default();
             }
         }
-        let outcome = self.send(&leaving);
+        let outcome = self.send_batch(&leaving);
         self.copies = copies;
         outcome
     }
@@ -205,13 +206,13 @@ impl Sink for Tx {
     }
 
     fn drops_by_reason(&self) -> Vec<(DropReason, Amount)> {
-        let all = REASONS.map(DropReason::from).into_iter().zip(self.dropped);
+        let all = UNSENT_REASON_TEXTS.map(DropReason::from).into_iter().zip(self.dropped);
         all.filter(|(_, amount)| amount.blocks > 0).collect()
     }
 }
 
 impl<'a> TxBatch<'a> {
-    fn push(&mut self, bytes: &'a [u8], view: u32) {
+    fn add_frame(&mut self, bytes: &'a [u8], view: u32) {
         if let (Some(place), Some(length)) =
             (self.bytes.get_mut(self.count), self.views.get_mut(self.count))
         {
@@ -229,7 +230,7 @@ impl Tx {
             sent: Amount::default(),
             sent_bytes: 0,
             completed: 0,
-            dropped: [Amount::default(); REASONS.len()],
+            dropped: [Amount::default(); UNSENT_REASON_TEXTS.len()],
             copies: Vec::new(),
             stuck: false,
             patience: ROOM_WAIT_MAX,
@@ -237,9 +238,13 @@ impl Tx {
         }
     }
 
-    /// Returns the bytes to send for this block, in place. If the checksum must be completed, the
-    /// modified copy is appended to `copies` and replaces them.
-    fn prepare<'a>(&mut self, block: &Block<'a>, copies: &mut Vec<u8>) -> Result<&'a [u8], Reason> {
+    /// Returns the bytes to send for this block, without copying if possible. If the checksum must
+    /// be completed, a modified copy is appended to `copies` and returned instead.
+    fn sendable_bytes<'a>(
+        &mut self,
+        block: &Block<'a>,
+        copies: &mut Vec<u8>,
+    ) -> Result<&'a [u8], UnsentReason> {
         let bytes = if self.frames { self.entire_frame(block)? } else { viewed_packet(block)? };
         if !block.context.flags.has(Flags::CHECKSUM_UNSET) {
             return Ok(bytes);
@@ -247,27 +252,27 @@ impl Tx {
         let begin = copies.len();
         copies.extend_from_slice(bytes);
         let copy = copies.get_mut(begin..).unwrap_or_default();
-        if checksum::complete(self.device.link, copy).is_none() {
+        if checksum::complete_checksum(self.device.link, copy).is_none() {
             copies.truncate(begin);
-            return Err(Reason::Checksum);
+            return Err(UnsentReason::Checksum);
         }
         self.completed += 1;
         Ok(bytes)
     }
 
-    fn entire_frame<'a>(&self, block: &Block<'a>) -> Result<&'a [u8], Reason> {
+    fn entire_frame<'a>(&self, block: &Block<'a>) -> Result<&'a [u8], UnsentReason> {
         let marks = &block.marks;
-        if !marks.is_frame() || !self.device.accepts(LinkType(marks.link)) {
-            return Err(Reason::LinkType);
+        if !marks.is_frame() || !self.device.can_send(LinkType(marks.link)) {
+            return Err(UnsentReason::LinkType);
         }
         let whole = marks.captured >= marks.wire_length
             && block.frame.len() == usize::try_from(marks.captured).unwrap_or(usize::MAX);
-        if whole { Ok(block.frame) } else { Err(Reason::CutShort) }
+        if whole { Ok(block.frame) } else { Err(UnsentReason::CutShort) }
     }
 
     /// Sends the frames of a batch in order; counts and skips those that cannot be sent. Blocks
-    /// while the queue is full. Fails if the interface is gone.
-    fn send(&mut self, leaving: &TxBatch<'_>) -> Result<(), Failure> {
+    /// while the queue is full. Fails if the interface has been removed.
+    fn send_batch(&mut self, leaving: &TxBatch<'_>) -> Result<(), Failure> {
         let frames = leaving.bytes.get(..leaving.count).unwrap_or_default();
         let mut next = 0;
         let mut wait = Backoff::default();
@@ -292,22 +297,22 @@ impl Tx {
                 Some(SendStop::Full(_)) => {
                     self.timeouts += u64::from(!self.stuck);
                     self.stuck = true;
-                    Reason::QueueFull
+                    UnsentReason::QueueFull
                 }
                 Some(SendStop::Refused(ENXIO | ENODEV)) => return Err(self.removed_failure()),
-                Some(SendStop::Refused(EMSGSIZE)) => Reason::TooLong,
-                Some(SendStop::Refused(ENETDOWN)) => Reason::Down,
-                Some(SendStop::Refused(ENOBUFS)) => Reason::QueueFull,
-                Some(SendStop::Refused(_)) => Reason::Refused,
+                Some(SendStop::Refused(EMSGSIZE)) => UnsentReason::TooLong,
+                Some(SendStop::Refused(ENETDOWN)) => UnsentReason::Down,
+                Some(SendStop::Refused(ENOBUFS)) => UnsentReason::QueueFull,
+                Some(SendStop::Refused(_)) => UnsentReason::Refused,
             };
-            self.device.skip();
-            self.drop(why, leaving.views.get(next).copied().unwrap_or(0));
+            self.device.skip_rejected();
+            self.count_dropped(why, leaving.views.get(next).copied().unwrap_or(0));
             next += 1;
         }
         Ok(())
     }
 
-    fn drop(&mut self, why: Reason, view: u32) {
+    fn count_dropped(&mut self, why: UnsentReason, view: u32) {
         if let Some(amount) = self.dropped.get_mut(why as usize) {
             amount.add(view);
         }
@@ -319,12 +324,12 @@ impl Tx {
     }
 }
 
-/// Returns the view as a packet. Fails if part of it is missing.
-fn viewed_packet<'a>(block: &Block<'a>) -> Result<&'a [u8], Reason> {
+/// Returns the block's view as a packet. Fails if part of the view is missing.
+fn viewed_packet<'a>(block: &Block<'a>) -> Result<&'a [u8], UnsentReason> {
     if block.is_whole() && !block.pointer.is_hole() {
         Ok(block.bytes())
     } else {
-        Err(Reason::CutShort)
+        Err(UnsentReason::CutShort)
     }
 }
 
@@ -336,7 +341,7 @@ struct Backoff {
 }
 
 impl Backoff {
-    /// Sleeps for the next pause; returns false, without sleeping, if `patience` is exhausted.
+    /// Sleeps for the next pause. Returns false without sleeping if `patience` is exhausted.
     fn pause(&mut self, device: &TxDevice, patience: Duration) -> bool {
         if self.waited >= patience {
             return false;

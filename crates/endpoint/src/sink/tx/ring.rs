@@ -1,9 +1,9 @@
-//! Transmission through an AF_XDP ring: frames inside its memory are sent in place, all others are
-//! copied into it. [SL §5.5: the driver's own ring; FEATURES G1, E5]
+//! Transmission through an AF_XDP ring. Frames that are already in the ring's memory are sent in
+//! place; all others are copied into it. [SL §5.5: the driver's own ring; FEATURES G1, E5]
 //!
-//! Like a packet socket, the ring reports the number of frames that the kernel accepted and the
-//! reason for a stop ([`SendReport`]), so that the sink does not depend on the transmitter. A frame
-//! sent in place stays pinned until transmission has completed.
+//! Like a packet socket, the ring reports the number of frames that the kernel accepted, and the
+//! reason why it stopped ([`SendReport`]). The sink therefore treats both transmitters alike. A
+//! frame sent in place stays pinned until its transmission has completed.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -16,9 +16,9 @@ use sys::xdp::{Frames, SocketSettings, TxPacket, XdpSender};
 const ENTRIES: u32 = 4096;
 /// Number of frame buffers if no source lends memory.
 const FRAMES: u32 = 1024;
-/// Interval between updates of the interface's MTU.
+/// Interval between two reads of the interface's MTU.
 const MTU_INTERVAL: Duration = Duration::from_millis(100);
-/// Interval between checks for completed transmissions.
+/// Interval between two checks for completed transmissions.
 const COMPLETION_INTERVAL: Duration = Duration::from_micros(50);
 /// Maximum wait for outstanding transmissions when the sink finishes.
 const FINISH_MAX: Duration = Duration::from_secs(10);
@@ -46,7 +46,7 @@ pub(super) struct Ring {
     pub(super) copied: u64,
     /// Number of sends repeated because the device had no room.
     pub(super) retries: u64,
-    /// Number of frames queued in the ring; unsent frames stay queued between calls.
+    /// Number of frames queued in the ring. Unsent frames stay queued between calls.
     queued: usize,
     /// For each queued frame, true if it is sent in place.
     in_place: VecDeque<bool>,
@@ -84,13 +84,13 @@ impl Ring {
         Self::open(&Frames::create("streamline-send", FRAMES)?, found, links)
     }
 
-    /// Sends frames in order until one is not accepted. The caller sends that frame again, or drops
-    /// it by [`Ring::skip`].
+    /// Sends frames in order until one is rejected. The caller sends the rejected frame again, or
+    /// drops it by [`Ring::skip_rejected`].
     pub(super) fn send(&mut self, frames: &[&[u8]]) -> SendReport {
         self.refresh_mtu();
         let mut stopped = None;
         while let Some(frame) = frames.get(self.queued) {
-            if frame.len() > self.length_max(frame) {
+            if frame.len() > self.frame_length_max(frame) {
                 stopped = Some(SendStop::Refused(EMSGSIZE));
                 break;
             }
@@ -98,7 +98,7 @@ impl Ring {
                 stopped = Some(SendStop::Refused(EINVAL));
                 break;
             }
-            match self.queue(frame) {
+            match self.queue_frame(frame) {
                 Ok(true) => self.queued += 1,
                 Ok(false) => {
                     stopped = Some(SendStop::Full(EAGAIN));
@@ -118,7 +118,7 @@ impl Ring {
             if pushed.lost > 0 {
                 // The frame is lost together with its ring entry: it counts as dropped.
                 let outcome = self.report(all, Some(SendStop::Refused(ENOBUFS)));
-                self.skip().ok();
+                self.skip_rejected().ok();
                 return outcome;
             }
             if self.sender.packets() == 0 {
@@ -130,16 +130,16 @@ impl Ring {
         }
     }
 
-    /// Drops the frame that stopped the last call. Frames queued after it are removed too and must
-    /// be sent again.
-    pub(super) fn skip(&mut self) -> sys::Result<()> {
+    /// Drops the frame at which the last call stopped. The frames queued after it are removed too,
+    /// and must be sent again.
+    pub(super) fn skip_rejected(&mut self) -> sys::Result<()> {
         self.queued = 0;
         self.in_place.clear();
         self.sender.withdraw().map(drop)
     }
 
     /// Blocks until the kernel has transmitted all accepted frames, for at most [`FINISH_MAX`].
-    /// Returns the number still in transmission.
+    /// Returns the number of frames still in transmission.
     pub(super) fn finish(&mut self) -> usize {
         let begin = Instant::now();
         while self.sender.in_flight() > 0
@@ -161,7 +161,7 @@ impl Ring {
         SendReport { frames, stopped }
     }
 
-    fn queue(&mut self, frame: &[u8]) -> sys::Result<bool> {
+    fn queue_frame(&mut self, frame: &[u8]) -> sys::Result<bool> {
         let here = self.sender.frames().find(frame);
         let given = self.sender.enqueue(here.map_or(TxPacket::Copied(frame), TxPacket::InPlace))?;
         if given {
@@ -170,16 +170,16 @@ impl Ring {
         Ok(given)
     }
 
-    /// Returns the maximum length of this frame on the interface; a VLAN tag is not counted in the
-    /// MTU (as in packet(7)).
-    fn length_max(&self, frame: &[u8]) -> usize {
+    /// Returns the maximum length of this frame on the interface. The MTU does not include a VLAN
+    /// tag, as described in packet(7).
+    fn frame_length_max(&self, frame: &[u8]) -> usize {
         let tagged =
             frame.get(12..14).is_some_and(|kind| kind == [0x81, 0] || kind == [0x88, 0xa8]);
         let most = self.mtu + ETHERNET_HEADER_SIZE + if tagged { TAG_SIZE } else { 0 };
         most.min(self.sender.packet_max())
     }
 
-    /// Updates the MTU of the interface at intervals of [`MTU_INTERVAL`].
+    /// Reads the MTU of the interface again if [`MTU_INTERVAL`] has passed.
     fn refresh_mtu(&mut self) {
         if self.mtu_read_at.elapsed() < MTU_INTERVAL {
             return;

@@ -1,10 +1,11 @@
-//! Tests of `tx` over a cable between two namespaces: `rx` at the other end receives the sent
-//! frames, or the sink reports the reason.
+//! Tests of `tx` over a veth pair between two network namespaces. Either `rx` at the other end
+//! receives the sent frames, or the sink reports why they were not sent.
 
 use super::*;
 use crate::source::{generate, rx};
 use crate::testing::{
-    EmittedBlock, arguments, bare, batch, block, frame, give_once, opening, refused,
+    EmittedBlock, bare_block, batch_of, block_over, checked_arguments, expect_failure, frame_block,
+    produce_once, sink_opening,
 };
 use crate::{Intake, Source, SourceStatus};
 use abi::{DbufId, Marks};
@@ -17,73 +18,73 @@ fn silent_pair() -> Option<Pair> {
     Pair::new(Cable { addresses: false, ..Cable::default() })
 }
 
-/// Arguments of `tx` that select the transmitter: through the queueing discipline, a packet socket
-/// that bypasses it, or an AF_XDP ring.
+/// Arguments of `tx` that select the transmitter: a packet socket with queueing discipline, a
+/// packet socket without it, or an AF_XDP ring.
 type Transmitter = &'static [(&'static str, &'static str)];
-const QUEUE: Transmitter = &[];
-const PACKET: Transmitter = &[("qdisc", "no"), ("by", "packet")];
-const RING: Transmitter = &[("qdisc", "no"), ("by", "xdp")];
+const QUEUEING_SOCKET: Transmitter = &[];
+const BYPASSING_SOCKET: Transmitter = &[("qdisc", "no"), ("by", "packet")];
+const XDP_RING: Transmitter = &[("qdisc", "no"), ("by", "xdp")];
 
 /// Returns all transmitters that this machine supports.
-fn transmitters(space: &Namespace) -> Vec<Transmitter> {
+fn supported_transmitters(space: &Namespace) -> Vec<Transmitter> {
     let ring = space.enter(sys::probe::xdp_socket);
     let ring = ring.or_else(|why| testkit::need::skip(&why.to_string()).ok_or(why));
-    [QUEUE, PACKET].into_iter().chain(ring.ok().map(|()| RING)).collect()
+    [QUEUEING_SOCKET, BYPASSING_SOCKET].into_iter().chain(ring.ok().map(|()| XDP_RING)).collect()
 }
 
-fn tx(space: &Namespace, form: Form) -> Result<Box<dyn Sink>, Failure> {
-    tx_by(space, form, QUEUE)
+fn open_tx(space: &Namespace, form: Form) -> Result<Box<dyn Sink>, Failure> {
+    open_tx_by(space, form, QUEUEING_SOCKET)
 }
 
-fn tx_by(space: &Namespace, form: Form, way: Transmitter) -> Result<Box<dyn Sink>, Failure> {
+fn open_tx_by(space: &Namespace, form: Form, way: Transmitter) -> Result<Box<dyn Sink>, Failure> {
     let words = [&[("interface", CLIENT_DEVICE), ("netns", space.name())], way].concat();
-    let given = arguments(&TX, &words);
-    open(&Opening { form, ..opening(&given, &[]) })
+    let given = checked_arguments(&TX, &words);
+    open(&Opening { form, ..sink_opening(&given, &[]) })
 }
 
-/// Returns the sink as its concrete type.
-fn tx_of(space: &Namespace, way: Transmitter) -> Tx {
+/// Returns the sink on this end as its concrete type.
+fn open_concrete_tx(space: &Namespace, way: Transmitter) -> Tx {
     let words = [&[("interface", CLIENT_DEVICE), ("netns", space.name())], way].concat();
-    let given = arguments(&TX, &words);
+    let given = checked_arguments(&TX, &words);
     let way = (given.flag("qdisc"), given.text("by").unwrap_or_default());
-    Tx::new(TxDevice::open(&opening(&given, &[]), way).unwrap(), true)
+    Tx::new(TxDevice::open(&sink_opening(&given, &[]), way).unwrap(), true)
 }
 
-/// Runs the test once for each transmitter, each time over a new cable.
-fn by_each_transmitter(test: impl Fn(&Pair, Transmitter)) {
+/// Runs the test once for each transmitter, each time over a new veth pair.
+fn for_each_transmitter(test: impl Fn(&Pair, Transmitter)) {
     let Some(pair) = silent_pair() else { return };
-    for way in transmitters(&pair.client) {
+    for way in supported_transmitters(&pair.client) {
         println!("by {way:?}");
         let Some(pair) = silent_pair() else { return };
         test(&pair, way);
     }
 }
 
-/// Finishes the sink and returns the row `name` of its report.
+/// Finishes the sink. Returns the value of the row `name` in its report.
 fn report_row(sink: &mut dyn Sink, name: &str) -> Option<u64> {
     let rows = sink.finish().unwrap().rows;
     rows.into_iter().find(|(what, _)| what == name).map(|(_, number)| number)
 }
 
-/// The receiving end: `rx` with a pool as a space would create it.
+/// The receiving end: `rx`, with a pool as a space would create it.
 struct Receiver {
     source: Box<dyn Source>,
     pool: Pool,
 }
 
 impl Receiver {
-    fn on(space: &Namespace) -> Self {
+    fn open_on(space: &Namespace) -> Self {
         let given = [("interface", SERVER_DEVICE), ("netns", space.name())];
-        let given = arguments(&rx::RX, &given);
-        let source = (rx::ENTRY.open)(&opening(&given, &[])).unwrap();
+        let given = checked_arguments(&rx::RX, &given);
+        let source = (rx::ENTRY.open)(&sink_opening(&given, &[])).unwrap();
         let lender = source.properties().lender.unwrap();
         Self { source, pool: Pool::lent(DbufId::new(9).unwrap(), lender).unwrap() }
     }
 
-    /// Receives exactly the frames that have arrived.
-    fn drain(&mut self, received: &mut Vec<EmittedBlock>) {
+    /// Receives the frames that have already arrived, without waiting for more.
+    fn receive_arrived(&mut self, received: &mut Vec<EmittedBlock>) {
         loop {
-            let (given, more) = give_once(&mut *self.source, &mut self.pool, 64, 0).unwrap();
+            let (given, more) = produce_once(&mut *self.source, &mut self.pool, 64, 0).unwrap();
             received.extend(more);
             if given != SourceStatus::Blocks {
                 return;
@@ -91,11 +92,11 @@ impl Receiver {
         }
     }
 
-    /// Receives until `count` frames have arrived.
-    fn wait_for(&mut self, count: usize) -> Vec<EmittedBlock> {
+    /// Receives frames until `count` of them have arrived.
+    fn receive_count(&mut self, count: usize) -> Vec<EmittedBlock> {
         let mut received = Vec::new();
         until(&format!("{count} frames"), || {
-            self.drain(&mut received);
+            self.receive_arrived(&mut received);
             received.len() >= count
         });
         received
@@ -107,10 +108,14 @@ fn frame_number(frame: &[u8]) -> u64 {
     u64::from_be_bytes(frame[at..at + 8].try_into().unwrap())
 }
 
-/// Drives `generate` into a sink as a space does; calls `between` after each batch.
-fn drive(request: &[(&str, &str)], sink: &mut dyn Sink, mut between: impl FnMut()) -> u64 {
-    let given = arguments(&generate::GENERATE, request);
-    let mut source = (generate::ENTRY.open)(&opening(&given, &[])).unwrap();
+/// Sends frames from `generate` to a sink, like a space. Calls `between` after each batch.
+fn drive_generated(
+    request: &[(&str, &str)],
+    sink: &mut dyn Sink,
+    mut between: impl FnMut(),
+) -> u64 {
+    let given = checked_arguments(&generate::GENERATE, request);
+    let mut source = (generate::ENTRY.open)(&sink_opening(&given, &[])).unwrap();
     let config = PoolConfig { segment: 1 << 18, segments: 4 };
     let mut pool = Pool::new(DbufId::new(3).unwrap(), config).unwrap();
     let mut taken = 0;
@@ -133,16 +138,16 @@ fn drive(request: &[(&str, &str)], sink: &mut dyn Sink, mut between: impl FnMut(
 
 #[test]
 fn g1_hundred_thousand_frames_arrive_in_order() {
-    by_each_transmitter(assert_numbers_arrive);
+    for_each_transmitter(assert_numbers_arrive);
 }
 
 fn assert_numbers_arrive(pair: &Pair, way: Transmitter) {
-    let mut receiver = Receiver::on(&pair.server);
-    let mut sink = tx_by(&pair.client, Form::Frame, way).unwrap();
+    let mut receiver = Receiver::open_on(&pair.server);
+    let mut sink = open_tx_by(&pair.client, Form::Frame, way).unwrap();
     let mut received = Vec::new();
     let mut next = 0;
     let mut check = |receiver: &mut Receiver| {
-        receiver.drain(&mut received);
+        receiver.receive_arrived(&mut received);
         for block in received.drain(..) {
             assert_eq!((frame_number(&block.bytes), block.bytes.len()), (next, 100));
             next += 1;
@@ -150,7 +155,7 @@ fn assert_numbers_arrive(pair: &Pair, way: Transmitter) {
         next
     };
     let request = [("count", "100000"), ("seq", "yes"), ("size", "100")];
-    let taken = drive(&request, &mut *sink, || _ = check(&mut receiver));
+    let taken = drive_generated(&request, &mut *sink, || _ = check(&mut receiver));
     until("the last have come", || check(&mut receiver) == taken);
     assert_eq!(taken, 100_000);
     assert_eq!(sink.amount_written(), Some(Amount { blocks: 100_000, bytes: 10_000_000 }));
@@ -158,14 +163,14 @@ fn assert_numbers_arrive(pair: &Pair, way: Transmitter) {
     let rows = [("frames".to_owned(), 100_000), ("bytes".to_owned(), 10_000_000)];
     assert_eq!(sink.finish().unwrap().rows[..2], rows);
     let copied = report_row(&mut *sink, "copied to AF_XDP");
-    assert_eq!(copied, (way == RING).then_some(100_000), "memory of others is copied");
+    assert_eq!(copied, (way == XDP_RING).then_some(100_000), "memory of others is copied");
     let counters = receiver.source.counters();
     assert_eq!(counters.given.blocks, 100_000);
     assert!(counters.dropped.iter().all(|(_, count)| count.unwrap_or(0) == 0), "{counters:?}");
 }
 
-/// The queue holds six frames and passes a thousand per second, so it rejects frames; each is sent
-/// again until it is accepted.
+/// The queue holds six frames and passes a thousand per second, so it rejects many frames. Each of
+/// them is sent again until it is accepted.
 #[test]
 fn full_queue_delays_frames_without_loss() {
     let Some(pair) = silent_pair() else { return };
@@ -174,11 +179,12 @@ fn full_queue_delays_frames_without_loss() {
     }
     let shape = format!("qdisc add dev {CLIENT_DEVICE} root tbf rate 8mbit burst 3k limit 6k");
     pair.client.run("tc", &shape);
-    let mut receiver = Receiver::on(&pair.server);
-    let mut sink = tx_of(&pair.client, QUEUE);
+    let mut receiver = Receiver::open_on(&pair.server);
+    let mut sink = open_concrete_tx(&pair.client, QUEUEING_SOCKET);
     sink.patience = LIMIT;
-    let taken = drive(&[("count", "300"), ("seq", "yes"), ("size", "1000")], &mut sink, || ());
-    let received = receiver.wait_for(300);
+    let taken =
+        drive_generated(&[("count", "300"), ("seq", "yes"), ("size", "1000")], &mut sink, || ());
+    let received = receiver.receive_count(300);
     let numbers: Vec<u64> = received.iter().map(|block| frame_number(&block.bytes)).collect();
     assert_eq!(numbers, (0..taken).collect::<Vec<_>>());
     assert_eq!(sink.amount_written(), Some(Amount { blocks: 300, bytes: 300_000 }));
@@ -186,7 +192,7 @@ fn full_queue_delays_frames_without_loss() {
     assert!(!statistics.contains("dropped 0,"), "the queue was never full: {statistics}");
 }
 
-/// A stalled queue costs one timeout of a second, and every rejected frame is counted.
+/// A queue that stalls causes only one timeout of a second, and every rejected frame is counted.
 #[test]
 fn stalled_queue_times_out_and_drops_are_counted() {
     let Some(pair) = silent_pair() else { return };
@@ -196,8 +202,8 @@ fn stalled_queue_times_out_and_drops_are_counted() {
     // The third frame of 1,000 bytes would leave after eight seconds.
     let shape = format!("qdisc add dev {CLIENT_DEVICE} root tbf rate 1kbit burst 2k limit 3k");
     pair.client.run("tc", &shape);
-    let mut sink = tx_of(&pair.client, QUEUE);
-    drive(&[("count", "2000"), ("size", "1000")], &mut sink, || ());
+    let mut sink = open_concrete_tx(&pair.client, QUEUEING_SOCKET);
+    drive_generated(&[("count", "2000"), ("size", "1000")], &mut sink, || ());
     // One timeout per stall, not one for each of the 32 batches.
     let went = sink.amount_written().unwrap().blocks;
     assert!((1..=1 + went).contains(&sink.timeouts), "{} waits, {went} went", sink.timeouts);
@@ -212,22 +218,22 @@ fn numbered_frames(range: Range<u16>, length: usize) -> Vec<Vec<u8>> {
     range.map(made).collect()
 }
 
-/// While the other end is down, the device rejects all frames; when it is up again, all are sent in
-/// order.
+/// The device rejects all frames while the other end is down. When it is up again, all frames are
+/// sent in order.
 #[test]
 fn g1_rejected_frames_are_resent_in_order() {
     let Some(pair) = silent_pair() else { return };
-    if !transmitters(&pair.client).contains(&RING) {
+    if !supported_transmitters(&pair.client).contains(&XDP_RING) {
         return;
     }
-    let mut receiver = Receiver::on(&pair.server);
-    let mut sink = tx_of(&pair.client, RING);
+    let mut receiver = Receiver::open_on(&pair.server);
+    let mut sink = open_concrete_tx(&pair.client, XDP_RING);
     // Wait as long as this machine needs to bring the other end up.
     sink.patience = LIMIT;
     let frames = numbered_frames(0..60, 20);
     let mut send = |from: usize, to: usize| {
-        let blocks: Vec<_> = frames[from..to].iter().map(|bytes| frame(bytes)).collect();
-        sink.consume(&batch(&blocks), 0).unwrap();
+        let blocks: Vec<_> = frames[from..to].iter().map(|bytes| frame_block(bytes)).collect();
+        sink.consume(&batch_of(&blocks), 0).unwrap();
     };
     send(0, 10);
     pair.server.ip(&format!("link set dev {SERVER_DEVICE} down"));
@@ -241,29 +247,29 @@ fn g1_rejected_frames_are_resent_in_order() {
         send(10, 60);
     });
     let received: Vec<Vec<u8>> =
-        receiver.wait_for(60).into_iter().map(|block| block.bytes).collect();
+        receiver.receive_count(60).into_iter().map(|block| block.bytes).collect();
     assert!(received == frames, "each once, in order: {}", received.len());
     assert_eq!((sink.amount_written().unwrap().blocks, sink.drops_by_reason()), (60, Vec::new()));
     assert!(report_row(&mut sink, "sent again").unwrap() > 3);
 }
 
-/// The other end accepts only shorter frames: rejected frames are dropped after the timeout, the
-/// others pass.
+/// The other end accepts only shorter frames. Longer frames are dropped after the timeout, and the
+/// others are sent.
 #[test]
 fn g1_permanently_rejected_frames_are_dropped_and_others_sent() {
     let Some(pair) = silent_pair() else { return };
-    if !transmitters(&pair.client).contains(&RING) {
+    if !supported_transmitters(&pair.client).contains(&XDP_RING) {
         return;
     }
     pair.server.ip(&format!("link set dev {SERVER_DEVICE} mtu 500"));
-    let mut receiver = Receiver::on(&pair.server);
-    let mut sink = tx_by(&pair.client, Form::Frame, RING).unwrap();
+    let mut receiver = Receiver::open_on(&pair.server);
+    let mut sink = open_tx_by(&pair.client, Form::Frame, XDP_RING).unwrap();
     let (short, long) = (numbered_frames(0..40, 20), numbered_frames(7..8, 1000));
-    let mut blocks: Vec<_> = short.iter().map(|bytes| frame(bytes)).collect();
-    blocks.insert(5, frame(&long[0]));
-    sink.consume(&batch(&blocks), 0).unwrap();
+    let mut blocks: Vec<_> = short.iter().map(|bytes| frame_block(bytes)).collect();
+    blocks.insert(5, frame_block(&long[0]));
+    sink.consume(&batch_of(&blocks), 0).unwrap();
     let received: Vec<Vec<u8>> =
-        receiver.wait_for(40).into_iter().map(|block| block.bytes).collect();
+        receiver.receive_count(40).into_iter().map(|block| block.bytes).collect();
     assert!(received == short, "each once, in order: {}", received.len());
     let lost = Amount { blocks: 1, bytes: long[0].len() as u64 };
     assert_eq!(sink.drops_by_reason(), [("queue full".into(), lost)]);
@@ -273,33 +279,33 @@ fn g1_permanently_rejected_frames_are_dropped_and_others_sent() {
 
 #[test]
 fn unsendable_frames_are_counted_and_others_sent() {
-    by_each_transmitter(assert_unsendable_counted);
+    for_each_transmitter(assert_unsendable_counted);
 }
 
 fn assert_unsendable_counted(pair: &Pair, way: Transmitter) {
-    let mut receiver = Receiver::on(&pair.server);
-    let mut sink = tx_by(&pair.client, Form::Frame, way).unwrap();
+    let mut receiver = Receiver::open_on(&pair.server);
+    let mut sink = open_tx_by(&pair.client, Form::Frame, way).unwrap();
     let good: Vec<Vec<u8>> =
         (0..3).map(|n| Frame::ethernet().ipv4("10.0.0.1", "10.0.0.2").udp(1, n, b"good")).collect();
     let long = vec![0xee; 1600];
-    let snapped = block(Marks::frame(1, 42, 60), &good[0][..42]);
-    let viewed = frame(&good[1]).narrow(34, 8);
+    let snapped = block_over(Marks::frame(1, 42, 60), &good[0][..42]);
+    let viewed = frame_block(&good[1]).narrow(34, 8);
     sink.consume(
-        &batch(&[
-            frame(&good[0]),
-            frame(&long),
-            frame(&[0; 5]),
+        &batch_of(&[
+            frame_block(&good[0]),
+            frame_block(&long),
+            frame_block(&[0; 5]),
             viewed,
             snapped,
-            block(Marks::frame(101, 20, 20), &[0x45; 20]),
-            bare(b"not a frame"),
-            frame(&good[2]),
+            block_over(Marks::frame(101, 20, 20), &[0x45; 20]),
+            bare_block(b"not a frame"),
+            frame_block(&good[2]),
         ]),
         0,
     )
     .unwrap();
     let received: Vec<Vec<u8>> =
-        receiver.wait_for(3).into_iter().map(|block| block.bytes).collect();
+        receiver.receive_count(3).into_iter().map(|block| block.bytes).collect();
     assert_eq!(received, good, "whole frames, whatever was in view");
     let [first, _, third] = [0, 1, 2].map(|n: usize| good[n].len() as u64);
     assert_eq!(sink.amount_written(), Some(Amount { blocks: 3, bytes: first + 8 + third }));
@@ -316,21 +322,22 @@ fn assert_unsendable_counted(pair: &Pair, way: Transmitter) {
 #[test]
 fn offloaded_checksum_is_computed_before_sending() {
     let Some(pair) = silent_pair() else { return };
-    let mut receiver = Receiver::on(&pair.server);
-    let mut sink = tx(&pair.client, Form::Frame).unwrap();
+    let mut receiver = Receiver::open_on(&pair.server);
+    let mut sink = open_tx(&pair.client, Form::Frame).unwrap();
     let right = Frame::ethernet().ipv4("10.0.0.1", "10.0.0.2").udp(1, 2, b"sum");
     let mut unset = right.clone();
     unset[40..42].copy_from_slice(&[0x12, 0x34]);
     let left = |bytes| {
-        let mut block = frame(bytes);
+        let mut block = frame_block(bytes);
         block.context.flags = Flags::CHECKSUM_UNSET;
         block
     };
     let arp = vec![0; 60];
     // Without the flag, the same bytes are sent unchanged.
-    sink.consume(&batch(&[left(&unset), frame(&unset), left(&arp), left(&unset)]), 0).unwrap();
+    sink.consume(&batch_of(&[left(&unset), frame_block(&unset), left(&arp), left(&unset)]), 0)
+        .unwrap();
     let received: Vec<Vec<u8>> =
-        receiver.wait_for(3).into_iter().map(|block| block.bytes).collect();
+        receiver.receive_count(3).into_iter().map(|block| block.bytes).collect();
     assert_eq!(received, [&right, &unset, &right].map(Clone::clone));
     assert_eq!(
         sink.drops_by_reason(),
@@ -341,14 +348,15 @@ fn offloaded_checksum_is_computed_before_sending() {
 
 #[test]
 fn down_interface_drops_frames_and_removed_one_fails() {
-    by_each_transmitter(assert_down_and_removed);
+    for_each_transmitter(assert_down_and_removed);
 }
 
 fn assert_down_and_removed(pair: &Pair, way: Transmitter) {
-    let mut sink = tx_by(&pair.client, Form::Frame, way).unwrap();
+    let mut sink = open_tx_by(&pair.client, Form::Frame, way).unwrap();
     let bytes = Frame::ethernet().ipv4("10.0.0.1", "10.0.0.2").udp(1, 2, b"x");
-    let mut send =
-        || sink.consume(&batch(&[frame(&bytes)]), 0).map(|()| sink.amount_written().unwrap());
+    let mut send = || {
+        sink.consume(&batch_of(&[frame_block(&bytes)]), 0).map(|()| sink.amount_written().unwrap())
+    };
     assert_eq!(send().unwrap().blocks, 1);
     pair.client.ip(&format!("link set dev {CLIENT_DEVICE} down"));
     assert_eq!(send().unwrap().blocks, 1);
@@ -356,7 +364,7 @@ fn assert_down_and_removed(pair: &Pair, way: Transmitter) {
     pair.client.wait_until_up(CLIENT_DEVICE);
     assert_eq!(send().unwrap().blocks, 2);
     pair.client.ip(&format!("link delete dev {CLIENT_DEVICE}"));
-    let failure = refused(send());
+    let failure = expect_failure(send());
     assert_eq!(
         failure.to_string(),
         "cannot send through client0: the interface was removed after 2 frames"
@@ -368,16 +376,16 @@ fn assert_down_and_removed(pair: &Pair, way: Transmitter) {
 #[test]
 fn packets_need_an_interface_without_a_link_layer() {
     let Some(pair) = silent_pair() else { return };
-    let failure = refused(tx(&pair.client, Form::Packet));
+    let failure = expect_failure(open_tx(&pair.client, Form::Packet));
     assert!(failure.to_string().contains("packets without a link layer"), "{failure}");
     if testkit::need::file("/dev/net/tun").is_none() {
         return;
     }
     pair.client.ip("tuntap add dev tunnel0 mode tun");
     pair.client.ip("link set dev tunnel0 up");
-    let given = arguments(&TX, &[("interface", "tunnel0"), ("netns", pair.client.name())]);
+    let given = checked_arguments(&TX, &[("interface", "tunnel0"), ("netns", pair.client.name())]);
     for form in [Form::Packet, Form::Frame] {
-        let sink = open(&Opening { form, ..opening(&given, &[]) });
+        let sink = open(&Opening { form, ..sink_opening(&given, &[]) });
         assert!(sink.is_ok(), "{:?}", sink.err());
     }
 }
@@ -386,8 +394,8 @@ fn packets_need_an_interface_without_a_link_layer() {
 fn missing_interface_fails_open() {
     let Some(pair) = silent_pair() else { return };
     let try_open = |interface: &str, netns: &str| {
-        let given = arguments(&TX, &[("interface", interface), ("netns", netns)]);
-        refused(open(&opening(&given, &[]))).to_string()
+        let given = checked_arguments(&TX, &[("interface", interface), ("netns", netns)]);
+        expect_failure(open(&sink_opening(&given, &[]))).to_string()
     };
     assert_eq!(
         try_open("eth7", pair.client.name()),

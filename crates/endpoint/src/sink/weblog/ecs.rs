@@ -1,4 +1,4 @@
-//! An HTTP exchange as an object of the Elastic Common Schema.
+//! Formatting of an HTTP exchange as an object of the Elastic Common Schema.
 //!
 //! Field names come from the field table (`Field::ecs`); category, duration, outcome and other
 //! derived fields are added here.
@@ -12,16 +12,17 @@ use wire::record::{self, Field, FieldType};
 /// Version of the schema.
 const VERSION: &str = "8.11.0";
 
-/// Returns the object of an exchange; `time` is that of its block, used if the record has none.
-pub(super) fn object(record: &MessageRecord<'_>, time: Time) -> Value {
+/// Returns the object for an exchange. `time` is the time of the exchange's block, used if the
+/// record has none.
+pub(super) fn exchange_object(record: &MessageRecord<'_>, time: Time) -> Value {
     let mut object = Map::new();
-    for (field, value) in record.all() {
-        if let (Some(path), Some(value)) = (field.ecs(), value_of(record, field, value)) {
+    for (field, value) in record.fields() {
+        if let (Some(path), Some(value)) = (field.ecs(), field_value(record, field, value)) {
             insert_at_path(&mut object, path, value);
         }
     }
     let start = record.time().unwrap_or(time);
-    let end = record.end().unwrap_or(time);
+    let end = record.end_time().unwrap_or(time);
     let outcome = match record.number(Field::Status) {
         None => "unknown",
         Some(status) if status >= 400 => "failure",
@@ -54,7 +55,7 @@ pub(super) fn object(record: &MessageRecord<'_>, time: Time) -> Value {
 }
 
 /// Converts the value of a field; `None` if it is malformed.
-fn value_of(record: &MessageRecord<'_>, field: Field, value: &[u8]) -> Option<Value> {
+fn field_value(record: &MessageRecord<'_>, field: Field, value: &[u8]) -> Option<Value> {
     Some(match field.shape() {
         FieldType::Text => json!(String::from_utf8_lossy(value)),
         FieldType::List => json!([String::from_utf8_lossy(value)]),
@@ -65,7 +66,7 @@ fn value_of(record: &MessageRecord<'_>, field: Field, value: &[u8]) -> Option<Va
     })
 }
 
-/// Adds `url.domain`, the host without its port, and `url.port`.
+/// Adds `url.domain` (the host without its port) and `url.port`.
 fn add_host(object: &mut Map<String, Value>, record: &MessageRecord<'_>) {
     let Some(host) = record.text(Field::Host).map(String::from_utf8_lossy) else { return };
     let (name, port) = match host.rsplit_once(':') {

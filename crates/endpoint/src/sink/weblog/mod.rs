@@ -5,16 +5,16 @@
 //! "$http_referer" "$http_user_agent"` and its default escapes, or one object of the Elastic Common
 //! Schema per line (`ecs`).
 //!
-//! Differences from a server: the time is that of the last captured byte; body bytes exclude chunk
-//! framing (as in Apache; nginx includes it); a request without response has status 000; texts
-//! longer than a record allows are truncated.
+//! The log differs from that of a server as follows. The time is the arrival time of the last
+//! captured byte. Body bytes exclude chunk framing, as in Apache (nginx includes it). A request
+//! without a response has status 000. Texts that exceed the maximum in a record are truncated.
 
 mod ecs;
 
 use super::message::{EscapedBytes, MessageRecord};
 use super::object;
 use super::out::Out;
-use super::tail::Lines;
+use super::tail::LineFormat;
 use super::text_sink::{BlockFormatter, TextSink};
 use crate::clock::timestamp;
 use crate::{Failure, Opening, Sink, SinkEntry};
@@ -26,7 +26,7 @@ use jiff::tz::TimeZone;
 use std::io::Write;
 use wire::record::{self, Field};
 
-/// The description of `weblog`.
+/// Description of `weblog`, the sink that writes web server logs.
 pub const WEBLOG: Description = Description {
     name: "weblog",
     summary: "write HTTP exchanges as the log of a web server",
@@ -70,7 +70,7 @@ pub const ENTRY: SinkEntry = SinkEntry::new(&WEBLOG, open)
 #[derive(Debug)]
 struct Weblog {
     ecs: bool,
-    stamp: Stamp,
+    stamp: CachedTime,
     exchanges: u64,
     others: u64,
 }
@@ -79,19 +79,19 @@ fn open(opening: &Opening<'_>) -> Result<Box<dyn Sink>, Failure> {
     let utc = opening.arguments.text("zone") == Some("utc");
     let zone = if utc { TimeZone::UTC } else { TimeZone::system() };
     let ecs = opening.arguments.flag("ecs");
-    let lines = if ecs { Lines::Json } else { Lines::Text };
+    let lines = if ecs { LineFormat::Json } else { LineFormat::Text };
     let file = opening.arguments.text("file").unwrap_or("-");
     let out = Out::append(file, lines, (opening.steps, opening.readers))?;
-    let stamp = Stamp { zone, second: None, text: Vec::new() };
+    let stamp = CachedTime { zone, second: None, text: Vec::new() };
     Ok(Box::new(TextSink { formatter: Weblog { ecs, stamp, exchanges: 0, others: 0 }, out }))
 }
 
 impl BlockFormatter for Weblog {
     fn append(&mut self, block: &Block<'_>, out: &mut Out) -> Result<(), Failure> {
-        match MessageRecord::of(block)
+        match MessageRecord::of_block(block)
             .filter(|record| record.kind() == record::RecordKind::HttpExchange)
         {
-            Some(record) => self.exchange(block, &record, out),
+            Some(record) => self.append_exchange(block, &record, out),
             None => {
                 self.others += 1;
                 Ok(())
@@ -110,7 +110,7 @@ impl BlockFormatter for Weblog {
 }
 
 impl Weblog {
-    fn exchange(
+    fn append_exchange(
         &mut self,
         block: &Block<'_>,
         record: &MessageRecord<'_>,
@@ -118,38 +118,38 @@ impl Weblog {
     ) -> Result<(), Failure> {
         self.exchanges += 1;
         if self.ecs {
-            return object::write_line(out, &ecs::object(record, block.context.time));
+            return object::write_line(out, &ecs::exchange_object(record, block.context.time));
         }
-        let stamp = self.stamp.of(record.end().unwrap_or(block.context.time));
-        combined(out.text(), record, stamp);
-        out.text().push(b'\n');
+        let stamp = self.stamp.format_time(record.end_time().unwrap_or(block.context.time));
+        append_combined(out.buffer(), record, stamp);
+        out.buffer().push(b'\n');
         Ok(())
     }
 }
 
 /// Appends an exchange in the combined log format, without a line terminator.
-fn combined(line: &mut Vec<u8>, record: &MessageRecord<'_>, stamp: &[u8]) {
+fn append_combined(line: &mut Vec<u8>, record: &MessageRecord<'_>, stamp: &[u8]) {
     match record.address(Field::Client) {
-        Some(address) => append(line, format_args!("{address}")),
+        Some(address) => append_formatted(line, format_args!("{address}")),
         None => line.push(b'-'),
     }
     line.extend_from_slice(b" - ");
-    value(line, record.text(Field::User).filter(|user| !user.is_empty()));
+    append_value(line, record.text(Field::User).filter(|user| !user.is_empty()));
     line.extend_from_slice(b" [");
     line.extend_from_slice(stamp);
     line.extend_from_slice(b"] \"");
-    request(line, record);
+    append_request_line(line, record);
     let status = record.number(Field::Status).unwrap_or(0);
     let bytes = record.number(Field::ResponseBody).unwrap_or(0);
-    append(line, format_args!("\" {status:03} {bytes} \""));
-    value(line, record.text(Field::Referer));
+    append_formatted(line, format_args!("\" {status:03} {bytes} \""));
+    append_value(line, record.text(Field::Referer));
     line.extend_from_slice(b"\" \"");
-    value(line, record.text(Field::UserAgent));
+    append_value(line, record.text(Field::UserAgent));
     line.push(b'"');
 }
 
 /// Appends the request line. HTTP/0.9 requests have no version.
-fn request(line: &mut Vec<u8>, record: &MessageRecord<'_>) {
+fn append_request_line(line: &mut Vec<u8>, record: &MessageRecord<'_>) {
     let Some(method) = record.text(Field::Method) else { return line.push(b'-') };
     EscapedBytes(method).add_to(line);
     if let Some(url) = record.text(Field::Url) {
@@ -167,7 +167,7 @@ fn request(line: &mut Vec<u8>, record: &MessageRecord<'_>) {
     EscapedBytes(version).add_to(line);
 }
 
-fn value(line: &mut Vec<u8>, text: Option<&[u8]>) {
+fn append_value(line: &mut Vec<u8>, text: Option<&[u8]>) {
     match text {
         Some(text) => EscapedBytes(text).add_to(line),
         None => line.push(b'-'),
@@ -175,25 +175,28 @@ fn value(line: &mut Vec<u8>, text: Option<&[u8]>) {
 }
 
 /// Formats into a line in memory, which cannot fail.
-fn append(line: &mut Vec<u8>, text: std::fmt::Arguments<'_>) {
+fn append_formatted(line: &mut Vec<u8>, text: std::fmt::Arguments<'_>) {
     let _ = line.write_fmt(text);
 }
 
-/// The formatted time of a line, cached for one second.
+/// The formatted time of a log line, cached for one second.
 #[derive(Debug)]
-struct Stamp {
+struct CachedTime {
     zone: TimeZone,
     second: Option<u64>,
     text: Vec<u8>,
 }
 
-impl Stamp {
-    fn of(&mut self, time: Time) -> &[u8] {
+impl CachedTime {
+    fn format_time(&mut self, time: Time) -> &[u8] {
         let second = time / 1_000_000_000;
         if self.second != Some(second) {
             let local = timestamp(time).to_zoned(self.zone.clone());
             self.text.clear();
-            append(&mut self.text, format_args!("{}", local.strftime("%d/%b/%Y:%H:%M:%S %z")));
+            append_formatted(
+                &mut self.text,
+                format_args!("{}", local.strftime("%d/%b/%Y:%H:%M:%S %z")),
+            );
             self.second = Some(second);
         }
         &self.text

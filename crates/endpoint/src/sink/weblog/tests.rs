@@ -1,8 +1,9 @@
-//! Tests of the log lines that `weblog` writes for given exchanges.
+//! Tests of the log lines that `weblog` writes for HTTP exchanges.
 
 use super::*;
 use crate::testing::{
-    TIME, TempDir, arguments, batch, description, description_record, opening, refused,
+    TEST_TIME, TempDir, batch_of, checked_arguments, description_block, description_record,
+    expect_failure, sink_opening,
 };
 use filter::Amount;
 use serde_json::{Value, json};
@@ -13,9 +14,9 @@ fn log_output(given: &[(&str, &str)], blocks: &[Block<'_>]) -> (String, Vec<(Str
     let dir = TempDir::new();
     let path = dir.path("access.log");
     let given: Vec<_> = given.iter().copied().chain([("file", path.as_str())]).collect();
-    let given = arguments(&WEBLOG, &given);
-    let mut sink = open(&Opening { form: Form::Message, ..opening(&given, &[]) }).unwrap();
-    sink.consume(&batch(blocks), 0).unwrap();
+    let given = checked_arguments(&WEBLOG, &given);
+    let mut sink = open(&Opening { form: Form::Message, ..sink_opening(&given, &[]) }).unwrap();
+    sink.consume(&batch_of(blocks), 0).unwrap();
     let rows = sink.finish().unwrap().rows;
     assert_eq!(sink.amount_written().unwrap().blocks, blocks.len() as u64);
     (std::fs::read_to_string(path).unwrap(), rows)
@@ -23,8 +24,8 @@ fn log_output(given: &[(&str, &str)], blocks: &[Block<'_>]) -> (String, Vec<(Str
 
 fn exchange_record(change: impl FnOnce(&mut Writer<'_>)) -> Vec<u8> {
     description_record(RecordKind::HttpExchange, |writer| {
-        writer.number(Field::Time, TIME);
-        writer.number(Field::End, TIME + 1_000_000_000);
+        writer.number(Field::Time, TEST_TIME);
+        writer.number(Field::End, TEST_TIME + 1_000_000_000);
         writer.text(Field::Client, &[10, 0, 0, 1]);
         writer.number(Field::ClientPort, 1234);
         writer.text(Field::Server, &[10, 0, 0, 2]);
@@ -36,7 +37,7 @@ fn exchange_record(change: impl FnOnce(&mut Writer<'_>)) -> Vec<u8> {
 
 fn log_line(change: impl FnOnce(&mut Writer<'_>)) -> String {
     let bytes = exchange_record(change);
-    let (text, rows) = log_output(&[("zone", "utc")], &[description(&bytes)]);
+    let (text, rows) = log_output(&[("zone", "utc")], &[description_block(&bytes)]);
     assert_eq!(rows, [("exchanges".to_owned(), 1)]);
     text
 }
@@ -71,23 +72,24 @@ fn lines_match_those_of_nginx() {
     });
     assert_eq!(other, format!("10.0.0.1 - - {stamp} \"GET * HTTP/1.0\" 000 0 \"-\" \"-\"\n"));
     let nothing = description_record(RecordKind::HttpExchange, |_| {});
-    let (text, _) = log_output(&[("zone", "utc")], &[description(&nothing)]);
+    let (text, _) = log_output(&[("zone", "utc")], &[description_block(&nothing)]);
     assert_eq!(text, "- - - [13/Feb/2009:23:31:30 +0000] \"-\" 000 0 \"-\" \"-\"\n");
 }
 
 #[test]
 fn times_have_the_offset_of_the_zone() {
     let zone = TimeZone::posix("CET-1CEST,M3.5.0,M10.5.0/3").unwrap();
-    let mut stamp = Stamp { zone, second: None, text: Vec::new() };
-    let mut at =
-        |second: u64| String::from_utf8(stamp.of(second * 1_000_000_000).to_vec()).unwrap();
+    let mut stamp = CachedTime { zone, second: None, text: Vec::new() };
+    let mut at = |second: u64| {
+        String::from_utf8(stamp.format_time(second * 1_000_000_000).to_vec()).unwrap()
+    };
     assert_eq!(at(1_234_567_890), "14/Feb/2009:00:31:30 +0100");
     assert_eq!(at(1_250_000_000), "11/Aug/2009:16:13:20 +0200");
     assert_eq!(at(1_250_000_000), "11/Aug/2009:16:13:20 +0200", "the same second");
     assert_eq!(at(u64::MAX / 1_000_000_000), "22/Jul/2554:01:34:33 +0200", "the last one");
     let zone = TimeZone::posix("NST3:30").unwrap();
-    let mut stamp = Stamp { zone, second: None, text: Vec::new() };
-    assert_eq!(stamp.of(1_234_567_890_999_999_999), b"13/Feb/2009:20:01:30 -0330");
+    let mut stamp = CachedTime { zone, second: None, text: Vec::new() };
+    assert_eq!(stamp.format_time(1_234_567_890_999_999_999), b"13/Feb/2009:20:01:30 -0330");
 }
 
 #[test]
@@ -102,7 +104,8 @@ fn objects_match_the_ecs_schema() {
         writer.number(Field::ResponseHead, 50);
         writer.number(Field::ResponseBody, 7);
     });
-    let (text, _) = log_output(&[("ecs", "yes")], &[description(&bytes), description(&bytes)]);
+    let (text, _) =
+        log_output(&[("ecs", "yes")], &[description_block(&bytes), description_block(&bytes)]);
     let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let (start, end) = ("2009-02-13T23:31:30.123456789Z", "2009-02-13T23:31:31.123456789Z");
     let expected = json!({
@@ -138,7 +141,7 @@ fn host_is_split_into_domain_and_port() {
         ("example.com:many", "example.com", Value::Null),
     ] {
         let bytes = exchange_record(|writer| writer.text(Field::Host, host.as_bytes()));
-        let (text, _) = log_output(&[("ecs", "yes")], &[description(&bytes)]);
+        let (text, _) = log_output(&[("ecs", "yes")], &[description_block(&bytes)]);
         let value: Value = serde_json::from_str(&text).unwrap();
         let url = &value["url"];
         assert_eq!((&url["domain"], &url["port"]), (&json!(domain), &port), "{host}");
@@ -149,25 +152,29 @@ fn host_is_split_into_domain_and_port() {
 fn non_exchange_blocks_are_counted_with_remedy() {
     let request = description_record(RecordKind::HttpRequest, |_| {});
     let given = exchange_record(|_| {});
-    let (text, rows) = log_output(&[], &[description(&request), crate::testing::bare(b"body")]);
+    let (text, rows) =
+        log_output(&[], &[description_block(&request), crate::testing::bare_block(b"body")]);
     let way_out = "blocks that are no exchange; write `http |exchange weblog`";
-    assert_eq!((text.as_str(), &*rows), ("", &[row("exchanges", 0), row(way_out, 2)][..]));
-    let (text, rows) = log_output(&[], &[description(&request), description(&given)]);
+    assert_eq!(
+        (text.as_str(), &*rows),
+        ("", &[report_row("exchanges", 0), report_row(way_out, 2)][..])
+    );
+    let (text, rows) = log_output(&[], &[description_block(&request), description_block(&given)]);
     assert_eq!(text.lines().count(), 1);
-    assert_eq!(rows, [row("exchanges", 1), row("blocks that are no exchange", 1)]);
+    assert_eq!(rows, [report_row("exchanges", 1), report_row("blocks that are no exchange", 1)]);
 }
 
-fn row(name: &str, value: u64) -> (String, u64) {
+fn report_row(name: &str, value: u64) -> (String, u64) {
     (name.to_owned(), value)
 }
 
 #[test]
 fn full_disk_fails_the_sink() {
-    let given = arguments(&WEBLOG, &[("file", "/dev/full")]);
-    let mut sink = open(&Opening { form: Form::Message, ..opening(&given, &[]) }).unwrap();
+    let given = checked_arguments(&WEBLOG, &[("file", "/dev/full")]);
+    let mut sink = open(&Opening { form: Form::Message, ..sink_opening(&given, &[]) }).unwrap();
     let bytes = exchange_record(|_| {});
-    sink.consume(&batch(&[description(&bytes)]), 0).unwrap();
-    let failure = refused(sink.finish()).to_string();
+    sink.consume(&batch_of(&[description_block(&bytes)]), 0).unwrap();
+    let failure = expect_failure(sink.finish()).to_string();
     assert!(failure.starts_with("cannot write /dev/full: no space left"), "{failure}");
     assert_eq!(sink.amount_written(), Some(Amount::default()));
 }

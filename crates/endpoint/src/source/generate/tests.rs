@@ -1,15 +1,16 @@
-//! Tests of the generated frames, which are checked by the parsers of `wire` and by their sequence
-//! numbers.
+//! Tests of generated frames. The parsers of `wire` and the sequence numbers verify the frames.
 
 use super::*;
-use crate::testing::{EmittedBlock, all, arguments, give_once, opening, pool};
+use crate::testing::{
+    EmittedBlock, checked_arguments, produce_all, produce_once, sink_opening, small_segment_pool,
+};
 use wire::checksum;
 use wire::ip::protocol;
 use wire::{Flow, layers};
 
 fn generate_source(given: &[(&str, &str)]) -> Box<dyn Source> {
-    let given = arguments(&GENERATE, given);
-    open(&opening(&given, &[])).unwrap()
+    let given = checked_arguments(&GENERATE, given);
+    open(&sink_opening(&given, &[])).unwrap()
 }
 
 fn flow_and_number(block: &EmittedBlock) -> (u16, u64) {
@@ -34,7 +35,7 @@ fn numbered_frames_are_valid_and_complete() {
     for size in ["60", "61", "64", "1514", "65549"] {
         let mut source =
             generate_source(&[("count", "1000"), ("size", size), ("seq", "yes"), ("flows", "3")]);
-        let (emitted, end) = all(&mut *source, &mut pool(1 << 17));
+        let (emitted, end) = produce_all(&mut *source, &mut small_segment_pool(1 << 17));
         end.unwrap();
         assert_eq!(emitted.len(), 1000);
         for (number, block) in emitted.iter().enumerate() {
@@ -49,7 +50,7 @@ fn numbered_frames_are_valid_and_complete() {
 #[test]
 fn zero_checksum_is_written_as_all_ones() {
     // Exactly one sequence number below 2^16 makes the sum all ones.
-    let template = Template::new(60, 9);
+    let template = FrameTemplate::new(60, 9);
     let mut room = [0; 64];
     let mut full = 0;
     for number in 0..=u64::from(u16::MAX) {
@@ -63,8 +64,8 @@ fn zero_checksum_is_written_as_all_ones() {
 #[test]
 fn unnumbered_frames_are_stored_once_per_flow() {
     let mut source = generate_source(&[("count", "200"), ("flows", "3")]);
-    let mut pool = pool(1 << 16);
-    let (emitted, end) = all(&mut *source, &mut pool);
+    let mut pool = small_segment_pool(1 << 16);
+    let (emitted, end) = produce_all(&mut *source, &mut pool);
     end.unwrap();
     assert_eq!(emitted.len(), 200);
     for (number, block) in emitted.iter().enumerate() {
@@ -77,7 +78,7 @@ fn unnumbered_frames_are_stored_once_per_flow() {
 #[test]
 fn flows_beyond_one_block_are_written_each_time() {
     let mut source = generate_source(&[("count", "300"), ("flows", "200"), ("size", "100")]);
-    let (emitted, end) = all(&mut *source, &mut pool(1 << 12));
+    let (emitted, end) = produce_all(&mut *source, &mut small_segment_pool(1 << 12));
     end.unwrap();
     let ports: Vec<u16> = emitted.iter().map(|block| flow_and_number(block).0).collect();
     let expected: Vec<u16> = (0..300).map(|number| FIRST_PORT + number % 200).collect();
@@ -87,9 +88,9 @@ fn flows_beyond_one_block_are_written_each_time() {
 #[test]
 fn rate_is_kept_and_late_frames_are_caught_up() {
     let mut source = generate_source(&[("rate", "1000"), ("count", "10")]);
-    let mut pool = pool(1 << 16);
+    let mut pool = small_segment_pool(1 << 16);
     let mut at = |us: u64, room| {
-        let (given, emitted) = give_once(&mut *source, &mut pool, room, us * 1000).unwrap();
+        let (given, emitted) = produce_once(&mut *source, &mut pool, room, us * 1000).unwrap();
         (given, emitted.len())
     };
     let until = |us: u64| SourceStatus::retry_at(us * 1000);
@@ -106,7 +107,7 @@ fn rate_is_kept_and_late_frames_are_caught_up() {
 
 #[test]
 fn full_pool_delays_the_source() {
-    let mut pool = pool(1 << 12);
+    let mut pool = small_segment_pool(1 << 12);
     while pool.append(4096, |room| room.len()).is_some() {}
     for seq in ["yes", "no"] {
         let mut source = generate_source(&[("seq", seq), ("count", "1")]);
@@ -116,7 +117,7 @@ fn full_pool_delays_the_source() {
         assert_eq!((given, columns.len()), (wait, 0));
     }
     pool.end_pass();
-    let (emitted, end) = all(&mut *generate_source(&[("count", "1")]), &mut pool);
+    let (emitted, end) = produce_all(&mut *generate_source(&[("count", "1")]), &mut pool);
     end.unwrap();
     assert_eq!(emitted.len(), 1);
 }

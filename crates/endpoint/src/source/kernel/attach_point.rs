@@ -1,5 +1,4 @@
-//! The attach point of kernel programs, which is an interface or the sockets of a user, as the
-//! request names it.
+//! The attach point of a kernel program: an interface, or the sockets of a user.
 
 use crate::interface::{FrameCount, interface_removed};
 use crate::source::rx::Losses;
@@ -26,34 +25,34 @@ struct Interface {
 }
 
 /// Name of the programs in listings such as `bpftool prog`.
-pub const PROGRAM: &str = "streamline";
+pub const PROGRAM_NAME: &str = "streamline";
 /// Name of the call in failures.
-const CALL: &str = "watch";
+const CALL_WATCH: &str = "watch";
 const EINVAL: i32 = 22;
-/// Reason if a device has no XDP transmit function, or its peer is not ready.
-const TAKES_NONE: &str = "takes no frames from programs of XDP now";
-/// Reason if the kernel does not report the XDP features of devices.
+/// Failure text for a device that has no XDP transmit function, or whose peer is not ready.
+const NO_XDP_TRANSMIT: &str = "takes no frames from programs of XDP now";
+/// Failure text for a kernel that does not report the XDP features of devices.
 const NEEDS_FEATURES: &str = "the kernel reports XDP transmission of an interface only from Linux \
                               6.3 on";
-/// Reason if the kernel does not support TCX links.
+/// Failure text for a kernel that does not support TCX links.
 const NEEDS_TCX: &str = "programs are attached to an interface by TCX, which needs Linux 6.6";
 const CALL_TAKE: &str = "take from";
 const CALL_SEND: &str = "send through";
 const ENODEV: i32 = 19;
 
-/// Place of loss: the program had too many packets of one user in progress on a processor.
-const BUSY: &str = "busy";
-/// Reason if user ids have another meaning in the network namespace, because it belongs to another
-/// user namespace.
-const OTHER_USERS: &str = "its namespace belongs to another user namespace, where user ids \
+/// Location of a loss: the program had too many packets of one user in progress on a processor.
+const BUSY_LOSS: &str = "busy";
+/// Failure text for a network namespace in which user ids have another meaning, because it belongs
+/// to another user namespace.
+const FOREIGN_USER_IDS: &str = "its namespace belongs to another user namespace, where user ids \
                            mean other users";
 
-/// Reason why no program can attach.
+/// Error for an attach point at which no program can be attached.
 #[derive(Debug)]
 pub enum AttachError {
     /// The interface cannot be observed at all.
     Unobservable(Failure),
-    /// Programs cannot attach; a packet socket may still work.
+    /// Programs cannot be attached, but a packet socket may still work.
     Unsupported(String),
 }
 
@@ -64,14 +63,17 @@ impl AttachPoint {
             return Ok(Self { attach: attach.clone(), interface: None });
         }
         let (name, side) = (&attach.interface, attach.side);
-        let call = if attach.takes || attach.flows { CALL_TAKE } else { CALL };
-        let found = interface::within(attach.netns.as_deref(), || {
-            let (found, link) = interface::named(call, name)?;
-            let cannot = |error| interface::failed(call, name, &error);
+        let call = if attach.takes || attach.flows { CALL_TAKE } else { CALL_WATCH };
+        let found = interface::run_in_namespace(attach.netns.as_deref(), || {
+            let (found, link) = interface::find_by_name(call, name)?;
+            let cannot = |error| interface::socket_failure(call, name, &error);
             let links = RouteSocket::open().map_err(cannot)?;
             let receives = side == Side::Received;
-            let losses =
-                Losses::begin(RouteSocket::open().map_err(cannot)?, Some(found.index), receives);
+            let losses = Losses::begin_counting(
+                RouteSocket::open().map_err(cannot)?,
+                Some(found.index),
+                receives,
+            );
             Ok((found.index, link, links, losses))
         });
         let (index, link, links, losses) = found.map_err(AttachError::Unobservable)?;
@@ -81,8 +83,9 @@ impl AttachPoint {
         Ok(Self { attach: attach.clone(), interface })
     }
 
-    /// Attaches a program: at an interface before programs that are already attached (a program
-    /// that takes flows: after those of Streamline), at sockets in both directions and after them.
+    /// Attaches a program. At an interface, the program precedes the programs that are already
+    /// attached; if it takes flows, it follows those of Streamline. At sockets, it is attached in
+    /// both directions, after all other programs.
     pub fn attach(&self, program: &Program) -> Result<Vec<Link>, AttachError> {
         let Some(interface) = &self.interface else {
             let unsupported = |error: sys::Error| AttachError::Unsupported(error.to_string());
@@ -93,8 +96,8 @@ impl AttachPoint {
                 .into_iter()
                 .collect();
         };
-        let side = self.side();
-        let attached = interface::within(self.attach.netns.as_deref(), || {
+        let side = self.attach_side();
+        let attached = interface::run_in_namespace(self.attach.netns.as_deref(), || {
             let anchor =
                 if self.attach.flows { anchor_after_ours(interface.index) } else { Anchor::Head };
             Ok(Link::tcx(program, interface.index, side, anchor, None))
@@ -110,31 +113,31 @@ impl AttachPoint {
 
     /// Returns the index of another interface in the same namespace, through which the program can
     /// send frames. Fails if that interface does not accept them.
-    pub fn outlet(&self, name: &str) -> Result<u32, AttachError> {
+    pub fn outlet_index(&self, name: &str) -> Result<u32, AttachError> {
         let takes = self.attach.takes;
-        let found = interface::within(self.attach.netns.as_deref(), || {
-            let (found, link) = interface::named(CALL_SEND, name)?;
+        let found = interface::run_in_namespace(self.attach.netns.as_deref(), || {
+            let (found, link) = interface::find_by_name(CALL_SEND, name)?;
             Ok((found.index, link, takes.then(|| accepts_xdp_frames(found.index))))
         });
         let (index, link, takes) = found.map_err(AttachError::Unobservable)?;
         check_ethernet(name, link)?;
         match takes {
             None | Some(Ok(true)) => Ok(index),
-            Some(Ok(false)) => Err(AttachError::Unsupported(format!("{name} {TAKES_NONE}"))),
+            Some(Ok(false)) => Err(AttachError::Unsupported(format!("{name} {NO_XDP_TRANSMIT}"))),
             Some(Err(_)) => Err(AttachError::Unsupported(NEEDS_FEATURES.to_owned())),
         }
     }
 
     /// Returns the cookie of the namespace whose sockets are observed. Fails if user ids have
-    /// another meaning there.
-    pub fn sockets(&self) -> Result<u64, AttachError> {
-        let asked = interface::within(self.attach.netns.as_deref(), || {
+    /// another meaning in that namespace.
+    pub fn socket_namespace_cookie(&self) -> Result<u64, AttachError> {
+        let asked = interface::run_in_namespace(self.attach.netns.as_deref(), || {
             let asked = Namespace::current().and_then(|space| space.has_our_users());
             Ok(asked.and_then(|ours| Ok((ours, sys::net::namespace_cookie()?))))
         });
         match asked.map_err(AttachError::Unobservable)? {
             Ok((true, number)) => Ok(number),
-            Ok((false, _)) => Err(AttachError::Unsupported(OTHER_USERS.to_owned())),
+            Ok((false, _)) => Err(AttachError::Unsupported(FOREIGN_USER_IDS.to_owned())),
             Err(error) => Err(AttachError::Unsupported(error.to_string())),
         }
     }
@@ -145,37 +148,39 @@ impl AttachPoint {
         if self.attach.own { LinkType::RAW } else { LinkType::ETHERNET }
     }
 
-    /// Returns the counters of a program that has received the frames `ran`, with losses before it
-    /// by place. `busy` is the number of packets rejected because too many were in progress.
+    /// Returns the counters of a program that has processed the frames `ran`, with losses in front
+    /// of the program by location. `busy` is the number of packets rejected because too many were
+    /// in progress.
     #[must_use]
     pub fn counters(&self, ran: Amount, busy: u64) -> SourceCounters {
         let dropped = match &self.interface {
             Some(interface) => interface.losses.losses_before_socket(),
-            None => vec![(BUSY.into(), Some(busy))],
+            None => vec![(BUSY_LOSS.into(), Some(busy))],
         };
         let lost = dropped.iter().map(|(_, count)| *count).sum::<Option<u64>>();
         let all = |lost| Amount { blocks: ran.blocks + lost, bytes: ran.bytes };
-        let (observed, remark) = (lost.map(all), self.remark());
+        let (observed, remark) = (lost.map(all), self.renaming_note());
         SourceCounters { observed, given: ran, dropped, remark, ..SourceCounters::default() }
     }
 
-    /// Returns true if both name the same interface, and it still exists.
+    /// Returns true if both attach points are at the same interface, and that interface still
+    /// exists.
     #[must_use]
     pub fn is_same_interface(&self, other: &Self) -> bool {
         let index = |place: &Self| place.interface.as_ref().map(|interface| interface.index);
         self.attach == other.attach && index(self) == index(other) && !self.is_gone()
     }
 
-    /// Returns the number of links by which a program attaches here.
+    /// Returns the number of links with which a program is attached here.
     #[must_use]
-    pub const fn links(&self) -> usize {
+    pub const fn link_count(&self) -> usize {
         if self.interface.is_some() { 1 } else { 2 }
     }
 
-    /// Returns true if the kernel reports this attach point for a link.
+    /// Returns true if this attach point is the target of a link, as reported by the kernel.
     #[must_use]
-    pub fn holds(&self, target: &LinkTarget) -> bool {
-        let side = self.side();
+    pub fn is_target_of(&self, target: &LinkTarget) -> bool {
+        let side = self.attach_side();
         match (target, &self.interface) {
             (LinkTarget::Tcx(at, way), Some(interface)) => *at == interface.index && *way == side,
             // The program itself checks the owner of the sockets.
@@ -193,7 +198,7 @@ impl AttachPoint {
         })
     }
 
-    const fn side(&self) -> sys::bpf::Side {
+    const fn attach_side(&self) -> sys::bpf::Side {
         match self.attach.side {
             Side::Received => sys::bpf::Side::Ingress,
             Side::Sent => sys::bpf::Side::Egress,
@@ -202,25 +207,26 @@ impl AttachPoint {
 
     pub(super) fn removed_failure(&self, frames: Option<u64>) -> Failure {
         interface_removed(
-            CALL,
+            CALL_WATCH,
             &self.attach.interface,
             frames.map_or(FrameCount::Unknown, FrameCount::All),
         )
     }
 
-    /// Returns the change of name if the interface has been renamed since the request.
-    fn remark(&self) -> Option<String> {
+    /// Returns a note if the interface has been renamed since the request was started.
+    fn renaming_note(&self) -> Option<String> {
         let interface = self.interface.as_ref()?;
-        interface::renamed(&interface.links, interface.index, &self.attach.interface)
+        interface::renaming_note(&interface.links, interface.index, &self.attach.interface)
     }
 }
 
-/// Returns the position for a program that drops frames: before the programs of others, after the
-/// programs of Streamline at the head of the chain, which observe every frame or take theirs first.
-/// Without CAP_SYS_ADMIN the kernel reveals no names, and the position is the head.
+/// Returns the position in the chain for a program that drops frames. It follows the programs of
+/// Streamline at the head of the chain, which observe every frame or take their frames first, and
+/// precedes all other programs. Without CAP_SYS_ADMIN the kernel reveals no names, so the position
+/// is the head of the chain.
 fn anchor_after_ours(index: u32) -> Anchor {
     let chain = sys::bpf::tcx_chain(index, sys::bpf::Side::Ingress).unwrap_or_default();
-    let ours = chain.members.iter().take_while(|member| member.name == PROGRAM);
+    let ours = chain.members.iter().take_while(|member| member.name == PROGRAM_NAME);
     let last = ours.filter_map(|member| member.link).last();
     last.map_or(Anchor::Head, |link| Anchor::After(Neighbor::Link(link)))
 }

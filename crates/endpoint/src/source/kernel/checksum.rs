@@ -1,11 +1,11 @@
-//! Detection of checksum offload. The checksum field of such a frame contains only the sum over the
+//! Detection of frames with checksum offload. Their checksum field contains only the sum over the
 //! pseudo header, because the network stack leaves the completion to the device.
 
 use wire::dissect::Layers;
 use wire::flow::Flow;
 
-/// Returns true if the TCP or UDP checksum of the frame has been left to the device. False for
-/// fragments and truncated headers.
+/// Returns true if the TCP or UDP checksum of the frame has been left to the device. Returns false
+/// for fragments and truncated headers.
 pub(super) fn is_unset(layers: &Layers, frame: &[u8]) -> bool {
     let Some((at, pseudo)) = Flow::checksum(layers, frame) else { return false };
     frame.get(at..at + 2) == Some(&pseudo.folded().to_be_bytes())

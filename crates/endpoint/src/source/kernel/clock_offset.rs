@@ -1,11 +1,12 @@
 //! Conversion of a program's monotonic timestamps to the time of day.
 
-/// Interval between comparisons of the two clocks, in nanoseconds.
+/// Interval between two comparisons of the clocks, in nanoseconds.
 const COMPARE_INTERVAL_NS: u64 = 1_000_000_000;
-/// Drift in nanoseconds up to which the offset is not updated; a comparison may err by as much.
+/// Drift in nanoseconds up to which the offset is not updated, because a comparison may be wrong by
+/// this much.
 const DRIFT_MIN_NS: u64 = 20_000;
 
-/// Offset between the time of day and the monotonic clock.
+/// Offset of the time of day from the monotonic clock.
 #[derive(Debug)]
 pub(super) struct ClockOffset {
     lacks: u64,
@@ -14,7 +15,7 @@ pub(super) struct ClockOffset {
 
 impl ClockOffset {
     pub(super) fn new() -> Self {
-        let (lacks, compared) = compare();
+        let (lacks, compared) = measure_offset();
         Self { lacks, compared }
     }
 
@@ -23,7 +24,7 @@ impl ClockOffset {
         if sys::clock::monotonic().saturating_sub(self.compared) < COMPARE_INTERVAL_NS {
             return;
         }
-        let (lacks, compared) = compare();
+        let (lacks, compared) = measure_offset();
         if lacks.abs_diff(self.lacks) > DRIFT_MIN_NS {
             self.lacks = lacks;
         }
@@ -31,14 +32,14 @@ impl ClockOffset {
     }
 
     /// Returns the time of day for a monotonic time, in nanoseconds.
-    pub(super) const fn of(&self, monotonic: u64) -> u64 {
+    pub(super) const fn time_of_day(&self, monotonic: u64) -> u64 {
         monotonic.wrapping_add(self.lacks)
     }
 }
 
-/// Returns the offset and the monotonic time of its measurement: the best of five attempts, since
-/// each can be preempted.
-fn compare() -> (u64, u64) {
+/// Returns the offset and the monotonic time of its measurement. Uses the best of five attempts,
+/// because the thread may be preempted during an attempt.
+fn measure_offset() -> (u64, u64) {
     let once = |_| {
         let before = sys::clock::monotonic();
         let real = sys::clock::real();
@@ -57,7 +58,7 @@ mod tests {
     fn current_monotonic_time_converts_to_now() {
         let time = ClockOffset::new();
         let before = sys::clock::real();
-        let converted = time.of(sys::clock::monotonic());
+        let converted = time.time_of_day(sys::clock::monotonic());
         let after = sys::clock::real();
         assert!(
             before - DRIFT_MIN_NS <= converted && converted <= after + DRIFT_MIN_NS,

@@ -1,20 +1,21 @@
-//! The source over rings written by kernel programs: exported frames become blocks. [SL §5.3, §6.2;
-//! CONTRACT 3, 16, 29]
+//! A source that reads rings written by kernel programs. Each exported frame becomes a block. [SL
+//! §5.3, §6.2; CONTRACT 3, 16, 29]
 //!
 //! The source reads the per-processor rings of the programs of one interface ([`reader`]), which
 //! run at an attach point ([`attach_point`]). It emits one block per frame and edge, in order of
 //! time. A frame is copied into the pool of the space once, no matter how many edges it takes.
 //! Metadata is restored: a VLAN tag is reinserted, the timestamp is converted to the time of day,
 //! and a frame with checksum offload is flagged. Since that requires parsing the headers, their
-//! offsets are stored in the marks for downstream filters. A `produce` emits blocks of one edge only.
+//! offsets are stored in the marks for downstream filters. Each call of `produce` emits blocks of
+//! one edge only.
 //!
 //! Sleeping: a program notifies the doorbell when it exports a frame and the last notification is
 //! at least T_t old. A reader that finds no frame sleeps for at most T_t, or without limit if no
 //! program has notified it within T_t.
 //!
 //! Deviation: programs cannot see checksum offload. A frame that is yet to be segmented has no
-//! checksum; for others, the checksum is considered unset if its field contains the sum over the
-//! pseudo header.
+//! checksum. For any other frame, the checksum counts as unset if its field contains the sum over
+//! the pseudo header.
 
 pub mod attach_point;
 mod checksum;
@@ -28,7 +29,7 @@ use attach_point::AttachPoint;
 use buffer::pool::Pool;
 use clock_offset::ClockOffset;
 use filter::{Amount, Time};
-use reader::{AT_ONCE, ExitLosses, ExportedFrame, Reader};
+use reader::{ExitLosses, ExportedFrame, FRAMES_PER_CHECK, Reader};
 use std::fmt;
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::sync::Arc;
@@ -38,33 +39,33 @@ use wire::ethernet;
 /// An edge from a kernel program to this process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Edge {
-    /// True if the view begins after a VLAN tag, which the kernel may store outside the frame.
+    /// True if the view begins after a VLAN tag. The kernel may store the tag outside the frame.
     pub behind_tag: bool,
     /// Index of the edge's sink within each ring.
     pub sink: u32,
 }
 
-/// An attached program set that exports frames until the path stops.
+/// A set of attached programs, which export frames until the path stops.
 pub trait Attachment: fmt::Debug + Send + Sync {
-    /// Detaches the programs. No frame is exported after it returns.
-    fn leave(&self);
+    /// Detaches the programs. After the call no frame is exported.
+    fn detach(&self);
 
-    /// Returns the number of frames received by the programs, including those not exported; `None`
-    /// if unknown. Valid only after [`Attachment::leave`].
-    fn frames(&self) -> Option<u64> {
+    /// Returns the number of frames that the programs have received, including frames that were not
+    /// exported; `None` if unknown. Valid only after [`Attachment::detach`].
+    fn frames_received(&self) -> Option<u64> {
         None
     }
 
-    /// Returns the failure if the export has ended by itself: the exporting process has exited or
-    /// has removed the request.
-    fn lost(&self) -> Option<Failure> {
+    /// Returns the failure if the export has ended without a request from this process: the
+    /// exporting process has exited or has removed the request.
+    fn export_failure(&self) -> Option<Failure> {
         None
     }
 }
 
 /// Components of a [`KernelSource`].
 #[derive(Debug)]
-pub struct Parts {
+pub struct KernelSourceParts {
     /// The rings written by the programs.
     pub rings: Arc<Rings>,
     /// Doorbell notified by the programs.
@@ -79,15 +80,15 @@ pub struct Parts {
     pub origin: u16,
     /// Maximum interval between notifications while frames are exported, in nanoseconds (T_t).
     pub wait_ns: u64,
-    /// True to lose one frame without counting it, so that tests can check that the ledger detects
-    /// it.
+    /// True if one frame is to be lost without being counted, so that tests can check that the
+    /// ledger detects it.
     pub loses: bool,
 }
 
-/// A source over the frames exported by kernel programs.
+/// A source of the frames that kernel programs export.
 #[derive(Debug)]
 pub struct KernelSource {
-    parts: Parts,
+    parts: KernelSourceParts,
     reader: Reader,
     time: ClockOffset,
     arrived: Vec<ArcCounts>,
@@ -95,24 +96,24 @@ pub struct KernelSource {
     edge: usize,
     /// The last copied frame: processor, position in its ring, and copy.
     copied: Option<(u32, u64, FrameCopy)>,
-    /// Frames copied but not yet verified. Empty between calls of `produce`.
+    /// Frames that have been copied but not verified yet. Empty between calls of `produce`.
     staged: Vec<Staged>,
     /// True if the rings were empty after the last emission.
     drained: bool,
     /// Time of the last check of the interface.
     checked_at: Time,
-    end: Option<ExportEnd>,
+    end: Option<ExportEndReason>,
     closed: bool,
 }
 
 /// Reason for the end of the input.
 #[derive(Debug)]
-enum ExportEnd {
+enum ExportEndReason {
     /// The path is stopped.
     Stopped,
     /// The interface has been removed.
     Gone,
-    /// The export has ended by itself.
+    /// The export has ended without a request from this process.
     Lost(Failure),
 }
 
@@ -124,7 +125,7 @@ const ALLOCATION_RETRY_NS: Time = 1_000_000;
 const TAG_SIZE: usize = 4;
 const TAG_OFFSET: usize = ethernet::ETHERTYPE;
 
-/// A frame in the pool of the space.
+/// A copy of a frame, in the pool of the space.
 #[derive(Clone, Copy, Debug)]
 struct FrameCopy {
     place: abi::Extent,
@@ -134,7 +135,8 @@ struct FrameCopy {
     marks: Marks,
 }
 
-/// A copied block not yet validated: the writer may have overwritten the frame during the copy.
+/// A copied block that has not been validated yet: the writer may have overwritten the frame during
+/// the copy.
 #[derive(Debug)]
 struct Staged {
     handed: ExportedFrame,
@@ -146,7 +148,7 @@ struct Staged {
 impl KernelSource {
     /// Creates a source that reads the rings from their first frame on.
     #[must_use]
-    pub fn new(parts: Parts) -> Self {
+    pub fn new(parts: KernelSourceParts) -> Self {
         let arrived = vec![ArcCounts::default(); parts.edges.len()];
         let sinks = parts.edges.iter().map(|edge| edge.sink).collect();
         let reader = Reader::new(Arc::clone(&parts.rings), sinks);
@@ -158,7 +160,7 @@ impl KernelSource {
             arrived,
             edge: 0,
             copied: None,
-            staged: Vec::with_capacity(AT_ONCE),
+            staged: Vec::with_capacity(FRAMES_PER_CHECK),
             drained: false,
             checked_at: 0,
             end: None,
@@ -166,8 +168,9 @@ impl KernelSource {
         }
     }
 
-    /// Emits available blocks as long as they take the same edge; returns their number.
-    fn put(&mut self, intake: &mut Intake<'_>) -> usize {
+    /// Emits available blocks as long as they take the same edge. Returns the number of emitted
+    /// blocks.
+    fn emit_blocks(&mut self, intake: &mut Intake<'_>) -> usize {
         let mut count = 0;
         self.drained = false;
         loop {
@@ -179,12 +182,12 @@ impl KernelSource {
         }
     }
 
-    /// Copies at most [`AT_ONCE`] frames of one edge into `staged`. If `given`, only frames of the
-    /// edge whose blocks were already emitted are copied. Returns true if more frames of the edge
-    /// may be available.
+    /// Copies at most [`FRAMES_PER_CHECK`] frames of one edge into `staged`. If `given` is true,
+    /// the edge is that of the blocks already emitted in this call. Returns true if more frames of
+    /// the edge may be available.
     fn stage_frames(&mut self, intake: &Intake<'_>, given: bool) -> bool {
         let room = intake.room();
-        while self.staged.len() < room.min(AT_ONCE) {
+        while self.staged.len() < room.min(FRAMES_PER_CHECK) {
             let Some(handed) = self.reader.front() else {
                 self.drained = true;
                 return false;
@@ -196,7 +199,7 @@ impl KernelSource {
                 return begun;
             }
             if !std::mem::take(&mut self.parts.loses) {
-                let Some(staged) = self.staged(intake.pool, handed) else { return false };
+                let Some(staged) = self.stage_frame(intake.pool, handed) else { return false };
                 self.edge = edge;
                 self.staged.push(staged);
             }
@@ -205,24 +208,24 @@ impl KernelSource {
         self.staged.len() < room
     }
 
-    /// Emits the staged frames that the writer has not overwritten and counts the others as lost.
-    /// Returns the number emitted.
+    /// Emits the staged frames that the writer has not overwritten, and counts the others as lost.
+    /// Returns the number of emitted frames.
     fn emit_intact_frames(&mut self, intake: &mut Intake<'_>) -> usize {
         let mut count = 0;
         let mut checked_at = None;
         for Staged { handed, entry, known } in self.staged.drain(..) {
             let reserved = match checked_at {
                 Some((cpu, reserved)) if cpu == handed.cpu => reserved,
-                _ => self.reader.reserved(handed.cpu),
+                _ => self.reader.reserved_position(handed.cpu),
             };
             checked_at = Some((handed.cpu, reserved));
-            if known || self.reader.is_whole(&handed, reserved) {
+            if known || self.reader.is_intact(&handed, reserved) {
                 if let Some(arrived) = self.arrived.get_mut(handed.way as usize) {
                     arrived.taken.add(entry.pointer.length());
                 }
                 count += usize::from(intake.put(entry));
             } else {
-                self.reader.lose(&handed);
+                self.reader.count_passed_as_lost(&handed);
                 // A damaged copy must not be emitted over another edge either.
                 self.copied = None;
             }
@@ -230,9 +233,9 @@ impl KernelSource {
         count
     }
 
-    /// Returns the block for an exported frame; copies the frame unless it was the last frame
-    /// copied. `None` if the pool has no memory.
-    fn staged(&mut self, pool: &Pool, handed: ExportedFrame) -> Option<Staged> {
+    /// Returns the block for an exported frame. Copies the frame, unless it is the frame that was
+    /// copied last. Returns `None` if the pool has no memory.
+    fn stage_frame(&mut self, pool: &Pool, handed: ExportedFrame) -> Option<Staged> {
         let name = (handed.cpu, handed.pointer.position);
         let before = self.copied.filter(|(cpu, position, _)| (*cpu, *position) == name);
         let before = before.filter(|(.., copied)| pool.bytes(copied.place).is_some());
@@ -242,7 +245,7 @@ impl KernelSource {
         let known = before.is_some() && !self.staged.last().is_some_and(together);
         let copied = match before {
             Some((.., copied)) => copied,
-            None => self.copy(pool, &handed)?,
+            None => self.copy_frame(pool, &handed)?,
         };
         self.copied = Some((name.0, name.1, copied));
         let FrameCopy { place, unset, mut marks } = copied;
@@ -256,7 +259,7 @@ impl KernelSource {
         if unset {
             flags = flags.with(Flags::CHECKSUM_UNSET);
         }
-        let (origin, time) = (self.parts.origin, self.time.of(header.time));
+        let (origin, time) = (self.parts.origin, self.time.time_of_day(header.time));
         let context = BlockMetadata { time, session: 0, origin, flags };
         marks.view = from;
         let class = Class(handed.pointer.class);
@@ -264,9 +267,9 @@ impl KernelSource {
         Some(Staged { handed, entry: Entry::new(pointer, context, marks), known })
     }
 
-    /// Copies a frame with its tag reinserted and parses its headers. `None` if the pool has no
-    /// memory.
-    fn copy(&self, pool: &Pool, handed: &ExportedFrame) -> Option<FrameCopy> {
+    /// Copies a frame, reinserts its VLAN tag and parses its headers. Returns `None` if the pool
+    /// has no memory.
+    fn copy_frame(&self, pool: &Pool, handed: &ExportedFrame) -> Option<FrameCopy> {
         let header = &handed.header;
         let tag = header.tag.filter(|_| header.captured as usize >= TAG_OFFSET);
         let length = header.captured as usize + if tag.is_some() { TAG_SIZE } else { 0 };
@@ -295,17 +298,17 @@ impl KernelSource {
         Some(FrameCopy { place, unset, marks })
     }
 
-    /// Returns the result of a `produce` that emitted nothing.
+    /// Returns the status for a call of `produce` that emitted nothing.
     fn status_without_frames(&mut self, now: Time) -> Result<SourceStatus, Failure> {
         if let Some(end) = &self.end {
             return match end {
-                ExportEnd::Stopped => {
-                    self.parts.attachment.lost().map_or(Ok(SourceStatus::End), Err)
+                ExportEndReason::Stopped => {
+                    self.parts.attachment.export_failure().map_or(Ok(SourceStatus::End), Err)
                 }
-                ExportEnd::Gone => {
-                    Err(self.parts.place.removed_failure(self.parts.attachment.frames()))
+                ExportEndReason::Gone => {
+                    Err(self.parts.place.removed_failure(self.parts.attachment.frames_received()))
                 }
-                ExportEnd::Lost(failure) => Err(failure.clone()),
+                ExportEndReason::Lost(failure) => Err(failure.clone()),
             };
         }
         let looks = now.saturating_sub(self.checked_at) >= CHECK_INTERVAL_NS;
@@ -315,11 +318,11 @@ impl KernelSource {
         if looks && self.parts.place.is_gone() {
             // Frames exported before the removal are still in the rings.
             self.detach();
-            self.end = Some(ExportEnd::Gone);
+            self.end = Some(ExportEndReason::Gone);
             return Ok(SourceStatus::retry_at(now));
         }
-        if looks && let Some(failure) = self.parts.attachment.lost() {
-            self.end = Some(ExportEnd::Lost(failure));
+        if looks && let Some(failure) = self.parts.attachment.export_failure() {
+            self.end = Some(ExportEndReason::Lost(failure));
             return Ok(SourceStatus::retry_at(now));
         }
         // The last notification was before that time, so the next frame triggers another.
@@ -329,9 +332,9 @@ impl KernelSource {
         Ok(SourceStatus::Wait { until: Some(until), readable: true })
     }
 
-    /// Detaches the programs. No frame is exported after it returns.
+    /// Detaches the programs. After the call no frame is exported.
     fn detach(&self) {
-        self.parts.attachment.leave();
+        self.parts.attachment.detach();
     }
 }
 
@@ -340,7 +343,7 @@ impl Source for KernelSource {
         self.parts.doorbell.drain(|_| {});
         self.time.update();
         self.reader.look();
-        let put = self.put(intake);
+        let put = self.emit_blocks(intake);
         (intake.arc, intake.drained) = (Some(self.edge), self.drained);
         if put > 0 {
             return Ok(SourceStatus::Blocks);
@@ -354,7 +357,7 @@ impl Source for KernelSource {
 
     fn counters(&self) -> SourceCounters {
         let given: Amount = self.arrived.iter().map(|edge| edge.taken).sum();
-        let missing = self.reader.missing();
+        let missing = self.reader.exit_losses();
         let lapped: u64 = missing.iter().map(|missing| missing.lost).sum();
         let unread = missing.iter().map(|missing| missing.unread).filter(|_| self.closed).sum();
         let blocks = given.blocks + lapped + unread;
@@ -387,7 +390,7 @@ impl Source for KernelSource {
     fn stop(&mut self) -> bool {
         if self.end.is_none() {
             self.detach();
-            self.end = Some(ExportEnd::Stopped);
+            self.end = Some(ExportEndReason::Stopped);
         }
         true
     }
@@ -401,7 +404,7 @@ impl Source for KernelSource {
 impl KernelSource {
     /// Returns the block counts of each edge.
     fn edge_counts(&self) -> Vec<ArcCounts> {
-        let both = self.arrived.iter().zip(self.reader.missing()).zip(self.reader.gaps());
+        let both = self.arrived.iter().zip(self.reader.exit_losses()).zip(self.reader.gaps());
         both.map(|((arrived, missing), gaps)| {
             let ExitLosses { lost: lapped, unread } = missing;
             ArcCounts { lapped, unread, missing: gaps.clone(), ..arrived.clone() }

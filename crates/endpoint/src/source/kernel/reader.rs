@@ -4,16 +4,15 @@
 //! The reader merges the rings of all processors into one sequence of frames, and counts the exact
 //! number of frames lost per edge. It never waits and never creates a reference into a ring. A copy
 //! is valid if, after it, the writer has reserved at most one lap beyond its start; a pointer is
-//! valid if less than one lap of pointers has been written after it. The writer modifies the words
-//! that a check reads for every frame, so each check costs a cache miss; therefore several frames
-//! are copied per check.
+//! valid if less than one lap of pointers has been written after it. The writer modifies, for every
+//! frame, the words that a check reads, so each check costs a cache miss. Several frames are
+//! therefore copied per check.
 //!
-//! If a frame takes at most one of several exits, the exits share a sink. Each pointer of such a
-//! sink carries its exit and the number of earlier frames on that exit, so that a gap is counted
-//! for the right exit.
+//! Exits share a sink if a frame takes at most one of them. Each pointer of such a sink carries its
+//! exit and the number of earlier frames on that exit, so that a gap is counted for the right exit.
 //!
-//! Within a processor, order is the order of execution. Between processors, it is the order of time
-//! among the frames available at a [`Reader::look`]; frames published later are emitted later.
+//! Frames of one processor are emitted in order of execution. Among processors, frames available at
+//! a [`Reader::look`] are emitted in order of time; frames published later are emitted later.
 
 use crate::loss_ranges::LossRanges;
 use std::collections::{HashMap, VecDeque};
@@ -22,16 +21,16 @@ use sys::bpf::ring::region_offset;
 use sys::bpf::{FramePointer, Region, Rings, RingsLayout};
 
 /// Fraction (1/n) of the pointer ring that is skipped in addition to lost pointers, so that the
-/// writer does not lap the reader again at once.
-const MARGIN: u64 = 8;
+/// writer does not overtake the reader again at once.
+const MARGIN_DIVISOR: u64 = 8;
 
 /// Maximum number of frames copied per check of the writer's position.
-pub const AT_ONCE: usize = 16;
+pub const FRAMES_PER_CHECK: usize = 16;
 
-/// Bytes of a record in front of its frame.
-const HEADER: usize = region_offset::HEADER as usize;
+/// Length of a record's header, which precedes the frame, in bytes.
+const RECORD_HEADER_SIZE: usize = region_offset::HEADER as usize;
 
-/// An exported frame that had not been overwritten at the last check.
+/// An exported frame that had not been overwritten when it was last checked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ExportedFrame {
     /// Index of the processor.
@@ -48,7 +47,7 @@ pub struct ExportedFrame {
     pub header: RecordHeader,
 }
 
-/// Frames of an exit that did not become blocks.
+/// Numbers of frames of an exit that did not become blocks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ExitLosses {
     /// Frames overwritten before they were copied.
@@ -57,7 +56,7 @@ pub struct ExitLosses {
     pub unread: u64,
 }
 
-/// Header of a record, in front of the frame.
+/// Header of a record. It precedes the frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RecordHeader {
     /// Length of the frame on the wire in bytes.
@@ -79,15 +78,15 @@ pub struct RecordHeader {
 pub struct Reader {
     rings: Arc<Rings>,
     sinks: Vec<PointerRing>,
-    /// Indices of sinks with unread pointers as of the last look.
+    /// Indices of the sinks that had unread pointers at the last look.
     filled: Vec<usize>,
     /// Index of the sink of each exit, by exit number.
     exit_sinks: Vec<u32>,
-    /// Number of frames lost so far, by exit.
+    /// Number of frames lost so far on each exit.
     lost: Vec<u64>,
-    /// Positions of lost frames by exit.
+    /// Positions of the lost frames of each exit.
     gaps: Vec<LossRanges>,
-    /// Number of frames passed, by processor and exit; only for exits that share a sink.
+    /// Number of frames passed, by processor and exit. Counted only for exits that share a sink.
     passed: Vec<u64>,
 }
 
@@ -96,13 +95,13 @@ pub struct Reader {
 struct PointerRing {
     cpu: u32,
     sink: u32,
-    /// The exit of all pointers, if the sink has exactly one.
+    /// The exit of all pointers, if only one exit uses the sink.
     only: Option<u32>,
     /// Number of the next pointer to read.
     next: u64,
     /// Number of published pointers at the last look.
     head: u64,
-    /// Prefetched frames of the next pointers; `None` for an overwritten frame.
+    /// Prefetched frames of the next pointers. `None` stands for an overwritten frame.
     ahead: VecDeque<Option<ExportedFrame>>,
 }
 
@@ -132,8 +131,8 @@ impl Reader {
         Self { rings, sinks, filled: Vec::new(), exit_sinks, lost, gaps, passed }
     }
 
-    /// Loads the positions of all writers; frames published later are invisible until the next
-    /// look.
+    /// Loads the positions of all writers. Frames published later stay invisible until the next
+    /// call.
     pub fn look(&mut self) {
         self.filled.clear();
         for (number, sink) in self.sinks.iter_mut().enumerate() {
@@ -147,8 +146,8 @@ impl Reader {
         }
     }
 
-    /// Returns the oldest frame as of the last look, `None` if there is none. The frame stays the
-    /// first until [`Reader::pass`].
+    /// Returns the oldest frame available at the last look; `None` if there is none. The frame
+    /// stays the first until [`Reader::pass`].
     pub fn front(&mut self) -> Option<ExportedFrame> {
         let order = |one: &ExportedFrame| (one.header.time, one.cpu, one.pointer.position, one.way);
         let mut first: Option<ExportedFrame> = None;
@@ -181,29 +180,29 @@ impl Reader {
         // With several exits, the next pointer of each exit reveals its gap.
         if let Some(way) = sink.only {
             let cpu = sink.cpu;
-            self.miss(way, (before, skipped), cpu);
+            self.count_lost(way, (before, skipped), cpu);
         }
         let sink = self.sinks.get_mut(number)?;
         sink.ahead.front().copied().flatten()
     }
 
-    /// Moves past the frame returned by [`Reader::front`].
+    /// Moves past a frame that [`Reader::front`] returned.
     pub fn pass(&mut self, handed: &ExportedFrame) {
         let ExportedFrame { cpu, sink, way, pointer, .. } = *handed;
         let at = (cpu * self.rings.shape().sinks + sink) as usize;
         let Some(sink) = self.sinks.get_mut(at) else { return };
-        sink.pass(1);
+        sink.pass_pointers(1);
         if sink.only.is_some() {
             return;
         }
         let at = cpu as usize * self.exit_sinks.len() + way as usize;
         let Some(passed) = self.passed.get_mut(at) else { return };
         let before = std::mem::replace(passed, pointer.number.saturating_add(1));
-        self.miss(way, (before, pointer.number.saturating_sub(before)), cpu);
+        self.count_lost(way, (before, pointer.number.saturating_sub(before)), cpu);
     }
 
-    /// Counts `count` frames of an exit as lost, from number `from` on.
-    fn miss(&mut self, way: u32, (from, count): (u64, u64), cpu: u32) {
+    /// Counts `count` frames of an exit as lost, beginning with frame number `from`.
+    fn count_lost(&mut self, way: u32, (from, count): (u64, u64), cpu: u32) {
         let way = way as usize;
         if let Some((lost, gaps)) = self.lost.get_mut(way).zip(self.gaps.get_mut(way)) {
             *lost += count;
@@ -218,8 +217,8 @@ impl Reader {
         &self.gaps
     }
 
-    /// Copies bytes of the frame, starting at `from`. Returns false if they lie outside the ring;
-    /// [`Reader::is_whole`] decides whether the copy is intact.
+    /// Copies bytes of the frame, starting at offset `from`. Returns false if they are outside the
+    /// ring. [`Reader::is_intact`] then tells if the copy is intact.
     pub fn copy(&self, handed: &ExportedFrame, from: u32, to: &mut [u8]) -> bool {
         let region = self.rings.region(handed.cpu);
         region.is_some_and(|region| {
@@ -227,27 +226,27 @@ impl Reader {
         })
     }
 
-    /// Returns the position up to which a processor's writer may be writing, for
-    /// [`Reader::is_whole`]. Call it after the last copy to be verified.
+    /// Returns the position up to which the writer on this processor may be writing, for
+    /// [`Reader::is_intact`]. Call this after the last copy that is to be verified.
     #[must_use]
-    pub fn reserved(&self, cpu: u32) -> u64 {
+    pub fn reserved_position(&self, cpu: u32) -> u64 {
         self.rings.region(cpu).map_or(u64::MAX, |region| region.reserved())
     }
 
     /// Returns true if a copy of this frame, made before `reserved` was read, is intact.
     #[must_use]
-    pub fn is_whole(&self, handed: &ExportedFrame, reserved: u64) -> bool {
-        is_whole(handed, reserved, self.rings.shape().bytes)
+    pub fn is_intact(&self, handed: &ExportedFrame, reserved: u64) -> bool {
+        is_intact(handed, reserved, self.rings.shape().bytes)
     }
 
-    /// Counts a passed frame as lost.
-    pub fn lose(&mut self, handed: &ExportedFrame) {
-        self.miss(handed.way, (handed.number, 1), handed.cpu);
+    /// Counts a frame, which the reader has already passed, as lost.
+    pub fn count_passed_as_lost(&mut self, handed: &ExportedFrame) {
+        self.count_lost(handed.way, (handed.number, 1), handed.cpu);
     }
 
     /// Returns, for each exit, the numbers of lost and unread frames.
     #[must_use]
-    pub fn missing(&self) -> Vec<ExitLosses> {
+    pub fn exit_losses(&self) -> Vec<ExitLosses> {
         let lost = self.lost.iter().map(|lost| ExitLosses { lost: *lost, unread: 0 });
         let mut missing: Vec<ExitLosses> = lost.collect();
         for sink in &self.sinks {
@@ -262,8 +261,8 @@ impl Reader {
         missing
     }
 
-    /// Adds the lost and unread frames of a sink shared by several exits: the writer's count per
-    /// exit minus the frames passed, of which those no longer in the ring are lost.
+    /// Adds the missing frames of a sink that several exits share: for each exit, the writer's
+    /// count minus the frames passed. Missing frames that are no longer in the ring are lost.
     fn add_missing_of_shared_sink(
         &self,
         sink: &PointerRing,
@@ -312,53 +311,54 @@ impl Reader {
 }
 
 impl PointerRing {
-    /// Advances to the next pointer whose frame is intact; returns the number of pointers skipped.
+    /// Advances to the next pointer whose frame is intact. Returns the number of skipped pointers.
     fn advance(&mut self, region: &Region<'_>, shape: RingsLayout, exit_sinks: &[u32]) -> u64 {
         let (all, mut skipped) = (u64::from(shape.pointers), 0);
         while self.next < self.head {
             if self.ahead.is_empty() {
-                self.look_ahead(region, shape, exit_sinks);
+                self.prefetch(region, shape, exit_sinks);
             }
             if let Some(Some(_)) = self.ahead.front() {
                 break;
             }
             let behind = region.head(self.sink).saturating_sub(self.next);
             let skip = match behind >= all {
-                true => (behind - all + 1 + all / MARGIN).min(behind),
+                true => (behind - all + 1 + all / MARGIN_DIVISOR).min(behind),
                 false => 1,
             };
             skipped += skip;
-            self.pass(skip);
+            self.pass_pointers(skip);
         }
         skipped
     }
 
     /// Moves past `count` pointers.
-    fn pass(&mut self, count: u64) {
+    fn pass_pointers(&mut self, count: u64) {
         self.next += count;
         let known = usize::try_from(count).unwrap_or(usize::MAX).min(self.ahead.len());
         self.ahead.drain(..known);
     }
 
-    /// Prefetches the next pointers and headers. Both words that validate them are read after the
-    /// copies, as the protocol demands.
-    fn look_ahead(&mut self, region: &Region<'_>, shape: RingsLayout, exit_sinks: &[u32]) {
-        let end = self.head.min(self.next + AT_ONCE as u64);
+    /// Prefetches the next pointers and headers. The two words that validate them are read after
+    /// the copies, as the protocol demands.
+    fn prefetch(&mut self, region: &Region<'_>, shape: RingsLayout, exit_sinks: &[u32]) {
+        let end = self.head.min(self.next + FRAMES_PER_CHECK as u64);
         let mut ahead = std::mem::take(&mut self.ahead);
-        ahead
-            .extend((self.next..end).map(|number| self.look_at(region, shape, exit_sinks, number)));
+        ahead.extend(
+            (self.next..end).map(|number| self.read_frame(region, shape, exit_sinks, number)),
+        );
         // `reserved` begins with a fence, and `head` is read after it.
         let (reserved, newest) = (region.reserved(), region.head(self.sink));
         for (number, place) in (self.next..end).zip(&mut ahead) {
             let here = newest.wrapping_sub(number) < u64::from(shape.pointers);
-            *place = place.filter(|handed| here && is_whole(handed, reserved, shape.bytes));
+            *place = place.filter(|handed| here && is_intact(handed, reserved, shape.bytes));
         }
         self.ahead = ahead;
     }
 
-    /// Reads a pointer and the header that it names; `None` if they are out of bounds. The caller
-    /// validates them.
-    fn look_at(
+    /// Reads a pointer and the header to which it points; `None` if either is out of bounds. The
+    /// caller must validate them.
+    fn read_frame(
         &self,
         region: &Region<'_>,
         shape: RingsLayout,
@@ -366,7 +366,7 @@ impl PointerRing {
         number: u64,
     ) -> Option<ExportedFrame> {
         let pointer = region.pointer(self.sink, number)?;
-        let mut bytes = [0; HEADER];
+        let mut bytes = [0; RECORD_HEADER_SIZE];
         let inside = region.copy(pointer.position, 0, &mut bytes);
         let header = RecordHeader::read(&bytes, shape.record_max);
         let way = self.only.unwrap_or(pointer.way);
@@ -378,12 +378,12 @@ impl PointerRing {
     }
 }
 
-fn is_whole(handed: &ExportedFrame, reserved: u64, bytes: u32) -> bool {
+fn is_intact(handed: &ExportedFrame, reserved: u64, bytes: u32) -> bool {
     reserved.wrapping_sub(handed.pointer.position) <= u64::from(bytes)
 }
 
 impl RecordHeader {
-    fn read(bytes: &[u8; HEADER], most: u32) -> Self {
+    fn read(bytes: &[u8; RECORD_HEADER_SIZE], most: u32) -> Self {
         let byte = |at: usize| bytes.get(at).copied().unwrap_or_default();
         let two = |at: usize| u16::from_ne_bytes([byte(at), byte(at + 1)]);
         let four = |at: usize| u32::from(two(at)) | u32::from(two(at + 2)) << 16;

@@ -1,22 +1,25 @@
 //! Tests of `read` on files and pipes, in blocks and in lines.
 
 use super::*;
-use crate::testing::{EmittedBlock, TempDir, all, arguments, give_once, opening, pool, refused};
+use crate::testing::{
+    EmittedBlock, TempDir, checked_arguments, expect_failure, produce_all, produce_once,
+    sink_opening, small_segment_pool,
+};
 use std::fs::File;
 use std::io::Write;
 use std::os::fd::OwnedFd;
 
 fn read_source(path: &str, block: &str, lines: &str) -> Result<Box<dyn Source>, Failure> {
-    let given = arguments(&READ, &[("file", path), ("block", block), ("lines", lines)]);
-    open(&opening(&given, &[]))
+    let given = checked_arguments(&READ, &[("file", path), ("block", block), ("lines", lines)]);
+    open(&sink_opening(&given, &[]))
 }
 
-fn emitted(bytes: &[u8], block: &str, lines: &str, segment: usize) -> Vec<EmittedBlock> {
+fn emitted_blocks(bytes: &[u8], block: &str, lines: &str, segment: usize) -> Vec<EmittedBlock> {
     let dir = TempDir::new();
     let path = dir.path("in");
     std::fs::write(&path, bytes).unwrap();
-    let mut pool = pool(segment);
-    let (emitted, end) = all(&mut *read_source(&path, block, lines).unwrap(), &mut pool);
+    let mut pool = small_segment_pool(segment);
+    let (emitted, end) = produce_all(&mut *read_source(&path, block, lines).unwrap(), &mut pool);
     end.unwrap();
     assert_eq!((pool.usage().pinned, pool.unpin_mistakes()), (0, 0));
     emitted
@@ -42,27 +45,27 @@ fn blocks_have_fixed_size_except_the_last() {
     let bytes: Vec<u8> = (0..100_000_u32).map(|n| (n % 251) as u8).collect();
     let sizes = [("1000", 1000, 1 << 12), ("3k", 3072, 1 << 16), ("64k", 65_536, 1 << 17)];
     for (block, size, segment) in sizes {
-        let emitted = emitted(&bytes, block, "no", segment);
+        let emitted = emitted_blocks(&bytes, block, "no", segment);
         let expected: Vec<&[u8]> = bytes.chunks(size).collect();
         assert_eq!(bytes_of(&emitted), expected, "{block}");
         assert_eq!(emitted[0].entry.marks, Marks::bare(u32::try_from(size).unwrap()));
         assert_eq!(emitted[0].entry.context.time, 1000);
     }
-    assert_eq!(emitted(b"", "64k", "no", 1 << 16), []);
+    assert_eq!(emitted_blocks(b"", "64k", "no", 1 << 16), []);
 }
 
 #[test]
 fn lines_are_emitted_without_terminators() {
-    let lines = emitted(b"one\r\n\nthree\nfour", "64k", "yes", 1 << 16);
+    let lines = emitted_blocks(b"one\r\n\nthree\nfour", "64k", "yes", 1 << 16);
     assert_eq!(bytes_of(&lines), [&b"one"[..], b"", b"three", b"four"]);
     assert_eq!(flags_of(&lines), "()()()()");
-    assert_eq!(bytes_of(&emitted(b"\n\n", "1", "yes", 1 << 16)), [b"", b""]);
-    assert_eq!(emitted(b"", "64k", "yes", 1 << 16), []);
+    assert_eq!(bytes_of(&emitted_blocks(b"\n\n", "1", "yes", 1 << 16)), [b"", b""]);
+    assert_eq!(emitted_blocks(b"", "64k", "yes", 1 << 16), []);
 }
 
 #[test]
 fn long_lines_are_split_into_fragments() {
-    let lines = emitted(b"1234\n12345\n123456789\n12345678", "4", "yes", 1 << 16);
+    let lines = emitted_blocks(b"1234\n12345\n123456789\n12345678", "4", "yes", 1 << 16);
     let expected: [&[u8]; 8] = [b"1234", b"1234", b"5", b"1234", b"5678", b"9", b"1234", b"5678"];
     assert_eq!(bytes_of(&lines), expected);
     assert_eq!(flags_of(&lines), "()()".replacen("()()", "()(", 1) + ")(.)()");
@@ -71,14 +74,15 @@ fn long_lines_are_split_into_fragments() {
 #[test]
 fn lines_across_piece_boundaries_are_emitted_whole() {
     let text: Vec<String> = (0..5000).map(|n| "x".repeat(n * 13 % 900) + &n.to_string()).collect();
-    let emitted = emitted(text.join("\n").as_bytes(), "64k", "yes", 1 << 12);
+    let emitted = emitted_blocks(text.join("\n").as_bytes(), "64k", "yes", 1 << 12);
     assert_eq!(emitted.len(), text.len());
     assert!(emitted.iter().zip(&text).all(|(block, line)| block.bytes == line.as_bytes()));
 }
 
 #[test]
 fn lines_have_record_form() {
-    let gives = |lines| READ.effect_of(&arguments(&READ, &[("file", "-"), ("lines", lines)])).gives;
+    let gives =
+        |lines| READ.effect_of(&checked_arguments(&READ, &[("file", "-"), ("lines", lines)])).gives;
     assert_eq!(gives("no"), OutputForm::Form(Form::Bytes));
     assert_eq!(gives("yes"), OutputForm::Form(Form::Record));
 }
@@ -87,15 +91,16 @@ fn lines_have_record_form() {
 fn piped_bytes_are_emitted_as_available() {
     for lines in [false, true] {
         let (reader, mut writer) = std::io::pipe().unwrap();
-        let input = Input::over(File::from(OwnedFd::from(reader)), "a pipe".to_owned()).unwrap();
+        let input =
+            Input::from_file(File::from(OwnedFd::from(reader)), "a pipe".to_owned()).unwrap();
         let mut source = Read::new(input, 1000, lines, 0);
-        let mut pool = pool(1 << 16);
+        let mut pool = small_segment_pool(1 << 16);
         let wait = SourceStatus::AWAITS_INPUT;
         let mut ask = |ended: bool| {
             if ended {
                 testkit::wait_until_closed(source.descriptor().unwrap());
             }
-            let (given, emitted) = give_once(&mut source, &mut pool, 64, 0).unwrap();
+            let (given, emitted) = produce_once(&mut source, &mut pool, 64, 0).unwrap();
             (given, emitted.into_iter().map(|block| block.bytes).collect::<Vec<_>>())
         };
         assert_eq!(ask(false), (wait, vec![]));
@@ -119,5 +124,9 @@ fn invalid_block_sizes_and_missing_files_are_refused() {
     let block = READ.parameter("block").unwrap();
     assert!(block.parse("0").unwrap_err().what.contains("not between"));
     assert!(block.parse("1M").unwrap_err().what.contains("1048575 bytes"));
-    assert!(refused(read_source("/no/such/file", "1", "no")).to_string().contains("no such file"));
+    assert!(
+        expect_failure(read_source("/no/such/file", "1", "no"))
+            .to_string()
+            .contains("no such file")
+    );
 }

@@ -1,4 +1,4 @@
-//! The link types declared at the beginning of a capture, read during planning.
+//! Link types that a capture declares at its beginning. The planner reads them.
 
 use filter::Arguments;
 use std::fs::{self, File};
@@ -6,13 +6,13 @@ use std::io::Read;
 use wire::LinkType;
 use wire::capture::{Reader, Step};
 
-/// Number of bytes examined at the start of a capture.
+/// Number of bytes read at the start of a capture.
 const EXAMINED_SIZE: u64 = 1 << 20;
 
-/// Returns the link types declared in the first mebibyte of a capture; for pcapng those of all
-/// interfaces described there. `None` for anything but a readable regular file: opening and closing
-/// a pipe would send SIGPIPE to its writer.
-pub(super) fn links(arguments: &Arguments) -> Option<Vec<LinkType>> {
+/// Returns the link types declared in the first mebibyte of a capture; for pcapng, the link types
+/// of all interfaces described there. Returns `None` unless the input is a readable regular file:
+/// opening and closing a pipe would send SIGPIPE to its writer.
+pub(super) fn declared_link_types(arguments: &Arguments) -> Option<Vec<LinkType>> {
     let path = arguments.text("file").filter(|path| *path != "-")?;
     if !fs::metadata(path).is_ok_and(|found| found.is_file()) {
         return None;
@@ -44,7 +44,7 @@ mod tests {
     fn links_of_path(path: &str) -> Option<Vec<LinkType>> {
         let mut arguments = Arguments::default();
         arguments.set("file", Value::Text(path.to_owned()));
-        links(&arguments)
+        declared_link_types(&arguments)
     }
 
     /// Returns a little-endian pcapng block.
@@ -98,7 +98,8 @@ mod tests {
         assert_eq!(links_of_path("-"), None);
     }
 
-    /// A FIFO must not be opened, because its writer would see a reader come and go.
+    /// Checks that a FIFO is not opened, because its writer would receive SIGPIPE when the FIFO is
+    /// closed again.
     #[test]
     fn link_type_lookup_does_not_open_pipes() {
         let dir = TempDir::new();

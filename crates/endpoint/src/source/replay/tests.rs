@@ -2,7 +2,10 @@
 //! captures of other programs.
 
 use super::*;
-use crate::testing::{EmittedBlock, TempDir, all, arguments, give_once, opening, pool, refused};
+use crate::testing::{
+    EmittedBlock, TempDir, checked_arguments, expect_failure, produce_all, produce_once,
+    sink_opening, small_segment_pool,
+};
 use std::fs::File;
 use std::io::Write;
 use std::os::fd::OwnedFd;
@@ -10,12 +13,12 @@ use wire::capture::write;
 use wire::link::LinkType;
 
 fn replay_source(path: &str, speed: &str) -> Result<Box<dyn Source>, Failure> {
-    let given = arguments(&REPLAY, &[("file", path), ("speed", speed)]);
-    open(&Opening { origin: 3, ..opening(&given, &[]) })
+    let given = checked_arguments(&REPLAY, &[("file", path), ("speed", speed)]);
+    open(&Opening { origin: 3, ..sink_opening(&given, &[]) })
 }
 
 /// Returns a capture of these packets, given as milliseconds and bytes.
-fn capture(packets: &[(u64, &[u8])]) -> Vec<u8> {
+fn pcap_capture(packets: &[(u64, &[u8])]) -> Vec<u8> {
     let mut bytes = write::header(LinkType::RAW).to_vec();
     for (time, data) in packets {
         let length = data.len() as u32;
@@ -38,7 +41,7 @@ fn big_endian_capture() -> Vec<u8> {
     bytes
 }
 
-fn lengths(emitted: &[EmittedBlock]) -> Vec<usize> {
+fn block_lengths(emitted: &[EmittedBlock]) -> Vec<usize> {
     emitted.iter().map(|block| block.bytes.len()).collect()
 }
 
@@ -49,7 +52,7 @@ fn packets_have_time_link_type_and_lengths() {
     std::fs::write(&path, big_endian_capture()).unwrap();
     let mut source = replay_source(&path, "max").unwrap();
     assert!(source.properties().drives_clock && source.descriptor().is_none());
-    let (emitted, end) = all(&mut *source, &mut pool(1 << 16));
+    let (emitted, end) = produce_all(&mut *source, &mut small_segment_pool(1 << 16));
     end.unwrap();
     let [first, second] = &emitted[..] else { panic!("{emitted:?}") };
     assert_eq!((&first.bytes[..], first.entry.marks), (&b"abc"[..], Marks::frame(1, 3, 1500)));
@@ -65,13 +68,13 @@ fn packets_have_time_link_type_and_lengths() {
 #[test]
 fn truncated_capture_emits_whole_packets_then_fails() {
     let dir = TempDir::new();
-    let mut pool = pool(1 << 16);
-    let whole = capture(&[(1, b"one"), (2, b""), (3, b"three")]);
+    let mut pool = small_segment_pool(1 << 16);
+    let whole = pcap_capture(&[(1, b"one"), (2, b""), (3, b"three")]);
     let ends = [24, 24 + 19, 24 + 19 + 16, whole.len()];
     for length in 1..=whole.len() {
         let path = dir.path(&length.to_string());
         std::fs::write(&path, &whole[..length]).unwrap();
-        let (emitted, end) = all(&mut *replay_source(&path, "max").unwrap(), &mut pool);
+        let (emitted, end) = produce_all(&mut *replay_source(&path, "max").unwrap(), &mut pool);
         let expected = ends[1..].iter().filter(|end| **end <= length).count();
         assert_eq!(emitted.len(), expected, "cut at {length}");
         if ends.contains(&length) {
@@ -81,7 +84,7 @@ fn truncated_capture_emits_whole_packets_then_fails() {
         let whole =
             if length < 24 { "its header".to_owned() } else { format!("record {}", expected + 1) };
         let why = format!("capture ends in the middle of {whole} at byte {length}");
-        assert_eq!(refused(end).to_string(), format!("cannot read {path}: {why}"));
+        assert_eq!(expect_failure(end).to_string(), format!("cannot read {path}: {why}"));
     }
 }
 
@@ -92,10 +95,10 @@ fn records_across_piece_boundaries_are_emitted_whole() {
     let path = dir.path("many");
     let data: Vec<Vec<u8>> = (0..3000_usize).map(|n| vec![n as u8; n * 7 % 1500]).collect();
     let packets: Vec<(u64, &[u8])> = data.iter().map(|data| (1, &data[..])).collect();
-    std::fs::write(&path, capture(&packets)).unwrap();
+    std::fs::write(&path, pcap_capture(&packets)).unwrap();
     for segment in [1 << 12, 1 << 16, 1 << 20] {
-        let mut pool = pool(segment);
-        let (emitted, end) = all(&mut *replay_source(&path, "max").unwrap(), &mut pool);
+        let mut pool = small_segment_pool(segment);
+        let (emitted, end) = produce_all(&mut *replay_source(&path, "max").unwrap(), &mut pool);
         end.unwrap();
         assert_eq!(emitted.len(), data.len());
         assert!(emitted.iter().zip(&data).all(|(block, data)| block.bytes == *data), "{segment}");
@@ -107,10 +110,11 @@ fn records_across_piece_boundaries_are_emitted_whole() {
 fn record_longer_than_segment_fails_with_its_length() {
     let dir = TempDir::new();
     let path = dir.path("large");
-    std::fs::write(&path, capture(&[(1, b"small"), (1, &[7; 5000])])).unwrap();
-    let (emitted, end) = all(&mut *replay_source(&path, "max").unwrap(), &mut pool(1 << 12));
-    assert_eq!(lengths(&emitted), [5]);
-    let why = refused(end).to_string();
+    std::fs::write(&path, pcap_capture(&[(1, b"small"), (1, &[7; 5000])])).unwrap();
+    let (emitted, end) =
+        produce_all(&mut *replay_source(&path, "max").unwrap(), &mut small_segment_pool(1 << 12));
+    assert_eq!(block_lengths(&emitted), [5]);
+    let why = expect_failure(end).to_string();
     assert!(why.contains("a record of 5016 bytes came"), "{why}");
     assert!(why.contains("hold 4096 bytes at most"), "{why}");
 }
@@ -119,38 +123,38 @@ fn record_longer_than_segment_fails_with_its_length() {
 fn full_pool_delays_the_source() {
     let dir = TempDir::new();
     let path = dir.path("c");
-    std::fs::write(&path, capture(&[(1, b"one")])).unwrap();
-    let mut pool = pool(1 << 12);
+    std::fs::write(&path, pcap_capture(&[(1, b"one")])).unwrap();
+    let mut pool = small_segment_pool(1 << 12);
     while pool.append(4096, |room| room.len()).is_some() {}
     let mut source = replay_source(&path, "max").unwrap();
-    let (given, emitted) = give_once(&mut *source, &mut pool, 64, 17).unwrap();
+    let (given, emitted) = produce_once(&mut *source, &mut pool, 64, 17).unwrap();
     assert_eq!(given, SourceStatus::retry_at(17));
     assert_eq!(emitted, []);
-    let (emitted, end) = all(&mut *source, &mut pool);
+    let (emitted, end) = produce_all(&mut *source, &mut pool);
     end.unwrap();
-    assert_eq!(lengths(&emitted), [3]);
+    assert_eq!(block_lengths(&emitted), [3]);
 }
 
 #[test]
 fn piped_packets_are_emitted_once_complete() {
     let (reader, mut writer) = std::io::pipe().unwrap();
-    let input = Input::over(File::from(OwnedFd::from(reader)), "a pipe".to_owned()).unwrap();
+    let input = Input::from_file(File::from(OwnedFd::from(reader)), "a pipe".to_owned()).unwrap();
     let mut source = Replay::new(input, ReplaySchedule::new(None), 0);
-    let mut pool = pool(1 << 16);
+    let mut pool = small_segment_pool(1 << 16);
     let wait = SourceStatus::AWAITS_INPUT;
-    let bytes = capture(&[(1, b"one"), (2, b"second")]);
+    let bytes = pcap_capture(&[(1, b"one"), (2, b"second")]);
     let mut got = Vec::new();
     for (at, byte) in bytes.iter().enumerate() {
         writer.write_all(&[*byte]).unwrap();
-        let (given, emitted) = give_once(&mut source, &mut pool, 64, 0).unwrap();
+        let (given, emitted) = produce_once(&mut source, &mut pool, 64, 0).unwrap();
         let ends = at + 1 == 24 + 19 || at + 1 == bytes.len();
         assert_eq!(given, if ends { SourceStatus::Blocks } else { wait }, "byte {at}");
         got.extend(emitted);
     }
-    assert_eq!(lengths(&got), [3, 6]);
+    assert_eq!(block_lengths(&got), [3, 6]);
     drop(writer);
     testkit::wait_until_closed(source.descriptor().unwrap());
-    assert_eq!(give_once(&mut source, &mut pool, 64, 0).unwrap(), (SourceStatus::End, vec![]));
+    assert_eq!(produce_once(&mut source, &mut pool, 64, 0).unwrap(), (SourceStatus::End, vec![]));
 }
 
 #[test]
@@ -158,13 +162,14 @@ fn packets_are_paced_by_timestamps_and_speed() {
     let dir = TempDir::new();
     let path = dir.path("paced");
     // The third packet is out of order: it is late and emitted without delay.
-    std::fs::write(&path, capture(&[(10, b"a"), (30, b"bb"), (5, b"ccc"), (40, b"dddd")])).unwrap();
+    std::fs::write(&path, pcap_capture(&[(10, b"a"), (30, b"bb"), (5, b"ccc"), (40, b"dddd")]))
+        .unwrap();
     let mut source = replay_source(&path, "2").unwrap();
     assert!(!source.properties().drives_clock);
-    let mut pool = pool(1 << 16);
+    let mut pool = small_segment_pool(1 << 16);
     let mut at = |now, room| {
-        let (given, emitted) = give_once(&mut *source, &mut pool, room, now).unwrap();
-        (given, lengths(&emitted))
+        let (given, emitted) = produce_once(&mut *source, &mut pool, room, now).unwrap();
+        (given, block_lengths(&emitted))
     };
     let until = |ms: u64| SourceStatus::retry_at(ms * MILLION);
     let begin = 100 * MILLION;
@@ -191,7 +196,7 @@ fn non_captures_fail_at_open_with_reason() {
     let failure_of = |bytes: &[u8]| {
         let path = dir.path("x");
         std::fs::write(&path, bytes).unwrap();
-        refused(replay_source(&path, "max")).to_string().replace(&path, "x")
+        expect_failure(replay_source(&path, "max")).to_string().replace(&path, "x")
     };
     assert_eq!(failure_of(b""), "cannot read x: it is empty; a capture has at least a header");
     assert_eq!(
@@ -204,15 +209,19 @@ fn non_captures_fail_at_open_with_reason() {
     assert!(
         failure_of(&[0; 30]).ends_with("begins with 00 00 00 00, which is neither pcap nor pcapng")
     );
-    let mut version = capture(&[]);
+    let mut version = pcap_capture(&[]);
     version[6] = 5;
     assert!(failure_of(&version).ends_with("unsupported pcap savefile version 2.5"));
-    let mut reserved = capture(&[]);
+    let mut reserved = pcap_capture(&[]);
     reserved[22] = 0x30;
     let why = "savefile linktype reserved field not zero (0x00300000)";
     assert!(failure_of(&reserved).ends_with(why));
     let mut pcapng = big_endian_capture();
     pcapng[15] = 1;
     assert!(failure_of(&pcapng).contains("unsupported pcapng savefile version 1.1"));
-    assert!(refused(replay_source(&dir.path(""), "max")).to_string().contains("it is a directory"));
+    assert!(
+        expect_failure(replay_source(&dir.path(""), "max"))
+            .to_string()
+            .contains("it is a directory")
+    );
 }

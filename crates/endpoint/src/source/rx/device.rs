@@ -4,7 +4,7 @@
 //! then its ring, and is bound last, so that even the first frame in the ring has passed the
 //! filter. (libpcap binds first, and drains unfiltered frames afterwards.)
 
-use super::CALL;
+use super::CALL_WATCH;
 use super::losses::Losses;
 use crate::{Failure, interface};
 use filter::general::bpf::{self, Direction};
@@ -15,24 +15,25 @@ use sys::net::{Interface, RouteSocket};
 use sys::packet::{Instruction, PacketRing, PacketSocket, RingShape};
 use sys::steps::{Resource, Steps};
 
-/// Size of a segment in bytes: the largest frame produced by generic receive offload fits, and the
-/// two or three segments in use at a time stay in a second-level cache.
+/// Size of a segment in bytes. The largest frame produced by generic receive offload fits in it,
+/// and the two or three segments in use at a time fit in a second-level cache.
 const SEGMENT_SIZE: usize = 128 << 10;
-/// Minimum number of segments: one that is read, one that is filled, and two between them.
+/// Minimum number of segments: one being read, one being filled, and two in between.
 const SEGMENTS_MIN: usize = 4;
-/// Traffic that a ring of default size holds without a reader, in milliseconds at the full rate of
-/// the interface.
+/// Traffic for which a ring of default size has room without a reader, in milliseconds at the full
+/// rate of the interface.
 const BUFFERED_MS: u64 = 50;
-/// Rate assumed for an interface that does not report its rate, in Mbit/s.
+/// Assumed rate of an interface that does not report its rate, in Mbit/s.
 const RATE_DEFAULT: u64 = 10_000;
 /// Minimum default size of the ring in bytes.
 const RING_BYTES_MIN: u64 = 4 << 20;
-/// Maximum default size of the ring in bytes, if 1/64 of the machine's memory is not less.
+/// Maximum default size of the ring in bytes. If 1/64 of the machine's memory is less, that is the
+/// maximum.
 const RING_BYTES_MAX: u64 = 128 << 20;
 /// Default timeout of a partly filled segment in milliseconds (T_t), which equals the resolution of
-/// the kernel's timer. [`RETIRE_MAX`] is the maximum.
-const RETIRE_MS: u64 = 10;
-const RETIRE_MAX: u64 = 1000;
+/// the kernel's timer. [`RETIRE_MS_MAX`] is the maximum.
+const RETIRE_MS_DEFAULT: u64 = 10;
+const RETIRE_MS_MAX: u64 = 1000;
 
 /// Parameters of the packet socket.
 #[derive(Debug)]
@@ -57,13 +58,13 @@ pub(super) struct RxParameters<'a> {
 pub(super) struct RxDevice {
     pub(super) ring: Arc<PacketRing>,
     pub(super) losses: Losses,
-    /// Name in the request.
+    /// Name of the interface as in the request.
     pub(super) name: String,
-    /// Interface index, or [`ALL`].
+    /// Interface index, or [`ALL_INTERFACES`] for all interfaces.
     index: u32,
-    /// Socket for looking up the interface, which may be renamed.
+    /// Socket for looking up the interface by index, because the interface may be renamed.
     links: RouteSocket,
-    /// True if the kernel applies the filter downstream.
+    /// True if the kernel applies the filter of the next node.
     filtered: bool,
 }
 
@@ -71,16 +72,18 @@ impl RxDevice {
     /// Opens the socket in the requested namespace.
     pub(super) fn open(parameters: &RxParameters<'_>) -> Result<Self, Failure> {
         let name = parameters.interface.unwrap_or("all interfaces");
-        interface::within(parameters.netns, || Self::open_here(parameters, name))
+        interface::run_in_namespace(parameters.netns, || Self::open_here(parameters, name))
     }
 
     /// Opens the socket in the namespace of this thread.
     fn open_here(parameters: &RxParameters<'_>, name: &str) -> Result<Self, Failure> {
-        let cannot = |error| interface::failed(CALL, name, &error);
+        let cannot = |error| interface::socket_failure(CALL_WATCH, name, &error);
         let step = |makes, target| parameters.steps.announce(makes, target).map_err(cannot);
         step(Resource::Descriptor, "a netlink socket")?;
-        let interface =
-            parameters.interface.map(|name| interface::named(CALL, name)).transpose()?;
+        let interface = parameters
+            .interface
+            .map(|name| interface::find_by_name(CALL_WATCH, name))
+            .transpose()?;
         let interface = interface.map(|(interface, _)| interface);
         let index = interface.as_ref().map(|interface| interface.index);
         let (ring, filtered) = open_socket(parameters, interface.as_ref()).map_err(cannot)?;
@@ -88,12 +91,12 @@ impl RxDevice {
             step(Resource::Descriptor, "a netlink socket")?;
             RouteSocket::open().map_err(cannot)
         };
-        let losses = Losses::begin(
+        let losses = Losses::begin_counting(
             links()?,
             index,
             matches!(parameters.direction, Direction::Received | Direction::Both),
         );
-        let index = index.unwrap_or(ALL);
+        let index = index.unwrap_or(ALL_INTERFACES);
         step(Resource::Entry, "an interface")?;
         ring.bind(index).map_err(cannot)?;
         let (ring, name, links) = (Arc::new(ring), name.to_owned(), links()?);
@@ -101,8 +104,8 @@ impl RxDevice {
     }
 }
 
-/// The remark if the kernel has no memory for the whole filter.
-const UNFILTERED: &str = "the filter behind is too long for the kernel here \
+/// The remark for a kernel without memory for the whole filter.
+const UNFILTERED_REMARK: &str = "the filter behind is too long for the kernel here \
                           (net.core.optmem_max): every frame came into the ring";
 
 /// Current state of an interface.
@@ -117,9 +120,9 @@ pub(super) enum LinkState {
 }
 
 impl RxDevice {
-    /// Returns the current state of the interface; [`ALL`] is always up.
-    pub(super) fn state(&self) -> LinkState {
-        if self.index == ALL {
+    /// Returns the current state of the interface; [`ALL_INTERFACES`] is always up.
+    pub(super) fn link_state(&self) -> LinkState {
+        if self.index == ALL_INTERFACES {
             return LinkState::Up;
         }
         match self.links.by_index(self.index) {
@@ -131,10 +134,10 @@ impl RxDevice {
 
     /// Returns a note for the user.
     pub(super) fn remark(&self) -> Option<String> {
-        let renamed = (self.index != ALL)
-            .then(|| interface::renamed(&self.links, self.index, &self.name))
+        let renamed = (self.index != ALL_INTERFACES)
+            .then(|| interface::renaming_note(&self.links, self.index, &self.name))
             .flatten();
-        let unfiltered = (!self.filtered).then(|| UNFILTERED.to_owned());
+        let unfiltered = (!self.filtered).then(|| UNFILTERED_REMARK.to_owned());
         let remarks: Vec<String> = renamed.into_iter().chain(unfiltered).collect();
         (!remarks.is_empty()).then(|| remarks.join("; "))
     }
@@ -146,13 +149,14 @@ fn open_socket(
     parameters: &RxParameters<'_>,
     interface: Option<&Interface>,
 ) -> sys::Result<(PacketRing, bool)> {
-    let mut segments = segments(parameters, interface);
-    let wait = parameters.latency.map_or(RETIRE_MS, |ns| (ns / 1_000_000).clamp(1, RETIRE_MAX));
+    let mut segments = segment_count(parameters, interface);
+    let wait =
+        parameters.latency.map_or(RETIRE_MS_DEFAULT, |ns| (ns / 1_000_000).clamp(1, RETIRE_MS_MAX));
     let retire_ms = u32::try_from(wait).unwrap_or(1);
     loop {
         parameters.steps.announce(Resource::Descriptor, "a packet socket")?;
         let socket = PacketSocket::open()?;
-        let filtered = attach(&socket, parameters)?;
+        let filtered = attach_filter(&socket, parameters)?;
         if parameters.direction == Direction::Received {
             // The filter rejects outgoing frames as well; this saves running it.
             socket.ignore_outgoing()?;
@@ -169,9 +173,10 @@ fn open_socket(
     }
 }
 
-/// Attaches the filter of the next node, or only its direction if the kernel has no memory for the
-/// whole program; the node filters again in any case. Returns true if the whole filter is attached.
-fn attach(socket: &PacketSocket, parameters: &RxParameters<'_>) -> sys::Result<bool> {
+/// Attaches the filter of the next node. If the kernel has no memory for the whole program,
+/// attaches only its test of the direction; the node filters again in any case. Returns true if the
+/// whole filter is attached.
+fn attach_filter(socket: &PacketSocket, parameters: &RxParameters<'_>) -> sys::Result<bool> {
     let program = |ahead| {
         let (program, _) = bpf::socket_filter(parameters.direction, ahead);
         let all = program.instructions().iter();
@@ -183,15 +188,15 @@ fn attach(socket: &PacketSocket, parameters: &RxParameters<'_>) -> sys::Result<b
     }
 }
 
-/// Returns the number of segments, a power of two: at most the requested size, or by default enough
-/// for [`BUFFERED_MS`] at the rate of the interface.
-fn segments(parameters: &RxParameters<'_>, interface: Option<&Interface>) -> usize {
+/// Returns the number of segments, a power of two. Together they have at most the requested size
+/// or, by default, hold [`BUFFERED_MS`] of traffic at the rate of the interface.
+fn segment_count(parameters: &RxParameters<'_>, interface: Option<&Interface>) -> usize {
     let of = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX) / SEGMENT_SIZE;
     if let Some(bytes) = parameters.ring {
         return 1 << of(bytes).max(SEGMENTS_MIN).ilog2();
     }
     // `/sys` shows only interfaces of our own namespace.
-    let reported = interface.filter(|_| parameters.netns.is_none()).and_then(rate);
+    let reported = interface.filter(|_| parameters.netns.is_none()).and_then(reported_rate);
     let memory = sys::machine::Machine::detect().memory;
     let most = memory.map_or(RING_BYTES_MAX, |all| (all / 64).min(RING_BYTES_MAX));
     // Mbit/s times milliseconds is kbit, 125 bytes each.
@@ -201,12 +206,12 @@ fn segments(parameters: &RxParameters<'_>, interface: Option<&Interface>) -> usi
 }
 
 /// Returns the rate reported by the interface, in Mbit/s.
-fn rate(interface: &Interface) -> Option<u64> {
+fn reported_rate(interface: &Interface) -> Option<u64> {
     let path = Path::new("/sys/class/net").join(&interface.name).join("speed");
     std::fs::read_to_string(path).ok()?.trim().parse().ok().filter(|rate| *rate > 0)
 }
 
 /// Interface index that stands for all interfaces.
-const ALL: u32 = 0;
+const ALL_INTERFACES: u32 = 0;
 const ENOMEM: i32 = 12;
 const ENODEV: i32 = 19;

@@ -1,14 +1,15 @@
-//! Losses of frames before a live source, by place. (CONTRACT 19)
+//! Losses of frames in front of a live source, by location. (CONTRACT 19)
 //!
-//! A frame on its way to the ring can be lost in four places, each with its own counters:
+//! A frame on its way to the ring can be lost at four locations, each of which has its own
+//! counters:
 //! - **driver**: the device had no memory (`rx_missed_errors`, `rx_fifo_errors`, `rx_over_errors`
 //!   of the interface: drivers count the same loss in one or more of them, so the largest is used);
 //! - **backlog**: the queue between driver and stack was full (`net.core.netdev_max_backlog`).
 //!   `/proc/net/softnet_stat` counts it for all interfaces and namespaces together; `rx_dropped` of
 //!   the interface counts it together with frames that no protocol accepted and that we have
 //!   received. The smaller of the two is an upper bound for this interface;
-//! - **socket**: rejected by the socket itself;
-//! - **ring**: no room in our ring.
+//! - **socket**: the socket itself rejected the frame;
+//! - **ring**: the ring of the source had no room.
 //!
 //! An unreadable counter is unknown, not 0.
 
@@ -17,32 +18,33 @@ use filter::Amount;
 use sys::net::{Backlog, Counters, RouteSocket};
 use sys::packet::PacketRing;
 
-/// Place of loss: the ring of the source was full.
-pub(super) const RING: &str = "ring";
+/// Location of a loss: the ring of the source was full.
+pub(super) const RING_LOSS: &str = "ring";
 
 /// Loss counters, relative to their values at the start of the source.
 #[derive(Debug)]
 pub(crate) struct Losses {
     links: RouteSocket,
-    /// Index of the interface; `None` for all in the namespace.
+    /// Index of the interface; `None` for all interfaces in the namespace.
     index: Option<u32>,
     counters: Option<Counters>,
     backlog: Option<Backlog>,
-    /// True if frames come from outside: frames sent by this host pass no backlog.
+    /// True if frames arrive from outside. Frames sent by this host do not pass the backlog.
     receives: bool,
 }
 
 impl Losses {
     /// Records the current counters of one interface, or of all, as the baseline.
-    pub(crate) fn begin(links: RouteSocket, index: Option<u32>, receives: bool) -> Self {
+    pub(crate) fn begin_counting(links: RouteSocket, index: Option<u32>, receives: bool) -> Self {
         let mut losses = Self { links, index, counters: None, backlog: None, receives };
-        losses.counters = losses.counters();
+        losses.counters = losses.interface_counters();
         losses.backlog = Backlog::read().ok();
         losses
     }
 
-    /// Returns the source's counters: frames received by the kernel's count, frames emitted, and
-    /// losses by place. `left` adds frames that reached the ring but were not emitted.
+    /// Returns the source's counters: frames received according to the kernel, frames emitted, and
+    /// losses by location. `left` is the number of frames that reached the ring but were not
+    /// emitted.
     pub(super) fn source_counters(
         &self,
         ring: &PacketRing,
@@ -64,7 +66,7 @@ impl Losses {
         SourceCounters { observed, given, dropped, ..SourceCounters::default() }
     }
 
-    fn counters(&self) -> Option<Counters> {
+    fn interface_counters(&self) -> Option<Counters> {
         let interfaces = match self.index {
             Some(index) => vec![self.links.by_index(index).ok()?],
             None => self.links.list().ok()?,
@@ -79,9 +81,9 @@ impl Losses {
         Some(all)
     }
 
-    /// Returns the losses in front of the socket; a count is `None` if unknown.
+    /// Returns the losses in front of the socket by location; a count is `None` if unknown.
     pub(crate) fn losses_before_socket(&self) -> Vec<(DropReason, Option<u64>)> {
-        let now = self.counters();
+        let now = self.interface_counters();
         let counters = now.as_ref().zip(self.counters.as_ref());
         let driver = counters.map(|(now, then)| {
             let since = |of: fn(&Counters) -> u64| of(now).saturating_sub(of(then));

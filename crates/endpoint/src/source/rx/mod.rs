@@ -10,8 +10,8 @@
 //! - [`losses`]: losses in front of the ring, by place;
 //! - [`take`]: frames withheld from the host.
 //!
-//! Deviation: the `rx` of the papers is the driver's own ring; on a stock kernel, the packet socket
-//! is the closest point that every interface has.
+//! Deviation: in the papers, `rx` is the driver's own ring. On a stock kernel, the packet socket is
+//! the closest equivalent that every interface has.
 
 mod device;
 mod losses;
@@ -36,7 +36,7 @@ use filter::{
 use std::os::fd::{AsFd, BorrowedFd};
 use wire::LinkType;
 
-/// The description of `rx`.
+/// Description of `rx`, the source of frames that this host receives.
 pub const RX: Description = Description {
     name: "rx",
     summary: "give the frames that an interface receives",
@@ -72,20 +72,20 @@ The rest needs CAP_NET_RAW; `streamline doctor` tells what is missing. ^C lets w
 drain.",
     example: "rx eth0 both=yes | bpf \"tcp port 80\" | tcp | http |exchange weblog",
     parameters: &[
-        INTERFACE,
-        HOW,
-        EXPRESSION,
-        BOTH,
-        OWN,
-        NETNS,
-        RING,
-        PROMISCUOUS,
+        INTERFACE_PARAMETER,
+        HOW_PARAMETER,
+        EXPRESSION_PARAMETER,
+        BOTH_PARAMETER,
+        OWN_PARAMETER,
+        NETNS_PARAMETER,
+        RING_PARAMETER,
+        PROMISCUOUS_PARAMETER,
         Parameter::optional("names", Type::Text, "what names in the expression mean, as for `bpf`"),
     ],
     right: None,
     analysis: Analysis {
         fix_parameter: Some(flows::record_names),
-        refuses: Some(refuses),
+        refuses: Some(check_expression),
         warning: Some(flows::match_warning),
         remark: Some(flows::remark),
         ..Analysis::NONE
@@ -93,7 +93,7 @@ drain.",
     ..TX
 };
 
-/// The description of `tx` at the head of a request.
+/// Description of `tx` at the head of a request, the source of frames that this host sends.
 pub const TX: Description = Description {
     name: "tx",
     summary: "give the frames that an interface sends",
@@ -104,36 +104,43 @@ have it yet, and larger ones than the link carries are cut by the device. `loopb
 the loopback interface, on which `rx` gives each packet as it is received; `rx ++ tx` does so by
 itself. The rest is as for `rx`.",
     example: "tx eth0 | bpf \"udp port 53\" | print",
-    parameters: &[INTERFACE, LOOPBACK, NETNS, RING, PROMISCUOUS],
+    parameters: &[
+        INTERFACE_PARAMETER,
+        LOOPBACK_PARAMETER,
+        NETNS_PARAMETER,
+        RING_PARAMETER,
+        PROMISCUOUS_PARAMETER,
+    ],
     right: Some(Right::ObserveSent),
     ..Description::SOURCE
 };
 
-const INTERFACE: Parameter =
+const INTERFACE_PARAMETER: Parameter =
     Parameter::optional("interface", Type::Text, "which interface; none: all of the namespace")
         .positional();
-const HOW: Parameter =
+const HOW_PARAMETER: Parameter =
     Parameter::named("how", Type::OneOf(&["watch", "take"]), "watch", "watch them, or take them")
         .positional();
-const EXPRESSION: Parameter =
+const EXPRESSION_PARAMETER: Parameter =
     Parameter::optional("expression", Type::Text, "the frames to take; default: all").positional();
-const BOTH: Parameter = Parameter::named("both", Type::Flag, "no", "what it sends as well");
-const LOOPBACK: Parameter =
+const BOTH_PARAMETER: Parameter =
+    Parameter::named("both", Type::Flag, "no", "what it sends as well");
+const LOOPBACK_PARAMETER: Parameter =
     Parameter::named("loopback", Type::Flag, "yes", "what it sends to itself as well");
-const OWN: Parameter = Parameter::named(
+const OWN_PARAMETER: Parameter = Parameter::named(
     "own",
     Type::Flag,
     "no",
     "what your own sockets exchange, both ways, from layer 3 on",
 );
-const NETNS: Parameter =
+const NETNS_PARAMETER: Parameter =
     Parameter::optional("netns", Type::Text, "a namespace, by name, path or process id");
-const RING: Parameter = Parameter::optional(
+const RING_PARAMETER: Parameter = Parameter::optional(
     "ring",
     Type::Size { low: 512 << 10, high: 1 << 32 },
     "memory for unread frames, rounded to a power of two",
 );
-const PROMISCUOUS: Parameter =
+const PROMISCUOUS_PARAMETER: Parameter =
     Parameter::named("promisc", Type::Flag, "no", "frames for other hosts as well");
 
 /// The catalog entry of `rx`.
@@ -144,71 +151,75 @@ pub const ENTRY: SourceEntry = SourceEntry::new(&RX, |opening| match opening.arg
     given if given.flag("both") => open(opening, Direction::Both),
     _ => open(opening, Direction::Received),
 })
-.with_links(links)
+.with_links(link_types)
 .with(EndpointFacts {
-    attaches: Some(|arguments| attach(arguments, Side::Received)),
-    observes: Some(|arguments| observed(arguments, Side::Received)),
-    ..FACTS
+    attaches: Some(|arguments| attach_target(arguments, Side::Received)),
+    observes: Some(|arguments| observed_source(arguments, Side::Received)),
+    ..SENT_FACTS
 });
 
 /// The catalog entry of `tx` as a source.
-pub const SENT: SourceEntry =
-    SourceEntry::new(&TX, |opening| open(opening, sent(opening.arguments)))
-        .with_links(links)
-        .with(FACTS);
+pub const SENT_ENTRY: SourceEntry =
+    SourceEntry::new(&TX, |opening| open(opening, sent_direction(opening.arguments)))
+        .with_links(link_types)
+        .with(SENT_FACTS);
 
-/// Facts about `tx` as a source.
-const FACTS: EndpointFacts = EndpointFacts {
-    attaches: Some(|arguments| attach(arguments, Side::Sent)),
-    observes: Some(|arguments| observed(arguments, Side::Sent)),
+/// Facts about `tx` at the head of a request, for the planner.
+const SENT_FACTS: EndpointFacts = EndpointFacts {
+    attaches: Some(|arguments| attach_target(arguments, Side::Sent)),
+    observes: Some(|arguments| observed_source(arguments, Side::Sent)),
     takes_filter: true,
     ..EndpointFacts::NONE
 };
 
-/// Returns the link types of an interface's frames; for all interfaces or for sockets, every
-/// possible one. `None` for an unsupported device type.
-fn links(arguments: &Arguments) -> Option<Vec<LinkType>> {
+/// Returns the link types of an interface's frames. For all interfaces or for sockets, returns
+/// every possible link type. Returns `None` for an unsupported device type.
+fn link_types(arguments: &Arguments) -> Option<Vec<LinkType>> {
     if arguments.flag("own") {
         return Some(vec![LinkType::RAW]);
     }
     let Some(name) = arguments.text("interface") else {
         return Some(vec![LinkType::ETHERNET, LinkType::RAW]);
     };
-    let found = interface::within(arguments.text("netns"), || interface::named(CALL, name));
+    let found = interface::run_in_namespace(arguments.text("netns"), || {
+        interface::find_by_name(CALL_WATCH, name)
+    });
     found.ok().map(|(_, link)| vec![link])
 }
 
 /// Name of the call in failures.
-const CALL: &str = "watch";
+const CALL_WATCH: &str = "watch";
 
-/// Returns the direction observed by `tx` with these arguments.
-fn sent(arguments: &Arguments) -> Direction {
+/// Returns the direction of the frames that `tx` observes with these arguments.
+fn sent_direction(arguments: &Arguments) -> Direction {
     if arguments.flag("loopback") { Direction::Sent } else { Direction::Elsewhere }
 }
 
-/// Reason why `own=yes` excludes an interface.
-const NO_INTERFACE: &str =
+/// Failure text for `own=yes` combined with an interface.
+const OWN_WITH_INTERFACE: &str =
     "`own=yes` is about sockets, whichever interface their packets take: leave the interface out";
-const NOT_TAKEN: &str = "what your own sockets exchange is watched, not taken";
-const NOT_OTHERS: &str = "`promisc` is about frames for other hosts, and `own=yes` about yours";
+const OWN_NOT_TAKEN: &str = "what your own sockets exchange is watched, not taken";
+const OWN_WITH_PROMISC: &str =
+    "`promisc` is about frames for other hosts, and `own=yes` about yours";
 
 /// Creates the failure of `own=yes` without a kernel program: no packet socket can observe the
 /// sockets of one user.
 fn own_unsupported(arguments: &Arguments) -> Failure {
-    let why = attach(arguments, Side::Received).err();
+    let why = attach_target(arguments, Side::Received).err();
     let why = why.unwrap_or_else(|| "only a program in the kernel sees what they exchange".into());
     Failure::new("give", "what your own sockets exchange", why)
 }
 
-/// Returns the attachment point at which a kernel program receives the same frames as the packet
-/// socket (traffic control) or the AF_XDP sockets (XDP). Fails with the reason if there is none.
-fn attach(arguments: &Arguments, side: Side) -> Result<Attach, String> {
+/// Returns the attach point at which a kernel program receives the same frames as the source:
+/// traffic control for a packet socket, XDP for AF_XDP sockets. Fails with the reason if there is
+/// none.
+fn attach_target(arguments: &Arguments, side: Side) -> Result<Attach, String> {
     let netns = arguments.text("netns").map(str::to_owned);
     if arguments.flag("own") {
         return match arguments {
-            given if given.text("interface").is_some() => Err(NO_INTERFACE.to_owned()),
-            given if given.text("how") == Some("take") => Err(NOT_TAKEN.to_owned()),
-            given if given.flag("promisc") => Err(NOT_OTHERS.to_owned()),
+            given if given.text("interface").is_some() => Err(OWN_WITH_INTERFACE.to_owned()),
+            given if given.text("how") == Some("take") => Err(OWN_NOT_TAKEN.to_owned()),
+            given if given.flag("promisc") => Err(OWN_WITH_PROMISC.to_owned()),
             _ => Ok(Attach { netns, own: true, ..Attach::observing("") }),
         };
     }
@@ -228,9 +239,9 @@ fn attach(arguments: &Arguments, side: Side) -> Result<Attach, String> {
     Ok(Attach { interface: interface.to_owned(), netns, side, takes, flows, own: false })
 }
 
-/// Returns the mistake in the expression, or in its combination with other arguments; `None` if
-/// there is none.
-fn refuses(arguments: &Arguments) -> Option<Mistake> {
+/// Returns the mistake in the expression, or in its combination with other arguments, if there is
+/// one.
+fn check_expression(arguments: &Arguments) -> Option<Mistake> {
     if !flows::selects(arguments) {
         return None;
     }
@@ -249,15 +260,16 @@ fn refuses(arguments: &Arguments) -> Option<Mistake> {
 /// Creates the failure of an expression without a kernel program: a packet socket cannot withhold
 /// frames.
 fn expression_unsupported(arguments: &Arguments) -> Failure {
-    let why = attach(arguments, Side::Received).err();
+    let why = attach_target(arguments, Side::Received).err();
     let why =
         why.unwrap_or_else(|| "only a program in the kernel takes some frames of many".into());
     let interface = arguments.text("interface").unwrap_or("all interfaces");
     Failure::new("take from", interface, why)
 }
 
-/// Returns the input that a source with these arguments observes, for conflict checks.
-fn observed(arguments: &Arguments, side: Side) -> ObservedSource {
+/// Returns the input that a source with these arguments observes. The check for conflicts between
+/// requests uses it.
+fn observed_source(arguments: &Arguments, side: Side) -> ObservedSource {
     let text = |name| arguments.text(name).map(str::to_owned);
     let all = arguments.flag("both") || arguments.flag("own");
     ObservedSource::Frames {
@@ -269,9 +281,9 @@ fn observed(arguments: &Arguments, side: Side) -> ObservedSource {
     }
 }
 
-/// Interval between checks of a segment that is still held, in nanoseconds.
+/// Interval between two checks of a segment that is still held, in nanoseconds.
 const HELD_CHECK_NS: Time = 1_000_000;
-/// Interval between checks of an interface that is down, in nanoseconds.
+/// Interval between two checks of an interface that is down, in nanoseconds.
 const DOWN_CHECK_NS: Time = 100_000_000;
 
 struct PacketSource {
@@ -280,25 +292,25 @@ struct PacketSource {
     /// Frames of the current segment, in order of arrival.
     entries: Vec<Entry>,
     given_entries: usize,
-    /// Holds the current segment.
+    /// Pin that keeps the current segment from being reused.
     pin: Option<SegmentPin>,
     given: Amount,
     /// True if the kernel applies the first filter of the path.
     filtered: bool,
     unknown_link: u64,
-    /// The number of segments received, and the stream position of the next frame, which counts all
-    /// frames that passed the kernel's filter, dropped frames included.
+    /// Number of segments received, and stream position of the next frame. The position counts all
+    /// frames that passed the kernel's filter, including dropped ones.
     taken: u64,
     position: u64,
     missing: LossRanges,
-    end: Option<RxEnd>,
+    end: Option<RxEndReason>,
     /// True if the interface was down at the last check.
     down: bool,
     closed: bool,
 }
 
 /// Reason for the end of the input.
-enum RxEnd {
+enum RxEndReason {
     /// The path is stopped.
     Stopped,
     /// The interface has been removed.
@@ -341,13 +353,13 @@ impl Source for PacketSource {
             let rest = self.entries.get(self.given_entries..).unwrap_or_default();
             if !rest.is_empty() {
                 let put = intake.put_all(rest.iter().copied());
-                self.count(put);
+                self.count_put(put);
                 return Ok(SourceStatus::Blocks);
             }
             if let Some(pin) = self.pin.take() {
                 intake.pool.unpin(pin);
             }
-            if !self.take_segment(intake) {
+            if !self.receive_segment(intake) {
                 return self.status_without_frames(intake);
             }
         }
@@ -357,8 +369,8 @@ impl Source for PacketSource {
         let unread = if self.closed { self.unread_frames().unwrap_or(0) } else { 0 };
         let left = [("link type".into(), self.unknown_link), (DropReason::Unread, unread)];
         let counters = self.device.losses.source_counters(&self.device.ring, self.given, &left);
-        let missing = self.missing();
-        let missing = (!missing.is_empty()).then_some((losses::RING, missing));
+        let missing = self.lost_positions();
+        let missing = (!missing.is_empty()).then_some((losses::RING_LOSS, missing));
         SourceCounters {
             remark: self.device.remark(),
             missing: missing.into_iter().collect(),
@@ -378,7 +390,7 @@ impl Source for PacketSource {
         if self.end.is_none() {
             // A socket that cannot be closed stays open; its further frames are unwanted.
             let closed = self.device.ring.close().is_ok();
-            self.end = closed.then_some(RxEnd::Stopped);
+            self.end = closed.then_some(RxEndReason::Stopped);
         }
         self.end.is_some()
     }
@@ -390,7 +402,7 @@ impl Source for PacketSource {
 }
 
 impl PacketSource {
-    fn count(&mut self, put: usize) {
+    fn count_put(&mut self, put: usize) {
         let gave = self.entries.get(self.given_entries..).unwrap_or_default();
         for entry in gave.iter().take(put) {
             self.given.add(entry.pointer.length());
@@ -398,8 +410,8 @@ impl PacketSource {
         self.given_entries += put;
     }
 
-    /// Receives the next filled segment. Returns false if there is none.
-    fn take_segment(&mut self, intake: &Intake<'_>) -> bool {
+    /// Receives the next filled segment. Returns false if there is no filled segment.
+    fn receive_segment(&mut self, intake: &Intake<'_>) -> bool {
         let pool = intake.pool;
         let Some(mut draft) = pool.draft_arrived() else { return false };
         self.entries.clear();
@@ -420,8 +432,8 @@ impl PacketSource {
     }
 
     /// Returns the positions of lost frames. While frames are unread, the positions of later gaps
-    /// are unknown, and they are only counted.
-    fn missing(&self) -> LossRanges {
+    /// are unknown, so these gaps are only counted.
+    fn lost_positions(&self) -> LossRanges {
         let (mut missing, mut position) = (self.missing.clone(), self.position);
         let unread = self.unread_frames().unwrap_or(u64::MAX);
         for gap in self.device.ring.gaps().unwrap_or_default() {
@@ -435,7 +447,7 @@ impl PacketSource {
         missing
     }
 
-    /// Returns the result of a `produce` that received nothing.
+    /// Returns the status for a call of `produce` that emitted nothing.
     fn status_without_frames(&mut self, intake: &Intake<'_>) -> Result<SourceStatus, Failure> {
         if let Some(end) = &self.end {
             if self.unread_frames().is_some_and(|unread| unread > 0) {
@@ -443,22 +455,22 @@ impl PacketSource {
                 return Ok(SourceStatus::AWAITS_INPUT);
             }
             return match end {
-                RxEnd::Stopped => Ok(SourceStatus::End),
-                RxEnd::Gone => Err(self.removed_failure()),
+                RxEndReason::Stopped => Ok(SourceStatus::End),
+                RxEndReason::Gone => Err(self.removed_failure()),
             };
         }
         // The kernel reports the error once, when the interface goes down, possibly as the first
         // step of its removal. Its state is then checked until it is up again.
         self.down |= self.device.ring.error().is_some();
         if self.down {
-            match self.device.state() {
+            match self.device.link_state() {
                 LinkState::Up => self.down = false,
                 LinkState::Down => {
                     let until = Some(intake.now + DOWN_CHECK_NS);
                     return Ok(SourceStatus::Wait { until, readable: true });
                 }
                 LinkState::Gone => {
-                    self.end = Some(RxEnd::Gone);
+                    self.end = Some(RxEndReason::Gone);
                     return self.status_without_frames(intake);
                 }
             }

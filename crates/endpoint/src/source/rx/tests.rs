@@ -1,21 +1,21 @@
-//! Tests of hand-made segments in the kernel's layout, and of refused requests. End-to-end tests
-//! cover live interfaces.
+//! Tests of segments built in the kernel's layout, and of refused requests. End-to-end tests cover
+//! live interfaces.
 
 use super::unpack::{Unpacked, unpack};
 use super::*;
-use crate::testing::{arguments, opening, refused};
+use crate::testing::{checked_arguments, expect_failure, sink_opening};
 use abi::{DbufId, Extent, Flags};
 use filter::Value;
 use sys::packet::layout::HEADER_SIZE;
 use wire::link::LinkType;
 
 const BLOCK_HEADER: usize = 48;
-/// Free bytes between a packet's header and its frame.
-const ROOM: usize = 14;
+/// Number of free bytes between a packet's header and its frame.
+const HEADROOM: usize = 14;
 
 /// A packet to be put into a segment.
 #[derive(Clone, Copy)]
-struct Made<'a> {
+struct TestPacket<'a> {
     frame: &'a [u8],
     tag: Option<(u16, u16)>,
     hatype: u16,
@@ -23,18 +23,23 @@ struct Made<'a> {
     status: u32,
 }
 
-const PLAIN: Made<'_> =
-    Made { frame: b"ddddddsssssstt-payload", tag: None, hatype: 1, outgoing: false, status: 1 };
+const PLAIN_PACKET: TestPacket<'_> = TestPacket {
+    frame: b"ddddddsssssstt-payload",
+    tag: None,
+    hatype: 1,
+    outgoing: false,
+    status: 1,
+};
 
 /// Returns a segment with these packets in the layout of `linux/if_packet.h` (TPACKET_V3).
-fn segment(packets: &[Made<'_>]) -> Vec<u8> {
+fn build_segment(packets: &[TestPacket<'_>]) -> Vec<u8> {
     let mut bytes = vec![0; BLOCK_HEADER];
     let put = |bytes: &mut Vec<u8>, at: usize, value: &[u8]| {
         bytes[at..at + value.len()].copy_from_slice(value);
     };
     for (number, made) in packets.iter().enumerate() {
         let at = bytes.len();
-        let distance = (HEADER_SIZE + ROOM + made.frame.len()).next_multiple_of(16);
+        let distance = (HEADER_SIZE + HEADROOM + made.frame.len()).next_multiple_of(16);
         bytes.resize(at + distance, 0xee);
         let next = if number + 1 == packets.len() { 0 } else { distance };
         let length = u32::try_from(made.frame.len()).unwrap();
@@ -50,7 +55,7 @@ fn segment(packets: &[Made<'_>]) -> Vec<u8> {
         for (i, word) in words.iter().enumerate() {
             put(&mut bytes, at + 4 * i, &word.to_ne_bytes());
         }
-        let frame = u16::try_from(HEADER_SIZE + ROOM).unwrap();
+        let frame = u16::try_from(HEADER_SIZE + HEADROOM).unwrap();
         put(&mut bytes, at + 24, &frame.to_ne_bytes());
         put(&mut bytes, at + 26, &(frame + 14).to_ne_bytes());
         let (protocol, control) = made.tag.unwrap_or_default();
@@ -58,7 +63,7 @@ fn segment(packets: &[Made<'_>]) -> Vec<u8> {
         put(&mut bytes, at + 36, &protocol.to_ne_bytes());
         put(&mut bytes, at + 48 + 8, &made.hatype.to_ne_bytes());
         bytes[at + 48 + 10] = if made.outgoing { 4 } else { 0 };
-        put(&mut bytes, at + HEADER_SIZE + ROOM, made.frame);
+        put(&mut bytes, at + HEADER_SIZE + HEADROOM, made.frame);
     }
     put(&mut bytes, 0, &2u32.to_ne_bytes());
     put(&mut bytes, 8, &1u32.to_ne_bytes());
@@ -69,30 +74,30 @@ fn segment(packets: &[Made<'_>]) -> Vec<u8> {
     bytes
 }
 
-const AT: u64 = 1 << 20;
+const SEGMENT_POSITION: u64 = 1 << 20;
 
-fn unpacked(bytes: &mut [u8]) -> (Vec<Entry>, Unpacked) {
+fn unpack_segment(bytes: &mut [u8]) -> (Vec<Entry>, Unpacked) {
     let mut entries = Vec::new();
-    let unpacked = unpack(bytes, (DbufId::new(5).unwrap(), AT), 3, &mut entries);
+    let unpacked = unpack(bytes, (DbufId::new(5).unwrap(), SEGMENT_POSITION), 3, &mut entries);
     (entries, unpacked)
 }
 
-/// Returns the bytes of this extent of the segment.
-fn named(bytes: &[u8], place: Extent) -> &[u8] {
-    let from = usize::try_from(place.position() - AT).unwrap();
+/// Returns the bytes in this extent of the segment.
+fn bytes_of(bytes: &[u8], place: Extent) -> &[u8] {
+    let from = usize::try_from(place.position() - SEGMENT_POSITION).unwrap();
     &bytes[from..from + place.length() as usize]
 }
 
 #[test]
 fn frames_are_unpacked_in_place_with_metadata() {
-    let outgoing = Made { frame: b"ddddddssssssttx", outgoing: true, ..PLAIN };
-    let unset = Made { frame: b"DDDDDDSSSSSSTT", status: 1 | 1 << 3, ..PLAIN };
-    let mut bytes = segment(&[PLAIN, outgoing, unset]);
-    let (entries, unpacked) = unpacked(&mut bytes);
+    let outgoing = TestPacket { frame: b"ddddddssssssttx", outgoing: true, ..PLAIN_PACKET };
+    let unset = TestPacket { frame: b"DDDDDDSSSSSSTT", status: 1 | 1 << 3, ..PLAIN_PACKET };
+    let mut bytes = build_segment(&[PLAIN_PACKET, outgoing, unset]);
+    let (entries, unpacked) = unpack_segment(&mut bytes);
     assert_eq!(unpacked, Unpacked::default());
     let frames: Vec<&[u8]> =
-        entries.iter().map(|entry| named(&bytes, entry.pointer.place)).collect();
-    assert_eq!(frames, [PLAIN.frame, outgoing.frame, unset.frame]);
+        entries.iter().map(|entry| bytes_of(&bytes, entry.pointer.place)).collect();
+    assert_eq!(frames, [PLAIN_PACKET.frame, outgoing.frame, unset.frame]);
     let flags: Vec<Flags> = entries.iter().map(|entry| entry.context.flags).collect();
     assert_eq!(flags, [Flags::NONE, Flags::BACKWARD, Flags::CHECKSUM_UNSET]);
     let times: Vec<Time> = entries.iter().map(|entry| entry.context.time).collect();
@@ -104,42 +109,47 @@ fn frames_are_unpacked_in_place_with_metadata() {
 
 #[test]
 fn vlan_tag_is_reinserted_after_the_addresses() {
-    let tagged = |tag| Made { tag: Some(tag), ..PLAIN };
-    let mut bytes = segment(&[tagged((0x8100, 5)), PLAIN, tagged((0x88a8, 0x6007))]);
-    let (entries, _) = unpacked(&mut bytes);
-    let frame = |at: usize| named(&bytes, entries[at].pointer.place);
+    let tagged = |tag| TestPacket { tag: Some(tag), ..PLAIN_PACKET };
+    let mut bytes = build_segment(&[tagged((0x8100, 5)), PLAIN_PACKET, tagged((0x88a8, 0x6007))]);
+    let (entries, _) = unpack_segment(&mut bytes);
+    let frame = |at: usize| bytes_of(&bytes, entries[at].pointer.place);
     assert_eq!(frame(0), b"ddddddssssss\x81\x00\x00\x05tt-payload");
-    assert_eq!(frame(1), PLAIN.frame);
+    assert_eq!(frame(1), PLAIN_PACKET.frame);
     assert_eq!(frame(2), b"ddddddssssss\x88\xa8\x60\x07tt-payload");
     assert_eq!((entries[0].marks.captured, entries[0].marks.wire_length), (26, 126));
 }
 
 #[test]
 fn tag_is_not_reinserted_without_ethernet_header() {
-    let raw = Made { frame: b"\x45 ip", hatype: 65534, tag: Some((0x8100, 5)), ..PLAIN };
-    let radio = Made { hatype: 803, ..PLAIN };
-    let mut bytes = segment(&[raw, radio, PLAIN]);
-    let (entries, unpacked) = unpacked(&mut bytes);
+    let raw =
+        TestPacket { frame: b"\x45 ip", hatype: 65534, tag: Some((0x8100, 5)), ..PLAIN_PACKET };
+    let radio = TestPacket { hatype: 803, ..PLAIN_PACKET };
+    let mut bytes = build_segment(&[raw, radio, PLAIN_PACKET]);
+    let (entries, unpacked) = unpack_segment(&mut bytes);
     assert_eq!(unpacked, Unpacked { unknown_link: 1, broken: 0 });
     assert_eq!(entries.len(), 2);
     assert_eq!(entries[0].marks.link, LinkType::RAW.0);
-    assert_eq!(named(&bytes, entries[0].pointer.place), raw.frame);
+    assert_eq!(bytes_of(&bytes, entries[0].pointer.place), raw.frame);
 }
 
 #[test]
 fn corrupt_segments_lose_packets_without_panic() {
     let mut random = testkit::Random::replayable();
-    let whole = segment(&[PLAIN, Made { tag: Some((0x8100, 5)), ..PLAIN }, PLAIN]);
+    let whole = build_segment(&[
+        PLAIN_PACKET,
+        TestPacket { tag: Some((0x8100, 5)), ..PLAIN_PACKET },
+        PLAIN_PACKET,
+    ]);
     for _ in 0..20_000 {
         let mut bytes = whole.clone();
         random.flip_bits(&mut bytes, 3);
-        let (entries, _) = unpacked(&mut bytes);
+        let (entries, _) = unpack_segment(&mut bytes);
         for entry in entries {
-            let from = usize::try_from(entry.pointer.place.position() - AT).unwrap();
+            let from = usize::try_from(entry.pointer.place.position() - SEGMENT_POSITION).unwrap();
             assert!(from + entry.pointer.length() as usize <= bytes.len());
         }
     }
-    assert_eq!(unpacked(&mut []), (Vec::new(), Unpacked::default()));
+    assert_eq!(unpack_segment(&mut []), (Vec::new(), Unpacked::default()));
 }
 
 #[test]
@@ -147,12 +157,12 @@ fn missing_interface_fails_with_list_of_existing_ones() {
     if testkit::need::net_raw().is_none() {
         return;
     }
-    let given = arguments(&RX, &[("interface", "sl-none")]);
-    let failure = refused(open(&opening(&given, &[]), Direction::Received)).to_string();
+    let given = checked_arguments(&RX, &[("interface", "sl-none")]);
+    let failure = expect_failure(open(&sink_opening(&given, &[]), Direction::Received)).to_string();
     let beginning = "cannot watch sl-none: there is no such interface in this namespace; there are";
     assert!(failure.starts_with(beginning) && failure.contains("lo"), "{failure}");
-    let given = arguments(&RX, &[("interface", "lo"), ("netns", "sl-none")]);
-    let failure = refused(open(&opening(&given, &[]), Direction::Received)).to_string();
+    let given = checked_arguments(&RX, &[("interface", "lo"), ("netns", "sl-none")]);
+    let failure = expect_failure(open(&sink_opening(&given, &[]), Direction::Received)).to_string();
     assert!(failure.starts_with("cannot enter namespace sl-none: "), "{failure}");
 }
 
@@ -167,7 +177,7 @@ fn attach_point_needs_one_interface_and_direction() {
     let yes = Value::Flag(true);
     let one = |side| Attach { side, ..Attach::observing("eth0") };
     assert_eq!(asked(&ENTRY, std::slice::from_ref(&interface)), Ok(one(Side::Received)));
-    assert_eq!(asked(&SENT, std::slice::from_ref(&interface)), Ok(one(Side::Sent)));
+    assert_eq!(asked(&SENT_ENTRY, std::slice::from_ref(&interface)), Ok(one(Side::Sent)));
     let netns = ("netns", Value::Text("blue".to_owned()));
     let there = asked(&ENTRY, &[interface.clone(), netns]).unwrap();
     assert_eq!(there.netns.as_deref(), Some("blue"));

@@ -1,9 +1,8 @@
-//! Converts the packets of a received segment to entries.
+//! Conversion of the packets in a received segment to entries.
 //!
-//! The bytes of a segment are used as the kernel left them, and each frame becomes one entry, in
-//! place. A VLAN tag that the kernel has removed is reinserted, so that the frame equals the frame
-//! on the wire (CONTRACT 3): the two Ethernet addresses move four bytes forward, into the headroom
-//! of every packet in the ring.
+//! Each frame in a segment becomes one entry and is not copied. A VLAN tag that the kernel has
+//! removed is reinserted, so that the frame equals the frame on the wire (CONTRACT 3): the two
+//! Ethernet addresses move four bytes forward, into the headroom of every packet in the ring.
 
 use abi::{BlockMetadata, Class, DbufId, Entry, Extent, Flags, Marks, RichPointer};
 use filter::general::bpf::link_type;
@@ -12,16 +11,16 @@ use wire::ethernet;
 use wire::link::LinkType;
 
 /// Length of a VLAN tag in bytes.
-pub(super) const TAG: usize = 4;
-const _: () = assert!(TAG <= sys::packet::layout::FRAME_PADDING);
+pub(super) const TAG_SIZE: usize = 4;
+const _: () = assert!(TAG_SIZE <= sys::packet::layout::FRAME_PADDING);
 
-/// Packets of a segment that are not emitted.
+/// Numbers of packets in a segment that are not emitted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Unpacked {
     /// Packets with an unsupported link type.
     pub(super) unknown_link: u64,
-    /// Packets counted in the segment's header but absent. Always 0 unless the kernel or this code
-    /// has a bug.
+    /// Packets that the segment's header counts but that are absent. Always 0 unless the kernel or
+    /// this code has a bug.
     pub(super) broken: u64,
 }
 
@@ -43,9 +42,9 @@ pub(super) fn unpack(
         match link_type(packet.link.hatype) {
             None => unknown_link += 1,
             Some(link) => {
-                let (from, length, wire_length) = frame(&packet, link, segment);
+                let (from, length, wire_length) = frame_lengths(&packet, link, segment);
                 let place = Extent::new(position, 0).within(from, length);
-                let flags = flags(&packet);
+                let flags = packet_flags(&packet);
                 let context = BlockMetadata { time: packet.time_ns, session: 0, origin, flags };
                 let marks = Marks::frame(link.0, length, wire_length);
                 let pointer = RichPointer::new(dbuf, place, Class::YES);
@@ -60,7 +59,7 @@ pub(super) fn unpack(
     Unpacked { unknown_link, broken: left }
 }
 
-fn flags(packet: &PacketHeader) -> Flags {
+fn packet_flags(packet: &PacketHeader) -> Flags {
     let mut flags = Flags::NONE;
     if packet.link.kind == PacketKind::Outgoing {
         flags = flags.with(Flags::BACKWARD);
@@ -71,29 +70,34 @@ fn flags(packet: &PacketHeader) -> Flags {
     flags
 }
 
-/// Returns offset, captured length and original length of a frame, with its tag reinserted.
-fn frame(packet: &PacketHeader, link: LinkType, segment: &mut [u8]) -> (u32, u32, u32) {
-    let plain = (offset(packet.frame), packet.captured, packet.length);
+/// Returns the offset, the captured length and the original length of a frame, after reinserting
+/// its tag.
+fn frame_lengths(packet: &PacketHeader, link: LinkType, segment: &mut [u8]) -> (u32, u32, u32) {
+    let plain = (segment_offset(packet.frame), packet.captured, packet.length);
     let Some(tag) = packet.vlan.filter(|_| link == LinkType::ETHERNET) else { return plain };
     if reinsert_tag_bytes(tag, packet.frame, segment).is_none() {
         return plain;
     }
-    let tag = offset(TAG);
-    (offset(packet.frame - TAG), packet.captured + tag, packet.length.saturating_add(tag))
+    let tag = segment_offset(TAG_SIZE);
+    (
+        segment_offset(packet.frame - TAG_SIZE),
+        packet.captured + tag,
+        packet.length.saturating_add(tag),
+    )
 }
 
 /// Inserts a tag after the addresses of the frame that begins at `at`. Returns `None` if the frame
-/// is too short for one.
+/// is too short for a tag.
 pub(super) fn reinsert_tag_bytes(tag: VlanTag, at: usize, segment: &mut [u8]) -> Option<()> {
-    let room = segment.get_mut(at.checked_sub(TAG)?..at + ethernet::ETHERTYPE)?;
-    room.copy_within(TAG.., 0);
+    let room = segment.get_mut(at.checked_sub(TAG_SIZE)?..at + ethernet::ETHERTYPE)?;
+    room.copy_within(TAG_SIZE.., 0);
     let (protocol, control) = room.get_mut(ethernet::ETHERTYPE..)?.split_at_mut_checked(2)?;
     protocol.copy_from_slice(&tag.protocol.to_be_bytes());
     control.copy_from_slice(&tag.control.to_be_bytes());
     Some(())
 }
 
-/// Converts an offset; a segment is at most `BLOCK_MAX` bytes long, so it fits.
-fn offset(at: usize) -> u32 {
+/// Converts an offset to 32 bits. A segment is at most `BLOCK_MAX` bytes long, so the offset fits.
+fn segment_offset(at: usize) -> u32 {
     u32::try_from(at).unwrap_or(u32::MAX)
 }

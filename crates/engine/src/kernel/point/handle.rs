@@ -45,7 +45,7 @@ impl AttachmentHandle for RequestHandle {
 }
 
 impl endpoint::source::kernel::Attachment for RequestHandle {
-    fn leave(&self) {
+    fn detach(&self) {
         let _ = self.final_counters();
     }
 }

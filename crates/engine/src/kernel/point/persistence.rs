@@ -236,7 +236,9 @@ impl Points {
             point = Some(here);
         }
         let point = point.ok_or("no line is there")?;
-        if !point.site.place.holds(&info.target) || links.len() != point.site.place.links() {
+        if !point.site.place.is_target_of(&info.target)
+            || links.len() != point.site.place.link_count()
+        {
             return Err("the link is at another place".to_owned());
         }
         let mut made = Vec::new();

@@ -31,7 +31,7 @@ impl Sockets {
             let why = format!("the number {uid} stands for all users that have none of their own");
             return Err(AttachError::Unsupported(why));
         }
-        let netns = place.sockets()?;
+        let netns = place.socket_namespace_cookie()?;
         let processors = sys::machine::possible_processors().map_err(told)?;
         let bytes = u32::try_from(processors).unwrap_or(u32::MAX).saturating_mul(CLAIMS_STRIDE);
         let claims = match claims {

@@ -308,7 +308,7 @@ impl Source for LongBlocks {
 
     fn counters(&self) -> SourceCounters {
         let bytes = u64::from(self.0) * FRAGMENT_MIN as u64;
-        SourceCounters::all(Amount { blocks: self.0.into(), bytes })
+        SourceCounters::lossless(Amount { blocks: self.0.into(), bytes })
     }
 }
 

@@ -1,8 +1,9 @@
-//! Protection of the user's own connection from an expression that would take it. [CONTRACT 2]
+//! Protection of the user's own SSH connection from an expression that would take its packets.
+//! [CONTRACT 2]
 //!
-//! The environment variable that sshd sets names the connection. Opening the source fails if the
-//! expression matches a segment of the connection. The link-layer addresses are unknown and count
-//! as zero.
+//! An environment variable set by sshd describes the connection. Opening the source fails if the
+//! expression matches a segment of that connection. The link-layer addresses of the connection are
+//! unknown, so zero is used.
 
 use super::routes::Routes;
 use crate::Failure;
@@ -12,7 +13,7 @@ use std::net::{IpAddr, SocketAddr};
 
 /// Fails if a source's expression matches segments that the user's own connection receives on the
 /// source's interface, in this network namespace.
-pub fn spare_connection(arguments: &Arguments) -> Result<(), Failure> {
+pub fn check_own_connection(arguments: &Arguments) -> Result<(), Failure> {
     let connection = std::env::var("SSH_CONNECTION").ok();
     let ours = arguments.text("netns").is_none();
     let Some((peer, own)) = connection.filter(|_| ours).as_deref().and_then(parse_connection)
@@ -32,7 +33,8 @@ pub fn spare_connection(arguments: &Arguments) -> Result<(), Failure> {
     ))
 }
 
-/// Parses `SSH_CONNECTION`, `10.0.0.1 50000 10.0.0.2 22`: the peer, and this host.
+/// Parses the value of `SSH_CONNECTION`, for example `10.0.0.1 50000 10.0.0.2 22`. Returns the
+/// address of the peer and the address of this host.
 fn parse_connection(connection: &str) -> Option<(SocketAddr, SocketAddr)> {
     let words: Vec<&str> = connection.split_whitespace().collect();
     let [peer, peer_port, own, own_port] = words[..] else { return None };

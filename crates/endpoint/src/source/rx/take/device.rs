@@ -1,13 +1,13 @@
-//! An interface whose frames are redirected: its queues, their memory, and the XDP program.
+//! An interface whose frames are redirected, with its queues, their memory and the XDP program.
 //!
-//! The program is attached last, so that its first frame finds a socket, and a failed step has
-//! redirected nothing. The program is attached by a BPF link: when this value is dropped or the
-//! process exits for any reason, frames go to the host again. An XDP program that is already
-//! attached stays, and opening fails. (CONTRACT 2; FEATURES V17)
+//! The program is attached last. Its first frame therefore finds a socket, and if an earlier step
+//! fails, nothing has been redirected. The program is attached by a BPF link: when this value is
+//! dropped or the process exits for any reason, frames go to the host again. An XDP program that is
+//! already attached stays, and opening fails. (CONTRACT 2; FEATURES V17)
 
 use super::super::losses::Losses;
 use super::routes::{self, Routes};
-use crate::failure::reason;
+use crate::failure::reason_text;
 use crate::{Failure, interface};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -26,13 +26,13 @@ const FRAMES_PER_QUEUE: u64 = 4096;
 const FRAMES_MIN: u64 = 8192;
 /// Maximum number of frame buffers in total, which also use at most 1/64 of the machine's memory.
 const FRAMES_MAX: u64 = 1 << 16;
-/// One of this many frame buffers is reserved for sinks that send from this memory and copy foreign
-/// blocks into it.
+/// Divisor that determines the spare buffers: one of this many frame buffers is reserved for sinks
+/// that send from this memory and copy foreign blocks into it.
 const SPARE_FRACTION: usize = 16;
 /// Maximum number of ring entries, and thus of frames that wait for the reader.
 const ENTRIES_MAX: u32 = 1 << 14;
-/// Maximum wait for a busy queue: under load the kernel frees a queue some time after its owner has
-/// exited.
+/// Maximum wait for a busy queue. Under load, the kernel frees a queue only some time after its
+/// owner has exited.
 const BUSY_WAIT_MAX: Duration = Duration::from_secs(5);
 /// Interval between attempts to open a busy queue.
 const RETRY_INTERVAL: Duration = Duration::from_millis(5);
@@ -44,25 +44,25 @@ const QUEUES_MAX: u32 = 256;
 pub struct LoadArguments<'m> {
     /// Map of the AF_XDP sockets by queue index.
     pub sockets: &'m Map,
-    /// Driver function for reading VLAN tags; `None` if there is none.
+    /// Driver function that reads VLAN tags; `None` if the driver has none.
     pub asks: Option<TagLookup>,
     /// True if the program must accept frames in several buffers.
     pub fragments: bool,
 }
 
-/// Loader of a program.
+/// A function that loads a program.
 pub type ProgramLoader<'m> = &'m (dyn Fn(&LoadArguments<'_>) -> Result<Program, LoadError> + Sync);
 
 /// Parameters of the device.
 pub(super) struct TakeParameters<'a> {
     pub(super) interface: &'a str,
     pub(super) netns: Option<&'a str>,
-    /// Memory in bytes; `None` derives it from the number of queues.
+    /// Size of the memory in bytes; `None` derives it from the number of queues.
     pub(super) ring: Option<u64>,
     pub(super) promiscuous: bool,
-    /// True to take an interface that the user may need.
+    /// True if an interface may be taken that the user may need.
     pub(super) force: bool,
-    /// Loader of the program; `None` for one that redirects every frame.
+    /// Loader of the program; `None` for a program that redirects every frame.
     pub(super) make: Option<ProgramLoader<'a>>,
     pub(super) steps: &'a Steps,
 }
@@ -70,7 +70,8 @@ pub(super) struct TakeParameters<'a> {
 /// An interface whose frames are redirected to this process.
 #[derive(Debug)]
 pub(super) struct TakeDevice {
-    /// Dropped first: the following fields are in use while frames are redirected.
+    /// The attached program. Dropped first, because the fields below are in use while frames are
+    /// redirected.
     link: Link,
     redirect: Redirect,
     pub(super) queues: Vec<XdpReceiver>,
@@ -81,67 +82,67 @@ pub(super) struct TakeDevice {
     mode: XdpMode,
     detached: bool,
     remarked: Option<String>,
-    /// Holds the interface in promiscuous mode while open.
+    /// Socket that keeps the interface in promiscuous mode while it is open.
     _promiscuous: Option<PacketSocket>,
 }
 
 /// Name of the program in listings.
-const NAME: &str = "streamline_take";
+const PROGRAM_NAME: &str = "streamline_take";
 /// Name of the call in failures.
-const CALL: &str = "take from";
+const CALL_TAKE: &str = "take from";
 
 impl TakeDevice {
     /// Redirects the frames of an interface in the requested namespace.
     pub(super) fn open(asked: &TakeParameters<'_>) -> Result<Self, Failure> {
-        interface::within(asked.netns, || Self::open_here(asked))
+        interface::run_in_namespace(asked.netns, || Self::open_here(asked))
     }
 
     fn open_here(asked: &TakeParameters<'_>) -> Result<Self, Failure> {
         let name = asked.interface;
-        let (found, link_type) = interface::named(CALL, name)?;
+        let (found, link_type) = interface::find_by_name(CALL_TAKE, name)?;
         check_redirectable(&found, link_type, name)?;
         if !asked.force {
             check_spared(&found.name, asked.netns.is_none())?;
         }
         let cannot = |error: sys::Error| system_failure(name, &error);
         let step = |makes, target| asked.steps.announce(makes, target);
-        let (frames, queues, fragments) = queues(asked, found.index).map_err(cannot)?;
+        let (frames, queues, fragments) = open_queues(asked, found.index).map_err(cannot)?;
         let mut queues = queues;
         let count = u32::try_from(queues.len()).unwrap_or(QUEUES_MAX);
         let promiscuous = asked.promiscuous.then(|| {
             step(Resource::Descriptor, "a packet socket")?;
-            promiscuous(found.index)
+            open_promiscuous(found.index)
         });
         let promiscuous = promiscuous.transpose();
         let promiscuous = promiscuous.map_err(cannot)?;
-        supply(&frames, &mut queues).map_err(cannot)?;
+        lend_buffers(&frames, &mut queues).map_err(cannot)?;
         step(Resource::Descriptor, "a group of sockets").map_err(cannot)?;
         let group = PollSet::new(&queues).map_err(cannot)?;
         step(Resource::Descriptor, "a netlink socket").map_err(cannot)?;
         let links = RouteSocket::open().map_err(cannot)?;
-        let losses = Losses::begin(links, Some(found.index), true);
+        let losses = Losses::begin_counting(links, Some(found.index), true);
         let lead = |redirect: &Redirect| {
             step(Resource::Program, "a place at an interface")?;
             let all = (0..count).zip(&queues);
             all.into_iter().try_for_each(|(number, queue)| redirect.redirect_to(number, queue))?;
-            Ok::<(), Refusal>(())
+            Ok::<(), LoadRefusal>(())
         };
         step(Resource::Program, "a program that takes").map_err(cannot)?;
         let placed = match asked.make {
-            None => Redirect::attach_new((NAME, count, fragments), found.index, lead),
+            None => Redirect::attach_new((PROGRAM_NAME, count, fragments), found.index, lead),
             Some(make) => {
                 let made = |sockets: &Map, asks| {
-                    make(&LoadArguments { sockets, asks, fragments }).map_err(Refusal::Load)
+                    make(&LoadArguments { sockets, asks, fragments }).map_err(LoadRefusal::Load)
                 };
-                Redirect::attach_with((NAME, count), &made, found.index, lead)
+                Redirect::attach_with((PROGRAM_NAME, count), &made, found.index, lead)
             }
         };
         let (redirect, attached) = placed.map_err(|why| match why {
-            Refusal::Load(error) => load_failure(name, &error),
-            Refusal::Call(error) if matches!(error.errno, EBUSY | EEXIST) => {
+            LoadRefusal::Load(error) => load_failure(name, &error),
+            LoadRefusal::Call(error) if matches!(error.errno, EBUSY | EEXIST) => {
                 already_attached(name, &found)
             }
-            Refusal::Call(error) => system_failure(name, &error),
+            LoadRefusal::Call(error) => system_failure(name, &error),
         })?;
         let XdpAttachment { link, mode, .. } = attached;
         let name = name.to_owned();
@@ -161,11 +162,12 @@ impl TakeDevice {
     }
 
     /// Lends free frame buffers to all queues in equal shares.
-    pub(super) fn supply(&mut self) -> Result<(), Failure> {
-        supply(&self.frames, &mut self.queues).map_err(|error| system_failure(&self.name, &error))
+    pub(super) fn lend_buffers(&mut self) -> Result<(), Failure> {
+        lend_buffers(&self.frames, &mut self.queues)
+            .map_err(|error| system_failure(&self.name, &error))
     }
 
-    /// Detaches the program: frames go to the host again. Returns true on success.
+    /// Detaches the program, so that the host receives all frames again. Returns true on success.
     pub(super) fn detach(&mut self) -> bool {
         // Recorded first, because detaching changes the state of the link.
         self.remarked = self.user_note();
@@ -173,9 +175,9 @@ impl TakeDevice {
         self.detached
     }
 
-    /// Returns the program's counters, and the number of frames dropped for lack of room by the
-    /// kernel's counters.
-    pub(super) fn counted(&self) -> (sys::xdp::RedirectCounts, Option<u64>) {
+    /// Returns the program's counters, and the number of frames that the kernel dropped for lack of
+    /// room.
+    pub(super) fn counters(&self) -> (sys::xdp::RedirectCounts, Option<u64>) {
         let lost = self.queues.iter().map(|queue| {
             let of = queue.statistics().ok()?;
             Some(of.rx_dropped + of.rx_full)
@@ -211,33 +213,33 @@ impl TakeDevice {
 }
 
 /// An error of loading or attaching the program.
-enum Refusal {
+enum LoadRefusal {
     Load(LoadError),
     Call(sys::Error),
 }
 
-impl From<LoadError> for Refusal {
+impl From<LoadError> for LoadRefusal {
     fn from(error: LoadError) -> Self {
         Self::Load(error)
     }
 }
 
-impl From<sys::Error> for Refusal {
+impl From<sys::Error> for LoadRefusal {
     fn from(error: sys::Error) -> Self {
         Self::Call(error)
     }
 }
 
-/// Opens a receiver for each queue over shared memory. Returns them with the memory and whether
-/// packets may span several buffers.
-fn queues(
+/// Opens a receiver for each queue, all over the same memory. Returns the receivers, the memory,
+/// and true if packets may span several buffers.
+fn open_queues(
     asked: &TakeParameters<'_>,
     index: u32,
 ) -> sys::Result<(Arc<Frames>, Vec<XdpReceiver>, bool)> {
     let first = |fragments| {
         let bytes = asked.ring.map(|bytes| bytes / 4096);
         let memory = sys::machine::Machine::detect().memory.unwrap_or(u64::MAX) / 64 / 4096;
-        let queues = u64::from(channels(asked.interface));
+        let queues = u64::from(receive_queue_count(asked.interface));
         let wanted =
             (queues * FRAMES_PER_QUEUE).clamp(FRAMES_MIN, FRAMES_MAX).min(memory.max(1024));
         let frames = 1 << bytes.unwrap_or(wanted).clamp(64, 1 << 20).ilog2();
@@ -269,8 +271,8 @@ fn queues(
     Ok((frames, queues, settings.fragments))
 }
 
-/// Retries for up to [`BUSY_WAIT_MAX`] while the queue is busy: the kernel frees it some time after
-/// its owner has exited. Blocks.
+/// Calls `attempt` again while the queue is busy, for up to [`BUSY_WAIT_MAX`]; the kernel frees a
+/// queue only some time after its owner has exited. Blocks.
 fn retry_while_busy<T>(attempt: impl Fn() -> sys::Result<T>) -> sys::Result<T> {
     let begin = Instant::now();
     loop {
@@ -283,20 +285,21 @@ fn retry_while_busy<T>(attempt: impl Fn() -> sys::Result<T>) -> sys::Result<T> {
     }
 }
 
-/// Returns the number of receive queues of an interface in our own namespace, from `/sys`.
-fn channels(interface: &str) -> u32 {
+/// Returns the number of receive queues of an interface in this process's own namespace, read from
+/// `/sys`.
+fn receive_queue_count(interface: &str) -> u32 {
     let folder = std::fs::read_dir(format!("/sys/class/net/{interface}/queues"));
     let names = folder.into_iter().flatten().flatten().map(|entry| entry.file_name());
     let count = names.filter(|name| name.to_string_lossy().starts_with("rx-")).count();
     u32::try_from(count).unwrap_or(QUEUES_MAX).clamp(1, QUEUES_MAX)
 }
 
-fn supply(frames: &Frames, queues: &mut [XdpReceiver]) -> sys::Result<()> {
+fn lend_buffers(frames: &Frames, queues: &mut [XdpReceiver]) -> sys::Result<()> {
     let share = frames.count() / queues.len().max(1);
     queues.iter_mut().try_for_each(|queue| queue.supply(share).map(drop))
 }
 
-fn promiscuous(index: u32) -> sys::Result<PacketSocket> {
+fn open_promiscuous(index: u32) -> sys::Result<PacketSocket> {
     let socket = PacketSocket::open()?;
     socket.promiscuous(index)?;
     Ok(socket)
@@ -307,7 +310,7 @@ fn check_redirectable(found: &Interface, link: LinkType, name: &str) -> Result<(
     if link != LinkType::ETHERNET {
         let why = "its frames have no Ethernet header, and XDP sees no others";
         let hint = "`rx` without `take` watches it";
-        return Err(Failure::new(CALL, name, why).hint(hint));
+        return Err(Failure::new(CALL_TAKE, name, why).hint(hint));
     }
     if found.xdp.is_some() {
         return Err(already_attached(name, found));
@@ -328,7 +331,7 @@ fn check_spared(interface: &str, ours: bool) -> Result<(), Failure> {
     } else {
         return Ok(());
     };
-    Err(Failure::new(CALL, interface, why)
+    Err(Failure::new(CALL_TAKE, interface, why)
         .hint("`--force` before the line takes it all the same; `rx` without `take` watches"))
 }
 
@@ -341,7 +344,7 @@ fn already_attached(name: &str, found: &Interface) -> Failure {
     let named = programs.iter().find(|(id, name)| *id == number && !name.is_empty());
     let who = named.map_or_else(String::new, |(_, name)| format!(" `{name}`"));
     let why = format!("the XDP program{who} (number {number}) is there, and is kept");
-    Failure::new(CALL, name, why).hint(
+    Failure::new(CALL_TAKE, name, why).hint(
         "end the program that put it there, or `ip link set dev … xdp off`; `rx` without `take` \
          watches beside it",
     )
@@ -351,15 +354,16 @@ fn already_attached(name: &str, found: &Interface) -> Failure {
 fn load_failure(name: &str, error: &LoadError) -> Failure {
     let denied = matches!(error.error.errno, EPERM | EACCES);
     let why = format!("the kernel refuses the program: {error}");
-    let failure = Failure::new(CALL, name, why).errno(Some(error.error.errno));
+    let failure = Failure::new(CALL_TAKE, name, why).errno(Some(error.error.errno));
     Failure { needs: denied.then_some(Capabilities::BPF), ..failure }
 }
 
 /// Converts an error of the operating system into a failure.
 fn system_failure(name: &str, error: &sys::Error) -> Failure {
-    let why = reason(&std::io::Error::from_raw_os_error(error.errno));
-    let refusal =
-        |what: &str| Failure::new(CALL, name, format!("{what}: {why}")).errno(Some(error.errno));
+    let why = reason_text(&std::io::Error::from_raw_os_error(error.errno));
+    let refusal = |what: &str| {
+        Failure::new(CALL_TAKE, name, format!("{what}: {why}")).errno(Some(error.errno))
+    };
     match (error.call, error.errno) {
         ("socket", EAFNOSUPPORT) => refusal("this kernel has no AF_XDP")
             .hint("taking needs a kernel with CONFIG_XDP_SOCKETS; `rx` without `take` watches"),

@@ -1,9 +1,9 @@
-//! Decodes the metadata that an XDP program writes in front of each frame: the exits that the frame
-//! takes, with class and view. [SL §5.5, §7.1; CONTRACT 18]
+//! Decoder for the metadata that an XDP program writes in front of each frame: the exits that the
+//! frame takes, with the class and the view on each. [SL §5.5, §7.1; CONTRACT 18]
 //!
 //! The metadata was written by a program of Streamline, into memory that now belongs to this
-//! process. Each frame becomes one block per exit that it takes. A `produce` emits blocks of one edge
-//! only, so the blocks of other edges wait here, pinned.
+//! process. Each frame becomes one block per exit that it takes. Each call of `produce` emits
+//! blocks of one edge only. The blocks of other edges are pinned and queued here.
 
 use crate::contract::ArcCounts;
 use abi::{BlockMetadata, Class, DbufId, Entry, Extent, Flags, Marks, RichPointer};
@@ -21,60 +21,60 @@ pub enum FirstHeader {
     Link,
     /// An IP header; the link header has been removed.
     Packet,
-    /// Unknown.
+    /// Bytes without a known header.
     Bytes,
 }
 
-/// Maximum number of slots in front of a frame. Exits of which a frame takes at most one share a
-/// slot.
+/// Maximum number of slots in front of a frame. Several exits share a slot if a frame takes at most
+/// one of them.
 pub const SLOTS_MAX: usize = 16;
 /// Size of a slot in bytes.
-pub const SLOT: usize = 8;
-/// Size of the exit number of a slot in bytes; the numbers follow all slots.
-pub const EXIT_NUMBER: usize = 2;
-/// Size of the fields after the exit numbers in bytes; they are 8-byte aligned.
-pub const TAIL: usize = 24;
-const FRONT_MAX: usize = front(SLOTS_MAX);
+pub const SLOT_SIZE: usize = 8;
+/// Size of the exit number that belongs to a slot, in bytes. The exit numbers follow all slots.
+pub const EXIT_NUMBER_SIZE: usize = 2;
+/// Size of the fields that follow the exit numbers, in bytes. These fields are aligned to 8 bytes.
+pub const TAIL_SIZE: usize = 24;
+const FRONT_SIZE_MAX: usize = front_size(SLOTS_MAX);
 
-/// Returns the number of metadata bytes in front of a frame.
-const fn front(slots: usize) -> usize {
-    tail_offset(slots) + TAIL
+/// Returns the number of metadata bytes in front of a frame with this many slots.
+const fn front_size(slots: usize) -> usize {
+    tail_offset(slots) + TAIL_SIZE
 }
 
-/// Returns the offset of the fields after the exit numbers.
+/// Returns the offset of the fields that follow the exit numbers.
 #[must_use]
 pub const fn tail_offset(slots: usize) -> usize {
-    slots * SLOT + (slots * EXIT_NUMBER).next_multiple_of(8)
+    slots * SLOT_SIZE + (slots * EXIT_NUMBER_SIZE).next_multiple_of(8)
 }
 
 /// Metadata in front of a frame.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FrameMetadata {
-    bytes: [u8; FRONT_MAX],
+    bytes: [u8; FRONT_SIZE_MAX],
     slots: usize,
 }
 
-/// View of a frame on one exit.
+/// The view of a frame on one exit.
 struct View {
     class: Class,
     from: u32,
-    /// Number of bytes after the view.
+    /// Number of bytes of the frame after the view.
     after: u32,
 }
 
 impl FrameMetadata {
-    /// Decodes the metadata and the frame's stamp; `None` if `bytes` is too short.
+    /// Decodes the metadata, including the frame's stamp; `None` if `bytes` is too short.
     pub(super) fn read(bytes: &[u8], slots: usize) -> Option<(Self, Stamp)> {
-        let mut front = Self { bytes: [0; FRONT_MAX], slots };
-        let length = self::front(slots);
+        let mut front = Self { bytes: [0; FRONT_SIZE_MAX], slots };
+        let length = front_size(slots);
         front.bytes.get_mut(..length)?.copy_from_slice(bytes.get(..length)?);
         let stamp = front.bytes.get_mut(length - Stamp::BYTES..length)?;
         let stamp = stamp.first_chunk_mut().map(Stamp::take)?;
         Some((front, stamp))
     }
 
-    /// Returns the exits that the frame takes, with its view on each.
-    fn chosen(&self) -> impl Iterator<Item = (usize, View)> {
+    /// Returns the exits that the frame takes, each with the frame's view.
+    fn taken_exits(&self) -> impl Iterator<Item = (usize, View)> {
         let tail_offset = self
             .bytes
             .get(tail_offset(self.slots)..)
@@ -82,12 +82,15 @@ impl FrameMetadata {
         let word = tail_offset.map_or(0, |word| u64::from_ne_bytes(*word));
         let chosen = (0..self.slots).filter(move |place| word & 1 << place != 0);
         chosen.map(|place| {
-            (self.read_u16(self.slots * SLOT + place * EXIT_NUMBER).into(), self.view(place))
+            (
+                self.read_u16(self.slots * SLOT_SIZE + place * EXIT_NUMBER_SIZE).into(),
+                self.view_at(place),
+            )
         })
     }
 
-    fn view(&self, place: usize) -> View {
-        let at = place * SLOT;
+    fn view_at(&self, place: usize) -> View {
+        let at = place * SLOT_SIZE;
         let class = u32::from(self.read_u16(at)) | u32::from(self.read_u16(at + 2)) << 16;
         View {
             class: Class(class),
@@ -102,7 +105,7 @@ impl FrameMetadata {
     }
 }
 
-/// A block waiting for its edge.
+/// A block that is queued until its edge is emitted.
 #[derive(Debug)]
 struct QueuedBlock {
     exit: usize,
@@ -110,7 +113,7 @@ struct QueuedBlock {
     pin: Option<SegmentPin>,
 }
 
-/// The exits of a program.
+/// The exits of a program, with the blocks queued for each edge.
 #[derive(Debug)]
 pub(super) struct Exits {
     headers: Vec<FirstHeader>,
@@ -118,7 +121,7 @@ pub(super) struct Exits {
     slots: usize,
     counts: Vec<ArcCounts>,
     waiting: VecDeque<QueuedBlock>,
-    /// Edge of the blocks returned by the last [`Self::next`].
+    /// Edge of the blocks returned by the last [`Self::take_queued`].
     pub(super) edge: usize,
 }
 
@@ -129,8 +132,8 @@ impl Exits {
     }
 
     /// Returns the number of metadata bytes in front of a frame.
-    pub(super) const fn front(&self) -> usize {
-        front(self.slots)
+    pub(super) const fn front_size(&self) -> usize {
+        front_size(self.slots)
     }
 
     /// Decodes the metadata in front of a frame.
@@ -144,12 +147,13 @@ impl Exits {
     }
 
     /// Returns the number of waiting blocks.
-    pub(super) fn waiting(&self) -> usize {
+    pub(super) fn queued_blocks(&self) -> usize {
         self.waiting.len()
     }
 
-    /// Queues one block per exit of a frame. `head` is the start of the frame's bytes.
-    pub(super) fn send(
+    /// Queues a block of the frame for each exit that the frame takes. `head` is the start of the
+    /// frame's bytes.
+    pub(super) fn queue_frame(
         &mut self,
         front: &FrameMetadata,
         (dbuf, place): (DbufId, Extent),
@@ -157,11 +161,11 @@ impl Exits {
         (origin, time): (u16, Time),
     ) {
         let context = BlockMetadata { time, session: 0, origin, flags: Flags::NONE };
-        for (exit, View { class, from, after }) in front.chosen() {
+        for (exit, View { class, from, after }) in front.taken_exits() {
             let from = from.min(place.length());
             let length = place.length() - from;
             let length = length.saturating_sub(after);
-            let link = self.headers.get(exit).copied().unwrap_or_default().link(head);
+            let link = self.headers.get(exit).copied().unwrap_or_default().link_type(head);
             let mut marks = Marks::frame(link, place.length(), place.length());
             marks.view = from;
             let pointer = RichPointer::new(dbuf, place.within(from, length), class);
@@ -170,9 +174,9 @@ impl Exits {
         }
     }
 
-    /// Moves up to `room` waiting blocks of one edge to `into` and sets [`Self::edge`]. The
-    /// remaining blocks are pinned.
-    pub(super) fn next(&mut self, room: usize, pools: [&Pool; 2], into: &mut Vec<Entry>) {
+    /// Moves up to `room` queued blocks of one edge to `into`, and sets [`Self::edge`]. Pins the
+    /// blocks that remain queued.
+    pub(super) fn take_queued(&mut self, room: usize, pools: [&Pool; 2], into: &mut Vec<Entry>) {
         let Some(first) = self.waiting.front().map(|waiting| waiting.exit) else { return };
         self.edge = first;
         while into.len() < room
@@ -194,9 +198,9 @@ impl Exits {
         }
     }
 
-    /// Counts a frame as unread on each of its exits.
-    pub(super) fn leave(&mut self, front: &FrameMetadata) {
-        for (exit, _) in front.chosen() {
+    /// Counts a frame as unread on each exit that it takes.
+    pub(super) fn count_unread(&mut self, front: &FrameMetadata) {
+        for (exit, _) in front.taken_exits() {
             if let Some(counts) = self.counts.get_mut(exit) {
                 counts.unread += 1;
             }
@@ -204,7 +208,7 @@ impl Exits {
     }
 
     /// Discards all waiting blocks and counts them as unread.
-    pub(super) fn leave_all(&mut self) {
+    pub(super) fn discard_queued(&mut self) {
         for waiting in self.waiting.drain(..) {
             if let Some(counts) = self.counts.get_mut(waiting.exit) {
                 counts.unread += 1;
@@ -212,8 +216,9 @@ impl Exits {
         }
     }
 
-    /// Sorts the waiting blocks by time. Stable, so that blocks of one frame stay adjacent.
-    pub(super) fn sort(&mut self) {
+    /// Sorts the queued blocks by time. The sort is stable, so that blocks of one frame stay
+    /// adjacent.
+    pub(super) fn sort_by_time(&mut self) {
         self.waiting.make_contiguous().sort_by_key(|waiting| waiting.entry.context.time);
     }
 }
@@ -226,7 +231,7 @@ fn pool_of(pools: [&Pool; 2], dbuf: DbufId) -> &Pool {
 
 impl FirstHeader {
     /// Returns the link type of a frame with this first header.
-    fn link(self, frame: &[u8]) -> u16 {
+    fn link_type(self, frame: &[u8]) -> u16 {
         match self {
             Self::Link => LinkType::ETHERNET.0,
             Self::Packet if frame.first().is_some_and(|byte| byte >> 4 == 6) => LinkType::IPV6.0,
@@ -255,12 +260,12 @@ mod tests {
         bytes.extend(99_u64.to_ne_bytes());
         let mut exits =
             Exits::new(vec![FirstHeader::Link, FirstHeader::Bytes, FirstHeader::Packet], 2);
-        assert_eq!(exits.front(), bytes.len());
+        assert_eq!(exits.front_size(), bytes.len());
         assert!(exits.read(&bytes[1..]).is_none(), "too short");
         let (front, stamp) = exits.read(&bytes).unwrap();
         assert_eq!((stamp.time, stamp.tag.map(|tag| tag.control)), (Some(99), Some(7)));
         let frame = (DbufId::default(), Extent::new(4096, 100));
-        exits.send(&front, frame, &[0x60], (3, 5));
+        exits.queue_frame(&front, frame, &[0x60], (3, 5));
         let views = exits.waiting.iter().map(|waiting| {
             let Entry { pointer, marks, context, .. } = waiting.entry;
             (pointer.class.0, pointer.length(), marks.view, marks.link, context.time)
@@ -268,7 +273,7 @@ mod tests {
         let expected =
             [(53, 51, 42, LinkType::ETHERNET.0, 5), (u32::MAX - 1, 100, 0, LinkType::IPV6.0, 5)];
         assert_eq!(views.collect::<Vec<_>>(), expected);
-        exits.leave_all();
+        exits.discard_queued();
         assert_eq!(exits.counts().iter().map(|exit| exit.unread).collect::<Vec<_>>(), [1, 0, 1]);
     }
 }

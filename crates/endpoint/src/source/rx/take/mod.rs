@@ -3,14 +3,14 @@
 //!
 //! The source emits one block per frame, in place in the memory that the kernel fills. A frame
 //! buffer returns to the kernel when the last filter, sink or ring reader releases it. A packet
-//! that spans several buffers is reassembled by a copy into the general memory of its space. The
-//! point of observation is XDP, in front of generic receive offload: frames have the length
+//! that spans several buffers is reassembled by a copy into the general memory of its space. Frames
+//! are received at XDP, in front of generic receive offload. They therefore have the length
 //! delivered by the driver, VLAN tags are in place, and checksum offload is not reported.
 //!
 //! - [`device`]: sockets, memory and program of an interface, set up without loss;
 //! - [`poll_pause`]: pauses between polls at high frame rates;
 //! - [`routes`]: interfaces protected from accidental use;
-//! - [`connection`]: the user's own connection, where only some flows are taken;
+//! - [`connection`]: protection of the user's own connection, if only some flows are taken;
 //! - [`exits`]: frames classified by a program, with the exits that they take.
 
 mod connection;
@@ -19,17 +19,17 @@ mod exits;
 mod poll_pause;
 mod routes;
 
-use super::unpack::{TAG, reinsert_tag_bytes};
+use super::unpack::{TAG_SIZE, reinsert_tag_bytes};
 use super::{DOWN_CHECK_NS, HELD_CHECK_NS};
 use crate::interface::{FrameCount, interface_removed};
 use crate::{
     DropReason, Failure, Intake, Opening, Source, SourceCounters, SourceProperties, SourceStatus,
 };
 use abi::{BlockMetadata, Class, DbufId, Entry, Extent, Flags, Marks, RichPointer};
-pub use connection::spare_connection;
+pub use connection::check_own_connection;
 pub use device::{LoadArguments, ProgramLoader};
 use device::{TakeDevice, TakeParameters};
-pub use exits::{EXIT_NUMBER, FirstHeader, SLOT, SLOTS_MAX, TAIL, tail_offset};
+pub use exits::{EXIT_NUMBER_SIZE, FirstHeader, SLOT_SIZE, SLOTS_MAX, TAIL_SIZE, tail_offset};
 use exits::{Exits, FrameMetadata};
 use filter::{Amount, Time};
 use poll_pause::PollPause;
@@ -43,7 +43,8 @@ struct TakeSource {
     origin: u16,
     pieces: Vec<Descriptor>,
     entries: Vec<Entry>,
-    /// Exits of the program if one classifies the frames; `None` if it redirects all of them.
+    /// Exits of the program if it classifies frames; `None` if it redirects all frames
+    /// unclassified.
     exits: Option<Exits>,
     reassembly: Reassembly,
     pause: PollPause,
@@ -56,7 +57,7 @@ struct TakeSource {
     closed: bool,
 }
 
-/// A packet that spans several buffers, as received so far.
+/// A packet that spans several buffers, with the bytes received so far.
 #[derive(Debug, Default)]
 struct Reassembly {
     bytes: Vec<u8>,
@@ -71,10 +72,10 @@ pub(super) fn open(opening: &Opening<'_>) -> Result<Box<dyn Source>, Failure> {
     Ok(Box::new(TakeSource::open(opening, None)?))
 }
 
-/// Opens a source that takes the frames redirected by the program that `make` loads. `headers` is
-/// the first header of the frames on each exit; `slots` is the number of slots in front of a frame,
-/// which exits share if a frame takes at most one of them.
-pub fn by_program(
+/// Opens a source that takes the frames redirected by the program that `make` loads. `headers`
+/// holds the first header of the frames on each exit. `slots` is the number of slots in front of a
+/// frame; exits share a slot if a frame takes at most one of them.
+pub fn open_with_program(
     opening: &Opening<'_>,
     (headers, slots): (Vec<FirstHeader>, usize),
     make: ProgramLoader<'_>,
@@ -124,21 +125,21 @@ impl TakeSource {
 
 impl Source for TakeSource {
     fn produce(&mut self, intake: &mut Intake<'_>) -> Result<SourceStatus, Failure> {
-        self.device.supply()?;
+        self.device.lend_buffers()?;
         self.entries.clear();
-        let clock = Clock::now();
+        let clock = WallClock::measure();
         self.emit_reassembled(intake);
-        if self.exits.as_ref().is_none_or(|exits| exits.waiting() == 0) {
-            self.gather(intake, &clock)?;
+        if self.exits.as_ref().is_none_or(|exits| exits.queued_blocks() == 0) {
+            self.receive_packets(intake, &clock)?;
         }
         if self.device.queues.len() > 1 {
             // Each queue is in order, and a session stays in one queue (CONTRACT 16).
             self.entries.sort_by_key(|entry| entry.context.time);
-            self.exits.iter_mut().for_each(Exits::sort);
+            self.exits.iter_mut().for_each(Exits::sort_by_time);
         }
         if let Some(exits) = &mut self.exits {
             let pools = [intake.pool, intake.general.unwrap_or(intake.pool)];
-            exits.next(intake.room(), pools, &mut self.entries);
+            exits.take_queued(intake.room(), pools, &mut self.entries);
             intake.arc = Some(exits.edge);
         }
         let put = intake.put_all(self.entries.iter().copied());
@@ -146,12 +147,12 @@ impl Source for TakeSource {
         for entry in self.entries.iter().take(put) {
             self.given.add(entry.pointer.length());
         }
-        self.pause.received(put);
+        self.pause.count_received(put);
         if put > 0 { Ok(SourceStatus::Blocks) } else { self.status_without_frames(intake) }
     }
 
     fn counters(&self) -> SourceCounters {
-        let (counted, lost) = self.device.counted();
+        let (counted, lost) = self.device.counters();
         let (came, mut dropped) = match &self.exits {
             None => {
                 let dropped = self.device.losses.losses_before_socket();
@@ -208,7 +209,7 @@ impl Source for TakeSource {
 
 impl TakeSource {
     /// Receives packets from the queues until the intake's room is used up.
-    fn gather(&mut self, intake: &Intake<'_>, clock: &Clock) -> Result<(), Failure> {
+    fn receive_packets(&mut self, intake: &Intake<'_>, clock: &WallClock) -> Result<(), Failure> {
         let room = intake.room().saturating_sub(self.pending_blocks());
         let share = room.div_ceil(self.device.queues.len().max(1));
         let mut left = room;
@@ -217,7 +218,7 @@ impl TakeSource {
                 return Ok(());
             }
             self.pieces.clear();
-            self.receive(number, share.min(left))?;
+            self.receive_from_queue(number, share.min(left))?;
             left -= self.pieces.len();
             let pieces = std::mem::take(&mut self.pieces);
             for piece in &pieces {
@@ -227,7 +228,7 @@ impl TakeSource {
             // The remaining buffers of a packet are in the same queue.
             while !self.reassembly.bytes.is_empty() && !self.reassembly.whole {
                 self.pieces.clear();
-                if self.receive(number, 1)? == 0 {
+                if self.receive_from_queue(number, 1)? == 0 {
                     return Err(self.broken_failure("a packet ends in the middle"));
                 }
                 if let Some(piece) = self.pieces.first().copied() {
@@ -240,22 +241,23 @@ impl TakeSource {
 
     /// Returns the number of received blocks that have not been emitted yet.
     fn pending_blocks(&self) -> usize {
-        self.entries.len() + self.exits.as_ref().map_or(0, Exits::waiting)
+        self.entries.len() + self.exits.as_ref().map_or(0, Exits::queued_blocks)
     }
 
-    fn receive(&mut self, number: usize, most: usize) -> Result<usize, Failure> {
+    fn receive_from_queue(&mut self, number: usize, most: usize) -> Result<usize, Failure> {
         let Some(queue) = self.device.queues.get_mut(number) else { return Ok(0) };
         queue
             .receive(&mut self.pieces, most)
             .map_err(|error| Failure::new("take from", &self.device.name, error))
     }
 
-    /// Converts one buffer of a packet, which usually holds the whole packet.
+    /// Converts one buffer of a packet to a frame or a part of one. A buffer usually holds the
+    /// entire packet.
     fn add_buffer(
         &mut self,
         piece: Descriptor,
         intake: &Intake<'_>,
-        clock: &Clock,
+        clock: &WallClock,
     ) -> Result<(), Failure> {
         let located = self.device.frames.locate(piece.address);
         let arrived =
@@ -268,24 +270,24 @@ impl TakeSource {
         let mut at = at;
         if first {
             let stamp = match &self.exits {
-                None => stamp(draft.get_mut(at.saturating_sub(Stamp::BYTES)..at)),
+                None => read_stamp(draft.get_mut(at.saturating_sub(Stamp::BYTES)..at)),
                 Some(exits) => {
                     let Some((front, stamp)) = draft.get(at..end).and_then(|b| exits.read(b))
                     else {
                         drop(draft);
                         return Err(self.broken_failure("a frame lacks the header of its program"));
                     };
-                    at += exits.front();
+                    at += exits.front_size();
                     self.reassembly.front = Some(front);
                     stamp
                 }
             };
-            self.reassembly.time = clock.time(stamp.time);
+            self.reassembly.time = clock.time_of_day(stamp.time);
             at -= reinsert_tag(stamp.tag, at, &mut draft);
         }
         if first && !piece.continues {
             let head = [draft.get(at).copied().unwrap_or_default()];
-            let place = draft.commit(end).within(offset(at), offset(end - at));
+            let place = draft.commit(end).within(page_offset(at), page_offset(end - at));
             self.add_frame((intake.pool.id(), place), &head);
             return Ok(());
         }
@@ -321,11 +323,11 @@ impl TakeSource {
         self.reassembly.whole = false;
     }
 
-    /// Turns a complete frame into one block, or one per exit that it takes.
+    /// Converts a complete frame to one block, or to one block per exit that the frame takes.
     fn add_frame(&mut self, at: (DbufId, Extent), head: &[u8]) {
         let stamped = (self.origin, self.reassembly.time);
         match (&mut self.exits, &self.reassembly.front) {
-            (Some(exits), Some(front)) => exits.send(front, at, head, stamped),
+            (Some(exits), Some(front)) => exits.queue_frame(front, at, head, stamped),
             _ => self.entries.push(self.entry(at)),
         }
     }
@@ -337,7 +339,7 @@ impl TakeSource {
         Entry::new(RichPointer::new(dbuf, place, Class::YES), context, marks)
     }
 
-    /// Returns the result of a `produce` that emitted nothing.
+    /// Returns the status for a call of `produce` that emitted nothing.
     fn status_without_frames(&mut self, intake: &Intake<'_>) -> Result<SourceStatus, Failure> {
         let soon = Some(intake.now + HELD_CHECK_NS);
         if self.reassembly.whole {
@@ -356,7 +358,7 @@ impl TakeSource {
             };
             return Err(interface_removed("take from", &self.device.name, counts));
         }
-        if let Some(until) = self.pause.until(intake.now) {
+        if let Some(until) = self.pause.pause_end(intake.now) {
             return Ok(SourceStatus::retry_at(until));
         }
         // Holders release frames without notification, and an AF_XDP socket does not wake its
@@ -370,10 +372,10 @@ impl TakeSource {
     fn count_unread(&mut self) -> u64 {
         let mut packets = u64::from(self.reassembly.whole);
         if let Some(exits) = &mut self.exits {
-            packets += exits.waiting() as u64;
-            exits.leave_all();
+            packets += exits.queued_blocks() as u64;
+            exits.discard_queued();
             if let Some(front) = self.reassembly.front.filter(|_| self.reassembly.whole) {
-                exits.leave(&front);
+                exits.count_unread(&front);
             }
         }
         for queue in &mut self.device.queues {
@@ -384,10 +386,10 @@ impl TakeSource {
             let Some(exits) = &mut self.exits else { continue };
             let mut begins = true;
             for piece in &self.pieces {
-                let mut bytes = vec![0; exits.front()];
+                let mut bytes = vec![0; exits.front_size()];
                 if begins && self.device.frames.copy(piece.address, &mut bytes) {
                     let read = exits.read(&bytes);
-                    read.iter().for_each(|(front, _)| exits.leave(front));
+                    read.iter().for_each(|(front, _)| exits.count_unread(front));
                 }
                 begins = !piece.continues;
             }
@@ -401,35 +403,36 @@ impl TakeSource {
 }
 
 /// Conversion from the monotonic clock to the time of day.
-struct Clock {
+struct WallClock {
     real: Time,
     /// Time of day minus monotonic time, wrapping.
     ahead: Time,
 }
 
-impl Clock {
-    fn now() -> Self {
+impl WallClock {
+    fn measure() -> Self {
         let real = sys::clock::real();
         Self { real, ahead: real.wrapping_sub(sys::clock::monotonic()) }
     }
 
-    /// Converts a monotonic time to the time of day; `None` gives the current time.
-    fn time(&self, stamp: Option<Time>) -> Time {
+    /// Converts a monotonic time to the time of day. Converts `None` to the current time.
+    fn time_of_day(&self, stamp: Option<Time>) -> Time {
         stamp.map_or(self.real, |stamp| stamp.wrapping_add(self.ahead))
     }
 }
 
 /// Reads the words that the program has written in front of a frame.
-fn stamp(before: Option<&mut [u8]>) -> Stamp {
+fn read_stamp(before: Option<&mut [u8]>) -> Stamp {
     before.and_then(|bytes| bytes.first_chunk_mut()).map(Stamp::take).unwrap_or_default()
 }
 
-/// Reinserts the VLAN tag of the frame at `at`; returns the number of bytes added.
+/// Reinserts the VLAN tag of the frame at `at`. Returns the number of bytes by which the frame has
+/// grown.
 fn reinsert_tag(tag: Option<VlanTag>, at: usize, frame: &mut [u8]) -> usize {
-    tag.and_then(|tag| reinsert_tag_bytes(tag, at, frame)).map_or(0, |()| TAG)
+    tag.and_then(|tag| reinsert_tag_bytes(tag, at, frame)).map_or(0, |()| TAG_SIZE)
 }
 
-/// Converts an offset within a page, which always fits.
-fn offset(at: usize) -> u32 {
+/// Converts an offset within a page to 32 bits, where it always fits.
+fn page_offset(at: usize) -> u32 {
     u32::try_from(at).unwrap_or(u32::MAX)
 }

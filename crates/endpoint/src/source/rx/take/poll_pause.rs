@@ -1,4 +1,4 @@
-//! Decides how long to pause between polls of the queues at high frame rates. [Th §5.2.2]
+//! Pauses between polls of the queues at high frame rates. [Th §5.2.2]
 //!
 //! An AF_XDP socket wakes its poller for every frame. If a wakeup takes longer than the interval
 //! between frames, every frame costs a wakeup. After draining the queues, a reader that expects
@@ -9,10 +9,10 @@
 
 use filter::Time;
 
-/// Maximum pause in nanoseconds: half of the default signal latency of a block.
+/// Maximum pause in nanoseconds, which is half of the default signal latency of a block.
 const PAUSE_MAX_NS: Time = 500_000;
-/// Fraction (1/n) of the queue that may fill up during a pause.
-const QUEUE_FRACTION: u64 = 4;
+/// Divisor that determines how much of the queue may fill up during a pause.
+const QUEUE_DIVISOR: u64 = 4;
 /// Minimum number of frames expected during a pause.
 const FRAMES_MIN: u64 = 2;
 
@@ -30,28 +30,29 @@ pub(super) struct PollPause {
 }
 
 impl PollPause {
-    /// Creates the pause policy for queues of `room` frames; `latency` bounds the wait of a block.
+    /// Creates the pause policy for queues of `room` frames. `latency` is the maximum wait of a
+    /// block.
     pub(super) fn new(latency: Option<Time>, room: usize) -> Self {
         let most_ns = latency.map_or(PAUSE_MAX_NS, |latency| PAUSE_MAX_NS.min(latency / 2));
         Self { most_ns, room: room as u64, received: 0, since: 0, until: 0 }
     }
 
-    /// Counts received frames.
-    pub(super) const fn received(&mut self, frames: usize) {
+    /// Counts frames that have been received.
+    pub(super) const fn count_received(&mut self, frames: usize) {
         self.received = self.received.saturating_add(frames as u64);
     }
 
     /// Returns the end of a pause that begins now, when the queues are empty; `None` if too few
     /// frames are expected. A repeated call within a pause returns the same time, because a space
     /// polls once more before it sleeps.
-    pub(super) fn until(&mut self, now: Time) -> Option<Time> {
+    pub(super) fn pause_end(&mut self, now: Time) -> Option<Time> {
         if self.received == 0 && now < self.until {
             return Some(self.until);
         }
         let passed = now.saturating_sub(std::mem::replace(&mut self.since, now)).max(1);
         let received = std::mem::take(&mut self.received);
         let worth = received.saturating_mul(self.most_ns) >= FRAMES_MIN.saturating_mul(passed);
-        let full = passed.saturating_mul(self.room / QUEUE_FRACTION).checked_div(received)?;
+        let full = passed.saturating_mul(self.room / QUEUE_DIVISOR).checked_div(received)?;
         if !worth {
             return None;
         }
@@ -67,8 +68,8 @@ mod tests {
     /// Returns the length of a pause after `frames` frames in `us` microseconds.
     fn pause_after(rest: &mut PollPause, frames: usize, us: Time) -> Option<Time> {
         let now = rest.since + us * 1000;
-        rest.received(frames);
-        rest.until(now).map(|until| (until - now) / 1000)
+        rest.count_received(frames);
+        rest.pause_end(now).map(|until| (until - now) / 1000)
     }
 
     #[test]
@@ -76,7 +77,11 @@ mod tests {
         let rest = &mut PollPause::new(None, 4096);
         assert_eq!(pause_after(rest, 0, 10), None, "nothing came");
         assert_eq!(pause_after(rest, 1, 10), Some(500));
-        assert_eq!(rest.until(rest.since + 3000), Some(rest.since + 500_000), "it rests already");
+        assert_eq!(
+            rest.pause_end(rest.since + 3000),
+            Some(rest.since + 500_000),
+            "it rests already"
+        );
         assert_eq!(pause_after(rest, 1, 249), Some(500));
         assert_eq!(pause_after(rest, 1, 251), None, "one in a rest is none to wait for");
         assert_eq!(pause_after(rest, 100, 1000), Some(500), "rested, and was late");

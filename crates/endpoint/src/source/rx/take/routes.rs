@@ -1,8 +1,9 @@
-//! Determines the interfaces that must not be taken by accident: the interface of the default
-//! route, and the interface of the user's own connection. (CONTRACT 2)
+//! Routing table of the host, for finding the interfaces that must not be taken by accident: the
+//! interface of the default route, and the interface of the user's own connection. (CONTRACT 2)
 //!
 //! The names of these interfaces follow from the tables of `/proc/net` and from the environment
-//! variable that sshd sets. An unreadable table counts as empty, and no interface is protected.
+//! variable that sshd sets. If a table is unreadable, it counts as empty, and no interface is
+//! protected.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -28,8 +29,8 @@ impl Routes {
     }
 
     fn parse(four: &str, six: &str) -> Self {
-        let four = four.lines().skip(1).filter_map(route4);
-        Self(four.chain(six.lines().filter_map(route6)).collect())
+        let four = four.lines().skip(1).filter_map(parse_ipv4_route);
+        Self(four.chain(six.lines().filter_map(parse_ipv6_route)).collect())
     }
 
     /// Returns true if the default route leads through this interface.
@@ -37,15 +38,15 @@ impl Routes {
         self.0.iter().any(|route| route.length == 0 && route.interface == interface)
     }
 
-    /// Returns the interface of the route to an address, by longest prefix.
+    /// Returns the interface of the route to an address, selected by longest prefix.
     pub(super) fn interface_to(&self, address: IpAddr) -> Option<&str> {
-        let leads = self.0.iter().filter(|route| route.leads_to(address));
+        let leads = self.0.iter().filter(|route| route.is_route_to(address));
         leads.max_by_key(|route| route.length).map(|route| route.interface.as_str())
     }
 }
 
 impl Route {
-    fn leads_to(&self, address: IpAddr) -> bool {
+    fn is_route_to(&self, address: IpAddr) -> bool {
         match (self.network, address) {
             (IpAddr::V4(network), IpAddr::V4(address)) => {
                 let mask = u32::MAX.checked_shl(32 - self.length).unwrap_or(0);
@@ -60,10 +61,10 @@ impl Route {
     }
 }
 
-/// Parses a line of `/proc/net/route`, `eth0 00000000 0101A8C0 0003 0 0 100 00000000 …`: interface,
-/// network, gateway, flags, three counters and mask. Addresses are hexadecimal numbers in native
-/// byte order.
-fn route4(line: &str) -> Option<Route> {
+/// Parses a line of `/proc/net/route`, for example `eth0 00000000 0101A8C0 0003 0 0 100 00000000
+/// …`: interface, network, gateway, flags, three counters and mask. Addresses are hexadecimal
+/// numbers in native byte order.
+fn parse_ipv4_route(line: &str) -> Option<Route> {
     let words: Vec<&str> = line.split_whitespace().collect();
     let [interface, network, _, flags, _, _, _, mask, ..] = words[..] else { return None };
     let number = |word| u32::from_str_radix(word, 16).ok();
@@ -74,9 +75,9 @@ fn route4(line: &str) -> Option<Route> {
     Some(Route { network, length: number(mask)?.count_ones(), interface: interface.to_owned() })
 }
 
-/// Parses a line of `/proc/net/ipv6_route`: network, prefix length, six other fields, flags,
+/// Parses a line of `/proc/net/ipv6_route`: network, prefix length, six other fields, flags and
 /// interface.
-fn route6(line: &str) -> Option<Route> {
+fn parse_ipv6_route(line: &str) -> Option<Route> {
     let words: Vec<&str> = line.split_whitespace().collect();
     let [network, length, _, _, _, _, _, _, flags, interface] = words[..] else { return None };
     if u32::from_str_radix(flags, 16).ok()? & REJECT != 0 {
@@ -87,7 +88,8 @@ fn route6(line: &str) -> Option<Route> {
     Some(Route { network, length, interface: interface.to_owned() })
 }
 
-/// Returns the peer's address from `SSH_CONNECTION`: `10.0.0.1 50000 10.0.0.2 22`.
+/// Returns the peer's address from the value of `SSH_CONNECTION`, for example `10.0.0.1 50000
+/// 10.0.0.2 22`.
 pub(super) fn ssh_peer(connection: Option<&str>) -> Option<IpAddr> {
     let address = connection?.split_whitespace().next()?;
     // A link-local address has its interface as a suffix.
