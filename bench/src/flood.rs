@@ -1,5 +1,5 @@
-//! A flood: frames sent at full rate from the first processor over a veth pair between two network
-//! namespaces.
+//! A flood: frames sent at full or a given rate, from the first processor over a veth pair between
+//! two network namespaces.
 //!
 //! A veth pair delivers frames in the sender's context, so the kernel's cost of observation is part
 //! of the sender's processor time. That time is reported, not elapsed time, to which other
@@ -22,6 +22,8 @@ use testkit::packet::{SOURCE, TARGET};
 
 /// Number of frames per system call.
 const BATCH: usize = 64;
+/// Number of frames per system call at a given rate: a burst of 160 us at 100,000 per second.
+const PACED_BATCH: usize = 16;
 /// Number of frames of a group. Sending a group takes some milliseconds, long enough for several
 /// doorbells.
 pub(crate) const GROUP_FRAMES: usize = 2_500;
@@ -35,6 +37,8 @@ pub(crate) struct Flood {
     pub(crate) pair: Arc<Pair>,
     sender: PacketSender,
     frames: Vec<Vec<u8>>,
+    /// Frames per second; `None` for the full rate.
+    rate: Option<f64>,
     _full: Option<UdpSocket>,
 }
 
@@ -80,7 +84,12 @@ impl Floods {
         Ok(Self { observed: flood()?, unobserved: flood()? })
     }
 
-    /// Sends `count` frames over each veth pair at full rate, alternating between the two.
+    /// Sets the number of frames per second; `None` for the full rate.
+    pub(crate) fn set_rate(&mut self, rate: Option<f64>) {
+        (self.observed.rate, self.unobserved.rate) = (rate, rate);
+    }
+
+    /// Sends `count` frames over each veth pair, alternating between the two.
     pub(crate) fn send(&mut self, count: usize) -> Result<SendTimes, String> {
         let mut took = SendTimes::default();
         let mut left = count;
@@ -123,14 +132,17 @@ impl Flood {
         // A multiple of both the batch and the number of ports.
         let ports = ports.iter().cycle().take(BATCH * ports.len());
         let frames = ports.map(|port| udp_to(address, *port, length)).collect();
-        Ok(Self { pair: Arc::new(pair), sender, frames, _full: full })
+        Ok(Self { pair: Arc::new(pair), sender, frames, rate: None, _full: full })
     }
 
-    /// Sends `count` frames at full rate; returns the processor time in ns. The calling thread
-    /// stays pinned to the first processor.
+    /// Sends `count` frames; returns the processor time in ns. The calling thread stays pinned to
+    /// the first processor.
     pub(crate) fn send(&mut self, count: usize) -> Result<u64, String> {
         // On a machine with one processor it is shared.
         let _ = sys::process::pin_to(0);
+        if let Some(rate) = self.rate {
+            return self.send_at(rate, count);
+        }
         let begin = clock::thread();
         let mut left = count;
         while left > 0 {
@@ -139,6 +151,24 @@ impl Flood {
             left -= group;
         }
         Ok(clock::thread() - begin)
+    }
+
+    /// Sends `count` frames at `rate` per second, in batches of [`PACED_BATCH`]; returns the
+    /// processor time of sending in ns, without the waits.
+    fn send_at(&mut self, rate: f64, count: usize) -> Result<u64, String> {
+        let (start, mut busy, mut sent) = (clock::monotonic(), 0, 0);
+        while sent < count {
+            let due = start + (sent as f64 * 1e9 / rate) as u64;
+            while clock::monotonic() < due {
+                std::hint::spin_loop();
+            }
+            let batch = PACED_BATCH.min(count - sent).min(self.frames.len());
+            let begin = clock::thread();
+            self.send_range(0..batch)?;
+            busy += clock::thread() - begin;
+            sent += batch;
+        }
+        Ok(busy)
     }
 
     /// Sends at least `count` frames in groups; returns the processor time per frame in ns, of the

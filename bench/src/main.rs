@@ -31,6 +31,7 @@ mod pipes;
 mod placement;
 mod plot;
 mod processes;
+mod readers;
 mod replay;
 mod rings;
 mod row;
@@ -167,6 +168,11 @@ const BENCHES: &[Bench] = &[
         name: "capture",
         summary: "N readers of one stream against N tcpdumps [SL fig. 15], goal G15; needs root",
         run: capture::run,
+    },
+    Bench {
+        name: "readers",
+        summary: "ten and one `rx IF | pcap FILE` against tcpdumps, goal G20; needs root",
+        run: readers::run,
     },
     Bench {
         name: "share",

@@ -33,19 +33,42 @@ impl Tcpdumps {
         pair: &Pair,
         folder: &Path,
         filters: &[String],
+        rings: (u32, u32),
+    ) -> Result<Self, String> {
+        let all: Vec<_> = filters.iter().map(|filter| (filter.as_str(), "/dev/null")).collect();
+        Self::start_all(pair, folder, &all, rings)
+    }
+
+    /// Starts a tcpdump without filter for each file, which it writes, otherwise like
+    /// [`Self::start`].
+    pub(crate) fn start_writing(
+        pair: &Pair,
+        folder: &Path,
+        files: &[String],
+        rings: (u32, u32),
+    ) -> Result<Self, String> {
+        let all: Vec<_> = files.iter().map(|file| ("", file.as_str())).collect();
+        Self::start_all(pair, folder, &all, rings)
+    }
+
+    /// Starts a tcpdump for each filter and file.
+    fn start_all(
+        pair: &Pair,
+        folder: &Path,
+        wanted: &[(&str, &str)],
         (ring, keep): (u32, u32),
     ) -> Result<Self, String> {
-        let mut all = Self { children: Children::default(), count: filters.len() };
-        for (number, filter) in filters.iter().enumerate() {
+        let mut all = Self { children: Children::default(), count: wanted.len() };
+        for (number, (filter, file)) in wanted.iter().enumerate() {
             let told = File::create(folder.join(number.to_string())).map_err(|w| w.to_string())?;
-            let words =
-                format!("-n -Z root -B {} -s {keep} -w /dev/null -i {SERVER_DEVICE}", ring >> 10);
+            let words = format!("-n -Z root -B {} -s {keep} -i {SERVER_DEVICE} -w", ring >> 10);
             let mut command = Command::new(TCPDUMP);
-            command.args(words.split(' ')).args(Some(filter).filter(|filter| !filter.is_empty()));
+            command.args(words.split(' ')).arg(file);
+            command.args(Some(filter).filter(|filter| !filter.is_empty()));
             command.stdin(Stdio::null()).stderr(told);
             all.children.add(start_on_second_processor(&pair.server, &mut command)?);
         }
-        for number in 0..filters.len() {
+        for number in 0..wanted.len() {
             let file = folder.join(number.to_string());
             until("tcpdump listens", || read_text(&file).contains("listening on"));
         }

@@ -15,6 +15,8 @@
 
 mod users;
 
+pub(crate) use users::parse_ledger;
+
 use crate::flood::{Floods, Host, OTHER_PORT, WANTED_PORT};
 use crate::harness::{Better, Samples, is_selected, rows};
 use crate::observed::{ObserverSamples, Sample};

@@ -24,9 +24,9 @@ pub(super) struct SharedDaemon {
 
 /// The numbers of frames that an observer received and lost, of the frames sent for it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct FrameCounts {
-    pub(super) observed: u64,
-    pub(super) lost: u64,
+pub(crate) struct FrameCounts {
+    pub(crate) observed: u64,
+    pub(crate) lost: u64,
 }
 
 impl SharedDaemon {
@@ -211,7 +211,7 @@ fn check_one_program(listed: &Value, count: u16) -> Result<(), String> {
 }
 
 /// Reads the ledger of a user. Fails if it does not balance.
-fn parse_ledger(report: &str) -> Result<FrameCounts, String> {
+pub(crate) fn parse_ledger(report: &str) -> Result<FrameCounts, String> {
     let ledger: Value =
         serde_json::from_str(report).map_err(|why| format!("the ledger of a user: {why}"))?;
     if ledger["balanced"] != true {
@@ -219,7 +219,7 @@ fn parse_ledger(report: &str) -> Result<FrameCounts, String> {
     }
     let filters = ledger["filters"].as_array().into_iter().flatten();
     let pcap = filters.filter(|filter| filter["name"] == "pcap");
-    let observed = pcap.filter_map(|filter| filter["taken"]["blocks"].as_u64()).next();
+    let observed = pcap.filter_map(|filter| filter["passed"]["blocks"].as_u64()).next();
     match (observed, ledger["lost"].as_u64()) {
         (Some(observed), Some(lost)) => Ok(FrameCounts { observed, lost }),
         _ => Err(format!("the ledger of a user does not tell what it saw: {ledger}")),
@@ -263,7 +263,7 @@ mod tests {
     #[test]
     fn balanced_ledger_yields_received_frames() {
         let ledger = |balanced| {
-            let pcap = json!({ "name": "pcap", "taken": { "blocks": 7, "bytes": 42 } });
+            let pcap = json!({ "name": "pcap", "passed": { "blocks": 7, "bytes": 42 } });
             json!({ "balanced": balanced, "lost": 2, "filters": [pcap] }).to_string()
         };
         assert_eq!(parse_ledger(&ledger(true)), Ok(FrameCounts { observed: 7, lost: 2 }));

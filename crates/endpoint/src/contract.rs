@@ -7,6 +7,7 @@ use crate::loss_ranges::LossRanges;
 use crate::origins::Origins;
 use crate::process::child::Process;
 use crate::readers::{ALL_USERS, Readers};
+use crate::source::kernel::in_place::FramesInPlace;
 use abi::{BLOCK_MAX, BlockMetadata, Class, Entry, Extent, Flags, Marks, RichPointer};
 use buffer::pool::Pool;
 use filter::{Amount, Arguments, Batch, Classes, Columns, Counts, Form, Report, Time};
@@ -72,6 +73,8 @@ pub struct SourceProperties {
     /// Memory that another party fills, such as a packet ring. The space builds a pool over it,
     /// which becomes [`Intake::pool`].
     pub lender: Option<Arc<dyn Lender>>,
+    /// Frames that the source can leave where the kernel put them ([`Intake::in_place`]).
+    pub in_place: Option<Arc<FramesInPlace>>,
     /// The child process whose output the source reads.
     pub process: Option<Arc<Process>>,
 }
@@ -84,6 +87,7 @@ impl Default for SourceProperties {
             wakes_on_memory: true,
             chooses_arc: false,
             lender: None,
+            in_place: None,
             process: None,
         }
     }
@@ -187,6 +191,9 @@ pub struct Intake<'s> {
     room: usize,
     /// Time on the path's clock at the start of the current pass of the space.
     pub now: Time,
+    /// True if nobody reads the bytes of the blocks but sinks that accepted the
+    /// [`SourceProperties::in_place`] of the source. It then need not copy them.
+    pub in_place: bool,
     /// Index of the only arc that the appended blocks take, set by a source that selects arcs
     /// itself. `None` routes each block by its class.
     pub arc: Option<usize>,
@@ -198,7 +205,7 @@ pub struct Intake<'s> {
 impl<'s> Intake<'s> {
     /// Creates an intake with room for `room` blocks.
     pub fn new(pool: &'s Pool, columns: &'s mut Columns, room: usize, now: Time) -> Self {
-        Self { pool, general: None, columns, room, now, arc: None, drained: false }
+        Self { pool, general: None, columns, room, now, in_place: false, arc: None, drained: false }
     }
 
     /// Sets [`Self::general`], for a source that lends the pool in [`Self::pool`].
@@ -241,6 +248,13 @@ pub trait Sink: Send {
     /// Consumes the live blocks of the batch. A failure ends the path, and the ledger counts
     /// unwritten blocks as dropped.
     fn consume(&mut self, batch: &Batch<'_>, now: Time) -> Result<(), Failure>;
+
+    /// Offers the sink to take the frames of a source where they lie, in batches without bytes.
+    /// Returns false if it does not accept; the source then copies them.
+    fn accepts_in_place(&mut self, frames: &Arc<FramesInPlace>) -> bool {
+        let _ = frames;
+        false
+    }
 
     /// Flushes buffered data to readers. The space calls this after a period without input.
     fn on_idle(&mut self) -> Result<(), Failure> {

@@ -8,7 +8,10 @@
 
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 pub mod foreign;
+mod gather;
 mod words;
+
+pub use gather::GatherWrite;
 
 use crate::error::{ErrorContext as _, Result};
 use rustix::fs::{MemfdFlags, SealFlags};

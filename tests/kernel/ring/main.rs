@@ -5,8 +5,11 @@
 #![expect(clippy::print_stdout, reason = "figures are told with the result")]
 #![expect(clippy::unwrap_used, reason = "what fails here fails the test")]
 
+mod in_place;
 mod program;
 mod reader;
+#[path = "../../common/scratch.rs"]
+mod scratch;
 
 use ebpf::emit::tap::{WakePolicy, Wakeup};
 use endpoint::source::kernel::reader::Reader as Walk;
@@ -100,18 +103,23 @@ fn send(pair: &Pair, count: u32) {
     };
     let frames: Vec<Vec<u8>> =
         (0..1_000).map(|number| numbered(number, length(&mut random))).collect();
+    let mut left = count as usize;
+    while left > 0 {
+        let bunch = left.min(frames.len());
+        send_frames(pair, &frames[..bunch]);
+        left -= bunch;
+    }
+}
+
+/// Sends these frames.
+fn send_frames(pair: &Pair, frames: &[Vec<u8>]) {
     pair.client.enter(|| {
         let index = RouteSocket::open().unwrap().by_name(CLIENT_DEVICE).unwrap().index;
         let mut sender = PacketSender::open(index, Qdisc::Bypass).unwrap();
-        let mut left = count as usize;
-        while left > 0 {
-            let bunch = left.min(frames.len());
-            let mut parts: Vec<&[u8]> = frames[..bunch].iter().map(Vec::as_slice).collect();
-            while !parts.is_empty() {
-                let sent = sender.send(&parts);
-                parts.drain(..sent.frames);
-            }
-            left -= bunch;
+        let mut parts: Vec<&[u8]> = frames.iter().map(Vec::as_slice).collect();
+        while !parts.is_empty() {
+            let sent = sender.send(&parts);
+            parts.drain(..sent.frames);
         }
     });
 }

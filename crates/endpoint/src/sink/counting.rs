@@ -1,7 +1,9 @@
 //! A sink that only counts blocks, used for `discard`, `drop`, and sinks that run in the kernel.
 
+use crate::source::kernel::in_place::FramesInPlace;
 use crate::{DropReason, Failure, Sink};
 use filter::{Amount, Batch, Report, Time};
+use std::sync::Arc;
 
 /// A sink that counts blocks and writes nothing.
 #[derive(Debug, Default)]
@@ -17,6 +19,10 @@ impl Sink for CountingSink {
     fn consume(&mut self, batch: &Batch<'_>, _now: Time) -> Result<(), Failure> {
         self.consumed += batch.amount_in(batch.live());
         Ok(())
+    }
+
+    fn accepts_in_place(&mut self, _: &Arc<FramesInPlace>) -> bool {
+        true
     }
 
     fn finish(&mut self) -> Result<Report, Failure> {

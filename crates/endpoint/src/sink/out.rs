@@ -8,6 +8,10 @@
 //! created for a request is removed on rollback while it is empty. Regular files are locked while
 //! they are written, so that no request overwrites a capture that another request reads.
 
+mod in_place;
+
+pub(crate) use in_place::FramePiece;
+
 use crate::Failure;
 use crate::failure::io_failure;
 use crate::readers::FileCreation;
@@ -48,9 +52,13 @@ pub(crate) struct Out {
     locked: bool,
     /// True if several requests append to the file, each with a shared lock.
     shared: bool,
+    /// True for /dev/null.
+    is_null: bool,
     buffer: Vec<u8>,
-    /// End offset of each block in the buffer, with the number of the block's viewed bytes.
+    /// End offset of each unwritten block, with the number of the block's viewed bytes.
     ends: Vec<(usize, u32)>,
+    /// Number of unwritten bytes that are not in the buffer ([`in_place`]).
+    beside: usize,
     written: Amount,
     /// Longest wall time of a flush, in ns, since the last [`Out::take_longest_write`].
     longest_write: u64,
@@ -159,6 +167,7 @@ impl Out {
 
     fn from_file(file: File, target: String) -> Self {
         Self {
+            is_null: in_place::is_null(&file),
             file,
             target,
             standard: false,
@@ -169,6 +178,7 @@ impl Out {
             shared: false,
             buffer: Vec::new(),
             ends: Vec::new(),
+            beside: 0,
             written: Amount::default(),
             longest_write: 0,
             remarks: Vec::new(),
@@ -221,18 +231,27 @@ impl Out {
     /// is full.
     pub(crate) fn end_block(&mut self, bytes: u32) -> Result<(), Failure> {
         self.ends.push((self.buffer.len(), bytes));
-        if self.buffer.len() >= FLUSH_SIZE { self.flush() } else { Ok(()) }
+        self.flush_full()
     }
 
     /// Writes the buffer and empties it. After a failure, blocks not written completely are lost.
     pub(crate) fn flush(&mut self) -> Result<(), Failure> {
-        let begin = sys::clock::monotonic();
-        let (done, outcome) = match self.prepare_first_write() {
-            Ok(0) if self.messages => write_messages(&mut self.file, &self.buffer),
-            Ok(0) => write_all(&mut self.file, &self.buffer),
+        self.write_out(|out| match out.prepare_first_write() {
+            Ok(0) if out.messages => write_messages(&mut out.file, &out.buffer),
+            Ok(0) => write_all(&mut out.file, &out.buffer),
             Ok(done) => (done, Ok(())),
             Err(error) => (0, Err(error)),
-        };
+        })
+    }
+
+    /// Calls `write`, which returns the number of bytes written and the first error, and accounts
+    /// for the blocks. Empties the buffer.
+    fn write_out(
+        &mut self,
+        write: impl FnOnce(&mut Self) -> (usize, io::Result<()>),
+    ) -> Result<(), Failure> {
+        let begin = sys::clock::monotonic();
+        let (done, outcome) = write(self);
         let took = sys::clock::monotonic().saturating_sub(begin);
         self.longest_write = self.longest_write.max(took);
         if outcome.is_err() {
@@ -246,6 +265,7 @@ impl Out {
             }
         }
         self.buffer.clear();
+        self.beside = 0;
         outcome.map_err(|error| self.failure(&error))
     }
 

@@ -113,12 +113,42 @@ impl Assembly {
         let numbering_forks = self.numbering_forks(&joins);
         let reads_bytes = self.nodes.iter().any(|node| node.operator.reads_bytes());
         let edits = (0..self.nodes.len()).any(edits);
+        let in_place = reads_bytes && self.lend_in_place();
         let is_dispatch = |at: &NodeId| matches!(self.nodes[*at].operator, Operator::Dispatch(_));
         let dispatchers = (0..self.nodes.len()).filter(is_dispatch).collect();
         (
             self.nodes,
-            Shape { rank, order, numbering_forks, reads_bytes, edits, dispatchers, section_of },
+            Shape {
+                rank,
+                order,
+                numbering_forks,
+                reads_bytes,
+                in_place,
+                edits,
+                dispatchers,
+                section_of,
+            },
         )
+    }
+
+    /// Offers the frames of all sources to all sinks. Returns true if the sinks take them in place,
+    /// and there are no other nodes.
+    fn lend_in_place(&mut self) -> bool {
+        let mut lent = Vec::new();
+        for node in &self.nodes {
+            match &node.operator {
+                Operator::Source(part) => match &part.properties.in_place {
+                    Some(frames) => lent.push(std::sync::Arc::clone(frames)),
+                    None => return false,
+                },
+                Operator::Sink(_) | Operator::Pass => {}
+                _ => return false,
+            }
+        }
+        self.nodes.iter_mut().all(|node| match &mut node.operator {
+            Operator::Sink(part) => lent.iter().all(|frames| part.sink.accepts_in_place(frames)),
+            _ => true,
+        })
     }
 
     /// Returns the section of each operand that may hold blocks, and enables the tracking of held

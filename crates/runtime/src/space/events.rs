@@ -180,6 +180,11 @@ impl EventPort {
         }
     }
 
+    /// Returns true if the events are recorded.
+    pub(super) const fn is_journal(&self) -> bool {
+        matches!(self, Self::Journal(_))
+    }
+
     /// Takes the reader of recorded events out of the port. Returns `None` outside of a replay.
     pub(super) fn take_reader(&mut self) -> Option<Box<dyn EventReader>> {
         match self {

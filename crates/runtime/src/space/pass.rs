@@ -23,6 +23,8 @@ pub(crate) struct PassState {
     pub(crate) stall: Option<SinkStall>,
     /// True if every edit is made in a copy.
     pub(crate) copies: bool,
+    /// True if the blocks of the current walk have no bytes, and the sinks take them in place.
+    pub(crate) in_place: bool,
     /// True if the space sleeps after this walk unless input arrives.
     pub(crate) last: bool,
     /// Memory for deferred batches.

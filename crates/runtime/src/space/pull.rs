@@ -41,6 +41,9 @@ impl Space {
         let pool = &self.graph.intakes[from];
         let intake = Intake::new(pool, &mut room.columns, self.inputs.batch_max, now);
         let mut intake = intake.with_general_pool(&self.graph.intakes[INTAKE_GENERAL]);
+        let observed = self.graph.pass.observers.reads_bytes() || self.ports.events.is_journal();
+        intake.in_place = self.graph.shape.in_place && !observed;
+        self.graph.pass.in_place = intake.in_place;
         let given = part.source.produce(&mut intake);
         let (edge, drained) = (intake.arc, intake.drained);
         let came = room.columns.len();
@@ -106,6 +109,7 @@ impl Space {
         last: bool,
     ) -> BatchMemory {
         let look = self.graph.shape.reads_bytes || self.graph.pass.observers.reads_bytes();
+        let look = look && !self.graph.pass.in_place;
         let mut spare = None;
         // Deferred edits run before timers.
         self.graph.walk(now, &[], |walk| {

@@ -14,6 +14,8 @@ pub struct Shape {
     pub(crate) numbering_forks: Vec<bool>,
     /// True if at least one operator reads bytes.
     pub(crate) reads_bytes: bool,
+    /// True if only sinks read bytes, and these take the frames of all sources in place.
+    pub(crate) in_place: bool,
     /// True if at least one filter edits block by block.
     pub(crate) edits: bool,
     /// Nodes that dispatch to replicas.

@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use super::map::{Map, MapKind};
 use crate::error::{Error, Result};
-use crate::memory::ReadMapping;
+use crate::memory::{GatherWrite, ReadMapping};
 
 /// Byte offsets within a region, and sizes of its parts. Words for readers and words private to the
 /// writer are on separate cache lines.
@@ -254,7 +254,7 @@ pub struct Region<'a> {
     from: usize,
 }
 
-impl Region<'_> {
+impl<'a> Region<'a> {
     /// Returns the position up to which the writer may be writing. To validate a copy, call this
     /// after copying: the copy is intact if its position is at most [`RingsLayout::bytes`] less
     /// than the result. An Acquire fence orders the copy and this read.
@@ -311,14 +311,33 @@ impl Region<'_> {
     #[must_use]
     #[inline]
     pub fn copy(&self, position: u64, from: u32, to: &mut [u8]) -> bool {
+        let at = self.offset_in_record(position, from, to.len());
+        at.is_some_and(|at| self.records.memory.copy(at, to))
+    }
+
+    /// Appends `length` bytes of the record at `position`, starting at offset `from`, to a write.
+    /// Returns false if the range is invalid for a record. After the write, [`Self::reserved`]
+    /// tells whether the bytes were intact.
+    #[must_use]
+    pub fn gather(
+        &self,
+        position: u64,
+        (from, length): (u32, usize),
+        to: &mut GatherWrite<'a>,
+    ) -> bool {
+        let at = self.offset_in_record(position, from, length);
+        at.is_some_and(|at| to.push_mapped(&self.records.memory, at, length))
+    }
+
+    /// Returns the offset in the memory of `length` bytes of a record, starting at offset `from`;
+    /// `None` if a record is not that long.
+    #[inline]
+    fn offset_in_record(&self, position: u64, from: u32, length: usize) -> Option<usize> {
         let shape = self.records.shape;
         let most = (region_offset::HEADER + shape.record_max) as usize;
-        let end = (from as usize).checked_add(to.len());
-        if end.is_none_or(|end| end > most) {
-            return false;
-        }
+        (from as usize).checked_add(length).filter(|end| *end <= most)?;
         let start = shape.records() + (position as u32 & (shape.bytes - 1));
-        self.records.memory.copy(self.from + start as usize + from as usize, to)
+        Some(self.from + start as usize + from as usize)
     }
 
     /// Returns the private word of the writer at offset `at`; `None` if the offset is invalid.

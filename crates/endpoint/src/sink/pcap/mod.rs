@@ -5,18 +5,22 @@
 //! several blocks of a stream are views of the same frame. The first frame determines the link type
 //! of a file. A frame with another link type is a failure, because no frame may be lost silently.
 
+mod deduplication;
+mod in_place;
 mod split;
 
 use super::file_set::{OPEN_PARAMETER, SESSIONS_PARAMETER};
 use super::out::Out;
-use crate::history::{self, FrameHeader};
-use crate::{Failure, Opening, Sink, SinkEntry};
-use abi::{Class, RichPointer};
+use crate::source::kernel::in_place::FramesInPlace;
+use crate::{DropReason, Failure, Opening, Sink, SinkEntry};
+use deduplication::FrameDeduplication;
 use filter::{
     Amount, Batch, Block, Description, Form, Forms, Parameter, Report, StateFacts, Time, Type,
     WorkerRule,
 };
+use in_place::InPlace;
 use split::SplitPcap;
+use std::sync::Arc;
 use wire::capture::write;
 use wire::link::LinkType;
 
@@ -81,6 +85,7 @@ struct Pcap {
     /// Link type of the file; `None` until its header is in the buffer.
     link: Option<LinkType>,
     frames: FrameDeduplication,
+    in_place: InPlace,
 }
 
 fn open(opening: &Opening<'_>) -> Result<Box<dyn Sink>, Failure> {
@@ -95,11 +100,14 @@ fn open(opening: &Opening<'_>) -> Result<Box<dyn Sink>, Failure> {
         let hint = "name a file, or use `print` to look at the blocks";
         return Err(Failure::new("write", out.target(), why).hint(hint));
     }
-    Ok(Box::new(Pcap { out, link: None, frames }))
+    Ok(Box::new(Pcap { out, link: None, frames, in_place: InPlace::default() }))
 }
 
 impl Sink for Pcap {
     fn consume(&mut self, batch: &Batch<'_>, _now: Time) -> Result<(), Failure> {
+        if let Some(frames) = self.in_place.of(batch) {
+            return self.take_in_place(batch, &frames);
+        }
         for (_, block) in batch.blocks() {
             if self.frames.has_new_frame(&block) {
                 self.check_link_type(&block)?;
@@ -108,6 +116,11 @@ impl Sink for Pcap {
             self.out.end_block(block.length())?;
         }
         Ok(())
+    }
+
+    fn accepts_in_place(&mut self, frames: &Arc<FramesInPlace>) -> bool {
+        // A frame that several blocks view would have to be found again.
+        !self.frames.has_shared_frames() && self.in_place.accept(frames)
     }
 
     fn on_idle(&mut self) -> Result<(), Failure> {
@@ -130,6 +143,10 @@ impl Sink for Pcap {
 
     fn amount_written(&self) -> Option<Amount> {
         Some(self.out.written())
+    }
+
+    fn drops_by_reason(&self) -> Vec<(DropReason, Amount)> {
+        self.in_place.dropped()
     }
 }
 
@@ -162,75 +179,6 @@ fn link_type_failure(target: &str, first: LinkType, second: LinkType) -> Failure
     Failure::new("write", target, problem).hint("write each source into a file of its own")
 }
 
-/// Number of recent frames with which a frame is compared. Blocks that view the same frame are
-/// close together, but not always adjacent.
-const RECENT_FRAMES: usize = 16;
-
-/// Deduplication of frames, with counters.
-#[derive(Debug)]
-struct FrameDeduplication {
-    /// Ring of the most recent frames; `None` if every block of this form has its own frame.
-    recent: Option<[RichPointer; RECENT_FRAMES]>,
-    next: usize,
-    written: u64,
-    cut: u64,
-    repeated: u64,
-    /// Number of blocks without a frame.
-    bare: u64,
-    made: u64,
-}
-
-impl FrameDeduplication {
-    /// Creates an empty state for blocks of this form.
-    fn new(form: Form) -> Self {
-        let shared = matches!(form, Form::Stream | Form::Message);
-        let recent = shared.then_some([RichPointer::default(); RECENT_FRAMES]);
-        Self { recent, next: 0, written: 0, cut: 0, repeated: 0, bare: 0, made: 0 }
-    }
-
-    /// Returns true if the block has a frame that has not been written yet. Counts all other
-    /// blocks.
-    fn has_new_frame(&mut self, block: &Block<'_>) -> bool {
-        if !block.marks.is_frame() {
-            self.bare += 1;
-            self.made += u64::from(!block.pointer.is_hole());
-            return false;
-        }
-        let Some(recent) = &mut self.recent else { return true };
-        let frame = block.entry().frame().with_class(Class::NONE);
-        if recent.contains(&frame) {
-            self.repeated += 1;
-            return false;
-        }
-        if let Some(place) = recent.get_mut(self.next % RECENT_FRAMES) {
-            *place = frame;
-        }
-        self.next += 1;
-        true
-    }
-
-    /// Appends the frame of a block as a pcap record.
-    fn append_frame(&mut self, block: &Block<'_>, to: &mut Vec<u8>) {
-        let captured = block.frame.len().min(write::SNAP_LENGTH as usize);
-        self.written += 1;
-        self.cut += u64::from(captured < block.marks.captured as usize);
-        history::append_record(&FrameHeader::for_block(block), block.frame, to);
-    }
-
-    /// Returns the report rows. Fails if blocks with bytes arrived but none had a frame.
-    fn rows(&self, target: &str) -> Result<Report, Failure> {
-        if self.written == 0 && self.made > 0 {
-            let why = "no block that it received is part of a frame";
-            let hint = "put `pcap` before the filter that makes new bytes, or write them with \
-                        `files`";
-            return Err(Failure::new("write", target, why).hint(hint));
-        }
-        let always = [("frames", self.written), ("cut", self.cut)];
-        let others = [("repeated", self.repeated), ("not frames", self.bare)];
-        Ok(Report::of_rows(always).and_rows(others))
-    }
-}
-
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
@@ -238,7 +186,7 @@ pub(crate) mod tests {
         TEST_TIME, TempDir, bare_block, batch_of, block_over, checked_arguments, description_block,
         expect_failure, frame_block, hole_block, sink_opening,
     };
-    use abi::{DbufId, Extent, Marks};
+    use abi::{Class, DbufId, Extent, Marks, RichPointer};
 
     fn pcap_sink(path: &str) -> Result<Box<dyn Sink>, Failure> {
         pcap_sink_for(path, Form::Frame)

@@ -20,21 +20,22 @@
 pub mod attach_point;
 mod checksum;
 mod clock_offset;
+pub mod in_place;
 pub mod reader;
 
 pub use crate::contract::ArcCounts;
 use crate::{Failure, Intake, Source, SourceCounters, SourceProperties, SourceStatus};
-use abi::{BlockMetadata, Class, Entry, Flags, Marks, RichPointer};
+use abi::{BlockMetadata, Class, DbufId, Entry, Flags, Marks, RichPointer};
 use attach_point::AttachPoint;
 use buffer::pool::Pool;
 use clock_offset::ClockOffset;
 use filter::{Amount, Time};
-use reader::{ExitLosses, ExportedFrame, FRAMES_PER_CHECK, Reader};
+use in_place::{FramesInPlace, TAG_SIZE};
+use reader::{ExitLosses, ExportedFrame, FRAMES_PER_CHECK, Reader, RecordHeader};
 use std::fmt;
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::sync::Arc;
 use sys::bpf::{RingBuffer, Rings};
-use wire::ethernet;
 
 /// An edge from a kernel program to this process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -98,6 +99,8 @@ pub struct KernelSource {
     copied: Option<(u32, u64, FrameCopy)>,
     /// Frames that have been copied but not verified yet. Empty between calls of `produce`.
     staged: Vec<Staged>,
+    /// Frames that are not copied; `None` if there is no id for them.
+    in_place: Option<Arc<FramesInPlace>>,
     /// True if the rings were empty after the last emission.
     drained: bool,
     /// Time of the last check of the interface.
@@ -121,9 +124,6 @@ enum ExportEndReason {
 const CHECK_INTERVAL_NS: Time = 200_000_000;
 /// Delay before retrying an allocation, in nanoseconds.
 const ALLOCATION_RETRY_NS: Time = 1_000_000;
-/// Length of a VLAN tag, and its offset in a frame, in bytes.
-const TAG_SIZE: usize = 4;
-const TAG_OFFSET: usize = ethernet::ETHERTYPE;
 
 /// A copy of a frame, in the pool of the space.
 #[derive(Clone, Copy, Debug)]
@@ -153,6 +153,7 @@ impl KernelSource {
         let sinks = parts.edges.iter().map(|edge| edge.sink).collect();
         let reader = Reader::new(Arc::clone(&parts.rings), sinks);
         let time = ClockOffset::new();
+        let in_place = FramesInPlace::new(Arc::clone(&parts.rings)).map(Arc::new);
         Self {
             parts,
             reader,
@@ -161,6 +162,7 @@ impl KernelSource {
             edge: 0,
             copied: None,
             staged: Vec::with_capacity(FRAMES_PER_CHECK),
+            in_place,
             drained: false,
             checked_at: 0,
             end: None,
@@ -248,6 +250,11 @@ impl KernelSource {
             None => self.copy_frame(pool, &handed)?,
         };
         self.copied = Some((name.0, name.1, copied));
+        Some(Staged { handed, entry: self.entry(&handed, pool.id(), copied), known })
+    }
+
+    /// Returns the entry of an exported frame in this dbuf.
+    fn entry(&self, handed: &ExportedFrame, dbuf: DbufId, copied: FrameCopy) -> Entry {
         let FrameCopy { place, unset, mut marks } = copied;
         let header = &handed.header;
         let tag = if header.tag.is_some() { TAG_SIZE as u32 } else { 0 };
@@ -263,39 +270,55 @@ impl KernelSource {
         let context = BlockMetadata { time, session: 0, origin, flags };
         marks.view = from;
         let class = Class(handed.pointer.class);
-        let pointer = RichPointer::new(pool.id(), place.within(from, length), class);
-        Some(Staged { handed, entry: Entry::new(pointer, context, marks), known })
+        Entry::new(RichPointer::new(dbuf, place.within(from, length), class), context, marks)
     }
 
     /// Copies a frame, reinserts its VLAN tag and parses its headers. Returns `None` if the pool
     /// has no memory.
     fn copy_frame(&self, pool: &Pool, handed: &ExportedFrame) -> Option<FrameCopy> {
         let header = &handed.header;
-        let tag = header.tag.filter(|_| header.captured as usize >= TAG_OFFSET);
-        let length = header.captured as usize + if tag.is_some() { TAG_SIZE } else { 0 };
+        let length = in_place::captured_length(header);
         let mut draft = pool.draft(length, length)?;
         let bytes = draft.get_mut(..length).unwrap_or_default();
-        match tag {
-            None => {
-                let _ = self.reader.copy(handed, 0, bytes);
-            }
-            Some((control, protocol)) => {
-                let (addresses, rest) = bytes.split_at_mut(TAG_OFFSET);
-                let (between, rest) = rest.split_at_mut(TAG_SIZE);
-                let _ = self.reader.copy(handed, 0, addresses);
-                let _ = self.reader.copy(handed, TAG_OFFSET as u32, rest);
-                let words = [protocol.to_be_bytes(), control.to_be_bytes()];
-                between.copy_from_slice(words.as_flattened());
-            }
-        }
+        let _ = in_place::copy_frame(&self.parts.rings, handed, bytes);
         let layers = wire::layers(self.parts.place.link(), bytes);
         let unset = header.segment != 0 || checksum::is_unset(&layers, bytes);
         let place = draft.commit(length);
-        let beside = if header.tag.is_some() { TAG_SIZE as u32 } else { 0 };
-        let whole = header.length.saturating_add(beside);
-        let mut marks = Marks::frame(layers.link.0, place.length(), whole);
+        let mut marks = Marks::frame(layers.link.0, place.length(), wire_length(header));
         filter::layers::record(&mut marks, &layers);
         Some(FrameCopy { place, unset, marks })
+    }
+
+    /// Emits available blocks without their bytes, as long as they take the same edge; returns
+    /// their number. The frames stay where they are until the next call of `produce`.
+    fn put_in_place(&mut self, frames: &FramesInPlace, intake: &mut Intake<'_>) -> usize {
+        self.drained = false;
+        let mut batch = frames.restage();
+        while intake.room() > 0 {
+            let Some(handed) = self.reader.front() else {
+                self.drained = true;
+                break;
+            };
+            let edge = handed.way as usize;
+            if !batch.is_empty() && edge != self.edge {
+                break;
+            }
+            self.edge = edge;
+            if !std::mem::take(&mut self.parts.loses) {
+                let link = self.parts.place.link();
+                let length = in_place::captured_length(&handed.header) as u32;
+                let marks = Marks::frame(link.0, length, wire_length(&handed.header));
+                let unset = handed.header.segment != 0;
+                let frame = FrameCopy { place: batch.stage(handed), unset, marks };
+                let entry = self.entry(&handed, frames.id(), frame);
+                if let Some(arrived) = self.arrived.get_mut(edge) {
+                    arrived.taken.add(entry.pointer.length());
+                }
+                intake.put(entry);
+            }
+            self.reader.pass(&handed);
+        }
+        batch.len()
     }
 
     /// Returns the status for a call of `produce` that emitted nothing.
@@ -338,12 +361,21 @@ impl KernelSource {
     }
 }
 
+/// Returns the length of a frame on the wire in bytes, with its tag.
+fn wire_length(header: &RecordHeader) -> u32 {
+    header.length.saturating_add(if header.tag.is_some() { TAG_SIZE as u32 } else { 0 })
+}
+
 impl Source for KernelSource {
     fn produce(&mut self, intake: &mut Intake<'_>) -> Result<SourceStatus, Failure> {
         self.parts.doorbell.drain(|_| {});
         self.time.update();
         self.reader.look();
-        let put = self.emit_blocks(intake);
+        let in_place = self.in_place.clone().filter(|_| intake.in_place);
+        let put = match in_place {
+            Some(frames) => self.put_in_place(&frames, intake),
+            None => self.emit_blocks(intake),
+        };
         (intake.arc, intake.drained) = (Some(self.edge), self.drained);
         if put > 0 {
             return Ok(SourceStatus::Blocks);
@@ -383,6 +415,7 @@ impl Source for KernelSource {
             // `produce` returns the time of the next allocation attempt.
             wakes_on_memory: false,
             chooses_arc: true,
+            in_place: self.in_place.clone(),
             ..SourceProperties::default()
         }
     }

@@ -378,7 +378,7 @@ impl PointerRing {
     }
 }
 
-fn is_intact(handed: &ExportedFrame, reserved: u64, bytes: u32) -> bool {
+pub(super) fn is_intact(handed: &ExportedFrame, reserved: u64, bytes: u32) -> bool {
     reserved.wrapping_sub(handed.pointer.position) <= u64::from(bytes)
 }
 

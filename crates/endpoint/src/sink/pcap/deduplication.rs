@@ -1,0 +1,81 @@
+//! Deduplication of frames that several blocks view, and counters of frames.
+
+use crate::Failure;
+use crate::history::{self, FrameHeader};
+use abi::{Class, RichPointer};
+use filter::{Block, Form, Report};
+use wire::capture::write;
+
+/// Number of recent frames with which a frame is compared. Blocks that view the same frame are
+/// close together, but not always adjacent.
+const RECENT_FRAMES: usize = 16;
+
+/// Deduplication of frames, with counters.
+#[derive(Debug)]
+pub(super) struct FrameDeduplication {
+    /// Ring of the most recent frames; `None` if every block of this form has its own frame.
+    recent: Option<[RichPointer; RECENT_FRAMES]>,
+    next: usize,
+    pub(super) written: u64,
+    pub(super) cut: u64,
+    repeated: u64,
+    /// Number of blocks without a frame.
+    bare: u64,
+    made: u64,
+}
+
+impl FrameDeduplication {
+    /// Creates an empty state for blocks of this form.
+    pub(super) fn new(form: Form) -> Self {
+        let shared = matches!(form, Form::Stream | Form::Message);
+        let recent = shared.then_some([RichPointer::default(); RECENT_FRAMES]);
+        Self { recent, next: 0, written: 0, cut: 0, repeated: 0, bare: 0, made: 0 }
+    }
+
+    /// Returns true if several blocks may view one frame.
+    pub(super) const fn has_shared_frames(&self) -> bool {
+        self.recent.is_some()
+    }
+
+    /// Returns true if the block has a frame that has not been written yet. Counts all other
+    /// blocks.
+    pub(super) fn has_new_frame(&mut self, block: &Block<'_>) -> bool {
+        if !block.marks.is_frame() {
+            self.bare += 1;
+            self.made += u64::from(!block.pointer.is_hole());
+            return false;
+        }
+        let Some(recent) = &mut self.recent else { return true };
+        let frame = block.entry().frame().with_class(Class::NONE);
+        if recent.contains(&frame) {
+            self.repeated += 1;
+            return false;
+        }
+        if let Some(place) = recent.get_mut(self.next % RECENT_FRAMES) {
+            *place = frame;
+        }
+        self.next += 1;
+        true
+    }
+
+    /// Appends the frame of a block as a pcap record.
+    pub(super) fn append_frame(&mut self, block: &Block<'_>, to: &mut Vec<u8>) {
+        let captured = block.frame.len().min(write::SNAP_LENGTH as usize);
+        self.written += 1;
+        self.cut += u64::from(captured < block.marks.captured as usize);
+        history::append_record(&FrameHeader::for_block(block), block.frame, to);
+    }
+
+    /// Returns the report rows. Fails if blocks with bytes arrived but none had a frame.
+    pub(super) fn rows(&self, target: &str) -> Result<Report, Failure> {
+        if self.written == 0 && self.made > 0 {
+            let why = "no block that it received is part of a frame";
+            let hint = "put `pcap` before the filter that makes new bytes, or write them with \
+                        `files`";
+            return Err(Failure::new("write", target, why).hint(hint));
+        }
+        let always = [("frames", self.written), ("cut", self.cut)];
+        let others = [("repeated", self.repeated), ("not frames", self.bare)];
+        Ok(Report::of_rows(always).and_rows(others))
+    }
+}

@@ -1,0 +1,152 @@
+//! Writes that gather bytes of this process and bytes in mappings that another party may overwrite.
+//!
+//! The kernel copies the bytes, so no Rust reference to the mapped bytes exists. What another party
+//! overwrites during the call is torn, as with [`ReadMapping::copy`]; the protocol of each caller
+//! detects it afterwards.
+
+use super::ReadMapping;
+use std::io;
+use std::marker::PhantomData;
+use std::os::fd::{AsFd, AsRawFd as _};
+
+/// Maximum number of parts of one system call (UIO_MAXIOV).
+const PARTS_MAX: usize = 1024;
+
+/// Parts of memory, in the order in which they are to be written.
+#[derive(Debug, Default)]
+pub struct GatherWrite<'a> {
+    parts: Vec<libc::iovec>,
+    length: usize,
+    lifetime: PhantomData<&'a [u8]>,
+}
+
+impl<'a> GatherWrite<'a> {
+    /// Creates an empty list with room for `parts` parts.
+    #[must_use]
+    pub fn with_capacity(parts: usize) -> Self {
+        Self { parts: Vec::with_capacity(parts), length: 0, lifetime: PhantomData }
+    }
+
+    /// Appends bytes of this process.
+    pub fn push_bytes(&mut self, bytes: &'a [u8]) {
+        self.push(bytes.as_ptr(), bytes.len());
+    }
+
+    /// Appends bytes of a mapping. Returns false, and appends nothing, if the range is not inside
+    /// the mapping.
+    #[must_use]
+    pub fn push_mapped(&mut self, memory: &'a ReadMapping, offset: usize, length: usize) -> bool {
+        let inside = offset.checked_add(length).is_some_and(|end| end <= memory.len());
+        if inside {
+            self.push(memory.base().as_ptr().wrapping_add(offset), length);
+        }
+        inside
+    }
+
+    fn push(&mut self, from: *const u8, length: usize) {
+        if length > 0 {
+            self.parts.push(libc::iovec { iov_base: from.cast_mut().cast(), iov_len: length });
+            self.length += length;
+        }
+    }
+
+    /// Returns the number of bytes.
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        self.length
+    }
+
+    /// Returns true if there is nothing to write.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.length == 0
+    }
+
+    /// Writes all parts, with one system call for up to 1024 of them. Blocks. Returns the number of
+    /// bytes written and the first error.
+    pub fn write_all(mut self, fd: impl AsFd) -> (usize, io::Result<()>) {
+        let fd = fd.as_fd().as_raw_fd();
+        let (mut first, mut done) = (0, 0);
+        while let Some(rest) = self.parts.get(first..).filter(|rest| !rest.is_empty()) {
+            let count = libc::c_int::try_from(rest.len().min(PARTS_MAX)).unwrap_or(1);
+            // SAFETY: writev(2) reads `count` parts, which are in `rest`, and the bytes that they
+            // name: borrowed slices, or ranges of borrowed mappings. It writes to none of them.
+            let wrote = unsafe { libc::writev(fd, rest.as_ptr(), count) };
+            match usize::try_from(wrote) {
+                Ok(0) => return (done, Err(io::ErrorKind::WriteZero.into())),
+                Ok(wrote) => {
+                    done += wrote;
+                    first += self.skip(first, wrote);
+                }
+                Err(_) => {
+                    let error = io::Error::last_os_error();
+                    if error.kind() != io::ErrorKind::Interrupted {
+                        return (done, Err(error));
+                    }
+                }
+            }
+        }
+        (done, Ok(()))
+    }
+
+    /// Removes `written` bytes from the front of the parts from `first` on. Returns the number of
+    /// parts that are written completely.
+    fn skip(&mut self, first: usize, mut written: usize) -> usize {
+        let mut whole = 0;
+        for part in self.parts.iter_mut().skip(first) {
+            if written < part.iov_len {
+                part.iov_base = part.iov_base.cast::<u8>().wrapping_add(written).cast();
+                part.iov_len -= written;
+                break;
+            }
+            written -= part.iov_len;
+            whole += 1;
+        }
+        whole
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::Memfd;
+    use std::io::Read as _;
+
+    #[test]
+    fn parts_are_written_in_order_and_in_pieces() {
+        let file = Memfd::create("sys-test", 1 << 20).unwrap();
+        let (here, there) = (file.map().unwrap(), file.map_read().unwrap());
+        assert!(here.paste(100, &[7; 1 << 19]));
+        let (mut reader, writer) = io::pipe().unwrap();
+        let mut gather = GatherWrite::with_capacity(4);
+        gather.push_bytes(b"begin");
+        // More than a pipe holds.
+        assert!(gather.push_mapped(&there, 100, 1 << 19));
+        gather.push_bytes(b"");
+        for _ in 0..2 * PARTS_MAX {
+            gather.push_bytes(b"x");
+        }
+        assert!(!gather.push_mapped(&there, 1 << 20, 1), "behind the end");
+        assert!(!gather.push_mapped(&there, usize::MAX, 2));
+        let length = gather.len();
+        let reading = std::thread::spawn(move || {
+            let mut all = Vec::new();
+            reader.read_to_end(&mut all).unwrap();
+            all
+        });
+        let (done, outcome) = gather.write_all(&writer);
+        assert_eq!((done, outcome.is_ok()), (length, true));
+        drop(writer);
+        let expected = [&b"begin"[..], &[7; 1 << 19], &[b'x'; 2 * PARTS_MAX]].concat();
+        assert!(reading.join().unwrap() == expected);
+    }
+
+    #[test]
+    fn full_disk_is_an_error() {
+        let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let mut gather = GatherWrite::default();
+        gather.push_bytes(b"too much");
+        let (done, outcome) = gather.write_all(&full);
+        assert_eq!((done, outcome.unwrap_err().raw_os_error()), (0, Some(libc::ENOSPC)));
+    }
+}
