@@ -90,6 +90,12 @@ const VERBS: &[Verb] = &[
         run: test::model,
     },
     Verb {
+        name: "miri",
+        usage: "[TEST]",
+        summary: "unit tests of the crates with unsafe code, interpreted by Miri; needs nightly",
+        run: test::miri,
+    },
+    Verb {
         name: "fuzz",
         usage: "smoke",
         summary: "random and broken bytes for everything that reads bytes, with optimisation",

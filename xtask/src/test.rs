@@ -182,6 +182,34 @@ pub(crate) fn model(root: &Path, arguments: &[String]) -> Outcome {
     }
 }
 
+/// Packages whose unit tests Miri interprets.
+const MIRI_PACKAGES: &[&str] = &["streamline-abi", "streamline-buffer", "streamline-iolite"];
+
+/// The verb `miri`: interprets the unit tests of [`MIRI_PACKAGES`], over memory from the heap, and
+/// reports undefined behavior. Skipped if the nightly toolchain has no Miri.
+pub(crate) fn miri(root: &Path, arguments: &[String]) -> Outcome {
+    let cargo = |arguments: &[&str]| {
+        let mut command = Command::new("cargo");
+        // Cargo reads the configuration of its directory. That of the tree names a runner for
+        // tests, which would conflict with Miri's.
+        command.current_dir("/").arg("+nightly").arg("miri").args(arguments);
+        command.env_remove("CARGO").env_remove("RUSTUP_TOOLCHAIN");
+        command
+    };
+    if !cargo(&["--version"]).output().is_ok_and(|output| output.status.success()) {
+        println!("skipped: miri: `rustup component add --toolchain nightly miri rust-src`");
+        return Outcome::Success;
+    }
+    let mut command = cargo(&["test", "--lib", "--no-fail-fast", "--manifest-path"]);
+    command.arg(root.join("Cargo.toml"));
+    command.env("CARGO_TARGET_DIR", cargo::target(root).join("miri"));
+    for package in MIRI_PACKAGES {
+        command.args(["--package", package]);
+    }
+    command.arg("--").args(arguments);
+    cargo::run(&mut command).into()
+}
+
 /// Returns true if the loom models compile. No other build compiles them.
 pub(crate) fn models_build(root: &Path) -> bool {
     let mut command = model_command(root);

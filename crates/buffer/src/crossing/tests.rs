@@ -419,6 +419,7 @@ fn f6_full_crossing_grows_and_goes_on_without_its_reader() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "4,000 blocks take minutes in Miri")]
 fn f6_crossing_follows_the_pressure_within_its_range() {
     let mut pool = pool(1);
     let doorbell = doorbells(2);
