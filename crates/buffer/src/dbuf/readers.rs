@@ -18,6 +18,10 @@ pub trait BlockWalk: fmt::Debug {
     fn side(&self) -> &Consumer;
     /// Returns a mutable reference to this reader's cursor.
     fn side_mut(&mut self) -> &mut Consumer;
+    /// Returns the counts of all blocks passed, released or not.
+    fn counts(&self) -> ReaderCounts {
+        self.side().taken
+    }
     /// Returns the next block if the fast path applies. Always returns `None` in a ring that
     /// overwrites.
     #[inline]
@@ -168,7 +172,7 @@ impl<W: BlockWalk, P> RingReader<W, P> {
     /// Returns the counts of this reader: blocks and bytes taken, blocks lost and skipped.
     #[must_use]
     pub fn counts(&self) -> ReaderCounts {
-        self.0.side().taken
+        self.0.counts()
     }
 
     /// Returns the counts that the writer has published. Counts from another process are not

@@ -307,6 +307,10 @@ impl BlockWalk for RecordWalk {
         &mut self.side
     }
 
+    fn counts(&self) -> ReaderCounts {
+        Self::counts(self)
+    }
+
     #[inline]
     fn next_fast(&mut self) -> Option<CheckedRecord> {
         Self::next_fast(self)

@@ -233,3 +233,18 @@ fn read_part_reports_empty_blocks_between_bytes() {
     drop(output);
     assert_eq!(input.read_part(&mut out), Ok(PartRead::End));
 }
+
+/// Blocks and bytes of a reader's counts belong to the same position, also before a release.
+#[test]
+fn ledger_of_a_reader_counts_blocks_that_are_not_released() {
+    let (mut output, mut offers) = stream(&Config::new(DbufId::new(1).unwrap())).unwrap();
+    let mut input = offers.pop().unwrap().open().unwrap();
+    let mut out = [0; 8];
+    for number in 1..=3 {
+        assert!(output.write(&[1; 5]).unwrap());
+        output.flush();
+        assert_eq!(input.read(&mut out), Ok(5));
+        let counts = input.counts();
+        assert_eq!((counts.blocks, counts.bytes), (number, 5 * number));
+    }
+}
