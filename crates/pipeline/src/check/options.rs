@@ -5,7 +5,7 @@ use filter::{Arguments, Parameter, Type, Value};
 use crate::graph::Graph;
 use crate::language::label::brief;
 use crate::language::{Diagnostic, Request, nearest};
-use crate::plan::{REPLICAS_MAX, is_parallelism, signal};
+use crate::plan::{REPLICAS_MAX, is_parallelism, ring_size, signal};
 use crate::prefix;
 use crate::share::Share;
 use crate::workers::{self, WORKERS_MAX};
@@ -24,6 +24,7 @@ pub const OPTIONS: &[Parameter] = &[
          most)",
     ),
     Parameter::optional(signal::OPTION, Type::Text, SIGNAL),
+    Parameter::optional(ring_size::OPTION, Type::Text, RING),
     Parameter::optional(
         "policy",
         Type::OneOf(&["cost", "deepest", "power", "latency", "throughput"]),
@@ -57,6 +58,9 @@ pub const OPTIONS: &[Parameter] = &[
 const SIGNAL: &str = "when a ring wakes its reader: [NODE:]BLOCKS[:TIME],…, for the rings to NODE \
                       or for \
                       all, as in dport:64:200us; by default the number of blocks follows the rate";
+
+const RING: &str = "a fixed size of rings between threads: [NODE:]ENTRIES,…, for the rings to \
+                    NODE or for all, as in count:4096; by default each ring follows its load";
 
 const PARALLEL: &str = "how the work is shared among threads: by default stages and branches get \
                         threads where that pays; auto (costly filters get copies, too), power \
@@ -132,12 +136,15 @@ fn parse_value(option: &Parameter, text: &str) -> Result<Value, String> {
 
 /// Reports mistakes in options that name nodes of the graph.
 pub(super) fn node_mistakes(request: &Request, graph: &Graph) -> Vec<Diagnostic> {
-    let named = request.options.iter().filter(|option| option.key.text == signal::OPTION);
-    let wrong = named.filter_map(|option| {
+    let wrong = request.options.iter().filter_map(|option| {
         let text = option.value.as_ref()?;
-        let what = signal::check(&text.lossy(), graph).err()?;
-        let what = format!("`--{}`: {what}", signal::OPTION);
-        Some(Diagnostic::error(text.span, what).hint(SIGNAL))
+        let (checked, help) = match option.key.text.as_str() {
+            signal::OPTION => (signal::check(&text.lossy(), graph), SIGNAL),
+            ring_size::OPTION => (ring_size::check(&text.lossy(), graph), RING),
+            _ => return None,
+        };
+        let what = format!("`--{}`: {}", option.key.text, checked.err()?);
+        Some(Diagnostic::error(text.span, what).hint(help))
     });
     wrong.collect()
 }

@@ -30,6 +30,7 @@ mod program;
 mod pushdown;
 mod replicas;
 mod ring;
+pub(crate) mod ring_size;
 mod select;
 pub(crate) mod signal;
 mod stages;
@@ -106,6 +107,7 @@ fn plan_completed(
     };
     replicas::spread(&mut plan, machine);
     latency::distribute_latency(&mut plan);
+    ring_size::apply(&mut plan);
     signal::apply(&mut plan);
     Ok(plan)
 }

@@ -40,7 +40,7 @@ pub(crate) fn check(text: &str, graph: &Graph) -> Result<(), String> {
 }
 
 /// Returns true if a node's unique name is `name`, or begins with it before a mark or number.
-fn is_called(unique: &str, name: &str) -> bool {
+pub(super) fn is_called(unique: &str, name: &str) -> bool {
     unique == name || unique.split_once('#').is_some_and(|(plain, _)| plain == name)
 }
 

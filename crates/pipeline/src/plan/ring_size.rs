@@ -1,0 +1,91 @@
+//! `--ring`: a fixed size of rings, for all of them or by the node that reads them. [SL §5.4]
+//!
+//! `--ring=1024` fixes every ring between threads at 1024 entries, `--ring=count:4096` those to
+//! `count`. Later parts of the list override earlier ones. Without the option a ring sizes itself
+//! (decision 0093). Rings of replicas become larger but never smaller, because the join of a batch
+//! needs all of it.
+
+use super::model::{Plan, PlannedEdge};
+use super::ring::RingPlan;
+use super::signal::is_called;
+use crate::graph::Graph;
+use crate::names::names;
+
+/// The name of the option.
+pub(crate) const OPTION: &str = "ring";
+
+/// The range of sizes in entries. A batch of 64 blocks must fit.
+const ENTRIES: std::ops::RangeInclusive<usize> = 64..=1_048_576;
+
+/// One part of the option: the node, `None` for all rings, and the number of entries.
+type Part<'t> = (Option<&'t str>, usize);
+
+/// Checks the value of the option. Fails with the part that is wrong and why.
+pub(crate) fn check(text: &str, graph: &Graph) -> Result<(), String> {
+    let known = names(graph);
+    for (node, _) in parse(text)? {
+        if let Some(node) = node
+            && !known.iter().any(|name| is_called(name, node))
+        {
+            return Err(format!("no filter of this request is called `{node}`"));
+        }
+    }
+    Ok(())
+}
+
+fn parse(text: &str) -> Result<Vec<Part<'_>>, String> {
+    text.split(',').map(parse_part).collect()
+}
+
+fn parse_part(part: &str) -> Result<Part<'_>, String> {
+    let (node, number) = match part.split_once(':') {
+        Some((node, number)) => (Some(node), number),
+        None => (None, part),
+    };
+    match number.parse() {
+        Ok(entries) if ENTRIES.contains(&entries) && node != Some("") => Ok((node, entries)),
+        _ => {
+            let (low, high) = (ENTRIES.start(), ENTRIES.end());
+            Err(format!(
+                "`{part}`: a part is [NODE:]ENTRIES, from {low} to {high}, as in `count:4096`"
+            ))
+        }
+    }
+}
+
+/// Sets the sizes of the rings that the request names.
+pub(super) fn apply(plan: &mut Plan) {
+    let Some(text) = plan.graph.options.text(OPTION).map(str::to_owned) else { return };
+    let (names, edges) = (names(&plan.graph), &plan.graph.edges);
+    for (node, entries) in parse(&text).unwrap_or_default() {
+        for (edge, planned) in edges.iter().zip(&mut plan.edges) {
+            let is_named = node.is_none_or(|node| is_called(&names[edge.to.0], node));
+            if let (true, PlannedEdge::Ring(ring)) = (is_named, planned) {
+                set(ring, entries);
+            }
+        }
+    }
+}
+
+fn set(ring: &mut RingPlan, entries: usize) {
+    let is_fixed = ring.entries_min == ring.entries;
+    let least = if is_fixed { ring.entries } else { 0 };
+    let entries = entries.next_power_of_two().max(least);
+    (ring.entries, ring.entries_min) = (entries, entries);
+    ring.signal_blocks = ring.signal_blocks.min(entries / 2);
+    ring.signal_blocks_max = ring.signal_blocks_max.min(entries / 2);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn f6_parts_name_a_node_and_a_number_of_entries() {
+        let all = parse("1024,count:4096,exec#2:64").unwrap();
+        assert_eq!(all, [(None, 1024), (Some("count"), 4096), (Some("exec#2"), 64)]);
+        for wrong in ["", "count", "count:", ":64", "63", "1048577", "8:9", "count:1k"] {
+            assert!(parse(wrong).is_err(), "{wrong}");
+        }
+    }
+}
