@@ -36,11 +36,16 @@ pub use input::Input;
 pub use lent::Lent;
 pub use output::{Output, SplicedCounts};
 
+use crate::aggregate::holders::PeerId;
+use crate::aggregate::server::GrantServer;
 use abi::DbufId;
+use abi::access::Credentials;
 use buffer::Policy;
 use buffer::ibuf::{self, EntryColumns};
 use buffer::share;
+use std::os::fd::{AsFd as _, OwnedFd};
 use sys::doorbell::SocketDoorbell;
+use sys::process::identity;
 
 /// Parameters of an indirect stream.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -83,6 +88,39 @@ pub fn indirect(config: &Config, backing: Backing) -> sys::Result<(Output, Vec<O
     }
     Ok((Output::new(ring, doorbells, every, policy, backing), offers))
 }
+
+/// Creates an indirect stream whose readers hold the other ends of these sockets. Sends each reader
+/// its offer over its socket, which then serves as its doorbell, together with a socket to
+/// `grants`. Also returns the readers as clients of `grants`. A reader whose offer was not sent
+/// counts as departed.
+pub(crate) fn send_to(
+    config: &Config,
+    backing: Backing,
+    sockets: Vec<OwnedFd>,
+    grants: &GrantServer,
+) -> sys::Result<(Output, Vec<PeerId>)> {
+    let Config { id, entries, policy, every, .. } = *config;
+    let readers = sockets.len();
+    let shape = ibuf::RingConfig { entries, lanes: EntryColumns::Pointer, policy, readers };
+    let (ring, rings) = share::pointers(&shape, id)?;
+    let (mut doorbells, mut peers, mut departed) = (Vec::new(), Vec::new(), Vec::new());
+    for (at, (ring, socket)) in rings.into_iter().zip(sockets).enumerate() {
+        let (peer, server) = grants.introduce(Credentials::from(identity()))?;
+        let [geometry, entries, cursor] = ring.descriptors();
+        let all = [geometry, entries, cursor, server.as_fd()];
+        if sys::descriptor::send(socket.as_fd(), OFFER, &all).is_err() {
+            departed.push(at);
+        }
+        doorbells.push(SocketDoorbell::from(socket));
+        peers.push(peer);
+    }
+    let mut output = Output::new(ring, doorbells, every, policy, backing);
+    departed.into_iter().for_each(|at| output.evict(at));
+    Ok((output, peers))
+}
+
+/// Message that accompanies an offer on a socket.
+pub(crate) const OFFER: &[u8; 8] = b"SL point";
 
 /// Type tag of offers of rings of rich pointers.
 #[derive(Debug)]

@@ -33,10 +33,12 @@
 
 mod aggregate;
 mod direct;
+mod file;
 
 pub use crate::indirect::lent::Lent;
 pub use aggregate::AggregateBlocks;
 pub use direct::ByteReader;
+pub use file::FrozenReader;
 
 use buffer::Fault;
 use buffer::stream::WaitResult;

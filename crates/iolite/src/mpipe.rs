@@ -24,10 +24,22 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use sys::descriptor;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
+mod pointers;
+
+pub use pointers::{
+    PointerWriter, carries_pointers, open_read as open_pointer_read,
+    open_write as open_pointer_write, pointer_pipe,
+};
+
 /// Creates a pipe of `n` ends, of which the first one writes and the others read. `config`
 /// describes the ring; its number of readers is set to `n - 1`. Fails unless `n` is from 2 to
 /// [`ENDS_MAX`].
 pub fn mpipe(n: usize, config: &Config) -> Result<Vec<OwnedFd>, PipeError> {
+    share_ends(n, &Shape::new(config, n.saturating_sub(1)))
+}
+
+/// Creates the ends, with the message in the writing end.
+fn share_ends(n: usize, shape: &Shape) -> Result<Vec<OwnedFd>, PipeError> {
     if !(2..=ENDS_MAX).contains(&n) {
         return Err(PipeError::Ends(n));
     }
@@ -38,7 +50,6 @@ pub fn mpipe(n: usize, config: &Config) -> Result<Vec<OwnedFd>, PipeError> {
         theirs.push(here);
         ends.push(there);
     }
-    let shape = Shape::new(config, n - 1);
     let sent: Vec<BorrowedFd<'_>> = theirs.iter().map(AsFd::as_fd).collect();
     descriptor::send(server, shape.as_bytes(), &sent)?;
     Ok(ends)
@@ -96,6 +107,7 @@ fn begins_with(end: &OwnedFd, magic: &[u8; 8]) -> Result<bool, PipeError> {
 #[repr(C)]
 struct Shape {
     magic: u64,
+    /// Capacity in bytes, or [`SELF_SIZING`].
     capacity: u64,
     every: u64,
     id: u32,
@@ -105,13 +117,19 @@ struct Shape {
 
 const MAGIC: u64 = u64::from_le_bytes(*b"SL pipe1");
 const CAPACITY_MAX: u64 = 1 << 40;
+/// Capacity of a ring that sizes itself.
+const SELF_SIZING: u64 = 0;
 
 impl Shape {
     fn new(config: &Config, readers: usize) -> Self {
         let policy = config.ring.policy.code();
         Self {
             magic: MAGIC,
-            capacity: config.ring.capacity as u64,
+            capacity: if config.scaling.is_some() {
+                SELF_SIZING
+            } else {
+                config.ring.capacity as u64
+            },
             every: config.every as u64,
             id: config.ring.id.number(),
             policy,
@@ -124,7 +142,11 @@ impl Shape {
         let policy = Policy::from_code(self.policy)?;
         let number = |value: u64| usize::try_from(value).ok();
         let capacity = number(self.capacity).filter(|_| self.capacity <= CAPACITY_MAX)?;
-        let config = Config::new(id).capacity(capacity).policy(policy);
+        let config = Config::new(id).policy(policy);
+        let config = match self.capacity {
+            SELF_SIZING => config.self_sizing(),
+            _ => config.capacity(capacity),
+        };
         Some(Config { every: number(self.every)?, ..config }.readers(number(self.readers)?))
     }
 }

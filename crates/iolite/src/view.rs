@@ -140,7 +140,8 @@ impl Space {
         if known.views.len() >= VIEWS_MAX {
             return Err(Fault::UnknownDbuf(dbuf));
         }
-        match self.ask(&mut known, dbuf) {
+        let asked = self.ask(&mut known, dbuf);
+        match asked.and_then(|(grant, trusted)| View::admit(&grant, trusted)) {
             Ok(view) => {
                 let view = Arc::new(view);
                 known.views.insert(dbuf, view.clone());
@@ -154,9 +155,15 @@ impl Space {
         }
     }
 
+    /// Obtains a grant of a dbuf, to pass it on, without mapping the dbuf. Blocks for the reply.
+    pub(crate) fn request(&self, dbuf: DbufId) -> Result<Grant, Fault> {
+        let mut known = self.lock();
+        Ok(self.ask(&mut known, dbuf)?.0)
+    }
+
     /// Queries the owners one after the other. If an owner does not know the dbuf, the next one is
-    /// asked; a refusal of access is final.
-    fn ask(&self, known: &mut KnownOwners, dbuf: DbufId) -> Result<View, Fault> {
+    /// asked; a refusal of access is final. Also returns true if the owner is trusted.
+    fn ask(&self, known: &mut KnownOwners, dbuf: DbufId) -> Result<(Grant, bool), Fault> {
         let mut fault = Fault::UnknownDbuf(dbuf);
         if known.owners.is_empty() {
             return Err(fault);
@@ -166,7 +173,7 @@ impl Space {
             match owner.ask_within(dbuf, REPLY_TIMEOUT) {
                 Ok(grant) => {
                     let trusted = owner.owner().is_ok_and(|(user, _)| self.trusts(user));
-                    return View::admit(&grant, trusted);
+                    return Ok((grant, trusted));
                 }
                 Err(GrantRefusal::Forbidden { uid, .. }) => {
                     return Err(Fault::Forbidden { dbuf, uid });

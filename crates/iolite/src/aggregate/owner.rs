@@ -93,6 +93,27 @@ impl Creator {
         Ok(())
     }
 
+    /// Makes memory or a file that another owner has granted available for grants by this one.
+    /// Readers validate it themselves, as from any owner.
+    pub(crate) fn share_granted(
+        &mut self,
+        grant: Grant,
+        access: AccessList,
+    ) -> Result<(), GrantRefusal> {
+        let Grant { dbuf, file, kind } = grant;
+        self.check_id_free(dbuf)?;
+        match kind {
+            MemoryKind::Memory => {
+                self.pools.insert(dbuf, SharedPool { access: Arc::new(access), file });
+            }
+            MemoryKind::File => {
+                let file = CachedFile::from_received(dbuf, file);
+                self.files.insert(dbuf, file.map_err(|why| of_file(dbuf, why))?);
+            }
+        }
+        Ok(())
+    }
+
     /// Stops granting a pool or file. Peers that have mapped it keep access (T11), so later data
     /// should go to a new pool. Returns false if the dbuf was not shared.
     pub fn withdraw(&mut self, dbuf: DbufId) -> bool {

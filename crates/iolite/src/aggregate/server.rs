@@ -15,20 +15,21 @@
 //! Pointers do not pass through the server; they are sent in rings.
 
 use super::holders::PeerId;
-use super::owner::{Creator, Grant, MemoryKind, Owner as _, Window};
+use super::owner::{Creator, MemoryKind, Owner as _};
 use super::refusal::GrantRefusal;
-use super::{Aggregate, AllocationPool, Error};
 use abi::access::Credentials;
 use abi::{DbufId, RichPointer};
-use buffer::Fault;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
 use sys::doorbell::SocketDoorbell;
 use sys::{descriptor, poll};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+mod client;
+
+pub use client::{Client, ResolveError};
 
 /// The owner's end of a grant server: a thread that replies to requests.
 #[derive(Debug)]
@@ -77,6 +78,24 @@ impl GrantServer {
         drop(state);
         self.doorbell.notify();
         Ok((peer, there))
+    }
+
+    /// Sends a client a dbuf that it has not requested, so that the client has it even after this
+    /// process has exited. Never blocks. Returns false if the dbuf was not sent: the client then
+    /// requests it.
+    pub(crate) fn send_grant(&self, peer: PeerId, dbuf: DbufId) -> bool {
+        let mut state = lock(&self.state);
+        let socket =
+            state.clients.iter().find(|(of, _)| *of == peer).map(|(_, socket)| socket.clone());
+        let Some((socket, grant)) = socket.zip(state.creator.grant(dbuf, peer).ok()) else {
+            return false;
+        };
+        let kind = match grant.kind() {
+            MemoryKind::Memory => REPLY_GRANTED,
+            MemoryKind::File => REPLY_GRANTED_FILE,
+        };
+        let message = Message::new(kind, dbuf, [0; 2]);
+        descriptor::send(socket, message.as_bytes(), &[grant.descriptor()]).is_ok()
     }
 
     /// Calls `work` with the owner, to share pools or lend aggregates. Requests are not handled
@@ -203,136 +222,6 @@ fn answer_message(
     }
 }
 
-/// The client of a grant server: its mappings, and the socket for requesting more.
-#[derive(Debug)]
-pub struct Client {
-    socket: OwnedFd,
-    window: Window,
-}
-
-impl Client {
-    /// Creates a client on the socket received from an owner.
-    #[must_use]
-    pub const fn new(socket: OwnedFd) -> Self {
-        Self { socket, window: Window::new() }
-    }
-
-    /// Copies the bytes named by a pointer into `out`, whose length must be that of the view. If
-    /// the pool is not mapped, first requests it from the owner, once per pool (a *buffer fault*),
-    /// and blocks for the reply.
-    pub fn copy(&mut self, pointer: RichPointer, out: &mut [u8]) -> Result<(), ResolveError> {
-        match self.window.copy(pointer, out) {
-            Err(Fault::UnknownDbuf(dbuf)) => {
-                self.request_and_map(dbuf)?;
-                Ok(self.window.copy(pointer, out)?)
-            }
-            done => Ok(done?),
-        }
-    }
-
-    /// Copies the bytes named by these pointers into a pool of this process as one aggregate
-    /// ([`Window::receive`]). Maps pools as needed.
-    pub fn receive(
-        &mut self,
-        pointers: &[RichPointer],
-        pool: &mut AllocationPool,
-    ) -> Result<Aggregate, ResolveError> {
-        for pointer in pointers.iter().filter(|pointer| !pointer.is_hole()) {
-            if !self.window.has(pointer.dbuf()) {
-                self.request_and_map(pointer.dbuf())?;
-            }
-        }
-        Ok(self.window.receive(pointers, pool)?)
-    }
-
-    /// Reports to the owner that a slice is no longer needed. `pointer` is the pointer that was
-    /// sent for the slice.
-    pub fn give_back(&self, pointer: RichPointer) -> Result<(), GrantRefusal> {
-        let message = Message::new(RELEASE_SLICE, pointer.dbuf(), pointer.words());
-        descriptor::send(&self.socket, message.as_bytes(), &[]).map_err(|_| GrantRefusal::Abandoned)
-    }
-
-    /// Returns the user ID and group ID of the server's process, as reported by the kernel.
-    pub(crate) fn owner(&self) -> sys::Result<(u32, u32)> {
-        descriptor::peer_identity(&self.socket)
-    }
-
-    /// Requests a dbuf as [`Client::ask`], and waits for the reply at most for `limit`. After a
-    /// timeout the client must not be used again.
-    pub(crate) fn ask_within(
-        &mut self,
-        dbuf: DbufId,
-        limit: Duration,
-    ) -> Result<Grant, GrantRefusal> {
-        self.send_request(dbuf)?;
-        match poll::readable_within(&[self.socket.as_fd()], Some(limit)).as_slice() {
-            [true] => self.answer_message(dbuf),
-            _ => Err(GrantRefusal::Abandoned),
-        }
-    }
-
-    /// Requests a dbuf. Blocks for the reply. Fails with [`GrantRefusal::Abandoned`] if the server
-    /// has departed.
-    pub fn ask(&mut self, dbuf: DbufId) -> Result<Grant, GrantRefusal> {
-        self.send_request(dbuf)?;
-        self.answer_message(dbuf)
-    }
-
-    fn send_request(&self, dbuf: DbufId) -> Result<(), GrantRefusal> {
-        let message = Message::new(REQUEST_GRANT, dbuf, [0; 2]);
-        let sent = descriptor::send(&self.socket, message.as_bytes(), &[]);
-        sent.map_err(|_| GrantRefusal::Abandoned)
-    }
-
-    fn answer_message(&self, dbuf: DbufId) -> Result<Grant, GrantRefusal> {
-        let mut bytes = [0; Message::SIZE];
-        let received = descriptor::receive(&self.socket, &mut bytes);
-        let (length, mut fds) = received.map_err(|_| GrantRefusal::Abandoned)?;
-        let answer = bytes.get(..length).and_then(|b| Message::read_from_bytes(b).ok());
-        match (answer, fds.pop()) {
-            (Some(answer), Some(file))
-                if answer.kind == REPLY_GRANTED && answer.dbuf == dbuf.number() =>
-            {
-                Ok(Grant::from_descriptor(dbuf, file))
-            }
-            (Some(answer), Some(file))
-                if answer.kind == REPLY_GRANTED_FILE && answer.dbuf == dbuf.number() =>
-            {
-                Ok(Grant::of_file(dbuf, file))
-            }
-            (Some(answer), None) if answer.kind == REPLY_REFUSED => {
-                Err(decode_refusal(dbuf, answer.words))
-            }
-            _ => Err(GrantRefusal::Abandoned),
-        }
-    }
-
-    /// Returns the mapped pools.
-    #[must_use]
-    pub const fn window(&self) -> &Window {
-        &self.window
-    }
-
-    fn request_and_map(&mut self, dbuf: DbufId) -> Result<(), GrantRefusal> {
-        let grant = self.ask(dbuf)?;
-        self.window.admit(grant)
-    }
-}
-
-/// Reason why the bytes named by a pointer were not copied.
-#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum ResolveError {
-    /// The pointer is invalid.
-    #[error("{0}")]
-    Fault(#[from] Fault),
-    /// The owner refused to grant the memory named by the pointer.
-    #[error("{0}")]
-    Refused(#[from] GrantRefusal),
-    /// The destination pool has no room for the copy.
-    #[error("{0}")]
-    Aggregate(#[from] Error),
-}
-
 /// A message between client and grant server, in either direction.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
@@ -376,18 +265,6 @@ fn encode_refusal(refusal: &GrantRefusal) -> [u64; 2] {
         GrantRefusal::Forbidden { uid, .. } => [REASON_FORBIDDEN, u64::from(*uid)],
         GrantRefusal::System(error) => [REASON_SYSTEM, u64::from(error.errno.unsigned_abs())],
         _ => [REASON_UNKNOWN_DBUF, 0],
-    }
-}
-
-/// Decodes the refusal of a dbuf.
-fn decode_refusal(dbuf: DbufId, words: [u64; 2]) -> GrantRefusal {
-    let [why, number] = words;
-    match (why, u32::try_from(number), i32::try_from(number)) {
-        (REASON_FORBIDDEN, Ok(uid), _) => GrantRefusal::Forbidden { dbuf, uid },
-        (REASON_SYSTEM, _, Ok(errno)) => {
-            GrantRefusal::System(sys::Error::new("grant", "by its owner", errno))
-        }
-        _ => GrantRefusal::UnknownDbuf(dbuf),
     }
 }
 

@@ -39,6 +39,18 @@ fn d9_each_read_end_has_its_own_position() {
     }
 }
 
+/// The writing end creates the ring, in another process than the one that configured it.
+#[test]
+fn f6_pipe_keeps_its_configured_or_its_own_size() {
+    for (config, fixed) in [(config(), true), (Config::new(config().ring.id).self_sizing(), false)]
+    {
+        let mut ends = mpipe(2, &config).unwrap();
+        let (output, _) = open_write(ends.remove(0)).unwrap();
+        assert_eq!(output.scale().is_none(), fixed);
+        assert_eq!(output.capacity() == 4096, fixed);
+    }
+}
+
 #[test]
 fn unopened_ends_may_be_closed() {
     let mut ends = mpipe(3, &config()).unwrap();

@@ -1,8 +1,11 @@
 //! Tests of a grant server and its clients in one process. `tests/aggregate_holders.rs` has tests
 //! with several processes.
 
+use super::super::{Aggregate, AllocationPool};
+
 use super::*;
 use abi::access::AccessList;
+use buffer::Fault;
 use buffer::pool::PoolConfig;
 use std::time::Instant;
 use testkit::until;

@@ -1,0 +1,193 @@
+//! The client of a grant server.
+
+use super::super::owner::{Grant, Window};
+use super::super::refusal::GrantRefusal;
+use super::super::{Aggregate, AllocationPool, Error};
+use super::{
+    Message, REASON_FORBIDDEN, REASON_SYSTEM, RELEASE_SLICE, REPLY_GRANTED, REPLY_GRANTED_FILE,
+    REPLY_REFUSED, REQUEST_GRANT,
+};
+use abi::{DbufId, RichPointer};
+use buffer::Fault;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
+use sys::{descriptor, poll};
+use zerocopy::{FromBytes, IntoBytes};
+
+/// The client of a grant server: its mappings, and the socket for requesting more.
+#[derive(Debug)]
+pub struct Client {
+    socket: OwnedFd,
+    window: Window,
+    /// Grants that the owner sent unasked, not yet used.
+    early: Vec<Grant>,
+}
+
+impl Client {
+    /// Creates a client on the socket received from an owner.
+    #[must_use]
+    pub const fn new(socket: OwnedFd) -> Self {
+        Self { socket, window: Window::new(), early: Vec::new() }
+    }
+
+    /// Copies the bytes named by a pointer into `out`, whose length must be that of the view. If
+    /// the pool is not mapped, first requests it from the owner, once per pool (a *buffer fault*),
+    /// and blocks for the reply.
+    pub fn copy(&mut self, pointer: RichPointer, out: &mut [u8]) -> Result<(), ResolveError> {
+        match self.window.copy(pointer, out) {
+            Err(Fault::UnknownDbuf(dbuf)) => {
+                self.request_and_map(dbuf)?;
+                Ok(self.window.copy(pointer, out)?)
+            }
+            done => Ok(done?),
+        }
+    }
+
+    /// Copies the bytes named by these pointers into a pool of this process as one aggregate
+    /// ([`Window::receive`]). Maps pools as needed.
+    pub fn receive(
+        &mut self,
+        pointers: &[RichPointer],
+        pool: &mut AllocationPool,
+    ) -> Result<Aggregate, ResolveError> {
+        for pointer in pointers.iter().filter(|pointer| !pointer.is_hole()) {
+            if !self.window.has(pointer.dbuf()) {
+                self.request_and_map(pointer.dbuf())?;
+            }
+        }
+        Ok(self.window.receive(pointers, pool)?)
+    }
+
+    /// Reports to the owner that a slice is no longer needed. `pointer` is the pointer that was
+    /// sent for the slice.
+    pub fn give_back(&self, pointer: RichPointer) -> Result<(), GrantRefusal> {
+        let message = Message::new(RELEASE_SLICE, pointer.dbuf(), pointer.words());
+        descriptor::send(&self.socket, message.as_bytes(), &[]).map_err(|_| GrantRefusal::Abandoned)
+    }
+
+    /// Returns the user ID and group ID of the server's process, as reported by the kernel.
+    pub(crate) fn owner(&self) -> sys::Result<(u32, u32)> {
+        descriptor::peer_identity(&self.socket)
+    }
+
+    /// Requests a dbuf as [`Client::ask`], and waits for the reply at most for `limit`. After a
+    /// timeout the client must not be used again.
+    pub(crate) fn ask_within(
+        &mut self,
+        dbuf: DbufId,
+        limit: Duration,
+    ) -> Result<Grant, GrantRefusal> {
+        if let Some(grant) = self.take_early(dbuf) {
+            return Ok(grant);
+        }
+        self.send_request(dbuf)?;
+        loop {
+            match poll::readable_within(&[self.socket.as_fd()], Some(limit)).as_slice() {
+                [true] => {}
+                _ => return Err(GrantRefusal::Abandoned),
+            }
+            if let Some(grant) = self.receive_reply(dbuf)? {
+                return Ok(grant);
+            }
+        }
+    }
+
+    /// Returns the grant of this dbuf, if the owner sent it unasked. Never blocks.
+    fn take_early(&mut self, dbuf: DbufId) -> Option<Grant> {
+        while self.early.iter().all(|grant| grant.dbuf() != dbuf) {
+            let socket = self.socket.as_fd();
+            let waits = poll::readable_within(&[socket], Some(Duration::ZERO)) == [true];
+            // A failure is reported by the request that follows.
+            if !waits || self.receive_reply(DbufId::HOLE).is_err() {
+                return None;
+            }
+        }
+        let at = self.early.iter().position(|grant| grant.dbuf() == dbuf)?;
+        Some(self.early.swap_remove(at))
+    }
+
+    /// Requests a dbuf. Blocks for the reply. Fails with [`GrantRefusal::Abandoned`] if the server
+    /// has departed.
+    pub fn ask(&mut self, dbuf: DbufId) -> Result<Grant, GrantRefusal> {
+        if let Some(grant) = self.take_early(dbuf) {
+            return Ok(grant);
+        }
+        self.send_request(dbuf)?;
+        loop {
+            if let Some(grant) = self.receive_reply(dbuf)? {
+                return Ok(grant);
+            }
+        }
+    }
+
+    fn send_request(&self, dbuf: DbufId) -> Result<(), GrantRefusal> {
+        let message = Message::new(REQUEST_GRANT, dbuf, [0; 2]);
+        let sent = descriptor::send(&self.socket, message.as_bytes(), &[]);
+        sent.map_err(|_| GrantRefusal::Abandoned)
+    }
+
+    /// Receives a message; returns the grant if it is the reply to a request for this dbuf, and
+    /// `None` if it is a grant of another dbuf, which is kept.
+    fn receive_reply(&mut self, dbuf: DbufId) -> Result<Option<Grant>, GrantRefusal> {
+        let mut bytes = [0; Message::SIZE];
+        let received = descriptor::receive(&self.socket, &mut bytes);
+        let (length, mut fds) = received.map_err(|_| GrantRefusal::Abandoned)?;
+        let answer = bytes.get(..length).and_then(|b| Message::read_from_bytes(b).ok());
+        let Some(answer) = answer else { return Err(GrantRefusal::Abandoned) };
+        let of = DbufId::new(answer.dbuf);
+        let grant = match (answer.kind, of, fds.pop()) {
+            (REPLY_GRANTED, Some(of), Some(file)) => Grant::from_descriptor(of, file),
+            (REPLY_GRANTED_FILE, Some(of), Some(file)) => Grant::of_file(of, file),
+            (REPLY_REFUSED, _, None) => return Err(decode_refusal(dbuf, answer.words)),
+            _ => return Err(GrantRefusal::Abandoned),
+        };
+        if grant.dbuf() == dbuf {
+            return Ok(Some(grant));
+        }
+        if self.early.len() == EARLY_MAX {
+            return Err(GrantRefusal::Abandoned);
+        }
+        self.early.push(grant);
+        Ok(None)
+    }
+
+    /// Returns the mapped pools.
+    #[must_use]
+    pub const fn window(&self) -> &Window {
+        &self.window
+    }
+
+    fn request_and_map(&mut self, dbuf: DbufId) -> Result<(), GrantRefusal> {
+        let grant = self.ask(dbuf)?;
+        self.window.admit(grant)
+    }
+}
+
+/// Reason why the bytes named by a pointer were not copied.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum ResolveError {
+    /// The pointer is invalid.
+    #[error("{0}")]
+    Fault(#[from] Fault),
+    /// The owner refused to grant the memory named by the pointer.
+    #[error("{0}")]
+    Refused(#[from] GrantRefusal),
+    /// The destination pool has no room for the copy.
+    #[error("{0}")]
+    Aggregate(#[from] Error),
+}
+
+/// Maximum number of grants that a client keeps unused; an owner that sends more is abandoned.
+const EARLY_MAX: usize = 64;
+
+/// Decodes the refusal of a dbuf.
+fn decode_refusal(dbuf: DbufId, words: [u64; 2]) -> GrantRefusal {
+    let [why, number] = words;
+    match (why, u32::try_from(number), i32::try_from(number)) {
+        (REASON_FORBIDDEN, Ok(uid), _) => GrantRefusal::Forbidden { dbuf, uid },
+        (REASON_SYSTEM, _, Ok(errno)) => {
+            GrantRefusal::System(sys::Error::new("grant", "by its owner", errno))
+        }
+        _ => GrantRefusal::UnknownDbuf(dbuf),
+    }
+}

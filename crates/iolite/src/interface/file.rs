@@ -1,0 +1,104 @@
+//! Frozen data as a readable stream that owns it: a file in memory, with a position. [SL §5.3.3]
+
+use super::{Lent, StreamReader};
+use crate::aggregate::{Error, Frozen, Slice};
+use crate::indirect::lent::BlockHolder;
+use buffer::Fault;
+use buffer::stream::WaitResult;
+use std::time::Duration;
+
+/// A reader of frozen data from a position to its end, in blocks of limited size. Peeked bytes stay
+/// valid as long as the reader lives, because they are immutable.
+#[derive(Debug)]
+pub struct FrozenReader {
+    slices: Vec<Slice>,
+    /// Index of the current slice.
+    slice: usize,
+    /// Number of bytes of the current slice that have been consumed.
+    done: usize,
+    block: usize,
+    length: usize,
+}
+
+impl FrozenReader {
+    /// Creates a reader that returns blocks of up to `block` bytes.
+    pub fn new(frozen: &Frozen, block: usize) -> Result<Self, Error> {
+        let slices = frozen.aggregate()?.slices().cloned().collect();
+        Ok(Self { slices, slice: 0, done: 0, block: block.max(1), length: frozen.len() })
+    }
+
+    /// Returns the number of bytes.
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        self.length
+    }
+
+    /// Returns true if there are no bytes.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.length == 0
+    }
+
+    /// Continues at this byte; at the end if there are fewer.
+    pub fn seek(&mut self, at: usize) {
+        let (mut slice, mut left) = (0, at.min(self.length));
+        while let Some(length) = self.slices.get(slice).map(Slice::len).filter(|of| *of <= left) {
+            (slice, left) = (slice + 1, left - length);
+        }
+        (self.slice, self.done) = (slice, left);
+    }
+
+    #[inline]
+    fn rest(&self) -> &[u8] {
+        let slice = self.slices.get(self.slice).map_or(&[][..], Slice::bytes);
+        slice.get(self.done..).unwrap_or_default()
+    }
+}
+
+impl StreamReader for FrozenReader {
+    fn try_read(&mut self, out: &mut [u8]) -> Result<Option<usize>, Fault> {
+        let mut count = 0;
+        while let Some(room) = out.get_mut(count..).filter(|room| !room.is_empty()) {
+            let rest = self.rest();
+            let length = room.len().min(rest.len());
+            if length == 0 {
+                break;
+            }
+            if let (Some(to), Some(from)) = (room.get_mut(..length), rest.get(..length)) {
+                to.copy_from_slice(from);
+            }
+            count += length;
+            self.take(length);
+        }
+        Ok(Some(count))
+    }
+
+    #[inline]
+    fn peek(&mut self) -> Result<Option<&[u8]>, Fault> {
+        let block = self.block;
+        let rest = self.rest();
+        Ok(Some(rest.get(..block).unwrap_or(rest)))
+    }
+
+    #[inline]
+    fn take(&mut self, count: usize) {
+        self.done += count;
+        if self.slices.get(self.slice).is_none_or(|slice| self.done >= slice.len()) {
+            (self.slice, self.done) = (self.slice + 1, 0);
+        }
+    }
+
+    fn wait(&mut self, _limit: Option<Duration>) -> Result<WaitResult, Fault> {
+        Ok(WaitResult::Ready)
+    }
+
+    #[inline]
+    fn lend(&mut self, max: usize) -> Result<Option<Lent<'_>>, Fault> {
+        let Some(slice) = self.slices.get(self.slice) else { return Ok(None) };
+        let length = (slice.len() - self.done).min(self.block).min(max);
+        // Both are smaller than a segment.
+        let number = |bytes: usize| u32::try_from(bytes).unwrap_or(0);
+        let pointer = slice.pointer().within(number(self.done), number(length));
+        Ok(Some(Lent { pointer, home: BlockHolder::Lease(slice.lease()) }))
+    }
+}

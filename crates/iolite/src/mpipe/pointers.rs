@@ -1,0 +1,172 @@
+//! Multiway pipes that carry pointers: indirect streams whose ends are inherited like those of a
+//! pipe of bytes. [SL §5.1, §5.3.2, §5.3.3], FEATURES D6, E1, E2
+//!
+//! ```text
+//! opening the writing end ─► over the socket of each reading end: the ring, and a socket to the
+//!                            grant server of the writer's process
+//! first pointer into a dbuf ─► over that socket: the dbuf, before the pointer is published
+//! ```
+//!
+//! Possession of a reading end therefore permits reading, as with a pipe of bytes, also after the
+//! writer has exited. A process that splices the pointers of others obtains each
+//! dbuf once and passes it on; it maps nothing and touches no byte.
+
+use super::{PipeError, Shape, begins_with, share_ends};
+use crate::aggregate::holders::PeerId;
+use crate::aggregate::server::GrantServer;
+use crate::aggregate::{AllocationPool, GrantRefusal};
+use crate::indirect::{Backing, Config, Input, Offer, Output, send_to};
+use crate::interface::StreamReader;
+use crate::splice::{SpliceResult, splice};
+use crate::view::Space;
+use abi::DbufId;
+use abi::access::AccessList;
+use buffer::{Fault, Policy, pool};
+use std::os::fd::OwnedFd;
+use sys::descriptor;
+use sys::doorbell::SocketDoorbell;
+use sys::process::identity;
+use zerocopy::FromBytes as _;
+
+mod forward;
+
+use forward::Forwarded;
+
+/// Tag of the message in a writing end.
+const MAGIC: u64 = u64::from_le_bytes(*b"SL pipe2");
+/// Size of a segment of the memory for copied bytes, and so of a copied block, in bytes.
+const SEGMENT_SIZE: usize = 64 << 10;
+/// Minimum number of segments: one is written while others are read.
+const SEGMENTS_MIN: usize = 4;
+/// Maximum size of the memory for copied bytes.
+const BYTES_MAX: u64 = 1 << 36;
+
+/// Creates a pipe of `n` ends that carries pointers. `config` describes the ring of pointers;
+/// `bytes` is the size of the memory for bytes that are copied. Fails as
+/// [`mpipe`](super::mpipe()).
+pub fn pointer_pipe(n: usize, config: &Config, bytes: usize) -> Result<Vec<OwnedFd>, PipeError> {
+    let shape = Shape {
+        magic: MAGIC,
+        capacity: bytes as u64,
+        every: config.every as u64,
+        id: config.id.number(),
+        policy: config.policy.code(),
+        readers: n.saturating_sub(1) as u64,
+    };
+    share_ends(n, &shape)
+}
+
+/// Returns true if this end belongs to a pipe that carries pointers. At a reading end, blocks until
+/// the writing end is opened. Leaves the message in the socket.
+pub fn carries_pointers(end: &OwnedFd) -> Result<bool, PipeError> {
+    for magic in [&MAGIC.to_ne_bytes(), crate::indirect::OFFER] {
+        let mut first = [0; 8];
+        if begins_with(end, magic)? && descriptor::peek(end, &mut first)? == first.len() {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// The writing end of a pipe that carries pointers.
+#[derive(Debug)]
+pub struct PointerWriter {
+    output: Output,
+    /// The readers, as clients of the grant server.
+    peers: Vec<PeerId>,
+    /// The dbufs that were sent to the readers.
+    sent: Vec<DbufId>,
+}
+
+/// Opens the writing end: creates the ring and sends it to the readers. `backing` is the id of the
+/// memory for copied bytes, and `grants` serves the memory of this process. Consumes the
+/// descriptor. Also returns the number of blocks after which written blocks are published.
+pub fn open_write(
+    end: OwnedFd,
+    backing: DbufId,
+    grants: &GrantServer,
+) -> Result<(PointerWriter, usize), PipeError> {
+    let mut bytes = [0; size_of::<Shape>()];
+    let (length, theirs) = descriptor::receive(end, &mut bytes)?;
+    if length == 0 {
+        return Err(PipeError::Opened);
+    }
+    let shape = bytes.get(..length).and_then(|bytes| Shape::read_from_bytes(bytes).ok());
+    let (config, capacity) = shape.and_then(|shape| config(&shape)).ok_or(PipeError::NoEnd)?;
+    if theirs.len() != config.readers {
+        return Err(PipeError::NoEnd);
+    }
+    let segments = (capacity / SEGMENT_SIZE).max(SEGMENTS_MIN).next_power_of_two();
+    let form = pool::PoolConfig { segment: SEGMENT_SIZE, segments };
+    let memory = AllocationPool::new(backing, form, AccessList::private(identity()))?;
+    grants.owner(|owner| owner.share(&memory))?;
+    let (output, peers) = send_to(&config, Backing::new(memory), theirs, grants)?;
+    let mut writer = PointerWriter { output, peers, sent: Vec::new() };
+    writer.send(backing, grants);
+    Ok((writer, config.every))
+}
+
+/// Opens a reading end. Blocks until the writing end is opened. Memory of trusted processes is read
+/// in place if `space` is trusting. Returns `None` if the writing end was closed unopened.
+pub fn open_read(end: OwnedFd, space: &Space) -> Result<Option<Input>, PipeError> {
+    if !begins_with(&end, crate::indirect::OFFER)? {
+        return Err(PipeError::NoEnd);
+    }
+    let mut message = [0; 8];
+    let (length, mut descriptors) = descriptor::receive(&end, &mut message)?;
+    if length == 0 {
+        return Ok(None);
+    }
+    let server = descriptors.pop().ok_or(PipeError::NoEnd)?;
+    space.introduce(server);
+    let ring = buffer::share::RingOffer::from_descriptors(descriptors)?;
+    Ok(Some(Input::open(Offer::new(ring, SocketDoorbell::from(end)), space)?))
+}
+
+fn config(shape: &Shape) -> Option<(Config, usize)> {
+    let id = DbufId::new(shape.id).filter(|_| shape.magic == MAGIC)?;
+    let number = |value: u64| usize::try_from(value).ok();
+    let capacity = number(shape.capacity).filter(|_| shape.capacity <= BYTES_MAX)?;
+    let policy = Policy::from_code(shape.policy)?;
+    let (readers, every) = (number(shape.readers)?, number(shape.every)?);
+    Some((Config { policy, readers, every, ..Config::new(id) }, capacity))
+}
+
+impl PointerWriter {
+    /// Returns the stream.
+    #[inline]
+    pub const fn output(&mut self) -> &mut Output {
+        &mut self.output
+    }
+
+    /// Moves up to `max` bytes from `from` as [`splice`], by pointer where `from` lends blocks.
+    /// Sends each dbuf to the readers before the first pointer into it. `space` is where `from`
+    /// obtains dbufs of other processes; `None` if they are of this process.
+    pub fn splice_from<F: StreamReader>(
+        &mut self,
+        from: &mut F,
+        space: Option<&Space>,
+        max: usize,
+        grants: &GrantServer,
+    ) -> Result<SpliceResult, Fault> {
+        let Self { output, peers, sent } = self;
+        let mut from = Forwarded::new(from, space, grants, (peers, sent));
+        splice(&mut from, output, max)
+    }
+
+    /// Sends a dbuf of the grant server to the readers, so that they have it even if this process
+    /// exits.
+    fn send(&mut self, dbuf: DbufId, grants: &GrantServer) {
+        self.peers.iter().for_each(|peer| _ = grants.send_grant(*peer, dbuf));
+        self.sent.push(dbuf);
+    }
+}
+
+impl From<GrantRefusal> for PipeError {
+    fn from(refusal: GrantRefusal) -> Self {
+        match refusal {
+            GrantRefusal::System(error) => Self::System(error),
+            _ => Self::NoEnd,
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! A reader whose lent blocks can be mapped by the readers of the pipe that forwards them.
+
+use crate::aggregate::GrantRefusal;
+use crate::aggregate::holders::PeerId;
+use crate::aggregate::server::GrantServer;
+use crate::indirect::Lent;
+use crate::interface::StreamReader;
+use crate::view::Space;
+use abi::DbufId;
+use abi::access::AccessList;
+use buffer::Fault;
+use buffer::stream::WaitResult;
+use std::os::fd::BorrowedFd;
+use std::time::Duration;
+use sys::process::identity;
+
+/// A reader that sends the dbuf of each lent block to the readers of the pipe, once.
+#[derive(Debug)]
+pub(super) struct Forwarded<'a, F> {
+    from: &'a mut F,
+    space: Option<&'a Space>,
+    grants: &'a GrantServer,
+    peers: &'a [PeerId],
+    sent: &'a mut Vec<DbufId>,
+    /// The dbuf of the last lent block.
+    last: DbufId,
+    /// True if the dbuf of the next block was refused: its bytes must be copied.
+    refused: bool,
+}
+
+impl<'a, F: StreamReader> Forwarded<'a, F> {
+    pub(super) const fn new(
+        from: &'a mut F,
+        space: Option<&'a Space>,
+        grants: &'a GrantServer,
+        (peers, sent): (&'a [PeerId], &'a mut Vec<DbufId>),
+    ) -> Self {
+        Self { from, space, grants, peers, sent, last: DbufId::HOLE, refused: false }
+    }
+}
+
+/// Sends a dbuf to the readers, after obtaining it from its owner if it is of another process.
+fn pass_on(
+    dbuf: DbufId,
+    space: Option<&Space>,
+    grants: &GrantServer,
+    peers: &[PeerId],
+) -> Result<(), Fault> {
+    if let Some(space) = space {
+        let grant = space.request(dbuf)?;
+        let access = AccessList::private(identity());
+        match grants.owner(|owner| owner.share_granted(grant, access)) {
+            // A dbuf of this process that comes back, or one that was forwarded before.
+            Ok(()) | Err(GrantRefusal::Taken(_)) => {}
+            Err(_) => return Err(Fault::UnknownDbuf(dbuf)),
+        }
+    }
+    peers.iter().for_each(|peer| _ = grants.send_grant(*peer, dbuf));
+    Ok(())
+}
+
+impl<F: StreamReader> StreamReader for Forwarded<'_, F> {
+    fn try_read(&mut self, out: &mut [u8]) -> Result<Option<usize>, Fault> {
+        self.from.try_read(out)
+    }
+
+    fn peek(&mut self) -> Result<Option<&[u8]>, Fault> {
+        self.from.peek()
+    }
+
+    fn copies(&mut self) -> Result<usize, Fault> {
+        self.from.copies()
+    }
+
+    fn take(&mut self, count: usize) {
+        self.from.take(count);
+    }
+
+    fn wait(&mut self, limit: Option<Duration>) -> Result<WaitResult, Fault> {
+        self.from.wait(limit)
+    }
+
+    #[inline]
+    fn lend(&mut self, max: usize) -> Result<Option<Lent<'_>>, Fault> {
+        let lent = self.from.lend(max)?;
+        self.refused = false;
+        if let Some(lent) = &lent
+            && lent.pointer.dbuf() != self.last
+        {
+            let dbuf = lent.pointer.dbuf();
+            if !self.sent.contains(&dbuf) {
+                if pass_on(dbuf, self.space, self.grants, self.peers).is_err() {
+                    // The copy that follows reports the reason, or succeeds.
+                    self.refused = true;
+                    return Ok(None);
+                }
+                self.sent.push(dbuf);
+            }
+            self.last = dbuf;
+        }
+        Ok(lent)
+    }
+
+    fn is_lent_out(&mut self) -> Result<Option<bool>, Fault> {
+        if self.refused { Ok(None) } else { self.from.is_lent_out() }
+    }
+
+    fn give_back(&mut self) -> u64 {
+        self.from.give_back()
+    }
+
+    fn wait_among(&mut self, others: &[BorrowedFd<'_>]) -> Result<WaitResult, Fault> {
+        self.from.wait_among(others)
+    }
+}
