@@ -99,7 +99,43 @@ typedef struct streamline_config {
      before waiting for a reply.
      */
     uint32_t every;
+    /*
+     1: the pipe carries pointers to bytes, which streamline_splice() moves without touching the
+     bytes; `capacity` is the memory for bytes that are written. Only for
+     streamline_mpipe_with(), and its writing end always waits. 0: it carries bytes.
+     */
+    uint32_t pointers;
 } streamline_config;
+
+/*
+ The counts of an end of a stream, since it was opened.
+ */
+typedef struct streamline_counts {
+    /*
+     Blocks written or read.
+     */
+    uint64_t blocks;
+    /*
+     Their bytes.
+     */
+    uint64_t bytes;
+    /*
+     Blocks that were dropped because there was no room, or that a reader lost.
+     */
+    uint64_t dropped;
+    /*
+     The bytes of the dropped blocks; 0 for a reader.
+     */
+    uint64_t dropped_bytes;
+    /*
+     Blocks written as pointers: their bytes were not touched.
+     */
+    uint64_t by_pointer;
+    /*
+     Blocks written by a copy of their bytes.
+     */
+    uint64_t copied;
+} streamline_counts;
 
 /*
  Options of a run beside its request. A field that is 0 or null is not set.
@@ -320,13 +356,43 @@ int streamline_flush(int fd);
 ptrdiff_t streamline_evicted(int fd);
 
 /*
- Moves up to count bytes from one end to another, by pointers where possible; waits until there
- are some, and for room. Returns 0 at the end of the source. Fails with EAGAIN instead of waiting
- for an end that is STREAMLINE_NONBLOCK; to one that is written so, bytes are copied.
+ Moves up to count bytes from one end to another; waits until there are some, and for room.
+ Returns 0 at the end of the source. Fails with EAGAIN instead of waiting for an end that is
+ STREAMLINE_NONBLOCK.
+
+ From a pipe of pointers (`pointers` in its configuration) or a file of streamline_open_file() to
+ a pipe of pointers, only pointers move: the bytes are neither copied nor touched, and the cost
+ of a block does not depend on its size. In all other cases they are copied once.
+ streamline_count() tells how many blocks moved in which way.
+
+ Bytes that moved by pointer stay in the memory to which they were first written until the last
+ reader has read them; until then their writer may have to wait for room.
  */
 ptrdiff_t streamline_splice(int from,
                             int to,
                             size_t count);
+
+/*
+ Opens a file to be read and spliced: a copy of its contents at this moment, in memory that no
+ process can change. It is shared by reference, so a call of streamline_splice() to a pipe of
+ pointers copies nothing. streamline_peek() and streamline_splice() see blocks of up to `block`
+ bytes; 0: as long as possible (512 KB). Fails like open(2).
+ */
+int streamline_open_file(const char *path,
+                         size_t block);
+
+/*
+ Sets the offset of the next read of a file of streamline_open_file() or of a region.
+ */
+int streamline_seek(int fd,
+                    uint64_t offset);
+
+/*
+ Stores the counts of an end of a stream in *counts. What a writer has written is what each of
+ its readers has read, has lost, or can still read.
+ */
+int streamline_count(int fd,
+                     struct streamline_counts *counts);
 
 /*
  Waits until an end can be read (or is at its end) or written, or until the writer of a state is

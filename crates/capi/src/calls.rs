@@ -1,15 +1,17 @@
 //! The calls of the file interface, which take slices instead of pointers.
 
 use crate::config::streamline_config;
-use crate::end::{End, EndKind, Reader, Region, Writer, no_room};
-use crate::failure::{ENOSPC, Failure, Outcome, wrong_end};
+use crate::end::{End, EndKind, Reader, Region, Writer};
+use crate::failure::{Failure, Outcome, wrong_end};
+use crate::pointers::{FileEnd, PointerReader, PointerWriter, fresh_id};
 use crate::table::{self, LockedEntry, add, copy, not_an_end};
 use abi::DbufId;
 use abi::access::AccessList;
 use buffer::name::{self, Address, Error, Host, Limits, Opened};
 use buffer::stream::Config;
 use buffer::{Fault, Policy};
-use iolite::{mpipe, splice};
+use iolite::interface::StreamReader as _;
+use iolite::{indirect, mpipe};
 use std::os::fd::AsFd;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -49,9 +51,7 @@ fn default_config() -> Outcome<Config> {
 /// Returns the configuration with an id that no other ring has had. Fails with `ENOSPC` if all ids
 /// are used.
 fn with_id(mut config: Config) -> Outcome<Config> {
-    streamline::use_daemon_ids();
-    let used_up = || Failure::new(ENOSPC, "all dbuf ids have been used");
-    config.ring.id = buffer::ids::fresh().ok_or_else(used_up)?;
+    config.ring.id = fresh_id()?;
     Ok(config)
 }
 
@@ -79,6 +79,10 @@ fn run_on_host<T>(work: impl FnOnce(&Host) -> Result<T, Error>) -> Outcome<T> {
 }
 
 pub(crate) fn create(name: &str, config: Option<&streamline_config>) -> Outcome<i32> {
+    if config.is_some_and(|config| config.pointers != 0) {
+        let why = "a named stream carries bytes: streamline_mpipe_with() makes pipes of pointers";
+        return Err(Failure::invalid(why));
+    }
     let (shape, eager) = config_from_c(config)?;
     let mode = config.map_or(0, |config| config.mode);
     let limits = config.map_or_else(Limits::default, |config| {
@@ -140,6 +144,11 @@ pub(crate) fn open(name: &str, write: bool, config: Option<&streamline_config>) 
     }
 }
 
+/// Opens a file as a stream of blocks of up to `block` bytes.
+pub(crate) fn open_file(path: &str, block: usize) -> Outcome<i32> {
+    add(EndKind::File(FileEnd::open(path, block)?), None)
+}
+
 fn reader(input: buffer::stream::Input) -> Outcome<i32> {
     let doorbell = copy(&input)?;
     add(EndKind::Reader(Reader::new(input)), Some(doorbell))
@@ -147,7 +156,17 @@ fn reader(input: buffer::stream::Input) -> Outcome<i32> {
 
 pub(crate) fn pipe(fds: &mut [i32], config: Option<&streamline_config>) -> Outcome<()> {
     let (shape, _) = config_from_c(config)?;
-    let ends = mpipe::mpipe(fds.len(), &with_id(shape)?)?;
+    let ends = match config {
+        Some(config) if config.pointers != 0 => {
+            let ring = indirect::Config {
+                policy: shape.ring.policy,
+                every: shape.every,
+                ..indirect::Config::new(fresh_id()?)
+            };
+            mpipe::pointer_pipe(fds.len(), &ring, shape.ring.capacity)?
+        }
+        _ => mpipe::mpipe(fds.len(), &with_id(shape)?)?,
+    };
     for (fd, end) in fds.iter_mut().zip(ends) {
         *fd = raw_fd::give(end);
         raw_fd::inherit(*fd)?;
@@ -157,7 +176,7 @@ pub(crate) fn pipe(fds: &mut [i32], config: Option<&streamline_config>) -> Outco
 
 /// Locks the end with this descriptor number. Opens an unused end of a multiway pipe first, for
 /// writing if `write` is true. Fails with `EBUSY` if another thread uses the end.
-fn locked_end(fd: i32, write: bool) -> Outcome<LockedEntry> {
+pub(crate) fn locked_end(fd: i32, write: bool) -> Outcome<LockedEntry> {
     let mut used = table::lock_entry(fd)?;
     if used.end().is_none() {
         used.put(End::new(open_unused(fd, write)?));
@@ -170,6 +189,14 @@ fn open_unused(fd: i32, write: bool) -> Outcome<EndKind> {
     let own = raw_fd::copy(fd)?;
     if !sys::descriptor::is_packet_socket(&own) {
         return Err(not_an_end(fd));
+    }
+    match (mpipe::carries_pointers(&own)?, write) {
+        (true, true) => return Ok(EndKind::PointerWriter(PointerWriter::open(own)?)),
+        (true, false) => {
+            let reader = PointerReader::open(own)?;
+            return Ok(reader.map_or(EndKind::Closed, EndKind::PointerReader));
+        }
+        (false, _) => {}
     }
     if write {
         let (output, every) = mpipe::open_write(own)?;
@@ -192,10 +219,14 @@ pub(crate) fn read(fd: i32, out: &mut [u8]) -> Outcome<usize> {
             region.at += count as u64;
             Ok(count)
         }
+        EndKind::PointerReader(reader) => reader.read(out, *nonblocking),
+        EndKind::File(file) => Ok(file.read(out)?),
         EndKind::Closed => Ok(0),
-        EndKind::Writer(_) | EndKind::Inbox(_) | EndKind::State(_) | EndKind::Run(_) => {
-            Err(wrong_end("one to read from"))
-        }
+        EndKind::Writer(_)
+        | EndKind::PointerWriter(_)
+        | EndKind::Inbox(_)
+        | EndKind::State(_)
+        | EndKind::Run(_) => Err(wrong_end("one to read from")),
     }
 }
 
@@ -210,7 +241,10 @@ pub(crate) fn write(fd: i32, bytes: &[u8]) -> Outcome<usize> {
             region.at += count as u64;
             Ok(count)
         }
+        EndKind::PointerWriter(writer) => writer.write(bytes),
         EndKind::Reader(_)
+        | EndKind::PointerReader(_)
+        | EndKind::File(_)
         | EndKind::Inbox(_)
         | EndKind::State(_)
         | EndKind::Run(_)
@@ -236,7 +270,18 @@ pub(crate) fn peek(fd: i32, longest: usize) -> Outcome<(*const u8, usize)> {
         return Ok((std::ptr::null(), 0));
     }
     let nonblocking = end.nonblocking;
-    let reader = end.reader()?;
+    let reader = match &mut end.kind {
+        EndKind::Reader(reader) => reader,
+        EndKind::PointerReader(reader) => {
+            let (at, length) = reader.locate(nonblocking)?;
+            return Ok((at, length.min(longest)));
+        }
+        EndKind::File(file) => {
+            let (at, length) = file.locate()?;
+            return Ok((at, length.min(longest)));
+        }
+        _ => return Err(wrong_end("one to read from")),
+    };
     let (at, length) = reader.locate(nonblocking)?;
     if length > longest && reader.is_lossy() {
         return Err(Fault::TooLong { length, limit: longest }.into());
@@ -245,7 +290,23 @@ pub(crate) fn peek(fd: i32, longest: usize) -> Outcome<(*const u8, usize)> {
 }
 
 pub(crate) fn release(fd: i32, count: usize) -> Outcome<()> {
-    table::lock_entry(fd)?.end_of(fd)?.reader()?.release(count)
+    match &mut table::lock_entry(fd)?.end_of(fd)?.kind {
+        EndKind::Reader(reader) => return reader.release(count),
+        EndKind::PointerReader(reader) => reader.stream().take(count),
+        EndKind::File(file) => file.reader.take(count),
+        _ => return Err(wrong_end("one to read from")),
+    }
+    Ok(())
+}
+
+/// Continues a file or a region at this offset.
+pub(crate) fn seek(fd: i32, offset: u64) -> Outcome<()> {
+    match &mut table::lock_entry(fd)?.end_of(fd)?.kind {
+        EndKind::File(file) => file.reader.seek(usize::try_from(offset).unwrap_or(usize::MAX)),
+        EndKind::Region(region) => region.at = offset,
+        _ => return Err(wrong_end("a file or a region")),
+    }
+    Ok(())
 }
 
 pub(crate) fn reserve(fd: i32, length: usize) -> Outcome<*mut u8> {
@@ -260,13 +321,21 @@ pub(crate) fn commit(fd: i32, count: usize) -> Outcome<()> {
 }
 
 pub(crate) fn flush(fd: i32) -> Outcome<()> {
-    locked_end(fd, true)?.end_of(fd)?.writer()?.output.flush();
+    match &mut locked_end(fd, true)?.end_of(fd)?.kind {
+        EndKind::Writer(writer) => writer.output.flush(),
+        EndKind::PointerWriter(writer) => writer.flush(),
+        _ => return Err(wrong_end("one to write to")),
+    }
     Ok(())
 }
 
 /// Returns the number of readers evicted from a stream.
 pub(crate) fn evicted(fd: i32) -> Outcome<usize> {
-    let evicted = table::lock_entry(fd)?.end_of(fd)?.writer()?.output.evicted();
+    let evicted = match &mut table::lock_entry(fd)?.end_of(fd)?.kind {
+        EndKind::Writer(writer) => writer.output.evicted(),
+        EndKind::PointerWriter(writer) => writer.pipe.output().evicted(),
+        _ => return Err(wrong_end("one to write to")),
+    };
     Ok(usize::try_from(evicted).unwrap_or(usize::MAX))
 }
 
@@ -281,50 +350,21 @@ pub(crate) fn wait(fd: i32, limit: Option<Duration>) -> Outcome<bool> {
         EndKind::Inbox(inbox) => Ok(sys::poll::readable(&[inbox.as_fd()], limit).contains(&true)),
         EndKind::State(state) => Ok(state.wait(limit)),
         EndKind::Run(run) => Ok(run.wait(limit)),
+        EndKind::PointerReader(reader) => reader.wait(limit),
+        // A write waits by itself.
+        EndKind::PointerWriter(_) | EndKind::File(_) => Ok(true),
         EndKind::Region(_) | EndKind::Closed => Ok(true),
     }
 }
 
 pub(crate) fn nonblocking(fd: i32, nonblocking: bool) -> Outcome<()> {
-    table::lock_entry(fd)?.end_of(fd)?.nonblocking = nonblocking;
+    let mut used = table::lock_entry(fd)?;
+    let end = used.end_of(fd)?;
+    if nonblocking && matches!(end.kind, EndKind::PointerWriter(_)) {
+        return Err(Failure::invalid("the writing end of a pipe of pointers waits for room"));
+    }
+    end.nonblocking = nonblocking;
     Ok(())
-}
-
-pub(crate) fn splice(from: i32, to: i32, most: usize) -> Outcome<usize> {
-    if from == to {
-        return Err(Failure::invalid("from an end to itself nothing can be moved"));
-    }
-    let (mut source, mut sink) = (locked_end(from, false)?, locked_end(to, true)?);
-    let (source, sink) = (source.end_of(from)?, sink.end_of(to)?);
-    match (&mut source.kind, &mut sink.kind) {
-        (EndKind::Reader(reader), EndKind::Writer(writer)) if sink.nonblocking => {
-            // One block at most, for which there is room, so that nothing waits.
-            let (_, length) = reader.locate(source.nonblocking)?;
-            let length = length.min(most).min(writer.output.block_max());
-            if !writer.output.is_ready(length)? {
-                writer.output.flush();
-                return Err(no_room());
-            }
-            let moved = splice::splice(reader.stream(), &mut writer.output, length)?;
-            if writer.eager {
-                writer.output.flush();
-            }
-            Ok(moved.bytes)
-        }
-        (EndKind::Reader(reader), EndKind::Writer(writer)) => {
-            if source.nonblocking {
-                reader.locate(true)?;
-            }
-            let moved = splice::splice(reader.stream(), &mut writer.output, most)?;
-            if writer.eager {
-                writer.output.flush();
-            }
-            Ok(moved.bytes)
-        }
-        (EndKind::Closed, _) => Ok(0),
-        (_, EndKind::Writer(_)) => Err(wrong_end("one to read from")),
-        _ => Err(wrong_end("one to write to")),
-    }
 }
 
 pub(crate) fn close(fd: i32) -> Outcome<()> {

@@ -21,6 +21,29 @@ pub struct streamline_config {
     /// larger value (32) is several times faster for small blocks, but needs streamline_flush()
     /// before waiting for a reply.
     pub every: u32,
+    /// 1: the pipe carries pointers to bytes, which streamline_splice() moves without touching the
+    /// bytes; `capacity` is the memory for bytes that are written. Only for
+    /// streamline_mpipe_with(), and its writing end always waits. 0: it carries bytes.
+    pub pointers: u32,
+}
+
+/// The counts of an end of a stream, since it was opened.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+#[allow(non_camel_case_types, reason = "its name in C")]
+pub struct streamline_counts {
+    /// Blocks written or read.
+    pub blocks: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Blocks that were dropped because there was no room, or that a reader lost.
+    pub dropped: u64,
+    /// The bytes of the dropped blocks; 0 for a reader.
+    pub dropped_bytes: u64,
+    /// Blocks written as pointers: their bytes were not touched.
+    pub by_pointer: u64,
+    /// Blocks written by a copy of their bytes.
+    pub copied: u64,
 }
 
 /// Options of a run beside its request. A field that is 0 or null is not set.

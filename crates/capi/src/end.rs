@@ -1,6 +1,7 @@
 //! The objects that a descriptor number can denote: ends, regions, inboxes, states, runs.
 
 use crate::failure::{EAGAIN, ENOBUFS, ENOSPC, Failure, Outcome, wrong_end};
+use crate::pointers::{FileEnd, PointerReader, PointerWriter};
 use crate::request::Run;
 use crate::state_reader::StateReader;
 use buffer::name::{Inbox, SharedRegion};
@@ -17,7 +18,6 @@ pub(crate) struct End {
 }
 
 #[derive(Debug)]
-#[expect(clippy::large_enum_variant, reason = "every end is in a box of its own")]
 pub(crate) enum EndKind {
     Reader(Reader),
     Writer(Writer),
@@ -27,6 +27,10 @@ pub(crate) enum EndKind {
     State(StateReader),
     /// A running or finished request.
     Run(Run),
+    PointerReader(PointerReader),
+    PointerWriter(PointerWriter),
+    /// A file in memory.
+    File(FileEnd),
     /// The reading end of a pipe whose writing end was closed unused.
     Closed,
 }
@@ -36,20 +40,12 @@ impl End {
         Self { kind, nonblocking: false }
     }
 
-    /// Returns the reading end of a stream; fails if it is another end.
-    #[inline]
-    pub(crate) fn reader(&mut self) -> Outcome<&mut Reader> {
-        match &mut self.kind {
-            EndKind::Reader(reader) => Ok(reader),
-            _ => Err(wrong_end("one to read from")),
-        }
-    }
-
     /// Returns the writing end of a stream; fails if it is another end.
     #[inline]
     pub(crate) fn writer(&mut self) -> Outcome<&mut Writer> {
         match &mut self.kind {
             EndKind::Writer(writer) => Ok(writer),
+            EndKind::PointerWriter(_) => Err(wrong_end("one with room to reserve: write to it")),
             _ => Err(wrong_end("one to write to")),
         }
     }
@@ -271,7 +267,7 @@ impl Region {
 const ESTALE: i32 = 116;
 
 #[cold]
-fn no_input() -> Failure {
+pub(crate) fn no_input() -> Failure {
     Failure::new(EAGAIN, "nothing is there: poll the descriptor")
 }
 

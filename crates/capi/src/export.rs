@@ -6,9 +6,9 @@
 //!   no other code changes it during the call: as for memcpy(3), this cannot be checked.
 //! - X2 No slice is longer than `isize::MAX`; longer ones are rejected first.
 
-use crate::config::{streamline_config, streamline_options};
+use crate::config::{streamline_config, streamline_counts, streamline_options};
 use crate::failure::{self, EFAULT, EINVAL, Failure};
-use crate::{calls, run, state};
+use crate::{calls, run, state, transfer};
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::slice;
@@ -301,12 +301,51 @@ pub extern "C" fn streamline_evicted(fd: c_int) -> isize {
     size_result(|| calls::evicted(fd))
 }
 
-/// Moves up to count bytes from one end to another, by pointers where possible; waits until there
-/// are some, and for room. Returns 0 at the end of the source. Fails with EAGAIN instead of waiting
-/// for an end that is STREAMLINE_NONBLOCK; to one that is written so, bytes are copied.
+/// Moves up to count bytes from one end to another; waits until there are some, and for room.
+/// Returns 0 at the end of the source. Fails with EAGAIN instead of waiting for an end that is
+/// STREAMLINE_NONBLOCK.
+///
+/// From a pipe of pointers (`pointers` in its configuration) or a file of streamline_open_file() to
+/// a pipe of pointers, only pointers move: the bytes are neither copied nor touched, and the cost
+/// of a block does not depend on its size. In all other cases they are copied once.
+/// streamline_count() tells how many blocks moved in which way.
+///
+/// Bytes that moved by pointer stay in the memory to which they were first written until the last
+/// reader has read them; until then their writer may have to wait for room.
 #[unsafe(no_mangle)]
 pub extern "C" fn streamline_splice(from: c_int, to: c_int, count: usize) -> isize {
-    size_result(|| calls::splice(from, to, count))
+    size_result(|| transfer::splice(from, to, count))
+}
+
+/// Opens a file to be read and spliced: a copy of its contents at this moment, in memory that no
+/// process can change. It is shared by reference, so a call of streamline_splice() to a pipe of
+/// pointers copies nothing. streamline_peek() and streamline_splice() see blocks of up to `block`
+/// bytes; 0: as long as possible (512 KB). Fails like open(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn streamline_open_file(path: *const c_char, block: usize) -> c_int {
+    // SAFETY: X1.
+    int_result(|| calls::open_file(unsafe { str_from_c(path) }?, block))
+}
+
+/// Sets the offset of the next read of a file of streamline_open_file() or of a region.
+#[unsafe(no_mangle)]
+pub extern "C" fn streamline_seek(fd: c_int, offset: u64) -> c_int {
+    status_result(|| calls::seek(fd, offset))
+}
+
+/// Stores the counts of an end of a stream in *counts. What a writer has written is what each of
+/// its readers has read, has lost, or can still read.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn streamline_count(fd: c_int, counts: *mut streamline_counts) -> c_int {
+    status_result(|| {
+        if counts.is_null() {
+            return Err(null_pointer());
+        }
+        let counted = transfer::counts(fd)?;
+        // SAFETY: X1: it points to room for one structure.
+        unsafe { counts.write(counted) };
+        Ok(())
+    })
 }
 
 /// Waits until an end can be read (or is at its end) or written, or until the writer of a state is

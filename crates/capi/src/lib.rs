@@ -17,11 +17,13 @@ mod end;
 #[expect(clippy::missing_safety_doc, reason = "what a C program promises stands in the header")]
 mod export;
 mod failure;
+mod pointers;
 mod request;
 mod run;
 mod state;
 mod state_reader;
 mod table;
+mod transfer;
 
 pub use config::streamline_config;
 pub use export::*;

@@ -147,6 +147,17 @@ fn m3_c_program_reads_published_state() {
     assert_success(&child.wait_with_output().unwrap());
 }
 
+/// Pointers move through three processes without a copy; the last may open its end after the others
+/// have exited. Where one end carries bytes, they are copied.
+#[test]
+fn e1_e2_c_program_splices_by_pointer_and_counts_no_copy() {
+    let Some(program) = compile("tests/c/splice.c", "splice") else { return };
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("splice-contents");
+    let contents: Vec<u8> = (0..1_200_000_u32).map(|at| (at * 7 / 11) as u8).collect();
+    std::fs::write(&path, contents).unwrap();
+    assert_success(&Command::new(program).arg(path).output().unwrap());
+}
+
 #[test]
 fn book_example_compiles_and_runs() {
     let Some(program) = compile("../../examples/c/count.c", "count") else { return };

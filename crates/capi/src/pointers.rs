@@ -1,0 +1,235 @@
+//! The ends of pipes that carry pointers, files in memory, and the memory of this process that
+//! readers in other processes may map. [SL §5.3]
+
+use crate::end::no_input;
+use crate::failure::{ENOSPC, Failure, Outcome};
+use abi::DbufId;
+use abi::access::AccessList;
+use buffer::Fault;
+use buffer::stream::WaitResult;
+use iolite::aggregate::Frozen;
+use iolite::aggregate::owner::Creator;
+use iolite::aggregate::server::GrantServer;
+use iolite::indirect;
+use iolite::interface::{FrozenReader, StreamReader as _, StreamWriter as _};
+use iolite::mpipe;
+use iolite::view::Space;
+use std::fs::File;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use sys::process::identity;
+
+/// The memory that one peer may hold by requests of its own; readers of streams hold none.
+const HELD_MAX: usize = 8;
+
+/// The server that grants the memory of this process, with the process id: a child of fork(2) does
+/// not inherit its thread.
+static GRANTS: Mutex<Option<(u32, Arc<GrantServer>)>> = Mutex::new(None);
+
+/// Returns the grant server of this process; creates it first if necessary.
+pub(crate) fn grants() -> Outcome<Arc<GrantServer>> {
+    let mut grants = GRANTS.lock().unwrap_or_else(PoisonError::into_inner);
+    let process = std::process::id();
+    if let Some((of, server)) = grants.as_ref()
+        && *of == process
+    {
+        return Ok(server.clone());
+    }
+    let server = Arc::new(GrantServer::open(Creator::new(HELD_MAX))?);
+    if let Some((_, parents)) = grants.replace((process, server.clone())) {
+        // Its thread exists only in the parent, so joining it here would hang.
+        std::mem::forget(parents);
+    }
+    Ok(server)
+}
+
+/// Returns an id that no other dbuf has had. Fails with `ENOSPC` if all ids are used.
+pub(crate) fn fresh_id() -> Outcome<DbufId> {
+    streamline::use_daemon_ids();
+    let used_up = || Failure::new(ENOSPC, "all dbuf ids have been used");
+    buffer::ids::fresh().ok_or_else(used_up)
+}
+
+/// The reading end of a pipe that carries pointers.
+#[derive(Debug)]
+pub(crate) struct PointerReader {
+    pub(crate) input: indirect::Input,
+    pub(crate) space: Space,
+    /// True if the writer notifies the descriptor of new bytes.
+    watching: bool,
+}
+
+impl PointerReader {
+    /// Opens a reading end; `None` if the writing end was closed unopened.
+    pub(crate) fn open(end: OwnedFd) -> Outcome<Option<Self>> {
+        let space = Space::trusting();
+        let input = mpipe::open_pointer_read(end, &space)?;
+        Ok(input.map(|input| Self { input, space, watching: false }))
+    }
+
+    /// Returns the stream, and stops notifications to its descriptor.
+    #[inline]
+    pub(crate) fn stream(&mut self) -> &mut indirect::Input {
+        if std::mem::take(&mut self.watching) {
+            self.input.drain();
+        }
+        &mut self.input
+    }
+
+    /// Requests a notification of new bytes. If there are unread bytes, makes no request and
+    /// returns true.
+    fn watch(&mut self) -> Outcome<bool> {
+        let something = self.input.listen()? == WaitResult::Ready;
+        if something {
+            self.input.drain();
+        }
+        self.watching = !something;
+        Ok(something)
+    }
+
+    pub(crate) fn read(&mut self, out: &mut [u8], nonblocking: bool) -> Outcome<usize> {
+        loop {
+            if let Some(count) = self.stream().try_read(out)? {
+                return Ok(count);
+            }
+            self.wait_or_fail(nonblocking)?;
+        }
+    }
+
+    /// Returns the address and the length of the next bytes, as `Reader::locate`: in place where
+    /// the memory is frozen or its writer is trusted, else in a copy.
+    pub(crate) fn locate(&mut self, nonblocking: bool) -> Outcome<(*const u8, usize)> {
+        loop {
+            if let Some(found) = self.stream().peek()? {
+                return Ok((found.as_ptr(), found.len()));
+            }
+            self.wait_or_fail(nonblocking)?;
+        }
+    }
+
+    /// Waits for input; if `nonblocking`, fails with `EAGAIN` unless some has arrived.
+    pub(crate) fn wait_or_fail(&mut self, nonblocking: bool) -> Outcome<()> {
+        if !nonblocking {
+            self.stream().wait(None)?;
+        } else if !self.watch()? {
+            return Err(no_input());
+        }
+        Ok(())
+    }
+
+    /// Returns true if bytes are there, without following their pointers, or the stream has ended.
+    pub(crate) fn is_ready(&mut self) -> Outcome<bool> {
+        let ready = self.watch()?;
+        self.stream();
+        Ok(ready)
+    }
+
+    pub(crate) fn wait(&mut self, limit: Option<Duration>) -> Outcome<bool> {
+        Ok(self.stream().wait(limit)? == WaitResult::Ready)
+    }
+}
+
+/// The writing end of a pipe that carries pointers.
+#[derive(Debug)]
+pub(crate) struct PointerWriter {
+    pub(crate) pipe: mpipe::PointerWriter,
+    /// True if every write is published, and readers are woken, at once.
+    eager: bool,
+}
+
+impl PointerWriter {
+    pub(crate) fn open(end: OwnedFd) -> Outcome<Self> {
+        let (pipe, every) = mpipe::open_pointer_write(end, fresh_id()?, grants()?.as_ref())?;
+        Ok(Self { pipe, eager: every == 1 })
+    }
+
+    /// Copies bytes into the memory of the pipe, as one block or as several if they exceed a block.
+    pub(crate) fn write(&mut self, bytes: &[u8]) -> Outcome<usize> {
+        let output = self.pipe.output();
+        let longest = output.block_max().max(1);
+        bytes.chunks(longest).try_for_each(|block| output.write(block).map(|_| ()))?;
+        self.flush_if_eager();
+        Ok(bytes.len())
+    }
+
+    pub(crate) fn flush(&mut self) {
+        self.pipe.output().flush();
+    }
+
+    fn flush_if_eager(&mut self) {
+        if self.eager {
+            self.flush();
+        }
+    }
+
+    /// Moves bytes from another pipe, as pointers.
+    pub(crate) fn splice_pipe(&mut self, from: &mut PointerReader, most: usize) -> Outcome<usize> {
+        let grants = grants()?;
+        let space = from.space.clone();
+        let moved = self.pipe.splice_from(from.stream(), Some(&space), most, &grants)?;
+        self.flush_if_eager();
+        Ok(moved.bytes)
+    }
+
+    /// Moves bytes from a file, as pointers.
+    pub(crate) fn splice_file(&mut self, from: &mut FileEnd, most: usize) -> Outcome<usize> {
+        let moved = self.pipe.splice_from(&mut from.reader, None, most, &from.grants)?;
+        self.flush_if_eager();
+        Ok(moved.bytes)
+    }
+
+    /// Moves bytes from a stream of bytes: they are copied once.
+    pub(crate) fn splice_bytes(
+        &mut self,
+        from: &mut iolite::interface::ByteReader,
+        most: usize,
+    ) -> Outcome<usize> {
+        let moved = iolite::splice::splice(from, self.pipe.output(), most)?;
+        self.flush_if_eager();
+        Ok(moved.bytes)
+    }
+}
+
+/// A file in memory, which no process can change, with the position of the next read.
+#[derive(Debug)]
+pub(crate) struct FileEnd {
+    pub(crate) reader: FrozenReader,
+    grants: Arc<GrantServer>,
+    id: DbufId,
+}
+
+impl FileEnd {
+    /// Copies the file at `path` into memory that is sealed afterwards. Fails with the error of
+    /// open(2) or read(2).
+    pub(crate) fn open(path: &str, block: usize) -> Outcome<Self> {
+        let failed = |call, error: &std::io::Error| {
+            sys::Error::new(call, path.to_owned(), error.raw_os_error().unwrap_or(0))
+        };
+        let file = File::open(path).map_err(|error| failed("open", &error))?;
+        let id = fresh_id()?;
+        let frozen = Frozen::read(id, file, usize::MAX).map_err(|error| failed("read", &error))?;
+        let grants = grants()?;
+        let access = AccessList::private(identity());
+        let shared = grants.owner(|owner| owner.share_frozen(&frozen, access));
+        shared.map_err(Failure::invalid)?;
+        let block = if block == 0 { usize::MAX } else { block };
+        let reader = FrozenReader::new(&frozen, block).map_err(Failure::invalid)?;
+        Ok(Self { reader, grants, id })
+    }
+
+    pub(crate) fn read(&mut self, out: &mut [u8]) -> Result<usize, Fault> {
+        Ok(self.reader.try_read(out)?.unwrap_or(0))
+    }
+
+    pub(crate) fn locate(&mut self) -> Result<(*const u8, usize), Fault> {
+        Ok(self.reader.peek()?.map_or((std::ptr::null(), 0), |block| (block.as_ptr(), block.len())))
+    }
+}
+
+impl Drop for FileEnd {
+    fn drop(&mut self) {
+        // Readers have what was written; nothing new can be written.
+        self.grants.owner(|owner| owner.withdraw(self.id));
+    }
+}

@@ -1,0 +1,105 @@
+//! Moving bytes from one end to another, by pointer where both ends can, and the counts of an end.
+
+use crate::calls::locked_end;
+use crate::config::streamline_counts;
+use crate::end::{EndKind, Writer, no_room};
+use crate::failure::{Failure, Outcome, wrong_end};
+use crate::table;
+use iolite::interface::StreamReader;
+use iolite::splice;
+
+/// Moves up to `most` bytes; returns their number, 0 at the end of the source.
+pub(crate) fn splice(from: i32, to: i32, most: usize) -> Outcome<usize> {
+    if from == to {
+        return Err(Failure::invalid("from an end to itself nothing can be moved"));
+    }
+    let (mut source, mut sink) = (locked_end(from, false)?, locked_end(to, true)?);
+    let (source, sink) = (source.end_of(from)?, sink.end_of(to)?);
+    let nonblocking = source.nonblocking;
+    match (&mut source.kind, &mut sink.kind) {
+        (EndKind::Closed, _) => Ok(0),
+        (EndKind::PointerReader(reader), EndKind::PointerWriter(writer)) => {
+            if nonblocking && !reader.is_ready()? {
+                reader.wait_or_fail(true)?;
+            }
+            writer.splice_pipe(reader, most)
+        }
+        (EndKind::File(file), EndKind::PointerWriter(writer)) => writer.splice_file(file, most),
+        (EndKind::Reader(reader), EndKind::PointerWriter(writer)) => {
+            if nonblocking {
+                reader.locate(true)?;
+            }
+            writer.splice_bytes(reader.stream(), most)
+        }
+        (EndKind::Reader(reader), EndKind::Writer(writer)) => {
+            let length =
+                if sink.nonblocking || nonblocking { reader.locate(nonblocking)?.1 } else { 0 };
+            let most = if sink.nonblocking { fitting(writer, length.min(most))? } else { most };
+            splice_bytes(reader.stream(), writer, most)
+        }
+        (EndKind::PointerReader(reader), EndKind::Writer(writer)) => {
+            let length =
+                if sink.nonblocking || nonblocking { reader.locate(nonblocking)?.1 } else { 0 };
+            let most = if sink.nonblocking { fitting(writer, length.min(most))? } else { most };
+            splice_bytes(reader.stream(), writer, most)
+        }
+        (EndKind::File(file), EndKind::Writer(writer)) => {
+            let most =
+                if sink.nonblocking { fitting(writer, file.locate()?.1.min(most))? } else { most };
+            splice_bytes(&mut file.reader, writer, most)
+        }
+        (_, EndKind::Writer(_) | EndKind::PointerWriter(_)) => Err(wrong_end("one to read from")),
+        _ => Err(wrong_end("one to write to")),
+    }
+}
+
+/// Returns the number of bytes, at most `length`, of one block for which there is room. Fails with
+/// `EAGAIN` if there is none.
+fn fitting(writer: &mut Writer, length: usize) -> Outcome<usize> {
+    let length = length.min(writer.output.block_max());
+    if !writer.output.is_ready(length)? {
+        writer.output.flush();
+        return Err(no_room());
+    }
+    Ok(length)
+}
+
+/// Moves bytes to a stream of bytes: they are copied once.
+fn splice_bytes<F: StreamReader>(from: &mut F, writer: &mut Writer, most: usize) -> Outcome<usize> {
+    let moved = splice::splice(from, &mut writer.output, most)?;
+    if writer.eager {
+        writer.output.flush();
+    }
+    Ok(moved.bytes)
+}
+
+/// Returns the counts of an end.
+pub(crate) fn counts(fd: i32) -> Outcome<streamline_counts> {
+    let mut used = table::lock_entry(fd)?;
+    let of_writer = |put: buffer::WriterCounts| streamline_counts {
+        blocks: put.blocks,
+        bytes: put.bytes,
+        dropped: put.dropped,
+        dropped_bytes: put.dropped_bytes,
+        copied: put.blocks,
+        ..streamline_counts::default()
+    };
+    let of_reader = |taken: buffer::ReaderCounts| streamline_counts {
+        blocks: taken.blocks,
+        bytes: taken.bytes,
+        dropped: taken.lost,
+        ..streamline_counts::default()
+    };
+    match &mut used.end_of(fd)?.kind {
+        EndKind::Reader(reader) => Ok(of_reader(reader.stream().input().counts())),
+        EndKind::PointerReader(reader) => Ok(of_reader(reader.input.counts())),
+        EndKind::Writer(writer) => Ok(of_writer(writer.output.counts())),
+        EndKind::PointerWriter(writer) => {
+            let output = writer.pipe.output();
+            let kinds = output.spliced();
+            let all = of_writer(output.counts());
+            Ok(streamline_counts { by_pointer: kinds.blocks, copied: kinds.copied, ..all })
+        }
+        _ => Err(wrong_end("an end of a stream")),
+    }
+}
