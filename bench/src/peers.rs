@@ -7,11 +7,17 @@ use std::process::Command;
 
 /// Code shared by the peers.
 const COMMON: &str = include_str!("../peers/common.h");
+/// The header of the C library.
+const HEADER: &str = include_str!("../../crates/capi/include/streamline.h");
+/// The file name of the C library as cargo builds it.
+const LIBRARY: &str = "libstreamline_c.so";
 
 /// A compiled program in a temporary directory.
 pub(crate) struct CompiledPeer {
     folder: TempDirectory,
     program: PathBuf,
+    /// The directory with the C library under its installed name, if the program uses it.
+    _library: Option<TempDirectory>,
 }
 
 impl CompiledPeer {
@@ -29,6 +35,28 @@ impl CompiledPeer {
         Self::compile("cc", (name, "c"), source, arguments)
     }
 
+    /// Compiles a program in C that uses the C library, which must be in the directory of this
+    /// program.
+    pub(crate) fn with_library(name: &str, source: &str) -> Result<Self, String> {
+        let own = std::env::current_exe().map_err(|why| why.to_string())?;
+        let built = own.with_file_name(LIBRARY);
+        if !built.is_file() {
+            return Err(format!(
+                "`{LIBRARY}` is not beside this program: `cargo build --release -p \
+                 streamline-capi` builds it"
+            ));
+        }
+        // The library under its installed name, by which the program loads it.
+        let folder = TempDirectory::new("library").map_err(|why| why.to_string())?;
+        let link = std::os::unix::fs::symlink(built, folder.0.join("libstreamline.so"));
+        link.map_err(|why| why.to_string())?;
+        let at = folder.0.display();
+        let rpath = format!("-Wl,--disable-new-dtags,-rpath,{at}");
+        let arguments = [format!("-L{at}"), rpath, "-lstreamline".to_owned()];
+        let compiled = Self::compile("cc", (name, "c"), source, &arguments)?;
+        Ok(Self { _library: Some(folder), ..compiled })
+    }
+
     /// Compiles a C++ program that uses threads, with additional compiler arguments.
     pub(crate) fn new_cpp(name: &str, source: &str, arguments: &[String]) -> Result<Self, String> {
         let always = ["-std=c++20", "-pthread", "-Wno-interference-size"].map(str::to_owned);
@@ -43,11 +71,13 @@ impl CompiledPeer {
         arguments: &[String],
     ) -> Result<Self, String> {
         let folder = TempDirectory::new(name).map_err(|why| why.to_string())?;
-        let compiled = Self { program: folder.0.join(name), folder };
+        let compiled = Self { program: folder.0.join(name), folder, _library: None };
         let text = compiled.program.with_extension(extension);
         std::fs::write(&text, source).map_err(|why| why.to_string())?;
         let common = compiled.folder.0.join("common.h");
         std::fs::write(common, COMMON).map_err(|why| why.to_string())?;
+        let header = compiled.folder.0.join("streamline.h");
+        std::fs::write(header, HEADER).map_err(|why| why.to_string())?;
         let mut command = Command::new(compiler);
         // The arguments come last: the linker searches a library for symbols missing before it.
         command.arg("-O3").arg("-o").arg(compiled.program()).arg(&text).args(arguments);

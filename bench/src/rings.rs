@@ -98,7 +98,7 @@ fn empty() -> Vec<Samples> {
 }
 
 /// Runs a line; returns its rate in Mblocks/s and its processor time in ns per block.
-fn run_line(text: &str, change: fn(&mut RingPlan)) -> Result<(f64, f64), String> {
+pub(crate) fn run_line(text: &str, change: fn(&mut RingPlan)) -> Result<(f64, f64), String> {
     let mut plan = plan_for_machine(text, &Machine::example())?;
     for edge in &mut plan.edges {
         if let PlannedEdge::Ring(ring) = edge {

@@ -2,7 +2,8 @@
 //! library. [SL fig. 16; IOL fig. 8], goals G12, G13; FEATURES E5, G4
 //!
 //! * `cat f | grep x | wc -l` over streams, over pipes, and as `grep x f | wc -l`, in which the
-//!   file itself passes no pipe; on one processor and on two.
+//!   file itself passes no pipe; on one processor and on two. The mechanism alone is the same work
+//!   in three threads over two streams; the programs must reach 0.8 of its rate.
 //!
 //! * `dd` from file to file at growing block sizes, with and without copies into its buffer, by the
 //!   throughput that dd reports; and the same file dbuf in a process that keeps the mapping for
@@ -11,6 +12,7 @@
 //! The text is generated: lines of 100 bytes, 2 % of which match.
 
 mod copy;
+mod threads;
 
 use crate::harness::{Candidate, Goal, interleave};
 use crate::options::Options;
@@ -52,7 +54,7 @@ pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {
 }
 
 /// Returns the path of the `streamline` command, which must be in the directory of this program.
-fn program() -> Result<PathBuf, String> {
+pub(crate) fn program() -> Result<PathBuf, String> {
     let own = std::env::current_exe().map_err(|why| why.to_string())?;
     for name in ["streamline", "libstreamline_sockets.so"] {
         if !own.with_file_name(name).is_file() {
@@ -121,6 +123,7 @@ fn measure_pipelines(
     let script = format!("cat {path} | grep x | wc -l");
     let candidates = vec![
         timed_candidate("pipes", size, &counted, pipes(script.clone())),
+        Candidate { name: "threads", measure: Box::new(|| time_threads(text, size, &counted)) },
         timed_candidate("streams", size, &counted, streams(script.clone(), &[])),
         timed_candidate("streams, lazy", size, &counted, streams(script.clone(), &["--lazy"])),
         timed_candidate(
@@ -130,14 +133,20 @@ fn measure_pipelines(
             pipes(format!("grep x {path} | wc -l")),
         ),
     ];
-    let goal = Goal { candidate: "streams", reference: "pipes", goal: "G13", target };
+    let goal = |candidate, reference, goal, target| Goal { candidate, reference, goal, target };
+    let goals = [
+        goal("threads", "pipes", "G13", target),
+        goal("streams", "pipes", "G13 with programs", target),
+        goal("streams", "threads", "G13 with programs", 0.8),
+        goal("streams", "one program less", "G13 with programs", 1.0 / 1.3),
+    ];
     let label = format!("cat|grep|wc {name}");
     rows.extend(interleave(
         ("file", &label, f64::NAN),
         "GB/s",
         options.rounds,
         candidates,
-        &[goal],
+        &goals,
     )?);
     let script = format!("cat {path} | cat | cat | wc -c");
     let candidates = vec![
@@ -147,6 +156,17 @@ fn measure_pipelines(
     let label = format!("cat|cat|cat|wc {name}");
     rows.extend(interleave(("file", &label, f64::NAN), "GB/s", options.rounds, candidates, &[])?);
     Ok(rows)
+}
+
+/// Counts matching lines in threads of this process; returns the throughput in GB/s.
+fn time_threads(text: &Path, size: u64, answer: &str) -> Result<f64, String> {
+    let start = Instant::now();
+    let counted = threads::count_matches(text)?.to_string();
+    let took = start.elapsed().as_secs_f64();
+    if counted != answer {
+        return Err(format!("threads: `{counted}` instead of {answer}"));
+    }
+    Ok(gigabytes(size) / took)
 }
 
 /// Returns a candidate that runs a command and checks its output; the result is in GB/s.

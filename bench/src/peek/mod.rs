@@ -7,6 +7,10 @@
 //! plain ring in C, with a copy and in place, and with a reader that reads nothing, an upper bound
 //! ("most"): if copying is nearly as fast as this bound, reading in place cannot gain what the goal
 //! requires.
+//!
+//! "From C" is the same transfer in a C program, through `streamline_write` and `streamline_read`
+//! or `streamline_peek`. It has goals of its own: those of the mechanism, and 0.8 of its rate at 4
+//! KB.
 
 mod other;
 
@@ -41,6 +45,9 @@ const RING_SIZES: [usize; 3] = [256 << 10, 16 << 20, 64 << 20];
 const REFERENCE_RATE: f64 = 1e3 / 1.5;
 /// Minimum duration of a measurement in ns.
 const MEASUREMENT_NS_MIN: u64 = 12_000_000;
+/// The candidates of the path of a user.
+const C_READ: &str = "from C: read";
+const C_PEEK: &str = "from C: peek";
 
 fn id(number: u32) -> DbufId {
     DbufId::new(number).unwrap_or_default()
@@ -63,7 +70,14 @@ pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {
     if let Err(why) = &plain {
         eprintln!("left out: the plain ring in C: {why}");
     }
-    let plain = plain.as_ref().map(CompiledPeer::program).ok();
+    let from_c = CompiledPeer::with_library("streams", STREAMS);
+    if let Err(why) = &from_c {
+        eprintln!("left out: streams from C: {why}");
+    }
+    let programs = CPrograms {
+        plain: plain.as_ref().map(CompiledPeer::program).ok(),
+        streams: from_c.as_ref().map(CompiledPeer::program).ok(),
+    };
     for (cores, reader) in [("one core", 0), ("two cores", 1)] {
         if reader >= processors {
             eprintln!("left out: two cores, this machine has one");
@@ -72,7 +86,7 @@ pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {
         for extent in [ReadExtent::First, ReadExtent::All] {
             for block in BLOCK_SIZES {
                 rows.extend(measure_processes(
-                    (cores, reader, plain),
+                    (cores, reader, programs),
                     extent,
                     block,
                     options.rounds,
@@ -81,6 +95,18 @@ pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {
         }
     }
     Ok(rows)
+}
+
+/// The source of the program that uses streams from C.
+pub(crate) const STREAMS: &str = include_str!("../../peers/streams.c");
+/// The block size in bytes at which the path of a user is compared with the mechanism.
+const COMPARED_BLOCK: usize = 4096;
+
+/// The programs in C, where they could be compiled.
+#[derive(Clone, Copy)]
+struct CPrograms<'p> {
+    plain: Option<&'p Path>,
+    streams: Option<&'p Path>,
 }
 
 /// Measures repeated calls of `peek` on the same block.
@@ -184,7 +210,7 @@ fn measure_rings(dbuf: usize, block: usize, rounds: usize) -> Result<Vec<Row>, S
 
 /// Measures two processes: the writer copies in, the reader copies out or reads in place.
 fn measure_processes(
-    (cores, reader, plain): (&'static str, usize, Option<&Path>),
+    (cores, reader, programs): (&'static str, usize, CPrograms<'_>),
     extent: ReadExtent,
     block: usize,
     rounds: usize,
@@ -201,9 +227,15 @@ fn measure_processes(
     let unread = (extent == ReadExtent::First).then_some(("C ring: nobody looks", "none"));
     let plains = [("C ring: copy, copy", copied), ("C ring: copy, peek", looked)];
     for (name, word) in plains.into_iter().chain(unread) {
-        let Some(program) = plain else { continue };
+        let Some(program) = programs.plain else { continue };
         let mut ring = Ring::start(program, word, reader + 1, block)?;
         candidates.push(Candidate { name, measure: Box::new(move || ring.measure()) });
+    }
+    let [read, peek] = extent.calls();
+    for (name, word) in [(C_READ, read), (C_PEEK, peek)] {
+        let Some(program) = programs.streams else { continue };
+        let mut streams = Ring::start(program, word, reader + 1, block)?;
+        candidates.push(Candidate { name, measure: Box::new(move || streams.measure()) });
     }
     let target = match (reader, extent, block) {
         (0, ReadExtent::First, 1024..) => Some(1.5),
@@ -217,7 +249,13 @@ fn measure_processes(
     let ours = goal(["copy, peek", "copy, copy"], "G5");
     let theirs = goal(["C ring: copy, peek", "C ring: copy, copy"], "G5 in C");
     let most = goal(["C ring: nobody looks", "copy, copy"], "G5, most");
-    let goals: Vec<Goal> = ours.into_iter().chain(theirs).chain(most).collect();
+    let in_c = goal([C_PEEK, C_READ], "G5 from C");
+    let as_fast =
+        |candidate, reference| Goal { candidate, reference, goal: "G5 from C", target: 0.8 };
+    let path = [as_fast(C_READ, "copy, copy"), as_fast(C_PEEK, "copy, peek")];
+    let path = path.into_iter().filter(|_| block == COMPARED_BLOCK);
+    let all = ours.into_iter().chain(theirs).chain(most).chain(in_c).chain(path);
+    let goals: Vec<Goal> = all.collect();
     let name = format!("{block} B, {cores}, {}", extent.name());
     interleave(("peek", &name, f64::NAN), "GB/s", rounds, candidates, &goals)
 }

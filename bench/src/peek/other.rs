@@ -45,6 +45,14 @@ impl ReadExtent {
             Self::All => ["copy-all", "all"],
         }
     }
+
+    /// Returns the arguments with which the program over the C library reads by copy and in place.
+    pub(super) const fn calls(self) -> [&'static str; 2] {
+        match self {
+            Self::First => ["read", "peek"],
+            Self::All => ["read-all", "peek-all"],
+        }
+    }
 }
 
 /// Ring size in bytes, as in `bench pipe`.

@@ -5,9 +5,12 @@
 //! processes on two processors. Each has rings of fixed sizes from 16 KB to 64 MB, and a ring that
 //! starts with 64 MB and scales itself. Besides the rate, the writer's context switches per MB are
 //! counted (fig. 12). The chart has log2 of the size on its x axis.
+//!
+//! The same goal is measured on the paths of a user (`user`): streams from C, and lines.
 
 mod other;
 pub(crate) mod rounds;
+mod user;
 
 pub(crate) use other::serve;
 
@@ -60,6 +63,13 @@ impl Processors {
         }
     }
 
+    const fn count(self) -> usize {
+        match self {
+            Self::Thread | Self::OneCore => 1,
+            Self::TwoCores => 2,
+        }
+    }
+
     /// Returns the candidates' names: rings of fixed size, and the self-scaling ring.
     const fn candidates(self) -> [&'static str; 2] {
         match self {
@@ -81,6 +91,13 @@ pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {
             continue;
         }
         rows.extend(measure_setting(setting, &machine.caches, options.rounds)?);
+        if setting != Processors::Thread {
+            rows.extend(user::measure_from_c(setting, &machine.caches, options)?);
+            let all: Vec<usize> = (0..setting.count()).collect();
+            sys::process::pin_among(&all).map_err(|why| why.to_string())?;
+            rows.extend(user::measure_lines(setting.name(), options)?);
+            sys::process::pin_to(0).map_err(|why| why.to_string())?;
+        }
     }
     Ok(rows)
 }
@@ -99,10 +116,10 @@ fn measure_setting(
 ) -> Result<Vec<Row>, String> {
     let mut fixed = RING_SIZES
         .iter()
-        .map(|size| StreamPair::new(setting, *size, None))
+        .map(|size| StreamPair::new(setting, *size, None, BLOCK_SIZE))
         .collect::<Result<Vec<_>, _>>()?;
-    let mut scaled =
-        StreamPair::new(setting, LARGEST_RING_SIZE, Some(Scaling::reallocation(caches)))?;
+    let scaling = Some(Scaling::reallocation(caches));
+    let mut scaled = StreamPair::new(setting, LARGEST_RING_SIZE, scaling, BLOCK_SIZE)?;
     scaled.settle()?;
     let mut samples: Vec<RingSamples> = fixed.iter().map(|_| RingSamples::default()).collect();
     let (mut own, mut sentinels) = (RingSamples::default(), Vec::new());
@@ -192,7 +209,12 @@ enum ScaleReader {
 }
 
 impl StreamPair {
-    fn new(setting: Processors, size: usize, scaling: Option<Scaling>) -> Result<Self, String> {
+    fn new(
+        setting: Processors,
+        size: usize,
+        scaling: Option<Scaling>,
+        block: usize,
+    ) -> Result<Self, String> {
         let id = abi::DbufId::new(1).ok_or("no id")?;
         let config = Config { scaling, ..Config::new(id).capacity(size) };
         let (mut output, mut offers) = stream(&config).map_err(|why| why.to_string())?;
@@ -203,19 +225,19 @@ impl StreamPair {
         let reader = match setting {
             Processors::Thread => {
                 let input = offer.open().map_err(|why| why.to_string())?;
-                ScaleReader::Here(Box::new(input), vec![0; BLOCK_SIZE])
+                ScaleReader::Here(Box::new(input), vec![0; block])
             }
-            Processors::OneCore => ScaleReader::There(other::start(0, &offer)?),
-            Processors::TwoCores => ScaleReader::There(other::start(1, &offer)?),
+            Processors::OneCore => ScaleReader::There(other::start(0, &offer, block)?),
+            Processors::TwoCores => ScaleReader::There(other::start(1, &offer, block)?),
         };
-        Ok(Self { output, reader, block: vec![7; BLOCK_SIZE], blocks: 1024 })
+        Ok(Self { output, reader, block: vec![7; block], blocks: 1024 })
     }
 
     /// Writes until the ring's size has settled.
     fn settle(&mut self) -> Result<(), String> {
         let (mut before, mut same) = (0, 0);
         for _ in 0..SETTLING_MAX {
-            self.transfer((LARGEST_RING_SIZE / BLOCK_SIZE) as u64)?;
+            self.transfer((LARGEST_RING_SIZE / self.block.len()) as u64)?;
             same = if self.output.capacity() == before { same + 1 } else { 0 };
             if same == 4 {
                 break;
@@ -235,7 +257,7 @@ impl StreamPair {
             if ns >= MEASUREMENT_NS_MIN {
                 #[expect(clippy::cast_precision_loss, reason = "a rate has few digits")]
                 let (bytes, ns, times) = (
-                    self.blocks as f64 * BLOCK_SIZE as f64,
+                    self.blocks as f64 * self.block.len() as f64,
                     ns as f64,
                     (own_context_switches() - before) as f64,
                 );
@@ -258,7 +280,7 @@ impl StreamPair {
                 Ok(())
             }
             ScaleReader::There(other) => {
-                other.announce(blocks * BLOCK_SIZE as u64)?;
+                other.announce(blocks * self.block.len() as u64)?;
                 for _ in 0..blocks {
                     self.output.write(std::hint::black_box(&self.block)).map_err(words)?;
                 }

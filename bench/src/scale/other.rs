@@ -1,25 +1,25 @@
 //! The reading process, which is this program again and receives its stream and requests over a
 //! socket as its standard input.
 
-use super::BLOCK_SIZE;
 use crate::child::{BenchChild, Parent};
 use buffer::stream::Offer;
 
-/// Starts the reader on a processor, and sends it the stream.
-pub(super) fn start(processor: usize, offer: &Offer) -> Result<BenchChild, String> {
-    BenchChild::start(["scale", &processor.to_string(), "0"], &offer.descriptors())
+/// Starts the reader on a processor, and sends it the stream of blocks of `block` bytes.
+pub(super) fn start(processor: usize, offer: &Offer, block: usize) -> Result<BenchChild, String> {
+    let words = ["scale", &processor.to_string(), &block.to_string()];
+    BenchChild::start(words, &offer.descriptors())
 }
 
-/// Runs the reading process: `--reader scale PROCESSOR 0`.
+/// Runs the reading process: `--reader scale PROCESSOR BLOCK`.
 pub(crate) fn serve(words: &[String]) -> Result<(), String> {
-    let (_, processor, _) = crate::child::parse_arguments(words)?;
+    let (_, processor, block) = crate::child::parse_arguments(words)?;
     let (parent, descriptors) = Parent::receive_descriptors(processor)?;
     let offer = Offer::from_descriptors(descriptors).map_err(|why| why.to_string())?;
     let mut input = offer.open().map_err(|why| why.to_string())?;
     if processor == 0 {
         input.spin(0);
     }
-    let mut out = vec![0; BLOCK_SIZE];
+    let mut out = vec![0; block];
     parent.serve(|left| {
         let count = input.read(&mut out).map_err(|why| why.to_string())?;
         std::hint::black_box(&mut out);

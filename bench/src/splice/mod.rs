@@ -6,6 +6,10 @@
 //! The references are the Linux pipe, and splice(2) from file to pipe to /dev/null. The bench also
 //! measures rich pointers from one process to another, in batches of 32, with every index and
 //! pointer checked.
+//!
+//! "From C" is the same transfer of the smallest file by a program in C: `streamline_splice` from
+//! `streamline_open_file` to a pipe of pointers, a call for each block and a call for 64. It must
+//! reach 0.8 of the mechanism at 4 KB, and the goals of the mechanism against reading and writing.
 
 mod pointers;
 mod setup;
@@ -14,9 +18,12 @@ pub(crate) use pointers::serve;
 
 use crate::harness::{Candidate, Goal, interleave};
 use crate::options::Options;
+use crate::peers::CompiledPeer;
+use crate::pipe::Ring;
 use crate::row::Row;
 use setup::{Kernel, Setup, SpliceMethod};
 use std::cell::RefCell;
+use std::path::Path;
 
 /// Block size in bytes.
 const BLOCK_SIZES: [usize; 6] = [64, 512, 2048, 4096, 16_384, 65_536];
@@ -35,10 +42,15 @@ pub(crate) fn run(options: &Options) -> Result<Vec<Row>, String> {
     } else {
         rows.extend(pointers::run(options)?);
     }
+    let from_c = CompiledPeer::with_library("splice", include_str!("../../peers/splice.c"));
+    if let Err(why) = &from_c {
+        eprintln!("left out: splices from C: {why}");
+    }
     for dbuf in DBUF_SIZES {
+        let program = from_c.as_ref().map(CompiledPeer::program).ok();
         let setup = RefCell::new(Setup::new(dbuf)?);
         for block in BLOCK_SIZES {
-            rows.extend(measure_block_size(&setup, dbuf, block, options.rounds)?);
+            rows.extend(measure_block_size(&setup, dbuf, block, (program, options.rounds))?);
         }
     }
     Ok(rows)
@@ -49,31 +61,51 @@ fn measure_block_size(
     setup: &RefCell<Setup>,
     dbuf: usize,
     block: usize,
-    rounds: usize,
+    (from_c, rounds): (Option<&Path>, usize),
 ) -> Result<Vec<Row>, String> {
     let kernel = RefCell::new(Kernel::new(block)?);
     let ours = |name: &'static str, way: SpliceMethod, block: usize| Candidate {
         name,
         measure: Box::new(move || setup.borrow_mut().measure(way, block)),
     };
-    let candidates = vec![
+    let mut candidates = vec![
         ours("read + write", SpliceMethod::ReadWrite, block),
         ours("peek + write, copied", SpliceMethod::PeekCopy, block),
         ours("read + write, spliced", SpliceMethod::ReadSpliced, block),
         ours("read only", SpliceMethod::Read, block),
         ours("peek + write, spliced", SpliceMethod::PeekSpliced, block),
         ours("splice", SpliceMethod::Splice, block),
+        ours(MANY, SpliceMethod::SpliceMany, block),
         ours("peek only", SpliceMethod::Peek, block),
         ours("spliced, 64 B", SpliceMethod::PeekSpliced, 64),
         Candidate { name: "4 ns a block", measure: Box::new(|| Ok(RATE_MIN)) },
         Candidate { name: "Linux pipe", measure: Box::new(|| kernel.borrow_mut().pipe()) },
         Candidate { name: "Linux splice", measure: Box::new(|| kernel.borrow_mut().splice()) },
     ];
+    let compared = dbuf == DBUF_SIZES[0];
+    for (name, word) in FROM_C.into_iter().filter(|_| compared) {
+        let Some(program) = from_c else { continue };
+        let mut ring = Ring::start(program, word, 1, block)?;
+        // The program moves blocks; converted from GB/s.
+        let measure = move || Ok(ring.measure()? * 1e3 / block as f64);
+        candidates.push(Candidate { name, measure: Box::new(measure) });
+    }
     let name = format!("{} KB dbuf, {block} B", dbuf >> 10);
     #[expect(clippy::cast_precision_loss, reason = "a size of a block")]
     let x = if dbuf == DBUF_SIZES[0] { block as f64 } else { f64::NAN };
     interleave(("splice", &name, x), "M/s", rounds, candidates, &goals(dbuf, block))
 }
+
+/// A splice of 64 blocks in one call.
+const MANY: &str = "splice, 64 blocks";
+/// The candidates from C: names, and arguments of the program.
+const FROM_C: [(&str, &str); 3] = [
+    ("from C: read + write", "copy"),
+    ("from C: splice", "splice"),
+    ("from C: splice, 64 blocks", "splice-64"),
+];
+/// The block size in bytes at which the path of a user is compared with the mechanism.
+const COMPARED_BLOCK: usize = 4096;
 
 fn goals(dbuf: usize, block: usize) -> Vec<Goal> {
     let candidate = "peek + write, spliced";
@@ -87,6 +119,13 @@ fn goals(dbuf: usize, block: usize) -> Vec<Goal> {
     };
     if let (Some(target), true) = (over_copies, dbuf == DBUF_SIZES[0]) {
         goals.push(goal("read + write", target));
+        let [copies, one, many] = FROM_C.map(|(name, _)| name);
+        let in_c =
+            |candidate, reference, target| Goal { candidate, reference, goal: "G6 from C", target };
+        goals.push(in_c(many, copies, target));
+        if block == COMPARED_BLOCK {
+            goals.extend([in_c(one, "splice", 0.8), in_c(many, MANY, 0.8)]);
+        }
     }
     goals
 }

@@ -24,12 +24,16 @@ pub(super) enum SpliceMethod {
     Peek,
     PeekSpliced,
     Splice,
+    /// One call for [`BLOCKS_AT_ONCE`] blocks.
+    SpliceMany,
     Read,
     ReadSpliced,
     PeekCopy,
     ReadWrite,
 }
 
+/// Number of blocks in a call that moves many.
+pub(super) const BLOCKS_AT_ONCE: usize = 64;
 /// Minimum duration of a measurement in ns.
 const MEASUREMENT_NS_MIN: u64 = 12_000_000;
 /// Size of a stream's backing memory in bytes: half of a second-level cache of 1 MB.
@@ -88,7 +92,8 @@ impl Setup {
         let (mut blocks, mut ns) = (0_u64, 0);
         while ns < MEASUREMENT_NS_MIN {
             let begin = sys::clock::monotonic();
-            for _ in 0..piece {
+            let at_once = if method == SpliceMethod::SpliceMany { BLOCKS_AT_ONCE } else { 1 };
+            for _ in 0..piece / at_once {
                 if held.current_block().len() < block {
                     held.rewind();
                 }
@@ -123,6 +128,15 @@ fn move_block(
         }
         SpliceMethod::Splice => {
             splice(from, to, block).map_err(error_text)?;
+        }
+        SpliceMethod::SpliceMany => {
+            let mut left = BLOCKS_AT_ONCE * block;
+            while left > 0 {
+                if from.current_block().is_empty() {
+                    from.rewind();
+                }
+                left = left.saturating_sub(splice(from, to, left).map_err(error_text)?.bytes);
+            }
         }
         SpliceMethod::Read => {
             from.try_read(out).map_err(error_text)?;
