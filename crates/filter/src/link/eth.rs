@@ -20,13 +20,13 @@ pub const ETH: Description = Description {
     name: "eth",
     summary: "check the link header, classify by ethertype, view what follows",
     details: "\
-The class is the ethertype: `ip` (0x0800), `ip6`, `arp`, `vlan` (0x8100) and so on. The view moves
-behind the link header. On link types that have no ethertype (raw IP, loopback, PPP) the class is
-the ethertype that corresponds. A frame with VLAN tags answers the type of the outermost tag;
-`vlan` reads the tag.
+Checks the link header of a frame and moves the view past it. The class is the EtherType: `ip`
+(0x0800), `ip6`, `arp`, `vlan` (0x8100) or its number. Link types without an EtherType (raw IP,
+loopback, PPP) get the corresponding one. A frame with VLAN tags has the type of its outermost tag,
+at which the view begins; `vlan` reads the tag.
 
-Not answered: `cut` (the header was not captured), `no ethertype` (802.3 without SNAP, or a link
-type that is not known).",
+Reasons for no class: `cut` (the header was not captured), `no ethertype` (802.3 without SNAP, or an
+unknown link type).",
     example: "replay web.pcap | eth |ip ip | count",
     kind: FilterKind::Reordering,
     takes: Forms::of(&[Form::Frame]),

@@ -17,13 +17,13 @@ use wire::{LinkType, ethernet, vlan};
 /// The description of `strip`.
 pub const STRIP: Description = Description {
     name: "strip",
-    summary: "cut off the link header, a VLAN tag, or the first bytes",
+    summary: "remove the link header, a VLAN tag, or the first bytes",
     details: "\
-`strip eth` leaves IP packets without a link header and its tags, `strip vlan` takes the outermost
-tag out of an Ethernet frame, `strip 8` cuts off 8 bytes, whatever they are: what is left is bytes.
-What is in view stays in view, unless it is cut off. The class stays.
+Removes the front of a frame. `strip eth` removes the link header with its tags and leaves an IP
+packet. `strip vlan` removes the outermost tag of an Ethernet frame. `strip 8` removes 8 bytes (1 to
+4096) and leaves plain bytes. Class and view stay, except for removed bytes.
 
-Not answered: `not ip` (`eth` leaves IP packets only), `no tag`, `short` (there are fewer bytes).",
+Reasons for no class: `not ip` (for `strip eth`), `no tag`, `short` (fewer bytes were captured).",
     example: "replay web.pcap | strip eth | pcap ip.pcap",
     kind: FilterKind::Editing,
     takes: Forms::of(&[Form::Frame, Form::Packet]),

@@ -16,11 +16,10 @@ pub const VLAN: Description = Description {
     name: "vlan",
     summary: "classify by VLAN id, view what follows the tag",
     details: "\
-The class is the VLAN id of the outermost tag that the view has not passed; the view moves behind
-it. Write `vlan` twice to read the inner tag of a stacked frame. Id 0, a frame that only carries a
-priority, is `zero`.
+Moves the view past the first VLAN tag in view. The class is the VLAN id of this tag; id 0, in a tag
+that only carries a priority, is `zero`. Use `vlan | vlan` to read the inner tag of a stacked frame.
 
-Not answered: `no tag`.",
+Reasons for no class: `no tag`.",
     example: "replay web.pcap | vlan |100 count",
     kind: FilterKind::Reordering,
     takes: Forms::of(&[Form::Frame, Form::Packet]),

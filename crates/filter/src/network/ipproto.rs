@@ -14,12 +14,12 @@ pub const IPPROTO: Description = Description {
     name: "ipproto",
     summary: "classify by IP protocol number, leave the view as it is",
     details: "\
-The class is the protocol number behind all IP headers: `tcp` (6), `udp` (17), `icmp` and so on. A
-fragment answers the protocol of the packet that it is part of. The view stays, so that what
-follows still sees whole frames.
+Classifies packets and leaves the view unchanged, so later filters still see whole frames. The class
+is the protocol number after all IP headers: `tcp` (6), `udp` (17), `icmp`. A fragment has the
+protocol of its packet.
 
-Not answered: `not ip`, `malformed`, `cut` (beyond what was captured or beyond 512 bytes), `too
-deep` (more extension headers or tags than are followed).",
+Reasons for no class: `not ip`, `malformed`, `cut` (not captured, or beyond the first 512 bytes),
+`too deep` (more than eight VLAN tags or extension headers).",
     example: "replay web.pcap | ipproto |udp count",
     kind: FilterKind::Classification,
     takes: Forms::FRAMED,

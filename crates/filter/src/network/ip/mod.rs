@@ -33,54 +33,54 @@ use wire::ip::Fragment;
 /// The description of `ip`.
 pub const IP: Description = Description {
     name: "ip",
-    summary: "check the IP header, classify by protocol, join fragments",
+    summary: "check the IP header, classify by protocol, reassemble fragments",
     details: "\
-The class is the protocol number behind all IP headers: `tcp` (6), `udp` (17), `icmp` and so on;
-IPv6 hop-by-hop and other extension headers are passed, at most eight of them. The view moves to
-the packet's data and ends where the packet ends.
+Checks the IP header (not its checksum) and moves the view to the packet's data, without padding
+after the packet. The class is the protocol number after all IP headers: `tcp` (6), `udp` (17),
+`icmp`. Up to eight IPv6 extension headers are skipped.
 
-Fragments are held until their datagram is whole, which then goes on as one new frame: the link and
-IP headers of its first fragment, made to say that it is all, and the data. Atomic IPv6 fragments
-are whole as they are. With `defragment=no` each fragment is answered as the packet that it is part
-of, and only the first has a transport header.
+Fragments are held until their datagram is complete. It leaves as one new frame: the data, after the
+headers of the first fragment with a corrected length. With `defragment=no` each fragment passes
+with the class of its packet, and only the first has a transport header.
 
-Where IPv4 fragments overlap, `policy=` says whose bytes count: those of the fragment that came
-`first` or `last`, or as the receiver decides (`bsd`, `linux` up to 4.18, `windows`, `solaris`), or
-nobody's: `drop`. IPv6 fragments that overlap end their datagram, whatever the policy (RFC 5722).
+`policy=` selects the bytes of overlapping IPv4 fragments, as the receiver would: of the fragment
+that arrived `first` or `last`, by the rule of a system (`bsd`, `linux` up to 4.18, `windows`,
+`solaris`), or of none (`drop`). Overlapping IPv6 fragments always end their datagram (RFC 5722).
 
-Dropped: `fragments missing` (the datagram was not whole after `timeout=`, or when more than
-`datagrams=` others were begun, or at the end), `overlap` (also where fragments contradict each
-other about where the datagram ends), `too big` (a datagram of more than 65,535 bytes), `duplicate`
-(the same fragment once more), `too many fragments` (over 1,024 of one datagram, duplicates too).
+Reasons for a drop: `fragments missing` (the datagram was incomplete after `timeout=`, at the end of
+the path, or when more than `datagrams=` were incomplete), `overlap` (in IPv6, with `policy=drop`,
+or if fragments disagree about the end of the datagram with `policy=linux`), `too big` (a datagram
+of more than 65,535 bytes), `duplicate` (the same fragment again), `too many fragments` (over 1,024
+of one datagram, duplicates included).
 
-Not answered: `not ip`, `malformed` (a length or version that contradicts itself, or a fragment in
-the middle whose length is no multiple of 8), `cut` (the header, or of a fragment any byte, was not
-captured, or the header ends beyond the first 512 bytes of the frame), `too deep` (more extension
-headers or tags than are followed).",
+Reasons for no class: `not ip`, `malformed` (an inconsistent version or length, or a fragment other
+than the last whose length is no multiple of 8), `cut` (the header or part of a fragment was not
+captured, or the header extends beyond the first 512 bytes), `too deep` (more than eight VLAN tags
+or extension headers).",
     example: "replay web.pcap | ip |udp udp | count",
     kind: FilterKind::Reordering,
     takes: Forms::of(&[Form::Frame, Form::Packet]),
     gives: OutputForm::Form(Form::Segment),
     reads: ReadDepth::Head(layers::HEAD),
     parameters: &[
-        Parameter::named("defragment", Type::Flag, "yes", "whether fragments are put together"),
+        Parameter::named("defragment", Type::Flag, "yes", "reassemble fragments"),
         Parameter::named(
             "policy",
             Type::OneOf(FragmentPolicy::WORDS),
             "first",
-            "whose bytes count where IPv4 fragments overlap",
+            "the IPv4 fragment that supplies overlapping bytes",
         ),
         Parameter::named(
             "timeout",
             Type::Duration,
             "30s",
-            "how long an incomplete datagram is waited for",
+            "time after which an incomplete datagram is dropped",
         ),
         Parameter::named(
             "datagrams",
             Type::Number { low: 1, high: 65_536 },
             "1024",
-            "how many incomplete datagrams are kept at once",
+            "maximum number of incomplete datagrams",
         ),
     ],
     classes: Classes::Number {

@@ -25,28 +25,36 @@ use wire::{LinkType, ethernet, ipv4, ipv6, ports, tcp, udp};
 /// The description of `rewrite`.
 pub const REWRITE: Description = Description {
     name: "rewrite",
-    summary: "write other addresses, ports or another TTL, and mend checksums",
+    summary: "overwrite addresses, ports or the TTL, and update checksums",
     details: "\
-Changes what is given: the source and target of the Ethernet header (`smac=`, `dmac=`), of an IPv4
-header (`src=`, `dst=`), of a TCP or UDP header (`sport=`, `dport=`), and the time to live of a
-packet (`ttl=`, the hop limit of IPv6). The checksums that cover them are mended by the difference;
-a UDP checksum of 0 stays 0. Blocks beside it are not changed. The class stays, and the view.
+Overwrites header fields: the addresses of Ethernet (`smac=`, `dmac=`) and IPv4 (`src=`, `dst=`),
+the ports of TCP or UDP (`sport=`, `dport=`), and the time to live or IPv6 hop limit (`ttl=`). Class
+and view stay. Checksums are updated by the difference, so a wrong one stays wrong; a UDP checksum
+of 0 stays 0. Other branches still see the old bytes.
 
-What cannot be changed in full is not changed at all, and not answered: `not ethernet`, `not ip`,
-`malformed`, `cut`, `too deep`, `fragment` (a later fragment has no ports), `not ipv4`, `no port`
-(neither TCP nor UDP), `other checksum` (DCCP and UDP-Lite, whose checksums cover addresses).",
+A block of which one field cannot be changed stays as it was. Reasons for no class: `not ethernet`,
+`not ip`, `not ipv4`, `malformed`, `cut`, `too deep`, `fragment` (a later one has no ports), `no
+port` (neither TCP nor UDP), `other checksum` (DCCP and UDP-Lite, which cover addresses).",
     example: "replay web.pcap | rewrite dst=10.0.0.9 ttl=3 | pcap other.pcap",
     kind: FilterKind::Editing,
     takes: Forms::FRAMED,
     reads: ReadDepth::Head(HEAD),
     parameters: &[
-        Parameter::optional("smac", Type::Text, "source of the link header, as 02:00:00:00:00:01"),
-        Parameter::optional("dmac", Type::Text, "target of the link header"),
-        Parameter::optional("src", Type::Text, "source of the IPv4 header, as 10.0.0.1"),
-        Parameter::optional("dst", Type::Text, "target of the IPv4 header"),
+        Parameter::optional(
+            "smac",
+            Type::Text,
+            "source address of Ethernet, such as 02:00:00:00:00:01",
+        ),
+        Parameter::optional("dmac", Type::Text, "target address of Ethernet"),
+        Parameter::optional("src", Type::Text, "source address of IPv4, such as 10.0.0.1"),
+        Parameter::optional("dst", Type::Text, "target address of IPv4"),
         Parameter::optional("sport", PORT, "source port of TCP or UDP"),
         Parameter::optional("dport", PORT, "target port of TCP or UDP"),
-        Parameter::optional("ttl", Type::Number { low: 1, high: 255 }, "time to live, hop limit"),
+        Parameter::optional(
+            "ttl",
+            Type::Number { low: 1, high: 255 },
+            "time to live, or hop limit of IPv6",
+        ),
     ],
     reasons: &[
         "not ip",
@@ -112,7 +120,7 @@ impl RewriteFields {
         if wanted.needs_link() || wanted.needs_ip() {
             return Ok(wanted);
         }
-        Err(Mistake::new("dst", "nothing is to be changed; give an address, a port or a TTL"))
+        Err(Mistake::new("dst", "there is nothing to change; give an address, a port or a TTL"))
     }
 
     fn needs_link(&self) -> bool {

@@ -115,7 +115,7 @@ fn absent_udp_checksum_stays_and_macs_need_no_packet() {
 #[test]
 fn invalid_arguments_are_refused() {
     let why = |words: &[&str]| Node::new(&REWRITE, words).unwrap_err().what;
-    assert!(why(&[]).starts_with("nothing is to be changed"));
+    assert!(why(&[]).starts_with("there is nothing to change"));
     assert!(why(&["src=10.0.0"]).contains("write it as 10.0.0.1"));
     for mac in ["02:00:00:00:00", "02:00:00:00:00:1", "02:00:00:00:00:01:02", "0g:00:00:00:00:01"] {
         assert!(Node::new(&REWRITE, &[&format!("smac={mac}")]).is_err(), "{mac}");
