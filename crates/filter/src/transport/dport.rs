@@ -15,12 +15,11 @@ pub const DPORT: Description = Description {
     name: "dport",
     summary: "classify by TCP, UDP or SCTP destination port",
     details: "\
-The class is the destination port, by number or name: `|22` or `|ssh`. Port 0 is `zero`. The view
-stays.
+Leaves the view unchanged. The class is the destination port of TCP, UDP or SCTP, by number or name:
+`|22` or `|ssh`; port 0 is `zero`.
 
-Not answered: `no port` (a transport protocol without ports), `not ip`, `malformed`, `cut` (beyond
-what was captured or beyond 512 bytes), `too deep`, `fragment` (a later fragment: its ports are
-elsewhere).",
+Reasons for no class: `no port` (another transport protocol), `not ip`, `malformed`, `cut` (not
+captured, or beyond the first 512 bytes), `too deep`, `fragment` (a later one has no ports).",
     example: "replay web.pcap | dport |http count",
     kind: FilterKind::Classification,
     takes: Forms::FRAMED,

@@ -58,10 +58,12 @@ pub(crate) struct Identity {
 
 /// An [`Identity`] alone is a record, for filters that store nothing else per flow.
 impl Session for Identity {
-    const FIELDS: &'static [Field<Self>] =
-        &[Field::new("down", Unit::YesNo, "forward is to the lesser address", |known, _| {
-            known.down.into()
-        })];
+    const FIELDS: &'static [Field<Self>] = &[Field::new(
+        "down",
+        Unit::YesNo,
+        "forward is from the greater address to the lesser",
+        |known, _| known.down.into(),
+    )];
 
     fn number(&self, _: u64) -> u64 {
         self.session.into()

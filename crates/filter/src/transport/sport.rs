@@ -15,11 +15,11 @@ pub const SPORT: Description = Description {
     name: "sport",
     summary: "classify by TCP, UDP or SCTP source port",
     details: "\
-The class is the source port, by number or name: `|22` or `|ssh`. Port 0 is `zero`. The view stays.
+Leaves the view unchanged. The class is the source port of TCP, UDP or SCTP, by number or name:
+`|22` or `|ssh`; port 0 is `zero`.
 
-Not answered: `no port` (a transport protocol without ports), `not ip`, `malformed`, `cut` (beyond
-what was captured or beyond 512 bytes), `too deep`, `fragment` (a later fragment: its ports are
-elsewhere).",
+Reasons for no class: `no port` (another transport protocol), `not ip`, `malformed`, `cut` (not
+captured, or beyond the first 512 bytes), `too deep`, `fragment` (a later one has no ports).",
     example: "replay web.pcap | sport |http count",
     classes: Classes::Number {
         what: "the source port",

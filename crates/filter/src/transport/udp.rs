@@ -23,21 +23,21 @@ pub const UDP: Description = Description {
     name: "udp",
     summary: "check the UDP header, classify by destination port, view the payload",
     details: "\
-The class is the destination port, by number or name: `|53` or `|dns`. Port 0 is `zero`. The view
-moves to the payload and ends where the datagram ends. All datagrams between two addresses and ports
-are one session, both ways; forward is the way of the first that was seen. Of more than `sessions=`
-flows those that were not met for long are forgotten, and begin anew.
+Checks the UDP header and moves the view to the payload, up to the end of the datagram. The class is
+the destination port, by number or name: `|53` or `|dns`; port 0 is `zero`. All datagrams between
+two addresses and ports are one session, whose first datagram defines the forward direction. Above
+`sessions=` flows, an idle one is forgotten, and its next datagram begins a new session.
 
-Not answered: `not udp` (another transport protocol), `not ip`, `malformed` (a length that
-contradicts itself or the packet's), `cut`, `too deep`, `fragment` (a later fragment: its header
-is elsewhere).",
+Reasons for no class: `not udp` (another transport protocol), `not ip`, `malformed` (a length that
+contradicts itself or the packet), `cut`, `too deep`, `fragment` (a later fragment, which has no UDP
+header; put `ip` before).",
     example: "replay dns.pcap | udp |dns print",
     kind: FilterKind::Reordering,
     takes: Forms::FRAMED,
     needs: InputNeeds::of(&super::of_protocol(protocol::UDP, "the class of its packets is `|udp`")),
     gives: OutputForm::Form(Form::Segment),
     reads: ReadDepth::Head(layers::HEAD),
-    parameters: &[Parameter::table("sessions", "65536", "how many flows are known at once")],
+    parameters: &[Parameter::table("sessions", "65536", "maximum number of flows in memory")],
     classes: Classes::Number {
         what: "the destination port",
         range: ValueRange { low: 0, high: 0xffff },

@@ -10,14 +10,14 @@ use crate::prelude::*;
 /// Description of `vxlan`.
 pub const VXLAN: Description = Description {
     name: "vxlan",
-    summary: "take frames out of VXLAN, classify by network",
+    summary: "extract frames from VXLAN, classify by network",
     details: "\
-The class is the network identifier (VNI). The Ethernet frame inside goes on in place of the frame
-that carried it, so that `ip`, `tcp` or `pcap` behind it are about the inner one. `port=` is the
-destination port by which VXLAN is recognised.
+Replaces a frame that carries VXLAN by the Ethernet frame inside it, so later filters such as `ip`,
+`tcp` or `pcap` see only the inner frame. The class is the network identifier (VNI). `port=` is the
+UDP destination port of VXLAN.
 
-Not answered: `no vxlan` (another port or protocol, or no network identifier), `not ip`,
-`malformed`, `cut`, `too deep`, `fragment` (put `ip` before).",
+Reasons for no class: `no vxlan` (another port or protocol, or no VNI), `not ip`, `malformed`,
+`cut`, `too deep`, `fragment` (put `ip` before).",
     example: "replay web.pcap | vxlan |42 dport |http count",
     kind: FilterKind::Editing,
     takes: Forms::of(&[Form::Frame, Form::Packet, Form::Segment]),
@@ -32,7 +32,7 @@ Not answered: `no vxlan` (another port or protocol, or no network identifier), `
         "port",
         Type::Number { low: 1, high: 0xffff },
         "4789",
-        "the destination port of VXLAN",
+        "the UDP destination port of VXLAN",
     )],
     classes: Classes::Number {
         what: "the network identifier",

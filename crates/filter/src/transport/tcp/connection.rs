@@ -103,14 +103,17 @@ impl Session for TcpConnection {
     }
 
     const FIELDS: &'static [Field<Self>] = &[
-        Field::new("port", Unit::Number, "the server's", |it, _| it.identity.port.into()),
+        Field::new("port", Unit::Number, "port of the server", |it, _| it.identity.port.into()),
         Field::new("client_bytes", Unit::Bytes, EMITTED_HELP, |it, _| it.sides[0].emitted().into()),
         Field::new("server_bytes", Unit::Bytes, EMITTED_HELP, |it, _| it.sides[1].emitted().into()),
         Field::new("client_held", Unit::Bytes, HELD_HELP, |it, _| it.sides[0].held_bytes.into()),
         Field::new("server_held", Unit::Bytes, HELD_HELP, |it, _| it.sides[1].held_bytes.into()),
-        Field::new("heard", Unit::Nanoseconds, "last, by the clock of the path", |it, _| {
-            it.identity.word
-        }),
+        Field::new(
+            "heard",
+            Unit::Nanoseconds,
+            "time of the last segment, by the path's clock",
+            |it, _| it.identity.word,
+        ),
         Field::new("closed", Unit::YesNo, "both sides have ended", |it, _| it.has(CLOSED).into()),
     ];
 
@@ -119,7 +122,7 @@ impl Session for TcpConnection {
     }
 }
 
-const EMITTED_HELP: &str = "of what it sends, given or missed for good; modulo 2^32";
+const EMITTED_HELP: &str = "emitted of its stream, lost bytes included; modulo 2^32";
 const HELD_HELP: &str = "received out of order, waiting for earlier bytes";
 
 impl Record for TcpConnection {

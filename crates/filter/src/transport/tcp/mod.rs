@@ -46,33 +46,38 @@ pub const TCP: Description = Description {
     name: "tcp",
     summary: "put the segments of connections in order, classify by server port",
     details: "\
-The data of each side of a connection leave in order, each byte once, as views of the frames that
-carried them. A connection is a session; forward is what the client sends: who sent the SYN, or who
-has the greater port where none was seen. The class is the server's port both ways, by number or
-name: `|80` or `|http`. Connections that were running before, and of which one side only is seen,
-begin with the first data seen. `ip` before it joins fragments.
+Puts the segments of each connection in order: the data of each side leaves as a stream, every byte
+once, as views of the frames that carried it. The class is the server's port in both directions, by
+number or name: `|80` or `|http`. A connection is a session, and the client's direction is forward;
+the client is the sender of the SYN, or without one the end with the greater port. A connection that
+was already open, or of which one side is never observed, begins with its first data. `ip` before
+`tcp` reassembles fragments.
 
-What is missing leaves as a hole, a block with a length and no bytes: when the other end has
-acknowledged it, when it was cut off as the frame was captured, when more than `held` bytes wait
-behind it or have waited for `gap`, and when the connection ends. That is by FIN or RST, after
-`timeout` without a segment, or for want of room in `sessions`; a SYN then begins another session.
-A RST that the receiver ignores ends nothing, and is counted: one outside of the window, or one that
-is signed (TCP-MD5, TCP-AO) as its connection is not. Any other is believed when nobody has gone on
-for `gap`; if somebody does, it is `taken back`, and what comes is delivered, in another session if
-the end was told already. An end without a FIN is marked, so that no body that it cuts is complete.
+Missing bytes become a hole, a block with a length and no bytes, as soon as the other end has
+acknowledged them, the capture truncated their frame, more than `held` bytes or 4,096 blocks wait
+after them or have waited for `gap`, or the connection ends. A connection ends by FIN or RST, after
+`timeout` without a segment, or by eviction above `sessions` connections; a SYN then begins a new
+session.
 
-Where segments overlap, what was given stays. Of what is still held, `policy` says whose bytes
-count, after the system that is attacked: the first always, the last always, or those of a later
-segment that begins before the earlier one (bsd, windows), also one that begins with it and ends
-behind it (linux), or that ends behind it, or with it and does not begin behind it (solaris).
+A RST that the receiver would ignore is counted and has no effect: one outside of the window, or
+signed (TCP-MD5, TCP-AO) when its connection is not, or the reverse. Any other takes effect after
+`gap` without further segments. If the connection continues, the RST is counted as taken back, and
+the data leaves, in a new session if the end had already left. An end without FIN is marked, so that
+no truncated body counts as complete.
 
-Used up: what says nothing new, counted as `duplicates` (retransmitted, keep-alive).
+Where segments overlap, bytes that have left are final. Among held bytes `policy` selects, as the
+receiver would: always the first segment, always the last, or a later one that begins before the
+earlier (bsd, windows), or also one that begins with it and ends after it (linux), or one that ends
+after it, or with it without beginning after it (solaris).
 
-Dropped: `overlapped` (held, and the policy prefers a later segment), `closed` (behind the end),
-`out of window` (too far ahead to be true), `checksum` (wrong, with `checksum=yes`; what was left to
-the card or cut off is not verified).
+Segments without new data are consumed, and counted as `duplicates` (retransmission, keep-alive).
 
-Not answered: `not tcp`, `not ip`, `malformed`, `cut`, `too deep`, `fragment` (put `ip` before).",
+Reasons for a drop: `overlapped` (held, and the policy prefers a later segment), `closed` (data
+after the FIN), `out of window` (implausibly far ahead), `checksum` (wrong, with `checksum=yes`;
+truncated segments and checksums left to the network card are not verified).
+
+Reasons for no class: `not tcp`, `not ip`, `malformed`, `cut`, `too deep`, `fragment` (put `ip`
+before).",
     example: "replay web.pcap | tcp |http files out/",
     kind: FilterKind::Reordering,
     takes: Forms::FRAMED,
@@ -85,21 +90,25 @@ Not answered: `not tcp`, `not ip`, `malformed`, `cut`, `too deep`, `fragment` (p
             "policy",
             Type::OneOf(SegmentPolicy::NAMES),
             "first",
-            "whose bytes count where segments overlap",
+            "the segment that supplies overlapping bytes",
         ),
-        Parameter::named("checksum", Type::Flag, "no", "whether to verify checksums"),
-        Parameter::table("sessions", "262144", "how many connections are known at once"),
+        Parameter::named("checksum", Type::Flag, "no", "verify checksums"),
+        Parameter::table("sessions", "262144", "maximum number of connections in memory"),
         Parameter::named(
             "held",
             Type::Size { low: 0, high: 1 << 30 },
             "4M",
-            "how many bytes wait for a gap, of one side",
+            "maximum number of bytes per side that wait after a gap",
         )
         .writable(),
-        Parameter::named("gap", Type::Duration, "1s", "how long missing bytes are waited for")
-            .writable(),
-        Parameter::named("timeout", Type::Duration, "10m", "how long a connection may be silent")
-            .writable(),
+        Parameter::named("gap", Type::Duration, "1s", "maximum wait for missing bytes").writable(),
+        Parameter::named(
+            "timeout",
+            Type::Duration,
+            "10m",
+            "time without a segment that ends a connection",
+        )
+        .writable(),
     ],
     classes: Classes::Number {
         what: "the server's port",

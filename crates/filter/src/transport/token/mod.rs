@@ -35,36 +35,36 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 /// The description of `token`.
 pub const TOKEN: Description = Description {
     name: "token",
-    summary: "let UDP datagrams through that carry a valid token, each once",
+    summary: "pass UDP datagrams that carry a valid token, each token once",
     details: "\
-A token is 16 bytes at the beginning of a UDP payload: a number, and a tag that only who has the key
-can make. The tag is SipHash-2-4 of the number, the ports, the length of the data behind the token,
-the addresses, and the first `covers` bytes of the data; so a token is good for one datagram between
-two addresses. The class is 1, and the view moves behind the token.
+Passes UDP datagrams that begin with a valid token, each token once. The class is 1, and the view
+moves past the token. A token is 16 bytes: a number, and a tag that requires the key. The tag is the
+SipHash-2-4 of the number, the ports, the length of the data after the token, the addresses, and the
+first `covers` bytes of the data, so a token is valid for one datagram between two addresses.
 
 The key is 32 hexadecimal digits in a file that only its owner may read (`openssl rand -hex 16`). It
-stands in no request, and nothing shows it. For another user nobody reads it: then `token` runs in
-the process of that user. In the kernel up to 128 bytes are covered.
+appears in no request and no report. No daemon reads it for another user: `token` then runs in the
+process of that user. In the kernel `covers` is at most 128.
 
-Numbers begin with 1 and grow. Each is let through once while the line runs; one that 256 others
-have overtaken may be refused. Where a program in the kernel verifies, a frame of which it is unsure
-is not let through.
+Numbers begin with 1 and increase. Each passes once while the request runs; one that is 256 or more
+below the largest may be refused. If a kernel program verifies tokens, a frame that it cannot decide
+does not pass.
 
-Not answered: `no token` (fewer than 16 bytes), `forged` (the tag is another one), `replayed` (the
-number was seen before, or is too old), `unsure`, `not udp`, `not ip`, `malformed`, `cut` (a byte
-that is covered was not captured), `too deep`, `fragment`.",
+Reasons for no class: `no token` (fewer than 16 bytes), `forged` (a wrong tag), `replayed` (a number
+that was used, or is too old), `unsure`, `not udp`, `not ip`, `malformed`, `cut` (a covered byte was
+not captured), `too deep`, `fragment`.",
     example: "rx eth0 | token key=switch.key | count",
     kind: FilterKind::Reordering,
     takes: Forms::FRAMED,
     gives: OutputForm::Form(Form::Segment),
     reads: ReadDepth::Head(HEAD + TOKEN_SIZE as u16 + COVERS_MAX),
     parameters: &[
-        Parameter::needed("key", Type::Path, "the file with the key, for its owner alone"),
+        Parameter::needed("key", Type::Path, "the file with the key, readable by its owner only"),
         Parameter::named(
             "covers",
             Type::Number { low: 0, high: COVERS_MAX as u64 },
             "64",
-            "how many bytes behind the token the tag covers",
+            "number of bytes after the token that the tag covers",
         ),
     ],
     classes: Classes::YesNo,
