@@ -19,14 +19,14 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 /// The description of `ssh`.
 pub const SSH: Description = Description {
     name: "ssh",
-    summary: "recognise SSH by the line with its version",
+    summary: "recognise SSH by its version line",
     details: "\
-Answers yes from the block on that completes `SSH-2.0-` or another version at the beginning of
-either direction; a server may say up to 1,024 bytes of lines before it (RFC 4253, 4.2). What came
-before is not answered, as `undecided`.
+Recognises SSH by its version line. The class is 1 from the block on that completes `SSH-2.0-` or
+another version at the beginning of either direction, within 1,024 bytes; a server may send other
+lines before it (RFC 4253, 4.2). Earlier blocks have no class.
 
-Not answered: `undecided` (too few bytes yet), `not recognised` (another protocol, or its first
-bytes were not seen).",
+Reasons for no class: `undecided` (too few bytes so far), `not recognised` (another protocol, or its
+first bytes were not observed).",
     example: "replay web.pcap | tcp | ssh | count",
     user: Some(|arguments| make_filter(arguments, &SSH_SIGNATURE)),
     ..RECOGNISER
@@ -37,12 +37,12 @@ pub const RTSP: Description = Description {
     name: "rtsp",
     summary: "recognise RTSP by its first request or response",
     details: "\
-Answers yes from the block on that completes a request line or the beginning of a status line with
-`RTSP/1.0` or `RTSP/2.0` at the beginning of either direction, within 4,096 bytes. What came before
-is not answered, as `undecided`.
+Recognises RTSP by its first line. The class is 1 from the block on that completes a request line or
+the beginning of a status line with `RTSP/1.0` or `RTSP/2.0` at the beginning of either direction,
+within 4,096 bytes. Earlier blocks have no class.
 
-Not answered: `undecided` (too few bytes yet), `not recognised` (another protocol, or its first
-bytes were not seen).",
+Reasons for no class: `undecided` (too few bytes so far), `not recognised` (another protocol, or its
+first bytes were not observed).",
     example: "replay web.pcap | tcp | rtsp | count",
     user: Some(|arguments| make_filter(arguments, &RTSP_SIGNATURE)),
     ..RECOGNISER
@@ -53,14 +53,14 @@ pub const MPEG: Description = Description {
     name: "mpeg",
     summary: "recognise MPEG streams by their packets and start codes",
     details: "\
-Answers yes from the block on that shows a transport stream (two packets of 188 bytes and the next
-sync byte, or the end), a program stream (pack header), packets of one (PES), or video of MPEG-1,
-MPEG-2, MPEG-4 or AVC by its first start codes: at the beginning of a connection, message or
-datagram, behind the head of an HTTP response, or in RTP (RFC 2250), within 16,384 bytes. What came
-before is not answered, as `undecided`. Behind `ip` it looks at the payload of each packet.
+Recognises MPEG at the beginning of a connection, message or datagram, after the head of an HTTP
+response, or in RTP (RFC 2250): a transport stream (two packets of 188 bytes, and the next sync byte
+or the end), a program stream (pack header) or its packets (PES), or the first start codes of video
+(MPEG-1, MPEG-2, MPEG-4, AVC). The class is 1 from the block on that completes the pattern, within
+16,384 bytes. Earlier blocks have no class. After `ip` it searches the payload of each packet.
 
-Not answered: `undecided` (too few bytes yet), `not recognised` (something else, or its first bytes
-were not seen).",
+Reasons for no class: `undecided` (too few bytes so far), `not recognised` (another protocol, or its
+first bytes were not observed).",
     example: "replay web.pcap | udp | mpeg | count",
     takes: Forms::of(&[Form::Segment, Form::Stream, Form::Message, Form::Record, Form::Bytes]),
     user: Some(|arguments| make_filter(arguments, &MPEG_SIGNATURE)),
@@ -70,15 +70,15 @@ were not seen).",
 /// The description of `telnet`.
 pub const TELNET: Description = Description {
     name: "telnet",
-    summary: "recognise telnet by the options that it negotiates first",
+    summary: "recognise telnet by its option negotiation",
     details: "\
-Answers yes from the block on that completes the second command of an option negotiation (IAC WILL,
-WONT, DO or DONT with an option that exists) at the beginning of either direction, within 512 bytes
-and with only text between the two. What came before is not answered, as `undecided`. A telnet
-connection that negotiates nothing is not told from others.
+Recognises telnet by its option negotiation. The class is 1 from the block on that completes the
+second command (the first is IAC WILL, WONT, DO or DONT with a registered option) at the beginning
+of either direction, within 512 bytes and with only text between the two. Earlier blocks have no
+class. A telnet connection that negotiates nothing is not recognised.
 
-Not answered: `undecided` (too few bytes yet), `not recognised` (another protocol, or its first
-bytes were not seen).",
+Reasons for no class: `undecided` (too few bytes so far), `not recognised` (another protocol, or its
+first bytes were not observed).",
     example: "replay web.pcap | tcp | telnet | count",
     user: Some(|arguments| make_filter(arguments, &TELNET_SIGNATURE)),
     ..RECOGNISER
@@ -89,11 +89,7 @@ const RECOGNISER: Description = Description {
     kind: FilterKind::Classification,
     takes: Forms::of(&[Form::Stream, Form::Message, Form::Record, Form::Bytes]),
     reads: ReadDepth::All,
-    parameters: &[Parameter::table(
-        "sessions",
-        "65536",
-        "how many sessions are remembered at once",
-    )],
+    parameters: &[Parameter::table("sessions", "65536", "maximum number of sessions in memory")],
     classes: Classes::YesNo,
     reasons: &["undecided", "not recognised"],
     counters: &["evicted sessions"],

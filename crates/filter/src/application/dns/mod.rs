@@ -37,34 +37,33 @@ pub const DNS: Description = Description {
     name: "dns",
     summary: "find DNS messages, classify by query type or response code",
     details: "\
-Takes datagrams (`udp | dns`; `udp |dns dns` would leave the responses out, which go to other ports)
-and connections (`tcp |dns dns` has both ways). The class of a query is the type that it asks for,
-by number or name: `|aaaa`, `|mx`; one without a question is `zero`. The class of a response is
-65536 and its code: `|nxdomain`, `|65538`. All queries are `|query`, all responses `|response`. Each
-message begins with a description: number, flags, name and type asked for, answers, least time to
-live, addresses. Names are written as in master files, with `\\DDD` for what is not printable.
-Behind it come the bytes of the message. On connections messages of more than one block are held
-until they are whole.
+Finds DNS messages in datagrams (`udp | dns`) and connections (`tcp |dns dns`), and adds a
+description before each. `udp |dns dns` would miss the responses, which have other destination
+ports. The class of a query is the type that it asks for, by number or name: `|aaaa`, `|mx`; a query
+without a question is `zero`. The class of a response is 65536 plus its code: `|nxdomain`, `|65538`.
+`|query` is every query with a question, `|response` every response. A description has number,
+flags, name and type, answers, least time to live, addresses; names are written as in master files,
+with `\\DDD` for bytes that are not printable. The bytes of the message follow it. In connections,
+messages of more than one block are held until they are complete.
 
-Not answered: `not dns` (the header cannot be one of DNS; on a connection all that follows),
-`malformed` (the question or an answer contradicts itself), `cut` (the capture or the connection
-ends before the question does), `gap` (bytes that were never seen lie in the message, or hide where
-it begins: until a block begins as a message does), `too many pieces` (a message of a connection
-lies in more than 256 blocks, or too many blocks are held), `forgotten` (more than `sessions=`
-connections were open).
+Reasons for no class: `not dns` (the header is not that of DNS; in a connection, also everything
+after it), `malformed` (the question or an answer contradicts itself), `cut` (the capture or the
+connection ends before the question does), `gap` (missing bytes in the message, or before it, until
+a block begins with a message), `too many pieces` (a message of a connection in more than 256
+blocks, or too many held blocks), `forgotten` (more than `sessions=` connections were open).
 
-Counted: queries and responses; messages in which the pointer of a name points ahead (it is
-followed, as resolvers do); and how often messages of a connection were found again behind a gap.",
+Counted are queries, responses, messages with a compression pointer that points ahead (it is
+followed, as resolvers do), and messages of connections that were found again after a gap.",
     example: "replay dns.pcap | udp | dns |nxdomain print",
     kind: FilterKind::Reordering,
     takes: Forms::of(&[Form::Segment, Form::Stream]),
     needs: InputNeeds {
-        otherwise: "it reads what datagrams and connections carry, behind their headers",
+        otherwise: "it reads the payload of datagrams and connections",
         ..InputNeeds::of(&[all_blocks_of("udp"), all_blocks_of("tcp"), all_blocks_of("token")])
     },
     gives: OutputForm::Form(Form::Message),
     reads: ReadDepth::All,
-    parameters: &[Parameter::table("sessions", "65536", "how many connections are known at once")],
+    parameters: &[Parameter::table("sessions", "65536", "maximum number of connections in memory")],
     classes: Classes::Number {
         what: "the type of a query, or 65536 and the code of a response",
         range: ValueRange { low: 0, high: RESPONSE + 0xfff },

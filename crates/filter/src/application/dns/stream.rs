@@ -70,8 +70,8 @@ impl Session for DnsConnection {
     ];
 }
 
-const MISSING_HELP: &str = "of the message that has begun";
-const ENDED_HELP: &str = "the last block of the direction has come";
+const MISSING_HELP: &str = "of the current message";
+const ENDED_HELP: &str = "the last block of the direction has arrived";
 
 impl DnsConnection {
     /// Handles the next block; returns true if the connection is over.

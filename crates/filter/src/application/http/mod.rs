@@ -35,43 +35,41 @@ use wire::http::{METHODS, OTHER, ParseMode};
 /// The description of `http`.
 pub const HTTP: Description = Description {
     name: "http",
-    summary: "take HTTP/1 messages out of streams, classify by method or status",
+    summary: "extract HTTP/1 messages from streams, classify by method or status",
     details: "\
-Takes streams (`tcp | http`) and gives messages: first a description (method, URL, status, host,
-lengths, times, addresses), which `json`, `print`, `files` and `weblog` tell; then the message as it
-was sent, in as many fragments as it came in: all of it (`emit=message`), its head (`emit=head`), or
-its body without the framing of chunks (`emit=body`).
+Extracts HTTP/1 messages from streams (`tcp | http`). Each begins with a description (method, URL,
+status, host, lengths, times, addresses), which `json`, `print`, `files` and `weblog` show. Its
+bytes follow as sent, block by block: all of them (`emit=message`), the head (`emit=head`), or the
+body without the framing of chunks (`emit=body`).
 
-The class of a request is its method: `|get`, `|post`, by number or name, or all as `|request`;
+The class of a request is its method, by number or name: `|get`, `|post`, or all as `|request`;
 methods without a number are `other`. The class of a response is its status code, or all as
-`|response`; a status that is none is 999. `|exchange` gives one more description for each request
-together with its response: 1000 and the status, 1000 alone if no response was seen. It comes only
-where an arc asks for it, since it says again what the two messages say.
+`|response`; an invalid status is 999. `|exchange` adds one description of each request together
+with its response: class 1000 plus the status, or 1000 without a response. Exchanges are produced
+only if an arc selects them, since they repeat the two messages.
 
-Requests wait for their responses, at most `pending=` of a connection; what comes behind is not
-paired. `decode=yes` undoes Content-Encoding (gzip, deflate, br): such a body is held until it ends,
-at most `most=` bytes, and comes as one block for each megabyte. What is larger, or would become
-larger than `most=` or `ratio=` times what was sent, is given as it was sent; a body that is cut or
-corrupt is given as far as it can be decoded. `strict=yes` takes only what RFC 9112 lets through.
+At most `pending=` requests of a connection wait for their responses; later ones are not paired.
+`decode=yes` undoes Content-Encoding (gzip, deflate, br): the body is held until it ends, up to
+`most=` bytes, and leaves in blocks of up to a megabyte. A body that is longer, or would decode to
+more than `most=` bytes or `ratio=` times its length, leaves as sent; a truncated or corrupt one is
+decoded as far as possible. `strict=yes` accepts only what RFC 9112 permits.
 
-Holes in a body are passed on as they are, and counted as missing. Behind a hole in a head, and
-behind what breaks the rules, messages are found again at the next block that begins as one does.
-A body that ends with its connection is whole only if its sender ended the connection (FIN). A head
-that the connection ends before its empty line is described as far as its lines are whole, and
-marked incomplete.
+Holes in a body pass, and are counted as missing. After a hole in a head, or a violation of the
+rules, messages are found again at the next block that begins with one. A body that ends with its
+connection is complete only after a FIN. A head that its connection ends early is described up to
+its last complete line, and marked incomplete.
 
-Not answered: `not http` (a connection that speaks something else), `malformed` (a head or a chunk
-that breaks the rules, or a head longer than `head=`), `lost` (what lies between a hole or a
-malformed message and the next one), `cut` (a start line that never came whole), `switched` (what
-follows CONNECT or an upgrade), `after close` (with strict=yes: what follows the last
-message), `no session` (a block that is in no stream).
+Reasons for no class: `not http` (another protocol), `malformed` (a head or chunk that breaks the
+rules, or a head longer than `head=`), `lost` (bytes between a hole or a malformed message and the
+next message), `cut` (an incomplete start line), `switched` (data after CONNECT or an upgrade),
+`after close` (data after the last message, with strict=yes), `no session` (a block outside of all
+streams).
 
-Counted: requests and responses; missing bytes of bodies, and messages that broke off (their last
-fragment says that nothing follows, not that it is the last); heads whose lengths differ, are no
-numbers or stand beside `Transfer-Encoding` (the first number counts, chunks before any); what was
-found again behind what was lost; requests that stayed unpaired; connections that were forgotten,
-since more than `connections=` were open; bodies that were decoded, decoded in part, not decodable,
-or too large to decode. The report counts connections by what they speak.",
+Counted are requests and responses; missing bytes of bodies; incomplete messages, whose last
+fragment is marked; heads with lengths that differ, are no numbers or accompany `Transfer-Encoding`
+(chunks win, then the first number); messages found again after a loss; unpaired requests;
+connections evicted above `connections=`; and bodies that were decoded, decoded in part, not
+decodable, or too large to decode. The report counts connections by protocol.",
     example: "replay web.pcap | tcp | http |get print",
     kind: FilterKind::Editing,
     takes: Forms::of(&[Form::Stream]),
@@ -84,34 +82,34 @@ or too large to decode. The report counts connections by what they speak.",
             "emit",
             Type::OneOf(&["message", "head", "body"]),
             "message",
-            "what of a message follows its description",
+            "the part of a message that follows its description",
         ),
         Parameter::named("decode", Type::Flag, "no", "undo the content coding of bodies"),
-        Parameter::named("strict", Type::Flag, "no", "refuse what RFC 9112 does not let through"),
+        Parameter::named("strict", Type::Flag, "no", "refuse what RFC 9112 does not permit"),
         Parameter::named(
             "head",
             Type::Size { low: 256, high: 1 << 20 },
             "64k",
-            "how long a head may be that comes in several blocks",
+            "maximum length of a head that spans several blocks",
         ),
         Parameter::named(
             "pending",
             Type::Number { low: 1, high: 1 << 16 },
             "256",
-            "how many requests of a connection wait for their responses",
+            "maximum number of requests per connection that wait for a response",
         ),
-        Parameter::table("connections", "262144", "how many connections are known at once"),
+        Parameter::table("connections", "262144", "maximum number of connections in memory"),
         Parameter::named(
             "ratio",
             Type::Number { low: 1, high: 100_000 },
             "200",
-            "how many times its length a body may become when decoded, beyond 64 KB",
+            "maximum ratio of decoded to coded length of a body, beyond 64 KB",
         ),
         Parameter::named(
             "most",
             Type::Size { low: 1 << 10, high: 1 << 30 },
             "16M",
-            "how long a body to be decoded may be, before and after",
+            "maximum length of a body to decode, before and after",
         ),
     ],
     classes: Classes::Number {

@@ -42,7 +42,7 @@ impl Session for HttpConnection {
 
     const FIELDS: &'static [Field<Self>] = &[
         Field::new("speaks", Unit::Number, SPEAKS_HELP, |it, _| it.kind.into()),
-        Field::new("requests", Unit::Messages, "that were seen", |it, _| it.next_request.into()),
+        Field::new("requests", Unit::Messages, "observed", |it, _| it.next_request.into()),
         Field::new("waits", Unit::YesNo, "a request waits for its response", |it, _| {
             (!it.pending.is_empty()).into()
         }),
@@ -51,8 +51,8 @@ impl Session for HttpConnection {
     ];
 }
 
-const SPEAKS_HELP: &str = "0 not known yet, 1 HTTP/1, 2 TLS, 3 HTTP/2, 4 something else";
-const BODY_HELP: &str = "seen of the body of the open message";
+const SPEAKS_HELP: &str = "0 unknown, 1 HTTP/1, 2 TLS, 3 HTTP/2, 4 another protocol";
+const BODY_HELP: &str = "observed of the body of the open message";
 
 /// The state of one direction of a connection.
 #[derive(FromBytes, IntoBytes, Immutable, Clone, Copy, Debug, Default)]

@@ -74,13 +74,19 @@ impl Session for TlsConnection {
     }
 
     const FIELDS: &'static [crate::Field<Self>] = &[
-        crate::Field::new("version", Unit::Number, "chosen, else offered; 0: none yet", |it, _| {
-            it.version.into()
-        }),
+        crate::Field::new(
+            "version",
+            Unit::Number,
+            "chosen, or else offered; 0 if unknown",
+            |it, _| it.version.into(),
+        ),
         crate::Field::new("chosen", Unit::YesNo, "by the server", |it, _| it.chosen.into()),
-        crate::Field::new("resumes", Unit::YesNo, "the client would resume a session", |it, _| {
-            (it.resumes > 0).into()
-        }),
+        crate::Field::new(
+            "resumes",
+            Unit::YesNo,
+            "the client offers to resume a session",
+            |it, _| (it.resumes > 0).into(),
+        ),
     ];
 }
 

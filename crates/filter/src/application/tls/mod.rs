@@ -31,26 +31,24 @@ pub const TLS: Description = Description {
     name: "tls",
     summary: "find TLS connections, classify by version, describe the hellos",
     details: "\
-Takes streams (`tcp | tls`) and gives them on. The class of every block of a connection is the
-version of TLS: the one that the server chose, and until it is known the highest that the client
-offers, by name (`|tls13`, `|tls12`, `|tls11`, `|tls10`, `|ssl3`) or by its number on the wire
-(`|772` is TLS 1.3). Before the blocks of each hello comes a description, which `json` and `print`
-tell. That of the client has the version, the server's name (SNI), the protocols (ALPN) and the
-number of cipher suites that it offers, and its fingerprint JA4; that of the server the version, the
-cipher suite and the protocol that it chose, whether an earlier session is resumed, and again name
-and fingerprint.
+Finds TLS connections in streams (`tcp | tls`), classifies their blocks by version, and adds a
+description before each hello, which `json` and `print` show. The version is the one that the server
+chose, and before it the highest that the client offers, by name (`|tls13`, `|tls12`, `|tls11`,
+`|tls10`, `|ssl3`) or number (`|772` is TLS 1.3). A direction with an unreadable hello has the
+version of the other, if known. The client's description has version, server name (SNI), protocols
+(ALPN), number of cipher suites, and the fingerprint JA4; the server's has the chosen version,
+cipher suite and protocol, whether a session is resumed, and again name and fingerprint.
 
-Not answered: `not tls` (the first bytes are no record of TLS), `no hello` (records of TLS that do
-not begin with a hello: the beginning was not seen), `malformed` (a hello that contradicts itself),
-`too long` (a hello of more than 32 KB, or in more than 1024 blocks), `gap` (bytes of the hello were
-never seen), `cut` (the connection ends within the hello), `forgotten` (more than `sessions=`
-connections were open).",
+Reasons for no class: `not tls` (the first bytes are no TLS record), `no hello` (TLS records without
+a hello, whose beginning was not observed), `malformed` (a hello that contradicts itself), `too
+long` (a hello of more than 32 KB or 1024 blocks), `gap` (missing bytes in the hello), `cut` (the
+connection ends within the hello), `forgotten` (more than `sessions=` connections were open).",
     example: "replay web.pcap | tcp | tls |tls13 print",
     kind: FilterKind::Reordering,
     takes: Forms::of(&[Form::Stream]),
     gives: OutputForm::Form(Form::Stream),
     reads: ReadDepth::All,
-    parameters: &[Parameter::table("sessions", "65536", "how many connections are known at once")],
+    parameters: &[Parameter::table("sessions", "65536", "maximum number of connections in memory")],
     classes: Classes::Number {
         what: "the version of TLS as on the wire",
         range: ValueRange { low: Version::SSL30.0 as u32, high: Version::TLS13.0 as u32 },
