@@ -10,25 +10,29 @@ use crate::prelude::*;
 /// The description of `blank`.
 pub const BLANK: Description = Description {
     name: "blank",
-    summary: "overwrite what is in view, all of it or a part",
+    summary: "overwrite the bytes in view, all or a part of them",
     details: "\
-Overwrites the bytes in view: all of them, or `length` bytes from `from` on, as far as there are so
-many. `pcap` behind it writes the whole frame with these bytes changed; checksums stay as they are.
-Blocks beside it are not changed. The class stays.",
+Overwrites the bytes in view: all of them, or `length` bytes from offset `from`, as far as the view
+extends. Class and checksums stay. `pcap` after it writes the whole frame with these bytes changed;
+other branches still see the old bytes.",
     example: "replay web.pcap | udp | blank | pcap headers.pcap",
     kind: FilterKind::Editing,
     parameters: &[
         Parameter::optional(
             "from",
             Type::Number { low: 0, high: BYTES_MAX },
-            "the first byte, counted from the beginning of the view; 0 when absent",
+            "offset of the first byte in the view; 0 if absent",
         ),
         Parameter::optional(
             "length",
             Type::Number { low: 1, high: BYTES_MAX },
-            "how many bytes; all the others when absent",
+            "number of bytes; all the others if absent",
         ),
-        Parameter::optional("with", Type::Number { low: 0, high: 255 }, "the byte; 0 when absent"),
+        Parameter::optional(
+            "with",
+            Type::Number { low: 0, high: 255 },
+            "value of the new bytes; 0 if absent",
+        ),
     ],
     user: Some(make),
     ..Description::EMPTY

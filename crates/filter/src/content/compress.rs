@@ -10,14 +10,15 @@ use crate::prelude::*;
 /// The description of `compress`.
 pub const COMPRESS: Description = Description {
     name: "compress",
-    summary: "compress what is in view, block by block",
+    summary: "compress the bytes in view, block by block",
     details: "\
-Replaces the view by its compressed form: `gzip` (the default), `zlib`, `deflate` or `lz4` frames.
-The addresses, session and direction of a block stay those of what was compressed, so `files` names
-and indexes its files as without it. Every block can be decompressed alone, and blocks written to
-one file can be read by gzip or lz4. The class stays.
+Replaces the view of each block by its compressed form: `gzip` (the default), `zlib`, `deflate` or
+`lz4` frames. Class, addresses, session and direction stay, so `files` names and indexes its files
+as without compression. Each block can be decompressed alone, and gzip or lz4 can read a file of
+several blocks.
 
-Not answered, and left as it was: `too large` (a block of nearly 1 MB that cannot be compressed).",
+Reasons for no class: `too large` (a block of nearly 1 MB that does not compress; it stays as it
+was).",
     example: "replay web.pcap | udp | compress | files out/",
     kind: FilterKind::Editing,
     gives: OutputForm::Form(Form::Bytes),
@@ -28,7 +29,7 @@ Not answered, and left as it was: `too large` (a block of nearly 1 MB that canno
         Parameter::optional(
             "level",
             Type::Number { low: 0, high: 9 },
-            "0 stores, 1 is fast, 9 is small; 6 when absent; not for lz4",
+            "0 stores, 1 is fast, 9 is small; 6 if absent; not for lz4",
         ),
     ],
     reasons: &["too large"],

@@ -10,14 +10,14 @@ use crate::prelude::*;
 /// The description of `decompress`.
 pub const DECOMPRESS: Description = Description {
     name: "decompress",
-    summary: "decompress what is in view, block by block",
+    summary: "decompress the bytes in view, block by block",
     details: "\
-Replaces the view by what it was before it was compressed as `gzip` (the default), `zlib`,
-`deflate` or `lz4` frames. The class stays. A result is at most 1 MB long, and beyond 64 KB at
-most `ratio` times as long as the block.
+Replaces the view of each block by its decompressed form. The input is `gzip` (the default), `zlib`,
+`deflate` or `lz4` frames. The class stays. The output is at most 1 MB long, and beyond 64 KB at
+most `ratio` times as long as the input.
 
-Not answered, and left as they were: `other format`, `corrupt`, `cut` (it ends too early), `too
-large`, `trailing bytes` (something follows that is not of this format).",
+A block with an error stays as it was. Reasons for no class: `other format`, `corrupt`, `cut` (the
+data ends too early), `too large`, `trailing bytes` (of another format).",
     example: "replay web.pcap | udp | compress | decompress | print",
     kind: FilterKind::Editing,
     gives: OutputForm::Form(Form::Bytes),
@@ -29,7 +29,7 @@ large`, `trailing bytes` (something follows that is not of this format).",
             "ratio",
             Type::Number { low: 1, high: 100_000 },
             "200",
-            "how many times its length a block may become, beyond 64 KB",
+            "maximum ratio of output to input length, beyond 64 KB",
         ),
     ],
     reasons: &["other format", "corrupt", "cut", "too large", "trailing bytes"],

@@ -17,12 +17,12 @@ pub const MATCH: Description = Description {
     name: "match",
     summary: "classify by the first of several patterns that the view contains",
     details: "\
-The class is the number of the first pattern in the list that occurs in the view: 1 for the first,
-2 for the second. Patterns are text, which may hold any byte as `\\xHH` in double quotes, or bytes
-after `hex=`; they are numbered in the order in which they are written. With `at=` a pattern must
-stand at that offset of the view; with `nocase=yes` ASCII letters are the same in both cases.
+Searches the view of each block for patterns. The class is the number of the first pattern in the
+list that occurs: 1 for the first, 2 for the second. Patterns are text, in which double quotes allow
+any byte as `\\xHH`, or hexadecimal digits after `hex=`. With `at=` a pattern must begin at that
+offset of the view. With `nocase=yes` ASCII letters match in both cases.
 
-Not answered: `no pattern` (none of them occurs).",
+Reasons for no class: `no pattern` (none occurs). For a match across two blocks, use `regex`.",
     example: "replay web.pcap | match \"GET \" \"POST \" |1 count",
     kind: FilterKind::Classification,
     reads: ReadDepth::All,
@@ -44,7 +44,7 @@ Not answered: `no pattern` (none of them occurs).",
     ..Description::EMPTY
 };
 
-const AT_HELP: &str = "the offset in the view at which a pattern must begin";
+const AT_HELP: &str = "offset in the view at which a pattern must begin";
 const NO_PATTERN: Reason = MATCH.reason("no pattern");
 /// Maximum number of patterns; the longest request has fewer.
 const PATTERNS_MAX: usize = 65_535;

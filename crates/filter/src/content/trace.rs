@@ -13,23 +13,23 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 /// The description of `pcap` in front of other filters.
 pub const TRACE: Description = Description {
     name: "pcap",
-    summary: "give the frames of each session as the bytes of a capture file",
+    summary: "convert the frames of each session to a capture file",
     details: "\
-In front of another filter, and without a file: gives the stream of a pcap file with nanoseconds,
-for each session its own, or one for all blocks without a session. The file header comes with the
-first frame; every block then gives one record, its whole frame, in both directions of a connection.
-A frame that several blocks in a row view is recorded once. Frames of more than 262,144 bytes are
-cut to that. The class stays.
+Converts frames to the bytes of a pcap file with nanoseconds, if other filters follow; at the end of
+a request, `pcap` writes a file. Each session has one stream for both directions, and blocks without
+a session share another. The file header precedes the first frame. Each block adds a record with its
+whole frame, of at most 262,144 bytes. The class stays. Above `sessions` sessions, an idle one is
+forgotten, and would begin with a new header.
 
-Used up: what lies in no frame (lost bytes, descriptions, decoded bodies), counted as `not frames`,
-and frames that are there already, counted as `repeated`. Dropped: `another link type` than the
-first frame of the session has.",
+Consumed are blocks without a frame (lost bytes, descriptions, decoded bodies), counted as `not
+frames`, and views of the frame before, counted as `repeated`. Reasons for a drop: `another link
+type` than that of the first frame of the session.",
     example: "replay web.pcap | ip | tcp | pcap | compress | files traces/",
     kind: FilterKind::Editing,
     takes: Forms::of(&[Form::Frame, Form::Packet, Form::Segment, Form::Stream, Form::Message]),
     gives: OutputForm::Form(Form::Bytes),
     reads: ReadDepth::All,
-    parameters: &[Parameter::table("sessions", "262144", "how many sessions are known at once")],
+    parameters: &[Parameter::table("sessions", "262144", "maximum number of sessions in memory")],
     reasons: &["another link type"],
     counters: &["not frames", "repeated", "evicted sessions"],
     state: StateFacts::sessions::<Trace>(),

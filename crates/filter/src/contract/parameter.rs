@@ -80,21 +80,21 @@ pub const COMMON: &[Parameter] = &[UNTRUSTED, STATE, STATE_MODE];
 pub const UNTRUSTED: Parameter = Parameter::optional(
     "untrusted",
     Type::Flag,
-    "yes: run it in a process of its own that may do nothing but compute",
+    "run the filter in a sandboxed process that can only compute",
 );
 
 /// Name under which the filter publishes its state.
 pub const STATE: Parameter = Parameter::optional(
     "state",
     Type::Name,
-    "others see what it knows by this name (`streamline state NAME`)",
+    "publish the state of the filter under this name (`streamline state NAME`)",
 );
 
 /// File mode of the published state.
 pub const STATE_MODE: Parameter = Parameter::optional(
     "state_mode",
     Type::OneOf(&["600", "640", "644"]),
-    "who may see it: you alone (600, if nothing is said), your group, everybody",
+    "who may read the state: you alone (600, the default), your group, everybody",
 );
 
 impl Parameter {

@@ -28,22 +28,21 @@ use validate::{known_programs, match_warning, remark};
 /// The description of `bpf`.
 pub const BPF: Description = Description {
     name: "bpf",
-    summary: "let through what a pcap-filter(7) expression matches",
+    summary: "pass frames that match a pcap-filter(7) expression",
     details: "\
-Takes an expression as tcpdump does, in quotes: `bpf \"tcp port 80 and host 10.0.0.1\"`. It is run
-on the whole frame, also behind `ip` or `udp`. The class is 1 where it holds.
+Tests whole frames, also after `ip` or `udp`, against an expression as tcpdump takes it, in quotes:
+`bpf \"tcp port 80 and host 10.0.0.1\"`. The class is 1 if the expression matches.
 
-It is checked against the link types that the source has: those of the capture file, or of the
-interface. For frames of another type (from a pipe, or of an interface that a capture names late) it
-is compiled when the first one comes, for at most 64 types. libpcap, where it is installed, is asked
-about what the own compiler does not know. An expression that can match no frame gets a warning.
+The expression is checked against the link types of the capture file or interface. For other types
+(from a pipe, or of an interface that appears late in a capture) it is compiled at their first
+frame, for at most 64 types. libpcap, if installed, compiles what the built-in compiler does not
+support. An expression that can match no frame causes a warning.
 
-Names of hosts, networks, services and protocols are looked up once, when the line is read, as
-libpcap does; the answers are written into the line (`names=`), so that whoever repeats a record, or
-runs a part of the line, asks no resolver.
+Names of hosts, networks, services and protocols are resolved once, when the request is read, and
+recorded in it (`names=`). Replaying a record, or running a part of the request, asks no resolver.
 
-Not answered: `no match` (the expression does not hold), `link type` (the expression says nothing
-about frames of this link type, or the block is no frame).",
+Reasons for no class: `no match` (the expression does not match), `link type` (no frame of this link
+type can match, or the block is no frame).",
     example: "replay web.pcap | bpf \"tcp port 80\" | count",
     kind: FilterKind::Classification,
     takes: Forms::FRAMED,
@@ -53,7 +52,7 @@ about frames of this link type, or the block is no frame).",
         Parameter::optional(
             "names",
             Type::Text,
-            "what names in it mean: \"host:a=10.0.0.1 port:b=8080/tcp\"; else they are looked up",
+            "values of names in it, as in \"host:a=10.0.0.1 port:b=8080/tcp\"; otherwise resolved",
         ),
     ],
     classes: Classes::YesNo,
@@ -271,8 +270,8 @@ mod tests {
         let compiler: Arc<dyn Compiler> = Arc::new(FakeCompiler::default());
         let alone = arguments(&BPF, &["ip"]).unwrap();
         let both = alone.clone().with_compiler(Some(compiler.clone()));
-        let own = "compiled by the own compiler for EN10MB (Ethernet), 4 instructions; others when \
-                   they come";
+        let own = "compiled by the built-in compiler for EN10MB (Ethernet), 4 instructions; others \
+                   at their first frame";
         assert_eq!(remark(&alone).unwrap(), own);
         assert_eq!(remark(&both).unwrap(), own.to_owned() + ", or by another");
         let told = |links: &[u16]| {
@@ -280,12 +279,12 @@ mod tests {
         };
         assert_eq!(
             told(&[WLAN]).unwrap(),
-            "compiled by the own compiler for IEEE802_11 (802.11), 19 instructions"
+            "compiled by the built-in compiler for IEEE802_11 (802.11), 19 instructions"
         );
         assert_eq!(
             told(&[BACNET, 1]).unwrap(),
             "compiled by another for BACNET_MS_TP (BACnet MS/TP), 4 instructions; compiled by the \
-             own compiler for EN10MB (Ethernet), 4 instructions"
+             built-in compiler for EN10MB (Ethernet), 4 instructions"
         );
         let no_resolver = compile(&both, 9999).err().map(|mistake| mistake.what).unwrap();
         assert!(

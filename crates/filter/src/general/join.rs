@@ -10,10 +10,10 @@ use crate::prelude::*;
 /// The description of `join`.
 pub const JOIN: Description = Description {
     name: "join",
-    summary: "join branches, in the order in which their blocks came",
+    summary: "join branches, and keep the order of their input",
     details: "\
-Passes every block as it comes. What several branches give arrives in the order of their input, as
-at any filter behind branches; `join` only names the place, and counts what passes it.",
+Passes every block unchanged. Blocks from several branches arrive in the order of their input, as at
+any filter after branches; `join` only marks the place, and counts the blocks that pass.",
     example: "replay web.pcap | split_rr 3 | count + count + count | join",
     kind: FilterKind::Statistics,
     reads: ReadDepth::Nothing,

@@ -15,24 +15,25 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 /// The description of `ratelimit`.
 pub const RATELIMIT: Description = Description {
     name: "ratelimit",
-    summary: "let so many blocks through in a time, no more",
+    summary: "limit the number of blocks per time",
     details: "\
-The class is 1 for blocks that come no faster than `rate` in the time `per`, evenly spread. Up to
-`burst` blocks may come at once after a pause that was long enough.
+Limits the rate of blocks: the class is 1 for at most `rate` blocks in the time `per`, evenly
+spaced. After a pause, up to `burst` blocks may pass at once.
 
-Not answered: `too fast`.",
+Reasons for no class: `too fast`.",
     example: "replay web.pcap | ratelimit 1000 burst=50 | count",
     kind: FilterKind::Classification,
     reads: ReadDepth::Nothing,
     parameters: &[
         Parameter::needed("rate", Type::Number { low: 1, high: 1_000_000_000 }, RATE_HELP)
             .writable(),
-        Parameter::named("per", Type::Duration, "1s", "in which time, at most a day").writable(),
+        Parameter::named("per", Type::Duration, "1s", "period of the rate, at most a day")
+            .writable(),
         Parameter::named(
             "burst",
             Type::Number { low: 1, high: 1 << 20 },
             "1",
-            "how many blocks may come at once",
+            "maximum number of blocks at once",
         )
         .writable(),
     ],
@@ -46,7 +47,7 @@ Not answered: `too fast`.",
     ..Description::EMPTY
 };
 
-const RATE_HELP: &str = "how many blocks may pass in the time";
+const RATE_HELP: &str = "maximum number of blocks per period";
 const TOO_FAST: Reason = RATELIMIT.reason("too fast");
 /// Tolerance for timestamps that are out of order, in ns.
 const CLOCK_STEP_MAX: u64 = 1_000_000_000;
@@ -113,7 +114,7 @@ impl Session for Due {
     const FIELDS: &'static [Field<Self>] = &[Field::new(
         "next",
         Unit::Nanoseconds,
-        "when the next block is due, by the clock of the path",
+        "time at which the next block is due, by the path's clock",
         |due, _| due.next,
     )];
 }

@@ -14,18 +14,18 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 /// The description of `sample`.
 pub const SAMPLE: Description = Description {
     name: "sample",
-    summary: "let one block of so many through",
+    summary: "pass one block in every N",
     details: "\
-The class is 1 for the first block and for each that comes `every` blocks after one that passed.
+Passes one block in `every`: the class is 1 for the first block, and for every `every`-th after it.
 
-Not answered: `passed over`.",
+Reasons for no class: `passed over`.",
     example: "replay web.pcap | sample 10 | count",
     kind: FilterKind::Classification,
     reads: ReadDepth::Nothing,
     parameters: &[Parameter::needed(
         "every",
         Type::Number { low: 1, high: u32::MAX as u64 },
-        "of how many blocks one passes",
+        "number of blocks of which one passes",
     )
     .writable()],
     classes: Classes::YesNo,
@@ -56,7 +56,7 @@ struct SampleCount {
 
 impl Session for SampleCount {
     const FIELDS: &'static [Field<Self>] =
-        &[Field::new("blocks", Unit::Blocks, "that came", |seen, _| seen.blocks)];
+        &[Field::new("blocks", Unit::Blocks, "processed", |seen, _| seen.blocks)];
 }
 
 struct Sample {

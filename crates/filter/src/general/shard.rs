@@ -16,15 +16,15 @@ use ebpf::emit::{Answer, Cmp, Exit, Layers, Scope};
 /// The description of `shard`.
 pub const SHARD: Description = Description {
     name: "shard",
-    summary: "let one share of the flows through, of so many",
+    summary: "pass one of several shares of the flows",
     details: "\
-Blocks of share `number` pass, and keep their class. With `by=flow` all packets between two
-addresses and ports are of one share, both ways, on every machine; a later fragment has no ports
-and may be of another. With `by=addresses` all packets between two addresses are, fragments too.
-What has no address is of share 1. Every block is of exactly one share: who runs a line once with
-each number has everything once. `--engines` does that.
+Passes the blocks of share `number` with their class. With `by=flow` all packets between two
+addresses and ports are in one share, in both directions and on every machine; later fragments have
+no ports and may be in another. With `by=addresses` all packets between two addresses are, fragments
+included. Blocks without addresses are in share 1. Every block is in exactly one share, so a request
+that runs once per number processes every block once; `--engines` does this.
 
-Not answered: `another share`.",
+Reasons for no class: `another share`.",
     example: "replay web.pcap | shard 1 of=4 | count",
     kind: FilterKind::Classification,
     reads: ReadDepth::Head(HEAD),
@@ -32,14 +32,19 @@ Not answered: `another share`.",
         Parameter::needed(
             "number",
             Type::Number { low: 1, high: SHARES_MAX as u64 },
-            "which share passes, from 1 on",
+            "the share that passes, from 1",
         ),
         Parameter::needed(
             "of",
             Type::Number { low: 1, high: SHARES_MAX as u64 },
-            "how many shares there are",
+            "number of shares",
         ),
-        Parameter::named("by", Type::OneOf(&["flow", "addresses"]), "flow", "what is of one share"),
+        Parameter::named(
+            "by",
+            Type::OneOf(&["flow", "addresses"]),
+            "flow",
+            "unit that stays in one share",
+        ),
     ],
     reasons: &[REASON],
     user: Some(make),

@@ -17,13 +17,13 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 /// The description of `split`.
 pub const SPLIT: Description = Description {
     name: "split",
-    summary: "share blocks out among so many branches, by flow or in turn",
+    summary: "distribute blocks to branches, by flow or in rotation",
     details: "\
-The class is a number from 1 to `ways`. With `by=flow` all packets between two addresses and ports
-have the same, both ways, on every machine; a later fragment has no ports and may have another.
-With `by=block` each block has the next.
+Distributes blocks to branches: the class is a number from 1 to `ways`. With `by=flow` all packets
+between two addresses and ports have the same, in both directions and on every machine; later
+fragments have no ports and may have another. With `by=block` the numbers rotate.
 
-Not answered, by flow: `not ip`, `malformed`, `cut`, `too deep`.",
+Reasons for no class, by flow: `not ip`, `malformed`, `cut`, `too deep`.",
     example: "replay web.pcap | split 4 |1 count",
     kind: FilterKind::Classification,
     reads: ReadDepth::Head(HEAD),
@@ -32,11 +32,11 @@ Not answered, by flow: `not ip`, `malformed`, `cut`, `too deep`.",
         Parameter::needed(
             "ways",
             Type::Number { low: 1, high: WAYS_MAX as u64 },
-            "how many branches there are",
+            "number of branches",
         ),
         Parameter {
             kind: Type::OneOf(&["flow", "block"]),
-            ..Parameter::named("by", Type::Text, "flow", "what has one class: flow or block")
+            ..Parameter::named("by", Type::Text, "flow", "unit that has one class: flow or block")
         },
     ],
     classes: Classes::Number {
@@ -56,18 +56,18 @@ Not answered, by flow: `not ip`, `malformed`, `cut`, `too deep`.",
 /// checks add the number of branches and their labels (`pipeline/check/spread.rs`).
 pub const SPLIT_RR: Description = Description {
     name: "split_rr",
-    summary: "share blocks out among the branches behind it, in turn",
+    summary: "distribute blocks to the next branches, in rotation",
     details: "\
-Each block goes to one branch of the group behind it, in turn: `split_rr | f + f + f | join` is
+Sends each block to one branch of the group after it, in rotation: `split_rr | f + f + f | join` is
 `split 3 by=block | (|1 f + |2 f + |3 f) | join`. The class is the number of the branch, from 1 to
-`ways`. Before anything else than a group of branches without classes it needs `ways`.",
+`ways`. Set `ways` unless a group of branches without classes follows.",
     example: "replay web.pcap | split_rr 3 | count + count + count | join",
     reads: ReadDepth::Nothing,
     effect: None,
     parameters: &[Parameter::needed(
         "ways",
         Type::Number { low: 1, high: WAYS_MAX as u64 },
-        "how many branches there are; the group behind it says so",
+        "number of branches; by default that of the next group",
     )],
     reasons: &[],
     user: Some(make_in_turn),
@@ -121,7 +121,7 @@ struct RoundRobin {
 
 impl Session for RoundRobin {
     const FIELDS: &'static [Field<Self>] =
-        &[Field::new("blocks", Unit::Blocks, "shared out in turn", |given, _| given.blocks)];
+        &[Field::new("blocks", Unit::Blocks, "distributed in rotation", |given, _| given.blocks)];
 }
 
 struct Split {

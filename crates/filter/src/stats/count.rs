@@ -38,9 +38,9 @@ struct Totals {
 
 impl Session for Totals {
     const FIELDS: &'static [Field<Self>] = &[
-        Field::new("blocks", Unit::Blocks, "that went by", |seen, _| seen.blocks),
+        Field::new("blocks", Unit::Blocks, "processed", |seen, _| seen.blocks),
         Field::new("bytes", Unit::Bytes, "in their views", |seen, _| seen.bytes),
-        Field::new("messages", Unit::Messages, "that were described", |seen, _| seen.messages),
+        Field::new("messages", Unit::Messages, "described", |seen, _| seen.messages),
     ];
 }
 

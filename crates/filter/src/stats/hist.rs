@@ -16,11 +16,11 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 /// The description of `hist`.
 pub const HIST: Description = Description {
     name: "hist",
-    summary: "histogram of the time between blocks, or of their lengths",
+    summary: "report a histogram of times between blocks, or of their lengths",
     details: "\
-Counts how long each block came after the one before it (`of=time`) or how long its view is
-(`of=length`), in buckets that double in width, and reports the buckets when the path stops. A
-block that is older than the one before it is counted as `backwards` and has no interval.",
+Counts blocks by the time since the block before (`of=time`) or the length of the view
+(`of=length`), in buckets that double in width, and reports the buckets when the path stops. A block
+older than the one before is counted as `backwards` and has no interval. Leaves blocks unchanged.",
     example: "replay web.pcap | hist of=length | discard",
     kind: FilterKind::Statistics,
     reads: ReadDepth::Nothing,
@@ -28,7 +28,7 @@ block that is older than the one before it is counted as `backwards` and has no 
         "of",
         Type::OneOf(&["time", "length"]),
         "time",
-        "what is counted: the time between blocks, or their length",
+        "quantity: the time between blocks, or their length",
     )
     .positional()],
     state: StateFacts::private::<Histogram>().several(|arguments| match arguments.text("of") {
@@ -67,8 +67,8 @@ impl Default for Histogram {
 
 impl Session for Histogram {
     const FIELDS: &'static [Field<Self>] = &[
-        Field::new("blocks", Unit::Blocks, "that went by", |seen, _| seen.blocks),
-        Field::new("backwards", Unit::Blocks, "older than the one before", |seen, _| {
+        Field::new("blocks", Unit::Blocks, "processed", |seen, _| seen.blocks),
+        Field::new("backwards", Unit::Blocks, "older than the block before", |seen, _| {
             seen.backwards
         }),
         Field::many("bucket", Unit::Blocks, BUCKETS, BUCKET_HELP, |seen, number| {
@@ -77,7 +77,8 @@ impl Session for Histogram {
     ];
 }
 
-const BUCKET_HELP: &str = "with the value 0, and from 2^(N-1) to 2^N - 1 (ns, or bytes)";
+const BUCKET_HELP: &str =
+    "bucket 0 counts the value 0, bucket N the values from 2^(N-1) to 2^N - 1 (ns, or bytes)";
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Quantity {

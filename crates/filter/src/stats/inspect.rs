@@ -9,12 +9,12 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 /// The description of `inspect`.
 pub const INSPECT: Description = Description {
     name: "inspect",
-    summary: "lengths, printable share and entropy of what goes by",
+    summary: "report lengths, printable share and entropy of blocks",
     details: "\
-Reads every byte in view and reports, when the path stops: blocks, bytes, the shortest, mean and
-longest block, how many bytes in a thousand are printable ASCII or white space, and the entropy in
-thousandths of a bit per byte (8000: random, compressed or encrypted). Leaves class and view as
-they came.",
+Reads every byte in view and reports, when the path stops, blocks, bytes, the shortest, mean and
+longest block, the number of bytes per thousand that are printable ASCII or white space, and the
+entropy in thousandths of a bit per byte (8000: random, compressed or encrypted). Counts lost bytes
+as `bytes not here`. Leaves class and view unchanged.",
     example: "replay web.pcap | udp | inspect | discard",
     kind: FilterKind::Inspection,
     reads: ReadDepth::All,
@@ -47,7 +47,7 @@ impl Default for ByteCounts {
 
 impl Session for ByteCounts {
     const FIELDS: &'static [Field<Self>] = &[
-        Field::new("blocks", Unit::Blocks, "that went by", |seen, _| seen.blocks),
+        Field::new("blocks", Unit::Blocks, "processed", |seen, _| seen.blocks),
         Field::new("bytes", Unit::Bytes, "in their views", |seen, _| seen.length),
         Field::new("shortest", Unit::Bytes, "block", |seen, _| seen.shortest.into()),
         Field::new("longest", Unit::Bytes, "block", |seen, _| seen.longest.into()),

@@ -20,38 +20,36 @@ pub const REGEX: Description = Description {
     name: "regex",
     summary: "classify by the first of several regular expressions that match",
     details: "\
-The class is the number of the first pattern in the list of which a match ends in the block: 1 for
-the first, 2 for the second. In a connection (behind `tcp`) and in a message (behind `http`) a match
-may begin in one block and end in another, which is then the one that is answered: every block is
-answered for itself, as `grep` prints the line that matches. With `keep=yes` the blocks behind it in
-the same direction of the connection, or in the same message, have that class as well, until a
-pattern that stands before it in the list is found. Datagrams and other blocks that belong to
-nothing are searched alone. A hole ends the matches that were under way. What came before a match is
-not answered, so neither is the description that begins a message.
+Searches blocks for regular expressions. The class is the number of the first pattern in the list
+with a match that ends in the block: 1 for the first, 2 for the second. In a connection (after
+`tcp`) and in a message (after `http`) a match may begin in an earlier block. Only the block in
+which it ends has the class, as `grep` prints the line that matches; earlier blocks and the
+description of a message have none. With `keep=yes` later blocks of the same direction or message
+have the class too, until a pattern earlier in the list matches. A hole ends matches in progress.
+Datagrams and other blocks without a connection are searched alone.
 
-Patterns are those of Rust and grep -E, without references back. Quote them with '…', in which a
-backslash is a backslash. They match bytes: `.` is any byte but a line end, `\\xff` that byte,
-`(?i)` means ASCII letters, `(?s)` lets `.` match line ends, `(?m)` lets `^` and `$` match at
-them; without it they match where the connection, message or datagram begins and ends. A match that
-needs the byte behind it (`$`, `\\b`) is answered where that byte is, if it is not in the same
-block. All patterns become one automaton of at most `size=` bytes, in which counted repeats of `.`
-are what takes room.
+Patterns are those of Rust and grep -E, without backreferences. Quote them with '…', in which a
+backslash is a backslash. They match bytes: `.` is any byte but a line end, `\\xff` is that byte,
+`(?i)` ignores the case of ASCII letters, `(?s)` lets `.` match line ends, `(?m)` lets `^` and `$`
+match at line ends; otherwise they match at the ends of the connection, message or datagram. A match
+that depends on the next byte (`$`, `\\b`) ends in the block of that byte. All patterns become one
+automaton of at most `size=` bytes, in which counted repeats of `.` take the most room.
 
-Not answered: `no match`.",
+Reasons for no class: `no match`.",
     example: "replay web.pcap | regex \"GET [^ ]*[.]js\" |1 count",
     kind: FilterKind::Classification,
     reads: ReadDepth::All,
     parameters: &[
         Parameter::needed("pattern", Type::Bytes, "a regular expression").repeatable(),
-        Parameter::named("keep", Type::Flag, "no", "what follows a match is answered like it")
+        Parameter::named("keep", Type::Flag, "no", "also classify the blocks after a match")
             .writable(),
         Parameter::named(
             "size",
             Type::Size { low: 1 << 10, high: 1 << 30 },
             "4M",
-            "how large the automaton may be",
+            "maximum size of the automaton",
         ),
-        Parameter::table("sessions", "65536", "how many sessions are searched at once"),
+        Parameter::table("sessions", "65536", "maximum number of sessions in memory"),
     ],
     classes: Classes::Number {
         what: "the number of the pattern",
@@ -123,7 +121,7 @@ impl Session for SessionSearch {
     ];
 }
 
-const FOUND_HELP: &str = "the first of the list that was found, from 1; 0: none";
+const FOUND_HELP: &str = "first pattern of the list that matched, from 1; 0: none";
 
 impl SessionSearch {
     fn side(&mut self, backward: bool) -> &mut TextSearch {

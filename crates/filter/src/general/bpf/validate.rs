@@ -103,7 +103,7 @@ pub(super) fn remark(arguments: &Arguments) -> Option<String> {
         parts.push(match (&compiled.program, &compiled.by) {
             (None, _) => format!("no frame of {link} can match"),
             (Some(program), by) => {
-                let by = by.as_deref().unwrap_or("the own compiler");
+                let by = by.as_deref().unwrap_or("the built-in compiler");
                 let length = program.instructions().len();
                 format!("compiled by {by} for {link}, {length} instructions")
             }
@@ -111,7 +111,7 @@ pub(super) fn remark(arguments: &Arguments) -> Option<String> {
     }
     if !judged.known {
         let other = arguments.compiler().map(|other| format!(", or by {}", other.name()));
-        parts.push(format!("others when they come{}", other.unwrap_or_default()));
+        parts.push(format!("others at their first frame{}", other.unwrap_or_default()));
     }
     Some(parts.join("; "))
 }
