@@ -24,24 +24,25 @@ use wire::link::LinkType;
 /// Description of `buffer`, the source that receives blocks written by other programs.
 pub const BUFFER: Description = Description {
     name: "buffer",
-    summary: "give what other programs write to a name",
+    summary: "read blocks that other programs write to a name",
     details: "\
-Gives the blocks that programs write to `name`: `streamline cat --write NAME` in a shell,
-`streamline_open(\"NAME\", STREAMLINE_WRITE)` in C, `NamedWriter` in Rust; of another user,
-`UID/NAME`. Any number may write, as far as `mode` permits: 600 this user alone, 620 the group, 622
-everybody. Each has a ring of its own, and waits while it is full; each write is one block.
+Reads the blocks that other programs write to `name`: `streamline cat --write NAME` in a shell,
+`streamline_open(\"NAME\", STREAMLINE_WRITE)` in C, `NamedWriter` in Rust; `UID/NAME` for another
+user. Each write is one block. Any number of programs may write, as far as `mode` permits: 600 this
+user alone, 620 the group, 622 everybody. Each has a ring of its own, and waits while it is full.
 
-A block is an Ethernet frame, for `tx` and for the filters that read headers; `link=raw` makes it an
-IP packet, `link=none` plain bytes. The path runs until it is stopped; with `last=yes` it ends when
-the last writer has closed.
+A block is an Ethernet frame, for `tx` and filters that read headers; `link=raw` makes it an IP
+packet, `link=none` plain bytes. The path runs until it is stopped, or with `last=yes` until the
+last writer has closed.
 
-Dropped: `too long` (a block of more than 1 MB, with all that its writer writes after it).
+Reasons for a drop: `too long` (a block of more than 1 MB, and everything after it from the same
+writer).
 
-The name is that of this process and its network namespace, and vanishes with it.",
+The name belongs to this process and its network namespace, and is removed with it.",
     example: "buffer txport_53 |all tx lo",
     effect: Some(effect),
     state: StateFacts::NONE.several(|_| {
-        WorkerRule::Not("a name leads to one process, which reads it", WorkerRule::DEFAULT_HINT)
+        WorkerRule::Not("a name belongs to one process, which reads it", WorkerRule::DEFAULT_HINT)
     }),
     parameters: &[
         Parameter::needed("name", Type::Name, "the name to which programs write"),
@@ -49,7 +50,7 @@ The name is that of this process and its network namespace, and vanishes with it
             "link",
             Type::OneOf(&["ethernet", "raw", "none"]),
             "ethernet",
-            "what a block is: a frame, a packet, plain bytes",
+            "form of a block: a frame, a packet, plain bytes",
         ),
         Parameter::named(
             "mode",

@@ -30,7 +30,7 @@ const SIZE_PARAMETER: Parameter = Parameter::named(
     "size",
     Type::Size { low: 64 << 10, high: 1 << 30 },
     "1M",
-    "how many bytes wait for the slowest reader",
+    "maximum number of bytes that wait for the slowest reader",
 );
 
 /// Returns the access list for the `mode` in the arguments. Users who may not read every input file

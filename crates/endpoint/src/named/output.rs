@@ -19,29 +19,29 @@ use std::time::{Duration, Instant};
 /// Description of `user`, the sink that other programs read as a stream of blocks.
 pub const USER: Description = Description {
     name: "user",
-    summary: "give the blocks to programs that open them by name",
+    summary: "offer the blocks to programs that open them by name",
     details: "\
-Keeps what is in view in a ring that other programs open by name and read at their own pace:
+Writes the bytes in view to a ring that other programs open by name and read at their own pace:
 `streamline cat NAME` in a shell, `streamline_open(\"NAME\", STREAMLINE_READ)` in C, `NamedReader`
-in Rust; of another user, `UID/NAME`. Any number may read, as far as `mode` permits: 600 this user
-alone, 640 the group, 644 everybody. Frames of a file are never given to users who may not read that
-file. A reader gets what comes after it has opened; a reader that leaves or dies hurts nobody.
+in Rust; `UID/NAME` for another user. Any number may read, as far as `mode` permits: 600 this user
+alone, 640 the group, 644 everybody. Users who may not read a capture file never get its frames. A
+reader gets blocks written after it opened the ring, and may leave or die without harm to others.
 
-`full` says what becomes of a block for which the ring has no room because a reader is slow: `drop`
-counts it (`reader too slow`), `overwrite` takes the place of the oldest, which that reader loses
-and is told, `wait` waits for the reader, and for the first one, too, so that nothing is lost. While
-nobody reads, blocks are dropped and counted (`no reader`), unless `full=wait`.
+`full` decides about a block for which a slow reader leaves no room: `drop` counts it (`reader too
+slow`), `overwrite` replaces the oldest block and reports the loss to that reader, and `wait` waits
+for the reader, and also for the first one, so that nothing is lost. Without readers, blocks are
+dropped and counted (`no reader`), unless `full=wait`. Holes are dropped (`never seen`).
 
-The name is that of this process and its network namespace, and vanishes with it.",
+The name belongs to this process and its network namespace, and is removed with it.",
     example: "replay web.pcap | bpf \"tcp\" | user name=tcp_frames",
     state: StateFacts::NONE.several(|_| {
         WorkerRule::Not(
-            "a name leads to one ring, which one process writes",
+            "a name belongs to one ring, which one process writes",
             WorkerRule::DEFAULT_HINT,
         )
     }),
     parameters: &[
-        Parameter::named("name", Type::Name, "user", "the name by which programs open it")
+        Parameter::named("name", Type::Name, "user", "the name by which programs open the ring")
             .positional(),
         MODE_PARAMETER,
         FULL_PARAMETER,
@@ -53,15 +53,15 @@ The name is that of this process and its network namespace, and vanishes with it
 /// Description of `socket`, the sink that other programs read like a socket.
 pub const SOCKET: Description = Description {
     name: "socket",
-    summary: "give the blocks to a program's socket, by name",
+    summary: "offer the blocks as the receiving end of a socket, by name",
     details: "\
-The receiving end of a socket, as `user`: what is in view, for instance the data of a datagram
-behind `udp`, goes to a ring that programs open by `name`. `export=no` would keep it from every
-program, and is refused. The sending end is `buffer NAME |all tx INTERFACE`.",
+Acts as the receiving end of a socket. Like `user`, it writes the bytes in view, for instance the
+data of datagrams after `udp`, to a ring that programs open by `name`. `export=no` would hide it
+from all programs, and is refused. The sending end is `buffer NAME |all tx INTERFACE`.",
     example: "rx lo | udp | dport |53 socket export=yes name=rxport_53",
     parameters: &[
-        Parameter::needed("name", Type::Name, "the name by which programs open it"),
-        Parameter::named("export", Type::OneOf(&["yes"]), "yes", "programs may open it"),
+        Parameter::needed("name", Type::Name, "the name by which programs open the ring"),
+        Parameter::named("export", Type::OneOf(&["yes"]), "yes", "programs may open the ring"),
         MODE_PARAMETER,
         FULL_PARAMETER,
         SIZE_PARAMETER,
@@ -80,7 +80,7 @@ const FULL_PARAMETER: Parameter = Parameter::named(
     "full",
     Type::OneOf(&["drop", "overwrite", "wait"]),
     "drop",
-    "what becomes of a block for which a slow reader leaves no room",
+    "what happens to a block for which a slow reader leaves no room",
 );
 
 /// Drop reason of a block that no connected reader could receive.
@@ -188,10 +188,10 @@ impl Sink for NamedSink {
         // Readers take what is left, and then find the end.
         self.output = None;
         let rows = ring_report(self.written, self.readers_max);
-        let done = format!("given to the readers of {}", self.address);
+        let done = format!("written for the readers of {}", self.address);
         let mut report = rows.put(self.written.blocks, "block", done);
         if self.overwrites && self.written.blocks > 0 {
-            report.remarks.push("what slow readers lost to overwriting, they are told".to_owned());
+            report.remarks.push("slow readers are told what they lost to overwriting".to_owned());
         }
         Ok(report)
     }

@@ -38,31 +38,31 @@ const SHELL: &str = "/bin/sh";
 /// Description of `exec`, which runs a program between two nodes or at the end of a request.
 pub const EXEC: Description = Description {
     name: "exec",
-    summary: "run a program, as between the pipes of a shell",
+    summary: "run a program, as in a pipeline of the shell",
     details: "\
-Starts `sh -c COMMAND` in a process of its own. It reads the bytes in view of all blocks, one behind
-the other, on its standard input; what it writes to its standard output comes back as blocks of
-bytes of up to 64 KB, as soon as it is there. Where one block ends and the next begins is lost on
-the way, and so is all that travels beside the bytes: times, sessions, classes, frames.
+Runs `sh -c COMMAND` in a process of its own. The program reads the viewed bytes of all blocks,
+without separators, on its standard input. Its standard output returns as blocks of up to 64 KB of
+bytes, as soon as it is written. The boundaries of blocks are lost, as are times, sessions, classes
+and frames.
 
-At the head of a line it reads nothing and is a source. At the end of a line its standard output is
-that of this program. Errors go where ours go; environment, directory and rights are ours too. The
-terminal stays with this program: what wants to read from it, such as a pager, is stopped.
+At the start of a request `exec` is a source and reads nothing. At the end, its standard output is
+that of streamline. Standard error, environment, directory and rights are inherited. The terminal
+stays with streamline, so a program that reads from it, such as a pager, is stopped.
 
-When what comes has ended, its standard input is closed, what it still writes is taken, and its end
-is waited for. If it ends before, or closes its standard input, the rest of what comes is dropped
-(`program ended`), and if nobody else wants it, the path ends. If it ends by a signal or with
-another status than 0, the path fails; write `|| true` where another status is no mistake (`grep`
-answers 1 when nothing matched). A program whose output nobody wants any more, or that stands at the
-head when the run is stopped, is asked to end (SIGTERM).",
+At the end of the input, its standard input is closed, and streamline reads its remaining output and
+waits for its exit. If it exits or closes its standard input before, the rest of the input is
+dropped (`program ended`), and the path ends unless another branch needs the input. If a signal
+kills it or its status is not 0, the path fails; append `|| true` where another status is normal
+(`grep` returns 1 without a match). A program whose output is no longer needed, or that is the
+source of a stopped run, gets SIGTERM.",
     example: "replay web.pcap | tcp |http exec \"grep -a Host\" | print",
     kind: FilterKind::Editing,
     takes: Forms::ANY,
     gives: OutputForm::Form(Form::Bytes),
     reads: ReadDepth::All,
-    parameters: &[Parameter::needed("command", Type::Text, "what the shell is to run, in quotes")],
+    parameters: &[Parameter::needed("command", Type::Text, "the command for the shell, in quotes")],
     classes: Classes::YesNo,
-    state: StateFacts::pinned("the program keeps what it likes"),
+    state: StateFacts::pinned("the state of the program is its own"),
     ..Description::EMPTY
 };
 
@@ -85,7 +85,9 @@ fn check_command(command: &str) -> Option<Mistake> {
         let mistake = Mistake::new("command", "the command is empty");
         return Some(mistake.hint("name a program, with its arguments, in quotes"));
     }
-    command.contains('\0').then(|| Mistake::new("command", "the command holds a byte 0".to_owned()))
+    command
+        .contains('\0')
+        .then(|| Mistake::new("command", "the command contains a byte 0".to_owned()))
 }
 
 /// Minimum descriptor number for the counter of dbuf ids, higher than the numbers that programs
@@ -116,7 +118,7 @@ fn start(opening: &Opening<'_>, role: ProcessRole) -> Result<StartedProcess, Fai
     drop(ids);
     let (input, output) = (group.take_input(), group.take_output());
     let process = Arc::new(Process::new_started(command, group, role));
-    opening.steps.announce(Resource::Descriptor, "a way to its pipes").map_err(refused)?;
+    opening.steps.announce(Resource::Descriptor, "access to its pipes").map_err(refused)?;
     let input = input.map(|pipe| ProgramInput::new(pipe, Arc::clone(&process)));
     let output = output.map(|pipe| {
         let target = format!("what {command:?} writes");

@@ -24,26 +24,29 @@ use std::thread::JoinHandle;
 /// Description of `shared`, the source that reads the output of a shared prefix.
 pub const SHARED: Description = Description {
     name: "shared",
-    summary: "give the streams of a beginning that several requests share",
+    summary: "read the streams of a prefix that several requests share",
     details: "\
-Gives what `prefix` gives, a request that ends with `tcp`, from a process that runs it once for all
-requests of this user that begin so. The first one starts the process, and it ends after the last;
-`streamline ps` lists it. The class is the server's port, as behind `tcp`.
+Reads the streams of `prefix`, a request that ends with `tcp`, from a process that runs it once for
+all requests of this user that begin with it. The first request starts the process, and it ends
+after the last; `streamline ps` lists it. The class is the server's port, as after `tcp`. With
+`--prefix=shared`, Streamline puts this source in place of the start of a request.
 
-Connections that have begun before this request joined are not given. What this request was too slow
-to read is overwritten, counted, and a hole in its connection. If the process of the prefix is
-killed, its connections end, and another process takes over.
+Connections that began before this request joined are left out. Blocks that the request is too slow
+to read are overwritten, counted, and become a hole in their connection. If the process of the
+prefix is killed, its connections end, and another process takes over.
 
-With `--prefix=shared`, Streamline puts this source in the place of the beginning of a request.
-
-Dropped: `overwritten` (too slow), `unread` (in the ring at the end).",
+Reasons for a drop: `overwritten` (read too slowly), `unread` (in the ring at the end).",
     example: "shared \"rx eth0 | tcp\" | http |get count",
     gives: OutputForm::Form(Form::Stream),
     classes: transport::tcp::TCP.classes,
     state: StateFacts::NONE.several(|_| {
-        WorkerRule::Not("one process gives it, to one reader each", WorkerRule::DEFAULT_HINT)
+        WorkerRule::Not("each of its readers is one process", WorkerRule::DEFAULT_HINT)
     }),
-    parameters: &[Parameter::needed("prefix", Type::Text, "the beginning that is shared")],
+    parameters: &[Parameter::needed(
+        "prefix",
+        Type::Text,
+        "the start that the requests have in common",
+    )],
     ..Description::SOURCE
 };
 

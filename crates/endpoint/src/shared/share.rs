@@ -26,21 +26,21 @@ use sys::eventfd::EventFd;
 /// Description of `share`, the sink that offers its input to other requests of the same user.
 pub const SHARE: Description = Description {
     name: "share",
-    summary: "give the streams to other requests that begin the same way",
+    summary: "offer the streams to other requests with the same prefix",
     details: "\
-Gives the streams to the requests of the same user that begin with `shared PREFIX`, where PREFIX is
-the text of this request up to here. Streamline writes both by itself where requests that begin the
-same way run under a daemon; see `shared`.
+Offers its streams to requests of the same user that begin with `shared PREFIX`, where PREFIX is the
+text of this request up to here. Streamline writes both filters itself for requests with the same
+start under a daemon; see `shared`.
 
-Blocks lie in a ring of `size` bytes, which overwrites the oldest: a reader that is too slow, stops
-or dies delays nobody, and is told what it has lost. While nobody reads, nothing is copied.
+A ring of `size` bytes overwrites its oldest blocks, so a reader that is slow, stops or dies delays
+nothing, and is told what it lost. Without readers, nothing is copied.
 
-Dropped: `unread` (nobody read; not a loss), `too long` (more than a ring takes).",
+Reasons for a drop: `unread` (no reader; not a loss), `too long` (longer than the ring accepts).",
     example: "rx eth0 | tcp | share \"rx eth0 | tcp\"",
     takes: Forms::of(&[Form::Stream]),
     state: StateFacts::NONE.several(|_| {
         WorkerRule::Not(
-            "a name leads to one ring, which one process writes",
+            "a name belongs to one ring, which one process writes",
             WorkerRule::DEFAULT_HINT,
         )
     }),
@@ -50,7 +50,7 @@ Dropped: `unread` (nobody read; not a loss), `too long` (more than a ring takes)
             "size",
             Type::Size { low: 4 << 20, high: 1 << 30 },
             "8M",
-            "how many bytes wait for slow readers",
+            "maximum number of bytes that wait for slow readers",
         ),
         Parameter::named("last", Type::Flag, "no", "end when the last reader has left"),
     ],

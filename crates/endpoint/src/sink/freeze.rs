@@ -23,37 +23,52 @@ use wire::link::LinkType;
 /// Description of `freeze`, the sink that saves frames around a triggering block.
 pub const FREEZE: Description = Description {
     name: "freeze",
-    summary: "keep what came around a block that matters as a capture",
+    summary: "save the frames around a trigger to a capture file",
     details: "\
-Remembers the frames that came last. When one triggers, what came in the time `before` it, the
-frame itself and what comes in the time `after` it are written to a pcap file that only its owner
-can read. Then it waits for the next: the second file is called FILE.2, and so on, up to `files`. An
-existing file is never replaced. A trigger while a file is being written makes it longer.
+Stores recent frames in memory, and writes them to a pcap file when one triggers: the frames of the
+time `before` it, the frame itself, and those of the time `after` it. Another trigger in that time
+extends the file. The next file is FILE.2, and so on, up to `files`. Files are readable by their
+owner only, and no existing file is replaced.
 
-`when` is a pcap-filter expression. Without it a block triggers that the filter before has answered,
-so any filter can be a trigger: `match \"evil\" |all freeze FILE` (a plain pipe would leave out the
-blocks without an answer, which are what came before).
+`when` is a pcap-filter expression. Without it, every block with a class triggers, so any filter can
+be the trigger: `match \"evil\" |all freeze FILE` (a plain pipe would omit the blocks without a
+class, which are the history).
 
-At most `bytes` of memory remember frames: before younger ones are lost, the oldest are compressed.
-One file holds what is remembered and at most `bytes` more. What could not be written is counted in
-the report; the path goes on. Times are those of the blocks.",
+At most `bytes` of memory store frames; the oldest are compressed before any are discarded. A file
+has the stored frames and at most `bytes` more. The report counts frames that could not be written,
+and the path continues. Times are those of the blocks.",
     example: "replay web.pcap | freeze alert.pcap when=\"tcp port 443\" before=1s after=500ms",
     takes: Forms::of(&[Form::Frame, Form::Packet, Form::Segment]),
     state: StateFacts::NONE.several(|_| {
-        WorkerRule::Not("it remembers what came before, of all sessions", WorkerRule::DEFAULT_HINT)
+        WorkerRule::Not("it stores recent frames of all sessions", WorkerRule::DEFAULT_HINT)
     }),
     parameters: &[
         Parameter::needed("into", Type::Path, "the file to write; later ones get a number"),
-        Parameter::optional("when", Type::Text, "what triggers; without it, what was answered"),
-        Parameter::named("before", Type::Duration, "5s", "how far back a file begins"),
-        Parameter::named("after", Type::Duration, "1s", "how long it goes on"),
+        Parameter::optional("when", Type::Text, "the trigger; by default, any block with a class"),
+        Parameter::named(
+            "before",
+            Type::Duration,
+            "5s",
+            "time before the trigger that a file covers",
+        ),
+        Parameter::named(
+            "after",
+            Type::Duration,
+            "1s",
+            "time after the trigger that a file covers",
+        ),
         Parameter::named(
             "bytes",
             Type::Size { low: 64 << 10, high: 1 << 32 },
             "64M",
-            "how much is remembered at most",
+            "maximum memory for frames",
         ),
-        Parameter::named("files", Type::Number { low: 1, high: 1000 }, "10", "at most so many"),
+        Parameter::named(
+            "files",
+            Type::Number { low: 1, high: 1000 },
+            "10",
+            "maximum number of files",
+        ),
     ],
     ..Description::SINK
 };
@@ -103,7 +118,7 @@ fn open(opening: &Opening<'_>) -> Result<Box<dyn Sink>, Failure> {
     let into = PathBuf::from(arguments.text("into").unwrap_or_default());
     let directory = into.parent().filter(|directory| !directory.as_os_str().is_empty());
     if directory.is_some_and(|directory| !directory.is_dir()) {
-        let why = "its folder does not exist";
+        let why = "its directory does not exist";
         return Err(Failure::new("freeze into", into.to_string_lossy(), why));
     }
     let when = arguments.text("when").map(|when| compile_trigger(when, arguments)).transpose()?;
@@ -379,7 +394,7 @@ mod tests {
         assert!(failure.contains("`tcp prt 5`: it is no filter"), "{failure}");
         let given = checked_arguments(&FREEZE, &[("into", &dir.path("no/such.pcap"))]);
         assert!(
-            expect_failure(open(&sink_opening(&given, &[]))).to_string().contains("its folder")
+            expect_failure(open(&sink_opening(&given, &[]))).to_string().contains("its directory")
         );
     }
 }

@@ -31,30 +31,29 @@ pub const JSON: Description = Description {
     name: "json",
     summary: "print one JSON object per block or message on standard output",
     details: "\
-One object per line. Always there: version (1), time (RFC 3339 in UTC with nanoseconds), form
-(frame, packet, segment, stream, message, record, bytes). Blocks have length (bytes viewed),
-wire_length and captured (bytes of the frame on the wire and here).
+Prints one object per line. Always present: version (1), time (RFC 3339 in UTC with nanoseconds),
+form (frame, packet, segment, stream, message, record, bytes). Blocks have length (bytes in view),
+wire_length and captured (bytes of the frame on the wire, and captured).
 
-A message that a filter such as `http`, `dns` or `tls` describes is one object, with all that is
-known about it: kind (http_request, http_response, http_exchange, dns, tls), client, client_port,
-server, server_port, and method, url, host, http_version, status, user_agent, referer, content_type,
-content_length, request_body_bytes, response_body_bytes, end and so on. Its bytes are not told again
-in objects of their own, unless `payload` asks for them; the report counts them as fragments.
+A message that a filter such as `http`, `dns` or `tls` describes is one object with its description:
+kind (http_request, http_response, http_exchange, dns, tls), client, client_port, server,
+server_port, and method, url, host, http_version, status, user_agent, referer, content_type,
+content_length, request_body_bytes, response_body_bytes, end and more. Its bytes get no objects of
+their own unless `payload` selects them; the report counts them as fragments.
 
-Where known: origin (the source, if there are several), class and class_name (what the last filter
-answered; missing if it answered nothing, or none classifies), session and direction (forward,
-backward), first and last (fragments of a message), hole (bytes that were lost on the way), vlan,
-network (ipv4, ipv6, arp, 0x…), src, dst, proto (tcp, udp, …, or a number as text), src_port,
-dst_port, malformed. A missing field is unknown, never null.
+If known: origin (the source, if there are several), class and class_name (from the last filter;
+absent without a class), session and direction (forward, backward), first and last (fragments of a
+message), hole (lost bytes), vlan, network (ipv4, ipv6, arp, 0x…), src, dst, proto (tcp, udp, …, or
+a number as text), src_port, dst_port, malformed. An absent field is unknown, never null.
 
-`payload=base64` adds the viewed bytes exactly, `payload=text` as text in which bytes that are no
-UTF-8 are replaced by U+FFFD.",
+`payload=base64` adds the viewed bytes exactly, `payload=text` as text in which U+FFFD replaces
+bytes that are not UTF-8.",
     example: "replay web.pcap | dport | json payload=base64",
     parameters: &[Parameter::named(
         "payload",
         Type::OneOf(&["none", "base64", "text"]),
         "none",
-        "whether and how the viewed bytes are added",
+        "format of the viewed bytes, if they are added",
     )],
     ..Description::SINK
 };

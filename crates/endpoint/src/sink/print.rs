@@ -31,20 +31,20 @@ pub const PRINT: Description = Description {
     name: "print",
     summary: "print one line per block on standard output",
     details: "\
-Prints time (UTC), source (if there are several), addresses, ports, protocol and flags (of blocks
-that lie in a frame), the length of the view in bytes, and the class and session that the filters
-before it gave. A message that a filter such as `http`, `dns` or `tls` describes is one line that
-says what it asks or answers; its bytes have no lines of their own, unless `payload` asks for them.
+Prints one line per block: time (UTC), source (if there are several), addresses, ports, protocol and
+flags (if it is part of a frame), length of the view in bytes, and the class and session from the
+filters before. A message that a filter such as `http`, `dns` or `tls` describes is one line with
+its contents; its bytes get no lines of their own unless `payload` selects them.
 
-`payload=hex` adds the viewed bytes as a dump, `payload=text` as text in which everything but
-printable ASCII, tabs and line ends is shown as a dot. Lines are written at once to a terminal, and
-in pieces of 64 KB elsewhere, at the latest when nothing came for a while.",
+`payload=hex` adds a dump of the viewed bytes, `payload=text` adds them as text, with a dot for all
+but printable ASCII, tabs and line ends. Lines are written at once to a terminal, and elsewhere in
+pieces of 64 KB, or when the input pauses.",
     example: "replay web.pcap | bpf \"tcp port 80\" | print payload=text",
     parameters: &[Parameter::named(
         "payload",
         Type::OneOf(&["none", "hex", "text"]),
         "none",
-        "how to show the viewed bytes under each line",
+        "format of the viewed bytes under each line",
     )],
     ..Description::SINK
 };

@@ -19,28 +19,28 @@ use filter::{
 /// Description of `redirect`, the sink that forwards frames through another interface.
 pub const REDIRECT: Description = Description {
     name: "redirect",
-    summary: "send the frames out by another interface, in the kernel if it can be",
+    summary: "send the frames through another interface, in the kernel if possible",
     details: "\
-At the end of a line: each frame leaves by the interface, as it is, whatever part of it the filters
-before looked at. Where all of its line runs in the kernel, so does this, and no frame comes up. At
-an interface that is only observed, a copy leaves, and the host gets the frame as always. Behind
-`rx … take` the frame itself leaves, and comes to nobody else; there the other interface must take
-frames from programs of XDP (a virtual Ethernet device does while its other end has one, or has
-receive offload on). In a thread this is `tx`, with its reasons.
+Sends each frame through another interface at the end of a request, unchanged and whole, whatever
+its view. If the whole request runs in the kernel, so does `redirect`, and no frame enters the
+process. From an interface that is only observed it sends a copy, and the host still gets the frame.
+After `rx … take` it sends the frame itself, and no other program gets it; the other interface must
+then accept frames from XDP programs (a virtual Ethernet device does while its peer has such a
+program, or receive offload on). In a thread, `redirect` acts as `tx`, with the same reasons.
 
-Nobody waits for room: a copy that the kernel refuses is counted as `refused by the kernel`; what
-the queue of a device drops later, the counters of that device tell. `netns` names another name
-space; then frames leave from a thread. What has no Ethernet header (a tunnel) neither gives frames
-for it in the kernel nor takes them. Frames that the host sends cannot be led back to where they are
-seen: they would be seen again, for ever.
+It never waits for room: a copy that the kernel refuses is counted as `refused by the kernel`, and
+frames that a device queue drops are in the counters of the device. `netns` selects another network
+namespace; a thread then sends the frames. An interface without an Ethernet header (a tunnel) is
+neither source nor target in the kernel. Frames that the host sends cannot return to the interface
+where they are observed, since they would loop.
 
-Needs CAP_NET_RAW, wherever it runs; `streamline doctor` tells what is missing.",
+It needs CAP_NET_RAW wherever it runs; `streamline doctor` shows missing rights.",
     example: "rx eth0 | udp | dport |53 redirect eth1",
     takes: Forms::of(&[Form::Frame, Form::Packet, Form::Segment]),
     reads: ReadDepth::All,
     parameters: &[
-        Parameter::needed("interface", Type::Text, "where they leave"),
-        Parameter::optional("netns", Type::Text, "a namespace, by name, path or process id"),
+        Parameter::needed("interface", Type::Text, "the interface to send through"),
+        Parameter::optional("netns", Type::Text, "network namespace, by name, path or process id"),
     ],
     kernel: Some(filter::PASS_THROUGH_TWIN),
     right: Some(Right::SendFrames),

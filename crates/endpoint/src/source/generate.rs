@@ -26,39 +26,44 @@ pub const SEQUENCE: usize = UDP_OFFSET + udp::LENGTH;
 /// Description of `generate`, the source of artificial UDP datagrams.
 pub const GENERATE: Description = Description {
     name: "generate",
-    summary: "make numbered or identical UDP frames",
+    summary: "generate numbered or identical UDP frames",
     details: "\
-Makes Ethernet frames of `size` bytes (without the checksum of Ethernet) with a UDP datagram over
-IPv4 from 198.18.0.1 to 198.19.0.1, target port `port`, source ports 10000 and up: one per flow,
-taken in turn. All checksums are right. The first 8 bytes of the payload, at offset 42, are a
+Generates Ethernet frames of `size` bytes (without the checksum of Ethernet) with a UDP datagram
+over IPv4 from 198.18.0.1 to 198.19.0.1, destination port `port`, and source ports from 10000, one
+per flow in rotation. All checksums are valid. The first 8 bytes of the payload, at offset 42, are a
 sequence number in network byte order.
 
-`seq=yes` counts it up from 0 in the order of sending; otherwise it is 0, the frames of a flow are
-identical and are not written again, which is what benchmarks of filters want. `count=N` ends after
-N frames (otherwise the path must be stopped), `rate=N` gives at most N frames a second and catches
-up after a delay.",
+`seq=yes` counts it from 0 in the order of frames. Otherwise it is 0, and the frames of a flow are
+identical and written only once, for benchmarks of filters. `count=N` ends after N frames (without
+it, stop the path), and `rate=N` limits the rate to N frames per second, and catches up after a
+delay.",
     example: "generate count=1000 seq=yes | dport |9 count",
     parameters: &[
-        Parameter::optional("count", Type::Number { low: 1, high: u64::MAX }, "how many frames"),
+        Parameter::optional("count", Type::Number { low: 1, high: u64::MAX }, "number of frames"),
         Parameter::named(
             "size",
             Type::Number { low: SIZE_MIN, high: SIZE_MAX },
             "64",
-            "bytes of a frame",
+            "size of a frame in bytes",
         ),
         Parameter::optional(
             "rate",
             Type::Number { low: 1, high: SECOND_NS },
-            "frames a second at most",
+            "maximum number of frames per second",
         ),
         Parameter::named("seq", Type::Flag, "no", "number the frames"),
         Parameter::named(
             "flows",
             Type::Number { low: 1, high: 50_000 },
             "1",
-            "how many source ports are used in turn",
+            "number of source ports, used in rotation",
         ),
-        Parameter::named("port", Type::Number { low: 0, high: 65_535 }, "9", "the target port"),
+        Parameter::named(
+            "port",
+            Type::Number { low: 0, high: 65_535 },
+            "9",
+            "the destination port",
+        ),
     ],
     ..Description::SOURCE
 };

@@ -19,23 +19,23 @@ use wire::link::LinkType;
 /// Description of `inject`, the source of frames from the embedding program.
 pub const INJECT: Description = Description {
     name: "inject",
-    summary: "give the frames that the program around hands in",
+    summary: "read the frames that the embedding program injects",
     details: "\
-For programs that have Streamline as a library: `endpoint::source::inject::Injector::new(\"name\")`
-is the other end, and `injector.inject(frame)` hands in one frame. `queue` bounds how many bytes
-wait; what finds no room is dropped and counted in `queue`. The path ends when the injector is
-dropped. The command itself hands nothing in.",
+Reads frames from the program that embeds Streamline as a library. The program creates
+`endpoint::source::inject::Injector::new(\"name\")` and calls `injector.inject(frame)` for each
+frame. At most `queue` bytes wait; a frame without room is dropped and counted as `queue`. The path
+ends when the injector is dropped. The streamline command itself injects nothing.",
     example: "inject driver0 | dport |53 count",
     state: StateFacts::NONE.several(|_| {
-        WorkerRule::Not("what is handed in comes to one process", WorkerRule::DEFAULT_HINT)
+        WorkerRule::Not("injected frames arrive in one process", WorkerRule::DEFAULT_HINT)
     }),
     parameters: &[
-        Parameter::needed("name", Type::Text, "what the injector is called"),
+        Parameter::needed("name", Type::Text, "name of the injector"),
         Parameter::named(
             "queue",
             Type::Size { low: 64 << 10, high: 1 << 30 },
             "4M",
-            "how many bytes may wait",
+            "maximum number of waiting bytes",
         ),
     ],
     ..Description::SOURCE

@@ -39,7 +39,7 @@ pub(crate) const OPEN_PARAMETER: Parameter = Parameter::named(
     "open",
     Type::Number { low: 1, high: 100_000 },
     "256",
-    "how many files are open at one time",
+    "maximum number of open files",
 );
 
 /// The parameter for the maximum number of unfinished files.
@@ -47,7 +47,7 @@ pub(crate) const SESSIONS_PARAMETER: Parameter = Parameter::named(
     "sessions",
     Type::Number { low: 1, high: 100_000_000 },
     "65536",
-    "how many sessions are remembered",
+    "maximum number of sessions in memory",
 );
 
 /// Policy of a sink that uses a [`FileSet`]: names, completeness and index.

@@ -20,27 +20,25 @@ pub const FILES: Description = Description {
     name: "files",
     summary: "write sessions, messages or blocks into files of a directory",
     details: "\
-Writes the viewed bytes. `per=session` makes one file for each direction of a session,
-`per=connection` one for both, `per=message` one for each message, `per=block` one for each block.
-The default, `auto`, takes messages where messages come, and sessions otherwise; blocks without a
-session get a file each.
+Writes the viewed bytes to files: one for each direction of a session (`per=session`), each session
+(`per=connection`), each message or each block. The default, `auto`, is `message` if the input is
+messages, and `session` otherwise; blocks without a session get a file each.
 
-Without a directory they go to `files/`, which the report names. The directory is made if it is
-missing, links in it are not followed, and no file is ever overwritten: names begin with a number,
-and a second run goes on with the next one. What has no bytes, such as a request without a body,
-gets no file, only its line in the index.
+The directory (by default `files/`, which the report names) is created if it is missing. Symbolic
+links in it are not followed, and no file is overwritten: names begin with a number, and a second
+run continues with the next one. A message without bytes, such as a request without a body, gets no
+file, only an entry in the index.
 
 `index.jsonl` gets one JSON object for each finished file: version (1), file, first and last
-(times), blocks, bytes, missing (bytes that were lost on the way), complete (whether beginning and
-end were seen and nothing is missing), sha256 (of the file), and where known origin, session,
-direction, class and class_name (of the first block) and who spoke to whom as in `json`. A message
-adds what is known about it, by the names that `json` gives: kind, client, server, method, url,
-host, status, content_type, content_length and so on. A file of a session says how many messages are
-in it.
+(times), blocks, bytes, missing (lost bytes), complete (true if beginning and end were observed and
+nothing is missing), sha256 (of the file), and if known origin, session, direction, class and
+class_name (of the first block) and the endpoints as in `json`. A message adds the fields of its
+description as in `json`: kind, client, server, method, url, host, status, content_type,
+content_length and more. For the file of a session, the object has the number of its messages.
 
-Lost bytes stand in the file as zeros (at most 16 MiB of them; unfilled says how many do not), or
-are left out with `holes=skip`. At most `open` files are open at one time, and at most `sessions`
-sessions are remembered; a session that was forgotten goes on in another file.",
+Lost bytes become zeros in the file (at most 16 MiB; unfilled is the number of those that do not),
+or are left out with `holes=skip`. At most `open` files are open and at most `sessions` sessions
+remembered at a time; a session that was forgotten continues in another file.",
     example: "replay web.pcap | tcp | http |get files out/",
     state: StateFacts::NONE.several(|_| WorkerRule::Directory("dir")),
     parameters: &[
@@ -49,7 +47,7 @@ sessions are remembered; a session that was forgotten goes on in another file.",
             "per",
             Type::OneOf(&["auto", "session", "connection", "message", "block"]),
             "auto",
-            "what gets a file of its own",
+            "unit that gets a file of its own",
         ),
         Parameter::named(
             "holes",

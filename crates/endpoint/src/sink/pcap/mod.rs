@@ -29,26 +29,25 @@ pub const PCAP: Description = Description {
     name: "pcap",
     summary: "write the frames of the blocks to a capture file",
     details: "\
-Writes a pcap file with nanoseconds. Each block gives its whole frame, whatever part of it the
-filters before looked at; a frame that several blocks of a stream view is written once. Blocks that
-lie in no frame (lost bytes, descriptions, decoded bodies) are left out and counted in the report.
-The link type of the file is that of the first frame; a frame of another link type ends the path
-with an error. An existing file stays as it was until the first frame comes; then a new one takes
-its place. `-` is standard output.
-Frames of more than 262,144 bytes, which no reader accepts, are cut to that and counted.
+Writes the whole frame of each block, whatever its view, to a pcap file with nanoseconds. A frame
+that several blocks of a stream view is written once. Blocks without a frame (lost bytes,
+descriptions, decoded bodies) are omitted, and counted in the report. The file has the link type of
+its first frame; a frame of another type ends the path with an error. Frames of more than 262,144
+bytes, which no reader accepts, are truncated to that length and counted. An existing file is
+replaced when the first frame arrives. `-` is standard output.
 
 `per=connection` writes one file for each connection into the directory FILE, `per=session` one for
 each of its directions, as `files` does: names such as 000001-10.0.0.1.1234-10.0.0.2.80.pcap,
-nothing overwritten, an `index.jsonl`. A connection is what `tcp` or `udp` says; before them it is
-what has the same addresses, ports and protocol, so that captures keep the frames without payload
-that `tcp` takes out. What is no IP goes to one file. At most `open` files are open at one time, and
-at most `sessions` are remembered; what was forgotten goes on in another file.",
+nothing overwritten, an `index.jsonl`. A connection is a session of `tcp` or `udp`. Before them it
+is all frames with the same addresses, ports and protocol, including frames without payload, which
+`tcp` consumes. Frames other than IP share one file. At most `open` files are open and at most
+`sessions` sessions remembered at a time; a session that was forgotten continues in another file.",
     example: "replay all.pcap | bpf \"udp port 53\" | pcap dns.pcap",
     takes: FRAMED_FORMS,
     state: StateFacts::NONE.several(|arguments| match arguments.text("per") {
         Some("connection" | "session") => WorkerRule::Directory("file"),
         _ => WorkerRule::Not(
-            "a capture has one beginning, and the frames of all in order",
+            "a capture has one header, and all frames in order",
             "write `per=connection`, so that each has files of its own, or leave `--engines` out",
         ),
     }),
@@ -56,13 +55,13 @@ at most `sessions` are remembered; what was forgotten goes on in another file.",
         Parameter::needed(
             "file",
             Type::Path,
-            "the file to write; - is standard output; the directory with `per`",
+            "the file to write; - is standard output; with `per`, the directory",
         ),
         Parameter::named(
             "per",
             Type::OneOf(&["all", "connection", "session"]),
             "all",
-            "what gets a file of its own",
+            "unit that gets a file of its own",
         ),
         OPEN_PARAMETER,
         SESSIONS_PARAMETER,

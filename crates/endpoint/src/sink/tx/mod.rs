@@ -32,40 +32,42 @@ pub const TX: Description = Description {
     name: "tx",
     summary: "send the frames through an interface",
     details: "\
-At the end of a line: sends each frame as it is, whatever part of it the filters before looked at.
-Without an interface that is the only one which is up, the loopback interface apart; the report
-names it. An interface without a link layer (a tunnel) takes packets. The frames wait their turn
-among the others that this host sends; `qdisc=no` hands them straight to the driver, by a ring of
-AF_XDP if that can be had and by a packet socket if not, which is the same to everybody else; `by`
-says which. Behind `rx … take`, frames that nobody changed stay where they are and only their
-descriptors move, which the report tells. A full queue is waited for. A checksum that was left to
-the device that the frame came from is computed first.
+Sends each frame at the end of a request, unchanged and whole, whatever its view. The default
+interface is the only one that is up, loopback apart; the report names it. An interface without a
+link layer (a tunnel) accepts packets. Frames pass the queueing discipline of the interface, among
+the other frames of the host. `qdisc=no` gives them straight to the driver, through a ring of AF_XDP
+if possible and a packet socket if not, and `by` selects one of the two. After `rx … take`, frames
+that no filter changed stay in place and only their descriptors move; the report counts them. `tx`
+waits while the queue is full, and computes checksums that were left to the device of the source.
 
-What cannot leave is dropped and counted: frames that are longer than the interface takes, that were
-cut short when they were captured, that are of another link type, that the kernel refuses, or for
-which the queue had no room for a second. `netns` names another namespace, as `ip netns` does, by a
-path or by a process id. Nothing is answered and no address is changed: who sends frames into a
-network that others use must know what they do there.
+Reasons for a drop: `longer than the interface takes`, `cut short when captured`, `another link
+type`, `checksum unknown`, `interface down`, `refused by the kernel`, and `queue full` (no room for
+a second). `netns` selects another network namespace, by name as `ip netns` does, by path or by
+process id. `tx` answers nothing and changes no address, so use it with care on a shared network.
 
-Needs CAP_NET_RAW; `streamline doctor` tells what is missing.",
+It needs CAP_NET_RAW; `streamline doctor` shows missing rights.",
     example: "replay requests.pcap | tx eth0",
     takes: Forms::of(&[Form::Frame, Form::Packet]),
     parameters: &[
-        Parameter::optional("interface", Type::Text, "where they leave; the only one if absent")
-            .positional(),
+        Parameter::optional(
+            "interface",
+            Type::Text,
+            "the interface to send through; by default the only one",
+        )
+        .positional(),
         Parameter::named(
             "qdisc",
             Type::Flag,
             "yes",
-            "whether they wait among what this host sends",
+            "pass the queueing discipline of the interface",
         ),
         Parameter::named(
             "by",
             Type::OneOf(&["any", "packet", "xdp"]),
             "any",
-            "how they leave with `qdisc=no`",
+            "the socket for `qdisc=no`",
         ),
-        Parameter::optional("netns", Type::Text, "a namespace, by name, path or process id"),
+        Parameter::optional("netns", Type::Text, "network namespace, by name, path or process id"),
     ],
     ..Description::SINK
 };

@@ -31,16 +31,16 @@ pub const WEBLOG: Description = Description {
     name: "weblog",
     summary: "write HTTP exchanges as the log of a web server",
     details: "\
-Writes one line per exchange (a request with its response), in the combined log format of nginx and
+Writes one line per exchange (a request with its response) in the combined log format of nginx and
 Apache: address, -, user, [time], \"request\", status, bytes of the response's body, \"referer\",
-\"user agent\". What is missing is -; quotes, backslashes and all but printable ASCII are written as
-\\x0A. The time is that of the last byte of the exchange, in the time zone of this machine, or in
-UTC with `zone=utc`. A request that saw no response has status 000.
+\"user agent\". An unknown value is -; quotes, backslashes and bytes other than printable ASCII are
+written as \\x0A. The time is that of the last byte of the exchange, in the time zone of this
+machine, or in UTC with `zone=utc`. A request without a response has status 000.
 
-A file that is there is continued. `ecs=yes` writes one JSON object per line instead, with the names
-of the Elastic Common Schema.
+Appends to an existing file. `ecs=yes` writes one JSON object per line instead, with the names of
+the Elastic Common Schema.
 
-An exchange is given to those who ask for it: write `http |exchange weblog`. Blocks that are none
+`http` produces exchanges only if an arc selects them: write `http |exchange weblog`. Other blocks
 are counted in the report.",
     example: "replay web.pcap | tcp | http |exchange weblog access.log",
     takes: Forms::of(&[Form::Message]),
@@ -56,8 +56,8 @@ are counted in the report.",
     parameters: &[
         Parameter::named("file", Type::Path, "-", "the file to write; - is standard output")
             .positional(),
-        Parameter::named("zone", Type::OneOf(&["local", "utc"]), "local", "the zone of the times"),
-        Parameter::named("ecs", Type::Flag, "no", "whether to write ECS objects"),
+        Parameter::named("zone", Type::OneOf(&["local", "utc"]), "local", "time zone of the times"),
+        Parameter::named("ecs", Type::Flag, "no", "write ECS objects instead of lines"),
     ],
     ..Description::SINK
 };

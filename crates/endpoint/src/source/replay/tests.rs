@@ -202,7 +202,7 @@ fn non_captures_fail_at_open_with_reason() {
     assert_eq!(
         failure_of(b"GET / HTTP/1.1\r\n"),
         "cannot read x: not a capture: it begins with 47 45 54 20, which is neither pcap nor \
-         pcapng; it looks like a text: `read` gives the bytes or lines of any file"
+         pcapng; it looks like a text: `read` reads the bytes or lines of any file"
     );
     assert!(failure_of(b"\x1f\x8b\x08\0\0").ends_with("`zcat FILE | streamline 'replay - | …'`"));
     assert!(failure_of(b"\x7fELF\x02\x01\x01\0").ends_with("it looks like a program"));

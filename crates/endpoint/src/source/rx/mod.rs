@@ -39,37 +39,35 @@ use wire::LinkType;
 /// Description of `rx`, the source of frames that this host receives.
 pub const RX: Description = Description {
     name: "rx",
-    summary: "give the frames that an interface receives",
+    summary: "observe or take the frames that an interface receives",
     details: "\
-Watches an interface, or without a name all interfaces of the namespace, and changes nothing of
-what the host receives. Frames are what the network stack sees: behind generic receive offload, with
-the VLAN tag in its place, with the time at which the kernel took them. `both=yes` gives what the
-host sends as well, in the order of arrival; on the loopback interface each packet comes once.
+Observes the frames that an interface receives, or without a name those of all interfaces of the
+network namespace; the host receives them as always. Frames are as the network stack sees them:
+after generic receive offload, with the VLAN tag in place, and with the kernel's time of arrival.
+`both=yes` adds the frames that the host sends, in order; each packet on loopback appears once.
 
-`take` takes the frames: the host does not get them. Whoever takes says so, by `rx eth0 take`, and
-needs CAP_NET_ADMIN and CAP_BPF as well. It is refused on the interface of the default route and on
-that of the caller's own connection unless `--force` stands before the line, and where another XDP
-program is. Frames come as the driver hands them up (XDP), before generic receive offload.
+`take` withholds the frames from the host: `rx eth0 take`. It needs CAP_NET_ADMIN and CAP_BPF as
+well. It is refused on the interface of the default route or of the caller's own connection unless
+`--force` precedes the request, and on an interface with another XDP program. Frames are as the
+driver delivers them (XDP), before generic receive offload.
 
-`take \"udp port 53\"` takes the frames that a pcap-filter(7) expression matches and leaves the rest
-to the host: they are copied into the ring at traffic control and dropped there, so that everything
-else keeps its path. Several lines may take from one interface: a frame goes to the line that was
-attached first, and later ones count it. Fragments, if the expression looks at ports, and frames
-that it cannot decide stay with the host and are counted. An expression that matches the caller's
-own connection is refused unless `--force` stands before the line.
+`take \"udp port 53\"` takes the frames that match a pcap-filter(7) expression: they are copied into
+the ring at traffic control and dropped there, and all others keep their path. If several requests
+take from one interface, a frame goes to the one attached first, and later ones count it. Frames
+that the expression cannot decide, and fragments if it tests ports, stay with the host and are
+counted. An expression that matches the caller's own connection is refused without `--force`.
 
-A `bpf` directly behind runs in the kernel too, so that what it refuses never enters the ring.
-`ring` says how much memory the kernel may fill while nobody reads; by default what lasts for 50 ms
-at the rate of the interface. Frames that found no room are counted by place: driver, backlog,
-socket, ring. `netns` names another namespace, as `ip netns` does, by a path or by a process id.
+A `bpf` directly after `rx` also runs in the kernel, so frames that fail it never enter the ring.
+`ring` is the memory for unread frames; by default it lasts for 50 ms at the rate of the interface.
+Frames without room are counted by place: driver, backlog, socket, ring. `netns` selects another
+network namespace, by name as `ip netns` does, by path or by process id.
 
-`own=yes` gives what your own sockets exchange, whichever interface it takes: packets from layer 3
-on, both ways. That no privilege is needed for where a daemon runs. Packets for no socket and those
-of raw sockets are not among them, and what two sockets of yours say to each other comes twice: as
-it is sent, and as it is received.
+`own=yes` observes the packets of your own sockets on all interfaces, from layer 3 on, in both
+directions; it needs no right where a daemon runs. Packets for no socket and those of raw sockets
+are not among them, and packets between two of your sockets appear twice, as sent and as received.
 
-The rest needs CAP_NET_RAW; `streamline doctor` tells what is missing. ^C lets what is under way
-drain.",
+Everything else needs CAP_NET_RAW; `streamline doctor` shows missing rights. On ^C, `rx` stops and
+the frames already in the ring are processed.",
     example: "rx eth0 both=yes | bpf \"tcp port 80\" | tcp | http |exchange weblog",
     parameters: &[
         INTERFACE_PARAMETER,
@@ -80,7 +78,7 @@ drain.",
         NETNS_PARAMETER,
         RING_PARAMETER,
         PROMISCUOUS_PARAMETER,
-        Parameter::optional("names", Type::Text, "what names in the expression mean, as for `bpf`"),
+        Parameter::optional("names", Type::Text, "values of names in the expression, as for `bpf`"),
     ],
     right: None,
     analysis: Analysis {
@@ -96,13 +94,13 @@ drain.",
 /// Description of `tx` at the head of a request, the source of frames that this host sends.
 pub const TX: Description = Description {
     name: "tx",
-    summary: "give the frames that an interface sends",
+    summary: "observe the frames that an interface sends",
     details: "\
-At the head of a line: watches what the host sends on an interface, or without a name on all of the
-namespace, just before the driver gets it. Frames whose checksum the device is to compute do not
-have it yet, and larger ones than the link carries are cut by the device. `loopback=no` leaves out
-the loopback interface, on which `rx` gives each packet as it is received; `rx ++ tx` does so by
-itself. The rest is as for `rx`.",
+Observes, at the start of a request, the frames that the host sends on an interface, or without a
+name on all of the network namespace, just before the driver gets them. Checksums and segmentation
+that are left to the device are not done yet, so frames may be longer than the link permits.
+`loopback=no` omits the loopback interface, where `rx` shows each packet as it is received; `rx ++
+tx` does so by itself. All else is as for `rx`.",
     example: "tx eth0 | bpf \"udp port 53\" | print",
     parameters: &[
         INTERFACE_PARAMETER,
@@ -116,32 +114,36 @@ itself. The rest is as for `rx`.",
 };
 
 const INTERFACE_PARAMETER: Parameter =
-    Parameter::optional("interface", Type::Text, "which interface; none: all of the namespace")
+    Parameter::optional("interface", Type::Text, "the interface; by default all of the namespace")
         .positional();
-const HOW_PARAMETER: Parameter =
-    Parameter::named("how", Type::OneOf(&["watch", "take"]), "watch", "watch them, or take them")
-        .positional();
+const HOW_PARAMETER: Parameter = Parameter::named(
+    "how",
+    Type::OneOf(&["watch", "take"]),
+    "watch",
+    "observe the frames, or take them from the host",
+)
+.positional();
 const EXPRESSION_PARAMETER: Parameter =
     Parameter::optional("expression", Type::Text, "the frames to take; default: all").positional();
 const BOTH_PARAMETER: Parameter =
-    Parameter::named("both", Type::Flag, "no", "what it sends as well");
+    Parameter::named("both", Type::Flag, "no", "also observe the frames that the host sends");
 const LOOPBACK_PARAMETER: Parameter =
-    Parameter::named("loopback", Type::Flag, "yes", "what it sends to itself as well");
+    Parameter::named("loopback", Type::Flag, "yes", "also observe the loopback interface");
 const OWN_PARAMETER: Parameter = Parameter::named(
     "own",
     Type::Flag,
     "no",
-    "what your own sockets exchange, both ways, from layer 3 on",
+    "observe only the packets of your own sockets, from layer 3 on",
 );
 const NETNS_PARAMETER: Parameter =
-    Parameter::optional("netns", Type::Text, "a namespace, by name, path or process id");
+    Parameter::optional("netns", Type::Text, "network namespace, by name, path or process id");
 const RING_PARAMETER: Parameter = Parameter::optional(
     "ring",
     Type::Size { low: 512 << 10, high: 1 << 32 },
     "memory for unread frames, rounded to a power of two",
 );
 const PROMISCUOUS_PARAMETER: Parameter =
-    Parameter::named("promisc", Type::Flag, "no", "frames for other hosts as well");
+    Parameter::named("promisc", Type::Flag, "no", "also observe frames for other hosts");
 
 /// The catalog entry of `rx`.
 pub const ENTRY: SourceEntry = SourceEntry::new(&RX, |opening| match opening.arguments {

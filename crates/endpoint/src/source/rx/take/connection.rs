@@ -25,11 +25,12 @@ pub fn check_own_connection(arguments: &Arguments) -> Result<(), Failure> {
     if !here || !flows::matches(arguments, &segment_between(peer, own)) {
         return Ok(());
     }
-    let why =
-        format!("the expression matches your own connection from {peer}: you would be cut off");
+    let why = format!(
+        "the expression matches your own connection from {peer}: you would be disconnected"
+    );
     Err(Failure::new("take from", interface, why).hint(
-        "leave it out (`… and not port 22`), or write `--force` before the line; `rx` without \
-         `take` watches",
+        "exclude it (`… and not port 22`), or write `--force` before the request; `rx` without \
+         `take` only observes",
     ))
 }
 

@@ -331,8 +331,10 @@ fn check_spared(interface: &str, ours: bool) -> Result<(), Failure> {
     } else {
         return Ok(());
     };
-    Err(Failure::new(CALL_TAKE, interface, why)
-        .hint("`--force` before the line takes it all the same; `rx` without `take` watches"))
+    Err(Failure::new(CALL_TAKE, interface, why).hint(
+        "`--force` before the request takes it nevertheless; `rx` without `take` only \
+               observes",
+    ))
 }
 
 /// Creates the failure for an interface that already has an XDP program.
