@@ -71,10 +71,10 @@ pub fn split(text: &str, registry: &dyn Registry) -> Result<SharedPrefix, Unshar
     let at = last_shared(whole, registry)?;
     let rest = whole.rest.get(at + 1..).unwrap_or_default();
     let Some(next) = rest.first() else {
-        return refused("nothing comes behind it".to_owned());
+        return refused("nothing follows it".to_owned());
     };
     if next.arc.label.as_ref().is_some_and(passes_zero) {
-        return refused("the next pipe also takes what is no connection".to_owned());
+        return refused("the next pipe also passes blocks outside of connections".to_owned());
     }
     let prefix = pipeline((*whole.first).clone(), whole.rest.get(..=at).unwrap_or_default());
     let prefix = prefix.to_string();
@@ -141,7 +141,7 @@ fn last_shared(whole: &Pipeline, registry: &dyn Registry) -> Result<usize, Unsha
         let keeps = registry.find_filter(name).map(|filter| filter.state.keeps);
         // A session is seen from its beginning, so what is kept of it is the same for all.
         if !matches!(keeps, Some(StateScope::Nothing | StateScope::Sessions)) {
-            return Err(Unshared(format!("`{name}` before `tcp` keeps something of its own")));
+            return Err(Unshared(format!("`{name}` before `tcp` has private state")));
         }
     }
     Ok(last)

@@ -209,7 +209,7 @@ fn explain_and_dot_name_filters_evaluated_ahead() {
     let request = format!("rx | bpf \"{}\" | discard", hosts.join(" or "));
     let long = PlanCase { request, ..case_named("19-asked-ahead.plan") };
     let text = explain::text(&plan_case(&long).unwrap(), &long.machine);
-    let except = "\n   of devices without an Ethernet header everything enters, ";
+    let except = "of devices without an Ethernet header everything enters, ";
     assert!(text.contains(except), "{text}");
     let plan = plan_case(&case_named("20-not-asked-ahead.plan")).unwrap();
     assert!(!explain::dot(&plan).contains("in the kernel too"));
@@ -219,12 +219,12 @@ fn explain_and_dot_name_filters_evaluated_ahead() {
     );
     assert!(
         explain::help(&RX, planner_registry().endpoint(&RX))
-            .contains("    asks ahead    the condition of the next filter")
+            .contains("    pushdown      the kernel checks the condition of the next filter")
     );
     let bpf = filter::catalog::FILTERS.iter().find(|entry| entry.name == "bpf").unwrap();
     assert!(
         explain::help(bpf, &EndpointFacts::NONE)
-            .contains("    asked ahead   by the source before it")
+            .contains("    pushdown      the kernel checks its condition for the source before it")
     );
 }
 

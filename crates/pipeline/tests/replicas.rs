@@ -137,7 +137,7 @@ fn n1_costly_filter_without_replicas_has_a_reason() {
     assert_eq!(refusals_of("replay a | regex x | print", 1), "regex: there is one processor");
     assert_eq!(refusals_of("replay a | regex x @thread0 | print", 2), "regex: pinned to thread0");
     let told = refusals_of("replay a | dport | (|80 regex x + |22 bpf tcp) | print", 2);
-    assert_eq!(told, "regex: another branch meets what follows");
+    assert_eq!(told, "regex: another branch joins the next filters");
     let told = refusals_of("replay a | tcp @thread0 | http @thread0 | print", 2);
     assert_eq!(told, "http: pinned to thread0");
     assert_eq!(refusals_of("replay a | count | print", 2), "", "what costs little is not told");

@@ -210,8 +210,7 @@ impl<'d, 't> LabelReader<'d, 't> {
             return both;
         }
         let what = format!("`{}` has no input", brief(&label.to_string()));
-        let why =
-            format!("`{}` before it lets none of its classes through", brief(&outer.to_string()));
+        let why = format!("`{}` before it passes none of its classes", brief(&outer.to_string()));
         let hint = match target.map(Term::to_string).filter(|text| text.len() <= 60) {
             Some(group) => format!("write `| {group}`"),
             None => "write the classes at the branches alone".to_owned(),

@@ -256,7 +256,7 @@ impl<'t> Draft<'t> {
                 if group.operator == Operator::Parallel && links.len() > 1 {
                     self.mistakes.push(
                         Diagnostic::error(group.span, "an operand cannot hold `+`")
-                            .why("`+` gives a copy to each branch, and an operand only answers")
+                            .why("`+` copies a block to each branch, and an operand only answers")
                             .hint("for one or the other write `++`"),
                     );
                 }
@@ -338,7 +338,7 @@ impl<'t> Draft<'t> {
             edge.from == from && edge.to == entry.node && text(edge.arc, &edge.branch) == wanted
         })?;
         self.mistakes.push(
-            Diagnostic::warning(pipe.span, "this arc stands here a second time")
+            Diagnostic::warning(pipe.span, "this arc is given twice")
                 .why("equal marks are one node, so blocks pass it once"),
         );
         Some(EdgeId(at))
@@ -347,7 +347,7 @@ impl<'t> Draft<'t> {
     fn report_no_stream(&mut self, label: &Label) {
         let mistake =
             Diagnostic::error(label.span, format!("`{label}` has nothing to choose from"));
-        self.mistakes.push(mistake.why("no stream can enter the head of a line"));
+        self.mistakes.push(mistake.why("no stream can enter the start of a pipeline"));
     }
 }
 

@@ -34,12 +34,12 @@ pub(super) fn starved_filters(graph: &Graph) -> Vec<Diagnostic> {
         };
         let why = match search.last {
             Some((usable, _)) if usable.on_request => format!(
-                "{}, and they are made only where an arc asks for them",
+                "{}, and they are produced only if an arc selects them",
                 used.description.needs.otherwise
             ),
             Some((usable, edge)) => {
                 let (label, giver) = (label(graph, edge), usable.giver);
-                format!("`|{label}` lets none of it through from `{giver}`")
+                format!("`|{label}` passes none of it from `{giver}`")
             }
             None => used.description.needs.otherwise.to_owned(),
         };
@@ -65,7 +65,7 @@ pub(super) fn one_sided_sources(graph: &Graph, registry: &dyn Registry) -> Vec<D
         let source = graph.node(head);
         let Some(used) = source.filter() else { continue };
         let Some(why) = registry.sees_one_way(used.description, &used.arguments) else { continue };
-        let what = format!("`{}` gives nothing that takes both directions", node.name());
+        let what = format!("`{}` produces no results that need both directions", node.name());
         let hint = format!("write `{}`", with_both(used));
         found.push(Diagnostic::warning(source.span, what).why(why).hint(hint));
     }

@@ -15,22 +15,22 @@ pub const OPTIONS: &[Parameter] = &[
     Parameter::optional(
         "latency",
         Type::Duration,
-        "how long a block may wait on its way: the time after which each crossing is signalled",
+        "maximum time that a block waits on its way, after which each crossing is signalled",
     ),
     Parameter::optional(
         "batch",
         Type::Number { low: 1, high: 65_536 },
-        "after how many blocks a crossing is signalled, and how many a thread walks at once (64 at \
-         most)",
+        "number of blocks after which a crossing is signalled, and that a thread processes at once \
+         (at most 64)",
     ),
     Parameter::optional(signal::OPTION, Type::Text, SIGNAL),
     Parameter::optional(ring_size::OPTION, Type::Text, RING),
     Parameter::optional(
         "policy",
         Type::OneOf(&["cost", "deepest", "power", "latency", "throughput"]),
-        "how spaces are chosen: by measured costs, or as deep as possible; and how many threads \
-         share the work where costs are measured: those well used (power), all that gain anything \
-         (latency), or all that gain 5 % (throughput)",
+        "choice of spaces: by measured costs, or as deep as possible; and number of threads if \
+         costs are measured: only well used ones (power), all that gain anything (latency), or all \
+         that gain 5 % (throughput)",
     ),
     Parameter::optional("parallel", Type::Text, PARALLEL),
     Parameter::optional("engines", Type::Text, ENGINES),
@@ -39,13 +39,13 @@ pub const OPTIONS: &[Parameter] = &[
     Parameter::optional(
         "adapt",
         Type::Flag,
-        "move filters between kernel and process while it runs, as measurement says that it pays",
+        "move filters between kernel and process at run time whenever measurements favor it",
     ),
     Parameter::optional(
         "no-adapt",
         Type::Flag,
-        "keep the plan: by default a line watches its shares in its first two seconds of traffic, \
-         and moves filters between kernel and process where that pays",
+        "keep the plan: by default a request measures the shares of its arcs during the first two \
+         seconds of traffic, and moves filters between kernel and process if that pays",
     ),
     Parameter::optional(
         "force",
@@ -56,28 +56,28 @@ pub const OPTIONS: &[Parameter] = &[
 ];
 
 const SIGNAL: &str = "when a ring wakes its reader: [NODE:]BLOCKS[:TIME],…, for the rings to NODE \
-                      or for \
-                      all, as in dport:64:200us; by default the number of blocks follows the rate";
+                      or for all, as in dport:64:200us; by default the number of blocks follows \
+                      the rate";
 
 const RING: &str = "a fixed size of rings between threads: [NODE:]ENTRIES,…, for the rings to \
                     NODE or for all, as in count:4096; by default each ring follows its load";
 
-const PARALLEL: &str = "how the work is shared among threads: by default stages and branches get \
-                        threads where that pays; auto (costly filters get copies, too), power \
-                        (few, well used), latency (all that gain anything), no, or a number of \
-                        copies";
+const PARALLEL: &str = "distribution of work over threads: by default stages and branches get \
+                        threads if that pays; auto (costly filters also get replicas), power (few \
+                        threads, well used), latency (all that gain anything), no, or a number of \
+                        replicas";
 
-const ENGINES: &str = "how many processes run the whole line, each on a processor of its own and \
-                       for its share of the sessions: auto (one for each processor), or a number";
+const ENGINES: &str = "number of processes that run the whole request, each on its own processor \
+                       and for its share of the sessions: auto (one per processor), or a number";
 
-const SHARE: &str = "in whose memory frames come out of the kernel: user (the default: one's own), \
-                     group:NAME (that of those of its members who say so at the same interface: \
-                     a frame lies there once, and each of them can read what any of them chose), \
-                     or world (that of all users who say so)";
+const SHARE: &str = "memory for frames from the kernel: user (the default: your own), group:NAME \
+                     (shared by all members of the group that set this at the same interface: a \
+                     frame is stored once, and each of them can read the frames that any of them \
+                     selects), or world (shared by all users that set this)";
 
-const PREFIX: &str = "who runs the beginning of the line, from a live source to `tcp`: private \
-                      (the default: the line itself), or shared (one process for all of the \
-                      user's lines that begin so; it needs a daemon)";
+const PREFIX: &str = "where the start of the request runs, from a live source to `tcp`: private \
+                      (the default: in the request itself), or shared (in one process for all \
+                      requests of the user with this start; needs a daemon)";
 
 /// Parses the options of a request; omits invalid ones after reporting them.
 pub(super) fn options(request: &Request, mistakes: &mut Vec<Diagnostic>) -> Arguments {

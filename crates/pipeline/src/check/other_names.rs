@@ -7,13 +7,12 @@ use crate::registry::Registry;
 const NAMES: &[(&str, &str)] = &[
     (
         "log",
-        "`json` writes a line for each block, `weblog access.log` one for each web request (behind \
-         `http`), `print` shows them",
+        "`json` writes a line per block, `weblog access.log` one per web request (after `http`), \
+         `print` shows blocks",
     ),
     (
         "ids",
-        "`regex \"PATTERN\"` and `match \"TEXT\"` find what is known to be bad, `json` writes down \
-         where",
+        "`regex \"PATTERN\"` and `match \"TEXT\"` find known attacks, and `json` reports where",
     ),
     ("gzip", "`compress` makes gzip members of blocks, and `exec \"gzip\"` runs the program"),
     ("gunzip", "`decompress` undoes `compress`, and `exec \"gunzip\"` runs the program"),

@@ -18,11 +18,11 @@ pub(super) fn send_loops(graph: &Graph) -> Vec<Diagnostic> {
         };
         if sources_upstream(graph, id).iter().any(sees) {
             let what = format!(
-                "`{}` would send by {} what is seen there as sent, for ever",
+                "`{}` would send frames through {}, where they are observed as sent, forever",
                 node.name(),
                 outlet.interface
             );
-            let hint = "name another interface, or observe with `rx` what is received";
+            let hint = "name another interface, or observe received frames with `rx`";
             found.push(Diagnostic::error(node.span, what).hint(hint));
         }
     }

@@ -141,7 +141,7 @@ fn check_head(draft: &mut Draft<'_>, id: NodeId, registry: &dyn Registry) {
     };
     draft.mistakes.push(
         Diagnostic::error(place, format!("no stream can enter {what}"))
-            .why("a line begins with a source")
+            .why("a pipeline begins with a source")
             .hint(hint),
     );
 }
@@ -155,7 +155,7 @@ fn check_inner(draft: &mut Draft<'_>, id: NodeId) {
         let place = name_span(uses, node.span);
         draft.mistakes.push(
             Diagnostic::error(place, format!("`{}` takes no stream", entry.name))
-                .why("a source is the head of a line")
+                .why("a source begins a pipeline")
                 .hint(format!("for a second stream write `… + {} | …`", entry.name)),
         );
     }
@@ -188,7 +188,7 @@ fn check_operand(draft: &mut Draft<'_>, id: NodeId, owner: NodeId, used: &Use) {
     };
     let what = format!("`{}` cannot be an operand of `{operator}`", entry.name);
     let why = format!(
-        "operands are asked about a block, which goes on as it came, and `{}` {is}",
+        "an operand answers about a block, which passes unchanged, and `{}` {is}",
         entry.name
     );
     let hint = match operator {
@@ -244,7 +244,7 @@ fn check_programs(draft: &mut Draft<'_>, registry: &dyn Registry) {
         };
         let what = format!("`{}` cannot be part of a cycle", entry.name);
         let mistake = Diagnostic::error(name_span(uses, node.span), what)
-            .why("a program reads its input when it likes, and a cycle must not wait");
+            .why("a program reads its input at its own pace, and a cycle must not wait");
         draft.mistakes.push(mistake);
     }
 }
@@ -277,9 +277,9 @@ pub(super) fn check_untrusted(draft: &mut Draft<'_>, used: &[Option<Use>]) {
         let Some(used) = used.as_ref().filter(|used| used.is_untrusted()) else { continue };
         let node = &draft.nodes[index];
         let why = if node.inside.is_some() {
-            "operands are asked within one thread, and it is to have a process of its own"
+            "operands run within one thread, and `untrusted=yes` needs a process of its own"
         } else if draft.edges.iter().any(|edge| edge.back) && is_on_cycle(&successors, index) {
-            "a process reads its input when it likes, and a cycle must not wait"
+            "a process reads its input at its own pace, and a cycle must not wait"
         } else if used.description.ends_with_report() {
             "its report would stay in a process that ends with it"
         } else {

@@ -16,13 +16,13 @@ pub(super) fn check_published(draft: &mut Draft<'_>, used: &[Option<Use>]) {
         let DraftStep::Filter(nodes) = &draft.nodes[index].step else { continue };
         let place = name_span(nodes, draft.nodes[index].span);
         let refused = |why: &str| {
-            let what = format!("`{}` cannot show what it knows", description.name);
+            let what = format!("`{}` cannot publish its state", description.name);
             Diagnostic::error(place, what).why(why.to_owned())
         };
         let Some(name) = one.published_as() else {
             if one.arguments.text(STATE_MODE.name).is_some() {
-                let what = format!("nothing of `{}` is shown", description.name);
-                let why = "`state_mode=` says who may see what `state=NAME` shows";
+                let what = format!("no state of `{}` is published", description.name);
+                let why = "`state_mode=` sets who may read what `state=NAME` publishes";
                 draft.mistakes.push(Diagnostic::error(place, what).why(why));
             }
             continue;
@@ -31,15 +31,15 @@ pub(super) fn check_published(draft: &mut Draft<'_>, used: &[Option<Use>]) {
             used.iter().take(index).flatten().any(|other| other.published_as() == Some(name));
         if description.state.publishes.is_none() {
             draft.mistakes.push(refused(match description.state.keeps {
-                StateScope::Nothing => "it keeps nothing from one block to the next",
-                _ => "what it keeps has no fields that mean something to others",
+                StateScope::Nothing => "it keeps no state between blocks",
+                _ => "its state has no fields for publication",
             }));
         } else if one.is_untrusted() {
             let why = "it runs in an untrusted process, which could publish anything";
             draft.mistakes.push(refused(why));
         } else if twice {
             let what = format!("`{}={name}` is given twice", STATE.name);
-            let why = "a name is that of one filter";
+            let why = "a name belongs to one filter";
             let hint = "with the same mark in both places (`--name=X`) it is one filter, whose \
                         output continues in both; or put it before the branches";
             draft.mistakes.push(Diagnostic::error(place, what).why(why).hint(hint));

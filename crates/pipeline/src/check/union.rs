@@ -240,7 +240,7 @@ fn overlap_error(
     };
     let (text_a, text_b) = (source_text(draft, a), source_text(draft, b));
     if a == b {
-        let what = format!("`++` cannot unite what both sides make of `{text_a}`");
+        let what = format!("`++` cannot unite two outputs made from `{text_a}`");
         let why = "each of its blocks goes to both, and nothing shows which of them arrive twice";
         let hint = format!("write `{text_a} | (… ++ …)`, or `+` for a copy of each");
         return Some(Diagnostic::error(span, what).why(why).hint(hint));
@@ -250,16 +250,16 @@ fn overlap_error(
         SourceOverlap::Nothing => return None,
         SourceOverlap::Loopback if bare && exclude_loopback(used, a, b) => return None,
         SourceOverlap::Loopback => {
-            "name the interfaces, or write `rx … both=yes`: it gives each packet on lo once"
+            "name the interfaces, or write `rx … both=yes`, which emits each packet on lo once"
                 .to_owned()
         }
         SourceOverlap::Blocks if one.covers(&other) => format!("begin both with `{text_a}`"),
         SourceOverlap::Blocks if other.covers(&one) => format!("begin both with `{text_b}`"),
-        SourceOverlap::Blocks => "begin both with one source, written alike".to_owned(),
+        SourceOverlap::Blocks => "begin both with the same source, written alike".to_owned(),
     };
-    let what = format!("`{text_a}` and `{text_b}` give the same blocks");
-    let why = "`++` gives each block once, and the two copies of a block cannot be distinguished";
-    let hint = format!("{hint}; for all that both give write `+`");
+    let what = format!("`{text_a}` and `{text_b}` emit the same blocks");
+    let why = "`++` passes each block once, and the two copies of a block cannot be distinguished";
+    let hint = format!("{hint}; for the blocks of both write `+`");
     Some(Diagnostic::error(source_span(draft, b, span), what).why(why).hint(hint))
 }
 

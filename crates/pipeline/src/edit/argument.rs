@@ -44,11 +44,11 @@ fn refusal_reason(name: &str, key: &str, entry: Option<&Description>, exists: bo
     let writable = parameters.filter(|parameter| parameter.writable);
     let writable: Vec<String> = writable.map(|known| format!("`{}`", known.name)).collect();
     let why = match exists {
-        true => format!("`{key}` of `{name}` stays as it is while it runs"),
+        true => format!("`{key}` of `{name}` cannot change at run time"),
         false => format!("`{name}` has no parameter `{key}`"),
     };
     match writable.is_empty() {
-        true => format!("{why}, and it lets no argument be set: replace it"),
+        true => format!("{why}, and none of its arguments can be set: replace it"),
         false => format!("{why}; `arg` sets {}", writable.join(", ")),
     }
 }

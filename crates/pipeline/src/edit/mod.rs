@@ -299,13 +299,13 @@ fn find_filter(request: &Request, wanted: &str) -> Result<Span, InvalidEdit> {
         (all, Some(number)) if (1..=all.len()).contains(&number) => all[number - 1],
         (all, _) => {
             let (many, last) = (all.len(), all.len());
-            let what = format!("the request has {many} of `{name}`: say `{name}:1` to `:{last}`");
+            let what = format!("the request has {many} of `{name}`: write `{name}:1` to `:{last}`");
             return Err(InvalidEdit(what));
         }
     };
     let mark = marked(node);
     if mark.is_some() && filters(request).filter(|other| marked(other) == mark).count() > 1 {
-        let why = "has the same mark in several places: give the whole new line";
+        let why = "has the same mark in several places: give the whole new request";
         return Err(InvalidEdit(format!("`{wanted}` {why}")));
     }
     Ok(node.span)

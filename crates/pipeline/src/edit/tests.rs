@@ -69,7 +69,7 @@ fn v3_set_argument_replaces_the_value_in_place() {
         ("arg sample every=5 x", "write `arg NODE NAME=VALUE`"),
         (
             "arg count x=1",
-            "`count` has no parameter `x`, and it lets no argument be set: replace it",
+            "`count` has no parameter `x`, and none of its arguments can be set: replace it",
         ),
         ("arg sample", USAGE),
     ] {
@@ -101,8 +101,8 @@ fn v3_impossible_edit_fails_with_a_reason() {
     let line = "rx | count | count ; generate | a --name=X + b --name=X";
     for (words, expected) in [
         ("remove tcp", "the request has no `tcp`"),
-        ("remove count", "the request has 2 of `count`: say `count:1` to `:2`"),
-        ("remove count:3", "the request has 2 of `count`: say `count:1` to `:2`"),
+        ("remove count", "the request has 2 of `count`: write `count:1` to `:2`"),
+        ("remove count:3", "the request has 2 of `count`: write `count:1` to `:2`"),
         ("insert count at count:2", "nothing follows it in its branch: insert `after` it"),
         ("remove", USAGE),
         ("insert count near rx", USAGE),

@@ -149,7 +149,7 @@ fn node_table(plan: &Plan, measured: &Measurements, names: &[String]) -> String 
 fn edge_table(plan: &Plan, measured: &Measurements, names: &[String]) -> String {
     let mut table = Table::new(&[
         "edge",
-        "is",
+        "kind",
         ">blocks/s",
         ">share",
         ">expected",

@@ -245,7 +245,7 @@ impl Drawing<'_> {
         let before = self.plan.graph.inputs(id).map(|edge| edge.from).next()?;
         Some(match self.plan.reports.contains(&before) {
             true => format!("the output is what {} reports", self.names[before.0]),
-            false => "a line without a sink prints its blocks".to_owned(),
+            false => "a request without a sink prints its blocks".to_owned(),
         })
     }
 

@@ -62,7 +62,7 @@ impl Page {
 }
 
 /// The title of the parameters common to all filters.
-pub const COMMON_TITLE: &str = "As every filter";
+pub const COMMON_TITLE: &str = "Parameters of every filter";
 
 /// Returns the parameters common to all filters, with their help texts.
 #[must_use]
@@ -99,43 +99,44 @@ pub fn help(entry: &Description, endpoint: &EndpointFacts) -> String {
 fn entry_facts(entry: &Description, endpoint: &EndpointFacts) -> Vec<(&'static str, String)> {
     let mut facts = vec![("kind", format!("{}: {}", entry.kind.name(), describe_kind(entry.kind)))];
     if entry.kind != FilterKind::Source {
-        facts.push(("takes", describe_input(entry)));
+        facts.push(("input", describe_input(entry)));
     }
     if entry.kind != FilterKind::Sink {
-        facts.push(("gives", describe_output(entry.gives)));
+        facts.push(("output", describe_output(entry.gives)));
     }
     if !matches!(entry.kind, FilterKind::Source | FilterKind::Sink) {
         facts.push(("classes", describe_classes(entry)));
         facts.push(("reads", describe_depth(entry.reads)));
-        facts.push(("keeps", describe_memory(entry)));
-        facts.extend(entry.published().map(|(_, columns)| ("shows", describe_state(&columns))));
+        facts.push(("state", describe_memory(entry)));
+        facts.extend(entry.published().map(|(_, columns)| ("published", describe_state(&columns))));
     }
     if !entry.reasons.is_empty() {
-        facts.push(("not answered", entry.reasons.join(", ")));
+        facts.push(("reasons", entry.reasons.join(", ")));
     }
     if !entry.counters.is_empty() {
-        facts.push(("counts", entry.counters.join(", ")));
+        facts.push(("counters", entry.counters.join(", ")));
     }
     if entry.reports {
-        let output = "a summary when the path stops; at the end of a line, on standard output";
+        let output = "a summary when the path stops; at the end of a request, on standard output";
         let beside = "a summary when the path stops";
         facts.push(("reports", if entry.ends_with_report() { output } else { beside }.to_owned()));
     }
     facts.push(("runs in", describe_spaces(entry, endpoint)));
     if endpoint.takes_filter {
-        let what = "the condition of the next filter, if the kernel can check it: frames that \
+        let what = "the kernel checks the condition of the next filter, if it can: frames that \
                     fail it never enter";
-        facts.push(("asks ahead", what.to_owned()));
+        facts.push(("pushdown", what.to_owned()));
     }
     if entry.analysis.pushdown.is_some() {
-        let who = "by the source before it, in the kernel, unless an arc takes what it refuses";
-        facts.push(("asked ahead", who.to_owned()));
+        let who = "the kernel checks its condition for the source before it, unless an arc selects \
+                   what it refuses";
+        facts.push(("pushdown", who.to_owned()));
     }
     facts
 }
 
 /// The heading of the options of a request.
-pub const OPTIONS_TITLE: &str = "Options of the line, before its first filter";
+pub const OPTIONS_TITLE: &str = "Options of a request, before its first filter";
 
 /// Formats the options of a request for the help of commands that take one.
 #[must_use]
@@ -249,7 +250,7 @@ const fn describe_kind(kind: FilterKind) -> &'static str {
         FilterKind::Statistics => "sees no bytes",
         FilterKind::Inspection => "reads bytes, changes nothing",
         FilterKind::Classification => "reads bytes, gives each block a class",
-        FilterKind::Reordering => "also changes what is in view, and the order",
+        FilterKind::Reordering => "also changes the view, and the order",
         FilterKind::Editing => "also changes bytes",
         FilterKind::Source => "where blocks enter",
         FilterKind::Sink => "where blocks leave",
@@ -273,7 +274,7 @@ fn describe_output(gives: OutputForm) -> String {
 fn describe_classes(entry: &Description) -> String {
     match entry.classes {
         Classes::Same => "unchanged".to_owned(),
-        Classes::YesNo => "1 or no answer".to_owned(),
+        Classes::YesNo => "1 or none".to_owned(),
         Classes::Number { what, range, names } => {
             let mut text = format!("{what}, {} to {}", range.low, range.high);
             let names: Vec<String> =
@@ -306,8 +307,8 @@ fn describe_memory(entry: &Description) -> String {
         blocks => format!("; holds {} at most", counted(blocks.into(), "block")),
     };
     let state = match entry.state.keeps {
-        StateScope::Nothing => "nothing between blocks".to_owned(),
-        StateScope::Private => "state of its own".to_owned(),
+        StateScope::Nothing => "none between blocks".to_owned(),
+        StateScope::Private => "private state".to_owned(),
         StateScope::Sessions => "state per session".to_owned(),
         StateScope::Pinned(why) => format!("state that cannot move: {why}"),
     };

@@ -219,7 +219,7 @@ fn write_edges(out: &mut String, plan: &Plan, names: &[String]) {
             PlannedEdge::Ring(ref ring) => {
                 let handed = plan.programs.iter().any(|program| program.has_exit(first));
                 let reader = &plan.spaces[plan.placements[from.0].output_space].name;
-                let by = if handed { format!("by way of {reader}, ") } else { String::new() };
+                let by = if handed { format!("through {reader}, ") } else { String::new() };
                 by + &words::ring(ring)
             }
             PlannedEdge::Pipe => {
@@ -278,18 +278,18 @@ fn write_choice(out: &mut String, plan: &Plan) {
 fn write_runtime_changes(out: &mut String, plan: &Plan, machine: &Machine, names: &[String]) {
     let RuntimeChanges { copies, stages, moves } = plan.runtime_changes();
     let copies = copies.then_some(match machine.processors {
-        0 | 1 => "no copies: there is one processor",
-        _ => "costly filters that keep nothing get copies, and lose them, as measurement says",
+        0 | 1 => "no replicas: there is one processor",
+        _ => "costly filters without state gain and lose replicas, as measured",
     });
     let kernel = |known: &Candidate| known.space == "kernel" && known.verdict.is_ok();
     let inside = plan.placements.iter().any(|placement| placement.candidates.iter().any(kernel));
     let moves = match moves {
         MovePeriod::Never => None,
         MovePeriod::Always if inside => {
-            Some("filters move between kernel and threads, as measurement says".to_owned())
+            Some("filters move between kernel and threads, as measured".to_owned())
         }
         MovePeriod::Always => {
-            Some("nothing moves: nothing of this line can run in the kernel".to_owned())
+            Some("nothing moves: no filter of this request can run in the kernel".to_owned())
         }
         MovePeriod::Start => {
             let movable = plan.movable().into_iter().map(|id| format!("`{}`", names[id.0]));

@@ -45,13 +45,13 @@ pub(super) fn latency(latency: &Latency, plan: &Plan, names: &[String]) -> Strin
                 let replicas = &plan.replicas[*replicas];
                 let filters = replicas.nodes.iter().map(|id| names[id.0].as_str());
                 let filters: Vec<&str> = filters.collect();
-                format!("to and from copies of {} {}", filters.join(", "), nanoseconds(*ns))
+                format!("to and from replicas of {} {}", filters.join(", "), nanoseconds(*ns))
             }
         })
         .collect();
     let asked = nanoseconds(latency.bound_ns);
     match parts.is_empty() {
-        true => format!("{asked}: nothing on the way keeps blocks waiting"),
+        true => format!("{asked}: no crossing delays blocks"),
         false => format!("{asked} at most: {}", parts.join(", ")),
     }
 }
@@ -64,9 +64,9 @@ pub(super) fn spaces(plan: &Plan, replicas: &Replicas) -> Vec<String> {
 /// Describes an edge to or from replicas; empty for any other edge.
 pub(super) fn replica_edge(border: Option<(&Replicas, bool)>) -> String {
     match border {
-        Some((replicas, true)) => format!("distributed among {} copies", replicas.spaces.len()),
+        Some((replicas, true)) => format!("distributed among {} replicas", replicas.spaces.len()),
         Some((replicas, false)) => {
-            format!("call from the merge of {} copies", replicas.spaces.len())
+            format!("call from the merge of {} replicas", replicas.spaces.len())
         }
         None => String::new(),
     }
@@ -77,10 +77,10 @@ pub(super) fn replicas(replicas: &Replicas, plan: &Plan, names: &[String]) -> St
     let filters: Vec<&str> = replicas.nodes.iter().map(|id| names[id.0].as_str()).collect();
     let first = spaces(plan, replicas).into_iter().next().unwrap_or_default();
     let stays = match replicas.sharing {
-        None => "a batch goes to the least loaded copy",
-        Some(Sharing::Flow) => "a connection stays with its copy, both ways",
-        Some(Sharing::Addresses) => "what two addresses exchange stays with one copy",
-        Some(Sharing::Session) => "a session stays with its copy",
+        None => "a batch goes to the least loaded replica",
+        Some(Sharing::Flow) => "a connection stays with its replica, both ways",
+        Some(Sharing::Addresses) => "packets between two addresses stay with one replica",
+        Some(Sharing::Session) => "a session stays with its replica",
     };
     format!(
         "{}: {}; distributed in {first}: {stays}; merged in {} in input order; {} to and from each",
@@ -104,8 +104,11 @@ pub(super) fn kernel_ring(ring: &RingPlan, plan: &Plan, edge: usize) -> String {
     let apart = program.map_or(0, |program| program.ring.apart_ns);
     let frames = match Share::of_request(&plan.graph) {
         Share::User => "the frames".to_owned(),
-        Share::Group(name) => format!("frames that all of group {name} who say so can read"),
-        Share::World => "frames that all who say so can read".to_owned(),
+        Share::Group(name) => format!(
+            "frames that all members of group {name} with `--share` can \
+                                       read"
+        ),
+        Share::World => "frames that all users with `--share` can read".to_owned(),
     };
     format!(
         "ring of {entries} pointers per processor, beside {frames}; doorbell after {signal_blocks} \
@@ -175,8 +178,8 @@ pub(super) fn program(program: &Program, plan: &Plan) -> String {
 pub(super) fn evaluated_ahead(filter: &str, sources: &[&str], except: Option<&str>) -> String {
     let filters = if sources.len() == 1 { "filter" } else { "filters" };
     let mut text = format!(
-        "{filter}: runs in the kernel too, as the socket {filters} of {}: what it refuses never \
-         enters the ring",
+        "{filter}: runs in the kernel too, as the socket {filters} of {}: frames that fail it \
+         never enter the ring",
         sources.join(" and ")
     );
     if let Some(except) = except {
@@ -195,7 +198,7 @@ pub(super) fn pipe(out: bool, into: bool, thread: &str) -> String {
     match (out, into) {
         (true, true) => format!("two pipes, with {thread} between them"),
         (true, false) => {
-            "pipe: bytes in blocks of up to 64 KB, each as soon as anything is there".to_owned()
+            "pipe: bytes in blocks of up to 64 KB, as soon as they are written".to_owned()
         }
         (false, _) => "pipe: the bytes in view, one block after the other".to_owned(),
     }
@@ -208,7 +211,7 @@ pub(super) fn sandbox_ring(out: bool, into: bool, both: bool) -> String {
         (false, true) => "ring that its process can only read: blocks are copied in, with frames",
         _ => "two rings, untrusted on both sides: every block is copied out, checked and copied in",
     };
-    if both { format!("{what}, by way of a thread") } else { what.to_owned() }
+    if both { format!("{what}, through a thread") } else { what.to_owned() }
 }
 
 pub(super) const fn policy(policy: Policy) -> &'static str {

@@ -6,7 +6,7 @@
 //! ```text
 //! error: no filter is called `htpp`
 //!   rx | tcp | htpp | files
-//!              ^^^^ did you mean `http`?  (`streamline filters` lists all 43)
+//!              ^^^^ did you mean `http`?  (`streamline filters` lists all 56)
 //! ```
 //!
 //! A request is untrusted input, so control characters are replaced before they reach a terminal. A

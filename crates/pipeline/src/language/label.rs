@@ -74,7 +74,7 @@ fn read_value(word: &str, span: Span) -> Result<Value, Box<Diagnostic>> {
     }
     if word == "all" {
         let mistake = Diagnostic::error(span, "`all` stands alone")
-            .why("it lets everything through, class 0 included")
+            .why("it passes everything, class 0 included")
             .hint("write `|all`");
         return Err(Box::new(mistake));
     }

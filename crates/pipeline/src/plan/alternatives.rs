@@ -54,7 +54,7 @@ fn force_space(verdicts: &mut [Result<f64, String>], space: usize) {
 
 fn describe_cost_difference(ns: f64, more: Option<f64>, policy: Policy) -> String {
     let texts = match more {
-        None => "the path would have to turn back".to_owned(),
+        None => "the path would have to return to a space".to_owned(),
         Some(more) if more >= 0.05 => format!("{} more in all", one_decimal(more)),
         // The deepest placement may cost more than necessary.
         Some(more) if more <= -0.05 => format!("{} less in all, not as deep", one_decimal(-more)),

@@ -36,7 +36,7 @@ impl BatchSize {
     pub(crate) fn because(self) -> String {
         let Self { max, requested } = self;
         let why = match requested {
-            Some(requested) if requested > max as u64 => "the maximum; `--batch` says more",
+            Some(requested) if requested > max as u64 => "the maximum; `--batch` is larger",
             Some(_) => "as `--batch` says",
             None => "a full batch, measured as the best or near it for blocks of any length",
         };
@@ -55,7 +55,7 @@ mod tests {
             (1, 1, "1 block at most: as `--batch` says"),
             (8, 8, "8 blocks at most: as `--batch` says"),
             (64, 64, "64 blocks at most: as `--batch` says"),
-            (u64::MAX, 64, "the maximum; `--batch` says more"),
+            (u64::MAX, 64, "the maximum; `--batch` is larger"),
         ] {
             let batch = BatchSize::from_option(requested);
             assert_eq!(batch.max, max);

@@ -126,22 +126,27 @@ type Field = fn(&mut Costs) -> &mut f64;
 /// is.
 const FIELDS: [(&str, Field, &str); 17] = [
     ("call", |costs| &mut costs.call, "calling a filter, per block of a full batch"),
-    ("head", |costs| &mut costs.head, "looking at the head of a block"),
-    ("look", |costs| &mut costs.header_search, "finding where headers begin, for who is first"),
-    ("kilobyte", |costs| &mut costs.kilobyte, "looking at a kilobyte"),
+    ("head", |costs| &mut costs.head, "reading the head of a block"),
+    (
+        "look",
+        |costs| &mut costs.header_search,
+        "finding the offsets of headers, for the first \
+                                                filter",
+    ),
+    ("kilobyte", |costs| &mut costs.kilobyte, "reading a kilobyte"),
     ("copy", |costs| &mut costs.copy, "copying a kilobyte"),
-    ("ring", |costs| &mut costs.ring, "an entry put on a ring and taken off"),
-    ("wake", |costs| &mut costs.wake, "waking a thread that sleeps, once"),
-    ("socket", |costs| &mut costs.socket, "a frame that a packet socket takes"),
-    ("tap", |costs| &mut costs.tap, "a frame that a program in the kernel is shown"),
-    ("twin", |costs| &mut costs.twin, "a filter in the kernel, in the middle of all"),
+    ("ring", |costs| &mut costs.ring, "writing and reading an entry of a ring"),
+    ("wake", |costs| &mut costs.wake, "waking a sleeping thread, once"),
+    ("socket", |costs| &mut costs.socket, "a frame at a packet socket"),
+    ("tap", |costs| &mut costs.tap, "a frame at a program in the kernel"),
+    ("twin", |costs| &mut costs.twin, "a filter in the kernel, the median of all"),
     ("twin_look", |costs| &mut costs.twin_header_search, "the same in a program in the kernel"),
-    ("record", |costs| &mut costs.record, "a frame written to the ring of a program"),
-    ("fetch", |costs| &mut costs.fetch, "that frame copied out by a process"),
-    ("bell", |costs| &mut costs.notification, "a bell that a program rings"),
-    ("take", |costs| &mut costs.take, "a frame that a program is shown which takes it"),
-    ("xsk", |costs| &mut costs.xsk, "a frame that a socket of AF_XDP takes"),
-    ("led", |costs| &mut costs.redirect, "a frame led to such a socket by a program"),
+    ("record", |costs| &mut costs.record, "writing a frame to the ring of a program"),
+    ("fetch", |costs| &mut costs.fetch, "copying that frame out in a process"),
+    ("bell", |costs| &mut costs.notification, "a notification by a program"),
+    ("take", |costs| &mut costs.take, "a frame at a program that takes it"),
+    ("xsk", |costs| &mut costs.xsk, "a frame at a socket of AF_XDP"),
+    ("led", |costs| &mut costs.redirect, "redirecting a frame to such a socket"),
 ];
 
 impl Costs {

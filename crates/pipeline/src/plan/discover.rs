@@ -192,7 +192,7 @@ fn verdict(
 ) -> Result<f64, String> {
     let first = space.name == FIRST;
     if space.component != components[id.0] {
-        return Err("works for another line".to_owned());
+        return Err("belongs to another pipeline".to_owned());
     }
     if let Some(used) = node.filter()
         && used.pin.as_ref().is_some_and(|pin| *pin != space.name)

@@ -158,7 +158,7 @@ impl Signals {
     fn blocks(&self, frames: bool) -> (usize, &'static str) {
         let asked = self.asked.map_or(SIGNAL_BLOCKS, |n| usize::try_from(n).unwrap_or(usize::MAX));
         let cached = (self.cache / if frames { FRAME_BYTES } else { OTHER_BYTES }).max(1);
-        let reason = if self.asked.is_some() { "T_b as `--batch` says" } else { "T_b by default" };
+        let reason = if self.asked.is_some() { "T_b by `--batch`" } else { "T_b by default" };
         let bounds = [
             (asked.max(1), reason),
             (self.entries / 2, "T_b: half of the ring"),
@@ -189,7 +189,7 @@ mod tests {
     fn k5_blocks_per_event_fit_half_the_ring_and_the_data_cache() {
         let (ring, cache) = (4096, 512 << 10);
         assert_eq!(blocks(None, ring, cache, true), (32, "T_b by default"));
-        assert_eq!(blocks(Some(8), ring, cache, true), (8, "T_b as `--batch` says"));
+        assert_eq!(blocks(Some(8), ring, cache, true), (8, "T_b by `--batch`"));
         let below = "T_b: the power of two below `--batch`";
         assert_eq!(blocks(Some(100), ring, cache, true), (64, below));
         assert_eq!(blocks(Some(9000), 64, 64 << 20, true), (32, "T_b: half of the ring"));

@@ -96,7 +96,7 @@ fn route(graph: &Graph, id: NodeId) -> Result<Vec<NodeId>, String> {
         return Err("no source in the kernel".to_owned());
     }
     if head != id && !feeds {
-        return Err(format!("`{}` gives its blocks in a process", node.name()));
+        return Err(format!("`{}` emits its blocks in a process", node.name()));
     }
     let explain = |at: NodeId, why: String| if at == id { why } else { reason_upstream(graph, at) };
     let attach = attachment(node).map_err(|why| explain(head, why))?;
@@ -107,7 +107,7 @@ fn route(graph: &Graph, id: NodeId) -> Result<Vec<NodeId>, String> {
         check_outlet(graph.node(*at), &attach).map_err(|why| explain(*at, why))?;
         let is_last = is_exclusive(graph.node(*at), attach.takes);
         if is_last && !is_alone(graph, &route, *at, &attach) {
-            let why = "does something with a frame that others get, too";
+            let why = "acts on a frame that other nodes also receive";
             return Err(explain(*at, why.to_owned()));
         }
     }
@@ -119,7 +119,7 @@ fn route(graph: &Graph, id: NodeId) -> Result<Vec<NodeId>, String> {
 fn check_unpublished(node: &Node) -> Result<(), String> {
     match node.filter().and_then(Use::published_as) {
         None => Ok(()),
-        Some(_) => Err("others see what it knows (`state=`), which a thread writes".to_owned()),
+        Some(_) => Err("its state is published (`state=`), which only a thread can do".to_owned()),
     }
 }
 
@@ -190,7 +190,7 @@ fn is_exclusive(node: &Node, takes: bool) -> bool {
 fn check_outlet(node: &Node, attach: &Attach) -> Result<(), String> {
     let Some(outlet) = node.filter().and_then(Use::outlet) else { return Ok(()) };
     if attach.own {
-        return Err("what sockets exchange has no link header to leave with".to_owned());
+        return Err("packets of sockets have no link header for sending".to_owned());
     }
     if outlet.netns != attach.netns {
         let why = "a program sends within its own network namespace";
@@ -230,7 +230,7 @@ fn check_step(graph: &Graph, id: NodeId, takes: bool) -> Result<(), String> {
         Step::Filter(_) if several => "branches meet, which takes a thread",
         Step::Filter(used) if used.description.kernel.is_none() => "no twin",
         Step::Filter(_) if changes && !takes => {
-            "changes frames that the host is to get as they are"
+            "changes frames that the host must receive unchanged"
         }
         Step::Filter(_) => return Ok(()),
     };
@@ -265,7 +265,7 @@ pub fn programs_of(
         let why = if known {
             refusal(graph, node, machine, &[])
         } else {
-            Some("the line has no such node".into())
+            Some("the request has no such node".into())
         };
         if let Some(why) = why {
             return Err(KernelRefusal { node, why });

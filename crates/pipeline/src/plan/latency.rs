@@ -57,7 +57,7 @@ pub(super) fn distribute_latency(plan: &mut Plan) {
 
 fn reason_for_share(parts: u64) -> String {
     match parts {
-        0 | 1 => "T_t as `--latency` says".to_owned(),
+        0 | 1 => "T_t by `--latency`".to_owned(),
         _ => format!("T_t: one of {parts} parts of `--latency`"),
     }
 }

@@ -57,7 +57,7 @@ impl PersistedPlan {
         let mut texts: Vec<String> = moved.map(|(old, new)| reason_for_move(old, new)).collect();
         if !texts.is_empty() {
             let (old, new) = (one_decimal(self.cost_ns), one_decimal(now.cost_ns));
-            texts.push(format!("all of it costs {new} ns now, and {old} by what was known then"));
+            texts.push(format!("it costs {new} ns in all now, and {old} by the costs known then"));
         }
         texts
     }

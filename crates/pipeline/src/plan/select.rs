@@ -298,7 +298,7 @@ fn unplaceable(graph: &Graph, discovery: &Discovery, id: NodeId) -> Unplaceable 
             let why = verdict.as_ref().err().cloned();
             (
                 space.name.clone(),
-                why.unwrap_or_else(|| "the path would have to turn back".to_owned()),
+                why.unwrap_or_else(|| "the path would have to return to a space".to_owned()),
             )
         })
         .collect();

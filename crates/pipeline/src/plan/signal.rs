@@ -97,13 +97,13 @@ fn set(ring: &mut RingPlan, signal: &Signal<'_>) {
         (ring.signal_blocks, ring.signal_blocks_max) = (floor, floor);
         ring.entries_min = ring.entries_min.max(2 * floor);
         ring.blocks_because = match (floor == blocks, blocks > most) {
-            (true, _) => "T_b as `--signal` says",
+            (true, _) => "T_b by `--signal`",
             (false, true) => "T_b: half of the ring",
             (false, false) => "T_b: the power of two below `--signal`",
         };
     }
     if let Some(ns) = signal.ns {
-        (ring.signal_ns, ring.ns_because) = (ns, "T_t as `--signal` says".to_owned());
+        (ring.signal_ns, ring.ns_because) = (ns, "T_t by `--signal`".to_owned());
     }
 }
 

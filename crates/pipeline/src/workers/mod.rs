@@ -49,7 +49,7 @@ pub(crate) fn mistakes(graph: &Graph) -> Vec<Diagnostic> {
     let mut found = Vec::new();
     if !matches!(graph.options.text("parallel"), None | Some("no")) {
         let first = graph.nodes.first().map_or_else(Span::default, |node| node.span);
-        let what = "`--engines` already runs everything once per processor: no copies beside it";
+        let what = "`--engines` already runs everything once per processor, without replicas";
         found.push(Diagnostic::error(first, what).hint("leave `--parallel` out"));
     }
     for (id, node) in graph.ids() {
@@ -74,7 +74,7 @@ fn check_node(graph: &Graph, id: NodeId, node: &Node, used: &Use) -> Result<(), 
         return Err(Ineligible(why.to_owned(), hint.to_owned()));
     }
     if used.arguments.get(STATE.name).is_some() {
-        let why = "what it knows would be in several places under one name";
+        let why = "its state would have one name in several processes";
         let hint = format!("leave `{}` out, or `--engines`", STATE.name);
         return Err(Ineligible(why.to_owned(), hint));
     }
@@ -89,7 +89,7 @@ fn check_node(graph: &Graph, id: NodeId, node: &Node, used: &Use) -> Result<(), 
         _ => match description.state.keeps {
             StateScope::Nothing => Ok(()),
             StateScope::Private => {
-                Err(instead("what it keeps is of all blocks, whichever session".into()))
+                Err(instead("its state covers all blocks, not single sessions".into()))
             }
             StateScope::Pinned(why) => Err(instead(why.to_owned())),
             StateScope::Sessions => check_sessions(graph, id, node).map_err(instead),
@@ -101,7 +101,7 @@ fn check_source(graph: &Graph, id: NodeId, used: &Use, is_input: bool) -> Result
     let framed = matches!(used.effect().gives, OutputForm::Form(Form::Frame | Form::Packet));
     let takes = used.attach().and_then(Result::ok);
     if is_input {
-        let hint = "write it into a file first, and name that".to_owned();
+        let hint = "write it to a file first, and name the file".to_owned();
         return Err(Ineligible("standard input can be read by one process".to_owned(), hint));
     }
     if !framed {
@@ -109,7 +109,7 @@ fn check_source(graph: &Graph, id: NodeId, used: &Use, is_input: bool) -> Result
         return Err(Ineligible(why.to_owned(), WorkerRule::DEFAULT_HINT.to_owned()));
     }
     if takes.is_some_and(|attach| attach.takes || attach.flows) {
-        let why = "the first one that takes a packet from the host has taken it from the others";
+        let why = "the first process that takes a packet deprives the others";
         let hint = "observe them (leave `take` out), or leave `--engines` out";
         return Err(Ineligible(why.to_owned(), hint.to_owned()));
     }
@@ -118,15 +118,14 @@ fn check_source(graph: &Graph, id: NodeId, used: &Use, is_input: bool) -> Result
         return Err(Ineligible(why.to_owned(), "leave `--name=` out".to_owned()));
     }
     if used.repeated {
-        let why =
-            "`++` begins with it several times, and it is followed once by what shares it out";
+        let why = "`++` has it several times, and only one filter after it divides the sessions";
         let hint = format!("write it once: `{} … | (… ++ …)`", used.description.name);
         return Err(Ineligible(why.to_owned(), hint));
     }
     match graph.outputs(id).all(|edge| edge.classes.is_plain()) {
         true => Ok(()),
         false => {
-            let why = "its blocks are shared out before a class is asked for, and have none";
+            let why = "its blocks are divided before an arc selects a class, and have none";
             Err(Ineligible(why.to_owned(), "write a plain `|` after it".to_owned()))
         }
     }
@@ -143,9 +142,9 @@ fn check_sink(used: &Use) -> Result<(), Ineligible> {
     match file.find(|name| *name != "-") {
         None => Ok(()),
         Some(_) => {
-            let why = "engines have no order among each other in which one file could be written";
-            let hint = "let each session have its own (`files DIR`), write to standard output, or \
-                        leave `--engines` out: `--parallel=N` keeps the order of all";
+            let why = "the processes have no common order in which to write one file";
+            let hint = "write a file per session (`files DIR`), write to standard output, or leave \
+                        `--engines` out: `--parallel=N` keeps the order of all blocks";
             Err(Ineligible(why.to_owned(), hint.to_owned()))
         }
     }

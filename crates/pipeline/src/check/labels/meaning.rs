@@ -65,7 +65,7 @@ impl<'c> ArcClassifiers<'c> {
         let list = match &label.classes {
             Classes::All if label.inverted => {
                 mistakes.push(
-                    Diagnostic::error(label.span, "`|!all` lets nothing through")
+                    Diagnostic::error(label.span, "`|!all` passes nothing")
                         .why("`all` is every class, 0 included")
                         .hint("for what was not recognised write `|0`"),
                 );

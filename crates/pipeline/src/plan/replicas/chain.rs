@@ -73,7 +73,7 @@ impl Work<'_> {
             return Err("not a filter of this process".to_owned());
         }
         if used.published_as().is_some() {
-            return Err("others see what it knows (`state=`): one state by that name".to_owned());
+            return Err("its state is published (`state=`), as one state with this name".to_owned());
         }
         if self.plan.space_of(id).kind != SpaceKind::Thread {
             return Err("runs in the kernel".to_owned());
@@ -106,7 +106,7 @@ impl Work<'_> {
                     }
                     // Sessions are identified before any filter changes the block.
                     None if chain.nodes.iter().any(changes) => {
-                        Err("what is before it changes blocks".to_owned())
+                        Err("a filter before it changes blocks".to_owned())
                     }
                     None => Ok(Some(own)),
                     Some(Sharing::Addresses) => Ok(Some(Sharing::Addresses)),
@@ -140,7 +140,7 @@ impl Work<'_> {
             graph.inputs(*id).any(|edge| edge.from != last && !behind.contains(&edge.from))
         };
         match behind.iter().any(from_elsewhere) {
-            true => Err("another branch meets what follows".to_owned()),
+            true => Err("another branch joins the next filters".to_owned()),
             false => Ok(()),
         }
     }

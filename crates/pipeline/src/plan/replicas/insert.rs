@@ -56,21 +56,21 @@ pub(super) fn insert_replicas(
             candidate.space.clone_from(&to);
         }
         if placement.by_neighbor {
-            placement.because = format!("after the copies of `{}`", all_names[last.0]);
+            placement.because = format!("after the replicas of `{}`", all_names[last.0]);
         }
     }
     plan.placements[last.0].output_space = join;
     let share = if chain.sharing.is_some() { "by session" } else { "by load" };
     let ReplicaGain { copies, bound, single, own } = worth;
     let because = format!(
-        "{copies} copies, {share}: a block takes {} in one, and {} with all of them at best; {} in \
-         one thread",
+        "{copies} replicas, {share}: a block takes {} in one, and {} with all of them at best; {} \
+         in one thread",
         short_duration(own),
         short_duration(bound),
         short_duration(single),
     );
     for id in &chain.nodes {
-        plan.placements[id.0].because = format!("{copies} copies, {share}");
+        plan.placements[id.0].because = format!("{copies} replicas, {share}");
     }
     let spaces = (0..copies).map(|copy| thread + copy).collect();
     let (nodes, sharing) = (chain.nodes.clone(), chain.sharing);

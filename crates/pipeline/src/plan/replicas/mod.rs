@@ -257,7 +257,7 @@ impl Work<'_> {
         });
         match two.min_by(|a, b| a.1.total_cmp(&b.1)) {
             Some((one, two)) => format!(
-                "crossing costs more: with two copies a block takes {} at best, with one {}",
+                "crossing costs more: with two replicas a block takes {} at best, with one {}",
                 short_duration(two),
                 short_duration(one)
             ),
