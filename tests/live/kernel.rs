@@ -376,7 +376,7 @@ fn exit_without_a_ring_is_refused_not_dropped() {
         assert_eq!(forgotten, 1, "{:?}", plan.edges);
         let refused = build(&plan, Settings::default()).expect_err("a way leads nowhere");
         let told = refused.to_string();
-        for part in ["`udp`", "`drop`", "thread0", "no ring leads", "place both"] {
+        for part in ["`udp`", "`drop`", "thread0", "no ring leads", "pin both"] {
             assert!(told.contains(part), "{part}: {told}");
         }
     });

@@ -111,7 +111,7 @@ fn v17_doctor_and_explain_list_foreign_programs_and_sockets() {
     for text in [foreign.prints(&["doctor"]), foreign.prints(&["explain", &line])] {
         // Cells of the table may be broken between lines.
         let holder = format!("[{}]", std::process::id());
-        let (_, table) = text.split_once("who else is").expect("the listing");
+        let (_, table) = text.split_once("other users of the interfaces").expect("the listing");
         let words = ["foreign_xdp", "foreign_tcx", "packet", "socket", "TC", "bpf,", &holder];
         let glued: String = table.split_whitespace().collect();
         for part in words {

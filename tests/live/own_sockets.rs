@@ -462,7 +462,7 @@ fn p7_v7_daemon_gives_unprivileged_user_its_own_traffic() {
     assert_eq!(explained.status.code(), Some(1), "the policy is known beforehand");
     let told = String::from_utf8_lossy(&explained.stderr);
     let told = told.split_whitespace().collect::<Vec<_>>().join(" ");
-    for part in ["may not watch lo", "you may open no packet socket"] {
+    for part in ["may not watch lo", "you may not open a packet socket"] {
         assert!(told.contains(part) && !told.contains("pinned"), "{part}: {told}");
     }
     let wrong = carols(&program).args(["run", "rx lo own=yes | count"]).output().expect("setpriv");

@@ -29,7 +29,7 @@ fn t12_request_over_its_kernel_quota_ends_alone() {
     });
     let ran = alice.wait();
     assert_eq!(ran.status, Some(1), "{}", ran.err);
-    assert!(ran.err.contains("of each second in the kernel"), "{}", ran.err);
+    assert!(ran.err.contains("ns per second in the kernel"), "{}", ran.err);
     assert_eq!(ran.ledger["balanced"], true, "{}\n{}", ran.err, ran.ledger);
     assert_eq!((fixture.running_requests(ALICE), fixture.running_requests(BOB)), (0, 1));
     assert_eq!(program_ids(&fixture.pair).len(), 1);

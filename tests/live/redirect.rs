@@ -160,7 +160,7 @@ fn redirect_loops_are_refused_and_explain_names_the_exit() {
     let output = server.command(program).args(["run", &round]).output().expect("it runs");
     let told = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(2), "{told}");
-    assert!(told.contains("seen there as sent, for ever"), "{told}");
+    assert!(told.contains("observed as sent, forever"), "{told}");
     let told = explained(&format!("rx {SERVER_DEVICE} | ip | redirect {OUT_DEVICE}"));
     assert!(told.contains(&format!("copies leave by {OUT_DEVICE}")), "{told}");
     let told = explained(&format!(

@@ -66,7 +66,7 @@ pub(crate) fn is_lossless(said: &str) -> bool {
 
 /// Returns true if the reply states that nothing changed because a thread got no processor time.
 pub(crate) fn is_busy(said: &str) -> bool {
-    said.contains("did not come to it in time") || said.contains("waits for room in a ring")
+    said.contains("did not start the command in time") || said.contains("waits for room in a ring")
 }
 
 /// Returns the filters of a program, each with the number of requests that use it.

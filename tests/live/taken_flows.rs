@@ -211,7 +211,7 @@ fn g7_first_of_overlapping_takers_gets_a_frame_and_others_count_it() {
     ran.assert_lossless();
     assert!(ran.frames("one.pcap") == first && ran.frames("two.pcap") == second, "{}", ran.ledger);
     assert_eq!(source_note(&ran, 0), "");
-    let told = format!("{} matching frames had been taken by an earlier line", first.len());
+    let told = format!("{} matching frames had been taken by an earlier request", first.len());
     assert_eq!(source_note(&ran, 1), told, "{}", ran.ledger);
     // Lines that watch see what others take; it is no loss of theirs.
     seen.assert_lossless();

@@ -333,7 +333,7 @@ fn stopped_daemon_reports_its_counts() {
     fixture.stop();
     let ran = alice.wait();
     assert_eq!(ran.status, Some(1), "{}", ran.err);
-    assert!(ran.err.contains("was asked to end"), "{}", ran.err);
+    assert!(ran.err.contains("was told to end"), "{}", ran.err);
     assert_eq!(ran.ledger["balanced"], true, "{}\n{}", ran.err, ran.ledger);
 }
 
@@ -365,7 +365,7 @@ fn p8_world_rings_are_read_by_their_members_only() {
     let own = format!("--share=world rx own=yes | pcap {}", "own.pcap");
     let refused = Observer::spawn(fixture.command(CAROL), &own).wait();
     assert_eq!(refused.status, Some(1), "{}", refused.err);
-    assert!(refused.err.contains("for you alone"), "{}", refused.err);
+    assert!(refused.err.contains("visible to you alone"), "{}", refused.err);
     assert_members_share_a_ring(fixture, [alice, bob, dave]);
 }
 

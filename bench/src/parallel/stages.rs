@@ -87,7 +87,7 @@ fn run_once(text: &str, machine: &Machine) -> Result<RunResult, String> {
     let plan = plan_for_machine(text, machine)?;
     let (outcome, plan) = run_plan(plan, machine, false)?;
     for what in &outcome.adapted {
-        eprintln!("by itself: {what}");
+        eprintln!("adapted: {what}");
     }
     let threads = plan.spaces.iter().filter(|space| space.kind == SpaceKind::Thread).count();
     let given: u64 = outcome.ledger.sources.iter().map(|(_, observed)| observed.given.blocks).sum();

@@ -92,7 +92,7 @@ pub(super) fn plan_after_first_seconds(
         live.stop();
         let outcome = line.join().map_err(|_| "the line has failed")?;
         let outcome = outcome.map_err(|why| why.to_string())?;
-        outcome.adapted.iter().for_each(|what| eprintln!("by itself: {what}"));
+        outcome.adapted.iter().for_each(|what| eprintln!("adapted: {what}"));
         sent?;
         plan.ok_or_else(|| "its plan is not known".to_owned())
     })

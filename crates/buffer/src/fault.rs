@@ -33,8 +33,8 @@ pub enum Fault {
     Hole,
     /// The other party published an impossible position. The ring is poisoned and must be closed.
     #[error(
-        "the other party of the ring shows position {published}, which cannot be at our {own}: \
-         close the ring"
+        "the other party of the ring published position {published}, which is impossible at \
+         position {own} here: close the ring"
     )]
     Poisoned {
         /// The published position.
@@ -88,12 +88,12 @@ pub enum Fault {
     /// The dbuf that holds the blocks of a stream is full of blocks that readers of other streams
     /// still need.
     #[error(
-        "dbuf {} is full of what other streams keep: let them be read, or make it larger",
+        "dbuf {} is full of blocks of other streams: read those first, or enlarge the dbuf",
         .0.number()
     )]
     NoRoom(DbufId),
     /// The writer has revoked access: it continues in a segment that this reader does not receive.
-    #[error("the writer lets us read no further than position {position}")]
+    #[error("the writer permits reads only up to position {position}")]
     Revoked {
         /// Position at which the reader's access ends.
         position: u64,

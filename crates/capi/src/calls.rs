@@ -121,7 +121,7 @@ pub(crate) fn accept(fd: i32, limit: Option<Duration>) -> Outcome<i32> {
     let arrival = inbox.accept(limit)?;
     match arrival {
         Some(arrival) => reader(arrival.input),
-        None => Err(Failure::new(crate::failure::EAGAIN, "nobody has come")),
+        None => Err(Failure::new(crate::failure::EAGAIN, "no program has connected")),
     }
 }
 

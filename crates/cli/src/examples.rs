@@ -55,7 +55,7 @@ fn write(folder: &Path) -> Status {
     if !kept.is_empty() {
         let names = kept.join(", ");
         terminal::complain(&format!(
-            "{} has other files of these names, which were left alone: {names}",
+            "{} has other files with these names, which were not changed: {names}",
             folder.display()
         ));
         terminal::note("remove them, or name another folder");
@@ -64,8 +64,8 @@ fn write(folder: &Path) -> Status {
     let capture = folder.join(CAPTURE.0);
     let number = EXAMPLES.len();
     terminal::print(&format!(
-        "{} and {number} lines are in {}; to begin with:\n\n    \
-         streamline 'replay {} | bpf \"tcp port 80\" | print'\n",
+        "{} and {number} requests are in {}; for a start:\n\n    streamline 'replay {} | bpf \"tcp \
+         port 80\" | print'\n",
         CAPTURE.0,
         folder.display(),
         capture.display()

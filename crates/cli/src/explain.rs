@@ -37,8 +37,8 @@ pub(crate) fn explain(given: &ExplainArguments) -> Status {
         if let Some(first) = prepared.workers().first() {
             let of = prepared.workers().len();
             terminal::note(&format!(
-                "{of} processes, each on a processor of its own, run the line for their share of \
-                 the sessions; this is the first of them: {first}"
+                "{of} processes, each on a processor of its own, run the request for a share of \
+                 the sessions each; the first is shown: {first}"
             ));
             prepared = prepared.first_worker();
         }
@@ -122,8 +122,8 @@ fn devices_json(plan: &Plan) -> Vec<Object> {
 fn devices_text(plan: &Plan) -> String {
     let line = |(interface, rules): (String, Result<u32, String>)| match rules {
         Ok(rules) => format!(
-            " device       {interface}: its driver has rules ({rules} installed), of which no line \
-             makes use\n"
+            " device       {interface}: its driver has rules ({rules} installed), which this \
+             request does not use\n"
         ),
         Err(why) => format!(" device       {interface} selects nothing itself: {why}\n"),
     };
@@ -135,7 +135,7 @@ fn neighbors_text(plan: &Plan) -> String {
     let found = neighbors(plan);
     match found.is_empty() {
         true => String::new(),
-        false => format!("\n who else is there\n{}", found.text(explain::COLUMNS)),
+        false => format!("\n other users of the interfaces\n{}", found.text(explain::COLUMNS)),
     }
 }
 

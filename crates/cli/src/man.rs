@@ -147,7 +147,7 @@ fn filters_page() -> Sheet {
     page.control("SH", ["DESCRIPTION"]);
     page.text([roman(
         "A request is one or more pipelines: a source, filters, and a sink, with | between them. \
-         This page has what streamline filters NAME prints of each.",
+         This page contains the description that streamline filters NAME prints for each.",
     )]);
     page.control("SH", [explain::COMMON_TITLE.to_uppercase().as_str()]);
     write_labeled(&mut page, &explain::common());

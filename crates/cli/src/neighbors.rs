@@ -159,9 +159,9 @@ impl NeighborFinding {
             0 if self.program.is_some() => {
                 format!("{of}no process: it was attached by netlink, or is pinned")
             }
-            0 => format!("{of}no process that is in sight"),
-            1 => format!("{of}perhaps 1 process that may not be looked into"),
-            hidden => format!("{of}perhaps one of {hidden} processes that may not be looked into"),
+            0 => format!("{of}no visible process"),
+            1 => format!("{of}perhaps 1 process that you may not inspect"),
+            hidden => format!("{of}perhaps one of {hidden} processes that you may not inspect"),
         }
     }
 }
@@ -189,7 +189,7 @@ fn kind_columns(kind: &NeighborKind) -> (&'static str, Option<&'static str>, Str
                 Some(XdpMode::Device) => "in the device",
                 None => "several modes",
             };
-            let so = "receives frames first: no request here sees the frames that it drops or \
+            let so = "receives frames first: no request sees the frames that it drops or \
                       redirects; it occupies XDP, so `take` of a whole interface is refused";
             ("xdp", Some("received"), mode.to_owned(), so)
         }
@@ -200,13 +200,13 @@ fn kind_columns(kind: &NeighborKind) -> (&'static str, Option<&'static str>, Str
                 other => format!("protocol 0x{other:04x}"),
             };
             let cooked = if *cooked { ", without link headers" } else { "" };
-            let so = "gets copies, before any program of TC runs; it disturbs nothing";
+            let so = "gets copies before any TC program runs; it disturbs nothing";
             ("packet socket", None, format!("{protocol}{cooked}"), so)
         }
         NeighborKind::Tcx(way, link) => {
             let how = link.map_or_else(|| "no link".to_owned(), |link| format!("link {link}"));
-            let so = "stays in the chain: requests that watch run before it and pass every frame \
-                      on to it";
+            let so = "stays in the chain: requests that observe run before it and pass every frame \
+                      on";
             ("tcx", side(way), how, so)
         }
         NeighborKind::Tc(way, classifier, preference) => {

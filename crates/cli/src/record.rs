@@ -22,8 +22,8 @@ pub(crate) fn print_summary(summary: &Summary, given: &RunArguments) {
     if beyond.since.is_some() {
         let (blocks, bytes) = (beyond.blocks, beyond.bytes);
         terminal::warn(&format!(
-            "the record {target} was full at {} bytes: {blocks} blocks with {bytes} bytes came \
-             after that (--record-bytes sets how much it may hold)",
+            "the record {target} was full at {} bytes: {blocks} blocks with {bytes} bytes arrived \
+             after that (--record-bytes sets its size limit)",
             summary.bytes_max
         ));
     }
@@ -62,11 +62,11 @@ const DIFFERENCES_MAX: usize = 8;
 fn print_differences(found: &Differences, given: &RunArguments, status: Status) -> Status {
     if found.is_empty() {
         if !given.quiet {
-            terminal::note("it did what the recorded run did, to the block");
+            terminal::note("the replay matches the recorded run, block for block");
         }
         return status;
     }
-    terminal::complain("it did not do what the recorded run did");
+    terminal::complain("the replay differs from the recorded run");
     for (before, now) in found.iter().take(DIFFERENCES_MAX) {
         let line = |text: &Option<String>| text.clone().unwrap_or_else(|| "nothing".to_owned());
         terminal::print_error_text(&format!("  then {}\n   now {}\n", line(before), line(now)));

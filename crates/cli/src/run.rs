@@ -196,11 +196,11 @@ fn print_analysis(results: &Results) {
     terminal::print_error_text(&format!("{}\n", analysis.text));
     match &analysis.saved {
         Err(SaveError::NoStateDirectory) => {
-            terminal::note("nothing is kept of this: neither XDG_STATE_HOME nor HOME is set");
+            terminal::note("nothing is saved of this: neither XDG_STATE_HOME nor HOME is set");
             return;
         }
         Err(SaveError::Failed(why)) => {
-            terminal::warn(&format!("nothing is kept of this: {why}"));
+            terminal::warn(&format!("nothing is saved of this: {why}"));
             return;
         }
         Ok(0) => {}
@@ -210,7 +210,7 @@ fn print_analysis(results: &Results) {
         )),
     }
     if analysis.changes.is_empty() {
-        terminal::note("kept for the next plan, which would be the same");
+        terminal::note("saved for the next plan, which would be the same");
     }
     analysis.changes.iter().for_each(|change| terminal::note(&format!("next time {change}")));
 }

@@ -55,7 +55,10 @@ pub(crate) fn text(plan: &Plan) -> String {
                 )
             }
             None => {
-                format!(" shared       `{prefix}` with nobody yet: a process is started for it\n")
+                format!(
+                    " shared       `{prefix}` with no other request: a process is started for \
+                         it\n"
+                )
             }
         }
     };

@@ -64,7 +64,7 @@ fn answer(given: &WhyArguments, expression: &str) -> Result<Status, Status> {
     }
     let rows = why.node_fates();
     if rows.iter().all(|row| row.packets.is_empty()) {
-        terminal::complain(&format!("no packet of {} is of this flow", given.file.display()));
+        terminal::complain(&format!("no packet of {} belongs to this flow", given.file.display()));
         return Err(Status::Nothing);
     }
     Ok(terminal::print(&match given.json {
@@ -79,8 +79,8 @@ fn open_record(file: &Path) -> Result<TracedRequest, Status> {
     if recorded.is_changed() {
         let file = file.display();
         terminal::complain(&format!(
-            "{file} is of a path that was changed while it ran, and `why` traces one request: `why \
-             FLOW {file} REQUEST` runs that request over its packets"
+            "{file} records a path that was changed at run time, and `why` traces one request: \
+             `why FLOW {file} REQUEST` runs that request over its packets"
         ));
         return Err(Status::Failed);
     }
@@ -140,7 +140,7 @@ const TABLE_WIDTH: usize = 110;
 
 fn table(rows: &[NodeFate], plan: &Plan) -> String {
     let names = explain::names(&plan.graph);
-    let mut table = Table::new(&["filter", ">came", ">bytes", "left as", "what else", "packets"]);
+    let mut table = Table::new(&["filter", ">received", ">bytes", "class", "other", "packets"]);
     for row in sort_rows(rows, plan) {
         let sink = plan.graph.outputs(NodeId(row.planned)).next().is_none();
         table.row([
@@ -167,13 +167,13 @@ fn other_counts(row: &NodeFate) -> String {
     let mut parts = Vec::new();
     if row.held > 0 {
         let longest = explain::nanoseconds(row.held_max);
-        parts.push(format!("held {} (longest {longest}), let go {}", row.held, row.released));
+        parts.push(format!("held {} (longest {longest}), released {}", row.held, row.released));
     }
     parts.extend(row.dropped.iter().map(|(why, count)| format!("dropped {count} ({why})")));
     let unanswered = row.unanswered.iter();
     parts.extend(unanswered.map(|(why, count)| format!("not answered {count} ({why})")));
     let counts =
-        [("used up", row.consumed), ("made", row.made), ("wanted by no arc", row.unselected)];
+        [("used up", row.consumed), ("made", row.made), ("selected by no arc", row.unselected)];
     let counts = counts.into_iter().filter(|(_, count)| *count > 0);
     parts.extend(counts.map(|(what, count)| format!("{what} {count}")));
     parts.join(", ")

@@ -137,7 +137,7 @@ fn expression_that_no_frame_can_match_warns_and_runs() {
         assert!(ran.err.starts_with(&warning), "{command}: {}", ran.err);
     }
     let explained = folder.run(&["explain", "replay x | bpf udp | count"]);
-    let by = "bpf: compiled by the own compiler for RAW (IP without a link header), ";
+    let by = "bpf: compiled by the built-in compiler for RAW (IP without a link header), ";
     assert!(explained.out.contains(by), "{}", explained.out);
 }
 
@@ -191,7 +191,7 @@ fn resolved_names_are_recorded() {
     assert!(record.contains(written), "the answer stands behind the expression");
     let again = folder.run(&["run", "--replay", "r"]);
     assert_eq!((again.status, again.out.as_str()), (Some(0), "1 blocks, 42 bytes\n"));
-    assert!(again.err.contains("it did what the recorded run did"), "{}", again.err);
+    assert!(again.err.contains("the replay matches the recorded run"), "{}", again.err);
     let own = "replay x | bpf \"dst host lab\" names=\"host:lab=10.0.0.9\" | count";
     assert_eq!(folder.run(&["run", "-q", own]).out, "1 blocks, 42 bytes\n");
     let unknown = folder.run(&["check", "replay x | bpf \"host no.such.name.invalid\" | count"]);

@@ -9,7 +9,7 @@ mod common;
 use common::{Folder, Ran};
 use testkit::net::{CLIENT_DEVICE, Cable, Pair, SERVER_DEVICE};
 
-const WARNING: &str = "`http` gives nothing that takes both directions";
+const WARNING: &str = "`http` produces no results that need both directions";
 
 /// Runs a command on a request over one device of the pair.
 fn run_verb(folder: &Folder, pair: &Pair, verb: &[&str], source: &str) -> Ran {

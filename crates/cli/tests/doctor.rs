@@ -12,10 +12,10 @@ use std::process::Command;
 use testkit::need;
 
 const SECTIONS: [&str; 8] = [
-    "\nwho we are\n",
-    "\nwhat the kernel lets us do (tried, where not said otherwise)\n",
+    "\nthis process\n",
+    "\nwhat the kernel permits (tried, unless noted)\n",
     "\nlimits\n",
-    "\nprograms that help\n",
+    "\nhelpful programs\n",
     "\nwhat things cost\n",
     "\nthe daemon\n",
     "\ninterfaces\n",
@@ -164,7 +164,7 @@ fn privileged_user_can_capture() {
     let unshare = unshare.to_str().unwrap();
     let told = fettered.capture_verdict(&[unshare, "-n"]);
     assert!(told["open"].as_bool().unwrap(), "{told}");
-    assert_eq!(because(&told), "but no interface is up besides lo: nothing will come");
+    assert_eq!(because(&told), "but no interface is up except lo: nothing will arrive");
 }
 
 #[test]
@@ -218,7 +218,7 @@ fn terminal_marks_are_colored() {
     let mut command = folder.shell("unset NO_COLOR; exec \"$@\"");
     command.arg("sh").arg(script).args(["-qec", "streamline doctor", "/dev/null"]);
     let said = Ran::from(command.env("TERM", "xterm").output().unwrap()).out;
-    assert!(said.contains("\x1b[1mwho we are\x1b[0m\r\n"), "{said:?}");
+    assert!(said.contains("\x1b[1mthis process\x1b[0m\r\n"), "{said:?}");
     assert!(said.contains(" \x1b[32m✓\x1b[0m captures (replay)  always\r\n"), "{said:?}");
 }
 

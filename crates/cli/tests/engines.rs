@@ -185,21 +185,21 @@ fn n7_unshareable_request_is_refused_with_a_reason() {
     let folder = Folder::new();
     let cases = [
         ("replay - | count", "standard input can be read by one process"),
-        ("replay examples/web.pcap | ratelimit 5 | count", "of all blocks, whichever session"),
-        ("replay examples/web.pcap | sample 2 | count", "of all blocks, whichever session"),
+        ("replay examples/web.pcap | ratelimit 5 | count", "its state covers all blocks"),
+        ("replay examples/web.pcap | sample 2 | count", "its state covers all blocks"),
         ("replay examples/web.pcap | pcap one.pcap", "per=connection"),
         (
             "replay examples/web.pcap | tcp | http | weblog log",
-            "in which one file could be written",
+            "no common order in which to write one file",
         ),
-        ("replay examples/web.pcap | exec cat | discard", "keeps what it likes"),
+        ("replay examples/web.pcap | exec cat | discard", "state of the program is its own"),
         (
             "replay examples/web.pcap | rewrite src=10.0.0.1 | tcp | count",
             "`rewrite` changes blocks",
         ),
-        ("replay examples/web.pcap | count state=all | discard", "several places under one name"),
+        ("replay examples/web.pcap | count state=all | discard", "one name in several processes"),
         ("read examples/web.pcap | count", "no addresses"),
-        ("rx lo take | discard", "taken it from the others"),
+        ("rx lo take | discard", "deprives the others"),
     ];
     for (line, why) in cases {
         let ran = folder.run(&[&format!("--engines=2 {line}")]);

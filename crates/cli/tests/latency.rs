@@ -30,7 +30,7 @@ fn v14_slow_program_exceeds_the_bound_and_alarms_each_second() {
     assert!(way["worst_ns"].as_u64().unwrap() > 1_000_000_000, "{latency}");
     assert!(!warned.is_empty() && warned.len() as f64 <= seconds + 1.0, "{seconds} s: {warned:?}");
     assert_eq!(latency["alarms"], warned.len(), "{warned:?}");
-    let says = |text: &String| text.contains("when `exec` had taken it") && text.contains("20ms");
+    let says = |text: &String| text.contains("when `exec` received it") && text.contains("20ms");
     assert!(warned.iter().all(says), "{warned:?}");
 }
 

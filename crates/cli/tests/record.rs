@@ -23,7 +23,7 @@ fn v10_recorded_run_replays_identically() {
         let again = folder.run(&["run", "--replay", "r.pcapng"]);
         assert_eq!((again.status, &again.out), (Some(0), &first.out), "{}", again.err);
         assert!(again.err.contains(&format!("its output is in {into}\n")), "{}", again.err);
-        assert!(again.err.contains("it did what the recorded run did"), "{}", again.err);
+        assert!(again.err.contains("the replay matches the recorded run"), "{}", again.err);
         let mut names: Vec<_> = fs::read_dir(folder.path().join("got")).unwrap().collect();
         names.sort_by_key(|entry| entry.as_ref().unwrap().file_name());
         assert!(names.len() > 2);
@@ -47,7 +47,7 @@ fn v10_unrepeatable_record_is_refused_with_a_reason() {
     fs::write(folder.path().join("cut.pcapng"), &bytes[..bytes.len() / 2]).unwrap();
     let cut = folder.run(&["run", "--replay", "cut.pcapng"]);
     assert_eq!(cut.status, Some(0), "{cut:?}");
-    assert!(cut.err.contains("warning: cut.pcapng ends at byte "), "{}", cut.err);
+    assert!(cut.err.contains("warning: cut.pcapng is truncated at byte "), "{}", cut.err);
     assert!(made.out.starts_with(&cut.out) && !cut.out.is_empty(), "{}", cut.out);
 
     let changed = bytes.len() - 10;
@@ -55,7 +55,7 @@ fn v10_unrepeatable_record_is_refused_with_a_reason() {
     other[changed] ^= 1;
     fs::write(folder.path().join("changed.pcapng"), &other).unwrap();
     let played = folder.run(&["run", "--replay", "changed.pcapng"]);
-    assert!(played.err.contains("is not as it was written"), "{}", played.err);
+    assert!(played.err.contains("was modified"), "{}", played.err);
     assert_eq!(played.out, made.out);
     let missing = folder.run(&["run", "--replay", "nothing.pcapng"]);
     assert_eq!(missing.status, Some(3), "{missing:?}");
@@ -122,16 +122,20 @@ fn v3_v10_changes_of_a_recorded_path_are_replayed() {
     let got = fs::read(folder.path().join("got.pcap")).unwrap();
     let again = folder.run(&["run", "--replay", "r.pcapng"]);
     assert_eq!(again.status, Some(0), "{again:?}");
-    assert!(again.err.contains("it did what the recorded run did, to the block"), "{again:?}");
-    let told = "it was changed while it ran, and is again: insert pcap got.pcap at ip";
+    assert!(
+        again.err.contains("the replay matches the recorded run, block for block"),
+        "{again:?}"
+    );
+    let told =
+        "the recorded path was changed, and the replay repeats it: insert pcap got.pcap at ip";
     assert!(again.err.contains(told), "{again:?}");
     // A sink inserted later writes into the directory of the replay, too.
     assert!(fs::read(folder.path().join("r.pcapng.replay/got.pcap")).unwrap() == got);
     assert!(fs::read(folder.path().join("got.pcap")).unwrap() == got);
     let asked = folder.run(&["why", "udp", "r.pcapng"]);
     assert_eq!(asked.status, Some(1), "{asked:?}");
-    let needs =
-        "was changed while it ran, and `why` traces one request: `why FLOW r.pcapng REQUEST`";
+    let needs = "a path that was changed at run time, and `why` traces one request: `why FLOW \
+                 r.pcapng REQUEST`";
     assert!(asked.err.contains(needs), "{asked:?}");
     let asked = folder.run(&["why", "udp", "r.pcapng", "ip | count"]);
     assert_eq!(asked.status, Some(0), "{asked:?}");
@@ -146,7 +150,10 @@ fn v10_version_1_record_replays_and_newer_is_refused() {
     fs::write(folder.path().join("first.pcapng"), first).unwrap();
     let again = folder.run(&["run", "--replay", "first.pcapng"]);
     assert_eq!(again.status, Some(0), "{again:?}");
-    assert!(again.err.contains("it did what the recorded run did, to the block"), "{again:?}");
+    assert!(
+        again.err.contains("the replay matches the recorded run, block for block"),
+        "{again:?}"
+    );
     assert_eq!(again.out.lines().count(), 5, "{again:?}");
     let made = folder.run(&["run", "--record=r.pcapng", "replay examples/web.pcap | count"]);
     assert_eq!(made.status, Some(0), "{made:?}");
@@ -168,7 +175,10 @@ fn v10_recorded_path_does_not_adapt_and_notes_it() {
     let line = "--adapt replay examples/web.pcap | tcp | count";
     let made = folder.run(&["run", "--record=r.pcapng", line]);
     assert_eq!(made.status, Some(0), "{made:?}");
-    assert!(made.err.contains("`--adapt` does nothing while the path is recorded"), "{made:?}");
+    assert!(made.err.contains("`--adapt` has no effect on a recorded path"), "{made:?}");
     let again = folder.run(&["run", "--replay", "r.pcapng"]);
-    assert!(again.err.contains("it did what the recorded run did, to the block"), "{again:?}");
+    assert!(
+        again.err.contains("the replay matches the recorded run, block for block"),
+        "{again:?}"
+    );
 }

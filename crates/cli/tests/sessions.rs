@@ -165,7 +165,11 @@ fn a14_v10_record_of_two_session_filters_replays_identically() {
     assert_eq!(first.status, Some(0), "{first:?}");
     let again = folder.run(&["run", "--replay", "r.pcapng"]);
     assert_eq!((again.status, again.out == first.out), (Some(0), true), "{}", again.err);
-    assert!(again.err.contains("it did what the recorded run did, to the block"), "{}", again.err);
+    assert!(
+        again.err.contains("the replay matches the recorded run, block for block"),
+        "{}",
+        again.err
+    );
     let sessions = flows(&blocks(&first.out));
     let thirds = [0, 1, 2].map(|rest| sessions.keys().any(|session| session % 3 == rest));
     assert_eq!(thirds, [true; 3], "{sessions:?}");
@@ -194,7 +198,11 @@ fn a14_v3_v10_inserted_session_filter_replays_identically() {
     assert!(sessions.keys().copied().eq((1..=5).chain(first..first + 5)), "{sessions:?}");
     let again = folder.run(&["run", "--replay", "r.pcapng"]);
     assert_eq!((again.status, again.out == out()), (Some(0), true), "{}", again.err);
-    assert!(again.err.contains("it did what the recorded run did, to the block"), "{}", again.err);
+    assert!(
+        again.err.contains("the replay matches the recorded run, block for block"),
+        "{}",
+        again.err
+    );
 }
 
 /// Replays records of a version that numbered sessions per filter: one made by `run --record=…
@@ -210,7 +218,10 @@ fn a14_v10_version_2_record_replays_with_its_numbers() {
         fs::write(folder.path().join("second.pcapng"), record).unwrap();
         let again = folder.run(&["run", "--replay", "second.pcapng"]);
         assert_eq!(again.status, Some(0), "{again:?}");
-        assert!(again.err.contains("it did what the recorded run did, to the block"), "{again:?}");
+        assert!(
+            again.err.contains("the replay matches the recorded run, block for block"),
+            "{again:?}"
+        );
         assert_eq!(again.out.lines().count(), blocks, "{again:?}");
         let mut ports: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
         for line in again.out.lines() {

@@ -78,8 +78,8 @@ fn v3_argument_is_set_while_the_path_runs() {
         assert!(folder.run(&["ps"]).out.contains("sample 10 "));
     };
     refused(&["sample", "every=0"], "`every` of `sample`: 0 is not between 1 and 4294967295");
-    refused(&["sample", "state=x"], "stays as it is while it runs; `arg` sets `every`");
-    refused(&["count", "x=1"], "lets no argument be set");
+    refused(&["sample", "state=x"], "cannot change at run time; `arg` sets `every`");
+    refused(&["count", "x=1"], "none of its arguments can be set");
     let [at] = set(&folder, &["sample", "every=4"])[..] else { panic!("one thread") };
     assert!(at >= 100);
     assert!(folder.run(&["ps"]).out.contains("sample 4 "), "others see the new value");
@@ -132,8 +132,11 @@ fn v3_v10_argument_set_in_a_recorded_run_is_replayed() {
     end(&folder, child);
     let again = folder.run(&["run", "--replay", "r.pcapng"]);
     assert_eq!(again.status, Some(0), "{again:?}");
-    assert!(again.err.contains("it did what the recorded run did, to the block"), "{again:?}");
-    assert!(again.err.contains("and is again: arg sample every=4"), "{again:?}");
+    assert!(
+        again.err.contains("the replay matches the recorded run, block for block"),
+        "{again:?}"
+    );
+    assert!(again.err.contains("and the replay repeats it: arg sample every=4"), "{again:?}");
     let got = |file: &str| std::fs::read(folder.path().join(file)).unwrap();
     assert!(got("r.pcapng.replay/got.pcap") == got("got.pcap"));
 }

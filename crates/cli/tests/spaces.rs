@@ -219,7 +219,7 @@ fn j4_pinned_space_stays_pinned_through_a_change() {
     assert_eq!(pinned.status, Some(0), "{pinned:?}");
     until("the line is changed", || {
         let changed = set(&folder, &["all", "insert", "eth", "before", "count"]);
-        let busy = changed.err.contains("did not come to it in time");
+        let busy = changed.err.contains("did not start the command in time");
         assert!(busy || changed.out.contains("lost 0, duplicated 0, reordered 0"), "{changed:?}");
         !busy
     });

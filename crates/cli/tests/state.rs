@@ -196,14 +196,14 @@ fn m3_inaccessible_state_is_refused_with_a_reason() {
         assert_eq!(ran.status, Some(2), "{line}: {}", ran.err);
         assert!(ran.err.contains(why), "{line}: {}", ran.err);
     };
-    refused("generate | dport state=a | discard", "keeps nothing from one block to the next");
-    refused("generate | ip state=a | discard", "no fields that mean something to others");
+    refused("generate | dport state=a | discard", "keeps no state between blocks");
+    refused("generate | ip state=a | discard", "no fields for publication");
     refused("generate | count state=a | count state=a | discard", "is given twice");
     refused(
         "generate | count state=a | count state=a | discard",
         "with the same mark in both places",
     );
-    refused("generate | count state_mode=644 | discard", "`state_mode=` says who may see");
+    refused("generate | count state_mode=644 | discard", "`state_mode=` sets who may read");
     refused("generate | sample 2 state=a untrusted=yes | discard", "an untrusted process");
     refused("generate | count state=a/b | discard", "`a/b` is no name");
     refused("generate | count state=a state_mode=666 | discard", "none of 600, 640, 644");

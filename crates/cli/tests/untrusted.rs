@@ -41,7 +41,7 @@ fn assert_error(attack: &str, what: &[&str]) {
     let told = ran.err.lines().find(|line| line.starts_with(head));
     let told = told.unwrap_or_else(|| panic!("{attack}: {}", ran.err));
     assert!(what.iter().any(|what| told.contains(what)), "{attack}: {told}");
-    assert!(told.ends_with("; what came to it then was dropped"), "{attack}: {told}");
+    assert!(told.ends_with("; its later input was dropped"), "{attack}: {told}");
 }
 
 #[test]
@@ -112,15 +112,15 @@ fn j5_filter_with_forged_ring_positions_ends_alone() {
     // It cannot make read-only memory writable, and what it writes is checked.
     assert_error("ring", &["was ended by signal 11 (SIGSEGV)"]);
     // It then hangs, and may be ended for that if its writes were not yet examined.
-    let hangs = "did not get on for 2 s";
+    let hangs = "made no progress in 2 s";
     assert_error("spoof", &["was ended because it lied about what it wrote", hangs]);
     assert_error("cursor", &["was ended because it lied about what it read", hangs]);
 }
 
 #[test]
 fn j5_filter_without_progress_ends_alone() {
-    assert_error("hang", &["did not get on for 2 s of processor time, and was ended"]);
-    assert_error("flood", &["did not get on for 2 s", "rang without end"]);
+    assert_error("hang", &["made no progress in 2 s of processor time, and was ended"]);
+    assert_error("flood", &["made no progress in 2 s", "rang without end"]);
 }
 
 #[test]
@@ -134,7 +134,7 @@ fn j5_unsandboxable_filter_is_refused_before_the_start() {
     let folder = Folder::new();
     for (line, told) in [
         ("generate | count untrusted=yes", "its report would stay in a process that ends with it"),
-        ("generate | (dport untrusted=yes ++ sport) | discard", "operands are asked within one"),
+        ("generate | (dport untrusted=yes ++ sport) | discard", "operands run within one thread"),
         ("generate untrusted=yes | discard", "`generate` has no parameter `untrusted`"),
         ("generate | discard untrusted=yes", "`discard` has no parameter `untrusted`"),
         ("generate | dport untrusted=maybe | discard", "`maybe` is neither `yes` nor `no`"),

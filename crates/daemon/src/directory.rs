@@ -36,7 +36,7 @@ pub enum DirectoryError {
     },
     /// Another user could tamper with the directory.
     #[error(
-        "{} is no safe place for a daemon: {why}; mend or remove it",
+        "{} is not a safe directory for a daemon: {why}; correct or remove it",
         .directory.display()
     )]
     Unsafe {
@@ -47,9 +47,8 @@ pub enum DirectoryError {
     },
     /// No directory for this user can be determined.
     #[error(
-        "there is no place for a daemon of this user: XDG_RUNTIME_DIR names no folder that is \
-         private to it, /run/user has none, and HOME is not set: set one, or name a directory by \
-         --socket"
+        "no directory for a daemon of this user: XDG_RUNTIME_DIR names no folder that is private \
+         to it, /run/user has none, and HOME is not set: set one, or name a directory by --socket"
     )]
     Nowhere,
     /// A system call failed.

@@ -256,7 +256,7 @@ fn bad_admission_socket_is_refused_and_full_one_is_busy() {
     let client = daemon.client();
     let busy = (0..100_000).find_map(|_| client.connect("deaf").err());
     let busy = busy.expect("a way has an end").to_string();
-    assert!(busy.contains("takes nothing"), "{busy}");
+    assert!(busy.contains("reads nothing"), "{busy}");
     assert_eq!(client.list().unwrap().len(), 1, "and the daemon goes on");
 }
 

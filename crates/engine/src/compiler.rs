@@ -125,6 +125,6 @@ mod tests {
         let other = used.next().and_then(|used| used.arguments.compiler()).expect("a compiler");
         assert!(Arc::ptr_eq(compiler, other), "one for a request");
         let remark = bpf.description.analysis.remark.and_then(|remark| remark(&bpf.arguments));
-        assert!(remark.is_some_and(|text| text.ends_with("when they come, or by libpcap")));
+        assert!(remark.is_some_and(|text| text.ends_with("at their first frame, or by libpcap")));
     }
 }

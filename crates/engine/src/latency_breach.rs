@@ -19,7 +19,7 @@ pub fn describe(breach: &Breach) -> String {
                     rounded_duration(*share)
                 )
             });
-            let taken = format!("a block was {old} old when `{sink}` had taken it");
+            let taken = format!("a block was {old} old when `{sink}` received it");
             format!("{taken}, {late} over --latency={asked}{wait}")
         }
         (None, Some((place, waited, _))) => {
@@ -39,7 +39,7 @@ mod tests {
         const MS: u64 = 1_000_000;
         let way = Some(("b".to_owned(), 14 * MS));
         let wait = Some(("a → b".to_owned(), 12 * MS, 4 * MS));
-        let text = "a block was 14.0 ms old when `b` had taken it, 4.00 ms over --latency=10ms; \
+        let text = "a block was 14.0 ms old when `b` received it, 4.00 ms over --latency=10ms; \
                     a → b: 12.0 ms where it has 4.00 ms";
         assert_eq!(describe(&Breach { asked_ns: 10 * MS, way, wait }), text);
         let wait = Some(("a → b".to_owned(), 11 * MS, 4 * MS));

@@ -46,10 +46,10 @@ fn cost_table() -> Costs {
             }
             // Costs learned from runs alone; no calibration was done.
             Ok(()) => {
-                let origin = format!("{}; and by what runs showed here", kept.costs.origin);
+                let origin = format!("{}; corrected by runs on this machine", kept.costs.origin);
                 Costs { origin, ..kept.costs }
             }
-            Err(elsewhere) => built_in(&format!("the table that is kept was {elsewhere}")),
+            Err(elsewhere) => built_in(&format!("the saved table was {elsewhere}")),
         },
         Err(why) => built_in(&why),
     }

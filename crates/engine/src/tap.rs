@@ -69,7 +69,7 @@ impl Live {
             asked.unwrap_or(false)
         });
         let Some(space) = here else {
-            let why = "no thread gives out blocks there: it is a sink, or has copies that share it";
+            let why = "no thread emits blocks there: the node is a sink, or has replicas";
             return Err(TapError::Closed(why.to_owned()));
         };
         let (tap, feed) = Tap::new(pipe, policy, patience).map_err(TapError::Machine)?;

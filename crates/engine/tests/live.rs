@@ -169,7 +169,7 @@ fn blocked_space_reports_and_skips_a_withdrawn_command() {
         why
     });
     assert_eq!(why, CommandError::RingFull { space: "thread0".to_owned(), edge: 0 });
-    assert_eq!(why.to_string(), "thread0 waits for room in a ring: who reads it takes nothing");
+    assert_eq!(why.to_string(), "thread0 waits for room in a ring: its reader reads nothing");
     assert_eq!(outcome.ledger.imbalances(), []);
     assert!(live.is_ended());
 }

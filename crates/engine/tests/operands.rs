@@ -138,7 +138,7 @@ fn a10_union_of_overlapping_inputs_is_refused() {
         "(rx | tcp) ++ (tx | udp) | count",
     ] {
         let (_, mistakes) = pipeline::read(line, &MachineRegistry::Local);
-        assert!(mistakes.iter().any(|it| it.what.contains("give the same blocks")), "{line}");
+        assert!(mistakes.iter().any(|it| it.what.contains("emit the same blocks")), "{line}");
         assert!(mistakes.iter().all(|it| !it.hint.is_empty()), "{line}: {mistakes:?}");
     }
 }

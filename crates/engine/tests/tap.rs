@@ -200,7 +200,7 @@ fn v8_tap_ends_with_its_reader_owner_node_or_path() {
         change(live, &edit, &Machine::example(), TIME_LIMIT).expect("a change");
         until("its node has gone", || capture.next().is_none());
         until("it says why", || moved.stats().over == Some(TapEnd::Moved));
-        for (node, why) in [("nothing", "the request has no"), ("discard", "it is a sink")] {
+        for (node, why) in [("nothing", "the request has no"), ("discard", "the node is a sink")] {
             let refused = live.tap(tap_request(Some(node), None).0, TIME_LIMIT).expect_err("none");
             assert!(refused.to_string().contains(why), "{refused}");
         }

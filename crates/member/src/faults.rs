@@ -106,13 +106,13 @@ pub fn sentence(fault: &Fault) -> String {
         ),
         "io.streamline.Refused" => format!("the {} is refused: {}", text("parameter"), text("why")),
         "io.streamline.QuotaExceeded" => format!(
-            "you have as many {} as the policy of this machine lets you have ({}): end some, or \
-             ask its administrator",
+            "you have as many {} as the policy of this machine permits ({}): stop some, or ask the \
+             administrator",
             text("what"),
             number("limit")
         ),
         "io.streamline.Busy" => format!(
-            "the process of path `{}` takes nothing: it is stopped, or overrun",
+            "the process of path `{}` reads nothing: it is stopped, or overloaded",
             text("path")
         ),
         NOT_IN_KERNEL => text("why").to_owned(),
@@ -138,7 +138,7 @@ pub fn sentence(fault: &Fault) -> String {
                 text("interface")
             )
         }
-        "org.varlink.service.PermissionDenied" => "the daemon does not let you".to_owned(),
+        "org.varlink.service.PermissionDenied" => "the daemon does not permit it".to_owned(),
         _ => fault.to_string(),
     }
 }

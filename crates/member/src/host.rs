@@ -117,12 +117,12 @@ impl DaemonHost {
                 let known = asked.nodes.contains(&node);
                 refused(if known { node } else { asked.source }, escape_hidden(fault.text("why")))
             }
-            other => refused(asked.source, format!("the daemon runs it not: {other}")),
+            other => refused(asked.source, format!("the daemon does not run it: {other}")),
         })?;
         let (delegation, line, caller) = answer;
         if !delegation.is_for(asked) {
-            let why = "the daemon reads this line in another way than this program: both must be \
-                       of one version";
+            let why = "the daemon reads this request differently: use the same version of both \
+                       programs";
             return Err(refused(asked.source, why.to_owned()));
         }
         let attach = &asked.planned.attach;
@@ -260,14 +260,14 @@ impl RemoteRequest {
             self.set_failure(failure.hint(hint));
         }
         let ended = ended.as_deref().and_then(FinalCounters::from_text);
-        ended.unwrap_or_else(|| self.unknown_counts("the daemon says not what was counted"))
+        ended.unwrap_or_else(|| self.unknown_counts("the daemon does not report the counts"))
     }
 
     /// Records the reason why the final counts are unknown, and returns empty counts.
     fn unknown_counts(&self, why: &str) -> FinalCounters {
-        let why = format!("{why}, and with it the program that handed frames over");
-        let hint = "all that had come before was handed on; what the kernel counted is lost, so \
-                    its counts are of what has arrived; start again when the daemon is back";
+        let why = format!("{why}, and with it the program that delivered frames");
+        let hint = "all frames that arrived before were processed; the kernel counts are lost, so \
+                    the report counts only these frames; start again when the daemon is back";
         self.set_failure(Failure::new("watch", &self.interface, why).hint(hint));
         FinalCounters::lost_counters()
     }

@@ -34,7 +34,7 @@ pub enum CommandError {
     #[error("the path has ended")]
     Ended,
     /// The space waits for room in a ring.
-    #[error("{space} waits for room in a ring: who reads it takes nothing")]
+    #[error("{space} waits for room in a ring: its reader reads nothing")]
     RingFull {
         /// Name of the space.
         space: String,
@@ -43,7 +43,7 @@ pub enum CommandError {
     },
     /// The space did not begin the command in time, because a sink or program blocks it or its
     /// thread gets no CPU time.
-    #[error("{space} did not come to it in time")]
+    #[error("{space} did not start the command in time")]
     Late {
         /// Name of the space.
         space: String,

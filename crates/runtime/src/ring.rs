@@ -242,7 +242,7 @@ impl Export {
             match &self.stall_probe {
                 None => self.doorbell.wait_until(self.spins, ready),
                 Some(stall_probe) => {
-                    let what = || format!("room on the way to node {}", self.planned);
+                    let what = || format!("room in the ring to node {}", self.planned);
                     stall_probe.wait_until(&self.doorbell, what, &mut ready);
                 }
             }

@@ -17,7 +17,7 @@ pub(crate) fn save(
     let one = |failure: &PathFailure| {
         let Cause::Panic { block: Some(block), .. } = &failure.cause else { return None };
         let Some(folder) = calibrate::state_directory() else {
-            notices.warn("nothing can be kept: neither XDG_STATE_HOME nor HOME is set");
+            notices.warn("nothing can be saved: neither XDG_STATE_HOME nor HOME is set");
             return None;
         };
         match crash_capture::write(block, &failure.node, &folder) {
@@ -27,7 +27,7 @@ pub(crate) fn save(
                 Some(CrashCapture { path: kept.path, command })
             }
             Err(why) => {
-                notices.warn(&format!("the block could not be kept: {why}"));
+                notices.warn(&format!("the block could not be saved: {why}"));
                 None
             }
         }

@@ -94,7 +94,8 @@ fn are_live(graph: &Graph) -> impl Iterator<Item = bool> {
 }
 
 /// The reason that `explain` shows for a pin added by [`pin_to_kernel`].
-const NO_SOCKET: &str = "you may open no packet socket: only the kernel can give it, by the daemon";
+const NO_SOCKET: &str = "you may not open a packet socket: only a kernel program of the daemon can \
+                         observe frames";
 
 /// Pins each source that a kernel program can replace to the kernel, unless the request pins it.
 fn pin_to_kernel(graph: &mut Graph) {

@@ -179,7 +179,7 @@ impl Denial {
         let remedies =
             self.cause.remedies(self.operation, &Privilege::detect(), &Binary::look(), line);
         let mut text = format_remedies(&remedies, 2);
-        text.push_str("  streamline doctor\n      says what else works here\n");
+        text.push_str("  streamline doctor\n      reports what else works here\n");
         text
     }
 }
@@ -263,7 +263,7 @@ impl DenialCause {
                     let unit = format!("{path} doctor unit {}", quoted(line));
                     remedies.push(remedy(
                         unit,
-                        "prints a service for systemd that has this and no more",
+                        "prints a systemd service with this right and no other",
                     ));
                 }
             }
@@ -273,7 +273,7 @@ impl DenialCause {
             Self::NamespaceOrFilter => remedies.push(advise(FILTER)),
             Self::Module => {
                 let command = "sudo dmesg | grep -iE 'denied|lockdown' | tail";
-                return vec![remedy(command.to_owned(), "says which, as a rule")];
+                return vec![remedy(command.to_owned(), "usually shows which")];
             }
             Self::Kernel(_) => return vec![advise(KERNEL)],
             Self::Other(_) => return remedies,
@@ -287,8 +287,9 @@ impl DenialCause {
 pub const INSTALLED: &str = "/usr/local/bin/streamline";
 
 const OWN_NETWORK_ADVICE: &str =
-    "to try things: a shell in a network of its own, with only lo in it, where you are root";
-const SETCAP_ADVICE: &str = "for good: for all users who may start this file, until it is replaced";
+    "for trials: a shell in a separate network namespace, with only lo, where you are root";
+const SETCAP_ADVICE: &str = "permanently: for all users who may execute this file, until it is \
+                             replaced";
 const NO_NEW_PRIVS_NOTE: &str = "no_new_privs is set: neither sudo nor setcap has an effect on \
                                  programs started from here; begin in another session";
 const CONTAINER_ADVICE: &str = "the configuration of this container or service must grant it: \

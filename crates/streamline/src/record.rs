@@ -30,14 +30,14 @@ pub(crate) fn begin(
     let Some(path) = &options.record else { return Ok(None) };
     let plan = &prepared.plan;
     if !plan.replicas.is_empty() {
-        let why = "a run with copies of filters cannot be recorded: leave `--parallel` out";
+        let why = "a run with replicas cannot be recorded: leave `--parallel` out";
         return Err(OpenError::Unfit(why.to_owned()));
     }
     let adapts = plan.runtime_changes();
     if adapts.copies || adapts.moves == MovePeriod::Always {
         options.notices.note(
-            "`--adapt` does nothing while the path is recorded: it makes copies and moves filters \
-             into the kernel, and a record has neither",
+            "`--adapt` has no effect on a recorded path: replicas and moves into the kernel cannot \
+             be recorded",
         );
     }
     let head = Head::new(&prepared.text, plan, &prepared.machine, options.count);
@@ -75,9 +75,8 @@ impl Recorded {
         if format_layout(&plan) != record.head.layout {
             let (target, program) = (record.target(), &record.head.program);
             return Err(OpenError::Unrepeatable(format!(
-                "{target} was recorded by streamline {program}, which runs this line in other \
-                 places than this version does; `replay {target} | …` runs a line over the frames \
-                 in it"
+                "{target} was recorded by streamline {program}, which places this request \
+                 differently; `replay {target} | …` runs a request over its frames"
             )));
         }
         let (hosts, workers) = (Hosts::alone(), Vec::new());
@@ -155,22 +154,25 @@ fn notify_gaps(record: &Record, graphs: &[Graph], notices: &Notices) {
     match &record.whole {
         Completeness::Whole { .. } => {}
         Completeness::Full { beyond } => notices.warn(&format!(
-            "{target} was full before the run ended: {} blocks with {} bytes that came later are \
-             not in it",
+            "{target} was full before the run ended: {} blocks with {} bytes that arrived later \
+             are not in it",
             beyond.blocks, beyond.bytes
         )),
         Completeness::Truncated { at } => notices
-            .warn(&format!("{target} ends at byte {at}, before its end: what is there is played")),
+            .warn(&format!("{target} is truncated at byte {at}: the part before is replayed")),
         Completeness::Changed => notices.warn(&format!(
-            "{target} is not as it was written (its digest is another): what can be is played"
+            "{target} was modified (its digest differs): it is replayed as far as possible"
         )),
     }
     for change in &record.changes {
-        notices.note(&format!("it was changed while it ran, and is again: {}", change.edit));
+        notices.note(&format!(
+            "the recorded path was changed, and the replay repeats it: {}",
+            change.edit
+        ));
     }
     let used = || graphs.iter().flat_map(Graph::ids).filter_map(|(_, node)| node.filter());
     if used().any(|used| used.endpoint.process) {
-        notices.note("programs are not run again: what they wrote is in the record");
+        notices.note("programs do not run again: their output is in the record");
     }
     let sends = |name: &str| used().any(|used| used.description.name == name);
     if graphs.iter().any(|graph| {
@@ -212,6 +214,6 @@ fn output_directory(path: &Path, graphs: &[Graph]) -> Result<Option<PathBuf>, Op
             return Ok(Some(into));
         }
     }
-    let why = format!("too many folders {name}.replay are there: name one by --into");
+    let why = format!("too many folders {name}.replay exist: name one with --into");
     Err(OpenError::Unrepeatable(why))
 }

@@ -59,7 +59,7 @@ pub enum Error {
     /// All slots for readers are in use.
     #[error(
         "{address} has {limit} readers{}",
-        if *of_user { OF_USER } else { ", as many as its creator lets in: wait until one leaves" }
+        if *of_user { OF_USER } else { ", the maximum of its creator: wait until one leaves" }
     )]
     Full {
         /// Requested name.
@@ -113,7 +113,7 @@ pub enum Error {
 }
 
 /// End of the message for [`Error::Full`] if the limit per user is reached.
-const OF_USER: &str = " of this user, as many as its creator lets any one stranger have";
+const OF_USER: &str = " of this user, the maximum of its creator for another user";
 
 /// Returns the user and group of this process for an error message.
 fn identity() -> String {

@@ -21,13 +21,13 @@ use sys::steps::{InjectedFault, Steps};
 
 /// Introduction to the program for first-time users.
 pub(crate) const ABOUT: &str =
-    "Streamline runs one line of filters over packets, files or streams, where each runs best.";
+    "Streamline runs pipelines of filters over packets, files or streams, each where it runs best.";
 
 /// Examples for first-time users, each with its purpose.
 pub(crate) const FIRST_EXAMPLES: &[(&str, &str)] = &[
     ("streamline examples --write .", "write web.pcap, which these requests read, here"),
     (r#"streamline 'replay web.pcap | bpf "tcp port 80" | print'"#, "print packets of a port"),
-    ("streamline 'replay web.pcap | dport |53 count'", "count what goes to one port"),
+    ("streamline 'replay web.pcap | dport |53 count'", "count the packets to one port"),
     (
         "streamline 'replay web.pcap | udp | pcap udp.pcap' --stats",
         "write a capture, and report all counters",
@@ -297,7 +297,7 @@ pub(crate) struct CheckArguments {
     /// Check the grammar only, not the names and arguments of filters
     #[arg(long)]
     pub(crate) syntax: bool,
-    /// Print a correct line in its canonical form
+    /// Print a correct request in its canonical form
     #[arg(short, long)]
     pub(crate) verbose: bool,
 }

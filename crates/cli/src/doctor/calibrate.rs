@@ -20,7 +20,7 @@ const BLOCK_BYTES: f64 = 1024.0;
 /// Measures, saves and prints the costs.
 pub(super) fn run(given: &DoctorArguments) -> Status {
     let Some(folder) = calibrate::state_directory() else {
-        terminal::complain("nothing can be kept: neither XDG_STATE_HOME nor HOME is set");
+        terminal::complain("nothing can be saved: neither XDG_STATE_HOME nor HOME is set");
         return Status::Failed;
     };
     let calibration = calibrate::calibrate(&|what| {
@@ -70,7 +70,7 @@ fn json(calibration: &Calibration, path: &str) -> Object {
 fn text(calibration: &Calibration, path: &str) -> String {
     let costs = &calibration.costs;
     let mut out = String::new();
-    let mut figures = Table::new(&["figure", ">ns", "of what"]);
+    let mut figures = Table::new(&["figure", ">ns", "operation"]);
     for ((name, ns), what) in costs.numbers().into_iter().zip(Costs::descriptions()) {
         figures.row([name.to_owned(), format!("{ns:.1}"), what.to_owned()]);
     }
@@ -94,8 +94,8 @@ fn text(calibration: &Calibration, path: &str) -> String {
         }
     }
     if cfg!(debug_assertions) {
-        out.push_str(" this program was built for debugging: its own figures say little\n");
+        out.push_str(" this is a debug build: its figures mean little\n");
     }
-    let _ = writeln!(out, " kept in {path}, and read at every start");
+    let _ = writeln!(out, " saved in {path}, and read at every start");
     out
 }

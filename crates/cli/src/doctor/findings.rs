@@ -159,13 +159,13 @@ fn user_checks(facts: &Facts) -> Section {
         let (state, how) = match () {
             () if who.effective.has(number) => (CheckResult::Good, "in effect"),
             () if who.permitted.has(number) => (CheckResult::Plain, "permitted, not in effect"),
-            () if who.bounding.has(number) => (CheckResult::Plain, "missing, can be given"),
+            () if who.bounding.has(number) => (CheckResult::Plain, "missing, can be granted"),
             () => (CheckResult::Plain, "missing, not in the bounding set"),
         };
         rows.push(Check::new(name, state, format!("{how} ({serves})")));
     }
     let no_new = match who.no_new_privileges {
-        Some(true) => "on: sudo and setcap have no effect in what is started from here",
+        Some(true) => "on: sudo and setcap have no effect on programs started from here",
         Some(false) => "off",
         None => "unknown",
     };
@@ -173,17 +173,17 @@ fn user_checks(facts: &Facts) -> Section {
     let seccomp = match who.seccomp {
         Some(Seccomp::Off) => "off",
         Some(Seccomp::Strict) => "strict",
-        Some(Seccomp::Filter) => "a filter of system calls is on: it may refuse what root may do",
+        Some(Seccomp::Filter) => "a filter of system calls is on, which may refuse even root",
         None => "unknown",
     };
     rows.push(Check::plain("seccomp", seccomp));
     let space = match who.inner_user_namespace {
-        Some(true) => "an inner one: capabilities count in what it owns alone",
+        Some(true) => "an inner one: capabilities apply only to what it owns",
         Some(false) => "the first",
         None => "unknown",
     };
     rows.push(Check::plain("user namespace", space));
-    Section { name: "who we are", rows }
+    Section { name: "this process", rows }
 }
 
 /// Reports the saved cost table and its age.
@@ -204,10 +204,8 @@ fn cost_checks() -> Section {
                 Check::good("table", format!("measured {}", kept.age()))
             }
             Ok(()) => {
-                let explanation = format!(
-                    "built in, and what runs showed {}; {MEASURE} measures here",
-                    kept.age()
-                );
+                let explanation =
+                    format!("built in, corrected by runs {}; {MEASURE} measures here", kept.age());
                 Check::plain("table", explanation)
             }
             Err(why) => Check::bad("table", format!("not used: {why}"), MEASURE),
@@ -240,7 +238,7 @@ fn daemon_checks() -> Section {
             vec![Check::plain("place", explanation)]
         }
         Err(error) => {
-            let advice = "start it again, or say in STREAMLINE_DAEMON where another is";
+            let advice = "start it again, or set STREAMLINE_DAEMON to the directory of another";
             vec![Check::bad("place", error.to_string(), advice)]
         }
     };
@@ -285,7 +283,7 @@ fn kernel_checks(facts: &Facts) -> Section {
         }
         None => Check::plain("user namespaces", "unknown"),
     });
-    Section { name: "what the kernel lets us do (tried, where not said otherwise)", rows }
+    Section { name: "what the kernel permits (tried, unless noted)", rows }
 }
 
 /// Reports Landlock, a sandbox's second line of defense after seccomp.
@@ -299,11 +297,9 @@ fn landlock_check(landlock: Landlock) -> Check {
             Check::plain(NAME, explanation)
         }
         Landlock::Missing => {
-            let explanation =
-                "missing: `untrusted=yes` runs behind seccomp alone, which forbids the same";
-            let advice = "put landlock into lsm= on the kernel's command line; it takes Linux \
-                          5.13, built with it, and no seccomp filter of a container that refuses \
-                          it";
+            let explanation = "missing: `untrusted=yes` uses seccomp alone, which forbids the same";
+            let advice = "put landlock into lsm= on the kernel's command line; it needs Linux 5.13 \
+                          built with it, and no container whose seccomp filter refuses it";
             Check::bad(NAME, explanation, advice)
         }
     }
@@ -336,16 +332,16 @@ fn remedy(facts: &Facts, feature: &Feature, kind: RefusalKind) -> String {
     let filtered = who.seccomp == Some(Seccomp::Filter);
     let text = match (feature.facility, kind) {
         (Facility::Seccomp, RefusalKind::Denied | RefusalKind::Absent) if filtered => {
-            "the seccomp filter refuses it: ask whoever started this container or service"
+            "the seccomp filter refuses it: ask the administrator of this container or service"
         }
         (Facility::Seccomp, _) => {
-            "nothing, but a kernel that is built with it: without, `untrusted=yes` is refused"
+            "only a kernel built with it; without it, `untrusted=yes` is refused"
         }
         (Facility::Cgroup, RefusalKind::Absent) => {
             "sudo mount -t cgroup2 none /sys/fs/cgroup, or boot with it"
         }
-        (Facility::Cgroup, _) => "nothing, but a newer kernel: it works on Linux 6.18",
-        (_, RefusalKind::Absent) => "nothing, but a kernel that is built with it",
+        (Facility::Cgroup, _) => "only a newer kernel; it works on Linux 6.18",
+        (_, RefusalKind::Absent) => "only a kernel built with it",
         (_, RefusalKind::Denied) => "run as root",
         (_, RefusalKind::Otherwise) => "free memory or descriptors, and try again",
     };
@@ -356,8 +352,8 @@ fn limit_checks(facts: &Facts) -> Section {
     let rows = facts.limits.iter().map(|limit| {
         let value = match limit.value {
             // Typically because it is visible only in the initial network namespace.
-            None => "not told here".to_owned(),
-            Some(Bound::Unlimited) => "no end".to_owned(),
+            None => "unknown here".to_owned(),
+            Some(Bound::Unlimited) => "unlimited".to_owned(),
             Some(Bound::At(n)) => n.to_string(),
         };
         let (least, serves) = match limit.name {
@@ -386,10 +382,10 @@ fn limit_checks(facts: &Facts) -> Section {
 fn helper_checks(facts: &Facts) -> Section {
     let rows = facts.helpers.iter().map(|(name, place)| {
         let (serves, package) = match *name {
-            "tcpdump" => ("looks at the same packets", "tcpdump"),
-            "tshark" => ("names what is in them", "tshark"),
-            "setcap" => ("gives a file its capabilities", "libcap2-bin"),
-            _ => ("compiles the filter expressions that we do not know", "libpcap0.8"),
+            "tcpdump" => ("shows the same packets", "tcpdump"),
+            "tshark" => ("decodes them", "tshark"),
+            "setcap" => ("sets the capabilities of a file", "libcap2-bin"),
+            _ => ("compiles filter expressions that Streamline does not support", "libpcap0.8"),
         };
         match place {
             Some(place) => Check::good(*name, format!("{place} ({serves})")),
@@ -399,7 +395,7 @@ fn helper_checks(facts: &Facts) -> Section {
             }
         }
     });
-    Section { name: "programs that help", rows: rows.collect() }
+    Section { name: "helpful programs", rows: rows.collect() }
 }
 
 impl InterfaceFinding {
@@ -444,7 +440,7 @@ pub(super) fn capture_verdict(facts: &Facts) -> Verdict {
                 let up = all.iter().filter(|i| i.flags.running() && !i.flags.loopback());
                 let names: Vec<&str> = up.map(|interface| interface.name.as_str()).collect();
                 match names.len() {
-                    0 => "but no interface is up besides lo: nothing will come".to_owned(),
+                    0 => "but no interface is up except lo: nothing will arrive".to_owned(),
                     1..=4 => format!("on {}", names.join(", ")),
                     n => format!("on {} and {} more", names[..3].join(", "), n - 3),
                 }
@@ -463,7 +459,7 @@ pub(super) fn send_verdict(facts: &Facts) -> Verdict {
 pub(super) fn program_verdict(facts: &Facts) -> Verdict {
     let mut verdict = verdict("kernel", "programs", facts, Operation::Programs);
     if !verdict.open {
-        verdict.because.push_str("; everything works without, in this process");
+        verdict.because.push_str("; everything works without it, in this process");
     }
     verdict
 }

@@ -106,7 +106,7 @@ fn interfaces(all: &[InterfaceFinding], colours: bool) -> String {
 
 /// Formats the programs and packet sockets at the interfaces.
 fn neighbors(others: &NeighborFindings, colours: bool) -> String {
-    let mut out = format!("\n{}\n", bold("who else is at the interfaces", colours));
+    let mut out = format!("\n{}\n", bold("other users of the interfaces", colours));
     if others.is_empty() {
         out.push_str("   none\n");
     }

@@ -60,7 +60,7 @@ pub(super) fn run(given: &AttachArguments) -> Result<Status, Status> {
             Err(ClientError::Disconnected) => {
                 terminal::wipe();
                 let number = to.number();
-                terminal::complain(&format!("path {number} has ended, and not said how"));
+                terminal::complain(&format!("path {number} has ended without a report"));
                 return Ok(Status::Failed);
             }
             Err(error) => return Err(complain(&error)),

@@ -182,10 +182,10 @@ fn page(rows: &[PathRow]) -> String {
             line,
         ]
     });
-    let head = ["NO", "NAME", "USER", "TIME", "BLOCKS/S", "BYTES/S", "LOST", "LINE"];
+    let head = ["NO", "NAME", "USER", "TIME", "BLOCKS/S", "BYTES/S", "LOST", "REQUEST"];
     let by_itself = rows.iter().filter_map(|row| {
         let last = row.counters.as_ref()?.adapted.last()?;
-        Some(short_line(&format!("{} by itself: {}", row.path.number, escape_hidden(last))))
+        Some(short_line(&format!("{} adapted: {}", row.path.number, escape_hidden(last))))
     });
     let by_itself: String = by_itself.collect();
     let late = rows.iter().filter_map(|row| {

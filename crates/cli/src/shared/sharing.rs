@@ -26,7 +26,7 @@ pub(super) fn page(programs: &[KernelProgram], columns: usize) -> String {
         return String::new();
     }
     let rows: Vec<_> = programs.iter().map(program_cells).collect();
-    let head = ["KERNEL", "PROGRAM", "FRAMES", "LINES", "RINGS", "FILTERS (LINES THAT USE THEM)"];
+    let head = ["KERNEL", "PROGRAM", "FRAMES", "REQUESTS", "RINGS", "FILTERS (REQUESTS)"];
     let mut text = format!("\n{}", table(head, &rows, &[1, 2, 3], columns));
     let lines = programs.iter().flat_map(|program| {
         let known = program.lines.iter().filter(|line| line.taken.is_some());
@@ -41,7 +41,7 @@ pub(super) fn page(programs: &[KernelProgram], columns: usize) -> String {
     text
 }
 
-/// Formats a program: `lo received: program 7, 2 lines of 2 users; for several: ip (2)`.
+/// Formats a program: `lo received: program 7, 2 requests of 2 users; for several: ip (2)`.
 pub(super) fn program_sentence(program: &KernelProgram) -> String {
     let mut users: Vec<u32> = program.lines.iter().map(|line| line.uid).collect();
     users.sort_unstable();
@@ -53,7 +53,7 @@ pub(super) fn program_sentence(program: &KernelProgram) -> String {
         "{}: program {}, {} of {}",
         attach_point(program),
         program.program,
-        number(program.lines.len(), "line"),
+        number(program.lines.len(), "request"),
         number(users.len(), "user"),
     );
     if !several.is_empty() {
@@ -147,13 +147,13 @@ mod tests {
         };
         assert_eq!(
             program_sentence(&program),
-            "lo received: program 7, 2 lines of 2 users; for several: ip (2)"
+            "lo received: program 7, 2 requests of 2 users; for several: ip (2)"
         );
         let page = page(&[program], 120);
         let shown: Vec<&str> = page.lines().collect();
         assert_eq!(
             shown[2],
-            "lo received        7      12      2  41001 8.50 MB, 41002 8.50 MB  \
+            "lo received        7      12         2  41001 8.50 MB, 41002 8.50 MB  \
              ip (2), 1 more"
         );
         assert_eq!(shown[5], " 1  41001  lo received     12      3     0   113");

@@ -207,7 +207,7 @@ fn page(path: &PathSpaces) -> String {
         path.process
     );
     let rows: Vec<_> = path.spaces.iter().map(space_cells).collect();
-    let head = ["SPACE", "IS", "CPUS", "STATE", "TIME", "MEMORY", "FILTERS"];
+    let head = ["SPACE", "KIND", "CPUS", "STATE", "TIME", "MEMORY", "FILTERS"];
     text.push_str(&table(head, &rows, &[4, 5], terminal::columns()));
     for space in &path.spaces {
         let Space { name, waits, late, .. } = &space.space;
@@ -218,7 +218,7 @@ fn page(path: &PathSpaces) -> String {
     }
     if !path.rings.is_empty() {
         let rows: Vec<_> = path.rings.iter().map(ring_cells).collect();
-        let head = ["RING", "FROM", "TO", "HOLDS", "OF", "PUT", "TAKEN", "LOST"];
+        let head = ["RING", "FROM", "TO", "FILL", "SIZE", "PUT", "TAKEN", "LOST"];
         text.push('\n');
         text.push_str(&table(head, &rows, &[3, 4, 5, 6, 7], terminal::columns()));
     }

@@ -68,7 +68,7 @@ pub(super) fn run(given: &StartArguments) -> Result<Status, Status> {
     let shown = name.map_or_else(String::new, |name| format!(" {name}"));
     let which = name.map_or_else(|| number.to_string(), str::to_owned);
     terminal::note(&format!(
-        "path {number}{shown} runs; what it prints is in {}; `streamline stop {which}` ends it",
+        "path {number}{shown} runs; its output is in {}; `streamline stop {which}` ends it",
         log.display()
     ));
     Ok(terminal::print(&format!("{number}\n")))
@@ -135,7 +135,7 @@ fn log(given: &StartArguments, name: Option<&str>) -> Result<(PathBuf, File), St
             let folder = calibrate::state_directory()
                 .ok_or_else(|| {
                     terminal::complain(
-                        "there is no place for a log: set HOME, or name one by --log",
+                        "no directory for a log: set HOME, or name a log with --log",
                     );
                     Status::Failed
                 })?
@@ -201,7 +201,7 @@ fn print_failure(child: &mut Child, log: &Path, before: u64) -> Status {
     }
     terminal::print_error_text(&VisibleLines(&said).to_string());
     terminal::complain(&format!(
-        "the path did not come to run: see {}",
+        "the path did not start: see {}",
         quoted(&log.display().to_string())
     ));
     match status {

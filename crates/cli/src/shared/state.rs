@@ -52,7 +52,7 @@ fn list(json: bool) -> Result<Status, Status> {
         ]))));
     }
     if states.is_empty() {
-        let text = "no filter shows what it knows: `state=NAME` has one show it\n";
+        let text = "no filter publishes its state; add `state=NAME` to one\n";
         return Ok(terminal::print(text));
     }
     let head = ["NAME", "USER", "FILTER", "ROWS"].map(str::to_owned);
@@ -89,8 +89,8 @@ fn read_summaries(names: &TableNames) -> Vec<StateSummary> {
     for (holder, count) in squatted {
         let names = count_with_unit(count as u64, "name");
         terminal::note(&format!(
-            "user {} keeps {names} of other users, where nothing is to be seen (`ss -xlp` shows \
-             the process to root)",
+            "user {} occupies {names} of other users, which show no state (`ss -xlp` shows the \
+             process to root)",
             user_name(holder)
         ));
     }
@@ -152,7 +152,7 @@ fn complain(error: &Error) -> Status {
     match error {
         Error::Name { .. } => Status::Usage,
         Error::Unknown(_) | Error::Ended(_) => {
-            terminal::note("`streamline state` lists what there is here");
+            terminal::note("`streamline state` lists all published states");
             Status::Nothing
         }
         _ => Status::Failed,
@@ -184,13 +184,13 @@ fn page(reader: &TableReader, look: &Snapshot) -> String {
         text += &format!(", {}", count_with_unit(look.rows.len() as u64, "row"));
     }
     if look.left_out > 0 {
-        text += &format!(", {} more that have no room", look.left_out);
+        text += &format!(", {} more without room", look.left_out);
     }
     if look.torn > 0 {
-        text += &format!(", {} whose writer was stopped while it changed them", look.torn);
+        text += &format!(", {} that their writer left half written", look.torn);
     }
     if !look.whole {
-        text += ", not all of one moment";
+        text += ", not from a single moment";
     }
     if look.ended {
         text += ", ended";

@@ -68,8 +68,8 @@ fn describe_start(path: &str, began: &TapStart, asked: bool) -> String {
     let at = format!("tap at {path} begins at block {block}");
     match past {
         0 if asked && !remembers => format!(
-            "{at}, now: the path remembers nothing of what leaves that node; sources do that of \
-             paths that were begun with --history=64M"
+            "{at}, now: the path stores no past output of that node; sources store it in paths \
+             started with --history=64M"
         ),
         0 => format!("{at}, now"),
         _ => {
@@ -85,7 +85,7 @@ fn describe_end(report: &TapReport) -> String {
     let mut text = format!("tap: {}", count_with_unit(report.frames, "frame"));
     if report.skipped > 0 {
         let skipped = count_with_unit(report.skipped, "frame");
-        text.push_str(&format!(", {skipped} skipped, because this line was too slow"));
+        text.push_str(&format!(", {skipped} skipped, because this request was too slow"));
         if let Some(missing) = &report.missing {
             text.push_str(&format!(" (blocks {})", escape_hidden(missing)));
         }

@@ -41,7 +41,7 @@ pub(crate) fn sh(given: &ShellArguments) -> ExitCode {
                 return print_error(&what, NOT_FOUND);
             }
         },
-        (None, None) => return print_error("say a command (-c) or a script", 2),
+        (None, None) => return print_error("give a command (-c) or a script", 2),
     };
     // A script starts with an interpreter line.
     let body = if given.command.is_none() { without_first(&text) } else { text.as_str() };
@@ -50,7 +50,7 @@ pub(crate) fn sh(given: &ShellArguments) -> ExitCode {
         Err(why) => {
             report_edge(
                 given,
-                &format!("no plain pipeline ({why}): {SHELL} runs it, with kernel pipes"),
+                &format!("not a plain pipeline ({why}): {SHELL} runs it, with kernel pipes"),
             );
             return plain_shell(given, &text);
         }
@@ -64,14 +64,14 @@ pub(crate) fn sh(given: &ShellArguments) -> ExitCode {
 /// Replaces this process by a program with the library preloaded. Returns only on failure.
 pub(crate) fn exec(given: &ExecArguments) -> ExitCode {
     let Some((program, arguments)) = given.words.split_first() else {
-        return print_error("say a program", 2);
+        return print_error("name a program", 2);
     };
     let name = program.to_string_lossy();
     if let Some(why) = probe::refusal(&name) {
         return match probe::find(&name) {
             None => print_error(&why, NOT_FOUND),
             Some(_) => {
-                print_error(&format!("no library can be loaded before it: {why}"), NOT_EXECUTABLE)
+                print_error(&format!("the library cannot be preloaded: {why}"), NOT_EXECUTABLE)
             }
         };
     }
@@ -190,7 +190,7 @@ fn refusal(stage: &Stage) -> Option<String> {
 fn describe_edge(at: usize, stage: &Stage, next: &Stage, why: Option<&str>) -> String {
     let (from, to) = (name(stage), name(next));
     match why {
-        None => format!("edge {}, {from} → {to}: a stream once much goes through it", at + 1),
+        None => format!("edge {}, {from} → {to}: a stream after enough data has passed", at + 1),
         Some(why) => format!("edge {}, {from} → {to}: a kernel pipe: {why}", at + 1),
     }
 }
@@ -212,8 +212,8 @@ fn edge_between(preloadable: bool) -> sys::Result<(StageEdge, Option<String>)> {
         Err(error) => (
             None,
             Some(format!(
-                "kernel pipes, and no streams: {} (streams have descriptors from \
-                 {DESCRIPTOR_MIN} on: `ulimit -n 1024` lets them)",
+                "kernel pipes, no streams: {} (streams use descriptors from {DESCRIPTOR_MIN}: \
+                 `ulimit -n 1024` permits them)",
                 terminal::reason(&error)
             )),
         ),

@@ -30,11 +30,11 @@ pub(super) fn library() -> Result<PathBuf, String> {
         .find_map(|path| preloadable_path(&path))
         .ok_or_else(|| {
             format!(
-                "{LIBRARY_FILE}, which makes pipes streams, is neither beside this program nor \
-             where libraries are: in the source tree `cargo xtask install` puts it in place, or \
-             `cargo build --release -p streamline-sockets` builds it and \
-             {LIBRARY_VARIABLE}=target/release says where it is; `streamline sh --isolate` runs \
-             without it"
+                "{LIBRARY_FILE}, which turns pipes into streams, is neither beside this program \
+                 nor in a library directory: in the source tree `cargo xtask install` puts it in \
+                 place, or `cargo build --release -p streamline-sockets` builds it and \
+                 {LIBRARY_VARIABLE}=target/release names its directory; `streamline sh --isolate` \
+                 runs without it"
             )
         })
 }
@@ -140,7 +140,7 @@ fn elf_obstacle(file: &File, head: &[u8]) -> Option<&'static str> {
     match () {
         () if loader.is_empty() => Some("is linked statically"),
         () if !has(b"ld-linux") => Some("uses another C library"),
-        () if go => Some("is a Go program, which calls the kernel by itself"),
+        () if go => Some("is a Go program, which calls the kernel directly"),
         () => None,
     }
 }

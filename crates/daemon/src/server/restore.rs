@@ -16,8 +16,8 @@ use sys::local_socket::{self, Framing};
 use sys::watcher::Interest;
 
 /// Message to a client whose change was interrupted by the daemon's end.
-const NOT_CHANGED: &str = "the daemon was started again before it was changed: it runs as before, \
-                           and can be changed now";
+const NOT_CHANGED: &str = "the daemon restarted before the change: the path runs as before, and \
+                           can be changed now";
 impl Server {
     /// Reattaches clients of adopted kernel requests. A request whose client has gone is detached;
     /// a client whose request has gone is disconnected. Calls that the previous daemon left

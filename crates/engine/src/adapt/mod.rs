@@ -211,7 +211,9 @@ impl PathObserver {
         let machine = Machine { costs: self.known.clone(), ..self.adapt.machine.clone() };
         let moves = moves && plan.replicas.is_empty();
         let enough = !little || self.observation_ns == most;
-        if moves && enough && self.move_filters(observation.at, &plan, &machine, "by what was seen")
+        if moves
+            && enough
+            && self.move_filters(observation.at, &plan, &machine, "by measured costs")
         {
             return true;
         }

@@ -145,7 +145,7 @@ impl Observation {
     /// Returns the cost table `known`, corrected by this observation. The time that a thread spends
     /// outside its filters is attributed to its sources.
     pub(super) fn corrected_costs(&self, known: &Costs) -> Costs {
-        let mut costs = Costs { origin: "seen while it ran".to_owned(), ..known.clone() };
+        let mut costs = Costs { origin: "measured at run time".to_owned(), ..known.clone() };
         let _ = explain::learn(&self.plan, &self.seen, &mut costs);
         let graph = &self.plan.graph;
         for (id, node) in graph.ids().filter(|(_, node)| node.kind() == Some(FilterKind::Source)) {

@@ -66,11 +66,11 @@ impl PathObserver {
                 (what, stages.because, stages.places, false)
             }
             (ReplicaStep::Share, Some(SpreadProposal::Replicas(why))) => {
-                ("copies".to_owned(), why, Vec::new(), true)
+                ("replicas".to_owned(), why, Vec::new(), true)
             }
             (ReplicaStep::Share, None) => return false,
             (ReplicaStep::Join(why), _) if homes.is_empty() => {
-                ("one copy again".to_owned(), why, Vec::new(), false)
+                ("one replica again".to_owned(), why, Vec::new(), false)
             }
             (ReplicaStep::Join(why), _) => ("one thread again".to_owned(), why, homes, false),
         };

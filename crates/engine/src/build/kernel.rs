@@ -91,7 +91,7 @@ impl Builder<'_> {
             let Some(kernel) =
                 kernels.iter().position(|kernel| kernel.generation.source_number() == number)
             else {
-                let why = "a line that runs cannot begin in the kernel later".to_owned();
+                let why = "a running request cannot move its source into the kernel".to_owned();
                 return Err(BuildError::Refused(KernelRefusal { node: first, why }));
             };
             let known = &kernels[kernel];
@@ -210,7 +210,7 @@ impl Builder<'_> {
             };
             let exit_edges: Option<Vec<_>> = exit_edges.iter().map(target).collect();
             let lost =
-                || BuildError::Unexpected("a way out of the kernel leads nowhere".to_owned());
+                || BuildError::Unexpected("an exit of the kernel program leads nowhere".to_owned());
             draft.kernel_exits.push((local, exit_edges.ok_or_else(lost)?));
         }
         Ok(())
@@ -251,8 +251,8 @@ impl Builder<'_> {
         let name = |id: NodeId| graph.node(id).name();
         let edge = &graph.edges[edge];
         BuildError::Unexpected(format!(
-            "what `{}` hands over in the kernel comes up in {}, and no ring leads from there to \
-             `{}`: place both in one thread by `@`, or the first in a thread",
+            "blocks of `{}` leave the kernel in {}, and no ring leads from there to `{}`: pin both \
+             to one thread with `@`, or the first to a thread",
             name(edge.from),
             self.space_name(place),
             name(edge.to),

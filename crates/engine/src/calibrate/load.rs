@@ -80,7 +80,7 @@ pub(super) fn measure_while_running(line: &str, send: &dyn Fn() -> f64) -> Resul
         send();
         let spent = send();
         stop.notify();
-        match running.join().map_err(|_| "the line failed")??.failures.pop() {
+        match running.join().map_err(|_| "the request failed")??.failures.pop() {
             Some(failure) => Err(failure.into()),
             None => Ok(spent),
         }

@@ -110,7 +110,7 @@ impl MatchedPlan {
             let pin = asked.nodes.get(id.0).and_then(|node| node.filter()?.pin.clone());
             kernel && pin.is_none() && !self.kept.contains(&self.ids.nodes[id.0])
         };
-        let why = || "what is new runs in a thread, unless it is moved".to_owned();
+        let why = || "a new filter runs in a thread until it is moved".to_owned();
         let new = (0..graph.nodes.len()).map(NodeId).filter(new);
         let mut all = refused.to_vec();
         all.extend(new.map(|node| KernelRefusal { node, why: why() }));
@@ -245,7 +245,9 @@ impl MatchedPlan {
         let refused = |why: String| Err(ChangeError::Refused(why));
         let count = |plan: &Plan| plan.spaces.iter().map(|space| space.component + 1).max();
         if count(&self.plan) != count(&state.plan) {
-            return refused("a line cannot come or go: start or stop another path".to_owned());
+            return refused(
+                "a pipeline cannot be added or removed: start or stop another path".to_owned(),
+            );
         }
         if let Some(why) = self.ids.numbering.shortage() {
             return refused(why);
@@ -254,7 +256,7 @@ impl MatchedPlan {
             let graph = &state.plan.graph;
             let middle = graph.inputs(id).next().is_some() && graph.outputs(id).next().is_some();
             if middle && !self.ids.nodes.contains(&state.ids.nodes[id.0]) {
-                let what = "has taken blocks that it has not given back";
+                let what = "holds blocks that it has not emitted";
                 return refused(format!("`{}` stays where it is: it {what}", node.name()));
             }
         }
@@ -275,10 +277,7 @@ impl MatchedPlan {
             let Some(used) = node.filter() else { continue };
             match (node.kind(), used.description.state.keeps) {
                 (Some(FilterKind::Source), _) => {
-                    return refused(format!(
-                        "`{}` gives blocks and stays where it is",
-                        node.name()
-                    ));
+                    return refused(format!("`{}` is a source and cannot move", node.name()));
                 }
                 (_, StateScope::Pinned(why)) => {
                     return refused(format!("`{}` stays where it is: {why}", node.name()));
@@ -303,7 +302,7 @@ impl MatchedPlan {
                     return refused("only filters are upgraded: replace it".to_owned());
                 }
                 Some((_, StateScope::Pinned(why))) => {
-                    return refused(format!("what it knows cannot move: {why}"));
+                    return refused(format!("its state cannot move: {why}"));
                 }
                 Some(_) => {}
             }
@@ -315,13 +314,13 @@ impl MatchedPlan {
     /// process.
     fn check_move(&self, state: &PathState, before: usize) -> Result<(), &'static str> {
         if state.plan.space_of(NodeId(before)).kind == SpaceKind::Kernel {
-            return Err("it comes out of the kernel first (`move NODE process`)");
+            return Err("it must leave the kernel first (`move NODE process`)");
         }
         if !self.replaced_programs.is_empty() {
-            return Err("what runs in the kernel would change with it");
+            return Err("the program in the kernel would change with it");
         }
         if !state.plan.replicas.is_empty() {
-            return Err("others share their work among copies: begin it with `--parallel=no`");
+            return Err("other filters run as replicas: start the path with `--parallel=no`");
         }
         Ok(())
     }
@@ -340,8 +339,8 @@ impl MatchedPlan {
             let (is, was) = (begins(&self.plan, &self.ids), begins(&state.plan, &state.ids));
             if is != was {
                 return refused(
-                    "which sources begin in the kernel is decided when a path starts: begin it \
-                     with `rx@kernel`, or stop it and start another one"
+                    "sources are placed in the kernel only at the start: start the path with \
+                     `rx@kernel`, or stop it and start another one"
                         .to_owned(),
                 );
             }
@@ -358,7 +357,7 @@ impl MatchedPlan {
             let node = self.plan.graph.node(NodeId(place));
             let decides = !may_enter_kernel(&self.plan.graph, NodeId(place));
             if decides && here(&self.plan, place) && !here(&state.plan, before) {
-                let why = "what it knows of the blocks before is not known there in time";
+                let why = "its state cannot be moved there in time";
                 return refused(format!("`{}` stays out of the kernel: {why}", node.name()));
             }
         }

@@ -120,8 +120,8 @@ fn try_to_change(
         RecordMode::Off => machine,
         RecordMode::Record(recording) => &recording.machine,
         RecordMode::Play(_) => {
-            let why = "it comes from a record, and is changed where the recorded path was: `replay \
-                       RECORD | …` runs another line over the frames";
+            let why = "a replay of a record repeats the recorded changes only: `replay RECORD | …` \
+                       runs another request over the frames";
             return Err(ChangeError::Refused(why.to_owned()));
         }
     };
@@ -133,7 +133,7 @@ fn try_to_change(
 pub(crate) fn repeat_change(live: &Live, change: &record::Change) -> Result<(), ChangeError> {
     let whole = running_path(live)?;
     let RecordMode::Play(replay) = &whole.extras.record_mode else {
-        return Err(ChangeError::Refused("it comes from no record".to_owned()));
+        return Err(ChangeError::Refused("it is not a replay of a record".to_owned()));
     };
     let head = &replay.record().head;
     whole.state().text.get_or_insert_with(|| head.request.clone());
@@ -234,9 +234,7 @@ fn refuse_private_sessions(state: &PathState) -> Result<(), ChangeError> {
     match state.plan.replicas.iter().any(|copied| copied.sharing.is_some()) {
         false => Ok(()),
         true => Err(ChangeError::Refused(
-            "filters of it have copies that keep sessions of their own; begin it with \
-             `--parallel=no`"
-                .to_owned(),
+            "it has replicas with sessions of their own; start it with `--parallel=no`".to_owned(),
         )),
     }
 }

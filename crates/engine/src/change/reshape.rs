@@ -39,7 +39,10 @@ pub fn reshape(
         return refused("this path was not built from a plan");
     };
     if !matches!(whole.extras.record_mode, RecordMode::Off) {
-        return refused("it is recorded, or comes from a record: both run where the line says");
+        return refused(
+            "it is recorded, or a replay of a record: both keep the placement of the \
+                        request",
+        );
     }
     let mut state = whole.state();
     refuse_private_sessions(&state)?;
@@ -47,7 +50,7 @@ pub fn reshape(
     let plan = match (shared, plan.with_replicas(machine)) {
         (false, _) => plan,
         (true, Some((shared, _))) => shared,
-        (true, None) => return refused("nothing of it is worth a copy"),
+        (true, None) => return refused("no filter of it is worth a replica"),
     };
     let matched = MatchedPlan::match_reshaped(plan, &state);
     matched.check_possible(&state)?;

@@ -53,7 +53,7 @@ pub(super) fn assemble(
     (target, layout): (Target, FrameAction<'_>),
 ) -> Result<Assembled, AssemblyError> {
     if members.iter().any(|member| !is_within_limits(member.tree)) {
-        let why = "it leaves the kernel on more ways than one program has".to_owned();
+        let why = "it has more exits from the kernel than one program can have".to_owned();
         return Err(AssemblyError { at: None, why });
     }
     let emission = Emitter {

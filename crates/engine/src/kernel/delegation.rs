@@ -180,7 +180,7 @@ impl Points {
             self.delegate(request, machine, (owner, allows), |asked, new| {
                 if asked.planned.attach != running.attach {
                     let why =
-                        "it is to run at another place than the line in whose place it is to be";
+                        "its attachment point differs from that of the request that it replaces";
                     let node = asked.source;
                     return Err(BuildError::Refused(KernelRefusal { node, why: why.to_owned() }));
                 }
@@ -189,7 +189,7 @@ impl Points {
                 switch = Some(how);
                 Ok(lent)
             })?;
-        let none = || BuildError::Unexpected("a line in no other one's place".to_owned());
+        let none = || BuildError::Unexpected("a request that replaces no other".to_owned());
         Ok((delegated, DelegatedSuccessor { running, switch: switch.ok_or_else(none)? }))
     }
 
@@ -218,8 +218,8 @@ impl Points {
         };
         let source = planned.sources.first().copied().unwrap_or(first);
         if planned.attach.takes {
-            let why = "taking frames from the host needs a program of its own, which is not run \
-                       for others";
+            let why = "taking frames from the host needs a separate program, which the daemon does \
+                       not run for other users";
             return Err(refused(source, why.to_owned()));
         }
         let leads = |id: &NodeId| {

@@ -75,7 +75,7 @@ pub trait AttachmentHandle: Attachment {
         about: &str,
     ) -> Result<PreparedSuccessor, BuildError> {
         let _ = (stays, about);
-        let why = "the process that runs it there does not change it while it runs".to_owned();
+        let why = "the process that runs it there cannot change it at run time".to_owned();
         Err(BuildError::Refused(KernelRefusal { node: asked.source, why }))
     }
 }

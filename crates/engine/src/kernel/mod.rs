@@ -290,12 +290,12 @@ impl KernelRequest<'_> {
             let why = match ways > tap::EXITS_MAX as usize {
                 true => {
                     format!(
-                        "it leaves the kernel on {ways} ways, and a line has {}",
+                        "it has {ways} exits from the kernel, and the maximum is {}",
                         tap::EXITS_MAX
                     )
                 }
                 false => format!(
-                    "a frame may leave the kernel on {sinks} ways at once, and a line has {}",
+                    "a frame may take {sinks} exits from the kernel at once, and the maximum is {}",
                     tap::DELIVERIES_MAX
                 ),
             };
@@ -308,7 +308,7 @@ impl KernelRequest<'_> {
         let share = Share::of_request(graph);
         if share != Share::User && planned.attach.own {
             let why = format!(
-                "what your own sockets exchange is for you alone: leave `--share={share}` out"
+                "packets of your own sockets are visible to you alone: leave `--share={share}` out"
             );
             return Err(BuildError::Refused(KernelRefusal { node: source, why }));
         }

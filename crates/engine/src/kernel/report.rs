@@ -343,7 +343,7 @@ fn format_left_frames(left: [u64; LeftReason::ALL.len()]) -> Option<String> {
             format!("{} stayed with the host undecided", frames(count, "frame"))
         }
         LeftReason::Elsewhere => {
-            format!("{} had been taken by an earlier line", frames(count, "matching frame"))
+            format!("{} had been taken by an earlier request", frames(count, "matching frame"))
         }
     });
     let texts: Vec<String> = texts.collect();

@@ -307,7 +307,7 @@ impl EventReader for Player {
                 self.at += length;
                 Some(event)
             }
-            None => self.note_defect("no turn of a space begins here"),
+            None => self.note_defect("no pass of a space begins here"),
         }
     }
 
@@ -323,7 +323,7 @@ impl EventReader for Player {
             if !self.is_truncated_here() {
                 let more = follow + 1;
                 return self
-                    .note_defect(&format!("{more} more blocks of this turn are to be here"));
+                    .note_defect(&format!("{more} more blocks of this pass are missing here"));
             }
             return None;
         };

@@ -69,13 +69,13 @@ pub enum RecordError {
         error: std::io::Error,
     },
     /// The file is not a recording.
-    #[error("{target} is no record: `run --record=FILE REQUEST` makes one")]
+    #[error("{target} is not a record: `run --record=FILE REQUEST` makes one")]
     Foreign {
         /// The name of the file.
         target: String,
     },
     /// The file is a capture, which other commands can read.
-    #[error("{target} is a capture and no record: `replay {target} | …` runs a line over it")]
+    #[error("{target} is a capture and no record: `replay {target} | …` runs a request over it")]
     Capture {
         /// The name of the file.
         target: String,

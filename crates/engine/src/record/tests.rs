@@ -234,8 +234,8 @@ fn foreign_files_are_refused_by_type() {
         std::fs::write(&path, bytes).unwrap();
         Record::open(&path).unwrap_err().to_string()
     };
-    assert!(told(b"").contains("is no record: `run --record=FILE"));
-    assert!(told(b"some text that is long enough").contains("is no record"));
+    assert!(told(b"").contains("is not a record: `run --record=FILE"));
+    assert!(told(b"some text that is long enough").contains("is not a record"));
     assert!(told(&[0xd4, 0xc3, 0xb2, 0xa1, 2, 0, 4, 0, 0, 0, 0, 0]).contains("is a capture"));
     let mut section = Vec::new();
     form::append_section_header(&mut section);

@@ -290,7 +290,7 @@ fn handle_request(space: &mut Space, streams: &Streams, held_max: u32) -> Result
         let mut give = |message: &[u8]| streams.write_message(message);
         let wake = space
             .save_sessions(FILTER_NODE, &mut |session| state::send_session(&session, &mut give));
-        let wake = wake.ok_or_else(|| "what it knows is longer than a ring takes".to_owned())?;
+        let wake = wake.ok_or_else(|| "its state is longer than a ring accepts".to_owned())?;
         streams.write_message(&StateRecord::Known(wake).encode()).ok_or_else(gone)?;
         streams.flush();
         // The state may continue elsewhere, so this filter stops, timers included, until the path
@@ -311,12 +311,12 @@ fn handle_request(space: &mut Space, streams: &Streams, held_max: u32) -> Result
             .map(|message| gathering.add_message(message))
             .ok_or_else(gone)?;
         reader.consume();
-        if taken.map_err(|lie| format!("what it is to know: {lie}"))? {
+        if taken.map_err(|lie| format!("the state to load: {lie}"))? {
             break;
         }
     }
     let saved = gathering.into_state().unwrap_or_default();
-    space.load_state_of(FILTER_NODE, &saved).map_err(|why| format!("what it is to know: {why}"))?;
+    space.load_state_of(FILTER_NODE, &saved).map_err(|why| format!("the state to load: {why}"))?;
     streams.write_message(&StateRecord::Restored.encode()).ok_or_else(gone)?;
     streams.flush();
     Ok(())
@@ -383,7 +383,7 @@ impl Sink for Outlet {
         for (_, block) in batch.blocks() {
             let length = message::message_length(&block);
             let put = output.write_with(length, |room| message::write(&block, room));
-            put.map_err(|fault| Failure::new("write", "what the filter gives", fault))?;
+            put.map_err(|fault| Failure::new("write", "the output of the filter", fault))?;
             self.written.add(block.length());
         }
         output.flush();

@@ -137,7 +137,9 @@ impl Entrance {
                 Ok(())
             }
             None if self.supervisor.is_over() => Err(self.supervisor.end_reason()),
-            None => Err("has a session, or holds a block, that is longer than a ring takes".into()),
+            None => {
+                Err("has a session, or holds a block, that is longer than a ring accepts".into())
+            }
         }
     }
 

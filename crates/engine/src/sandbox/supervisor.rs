@@ -155,7 +155,7 @@ impl Supervisor {
         if busy > CPU_NS_MAX {
             drop(last);
             let seconds = CPU_NS_MAX / 1_000_000_000;
-            self.kill(format!("did not get on for {seconds} s of processor time, and was ended"));
+            self.kill(format!("made no progress in {seconds} s of processor time, and was ended"));
             return;
         }
         // A process that sleeps for lack of room is not at fault.
@@ -199,8 +199,8 @@ impl Supervisor {
         };
         let name = self.name;
         Some(format!(
-            "the filter `{name}`, in a process of its own, {describe_end}; what came to it then \
-             was dropped"
+            "the filter `{name}`, in a process of its own, {describe_end}; its later input was \
+             dropped"
         ))
     }
 

@@ -82,9 +82,9 @@ fn v18_filter_that_lies_about_its_state_is_ended() {
         ("exit", "ended by itself"),
         ("panic", "a panic, this filter panics on purpose"),
         ("open", "asked the kernel for `openat`"),
-        ("long", "what it knows is longer than a ring takes"),
+        ("long", "its state is longer than a ring accepts"),
         ("many", "lied about its state: more than a filter may keep"),
-        ("hang", "did not get on for 2 s of processor time"),
+        ("hang", "made no progress in 2 s of processor time"),
         ("spoof", ""),
         ("cursor", ""),
     ];
@@ -110,7 +110,7 @@ fn v18_rejected_state_leaves_the_old_filter_running() {
         ("shape", "that is no number of blocks"),
         ("taught-exit", "ended by itself"),
         ("taught-panic", "a panic, this filter panics on purpose"),
-        ("taught-hang", "did not get on for 2 s of processor time"),
+        ("taught-hang", "made no progress in 2 s of processor time"),
     ];
     for (lie, told) in lies {
         let file = format!("taught-{lie}");

@@ -63,7 +63,7 @@ fn n1_v13_expensive_filter_is_replicated_once_measured() {
                 |all match hex=fd |all pcap dear";
     let copied = |live: &Live| !live.adapted().is_empty();
     let outcome = run_adapting(text, "copies", copied);
-    assert!(assert_lossless_changes(&outcome, "copies: `") > 0, "{:?}", outcome.adapted);
+    assert!(assert_lossless_changes(&outcome, "replicas: `") > 0, "{:?}", outcome.adapted);
     assert!(
         received_numbers("dear").into_iter().eq(0..blocks_given(&outcome)),
         "each once, in order"
@@ -76,9 +76,9 @@ fn n1_v13_idle_replicas_are_removed() {
                 |all pcap little";
     // A thread that sleeps needs no replicas, whatever its filters cost.
     let outcome = run_adapting(text, "it has looked often", |live| live.observations() > 8);
-    let shared = assert_lossless_changes(&outcome, "copies: `");
+    let shared = assert_lossless_changes(&outcome, "replicas: `");
     // On an overloaded machine a thread may seem never to sleep.
-    let back = assert_lossless_changes(&outcome, "one copy again: ");
+    let back = assert_lossless_changes(&outcome, "one replica again: ");
     assert!(back == shared || back + 1 == shared, "{:?}", outcome.adapted);
     assert!(
         received_numbers("little").into_iter().eq(0..blocks_given(&outcome)),

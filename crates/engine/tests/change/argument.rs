@@ -83,19 +83,16 @@ fn v3_refused_argument_leaves_everything_as_it_was() {
             ("arg sample evry=4", "`sample` has no parameter `evry`; `arg` sets `every`"),
             (
                 "arg sample state=x",
-                "`state` of `sample` stays as it is while it runs; `arg` sets `every`",
+                "`state` of `sample` cannot change at run time; `arg` sets `every`",
             ),
             ("arg sample 4", "write `arg NODE NAME=VALUE`"),
             ("arg sample every=4 --name=X", "write `arg NODE NAME=VALUE`"),
             (
                 "arg count sort=yes",
-                "`count` has no parameter `sort`, and it lets no argument be set",
+                "`count` has no parameter `sort`, and none of its arguments can be set",
             ),
             ("arg tcp gap=1s", "the request has no `tcp`"),
-            (
-                "arg generate rate=5",
-                "`rate` of `generate` stays as it is while it runs, and it lets",
-            ),
+            ("arg generate rate=5", "`rate` of `generate` cannot change at run time, and none of"),
             // Each value is right alone.
             ("arg ratelimit rate=1000000000 per=1us", "more than one block per nanosecond"),
         ] {
@@ -138,7 +135,7 @@ fn v3_set_argument_reaches_all_replicas_and_their_sessions() {
         let replicas = live.plan().expect("a plan").replicas;
         assert!(replicas.iter().any(|copied| copied.spaces.len() == 2 && copied.nodes.len() == 2));
         let why = edit(live, "upgrade regex").expect_err("they have sessions").to_string();
-        assert!(why.contains("copies that keep sessions of their own"), "{why}");
+        assert!(why.contains("replicas with sessions of their own"), "{why}");
         edit_losslessly(live, "arg regex keep=yes");
         assert_eq!(live.plan().expect("a plan").replicas.len(), replicas.len());
     });

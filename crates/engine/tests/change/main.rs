@@ -180,7 +180,7 @@ fn v3_impossible_change_leaves_the_path_unchanged() {
             ("insert (pcap /nowhere/at/all + http) after inspect", "http"),
             ("remove generate", "source"),
             ("insert pcap@thread3 x before inspect", "pcap"),
-            ("move generate to thread1", "stays where it is"),
+            ("move generate to thread1", "is a source and cannot move"),
             ("upgrade pcap", "only filters are upgraded"),
         ] {
             let why = edit(live, words).expect_err(words).to_string();

@@ -99,7 +99,7 @@ impl Service {
             return Ok(self.record_change(said, edited.text));
         }
         let [live] = self.lives.as_slice() else {
-            return Err(refused(&"it has several parts that nothing joins"));
+            return Err(refused(&"it has several unconnected parts"));
         };
         let edit = Edit::parse(words).map_err(|why| refused(&why))?;
         let mut machine = engine::machine::inspect();

@@ -104,8 +104,8 @@ pub(super) fn pin_space(
     }
     if nodes.iter().any(|node| node.space == *named) {
         return Err(format!(
-            "`{}` runs on the processor to which a frame comes, in a program of all lines there: \
-             where frames come says the interface (`ethtool -X`, /proc/irq/N/smp_affinity)",
+            "`{}` is a kernel program for all requests, and runs on the processor where a frame \
+             arrives; the interface selects it (`ethtool -X`, /proc/irq/N/smp_affinity)",
             named
         ));
     }

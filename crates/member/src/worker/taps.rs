@@ -22,8 +22,8 @@ pub(super) fn begin(
     let refused = |why: &dyn std::fmt::Display| faults::untapped(&why.to_string());
     let live = match lives {
         [live] => live,
-        [] => return Err(refused(&"several processes run it (`--engines`), each a part of it")),
-        _ => return Err(refused(&"it has several parts that nothing joins")),
+        [] => return Err(refused(&"several processes run it (`--engines`), each for its share")),
+        _ => return Err(refused(&"it has several unconnected parts")),
     };
     let since =
         asked.from.as_deref().map(taps::parse_since).transpose().map_err(|why| refused(&why))?;

@@ -206,7 +206,7 @@ impl Space {
             && self.graph.pass.failure.is_none()
         {
             let came = count - left;
-            self.fail_invalid(&format!("{count} blocks were taken off a ring, and {came} come"));
+            self.fail_invalid(&format!("{count} blocks were read from a ring, and {came} arrive"));
         }
     }
 
@@ -227,10 +227,10 @@ impl Space {
             |input: &Input| matches!(input, Input::Source { node: n, .. } if *n == node);
         if !self.inputs.list.iter().any(is_source) {
             // The record belongs to another path.
-            return self.fail_invalid("it names a source that is not there");
+            return self.fail_invalid("it names a source that does not exist");
         }
         if pulled.edge.is_some_and(|arc| arc >= self.graph.nodes[node].arcs.len()) {
-            return self.fail_invalid("it names a way out of its source that is not there");
+            return self.fail_invalid("it names an output of its source that does not exist");
         }
         let planned = self.graph.nodes[node].planned;
         let mut left = pulled.count;

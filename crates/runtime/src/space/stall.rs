@@ -166,7 +166,7 @@ impl StallState {
             _ => None,
         });
         let all: Vec<&str> = waits.collect();
-        format!("the record is wrong: what is waited for never comes ({})", all.join("; "))
+        format!("the record is wrong: an awaited event never occurs ({})", all.join("; "))
     }
 }
 

@@ -129,7 +129,7 @@ impl Row<'_> {
 /// Formats rings, back edges, and all other edges that lost blocks.
 fn edges(report: &Report<'_>) -> String {
     let mut table =
-        Table::new(&["edge", "is", ">put", ">taken", ">resident", ">events", ">size", "dropped"]);
+        Table::new(&["edge", "kind", ">put", ">taken", ">resident", ">events", ">size", "dropped"]);
     for edge in &report.outcome.ledger.edges {
         if edge.kind == EdgeKind::Call && edge.dropped.is_empty() {
             continue;
@@ -170,7 +170,7 @@ fn notes(report: &Report<'_>) -> String {
     let mut out = String::new();
     let ledger = &report.outcome.ledger;
     for told in &report.outcome.adapted {
-        let _ = writeln!(out, " by itself: {told}");
+        let _ = writeln!(out, " adapted: {told}");
     }
     for (name, seen) in &ledger.sources {
         if let Some(remark) = &seen.remark {

@@ -156,7 +156,7 @@ impl CommandLoop {
 
     fn change(&self, line: String) -> Result<(String, String), String> {
         let [live] = self.lives.as_slice() else {
-            return Err("it has several parts that nothing joins".to_owned());
+            return Err("it has several unconnected parts".to_owned());
         };
         let edit = Edit::Whole(line);
         let machine = engine::machine::inspect();

@@ -151,7 +151,7 @@ impl WorkerGroup for GroupControl {
         let new = new.collect::<Result<Vec<String>, _>>().map_err(|why| why.to_string())?;
         let first = new.first().map_or("", String::as_str);
         let planned = Prepared::worker(first, &self.options);
-        let plan = planned.map_err(|_| "the new line cannot be planned".to_owned())?.plan;
+        let plan = planned.map_err(|_| "the new request cannot be planned".to_owned())?.plan;
         if is_divided(&running.graph) && !is_divided(&plan.graph) {
             let what = "each process sees all blocks up to `shard`: put filters that must count \
                         once after it";

@@ -70,11 +70,12 @@ fn check_options(options: &Options) -> Result<(), OpenError> {
              `--for`, or leave `--engines` out"
         }
         _ if options.record.is_some() => {
-            "`--record` with `--engines`: what several processes did has no one order in which it \
-             could be repeated; leave `--engines` out"
+            "`--record` with `--engines`: the events of several processes have no common order to \
+             repeat; leave `--engines` out"
         }
         _ if options.programs_timed => {
-            "`--analyze` with `--engines`: measure one of them, by the line that `explain` shows"
+            "`--analyze` with `--engines`: measure one of them, with the request that `explain` \
+             shows"
         }
         _ if !options.own.is_empty() => {
             "filters, sources and sinks of this program with `--engines`: other processes \

@@ -17,7 +17,7 @@ pub(super) fn processors() -> Vec<usize> {
 pub(crate) fn derive(graph: &Graph, of: u32) -> Result<Vec<String>, OpenError> {
     let one = |number| {
         workers::request(graph, number, of).map_err(|why| {
-            OpenError::Unfit(format!("the line of an engine cannot be written: {why}"))
+            OpenError::Unfit(format!("the request of a worker process cannot be written: {why}"))
         })
     };
     (1..=of).map(one).collect()

@@ -67,9 +67,10 @@ macro_rules! fields {
 }
 
 fields! {
-    Time "time" None, Time, "When the message began.";
-    End "end" Some("event.end"), Time, "When the message, or the last of an exchange, ended.";
-    ResponseTime "response_time" None, Time, "When the response of an exchange began.";
+    Time "time" None, Time, "The time at which the message began.";
+    End "end" Some("event.end"), Time, "The time at which the message, or the last message of an \
+                                        exchange, ended.";
+    ResponseTime "response_time" None, Time, "The time at which the response of an exchange began.";
     Client "client" Some("source.ip"), Address, "The client's address.";
     ClientPort "client_port" Some("source.port"), Number, "The client's port.";
     Server "server" Some("destination.ip"), Address, "The server's address.";
@@ -80,45 +81,46 @@ fields! {
     Version "http_version" Some("http.version"), Text, "The version of the protocol.";
     Status "status" Some("http.response.status_code"), Number, "The status code of the response.";
     StatusText "status_text" None, Text, "The reason phrase of the response.";
-    User "user" Some("user.name"), Text, "Who the request says that asks.";
-    UserAgent "user_agent" Some("user_agent.original"), Text, "The program that asks.";
+    User "user" Some("user.name"), Text, "The user whom the request names.";
+    UserAgent "user_agent" Some("user_agent.original"), Text, "The program that sent the request.";
     Referer "referer" Some("http.request.referrer"), Text,
-        "Where the request says that it comes from.";
+        "The page from which the request was made, as it claims.";
     ContentType "content_type" Some("http.response.mime_type"), Text, "The media type of the body.";
-    ContentEncoding "content_encoding" None, Text, "How the body is coded.";
+    ContentEncoding "content_encoding" None, Text, "The coding of the body.";
     ContentLength "content_length" None, Number,
         "The length of the body as the head states it, in bytes.";
     RequestHead "request_head_bytes" None, Number, "The length of the request's head, in bytes.";
     RequestBody "request_body_bytes" Some("http.request.body.bytes"), Number,
-        "The length of the request's body as it was seen, in bytes.";
+        "The observed length of the request's body, in bytes.";
     ResponseHead "response_head_bytes" None, Number, "The length of the response's head, in bytes.";
     ResponseBody "response_body_bytes" Some("http.response.body.bytes"), Number,
-        "The length of the response's body as it was seen, in bytes.";
+        "The observed length of the response's body, in bytes.";
     Missing "missing_bytes" None, Number,
-        "How many bytes of the body, or of both, were never seen.";
+        "The number of lost bytes of the body, or of both bodies.";
     Incomplete "incomplete" None, Flag,
-        "Whether the message, or one of both, ended before it was whole.";
+        "True if the message, or one of both, is incomplete.";
     Id "id" Some("dns.id"), Number, "The number of the DNS message.";
     Opcode "opcode" Some("dns.op_code"), Number, "The DNS operation.";
-    Answer "answer" Some("dns.type"), Flag, "Whether the DNS message is a response.";
+    Answer "answer" Some("dns.type"), Flag, "True if the DNS message is a response.";
     Rcode "rcode" Some("dns.response_code"), Number, "The DNS response code.";
     RcodeName "rcode_name" None, Text, "The name of the DNS response code.";
     Flags "flags" Some("dns.header_flags"), Text, "The flags of the DNS header that are set.";
-    Name "name" Some("dns.question.name"), Text, "The name that is asked for.";
-    Type "type" Some("dns.question.type"), Text, "The type that is asked for.";
-    Class "question_class" Some("dns.question.class"), Text, "The class that is asked for.";
-    Answers "answers" Some("dns.answers.count"), Number, "How many answers the DNS message has.";
+    Name "name" Some("dns.question.name"), Text, "The requested name.";
+    Type "type" Some("dns.question.type"), Text, "The requested type.";
+    Class "question_class" Some("dns.question.class"), Text, "The requested class.";
+    Answers "answers" Some("dns.answers.count"), Number,
+        "The number of answers in the DNS message.";
     Data "data" Some("dns.answers.data"), List, "The answers, as text.";
     Ttl "ttl" Some("dns.answers.ttl"), Number, "The least time to live of the answers, in seconds.";
     TlsVersion "tls_version" Some("tls.version"), Text, "The version of TLS.";
     ServerName "server_name" Some("tls.client.server_name"), Text,
-        "The server's name that the client asks for (SNI).";
+        "The server name that the client requests (SNI).";
     Alpn "alpn" Some("tls.client.supported_protocols"), List,
         "The application protocols that are offered or chosen (ALPN).";
     Cipher "cipher" Some("tls.cipher"), Text, "The cipher suite that the server chose.";
-    Ciphers "ciphers" None, Number, "How many cipher suites the client offers.";
+    Ciphers "ciphers" None, Number, "The number of cipher suites that the client offers.";
     Ja4 "ja4" Some("tls.client.ja4"), Text, "The client's fingerprint (JA4).";
-    Resumed "resumed" Some("tls.resumed"), Flag, "Whether an earlier session is resumed.";
+    Resumed "resumed" Some("tls.resumed"), Flag, "True if an earlier session is resumed.";
 }
 
 impl Field {

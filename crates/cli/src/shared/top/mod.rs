@@ -47,7 +47,7 @@ pub(super) fn run(given: &TopArguments) -> Result<Status, Status> {
         }
         (false, true) => print_objects(&to, &mut sampler, given),
         (false, false) if !io::stdout().is_terminal() => {
-            terminal::complain("this is no terminal: ask for one picture by --once, or for --json");
+            terminal::complain("not a terminal: use --once for one picture, or --json");
             Err(Status::Usage)
         }
         (false, false) => live(&to, &mut sampler, given),

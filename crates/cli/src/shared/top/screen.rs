@@ -149,7 +149,7 @@ fn loss_line(loss: &Loss) -> Line<'static> {
 }
 
 /// Key help for an interactive screen.
-pub(super) const KEYS: &str = "q ends, arrows move";
+pub(super) const KEYS: &str = "q quits, arrows move";
 
 fn status_line(snapshot: &Snapshot) -> Line<'static> {
     let dim = Style::new().add_modifier(Modifier::DIM);
@@ -159,7 +159,7 @@ fn status_line(snapshot: &Snapshot) -> Line<'static> {
         }
         (None, Some(behind), _) => Line::styled(escape_hidden(behind), Style::new().fg(Color::Red)),
         (None, None, Some(adapted)) => {
-            Line::styled(format!("by itself: {}", escape_hidden(adapted)), dim)
+            Line::styled(format!("adapted: {}", escape_hidden(adapted)), dim)
         }
         (None, None, None) => Line::styled(KEYS, dim),
     }

@@ -106,9 +106,9 @@ impl Accounts {
             let used = used.unwrap_or(0);
             if let Some(limit) = limit.filter(|limit| used.saturating_add(more) > *limit) {
                 let why = format!(
-                    "you have {used} {what} in the kernel, this takes {more} more, and the policy \
-                     of this machine lets you have {limit}: end some of your lines, ask for a \
-                     smaller ring (`ring=`), or ask its administrator"
+                    "you have {used} {what} in the kernel, this request needs {more} more, and the \
+                     policy of this machine permits {limit}: stop some of your requests, use a \
+                     smaller ring (`ring=`), or ask the administrator"
                 );
                 return Err((cost.source, why));
             }
@@ -125,8 +125,8 @@ impl Accounts {
         }
         let last = cost.nodes.iter().rev().find(|node| **node != cost.source);
         let why = format!(
-            "your lines take {used} ns of each second in the kernel, this one would take {more} at \
-             {rate:.0} frames/s, and the policy of this machine lets you have {limit}"
+            "your requests use {used} ns per second in the kernel, this one would use {more} at \
+             {rate:.0} frames/s, and the policy of this machine permits {limit}"
         );
         Err((last.copied().unwrap_or(cost.source), why))
     }
@@ -215,8 +215,8 @@ impl Accounts {
             let costliest = ours.max_by(|(_, a), (_, b)| a.spent.1.total_cmp(&b.spent.1));
             if let Some((client, _)) = costliest.filter(|_| self.over.contains(&uid)) {
                 let why = format!(
-                    "your lines take {spends} ns of each second in the kernel, and the policy of \
-                     this machine lets you have {limit}: filter earlier, or ask its administrator"
+                    "your requests use {spends} ns per second in the kernel, and the policy of \
+                     this machine permits {limit}: filter earlier, or ask the administrator"
                 );
                 ends.push((*client, why));
             }

@@ -49,7 +49,7 @@ impl Server {
             RequestState::Requested
         };
         let order = Command::Attach { client: id, who, process, asked };
-        self.kernel.enqueue(uid, order).ok_or_else(|| closed("too many of your lines wait"))?;
+        self.kernel.enqueue(uid, order).ok_or_else(|| closed("too many of your requests wait"))?;
         client.line = line;
         Ok(Answer::deferred())
     }
@@ -231,7 +231,7 @@ impl Server {
         }
         self.kernel.waiting.clear();
         self.kernel.urgent.clear();
-        let why = "the daemon was asked to end, and with it what it runs in the kernel".to_owned();
+        let why = "the daemon was told to end, together with its programs in the kernel".to_owned();
         self.kernel.push_urgent(if sys::service::stores_descriptors() {
             Command::Keep
         } else {

@@ -111,7 +111,7 @@ impl KernelThread {
                 let used = graph.node(*node).filter()?;
                 Some((*node, used.attach()?.ok()?))
             });
-            let (source, attach) = programs.ok_or("nothing says where it stands")?;
+            let (source, attach) = programs.ok_or("it names no attachment point")?;
             let needs = ResourceNeeds {
                 attach: &attach,
                 source,
@@ -142,7 +142,7 @@ impl KernelThread {
             taken.lines.push(AdoptedRequest { client, uid, ended });
         }
         let note = |why: String| {
-            format!("lines that ran in the kernel for the daemon before do so no more: {why}")
+            format!("requests that ran in the kernel for the previous daemon have ended: {why}")
         };
         taken.notes = refused.into_iter().map(note).collect();
         taken
@@ -298,7 +298,7 @@ impl KernelThread {
         let ours = self.lines.get(&line).is_some_and(|line| line.owner == uid);
         let waits = self.waiting.iter().find(|(_, one)| ours && one.instead == line);
         if let Some(client) = waits.map(|(client, _)| *client) {
-            let why = "another one is to be in the place for which it was made".to_owned();
+            let why = "another request now has the position for which it was made".to_owned();
             self.detach(client, Some(why), complete);
         }
     }
@@ -312,7 +312,7 @@ impl KernelThread {
         let refused = |why: &str| Err(faults::not_in_kernel(0, "line", why));
         let line = self.lines.get(&instead.line);
         let Some(line) = line.filter(|line| line.owner == who.uid) else {
-            return refused("no line of yours is there in whose place it could be");
+            return refused("you have no such request to replace");
         };
         let step = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);
         let stays = instead.stays.iter().map(|CarriedStep { was, is }| (step(*was), step(*is)));
@@ -325,7 +325,7 @@ impl KernelThread {
         match mistakes.iter().find(|mistake| mistake.is_error()) {
             None => Ok(complete(graph, &MachineRegistry::Untrusted).0),
             Some(mistake) => {
-                let why = format!("the daemon does not read this line: {}", mistake.what);
+                let why = format!("the daemon cannot read this request: {}", mistake.what);
                 Err(faults::not_in_kernel(0, "line", &why))
             }
         }
@@ -378,7 +378,7 @@ impl KernelThread {
     /// Switches to a prepared request and detaches the request that it replaces.
     fn switch(&mut self, client: u64, complete: &dyn Fn(Completion)) -> Result<(), Fault> {
         let refused = |why: &str| faults::not_in_kernel(0, "kernel", why);
-        let gone = || refused("the line in whose place it was to be has ended");
+        let gone = || refused("the request that it would replace has ended");
         let Successor { waiting, instead, process } =
             self.waiting.remove(&client).ok_or_else(gone)?;
         let switched = match self.lines.contains_key(&instead) {
@@ -436,8 +436,8 @@ impl KernelThread {
 }
 
 /// Message to a caller in another network namespace.
-const ELSEWHERE: &str = "the daemon is in another network namespace, where interfaces are others: \
-                         start one there, or name the space by `netns=`";
+const ELSEWHERE: &str = "the daemon is in another network namespace, with other interfaces: start \
+                         one there, or name the namespace with `netns=`";
 
 /// Formats an attach point; socket programs are identified by their user.
 fn attach_point(attach: &Watched, user: u32) -> AttachPoint {

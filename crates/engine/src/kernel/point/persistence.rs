@@ -178,7 +178,7 @@ impl Points {
         machine: &Machine,
         read: &dyn Fn(&str) -> Result<PersistedRequest, String>,
     ) -> Result<Vec<AdoptedRequest>, String> {
-        let (number, note) = take_newest(&mut given).ok_or("no note says what it is")?;
+        let (number, note) = take_newest(&mut given).ok_or("its note is missing")?;
         let told = |error: sys::Error| error.to_string();
         let kept = (0..).map_while(|nth| given.remove(&format!("link{nth}")));
         let links: Vec<Link> =
@@ -200,9 +200,9 @@ impl Points {
             let programs = programs_of(&graph, &part.nodes, &machine, &clamp_rings(&part.ring));
             let programs = programs.map_err(|refused| refused.why)?;
             let [planned] = programs.as_slice() else {
-                return Err("a line is not one program".to_owned());
+                return Err("a request is not one program".to_owned());
             };
-            let source = planned.sources.first().copied().ok_or("a line without a source")?;
+            let source = planned.sources.first().copied().ok_or("a request without a source")?;
             let (nodes, steps, hardened) = (&part.nodes, &self.steps, true);
             let refuses = InjectedRefusal::Nothing;
             let asked =
@@ -210,7 +210,7 @@ impl Points {
             let new = asked.new_request(owner).map_err(|error| error.to_string())?;
             let here = match &point {
                 Some(point) if point.site.attach == planned.attach => Arc::clone(point),
-                Some(_) => return Err("its lines are at several places".to_owned()),
+                Some(_) => return Err("its requests have several attachment points".to_owned()),
                 // Several points may exist at one place, so this one is new.
                 None => self
                     .restore_point((&planned.attach, hardened), owner, given.remove("seats"))
@@ -235,11 +235,11 @@ impl Points {
             handed.push((held, AdoptedRequest { about: about.clone(), still }));
             point = Some(here);
         }
-        let point = point.ok_or("no line is there")?;
+        let point = point.ok_or("it has no request")?;
         if !point.site.place.is_target_of(&info.target)
             || links.len() != point.site.place.link_count()
         {
-            return Err("the link is at another place".to_owned());
+            return Err("the link is attached elsewhere".to_owned());
         }
         let mut made = Vec::new();
         for (id, print, numbers) in versions {
@@ -247,15 +247,15 @@ impl Points {
             let those: Option<Vec<&AttachedRequest>> = those.collect();
             let mut part = |what: &str| given.remove(&format!("p{id}-{what}"));
             let (program, tallies) = (part("program"), part("desk"));
-            let (program, tallies) = program.zip(tallies).ok_or("a program is not there")?;
+            let (program, tallies) = program.zip(tallies).ok_or("a program is missing")?;
             let counters = part("counters").map(Map::from_received).transpose().map_err(told)?;
             let program = Program::from_received(program).map_err(told)?;
             let tallies = Map::from_received(tallies).map_err(told)?;
-            let those = those.ok_or("a line is not there")?;
+            let those = those.ok_or("a request is missing")?;
             let version = Version::adopt(&point.site, &those, (program, tallies, counters));
             let version = version.map_err(|failure| failure.why)?;
             if version.fingerprint() != *print || version.lines != *numbers {
-                return Err("this program would make another one of its lines".to_owned());
+                return Err("this version generates another program for its requests".to_owned());
             }
             made.push(version);
         }
@@ -340,7 +340,7 @@ fn restore_request(
     let told = |error: sys::Error| error.to_string();
     let mut part = |what: &str| {
         let name = format!("l{number}-{what}");
-        given.remove(&name).ok_or_else(|| format!("of a line there is no {what}"))
+        given.remove(&name).ok_or_else(|| format!("a request has no {what}"))
     };
     let records = Rings::from_received(part("records")?, new.shape.records_only()).map_err(told)?;
     let id = |rings: &Rings| rings.map().info().map(|info| info.id).map_err(told);

@@ -28,7 +28,7 @@ impl Sockets {
     ) -> Result<Self, AttachError> {
         let told = |error: sys::Error| AttachError::Unsupported(error.to_string());
         if uid == sys::process::overflow_uid() {
-            let why = format!("the number {uid} stands for all users that have none of their own");
+            let why = format!("user id {uid} stands for all unmapped users");
             return Err(AttachError::Unsupported(why));
         }
         let netns = place.socket_namespace_cookie()?;
