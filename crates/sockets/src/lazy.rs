@@ -93,6 +93,14 @@ pub(crate) struct FileRange {
     pub(crate) len: usize,
 }
 
+impl FileRange {
+    /// Returns true if byte `at` of `file` follows this range.
+    pub(crate) fn is_continued_by(&self, file: &CachedFile, at: u64) -> bool {
+        let same = self.file.descriptor().as_raw_fd() == file.descriptor().as_raw_fd();
+        same && self.at.checked_add(self.len as u64) == Some(at)
+    }
+}
+
 /// Enables lazy copies if the launcher and the program allow them. Called once, at start-up.
 pub(crate) fn start() {
     let asked = std::env::var_os(abi::edge::LAZY_VARIABLE).is_some_and(|value| value == "1");

@@ -14,6 +14,7 @@
 //! `EIO`.
 
 use crate::counts;
+use crate::forward;
 use crate::lazy::FileRange;
 use crate::rendezvous;
 use abi::Extent;
@@ -80,19 +81,32 @@ pub(crate) struct RingInput {
     files: Vec<CachedFile>,
     /// True if a pointer was announced and has not been read.
     announced: bool,
-    /// The unread rest of the last pointer's range.
+    /// The unread rest of the last pointer's range, joined with the ranges that continue it.
     range: Option<FileRange>,
+    /// The range of a pointer that was read and does not continue `range`.
+    next: Option<FileRange>,
+    /// The fault found behind `range`, due once `range` has been read.
+    fault: Option<Fault>,
 }
 
 impl RingInput {
     pub(crate) const fn new(input: Input, edge: Edge) -> Self {
-        Self { input, edge, files: Vec::new(), announced: false, range: None }
+        Self {
+            input,
+            edge,
+            files: Vec::new(),
+            announced: false,
+            range: None,
+            next: None,
+            fault: None,
+        }
     }
 
     /// Reads as [`Input::try_read`]. Fails with [`Fault::OutOfWindow`] if a file was cut before its
     /// bytes were read.
     pub(crate) fn try_read(&mut self, out: &mut [u8]) -> Result<Option<usize>, Fault> {
         loop {
+            self.join_following(out.len());
             if let Some(range) = &self.range {
                 let length = out.len().min(range.len);
                 let to = out.get_mut(..length).unwrap_or_default();
@@ -104,6 +118,9 @@ impl RingInput {
                 self.advance(count);
                 counts::add(&self.edge, EdgeCount::CopiedOut, count);
                 return Ok(Some(count));
+            }
+            if let Some(fault) = self.fault.take() {
+                return Err(fault);
             }
             if !self.announced {
                 match self.input.read_part(out)? {
@@ -125,11 +142,8 @@ impl RingInput {
     /// Returns the range of a file that the next read would copy. `None` if the next bytes are in
     /// the ring, or there are none.
     pub(crate) fn next_range(&mut self) -> Result<Option<&FileRange>, Fault> {
-        if self.range.is_none() && !self.announced {
-            self.announced = self.input.take_mark()?;
-        }
-        if self.announced {
-            self.read_pointer()?;
+        if self.range.is_none() && self.fault.is_none() {
+            self.read_announced()?;
         }
         Ok(self.range.as_ref())
     }
@@ -141,6 +155,35 @@ impl RingInput {
             len: range.len - count,
             ..range
         });
+        if self.range.is_none() {
+            self.range = self.next.take();
+        }
+    }
+
+    /// Joins the ranges of the pointers that continue the current range, until it has `wanted`
+    /// bytes, so that one read of the file serves the program. Not for programs that write what
+    /// they read: their writes become pointers by range.
+    fn join_following(&mut self, wanted: usize) {
+        let is_short = |range: &FileRange| range.len < wanted;
+        while !forward::is_enabled()
+            && self.next.is_none()
+            && self.fault.is_none()
+            && self.range.as_ref().is_some_and(is_short)
+        {
+            match self.read_announced() {
+                Ok(true) => {}
+                Ok(false) => break,
+                Err(fault) => self.fault = Some(fault),
+            }
+        }
+    }
+
+    /// Reads the next pointer, if one was announced. Returns false if none was read.
+    fn read_announced(&mut self) -> Result<bool, Fault> {
+        if !self.announced {
+            self.announced = self.input.take_mark()?;
+        }
+        Ok(self.announced && self.read_pointer()?)
     }
 
     /// Reads an announced pointer; returns false if it has not been published yet.
@@ -157,7 +200,14 @@ impl RingInput {
         let (number, at) = (usize::try_from(word(0)).unwrap_or(usize::MAX), word(1));
         let len = usize::try_from(word(2)).unwrap_or(usize::MAX);
         let Some(file) = self.file(number) else { return Err(Fault::Damaged { position: 0 }) };
-        self.range = (len > 0).then_some(FileRange { file, at, len });
+        match &mut self.range {
+            _ if len == 0 => {}
+            Some(range) if range.is_continued_by(&file, at) => {
+                range.len = range.len.saturating_add(len);
+            }
+            Some(_) => self.next = Some(FileRange { file, at, len }),
+            None => self.range = Some(FileRange { file, at, len }),
+        }
         Ok(true)
     }
 
